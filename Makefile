@@ -1,0 +1,68 @@
+# The front door. CMake does the work; `make help` lists what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := build
+.PHONY: help build debug run test test-quick bench install format clean
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+CACHE := $(or $(QUIRE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/quire)
+GENERATOR := $(if $(shell command -v ninja),Ninja,Unix Makefiles)
+BENCH_KV ?= none k8v8 k8v4 k4v4 tq4 q4_0
+
+# $(call compile,DIR,OPTIONS[,OPTIONS OF A NEW DIR])
+compile = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERATOR)" $(3)) $(2) >/dev/null \
+	&& cmake --build $(1) -j $(JOBS)
+# $(call ctest,DIR,OPTIONS)
+ctest = ctest --test-dir $(1) -j $(JOBS) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
+SANITIZED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O2 -g" -DQUIRE_CLI=OFF -DQUIRE_WERROR=ON
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+build: ## build the library and build/bin/quire (the default)
+	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release,-DQUIRE_TESTS=OFF)
+
+debug: ## build without optimisation into build/debug, tests included
+	@$(call compile,build/debug,-DCMAKE_BUILD_TYPE=Debug)
+
+run: ## install what is missing, build, and show what a quantized cache costs
+	@tools/setup build >/dev/null
+	@$(MAKE) build
+	build/bin/quire inspect --shape 9x3x64 --layers 30 --ctx 2048 --kv k8v4
+
+test: export QUIRE_REQUIRE_ALL := 1
+test: ## install what is missing, then every test: release, ASan+UBSan, TSan
+	@tools/setup test
+	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON -DQUIRE_WERROR=ON \
+	    -DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so)
+	@$(call ctest,build)
+	@$(call compile,build/asan,$(SANITIZED) -DQUIRE_SANITIZE=address$(comma)undefined)
+	@$(call ctest,build/asan,-L unit)
+	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread)
+	@$(call ctest,build/tsan,-R threads)
+	@echo; echo "summary"
+	@for dir in build build/asan build/tsan; do \
+	    printf '  %-11s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
+	@sed -n 's/^pages: /  pages       /p' build/Testing/Temporary/LastTest.log
+
+test-quick: ## the unit tests of the release build only
+	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON)
+	@$(call ctest,build,-L unit)
+
+bench: build ## time attention on a few codecs (BENCH_KV="k8v4 ...")
+	@for kv in $(BENCH_KV); do \
+	    build/bin/quire bench attn --shape 32x8x128 --ctx 4096 --kv $$kv -t $(JOBS); done
+
+install: build ## install under PREFIX (/usr/local), staged in DESTDIR
+	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
+
+format: ## clang-format every C file in place
+	@find include src cli tests bench -name '*.[ch]' -print0 | xargs -0 clang-format -i
+
+clean: ## remove build/
+	rm -rf build
+
+comma := ,

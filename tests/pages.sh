@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The bytes of a sealed page must not depend on compiler, optimisation or processor: builds the library together with
+# pages_digest.c in several ways, runs each, and compares what they print.
+# A variant whose tools are missing is left out with a message, or fails the test when QUIRE_REQUIRE_ALL=1.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+shopt -s nullglob
+sources=(src/{base,codec,page,attn,kern,kern/ref}/*.c tests/pages_digest.c)
+flags=(-std=c11 -ffp-contract=off -Iinclude -Isrc -DQUIRE_BUILD -D_POSIX_C_SOURCE=200809L -pthread)
+
+case $(uname -m) in # the cross build is for the other processor
+x86_64 | amd64) other=aarch64 ;;
+*) other=x86_64 ;;
+esac
+# Debian's static libm for cross builds is a linker script with wrong paths: name the archive behind it.
+other_libm=(/usr/$other-linux-gnu/lib/libm-*.a)
+[ ${#other_libm[@]} -gt 0 ] || other_libm=(-lm)
+
+compared=() missing=() first=
+# variant NAME RUNNER CC OPTION...: builds and runs one variant; RUNNER is empty or an emulator.
+variant() {
+    local name=$1 runner=$2 cc=$3 tool
+    shift 3
+    for tool in $cc $runner; do
+        if ! command -v "$tool" >/dev/null; then
+            echo "pages: left out $name: $tool is not installed"
+            missing+=("$name")
+            return
+        fi
+    done
+    "$cc" "${flags[@]}" "${sources[@]}" "$@" -o "$tmp/digest"
+    $runner "$tmp/digest" >"$tmp/$name"
+    [ -s "$tmp/$name" ] || { echo "pages: $name printed nothing"; exit 1; }
+    first=${first:-$name}
+    if ! diff "$tmp/$first" "$tmp/$name" >"$tmp/diff"; then
+        echo "pages: $first (<) and $name (>) made different pages:"
+        head -n 20 "$tmp/diff"
+        exit 1
+    fi
+    compared+=("$name")
+}
+
+variant gcc-O0 "" gcc -O0 -lm
+variant gcc-O3 "" gcc -O3 -lm
+variant clang-O0 "" clang -O0 -lm
+variant clang-O3 "" clang -O3 -lm
+variant "$other-O3" "qemu-$other" "$other-linux-gnu-gcc" -O3 -static "${other_libm[@]}"
+
+echo "pages: the same in ${#compared[@]} variants: ${compared[*]-}"
+if [ ${#missing[@]} -gt 0 ] && [ "${QUIRE_REQUIRE_ALL:-0}" = 1 ]; then
+    echo "pages: QUIRE_REQUIRE_ALL=1, but these are missing: ${missing[*]} (run tools/setup test)"
+    exit 1
+fi
+[ ${#compared[@]} -ge 2 ] || exit 77 # nothing to compare with: skipped
+echo "pages: $(wc -l <"$tmp/$first") digests compared"
