@@ -1,0 +1,353 @@
+/* quire.h: a language model's K/V cache, quantized and paged, with attention computed on the packed pages.
+ *
+ * The life of a step
+ *   quire_batch_begin    plan: checks everything, reserves every page; fails before anything is written
+ *   quire_batch_store    per layer: the new K and V rows; a page that fills is packed ("sealed") at once
+ *   quire_batch_attend   per layer: softmax(q K^T) V over raw and packed pages
+ *   quire_batch_commit   the tokens now belong to their sequences;  quire_batch_abort: nothing happened
+ *
+ * Caveats, before the functions
+ * - A page is 64 consecutive tokens of one sequence. The page being filled is open: its rows are raw. A full page is
+ *   sealed by its layer's codecs and never changes again.
+ * - A query at position i sees token t packed if t/64 < i/64, and its own page raw. Results therefore depend on
+ *   positions alone: not on how a prompt is cut into batches, on batch neighbours, on the number of workers, or on
+ *   which pages the pool handed out. All of this holds bit for bit on one machine.
+ * - A pool takes all its memory when it is created, within its byte budget, and allocates nothing afterwards.
+ * - Threads: functions on one pool may be called from any thread (a lock guards the page tables), but one sequence or
+ *   one batch is used by one thread at a time. The exceptions are quire_batch_store and quire_batch_attend: all of the
+ *   workers 0..nth-1 call them side by side, and all must have returned before the next call on that batch.
+ * - Lifetime: sequences and batches belong to their pool and die with it.
+ * - Errors: every function that can fail returns a quire_status and changes nothing when it fails.
+ *   quire_last_error() says why, in words, for the last failure in the calling thread. The library never prints,
+ *   exits or aborts.
+ * - Pages are little-endian and the same on every machine; docs/FORMAT.md gives every bit.
+ *
+ * Shape letters: B rows of a batch, H query heads, G KV heads, DK and DV the sizes of a K and a V head.
+ */
+#ifndef QUIRE_H
+#define QUIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(QUIRE_BUILD) && defined(__GNUC__)
+#define QUIRE_API __attribute__((visibility("default")))
+#else
+#define QUIRE_API
+#endif
+
+#define QUIRE_VERSION_MAJOR 0
+#define QUIRE_VERSION_MINOR 1
+#define QUIRE_VERSION_PATCH 0
+#define QUIRE_PAGE_FORMAT 1 /* version of docs/FORMAT.md */
+
+enum {
+    QUIRE_PAGE_TOKENS = 64,
+    QUIRE_DIM_MIN = 32,
+    QUIRE_DIM_MAX = 576,
+    QUIRE_DIM_STEP = 16
+};
+
+QUIRE_API const char *quire_version(void); /* "0.1.0" */
+
+/* ------------------------------------------------------------------ status */
+
+#define QUIRE_STATUS_MAP(X)                                                                                           \
+    X(OK, 0, "ok")                                                                                                    \
+    X(E_INVALID, 1, "invalid argument")                                                                               \
+    X(E_UNSUPPORTED, 2, "codec cannot serve this shape or side")                                                      \
+    X(E_UNKNOWN, 3, "unknown name")                                                                                   \
+    X(E_NOMEM, 4, "out of memory")                                                                                    \
+    X(E_TOO_BIG, 5, "size does not fit")                                                                              \
+    X(E_BUDGET, 6, "byte budget too small")                                                                           \
+    X(E_NO_PAGES, 7, "pool is out of pages")                                                                          \
+    X(E_NO_SLOT, 8, "no free sequence or batch")                                                                      \
+    X(E_BUSY, 9, "sequence is in a batch")                                                                            \
+    X(E_STATE, 10, "call out of order")                                                                               \
+    X(E_VALUE, 11, "value is not finite or does not fit")                                                             \
+    X(E_GONE, 12, "page has left the window")                                                                         \
+    X(E_FORMAT, 13, "bytes are not a page of this pool")
+
+typedef enum quire_status {
+#define QUIRE_STATUS_ENUM(name, value, text) QUIRE_##name = value,
+    QUIRE_STATUS_MAP(QUIRE_STATUS_ENUM)
+#undef QUIRE_STATUS_ENUM
+} quire_status;
+
+QUIRE_API const char *quire_status_name(quire_status status); /* "QUIRE_E_NO_PAGES" */
+QUIRE_API const char *quire_status_text(quire_status status); /* "pool is out of pages" */
+QUIRE_API const char *quire_last_error(void); /* the calling thread's last failure in words; "" before the first */
+
+/* ------------------------------------------------------------------ codecs */
+
+typedef enum quire_type { QUIRE_F32 = 0, QUIRE_F16 = 1, QUIRE_BF16 = 2 } quire_type;
+
+/* X(enum, number in files, name, family, bits, group, sides): sides 1 = K, 2 = V, 3 = both.
+ * docs/FORMAT.md defines each family; `quire codecs` prints this table. */
+#define QUIRE_CODEC_MAP(X)                                                                                            \
+    X(RAW, 1, "raw", RAW, 0, 0, 3)      /* the pool's raw type */                                                     \
+    X(F32, 2, "f32", RAW, 32, 0, 3)                                                                                   \
+    X(F16, 3, "f16", RAW, 16, 0, 3)                                                                                   \
+    X(BF16, 4, "bf16", RAW, 16, 0, 3)                                                                                 \
+    X(KC8, 16, "kc8", CHANNEL, 8, 0, 1) /* K: scale and zero per channel and page */                                  \
+    X(KC4, 17, "kc4", CHANNEL, 4, 0, 1)                                                                               \
+    X(KC3, 18, "kc3", CHANNEL, 3, 0, 1)                                                                               \
+    X(KC2, 19, "kc2", CHANNEL, 2, 0, 1)                                                                               \
+    X(VT8, 24, "vt8", UNIFORM, 8, 0, 3) /* V: rotated, uniform codes, one scale per token (vt8: K too) */             \
+    X(VT4, 25, "vt4", UNIFORM, 4, 0, 2)                                                                               \
+    X(VT3, 26, "vt3", UNIFORM, 3, 0, 2)                                                                               \
+    X(VT2, 27, "vt2", UNIFORM, 2, 0, 2)                                                                               \
+    X(TQ4, 32, "tq4", BOOK, 4, 0, 3)    /* TurboQuant, mse: rotated, Lloyd-Max codebook */                            \
+    X(TQ3, 33, "tq3", BOOK, 3, 0, 3)                                                                                  \
+    X(TQ2, 34, "tq2", BOOK, 2, 0, 3)                                                                                  \
+    X(TQP4, 36, "tqp4", PROD, 4, 0, 1)  /* TurboQuant, prod: one bit fewer of mse, and a sign of the residual */      \
+    X(TQP3, 37, "tqp3", PROD, 3, 0, 1)                                                                                \
+    X(A8G32, 48, "a8g32", AFFINE, 8, 32, 3) /* as mlx.core.quantize */                                                \
+    X(A8, 49, "a8", AFFINE, 8, 64, 3)                                                                                 \
+    X(A8G128, 50, "a8g128", AFFINE, 8, 128, 3)                                                                        \
+    X(A4G32, 51, "a4g32", AFFINE, 4, 32, 3)                                                                           \
+    X(A4, 52, "a4", AFFINE, 4, 64, 3)                                                                                 \
+    X(A4G128, 53, "a4g128", AFFINE, 4, 128, 3)                                                                        \
+    X(A2G32, 54, "a2g32", AFFINE, 2, 32, 3)                                                                           \
+    X(A2, 55, "a2", AFFINE, 2, 64, 3)                                                                                 \
+    X(A2G128, 56, "a2g128", AFFINE, 2, 128, 3)                                                                        \
+    X(Q8_0, 64, "q8_0", BLOCK, 8, 32, 3) /* as ggml */                                                                \
+    X(Q4_0, 65, "q4_0", BLOCK, 4, 32, 3)
+
+typedef enum quire_codec {
+    QUIRE_CODEC_DEFAULT = 0, /* in a quire_layer: as the policy says */
+#define QUIRE_CODEC_ENUM(name, value, text, family, bits, group, sides) QUIRE_CODEC_##name = value,
+    QUIRE_CODEC_MAP(QUIRE_CODEC_ENUM)
+#undef QUIRE_CODEC_ENUM
+} quire_codec;
+
+typedef struct quire_pair {
+    quire_codec k, v;
+} quire_pair;
+
+typedef struct quire_codec_info {
+    quire_codec codec;
+    const char *name;
+    const char *family;  /* "channel", "uniform", ... */
+    const char *summary; /* one line */
+    int32_t bits;        /* of one code; 0 for raw, whose type decides */
+    int32_t group;       /* channels that share a scale; 0: none do */
+    bool for_k, for_v;
+} quire_codec_info;
+
+QUIRE_API size_t quire_codec_count(void);
+QUIRE_API quire_status quire_codec_at(size_t index, quire_codec_info *info);
+QUIRE_API const char *quire_codec_name(quire_codec codec); /* NULL for an unknown number */
+
+typedef struct quire_preset_info {
+    const char *name;
+    quire_pair pair;
+    int32_t sinks;
+} quire_preset_info;
+
+QUIRE_API size_t quire_preset_count(void);
+QUIRE_API quire_status quire_preset_at(size_t index, quire_preset_info *info);
+
+/* ------------------------------------------------------------------ policy: which codecs serve which layer */
+
+typedef struct quire_policy {
+    quire_pair pair;                /* every layer not named below */
+    quire_pair windowed;            /* layers with a sliding window: raw:raw unless changed */
+    quire_pair edge;                /* the first `edge_first` and last `edge_last` layers */
+    int32_t edge_first, edge_last;
+    int32_t sinks;                  /* 0..64 first tokens that stay raw beside a packed page 0 */
+} quire_policy;
+
+/* "k8v4" (a preset) or "kc8:vt4" (K codec : V codec), with 4 sinks; "none" and "raw:raw" have 0. E_UNKNOWN, E_UNSUPPORTED. */
+QUIRE_API quire_status quire_policy_parse(const char *text, quire_policy *policy);
+
+/* ------------------------------------------------------------------ one page, outside any pool
+ * A page record holds 64 tokens of one layer and KV head. Used to move pages, to test, and to read them elsewhere. */
+
+typedef struct quire_page_shape {
+    quire_pair pair;
+    int32_t k_dim, v_dim;
+    quire_type raw; /* what `raw` stands for, and the type of the scales of a8 a4 a2 */
+} quire_page_shape;
+
+QUIRE_API quire_status quire_page_bytes(const quire_page_shape *shape, size_t *bytes);
+/* Pack 64 rows of K (64,DK) and V (64,DV). The first `skip` tokens (raw sinks) get zero bits. E_VALUE: a value is not
+ * finite or too large for the codec. The same rows give the same bytes on every machine. */
+QUIRE_API quire_status quire_page_encode(const quire_page_shape *shape, const float *k, const float *v, int32_t skip,
+                                         void *page);
+QUIRE_API quire_status quire_page_decode(const quire_page_shape *shape, const void *page, float *k, float *v);
+
+/* The same codes as other systems lay them out, row by row in token order (T = 64, D the head size, g the group):
+ *   a8 a4 a2   codes u32 (T, D*bits/32) little-endian bit stream, scales and biases (T, D/g) of type `raw`: mlx
+ *   q8_0 q4_0  codes = ggml blocks (T, D/32 * block bytes), scales inside; scales, biases unused
+ *   tq tqp     codes u32 (T, ceil(D*mse_bits/32)) bit stream, norms f32 (T); tqp also residual norms f32 (T) and
+ *              signs u32 (T, ceil(D/32)): mlx-vlm's state arrays, its norms widened to f32
+ * Other codecs: E_UNSUPPORTED. Unused pointers may be NULL. */
+typedef struct quire_arrays {
+    void *codes;
+    void *scales, *biases;
+    float *norms, *residual_norms;
+    uint32_t *signs;
+} quire_arrays;
+
+typedef enum quire_side { QUIRE_SIDE_K = 1, QUIRE_SIDE_V = 2 } quire_side;
+
+QUIRE_API quire_status quire_page_export(const quire_page_shape *shape, quire_side side, const void *page,
+                                         const quire_arrays *out);
+/* Writes one side's sections of `page` and leaves the other side's alone. */
+QUIRE_API quire_status quire_page_import(const quire_page_shape *shape, quire_side side, const quire_arrays *in,
+                                         void *page);
+
+/* ------------------------------------------------------------------ pool */
+
+typedef struct quire_pool quire_pool;
+typedef struct quire_seq quire_seq;
+typedef struct quire_batch quire_batch;
+
+typedef struct quire_layer {
+    int32_t n_heads, n_kv_heads; /* H, G: H is a multiple of G */
+    int32_t k_dim, v_dim;        /* 32..576, multiples of 16 */
+    int32_t window;              /* 0: none; else a query at i sees t with i - t < window ... */
+    int32_t keep;                /* ... and the first `keep` tokens for ever */
+    float scale;                 /* of the logits; 0: 1/sqrt(k_dim) */
+    float softcap;               /* 0: none; else logits become softcap * tanh(logit / softcap) */
+    const float *alibi;          /* (H) slopes, or NULL; copied. logit += slope * (t - i) */
+    const float *sink_logits;    /* (H) learned sinks, or NULL; copied. Each adds exp(sink) to its head's denominator */
+    quire_codec k, v;            /* QUIRE_CODEC_DEFAULT: as the policy says */
+    int32_t share;               /* -1; else this layer attends over that earlier layer's cache and stores nothing */
+} quire_layer;
+
+/* Replaceable memory. `alloc` gets a power-of-two alignment and returns NULL when it cannot. */
+typedef struct quire_allocator {
+    void *(*alloc)(void *user, size_t bytes, size_t alignment);
+    void (*free)(void *user, void *memory);
+    void *user;
+} quire_allocator;
+
+typedef struct quire_pool_options {
+    size_t struct_size;       /* set by quire_pool_options_default */
+    const quire_layer *layers; /* (n_layers) borrowed during the call */
+    int32_t n_layers;
+    quire_policy policy;
+    size_t budget_bytes;      /* for everything the pool allocates */
+    quire_type raw;           /* of open pages and of the codec `raw`: f16 (default), bf16 or f32 */
+    int32_t max_seqs;         /* sequences alive at once; default 64 */
+    int32_t max_tokens;       /* of one sequence; 0: as many as the budget can hold */
+    int32_t max_batch_tokens; /* rows of one batch; default 512 */
+    int32_t max_batches;      /* batches in flight at once; default 1 */
+    int32_t max_workers;      /* the largest nth of store and attend; default 8 */
+    const quire_allocator *allocator; /* NULL: aligned malloc */
+} quire_pool_options;
+
+QUIRE_API void quire_layer_default(quire_layer *layer);
+QUIRE_API void quire_pool_options_default(quire_pool_options *options);
+/* E_INVALID, E_UNSUPPORTED (a codec cannot serve a layer's shape), E_BUDGET, E_TOO_BIG, E_NOMEM. */
+QUIRE_API quire_status quire_pool_create(quire_pool **pool, const quire_pool_options *options);
+QUIRE_API void quire_pool_free(quire_pool *pool); /* NULL is fine */
+
+/* ------------------------------------------------------------------ sequences */
+
+QUIRE_API quire_status quire_seq_create(quire_pool *pool, quire_seq **seq); /* E_NO_SLOT */
+/* A second sequence with the same tokens, sharing every page. O(pages), copies no payload. */
+QUIRE_API quire_status quire_seq_fork(quire_seq *seq, quire_seq **child);
+/* Keep the first n_tokens. Exact while the cut lies in the open page or the page sealed last, or between pages; deeper
+ * inside a sealed page, that page is reopened from its packed values (counted in quire_pool_stats.reopened_pages).
+ * E_GONE: a windowed layer no longer holds what the shorter sequence would see. E_NO_PAGES. */
+QUIRE_API quire_status quire_seq_trim(quire_seq *seq, int32_t n_tokens);
+QUIRE_API quire_status quire_seq_free(quire_seq *seq); /* E_BUSY while in a batch; NULL is fine */
+QUIRE_API int32_t quire_seq_length(const quire_seq *seq);
+
+/* Copy sealed page `page` (tokens 64*page ..) of all layers out, or append such a page to a sequence whose length is a
+ * multiple of 64. The bytes are what the pool holds; page 0 also carries the raw sinks. */
+QUIRE_API size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page);
+QUIRE_API quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes);
+QUIRE_API quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes);
+
+/* ------------------------------------------------------------------ batches */
+
+typedef struct quire_batch_item {
+    quire_seq *seq;
+    int32_t n_tokens; /* rows this sequence brings, appended after its last token; 0 is fine */
+} quire_batch_item;
+
+/* A tensor of B rows in item order. `row_stride` counts elements from one row to the next; 0: rows are dense. */
+typedef struct quire_rows {
+    const void *data;
+    quire_type type;
+    size_t row_stride;
+} quire_rows;
+
+/* E_INVALID (a sequence twice, another pool's, too many rows), E_BUSY, E_NO_SLOT, E_NO_PAGES, E_TOO_BIG. */
+QUIRE_API quire_status quire_batch_begin(quire_pool *pool, const quire_batch_item *items, size_t n_items,
+                                         quire_batch **batch);
+QUIRE_API int32_t quire_batch_rows(const quire_batch *batch);
+/* k (B,G,DK), v (B,G,DV). Layers in any order, but attend a layer before storing the next one. E_VALUE names the layer,
+ * row and head of a value that is not finite or does not fit; the batch can then only be aborted. */
+QUIRE_API quire_status quire_batch_store(quire_batch *batch, int32_t layer, quire_rows k, quire_rows v, int32_t ith,
+                                         int32_t nth);
+
+typedef struct quire_attend_args {
+    quire_rows q;             /* (B,H,DK) */
+    float *out;               /* (B,H,DV) */
+    size_t out_stride;        /* floats from row to row; 0: dense */
+    float *lse;               /* NULL, or (B,H): ln of the softmax denominator, learned sink included; -inf: nothing seen */
+    const float *mask;        /* NULL, or added to the logits: mask[row*row_stride + head*head_stride + t], -inf hides */
+    size_t mask_row_stride;   /* at least the position of the row's last token + 1 floats are read from each row */
+    size_t mask_head_stride;  /* 0: one mask for all heads */
+} quire_attend_args;
+
+/* A row that may see nothing gives zeros. A row of q that is not finite gives NaN, for itself alone. */
+QUIRE_API quire_status quire_batch_attend(quire_batch *batch, int32_t layer, const quire_attend_args *args, int32_t ith,
+                                          int32_t nth);
+/* Why store or attend failed, in whichever worker; "" if none did. */
+QUIRE_API const char *quire_batch_error(const quire_batch *batch);
+/* n_keep NULL: every token stays. Else item i keeps only its first n_keep[i] tokens (speculative decoding): exact, also
+ * for windowed layers, while it cuts in the last two pages, else E_INVALID and the batch stays open. The batch is gone
+ * after success. E_STATE: a layer was not stored. */
+QUIRE_API quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep);
+QUIRE_API void quire_batch_abort(quire_batch *batch); /* NULL is fine */
+
+/* ------------------------------------------------------------------ statistics: proof that the codec is live
+ * Counted from the buffers in use and the bytes kernels touched, never from nominal bits. */
+
+typedef struct quire_pool_stats {
+    size_t budget_bytes;   /* as asked */
+    size_t total_bytes;    /* allocated */
+    size_t arena_bytes;    /* of which: memory for pages */
+    size_t sealed_bytes;   /* in use: packed pages */
+    size_t open_bytes;     /* in use: raw pages being filled */
+    size_t kept_bytes;     /* in use: raw rows of the page sealed last (exact roll-back) */
+    size_t sink_bytes;     /* in use: raw sinks */
+    size_t free_bytes;
+    size_t largest_free_bytes; /* in one piece */
+    size_t shadow_bytes;   /* raw bytes held beside sealed pages for any other reason: 0 */
+    int64_t tokens;        /* in all sequences, shared ones once per sequence */
+    int32_t n_seqs, n_batches;
+    uint64_t sealed_pages;   /* times a page was sealed: layers x KV heads x pages */
+    uint64_t reopened_pages; /* times trim had to reopen from packed values */
+} quire_pool_stats;
+
+typedef struct quire_layer_stats {
+    quire_pair pair;         /* resolved: never DEFAULT */
+    const char *kernel;      /* what attends over this layer's packed pages */
+    double bits_per_element; /* of a sealed record, parameters and padding included */
+    size_t record_bytes;     /* one page of one KV head */
+    size_t sealed_bytes, raw_bytes; /* resident: packed; open, kept and sink rows */
+    uint64_t packed_read, raw_read; /* bytes read by attend so far */
+    uint64_t attended_rows;
+    uint64_t fallbacks;      /* work items that the layer's kernel declined and the reference ran: 0 */
+} quire_layer_stats;
+
+QUIRE_API void quire_pool_get_stats(const quire_pool *pool, quire_pool_stats *stats);
+QUIRE_API quire_status quire_layer_get_stats(const quire_pool *pool, int32_t layer, quire_layer_stats *stats);
+QUIRE_API const char *quire_pool_isa(const quire_pool *pool); /* the kernels in use, e.g. "ref" */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
