@@ -1,0 +1,51 @@
+/* kc8 kc4 kc3 kc2: K with a scale and a zero per channel, over the 64 tokens of a page.
+ *
+ *     scale = (max - min) / (levels - 1)     zero = (max + min) / 2     both rounded to fp16 before use
+ *     code  = round((x - zero) / scale + mid)       value = zero + scale * (code - mid)
+ *
+ * `zero` is the value of the middle code (mid = 7.5, 3.5, 1.5; 0 for the signed codes of kc8), so that a constant added
+ * to a channel moves only `zero`, and rounding errors of q multiply deviations, not offsets.
+ * Parameters: fp16 scale[D], fp16 zero[D].
+ */
+#include "base/half.h"
+#include "base/real.h"
+#include "codec/family.h"
+
+static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
+{
+    const int dim = side->dim;
+    const int lowest = side->bits == 8 ? -127 : 0, highest = side->bits == 8 ? 127 : (1 << side->bits) - 1;
+    for (int d = 0; d < dim; d++) {
+        float min = rows[skip * dim + d], max = min;
+        for (int t = skip + 1; t < T; t++) {
+            const float x = rows[t * dim + d];
+            if (x < min) min = x;
+            if (x > max) max = x;
+        }
+        quire__put_param(side, record, (size_t)d, (max - min) / (float)(highest - lowest));
+        quire__put_param(side, record, (size_t)(dim + d), (max + min) * 0.5f);
+        const float scale = quire__side_param(side, record, (size_t)d);
+        const float zero = quire__side_param(side, record, (size_t)(dim + d));
+        const float inverse = scale > 0 ? 1.0f / scale : 0;
+        for (int t = skip; t < T; t++) {
+            const float x = (rows[t * dim + d] - zero) * inverse + side->mid;
+            const int code = x <= (float)lowest ? lowest : x >= (float)highest ? highest : quire__round(x);
+            codes[t * dim + d] = (uint8_t)code;
+        }
+    }
+}
+
+static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
+{
+    const int dim = side->dim;
+    for (int d = 0; d < dim; d++) {
+        const float scale = quire__side_param(side, record, (size_t)d);
+        const float zero = quire__side_param(side, record, (size_t)(dim + d));
+        for (int t = 0; t < T; t++) {
+            const float code = side->bits == 8 ? (float)(int8_t)codes[t * dim + d] : (float)codes[t * dim + d];
+            rows[t * dim + d] = zero + scale * (code - side->mid);
+        }
+    }
+}
+
+const quire_family_ops quire__channel_ops = {"channel", "K: scale and zero per channel of a page", encode, decode};

@@ -1,0 +1,75 @@
+/* Codecs: 64 rows of K or V <-> one side of a page record.
+ *
+ *   record:  | K codes | K signs (tqp) | K parameters | V codes | V parameters |
+ *
+ * Every section starts at a multiple of 64 bytes, a record's length is a multiple of 128, gaps are zero. docs/FORMAT.md
+ * gives every bit; layout.c places the codes, one file per family (channel.c, rotated.c, affine.c, block.c) computes
+ * them. Encoding is canonical: the same rows give the same bytes with every compiler and on every machine.
+ */
+#ifndef QUIRE_CODEC_CODEC_H
+#define QUIRE_CODEC_CODEC_H
+
+#include "base/status.h"
+#include "quire.h"
+
+enum { QUIRE_SECTION_ALIGN = 64, QUIRE_RECORD_ALIGN = 128 };
+
+typedef enum quire_family {
+    QUIRE_FAMILY_RAW,     /* elements as they are, row by row */
+    QUIRE_FAMILY_CHANNEL, /* kc: value = zero[d] + scale[d] * (code - mid) */
+    QUIRE_FAMILY_UNIFORM, /* vt: rotated; value = scale[t] * unit * (code - mid) */
+    QUIRE_FAMILY_BOOK,    /* tq: rotated; value = scale[t] * unit * book[code] */
+    QUIRE_FAMILY_PROD,    /* tqp: tq, and one sign per coordinate of the projected residual */
+    QUIRE_FAMILY_AFFINE,  /* a: value = scale[g][t] * code + bias[g][t] */
+    QUIRE_FAMILY_BLOCK    /* q8_0, q4_0: value = scale[g][t] * (code - offset) */
+} quire_family;
+
+/* One side of a record: all that packing, reading and attending need to know about it. */
+typedef struct quire_side_format {
+    quire_codec codec;
+    quire_family family;
+    bool is_v;
+    bool rotated;       /* codes live in the rotated space: q (for K) or the output (for V) must be rotated too */
+    int dim;            /* D */
+    int bits;           /* of one code in the code section (tqp: without the sign) */
+    int group;          /* channels that share a scale: D itself where one scale serves the row or the channel */
+    int n_groups;       /* D / group */
+    quire_type type;    /* raw: of the elements; a8 a4 a2: of scales and biases; else f16 */
+    float mid;          /* the code (as expanded by quire__side_expand) that stands for the middle of the range */
+    float unit;         /* value of one step of an expanded code, before its scale */
+    const int8_t *book; /* codebook, or NULL */
+    float max_abs;      /* larger values cannot be stored */
+    size_t codes, signs, params;                   /* where the sections start in the record */
+    size_t code_bytes, sign_bytes, param_bytes;    /* their lengths without padding; sign_bytes 0: no signs */
+} quire_side_format;
+
+typedef struct quire_format {
+    quire_side_format k, v;
+    size_t bytes; /* of a record */
+} quire_format;
+
+/* E_INVALID (sizes), E_UNSUPPORTED (codec cannot serve the side or the size), E_UNKNOWN (codec number). */
+quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim, quire_type raw);
+
+/* Pack 64 rows (64, D) into this side's sections of `record`, gaps included. The first `skip` tokens get zero bits and
+ * zero parameters and do not take part in any statistic. All values are finite and at most max_abs. */
+void quire__side_encode(const quire_side_format *side, const float *rows, int skip, uint8_t *record);
+void quire__side_decode(const quire_side_format *side, const uint8_t *record, float *rows /* (64, D) */);
+void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record);
+/* Whether all values of `rows` (n) can be stored; if not, *bad is the index of the first that cannot. */
+bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad);
+
+/* ---- what attention reads (reference kernels; fast kernels read the sections themselves) */
+
+/* Codes as small signed integers in natural order: 8-bit codes as stored, narrower ones unsigned or through the book. */
+void quire__side_expand(const quire_side_format *side, const uint8_t *record, int8_t *codes /* (64, D) */);
+void quire__side_signs(const quire_side_format *side, const uint8_t *record, int8_t *signs /* (64, D): 0 or 1 */);
+/* Element i of the parameter section, as fp32. */
+float quire__side_param(const quire_side_format *side, const uint8_t *record, size_t i);
+
+static inline bool quire__codec_is_raw(quire_codec codec)
+{
+    return codec == QUIRE_CODEC_RAW || codec == QUIRE_CODEC_F32 || codec == QUIRE_CODEC_F16 || codec == QUIRE_CODEC_BF16;
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* vt, tq, tqp: rows are rotated (rotate.c), divided by their RMS, and quantized coordinate by coordinate.
+ *
+ *   vt8 vt4 vt3 vt2  uniform codes around `mid`;              scale[t] = RMS of the row
+ *   tq4 tq3 tq2      Lloyd-Max codes;                         scale[t] = what keeps the row's norm ("norm correction")
+ *   tqp4 tqp3        Lloyd-Max codes of one bit less, then the signs of S (residual);
+ *                    scale[t] = RMS of the row, residual[t] = norm of (row - codes), of a row of norm 1
+ *
+ * value (rotated) = scale * unit * (code - mid), or scale * unit * level[code];
+ * tqp: scale * (unit * level[code] + residual * sqrt(pi/2) * S^T sign).
+ * Parameters: fp16 scale[T]; tqp: then fp16 residual[T].
+ */
+#include "base/real.h"
+#include "codec/family.h"
+#include "codec/layout.h"
+#include "codec/rotate.h"
+#include "codec/tables.h"
+
+#include <string.h>
+
+static float rotate_row(const quire_side_format *side, const float *row, float *y) /* -> sum of squares */
+{
+    memcpy(y, row, (size_t)side->dim * sizeof *y);
+    quire__rotate(y, side->dim);
+    return quire__sum_of_products(y, y, side->dim);
+}
+
+static float reciprocal(float x) { return x > 0 ? 1.0f / x : 0; }
+static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX; }
+
+/* ------------------------------------------------------------------ vt */
+
+static void encode_uniform(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
+{
+    const int dim = side->dim;
+    const int lowest = side->bits == 8 ? -127 : 0, highest = side->bits == 8 ? 127 : (1 << side->bits) - 1;
+    float y[QUIRE_DIM_MAX];
+    for (int t = skip; t < T; t++) {
+        const float squares = rotate_row(side, rows + t * dim, y);
+        quire__put_param(side, record, (size_t)t, at_most_f16(sqrtf(squares / (float)dim)));
+        const float inverse = reciprocal(quire__side_param(side, record, (size_t)t) * side->unit);
+        for (int d = 0; d < dim; d++) {
+            const float x = y[d] * inverse + side->mid;
+            const int code = x <= (float)lowest ? lowest : x >= (float)highest ? highest : quire__round(x);
+            codes[t * dim + d] = (uint8_t)code;
+        }
+    }
+}
+
+static void decode_uniform(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
+{
+    const int dim = side->dim;
+    for (int t = 0; t < T; t++) {
+        const float scale = quire__side_param(side, record, (size_t)t) * side->unit;
+        for (int d = 0; d < dim; d++) {
+            const float code = side->bits == 8 ? (float)(int8_t)codes[t * dim + d] : (float)codes[t * dim + d];
+            rows[t * dim + d] = scale * (code - side->mid);
+        }
+        quire__unrotate(rows + t * dim, dim);
+    }
+}
+
+/* ------------------------------------------------------------------ tq */
+
+/* Codes of y * inverse; returns the sum of the squared integer levels. */
+static int book_codes(const quire_side_format *side, const float *y, float inverse, uint8_t *codes)
+{
+    const quire_book *book = quire__book(side->bits);
+    const int n_edges = (1 << side->bits) - 1;
+    int squares = 0;
+    for (int d = 0; d < side->dim; d++) {
+        const float x = y[d] * inverse;
+        int code = 0;
+        for (int i = 0; i < n_edges; i++) code += book->edge[i] < x;
+        codes[d] = (uint8_t)code;
+        squares += book->level[code] * book->level[code];
+    }
+    return squares;
+}
+
+static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
+{
+    const int dim = side->dim;
+    float y[QUIRE_DIM_MAX];
+    for (int t = skip; t < T; t++) {
+        const float squares = rotate_row(side, rows + t * dim, y);
+        const float inverse = reciprocal(sqrtf(squares / (float)dim));
+        const int levels = book_codes(side, y, inverse, codes + t * dim);
+        quire__put_param(side, record, (size_t)t, at_most_f16(sqrtf(squares / (float)levels) / side->unit));
+    }
+}
+
+static void decode_book(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
+{
+    const int dim = side->dim;
+    for (int t = 0; t < T; t++) {
+        const float scale = quire__side_param(side, record, (size_t)t) * side->unit;
+        for (int d = 0; d < dim; d++) rows[t * dim + d] = scale * (float)side->book[codes[t * dim + d]];
+        quire__unrotate(rows + t * dim, dim);
+    }
+}
+
+/* ------------------------------------------------------------------ tqp */
+
+static void encode_prod(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
+{
+    const int dim = side->dim;
+    uint8_t signs[T * QUIRE_DIM_MAX];
+    float y[QUIRE_DIM_MAX];
+    memset(signs, 0, sizeof signs);
+    for (int t = skip; t < T; t++) {
+        const float rms = sqrtf(rotate_row(side, rows + t * dim, y) / (float)dim), inverse = reciprocal(rms);
+        book_codes(side, y, inverse, codes + t * dim);
+        for (int d = 0; d < dim; d++) y[d] = y[d] * inverse - side->unit * (float)side->book[codes[t * dim + d]];
+        quire__put_param(side, record, (size_t)t, at_most_f16(rms));
+        quire__put_param(side, record, (size_t)(T + t), sqrtf(quire__sum_of_products(y, y, dim) / (float)dim));
+        quire__project(y, dim);
+        for (int d = 0; d < dim; d++) signs[t * dim + d] = y[d] >= 0;
+    }
+    quire__k_pack(1, dim, signs, record + side->signs);
+}
+
+static void decode_prod(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
+{
+    const int dim = side->dim;
+    int8_t signs[T * QUIRE_DIM_MAX];
+    quire__side_signs(side, record, signs);
+    for (int t = 0; t < T; t++) {
+        const float scale = quire__side_param(side, record, (size_t)t);
+        const float residual = quire__side_param(side, record, (size_t)(T + t)) * QUIRE_SQRT_HALF_PI;
+        float *row = rows + t * dim;
+        for (int d = 0; d < dim; d++) row[d] = signs[t * dim + d] ? residual : -residual;
+        quire__unproject(row, dim);
+        for (int d = 0; d < dim; d++) row[d] = scale * (side->unit * (float)side->book[codes[t * dim + d]] + row[d]);
+        quire__unrotate(row, dim);
+    }
+}
+
+const quire_family_ops quire__uniform_ops = {"uniform", "rotated, uniform codes, one scale per token", encode_uniform,
+                                             decode_uniform};
+const quire_family_ops quire__book_ops = {"book", "TurboQuant mse: rotated, Lloyd-Max codebook", encode_book,
+                                          decode_book};
+const quire_family_ops quire__prod_ops = {"prod", "TurboQuant prod: codebook and a sign of the residual", encode_prod,
+                                          decode_prod};
