@@ -1,0 +1,112 @@
+/* The kernel table: everything an ISA may do faster. Reference functions fill it first; faster ones overwrite entries
+ * going up the ladder (kern.c). One table per process, read-only after it is built.
+ *
+ * The arithmetic is part of the contract, because a row must get the same bits whatever runs beside it:
+ *
+ *   chunk = 16 pages, block = 2 pages, both counted from position 0.
+ *   A chunk is attended from an empty state, block by block; chunks are merged in order (attn/state.h).
+ *   In a block, per query row and head:
+ *     scores       integer K.q (quantized query below), then fp32: scale, soft-cap, ALiBi, mask; base-2 logits
+ *     m_b          largest visible score of the block; a block with none, or with m_b < m - 24, is dropped whole
+ *     e            2^(s - m_b), 0 where hidden;  l gains the sum of e, unquantized
+ *     weights      w = e * |scale of V|; w / max(w) as u8 (8-bit V: as u16 in two u8 planes), then integer p.V
+ *     O, l, m      rescaled only when m grows; the block's part enters with factor 2^(m_b - m)
+ *   Integer scores are exact on every ISA: the quantization of q is canonical. The fp32 parts may differ by rounding
+ *   between ISAs, never between rows, batches or worker counts of one ISA.
+ */
+#ifndef QUIRE_KERN_KERN_H
+#define QUIRE_KERN_KERN_H
+
+#include "codec/codec.h"
+
+enum {
+    QUIRE_BLOCK_PAGES = 2,
+    QUIRE_BLOCK_TOKENS = QUIRE_BLOCK_PAGES * QUIRE_PAGE_TOKENS,
+    QUIRE_CHUNK_PAGES = 16,
+    QUIRE_MAX_GROUPS = QUIRE_DIM_MAX / 32
+};
+
+#define QUIRE_NOTHING_SEEN (-1e30f) /* m of an empty state: finite, so that differences never become NaN */
+#define QUIRE_DROP_BELOW 24.0f      /* a block whose best score is 2^24 below the running maximum adds nothing */
+
+/* A query row as integers against one page. Groups: as the K side's scales (one for kc, tq; D/g for affine and block).
+ * One int8 plane, or for 8-bit K two: q = 128 * plane[0] + plane[1]. */
+typedef struct quire_int_query {
+    int8_t plane[2][QUIRE_DIM_MAX];
+    int n_planes;
+    float scale[QUIRE_MAX_GROUPS];  /* value of one integer step */
+    int32_t sum[QUIRE_MAX_GROUPS];  /* of the integers of a group */
+} quire_int_query;
+
+/* What a query row may see. Shared by all rows of a job; rows are consecutive positions. */
+typedef struct quire_visibility {
+    int32_t first_position;     /* of row 0 */
+    int32_t window, keep;       /* as quire_layer */
+    float softcap_log2;         /* softcap * log2(e); 0: none. q is then scaled so that scores are logits / softcap */
+    const float *alibi;         /* (n_group) slopes * log2(e) of this KV head's query heads, or NULL */
+    const float *mask;          /* element (0, head 0, token 0) of the job's mask, or NULL */
+    size_t mask_row_stride, mask_head_stride;
+} quire_visibility;
+
+/* Softmax state of rows x heads: O / l is the output, l the denominator at base-2 maximum m. */
+typedef struct quire_state {
+    float *m, *l;   /* (n_rows * n_group) */
+    float *o;       /* (n_rows * n_group, DV) */
+} quire_state;
+
+typedef struct quire_attend_job {
+    const quire_format *format;
+    int n_rows, n_group;    /* query rows; query heads per KV head */
+    const float *q;         /* (n_rows, n_group, DK), scaled */
+    const float *q_rotated; /* the same, rotated; NULL unless K is */
+    const float *q_projected; /* the same, rotated and projected; NULL unless K is prod */
+    quire_visibility see;
+    float *scratch;         /* (n_rows * n_group, 128), the kernel's own ... */
+    void *workspace;        /* ... and so is this: quire_kernels.workspace_bytes, aligned to 64 */
+    /* packed */
+    int32_t first_page;     /* a multiple of QUIRE_CHUNK_PAGES */
+    const uint8_t *record[QUIRE_CHUNK_PAGES]; /* NULL: no row sees this page */
+    int32_t skip;           /* tokens below it are raw sinks, not in the records */
+    /* raw: runs of tokens, ascending */
+    quire_type raw;
+    struct quire_raw_run {
+        int32_t first, count;   /* tokens */
+        const uint8_t *k, *v;   /* (count, DK), (count, DV) */
+    } run[2];
+    int n_runs;
+    /* out */
+    uint64_t bytes_read;
+} quire_attend_job;
+
+typedef struct quire_kernels {
+    const char *isa; /* "ref", ... */
+    size_t workspace_bytes; /* per worker */
+    void (*rotate)(float *x, int dim);
+    void (*unrotate)(float *x, int dim);
+    void (*project)(float *x, int dim);
+    /* Pack a page: both sides, gaps included. Bytes are canonical: every ISA writes the same. */
+    void (*seal)(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record);
+    /* q (DK), already rotated where K is; per-channel scales of `record` are folded in. */
+    void (*quantize_query)(const quire_side_format *k, const uint8_t *record, const float *q, quire_int_query *out);
+    /* integer dot products of a query with expanded codes: (n_groups, 64) */
+    void (*dot_page)(const quire_side_format *k, const quire_int_query *q, const int8_t *codes, int32_t *dots);
+    /* Attend one chunk of packed pages from an empty state. false: declined, and nothing written. */
+    bool (*attend_packed)(quire_attend_job *job, const quire_state *state);
+    /* Attend the raw runs, as one block, from an empty state. */
+    void (*attend_raw)(quire_attend_job *job, const quire_state *state);
+    const char *(*attend_name)(const quire_format *format); /* for statistics */
+} quire_kernels;
+
+/* The best table for this machine. */
+const quire_kernels *quire__kernels(void);
+extern const quire_kernels quire__kernels_ref;
+
+/* Score of token t for row r, head h in base-2 units, after everything but the dot product; -inf hides. Inline so that
+ * every kernel applies one rule. */
+static inline bool quire__sees(const quire_visibility *see, int r, int32_t t)
+{
+    const int32_t i = see->first_position + r;
+    return t <= i && (see->window == 0 || i - t < see->window || t < see->keep);
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* The scalar reference: plain C, fixed order of sums, no reliance on any ISA. What it computes is the definition. */
+#ifndef QUIRE_KERN_REF_H
+#define QUIRE_KERN_REF_H
+
+#include "kern/kern.h"
+
+/* One page of K and one block of V, expanded. */
+typedef struct quire_ref_keys {
+    const quire_side_format *side;
+    const uint8_t *record;
+    int8_t codes[QUIRE_PAGE_TOKENS * QUIRE_DIM_MAX], signs[QUIRE_PAGE_TOKENS * QUIRE_DIM_MAX];
+    /* per group and token: value = scale * (code - mid) + zero */
+    float scale[QUIRE_MAX_GROUPS * QUIRE_PAGE_TOKENS], zero[QUIRE_MAX_GROUPS * QUIRE_PAGE_TOKENS];
+} quire_ref_keys;
+
+typedef struct quire_ref_values {
+    const quire_side_format *side;
+    const uint8_t *record[QUIRE_BLOCK_PAGES]; /* NULL: absent */
+    int8_t codes[QUIRE_BLOCK_TOKENS * QUIRE_DIM_MAX];
+    float scale[QUIRE_MAX_GROUPS * QUIRE_BLOCK_TOKENS], zero[QUIRE_MAX_GROUPS * QUIRE_BLOCK_TOKENS]; /* (n_groups, 128) */
+} quire_ref_values;
+
+typedef struct quire_ref_workspace {
+    quire_ref_keys k;
+    quire_ref_values v;
+} quire_ref_workspace;
+
+void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record, const float *q, quire_int_query *out);
+void quire__ref_dot_page(const quire_side_format *k, const quire_int_query *q, const int8_t *codes, int32_t *dots);
+bool quire__ref_attend_packed(quire_attend_job *job, const quire_state *state);
+void quire__ref_attend_raw(quire_attend_job *job, const quire_state *state);
+
+/* From a scaled dot product to a base-2 logit: soft-cap, ALiBi, mask. -INFINITY: hidden. */
+float quire__ref_logit(const quire_visibility *see, int r, int h, int32_t t, float score);
+void quire__ref_empty_state(const quire_attend_job *job, const quire_state *state);
+
+#endif
