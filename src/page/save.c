@@ -1,0 +1,106 @@
+/* Sealed pages out of and into a sequence, as the bytes they are. */
+#include <string.h>
+
+#include "page/pool.h"
+
+static size_t group_bytes(const quire_group *group, int32_t page)
+{
+    return (group->raw ? group->raw_bytes : group->sealed_bytes) + (page == 0 && group->sinks ? group->sink_bytes : 0);
+}
+
+size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page)
+{
+    size_t bytes = 0;
+    for (int32_t g = 0; pool && g < pool->n_groups; g++) bytes += group_bytes(&pool->group[g], page);
+    return bytes;
+}
+
+static quire_status check_bytes(const quire_pool *pool, int32_t page, const void *bytes, size_t n_bytes)
+{
+    const size_t wanted = quire_seq_page_bytes(pool, page);
+    if (!bytes) return quire__fail(QUIRE_E_INVALID, "bytes is NULL");
+    if (n_bytes != wanted) return quire__fail(QUIRE_E_FORMAT, "page %d has %zu bytes in this pool, not %zu", (int)page, wanted, n_bytes);
+    return QUIRE_OK;
+}
+
+quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes)
+{
+    if (!seq) return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
+    quire_pool *pool = seq->pool;
+    QUIRE_TRY(check_bytes(pool, page, bytes, n_bytes));
+    pthread_mutex_lock(&pool->lock);
+    quire_status status = QUIRE_OK;
+    if (page < 0 || page >= seq->length / QUIRE_T)
+        status = quire__fail(QUIRE_E_INVALID, "page %d is not sealed: the sequence has %d tokens", (int)page, (int)seq->length);
+    for (int32_t g = 0; g < pool->n_groups && status == QUIRE_OK; g++)
+        if (seq->group[g].table[page] == QUIRE_NO_LEAF || (page == 0 && pool->group[g].sinks && seq->group[g].sinks == QUIRE_NO_LEAF))
+            status = quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)pool->group[g].window);
+    uint8_t *to = bytes;
+    for (int32_t g = 0; g < pool->n_groups && status == QUIRE_OK; g++) {
+        const quire_group *group = &pool->group[g];
+        const int32_t leaf = seq->group[g].table[page];
+        memcpy(to, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes);
+        to += pool->leaf[leaf].bytes;
+        if (page == 0 && group->sinks) {
+            memcpy(to, quire__leaf_memory(pool, seq->group[g].sinks), group->sink_bytes);
+            to += group->sink_bytes;
+        }
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
+/* Leaves for one page in every group, all or none. */
+static bool take_page(quire_pool *pool, int32_t page, int32_t *leaves, int32_t *sinks)
+{
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        const quire_group *group = &pool->group[g];
+        leaves[g] = quire__leaf_take(pool, g, group->raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
+        sinks[g] = page == 0 && group->sinks && leaves[g] != QUIRE_NO_LEAF ? quire__leaf_take(pool, g, QUIRE_LEAF_SINKS) : QUIRE_NO_LEAF;
+        if (leaves[g] != QUIRE_NO_LEAF && (sinks[g] != QUIRE_NO_LEAF || page != 0 || !group->sinks)) continue;
+        for (; g >= 0; g--) {
+            quire__leaf_drop(pool, leaves[g]);
+            quire__leaf_drop(pool, sinks[g]);
+        }
+        return false;
+    }
+    return true;
+}
+
+static quire_status load_locked(quire_seq *seq, const uint8_t *from)
+{
+    quire_pool *pool = seq->pool;
+    const int32_t page = seq->length / QUIRE_T;
+    if (seq->batch) return quire__fail(QUIRE_E_BUSY, "cannot load into a sequence that is in a batch");
+    if (seq->length % QUIRE_T) return quire__fail(QUIRE_E_STATE, "sequence has %d tokens: not a multiple of %d", (int)seq->length, QUIRE_T);
+    if (page >= pool->max_pages) return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %lld tokens", (long long)pool->max_pages * QUIRE_T);
+    int32_t *leaves = pool->reserved, *sinks = pool->reserved + pool->n_groups;
+    if (!take_page(pool, page, leaves, sinks)) return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free", pool->arena.free_bytes);
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        quire_seq_group *s = &seq->group[g];
+        memcpy(quire__leaf_memory(pool, leaves[g]), from, pool->leaf[leaves[g]].bytes);
+        from += pool->leaf[leaves[g]].bytes;
+        if (sinks[g] != QUIRE_NO_LEAF) {
+            memcpy(quire__leaf_memory(pool, sinks[g]), from, pool->group[g].sink_bytes);
+            from += pool->group[g].sink_bytes;
+            s->sinks = sinks[g];
+        }
+        s->table[page] = leaves[g];
+        quire__leaf_drop(pool, s->kept); /* raw rows of an earlier page are no longer those of the last one */
+        s->kept = QUIRE_NO_LEAF;
+    }
+    seq->kept_page = -1;
+    seq->length += QUIRE_T;
+    quire__seq_recycle(seq);
+    return QUIRE_OK;
+}
+
+quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes)
+{
+    if (!seq) return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
+    QUIRE_TRY(check_bytes(seq->pool, seq->length / QUIRE_T, bytes, n_bytes));
+    pthread_mutex_lock(&seq->pool->lock);
+    const quire_status status = load_locked(seq, bytes);
+    pthread_mutex_unlock(&seq->pool->lock);
+    return status;
+}
