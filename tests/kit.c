@@ -1,0 +1,293 @@
+#include "kit.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/element.h"
+
+/* ------------------------------------------------------------------ random */
+
+uint64_t rng_next(rng *r)
+{
+    uint64_t z = r->state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+double rng_uniform(rng *r) { return (double)(rng_next(r) >> 11) * 0x1p-53; }
+int rng_below(rng *r, int n) { return (int)(rng_next(r) % (uint64_t)n); }
+
+float rng_normal(rng *r)
+{
+    double sum = -6; /* sum of twelve uniforms: no libm, so the same everywhere */
+    for (int i = 0; i < 12; i++) sum += rng_uniform(r);
+    return (float)sum;
+}
+
+void rng_fill(rng *r, float *x, size_t n, float scale)
+{
+    for (size_t i = 0; i < n; i++) x[i] = rng_normal(r) * scale;
+}
+
+/* ------------------------------------------------------------------ tokens */
+
+source source_default(uint64_t seed) { return (source){.seed = seed, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2}; }
+
+static rng stream(const source *s, int kind, int layer, int position)
+{
+    rng r = {s->seed * 1000003u + (uint64_t)kind * 7919u + (uint64_t)layer * 104729u + (uint64_t)position * 15485863u};
+    rng_next(&r);
+    return r;
+}
+
+void source_k(const source *s, const quire_layer *l, int layer, int position, float *row)
+{
+    rng r = stream(s, 1, layer, position), bias = stream(s, 9, layer, 0);
+    for (int h = 0; h < l->n_kv_heads; h++)
+        for (int d = 0; d < l->k_dim; d++) {
+            float *x = &row[h * l->k_dim + d];
+            *x = rng_normal(&r) * s->k_scale + rng_normal(&bias) * s->k_channel_bias;
+            if (s->k_offset) *x += s->k_offset[d];
+        }
+}
+
+void source_v(const source *s, const quire_layer *l, int layer, int position, float *row)
+{
+    rng r = stream(s, 2, layer, position);
+    rng_fill(&r, row, (size_t)(l->n_kv_heads * l->v_dim), s->v_scale);
+}
+
+void source_q(const source *s, const quire_layer *l, int layer, int position, float *row)
+{
+    rng r = stream(s, 3, layer, position);
+    rng_fill(&r, row, (size_t)(l->n_heads * l->k_dim), s->q_scale);
+}
+
+/* ------------------------------------------------------------------ pools */
+
+void fixture_init(fixture *f, int n_layers, int h, int g, int dk, int dv, const char *kv)
+{
+    memset(f, 0, sizeof *f);
+    quire_pool_options_default(&f->options);
+    for (int i = 0; i < n_layers; i++) {
+        quire_layer_default(&f->layer[i]);
+        f->layer[i].n_heads = h;
+        f->layer[i].n_kv_heads = g;
+        f->layer[i].k_dim = dk;
+        f->layer[i].v_dim = dv;
+    }
+    f->options.layers = f->layer;
+    f->options.n_layers = n_layers;
+    f->options.budget_bytes = (size_t)64 << 20;
+    f->options.max_seqs = 16;
+    assert_ok(quire_policy_parse(kv, &f->options.policy));
+    f->options.policy.windowed = f->options.policy.pair;
+}
+
+quire_status fixture_try(fixture *f)
+{
+    f->options.layers = f->layer;
+    return quire_pool_create(&f->pool, &f->options);
+}
+
+void fixture_open(fixture *f) { assert_ok(fixture_try(f)); }
+
+void fixture_close(fixture *f)
+{
+    quire_pool_free(f->pool);
+    f->pool = NULL;
+}
+
+/* ------------------------------------------------------------------ steps */
+
+typedef struct work {
+    quire_batch *batch;
+    int layer;
+    quire_rows k, v;
+    const quire_attend_args *attend; /* NULL: store */
+    int ith, nth;
+    quire_status status;
+} work;
+
+static void *run_worker(void *argument)
+{
+    work *w = argument;
+    w->status = w->attend ? quire_batch_attend(w->batch, w->layer, w->attend, w->ith, w->nth)
+                          : quire_batch_store(w->batch, w->layer, w->k, w->v, w->ith, w->nth);
+    return NULL;
+}
+
+static void run_workers(work w, int nth)
+{
+    work all[64];
+    pthread_t thread[64];
+    for (int i = 0; i < nth; i++) {
+        all[i] = w;
+        all[i].ith = i;
+        all[i].nth = nth;
+        if (nth > 1) assert_int_equal(pthread_create(&thread[i], NULL, run_worker, &all[i]), 0);
+        else run_worker(&all[i]);
+    }
+    for (int i = 0; i < nth; i++) {
+        if (nth > 1) pthread_join(thread[i], NULL);
+        assert_int_equal(all[i].status, QUIRE_OK);
+    }
+}
+
+static void *typed_copy(quire_type type, const float *x, size_t n)
+{
+    void *copy = malloc(n * quire__type_bytes(type) + 1);
+    quire__store_row(type, copy, n, x);
+    return copy;
+}
+
+quire_status step(fixture *f, const step_item *items, int n_items, const step_options *options, float *out)
+{
+    const step_options o = options ? *options : (step_options){0};
+    quire_batch_item list[64];
+    quire_batch *batch;
+    for (int i = 0; i < n_items; i++) list[i] = (quire_batch_item){items[i].seq, items[i].n_tokens};
+    const quire_status status = quire_batch_begin(f->pool, list, (size_t)n_items, &batch);
+    if (status != QUIRE_OK) return status;
+    const size_t rows = (size_t)quire_batch_rows(batch);
+    size_t at = 0, lse_at = 0;
+    for (int layer = 0; layer < f->options.n_layers; layer++) {
+        const quire_layer *l = &f->layer[layer];
+        const size_t nk = (size_t)(l->n_kv_heads * l->k_dim), nv = (size_t)(l->n_kv_heads * l->v_dim), nq = (size_t)(l->n_heads * l->k_dim),
+                     no = (size_t)(l->n_heads * l->v_dim);
+        float *k = malloc((rows * nk + 1) * 4), *v = malloc((rows * nv + 1) * 4), *q = malloc((rows * nq + 1) * 4), *result = malloc((rows * no + 1) * 4);
+        size_t row = 0;
+        for (int i = 0; i < n_items; i++)
+            for (int t = 0; t < items[i].n_tokens; t++, row++) {
+                const int position = quire_seq_length(items[i].seq) + t;
+                source_k(items[i].source, l, l->share < 0 ? layer : l->share, position, k + row * nk);
+                source_v(items[i].source, l, l->share < 0 ? layer : l->share, position, v + row * nv);
+                source_q(items[i].source, l, layer, position, q + row * nq);
+            }
+        void *tk = typed_copy(o.type, k, rows * nk), *tv = typed_copy(o.type, v, rows * nv), *tq = typed_copy(o.type, q, rows * nq);
+        work w = {.batch = batch, .layer = layer, .k = {tk, o.type, 0}, .v = {tv, o.type, 0}};
+        const int nth = o.n_workers ? o.n_workers : 1;
+        if (l->share < 0) run_workers(w, nth);
+        quire_attend_args args = {.q = {tq, o.type, 0}, .out = out ? out + at : result, .mask = o.mask, .mask_row_stride = o.mask_row_stride, .mask_head_stride = o.mask_head_stride};
+        if (o.lse) args.lse = o.lse + lse_at;
+        w.attend = &args;
+        run_workers(w, nth);
+        at += rows * no;
+        lse_at += rows * (size_t)l->n_heads;
+        free(k), free(v), free(q), free(result), free(tk), free(tv), free(tq);
+    }
+    if (o.abort) quire_batch_abort(batch);
+    else assert_ok(quire_batch_commit(batch, o.n_keep));
+    return QUIRE_OK;
+}
+
+void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_workers, int layer, float *out)
+{
+    size_t before = 0, per_row[8], all = 0;
+    for (int i = 0; i < f->options.n_layers; i++) {
+        per_row[i] = (size_t)(f->layer[i].n_heads * f->layer[i].v_dim);
+        if (i < layer) before += per_row[i];
+        all += per_row[i];
+    }
+    float *buffer = malloc((size_t)chunk * all * sizeof *buffer + 1);
+    for (int done = 0; done < n;) {
+        const int now = n - done < chunk ? n - done : chunk;
+        const step_item item = {seq, s, now};
+        const step_options options = {.n_workers = n_workers};
+        assert_ok(step(f, &item, 1, &options, buffer));
+        if (out) memcpy(out + (size_t)done * per_row[layer], buffer + before * (size_t)now, (size_t)now * per_row[layer] * sizeof *out);
+        done += now;
+    }
+    free(buffer);
+}
+
+/* ------------------------------------------------------------------ oracle */
+
+static float raw_rounded(const fixture *f, float x)
+{
+    uint8_t bytes[4];
+    quire__store(f->options.raw, bytes, 0, x);
+    return quire__load(f->options.raw, bytes, 0);
+}
+
+void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page, double *k, double *v)
+{
+    const quire_layer *l = &f->layer[layer];
+    const int from = l->share < 0 ? layer : l->share, dk = l->k_dim, dv = l->v_dim;
+    quire_layer_stats stats;
+    assert_ok(quire_layer_get_stats(f->pool, layer, &stats));
+    const quire_page_shape shape = {stats.pair, dk, dv, f->options.raw};
+    float *row = malloc((size_t)(l->n_kv_heads * (dk > dv ? dk : dv)) * 4);
+    float *pk = malloc((size_t)(64 * dk) * 4), *pv = malloc((size_t)(64 * dv) * 4), *dk_rows = malloc((size_t)(64 * dk) * 4), *dv_rows = malloc((size_t)(64 * dv) * 4);
+    uint8_t *record = malloc(stats.record_bytes);
+    for (int page = 0; page * 64 < n; page++) {
+        for (int t = 0; t < 64; t++) {
+            source_k(s, l, from, page * 64 + t, row);
+            for (int d = 0; d < dk; d++) pk[t * dk + d] = raw_rounded(f, row[head * dk + d]);
+            source_v(s, l, from, page * 64 + t, row);
+            for (int d = 0; d < dv; d++) pv[t * dv + d] = raw_rounded(f, row[head * dv + d]);
+        }
+        int skip = 0;
+        bool packed = page < own_page;
+        if (packed) {
+            skip = page == 0 ? f->options.policy.sinks : 0;
+            assert_ok(quire_page_encode(&shape, pk, pv, skip, record));
+            assert_ok(quire_page_decode(&shape, record, dk_rows, dv_rows));
+        }
+        for (int t = 0; t < 64 && page * 64 + t < n; t++) {
+            const bool raw = !packed || t < skip;
+            for (int d = 0; d < dk; d++) k[(page * 64 + t) * dk + d] = raw ? pk[t * dk + d] : dk_rows[t * dk + d];
+            for (int d = 0; d < dv; d++) v[(page * 64 + t) * dv + d] = raw ? pv[t * dv + d] : dv_rows[t * dv + d];
+        }
+    }
+    free(row), free(pk), free(pv), free(dk_rows), free(dv_rows), free(record);
+}
+
+void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *o, int row, double *out, double *lse)
+{
+    const quire_layer *l = &f->layer[layer];
+    const int n = position + 1, dk = l->k_dim, dv = l->v_dim, group = l->n_heads / l->n_kv_heads;
+    double *k = malloc((size_t)(n * dk) * 8), *v = malloc((size_t)(n * dv) * 8), *logit = malloc((size_t)n * 8);
+    float *q = malloc((size_t)(l->n_heads * dk) * 4);
+    const double scale = l->scale > 0 ? l->scale : 1 / sqrt(dk);
+    source_q(s, l, layer, position, q);
+    for (int h = 0; h < l->n_heads; h++) {
+        if (h % group == 0) seen_values(f, layer, s, h / group, n, position / 64, k, v);
+        double top = -INFINITY, sum = 0;
+        for (int t = 0; t < n; t++) {
+            double x = 0;
+            for (int d = 0; d < dk; d++) x += (double)q[h * dk + d] * k[t * dk + d];
+            x *= scale;
+            if (l->softcap > 0) x = l->softcap * tanh(x / l->softcap);
+            if (l->alibi) x += (double)l->alibi[h] * (t - position);
+            if (o && o->mask) x += (double)o->mask[(size_t)row * o->mask_row_stride + (size_t)h * o->mask_head_stride + (size_t)t];
+            if (l->window > 0 && position - t >= l->window && t >= l->keep) x = -INFINITY;
+            logit[t] = x;
+            if (x > top) top = x;
+        }
+        if (l->sink_logits && l->sink_logits[h] > top) top = l->sink_logits[h];
+        for (int d = 0; d < dv; d++) out[h * dv + d] = 0;
+        for (int t = 0; t < n; t++) {
+            if (logit[t] == -INFINITY) continue;
+            const double e = exp(logit[t] - top);
+            sum += e;
+            for (int d = 0; d < dv; d++) out[h * dv + d] += e * v[t * dv + d];
+        }
+        if (l->sink_logits) sum += exp(l->sink_logits[h] - top);
+        for (int d = 0; d < dv && sum > 0; d++) out[h * dv + d] /= sum;
+        if (lse) lse[h] = sum > 0 ? top + log(sum) : -INFINITY;
+    }
+    free(k), free(v), free(logit), free(q);
+}
+
+double relative_error(const float *x, const double *wanted, size_t n)
+{
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += ((double)x[i] - wanted[i]) * ((double)x[i] - wanted[i]);
+        norm += wanted[i] * wanted[i];
+    }
+    return norm > 0 ? sqrt(error / norm) : sqrt(error);
+}

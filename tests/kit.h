@@ -1,0 +1,95 @@
+/* What the tests share: random rows, a small harness around a pool, and an oracle that nobody can confuse with the
+ * library: dense fp64 attention over the values each query is supposed to see. */
+#ifndef QUIRE_TESTS_KIT_H
+#define QUIRE_TESTS_KIT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "quire.h"
+
+/* ---- random numbers: splitmix64, so that every machine sees the same */
+typedef struct rng {
+    uint64_t state;
+} rng;
+
+uint64_t rng_next(rng *r);
+double rng_uniform(rng *r);      /* [0, 1) */
+int rng_below(rng *r, int n);    /* 0..n-1 */
+float rng_normal(rng *r);
+void rng_fill(rng *r, float *x, size_t n, float scale);
+
+#define assert_ok(call)                                                                                               \
+    do {                                                                                                              \
+        const quire_status status_ = (call);                                                                          \
+        if (status_ != QUIRE_OK) fail_msg("%s: %s: %s", #call, quire_status_name(status_), quire_last_error());      \
+    } while (0)
+#define assert_status(call, wanted)                                                                                   \
+    do {                                                                                                              \
+        const quire_status status_ = (call);                                                                          \
+        if (status_ != (wanted))                                                                                      \
+            fail_msg("%s: %s instead of %s: %s", #call, quire_status_name(status_), quire_status_name(wanted), quire_last_error()); \
+    } while (0)
+
+/* ---- a token's K, V and q for one layer are functions of (stream, layer, position): any chunking, any order and any
+ * number of sequences then present the same rows, as a model would. Two sequences that share a stream share a prefix. */
+typedef struct source {
+    uint64_t seed;
+    float k_scale, v_scale, q_scale;
+    const float *k_offset; /* added to every K row of every head (k_dim), or NULL */
+    float k_channel_bias;  /* per-channel constant of this size in K, as real models have */
+} source;
+
+source source_default(uint64_t seed);
+void source_k(const source *s, const quire_layer *l, int layer, int position, float *row /* (G, DK) */);
+void source_v(const source *s, const quire_layer *l, int layer, int position, float *row /* (G, DV) */);
+void source_q(const source *s, const quire_layer *l, int layer, int position, float *row /* (H, DK) */);
+
+/* ---- a pool with its layers */
+typedef struct fixture {
+    quire_pool *pool;
+    quire_pool_options options;
+    quire_layer layer[8];
+} fixture;
+
+/* Sets defaults: one layer, H x G x D, the policy `kv`, 64 MiB. Change what you like, then fixture_open. */
+void fixture_init(fixture *f, int n_layers, int h, int g, int dk, int dv, const char *kv);
+void fixture_open(fixture *f);
+void fixture_close(fixture *f);
+quire_status fixture_try(fixture *f); /* open; the status instead of a failed test */
+
+/* ---- one step of several sequences through all layers, with `nth` threads */
+typedef struct step_item {
+    quire_seq *seq;
+    const source *source;
+    int n_tokens;
+} step_item;
+
+typedef struct step_options {
+    int n_workers;       /* 0: 1 */
+    const float *mask;   /* as quire_attend_args, for every layer */
+    size_t mask_row_stride, mask_head_stride;
+    bool abort;          /* abort instead of commit */
+    const int32_t *n_keep;
+    float *lse;          /* (layers, rows, H) or NULL */
+    quire_type type;     /* of the rows handed in */
+} step_options;
+
+/* out: (layers, rows, H, DV) or NULL. Returns begin's status when it fails. */
+quire_status step(fixture *f, const step_item *items, int n_items, const step_options *options, float *out);
+/* Append n tokens in chunks of `chunk`; out (layer 0 only if single): outputs (n, H, DV) of layer `layer`, or NULL. */
+void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_workers, int layer, float *out);
+
+/* ---- the oracle */
+/* What a query in page `own_page` sees of tokens 0..n-1, one KV head: packed pages decoded, own page and sinks raw. */
+void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page, double *k /* (n, DK) */, double *v /* (n, DV) */);
+/* fp64 attention of the query at `position`, all heads: out (H, DV), lse (H) or NULL. */
+void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *options, int row, double *out, double *lse);
+double relative_error(const float *x, const double *wanted, size_t n); /* L2 */
+
+#endif
