@@ -1,0 +1,9 @@
+/* cmd_bench.c: quire bench: what can be measured. */
+#include "command.h"
+
+#include <stddef.h>
+
+const cli_command cli_bench_commands[] = {
+    {"attn", "time attention over a packed cache of made-up tokens", cli_bench_attn_run, NULL},
+    {NULL, NULL, NULL, NULL},
+};

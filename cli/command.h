@@ -1,0 +1,21 @@
+/* command.h: what a command of the tool is, and the exit statuses all of them share. */
+#ifndef CLI_COMMAND_H
+#define CLI_COMMAND_H
+
+enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2 };
+
+typedef struct cli_command {
+    const char *name; /* NULL ends a list */
+    const char *summary;
+    int (*run)(int argc, char **argv);     /* argv: what follows the name; returns an exit status */
+    const struct cli_command *subcommands; /* instead of `run`: "bench attn" */
+} cli_command;
+
+int cli_version_run(int argc, char **argv);
+int cli_codecs_run(int argc, char **argv);
+int cli_inspect_run(int argc, char **argv);
+int cli_bench_attn_run(int argc, char **argv);
+
+extern const cli_command cli_bench_commands[];
+
+#endif

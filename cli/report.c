@@ -1,0 +1,74 @@
+/* report.c: messages, JSON, and the check that the result was really written. */
+#include "report.h"
+
+#include "command.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { JSON_DIGITS = 9 }; /* enough for a float, and 0.1 prints as 0.1 */
+
+void cli_error(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    /* A progress bar may stand on this line. */
+    fputs(isatty(STDERR_FILENO) ? "\r\033[Kquire: " : "quire: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+int cli_quire_error(const char *doing, quire_status status, const char *reason) {
+    if (!reason)
+        reason = quire_last_error();
+    if (!reason || !*reason)
+        reason = quire_status_text(status);
+    cli_error("%s: %s (%s)", doing, reason, quire_status_name(status));
+    return CLI_FAILURE;
+}
+
+int cli_print_json(json_t *root) {
+    if (!root) {
+        cli_error("out of memory while writing JSON");
+        return CLI_FAILURE;
+    }
+    /* A write error stays on stdout and is reported by cli_close_stdout, so only other failures matter here. */
+    int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(JSON_DIGITS));
+    json_decref(root);
+    if (failed && !ferror(stdout)) {
+        cli_error("out of memory while writing JSON");
+        return CLI_FAILURE;
+    }
+    fputc('\n', stdout);
+    return CLI_OK;
+}
+
+void cli_json_append(json_t **list, json_t *item) {
+    if (*list && json_array_append_new(*list, item) == 0)
+        return;
+    if (!*list)
+        json_decref(item);
+    json_decref(*list);
+    *list = NULL;
+}
+
+json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+int cli_close_stdout(int status) {
+    if (status != CLI_OK)
+        return status; /* already told of; exit flushes what there is */
+    bool failed = ferror(stdout) != 0;
+    errno = 0;
+    /* Some file systems tell of a full disk only when the file is closed. */
+    if (fflush(stdout) != 0 || fclose(stdout) != 0)
+        failed = true;
+    if (!failed)
+        return status;
+    int reason = errno; /* 0 if the error came before and nothing is left to flush */
+    cli_error("cannot write to standard output%s%s", reason ? ": " : "", reason ? strerror(reason) : "");
+    return CLI_FAILURE;
+}

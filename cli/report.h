@@ -1,0 +1,31 @@
+/* report.h: the two ways out. stdout carries the result alone; messages go to stderr. */
+#ifndef CLI_REPORT_H
+#define CLI_REPORT_H
+
+#include "quire.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#if defined(__GNUC__)
+#define CLI_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define CLI_PRINTF(text, first)
+#endif
+
+/* "quire: " + message + newline, on stderr. */
+void cli_error(const char *format, ...) CLI_PRINTF(1, 2);
+/* A failed call of the library. reason NULL: what quire_last_error says. Returns CLI_FAILURE. */
+int cli_quire_error(const char *doing, quire_status status, const char *reason);
+
+/* Prints `root` and drops it. NULL means that it could not be built. Returns an exit status. */
+int cli_print_json(json_t *root);
+/* Appends `item`, which it takes over. On failure *list becomes NULL, which cli_print_json tells of. */
+void cli_json_append(json_t **list, json_t *item);
+/* JSON has no NaN or infinity: null. */
+json_t *cli_json_number(double value);
+
+/* Closes stdout. A result that could not be written is a failure, whatever the command thought. */
+int cli_close_stdout(int status);
+
+#endif
