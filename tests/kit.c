@@ -173,7 +173,7 @@ quire_status step(fixture *f, const step_item *items, int n_items, const step_op
         quire_attend_args args = {.q = {tq, o.type, 0}, .out = out ? out + at : result, .mask = o.mask, .mask_row_stride = o.mask_row_stride, .mask_head_stride = o.mask_head_stride};
         if (o.lse) args.lse = o.lse + lse_at;
         w.attend = &args;
-        run_workers(w, nth);
+        if (!o.store_only) run_workers(w, nth);
         at += rows * no;
         lse_at += rows * (size_t)l->n_heads;
         free(k), free(v), free(q), free(result), free(tk), free(tv), free(tq);
@@ -195,7 +195,7 @@ void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_w
     for (int done = 0; done < n;) {
         const int now = n - done < chunk ? n - done : chunk;
         const step_item item = {seq, s, now};
-        const step_options options = {.n_workers = n_workers};
+        const step_options options = {.n_workers = n_workers, .store_only = !out};
         assert_ok(step(f, &item, 1, &options, buffer));
         if (out) memcpy(out + (size_t)done * per_row[layer], buffer + before * (size_t)now, (size_t)now * per_row[layer] * sizeof *out);
         done += now;
@@ -245,41 +245,71 @@ void seen_values(const fixture *f, int layer, const source *s, int head, int n, 
     free(row), free(pk), free(pv), free(dk_rows), free(dv_rows), free(record);
 }
 
-void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *o, int row, double *out, double *lse)
+typedef struct head_view { /* what one query row and head meets */
+    const fixture *f;
+    const quire_layer *l;
+    const step_options *o;
+    int h, position, row;
+    const float *q;       /* (DK) */
+    const double *k, *v;  /* (position + 1, D) */
+    double *logit;        /* scratch */
+} head_view;
+
+static double attend_head(const head_view *x, double *out) /* -> lse */
+{
+    const quire_layer *l = x->l;
+    const int dk = l->k_dim, dv = l->v_dim, n = x->position + 1;
+    const double scale = l->scale > 0 ? l->scale : 1 / sqrt(dk);
+    double top = -INFINITY, sum = 0;
+    for (int t = 0; t < n; t++) {
+        double y = 0;
+        for (int d = 0; d < dk; d++) y += (double)x->q[d] * x->k[t * dk + d];
+        y *= scale;
+        if (l->softcap > 0) y = l->softcap * tanh(y / l->softcap);
+        if (l->alibi) y += (double)l->alibi[x->h] * (t - x->position);
+        if (x->o && x->o->mask) y += (double)x->o->mask[(size_t)x->row * x->o->mask_row_stride + (size_t)x->h * x->o->mask_head_stride + (size_t)t];
+        if (l->window > 0 && x->position - t >= l->window && t >= l->keep) y = -INFINITY;
+        x->logit[t] = y;
+        if (y > top) top = y;
+    }
+    if (l->sink_logits && l->sink_logits[x->h] > top) top = l->sink_logits[x->h];
+    for (int d = 0; d < dv; d++) out[d] = 0;
+    for (int t = 0; t < n; t++) {
+        if (x->logit[t] == -INFINITY) continue;
+        const double e = exp(x->logit[t] - top);
+        sum += e;
+        for (int d = 0; d < dv; d++) out[d] += e * x->v[t * dv + d];
+    }
+    if (l->sink_logits) sum += exp(l->sink_logits[x->h] - top);
+    for (int d = 0; d < dv && sum > 0; d++) out[d] /= sum;
+    return sum > 0 ? top + log(sum) : -INFINITY;
+}
+
+void oracle_attend_rows(const fixture *f, int layer, const source *s, int position, int n_rows, const step_options *o, double *out, double *lse)
 {
     const quire_layer *l = &f->layer[layer];
-    const int n = position + 1, dk = l->k_dim, dv = l->v_dim, group = l->n_heads / l->n_kv_heads;
+    const int n = position + n_rows, dk = l->k_dim, dv = l->v_dim, group = l->n_heads / l->n_kv_heads;
     double *k = malloc((size_t)(n * dk) * 8), *v = malloc((size_t)(n * dv) * 8), *logit = malloc((size_t)n * 8);
     float *q = malloc((size_t)(l->n_heads * dk) * 4);
-    const double scale = l->scale > 0 ? l->scale : 1 / sqrt(dk);
-    source_q(s, l, layer, position, q);
-    for (int h = 0; h < l->n_heads; h++) {
-        if (h % group == 0) seen_values(f, layer, s, h / group, n, position / 64, k, v);
-        double top = -INFINITY, sum = 0;
-        for (int t = 0; t < n; t++) {
-            double x = 0;
-            for (int d = 0; d < dk; d++) x += (double)q[h * dk + d] * k[t * dk + d];
-            x *= scale;
-            if (l->softcap > 0) x = l->softcap * tanh(x / l->softcap);
-            if (l->alibi) x += (double)l->alibi[h] * (t - position);
-            if (o && o->mask) x += (double)o->mask[(size_t)row * o->mask_row_stride + (size_t)h * o->mask_head_stride + (size_t)t];
-            if (l->window > 0 && position - t >= l->window && t >= l->keep) x = -INFINITY;
-            logit[t] = x;
-            if (x > top) top = x;
+    for (int kv = 0; kv < l->n_kv_heads; kv++)
+        for (int row = 0; row < n_rows; row++) {
+            const int at = position + row;
+            if (row == 0 || at % 64 == 0) seen_values(f, layer, s, kv, n, at / 64, k, v); /* fixed while the own page is */
+            source_q(s, l, layer, at, q);
+            for (int h = kv * group; h < (kv + 1) * group; h++) {
+                const head_view x = {f, l, o, h, at, row, q + h * dk, k, v, logit};
+                const double y = attend_head(&x, out + (size_t)(row * l->n_heads + h) * (size_t)dv);
+                if (lse) lse[row * l->n_heads + h] = y;
+            }
         }
-        if (l->sink_logits && l->sink_logits[h] > top) top = l->sink_logits[h];
-        for (int d = 0; d < dv; d++) out[h * dv + d] = 0;
-        for (int t = 0; t < n; t++) {
-            if (logit[t] == -INFINITY) continue;
-            const double e = exp(logit[t] - top);
-            sum += e;
-            for (int d = 0; d < dv; d++) out[h * dv + d] += e * v[t * dv + d];
-        }
-        if (l->sink_logits) sum += exp(l->sink_logits[h] - top);
-        for (int d = 0; d < dv && sum > 0; d++) out[h * dv + d] /= sum;
-        if (lse) lse[h] = sum > 0 ? top + log(sum) : -INFINITY;
-    }
     free(k), free(v), free(logit), free(q);
+}
+
+void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *o, int row, double *out, double *lse)
+{
+    step_options shifted = o ? *o : (step_options){0};
+    if (shifted.mask) shifted.mask += (size_t)row * shifted.mask_row_stride;
+    oracle_attend_rows(f, layer, s, position, 1, &shifted, out, lse);
 }
 
 double relative_error(const float *x, const double *wanted, size_t n)

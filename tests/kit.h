@@ -75,6 +75,7 @@ typedef struct step_options {
     const float *mask;   /* as quire_attend_args, for every layer */
     size_t mask_row_stride, mask_head_stride;
     bool abort;          /* abort instead of commit */
+    bool store_only;     /* do not attend: to fill a cache quickly */
     const int32_t *n_keep;
     float *lse;          /* (layers, rows, H) or NULL */
     quire_type type;     /* of the rows handed in */
@@ -82,7 +83,7 @@ typedef struct step_options {
 
 /* out: (layers, rows, H, DV) or NULL. Returns begin's status when it fails. */
 quire_status step(fixture *f, const step_item *items, int n_items, const step_options *options, float *out);
-/* Append n tokens in chunks of `chunk`; out (layer 0 only if single): outputs (n, H, DV) of layer `layer`, or NULL. */
+/* Append n tokens in chunks of `chunk`; out: outputs (n, H, DV) of layer `layer`, or NULL: then nothing is attended. */
 void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_workers, int layer, float *out);
 
 /* ---- the oracle */
@@ -90,6 +91,8 @@ void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_w
 void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page, double *k /* (n, DK) */, double *v /* (n, DV) */);
 /* fp64 attention of the query at `position`, all heads: out (H, DV), lse (H) or NULL. */
 void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *options, int row, double *out, double *lse);
+/* The same for n_rows consecutive positions; row i of the mask belongs to the i-th. out (n_rows, H, DV), lse (n_rows, H). */
+void oracle_attend_rows(const fixture *f, int layer, const source *s, int position, int n_rows, const step_options *options, double *out, double *lse);
 double relative_error(const float *x, const double *wanted, size_t n); /* L2 */
 
 #endif

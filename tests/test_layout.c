@@ -1,0 +1,121 @@
+/* The order of codes: every bit of a section belongs to exactly one code, for every width and head size. */
+#include <string.h>
+
+#include "codec/codec.h"
+#include "codec/layout.h"
+#include "codec/rotate.h"
+#include "kit.h"
+
+#include <math.h>
+
+enum { T = 64 };
+typedef void (*pack_function)(int bits, int dim, const uint8_t *codes, uint8_t *section);
+typedef void (*unpack_function)(int bits, int dim, const uint8_t *section, uint8_t *codes);
+
+static uint8_t codes[T * QUIRE_DIM_MAX], again[T * QUIRE_DIM_MAX], section[T * QUIRE_DIM_MAX], other[T * QUIRE_DIM_MAX];
+
+static void check_width(pack_function pack, unpack_function unpack, int bits, int dim)
+{
+    const size_t n = (size_t)(T * dim), bytes = n * (size_t)bits / 8;
+    const uint8_t mask = (uint8_t)((1u << bits) - 1);
+    rng r = {(uint64_t)(bits * 1000 + dim)};
+    /* all ones fill the section: no padding bit, and nothing outside */
+    memset(codes, mask, n);
+    memset(section, 0, sizeof section);
+    pack(bits, dim, codes, section);
+    for (size_t i = 0; i < sizeof section; i++) assert_int_equal(section[i], i < bytes ? 255 : 0);
+    /* random codes survive, and random sections do: the map is one to one */
+    for (size_t i = 0; i < n; i++) codes[i] = (uint8_t)rng_next(&r) & mask;
+    memset(section, 0, bytes);
+    pack(bits, dim, codes, section);
+    unpack(bits, dim, section, again);
+    assert_memory_equal(codes, again, n);
+    for (size_t i = 0; i < bytes; i++) section[i] = (uint8_t)rng_next(&r);
+    unpack(bits, dim, section, codes);
+    memset(other, 0, bytes);
+    pack(bits, dim, codes, other);
+    assert_memory_equal(section, other, bytes);
+}
+
+static void every_width_and_size(void **state)
+{
+    (void)state;
+    const int k_bits[] = {1, 2, 3, 4, 8}, v_bits[] = {2, 3, 4, 8};
+    for (int dim = QUIRE_DIM_MIN; dim <= QUIRE_DIM_MAX; dim += QUIRE_DIM_STEP) {
+        for (int i = 0; i < 5; i++) check_width(quire__k_pack, quire__k_unpack, k_bits[i], dim);
+        for (int i = 0; i < 4; i++) check_width(quire__v_pack, quire__v_unpack, v_bits[i], dim);
+    }
+}
+
+/* A few places written out by hand from docs/FORMAT.md's shapes for D = 128. */
+static void known_places(void **state)
+{
+    (void)state;
+    const int dim = 128;
+    for (int t = 0; t < T; t++)
+        for (int d = 0; d < dim; d++) {
+            const int swap[] = {0, 2, 1, 3};
+            memset(codes, 0, sizeof codes);
+            codes[t * dim + d] = 15;
+            memset(section, 0, sizeof section);
+            quire__k_pack(4, dim, codes, section); /* [T/16][D/64][8][4][16 B] */
+            const int k = ((t / 16 * 2 + d / 64) * 8 + t % 16 / 2) * 64 + d % 64 / 16 * 16 + t % 2 * 8 + (d & 4) + swap[d % 4];
+            assert_int_equal(section[k], d / 8 % 2 ? 0xf0 : 0x0f);
+            memset(section, 0, sizeof section);
+            quire__v_pack(4, dim, codes, section); /* [D/16][8][4][16 B] */
+            const int v = (d / 16 * 8 + d % 16 / 2) * 64 + t % 16 / 4 * 16 + d % 2 * 8 + t / 16 % 2 * 4 + t % 4;
+            assert_int_equal(section[v], t / 32 ? 0xf0 : 0x0f);
+        }
+}
+
+static void rotation_is_orthogonal(void **state)
+{
+    (void)state;
+    rng r = {3};
+    for (int dim = QUIRE_DIM_MIN; dim <= QUIRE_DIM_MAX; dim += QUIRE_DIM_STEP) {
+        float x[QUIRE_DIM_MAX], y[QUIRE_DIM_MAX];
+        rng_fill(&r, x, (size_t)dim, 1);
+        memcpy(y, x, sizeof y);
+        double before = 0, after = 0, back = 0;
+        quire__rotate(y, dim);
+        for (int d = 0; d < dim; d++) {
+            before += (double)x[d] * x[d];
+            after += (double)y[d] * y[d];
+        }
+        assert_true(fabs(after / before - 1) < 1e-5);
+        quire__unrotate(y, dim);
+        for (int d = 0; d < dim; d++) back += ((double)x[d] - y[d]) * ((double)x[d] - y[d]);
+        assert_true(sqrt(back / before) < 1e-6);
+        quire__project(y, dim);
+        quire__unproject(y, dim);
+        back = 0;
+        for (int d = 0; d < dim; d++) back += ((double)x[d] - y[d]) * ((double)x[d] - y[d]);
+        assert_true(sqrt(back / before) < 2e-6);
+    }
+}
+
+/* One large coordinate, wherever it is, must not stay large: at most three times the even share, in every head size. */
+static void rotation_spreads_spikes(void **state)
+{
+    (void)state;
+    for (int dim = QUIRE_DIM_MIN; dim <= QUIRE_DIM_MAX; dim += QUIRE_DIM_STEP)
+        for (int at = 0; at < dim; at += 5) {
+            float x[QUIRE_DIM_MAX] = {0}, largest = 0;
+            x[at] = 1;
+            quire__rotate(x, dim);
+            for (int d = 0; d < dim; d++) largest = fmaxf(largest, fabsf(x[d]));
+            const int power_of_two = (dim & (dim - 1)) == 0;
+            assert_true(largest <= (power_of_two ? 1.0001 : 6.5) / sqrt(dim));
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_width_and_size),
+        cmocka_unit_test(known_places),
+        cmocka_unit_test(rotation_is_orthogonal),
+        cmocka_unit_test(rotation_spreads_spikes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,93 @@
+/* Workers side by side, and independent batches of one pool in flight at once. Meant for ThreadSanitizer too. */
+#include <pthread.h>
+#include <string.h>
+
+#include "kit.h"
+
+enum { H = 4, G = 2, D = 64, N = 150 };
+
+static void workers_store_and_attend(void **state)
+{
+    (void)state;
+    const char *pairs[] = {"k4v4", "none", "tqp4:a4"};
+    for (int p = 0; p < 3; p++) {
+        const source s = source_default(1);
+        static float one[1300 * H * D], many[1300 * H * D];
+        fixture f;
+        fixture_init(&f, 2, H, G, D, D, pairs[p]);
+        f.layer[1].window = 100;
+        f.layer[1].keep = 4;
+        fixture_open(&f);
+        for (int n = 1; n <= 8; n += 7) {
+            quire_seq *seq;
+            assert_ok(quire_seq_create(f.pool, &seq));
+            feed(&f, seq, &s, 1100, 300, n, 0, NULL);
+            feed(&f, seq, &s, 40, 3, n, 1, n == 1 ? one : many);
+            feed(&f, seq, &s, 90, 90, n, 0, (n == 1 ? one : many) + 40 * H * D);
+            assert_ok(quire_seq_free(seq));
+        }
+        assert_memory_equal(one, many, 130 * H * D * sizeof *one);
+        fixture_close(&f);
+    }
+}
+
+typedef struct user {
+    fixture *f;
+    uint64_t seed;
+    float out[N * H * D];
+} user;
+
+static void *use_pool(void *argument) /* create, fill, fork, trim, save, free, while others do the same */
+{
+    user *u = argument;
+    const source s = source_default(u->seed);
+    quire_seq *seq, *child;
+    quire_pool_stats stats;
+    for (int round = 0; round < 3; round++) {
+        if (quire_seq_create(u->f->pool, &seq) != QUIRE_OK) return "create";
+        for (int done = 0; done < N; done += 50) {
+            const step_item item = {seq, &s, 50};
+            if (step(u->f, &item, 1, NULL, u->out + done * H * D) != QUIRE_OK) return "step";
+        }
+        if (quire_seq_fork(seq, &child) != QUIRE_OK || quire_seq_trim(child, 70) != QUIRE_OK) return "fork, trim";
+        quire_pool_get_stats(u->f->pool, &stats);
+        if (stats.shadow_bytes != 0) return "shadow bytes";
+        if (quire_seq_free(child) != QUIRE_OK || quire_seq_free(seq) != QUIRE_OK) return "free";
+    }
+    return NULL;
+}
+
+static void users_of_one_pool(void **state)
+{
+    (void)state;
+    enum { USERS = 4 };
+    static user alone[USERS], together[USERS];
+    pthread_t thread[USERS];
+    fixture f;
+    fixture_init(&f, 1, H, G, D, D, "k8v4");
+    f.options.max_batches = USERS;
+    fixture_open(&f);
+    for (int i = 0; i < USERS; i++) {
+        alone[i].f = together[i].f = &f;
+        alone[i].seed = together[i].seed = 50 + (uint64_t)i;
+        assert_null(use_pool(&alone[i]));
+    }
+    for (int i = 0; i < USERS; i++) assert_int_equal(pthread_create(&thread[i], NULL, use_pool, &together[i]), 0);
+    for (int i = 0; i < USERS; i++) {
+        void *trouble = NULL;
+        pthread_join(thread[i], &trouble);
+        if (trouble) fail_msg("user %d: %s", i, (const char *)trouble);
+        assert_memory_equal(alone[i].out, together[i].out, sizeof alone[i].out);
+    }
+    quire_pool_stats stats;
+    quire_pool_get_stats(f.pool, &stats);
+    assert_int_equal(stats.n_seqs, 0);
+    assert_int_equal(stats.free_bytes, stats.arena_bytes);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(workers_store_and_attend), cmocka_unit_test(users_of_one_pool)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
