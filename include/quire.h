@@ -199,7 +199,8 @@ typedef enum quire_side { QUIRE_SIDE_K = 1, QUIRE_SIDE_V = 2 } quire_side;
 
 QUIRE_API quire_status quire_page_export(const quire_page_shape *shape, quire_side side, const void *page,
                                          const quire_arrays *out);
-/* Writes one side's sections of `page` and leaves the other side's alone. */
+/* Writes one side's sections of `page` and leaves the other side's alone. E_VALUE: a scale, bias or norm is not finite
+ * or does not fit. */
 QUIRE_API quire_status quire_page_import(const quire_page_shape *shape, quire_side side, const quire_arrays *in,
                                          void *page);
 
@@ -263,7 +264,8 @@ QUIRE_API quire_status quire_seq_free(quire_seq *seq); /* E_BUSY while in a batc
 QUIRE_API int32_t quire_seq_length(const quire_seq *seq);
 
 /* Copy sealed page `page` (tokens 64*page ..) of all layers out, or append such a page to a sequence whose length is a
- * multiple of 64. The bytes are what the pool holds; page 0 also carries the raw sinks. */
+ * multiple of 64. The bytes are what the pool holds; page 0 also carries the raw sinks. Loading checks the size and that
+ * every value is finite (E_FORMAT), so that no bytes can do harm; that they are the right ones is for the caller. */
 QUIRE_API size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page);
 QUIRE_API quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes);
 QUIRE_API quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes);

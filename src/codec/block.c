@@ -21,7 +21,7 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
             for (int i = 0; i < group; i++)
                 if (fabsf(x[i]) > fabsf(largest)) largest = x[i];
             const float scale = side->bits == 8 ? fabsf(largest) / 127.0f : largest / -8.0f;
-            const float inverse = scale != 0 ? 1.0f / scale : 0;
+            const float inverse = fabsf(scale) > 1e-37f ? 1.0f / scale : 0; /* below, 1/scale may not be finite */
             quire__put_param(side, record, (size_t)(g * T + t), scale);
             for (int i = 0; i < group; i++) {
                 if (side->bits == 8) {

@@ -23,7 +23,7 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
             if (x > max) max = x;
         }
         quire__put_param(side, record, (size_t)d, (max - min) / (float)(highest - lowest));
-        quire__put_param(side, record, (size_t)(dim + d), (max + min) * 0.5f);
+        quire__put_param(side, record, (size_t)(dim + d), (max + min) * 0.5f + 0.0f); /* never -0: min and max may be either */
         const float scale = quire__side_param(side, record, (size_t)d);
         const float zero = quire__side_param(side, record, (size_t)(dim + d));
         const float inverse = scale > 0 ? 1.0f / scale : 0;

@@ -124,11 +124,30 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
     return QUIRE_OK;
 }
 
+/* Foreign parameters must be what encoding could have stored: finite, and norms within fp16. */
+static quire_status check_foreign(const quire_side_format *side, const quire_arrays *in)
+{
+    const size_t n = (size_t)side->n_groups * T;
+    bool fits = true;
+    if (side->family == QUIRE_FAMILY_AFFINE) {
+        fits = quire__all_finite(side->type, in->scales, n) && quire__all_finite(side->type, in->biases, n);
+    } else if (side->family == QUIRE_FAMILY_BLOCK) {
+        for (size_t i = 0; i < n && fits; i++) fits = quire__all_finite(QUIRE_F16, (const uint8_t *)in->codes + i * block_bytes(side), 1);
+    } else {
+        for (int t = 0; t < T && fits; t++) {
+            fits = in->norms[t] >= 0 && in->norms[t] / sqrtf((float)side->dim) <= QUIRE_F16_MAX;
+            if (side->family == QUIRE_FAMILY_PROD) fits = fits && in->residual_norms[t] >= 0 && in->residual_norms[t] <= QUIRE_F16_MAX;
+        }
+    }
+    return fits ? QUIRE_OK : quire__fail(QUIRE_E_VALUE, "codec %s: a scale, bias or norm is not finite or does not fit", quire_codec_name(side->codec));
+}
+
 quire_status quire_page_import(const quire_page_shape *shape, quire_side which, const quire_arrays *in, void *page)
 {
     quire_format format;
     const quire_side_format *side;
     QUIRE_TRY(prepare(shape, which, in, page, &format, &side));
+    QUIRE_TRY(check_foreign(side, in));
     uint8_t *record = page;
     const int dim = side->dim;
     uint8_t codes[T * QUIRE_DIM_MAX];

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/element.h"
-#include "base/real.h"
 #include "base/size.h"
 #include "codec/family.h"
 #include "codec/layout.h"
@@ -160,6 +159,13 @@ bool quire__side_accepts(const quire_side_format *side, const float *rows, size_
             return false;
         }
     return true;
+}
+
+bool quire__side_valid(const quire_side_format *side, const uint8_t *record)
+{
+    const bool raw = side->family == QUIRE_FAMILY_RAW;
+    const size_t bytes = raw ? side->code_bytes : side->param_bytes;
+    return quire__all_finite(side->type, record + (raw ? side->codes : side->params), bytes / quire__type_bytes(side->type));
 }
 
 static void unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes)

@@ -24,7 +24,8 @@ static float rotate_row(const quire_side_format *side, const float *row, float *
     return quire__sum_of_products(y, y, side->dim);
 }
 
-static float reciprocal(float x) { return x > 0 ? 1.0f / x : 0; }
+/* A row this small is zero: its reciprocal would not be finite. */
+static float reciprocal(float x) { return x > 1e-30f ? 1.0f / x : 0; }
 static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX; }
 
 /* ------------------------------------------------------------------ vt */

@@ -159,11 +159,12 @@ static void plan_attention(quire_batch *batch)
             if (tile->page == 0) continue;
             const int32_t first_seen = quire__window_start(group, tile->page * QUIRE_T + tile->offset) / QUIRE_T;
             const int32_t pinned_pages = (group->keep + QUIRE_T - 1) / QUIRE_T;
-            plan->first_chunk = first_seen / QUIRE_CHUNK_PAGES;
+            /* Chunks first_chunk .. end-1 are in the window: none if it lies within the own page. */
+            const int32_t end = (tile->page - 1) / QUIRE_CHUNK_PAGES + 1;
+            plan->first_chunk = first_seen < tile->page ? first_seen / QUIRE_CHUNK_PAGES : end;
             plan->n_pinned = (pinned_pages + QUIRE_CHUNK_PAGES - 1) / QUIRE_CHUNK_PAGES;
             if (plan->n_pinned > plan->first_chunk) plan->n_pinned = plan->first_chunk;
-            plan->n_chunks = plan->n_pinned + (tile->page - 1) / QUIRE_CHUNK_PAGES - plan->first_chunk + 1;
-            if (first_seen >= tile->page) plan->n_chunks = plan->n_pinned; /* a window within the own page */
+            plan->n_chunks = plan->n_pinned + end - plan->first_chunk;
             if (plan->n_chunks > most) most = plan->n_chunks;
         }
         const int32_t wanted = tile->n_rows * (most + 1);

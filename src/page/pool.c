@@ -203,12 +203,15 @@ static void lay_out_scratch(quire_pool *pool)
 typedef struct carver {
     uint8_t *base;
     size_t used;
+    bool overflow; /* the sum does not fit size_t: noticed while sizing */
 } carver;
 
 static void *carve(carver *c, size_t count, size_t size)
 {
     void *at = c->base ? c->base + c->used : NULL;
-    c->used = quire__align(c->used + count * size, CACHE_LINE);
+    size_t bytes, end;
+    if (!quire__mul(count, size, &bytes) || !quire__add(c->used, bytes, &end) || end > SIZE_MAX - CACHE_LINE) c->overflow = true;
+    else c->used = quire__align(end, CACHE_LINE);
     return at;
 }
 
@@ -282,11 +285,12 @@ static void carve_batch(carver *c, quire_batch *b, const quire_pool *pool, const
     for (int32_t i = 0; i < pool->max_workers; i++) carve_worker(c, b->worker ? b->worker + i : NULL, pool, w);
 }
 
+/* -> bytes used, SIZE_MAX if they do not fit */
 static size_t carve_meta(quire_pool *pool, uint8_t *base)
 {
     const widest w = widest_of(pool);
     const size_t n_seqs = (size_t)pool->max_seqs, n_groups = (size_t)pool->n_groups;
-    carver c = {base, 0};
+    carver c = {base, 0, false};
     pool->leaf = carve(&c, (size_t)pool->max_leaves, sizeof *pool->leaf);
     pool->arena.hole = carve(&c, (size_t)pool->max_leaves + 1, sizeof *pool->arena.hole);
     pool->seq = carve(&c, n_seqs, sizeof *pool->seq);
@@ -300,11 +304,11 @@ static size_t carve_meta(quire_pool *pool, uint8_t *base)
         pool->seq[i].group = groups + i * n_groups;
         for (size_t g = 0; g < n_groups; g++) pool->seq[i].group[g].table = tables + (i * n_groups + g) * (size_t)pool->max_pages;
     }
-    return c.used;
+    return c.overflow ? SIZE_MAX : c.used;
 }
 
-/* How many leaves and pages the budget could ever hold: an upper bound, for the tables. */
-static void count_pages(quire_pool *pool, const quire_pool_options *o)
+/* How many leaves and pages a budget could ever hold: an upper bound, for the tables. */
+static void count_pages(quire_pool *pool, const quire_pool_options *o, size_t budget)
 {
     size_t smallest = SIZE_MAX, per_page = 0;
     for (int32_t g = 0; g < pool->n_groups; g++) {
@@ -315,13 +319,13 @@ static void count_pages(quire_pool *pool, const quire_pool_options *o)
     }
     size_t max_tokens = (size_t)o->max_tokens;
     if (max_tokens == 0) {
-        max_tokens = per_page ? (o->budget_bytes / per_page + 1) * QUIRE_T : DEFAULT_MAX_TOKENS;
+        max_tokens = per_page ? (budget / per_page + 1) * QUIRE_T : DEFAULT_MAX_TOKENS;
         if (max_tokens > DEFAULT_MAX_TOKENS) max_tokens = DEFAULT_MAX_TOKENS;
     }
     pool->max_pages = (int32_t)((max_tokens + QUIRE_T - 1) / QUIRE_T);
     /* Sink leaves are small, but a sequence or batch holds at most one per group. */
     const size_t sinks = ((size_t)pool->max_seqs + (size_t)pool->max_batches * (size_t)pool->max_seqs) * (size_t)pool->n_groups;
-    const size_t leaves = o->budget_bytes / smallest + 1 + sinks;
+    const size_t leaves = budget / smallest + 1 + sinks;
     pool->max_leaves = (int32_t)(leaves < INT32_MAX - 1 ? leaves : INT32_MAX - 1);
     const int32_t max_chunks = pool->max_pages / QUIRE_CHUNK_PAGES + 2;
     pool->split_rows = max_chunks < 256 ? max_chunks + 1 : 256;
@@ -337,13 +341,31 @@ static size_t smallest_arena(const quire_pool *pool)
     return bytes;
 }
 
+/* The least that a budget's own tables and the smallest arena take; SIZE_MAX if that does not fit. */
+static size_t least_bytes(quire_pool *pool, const quire_pool_options *o, size_t budget, size_t head_bytes)
+{
+    count_pages(pool, o, budget);
+    const size_t meta_bytes = carve_meta(pool, NULL);
+    size_t fixed, least;
+    if (meta_bytes == SIZE_MAX || !quire__add(head_bytes, meta_bytes, &fixed)) return SIZE_MAX;
+    return quire__add(fixed, smallest_arena(pool), &least) ? least : SIZE_MAX;
+}
+
+/* Tables grow with the budget, so the bytes missing now are not yet enough: raise it until it holds its own. */
+static quire_status refuse_budget(quire_pool *pool, const quire_pool_options *o, size_t head_bytes)
+{
+    size_t need = o->budget_bytes, least;
+    while ((least = least_bytes(pool, o, need, head_bytes)) > need && least <= LARGEST_BUDGET) need = least;
+    if (least > LARGEST_BUDGET) return quire__fail(QUIRE_E_TOO_BIG, "a pool with these options needs more than 64 TiB");
+    return quire__fail(QUIRE_E_BUDGET, "budget of %zu bytes is too small: at least %zu (%zu for tables and %d workers)",
+                       o->budget_bytes, need, need - smallest_arena(pool), (int)pool->max_workers);
+}
+
 static quire_status take_memory(quire_pool *pool, const quire_pool_options *o, size_t head_bytes)
 {
-    count_pages(pool, o);
-    const size_t meta_bytes = carve_meta(pool, NULL), fixed = head_bytes + meta_bytes, least = fixed + smallest_arena(pool);
-    if (o->budget_bytes < least)
-        return quire__fail(QUIRE_E_BUDGET, "budget of %zu bytes is too small: at least %zu (%zu for tables and %d workers)",
-                           o->budget_bytes, least, fixed, (int)pool->max_workers);
+    const size_t least = least_bytes(pool, o, o->budget_bytes, head_bytes), fixed = least - smallest_arena(pool);
+    if (o->budget_bytes < least) return refuse_budget(pool, o, head_bytes);
+    const size_t meta_bytes = fixed - head_bytes;
     const size_t arena_bytes = (o->budget_bytes - fixed) & ~(size_t)(QUIRE_RECORD_ALIGN - 1);
     pool->memory = quire__alloc(&pool->allocator, arena_bytes, 4096);
     if (!pool->memory) return quire__fail(QUIRE_E_NOMEM, "no memory for %zu bytes of pages", arena_bytes);
@@ -384,7 +406,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     }
     /* The pool, its layers, groups and per-head values in one block. */
     const size_t n = (size_t)o->n_layers;
-    carver head = {NULL, 0};
+    carver head = {NULL, 0, false};
     carve(&head, 1, sizeof(quire_pool));
     carve(&head, n, sizeof(quire_layer_state));
     carve(&head, n, sizeof(quire_group));
@@ -393,7 +415,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     uint8_t *block = quire__alloc(&allocator, head_bytes, CACHE_LINE);
     if (!block) return quire__fail(QUIRE_E_NOMEM, "no memory for a pool of %d layers", (int)o->n_layers);
     memset(block, 0, head_bytes);
-    head = (carver){block, 0};
+    head = (carver){block, 0, false};
     quire_pool *pool = carve(&head, 1, sizeof(quire_pool));
     pool->layer = carve(&head, n, sizeof(quire_layer_state));
     pool->group = carve(&head, n, sizeof(quire_group));

@@ -1,6 +1,7 @@
 /* Sealed pages out of and into a sequence, as the bytes they are. */
 #include <string.h>
 
+#include "base/element.h"
 #include "page/pool.h"
 
 static size_t group_bytes(const quire_group *group, int32_t page)
@@ -50,6 +51,32 @@ quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes
     return status;
 }
 
+/* Whatever the bytes are, attending over them must be safe. Integrity and identity are for whoever stores them. */
+static quire_status check_records(const quire_pool *pool, int32_t page, const uint8_t *bytes)
+{
+    size_t at = 0;
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        const quire_group *group = &pool->group[g];
+        const size_t leaf_bytes = group->raw ? group->raw_bytes : group->sealed_bytes;
+        for (int32_t i = 0; i < pool->n_layers; i++) {
+            const quire_layer_state *layer = &pool->layer[i];
+            if (layer->group != g || layer->source != i) continue;
+            for (int32_t head = 0; head < layer->config.n_kv_heads; head++) {
+                const uint8_t *record = bytes + at + layer->sealed_offset + (size_t)head * layer->format.bytes;
+                if (!quire__side_valid(&layer->format.k, record) || !quire__side_valid(&layer->format.v, record))
+                    return quire__fail(QUIRE_E_FORMAT, "page %d, layer %d, KV head %d: a value is not finite", (int)page, (int)i, (int)head);
+            }
+        }
+        at += leaf_bytes;
+        if (page == 0 && group->sinks) {
+            if (!quire__all_finite(pool->raw, bytes + at, group->sink_bytes / quire__type_bytes(pool->raw)))
+                return quire__fail(QUIRE_E_FORMAT, "page 0: a raw sink is not finite");
+            at += group->sink_bytes;
+        }
+    }
+    return QUIRE_OK;
+}
+
 /* Leaves for one page in every group, all or none. */
 static bool take_page(quire_pool *pool, int32_t page, int32_t *leaves, int32_t *sinks)
 {
@@ -74,6 +101,7 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from)
     if (seq->batch) return quire__fail(QUIRE_E_BUSY, "cannot load into a sequence that is in a batch");
     if (seq->length % QUIRE_T) return quire__fail(QUIRE_E_STATE, "sequence has %d tokens: not a multiple of %d", (int)seq->length, QUIRE_T);
     if (page >= pool->max_pages) return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %lld tokens", (long long)pool->max_pages * QUIRE_T);
+    QUIRE_TRY(check_records(pool, page, from));
     int32_t *leaves = pool->reserved, *sinks = pool->reserved + pool->n_groups;
     if (!take_page(pool, page, leaves, sinks)) return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free", pool->arena.free_bytes);
     for (int32_t g = 0; g < pool->n_groups; g++) {
