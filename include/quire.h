@@ -46,31 +46,26 @@ extern "C" {
 #define QUIRE_VERSION_PATCH 0
 #define QUIRE_PAGE_FORMAT 1 /* version of docs/FORMAT.md */
 
-enum {
-    QUIRE_PAGE_TOKENS = 64,
-    QUIRE_DIM_MIN = 32,
-    QUIRE_DIM_MAX = 576,
-    QUIRE_DIM_STEP = 16
-};
+enum { QUIRE_PAGE_TOKENS = 64, QUIRE_DIM_MIN = 32, QUIRE_DIM_MAX = 576, QUIRE_DIM_STEP = 16 };
 
 QUIRE_API const char *quire_version(void); /* "0.1.0" */
 
 /* ------------------------------------------------------------------ status */
 
-#define QUIRE_STATUS_MAP(X)                                                                                           \
-    X(OK, 0, "ok")                                                                                                    \
-    X(E_INVALID, 1, "invalid argument")                                                                               \
-    X(E_UNSUPPORTED, 2, "codec cannot serve this shape or side")                                                      \
-    X(E_UNKNOWN, 3, "unknown name")                                                                                   \
-    X(E_NOMEM, 4, "out of memory")                                                                                    \
-    X(E_TOO_BIG, 5, "size does not fit")                                                                              \
-    X(E_BUDGET, 6, "byte budget too small")                                                                           \
-    X(E_NO_PAGES, 7, "pool is out of pages")                                                                          \
-    X(E_NO_SLOT, 8, "no free sequence or batch")                                                                      \
-    X(E_BUSY, 9, "sequence is in a batch")                                                                            \
-    X(E_STATE, 10, "call out of order")                                                                               \
-    X(E_VALUE, 11, "value is not finite or does not fit")                                                             \
-    X(E_GONE, 12, "page has left the window")                                                                         \
+#define QUIRE_STATUS_MAP(X)                                                                                            \
+    X(OK, 0, "ok")                                                                                                     \
+    X(E_INVALID, 1, "invalid argument")                                                                                \
+    X(E_UNSUPPORTED, 2, "codec cannot serve this shape or side")                                                       \
+    X(E_UNKNOWN, 3, "unknown name")                                                                                    \
+    X(E_NOMEM, 4, "out of memory")                                                                                     \
+    X(E_TOO_BIG, 5, "size does not fit")                                                                               \
+    X(E_BUDGET, 6, "byte budget too small")                                                                            \
+    X(E_NO_PAGES, 7, "pool is out of pages")                                                                           \
+    X(E_NO_SLOT, 8, "no free sequence or batch")                                                                       \
+    X(E_BUSY, 9, "sequence is in a batch")                                                                             \
+    X(E_STATE, 10, "call out of order")                                                                                \
+    X(E_VALUE, 11, "value is not finite or does not fit")                                                              \
+    X(E_GONE, 12, "page has left the window")                                                                          \
     X(E_FORMAT, 13, "bytes are not a page of this pool")
 
 typedef enum quire_status {
@@ -89,34 +84,34 @@ typedef enum quire_type { QUIRE_F32 = 0, QUIRE_F16 = 1, QUIRE_BF16 = 2 } quire_t
 
 /* X(enum, number in files, name, family, bits, group, sides): sides 1 = K, 2 = V, 3 = both.
  * docs/FORMAT.md defines each family; `quire codecs` prints this table. */
-#define QUIRE_CODEC_MAP(X)                                                                                            \
-    X(RAW, 1, "raw", RAW, 0, 0, 3)      /* the pool's raw type */                                                     \
-    X(F32, 2, "f32", RAW, 32, 0, 3)                                                                                   \
-    X(F16, 3, "f16", RAW, 16, 0, 3)                                                                                   \
-    X(BF16, 4, "bf16", RAW, 16, 0, 3)                                                                                 \
-    X(KC8, 16, "kc8", CHANNEL, 8, 0, 1) /* K: scale and zero per channel and page */                                  \
-    X(KC4, 17, "kc4", CHANNEL, 4, 0, 1)                                                                               \
-    X(KC3, 18, "kc3", CHANNEL, 3, 0, 1)                                                                               \
-    X(KC2, 19, "kc2", CHANNEL, 2, 0, 1)                                                                               \
-    X(VT8, 24, "vt8", UNIFORM, 8, 0, 3) /* V: rotated, uniform codes, one scale per token (vt8: K too) */             \
-    X(VT4, 25, "vt4", UNIFORM, 4, 0, 2)                                                                               \
-    X(VT3, 26, "vt3", UNIFORM, 3, 0, 2)                                                                               \
-    X(VT2, 27, "vt2", UNIFORM, 2, 0, 2)                                                                               \
-    X(TQ4, 32, "tq4", BOOK, 4, 0, 3)    /* TurboQuant, mse: rotated, Lloyd-Max codebook */                            \
-    X(TQ3, 33, "tq3", BOOK, 3, 0, 3)                                                                                  \
-    X(TQ2, 34, "tq2", BOOK, 2, 0, 3)                                                                                  \
-    X(TQP4, 36, "tqp4", PROD, 4, 0, 1)  /* TurboQuant, prod: one bit fewer of mse, and a sign of the residual */      \
-    X(TQP3, 37, "tqp3", PROD, 3, 0, 1)                                                                                \
-    X(A8G32, 48, "a8g32", AFFINE, 8, 32, 3) /* as mlx.core.quantize */                                                \
-    X(A8, 49, "a8", AFFINE, 8, 64, 3)                                                                                 \
-    X(A8G128, 50, "a8g128", AFFINE, 8, 128, 3)                                                                        \
-    X(A4G32, 51, "a4g32", AFFINE, 4, 32, 3)                                                                           \
-    X(A4, 52, "a4", AFFINE, 4, 64, 3)                                                                                 \
-    X(A4G128, 53, "a4g128", AFFINE, 4, 128, 3)                                                                        \
-    X(A2G32, 54, "a2g32", AFFINE, 2, 32, 3)                                                                           \
-    X(A2, 55, "a2", AFFINE, 2, 64, 3)                                                                                 \
-    X(A2G128, 56, "a2g128", AFFINE, 2, 128, 3)                                                                        \
-    X(Q8_0, 64, "q8_0", BLOCK, 8, 32, 3) /* as ggml */                                                                \
+#define QUIRE_CODEC_MAP(X)                                                                                             \
+    X(RAW, 1, "raw", RAW, 0, 0, 3) /* the pool's raw type */                                                           \
+    X(F32, 2, "f32", RAW, 32, 0, 3)                                                                                    \
+    X(F16, 3, "f16", RAW, 16, 0, 3)                                                                                    \
+    X(BF16, 4, "bf16", RAW, 16, 0, 3)                                                                                  \
+    X(KC8, 16, "kc8", CHANNEL, 8, 0, 1) /* K: scale and zero per channel and page */                                   \
+    X(KC4, 17, "kc4", CHANNEL, 4, 0, 1)                                                                                \
+    X(KC3, 18, "kc3", CHANNEL, 3, 0, 1)                                                                                \
+    X(KC2, 19, "kc2", CHANNEL, 2, 0, 1)                                                                                \
+    X(VT8, 24, "vt8", UNIFORM, 8, 0, 3) /* V: rotated, uniform codes, one scale per token (vt8: K too) */              \
+    X(VT4, 25, "vt4", UNIFORM, 4, 0, 2)                                                                                \
+    X(VT3, 26, "vt3", UNIFORM, 3, 0, 2)                                                                                \
+    X(VT2, 27, "vt2", UNIFORM, 2, 0, 2)                                                                                \
+    X(TQ4, 32, "tq4", BOOK, 4, 0, 3) /* TurboQuant, mse: rotated, Lloyd-Max codebook */                                \
+    X(TQ3, 33, "tq3", BOOK, 3, 0, 3)                                                                                   \
+    X(TQ2, 34, "tq2", BOOK, 2, 0, 3)                                                                                   \
+    X(TQP4, 36, "tqp4", PROD, 4, 0, 1) /* TurboQuant, prod: one bit fewer of mse, and a sign of the residual */        \
+    X(TQP3, 37, "tqp3", PROD, 3, 0, 1)                                                                                 \
+    X(A8G32, 48, "a8g32", AFFINE, 8, 32, 3) /* as mlx.core.quantize */                                                 \
+    X(A8, 49, "a8", AFFINE, 8, 64, 3)                                                                                  \
+    X(A8G128, 50, "a8g128", AFFINE, 8, 128, 3)                                                                         \
+    X(A4G32, 51, "a4g32", AFFINE, 4, 32, 3)                                                                            \
+    X(A4, 52, "a4", AFFINE, 4, 64, 3)                                                                                  \
+    X(A4G128, 53, "a4g128", AFFINE, 4, 128, 3)                                                                         \
+    X(A2G32, 54, "a2g32", AFFINE, 2, 32, 3)                                                                            \
+    X(A2, 55, "a2", AFFINE, 2, 64, 3)                                                                                  \
+    X(A2G128, 56, "a2g128", AFFINE, 2, 128, 3)                                                                         \
+    X(Q8_0, 64, "q8_0", BLOCK, 8, 32, 3) /* as ggml */                                                                 \
     X(Q4_0, 65, "q4_0", BLOCK, 4, 32, 3)
 
 typedef enum quire_codec {
@@ -156,11 +151,11 @@ QUIRE_API quire_status quire_preset_at(size_t index, quire_preset_info *info);
 /* ------------------------------------------------------------------ policy: which codecs serve which layer */
 
 typedef struct quire_policy {
-    quire_pair pair;                /* every layer not named below */
-    quire_pair windowed;            /* layers with a sliding window: raw:raw unless changed */
-    quire_pair edge;                /* the first `edge_first` and last `edge_last` layers */
+    quire_pair pair;     /* every layer not named below */
+    quire_pair windowed; /* layers with a sliding window: raw:raw unless changed */
+    quire_pair edge;     /* the first `edge_first` and last `edge_last` layers */
     int32_t edge_first, edge_last;
-    int32_t sinks;                  /* 0..64 first tokens that stay raw beside a packed page 0 */
+    int32_t sinks; /* 0..64 first tokens that stay raw beside a packed page 0 */
 } quire_policy;
 
 /* "k8v4" (a preset) or "kc8:vt4" (K codec : V codec), with 4 sinks; "none" and "raw:raw" have 0. E_UNKNOWN, E_UNSUPPORTED. */
@@ -231,17 +226,17 @@ typedef struct quire_allocator {
 } quire_allocator;
 
 typedef struct quire_pool_options {
-    size_t struct_size;       /* set by quire_pool_options_default */
+    size_t struct_size;        /* set by quire_pool_options_default */
     const quire_layer *layers; /* (n_layers) borrowed during the call */
     int32_t n_layers;
     quire_policy policy;
-    size_t budget_bytes;      /* for everything the pool allocates */
-    quire_type raw;           /* of open pages and of the codec `raw`: f16 (default), bf16 or f32 */
-    int32_t max_seqs;         /* sequences alive at once; default 64 */
-    int32_t max_tokens;       /* of one sequence; 0: as many as the budget can hold */
-    int32_t max_batch_tokens; /* rows of one batch; default 512 */
-    int32_t max_batches;      /* batches in flight at once; default 1 */
-    int32_t max_workers;      /* the largest nth of store and attend; default 8 */
+    size_t budget_bytes;              /* for everything the pool allocates */
+    quire_type raw;                   /* of open pages and of the codec `raw`: f16 (default), bf16 or f32 */
+    int32_t max_seqs;                 /* sequences alive at once; default 64 */
+    int32_t max_tokens;               /* of one sequence; 0: as many as the budget can hold */
+    int32_t max_batch_tokens;         /* rows of one batch; default 512 */
+    int32_t max_batches;              /* batches in flight at once; default 1 */
+    int32_t max_workers;              /* the largest nth of store and attend; default 8 */
     const quire_allocator *allocator; /* NULL: aligned malloc */
 } quire_pool_options;
 
@@ -294,13 +289,13 @@ QUIRE_API quire_status quire_batch_store(quire_batch *batch, int32_t layer, quir
                                          int32_t nth);
 
 typedef struct quire_attend_args {
-    quire_rows q;             /* (B,H,DK) */
-    float *out;               /* (B,H,DV) */
-    size_t out_stride;        /* floats from row to row; 0: dense */
-    float *lse;               /* NULL, or (B,H): ln of the softmax denominator, learned sink included; -inf: nothing seen */
-    const float *mask;        /* NULL, or added to the logits: mask[row*row_stride + head*head_stride + t], -inf hides */
-    size_t mask_row_stride;   /* at least the position of the row's last token + 1 floats are read from each row */
-    size_t mask_head_stride;  /* 0: one mask for all heads */
+    quire_rows q;      /* (B,H,DK) */
+    float *out;        /* (B,H,DV) */
+    size_t out_stride; /* floats from row to row; 0: dense */
+    float *lse;        /* NULL, or (B,H): ln of the softmax denominator, learned sink included; -inf: nothing seen */
+    const float *mask; /* NULL, or added to the logits: mask[row*row_stride + head*head_stride + t], -inf hides */
+    size_t mask_row_stride;  /* at least the position of the row's last token + 1 floats are read from each row */
+    size_t mask_head_stride; /* 0: one mask for all heads */
 } quire_attend_args;
 
 /* A row that may see nothing gives zeros. A row of q that is not finite gives NaN, for itself alone. */
@@ -318,31 +313,31 @@ QUIRE_API void quire_batch_abort(quire_batch *batch); /* NULL is fine */
  * Counted from the buffers in use and the bytes kernels touched, never from nominal bits. */
 
 typedef struct quire_pool_stats {
-    size_t budget_bytes;   /* as asked */
-    size_t total_bytes;    /* allocated */
-    size_t arena_bytes;    /* of which: memory for pages */
-    size_t sealed_bytes;   /* in use: packed pages */
-    size_t open_bytes;     /* in use: raw pages being filled */
-    size_t kept_bytes;     /* in use: raw rows of the page sealed last (exact roll-back) */
-    size_t sink_bytes;     /* in use: raw sinks */
+    size_t budget_bytes; /* as asked */
+    size_t total_bytes;  /* allocated */
+    size_t arena_bytes;  /* of which: memory for pages */
+    size_t sealed_bytes; /* in use: packed pages */
+    size_t open_bytes;   /* in use: raw pages being filled */
+    size_t kept_bytes;   /* in use: raw rows of the page sealed last (exact roll-back) */
+    size_t sink_bytes;   /* in use: raw sinks */
     size_t free_bytes;
     size_t largest_free_bytes; /* in one piece */
-    size_t shadow_bytes;   /* raw bytes held beside sealed pages for any other reason: 0 */
-    int64_t tokens;        /* in all sequences, shared ones once per sequence */
+    size_t shadow_bytes;       /* raw bytes held beside sealed pages for any other reason: 0 */
+    int64_t tokens;            /* in all sequences, shared ones once per sequence */
     int32_t n_seqs, n_batches;
     uint64_t sealed_pages;   /* times a page was sealed: layers x KV heads x pages */
     uint64_t reopened_pages; /* times trim had to reopen from packed values */
 } quire_pool_stats;
 
 typedef struct quire_layer_stats {
-    quire_pair pair;         /* resolved: never DEFAULT */
-    const char *kernel;      /* what attends over this layer's packed pages */
-    double bits_per_element; /* of a sealed record, parameters and padding included */
-    size_t record_bytes;     /* one page of one KV head */
+    quire_pair pair;                /* resolved: never DEFAULT */
+    const char *kernel;             /* what attends over this layer's packed pages */
+    double bits_per_element;        /* of a sealed record, parameters and padding included */
+    size_t record_bytes;            /* one page of one KV head */
     size_t sealed_bytes, raw_bytes; /* resident: packed; open, kept and sink rows */
     uint64_t packed_read, raw_read; /* bytes read by attend so far */
     uint64_t attended_rows;
-    uint64_t fallbacks;      /* work items that the layer's kernel declined and the reference ran: 0 */
+    uint64_t fallbacks; /* work items that the layer's kernel declined and the reference ran: 0 */
 } quire_layer_stats;
 
 QUIRE_API void quire_pool_get_stats(const quire_pool *pool, quire_pool_stats *stats);

@@ -17,38 +17,40 @@
 
 #include "kit.h"
 
-static quire_codec_info info_of(quire_codec codec)
-{
+static quire_codec_info info_of(quire_codec codec) {
     quire_codec_info info = {0};
-    for (size_t i = 0; i < quire_codec_count() && info.codec != codec; i++) quire_codec_at(i, &info);
+    for (size_t i = 0; i < quire_codec_count() && info.codec != codec; i++)
+        quire_codec_at(i, &info);
     return info;
 }
 
 static bool is_family(const quire_codec_info *info, const char *family) { return strcmp(info->family, family) == 0; }
 
-static double k_bound(const fixture *f)
-{
+static double k_bound(const fixture *f) {
     const quire_codec_info info = info_of(f->options.policy.pair.k);
     const quire_layer *l = &f->layer[0];
     const double logits = l->scale > 0 ? l->scale * sqrt(l->k_dim) : 1;
-    if (is_family(&info, "raw")) return 1e-5 * logits;
-    if (info.bits == 8) return 2e-4 * logits;
-    return 7e-3 * logits * sqrt(log(2.0 * l->k_dim) / log(256)) * (is_family(&info, "channel") ? 1.1 : 1) * (info.bits == 2 ? sqrt(1.2) : 1);
+    if (is_family(&info, "raw"))
+        return 1e-5 * logits;
+    if (info.bits == 8)
+        return 2e-4 * logits;
+    return 7e-3 * logits * sqrt(log(2.0 * l->k_dim) / log(256)) * (is_family(&info, "channel") ? 1.1 : 1) *
+           (info.bits == 2 ? sqrt(1.2) : 1);
 }
 
-static double v_bound(const fixture *f)
-{
+static double v_bound(const fixture *f) {
     const quire_codec_info info = info_of(f->options.policy.pair.v);
-    if (is_family(&info, "raw")) return 1e-5;
-    if (info.bits == 8) return 2e-4;
+    if (is_family(&info, "raw"))
+        return 1e-5;
+    if (info.bits == 8)
+        return 2e-4;
     return is_family(&info, "affine") || is_family(&info, "block") ? 8.5e-3 : 7e-3;
 }
 
 static double bound_of(const fixture *f) { return hypot(k_bound(f), v_bound(f)); }
 
 /* Fill `context` tokens, attend `rows` more one batch, compare each with the oracle. Returns the error. */
-static double error_at_depth(fixture *f, int context, int rows, const source *s, step_options options)
-{
+static double error_at_depth(fixture *f, int context, int rows, const source *s, step_options options) {
     quire_seq *seq;
     assert_ok(quire_seq_create(f->pool, &seq));
     feed(f, seq, s, context, 256, 1, 0, NULL);
@@ -61,8 +63,10 @@ static double error_at_depth(fixture *f, int context, int rows, const source *s,
     assert_ok(step(f, &item, 1, &options, out));
     oracle_attend_rows(f, 0, s, context, rows, &options, wanted, wanted_lse);
     for (size_t i = 0; i < n_lse; i++) {
-        if (isinf(wanted_lse[i])) assert_true(isinf(lse[i]) && lse[i] < 0);
-        else if (!(fabs((double)lse[i] - wanted_lse[i]) < 4 * bound_of(f) + 1e-4)) fail_msg("lse %.6f, wanted %.6f", (double)lse[i], wanted_lse[i]);
+        if (isinf(wanted_lse[i]))
+            assert_true(isinf(lse[i]) && lse[i] < 0);
+        else if (!(fabs((double)lse[i] - wanted_lse[i]) < 4 * bound_of(f) + 1e-4))
+            fail_msg("lse %.6f, wanted %.6f", (double)lse[i], wanted_lse[i]);
     }
     const double error = relative_error(out, wanted, n);
     assert_ok(quire_seq_free(seq));
@@ -70,28 +74,27 @@ static double error_at_depth(fixture *f, int context, int rows, const source *s,
     return error;
 }
 
-static void check(fixture *f, const char *what, int context, int rows, const source *s, step_options options)
-{
+static void check(fixture *f, const char *what, int context, int rows, const source *s, step_options options) {
     fixture_open(f);
     const double error = error_at_depth(f, context, rows, s, options), bound = bound_of(f);
-    if (!(error < bound)) fail_msg("%s: relative error %.2e, bound %.2e", what, error, bound);
+    if (!(error < bound))
+        fail_msg("%s: relative error %.2e, bound %.2e", what, error, bound);
     quire_layer_stats stats;
     assert_ok(quire_layer_get_stats(f->pool, 0, &stats));
     assert_int_equal(stats.fallbacks, 0);
-    if (context >= 64) assert_true(stats.packed_read > 0);
+    if (context >= 64)
+        assert_true(stats.packed_read > 0);
     fixture_close(f);
 }
 
 /* K without a channel bias: group codecs cannot separate it, and their q error would grow with it. */
-static source plain_source(uint64_t seed)
-{
+static source plain_source(uint64_t seed) {
     source s = source_default(seed);
     s.k_channel_bias = 0;
     return s;
 }
 
-static void every_codec(void **state)
-{
+static void every_codec(void **state) {
     (void)state;
     const source s = plain_source(11);
     const step_options none = {0};
@@ -101,7 +104,8 @@ static void every_codec(void **state)
         fixture f;
         quire_codec_at(i, &info);
         for (int v = 0; v < 2; v++) {
-            if (!(v ? info.for_v : info.for_k)) continue;
+            if (!(v ? info.for_v : info.for_k))
+                continue;
             snprintf(kv, sizeof kv, v ? "f32:%s" : "%s:f32", info.name);
             fixture_init(&f, 1, 4, 2, 128, 128, kv);
             f.options.raw = QUIRE_F32;
@@ -110,8 +114,7 @@ static void every_codec(void **state)
     }
 }
 
-static void every_preset(void **state)
-{
+static void every_preset(void **state) {
     (void)state;
     const source s = plain_source(12);
     const quire_type types[] = {QUIRE_F16, QUIRE_BF16, QUIRE_F32};
@@ -125,8 +128,7 @@ static void every_preset(void **state)
     }
 }
 
-static void head_sizes(void **state)
-{
+static void head_sizes(void **state) {
     (void)state;
     const source s = plain_source(13);
     for (int d = 32; d <= 576; d += 16) {
@@ -136,8 +138,7 @@ static void head_sizes(void **state)
     }
 }
 
-static void head_groups(void **state)
-{
+static void head_groups(void **state) {
     (void)state;
     const source s = plain_source(14);
     for (int group = 1; group <= 16; group += group < 8 ? 1 : 4)
@@ -148,8 +149,7 @@ static void head_groups(void **state)
         }
 }
 
-static void features(void **state)
-{
+static void features(void **state) {
     (void)state;
     const source s = plain_source(15);
     const char *pairs[] = {"none", "k8v8", "k4v4", "tq4", "mlx8", "q8_0"};
@@ -163,20 +163,23 @@ static void features(void **state)
             fixture f;
             fixture_init(&f, 1, 4, 2, 64, 64, pairs[p]);
             quire_layer *l = &f.layer[0];
-            if (feature & 1) l->softcap = 5;
-            if (feature & 2) l->alibi = slopes;
-            if (feature & 4) l->sink_logits = sinks;
+            if (feature & 1)
+                l->softcap = 5;
+            if (feature & 2)
+                l->alibi = slopes;
+            if (feature & 4)
+                l->sink_logits = sinks;
             if (feature & 8) {
                 l->window = 150;
                 l->keep = feature & 1 ? 0 : 70;
             }
-            if (feature & 16) l->scale = 0.2f;
+            if (feature & 16)
+                l->scale = 0.2f;
             check(&f, pairs[p], 330, 8, &s, (step_options){0});
         }
 }
 
-static void explicit_mask(void **state)
-{
+static void explicit_mask(void **state) {
     (void)state;
     enum { CONTEXT = 300, ROWS = 6, H = 4, STRIDE = CONTEXT + ROWS };
     static float mask[H][ROWS][STRIDE];
@@ -184,15 +187,19 @@ static void explicit_mask(void **state)
     const source s = plain_source(16);
     for (int h = 0; h < H; h++)
         for (int i = 0; i < ROWS; i++)
-            for (int t = 0; t < STRIDE; t++) mask[h][i][t] = rng_uniform(&r) < 0.4 ? -INFINITY : rng_normal(&r);
-    for (int t = 0; t < STRIDE; t++) mask[1][2][t] = -INFINITY; /* sees nothing at all */
+            for (int t = 0; t < STRIDE; t++)
+                mask[h][i][t] = rng_uniform(&r) < 0.4 ? -INFINITY : rng_normal(&r);
+    for (int t = 0; t < STRIDE; t++)
+        mask[1][2][t] = -INFINITY; /* sees nothing at all */
     const char *pairs[] = {"none", "k8v8", "tq3"};
     for (int p = 0; p < 3; p++)
         for (int per_head = 0; per_head < 2; per_head++) {
             fixture f;
             fixture_init(&f, 1, H, 2, 64, 64, pairs[p]);
             check(&f, "mask", CONTEXT, ROWS, &s,
-                  (step_options){.mask = &mask[0][0][0], .mask_row_stride = STRIDE, .mask_head_stride = per_head ? ROWS * STRIDE : 0});
+                  (step_options){.mask = &mask[0][0][0],
+                                 .mask_row_stride = STRIDE,
+                                 .mask_head_stride = per_head ? ROWS * STRIDE : 0});
         }
 }
 
@@ -201,7 +208,8 @@ static void sees_nothing(void **state) /* a row that may see nothing: zeros and 
     (void)state;
     enum { ROWS = 3, H = 2 };
     float mask[ROWS * 100], out[ROWS * H * 64], lse[ROWS * H];
-    for (int i = 0; i < ROWS * 100; i++) mask[i] = i / 100 == 1 ? -INFINITY : 0;
+    for (int i = 0; i < ROWS * 100; i++)
+        mask[i] = i / 100 == 1 ? -INFINITY : 0;
     const source s = plain_source(17);
     fixture f;
     fixture_init(&f, 1, H, 1, 64, 64, "k4v4");
@@ -212,8 +220,10 @@ static void sees_nothing(void **state) /* a row that may see nothing: zeros and 
     const step_item item = {seq, &s, ROWS};
     const step_options options = {.mask = mask, .mask_row_stride = 100, .lse = lse};
     assert_ok(step(&f, &item, 1, &options, out));
-    for (int i = 0; i < H * 64; i++) assert_true(out[H * 64 + i] == 0);
-    for (int i = 0; i < H * 64; i++) assert_true(out[i] != 0 && out[2 * H * 64 + i] != 0);
+    for (int i = 0; i < H * 64; i++)
+        assert_true(out[H * 64 + i] == 0);
+    for (int i = 0; i < H * 64; i++)
+        assert_true(out[i] != 0 && out[2 * H * 64 + i] != 0);
     assert_true(isinf(lse[H]) && lse[H] < 0 && isfinite(lse[0]));
     fixture_close(&f);
 }
@@ -248,8 +258,10 @@ static void bad_queries(void **state) /* NaN in, NaN out, for that row and head 
             args.out = out[1];
             assert_ok(quire_batch_attend(batch, 0, &args, 0, 1)); /* the same layer again is fine */
             for (int i = 0; i < ROWS * H * D; i++) {
-                if (i / D == H + 1) assert_true(isnan(out[1][i]));
-                else assert_true(out[0][i] == out[1][i]);
+                if (i / D == H + 1)
+                    assert_true(isnan(out[1][i]));
+                else
+                    assert_true(out[0][i] == out[1][i]);
             }
             assert_true(isnan(lse[H + 1]) && isfinite(lse[H]));
             quire_batch_abort(batch);
@@ -258,18 +270,19 @@ static void bad_queries(void **state) /* NaN in, NaN out, for that row and head 
 }
 
 /* Adding a constant vector to all K only shifts every logit of a query: kc* keeps it in its zeros. */
-static void constant_in_k(void **state)
-{
+static void constant_in_k(void **state) {
     (void)state;
     const char *pairs[] = {"kc8:f32", "kc4:f32", "kc3:f32", "kc2:f32"};
     float offset[128];
     rng r = {8};
-    for (int d = 0; d < 128; d++) offset[d] = (float)(rng_below(&r, 33) - 16); /* integers: no rounding of K itself in f32 */
+    for (int d = 0; d < 128; d++)
+        offset[d] = (float)(rng_below(&r, 33) - 16); /* integers: no rounding of K itself in f32 */
     for (int p = 0; p < 4; p++) {
         static float out[2][400 * 2 * 128];
         for (int shifted = 0; shifted < 2; shifted++) {
             source s = source_default(19);
-            if (shifted) s.k_offset = offset;
+            if (shifted)
+                s.k_offset = offset;
             fixture f;
             fixture_init(&f, 1, 2, 1, 128, 128, pairs[p]);
             f.options.raw = QUIRE_F32;
@@ -288,7 +301,8 @@ static void constant_in_k(void **state)
          * A flip moves a value by one step; 64 normal values span about 4.8. */
         const int levels[] = {255, 16, 8, 4};
         const double bound = sqrt(4.8 / (levels[p] - 1) * 0x1p-8);
-        if (!(sqrt(error / norm) < bound)) fail_msg("%s: changed by %.2e, bound %.2e", pairs[p], sqrt(error / norm), bound);
+        if (!(sqrt(error / norm) < bound))
+            fail_msg("%s: changed by %.2e, bound %.2e", pairs[p], sqrt(error / norm), bound);
     }
 }
 
@@ -313,12 +327,11 @@ static void input_types(void **state) /* the same rows as f32, f16, bf16 in the 
     }
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_codec),   cmocka_unit_test(every_preset), cmocka_unit_test(head_sizes),
-        cmocka_unit_test(head_groups),   cmocka_unit_test(features),     cmocka_unit_test(explicit_mask),
-        cmocka_unit_test(sees_nothing),  cmocka_unit_test(bad_queries),  cmocka_unit_test(constant_in_k),
+        cmocka_unit_test(every_codec),  cmocka_unit_test(every_preset), cmocka_unit_test(head_sizes),
+        cmocka_unit_test(head_groups),  cmocka_unit_test(features),     cmocka_unit_test(explicit_mask),
+        cmocka_unit_test(sees_nothing), cmocka_unit_test(bad_queries),  cmocka_unit_test(constant_in_k),
         cmocka_unit_test(input_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,8 +8,7 @@
 
 enum { T = 64 };
 
-static void names(void **state)
-{
+static void names(void **state) {
     (void)state;
     quire_policy p;
     for (size_t i = 0; i < quire_preset_count(); i++) {
@@ -20,20 +19,24 @@ static void names(void **state)
         assert_int_equal(p.pair.v, preset.pair.v);
         assert_int_equal(p.sinks, preset.sinks);
     }
-    const char *wanted[] = {"none", "k8v8", "k8v4", "k4v4", "k4v3", "k3v3", "k4v2", "tq4", "tq3", "mlx8", "mlx4", "q8_0", "q4_0", "rot_k_tq4v"};
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) assert_ok(quire_policy_parse(wanted[i], &p));
+    const char *wanted[] = {"none", "k8v8", "k8v4", "k4v4", "k4v3", "k3v3", "k4v2",
+                            "tq4",  "tq3",  "mlx8", "mlx4", "q8_0", "q4_0", "rot_k_tq4v"};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        assert_ok(quire_policy_parse(wanted[i], &p));
     for (size_t i = 0; i < quire_codec_count(); i++) { /* every codec by name, on the sides it serves and no other */
         quire_codec_info info;
         char text[64];
         assert_ok(quire_codec_at(i, &info));
         snprintf(text, sizeof text, "%s:raw", info.name);
         assert_status(quire_policy_parse(text, &p), info.for_k ? QUIRE_OK : QUIRE_E_UNSUPPORTED);
-        if (info.for_k) assert_int_equal(p.pair.k, info.codec);
+        if (info.for_k)
+            assert_int_equal(p.pair.k, info.codec);
         snprintf(text, sizeof text, "raw:%s", info.name);
         assert_status(quire_policy_parse(text, &p), info.for_v ? QUIRE_OK : QUIRE_E_UNSUPPORTED);
         assert_string_equal(quire_codec_name(info.codec), info.name);
     }
-    const char *unknown[] = {"", ":", "kc4", "kc4:", ":vt4", "kc4:vt5", "KC4:VT4", "k4v4 ", "kc4:vt4:vt4", "none:none", "a4g16:a4g16"};
+    const char *unknown[] = {"",        ":",     "kc4",         "kc4:",      ":vt4",       "kc4:vt5",
+                             "KC4:VT4", "k4v4 ", "kc4:vt4:vt4", "none:none", "a4g16:a4g16"};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         const quire_policy before = p;
         assert_status(quire_policy_parse(unknown[i], &p), QUIRE_E_UNKNOWN);
@@ -44,20 +47,19 @@ static void names(void **state)
     assert_null(quire_codec_name((quire_codec)9999));
 }
 
-static quire_page_shape shape_of(const char *kv, int dk, int dv, quire_type raw)
-{
+static quire_page_shape shape_of(const char *kv, int dk, int dv, quire_type raw) {
     quire_policy p;
     assert_ok(quire_policy_parse(kv, &p));
     return (quire_page_shape){p.pair, dk, dv, raw};
 }
 
-static void shapes(void **state)
-{
+static void shapes(void **state) {
     (void)state;
     size_t bytes;
     const int bad[] = {0, -16, 16, 31, 33, 40, 577, 592, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const quire_page_shape k = shape_of("kc4:vt4", bad[i], 64, QUIRE_F16), v = shape_of("kc4:vt4", 64, bad[i], QUIRE_F16);
+        const quire_page_shape k = shape_of("kc4:vt4", bad[i], 64, QUIRE_F16),
+                               v = shape_of("kc4:vt4", 64, bad[i], QUIRE_F16);
         assert_status(quire_page_bytes(&k, &bytes), QUIRE_E_UNSUPPORTED);
         assert_non_null(strstr(quire_last_error(), "K head size"));
         assert_status(quire_page_bytes(&v, &bytes), QUIRE_E_UNSUPPORTED);
@@ -78,60 +80,63 @@ static void shapes(void **state)
 typedef void (*make_rows)(rng *r, float *rows, int dim);
 typedef void (*judge_rows)(const char *name, const float *rows, const float *decoded, int dim);
 
-static void for_every_codec(make_rows make, judge_rows judge)
-{
+static void for_every_codec(make_rows make, judge_rows judge) {
     static float k[T * 128], v[T * 128], k2[T * 128], v2[T * 128];
     static uint8_t page[T * 128 * 8];
     rng r = {77};
     for (size_t i = 0; i < quire_codec_count(); i++) {
         quire_codec_info info;
         quire_codec_at(i, &info);
-        const quire_page_shape shape = {{info.for_k ? info.codec : QUIRE_CODEC_RAW, info.for_v ? info.codec : QUIRE_CODEC_RAW}, 128, 128, QUIRE_F16};
+        const quire_page_shape shape = {
+            {info.for_k ? info.codec : QUIRE_CODEC_RAW, info.for_v ? info.codec : QUIRE_CODEC_RAW},
+            128,
+            128,
+            QUIRE_F16};
         make(&r, k, 128);
         make(&r, v, 128);
         assert_ok(quire_page_encode(&shape, k, v, 0, page));
         assert_ok(quire_page_decode(&shape, page, k2, v2));
-        if (info.for_k) judge(info.name, k, k2, 128);
-        if (info.for_v) judge(info.name, v, v2, 128);
+        if (info.for_k)
+            judge(info.name, k, k2, 128);
+        if (info.for_v)
+            judge(info.name, v, v2, 128);
     }
 }
 
-static void make_zero(rng *r, float *rows, int dim)
-{
+static void make_zero(rng *r, float *rows, int dim) {
     (void)r;
     memset(rows, 0, (size_t)(T * dim) * sizeof *rows);
 }
 
-static void make_constant(rng *r, float *rows, int dim)
-{
+static void make_constant(rng *r, float *rows, int dim) {
     (void)r;
-    for (int i = 0; i < T * dim; i++) rows[i] = 3.25f;
+    for (int i = 0; i < T * dim; i++)
+        rows[i] = 3.25f;
 }
 
-static void make_outliers(rng *r, float *rows, int dim)
-{
-    for (int i = 0; i < T * dim; i++) rows[i] = rng_normal(r) * (rng_below(r, 100) ? 1 : 3000);
+static void make_outliers(rng *r, float *rows, int dim) {
+    for (int i = 0; i < T * dim; i++)
+        rows[i] = rng_normal(r) * (rng_below(r, 100) ? 1 : 3000);
 }
 
-static void make_limits(rng *r, float *rows, int dim)
-{
-    for (int i = 0; i < T * dim; i++) rows[i] = rng_below(r, 2) ? 65504.0f : -65504.0f;
+static void make_limits(rng *r, float *rows, int dim) {
+    for (int i = 0; i < T * dim; i++)
+        rows[i] = rng_below(r, 2) ? 65504.0f : -65504.0f;
 }
 
-static void make_tiny(rng *r, float *rows, int dim)
-{
-    for (int i = 0; i < T * dim; i++) rows[i] = rng_normal(r) * 1e-7f;
+static void make_tiny(rng *r, float *rows, int dim) {
+    for (int i = 0; i < T * dim; i++)
+        rows[i] = rng_normal(r) * 1e-7f;
 }
 
-static void judge_zero(const char *name, const float *rows, const float *decoded, int dim)
-{
+static void judge_zero(const char *name, const float *rows, const float *decoded, int dim) {
     (void)rows;
     for (int i = 0; i < T * dim; i++)
-        if (decoded[i] != 0) fail_msg("%s: zero became %g", name, (double)decoded[i]);
+        if (decoded[i] != 0)
+            fail_msg("%s: zero became %g", name, (double)decoded[i]);
 }
 
-static double row_error(const float *rows, const float *decoded, int n)
-{
+static double row_error(const float *rows, const float *decoded, int n) {
     double error = 0, norm = 0;
     for (int i = 0; i < n; i++) {
         error += pow((double)rows[i] - decoded[i], 2);
@@ -141,23 +146,23 @@ static double row_error(const float *rows, const float *decoded, int n)
 }
 
 /* No codec may lose more than 2 bits of uniform quantization lose: relative error well below 1. */
-static void judge_sane(const char *name, const float *rows, const float *decoded, int dim)
-{
+static void judge_sane(const char *name, const float *rows, const float *decoded, int dim) {
     for (int i = 0; i < T * dim; i++)
-        if (!isfinite(decoded[i])) fail_msg("%s: value %d became %g", name, i, (double)decoded[i]);
+        if (!isfinite(decoded[i]))
+            fail_msg("%s: value %d became %g", name, i, (double)decoded[i]);
     const double error = row_error(rows, decoded, T * dim);
-    if (!(error < 0.75)) fail_msg("%s: relative error %g", name, error);
+    if (!(error < 0.75))
+        fail_msg("%s: relative error %g", name, error);
 }
 
-static void judge_tiny(const char *name, const float *rows, const float *decoded, int dim)
-{
+static void judge_tiny(const char *name, const float *rows, const float *decoded, int dim) {
     (void)rows;
     for (int i = 0; i < T * dim; i++)
-        if (!(fabsf(decoded[i]) < 2e-6f)) fail_msg("%s: tiny value became %g", name, (double)decoded[i]);
+        if (!(fabsf(decoded[i]) < 2e-6f))
+            fail_msg("%s: tiny value became %g", name, (double)decoded[i]);
 }
 
-static void extremes(void **state)
-{
+static void extremes(void **state) {
     (void)state;
     for_every_codec(make_zero, judge_zero);
     for_every_codec(make_constant, judge_sane);
@@ -166,8 +171,7 @@ static void extremes(void **state)
     for_every_codec(make_tiny, judge_tiny);
 }
 
-static void refused_values(void **state)
-{
+static void refused_values(void **state) {
     (void)state;
     static float k[T * 64], v[T * 64];
     static uint8_t page[T * 64 * 8], before[sizeof page];
@@ -175,13 +179,17 @@ static void refused_values(void **state)
     for (size_t i = 0; i < quire_codec_count(); i++) {
         quire_codec_info info;
         quire_codec_at(i, &info);
-        const quire_page_shape shape = {{info.for_k ? info.codec : QUIRE_CODEC_F32, info.for_v ? info.codec : QUIRE_CODEC_F32}, 64, 64, QUIRE_F16};
-        if (info.group > 64) continue;
+        const quire_page_shape shape = {
+            {info.for_k ? info.codec : QUIRE_CODEC_F32, info.for_v ? info.codec : QUIRE_CODEC_F32}, 64, 64, QUIRE_F16};
+        if (info.group > 64)
+            continue;
         const bool unlimited = info.codec == QUIRE_CODEC_F32 || info.codec == QUIRE_CODEC_BF16;
         for (int b = 0; b < (unlimited ? 3 : 4); b++)
             for (int side = 0; side < 2; side++) {
-                if (!(side ? info.for_v : info.for_k)) continue;
-                memset(k, 0, sizeof k), memset(v, 0, sizeof v), memset(page, 0xa5, sizeof page), memcpy(before, page, sizeof page);
+                if (!(side ? info.for_v : info.for_k))
+                    continue;
+                memset(k, 0, sizeof k), memset(v, 0, sizeof v), memset(page, 0xa5, sizeof page),
+                    memcpy(before, page, sizeof page);
                 (side ? v : k)[5 * 64 + 7] = bad[b];
                 assert_status(quire_page_encode(&shape, k, v, 0, page), QUIRE_E_VALUE);
                 assert_non_null(strstr(quire_last_error(), "token 5, channel 7"));
@@ -192,8 +200,7 @@ static void refused_values(void **state)
 }
 
 /* Skipped tokens do not touch the statistics: an outlier among them changes nothing. */
-static void skipped_tokens(void **state)
-{
+static void skipped_tokens(void **state) {
     (void)state;
     static float k[T * 64], v[T * 64];
     static uint8_t page[2][T * 64 * 8];
@@ -201,21 +208,23 @@ static void skipped_tokens(void **state)
     for (size_t i = 0; i < quire_codec_count(); i++) {
         quire_codec_info info;
         quire_codec_at(i, &info);
-        if (info.group > 64) continue;
-        const quire_page_shape shape = {{info.for_k ? info.codec : QUIRE_CODEC_RAW, info.for_v ? info.codec : QUIRE_CODEC_RAW}, 64, 64, QUIRE_BF16};
+        if (info.group > 64)
+            continue;
+        const quire_page_shape shape = {
+            {info.for_k ? info.codec : QUIRE_CODEC_RAW, info.for_v ? info.codec : QUIRE_CODEC_RAW}, 64, 64, QUIRE_BF16};
         size_t bytes;
         assert_ok(quire_page_bytes(&shape, &bytes));
         rng_fill(&r, k, T * 64, 1);
         rng_fill(&r, v, T * 64, 1);
         assert_ok(quire_page_encode(&shape, k, v, 4, page[0]));
-        for (int j = 0; j < 4 * 64; j++) k[j] = v[j] = 1e4f;
+        for (int j = 0; j < 4 * 64; j++)
+            k[j] = v[j] = 1e4f;
         assert_ok(quire_page_encode(&shape, k, v, 4, page[1]));
         assert_memory_equal(page[0], page[1], bytes);
     }
 }
 
-static void exchange_errors(void **state)
-{
+static void exchange_errors(void **state) {
     (void)state;
     static uint8_t page[T * 128 * 8], codes[T * 128 * 8];
     static float a[T * 4], b[T * 4];
@@ -229,15 +238,15 @@ static void exchange_errors(void **state)
     assert_status(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page), QUIRE_E_INVALID);
     arrays = (quire_arrays){codes, a, b, a, b, signs};
     for (int bad = 0; bad < 4; bad++) {
-        for (int i = 0; i < T * 4; i++) a[i] = b[i] = 1;
+        for (int i = 0; i < T * 4; i++)
+            a[i] = b[i] = 1;
         (bad % 2 ? a : b)[17] = bad < 2 ? NAN : INFINITY;
         assert_status(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page), QUIRE_E_VALUE);
         assert_status(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page), QUIRE_E_VALUE);
     }
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names),          cmocka_unit_test(shapes),         cmocka_unit_test(extremes),
         cmocka_unit_test(refused_values), cmocka_unit_test(skipped_tokens), cmocka_unit_test(exchange_errors),

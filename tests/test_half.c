@@ -8,21 +8,20 @@
 #include "kit.h"
 
 /* Rounding to nearest even done the slow way: the candidates around x, in double. */
-static double f16_value(uint16_t h)
-{
+static double f16_value(uint16_t h) {
     const int exponent = h >> 10 & 31, fraction = h & 1023;
     const double magnitude = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
     return h & 0x8000 ? -magnitude : magnitude;
 }
 
-static void f16_round_trip(void **state)
-{
+static void f16_round_trip(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
         const float x = quire__f16_to_f32((uint16_t)h);
         if ((h & 0x7c00) == 0x7c00) {
             assert_true((h & 0x3ff) ? isnan(x) : isinf(x));
-            if (h & 0x3ff) continue; /* NaN payloads need not survive */
+            if (h & 0x3ff)
+                continue; /* NaN payloads need not survive */
         } else {
             assert_true((double)x == f16_value((uint16_t)h));
         }
@@ -30,8 +29,7 @@ static void f16_round_trip(void **state)
     }
 }
 
-static void f16_rounds_to_nearest_even(void **state)
-{
+static void f16_rounds_to_nearest_even(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 0x7bff; h++) { /* between each two neighbours: just below, at and just above the middle */
         const double low = f16_value((uint16_t)h), high = f16_value((uint16_t)(h + 1)), middle = (low + high) / 2;
@@ -48,8 +46,7 @@ static void f16_rounds_to_nearest_even(void **state)
     assert_true((quire__f32_to_f16(NAN) & 0x7fff) > 0x7c00);
 }
 
-static void bf16_rounds_to_nearest_even(void **state)
-{
+static void bf16_rounds_to_nearest_even(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 0x7f80; h++) {
         const float low = quire__bf16_to_f32((uint16_t)h), middle = quire__bits_float(h << 16 | 0x8000);
@@ -61,8 +58,7 @@ static void bf16_rounds_to_nearest_even(void **state)
     assert_true(isnan(quire__bf16_to_f32(quire__f32_to_bf16(NAN))));
 }
 
-static void rounding(void **state)
-{
+static void rounding(void **state) {
     (void)state;
     rng r = {1};
     for (int i = 0; i < 100000; i++) {
@@ -75,8 +71,7 @@ static void rounding(void **state)
     assert_int_equal(quire__round(-2.5f), -2);
 }
 
-static void powers_of_two(void **state)
-{
+static void powers_of_two(void **state) {
     (void)state;
     rng r = {2};
     for (int i = 0; i < 200000; i++) {
@@ -90,8 +85,7 @@ static void powers_of_two(void **state)
     assert_true(quire__exp2(-INFINITY) == 0x1p-126f);
 }
 
-static void sizes(void **state)
-{
+static void sizes(void **state) {
     (void)state;
     size_t x;
     assert_false(quire__add(SIZE_MAX, 1, &x));
@@ -103,11 +97,14 @@ static void sizes(void **state)
     assert_int_equal(quire__align(64, 64), 64);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f16_round_trip), cmocka_unit_test(f16_rounds_to_nearest_even), cmocka_unit_test(bf16_rounds_to_nearest_even),
-        cmocka_unit_test(rounding),       cmocka_unit_test(powers_of_two),              cmocka_unit_test(sizes),
+        cmocka_unit_test(f16_round_trip),
+        cmocka_unit_test(f16_rounds_to_nearest_even),
+        cmocka_unit_test(bf16_rounds_to_nearest_even),
+        cmocka_unit_test(rounding),
+        cmocka_unit_test(powers_of_two),
+        cmocka_unit_test(sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

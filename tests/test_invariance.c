@@ -9,8 +9,7 @@ enum { H = 4, G = 2, D = 64, CONTEXT = 2150, ROWS = 90, N_OUT = ROWS * H * D };
 static const char *const PAIRS[] = {"none", "k8v8", "k8v4", "k4v4", "tq3", "mlx4", "q4_0", "tqp4:vt2"};
 enum { N_PAIRS = sizeof PAIRS / sizeof *PAIRS };
 
-static void open_pool(fixture *f, const char *kv, int window)
-{
+static void open_pool(fixture *f, const char *kv, int window) {
     fixture_init(f, 1, H, G, D, D, kv);
     f->layer[0].window = window;
     f->layer[0].keep = window ? 5 : 0;
@@ -18,8 +17,7 @@ static void open_pool(fixture *f, const char *kv, int window)
 }
 
 /* Rows CONTEXT .. CONTEXT+ROWS-1 of a sequence filled in chunks of `fill` and continued in chunks of `chunk`. */
-static void outputs(fixture *f, const source *s, int fill, int chunk, int n_workers, float *out)
-{
+static void outputs(fixture *f, const source *s, int fill, int chunk, int n_workers, float *out) {
     quire_seq *seq;
     assert_ok(quire_seq_create(f->pool, &seq));
     feed(f, seq, s, CONTEXT, fill, 1, 0, NULL);
@@ -27,17 +25,18 @@ static void outputs(fixture *f, const source *s, int fill, int chunk, int n_work
     assert_ok(quire_seq_free(seq));
 }
 
-static void expect_same(const float *a, const float *b, const char *kv, const char *what)
-{
-    if (memcmp(a, b, N_OUT * sizeof *a) == 0) return;
+static void expect_same(const float *a, const float *b, const char *kv, const char *what) {
+    if (memcmp(a, b, N_OUT * sizeof *a) == 0)
+        return;
     for (int i = 0; i < N_OUT; i++)
-        if (a[i] != b[i]) fail_msg("%s: %s: row %d, head %d differs: %.9g and %.9g", kv, what, i / (H * D), i / D % H, (double)a[i], (double)b[i]);
+        if (a[i] != b[i])
+            fail_msg("%s: %s: row %d, head %d differs: %.9g and %.9g", kv, what, i / (H * D), i / D % H, (double)a[i],
+                     (double)b[i]);
 }
 
 static float wanted[N_OUT], got[N_OUT];
 
-static void chunking(void **state)
-{
+static void chunking(void **state) {
     (void)state;
     const source s = source_default(1);
     for (int p = 0; p < N_PAIRS; p++)
@@ -54,8 +53,7 @@ static void chunking(void **state)
         }
 }
 
-static void workers(void **state)
-{
+static void workers(void **state) {
     (void)state;
     const source s = source_default(2);
     for (int p = 0; p < N_PAIRS; p++) {
@@ -70,8 +68,7 @@ static void workers(void **state)
     }
 }
 
-static void neighbours(void **state)
-{
+static void neighbours(void **state) {
     (void)state;
     const source s = source_default(3);
     for (int p = 0; p < N_PAIRS; p++) {
@@ -80,7 +77,8 @@ static void neighbours(void **state)
         outputs(&f, &s, 512, 1, 1, wanted);
         quire_seq *seq[4];
         source other[3];
-        for (int i = 0; i < 4; i++) assert_ok(quire_seq_create(f.pool, &seq[i]));
+        for (int i = 0; i < 4; i++)
+            assert_ok(quire_seq_create(f.pool, &seq[i]));
         feed(&f, seq[0], &s, CONTEXT, 512, 1, 0, NULL);
         for (int i = 0; i < 3; i++) {
             other[i] = source_default(100 + (uint64_t)i);
@@ -93,10 +91,12 @@ static void neighbours(void **state)
             step_item items[4];
             int before = 0;
             for (int i = 0, j = 0; i < 4; i++) {
-                if (i == place) items[i] = (step_item){seq[0], &s, now};
+                if (i == place)
+                    items[i] = (step_item){seq[0], &s, now};
                 else {
                     items[i] = (step_item){seq[j + 1], &other[j], rng_below(&r, 3) ? rng_below(&r, 40) : 1};
-                    if (i < place) before += items[i].n_tokens;
+                    if (i < place)
+                        before += items[i].n_tokens;
                     j++;
                 }
             }
@@ -109,8 +109,7 @@ static void neighbours(void **state)
     }
 }
 
-static void allocation_order(void **state)
-{
+static void allocation_order(void **state) {
     (void)state;
     const source s = source_default(5);
     for (int p = 0; p < N_PAIRS; p++) {
@@ -122,15 +121,15 @@ static void allocation_order(void **state)
             assert_ok(quire_seq_create(f.pool, &seq[i]));
             feed(&f, seq[i], &s, 100 + 70 * i, 64, 1, 0, NULL);
         }
-        for (int i = 0; i < 6; i += 2) assert_ok(quire_seq_free(seq[i]));
+        for (int i = 0; i < 6; i += 2)
+            assert_ok(quire_seq_free(seq[i]));
         outputs(&f, &s, 100, 30, 1, got);
         expect_same(wanted, got, PAIRS[p], "allocation order");
         fixture_close(&f);
     }
 }
 
-static void fork_and_continue(void **state)
-{
+static void fork_and_continue(void **state) {
     (void)state;
     const source s = source_default(6), other = source_default(7);
     for (int p = 0; p < N_PAIRS; p++) {
@@ -183,8 +182,7 @@ static void saved_pages(void **state) /* sealed pages copied to another pool ser
     }
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunking),         cmocka_unit_test(workers),           cmocka_unit_test(neighbours),
         cmocka_unit_test(allocation_order), cmocka_unit_test(fork_and_continue), cmocka_unit_test(saved_pages),

@@ -14,8 +14,7 @@ typedef void (*unpack_function)(int bits, int dim, const uint8_t *section, uint8
 
 static uint8_t codes[T * QUIRE_DIM_MAX], again[T * QUIRE_DIM_MAX], section[T * QUIRE_DIM_MAX], other[T * QUIRE_DIM_MAX];
 
-static void check_width(pack_function pack, unpack_function unpack, int bits, int dim)
-{
+static void check_width(pack_function pack, unpack_function unpack, int bits, int dim) {
     const size_t n = (size_t)(T * dim), bytes = n * (size_t)bits / 8;
     const uint8_t mask = (uint8_t)((1u << bits) - 1);
     rng r = {(uint64_t)(bits * 1000 + dim)};
@@ -23,33 +22,36 @@ static void check_width(pack_function pack, unpack_function unpack, int bits, in
     memset(codes, mask, n);
     memset(section, 0, sizeof section);
     pack(bits, dim, codes, section);
-    for (size_t i = 0; i < sizeof section; i++) assert_int_equal(section[i], i < bytes ? 255 : 0);
+    for (size_t i = 0; i < sizeof section; i++)
+        assert_int_equal(section[i], i < bytes ? 255 : 0);
     /* random codes survive, and random sections do: the map is one to one */
-    for (size_t i = 0; i < n; i++) codes[i] = (uint8_t)rng_next(&r) & mask;
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)rng_next(&r) & mask;
     memset(section, 0, bytes);
     pack(bits, dim, codes, section);
     unpack(bits, dim, section, again);
     assert_memory_equal(codes, again, n);
-    for (size_t i = 0; i < bytes; i++) section[i] = (uint8_t)rng_next(&r);
+    for (size_t i = 0; i < bytes; i++)
+        section[i] = (uint8_t)rng_next(&r);
     unpack(bits, dim, section, codes);
     memset(other, 0, bytes);
     pack(bits, dim, codes, other);
     assert_memory_equal(section, other, bytes);
 }
 
-static void every_width_and_size(void **state)
-{
+static void every_width_and_size(void **state) {
     (void)state;
     const int k_bits[] = {1, 2, 3, 4, 8}, v_bits[] = {2, 3, 4, 8};
     for (int dim = QUIRE_DIM_MIN; dim <= QUIRE_DIM_MAX; dim += QUIRE_DIM_STEP) {
-        for (int i = 0; i < 5; i++) check_width(quire__k_pack, quire__k_unpack, k_bits[i], dim);
-        for (int i = 0; i < 4; i++) check_width(quire__v_pack, quire__v_unpack, v_bits[i], dim);
+        for (int i = 0; i < 5; i++)
+            check_width(quire__k_pack, quire__k_unpack, k_bits[i], dim);
+        for (int i = 0; i < 4; i++)
+            check_width(quire__v_pack, quire__v_unpack, v_bits[i], dim);
     }
 }
 
 /* A few places written out by hand from docs/FORMAT.md's shapes for D = 128. */
-static void known_places(void **state)
-{
+static void known_places(void **state) {
     (void)state;
     const int dim = 128;
     for (int t = 0; t < T; t++)
@@ -59,7 +61,8 @@ static void known_places(void **state)
             codes[t * dim + d] = 15;
             memset(section, 0, sizeof section);
             quire__k_pack(4, dim, codes, section); /* [T/16][D/64][8][4][16 B] */
-            const int k = ((t / 16 * 2 + d / 64) * 8 + t % 16 / 2) * 64 + d % 64 / 16 * 16 + t % 2 * 8 + (d & 4) + swap[d % 4];
+            const int k =
+                ((t / 16 * 2 + d / 64) * 8 + t % 16 / 2) * 64 + d % 64 / 16 * 16 + t % 2 * 8 + (d & 4) + swap[d % 4];
             assert_int_equal(section[k], d / 8 % 2 ? 0xf0 : 0x0f);
             memset(section, 0, sizeof section);
             quire__v_pack(4, dim, codes, section); /* [D/16][8][4][16 B] */
@@ -68,8 +71,7 @@ static void known_places(void **state)
         }
 }
 
-static void rotation_is_orthogonal(void **state)
-{
+static void rotation_is_orthogonal(void **state) {
     (void)state;
     rng r = {3};
     for (int dim = QUIRE_DIM_MIN; dim <= QUIRE_DIM_MAX; dim += QUIRE_DIM_STEP) {
@@ -84,33 +86,34 @@ static void rotation_is_orthogonal(void **state)
         }
         assert_true(fabs(after / before - 1) < 1e-5);
         quire__unrotate(y, dim);
-        for (int d = 0; d < dim; d++) back += ((double)x[d] - y[d]) * ((double)x[d] - y[d]);
+        for (int d = 0; d < dim; d++)
+            back += ((double)x[d] - y[d]) * ((double)x[d] - y[d]);
         assert_true(sqrt(back / before) < 1e-6);
         quire__project(y, dim);
         quire__unproject(y, dim);
         back = 0;
-        for (int d = 0; d < dim; d++) back += ((double)x[d] - y[d]) * ((double)x[d] - y[d]);
+        for (int d = 0; d < dim; d++)
+            back += ((double)x[d] - y[d]) * ((double)x[d] - y[d]);
         assert_true(sqrt(back / before) < 2e-6);
     }
 }
 
 /* One large coordinate, wherever it is, must not stay large: at most three times the even share, in every head size. */
-static void rotation_spreads_spikes(void **state)
-{
+static void rotation_spreads_spikes(void **state) {
     (void)state;
     for (int dim = QUIRE_DIM_MIN; dim <= QUIRE_DIM_MAX; dim += QUIRE_DIM_STEP)
         for (int at = 0; at < dim; at += 5) {
             float x[QUIRE_DIM_MAX] = {0}, largest = 0;
             x[at] = 1;
             quire__rotate(x, dim);
-            for (int d = 0; d < dim; d++) largest = fmaxf(largest, fabsf(x[d]));
+            for (int d = 0; d < dim; d++)
+                largest = fmaxf(largest, fabsf(x[d]));
             const int power_of_two = (dim & (dim - 1)) == 0;
             assert_true(largest <= (power_of_two ? 1.0001 : 6.5) / sqrt(dim));
         }
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_width_and_size),
         cmocka_unit_test(known_places),

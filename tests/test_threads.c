@@ -6,8 +6,7 @@
 
 enum { H = 4, G = 2, D = 64, N = 150 };
 
-static void workers_store_and_attend(void **state)
-{
+static void workers_store_and_attend(void **state) {
     (void)state;
     const char *pairs[] = {"k4v4", "none", "tqp4:a4"};
     for (int p = 0; p < 3; p++) {
@@ -44,21 +43,25 @@ static void *use_pool(void *argument) /* create, fill, fork, trim, save, free, w
     quire_seq *seq, *child;
     quire_pool_stats stats;
     for (int round = 0; round < 3; round++) {
-        if (quire_seq_create(u->f->pool, &seq) != QUIRE_OK) return "create";
+        if (quire_seq_create(u->f->pool, &seq) != QUIRE_OK)
+            return "create";
         for (int done = 0; done < N; done += 50) {
             const step_item item = {seq, &s, 50};
-            if (step(u->f, &item, 1, NULL, u->out + done * H * D) != QUIRE_OK) return "step";
+            if (step(u->f, &item, 1, NULL, u->out + done * H * D) != QUIRE_OK)
+                return "step";
         }
-        if (quire_seq_fork(seq, &child) != QUIRE_OK || quire_seq_trim(child, 70) != QUIRE_OK) return "fork, trim";
+        if (quire_seq_fork(seq, &child) != QUIRE_OK || quire_seq_trim(child, 70) != QUIRE_OK)
+            return "fork, trim";
         quire_pool_get_stats(u->f->pool, &stats);
-        if (stats.shadow_bytes != 0) return "shadow bytes";
-        if (quire_seq_free(child) != QUIRE_OK || quire_seq_free(seq) != QUIRE_OK) return "free";
+        if (stats.shadow_bytes != 0)
+            return "shadow bytes";
+        if (quire_seq_free(child) != QUIRE_OK || quire_seq_free(seq) != QUIRE_OK)
+            return "free";
     }
     return NULL;
 }
 
-static void users_of_one_pool(void **state)
-{
+static void users_of_one_pool(void **state) {
     (void)state;
     enum { USERS = 4 };
     static user alone[USERS], together[USERS];
@@ -72,11 +75,13 @@ static void users_of_one_pool(void **state)
         alone[i].seed = together[i].seed = 50 + (uint64_t)i;
         assert_null(use_pool(&alone[i]));
     }
-    for (int i = 0; i < USERS; i++) assert_int_equal(pthread_create(&thread[i], NULL, use_pool, &together[i]), 0);
+    for (int i = 0; i < USERS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, use_pool, &together[i]), 0);
     for (int i = 0; i < USERS; i++) {
         void *trouble = NULL;
         pthread_join(thread[i], &trouble);
-        if (trouble) fail_msg("user %d: %s", i, (const char *)trouble);
+        if (trouble)
+            fail_msg("user %d: %s", i, (const char *)trouble);
         assert_memory_equal(alone[i].out, together[i].out, sizeof alone[i].out);
     }
     quire_pool_stats stats;
@@ -86,8 +91,7 @@ static void users_of_one_pool(void **state)
     fixture_close(&f);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(workers_store_and_attend), cmocka_unit_test(users_of_one_pool)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

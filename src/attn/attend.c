@@ -31,15 +31,15 @@ typedef struct work {
 static const float LARGEST_QUERY = 1e20f;
 
 /* Scaled queries (rows, heads of this KV head, DK); those that are not finite become zero and give NaN at the end. */
-static void load_queries(const call *c, const work *w, quire_attend_job *job)
-{
+static void load_queries(const call *c, const work *w, quire_attend_job *job) {
     const quire_layer *config = &c->layer->config;
     const quire_kernels *kernels = c->batch->pool->kernels;
     const quire_side_format *k = &c->layer->format.k;
     const size_t dim = (size_t)config->k_dim, size = quire__type_bytes(c->args->q.type);
     for (int32_t i = 0; i < w->n; i++) {
         const int32_t row = w->tile->row + i / w->n_group, head = w->kv * w->n_group + i % w->n_group;
-        const uint8_t *from = (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes + (size_t)head * dim * size;
+        const uint8_t *from =
+            (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes + (size_t)head * dim * size;
         float *q = c->worker->q + (size_t)i * dim;
         bool usable = true;
         quire__load_row(c->args->q.type, from, dim, q);
@@ -47,7 +47,8 @@ static void load_queries(const call *c, const work *w, quire_attend_job *job)
             q[d] *= c->layer->q_scale;
             usable = usable && fabsf(q[d]) <= LARGEST_QUERY;
         }
-        if (!usable) memset(q, 0, dim * sizeof *q);
+        if (!usable)
+            memset(q, 0, dim * sizeof *q);
         if (k->rotated) {
             float *rotated = c->worker->q_rotated + (size_t)i * dim;
             memcpy(rotated, q, dim * sizeof *q);
@@ -64,28 +65,29 @@ static void load_queries(const call *c, const work *w, quire_attend_job *job)
     job->q_projected = k->family == QUIRE_FAMILY_PROD ? c->worker->q_projected : NULL;
 }
 
-static bool query_usable(const call *c, int32_t row, int32_t head)
-{
+static bool query_usable(const call *c, int32_t row, int32_t head) {
     const size_t dim = (size_t)c->layer->config.k_dim, size = quire__type_bytes(c->args->q.type);
     const uint8_t *from = (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes + (size_t)head * dim * size;
     for (size_t d = 0; d < dim; d++)
-        if (!(fabsf(quire__load(c->args->q.type, from, d) * c->layer->q_scale) <= LARGEST_QUERY)) return false;
+        if (!(fabsf(quire__load(c->args->q.type, from, d) * c->layer->q_scale) <= LARGEST_QUERY))
+            return false;
     return true;
 }
 
-static quire_attend_job make_job(const call *c, const work *w)
-{
+static quire_attend_job make_job(const call *c, const work *w) {
     const quire_layer *config = &c->layer->config;
     quire_attend_job job = {.format = &c->layer->format, .n_rows = w->tile->n_rows, .n_group = w->n_group};
     job.see.first_position = w->tile->page * QUIRE_T + w->tile->offset;
     job.see.window = config->window;
     job.see.keep = config->keep;
     job.see.softcap_log2 = config->softcap * QUIRE_LOG2E;
-    if (config->alibi) job.see.alibi = config->alibi + w->kv * w->n_group;
+    if (config->alibi)
+        job.see.alibi = config->alibi + w->kv * w->n_group;
     if (c->args->mask) {
         job.see.mask_row_stride = c->args->mask_row_stride;
         job.see.mask_head_stride = c->args->mask_head_stride;
-        job.see.mask = c->args->mask + (size_t)w->tile->row * c->args->mask_row_stride + (size_t)(w->kv * w->n_group) * c->args->mask_head_stride;
+        job.see.mask = c->args->mask + (size_t)w->tile->row * c->args->mask_row_stride +
+                       (size_t)(w->kv * w->n_group) * c->args->mask_head_stride;
     }
     job.scratch = c->worker->scores;
     job.workspace = c->worker->workspace;
@@ -94,8 +96,7 @@ static quire_attend_job make_job(const call *c, const work *w)
     return job;
 }
 
-static void attend_chunk(const call *c, const work *w, quire_attend_job *job, int32_t chunk, const quire_state *state)
-{
+static void attend_chunk(const call *c, const work *w, quire_attend_job *job, int32_t chunk, const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
     const quire_group *group = &pool->group[c->layer->group];
     const int32_t first_seen = quire__window_start(group, job->see.first_position) / QUIRE_T;
@@ -115,18 +116,19 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
 }
 
 /* The tile's own page, and the raw sinks when that is not page 0. */
-static void attend_raw(const call *c, const work *w, quire_attend_job *job, const quire_state *state)
-{
+static void attend_raw(const call *c, const work *w, quire_attend_job *job, const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
     const quire_group *group = &pool->group[c->layer->group];
-    const int32_t first = job->see.first_position, sinks_seen = group->keep > 0 || quire__window_start(group, first) < group->sinks;
+    const int32_t first = job->see.first_position,
+                  sinks_seen = group->keep > 0 || quire__window_start(group, first) < group->sinks;
     job->n_runs = 0;
     if (w->tile->page > 0 && w->seq->sinks != QUIRE_NO_LEAF && sinks_seen) {
         const uint8_t *sinks = quire__sink_record(pool, c->layer, w->seq->sinks, w->kv);
         job->run[job->n_runs++] = (struct quire_raw_run){0, group->sinks, sinks, sinks + c->layer->sink_v_offset};
     }
     const uint8_t *own = quire__tile_raw(c->batch, w->tile, c->layer, w->kv);
-    job->run[job->n_runs++] = (struct quire_raw_run){w->tile->page * QUIRE_T, w->tile->offset + w->tile->n_rows, own, own + c->layer->raw_v_offset};
+    job->run[job->n_runs++] = (struct quire_raw_run){w->tile->page * QUIRE_T, w->tile->offset + w->tile->n_rows, own,
+                                                     own + c->layer->raw_v_offset};
     job->bytes_read = 0;
     pool->kernels->attend_raw(job, state);
     atomic_fetch_add_explicit(&c->layer->raw_read, job->bytes_read, memory_order_relaxed);
@@ -134,21 +136,18 @@ static void attend_raw(const call *c, const work *w, quire_attend_job *job, cons
 
 /* ------------------------------------------------------------------ parts and their merge */
 
-static quire_partial part_of(const quire_state *state, int32_t i, int dim)
-{
+static quire_partial part_of(const quire_state *state, int32_t i, int dim) {
     return (quire_partial){state->m + i, state->l + i, state->o + (size_t)i * (size_t)dim};
 }
 
 /* Where a split tile's unit keeps row r, head h: {m, l, o (DV)}. */
-static float *slot(const call *c, const work *w, int32_t unit, int32_t i)
-{
+static float *slot(const call *c, const work *w, int32_t unit, int32_t i) {
     const size_t row = (size_t)(w->tile->first_slot + unit * w->tile->n_rows + i / w->n_group);
     const size_t head = (size_t)(w->kv * w->n_group + i % w->n_group);
     return c->batch->partial + row * c->batch->partial_floats + head * (size_t)(c->layer->config.v_dim + 2);
 }
 
-static void save_part(const call *c, const work *w, int32_t unit, const quire_state *state)
-{
+static void save_part(const call *c, const work *w, int32_t unit, const quire_state *state) {
     const int dim = c->layer->config.v_dim;
     for (int32_t i = 0; i < w->n; i++) {
         const quire_partial part = part_of(state, i, dim);
@@ -159,16 +158,14 @@ static void save_part(const call *c, const work *w, int32_t unit, const quire_st
     }
 }
 
-static void merge_all(const work *w, const quire_state *total, const quire_state *part, int dim)
-{
+static void merge_all(const work *w, const quire_state *total, const quire_state *part, int dim) {
     for (int32_t i = 0; i < w->n; i++) {
         const quire_partial p = part_of(part, i, dim);
         quire__state_merge(part_of(total, i, dim), *p.m, *p.l, p.o, dim);
     }
 }
 
-static void empty(const work *w, const quire_state *state)
-{
+static void empty(const work *w, const quire_state *state) {
     for (int32_t i = 0; i < w->n; i++) {
         state->m[i] = QUIRE_NOTHING_SEEN;
         state->l[i] = 0;
@@ -176,36 +173,38 @@ static void empty(const work *w, const quire_state *state)
 }
 
 /* Packed values may live in the rotated space; raw rows do not. */
-static void unrotate_all(const call *c, const work *w, const quire_state *total)
-{
+static void unrotate_all(const call *c, const work *w, const quire_state *total) {
     const int dim = c->layer->config.v_dim;
-    if (!c->layer->format.v.rotated) return;
+    if (!c->layer->format.v.rotated)
+        return;
     for (int32_t i = 0; i < w->n; i++)
-        if (total->l[i] != 0) c->batch->pool->kernels->unrotate(total->o + (size_t)i * (size_t)dim, dim);
+        if (total->l[i] != 0)
+            c->batch->pool->kernels->unrotate(total->o + (size_t)i * (size_t)dim, dim);
 }
 
-static void write_rows(const call *c, const work *w, const quire_state *total)
-{
+static void write_rows(const call *c, const work *w, const quire_state *total) {
     const quire_layer *config = &c->layer->config;
     const int dim = config->v_dim;
     for (int32_t i = 0; i < w->n; i++) {
         const int32_t row = w->tile->row + i / w->n_group, head = w->kv * w->n_group + i % w->n_group;
         float *out = c->args->out + (size_t)row * c->out_stride + (size_t)head * (size_t)dim;
         const quire_partial part = part_of(total, i, dim);
-        if (config->sink_logits) quire__state_add_sink(part, config->sink_logits[head], dim);
+        if (config->sink_logits)
+            quire__state_add_sink(part, config->sink_logits[head], dim);
         float lse = quire__state_finish(part, out, dim);
         if (!query_usable(c, row, head)) {
             lse = NAN;
-            for (int d = 0; d < dim; d++) out[d] = NAN;
+            for (int d = 0; d < dim; d++)
+                out[d] = NAN;
         }
-        if (c->args->lse) c->args->lse[(size_t)row * (size_t)config->n_heads + (size_t)head] = lse;
+        if (c->args->lse)
+            c->args->lse[(size_t)row * (size_t)config->n_heads + (size_t)head] = lse;
     }
 }
 
 /* ------------------------------------------------------------------ units */
 
-static void run_whole(const call *c, const work *w)
-{
+static void run_whole(const call *c, const work *w) {
     const int dim = c->layer->config.v_dim;
     const quire_state *total = &c->worker->total, *part = &c->worker->part;
     quire_attend_job job = make_job(c, w);
@@ -220,20 +219,23 @@ static void run_whole(const call *c, const work *w)
     write_rows(c, w, total);
 }
 
-static void run_split(const call *c, const work *w, int32_t unit, atomic_int *done)
-{
+static void run_split(const call *c, const work *w, int32_t unit, atomic_int *done) {
     const int dim = c->layer->config.v_dim;
     const int32_t n_units = w->plan->n_chunks + 1;
     const quire_state *part = &c->worker->part, *total = &c->worker->total;
     quire_attend_job job = make_job(c, w);
-    if (unit < w->plan->n_chunks) attend_chunk(c, w, &job, quire__tile_chunk(w->plan, unit), part);
-    else attend_raw(c, w, &job, part);
+    if (unit < w->plan->n_chunks)
+        attend_chunk(c, w, &job, quire__tile_chunk(w->plan, unit), part);
+    else
+        attend_raw(c, w, &job, part);
     save_part(c, w, unit, part);
-    if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < n_units) return;
+    if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < n_units)
+        return;
     atomic_store_explicit(done, 0, memory_order_relaxed);
     empty(w, total);
     for (int32_t u = 0; u < n_units; u++) {
-        if (u == n_units - 1) unrotate_all(c, w, total);
+        if (u == n_units - 1)
+            unrotate_all(c, w, total);
         for (int32_t i = 0; i < w->n; i++) {
             const float *from = slot(c, w, u, i);
             quire__state_merge(part_of(total, i, dim), from[0], from[1], from + 2, dim);
@@ -242,31 +244,38 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
     write_rows(c, w, total);
 }
 
-static void run_unit(const call *c, int32_t unit)
-{
+static void run_unit(const call *c, int32_t unit) {
     const quire_batch *batch = c->batch;
     const quire_layer *config = &c->layer->config;
     const int32_t g = c->layer->group, at = unit / config->n_kv_heads;
     int32_t low = 0, high = batch->n_tiles - 1; /* the last tile whose first unit is not above */
     while (low < high) {
         const int32_t middle = (low + high + 1) / 2;
-        if (batch->tile[middle].group[g].first_unit <= at) low = middle;
-        else high = middle - 1;
+        if (batch->tile[middle].group[g].first_unit <= at)
+            low = middle;
+        else
+            high = middle - 1;
     }
     const quire_tile *tile = &batch->tile[low];
-    work w = {.tile = tile, .plan = &tile->group[g], .seq = &batch->item[tile->item].seq->group[g], .kv = unit % config->n_kv_heads};
+    work w = {.tile = tile,
+              .plan = &tile->group[g],
+              .seq = &batch->item[tile->item].seq->group[g],
+              .kv = unit % config->n_kv_heads};
     w.n_group = config->n_heads / config->n_kv_heads;
     w.n = tile->n_rows * w.n_group;
-    if (!tile->split) run_whole(c, &w);
-    else run_split(c, &w, at - w.plan->first_unit, &c->batch->tile_done[low * batch->tile_done_stride + w.kv]);
+    if (!tile->split)
+        run_whole(c, &w);
+    else
+        run_split(c, &w, at - w.plan->first_unit, &c->batch->tile_done[low * batch->tile_done_stride + w.kv]);
 }
 
-static quire_status check_args(call *c, int32_t index)
-{
+static quire_status check_args(call *c, int32_t index) {
     const quire_attend_args *a = c->args;
     const quire_layer *config = &c->layer->config;
-    const size_t q_dense = (size_t)config->n_heads * (size_t)config->k_dim, out_dense = (size_t)config->n_heads * (size_t)config->v_dim;
-    if (!a || !a->q.data || !a->out || !quire__type_valid(a->q.type)) return quire__fail(QUIRE_E_INVALID, "layer %d: q or out is NULL, or q of unknown type", (int)index);
+    const size_t q_dense = (size_t)config->n_heads * (size_t)config->k_dim,
+                 out_dense = (size_t)config->n_heads * (size_t)config->v_dim;
+    if (!a || !a->q.data || !a->out || !quire__type_valid(a->q.type))
+        return quire__fail(QUIRE_E_INVALID, "layer %d: q or out is NULL, or q of unknown type", (int)index);
     if ((a->q.row_stride && a->q.row_stride < q_dense) || (a->out_stride && a->out_stride < out_dense))
         return quire__fail(QUIRE_E_INVALID, "layer %d: stride of q or out is less than a row", (int)index);
     c->q_row_bytes = (a->q.row_stride ? a->q.row_stride : q_dense) * quire__type_bytes(a->q.type);
@@ -274,27 +283,34 @@ static quire_status check_args(call *c, int32_t index)
     return QUIRE_OK;
 }
 
-static quire_status check_stored(const call *c, int32_t index)
-{
+static quire_status check_stored(const call *c, int32_t index) {
     const quire_batch *batch = c->batch;
     const int32_t source = c->layer->source;
-    if (atomic_load(&batch->failed)) return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s", batch->error);
-    if (!quire__batch_stored(batch, source)) return quire__fail(QUIRE_E_STATE, "layer %d: attend before its K and V were stored", (int)index);
-    if (batch->n_scratch > 0 && !batch->pool->group[c->layer->group].raw && atomic_load(&batch->region_layer[c->layer->scratch_region]) != source)
-        return quire__fail(QUIRE_E_STATE, "layer %d: another layer was stored since; attend a layer before storing the next", (int)index);
+    if (atomic_load(&batch->failed))
+        return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s", batch->error);
+    if (!quire__batch_stored(batch, source))
+        return quire__fail(QUIRE_E_STATE, "layer %d: attend before its K and V were stored", (int)index);
+    if (batch->n_scratch > 0 && !batch->pool->group[c->layer->group].raw &&
+        atomic_load(&batch->region_layer[c->layer->scratch_region]) != source)
+        return quire__fail(QUIRE_E_STATE,
+                           "layer %d: another layer was stored since; attend a layer before storing the next",
+                           (int)index);
     return QUIRE_OK;
 }
 
-quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_attend_args *args, int32_t ith, int32_t nth)
-{
+quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_attend_args *args, int32_t ith,
+                                int32_t nth) {
     QUIRE_TRY(quire__batch_check_call(batch, index, ith, nth));
-    if (batch->n_rows == 0) return QUIRE_OK;
+    if (batch->n_rows == 0)
+        return QUIRE_OK;
     call c = {.batch = batch, .layer = &batch->pool->layer[index], .args = args, .worker = &batch->worker[ith]};
     QUIRE_TRY(check_args(&c, index));
     QUIRE_TRY(check_stored(&c, index));
     const int32_t n_units = batch->n_units[c.layer->group] * c.layer->config.n_kv_heads;
-    for (int32_t unit; (unit = atomic_fetch_add(&batch->next_unit, 1)) < n_units;) run_unit(&c, unit);
-    if (ith == 0) atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_rows, memory_order_relaxed);
+    for (int32_t unit; (unit = atomic_fetch_add(&batch->next_unit, 1)) < n_units;)
+        run_unit(&c, unit);
+    if (ith == 0)
+        atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_rows, memory_order_relaxed);
     if (atomic_fetch_add(&batch->n_finished, 1) + 1 == nth) { /* last one out: ready for the next call */
         atomic_store(&batch->n_finished, 0);
         atomic_store(&batch->next_unit, 0);

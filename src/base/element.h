@@ -9,13 +9,11 @@
 
 static inline size_t quire__type_bytes(quire_type type) { return type == QUIRE_F32 ? 4 : 2; }
 
-static inline bool quire__type_valid(quire_type type)
-{
+static inline bool quire__type_valid(quire_type type) {
     return type == QUIRE_F32 || type == QUIRE_F16 || type == QUIRE_BF16;
 }
 
-static inline float quire__load(quire_type type, const void *at, size_t i)
-{
+static inline float quire__load(quire_type type, const void *at, size_t i) {
     if (type == QUIRE_F32) {
         float x;
         memcpy(&x, (const char *)at + 4 * i, sizeof x);
@@ -26,8 +24,7 @@ static inline float quire__load(quire_type type, const void *at, size_t i)
     return type == QUIRE_F16 ? quire__f16_to_f32(h) : quire__bf16_to_f32(h);
 }
 
-static inline void quire__store(quire_type type, void *at, size_t i, float x)
-{
+static inline void quire__store(quire_type type, void *at, size_t i, float x) {
     if (type == QUIRE_F32) {
         memcpy((char *)at + 4 * i, &x, sizeof x);
         return;
@@ -36,20 +33,20 @@ static inline void quire__store(quire_type type, void *at, size_t i, float x)
     memcpy((char *)at + 2 * i, &h, sizeof h);
 }
 
-static inline void quire__load_row(quire_type type, const void *at, size_t n, float *row /* (n) */)
-{
-    for (size_t i = 0; i < n; i++) row[i] = quire__load(type, at, i);
-}
-
-static inline void quire__store_row(quire_type type, void *at, size_t n, const float *row /* (n) */)
-{
-    for (size_t i = 0; i < n; i++) quire__store(type, at, i, row[i]);
-}
-
-static inline bool quire__all_finite(quire_type type, const void *at, size_t n)
-{
+static inline void quire__load_row(quire_type type, const void *at, size_t n, float *row /* (n) */) {
     for (size_t i = 0; i < n; i++)
-        if ((quire__float_bits(quire__load(type, at, i)) & 0x7f800000u) == 0x7f800000u) return false;
+        row[i] = quire__load(type, at, i);
+}
+
+static inline void quire__store_row(quire_type type, void *at, size_t n, const float *row /* (n) */) {
+    for (size_t i = 0; i < n; i++)
+        quire__store(type, at, i, row[i]);
+}
+
+static inline bool quire__all_finite(quire_type type, const void *at, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if ((quire__float_bits(quire__load(type, at, i)) & 0x7f800000u) == 0x7f800000u)
+            return false;
     return true;
 }
 

@@ -15,21 +15,21 @@
 static inline int32_t quire__round(float x) { return (int32_t)((x + QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC); }
 
 /* The integer nearest to the exact product: one fma, as the vector kernels do it. */
-static inline int32_t quire__round_product(float x, float y)
-{
+static inline int32_t quire__round_product(float x, float y) {
     return (int32_t)(fmaf(x, y, QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC);
 }
 
 static inline bool quire__finite(float x) { return (quire__float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
 /* Sixteen running sums, then a tree: the order every vector width can follow. n is a multiple of 16. */
-static inline float quire__sum_of_products(const float *a, const float *b, int n)
-{
+static inline float quire__sum_of_products(const float *a, const float *b, int n) {
     float lane[16] = {0};
     for (int i = 0; i < n; i += 16)
-        for (int j = 0; j < 16; j++) lane[j] += a[i + j] * b[i + j];
+        for (int j = 0; j < 16; j++)
+            lane[j] += a[i + j] * b[i + j];
     for (int width = 8; width > 0; width /= 2)
-        for (int j = 0; j < width; j++) lane[j] += lane[j + width];
+        for (int j = 0; j < width; j++)
+            lane[j] += lane[j + width];
     return lane[0];
 }
 
@@ -37,9 +37,9 @@ static inline float quire__sum_of_products(const float *a, const float *b, int n
 #define QUIRE_LN2 0.69314718055994530942f
 
 /* 2^x for x <= 0, relative error 4e-7; below 2^-126 it gives 2^-126 (callers treat hidden tokens apart). */
-static inline float quire__exp2(float x)
-{
-    if (!(x > -126.0f)) x = -126.0f;
+static inline float quire__exp2(float x) {
+    if (!(x > -126.0f))
+        x = -126.0f;
     const float whole = (x + QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC, f = x - whole;
     float p = 1.5403530e-4f; /* Taylor series of 2^f, |f| <= 1/2 */
     p = p * f + 1.3333558e-3f;

@@ -6,15 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-static inline bool quire__add(size_t a, size_t b, size_t *sum)
-{
+static inline bool quire__add(size_t a, size_t b, size_t *sum) {
     *sum = a + b;
     return *sum >= a;
 }
 
-static inline bool quire__mul(size_t a, size_t b, size_t *product)
-{
-    if (b != 0 && a > SIZE_MAX / b) return false;
+static inline bool quire__mul(size_t a, size_t b, size_t *product) {
+    if (b != 0 && a > SIZE_MAX / b)
+        return false;
     *product = a * b;
     return true;
 }

@@ -13,10 +13,11 @@
 /* Remembers the sentence for quire_last_error() in this thread and returns `status`. */
 quire_status quire__fail(quire_status status, const char *format, ...) QUIRE_PRINTF(2, 3);
 
-#define QUIRE_TRY(call)                                                                                               \
-    do {                                                                                                              \
-        const quire_status status_ = (call);                                                                          \
-        if (status_ != QUIRE_OK) return status_;                                                                      \
+#define QUIRE_TRY(call)                                                                                                \
+    do {                                                                                                               \
+        const quire_status status_ = (call);                                                                           \
+        if (status_ != QUIRE_OK)                                                                                       \
+            return status_;                                                                                            \
     } while (0)
 
 #endif

@@ -8,8 +8,7 @@
 #include "base/real.h"
 #include "codec/family.h"
 
-static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
-{
+static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim, group = side->group, stored_as = side->bits == 8 ? 128 : 0;
     const float top = (float)((1 << side->bits) - 1), smallest_scale = 1e-7f;
     for (int t = skip; t < T; t++)
@@ -17,13 +16,17 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
             const float *x = rows + t * dim + g * group;
             float min = x[0], max = x[0];
             for (int i = 1; i < group; i++) {
-                if (x[i] < min) min = x[i];
-                if (x[i] > max) max = x[i];
+                if (x[i] < min)
+                    min = x[i];
+                if (x[i] > max)
+                    max = x[i];
             }
             const bool from_min = fabsf(min) > fabsf(max);
             float scale = (max - min) / top;
-            if (scale < smallest_scale) scale = smallest_scale;
-            if (!from_min) scale = -scale;
+            if (scale < smallest_scale)
+                scale = smallest_scale;
+            if (!from_min)
+                scale = -scale;
             const float edge = from_min ? min : max, steps = rintf(edge / scale);
             float bias = 0;
             if (steps != 0) {
@@ -40,8 +43,7 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
         }
 }
 
-static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
-{
+static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
     const int dim = side->dim;
     for (int t = 0; t < T; t++)
         for (int d = 0; d < dim; d++) {

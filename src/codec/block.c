@@ -10,8 +10,7 @@
 #include "base/real.h"
 #include "codec/family.h"
 
-static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
-{
+static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim, group = side->group;
     for (int t = skip; t < T; t++)
         for (int g = 0; g < side->n_groups; g++) {
@@ -19,7 +18,8 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
             uint8_t *code = codes + t * dim + g * group;
             float largest = 0;
             for (int i = 0; i < group; i++)
-                if (fabsf(x[i]) > fabsf(largest)) largest = x[i];
+                if (fabsf(x[i]) > fabsf(largest))
+                    largest = x[i];
             const float scale = side->bits == 8 ? fabsf(largest) / 127.0f : largest / -8.0f;
             const float inverse = fabsf(scale) > 1e-37f ? 1.0f / scale : 0; /* below, 1/scale may not be finite */
             quire__put_param(side, record, (size_t)(g * T + t), scale);
@@ -34,8 +34,7 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
         }
 }
 
-static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
-{
+static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
     const int dim = side->dim;
     for (int t = 0; t < T; t++)
         for (int d = 0; d < dim; d++) {

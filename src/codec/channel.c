@@ -11,19 +11,21 @@
 #include "base/real.h"
 #include "codec/family.h"
 
-static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
-{
+static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
     const int lowest = side->bits == 8 ? -127 : 0, highest = side->bits == 8 ? 127 : (1 << side->bits) - 1;
     for (int d = 0; d < dim; d++) {
         float min = rows[skip * dim + d], max = min;
         for (int t = skip + 1; t < T; t++) {
             const float x = rows[t * dim + d];
-            if (x < min) min = x;
-            if (x > max) max = x;
+            if (x < min)
+                min = x;
+            if (x > max)
+                max = x;
         }
         quire__put_param(side, record, (size_t)d, (max - min) / (float)(highest - lowest));
-        quire__put_param(side, record, (size_t)(dim + d), (max + min) * 0.5f + 0.0f); /* never -0: min and max may be either */
+        quire__put_param(side, record, (size_t)(dim + d),
+                         (max + min) * 0.5f + 0.0f); /* never -0: min and max may be either */
         const float scale = quire__side_param(side, record, (size_t)d);
         const float zero = quire__side_param(side, record, (size_t)(dim + d));
         const float inverse = scale > 0 ? 1.0f / scale : 0;
@@ -35,8 +37,7 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
     }
 }
 
-static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
-{
+static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
     const int dim = side->dim;
     for (int d = 0; d < dim; d++) {
         const float scale = quire__side_param(side, record, (size_t)d);

@@ -39,8 +39,8 @@ typedef struct quire_side_format {
     float unit;         /* value of one step of an expanded code, before its scale */
     const int8_t *book; /* codebook, or NULL */
     float max_abs;      /* larger values cannot be stored */
-    size_t codes, signs, params;                   /* where the sections start in the record */
-    size_t code_bytes, sign_bytes, param_bytes;    /* their lengths without padding; sign_bytes 0: no signs */
+    size_t codes, signs, params;                /* where the sections start in the record */
+    size_t code_bytes, sign_bytes, param_bytes; /* their lengths without padding; sign_bytes 0: no signs */
 } quire_side_format;
 
 typedef struct quire_format {
@@ -70,9 +70,9 @@ void quire__side_signs(const quire_side_format *side, const uint8_t *record, int
 /* Element i of the parameter section, as fp32. */
 float quire__side_param(const quire_side_format *side, const uint8_t *record, size_t i);
 
-static inline bool quire__codec_is_raw(quire_codec codec)
-{
-    return codec == QUIRE_CODEC_RAW || codec == QUIRE_CODEC_F32 || codec == QUIRE_CODEC_F16 || codec == QUIRE_CODEC_BF16;
+static inline bool quire__codec_is_raw(quire_codec codec) {
+    return codec == QUIRE_CODEC_RAW || codec == QUIRE_CODEC_F32 || codec == QUIRE_CODEC_F16 ||
+           codec == QUIRE_CODEC_BF16;
 }
 
 #endif

@@ -15,7 +15,7 @@ typedef struct codec_row {
 } codec_row;
 
 static const codec_row CODECS[] = {
-#define ROW(id, number, name, family, bits, group, sides)                                                             \
+#define ROW(id, number, name, family, bits, group, sides)                                                              \
     {QUIRE_CODEC_##id, name, QUIRE_FAMILY_##family, bits, group, sides},
     QUIRE_CODEC_MAP(ROW)
 #undef ROW
@@ -24,28 +24,35 @@ enum { N_CODECS = sizeof CODECS / sizeof *CODECS };
 
 /* Indexed by family; raw is handled here, it has no codes. */
 static const quire_family_ops *const FAMILIES[] = {
-    NULL,           &quire__channel_ops, &quire__uniform_ops, &quire__book_ops,
-    &quire__prod_ops, &quire__affine_ops,  &quire__block_ops,
+    NULL,
+    &quire__channel_ops,
+    &quire__uniform_ops,
+    &quire__book_ops,
+    &quire__prod_ops,
+    &quire__affine_ops,
+    &quire__block_ops,
 };
 
-static const codec_row *find(quire_codec codec)
-{
+static const codec_row *find(quire_codec codec) {
     for (int i = 0; i < N_CODECS; i++)
-        if (CODECS[i].codec == codec) return &CODECS[i];
+        if (CODECS[i].codec == codec)
+            return &CODECS[i];
     return NULL;
 }
 
 size_t quire_codec_count(void) { return N_CODECS; }
 
-quire_status quire_codec_at(size_t index, quire_codec_info *info)
-{
-    if (index >= N_CODECS || !info) return quire__fail(QUIRE_E_INVALID, "there are %d codecs, no index %zu", N_CODECS, index);
+quire_status quire_codec_at(size_t index, quire_codec_info *info) {
+    if (index >= N_CODECS || !info)
+        return quire__fail(QUIRE_E_INVALID, "there are %d codecs, no index %zu", N_CODECS, index);
     const codec_row *row = &CODECS[index];
     const quire_family_ops *ops = FAMILIES[row->family];
     *info = (quire_codec_info){row->codec,
                                row->name,
                                ops ? ops->name : "raw",
-                               ops ? ops->summary : row->bits ? "elements as they are" : "elements in the pool's raw type",
+                               ops         ? ops->summary
+                               : row->bits ? "elements as they are"
+                                           : "elements in the pool's raw type",
                                row->bits,
                                row->group,
                                (row->sides & QUIRE_SIDE_K) != 0,
@@ -53,27 +60,26 @@ quire_status quire_codec_at(size_t index, quire_codec_info *info)
     return QUIRE_OK;
 }
 
-const char *quire_codec_name(quire_codec codec)
-{
+const char *quire_codec_name(quire_codec codec) {
     const codec_row *row = find(codec);
     return row ? row->name : NULL;
 }
 
 /* ------------------------------------------------------------------ sections */
 
-static quire_status side_init(quire_side_format *side, quire_codec codec, bool is_v, int32_t dim, quire_type raw)
-{
+static quire_status side_init(quire_side_format *side, quire_codec codec, bool is_v, int32_t dim, quire_type raw) {
     const codec_row *row = find(codec);
     const char *letter = is_v ? "V" : "K";
-    if (!row) return quire__fail(QUIRE_E_UNKNOWN, "%s codec number %d is not known", letter, (int)codec);
+    if (!row)
+        return quire__fail(QUIRE_E_UNKNOWN, "%s codec number %d is not known", letter, (int)codec);
     if (!(row->sides & (is_v ? QUIRE_SIDE_V : QUIRE_SIDE_K)))
         return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s does not serve %s", row->name, letter);
     if (dim < QUIRE_DIM_MIN || dim > QUIRE_DIM_MAX || dim % QUIRE_DIM_STEP)
         return quire__fail(QUIRE_E_UNSUPPORTED, "%s head size %d: must be a multiple of %d from %d to %d", letter,
                            (int)dim, QUIRE_DIM_STEP, QUIRE_DIM_MIN, QUIRE_DIM_MAX);
     if (row->group && dim % row->group)
-        return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s needs a %s head size divisible by %d, not %d", row->name, letter,
-                           row->group, (int)dim);
+        return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s needs a %s head size divisible by %d, not %d", row->name,
+                           letter, row->group, (int)dim);
 
     *side = (quire_side_format){.codec = codec, .family = row->family, .is_v = is_v, .dim = dim, .bits = row->bits};
     side->group = row->group ? row->group : dim;
@@ -85,12 +91,18 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
     size_t n_params = 0;
     switch (row->family) {
     case QUIRE_FAMILY_RAW:
-        side->type = codec == QUIRE_CODEC_F32 ? QUIRE_F32 : codec == QUIRE_CODEC_F16 ? QUIRE_F16 : codec == QUIRE_CODEC_BF16 ? QUIRE_BF16 : raw;
+        side->type = codec == QUIRE_CODEC_F32    ? QUIRE_F32
+                     : codec == QUIRE_CODEC_F16  ? QUIRE_F16
+                     : codec == QUIRE_CODEC_BF16 ? QUIRE_BF16
+                                                 : raw;
         side->bits = 8 * (int)quire__type_bytes(side->type);
         side->mid = 0; /* `raw` has no bits of its own until its type is known */
-        if (side->type != QUIRE_F16) side->max_abs = 0x1.fep127f; /* the largest bf16 */
+        if (side->type != QUIRE_F16)
+            side->max_abs = 0x1.fep127f; /* the largest bf16 */
         break;
-    case QUIRE_FAMILY_CHANNEL: n_params = 2 * (size_t)dim; break;
+    case QUIRE_FAMILY_CHANNEL:
+        n_params = 2 * (size_t)dim;
+        break;
     case QUIRE_FAMILY_UNIFORM:
         n_params = T;
         side->rotated = true;
@@ -111,27 +123,30 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
     case QUIRE_FAMILY_AFFINE:
         n_params = 2 * (size_t)side->n_groups * T;
         side->type = raw;
-        if (side->bits == 8) side->mid = -0.5f;         /* stored as code - 128 */
-        if (raw != QUIRE_F16) side->max_abs = 0x1p125f; /* max - min must not overflow */
+        if (side->bits == 8)
+            side->mid = -0.5f; /* stored as code - 128 */
+        if (raw != QUIRE_F16)
+            side->max_abs = 0x1p125f; /* max - min must not overflow */
         break;
-    case QUIRE_FAMILY_BLOCK: n_params = (size_t)side->n_groups * T; break;
+    case QUIRE_FAMILY_BLOCK:
+        n_params = (size_t)side->n_groups * T;
+        break;
     }
     side->code_bytes = (size_t)T * (size_t)dim * (size_t)side->bits / 8;
     side->param_bytes = n_params * quire__type_bytes(side->type);
     return QUIRE_OK;
 }
 
-static size_t place_sections(quire_side_format *side, size_t at)
-{
+static size_t place_sections(quire_side_format *side, size_t at) {
     side->codes = at;
     side->signs = quire__align(side->codes + side->code_bytes, QUIRE_SECTION_ALIGN);
     side->params = quire__align(side->signs + side->sign_bytes, QUIRE_SECTION_ALIGN);
     return quire__align(side->params + side->param_bytes, QUIRE_SECTION_ALIGN);
 }
 
-quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim, quire_type raw)
-{
-    if (!quire__type_valid(raw)) return quire__fail(QUIRE_E_INVALID, "raw type %d is not f32, f16 or bf16", (int)raw);
+quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim, quire_type raw) {
+    if (!quire__type_valid(raw))
+        return quire__fail(QUIRE_E_INVALID, "raw type %d is not f32, f16 or bf16", (int)raw);
     QUIRE_TRY(side_init(&format->k, pair.k, false, k_dim, raw));
     QUIRE_TRY(side_init(&format->v, pair.v, true, v_dim, raw));
     const size_t end = place_sections(&format->v, place_sections(&format->k, 0));
@@ -141,18 +156,15 @@ quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k
 
 /* ------------------------------------------------------------------ encode and decode */
 
-float quire__side_param(const quire_side_format *side, const uint8_t *record, size_t i)
-{
+float quire__side_param(const quire_side_format *side, const uint8_t *record, size_t i) {
     return quire__load(side->type, record + side->params, i);
 }
 
-void quire__put_param(const quire_side_format *side, uint8_t *record, size_t i, float x)
-{
+void quire__put_param(const quire_side_format *side, uint8_t *record, size_t i, float x) {
     quire__store(side->type, record + side->params, i, x);
 }
 
-bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad)
-{
+bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad) {
     for (size_t i = 0; i < n; i++)
         if (!(rows[i] <= side->max_abs && rows[i] >= -side->max_abs)) {
             *bad = i;
@@ -161,38 +173,41 @@ bool quire__side_accepts(const quire_side_format *side, const float *rows, size_
     return true;
 }
 
-bool quire__side_valid(const quire_side_format *side, const uint8_t *record)
-{
+bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
     const bool raw = side->family == QUIRE_FAMILY_RAW;
     const size_t bytes = raw ? side->code_bytes : side->param_bytes;
-    return quire__all_finite(side->type, record + (raw ? side->codes : side->params), bytes / quire__type_bytes(side->type));
+    return quire__all_finite(side->type, record + (raw ? side->codes : side->params),
+                             bytes / quire__type_bytes(side->type));
 }
 
-static void unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes)
-{
-    if (side->is_v) quire__v_unpack(side->bits, side->dim, record + side->codes, codes);
-    else quire__k_unpack(side->bits, side->dim, record + side->codes, codes);
+static void unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes) {
+    if (side->is_v)
+        quire__v_unpack(side->bits, side->dim, record + side->codes, codes);
+    else
+        quire__k_unpack(side->bits, side->dim, record + side->codes, codes);
 }
 
-void quire__side_encode(const quire_side_format *side, const float *rows, int skip, uint8_t *record)
-{
+void quire__side_encode(const quire_side_format *side, const float *rows, int skip, uint8_t *record) {
     const size_t n = (size_t)T * (size_t)side->dim, skipped = (size_t)skip * (size_t)side->dim;
     const size_t end = quire__align(side->params + side->param_bytes, QUIRE_SECTION_ALIGN);
     memset(record + side->codes, 0, end - side->codes);
-    if (skip >= T) return;
+    if (skip >= T)
+        return;
     if (side->family == QUIRE_FAMILY_RAW) {
-        for (size_t i = skipped; i < n; i++) quire__store(side->type, record + side->codes, i, rows[i]);
+        for (size_t i = skipped; i < n; i++)
+            quire__store(side->type, record + side->codes, i, rows[i]);
         return;
     }
     uint8_t codes[T * QUIRE_DIM_MAX];
     memset(codes, 0, skipped);
     FAMILIES[side->family]->encode(side, rows, skip, codes, record);
-    if (side->is_v) quire__v_pack(side->bits, side->dim, codes, record + side->codes);
-    else quire__k_pack(side->bits, side->dim, codes, record + side->codes);
+    if (side->is_v)
+        quire__v_pack(side->bits, side->dim, codes, record + side->codes);
+    else
+        quire__k_pack(side->bits, side->dim, codes, record + side->codes);
 }
 
-void quire__side_decode(const quire_side_format *side, const uint8_t *record, float *rows)
-{
+void quire__side_decode(const quire_side_format *side, const uint8_t *record, float *rows) {
     if (side->family == QUIRE_FAMILY_RAW) {
         quire__load_row(side->type, record + side->codes, (size_t)T * (size_t)side->dim, rows);
         return;
@@ -202,20 +217,19 @@ void quire__side_decode(const quire_side_format *side, const uint8_t *record, fl
     FAMILIES[side->family]->decode(side, codes, record, rows);
 }
 
-void quire__side_expand(const quire_side_format *side, const uint8_t *record, int8_t *codes)
-{
+void quire__side_expand(const quire_side_format *side, const uint8_t *record, int8_t *codes) {
     unpack(side, record, (uint8_t *)codes);
-    if (!side->book) return;
-    for (int i = 0; i < T * side->dim; i++) codes[i] = side->book[codes[i]];
+    if (!side->book)
+        return;
+    for (int i = 0; i < T * side->dim; i++)
+        codes[i] = side->book[codes[i]];
 }
 
-void quire__side_signs(const quire_side_format *side, const uint8_t *record, int8_t *signs)
-{
+void quire__side_signs(const quire_side_format *side, const uint8_t *record, int8_t *signs) {
     quire__k_unpack(1, side->dim, record + side->signs, (uint8_t *)signs);
 }
 
-void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record)
-{
+void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record) {
     quire__side_encode(&format->k, k, skip, record);
     quire__side_encode(&format->v, v, skip, record);
     const size_t end = quire__align(format->v.params + format->v.param_bytes, QUIRE_SECTION_ALIGN);

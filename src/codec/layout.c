@@ -22,42 +22,46 @@ typedef struct place {
 
 static inline place one(size_t byte, int shift, int bits) { return (place){byte, 0, shift, bits, 0, 0}; }
 
-static inline place two(size_t byte, int shift, int bits, size_t high_byte, int high_shift, int high_bits)
-{
+static inline place two(size_t byte, int shift, int bits, size_t high_byte, int high_shift, int high_bits) {
     return (place){byte, high_byte, shift, bits, high_shift, high_bits};
 }
 
 /* Byte offset of an atom: `columns` in all, taken four at a time; each group holds `slabs` blocks of [8 r][its columns]. */
-static inline size_t k_atom(int columns, int slabs, int column, int slab, int r)
-{
+static inline size_t k_atom(int columns, int slabs, int column, int slab, int r) {
     const int group = column / 4, left = columns - 4 * group, width = left < 4 ? left : 4;
-    return ((size_t)group * 32 * (size_t)slabs + (size_t)(slab * 8 * width) + (size_t)(r * width) + (size_t)(column % 4)) * 16;
+    return ((size_t)group * 32 * (size_t)slabs + (size_t)(slab * 8 * width) + (size_t)(r * width) +
+            (size_t)(column % 4)) *
+           16;
 }
 
-static inline place k_place(int bits, int dim, int t, int d)
-{
+static inline place k_place(int bits, int dim, int t, int d) {
     const int tile = t / 16, r = t % 16 / 2, octet = d / 8, block = d / 16, hi = octet % 2;
     /* Below 8 bits dims are stored 0 2 1 3 in each four bytes: a 16-bit mask then yields neighbours on the GPU. */
     const int j = bits == 8 ? d % 8 : (d & 4) | (d & 1) << 1 | (d >> 1 & 1);
     const size_t at = (size_t)(t % 2 * 8 + j);
     switch (bits) {
-    case 8: return one((size_t)tile * 16 * (size_t)dim + k_atom(dim / 8, 1, octet, 0, r) + at, 0, 8);
-    case 4: return one((size_t)tile * 8 * (size_t)dim + k_atom(dim / 16, 1, block, 0, r) + at, 4 * hi, 4);
-    case 2: return one(k_atom(dim / 8, 1, octet, 0, r) + at, 2 * tile, 2);
-    case 1: return one(k_atom(dim / 16, 1, block, 0, r) + at, tile + 4 * hi, 1);
+    case 8:
+        return one((size_t)tile * 16 * (size_t)dim + k_atom(dim / 8, 1, octet, 0, r) + at, 0, 8);
+    case 4:
+        return one((size_t)tile * 8 * (size_t)dim + k_atom(dim / 16, 1, block, 0, r) + at, 4 * hi, 4);
+    case 2:
+        return one(k_atom(dim / 8, 1, octet, 0, r) + at, 2 * tile, 2);
+    case 1:
+        return one(k_atom(dim / 16, 1, block, 0, r) + at, tile + 4 * hi, 1);
     default:
-        if (tile < 3) return one(k_atom(dim / 16, 3, block, tile, r) + at, 3 * hi, 3);
+        if (tile < 3)
+            return one(k_atom(dim / 16, 3, block, tile, r) + at, 3 * hi, 3);
         return two(k_atom(dim / 16, 3, block, hi, r) + at, 6, 2, k_atom(dim / 16, 3, block, 2, r) + at, 6 + hi, 1);
     }
 }
 
-static inline place v_place(int bits, int dim, int t, int channel)
-{
+static inline place v_place(int bits, int dim, int t, int channel) {
     const int half = t / 32, y = t / 16 % 2, c = t % 16 / 4, r = channel % 16 / 2, n_tiles = dim / 16;
     const int share = bits == 2 ? 2 : bits == 3 ? 4 : 1; /* channel tiles that share bytes */
     int tile = channel / 16, first = tile / share * share, run = share;
     while (first + run > n_tiles || tile >= first + run) { /* the tail: runs of share/2, .., 1 tiles */
-        if (first + run <= n_tiles) first += run;
+        if (first + run <= n_tiles)
+            first += run;
         run /= 2;
     }
     /* In a short run the free slots hold other columns of the same tiles. */
@@ -65,64 +69,68 @@ static inline place v_place(int bits, int dim, int t, int channel)
     const size_t base = (size_t)first * 16 * T * (size_t)bits / 8, slab = (size_t)(128 * columns);
     const size_t at = base + (size_t)((r * columns + c % columns) * 16 + channel % 2 * 8 + 4 * y + t % 4);
     switch (bits) {
-    case 8: return one(at + (size_t)half * slab, 0, 8);
-    case 4: return one(at, 4 * half, 4);
-    case 2: return one(at, 2 * half + 4 * slot, 2);
+    case 8:
+        return one(at + (size_t)half * slab, 0, 8);
+    case 4:
+        return one(at, 4 * half, 4);
+    case 2:
+        return one(at, 2 * half + 4 * slot, 2);
     default:
-        if (slot < 3) return one(at + (size_t)slot * slab, 3 * half, 3);
+        if (slot < 3)
+            return one(at + (size_t)slot * slab, 3 * half, 3);
         return two(at + (size_t)half * slab, 6, 2, at + 2 * slab, 6 + half, 1);
     }
 }
 
-static inline void put(uint8_t *section, place p, unsigned code)
-{
+static inline void put(uint8_t *section, place p, unsigned code) {
     section[p.byte] = (uint8_t)(section[p.byte] | (code & ((1u << p.bits) - 1)) << p.shift);
     if (p.high_bits)
         section[p.high_byte] =
             (uint8_t)(section[p.high_byte] | (code >> p.bits & ((1u << p.high_bits) - 1)) << p.high_shift);
 }
 
-static inline uint8_t get(const uint8_t *section, place p)
-{
+static inline uint8_t get(const uint8_t *section, place p) {
     unsigned code = section[p.byte] >> p.shift & ((1u << p.bits) - 1);
-    if (p.high_bits) code |= (section[p.high_byte] >> p.high_shift & ((1u << p.high_bits) - 1)) << p.bits;
+    if (p.high_bits)
+        code |= (section[p.high_byte] >> p.high_shift & ((1u << p.high_bits) - 1)) << p.bits;
     return (uint8_t)code;
 }
 
 /* One loop per width, so that the compiler sees `bits` as a constant. */
-#define FOR_EACH_CODE(place_of, bits, statement)                                                                      \
-    for (int d = 0; d < dim; d++)                                                                                     \
-        for (int t = 0; t < T; t++) {                                                                                 \
-            const place p = place_of(bits, dim, t, d);                                                                \
-            statement;                                                                                                \
-        }                                                                                                             \
+#define FOR_EACH_CODE(place_of, bits, statement)                                                                       \
+    for (int d = 0; d < dim; d++)                                                                                      \
+        for (int t = 0; t < T; t++) {                                                                                  \
+            const place p = place_of(bits, dim, t, d);                                                                 \
+            statement;                                                                                                 \
+        }                                                                                                              \
     break
 
-#define FOR_EACH_WIDTH(place_of, statement)                                                                           \
-    switch (bits) {                                                                                                   \
-    case 8: FOR_EACH_CODE(place_of, 8, statement);                                                                    \
-    case 4: FOR_EACH_CODE(place_of, 4, statement);                                                                    \
-    case 3: FOR_EACH_CODE(place_of, 3, statement);                                                                    \
-    case 2: FOR_EACH_CODE(place_of, 2, statement);                                                                    \
-    case 1: FOR_EACH_CODE(place_of, 1, statement);                                                                    \
+#define FOR_EACH_WIDTH(place_of, statement)                                                                            \
+    switch (bits) {                                                                                                    \
+    case 8:                                                                                                            \
+        FOR_EACH_CODE(place_of, 8, statement);                                                                         \
+    case 4:                                                                                                            \
+        FOR_EACH_CODE(place_of, 4, statement);                                                                         \
+    case 3:                                                                                                            \
+        FOR_EACH_CODE(place_of, 3, statement);                                                                         \
+    case 2:                                                                                                            \
+        FOR_EACH_CODE(place_of, 2, statement);                                                                         \
+    case 1:                                                                                                            \
+        FOR_EACH_CODE(place_of, 1, statement);                                                                         \
     }
 
-void quire__k_pack(int bits, int dim, const uint8_t *codes, uint8_t *section)
-{
+void quire__k_pack(int bits, int dim, const uint8_t *codes, uint8_t *section) {
     FOR_EACH_WIDTH(k_place, put(section, p, codes[t * dim + d]))
 }
 
-void quire__k_unpack(int bits, int dim, const uint8_t *section, uint8_t *codes)
-{
+void quire__k_unpack(int bits, int dim, const uint8_t *section, uint8_t *codes) {
     FOR_EACH_WIDTH(k_place, codes[t * dim + d] = get(section, p))
 }
 
-void quire__v_pack(int bits, int dim, const uint8_t *codes, uint8_t *section)
-{
+void quire__v_pack(int bits, int dim, const uint8_t *codes, uint8_t *section) {
     FOR_EACH_WIDTH(v_place, put(section, p, codes[t * dim + d]))
 }
 
-void quire__v_unpack(int bits, int dim, const uint8_t *section, uint8_t *codes)
-{
+void quire__v_unpack(int bits, int dim, const uint8_t *section, uint8_t *codes) {
     FOR_EACH_WIDTH(v_place, codes[t * dim + d] = get(section, p))
 }

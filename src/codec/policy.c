@@ -4,11 +4,12 @@
 #include "codec/codec.h"
 
 static const quire_preset_info PRESETS[] = {
-#define PRESET(name, k, v, sinks) {name, {QUIRE_CODEC_##k, QUIRE_CODEC_##v}, sinks}
-    PRESET("none", RAW, RAW, 0),   PRESET("k8v8", KC8, VT8, 4),   PRESET("k8v4", KC8, VT4, 4),
-    PRESET("k4v4", KC4, VT4, 4),   PRESET("k4v3", KC4, VT3, 4),   PRESET("k3v3", KC3, VT3, 4),
-    PRESET("k4v2", KC4, VT2, 4),   PRESET("tq4", TQ4, TQ4, 4),    PRESET("tq3", TQ3, TQ3, 4),
-    PRESET("mlx8", A8, A8, 4),     PRESET("mlx4", A4, A4, 4),     PRESET("q8_0", Q8_0, Q8_0, 4),
+#define PRESET(name, k, v, sinks)                                                                                      \
+    { name, {QUIRE_CODEC_##k, QUIRE_CODEC_##v}, sinks }
+    PRESET("none", RAW, RAW, 0),   PRESET("k8v8", KC8, VT8, 4),       PRESET("k8v4", KC8, VT4, 4),
+    PRESET("k4v4", KC4, VT4, 4),   PRESET("k4v3", KC4, VT3, 4),       PRESET("k3v3", KC3, VT3, 4),
+    PRESET("k4v2", KC4, VT2, 4),   PRESET("tq4", TQ4, TQ4, 4),        PRESET("tq3", TQ3, TQ3, 4),
+    PRESET("mlx8", A8, A8, 4),     PRESET("mlx4", A4, A4, 4),         PRESET("q8_0", Q8_0, Q8_0, 4),
     PRESET("q4_0", Q4_0, Q4_0, 4), PRESET("rot_k_tq4v", VT8, TQ4, 4),
 #undef PRESET
 };
@@ -16,30 +17,31 @@ enum { N_PRESETS = sizeof PRESETS / sizeof *PRESETS };
 
 size_t quire_preset_count(void) { return N_PRESETS; }
 
-quire_status quire_preset_at(size_t index, quire_preset_info *info)
-{
-    if (index >= N_PRESETS || !info) return quire__fail(QUIRE_E_INVALID, "there are %d presets, no index %zu", N_PRESETS, index);
+quire_status quire_preset_at(size_t index, quire_preset_info *info) {
+    if (index >= N_PRESETS || !info)
+        return quire__fail(QUIRE_E_INVALID, "there are %d presets, no index %zu", N_PRESETS, index);
     *info = PRESETS[index];
     return QUIRE_OK;
 }
 
-static quire_status codec_by_name(const char *name, size_t length, quire_side side, quire_codec *codec)
-{
+static quire_status codec_by_name(const char *name, size_t length, quire_side side, quire_codec *codec) {
     quire_codec_info info;
     for (size_t i = 0; i < quire_codec_count(); i++) {
         quire_codec_at(i, &info);
-        if (strlen(info.name) != length || memcmp(info.name, name, length) != 0) continue;
+        if (strlen(info.name) != length || memcmp(info.name, name, length) != 0)
+            continue;
         if (!(side == QUIRE_SIDE_K ? info.for_k : info.for_v))
-            return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s does not serve %s", info.name, side == QUIRE_SIDE_K ? "K" : "V");
+            return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s does not serve %s", info.name,
+                               side == QUIRE_SIDE_K ? "K" : "V");
         *codec = info.codec;
         return QUIRE_OK;
     }
     return quire__fail(QUIRE_E_UNKNOWN, "no codec is called '%.*s'", length < 64 ? (int)length : 64, name);
 }
 
-quire_status quire_policy_parse(const char *text, quire_policy *policy)
-{
-    if (!text || !policy) return quire__fail(QUIRE_E_INVALID, "policy text or result is NULL");
+quire_status quire_policy_parse(const char *text, quire_policy *policy) {
+    if (!text || !policy)
+        return quire__fail(QUIRE_E_INVALID, "policy text or result is NULL");
     quire_policy p = {.windowed = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}, .edge = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}};
     const char *colon = strchr(text, ':');
     if (colon) {

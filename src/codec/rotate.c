@@ -12,25 +12,24 @@
 #include <stdint.h>
 
 /* 64 signs as bits: word `w` of stream `s` is output s*16 + w of splitmix64 seeded with 0 (counted from 1). */
-static uint64_t sign_word(int stream, int w)
-{
+static uint64_t sign_word(int stream, int w) {
     uint64_t z = (uint64_t)(stream * 16 + w + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
 }
 
-static void flip_signs(float *x, int first, int n, int stream)
-{
+static void flip_signs(float *x, int first, int n, int stream) {
     uint64_t word = 0;
     for (int i = first; i < first + n; i++) {
-        if (i == first || i % 64 == 0) word = sign_word(stream, i / 64);
-        if (word >> (i % 64) & 1) x[i] = -x[i];
+        if (i == first || i % 64 == 0)
+            word = sign_word(stream, i / 64);
+        if (word >> (i % 64) & 1)
+            x[i] = -x[i];
     }
 }
 
-static void hadamard(float *x, int n)
-{
+static void hadamard(float *x, int n) {
     for (int h = 1; h < n; h *= 2)
         for (int i = 0; i < n; i += 2 * h)
             for (int j = i; j < i + h; j++) {
@@ -39,23 +38,23 @@ static void hadamard(float *x, int n)
                 x[j + h] = a - b;
             }
     const float norm = 1.0f / sqrtf((float)n);
-    for (int i = 0; i < n; i++) x[i] *= norm;
+    for (int i = 0; i < n; i++)
+        x[i] *= norm;
 }
 
 typedef struct passes {
     int length, count, offset[4];
 } passes;
 
-static passes passes_of(int dim)
-{
+static passes passes_of(int dim) {
     int length = 1;
-    while (2 * length <= dim) length *= 2;
+    while (2 * length <= dim)
+        length *= 2;
     const int last = dim - length;
     return (passes){length, last ? 4 : 1, {0, last, 0, last}};
 }
 
-static void forward(float *x, int dim, int stream)
-{
+static void forward(float *x, int dim, int stream) {
     const passes p = passes_of(dim);
     for (int i = 0; i < p.count; i++) {
         flip_signs(x, p.offset[i], p.length, stream + i);
@@ -63,8 +62,7 @@ static void forward(float *x, int dim, int stream)
     }
 }
 
-static void backward(float *x, int dim, int stream)
-{
+static void backward(float *x, int dim, int stream) {
     const passes p = passes_of(dim);
     for (int i = p.count - 1; i >= 0; i--) {
         hadamard(x + p.offset[i], p.length);

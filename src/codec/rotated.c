@@ -30,8 +30,8 @@ static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX
 
 /* ------------------------------------------------------------------ vt */
 
-static void encode_uniform(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
-{
+static void encode_uniform(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
+                           uint8_t *record) {
     const int dim = side->dim;
     const int lowest = side->bits == 8 ? -127 : 0, highest = side->bits == 8 ? 127 : (1 << side->bits) - 1;
     float y[QUIRE_DIM_MAX];
@@ -47,8 +47,7 @@ static void encode_uniform(const quire_side_format *side, const float *rows, int
     }
 }
 
-static void decode_uniform(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
-{
+static void decode_uniform(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
     const int dim = side->dim;
     for (int t = 0; t < T; t++) {
         const float scale = quire__side_param(side, record, (size_t)t) * side->unit;
@@ -63,23 +62,22 @@ static void decode_uniform(const quire_side_format *side, const uint8_t *codes, 
 /* ------------------------------------------------------------------ tq */
 
 /* Codes of y * inverse; returns the sum of the squared integer levels. */
-static int book_codes(const quire_side_format *side, const float *y, float inverse, uint8_t *codes)
-{
+static int book_codes(const quire_side_format *side, const float *y, float inverse, uint8_t *codes) {
     const quire_book *book = quire__book(side->bits);
     const int n_edges = (1 << side->bits) - 1;
     int squares = 0;
     for (int d = 0; d < side->dim; d++) {
         const float x = y[d] * inverse;
         int code = 0;
-        for (int i = 0; i < n_edges; i++) code += book->edge[i] < x;
+        for (int i = 0; i < n_edges; i++)
+            code += book->edge[i] < x;
         codes[d] = (uint8_t)code;
         squares += book->level[code] * book->level[code];
     }
     return squares;
 }
 
-static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
-{
+static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
     float y[QUIRE_DIM_MAX];
     for (int t = skip; t < T; t++) {
@@ -90,20 +88,19 @@ static void encode_book(const quire_side_format *side, const float *rows, int sk
     }
 }
 
-static void decode_book(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
-{
+static void decode_book(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
     const int dim = side->dim;
     for (int t = 0; t < T; t++) {
         const float scale = quire__side_param(side, record, (size_t)t) * side->unit;
-        for (int d = 0; d < dim; d++) rows[t * dim + d] = scale * (float)side->book[codes[t * dim + d]];
+        for (int d = 0; d < dim; d++)
+            rows[t * dim + d] = scale * (float)side->book[codes[t * dim + d]];
         quire__unrotate(rows + t * dim, dim);
     }
 }
 
 /* ------------------------------------------------------------------ tqp */
 
-static void encode_prod(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record)
-{
+static void encode_prod(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
     uint8_t signs[T * QUIRE_DIM_MAX];
     float y[QUIRE_DIM_MAX];
@@ -111,17 +108,18 @@ static void encode_prod(const quire_side_format *side, const float *rows, int sk
     for (int t = skip; t < T; t++) {
         const float rms = sqrtf(rotate_row(side, rows + t * dim, y) / (float)dim), inverse = reciprocal(rms);
         book_codes(side, y, inverse, codes + t * dim);
-        for (int d = 0; d < dim; d++) y[d] = y[d] * inverse - side->unit * (float)side->book[codes[t * dim + d]];
+        for (int d = 0; d < dim; d++)
+            y[d] = y[d] * inverse - side->unit * (float)side->book[codes[t * dim + d]];
         quire__put_param(side, record, (size_t)t, at_most_f16(rms));
         quire__put_param(side, record, (size_t)(T + t), sqrtf(quire__sum_of_products(y, y, dim) / (float)dim));
         quire__project(y, dim);
-        for (int d = 0; d < dim; d++) signs[t * dim + d] = y[d] >= 0;
+        for (int d = 0; d < dim; d++)
+            signs[t * dim + d] = y[d] >= 0;
     }
     quire__k_pack(1, dim, signs, record + side->signs);
 }
 
-static void decode_prod(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows)
-{
+static void decode_prod(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
     const int dim = side->dim;
     int8_t signs[T * QUIRE_DIM_MAX];
     quire__side_signs(side, record, signs);
@@ -129,9 +127,11 @@ static void decode_prod(const quire_side_format *side, const uint8_t *codes, con
         const float scale = quire__side_param(side, record, (size_t)t);
         const float residual = quire__side_param(side, record, (size_t)(T + t)) * QUIRE_SQRT_HALF_PI;
         float *row = rows + t * dim;
-        for (int d = 0; d < dim; d++) row[d] = signs[t * dim + d] ? residual : -residual;
+        for (int d = 0; d < dim; d++)
+            row[d] = signs[t * dim + d] ? residual : -residual;
         quire__unproject(row, dim);
-        for (int d = 0; d < dim; d++) row[d] = scale * (side->unit * (float)side->book[codes[t * dim + d]] + row[d]);
+        for (int d = 0; d < dim; d++)
+            row[d] = scale * (side->unit * (float)side->book[codes[t * dim + d]] + row[d]);
         quire__unrotate(row, dim);
     }
 }

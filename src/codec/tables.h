@@ -5,8 +5,7 @@
 #include <stdint.h>
 
 /* Step of the best uniform quantizer with 2^bits levels. */
-static inline float quire__uniform_step(int bits)
-{
+static inline float quire__uniform_step(int bits) {
     return bits == 8 ? 0.031f : bits == 4 ? 0.3350f : bits == 3 ? 0.5860f : 0.9955f;
 }
 

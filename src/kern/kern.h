@@ -34,44 +34,44 @@ enum {
 typedef struct quire_int_query {
     int8_t plane[2][QUIRE_DIM_MAX];
     int n_planes;
-    float scale[QUIRE_MAX_GROUPS];  /* value of one integer step */
-    int32_t sum[QUIRE_MAX_GROUPS];  /* of the integers of a group */
+    float scale[QUIRE_MAX_GROUPS]; /* value of one integer step */
+    int32_t sum[QUIRE_MAX_GROUPS]; /* of the integers of a group */
 } quire_int_query;
 
 /* What a query row may see. Shared by all rows of a job; rows are consecutive positions. */
 typedef struct quire_visibility {
-    int32_t first_position;     /* of row 0 */
-    int32_t window, keep;       /* as quire_layer */
-    float softcap_log2;         /* softcap * log2(e); 0: none. q is then scaled so that scores are logits / softcap */
-    const float *alibi;         /* (n_group) slopes * log2(e) of this KV head's query heads, or NULL */
-    const float *mask;          /* element (0, head 0, token 0) of the job's mask, or NULL */
+    int32_t first_position; /* of row 0 */
+    int32_t window, keep;   /* as quire_layer */
+    float softcap_log2;     /* softcap * log2(e); 0: none. q is then scaled so that scores are logits / softcap */
+    const float *alibi;     /* (n_group) slopes * log2(e) of this KV head's query heads, or NULL */
+    const float *mask;      /* element (0, head 0, token 0) of the job's mask, or NULL */
     size_t mask_row_stride, mask_head_stride;
 } quire_visibility;
 
 /* Softmax state of rows x heads: O / l is the output, l the denominator at base-2 maximum m. */
 typedef struct quire_state {
-    float *m, *l;   /* (n_rows * n_group) */
-    float *o;       /* (n_rows * n_group, DV) */
+    float *m, *l; /* (n_rows * n_group) */
+    float *o;     /* (n_rows * n_group, DV) */
 } quire_state;
 
 typedef struct quire_attend_job {
     const quire_format *format;
-    int n_rows, n_group;    /* query rows; query heads per KV head */
-    const float *q;         /* (n_rows, n_group, DK), scaled */
-    const float *q_rotated; /* the same, rotated; NULL unless K is */
+    int n_rows, n_group;      /* query rows; query heads per KV head */
+    const float *q;           /* (n_rows, n_group, DK), scaled */
+    const float *q_rotated;   /* the same, rotated; NULL unless K is */
     const float *q_projected; /* the same, rotated and projected; NULL unless K is prod */
     quire_visibility see;
-    float *scratch;         /* (n_rows * n_group, 128), the kernel's own ... */
-    void *workspace;        /* ... and so is this: quire_kernels.workspace_bytes, aligned to 64 */
+    float *scratch;  /* (n_rows * n_group, 128), the kernel's own ... */
+    void *workspace; /* ... and so is this: quire_kernels.workspace_bytes, aligned to 64 */
     /* packed */
-    int32_t first_page;     /* a multiple of QUIRE_CHUNK_PAGES */
+    int32_t first_page;                       /* a multiple of QUIRE_CHUNK_PAGES */
     const uint8_t *record[QUIRE_CHUNK_PAGES]; /* NULL: no row sees this page */
-    int32_t skip;           /* tokens below it are raw sinks, not in the records */
+    int32_t skip;                             /* tokens below it are raw sinks, not in the records */
     /* raw: runs of tokens, ascending */
     quire_type raw;
     struct quire_raw_run {
-        int32_t first, count;   /* tokens */
-        const uint8_t *k, *v;   /* (count, DK), (count, DV) */
+        int32_t first, count; /* tokens */
+        const uint8_t *k, *v; /* (count, DK), (count, DV) */
     } run[2];
     int n_runs;
     /* out */
@@ -79,7 +79,7 @@ typedef struct quire_attend_job {
 } quire_attend_job;
 
 typedef struct quire_kernels {
-    const char *isa; /* "ref", ... */
+    const char *isa;        /* "ref", ... */
     size_t workspace_bytes; /* per worker */
     void (*rotate)(float *x, int dim);
     void (*unrotate)(float *x, int dim);
@@ -103,8 +103,7 @@ extern const quire_kernels quire__kernels_ref;
 
 /* Score of token t for row r, head h in base-2 units, after everything but the dot product; -inf hides. Inline so that
  * every kernel applies one rule. */
-static inline bool quire__sees(const quire_visibility *see, int r, int32_t t)
-{
+static inline bool quire__sees(const quire_visibility *see, int r, int32_t t) {
     const int32_t i = see->first_position + r;
     return t <= i && (see->window == 0 || i - t < see->window || t < see->keep);
 }

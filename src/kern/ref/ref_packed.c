@@ -10,17 +10,16 @@ enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS };
 
 /* ------------------------------------------------------------------ K: scores of one page */
 
-static float channel_zero_dot(const quire_ref_keys *page, const float *q)
-{
+static float channel_zero_dot(const quire_ref_keys *page, const float *q) {
     const int dim = page->side->dim;
     float zero[QUIRE_DIM_MAX];
-    for (int d = 0; d < dim; d++) zero[d] = quire__side_param(page->side, page->record, (size_t)(dim + d));
+    for (int d = 0; d < dim; d++)
+        zero[d] = quire__side_param(page->side, page->record, (size_t)(dim + d));
     return quire__sum_of_products(q, zero, dim);
 }
 
 /* Scale and zero of every group and token, such that value = scale * (code - mid) + zero. */
-static void load_group_params(const quire_side_format *side, const uint8_t *record, float *scale, float *zero)
-{
+static void load_group_params(const quire_side_format *side, const uint8_t *record, float *scale, float *zero) {
     for (int g = 0; g < side->n_groups; g++)
         for (int t = 0; t < T; t++) {
             const size_t i = (size_t)(g * T + t);
@@ -36,35 +35,37 @@ static void load_group_params(const quire_side_format *side, const uint8_t *reco
         }
 }
 
-static void load_k(quire_ref_keys *page, const quire_side_format *side, const uint8_t *record)
-{
+static void load_k(quire_ref_keys *page, const quire_side_format *side, const uint8_t *record) {
     page->side = side;
     page->record = record;
-    if (side->family == QUIRE_FAMILY_RAW) return;
+    if (side->family == QUIRE_FAMILY_RAW)
+        return;
     quire__side_expand(side, record, page->codes);
-    if (side->family == QUIRE_FAMILY_PROD) quire__side_signs(side, record, page->signs);
-    if (side->family != QUIRE_FAMILY_CHANNEL) load_group_params(side, record, page->scale, page->zero);
+    if (side->family == QUIRE_FAMILY_PROD)
+        quire__side_signs(side, record, page->signs);
+    if (side->family != QUIRE_FAMILY_CHANNEL)
+        load_group_params(side, record, page->scale, page->zero);
 }
 
 /* Integer dot product less mid times the sum of q: doubled, so that it stays an integer. */
-static float centred(const quire_side_format *side, int32_t dot, int32_t sum)
-{
-    if (side->mid == 0) return (float)dot; /* 8-bit codes of a long row: twice that would overflow */
+static float centred(const quire_side_format *side, int32_t dot, int32_t sum) {
+    if (side->mid == 0)
+        return (float)dot; /* 8-bit codes of a long row: twice that would overflow */
     return (float)(2 * dot - (int32_t)(2 * side->mid) * sum) * 0.5f;
 }
 
-static void score_raw(const quire_ref_keys *page, const float *q, float *scores /* (64) */)
-{
+static void score_raw(const quire_ref_keys *page, const float *q, float *scores /* (64) */) {
     const int dim = page->side->dim;
     float row[QUIRE_DIM_MAX];
     for (int t = 0; t < T; t++) {
-        quire__load_row(page->side->type, page->record + page->side->codes + (size_t)(t * dim) * quire__type_bytes(page->side->type), (size_t)dim, row);
+        quire__load_row(page->side->type,
+                        page->record + page->side->codes + (size_t)(t * dim) * quire__type_bytes(page->side->type),
+                        (size_t)dim, row);
         scores[t] = quire__sum_of_products(q, row, dim);
     }
 }
 
-static void score_prod_signs(const quire_ref_keys *page, const float *q_projected, float *scores)
-{
+static void score_prod_signs(const quire_ref_keys *page, const float *q_projected, float *scores) {
     const quire_side_format *side = page->side;
     quire_int_query q;
     int32_t dots[T];
@@ -77,8 +78,7 @@ static void score_prod_signs(const quire_ref_keys *page, const float *q_projecte
     }
 }
 
-static void score_page(const quire_attend_job *job, const quire_ref_keys *page, int i, float *scores /* (64) */)
-{
+static void score_page(const quire_attend_job *job, const quire_ref_keys *page, int i, float *scores /* (64) */) {
     const quire_side_format *side = page->side;
     const int dim = side->dim;
     const float *q = (side->rotated ? job->q_rotated : job->q) + i * dim;
@@ -92,29 +92,33 @@ static void score_page(const quire_attend_job *job, const quire_ref_keys *page, 
     quire__ref_dot_page(side, &integers, page->codes, dots);
     if (side->family == QUIRE_FAMILY_CHANNEL) {
         const float offset = channel_zero_dot(page, q);
-        for (int t = 0; t < T; t++) scores[t] = integers.scale[0] * centred(side, dots[t], integers.sum[0]) + offset;
+        for (int t = 0; t < T; t++)
+            scores[t] = integers.scale[0] * centred(side, dots[t], integers.sum[0]) + offset;
         return;
     }
-    for (int t = 0; t < T; t++) scores[t] = 0;
+    for (int t = 0; t < T; t++)
+        scores[t] = 0;
     for (int g = 0; g < side->n_groups; g++) {
         float q_sum = 0;
-        for (int d = 0; d < side->group; d++) q_sum += q[g * side->group + d];
+        for (int d = 0; d < side->group; d++)
+            q_sum += q[g * side->group + d];
         for (int t = 0; t < T; t++) {
             const float scale = page->scale[g * T + t] * integers.scale[g];
             scores[t] += scale * centred(side, dots[g * T + t], integers.sum[g]) + page->zero[g * T + t] * q_sum;
         }
     }
-    if (side->family == QUIRE_FAMILY_PROD) score_prod_signs(page, job->q_projected + i * dim, scores);
+    if (side->family == QUIRE_FAMILY_PROD)
+        score_prod_signs(page, job->q_projected + i * dim, scores);
 }
 
 /* ------------------------------------------------------------------ V: weighted sum over one block */
 
-static void load_v(quire_ref_values *block, const quire_side_format *side, const uint8_t *const *record)
-{
+static void load_v(quire_ref_values *block, const quire_side_format *side, const uint8_t *const *record) {
     block->side = side;
     for (int p = 0; p < QUIRE_BLOCK_PAGES; p++) {
         block->record[p] = record[p];
-        if (!record[p] || side->family == QUIRE_FAMILY_RAW) continue;
+        if (!record[p] || side->family == QUIRE_FAMILY_RAW)
+            continue;
         float scale[QUIRE_MAX_GROUPS * T], zero[QUIRE_MAX_GROUPS * T];
         quire__side_expand(side, record[p], block->codes + p * T * side->dim);
         load_group_params(side, record[p], scale, zero);
@@ -125,23 +129,26 @@ static void load_v(quire_ref_values *block, const quire_side_format *side, const
     }
 }
 
-static void add_raw_values(const quire_ref_values *block, const float *e, float factor, float *o)
-{
+static void add_raw_values(const quire_ref_values *block, const float *e, float factor, float *o) {
     const quire_side_format *side = block->side;
     const size_t row_bytes = (size_t)side->dim * quire__type_bytes(side->type);
     float row[QUIRE_DIM_MAX], sum[QUIRE_DIM_MAX] = {0};
     for (int t = 0; t < BLOCK; t++) {
-        if (e[t] == 0) continue;
-        quire__load_row(side->type, block->record[t / T] + side->codes + (size_t)(t % T) * row_bytes, (size_t)side->dim, row);
-        for (int d = 0; d < side->dim; d++) sum[d] += e[t] * row[d];
+        if (e[t] == 0)
+            continue;
+        quire__load_row(side->type, block->record[t / T] + side->codes + (size_t)(t % T) * row_bytes, (size_t)side->dim,
+                        row);
+        for (int d = 0; d < side->dim; d++)
+            sum[d] += e[t] * row[d];
     }
-    for (int d = 0; d < side->dim; d++) o[d] += factor * sum[d];
+    for (int d = 0; d < side->dim; d++)
+        o[d] += factor * sum[d];
 }
 
 /* o += factor * sum of e[t] * V[t] over the block. Where a scale is negative the code is reflected about its middle
  * (c -> 2 mid - c), so that weights are never negative and fit unsigned bytes. */
-static void add_values(const quire_ref_values *block, const float *e /* (128), 0: hidden */, float factor, float *o /* (DV) */)
-{
+static void add_values(const quire_ref_values *block, const float *e /* (128), 0: hidden */, float factor,
+                       float *o /* (DV) */) {
     const quire_side_format *side = block->side;
     if (side->family == QUIRE_FAMILY_RAW) {
         add_raw_values(block, e, factor, o);
@@ -155,20 +162,25 @@ static void add_values(const quire_ref_values *block, const float *e /* (128), 0
         float w[BLOCK];
         for (int t = 0; t < BLOCK; t++) {
             w[t] = e[t] == 0 ? 0 : e[t] * fabsf(scale[t]);
-            if (e[t] != 0) constant += e[t] * zero[t];
-            if (w[t] > largest) largest = w[t];
+            if (e[t] != 0)
+                constant += e[t] * zero[t];
+            if (w[t] > largest)
+                largest = w[t];
         }
         int32_t sum = 0, acc[QUIRE_DIM_MAX] = {0};
         const float inverse = largest > 1e-30f ? steps / largest : 0;
         for (int t = 0; t < BLOCK; t++) {
             const int32_t p = quire__round_product(w[t], inverse);
-            if (p == 0) continue;
+            if (p == 0)
+                continue;
             const int8_t *c = block->codes + t * side->dim + g * side->group;
             sum += p;
             if (scale[t] < 0)
-                for (int d = 0; d < side->group; d++) acc[d] += p * (twice_mid - c[d]);
+                for (int d = 0; d < side->group; d++)
+                    acc[d] += p * (twice_mid - c[d]);
             else
-                for (int d = 0; d < side->group; d++) acc[d] += p * c[d];
+                for (int d = 0; d < side->group; d++)
+                    acc[d] += p * c[d];
         }
         const float unit = largest / steps;
         float *out = o + g * side->group;
@@ -179,15 +191,17 @@ static void add_values(const quire_ref_values *block, const float *e /* (128), 0
 
 /* ------------------------------------------------------------------ the block loop */
 
-static void attend_block(quire_attend_job *job, const quire_state *state, int first /* page of the chunk */, quire_ref_workspace *ws)
-{
+static void attend_block(quire_attend_job *job, const quire_state *state, int first /* page of the chunk */,
+                         quire_ref_workspace *ws) {
     const quire_format *f = job->format;
     const int n = job->n_rows * job->n_group, dv = f->v.dim;
     float *scores = job->scratch;
-    for (int i = 0; i < n * BLOCK; i++) scores[i] = -INFINITY;
+    for (int i = 0; i < n * BLOCK; i++)
+        scores[i] = -INFINITY;
     for (int p = 0; p < QUIRE_BLOCK_PAGES; p++) {
         const uint8_t *record = job->record[first + p];
-        if (!record) continue;
+        if (!record)
+            continue;
         load_k(&ws->k, &f->k, record);
         job->bytes_read += f->v.codes;
         const int32_t t0 = (job->first_page + first + p) * T;
@@ -195,19 +209,23 @@ static void attend_block(quire_attend_job *job, const quire_state *state, int fi
             float page[T];
             score_page(job, &ws->k, i, page);
             for (int t = t0 < job->skip ? job->skip - t0 : 0; t < T; t++)
-                scores[i * BLOCK + p * T + t] = quire__ref_logit(&job->see, i / job->n_group, i % job->n_group, t0 + t, page[t]);
+                scores[i * BLOCK + p * T + t] =
+                    quire__ref_logit(&job->see, i / job->n_group, i % job->n_group, t0 + t, page[t]);
         }
     }
     bool loaded = false; /* V is not touched when every row drops the block */
     for (int i = 0; i < n; i++) {
         float top = QUIRE_NOTHING_SEEN, *s = scores + i * BLOCK;
         for (int t = 0; t < BLOCK; t++)
-            if (s[t] > top) top = s[t];
-        if (top == QUIRE_NOTHING_SEEN || top < state->m[i] - QUIRE_DROP_BELOW) continue;
+            if (s[t] > top)
+                top = s[t];
+        if (top == QUIRE_NOTHING_SEEN || top < state->m[i] - QUIRE_DROP_BELOW)
+            continue;
         if (!loaded) {
             load_v(&ws->v, &f->v, job->record + first);
             for (int p = 0; p < QUIRE_BLOCK_PAGES; p++)
-                if (job->record[first + p]) job->bytes_read += f->bytes - f->v.codes;
+                if (job->record[first + p])
+                    job->bytes_read += f->bytes - f->v.codes;
             loaded = true;
         }
         float sum = 0;
@@ -218,7 +236,8 @@ static void attend_block(quire_attend_job *job, const quire_state *state, int fi
         float factor = 1;
         if (top > state->m[i]) {
             const float old = quire__exp2(state->m[i] - top);
-            for (int d = 0; d < dv; d++) state->o[i * dv + d] *= old;
+            for (int d = 0; d < dv; d++)
+                state->o[i * dv + d] *= old;
             state->l[i] *= old;
             state->m[i] = top;
         } else {
@@ -229,11 +248,11 @@ static void attend_block(quire_attend_job *job, const quire_state *state, int fi
     }
 }
 
-bool quire__ref_attend_packed(quire_attend_job *job, const quire_state *state)
-{
+bool quire__ref_attend_packed(quire_attend_job *job, const quire_state *state) {
     quire_ref_workspace *ws = job->workspace;
     quire__ref_empty_state(job, state);
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += QUIRE_BLOCK_PAGES)
-        if (job->record[first] || job->record[first + 1]) attend_block(job, state, first, ws);
+        if (job->record[first] || job->record[first + 1])
+            attend_block(job, state, first, ws);
     return true;
 }

@@ -6,8 +6,8 @@
 
 enum { T = QUIRE_PAGE_TOKENS };
 
-void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record, const float *q, quire_int_query *out)
-{
+void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record, const float *q,
+                               quire_int_query *out) {
     /* Below this a group of q is zero: 127 / magnitude must stay finite. */
     const float smallest = 1e-30f;
     float scaled[QUIRE_DIM_MAX];
@@ -19,7 +19,8 @@ void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record
     for (int g = 0; g < k->n_groups; g++) {
         const int first = g * k->group;
         float magnitude = 0;
-        for (int d = first; d < first + k->group; d++) magnitude = fmaxf(magnitude, fabsf(scaled[d]));
+        for (int d = first; d < first + k->group; d++)
+            magnitude = fmaxf(magnitude, fabsf(scaled[d]));
         const bool zero = magnitude < smallest;
         const float inverse = zero ? 0 : steps / magnitude;
         out->scale[g] = zero ? 0 : magnitude / steps;
@@ -35,17 +36,18 @@ void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record
     }
 }
 
-void quire__ref_dot_page(const quire_side_format *k, const quire_int_query *q, const int8_t *codes, int32_t *dots)
-{
+void quire__ref_dot_page(const quire_side_format *k, const quire_int_query *q, const int8_t *codes, int32_t *dots) {
     for (int g = 0; g < k->n_groups; g++)
         for (int t = 0; t < T; t++) {
             const int8_t *c = codes + t * k->dim + g * k->group, *hi = q->plane[0] + g * k->group;
             int32_t sum = 0;
-            for (int d = 0; d < k->group; d++) sum += hi[d] * c[d];
+            for (int d = 0; d < k->group; d++)
+                sum += hi[d] * c[d];
             if (q->n_planes == 2) {
                 const int8_t *lo = q->plane[1] + g * k->group;
                 sum *= 128;
-                for (int d = 0; d < k->group; d++) sum += lo[d] * c[d];
+                for (int d = 0; d < k->group; d++)
+                    sum += lo[d] * c[d];
             }
             dots[g * T + t] = sum;
         }

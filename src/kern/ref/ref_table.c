@@ -1,8 +1,7 @@
 #include "codec/rotate.h"
 #include "kern/ref/ref.h"
 
-static const char *attend_name(const quire_format *format)
-{
+static const char *attend_name(const quire_format *format) {
     (void)format;
     return "attend_packed_ref"; /* one loop serves every pair, in integers, on the packed bytes */
 }
