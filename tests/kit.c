@@ -8,8 +8,7 @@
 
 /* ------------------------------------------------------------------ random */
 
-uint64_t rng_next(rng *r)
-{
+uint64_t rng_next(rng *r) {
     uint64_t z = r->state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -19,56 +18,54 @@ uint64_t rng_next(rng *r)
 double rng_uniform(rng *r) { return (double)(rng_next(r) >> 11) * 0x1p-53; }
 int rng_below(rng *r, int n) { return (int)(rng_next(r) % (uint64_t)n); }
 
-float rng_normal(rng *r)
-{
+float rng_normal(rng *r) {
     double sum = -6; /* sum of twelve uniforms: no libm, so the same everywhere */
-    for (int i = 0; i < 12; i++) sum += rng_uniform(r);
+    for (int i = 0; i < 12; i++)
+        sum += rng_uniform(r);
     return (float)sum;
 }
 
-void rng_fill(rng *r, float *x, size_t n, float scale)
-{
-    for (size_t i = 0; i < n; i++) x[i] = rng_normal(r) * scale;
+void rng_fill(rng *r, float *x, size_t n, float scale) {
+    for (size_t i = 0; i < n; i++)
+        x[i] = rng_normal(r) * scale;
 }
 
 /* ------------------------------------------------------------------ tokens */
 
-source source_default(uint64_t seed) { return (source){.seed = seed, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2}; }
+source source_default(uint64_t seed) {
+    return (source){.seed = seed, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
+}
 
-static rng stream(const source *s, int kind, int layer, int position)
-{
+static rng stream(const source *s, int kind, int layer, int position) {
     rng r = {s->seed * 1000003u + (uint64_t)kind * 7919u + (uint64_t)layer * 104729u + (uint64_t)position * 15485863u};
     rng_next(&r);
     return r;
 }
 
-void source_k(const source *s, const quire_layer *l, int layer, int position, float *row)
-{
+void source_k(const source *s, const quire_layer *l, int layer, int position, float *row) {
     rng r = stream(s, 1, layer, position), bias = stream(s, 9, layer, 0);
     for (int h = 0; h < l->n_kv_heads; h++)
         for (int d = 0; d < l->k_dim; d++) {
             float *x = &row[h * l->k_dim + d];
             *x = rng_normal(&r) * s->k_scale + rng_normal(&bias) * s->k_channel_bias;
-            if (s->k_offset) *x += s->k_offset[d];
+            if (s->k_offset)
+                *x += s->k_offset[d];
         }
 }
 
-void source_v(const source *s, const quire_layer *l, int layer, int position, float *row)
-{
+void source_v(const source *s, const quire_layer *l, int layer, int position, float *row) {
     rng r = stream(s, 2, layer, position);
     rng_fill(&r, row, (size_t)(l->n_kv_heads * l->v_dim), s->v_scale);
 }
 
-void source_q(const source *s, const quire_layer *l, int layer, int position, float *row)
-{
+void source_q(const source *s, const quire_layer *l, int layer, int position, float *row) {
     rng r = stream(s, 3, layer, position);
     rng_fill(&r, row, (size_t)(l->n_heads * l->k_dim), s->q_scale);
 }
 
 /* ------------------------------------------------------------------ pools */
 
-void fixture_init(fixture *f, int n_layers, int h, int g, int dk, int dv, const char *kv)
-{
+void fixture_init(fixture *f, int n_layers, int h, int g, int dk, int dv, const char *kv) {
     memset(f, 0, sizeof *f);
     quire_pool_options_default(&f->options);
     for (int i = 0; i < n_layers; i++) {
@@ -86,16 +83,14 @@ void fixture_init(fixture *f, int n_layers, int h, int g, int dk, int dv, const 
     f->options.policy.windowed = f->options.policy.pair;
 }
 
-quire_status fixture_try(fixture *f)
-{
+quire_status fixture_try(fixture *f) {
     f->options.layers = f->layer;
     return quire_pool_create(&f->pool, &f->options);
 }
 
 void fixture_open(fixture *f) { assert_ok(fixture_try(f)); }
 
-void fixture_close(fixture *f)
-{
+void fixture_close(fixture *f) {
     quire_pool_free(f->pool);
     f->pool = NULL;
 }
@@ -111,53 +106,55 @@ typedef struct work {
     quire_status status;
 } work;
 
-static void *run_worker(void *argument)
-{
+static void *run_worker(void *argument) {
     work *w = argument;
     w->status = w->attend ? quire_batch_attend(w->batch, w->layer, w->attend, w->ith, w->nth)
                           : quire_batch_store(w->batch, w->layer, w->k, w->v, w->ith, w->nth);
     return NULL;
 }
 
-static void run_workers(work w, int nth)
-{
+static void run_workers(work w, int nth) {
     work all[64];
     pthread_t thread[64];
     for (int i = 0; i < nth; i++) {
         all[i] = w;
         all[i].ith = i;
         all[i].nth = nth;
-        if (nth > 1) assert_int_equal(pthread_create(&thread[i], NULL, run_worker, &all[i]), 0);
-        else run_worker(&all[i]);
+        if (nth > 1)
+            assert_int_equal(pthread_create(&thread[i], NULL, run_worker, &all[i]), 0);
+        else
+            run_worker(&all[i]);
     }
     for (int i = 0; i < nth; i++) {
-        if (nth > 1) pthread_join(thread[i], NULL);
+        if (nth > 1)
+            pthread_join(thread[i], NULL);
         assert_int_equal(all[i].status, QUIRE_OK);
     }
 }
 
-static void *typed_copy(quire_type type, const float *x, size_t n)
-{
+static void *typed_copy(quire_type type, const float *x, size_t n) {
     void *copy = malloc(n * quire__type_bytes(type) + 1);
     quire__store_row(type, copy, n, x);
     return copy;
 }
 
-quire_status step(fixture *f, const step_item *items, int n_items, const step_options *options, float *out)
-{
+quire_status step(fixture *f, const step_item *items, int n_items, const step_options *options, float *out) {
     const step_options o = options ? *options : (step_options){0};
     quire_batch_item list[64];
     quire_batch *batch;
-    for (int i = 0; i < n_items; i++) list[i] = (quire_batch_item){items[i].seq, items[i].n_tokens};
+    for (int i = 0; i < n_items; i++)
+        list[i] = (quire_batch_item){items[i].seq, items[i].n_tokens};
     const quire_status status = quire_batch_begin(f->pool, list, (size_t)n_items, &batch);
-    if (status != QUIRE_OK) return status;
+    if (status != QUIRE_OK)
+        return status;
     const size_t rows = (size_t)quire_batch_rows(batch);
     size_t at = 0, lse_at = 0;
     for (int layer = 0; layer < f->options.n_layers; layer++) {
         const quire_layer *l = &f->layer[layer];
-        const size_t nk = (size_t)(l->n_kv_heads * l->k_dim), nv = (size_t)(l->n_kv_heads * l->v_dim), nq = (size_t)(l->n_heads * l->k_dim),
-                     no = (size_t)(l->n_heads * l->v_dim);
-        float *k = malloc((rows * nk + 1) * 4), *v = malloc((rows * nv + 1) * 4), *q = malloc((rows * nq + 1) * 4), *result = malloc((rows * no + 1) * 4);
+        const size_t nk = (size_t)(l->n_kv_heads * l->k_dim), nv = (size_t)(l->n_kv_heads * l->v_dim),
+                     nq = (size_t)(l->n_heads * l->k_dim), no = (size_t)(l->n_heads * l->v_dim);
+        float *k = malloc((rows * nk + 1) * 4), *v = malloc((rows * nv + 1) * 4), *q = malloc((rows * nq + 1) * 4),
+              *result = malloc((rows * no + 1) * 4);
         size_t row = 0;
         for (int i = 0; i < n_items; i++)
             for (int t = 0; t < items[i].n_tokens; t++, row++) {
@@ -166,29 +163,39 @@ quire_status step(fixture *f, const step_item *items, int n_items, const step_op
                 source_v(items[i].source, l, l->share < 0 ? layer : l->share, position, v + row * nv);
                 source_q(items[i].source, l, layer, position, q + row * nq);
             }
-        void *tk = typed_copy(o.type, k, rows * nk), *tv = typed_copy(o.type, v, rows * nv), *tq = typed_copy(o.type, q, rows * nq);
+        void *tk = typed_copy(o.type, k, rows * nk), *tv = typed_copy(o.type, v, rows * nv),
+             *tq = typed_copy(o.type, q, rows * nq);
         work w = {.batch = batch, .layer = layer, .k = {tk, o.type, 0}, .v = {tv, o.type, 0}};
         const int nth = o.n_workers ? o.n_workers : 1;
-        if (l->share < 0) run_workers(w, nth);
-        quire_attend_args args = {.q = {tq, o.type, 0}, .out = out ? out + at : result, .mask = o.mask, .mask_row_stride = o.mask_row_stride, .mask_head_stride = o.mask_head_stride};
-        if (o.lse) args.lse = o.lse + lse_at;
+        if (l->share < 0)
+            run_workers(w, nth);
+        quire_attend_args args = {.q = {tq, o.type, 0},
+                                  .out = out ? out + at : result,
+                                  .mask = o.mask,
+                                  .mask_row_stride = o.mask_row_stride,
+                                  .mask_head_stride = o.mask_head_stride};
+        if (o.lse)
+            args.lse = o.lse + lse_at;
         w.attend = &args;
-        if (!o.store_only) run_workers(w, nth);
+        if (!o.store_only)
+            run_workers(w, nth);
         at += rows * no;
         lse_at += rows * (size_t)l->n_heads;
         free(k), free(v), free(q), free(result), free(tk), free(tv), free(tq);
     }
-    if (o.abort) quire_batch_abort(batch);
-    else assert_ok(quire_batch_commit(batch, o.n_keep));
+    if (o.abort)
+        quire_batch_abort(batch);
+    else
+        assert_ok(quire_batch_commit(batch, o.n_keep));
     return QUIRE_OK;
 }
 
-void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_workers, int layer, float *out)
-{
+void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_workers, int layer, float *out) {
     size_t before = 0, per_row[8], all = 0;
     for (int i = 0; i < f->options.n_layers; i++) {
         per_row[i] = (size_t)(f->layer[i].n_heads * f->layer[i].v_dim);
-        if (i < layer) before += per_row[i];
+        if (i < layer)
+            before += per_row[i];
         all += per_row[i];
     }
     float *buffer = malloc((size_t)chunk * all * sizeof *buffer + 1);
@@ -197,7 +204,9 @@ void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_w
         const step_item item = {seq, s, now};
         const step_options options = {.n_workers = n_workers, .store_only = !out};
         assert_ok(step(f, &item, 1, &options, buffer));
-        if (out) memcpy(out + (size_t)done * per_row[layer], buffer + before * (size_t)now, (size_t)now * per_row[layer] * sizeof *out);
+        if (out)
+            memcpy(out + (size_t)done * per_row[layer], buffer + before * (size_t)now,
+                   (size_t)now * per_row[layer] * sizeof *out);
         done += now;
     }
     free(buffer);
@@ -205,29 +214,30 @@ void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_w
 
 /* ------------------------------------------------------------------ oracle */
 
-static float raw_rounded(const fixture *f, float x)
-{
+static float raw_rounded(const fixture *f, float x) {
     uint8_t bytes[4];
     quire__store(f->options.raw, bytes, 0, x);
     return quire__load(f->options.raw, bytes, 0);
 }
 
-void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page, double *k, double *v)
-{
+void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page, double *k, double *v) {
     const quire_layer *l = &f->layer[layer];
     const int from = l->share < 0 ? layer : l->share, dk = l->k_dim, dv = l->v_dim;
     quire_layer_stats stats;
     assert_ok(quire_layer_get_stats(f->pool, layer, &stats));
     const quire_page_shape shape = {stats.pair, dk, dv, f->options.raw};
     float *row = malloc((size_t)(l->n_kv_heads * (dk > dv ? dk : dv)) * 4);
-    float *pk = malloc((size_t)(64 * dk) * 4), *pv = malloc((size_t)(64 * dv) * 4), *dk_rows = malloc((size_t)(64 * dk) * 4), *dv_rows = malloc((size_t)(64 * dv) * 4);
+    float *pk = malloc((size_t)(64 * dk) * 4), *pv = malloc((size_t)(64 * dv) * 4),
+          *dk_rows = malloc((size_t)(64 * dk) * 4), *dv_rows = malloc((size_t)(64 * dv) * 4);
     uint8_t *record = malloc(stats.record_bytes);
     for (int page = 0; page * 64 < n; page++) {
         for (int t = 0; t < 64; t++) {
             source_k(s, l, from, page * 64 + t, row);
-            for (int d = 0; d < dk; d++) pk[t * dk + d] = raw_rounded(f, row[head * dk + d]);
+            for (int d = 0; d < dk; d++)
+                pk[t * dk + d] = raw_rounded(f, row[head * dk + d]);
             source_v(s, l, from, page * 64 + t, row);
-            for (int d = 0; d < dv; d++) pv[t * dv + d] = raw_rounded(f, row[head * dv + d]);
+            for (int d = 0; d < dv; d++)
+                pv[t * dv + d] = raw_rounded(f, row[head * dv + d]);
         }
         int skip = 0;
         bool packed = page < own_page;
@@ -238,8 +248,10 @@ void seen_values(const fixture *f, int layer, const source *s, int head, int n, 
         }
         for (int t = 0; t < 64 && page * 64 + t < n; t++) {
             const bool raw = !packed || t < skip;
-            for (int d = 0; d < dk; d++) k[(page * 64 + t) * dk + d] = raw ? pk[t * dk + d] : dk_rows[t * dk + d];
-            for (int d = 0; d < dv; d++) v[(page * 64 + t) * dv + d] = raw ? pv[t * dv + d] : dv_rows[t * dv + d];
+            for (int d = 0; d < dk; d++)
+                k[(page * 64 + t) * dk + d] = raw ? pk[t * dk + d] : dk_rows[t * dk + d];
+            for (int d = 0; d < dv; d++)
+                v[(page * 64 + t) * dv + d] = raw ? pv[t * dv + d] : dv_rows[t * dv + d];
         }
     }
     free(row), free(pk), free(pv), free(dk_rows), free(dv_rows), free(record);
@@ -250,9 +262,9 @@ typedef struct head_view { /* what one query row and head meets */
     const quire_layer *l;
     const step_options *o;
     int h, position, row;
-    const float *q;       /* (DK) */
-    const double *k, *v;  /* (position + 1, D) */
-    double *logit;        /* scratch */
+    const float *q;      /* (DK) */
+    const double *k, *v; /* (position + 1, D) */
+    double *logit;       /* scratch */
 } head_view;
 
 static double attend_head(const head_view *x, double *out) /* -> lse */
@@ -263,30 +275,43 @@ static double attend_head(const head_view *x, double *out) /* -> lse */
     double top = -INFINITY, sum = 0;
     for (int t = 0; t < n; t++) {
         double y = 0;
-        for (int d = 0; d < dk; d++) y += (double)x->q[d] * x->k[t * dk + d];
+        for (int d = 0; d < dk; d++)
+            y += (double)x->q[d] * x->k[t * dk + d];
         y *= scale;
-        if (l->softcap > 0) y = l->softcap * tanh(y / l->softcap);
-        if (l->alibi) y += (double)l->alibi[x->h] * (t - x->position);
-        if (x->o && x->o->mask) y += (double)x->o->mask[(size_t)x->row * x->o->mask_row_stride + (size_t)x->h * x->o->mask_head_stride + (size_t)t];
-        if (l->window > 0 && x->position - t >= l->window && t >= l->keep) y = -INFINITY;
+        if (l->softcap > 0)
+            y = l->softcap * tanh(y / l->softcap);
+        if (l->alibi)
+            y += (double)l->alibi[x->h] * (t - x->position);
+        if (x->o && x->o->mask)
+            y += (double)x->o
+                     ->mask[(size_t)x->row * x->o->mask_row_stride + (size_t)x->h * x->o->mask_head_stride + (size_t)t];
+        if (l->window > 0 && x->position - t >= l->window && t >= l->keep)
+            y = -INFINITY;
         x->logit[t] = y;
-        if (y > top) top = y;
+        if (y > top)
+            top = y;
     }
-    if (l->sink_logits && l->sink_logits[x->h] > top) top = l->sink_logits[x->h];
-    for (int d = 0; d < dv; d++) out[d] = 0;
+    if (l->sink_logits && l->sink_logits[x->h] > top)
+        top = l->sink_logits[x->h];
+    for (int d = 0; d < dv; d++)
+        out[d] = 0;
     for (int t = 0; t < n; t++) {
-        if (x->logit[t] == -INFINITY) continue;
+        if (x->logit[t] == -INFINITY)
+            continue;
         const double e = exp(x->logit[t] - top);
         sum += e;
-        for (int d = 0; d < dv; d++) out[d] += e * x->v[t * dv + d];
+        for (int d = 0; d < dv; d++)
+            out[d] += e * x->v[t * dv + d];
     }
-    if (l->sink_logits) sum += exp(l->sink_logits[x->h] - top);
-    for (int d = 0; d < dv && sum > 0; d++) out[d] /= sum;
+    if (l->sink_logits)
+        sum += exp(l->sink_logits[x->h] - top);
+    for (int d = 0; d < dv && sum > 0; d++)
+        out[d] /= sum;
     return sum > 0 ? top + log(sum) : -INFINITY;
 }
 
-void oracle_attend_rows(const fixture *f, int layer, const source *s, int position, int n_rows, const step_options *o, double *out, double *lse)
-{
+void oracle_attend_rows(const fixture *f, int layer, const source *s, int position, int n_rows, const step_options *o,
+                        double *out, double *lse) {
     const quire_layer *l = &f->layer[layer];
     const int n = position + n_rows, dk = l->k_dim, dv = l->v_dim, group = l->n_heads / l->n_kv_heads;
     double *k = malloc((size_t)(n * dk) * 8), *v = malloc((size_t)(n * dv) * 8), *logit = malloc((size_t)n * 8);
@@ -294,26 +319,28 @@ void oracle_attend_rows(const fixture *f, int layer, const source *s, int positi
     for (int kv = 0; kv < l->n_kv_heads; kv++)
         for (int row = 0; row < n_rows; row++) {
             const int at = position + row;
-            if (row == 0 || at % 64 == 0) seen_values(f, layer, s, kv, n, at / 64, k, v); /* fixed while the own page is */
+            if (row == 0 || at % 64 == 0)
+                seen_values(f, layer, s, kv, n, at / 64, k, v); /* fixed while the own page is */
             source_q(s, l, layer, at, q);
             for (int h = kv * group; h < (kv + 1) * group; h++) {
                 const head_view x = {f, l, o, h, at, row, q + h * dk, k, v, logit};
                 const double y = attend_head(&x, out + (size_t)(row * l->n_heads + h) * (size_t)dv);
-                if (lse) lse[row * l->n_heads + h] = y;
+                if (lse)
+                    lse[row * l->n_heads + h] = y;
             }
         }
     free(k), free(v), free(logit), free(q);
 }
 
-void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *o, int row, double *out, double *lse)
-{
+void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *o, int row,
+                   double *out, double *lse) {
     step_options shifted = o ? *o : (step_options){0};
-    if (shifted.mask) shifted.mask += (size_t)row * shifted.mask_row_stride;
+    if (shifted.mask)
+        shifted.mask += (size_t)row * shifted.mask_row_stride;
     oracle_attend_rows(f, layer, s, position, 1, &shifted, out, lse);
 }
 
-double relative_error(const float *x, const double *wanted, size_t n)
-{
+double relative_error(const float *x, const double *wanted, size_t n) {
     double error = 0, norm = 0;
     for (size_t i = 0; i < n; i++) {
         error += ((double)x[i] - wanted[i]) * ((double)x[i] - wanted[i]);

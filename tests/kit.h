@@ -19,21 +19,23 @@ typedef struct rng {
 } rng;
 
 uint64_t rng_next(rng *r);
-double rng_uniform(rng *r);      /* [0, 1) */
-int rng_below(rng *r, int n);    /* 0..n-1 */
+double rng_uniform(rng *r);   /* [0, 1) */
+int rng_below(rng *r, int n); /* 0..n-1 */
 float rng_normal(rng *r);
 void rng_fill(rng *r, float *x, size_t n, float scale);
 
-#define assert_ok(call)                                                                                               \
-    do {                                                                                                              \
-        const quire_status status_ = (call);                                                                          \
-        if (status_ != QUIRE_OK) fail_msg("%s: %s: %s", #call, quire_status_name(status_), quire_last_error());      \
+#define assert_ok(call)                                                                                                \
+    do {                                                                                                               \
+        const quire_status status_ = (call);                                                                           \
+        if (status_ != QUIRE_OK)                                                                                       \
+            fail_msg("%s: %s: %s", #call, quire_status_name(status_), quire_last_error());                             \
     } while (0)
-#define assert_status(call, wanted)                                                                                   \
-    do {                                                                                                              \
-        const quire_status status_ = (call);                                                                          \
-        if (status_ != (wanted))                                                                                      \
-            fail_msg("%s: %s instead of %s: %s", #call, quire_status_name(status_), quire_status_name(wanted), quire_last_error()); \
+#define assert_status(call, wanted)                                                                                    \
+    do {                                                                                                               \
+        const quire_status status_ = (call);                                                                           \
+        if (status_ != (wanted))                                                                                       \
+            fail_msg("%s: %s instead of %s: %s", #call, quire_status_name(status_), quire_status_name(wanted),         \
+                     quire_last_error());                                                                              \
     } while (0)
 
 /* ---- a token's K, V and q for one layer are functions of (stream, layer, position): any chunking, any order and any
@@ -71,14 +73,14 @@ typedef struct step_item {
 } step_item;
 
 typedef struct step_options {
-    int n_workers;       /* 0: 1 */
-    const float *mask;   /* as quire_attend_args, for every layer */
+    int n_workers;     /* 0: 1 */
+    const float *mask; /* as quire_attend_args, for every layer */
     size_t mask_row_stride, mask_head_stride;
-    bool abort;          /* abort instead of commit */
-    bool store_only;     /* do not attend: to fill a cache quickly */
+    bool abort;      /* abort instead of commit */
+    bool store_only; /* do not attend: to fill a cache quickly */
     const int32_t *n_keep;
-    float *lse;          /* (layers, rows, H) or NULL */
-    quire_type type;     /* of the rows handed in */
+    float *lse;      /* (layers, rows, H) or NULL */
+    quire_type type; /* of the rows handed in */
 } step_options;
 
 /* out: (layers, rows, H, DV) or NULL. Returns begin's status when it fails. */
@@ -88,11 +90,14 @@ void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_w
 
 /* ---- the oracle */
 /* What a query in page `own_page` sees of tokens 0..n-1, one KV head: packed pages decoded, own page and sinks raw. */
-void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page, double *k /* (n, DK) */, double *v /* (n, DV) */);
+void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page, double *k /* (n, DK) */,
+                 double *v /* (n, DV) */);
 /* fp64 attention of the query at `position`, all heads: out (H, DV), lse (H) or NULL. */
-void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *options, int row, double *out, double *lse);
+void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *options, int row,
+                   double *out, double *lse);
 /* The same for n_rows consecutive positions; row i of the mask belongs to the i-th. out (n_rows, H, DV), lse (n_rows, H). */
-void oracle_attend_rows(const fixture *f, int layer, const source *s, int position, int n_rows, const step_options *options, double *out, double *lse);
+void oracle_attend_rows(const fixture *f, int layer, const source *s, int position, int n_rows,
+                        const step_options *options, double *out, double *lse);
 double relative_error(const float *x, const double *wanted, size_t n); /* L2 */
 
 #endif

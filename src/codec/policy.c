@@ -24,11 +24,19 @@ quire_status quire_preset_at(size_t index, quire_preset_info *info) {
     return QUIRE_OK;
 }
 
+/* "a4g64" is "a4": groups of 64 need not be said, but may be. */
+static bool same_name(const quire_codec_info *info, const char *name, size_t length) {
+    const size_t n = strlen(info->name);
+    if (memcmp(info->name, name, n < length ? n : length) != 0)
+        return false;
+    return length == n || (info->group == 64 && length == n + 3 && memcmp(name + n, "g64", 3) == 0);
+}
+
 static quire_status codec_by_name(const char *name, size_t length, quire_side side, quire_codec *codec) {
     quire_codec_info info;
     for (size_t i = 0; i < quire_codec_count(); i++) {
         quire_codec_at(i, &info);
-        if (strlen(info.name) != length || memcmp(info.name, name, length) != 0)
+        if (!same_name(&info, name, length))
             continue;
         if (!(side == QUIRE_SIDE_K ? info.for_k : info.for_v))
             return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s does not serve %s", info.name,
