@@ -233,9 +233,10 @@ def sumsq(y):
     return lanes[:, 0]
 
 
-def inverse_or_0(x):
+def inverse_or_0(x, above=0.0):
+    """1/x, and 0 where the magnitude of x is not above the given limit."""
     with np.errstate(divide="ignore", over="ignore"):
-        return np.where(x == 0, F(0), F(1) / x)
+        return np.where(np.abs(x) > F(above), F(1) / x, F(0))
 
 
 def mid(bits):
@@ -262,11 +263,9 @@ class Channel:
     def codes(self, x):
         if not len(x):  # every token skipped: no statistic at all
             return np.zeros(x.shape, np.int64), [np.zeros(self.dim, F)] * 2
-        # Of -0 and +0 the first counts: the order of the tokens decides, not the machine's idea of max(-0, +0).
-        token = np.stack([x.argmax(axis=0), x.argmin(axis=0)])
-        top, bottom = np.take_along_axis(x, token, axis=0)
+        top, bottom = x.max(axis=0), x.min(axis=0)
         scale = f16((top - bottom) / F(254 if self.bits == 8 else (1 << self.bits) - 1))
-        zero = f16((top + bottom) * F(0.5))
+        zero = f16((top + bottom) * F(0.5) + F(0))  # never -0, whichever zero max and min choose
         u = (x - zero) * inverse_or_0(scale) + mid(self.bits)
         return clamp_code(u, self.bits), [scale, zero]
 
@@ -295,7 +294,7 @@ class Uniform(Rotated):
     def codes(self, x):
         y = self.rotation.forward(x)
         scale = f16(np.minimum(self.rms(sumsq(y)), F16_MAX))
-        inv = inverse_or_0(scale * STEP[self.bits])
+        inv = inverse_or_0(scale * STEP[self.bits], 1e-30)
         return clamp_code(y * inv[:, None] + mid(self.bits), self.bits), [scale]
 
 
@@ -310,7 +309,7 @@ class Book(Rotated):
     def codes(self, x):
         y = self.rotation.forward(x)
         total = sumsq(y)
-        u = self.nearest(y, inverse_or_0(self.rms(total)))
+        u = self.nearest(y, inverse_or_0(self.rms(total), 1e-30))
         squares = (LEVELS[self.bits][u].astype(np.int64) ** 2).sum(axis=1).astype(F)
         scale = np.sqrt(total / squares) / UNIT[self.bits]
         return u, [f16(np.minimum(scale, F16_MAX))]
@@ -336,7 +335,7 @@ class Prod(Book):
     def codes(self, x):
         y = self.rotation.forward(x)
         rms = self.rms(sumsq(y))
-        inv = inverse_or_0(rms)
+        inv = inverse_or_0(rms, 1e-30)
         u = self.nearest(y, inv)
         e = y * inv[:, None] - UNIT[self.bits] * LEVELS[self.bits][u]
         signs = (self.projection.forward(e) >= 0).astype(np.int64)
@@ -393,7 +392,7 @@ class Block:
         largest = np.where(largest == 0, F(0), largest)  # nothing is larger than 0: +0, never -0
         if self.bits == 8:
             s = np.abs(largest) / F(127)
-            scaled = x * inverse_or_0(s)
+            scaled = x * inverse_or_0(s, 1e-37)
             # Adding 0.5 is exact in float64, so that floor gives half away from zero.
             u = np.copysign(np.floor(np.abs(scaled).astype(np.float64) + 0.5), scaled)
         else:
@@ -401,7 +400,7 @@ class Block:
             # fma in float64: the product of two fp32 values is exact there. The sum with 8.5 is exact as well where it
             # matters: it comes near an integer only when the product is at least 1/4 in magnitude (a last bit of 2^-49
             # or more), and it stays below 2^4, so 53 bits hold it and it is rounded once, to fp32.
-            u = (x.astype(np.float64) * inverse_or_0(s).astype(np.float64) + 8.5).astype(F)
+            u = (x.astype(np.float64) * inverse_or_0(s, 1e-37).astype(np.float64) + 8.5).astype(F)
             u = np.minimum(15, np.trunc(u))
         return u.reshape(len(x), self.dim).astype(np.int64), [s[..., 0].T]
 

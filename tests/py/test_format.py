@@ -59,6 +59,8 @@ def rows(kind, dim, rng):
         return x
     if kind == "tiny":  # scales are subnormal or zero in fp16
         return x * F(1e-6)
+    if kind == "vanishing":  # around the smallest normal fp32: reciprocals would overflow
+        return x * F(3e-38)
     if kind == "large":
         return x * F(1e4)
     if kind == "largest":  # what fp16 parameters can just hold
@@ -80,6 +82,7 @@ ROWS = [
     "outlier channel",
     "outlier token",
     "tiny",
+    "vanishing",
     "large",
     "largest",
     "zeros",
