@@ -1,0 +1,93 @@
+"""The command line: JSON keys that scripts rely on, exit statuses, and messages that name what was wrong."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
+pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="QUIRE_PROGRAM names no program")
+
+
+def run(*arguments, **options):
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=120, **options)
+
+
+def report(*arguments):
+    result = run(*arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_bench_attn_keys():
+    row = report("bench", "attn", "--shape", "8x2x64", "--ctx", "256", "--kv", "k4v4", "-t", "2", "--min-time", "0.01")
+    assert {"ms", "bytes_read", "gbps", "kernel", "rel_err"} <= row.keys()
+    assert row["ms"] > 0 and row["fallbacks"] == 0 and 0 < row["rel_err"] < 0.02 < row["codec_err"]
+    # Four packed pages of two KV heads, 4480 bytes each, and the raw rows: own page and sinks.
+    assert row["bytes_read"] >= 4 * 2 * 4480
+
+
+def test_bench_attn_takes_a_list_and_rows():
+    rows = report("bench", "attn", "--shape", "4x2x64", "--ctx", "128", "--kv", "none,k8v8", "--rows", "70", "--min-time", "0.01")
+    assert [row["kv"] for row in rows] == ["none", "k8v8"] and rows[0]["rows"] == 70
+    assert rows[0]["rel_err"] < 1e-5 and rows[1]["rel_err"] < 2e-4
+
+
+def test_inspect_counts_from_the_buffers():
+    pool = report("inspect", "--shape", "9x3x64", "--layers", "3", "--ctx", "700", "--kv", "k8v4")
+    assert pool["fallbacks"] == 0 and pool["shadow_bytes"] == 0
+    assert pool["sealed_bytes"] == 10 * 3 * 3 * 6528  # pages x layers x KV heads x record
+    assert pool["kv_bytes_bf16"] == 700 * 3 * 3 * 128 * 2
+    assert pool["kv_bytes"] == sum(pool[k] for k in ("sealed_bytes", "open_bytes", "kept_bytes", "sink_bytes"))
+    assert len(pool["layers"]) == 3 and pool["layers"][0]["packed_read"] > 0
+
+
+def test_inspect_window_recycles():
+    pool = report("inspect", "--shape", "4x2x64", "--layers", "1", "--ctx", "3000", "--window", "128", "--keep", "4", "--kv", "k4v4")
+    assert pool["sealed_bytes"] <= 3 * 2 * 4480
+
+
+def test_codecs_and_version():
+    listing = report("codecs", "--dim", "80")
+    names = {codec["name"]: codec for codec in listing["codecs"]}
+    assert {"kc4", "vt4", "tq4", "tqp4", "a4", "q4_0", "raw"} <= names.keys()
+    assert names["q4_0"]["bits_per_element"] is None  # 80 is no multiple of 32
+    presets = {preset["name"]: preset for preset in listing["presets"]}
+    assert presets["k4v4"]["bits_per_element"] == pytest.approx(4.4)
+    assert report("version")["page_format"] == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ([], "usage"),
+        (["inspekt"], "inspect"),
+        (["inspect", "--contxt", "5"], "--contxt"),
+        (["inspect", "--ctx"], "--ctx"),
+        (["inspect", "--ctx", "many"], "many"),
+        (["inspect", "--ctx", "0"], "--ctx"),
+        (["inspect", "--kv", "k5v5"], "k5v5"),
+        (["inspect", "--kv", "vt4:kc4"], "vt4"),
+        (["inspect", "--shape", "9x2x64"], "9x2x64"),
+        (["inspect", "--shape", "4x2x63"], "63"),
+        (["inspect", "--shape", "4x2x80", "--kv", "q4_0"], "q4_0"),
+        (["codecs", "extra"], "extra"),
+    ],
+)
+def test_usage_errors(arguments, said):
+    result = run(*arguments)
+    assert result.returncode in (1, 2) and result.stdout == ""
+    assert said.lower() in result.stderr.lower()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["help", "inspect"], ["bench", "attn", "--help"], ["codecs", "--help"]])
+def test_help_goes_to_stdout(arguments):
+    result = run(*arguments)
+    assert result.returncode == 0 and "quire" in result.stdout and result.stderr == ""
+
+
+def test_full_disk_is_noticed():
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([PROGRAM, "codecs"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 1 and result.stderr
