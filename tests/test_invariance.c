@@ -4,7 +4,7 @@
 
 #include "kit.h"
 
-enum { H = 4, G = 2, D = 64, CONTEXT = 2150, ROWS = 90, N_OUT = ROWS * H * D };
+enum { H = 4, G = 2, D = 64, CONTEXT = 1110, ROWS = 90, N_OUT = ROWS * H * D };
 
 static const char *const PAIRS[] = {"none", "k8v8", "k8v4", "k4v4", "tq3", "mlx4", "q4_0", "tqp4:vt2"};
 enum { N_PAIRS = sizeof PAIRS / sizeof *PAIRS };
@@ -136,7 +136,7 @@ static void fork_and_continue(void **state) {
         fixture f;
         open_pool(&f, PAIRS[p], 0);
         outputs(&f, &s, 512, ROWS, 1, wanted);
-        const int at[] = {CONTEXT, CONTEXT - 1, 2112, 2113, 64};
+        const int at[] = {CONTEXT, CONTEXT - 1, 1088, 1089, 64};
         for (int i = 0; i < 5; i++) {
             quire_seq *parent, *child;
             assert_ok(quire_seq_create(f.pool, &parent));
