@@ -158,7 +158,8 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
     s->raw_v_offset = QUIRE_T * (size_t)l->k_dim * size;
     s->raw_record_bytes = s->raw_v_offset + QUIRE_T * (size_t)l->v_dim * size;
     s->sink_v_offset = (size_t)g->sinks * (size_t)l->k_dim * size;
-    s->sink_record_bytes = quire__align(s->sink_v_offset + (size_t)g->sinks * (size_t)l->v_dim * size, QUIRE_SECTION_ALIGN);
+    /* Leaves must end where a record may begin; sealing clears the gap, for the bytes may be saved. */
+    s->sink_record_bytes = quire__align(s->sink_v_offset + (size_t)g->sinks * (size_t)l->v_dim * size, QUIRE_RECORD_ALIGN);
     s->sealed_offset = g->sealed_bytes;
     s->raw_offset = g->raw_bytes;
     s->sink_offset = g->sink_bytes;
@@ -432,8 +433,6 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     quire_status status = QUIRE_OK;
     for (int32_t i = 0; i < o->n_layers && status == QUIRE_OK; i++) status = init_layer(pool, o, i, &head_values);
     if (status == QUIRE_OK) {
-        for (int32_t g = 0; g < pool->n_groups; g++) /* leaves must end where a record may begin */
-            pool->group[g].sink_bytes = quire__align(pool->group[g].sink_bytes, QUIRE_RECORD_ALIGN);
         lay_out_scratch(pool);
         status = take_memory(pool, o, head_bytes);
     }

@@ -28,28 +28,30 @@ static quire_status source_of(source *s, quire_rows rows, const quire_layer_stat
     return QUIRE_OK;
 }
 
+/* The largest value that both the raw type and the codec can take: rounding to raw never leads beyond it. */
+static float largest_value(quire_type raw, const quire_side_format *side)
+{
+    if (raw == QUIRE_F16) return QUIRE_F16_MAX; /* no codec takes less */
+    return raw == QUIRE_BF16 ? quire__bits_float(quire__float_bits(side->max_abs) & 0xffff0000u) : side->max_abs;
+}
+
 /* Rows of one tile and head to raw, checked. */
 static quire_status store_rows(const quire_batch *batch, const quire_tile *tile, int32_t layer, int32_t head, const source *s, uint8_t *raw)
 {
-    const size_t dim = (size_t)s->side->dim, size = quire__type_bytes(s->type), raw_size = quire__type_bytes(batch->pool->raw);
-    const float raw_limit = batch->pool->raw == QUIRE_F16 ? QUIRE_F16_MAX : s->side->max_abs;
+    const quire_type type = batch->pool->raw;
+    const size_t dim = (size_t)s->side->dim, size = quire__type_bytes(s->type), raw_size = quire__type_bytes(type);
+    const float largest = largest_value(type, s->side);
     float row[QUIRE_DIM_MAX];
     for (int32_t r = 0; r < tile->n_rows; r++) {
+        size_t bad = 0;
         quire__load_row(s->type, s->data + (size_t)(tile->row + r) * s->row_bytes + (size_t)head * dim * size, dim, row);
-        size_t bad;
-        bool fits = quire__side_accepts(s->side, row, dim, &bad);
-        for (size_t d = 0; fits && d < dim; d++)
-            if (row[d] > raw_limit || row[d] < -raw_limit) {
-                fits = false;
-                bad = d;
-            }
-        if (!fits)
+        while (bad < dim && row[bad] <= largest && row[bad] >= -largest) bad++;
+        if (bad < dim)
             return quire__fail(QUIRE_E_VALUE, "layer %d, row %d, KV head %d: %s[%zu] is %g; %s in a %s pool stores finite values up to %g",
                                (int)layer, (int)(tile->row + r), (int)head, s->side->is_v ? "V" : "K", bad, (double)row[bad],
-                               quire_codec_name(s->side->codec),
-                               batch->pool->raw == QUIRE_F16 ? "f16" : batch->pool->raw == QUIRE_BF16 ? "bf16" : "f32",
-                               (double)(raw_limit < s->side->max_abs ? raw_limit : s->side->max_abs));
-        quire__store_row(batch->pool->raw, raw + s->target + (size_t)(tile->offset + r) * dim * raw_size, dim, row);
+                               quire_codec_name(s->side->codec), type == QUIRE_F16 ? "f16" : type == QUIRE_BF16 ? "bf16" : "f32",
+                               (double)largest);
+        quire__store_row(type, raw + s->target + (size_t)(tile->offset + r) * dim * raw_size, dim, row);
     }
     return QUIRE_OK;
 }
