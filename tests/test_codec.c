@@ -37,8 +37,8 @@ static void names(void **state) {
     }
     assert_ok(quire_policy_parse("a4g64:a8g64", &p));
     assert_true(p.pair.k == QUIRE_CODEC_A4 && p.pair.v == QUIRE_CODEC_A8);
-    const char *unknown[] = {"",        ":",     "kc4",         "kc4:",      ":vt4",       "kc4:vt5",
-                             "KC4:VT4", "k4v4 ", "kc4:vt4:vt4", "none:none", "a4g16:a4g16", "a4g32g64:a4", "q8_0g64:a4", "a:a"};
+    const char *unknown[] = {"",      ":",           "kc4",       "kc4:",        ":vt4",        "kc4:vt5",    "KC4:VT4",
+                             "k4v4 ", "kc4:vt4:vt4", "none:none", "a4g16:a4g16", "a4g32g64:a4", "q8_0g64:a4", "a:a"};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         const quire_policy before = p;
         assert_status(quire_policy_parse(unknown[i], &p), QUIRE_E_UNKNOWN);

@@ -259,7 +259,7 @@ static const float *layer_rows(const fixture *f, const float *out, int layer, in
     return out;
 }
 
-/* A layer per window: against the oracle fed whole, and bit for bit the same token by token while pages are recycled. */
+/* A layer per window: fed whole against the oracle, and bit for bit the same token by token while pages are recycled. */
 static void check_windows(int keep, int sinks, const char *kv) {
     enum { N = 330 };
     static const int spans[][2] = {{0, 8}, {60, 10}, {124, 12}, {190, 8}, {254, 6}, {317, 13}};
@@ -347,6 +347,29 @@ static void windows_over_many_pages(void **state) {
     drop(a), drop(b);
     assert_all_free(&f);
     free(whole), free(one), free(wanted);
+    fixture_close(&f);
+}
+
+/* A sequence that was cut short recycles its pages when it grows again. */
+static void window_after_trim(void **state) {
+    (void)state;
+    static const int cuts[] = {0, 64, 150, 192, 330};
+    fixture f;
+    init_small(&f, 2, "k8v8");
+    f.layer[0].window = f.layer[1].window = 100;
+    f.layer[0].keep = f.layer[1].keep = 300; /* so that a cut may go far back */
+    f.layer[1].k = f.layer[1].v = QUIRE_CODEC_RAW;
+    fixture_open(&f);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        quire_seq *seq = fed_seq(&f, &SOURCE, i == 4 ? 380 : 700);
+        assert_ok(quire_seq_trim(seq, cuts[i]));
+        while (quire_seq_length(seq) < 800) {
+            feed(&f, seq, &SOURCE, 23, 23, 1, 0, NULL);
+            check_residents(&f);
+        }
+        drop(seq);
+        assert_all_free(&f);
+    }
     fixture_close(&f);
 }
 
@@ -649,6 +672,19 @@ static void use_of_loaded_pages(void **state) {
     assert_ok(quire_seq_trim(loaded, 100));
     assert_int_equal(balance(&f).reopened_pages, 1);
     check_continuation(&f, loaded, wanted, 5, 0.1); /* 4-bit V instead of raw */
+
+    /* Loaded behind a page that was computed: that one's raw rows are no longer those of the last page. */
+    size_t n;
+    uint8_t *bytes = save(&f, seq, 1, &n);
+    quire_seq *both = fed_seq(&f, &SOURCE, 64);
+    assert_ok(quire_seq_page_load(both, bytes, n));
+    free(bytes);
+    balance(&f);
+    assert_ok(quire_seq_trim(both, 30));
+    assert_int_equal(balance(&f).reopened_pages, 2);
+    assert_ok(quire_seq_trim(wanted, 30));
+    check_continuation(&f, both, wanted, 5, 0.1);
+    drop(both);
     drop(seq), drop(loaded), drop(wanted), drop(child), drop(one_page);
     assert_all_free(&f);
     fixture_close(&f);
@@ -690,6 +726,7 @@ int main(void) {
         cmocka_unit_test(free_in_any_order),
         cmocka_unit_test(windows),
         cmocka_unit_test(windows_over_many_pages),
+        cmocka_unit_test(window_after_trim),
         cmocka_unit_test(fork_outlives_window),
         cmocka_unit_test(trim_windows),
         cmocka_unit_test(mixed_layers),

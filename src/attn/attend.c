@@ -33,7 +33,7 @@ static const float LARGEST_QUERY = 1e20f;
 /* Scaled queries (rows, heads of this KV head, DK); those that are not finite become zero and give NaN at the end. */
 static void load_queries(const call *c, const work *w, quire_attend_job *job) {
     const quire_layer *config = &c->layer->config;
-    const quire_kernels *kernels = c->batch->pool->kernels;
+    const quire_kernels *kernels = &c->batch->pool->kernels;
     const quire_side_format *k = &c->layer->format.k;
     const size_t dim = (size_t)config->k_dim, size = quire__type_bytes(c->args->q.type);
     for (int32_t i = 0; i < w->n; i++) {
@@ -108,8 +108,8 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
         job->record[i] = seen ? quire__sealed_record(pool, c->layer, w->seq->table[page], w->kv) : NULL;
     }
     job->bytes_read = 0;
-    if (!pool->kernels->attend_packed(job, state)) {
-        quire__kernels_ref.attend_packed(job, state);
+    if (!c->layer->packed->attend(job, state)) {
+        quire__attend_ref.attend(job, state);
         atomic_fetch_add_explicit(&c->layer->fallbacks, 1, memory_order_relaxed);
     }
     atomic_fetch_add_explicit(&c->layer->packed_read, job->bytes_read, memory_order_relaxed);
@@ -130,7 +130,7 @@ static void attend_raw(const call *c, const work *w, quire_attend_job *job, cons
     job->run[job->n_runs++] = (struct quire_raw_run){w->tile->page * QUIRE_T, w->tile->offset + w->tile->n_rows, own,
                                                      own + c->layer->raw_v_offset};
     job->bytes_read = 0;
-    pool->kernels->attend_raw(job, state);
+    pool->kernels.raw->attend(job, state);
     atomic_fetch_add_explicit(&c->layer->raw_read, job->bytes_read, memory_order_relaxed);
 }
 
@@ -179,7 +179,7 @@ static void unrotate_all(const call *c, const work *w, const quire_state *total)
         return;
     for (int32_t i = 0; i < w->n; i++)
         if (total->l[i] != 0)
-            c->batch->pool->kernels->unrotate(total->o + (size_t)i * (size_t)dim, dim);
+            c->batch->pool->kernels.unrotate(total->o + (size_t)i * (size_t)dim, dim);
 }
 
 static void write_rows(const call *c, const work *w, const quire_state *total) {

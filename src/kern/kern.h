@@ -1,5 +1,5 @@
 /* The kernel table: everything an ISA may do faster. Reference functions fill it first; faster ones overwrite entries
- * going up the ladder (kern.c). One table per process, read-only after it is built.
+ * going up the ladder (kern.c). A pool has its own, read-only after it is built.
  *
  * The arithmetic is part of the contract, because a row must get the same bits whatever runs beside it:
  *
@@ -23,6 +23,8 @@ enum {
     QUIRE_BLOCK_PAGES = 2,
     QUIRE_BLOCK_TOKENS = QUIRE_BLOCK_PAGES * QUIRE_PAGE_TOKENS,
     QUIRE_CHUNK_PAGES = 16,
+    QUIRE_STATE_ROWS = 4,
+    QUIRE_MAX_LEVELS = 6,
     QUIRE_MAX_GROUPS = QUIRE_DIM_MAX / 32
 };
 
@@ -78,6 +80,22 @@ typedef struct quire_attend_job {
     uint64_t bytes_read;
 } quire_attend_job;
 
+/* Attention over packed pages. */
+typedef struct quire_attend_kernel {
+    /* Attend one chunk from an empty state. false: declined, and nothing written. The state has room for n_rows * n_group
+     * rounded up to a multiple of QUIRE_STATE_ROWS, whatever is beyond being the kernel's own. */
+    bool (*attend)(quire_attend_job *job, const quire_state *state);
+    size_t (*workspace_bytes)(int n_rows); /* per worker, for n_rows = rows * heads per KV head */
+    bool (*serves)(const quire_format *format);
+    const char *name; /* shown in statistics; "ref", "neon_i8mm" */
+} quire_attend_kernel;
+
+/* Attention over the raw runs of a job, as one block, from an empty state. */
+typedef struct quire_raw_kernel {
+    void (*attend)(quire_attend_job *job, const quire_state *state);
+    size_t (*workspace_bytes)(int n_rows);
+} quire_raw_kernel;
+
 typedef struct quire_kernels {
     const char *isa;        /* "ref", ... */
     size_t workspace_bytes; /* per worker */
@@ -90,16 +108,17 @@ typedef struct quire_kernels {
     void (*quantize_query)(const quire_side_format *k, const uint8_t *record, const float *q, quire_int_query *out);
     /* integer dot products of a query with expanded codes: (n_groups, 64) */
     void (*dot_page)(const quire_side_format *k, const quire_int_query *q, const int8_t *codes, int32_t *dots);
-    /* Attend one chunk of packed pages from an empty state. false: declined, and nothing written. */
-    bool (*attend_packed)(quire_attend_job *job, const quire_state *state);
-    /* Attend the raw runs, as one block, from an empty state. */
-    void (*attend_raw)(quire_attend_job *job, const quire_state *state);
-    const char *(*attend_name)(const quire_format *format); /* for statistics */
+    const quire_raw_kernel *raw;
+    const quire_attend_kernel *packed[QUIRE_MAX_LEVELS]; /* best first; the last, the reference, serves everything */
+    int n_packed;
 } quire_kernels;
 
-/* The best table for this machine. */
-const quire_kernels *quire__kernels(void);
-extern const quire_kernels quire__kernels_ref;
+/* `level` NULL: the environment's QUIRE_CPU, or else the best this machine has. E_UNKNOWN: no such level; E_UNSUPPORTED:
+ * not on this machine. */
+quire_status quire__kernels_init(quire_kernels *kernels, const char *level);
+const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, const quire_format *format);
+extern const quire_attend_kernel quire__attend_ref;
+extern const quire_raw_kernel quire__attend_ref_raw;
 
 /* Score of token t for row r, head h in base-2 units, after everything but the dot product; -inf hides. Inline so that
  * every kernel applies one rule. */

@@ -2,44 +2,49 @@
 
 #include <string.h>
 
-void quire__arena_init(quire_arena *arena, size_t bytes, quire_extent *hole, int32_t capacity)
-{
+void quire__arena_init(quire_arena *arena, size_t bytes, quire_extent *hole, int32_t capacity) {
     *arena = (quire_arena){hole, bytes > 0, capacity, bytes, bytes};
-    if (bytes) hole[0] = (quire_extent){0, bytes};
+    if (bytes)
+        hole[0] = (quire_extent){0, bytes};
 }
 
-static void remove_hole(quire_arena *arena, int32_t i)
-{
+static void remove_hole(quire_arena *arena, int32_t i) {
     arena->n_holes--;
     memmove(arena->hole + i, arena->hole + i + 1, (size_t)(arena->n_holes - i) * sizeof *arena->hole);
 }
 
-bool quire__arena_take(quire_arena *arena, size_t bytes, quire_end end, size_t *offset)
-{
+bool quire__arena_take(quire_arena *arena, size_t bytes, quire_end end, size_t *offset) {
     int32_t best = -1;
     for (int32_t n = 0; n < arena->n_holes; n++) {
         const int32_t i = end == QUIRE_BOTTOM ? n : arena->n_holes - 1 - n;
-        if (arena->hole[i].bytes < bytes) continue;
-        if (best < 0 || arena->hole[i].bytes < arena->hole[best].bytes) best = i;
-        if (arena->hole[best].bytes == bytes) break;
+        if (arena->hole[i].bytes < bytes)
+            continue;
+        if (best < 0 || arena->hole[i].bytes < arena->hole[best].bytes)
+            best = i;
+        if (arena->hole[best].bytes == bytes)
+            break;
     }
-    if (best < 0) return false;
+    if (best < 0)
+        return false;
     quire_extent *hole = &arena->hole[best];
     hole->bytes -= bytes;
     *offset = end == QUIRE_TOP ? hole->offset + hole->bytes : hole->offset;
-    if (end == QUIRE_BOTTOM) hole->offset += bytes;
-    if (hole->bytes == 0) remove_hole(arena, best);
+    if (end == QUIRE_BOTTOM)
+        hole->offset += bytes;
+    if (hole->bytes == 0)
+        remove_hole(arena, best);
     arena->free_bytes -= bytes;
     return true;
 }
 
-void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes)
-{
+void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes) {
     int32_t low = 0, high = arena->n_holes; /* first hole above the range */
     while (low < high) {
         const int32_t middle = low + (high - low) / 2;
-        if (arena->hole[middle].offset < offset) low = middle + 1;
-        else high = middle;
+        if (arena->hole[middle].offset < offset)
+            low = middle + 1;
+        else
+            high = middle;
     }
     quire_extent *above = low < arena->n_holes ? &arena->hole[low] : NULL;
     quire_extent *below = low > 0 ? &arena->hole[low - 1] : NULL;
@@ -61,10 +66,10 @@ void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes)
     }
 }
 
-size_t quire__arena_largest(const quire_arena *arena)
-{
+size_t quire__arena_largest(const quire_arena *arena) {
     size_t largest = 0;
     for (int32_t i = 0; i < arena->n_holes; i++)
-        if (arena->hole[i].bytes > largest) largest = arena->hole[i].bytes;
+        if (arena->hole[i].bytes > largest)
+            largest = arena->hole[i].bytes;
     return largest;
 }

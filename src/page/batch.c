@@ -5,8 +5,7 @@
 
 /* ------------------------------------------------------------------ checks of a call on a batch */
 
-quire_status quire__batch_fail(quire_batch *batch, quire_status status)
-{
+quire_status quire__batch_fail(quire_batch *batch, quire_status status) {
     pthread_mutex_lock(&batch->pool->lock);
     if (!atomic_load(&batch->failed)) {
         strncpy(batch->error, quire_last_error(), sizeof batch->error - 1);
@@ -16,9 +15,9 @@ quire_status quire__batch_fail(quire_batch *batch, quire_status status)
     return status;
 }
 
-quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith, int32_t nth)
-{
-    if (!batch || !batch->used) return quire__fail(QUIRE_E_INVALID, "batch is NULL or over");
+quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith, int32_t nth) {
+    if (!batch || !batch->used)
+        return quire__fail(QUIRE_E_INVALID, "batch is NULL or over");
     if (layer < 0 || layer >= batch->pool->n_layers)
         return quire__fail(QUIRE_E_INVALID, "layer %d: the pool has %d", (int)layer, (int)batch->pool->n_layers);
     if (nth < 1 || nth > batch->pool->max_workers || ith < 0 || ith >= nth)
@@ -32,19 +31,21 @@ int32_t quire_batch_rows(const quire_batch *batch) { return batch ? batch->n_row
 
 /* ------------------------------------------------------------------ begin */
 
-static quire_status check_items(quire_pool *pool, const quire_batch_item *items, size_t n_items)
-{
+static quire_status check_items(quire_pool *pool, const quire_batch_item *items, size_t n_items) {
     if (n_items < 1 || n_items > (size_t)pool->max_seqs)
         return quire__fail(QUIRE_E_INVALID, "%zu sequences in a batch: must be 1 to %d", n_items, (int)pool->max_seqs);
     int64_t rows = 0;
     for (size_t i = 0; i < n_items; i++) {
         const quire_seq *seq = items[i].seq;
-        if (!seq || seq->pool != pool || !seq->used) return quire__fail(QUIRE_E_INVALID, "item %zu is not a sequence of this pool", i);
-        if (seq->batch) return quire__fail(QUIRE_E_BUSY, "the sequence of item %zu is in a batch", i);
-        if (items[i].n_tokens < 0) return quire__fail(QUIRE_E_INVALID, "item %zu has %d tokens", i, (int)items[i].n_tokens);
+        if (!seq || seq->pool != pool || !seq->used)
+            return quire__fail(QUIRE_E_INVALID, "item %zu is not a sequence of this pool", i);
+        if (seq->batch)
+            return quire__fail(QUIRE_E_BUSY, "the sequence of item %zu is in a batch", i);
+        if (items[i].n_tokens < 0)
+            return quire__fail(QUIRE_E_INVALID, "item %zu has %d tokens", i, (int)items[i].n_tokens);
         if ((int64_t)seq->length + items[i].n_tokens > (int64_t)pool->max_pages * QUIRE_T)
-            return quire__fail(QUIRE_E_TOO_BIG, "item %zu: %d + %d tokens, a sequence holds at most %lld", i, (int)seq->length,
-                               (int)items[i].n_tokens, (long long)pool->max_pages * QUIRE_T);
+            return quire__fail(QUIRE_E_TOO_BIG, "item %zu: %d + %d tokens, a sequence holds at most %lld", i,
+                               (int)seq->length, (int)items[i].n_tokens, (long long)pool->max_pages * QUIRE_T);
         rows += items[i].n_tokens;
     }
     if (rows > pool->max_batch_tokens)
@@ -53,26 +54,31 @@ static quire_status check_items(quire_pool *pool, const quire_batch_item *items,
     return QUIRE_OK;
 }
 
-static quire_batch *take_slot(quire_pool *pool)
-{
+static quire_batch *take_slot(quire_pool *pool) {
     for (int32_t i = 0; i < pool->max_batches; i++)
-        if (!pool->batch[i].used) return &pool->batch[i];
+        if (!pool->batch[i].used)
+            return &pool->batch[i];
     return NULL;
 }
 
 /* Cut each item's rows at page boundaries. */
-static void make_tiles(quire_batch *batch)
-{
+static void make_tiles(quire_batch *batch) {
     batch->n_tiles = batch->n_rows = 0;
     for (int32_t i = 0; i < batch->n_items; i++) {
         int32_t position = batch->before[i], left = batch->item[i].n_tokens;
         while (left > 0) {
             quire_tile *tile = &batch->tile[batch->n_tiles];
             const int32_t offset = position % QUIRE_T, room = QUIRE_T - offset, n = left < room ? left : room;
-            *tile = (quire_tile){.item = i, .page = position / QUIRE_T, .row = batch->n_rows, .n_rows = n, .offset = offset, .full = n == room};
+            *tile = (quire_tile){.item = i,
+                                 .page = position / QUIRE_T,
+                                 .row = batch->n_rows,
+                                 .n_rows = n,
+                                 .offset = offset,
+                                 .full = n == room};
             tile->group = batch->tile_group + (size_t)batch->n_tiles * (size_t)batch->pool->n_groups;
             for (int32_t g = 0; g < batch->pool->n_groups; g++)
-                tile->group[g] = (quire_tile_group){QUIRE_NO_LEAF, -1, QUIRE_NO_LEAF, QUIRE_NO_LEAF, QUIRE_NO_LEAF, 0, 0, 0, 0};
+                tile->group[g] =
+                    (quire_tile_group){QUIRE_NO_LEAF, -1, QUIRE_NO_LEAF, QUIRE_NO_LEAF, QUIRE_NO_LEAF, 0, 0, 0, 0};
             batch->n_tiles++;
             batch->n_rows += n;
             position += n;
@@ -82,8 +88,7 @@ static void make_tiles(quire_batch *batch)
 }
 
 /* Leaves for one tile and group. false: the pool is out of pages, and what was taken is noted in the tile. */
-static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g)
-{
+static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g) {
     quire_pool *pool = batch->pool;
     const quire_group *group = &pool->group[g];
     quire_seq *seq = batch->item[tile->item].seq;
@@ -97,33 +102,39 @@ static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g)
         plan->scratch = batch->n_scratch; /* its raw rows are needed only while their layer is attended */
     } else {
         plan->raw = quire__leaf_take(pool, g, QUIRE_LEAF_RAW);
-        if (plan->raw == QUIRE_NO_LEAF) return false;
-        if (tile->offset > 0) plan->copy_from = s->open;
+        if (plan->raw == QUIRE_NO_LEAF)
+            return false;
+        if (tile->offset > 0)
+            plan->copy_from = s->open;
     }
-    if (!tile->full) return true;
+    if (!tile->full)
+        return true;
     plan->seal = group->raw ? plan->raw : quire__leaf_take(pool, g, QUIRE_LEAF_SEALED);
-    if (plan->seal == QUIRE_NO_LEAF) return false;
+    if (plan->seal == QUIRE_NO_LEAF)
+        return false;
     s->table[tile->page] = plan->seal;
     if (tile->page == 0 && group->sinks > 0) {
         plan->sinks = s->sinks = quire__leaf_take(pool, g, QUIRE_LEAF_SINKS);
-        if (plan->sinks == QUIRE_NO_LEAF) return false;
+        if (plan->sinks == QUIRE_NO_LEAF)
+            return false;
     }
     return true;
 }
 
-static void release(quire_batch *batch, quire_tile *tile, int32_t g)
-{
+static void release(quire_batch *batch, quire_tile *tile, int32_t g) {
     quire_pool *pool = batch->pool;
     quire_seq_group *s = &batch->item[tile->item].seq->group[g];
     quire_tile_group *plan = &tile->group[g];
-    if (plan->raw != s->open) quire__leaf_drop(pool, plan->raw);
-    if (!pool->group[g].raw) quire__leaf_drop(pool, plan->seal);
-    if (plan->sinks != QUIRE_NO_LEAF) s->sinks = QUIRE_NO_LEAF;
+    if (plan->raw != s->open)
+        quire__leaf_drop(pool, plan->raw);
+    if (!pool->group[g].raw)
+        quire__leaf_drop(pool, plan->seal);
+    if (plan->sinks != QUIRE_NO_LEAF)
+        s->sinks = QUIRE_NO_LEAF;
     quire__leaf_drop(pool, plan->sinks);
 }
 
-static quire_status reserve_all(quire_batch *batch)
-{
+static quire_status reserve_all(quire_batch *batch) {
     quire_pool *pool = batch->pool;
     batch->n_scratch = 0;
     for (int32_t i = 0; i < batch->n_tiles; i++) {
@@ -131,9 +142,10 @@ static quire_status reserve_all(quire_batch *batch)
         for (int32_t g = 0; g < pool->n_groups; g++) {
             if (!reserve(batch, &batch->tile[i], g)) {
                 for (int32_t j = 0; j <= i; j++)
-                    for (int32_t h = 0; h < pool->n_groups; h++) release(batch, &batch->tile[j], h);
-                return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free, largest piece %zu", pool->arena.free_bytes,
-                                   quire__arena_largest(&pool->arena));
+                    for (int32_t h = 0; h < pool->n_groups; h++)
+                        release(batch, &batch->tile[j], h);
+                return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free, largest piece %zu",
+                                   pool->arena.free_bytes, quire__arena_largest(&pool->arena));
             }
             scratch = scratch || batch->tile[i].group[g].scratch >= 0;
         }
@@ -144,33 +156,37 @@ static quire_status reserve_all(quire_batch *batch)
 
 /* Which chunks a tile's queries see, and how its attention is divided among workers. Division never changes results:
  * chunks are merged in order either way. */
-static void plan_attention(quire_batch *batch)
-{
+static void plan_attention(quire_batch *batch) {
     enum { MOST_SPLIT_ROWS = 8 }; /* with more rows than this a tile is work enough for one worker */
     const quire_pool *pool = batch->pool;
     int32_t slots = 0;
-    for (int32_t g = 0; g < pool->n_groups; g++) batch->n_units[g] = 0;
+    for (int32_t g = 0; g < pool->n_groups; g++)
+        batch->n_units[g] = 0;
     for (int32_t i = 0; i < batch->n_tiles; i++) {
         quire_tile *tile = &batch->tile[i];
         int32_t most = 0;
         for (int32_t g = 0; g < pool->n_groups; g++) {
             quire_tile_group *plan = &tile->group[g];
             const quire_group *group = &pool->group[g];
-            if (tile->page == 0) continue;
+            if (tile->page == 0)
+                continue;
             const int32_t first_seen = quire__window_start(group, tile->page * QUIRE_T + tile->offset) / QUIRE_T;
             const int32_t pinned_pages = (group->keep + QUIRE_T - 1) / QUIRE_T;
             /* Chunks first_chunk .. end-1 are in the window: none if it lies within the own page. */
             const int32_t end = (tile->page - 1) / QUIRE_CHUNK_PAGES + 1;
             plan->first_chunk = first_seen < tile->page ? first_seen / QUIRE_CHUNK_PAGES : end;
             plan->n_pinned = (pinned_pages + QUIRE_CHUNK_PAGES - 1) / QUIRE_CHUNK_PAGES;
-            if (plan->n_pinned > plan->first_chunk) plan->n_pinned = plan->first_chunk;
+            if (plan->n_pinned > plan->first_chunk)
+                plan->n_pinned = plan->first_chunk;
             plan->n_chunks = plan->n_pinned + end - plan->first_chunk;
-            if (plan->n_chunks > most) most = plan->n_chunks;
+            if (plan->n_chunks > most)
+                most = plan->n_chunks;
         }
         const int32_t wanted = tile->n_rows * (most + 1);
         tile->split = most > 1 && tile->n_rows <= MOST_SPLIT_ROWS && wanted <= pool->split_rows - slots;
         tile->first_slot = slots;
-        if (tile->split) slots += wanted;
+        if (tile->split)
+            slots += wanted;
         for (int32_t g = 0; g < pool->n_groups; g++) {
             tile->group[g].first_unit = batch->n_units[g];
             batch->n_units[g] += tile->split ? tile->group[g].n_chunks + 1 : 1;
@@ -178,18 +194,20 @@ static void plan_attention(quire_batch *batch)
     }
 }
 
-quire_status quire_batch_begin(quire_pool *pool, const quire_batch_item *items, size_t n_items, quire_batch **result)
-{
-    if (!pool || !items || !result) return quire__fail(QUIRE_E_INVALID, "pool, items or result is NULL");
+quire_status quire_batch_begin(quire_pool *pool, const quire_batch_item *items, size_t n_items, quire_batch **result) {
+    if (!pool || !items || !result)
+        return quire__fail(QUIRE_E_INVALID, "pool, items or result is NULL");
     *result = NULL;
     pthread_mutex_lock(&pool->lock);
     quire_status status = check_items(pool, items, n_items);
     quire_batch *batch = take_slot(pool);
-    if (status == QUIRE_OK && !batch) status = quire__fail(QUIRE_E_NO_SLOT, "all %d batches are in flight", (int)pool->max_batches);
+    if (status == QUIRE_OK && !batch)
+        status = quire__fail(QUIRE_E_NO_SLOT, "all %d batches are in flight", (int)pool->max_batches);
     if (status == QUIRE_OK) {
         batch->n_items = 0;
         for (size_t i = 0; i < n_items && status == QUIRE_OK; i++) {
-            if (items[i].seq->batch) status = quire__fail(QUIRE_E_INVALID, "the sequence of item %zu is in the batch twice", i);
+            if (items[i].seq->batch)
+                status = quire__fail(QUIRE_E_INVALID, "the sequence of item %zu is in the batch twice", i);
             else {
                 items[i].seq->batch = batch;
                 batch->item[batch->n_items] = items[i];
@@ -201,16 +219,19 @@ quire_status quire_batch_begin(quire_pool *pool, const quire_batch_item *items, 
             status = reserve_all(batch);
         }
         if (status != QUIRE_OK)
-            for (int32_t i = 0; i < batch->n_items; i++) batch->item[i].seq->batch = NULL;
+            for (int32_t i = 0; i < batch->n_items; i++)
+                batch->item[i].seq->batch = NULL;
     }
     if (status == QUIRE_OK) {
         plan_attention(batch);
-        for (int32_t i = 0; i < pool->n_regions; i++) atomic_store(&batch->region_layer[i], -1);
+        for (int32_t i = 0; i < pool->n_regions; i++)
+            atomic_store(&batch->region_layer[i], -1);
         for (int32_t i = 0; i < pool->n_layers; i++) {
             atomic_store(&batch->stored[i], 0);
             atomic_store(&batch->stored_nth[i], 1);
         }
-        for (int32_t i = 0; i < batch->n_tiles * batch->tile_done_stride; i++) atomic_store(&batch->tile_done[i], 0);
+        for (int32_t i = 0; i < batch->n_tiles * batch->tile_done_stride; i++)
+            atomic_store(&batch->tile_done[i], 0);
         atomic_store(&batch->next_unit, 0);
         atomic_store(&batch->n_finished, 0);
         atomic_store(&batch->failed, false);
@@ -224,15 +245,16 @@ quire_status quire_batch_begin(quire_pool *pool, const quire_batch_item *items, 
 
 /* ------------------------------------------------------------------ commit and abort */
 
-static quire_status check_commit(const quire_batch *batch, const int32_t *n_keep)
-{
-    if (atomic_load(&batch->failed)) return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s", batch->error);
+static quire_status check_commit(const quire_batch *batch, const int32_t *n_keep) {
+    if (atomic_load(&batch->failed))
+        return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s", batch->error);
     for (int32_t i = 0; i < batch->pool->n_layers && batch->n_rows > 0; i++)
         if (batch->pool->layer[i].source == i && !quire__batch_stored(batch, i))
             return quire__fail(QUIRE_E_STATE, "layer %d was not stored by all workers", (int)i);
     for (int32_t i = 0; n_keep && i < batch->n_items; i++) {
         const int32_t n = batch->item[i].n_tokens, kept = batch->before[i] + n_keep[i], end = batch->before[i] + n;
-        if (n_keep[i] < 0 || n_keep[i] > n) return quire__fail(QUIRE_E_INVALID, "item %d keeps %d of %d tokens", (int)i, (int)n_keep[i], (int)n);
+        if (n_keep[i] < 0 || n_keep[i] > n)
+            return quire__fail(QUIRE_E_INVALID, "item %d keeps %d of %d tokens", (int)i, (int)n_keep[i], (int)n);
         if (kept % QUIRE_T != 0 && kept / QUIRE_T < end / QUIRE_T - 1)
             return quire__fail(QUIRE_E_INVALID, "item %d: token %d lies before the last two pages", (int)i, (int)kept);
     }
@@ -240,8 +262,7 @@ static quire_status check_commit(const quire_batch *batch, const int32_t *n_keep
 }
 
 /* Hand the tiles' leaves of one item and group to its sequence. */
-static void adopt(quire_batch *batch, int32_t item, int32_t g)
-{
+static void adopt(quire_batch *batch, int32_t item, int32_t g) {
     quire_pool *pool = batch->pool;
     quire_seq_group *s = &batch->item[item].seq->group[g];
     const int32_t last_full = (batch->before[item] + batch->item[item].n_tokens) / QUIRE_T - 1;
@@ -250,13 +271,18 @@ static void adopt(quire_batch *batch, int32_t item, int32_t g)
     for (int32_t i = 0; i < batch->n_tiles; i++) {
         const quire_tile *tile = &batch->tile[i];
         const quire_tile_group *plan = &tile->group[g];
-        if (tile->item != item) continue;
+        if (tile->item != item)
+            continue;
         quire__leaf_drop(pool, plan->copy_from); /* the shared page this sequence has now left */
         sealed = sealed || tile->full;
-        if (!tile->full) open = plan->raw;
-        else if (pool->group[g].raw) continue; /* in the table as it is */
-        else if (tile->page == last_full) kept = plan->raw;
-        else quire__leaf_drop(pool, plan->raw);
+        if (!tile->full)
+            open = plan->raw;
+        else if (pool->group[g].raw)
+            continue; /* in the table as it is */
+        else if (tile->page == last_full)
+            kept = plan->raw;
+        else
+            quire__leaf_drop(pool, plan->raw);
     }
     s->open = open;
     if (sealed && !pool->group[g].raw) {
@@ -265,9 +291,9 @@ static void adopt(quire_batch *batch, int32_t item, int32_t g)
     }
 }
 
-quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep)
-{
-    if (!batch || !batch->used) return quire__fail(QUIRE_E_INVALID, "batch is NULL or over");
+quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep) {
+    if (!batch || !batch->used)
+        return quire__fail(QUIRE_E_INVALID, "batch is NULL or over");
     quire_pool *pool = batch->pool;
     pthread_mutex_lock(&pool->lock);
     const quire_status status = check_commit(batch, n_keep);
@@ -275,28 +301,34 @@ quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep)
         quire_seq *seq = batch->item[i].seq;
         const int32_t n = batch->item[i].n_tokens, before = seq->length;
         if (n > 0) {
-            for (int32_t g = 0; g < pool->n_groups; g++) adopt(batch, i, g);
+            for (int32_t g = 0; g < pool->n_groups; g++)
+                adopt(batch, i, g);
             seq->length += n;
-            if (seq->length / QUIRE_T > before / QUIRE_T) seq->kept_page = seq->length / QUIRE_T - 1;
+            if (seq->length / QUIRE_T > before / QUIRE_T)
+                seq->kept_page = seq->length / QUIRE_T - 1;
             /* Cannot fail: the cut is in the last two pages, and nothing has been recycled yet. */
-            if (n_keep && n_keep[i] < n) quire__seq_trim(seq, before + n_keep[i]);
+            if (n_keep && n_keep[i] < n)
+                quire__seq_trim(seq, before + n_keep[i]);
             quire__seq_recycle(seq);
         }
         seq->batch = NULL;
     }
-    if (status == QUIRE_OK) batch->used = false;
+    if (status == QUIRE_OK)
+        batch->used = false;
     pthread_mutex_unlock(&pool->lock);
     return status;
 }
 
-void quire_batch_abort(quire_batch *batch)
-{
-    if (!batch || !batch->used) return;
+void quire_batch_abort(quire_batch *batch) {
+    if (!batch || !batch->used)
+        return;
     quire_pool *pool = batch->pool;
     pthread_mutex_lock(&pool->lock);
     for (int32_t i = 0; i < batch->n_tiles; i++)
-        for (int32_t g = 0; g < pool->n_groups; g++) release(batch, &batch->tile[i], g);
-    for (int32_t i = 0; i < batch->n_items; i++) batch->item[i].seq->batch = NULL;
+        for (int32_t g = 0; g < pool->n_groups; g++)
+            release(batch, &batch->tile[i], g);
+    for (int32_t i = 0; i < batch->n_items; i++)
+        batch->item[i].seq->batch = NULL;
     batch->used = false;
     pthread_mutex_unlock(&pool->lock);
 }

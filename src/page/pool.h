@@ -41,68 +41,69 @@ typedef struct quire_leaf {
     int32_t next_free;
     int32_t group;
     quire_leaf_kind kind;
-    uint8_t marks;        /* who holds it: for statistics alone */
+    uint8_t marks; /* who holds it: for statistics alone */
 } quire_leaf;
 
 typedef struct quire_group {
     int32_t window, keep;
-    bool raw;            /* all layers raw in the pool's type */
-    int32_t sinks;       /* 0 for raw groups: they need none */
+    bool raw;                                   /* all layers raw in the pool's type */
+    int32_t sinks;                              /* 0 for raw groups: they need none */
     size_t sealed_bytes, raw_bytes, sink_bytes; /* of a leaf */
 } quire_group;
 
 typedef struct quire_layer_state {
-    quire_layer config;     /* codecs resolved; alibi (times log2 e) and sink logits (times log2 e) point into the pool */
-    float q_scale;          /* what q is multiplied by before scoring: kern.h */
+    quire_layer config; /* codecs resolved; alibi (times log2 e) and sink logits (times log2 e) point into the pool */
+    float q_scale;      /* what q is multiplied by before scoring: kern.h */
     int32_t group;
-    int32_t source;         /* the layer whose cache this one reads: itself, or `share` */
+    int32_t source; /* the layer whose cache this one reads: itself, or `share` */
     quire_format format;
-    size_t sealed_offset, raw_offset, sink_offset;       /* of the layer's first head in a leaf */
-    size_t raw_record_bytes, raw_v_offset;               /* of one head */
+    const quire_attend_kernel *packed;             /* what attends over its sealed pages */
+    size_t sealed_offset, raw_offset, sink_offset; /* of the layer's first head in a leaf */
+    size_t raw_record_bytes, raw_v_offset;         /* of one head */
     size_t sink_record_bytes, sink_v_offset;
-    size_t scratch_offset;                               /* of its raw rows in a batch's scratch page */
+    size_t scratch_offset; /* of its raw rows in a batch's scratch page */
     int32_t scratch_region;
     atomic_uint_fast64_t packed_read, raw_read, attended_rows, fallbacks;
 } quire_layer_state;
 
 typedef struct quire_seq_group {
-    int32_t *table;     /* (max_pages) leaf of each sealed page */
-    int32_t live_from;  /* pages below have been recycled, pinned ones excepted */
+    int32_t *table;            /* (max_pages) leaf of each sealed page */
+    int32_t live_from;         /* pages below have been recycled, pinned ones excepted */
     int32_t open, kept, sinks; /* leaves */
 } quire_seq_group;
 
 struct quire_seq {
     quire_pool *pool;
     quire_seq *next_free;
-    quire_batch *batch;  /* that it is in, or NULL */
+    quire_batch *batch; /* that it is in, or NULL */
     bool used;
     int32_t length;
-    int32_t kept_page;   /* page that `kept` holds, or -1 */
+    int32_t kept_page;      /* page that `kept` holds, or -1 */
     quire_seq_group *group; /* (n_groups) */
 };
 
 struct quire_pool {
     quire_allocator allocator;
-    void *meta;              /* one block for everything but the arena and this struct */
-    uint8_t *memory;         /* the arena */
-    pthread_mutex_t lock;    /* page tables, leaves, arena, sequence and batch slots */
-    const quire_kernels *kernels;
+    void *meta;           /* one block for everything but the arena and this struct */
+    uint8_t *memory;      /* the arena */
+    pthread_mutex_t lock; /* page tables, leaves, arena, sequence and batch slots */
+    quire_kernels kernels;
     quire_type raw;
     size_t budget_bytes, total_bytes;
     int32_t n_layers, n_groups, max_seqs, max_pages, max_batch_tokens, max_batches, max_workers;
-    int32_t n_regions;       /* scratch regions of a batch */
-    size_t scratch_bytes;    /* of all regions, for one page */
-    int32_t split_rows;      /* partial results a batch can hold: rows times (chunks + 1) */
+    int32_t n_regions;        /* scratch regions of a batch */
+    size_t scratch_bytes;     /* of all regions, for one page */
+    int32_t split_rows;       /* partial results a batch can hold: rows times (chunks + 1) */
     quire_layer_state *layer; /* (n_layers) */
     quire_group *group;       /* (n_groups) */
     quire_seq *seq;           /* (max_seqs) */
     quire_seq *free_seq;
-    quire_batch *batch;       /* (max_batches) */
-    quire_leaf *leaf;         /* (max_leaves) */
+    quire_batch *batch; /* (max_batches) */
+    quire_leaf *leaf;   /* (max_leaves) */
     int32_t max_leaves, free_leaf;
     quire_arena arena;
-    float *rows;              /* (64, largest head size) while a page is reopened; under the lock */
-    int32_t *reserved;        /* (2, n_groups) leaves about to be adopted; under the lock */
+    float *rows;       /* (64, largest head size) while a page is reopened; under the lock */
+    int32_t *reserved; /* (2, n_groups) leaves about to be adopted; under the lock */
     atomic_uint_fast64_t sealed_pages;
     uint64_t reopened_pages;
 };
@@ -112,37 +113,34 @@ int32_t quire__leaf_take(quire_pool *pool, int32_t group, quire_leaf_kind kind);
 void quire__leaf_drop(quire_pool *pool, int32_t leaf);                           /* QUIRE_NO_LEAF is fine */
 void quire__leaf_share(quire_pool *pool, int32_t leaf);                          /* QUIRE_NO_LEAF is fine */
 
-static inline uint8_t *quire__leaf_memory(const quire_pool *pool, int32_t leaf)
-{
+static inline uint8_t *quire__leaf_memory(const quire_pool *pool, int32_t leaf) {
     return pool->memory + pool->leaf[leaf].offset;
 }
 
 /* ---- where a layer's rows of one KV head lie in a leaf */
-static inline uint8_t *quire__sealed_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf, int32_t head)
-{
+static inline uint8_t *quire__sealed_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf,
+                                            int32_t head) {
     return quire__leaf_memory(pool, leaf) + layer->sealed_offset + (size_t)head * layer->format.bytes;
 }
 
-static inline uint8_t *quire__raw_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf, int32_t head)
-{
+static inline uint8_t *quire__raw_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf,
+                                         int32_t head) {
     return quire__leaf_memory(pool, leaf) + layer->raw_offset + (size_t)head * layer->raw_record_bytes;
 }
 
-static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf, int32_t head)
-{
+static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf,
+                                          int32_t head) {
     return quire__leaf_memory(pool, leaf) + layer->sink_offset + (size_t)head * layer->sink_record_bytes;
 }
 
 /* ---- sequences; the caller holds the lock (seq.c, trim.c) */
 /* Whether page p of a group must outlive the window: it holds kept tokens that are not raw sinks. */
-static inline bool quire__pinned(const quire_group *group, int32_t page)
-{
+static inline bool quire__pinned(const quire_group *group, int32_t page) {
     return (int64_t)page * QUIRE_T < group->keep && !(page == 0 && group->keep <= group->sinks);
 }
 
 /* The lowest token a query at position `i` sees through the window. */
-static inline int32_t quire__window_start(const quire_group *group, int32_t i)
-{
+static inline int32_t quire__window_start(const quire_group *group, int32_t i) {
     return group->window == 0 || i < group->window ? 0 : i - group->window + 1;
 }
 

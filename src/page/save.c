@@ -4,38 +4,41 @@
 #include "base/element.h"
 #include "page/pool.h"
 
-static size_t group_bytes(const quire_group *group, int32_t page)
-{
+static size_t group_bytes(const quire_group *group, int32_t page) {
     return (group->raw ? group->raw_bytes : group->sealed_bytes) + (page == 0 && group->sinks ? group->sink_bytes : 0);
 }
 
-size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page)
-{
+size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page) {
     size_t bytes = 0;
-    for (int32_t g = 0; pool && g < pool->n_groups; g++) bytes += group_bytes(&pool->group[g], page);
+    for (int32_t g = 0; pool && g < pool->n_groups; g++)
+        bytes += group_bytes(&pool->group[g], page);
     return bytes;
 }
 
-static quire_status check_bytes(const quire_pool *pool, int32_t page, const void *bytes, size_t n_bytes)
-{
+static quire_status check_bytes(const quire_pool *pool, int32_t page, const void *bytes, size_t n_bytes) {
     const size_t wanted = quire_seq_page_bytes(pool, page);
-    if (!bytes) return quire__fail(QUIRE_E_INVALID, "bytes is NULL");
-    if (n_bytes != wanted) return quire__fail(QUIRE_E_FORMAT, "page %d has %zu bytes in this pool, not %zu", (int)page, wanted, n_bytes);
+    if (!bytes)
+        return quire__fail(QUIRE_E_INVALID, "bytes is NULL");
+    if (n_bytes != wanted)
+        return quire__fail(QUIRE_E_FORMAT, "page %d has %zu bytes in this pool, not %zu", (int)page, wanted, n_bytes);
     return QUIRE_OK;
 }
 
-quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes)
-{
-    if (!seq) return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
+quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes) {
+    if (!seq)
+        return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
     quire_pool *pool = seq->pool;
     QUIRE_TRY(check_bytes(pool, page, bytes, n_bytes));
     pthread_mutex_lock(&pool->lock);
     quire_status status = QUIRE_OK;
     if (page < 0 || page >= seq->length / QUIRE_T)
-        status = quire__fail(QUIRE_E_INVALID, "page %d is not sealed: the sequence has %d tokens", (int)page, (int)seq->length);
+        status = quire__fail(QUIRE_E_INVALID, "page %d is not sealed: the sequence has %d tokens", (int)page,
+                             (int)seq->length);
     for (int32_t g = 0; g < pool->n_groups && status == QUIRE_OK; g++)
-        if (seq->group[g].table[page] == QUIRE_NO_LEAF || (page == 0 && pool->group[g].sinks && seq->group[g].sinks == QUIRE_NO_LEAF))
-            status = quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)pool->group[g].window);
+        if (seq->group[g].table[page] == QUIRE_NO_LEAF ||
+            (page == 0 && pool->group[g].sinks && seq->group[g].sinks == QUIRE_NO_LEAF))
+            status =
+                quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)pool->group[g].window);
     uint8_t *to = bytes;
     for (int32_t g = 0; g < pool->n_groups && status == QUIRE_OK; g++) {
         const quire_group *group = &pool->group[g];
@@ -52,19 +55,20 @@ quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes
 }
 
 /* Whatever the bytes are, attending over them must be safe. Integrity and identity are for whoever stores them. */
-static quire_status check_records(const quire_pool *pool, int32_t page, const uint8_t *bytes)
-{
+static quire_status check_records(const quire_pool *pool, int32_t page, const uint8_t *bytes) {
     size_t at = 0;
     for (int32_t g = 0; g < pool->n_groups; g++) {
         const quire_group *group = &pool->group[g];
         const size_t leaf_bytes = group->raw ? group->raw_bytes : group->sealed_bytes;
         for (int32_t i = 0; i < pool->n_layers; i++) {
             const quire_layer_state *layer = &pool->layer[i];
-            if (layer->group != g || layer->source != i) continue;
+            if (layer->group != g || layer->source != i)
+                continue;
             for (int32_t head = 0; head < layer->config.n_kv_heads; head++) {
                 const uint8_t *record = bytes + at + layer->sealed_offset + (size_t)head * layer->format.bytes;
                 if (!quire__side_valid(&layer->format.k, record) || !quire__side_valid(&layer->format.v, record))
-                    return quire__fail(QUIRE_E_FORMAT, "page %d, layer %d, KV head %d: a value is not finite", (int)page, (int)i, (int)head);
+                    return quire__fail(QUIRE_E_FORMAT, "page %d, layer %d, KV head %d: a value is not finite",
+                                       (int)page, (int)i, (int)head);
             }
         }
         at += leaf_bytes;
@@ -78,13 +82,14 @@ static quire_status check_records(const quire_pool *pool, int32_t page, const ui
 }
 
 /* Leaves for one page in every group, all or none. */
-static bool take_page(quire_pool *pool, int32_t page, int32_t *leaves, int32_t *sinks)
-{
+static bool take_page(quire_pool *pool, int32_t page, int32_t *leaves, int32_t *sinks) {
     for (int32_t g = 0; g < pool->n_groups; g++) {
         const quire_group *group = &pool->group[g];
         leaves[g] = quire__leaf_take(pool, g, group->raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
-        sinks[g] = page == 0 && group->sinks && leaves[g] != QUIRE_NO_LEAF ? quire__leaf_take(pool, g, QUIRE_LEAF_SINKS) : QUIRE_NO_LEAF;
-        if (leaves[g] != QUIRE_NO_LEAF && (sinks[g] != QUIRE_NO_LEAF || page != 0 || !group->sinks)) continue;
+        sinks[g] = page == 0 && group->sinks && leaves[g] != QUIRE_NO_LEAF ? quire__leaf_take(pool, g, QUIRE_LEAF_SINKS)
+                                                                           : QUIRE_NO_LEAF;
+        if (leaves[g] != QUIRE_NO_LEAF && (sinks[g] != QUIRE_NO_LEAF || page != 0 || !group->sinks))
+            continue;
         for (; g >= 0; g--) {
             quire__leaf_drop(pool, leaves[g]);
             quire__leaf_drop(pool, sinks[g]);
@@ -94,16 +99,20 @@ static bool take_page(quire_pool *pool, int32_t page, int32_t *leaves, int32_t *
     return true;
 }
 
-static quire_status load_locked(quire_seq *seq, const uint8_t *from)
-{
+static quire_status load_locked(quire_seq *seq, const uint8_t *from) {
     quire_pool *pool = seq->pool;
     const int32_t page = seq->length / QUIRE_T;
-    if (seq->batch) return quire__fail(QUIRE_E_BUSY, "cannot load into a sequence that is in a batch");
-    if (seq->length % QUIRE_T) return quire__fail(QUIRE_E_STATE, "sequence has %d tokens: not a multiple of %d", (int)seq->length, QUIRE_T);
-    if (page >= pool->max_pages) return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %lld tokens", (long long)pool->max_pages * QUIRE_T);
+    if (seq->batch)
+        return quire__fail(QUIRE_E_BUSY, "cannot load into a sequence that is in a batch");
+    if (seq->length % QUIRE_T)
+        return quire__fail(QUIRE_E_STATE, "sequence has %d tokens: not a multiple of %d", (int)seq->length, QUIRE_T);
+    if (page >= pool->max_pages)
+        return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %lld tokens",
+                           (long long)pool->max_pages * QUIRE_T);
     QUIRE_TRY(check_records(pool, page, from));
     int32_t *leaves = pool->reserved, *sinks = pool->reserved + pool->n_groups;
-    if (!take_page(pool, page, leaves, sinks)) return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free", pool->arena.free_bytes);
+    if (!take_page(pool, page, leaves, sinks))
+        return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free", pool->arena.free_bytes);
     for (int32_t g = 0; g < pool->n_groups; g++) {
         quire_seq_group *s = &seq->group[g];
         memcpy(quire__leaf_memory(pool, leaves[g]), from, pool->leaf[leaves[g]].bytes);
@@ -123,9 +132,9 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from)
     return QUIRE_OK;
 }
 
-quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes)
-{
-    if (!seq) return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
+quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes) {
+    if (!seq)
+        return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
     QUIRE_TRY(check_bytes(seq->pool, seq->length / QUIRE_T, bytes, n_bytes));
     pthread_mutex_lock(&seq->pool->lock);
     const quire_status status = load_locked(seq, bytes);

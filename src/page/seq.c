@@ -1,8 +1,7 @@
 /* Sequences: page tables that share leaves. */
 #include "page/pool.h"
 
-static void clear(quire_seq *seq)
-{
+static void clear(quire_seq *seq) {
     seq->length = 0;
     seq->kept_page = -1;
     seq->batch = NULL;
@@ -13,33 +12,32 @@ static void clear(quire_seq *seq)
     }
 }
 
-static quire_seq *take_slot(quire_pool *pool)
-{
+static quire_seq *take_slot(quire_pool *pool) {
     quire_seq *seq = pool->free_seq;
-    if (!seq) return NULL;
+    if (!seq)
+        return NULL;
     pool->free_seq = seq->next_free;
     seq->used = true;
     clear(seq);
     return seq;
 }
 
-static quire_status no_slot(const quire_pool *pool)
-{
+static quire_status no_slot(const quire_pool *pool) {
     return quire__fail(QUIRE_E_NO_SLOT, "all %d sequences are in use", (int)pool->max_seqs);
 }
 
-quire_status quire_seq_create(quire_pool *pool, quire_seq **result)
-{
-    if (!pool || !result) return quire__fail(QUIRE_E_INVALID, "pool or result is NULL");
+quire_status quire_seq_create(quire_pool *pool, quire_seq **result) {
+    if (!pool || !result)
+        return quire__fail(QUIRE_E_INVALID, "pool or result is NULL");
     pthread_mutex_lock(&pool->lock);
     *result = take_slot(pool);
     pthread_mutex_unlock(&pool->lock);
     return *result ? QUIRE_OK : no_slot(pool);
 }
 
-quire_status quire_seq_fork(quire_seq *seq, quire_seq **result)
-{
-    if (!seq || !result) return quire__fail(QUIRE_E_INVALID, "sequence or result is NULL");
+quire_status quire_seq_fork(quire_seq *seq, quire_seq **result) {
+    if (!seq || !result)
+        return quire__fail(QUIRE_E_INVALID, "sequence or result is NULL");
     quire_pool *pool = seq->pool;
     *result = NULL;
     pthread_mutex_lock(&pool->lock);
@@ -73,16 +71,17 @@ quire_status quire_seq_fork(quire_seq *seq, quire_seq **result)
     return child ? QUIRE_OK : no_slot(pool);
 }
 
-quire_status quire_seq_free(quire_seq *seq)
-{
-    if (!seq) return QUIRE_OK;
+quire_status quire_seq_free(quire_seq *seq) {
+    if (!seq)
+        return QUIRE_OK;
     quire_pool *pool = seq->pool;
     pthread_mutex_lock(&pool->lock);
     const bool busy = seq->batch != NULL, used = seq->used;
     if (!busy && used) {
         for (int32_t g = 0; g < pool->n_groups; g++) {
             quire_seq_group *group = &seq->group[g];
-            for (int32_t p = 0; p < seq->length / QUIRE_T; p++) quire__leaf_drop(pool, group->table[p]);
+            for (int32_t p = 0; p < seq->length / QUIRE_T; p++)
+                quire__leaf_drop(pool, group->table[p]);
             quire__leaf_drop(pool, group->open);
             quire__leaf_drop(pool, group->kept);
             quire__leaf_drop(pool, group->sinks);
@@ -93,21 +92,22 @@ quire_status quire_seq_free(quire_seq *seq)
         pool->free_seq = seq;
     }
     pthread_mutex_unlock(&pool->lock);
-    if (!used) return quire__fail(QUIRE_E_INVALID, "sequence was freed before");
+    if (!used)
+        return quire__fail(QUIRE_E_INVALID, "sequence was freed before");
     return busy ? quire__fail(QUIRE_E_BUSY, "cannot free a sequence that is in a batch") : QUIRE_OK;
 }
 
 int32_t quire_seq_length(const quire_seq *seq) { return seq ? seq->length : 0; }
 
-void quire__seq_recycle(quire_seq *seq)
-{
+void quire__seq_recycle(quire_seq *seq) {
     quire_pool *pool = seq->pool;
     for (int32_t g = 0; g < pool->n_groups; g++) {
         const quire_group *group = &pool->group[g];
         quire_seq_group *s = &seq->group[g];
         const int32_t first_seen = quire__window_start(group, seq->length) / QUIRE_T, n_pages = seq->length / QUIRE_T;
         for (; s->live_from < first_seen && s->live_from < n_pages; s->live_from++) {
-            if (quire__pinned(group, s->live_from)) continue;
+            if (quire__pinned(group, s->live_from))
+                continue;
             quire__leaf_drop(pool, s->table[s->live_from]);
             s->table[s->live_from] = QUIRE_NO_LEAF;
         }

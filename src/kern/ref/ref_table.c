@@ -1,21 +1,14 @@
-#include "codec/rotate.h"
 #include "kern/ref/ref.h"
 
-static const char *attend_name(const quire_format *format) {
-    (void)format;
-    return "attend_packed_ref"; /* one loop serves every pair, in integers, on the packed bytes */
+static size_t workspace_bytes(int n_rows) {
+    (void)n_rows;
+    return sizeof(quire_ref_workspace);
 }
 
-const quire_kernels quire__kernels_ref = {
-    .isa = "ref",
-    .workspace_bytes = sizeof(quire_ref_workspace),
-    .rotate = quire__rotate,
-    .unrotate = quire__unrotate,
-    .project = quire__project,
-    .seal = quire__page_encode,
-    .quantize_query = quire__ref_quantize_query,
-    .dot_page = quire__ref_dot_page,
-    .attend_packed = quire__ref_attend_packed,
-    .attend_raw = quire__ref_attend_raw,
-    .attend_name = attend_name,
-};
+static bool serves(const quire_format *format) {
+    (void)format;
+    return true;
+}
+
+const quire_attend_kernel quire__attend_ref = {quire__ref_attend_packed, workspace_bytes, serves, "ref"};
+const quire_raw_kernel quire__attend_ref_raw = {quire__ref_attend_raw, workspace_bytes};

@@ -1,0 +1,9 @@
+/* Which instructions this machine has. Found once per call of a pool's creation; nothing is kept. */
+#ifndef QUIRE_BASE_CPU_H
+#define QUIRE_BASE_CPU_H
+
+enum { QUIRE_CPU_NEON = 1 << 0, QUIRE_CPU_DOTPROD = 1 << 1, QUIRE_CPU_I8MM = 1 << 2 };
+
+unsigned quire__cpu_features(void);
+
+#endif

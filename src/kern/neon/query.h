@@ -1,0 +1,112 @@
+/* A set of query rows as int8 operands: bit for bit what quire__ref_quantize_query gives. */
+#ifndef QUIRE_KERN_NEON_QUERY_H
+#define QUIRE_KERN_NEON_QUERY_H
+
+#include "kern/neon/work.h"
+
+/* Dims of codes below 8 bits lie 0 2 1 3 in each four bytes; q must lie the same way. */
+static const uint8_t DIM_ORDER[16] = {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
+
+INLINE int8x16_t narrow2(int32x4_t a0, int32x4_t a1, int32x4_t b0, int32x4_t b1, bool natural) {
+    const int16x8_t a = vuzp1q_s16(vreinterpretq_s16_s32(a0), vreinterpretq_s16_s32(a1));
+    const int16x8_t b = vuzp1q_s16(vreinterpretq_s16_s32(b0), vreinterpretq_s16_s32(b1));
+    const int8x16_t x = vuzp1q_s8(vreinterpretq_s8_s16(a), vreinterpretq_s8_s16(b));
+    return natural ? x : vqtbl1q_s8(x, vld1q_u8(DIM_ORDER));
+}
+
+typedef struct pair_scale {
+    float32x4_t inverse, step; /* [r0, r0, r1, r1] */
+} pair_scale;
+
+INLINE pair_scale scale_of(float32x4_t r0, float32x4_t r1, float steps) { /* magnitudes, lanes to be folded */
+    const float32x4_t both = max_of_rows(vpmaxq_f32(r0, r1)), n = vdupq_n_f32(steps);
+    const uint32x4_t usable = vcgeq_f32(both, vdupq_n_f32(1e-30f));
+    return (pair_scale){vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(vdivq_f32(n, both)), usable)),
+                        vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(vdivq_f32(both, n)), usable))};
+}
+
+INLINE int32x4_t sum_bytes(int32x4_t sum, int8x16_t x) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    return vdotq_s32(sum, x, vdupq_n_s8(1));
+#else
+    return vpadalq_s16(sum, vpaddlq_s8(x));
+#endif
+}
+
+/* Operands of channels first .. first+n of a pair, whose scaled rows are a and b. */
+INLINE void put_integers(const float *a, const float *b, int first, int n, pair_scale scale, const int n_pairs,
+                         const int planes, const bool natural, float mid, int pair, int g, set_query *out) {
+    static const float magic[4] = FOUR(QUIRE_ROUND_MAGIC);
+    const float32x4_t i0 = vdupq_laneq_f32(scale.inverse, 0), i1 = vdupq_laneq_f32(scale.inverse, 2);
+    int32x4_t sum = vdupq_n_s32(0), sum_low = sum;
+    for (int d = first; d < first + n; d += 8) {
+        int32x4_t x[4]; /* the integer is in the low bits */
+        UNROLL for (int j = 0; j < 2; j++) {
+            x[j] = as_s32(vfmaq_f32(fresh(magic), vld1q_f32(a + d + 4 * j), i0));
+            x[2 + j] = as_s32(vfmaq_f32(fresh(magic), vld1q_f32(b + d + 4 * j), i1));
+        }
+        if (planes == 1) {
+            const int8x16_t c = narrow2(x[0], x[1], x[2], x[3], natural);
+            vst1q_s8(out->q8[d / 8][pair], c);
+            sum = sum_bytes(sum, c);
+        } else {
+            int32x4_t hi[4], lo[4];
+            EACH x[u] = vsubq_s32(x[u], as_s32(vld1q_f32(magic)));
+            EACH hi[u] = vshrq_n_s32(vaddq_s32(x[u], vdupq_n_s32(64)), 7);
+            EACH lo[u] = vsubq_s32(x[u], vshlq_n_s32(hi[u], 7));
+            const int8x16_t h = narrow2(hi[0], hi[1], hi[2], hi[3], natural),
+                            l = narrow2(lo[0], lo[1], lo[2], lo[3], natural);
+            vst1q_s8(out->q8[d / 8][pair], h);
+            vst1q_s8(out->q8[d / 8][n_pairs + pair], l);
+            if (mid != 0) {
+                sum = sum_bytes(sum, h);
+                sum_low = sum_bytes(sum_low, l);
+            }
+        }
+    }
+    const float32x4_t total = vcvtq_f32_s32(planes == 2 ? vaddq_s32(vshlq_n_s32(sum, 7), sum_low) : sum);
+    out->scale[g][pair] = scale.step;
+    out->centre[g][pair] = vmulq_n_f32(sum_of_rows(total), mid);
+}
+
+/* One group of a pair; offset is the sum of q. */
+INLINE void quantize_pair(const float *q0, const float *q1, int first, int n, const int n_pairs, const int planes,
+                          const bool natural, float mid, int pair, int g, set_query *out) {
+    float32x4_t magnitude[2] = {vdupq_n_f32(0), vdupq_n_f32(0)}, sum[2] = {magnitude[0], magnitude[0]};
+    for (int d = first; d < first + n; d += 4) {
+        const float32x4_t a = vld1q_f32(q0 + d), b = vld1q_f32(q1 + d);
+        magnitude[0] = vmaxq_f32(magnitude[0], vabsq_f32(a));
+        magnitude[1] = vmaxq_f32(magnitude[1], vabsq_f32(b));
+        sum[0] = vaddq_f32(sum[0], a);
+        sum[1] = vaddq_f32(sum[1], b);
+    }
+    const pair_scale scale = scale_of(magnitude[0], magnitude[1], planes == 2 ? 127 * 128 : 127);
+    put_integers(q0, q1, first, n, scale, n_pairs, planes, natural, mid, pair, g, out);
+    out->offset[g][pair] = sum_of_rows(vpaddq_f32(sum[0], sum[1]));
+}
+
+/* A whole set with a page's channel scales folded in; offset is q.zero. All rows side by side, so that the scales are
+ * loaded once and no chain waits for another. */
+INLINE void quantize_channels(const float *const q[SET], const float *scale, const float *zero, int dim,
+                              const int n_pairs, const int planes, const bool natural, float mid,
+                              float (*scaled)[QUIRE_DIM_MAX], set_query *out) {
+    const int rows = 2 * n_pairs;
+    float32x4_t magnitude[SET], dot[SET];
+    UNROLL for (int r = 0; r < rows; r++) magnitude[r] = dot[r] = vdupq_n_f32(0);
+    for (int d = 0; d < dim; d += 4) {
+        const float32x4_t k = vld1q_f32(scale + d), z = vld1q_f32(zero + d);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const float32x4_t x = vld1q_f32(q[r] + d), y = vmulq_f32(x, k);
+            vst1q_f32(scaled[r] + d, y);
+            magnitude[r] = vmaxq_f32(magnitude[r], vabsq_f32(y));
+            dot[r] = vfmaq_f32(dot[r], x, z);
+        }
+    }
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        const pair_scale s = scale_of(magnitude[2 * pair], magnitude[2 * pair + 1], planes == 2 ? 127 * 128 : 127);
+        put_integers(scaled[2 * pair], scaled[2 * pair + 1], 0, dim, s, n_pairs, planes, natural, mid, pair, 0, out);
+        out->offset[0][pair] = sum_of_rows(vpaddq_f32(dot[2 * pair], dot[2 * pair + 1]));
+    }
+}
+
+#endif

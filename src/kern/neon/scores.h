@@ -1,0 +1,85 @@
+/* Integer K.q of one page and set, and the fp32 logits. */
+#ifndef QUIRE_KERN_NEON_SCORES_H
+#define QUIRE_KERN_NEON_SCORES_H
+
+#include "kern/neon/work.h"
+
+/* How K or V reaches the multiplier: 4-bit or 8-bit codes straight from the page, or int8 unpacked beforehand. */
+typedef enum source_kind { FROM_4, FROM_4_BOOK, FROM_8, UNPACKED } source_kind;
+
+/* acc[i][r] += token pair i times operand r, over columns c0 .. of one group of `columns` columns. `stride` is the distance
+ * of token pairs. A column is 16 dims (4 bits) or 8. */
+INLINE void multiply_columns(const source_kind kind, const int operands, const int pairs, const uint8_t *at,
+                             size_t stride, size_t column_stride, int columns, const int8_t (*q8)[OPERANDS][16],
+                             int8x16_t book, const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
+    const uint8x16_t mask = vdupq_n_u8(15);
+    _Pragma("GCC unroll 1") /* unrolled, the accumulators get copied between registers */
+        for (int c = 0; c < columns; c++, at += column_stride) {
+        const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
+        int8x16_t q[2][OPERANDS];
+        UNROLL for (int i = 0; i < pairs; i += 4) __builtin_prefetch(ahead + c * 16 * pairs + 16 * i, 0, 2);
+        UNROLL for (int r = 0; r < operands; r++) {
+            q[0][r] = vld1q_s8(q8[nibbles ? 2 * c : c][r]);
+            if (nibbles)
+                q[1][r] = vld1q_s8(q8[2 * c + 1][r]);
+        }
+        UNROLL for (int i = 0; i < pairs; i += 2) {
+            uint8x16_t x[2];
+            UNROLL for (int u = 0; u < 2; u++) x[u] = vld1q_u8(at + (size_t)(i + u) * stride);
+            if (nibbles) {
+                int8x16_t lo[2], hi[2];
+                UNROLL for (int u = 0; u < 2; u++) {
+                    lo[u] = vreinterpretq_s8_u8(vandq_u8(x[u], mask));
+                    hi[u] = vreinterpretq_s8_u8(vshrq_n_u8(x[u], 4));
+                }
+                if (kind == FROM_4_BOOK)
+                    UNROLL for (int u = 0; u < 2; u++) {
+                        lo[u] = vqtbl1q_s8(book, vreinterpretq_u8_s8(lo[u]));
+                        hi[u] = vqtbl1q_s8(book, vreinterpretq_u8_s8(hi[u]));
+                    }
+                UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
+                    mma_s8(acc[i + u][r], q[0][r], lo[u]);
+                UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
+                    mma_s8(acc[i + u][r], q[1][r], hi[u]);
+            } else {
+                UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
+                    mma_s8(acc[i + u][r], q[0][r], vreinterpretq_s8_u8(x[u]));
+            }
+        }
+    }
+}
+
+/* Octets first .. first+n of the tokens from pair `row` of tile `tile` on. */
+INLINE void multiply_octets(const source_kind kind, const int operands, const int pairs, const uint8_t *k, int dim,
+                            int tile, int row, int first, int n, const int8_t (*q8)[OPERANDS][16], int8x16_t book,
+                            const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
+    if (kind == UNPACKED) {
+        const uint8_t *at = k + (size_t)tile * 16 * (size_t)dim + (size_t)first * 128 + (size_t)row * 16;
+        multiply_columns(kind, operands, pairs, at, 16, 128, n, q8 + first, book, at, acc);
+        return;
+    }
+    const int octets = kind == FROM_8 ? 1 : 2, n_columns = dim / (8 * octets), end = (first + n) / octets;
+    const size_t base = (size_t)tile * (size_t)(kind == FROM_8 ? 16 : 8) * (size_t)dim;
+    int column = first / octets;
+    for (; column + 4 <= end && column % 4 == 0 && column + 4 <= n_columns; column += 4) {
+        const size_t at = base + (size_t)column * 128 + (size_t)row * 64;
+        multiply_columns(kind, operands, pairs, k + at, 64, 16, 4, q8 + column * octets, book, ahead + at, acc);
+    }
+    while (column < end) { /* the narrow last group, or a part of a group */
+        const int group = column / 4 * 4, width = n_columns - group < 4 ? n_columns - group : 4;
+        const int last = group + width < end ? group + width : end;
+        const size_t at = base + (size_t)group * 128 + (size_t)(row * width + column - group) * 16;
+        multiply_columns(kind, operands, pairs, k + at, (size_t)width * 16, 16, last - column, q8 + column * octets,
+                         book, ahead + at, acc);
+        column = last;
+    }
+}
+
+/* Integer of both planes. */
+INLINE float32x4_t joined(const int planes, const int n_pairs, const int32x4_t *acc, int pair) {
+    if (planes == 1)
+        return vcvtq_f32_s32(acc[pair]);
+    return vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(acc[pair], 7), acc[n_pairs + pair]));
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* Vectors of the NEON kernels. A vector of scores holds two query rows and two tokens, [r0 t0, r0 t1, r1 t0, r1 t1]: what
+ * one 2x8 by 8x2 integer product gives. Per-row scalars are kept as [r0, r0, r1, r1], so that nothing is transposed. */
+#ifndef QUIRE_KERN_NEON_SIMD_H
+#define QUIRE_KERN_NEON_SIMD_H
+
+#include <arm_neon.h>
+
+#include "base/half.h"
+#include "base/real.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* acc += a (2 rows x 8) times b^T (2 x 8). Without i8mm the same product from smaller steps. */
+INLINE int32x4_t mma_s8(int32x4_t acc, int8x16_t a, int8x16_t b) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    return vmmlaq_s32(acc, a, b);
+#elif defined(__ARM_FEATURE_DOTPROD)
+    const int32x4_t zero = vdupq_n_s32(0);
+    const int32x4_t x = vdotq_s32(zero, vcombine_s8(vget_low_s8(a), vget_low_s8(a)), b);
+    const int32x4_t y = vdotq_s32(zero, vcombine_s8(vget_high_s8(a), vget_high_s8(a)), b);
+    return vaddq_s32(acc, vpaddq_s32(x, y));
+#else
+    const int8x8_t a0 = vget_low_s8(a), a1 = vget_high_s8(a), b0 = vget_low_s8(b), b1 = vget_high_s8(b);
+    const int32x4_t x = vpaddq_s32(vpaddlq_s16(vmull_s8(a0, b0)), vpaddlq_s16(vmull_s8(a0, b1)));
+    const int32x4_t y = vpaddq_s32(vpaddlq_s16(vmull_s8(a1, b0)), vpaddlq_s16(vmull_s8(a1, b1)));
+    return vaddq_s32(acc, vpaddq_s32(x, y));
+#endif
+}
+
+/* The same with a unsigned. */
+INLINE int32x4_t mma_u8(int32x4_t acc, uint8x16_t a, int8x16_t b) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    return vusmmlaq_s32(acc, a, b);
+#else
+    const int16x8_t a0 = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(a)));
+    const int16x8_t a1 = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(a)));
+    const int16x8_t b0 = vmovl_s8(vget_low_s8(b)), b1 = vmovl_s8(vget_high_s8(b));
+    int32x4_t s[4] = {vmull_s16(vget_low_s16(a0), vget_low_s16(b0)), vmull_s16(vget_low_s16(a0), vget_low_s16(b1)),
+                      vmull_s16(vget_low_s16(a1), vget_low_s16(b0)), vmull_s16(vget_low_s16(a1), vget_low_s16(b1))};
+    s[0] = vmlal_high_s16(s[0], a0, b0);
+    s[1] = vmlal_high_s16(s[1], a0, b1);
+    s[2] = vmlal_high_s16(s[2], a1, b0);
+    s[3] = vmlal_high_s16(s[3], a1, b1);
+    return vaddq_s32(acc, vpaddq_s32(vpaddq_s32(s[0], s[1]), vpaddq_s32(s[2], s[3])));
+#endif
+}
+
+INLINE float32x4_t rows2(float r0, float r1) { return (float32x4_t){r0, r0, r1, r1}; }
+/* Two tokens' scalars for both rows: [t0, t1, t0, t1]. */
+INLINE float32x4_t tokens2(const float *x) {
+    return vreinterpretq_f32_f64(vld1q_dup_f64((const double *)(const void *)x));
+}
+INLINE float32x4_t max_of_rows(float32x4_t x) { return vmaxq_f32(x, vrev64q_f32(x)); }
+INLINE float32x4_t sum_of_rows(float32x4_t x) { return vaddq_f32(x, vrev64q_f32(x)); }
+INLINE int32x4_t as_s32(float32x4_t x) { return vreinterpretq_s32_f32(x); }
+INLINE float32x4_t as_f32(int32x4_t x) { return vreinterpretq_f32_s32(x); }
+
+/* A constant that the next instruction overwrites (the addend of an fma): loaded again instead of copied, because a copy
+ * takes a vector slot and a register read, and a load takes neither. */
+INLINE float32x4_t fresh(const float *constant /* (4) */) {
+    float32x4_t v;
+    __asm__ volatile("ldr %q0, %1" : "=w"(v) : "m"(*(const float(*)[4])constant));
+    return v;
+}
+
+#define EACH UNROLL for (int u = 0; u < 4; u++)
+#define FOUR(x)                                                                                                        \
+    { x, x, x, x }
+
+/* Minimax polynomials of 2^f, |f| <= 1/2: relative error 7.5e-5 (degree 3, where weights are rounded to u8), 7.5e-8. */
+static const float EXP2_3[4][4] = {FOUR(0.9999280571937561f), FOUR(0.6932609677314758f), FOUR(0.2426111251115799f),
+                                   FOUR(0.0551716685295105f)};
+static const float EXP2_5[6][4] = {FOUR(1.0000001192092896f),   FOUR(0.6931469440460205f),
+                                   FOUR(0.24022120237350464f),  FOUR(0.05550713092088699f),
+                                   FOUR(0.009675540961325169f), FOUR(0.0013276472454890609f)};
+
+/* 2^x, x <= 0: four vectors in lock step, because the chain is long and the issue queues are short. */
+INLINE void exp2_neg4(float32x4_t *x, const int degree) {
+    const float(*c)[4] = degree == 3 ? EXP2_3 : EXP2_5;
+    const float32x4_t magic = vdupq_n_f32(QUIRE_ROUND_MAGIC), lowest = vdupq_n_f32(-126.0f), top = vld1q_f32(c[degree]);
+    float32x4_t y[4], f[4], p[4];
+    EACH x[u] = vmaxq_f32(x[u], lowest);
+    EACH y[u] = vaddq_f32(x[u], magic);
+    EACH f[u] = vsubq_f32(x[u], vsubq_f32(y[u], magic));
+    EACH p[u] = vfmaq_f32(fresh(c[degree - 1]), top, f[u]);
+    UNROLL for (int i = degree - 2; i >= 0; i--) EACH p[u] = vfmaq_f32(fresh(c[i]), p[u], f[u]);
+    EACH x[u] = as_f32(vaddq_s32(as_s32(p[u]), vshlq_n_s32(as_s32(y[u]), 23)));
+}
+
+/* As quire__exp2: exact at 0, so that a state which nothing changes stays what it is, bit for bit. */
+INLINE float32x4_t exp2_exact(float32x4_t x) {
+    const float32x4_t magic = vdupq_n_f32(QUIRE_ROUND_MAGIC);
+    x = vmaxq_f32(x, vdupq_n_f32(-126.0f));
+    const float32x4_t y = vaddq_f32(x, magic), f = vsubq_f32(x, vsubq_f32(y, magic));
+    float32x4_t p = vfmaq_f32(vdupq_n_f32(1.3333558e-3f), vdupq_n_f32(1.5403530e-4f), f);
+    p = vfmaq_f32(vdupq_n_f32(9.6181291e-3f), p, f);
+    p = vfmaq_f32(vdupq_n_f32(5.5504109e-2f), p, f);
+    p = vfmaq_f32(vdupq_n_f32(2.4022651e-1f), p, f);
+    p = vfmaq_f32(vdupq_n_f32(6.9314718e-1f), p, f);
+    p = vfmaq_f32(vdupq_n_f32(1.0f), p, f);
+    return as_f32(vaddq_s32(as_s32(p), vshlq_n_s32(as_s32(y), 23)));
+}
+
+/* n fp16 values to fp32; n is a multiple of 8. */
+INLINE void widen(const uint8_t *from, float *to, int n) {
+    for (int i = 0; i < n; i += 8) {
+        const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(from + 2 * i));
+        vst1q_f32(to + i, vcvt_f32_f16(vget_low_f16(h)));
+        vst1q_f32(to + i + 4, vcvt_high_f32_f16(h));
+    }
+}
+
+#endif

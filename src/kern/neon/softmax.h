@@ -1,0 +1,89 @@
+/* From logits to integer weights of one block: block maximum, 2^(s - max), times the scale of V, as u8 or two u8 planes. */
+#ifndef QUIRE_KERN_NEON_SOFTMAX_H
+#define QUIRE_KERN_NEON_SOFTMAX_H
+
+#include "kern/neon/work.h"
+
+INLINE float32x4_t block_maximum(const neon_work *w, int pair, int first, int n) {
+    float32x4_t m[4];
+    EACH m[u] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
+    for (int p = first; p < first + n; p++)
+        for (int i = 0; i < T / 2; i += 4)
+            EACH m[u] = vmaxq_f32(m[u], vld1q_f32(w->s[p][pair][i + u]));
+    return max_of_rows(vmaxq_f32(vmaxq_f32(m[0], m[1]), vmaxq_f32(m[2], m[3])));
+}
+
+/* s becomes 2^(s - m), or, given the scales of V, the weight 2^(s - m) * scale, whose largest is then found on the way.
+ * Four chains in lock step: one alone is latency-bound. Returns the sum of 2^(s - m), two parts per row. */
+INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NULL */, const int degree, int pair,
+                                int first, int n, float32x4_t m, float32x4_t *largest) {
+    float32x4_t sum[4], top[4];
+    EACH sum[u] = top[u] = vdupq_n_f32(0);
+    for (int p = first; p < first + n; p++)
+        for (int i = 0; i < T / 2; i += 4) {
+            float32x4_t e[4];
+            EACH e[u] = vsubq_f32(vld1q_f32(w->s[p][pair][i + u]), m);
+            exp2_neg4(e, degree);
+            EACH sum[u] = vaddq_f32(sum[u], e[u]);
+            if (scale) {
+                EACH e[u] = vmulq_f32(e[u], tokens2(scale + p * T + 2 * (i + u)));
+                EACH top[u] = vmaxq_f32(top[u], e[u]);
+            }
+            EACH vst1q_f32(w->s[p][pair][i + u], e[u]);
+        }
+    if (scale)
+        *largest = max_of_rows(vmaxq_f32(vmaxq_f32(top[0], top[1]), vmaxq_f32(top[2], top[3])));
+    return vaddq_f32(vaddq_f32(sum[0], sum[1]), vaddq_f32(sum[2], sum[3]));
+}
+
+INLINE float32x4_t largest_weight(const neon_work *w, const float *scale /* (128) */, int pair, int first, int n) {
+    float32x4_t largest[4];
+    EACH largest[u] = vdupq_n_f32(0);
+    for (int p = first; p < first + n; p++)
+        for (int i = 0; i < T / 2; i += 4)
+            EACH largest[u] =
+                vmaxq_f32(largest[u], vmulq_f32(vld1q_f32(w->s[p][pair][i + u]), tokens2(scale + p * T + 2 * (i + u))));
+    return max_of_rows(vmaxq_f32(vmaxq_f32(largest[0], largest[1]), vmaxq_f32(largest[2], largest[3])));
+}
+
+/* The 8 tokens of a V atom: column c of half h holds tokens 32h+4c+{0..3} and 32h+16+4c+{0..3}. Vectors hold token pairs. */
+INLINE int first_pair_of(int atom) { return atom / 4 * 16 + atom % 4 * 2; }
+
+/* Bytes come as [r0 t01][r1 t01][r0 t23][r1 t23]..; row 0's eight tokens, then row 1's. */
+static const uint8_t ROW_ORDER[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
+
+static const float MAGIC[4] = FOUR(QUIRE_ROUND_MAGIC);
+
+/* Operands of one page; adds the integers to *total. */
+INLINE void weights_of_page(neon_work *w, const float *scale /* NULL: s holds weights */, const int n_pairs,
+                            const int planes, int pair, int p, float32x4_t inverse, uint32x4_t *total) {
+    const uint8x16_t order = vld1q_u8(ROW_ORDER);
+    UNROLL for (int atom = 0; atom < 8; atom++) {
+        uint16x8_t x[2];
+        UNROLL for (int y = 0; y < 2; y++) {
+            int32x4_t v[2];
+            UNROLL for (int j = 0; j < 2; j++) {
+                const int i = first_pair_of(atom) + 8 * y + j;
+                float32x4_t weight = vld1q_f32(w->s[p][pair][i]);
+                if (scale)
+                    weight = vmulq_f32(weight, tokens2(scale + p * T + 2 * i));
+                v[j] = as_s32(vfmaq_f32(fresh(MAGIC), weight, inverse));
+            }
+            x[y] = vuzp1q_u16(vreinterpretq_u16_s32(v[0]), vreinterpretq_u16_s32(v[1]));
+        }
+        const uint8x16_t low = vqtbl1q_u8(vuzp1q_u8(vreinterpretq_u8_u16(x[0]), vreinterpretq_u8_u16(x[1])), order);
+        if (planes == 1) {
+            vst1q_u8(w->p8[p * 8 + atom][pair], low);
+            *total = vpadalq_u16(*total, vpaddlq_u8(low));
+        } else {
+            const uint8x16_t high =
+                vqtbl1q_u8(vuzp2q_u8(vreinterpretq_u8_u16(x[0]), vreinterpretq_u8_u16(x[1])), order);
+            vst1q_u8(w->p8[p * 8 + atom][pair], high);
+            vst1q_u8(w->p8[p * 8 + atom][n_pairs + pair], low);
+            *total = vpadalq_u16(*total, vpaddlq_u8(low));
+            *total = vaddq_u32(*total, vshlq_n_u32(vpaddlq_u16(vpaddlq_u8(high)), 8));
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,140 @@
+/* Codes of any width to int8 atoms in L1, for prefill (many rows share the work) and for widths without a direct path. */
+#ifndef QUIRE_KERN_NEON_UNPACK_H
+#define QUIRE_KERN_NEON_UNPACK_H
+
+#include "kern/neon/work.h"
+
+INLINE int8x16_t code_value(uint8x16_t code, const int8_t *book, int8x16_t table) {
+    return book ? vqtbl1q_s8(table, code) : vreinterpretq_s8_u8(code);
+}
+
+INLINE int8x16_t load_book(const int8_t *book, int bits) {
+    int8_t table[16] = {0};
+    if (book)
+        memcpy(table, book, (size_t)1 << bits);
+    return vld1q_s8(table);
+}
+
+/* ------------------------------------------------------------------ K: [16 tokens][8 dims][token pair][16 bytes] */
+
+INLINE void put_k(int8_t *out, int dim, int tile, int octet, int r, int8x16_t x) {
+    vst1q_s8(out + (size_t)tile * 16 * (size_t)dim + (size_t)octet * 128 + (size_t)r * 16, x);
+}
+
+static void unpack_k(int bits, int dim, const uint8_t *k, const int8_t *book, int8_t *out) {
+    const int8x16_t table = load_book(book, bits);
+    const bool by_octet = bits == 8 || bits == 2;
+    const int n_columns = dim / (by_octet ? 8 : 16), slabs = bits == 3 ? 3 : 1;
+    for (int group = 0; group < n_columns; group += 4) {
+        const int width = n_columns - group < 4 ? n_columns - group : 4;
+        const size_t slab = (size_t)(width * 128), start = (size_t)group * 128 * (size_t)slabs;
+        for (int r = 0; r < 8; r++)
+            for (int c = 0; c < width; c++) {
+                const size_t at = start + (size_t)(r * width + c) * 16;
+                const int column = group + c;
+                if (bits == 8 || bits == 4) {
+                    for (int tile = 0; tile < 4; tile++) {
+                        const uint8x16_t x =
+                            vld1q_u8(k + (size_t)tile * (size_t)(bits == 8 ? 16 : 8) * (size_t)dim + at);
+                        if (bits == 8) {
+                            put_k(out, dim, tile, column, r, vreinterpretq_s8_u8(x));
+                        } else {
+                            put_k(out, dim, tile, 2 * column, r, code_value(vandq_u8(x, vdupq_n_u8(15)), book, table));
+                            put_k(out, dim, tile, 2 * column + 1, r, code_value(vshrq_n_u8(x, 4), book, table));
+                        }
+                    }
+                } else if (bits == 2) {
+                    uint8x16_t x = vld1q_u8(k + at);
+                    for (int tile = 0; tile < 4; tile++, x = vshrq_n_u8(x, 2))
+                        put_k(out, dim, tile, column, r, code_value(vandq_u8(x, vdupq_n_u8(3)), book, table));
+                } else if (bits == 1) {
+                    uint8x16_t x = vld1q_u8(k + at);
+                    for (int bit = 0; bit < 8; bit++, x = vshrq_n_u8(x, 1))
+                        put_k(out, dim, bit % 4, 2 * column + bit / 4, r,
+                              vreinterpretq_s8_u8(vandq_u8(x, vdupq_n_u8(1))));
+                } else {
+                    const uint8x16_t a = vld1q_u8(k + at), b = vld1q_u8(k + at + slab), d = vld1q_u8(k + at + 2 * slab);
+                    const uint8x16_t seven = vdupq_n_u8(7), four = vdupq_n_u8(4), tiles[3] = {a, b, d};
+                    for (int tile = 0; tile < 3; tile++) {
+                        put_k(out, dim, tile, 2 * column, r, code_value(vandq_u8(tiles[tile], seven), book, table));
+                        put_k(out, dim, tile, 2 * column + 1, r,
+                              code_value(vandq_u8(vshrq_n_u8(tiles[tile], 3), seven), book, table));
+                    }
+                    const uint8x16_t lo = vorrq_u8(vshrq_n_u8(a, 6), vandq_u8(vshrq_n_u8(d, 4), four));
+                    const uint8x16_t hi = vorrq_u8(vshrq_n_u8(b, 6), vandq_u8(vshrq_n_u8(d, 5), four));
+                    put_k(out, dim, 3, 2 * column, r, code_value(lo, book, table));
+                    put_k(out, dim, 3, 2 * column + 1, r, code_value(hi, book, table));
+                }
+            }
+    }
+}
+
+/* ------------------------------------------------------------------ V: [16 channels][atom][channel pair][16 bytes] */
+
+INLINE void put_v(int8_t *out, int tile, int atom, int r, int8x16_t x) {
+    vst1q_s8(out + (size_t)tile * 1024 + (size_t)atom * 128 + (size_t)r * 16, x);
+}
+
+/* The code of slot z, half h from the slabs of one atom position. */
+INLINE uint8x16_t v_slot(int bits, int z, int h, const uint8x16_t *slab) {
+    const int8x16_t down = vdupq_n_s8((int8_t)(bits == 2 ? -(4 * z + 2 * h) : -3 * h));
+    if (bits == 2)
+        return vandq_u8(vshlq_u8(slab[0], down), vdupq_n_u8(3));
+    if (z < 3)
+        return vandq_u8(vshlq_u8(slab[z], down), vdupq_n_u8(7));
+    const uint8x16_t top = vandq_u8(vshlq_u8(slab[2], vdupq_n_s8((int8_t)(-4 - h))), vdupq_n_u8(4));
+    return vorrq_u8(vshrq_n_u8(slab[h], 6), top);
+}
+
+static void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, int8_t *out) {
+    const int8x16_t table = load_book(book, bits);
+    const int n_tiles = dim / 16, share = bits == 2 ? 2 : bits == 3 ? 4 : 1, slabs = bits == 3 ? 3 : 1;
+    for (int first = 0, run = share; first < n_tiles; first += run) {
+        while (first + run > n_tiles)
+            run /= 2;
+        const int columns = 4 * run / share;
+        const uint8_t *base = v + (size_t)first * 128 * (size_t)bits;
+        for (int r = 0; r < 8; r++)
+            for (int c = 0; c < columns; c++) {
+                const uint8_t *at = base + (size_t)(r * columns + c) * 16;
+                if (bits == 8) {
+                    put_v(out, first, c, r, vld1q_s8((const int8_t *)at));
+                    put_v(out, first, 4 + c, r, vld1q_s8((const int8_t *)at + 512));
+                } else if (bits == 4) {
+                    const uint8x16_t x = vld1q_u8(at);
+                    put_v(out, first, c, r, code_value(vandq_u8(x, vdupq_n_u8(15)), book, table));
+                    put_v(out, first, 4 + c, r, code_value(vshrq_n_u8(x, 4), book, table));
+                } else {
+                    uint8x16_t slab[3];
+                    for (int i = 0; i < slabs; i++)
+                        slab[i] = vld1q_u8(at + (size_t)(i * columns) * 128);
+                    for (int z = 0; z < share; z++)
+                        for (int h = 0; h < 2; h++)
+                            put_v(out, first + z % run, 4 * h + c + columns * (z / run), r,
+                                  code_value(v_slot(bits, z, h, slab), book, table));
+                }
+            }
+    }
+}
+
+/* Where a group's scale is negative its codes are reflected about their middle: kern.h. */
+static void reflect_v(const quire_side_format *side, const float *scale /* (n_groups, 128), this page's first */,
+                      int8_t *v8) {
+    const uint8x16_t flip = vdupq_n_u8(side->bits == 8 ? 255 : (uint8_t)((1 << side->bits) - 1));
+    for (int g = 0; g < side->n_groups; g++)
+        for (int atom = 0; atom < 8; atom++) {
+            uint8_t negative[16];
+            for (int j = 0; j < 8; j++) {
+                const int t = atom / 4 * 32 + atom % 4 * 4 + j / 4 * 16 + j % 4;
+                negative[j] = negative[j + 8] = scale[g * BLOCK + t] < 0 ? 255 : 0;
+            }
+            const uint8x16_t mask = vandq_u8(vld1q_u8(negative), flip);
+            for (int tile = g * side->group / 16; tile < (g + 1) * side->group / 16; tile++)
+                for (int r = 0; r < 8; r++) {
+                    int8_t *at = v8 + (size_t)tile * 1024 + (size_t)atom * 128 + (size_t)r * 16;
+                    vst1q_s8(at, vreinterpretq_s8_u8(veorq_u8(vreinterpretq_u8_s8(vld1q_s8(at)), mask)));
+                }
+        }
+}
+
+#endif

@@ -1,0 +1,50 @@
+/* What a NEON worker keeps while it attends one chunk.
+ *
+ * Query rows (positions x heads of one KV head) are taken in sets of four: two pairs. A set is all that decode of a model
+ * with up to four query heads per KV head needs; prefill runs 64 and more sets over pages unpacked once.
+ */
+#ifndef QUIRE_KERN_NEON_WORK_H
+#define QUIRE_KERN_NEON_WORK_H
+
+#include "kern/kern.h"
+#include "kern/neon/simd.h"
+
+enum {
+    T = QUIRE_PAGE_TOKENS,
+    BLOCK = QUIRE_BLOCK_TOKENS,
+    PAGES = QUIRE_BLOCK_PAGES,
+    SET = 4,     /* rows of a set */
+    PAIRS = 2,   /* of a set */
+    OPERANDS = 4 /* pairs times planes */
+};
+
+typedef struct set_state {
+    float32x4_t m[PAIRS], l[PAIRS]; /* l: still two partial sums per row */
+    float32x4_t shift[PAIRS];       /* mid times the sum of weights, in units of O: subtracted at the end */
+} set_state;
+
+/* One quantized query set against one page: operands [8 dims][pair, or pair of the low plane][2 rows x 8 dims]. */
+typedef struct set_query {
+    int8_t q8[QUIRE_DIM_MAX / 8][OPERANDS][16];
+    float32x4_t scale[QUIRE_MAX_GROUPS][PAIRS];  /* of one integer step */
+    float32x4_t centre[QUIRE_MAX_GROUPS][PAIRS]; /* mid times the sum of the integers */
+    float32x4_t offset[QUIRE_MAX_GROUPS][PAIRS]; /* channel: q.zero; group: sum of q */
+} set_query;
+
+typedef struct neon_work {
+    set_query q[PAGES];
+    float s[PAGES][PAIRS][T / 2][4];     /* base-2 logits, then weights */
+    uint8_t p8[BLOCK / 8][OPERANDS][16]; /* [8 tokens][pair, or pair of the low plane][2 rows x 8 tokens] */
+    float k_scale[PAGES][QUIRE_MAX_GROUPS * T],
+        k_zero[PAGES][QUIRE_MAX_GROUPS * T];                                   /* per channel, or group and token */
+    float v_scale[QUIRE_MAX_GROUPS * BLOCK], v_zero[QUIRE_MAX_GROUPS * BLOCK]; /* per group and token of a block */
+    float residual[PAGES][T];                                                  /* prod */
+    float scaled[SET][QUIRE_DIM_MAX];                                          /* q times the channels' scales */
+    float zero_row[QUIRE_DIM_MAX];                                             /* stands in for rows that a set lacks */
+    int8_t k8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked: [16 tokens][8 dims][token pair][2 tokens x 8 dims] */
+    int8_t sign8[PAGES][T * QUIRE_DIM_MAX];
+    int8_t v8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked: [16 channels][8 tokens][channel pair][2 channels x 8 tokens] */
+    set_state set[];                     /* (rows / 4) */
+} neon_work;
+
+#endif
