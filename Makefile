@@ -41,7 +41,7 @@ test: ## install what is missing, then every test: release, ASan+UBSan, TSan
 	@$(call ctest,build)
 	@$(call compile,build/asan,$(SANITIZED) -DQUIRE_SANITIZE=address$(comma)undefined)
 	@$(call ctest,build/asan,-L unit)
-	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread)
+	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
 	@$(call ctest,build/tsan,-R threads)
 	@echo; echo "summary"
 	@for dir in build build/asan build/tsan; do \
