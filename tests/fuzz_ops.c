@@ -1,8 +1,5 @@
-/* libFuzzer target: bytes as a policy's name, as a foreign page, or as a life of a small pool.
- *
- *   clang -g -O2 -std=c11 -D_POSIX_C_SOURCE=200809L -fsanitize=fuzzer,address,undefined,float-cast-overflow \
- *       -fno-sanitize-recover=all -ffp-contract=off -Iinclude -Isrc tests/fuzz_ops.c \
- *       $(find src -name '*.c') -o fuzz_ops -lm -lpthread && ./fuzz_ops -max_len=500 -len_control=0
+/* libFuzzer target: bytes as a policy's name, as a foreign page, or as a life of a small pool. docs/TESTING.md
+ * says how to build and run it.
  *
  * Whatever the bytes, no call may do harm, statuses are the documented ones, and the books balance after every call. */
 #include <math.h>

@@ -126,7 +126,7 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
         if (side->bits == 8)
             side->mid = -0.5f; /* stored as code - 128 */
         if (raw != QUIRE_F16)
-            side->max_abs = 0x1p125f; /* max - min must not overflow */
+            side->max_abs = 0x1p104f; /* edge / 1e-7 must not overflow */
         break;
     case QUIRE_FAMILY_BLOCK:
         n_params = (size_t)side->n_groups * T;
