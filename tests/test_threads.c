@@ -91,7 +91,38 @@ static void users_of_one_pool(void **state) {
     fixture_close(&f);
 }
 
+/* A worker whose call is refused does not disturb the others, nor the next call. */
+static void refused_worker(void **state) {
+    (void)state;
+    static float k[G * D * 3], v[G * D * 3], q[H * D * 3], one[H * D * 3], two[H * D * 3];
+    rng r = {1};
+    fixture f;
+    fixture_init(&f, 1, H, G, D, D, "k8v4");
+    fixture_open(&f);
+    quire_seq *seq;
+    quire_batch *batch;
+    assert_ok(quire_seq_create(f.pool, &seq));
+    const quire_batch_item item = {seq, 3};
+    assert_ok(quire_batch_begin(f.pool, &item, 1, &batch));
+    rng_fill(&r, k, G * D * 3, 1);
+    rng_fill(&r, v, G * D * 3, 1);
+    rng_fill(&r, q, H * D * 3, 1);
+    assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+    quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = one}, bad = {.q = {NULL, QUIRE_F32, 0}, .out = one};
+    assert_string_equal(quire_batch_error(batch), "");
+    assert_status(quire_batch_attend(batch, 0, &bad, 1, 2), QUIRE_E_INVALID);
+    assert_ok(quire_batch_attend(batch, 0, &args, 0, 2));
+    assert_string_not_equal(quire_batch_error(batch), "");
+    args.out = two;
+    assert_ok(quire_batch_attend(batch, 0, &args, 0, 2));
+    assert_ok(quire_batch_attend(batch, 0, &args, 1, 2));
+    assert_memory_equal(one, two, sizeof one);
+    quire_batch_abort(batch);
+    fixture_close(&f);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(workers_store_and_attend), cmocka_unit_test(users_of_one_pool)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(workers_store_and_attend), cmocka_unit_test(users_of_one_pool),
+                                       cmocka_unit_test(refused_worker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -304,16 +304,22 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
     if (batch->n_rows == 0)
         return QUIRE_OK;
     call c = {.batch = batch, .layer = &batch->pool->layer[index], .args = args, .worker = &batch->worker[ith]};
-    QUIRE_TRY(check_args(&c, index));
-    QUIRE_TRY(check_stored(&c, index));
-    const int32_t n_units = batch->n_units[c.layer->group] * c.layer->config.n_kv_heads;
-    for (int32_t unit; (unit = atomic_fetch_add(&batch->next_unit, 1)) < n_units;)
-        run_unit(&c, unit);
-    if (ith == 0)
-        atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_rows, memory_order_relaxed);
-    if (atomic_fetch_add(&batch->n_finished, 1) + 1 == nth) { /* last one out: ready for the next call */
+    quire_status status = check_args(&c, index);
+    if (status == QUIRE_OK)
+        status = check_stored(&c, index);
+    if (status == QUIRE_OK) {
+        const int32_t n_units = batch->n_units[c.layer->group] * c.layer->config.n_kv_heads;
+        for (int32_t unit; (unit = atomic_fetch_add(&batch->next_unit, 1)) < n_units;)
+            run_unit(&c, unit);
+        if (ith == 0)
+            atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_rows, memory_order_relaxed);
+    } else {
+        quire__batch_note(batch, status);
+    }
+    /* Last one out, with or without an error of its own: ready for the next call. */
+    if (atomic_fetch_add(&batch->n_finished, 1) + 1 == nth) {
         atomic_store(&batch->n_finished, 0);
         atomic_store(&batch->next_unit, 0);
     }
-    return QUIRE_OK;
+    return status;
 }

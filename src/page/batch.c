@@ -5,13 +5,17 @@
 
 /* ------------------------------------------------------------------ checks of a call on a batch */
 
-quire_status quire__batch_fail(quire_batch *batch, quire_status status) {
+quire_status quire__batch_note(quire_batch *batch, quire_status status) {
     pthread_mutex_lock(&batch->pool->lock);
-    if (!atomic_load(&batch->failed)) {
+    if (batch->error[0] == 0)
         strncpy(batch->error, quire_last_error(), sizeof batch->error - 1);
-        atomic_store(&batch->failed, true);
-    }
     pthread_mutex_unlock(&batch->pool->lock);
+    return status;
+}
+
+quire_status quire__batch_fail(quire_batch *batch, quire_status status) {
+    quire__batch_note(batch, status);
+    atomic_store(&batch->failed, true);
     return status;
 }
 

@@ -71,7 +71,9 @@ static inline bool quire__batch_stored(const quire_batch *batch, int32_t layer) 
     return n > 0 && n % nth == 0;
 }
 
-/* Marks the batch as failed with the calling thread's last error. Returns `status`. */
+/* Remembers the calling thread's last error for quire_batch_error, if it is the first. Returns `status`. */
+quire_status quire__batch_note(quire_batch *batch, quire_status status);
+/* The same, and the batch can only be aborted from here on. */
 quire_status quire__batch_fail(quire_batch *batch, quire_status status);
 quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith, int32_t nth);
 

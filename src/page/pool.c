@@ -11,6 +11,7 @@
 
 _Static_assert(sizeof(size_t) == 8, "byte budgets are 64-bit");
 
+enum { MOST_SPLIT = 520 }; /* partial results of one row over 512K tokens */
 enum { MAX_LAYERS = 4096, MAX_HEADS = 4096, DEFAULT_MAX_TOKENS = 1 << 22, MAX_TOKENS = 1 << 30, CACHE_LINE = 64 };
 static const size_t LARGEST_BUDGET = (size_t)1 << 46; /* keeps every product below within 64 bits */
 
@@ -364,7 +365,7 @@ static void count_pages(quire_pool *pool, const quire_pool_options *o, size_t bu
     const size_t leaves = budget / smallest + 1 + sinks;
     pool->max_leaves = (int32_t)(leaves < INT32_MAX - 1 ? leaves : INT32_MAX - 1);
     const int32_t max_chunks = pool->max_pages / QUIRE_CHUNK_PAGES + 2;
-    pool->split_rows = max_chunks < 256 ? max_chunks + 1 : 256;
+    pool->split_rows = max_chunks < MOST_SPLIT ? max_chunks + 1 : MOST_SPLIT;
 }
 
 /* One sequence must at least be able to seal a page: a sealed leaf, the raw leaf it came from, the next one, its sinks. */

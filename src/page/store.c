@@ -114,13 +114,15 @@ quire_status quire_batch_store(quire_batch *batch, int32_t index, quire_rows k_r
     if (batch->n_rows == 0)
         return QUIRE_OK;
     source k, v;
-    QUIRE_TRY(source_of(&k, k_rows, layer, false, index));
-    QUIRE_TRY(source_of(&v, v_rows, layer, true, index));
+    quire_status status = source_of(&k, k_rows, layer, false, index);
+    if (status == QUIRE_OK)
+        status = source_of(&v, v_rows, layer, true, index);
+    if (status != QUIRE_OK)
+        return quire__batch_note(batch, status);
     atomic_store(&batch->region_layer[layer->scratch_region], index);
     const int32_t n_heads = layer->config.n_kv_heads, n_units = batch->n_tiles * n_heads;
     for (int32_t unit = ith; unit < n_units; unit += nth) {
-        const quire_status status =
-            store_tile(batch, &batch->tile[unit / n_heads], index, unit % n_heads, &k, &v, &batch->worker[ith]);
+        status = store_tile(batch, &batch->tile[unit / n_heads], index, unit % n_heads, &k, &v, &batch->worker[ith]);
         if (status != QUIRE_OK)
             return quire__batch_fail(batch, status);
     }
