@@ -102,10 +102,14 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
     const int32_t first_seen = quire__window_start(group, job->see.first_position) / QUIRE_T;
     job->first_page = chunk * QUIRE_CHUNK_PAGES;
     job->skip = group->sinks;
-    for (int32_t i = 0; i < QUIRE_CHUNK_PAGES; i++) {
+    for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_BLOCK_PAGES; i++) {
         const int32_t page = job->first_page + i;
         const bool seen = page < w->tile->page && (page >= first_seen || quire__pinned(group, page));
-        job->record[i] = seen ? quire__sealed_record(pool, c->layer, w->seq->table[page], w->kv) : NULL;
+        const uint8_t *record = seen ? quire__sealed_record(pool, c->layer, w->seq->table[page], w->kv) : NULL;
+        if (i < QUIRE_CHUNK_PAGES)
+            job->record[i] = record;
+        else
+            job->next[i - QUIRE_CHUNK_PAGES] = record;
     }
     job->bytes_read = 0;
     if (!c->layer->packed->attend(job, state)) {

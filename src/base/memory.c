@@ -1,13 +1,26 @@
+#define _DEFAULT_SOURCE /* madvise */
 #include "base/memory.h"
 
 #include <stdlib.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 static void *default_alloc(void *user, size_t bytes, size_t alignment) {
     (void)user;
     void *memory = NULL;
+    const size_t huge = (size_t)2 << 20;
     if (alignment < sizeof(void *))
         alignment = sizeof(void *);
-    return posix_memalign(&memory, alignment, bytes) == 0 ? memory : NULL;
+    if (bytes >= 2 * huge && alignment < huge)
+        alignment = huge;
+    if (posix_memalign(&memory, alignment, bytes) != 0)
+        return NULL;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (bytes >= 2 * huge)
+        madvise(memory, bytes & ~(huge - 1), MADV_HUGEPAGE); /* fetching ahead stops where a translation is missing */
+#endif
+    return memory;
 }
 
 static void default_free(void *user, void *memory) {

@@ -68,6 +68,7 @@ typedef struct quire_attend_job {
     /* packed */
     int32_t first_page;                       /* a multiple of QUIRE_CHUNK_PAGES */
     const uint8_t *record[QUIRE_CHUNK_PAGES]; /* NULL: no row sees this page */
+    const uint8_t *next[QUIRE_BLOCK_PAGES];   /* the pages after the chunk, to fetch ahead; may be NULL */
     int32_t skip;                             /* tokens below it are raw sinks, not in the records */
     /* raw: runs of tokens, ascending */
     quire_type raw;

@@ -61,6 +61,14 @@ static void load_tokens(const quire_side_format *side, const uint8_t *record, fl
         scale[t] *= side->unit;
 }
 
+/* Scales are the first thing that the next block needs, and too few to be noticed by the hardware. */
+static void fetch_params(const quire_format *f, const uint8_t *record) {
+    const quire_side_format *sides[2] = {&f->k, &f->v};
+    for (int i = 0; i < 2; i++)
+        for (size_t at = 0; at < sides[i]->param_bytes; at += 64)
+            __builtin_prefetch(record + sides[i]->params + at, 0, 3);
+}
+
 static void load_block(block *b) {
     const quire_format *f = b->job->format;
     neon_work *w = b->work;
@@ -68,12 +76,16 @@ static void load_block(block *b) {
     for (int p = 0; p < PAGES; p++) {
         const uint8_t *record = b->job->record[b->first + p];
         const int next = b->first + PAGES + p;
-        const uint8_t *ahead = next < QUIRE_CHUNK_PAGES && b->job->record[next] ? b->job->record[next] : record;
+        const uint8_t *ahead = next < QUIRE_CHUNK_PAGES ? b->job->record[next] : b->job->next[next - QUIRE_CHUNK_PAGES];
         b->k[p] = b->v[p] = b->k_ahead[p] = b->v_ahead[p] = NULL;
         if (!record)
             continue;
         if (b->n++ == 0)
             b->from = p;
+        if (ahead)
+            fetch_params(f, ahead);
+        else
+            ahead = record;
         if (f->k.family == QUIRE_FAMILY_CHANNEL) {
             load_params(&f->k, record, 0, f->k.dim, w->k_scale[p]);
             load_params(&f->k, record, (size_t)f->k.dim, f->k.dim, w->k_zero[p]);
