@@ -41,13 +41,13 @@ static void load_queries(const call *c, const work *w, quire_attend_job *job) {
         const uint8_t *from =
             (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes + (size_t)head * dim * size;
         float *q = c->worker->q + (size_t)i * dim;
-        bool usable = true;
         quire__load_row(c->args->q.type, from, dim, q);
+        int unusable = 0;
         for (size_t d = 0; d < dim; d++) {
             q[d] *= c->layer->q_scale;
-            usable = usable && fabsf(q[d]) <= LARGEST_QUERY;
+            unusable |= !(fabsf(q[d]) <= LARGEST_QUERY);
         }
-        if (!usable)
+        if (unusable)
             memset(q, 0, dim * sizeof *q);
         if (k->rotated) {
             float *rotated = c->worker->q_rotated + (size_t)i * dim;
@@ -68,10 +68,10 @@ static void load_queries(const call *c, const work *w, quire_attend_job *job) {
 static bool query_usable(const call *c, int32_t row, int32_t head) {
     const size_t dim = (size_t)c->layer->config.k_dim, size = quire__type_bytes(c->args->q.type);
     const uint8_t *from = (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes + (size_t)head * dim * size;
+    int unusable = 0;
     for (size_t d = 0; d < dim; d++)
-        if (!(fabsf(quire__load(c->args->q.type, from, d) * c->layer->q_scale) <= LARGEST_QUERY))
-            return false;
-    return true;
+        unusable |= !(fabsf(quire__load(c->args->q.type, from, d) * c->layer->q_scale) <= LARGEST_QUERY);
+    return !unusable;
 }
 
 static quire_attend_job make_job(const call *c, const work *w) {

@@ -34,8 +34,11 @@ static inline void quire__store(quire_type type, void *at, size_t i, float x) {
 }
 
 static inline void quire__load_row(quire_type type, const void *at, size_t n, float *row /* (n) */) {
-    for (size_t i = 0; i < n; i++)
-        row[i] = quire__load(type, at, i);
+    if (type == QUIRE_F32)
+        memcpy(row, at, n * sizeof *row);
+    else
+        for (size_t i = 0; i < n; i++)
+            row[i] = quire__load(type, at, i);
 }
 
 static inline void quire__store_row(quire_type type, void *at, size_t n, const float *row /* (n) */) {

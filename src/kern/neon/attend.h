@@ -344,8 +344,9 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
     }
 #define INSTANCES(X)                                                                                                   \
     X(FROM_4, 1, 1)                                                                                                    \
-    X(FROM_4, 1, 2) X(FROM_4_BOOK, 1, 1) X(FROM_4_BOOK, 1, 2) X(FROM_8, 2, 1) X(FROM_8, 2, 2) X(UNPACKED, 1, 1)        \
-        X(UNPACKED, 1, 2) X(UNPACKED, 2, 1) X(UNPACKED, 2, 2)
+    X(FROM_4, 1, 2)                                                                                                    \
+    X(FROM_4_BOOK, 1, 1) X(FROM_4_BOOK, 1, 2) X(FROM_8, 2, 1) X(FROM_8, 2, 2) X(UNPACKED, 1, 1) X(UNPACKED, 1, 2)      \
+        X(UNPACKED, 2, 1) X(UNPACKED, 2, 2)
 INSTANCES(SCORE)
 INSTANCES(VALUE)
 
@@ -402,8 +403,9 @@ static void finish_set(const quire_attend_job *job, const neon_work *w, int set,
         vst1q_f32(shift, w->set[set].shift[pair]);
         state->m[set * SET + r] = m[lane];
         state->l[set * SET + r] = l[lane] + l[lane + 1];
-        for (int c = 0; c < dim; c++)
-            o[r * dim + c] = copy[(c / 2 * PAIRS + pair) * 4 + lane + c % 2] - shift[lane];
+        const float32x2_t moved = vdup_n_f32(shift[lane]);
+        for (int c = 0; c < dim; c += 2)
+            vst1_f32(o + r * dim + c, vsub_f32(vld1_f32(copy + (c / 2 * PAIRS + pair) * 4 + lane), moved));
     }
 }
 

@@ -126,8 +126,8 @@ static row_factors exponentials(float *s, int n_tokens, float *m, float *l) {
     for (int t = 0; t < n; t += 4) {
         const float32x4_t x = vld1q_f32(s + t);
         const uint32x4_t seen = vcgtq_f32(x, vdupq_n_f32(QUIRE_NOTHING_SEEN));
-        const float32x4_t e =
-            vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(exp2_exact(vsubq_f32(x, vdupq_n_f32(block_m)))), seen));
+        const float32x4_t e = vreinterpretq_f32_u32(
+            vandq_u32(vreinterpretq_u32_f32(exp2_exact(vsubq_f32(x, vdupq_n_f32(block_m)))), seen));
         sum = vaddq_f32(sum, e);
         vst1q_f32(s + t, e);
     }

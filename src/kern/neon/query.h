@@ -102,9 +102,12 @@ INLINE void quantize_channels(const float *const q[SET], const float *scale, con
             dot[r] = vfmaq_f32(dot[r], x, z);
         }
     }
+    pair_scale s[PAIRS]; /* all before their use: divisions are slow, but overlap */
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) s[pair] =
+        scale_of(magnitude[2 * pair], magnitude[2 * pair + 1], planes == 2 ? 127 * 128 : 127);
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-        const pair_scale s = scale_of(magnitude[2 * pair], magnitude[2 * pair + 1], planes == 2 ? 127 * 128 : 127);
-        put_integers(scaled[2 * pair], scaled[2 * pair + 1], 0, dim, s, n_pairs, planes, natural, mid, pair, 0, out);
+        put_integers(scaled[2 * pair], scaled[2 * pair + 1], 0, dim, s[pair], n_pairs, planes, natural, mid, pair, 0,
+                     out);
         out->offset[0][pair] = sum_of_rows(vpaddq_f32(dot[2 * pair], dot[2 * pair + 1]));
     }
 }
