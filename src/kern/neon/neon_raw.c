@@ -1,7 +1,8 @@
 /* Raw rows with NEON, in fp32: a query's own page and the raw sinks, and sealed pages of the raw codecs.
  *
- * A block is at most 128 tokens. K rows are widened once for all query rows; scores come from 4 x 4 tiles of dot products,
- * values from 4 rows x 16 channels. What a row gets does not depend on which rows share its tile.
+ * A block is at most 128 tokens. Scores come from 4 x 4 tiles of dot products, values from 4 rows x 16 channels. Few query
+ * rows (decode) widen elements as they load them; many share rows that were widened once. What a row gets depends on
+ * neither, nor on which rows share its tile.
  */
 #include <string.h>
 
@@ -14,6 +15,8 @@ enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS };
 typedef struct raw_work {
     float zero_row[QUIRE_DIM_MAX];
     float rows[BLOCK * QUIRE_DIM_MAX]; /* K, then V, widened */
+    const uint8_t
+        *row[2][BLOCK]; /* where each token's K and V are; tiles are four tokens wide, the last may be padded */
 } raw_work;
 
 typedef struct raw_block {
@@ -21,8 +24,11 @@ typedef struct raw_block {
     raw_work *work;
     struct quire_raw_run run[2];
     int n_runs, n_tokens;
-    quire_type k_type, v_type;
+    bool direct;               /* elements are widened as they are loaded */
+    quire_type k_type, v_type; /* as stored */
 } raw_block;
+
+enum { MOST_DIRECT_ROWS = 8 };
 
 static void widen_row(quire_type type, const uint8_t *from, int n, float *to) {
     if (type == QUIRE_F16)
@@ -37,16 +43,24 @@ static void widen_row(quire_type type, const uint8_t *from, int n, float *to) {
         }
 }
 
-static void widen_rows(const raw_block *b, bool values) {
+/* Where the rows of K (or V) are read from: the pages themselves, or widened copies. */
+static void find_rows(const raw_block *b, bool values) {
     const int dim = values ? b->job->format->v.dim : b->job->format->k.dim;
     const quire_type type = values ? b->v_type : b->k_type;
     const size_t row_bytes = (size_t)dim * quire__type_bytes(type);
-    float *to = b->work->rows;
+    const uint8_t **row = b->work->row[values];
+    int t = 0;
     for (int run = 0; run < b->n_runs; run++)
-        for (int j = 0; j < b->run[run].count; j++, to += dim)
-            widen_row(type, (values ? b->run[run].v : b->run[run].k) + (size_t)j * row_bytes, dim, to);
-    for (int t = b->n_tokens; t % 4; t++, to += dim) /* tiles are four tokens wide */
-        memset(to, 0, (size_t)dim * sizeof *to);
+        for (int j = 0; j < b->run[run].count; j++, t++) {
+            row[t] = (values ? b->run[run].v : b->run[run].k) + (size_t)j * row_bytes;
+            if (b->direct)
+                continue;
+            float *copy = b->work->rows + t * dim;
+            widen_row(type, row[t], dim, copy);
+            row[t] = (const uint8_t *)copy;
+        }
+    for (; t % 4; t++)
+        row[t] = (const uint8_t *)b->work->zero_row; /* zero in every type */
     b->job->bytes_read += (uint64_t)b->n_tokens * row_bytes;
 }
 
@@ -54,36 +68,76 @@ static int32_t token_of(const raw_block *b, int at) {
     return at < b->run[0].count ? b->run[0].first + at : b->run[1].first + at - b->run[0].count;
 }
 
-/* Dot products of four query rows with four tokens: s[r][t]. */
-INLINE void dots_4x4(const float *const q[4], const float *k, int dim, float32x4_t s[4]) {
+/* Four elements as fp32, wherever they come from. */
+INLINE float32x4_t load4(const quire_type type, const uint8_t *at, int i) {
+    if (type == QUIRE_F32)
+        return vreinterpretq_f32_u8(vld1q_u8(at + 4 * i));
+    const uint16x4_t h = vreinterpret_u16_u8(vld1_u8(at + 2 * i));
+    return type == QUIRE_F16 ? vcvt_f32_f16(vreinterpret_f16_u16(h)) : vreinterpretq_f32_u32(vshll_n_u16(h, 16));
+}
+
+/* Dot products of 1, 2 or 4 query rows with four tokens: s[r][t]. */
+INLINE void dots(const quire_type type, const int rows, const float *const q[4], const uint8_t *const k[4], int dim,
+                 float32x4_t s[4]) {
     float32x4_t acc[4][4];
-    UNROLL for (int i = 0; i < 16; i++) acc[i / 4][i % 4] = vdupq_n_f32(0);
+    UNROLL for (int i = 0; i < 4 * rows; i++) acc[i / 4][i % 4] = vdupq_n_f32(0);
     for (int d = 0; d < dim; d += 4) {
         float32x4_t y[4];
-        UNROLL for (int t = 0; t < 4; t++) y[t] = vld1q_f32(k + t * dim + d);
-        UNROLL for (int r = 0; r < 4; r++) {
+        UNROLL for (int t = 0; t < 4; t++) y[t] = load4(type, k[t], d);
+        UNROLL for (int r = 0; r < rows; r++) {
             const float32x4_t x = vld1q_f32(q[r] + d);
             UNROLL for (int t = 0; t < 4; t++) acc[r][t] = vfmaq_f32(acc[r][t], x, y[t]);
         }
     }
-    UNROLL for (int r = 0; r < 4; r++) s[r] =
+    UNROLL for (int r = 0; r < rows; r++) s[r] =
         vpaddq_f32(vpaddq_f32(acc[r][0], acc[r][1]), vpaddq_f32(acc[r][2], acc[r][3]));
 }
 
-static void score_rows(const raw_block *b) {
+INLINE void score_rows_of(const quire_type type, const int rows, const raw_block *b) {
     const quire_attend_job *job = b->job;
     const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
-    for (int i = 0; i < n; i += 4) {
+    const size_t v_bytes = (size_t)job->format->v.dim * quire__type_bytes(b->v_type);
+    for (int i = 0; i < n; i += rows) {
         const float *q[4];
-        for (int r = 0; r < 4; r++)
+        for (int r = 0; r < rows; r++)
             q[r] = i + r < n ? job->q + (size_t)(i + r) * (size_t)dim : b->work->zero_row;
         for (int t = 0; t < b->n_tokens; t += 4) {
             float32x4_t s[4];
-            dots_4x4(q, b->work->rows + t * dim, dim, s);
-            for (int r = 0; r < 4 && i + r < n; r++)
+            if (b->direct && i == 0) /* V of these tokens comes next, in strides that the hardware does not foresee */
+                for (int j = 0; j < 4 && t + j < b->n_tokens; j++)
+                    for (size_t at = 0; at < v_bytes; at += 64)
+                        __builtin_prefetch(b->work->row[1][t + j] + at, 0, 3);
+            dots(type, rows, q, b->work->row[0] + t, dim, s);
+            for (int r = 0; r < rows && i + r < n; r++)
                 vst1q_f32(job->scratch + (size_t)(i + r) * BLOCK + t, s[r]);
         }
     }
+}
+
+/* One instance per element type and tile height: a lone row must not pay for three that are not there. */
+#define BY_TYPE_AND_ROWS(function, type, n, ...)                                                                       \
+    do {                                                                                                               \
+        if (type == QUIRE_F32)                                                                                         \
+            BY_ROWS(function, QUIRE_F32, n, __VA_ARGS__);                                                              \
+        else if (type == QUIRE_F16)                                                                                    \
+            BY_ROWS(function, QUIRE_F16, n, __VA_ARGS__);                                                              \
+        else                                                                                                           \
+            BY_ROWS(function, QUIRE_BF16, n, __VA_ARGS__);                                                             \
+    } while (0)
+#define BY_ROWS(function, type, n, ...)                                                                                \
+    do {                                                                                                               \
+        if (n == 1)                                                                                                    \
+            function(type, 1, __VA_ARGS__);                                                                            \
+        else if (n == 2)                                                                                               \
+            function(type, 2, __VA_ARGS__);                                                                            \
+        else                                                                                                           \
+            function(type, 4, __VA_ARGS__);                                                                            \
+    } while (0)
+
+static void score_rows(const raw_block *b) {
+    const quire_type type = b->direct ? b->k_type : QUIRE_F32;
+    const int n = b->job->n_rows * b->job->n_group;
+    BY_TYPE_AND_ROWS(score_rows_of, type, n, b);
 }
 
 /* Hide what a row may not see, and everything else between a dot product and a logit. */
@@ -142,34 +196,45 @@ static row_factors exponentials(float *s, int n_tokens, float *m, float *l) {
     return f;
 }
 
-/* Four rows of O, all channels. */
-static void add_values(const raw_block *b, float *const e[4], const row_factors f[4], float *const o[4]) {
+/* O of a tile of rows, all channels. */
+INLINE void add_values_of(const quire_type type, const int rows, const raw_block *b, float *const e[4],
+                          const row_factors f[4], float *const o[4]) {
     const int dim = b->job->format->v.dim;
     for (int d = 0; d < dim; d += 16) {
         float32x4_t acc[4][4];
-        UNROLL for (int i = 0; i < 16; i++) acc[i / 4][i % 4] = vdupq_n_f32(0);
+        UNROLL for (int i = 0; i < 4 * rows; i++) acc[i / 4][i % 4] = vdupq_n_f32(0);
         for (int t = 0; t < b->n_tokens; t++) {
             float32x4_t v[4];
-            UNROLL for (int j = 0; j < 4; j++) v[j] = vld1q_f32(b->work->rows + t * dim + d + 4 * j);
-            UNROLL for (int r = 0; r < 4; r++) {
+            UNROLL for (int j = 0; j < 4; j++) v[j] = load4(type, b->work->row[1][t], d + 4 * j);
+            UNROLL for (int r = 0; r < rows; r++) {
                 const float32x4_t weight = vld1q_dup_f32(e[r] + t);
                 UNROLL for (int j = 0; j < 4; j++) acc[r][j] = vfmaq_f32(acc[r][j], v[j], weight);
             }
         }
-        UNROLL for (int r = 0; r < 4; r++) UNROLL for (int j = 0; j < 4; j++) {
+        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 4; j++) {
             float *at = o[r] + d + 4 * j;
             vst1q_f32(at, vfmaq_n_f32(vmulq_n_f32(vld1q_f32(at), f[r].keep), acc[r][j], f[r].add));
         }
     }
 }
 
+static void add_values(const raw_block *b, float *const e[4], const row_factors f[4], float *const o[4]) {
+    const quire_type type = b->direct ? b->v_type : QUIRE_F32;
+    const int n = b->job->n_rows * b->job->n_group;
+    BY_TYPE_AND_ROWS(add_values_of, type, n, b, e, f, o);
+}
+
 static void attend_block(raw_block *b, const quire_state *state) {
     quire_attend_job *job = b->job;
     const int n = job->n_rows * job->n_group, dim = job->format->v.dim;
-    widen_rows(b, false);
+    b->direct = n <= MOST_DIRECT_ROWS;
+    find_rows(b, false);
+    if (b->direct)
+        find_rows(b, true);
     score_rows(b);
     apply_rules(b);
-    widen_rows(b, true);
+    if (!b->direct) /* the copies of K make room */
+        find_rows(b, true);
     for (int i = 0; i < n; i += 4) {
         static const float nothing[BLOCK];
         float spare[QUIRE_DIM_MAX] = {0}, *e[4], *o[4];
