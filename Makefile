@@ -10,7 +10,6 @@ DESTDIR ?=
 JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 CACHE := $(or $(QUIRE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/quire)
 GENERATOR := $(if $(shell command -v ninja),Ninja,Unix Makefiles)
-BENCH_KV ?= none k8v8 k8v4 k4v4 tq4 q4_0
 
 # $(call compile,DIR,OPTIONS[,OPTIONS OF A NEW DIR])
 compile = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERATOR)" $(3)) $(2) >/dev/null \
@@ -52,9 +51,10 @@ test-quick: ## the unit tests of the release build only
 	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON)
 	@$(call ctest,build,-L unit)
 
-bench: build ## time attention on a few codecs (BENCH_KV="k8v4 ...")
-	@for kv in $(BENCH_KV); do \
-	    build/bin/quire bench attn --shape 32x8x128 --ctx 4096 --kv $$kv -t $(JOBS); done
+bench: ## attention beside ggml's, in one run: a table of ratios, build/peers.json and build/peers.svg
+	@tools/setup build >/dev/null
+	@$(MAKE) build
+	@bench/peers --json build/peers.json --plot build/peers.svg
 
 install: build ## install under PREFIX (/usr/local), staged in DESTDIR
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
