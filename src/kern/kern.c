@@ -51,12 +51,8 @@ quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
         if ((LEVELS[top].needs & features) != LEVELS[top].needs)
             return quire__fail(QUIRE_E_UNSUPPORTED, "this machine cannot run kernel level %s", wanted);
     }
-    *kernels = (quire_kernels){.rotate = quire__rotate,
-                               .unrotate = quire__unrotate,
-                               .project = quire__project,
-                               .seal = quire__page_encode,
-                               .quantize_query = quire__ref_quantize_query,
-                               .dot_page = quire__ref_dot_page};
+    *kernels = (quire_kernels){
+        .rotate = quire__rotate, .unrotate = quire__unrotate, .project = quire__project, .seal = quire__page_encode};
     for (int i = top; i >= 0; i--) {
         if ((LEVELS[i].needs & features) != LEVELS[i].needs)
             continue;

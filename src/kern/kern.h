@@ -105,10 +105,6 @@ typedef struct quire_kernels {
     void (*project)(float *x, int dim);
     /* Pack a page: both sides, gaps included. Bytes are canonical: every ISA writes the same. */
     void (*seal)(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record);
-    /* q (DK), already rotated where K is; per-channel scales of `record` are folded in. */
-    void (*quantize_query)(const quire_side_format *k, const uint8_t *record, const float *q, quire_int_query *out);
-    /* integer dot products of a query with expanded codes: (n_groups, 64) */
-    void (*dot_page)(const quire_side_format *k, const quire_int_query *q, const int8_t *codes, int32_t *dots);
     const quire_raw_kernel *raw;
     const quire_attend_kernel *packed[QUIRE_MAX_LEVELS]; /* best first; the last, the reference, serves everything */
     int n_packed;

@@ -345,8 +345,9 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
 #define INSTANCES(X)                                                                                                   \
     X(FROM_4, 1, 1)                                                                                                    \
     X(FROM_4, 1, 2)                                                                                                    \
-    X(FROM_4_BOOK, 1, 1) X(FROM_4_BOOK, 1, 2) X(FROM_8, 2, 1) X(FROM_8, 2, 2) X(UNPACKED, 1, 1) X(UNPACKED, 1, 2)      \
-        X(UNPACKED, 2, 1) X(UNPACKED, 2, 2)
+    X(FROM_4_BOOK, 1, 1)                                                                                               \
+    X(FROM_4_BOOK, 1, 2) X(FROM_8, 2, 1) X(FROM_8, 2, 2) X(UNPACKED, 1, 1) X(UNPACKED, 1, 2) X(UNPACKED, 2, 1)         \
+        X(UNPACKED, 2, 2)
 INSTANCES(SCORE)
 INSTANCES(VALUE)
 

@@ -7,12 +7,25 @@
 /* How K or V reaches the multiplier: 4-bit or 8-bit codes straight from the page, or int8 unpacked beforehand. */
 typedef enum source_kind { FROM_4, FROM_4_BOOK, FROM_8, UNPACKED } source_kind;
 
+/* Two vectors side by side, so that their steps overlap. */
+INLINE void split_nibbles(const source_kind kind, const uint8x16_t x[2], int8x16_t book, int8x16_t lo[2],
+                          int8x16_t hi[2]) {
+    UNROLL for (int u = 0; u < 2; u++) {
+        lo[u] = vreinterpretq_s8_u8(vandq_u8(x[u], vdupq_n_u8(15)));
+        hi[u] = vreinterpretq_s8_u8(vshrq_n_u8(x[u], 4));
+    }
+    if (kind == FROM_4_BOOK)
+        UNROLL for (int u = 0; u < 2; u++) {
+            lo[u] = vqtbl1q_s8(book, vreinterpretq_u8_s8(lo[u]));
+            hi[u] = vqtbl1q_s8(book, vreinterpretq_u8_s8(hi[u]));
+        }
+}
+
 /* acc[i][r] += token pair i times operand r, over columns c0 .. of one group of `columns` columns. `stride` is the distance
  * of token pairs. A column is 16 dims (4 bits) or 8. */
 INLINE void multiply_columns(const source_kind kind, const int operands, const int pairs, const uint8_t *at,
                              size_t stride, size_t column_stride, int columns, const int8_t (*q8)[OPERANDS][16],
                              int8x16_t book, const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
-    const uint8x16_t mask = vdupq_n_u8(15);
     _Pragma("GCC unroll 1") /* unrolled, the accumulators get copied between registers */
         for (int c = 0; c < columns; c++, at += column_stride) {
         const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
@@ -28,15 +41,7 @@ INLINE void multiply_columns(const source_kind kind, const int operands, const i
             UNROLL for (int u = 0; u < 2; u++) x[u] = vld1q_u8(at + (size_t)(i + u) * stride);
             if (nibbles) {
                 int8x16_t lo[2], hi[2];
-                UNROLL for (int u = 0; u < 2; u++) {
-                    lo[u] = vreinterpretq_s8_u8(vandq_u8(x[u], mask));
-                    hi[u] = vreinterpretq_s8_u8(vshrq_n_u8(x[u], 4));
-                }
-                if (kind == FROM_4_BOOK)
-                    UNROLL for (int u = 0; u < 2; u++) {
-                        lo[u] = vqtbl1q_s8(book, vreinterpretq_u8_s8(lo[u]));
-                        hi[u] = vqtbl1q_s8(book, vreinterpretq_u8_s8(hi[u]));
-                    }
+                split_nibbles(kind, x, book, lo, hi);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
                     mma_s8(acc[i + u][r], q[0][r], lo[u]);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =

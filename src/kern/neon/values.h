@@ -9,7 +9,6 @@
 INLINE void weigh_page(const source_kind kind, const int operands, const int pairs, const uint8_t *v, int tile, int row,
                        const uint8_t (*p8)[OPERANDS][16], int8x16_t book, const uint8_t *ahead,
                        int32x4_t acc[8][OPERANDS]) {
-    const uint8x16_t mask = vdupq_n_u8(15);
     if (kind == UNPACKED || kind == FROM_8) {
         const size_t stride = kind == FROM_8 ? 64 : 16;
         _Pragma("GCC unroll 1") for (int atom = 0; atom < 8; atom++) {
@@ -41,15 +40,7 @@ INLINE void weigh_page(const source_kind kind, const int operands, const int pai
             uint8x16_t x[2];
             int8x16_t lo[2], hi[2];
             UNROLL for (int u = 0; u < 2; u++) x[u] = vld1q_u8(from + (size_t)(i + u) * 64);
-            UNROLL for (int u = 0; u < 2; u++) {
-                lo[u] = vreinterpretq_s8_u8(vandq_u8(x[u], mask));
-                hi[u] = vreinterpretq_s8_u8(vshrq_n_u8(x[u], 4));
-            }
-            if (kind == FROM_4_BOOK)
-                UNROLL for (int u = 0; u < 2; u++) {
-                    lo[u] = vqtbl1q_s8(book, vreinterpretq_u8_s8(lo[u]));
-                    hi[u] = vqtbl1q_s8(book, vreinterpretq_u8_s8(hi[u]));
-                }
+            split_nibbles(kind, x, book, lo, hi);
             UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
                 mma_u8(acc[i + u][r], p[0][r], lo[u]);
             UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =

@@ -26,7 +26,10 @@ typedef struct quire_ref_workspace {
     quire_ref_values v;
 } quire_ref_workspace;
 
+/* A query row as integers against one page: q (DK), already rotated where K is; the channel scales of `record` are folded
+ * in. The definition that every kernel must reproduce exactly. */
 void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record, const float *q, quire_int_query *out);
+/* Integer dot products of a query with expanded codes (64, DK): (n_groups, 64). */
 void quire__ref_dot_page(const quire_side_format *k, const quire_int_query *q, const int8_t *codes, int32_t *dots);
 bool quire__ref_attend_packed(quire_attend_job *job, const quire_state *state);
 void quire__ref_attend_raw(quire_attend_job *job, const quire_state *state);
