@@ -126,37 +126,17 @@ static void groups_of_heads(void **state) {
 static void rules(void **state) {
     (void)state;
     const char *pairs[][2] = {{"kc4", "vt4"}, {"kc8", "vt8"}, {"a4", "a8"}, {"f16", "f16"}};
-    for (int p = 0; p < 4; p++) {
-        compare(&(test_case){.k = pairs[p][0],
-                             .v = pairs[p][1],
-                             .h = 4,
-                             .g = 2,
-                             .dk = 64,
-                             .dv = 64,
-                             .context = 300,
-                             .rows = 9,
-                             .softcap = 3});
-        compare(&(test_case){.k = pairs[p][0],
-                             .v = pairs[p][1],
-                             .h = 4,
-                             .g = 2,
-                             .dk = 64,
-                             .dv = 64,
-                             .context = 300,
-                             .rows = 70,
-                             .window = 100,
-                             .keep = 3});
-        compare(&(test_case){.k = pairs[p][0],
-                             .v = pairs[p][1],
-                             .h = 4,
-                             .g = 2,
-                             .dk = 64,
-                             .dv = 64,
-                             .context = 1200,
-                             .rows = 5,
-                             .window = 65,
-                             .keep = 70});
-    }
+    const test_case cases[] = {
+        {.context = 300, .rows = 9, .softcap = 3},
+        {.context = 300, .rows = 70, .window = 100, .keep = 3},
+        {.context = 1200, .rows = 5, .window = 65, .keep = 70},
+    };
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 3; i++) {
+            test_case c = cases[i];
+            c.k = pairs[p][0], c.v = pairs[p][1], c.h = 4, c.g = 2, c.dk = c.dv = 64;
+            compare(&c);
+        }
 }
 
 static void extremes(void **state) /* sharp and flat softmax, tiny and large V */ {

@@ -47,6 +47,7 @@ static void load_queries(const call *c, const work *w, quire_attend_job *job) {
             q[d] *= c->layer->q_scale;
             unusable |= !(fabsf(q[d]) <= LARGEST_QUERY);
         }
+        c->worker->usable[i] = !unusable;
         if (unusable)
             memset(q, 0, dim * sizeof *q);
         if (k->rotated) {
@@ -63,15 +64,6 @@ static void load_queries(const call *c, const work *w, quire_attend_job *job) {
     job->q = c->worker->q;
     job->q_rotated = k->rotated ? c->worker->q_rotated : NULL;
     job->q_projected = k->family == QUIRE_FAMILY_PROD ? c->worker->q_projected : NULL;
-}
-
-static bool query_usable(const call *c, int32_t row, int32_t head) {
-    const size_t dim = (size_t)c->layer->config.k_dim, size = quire__type_bytes(c->args->q.type);
-    const uint8_t *from = (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes + (size_t)head * dim * size;
-    int unusable = 0;
-    for (size_t d = 0; d < dim; d++)
-        unusable |= !(fabsf(quire__load(c->args->q.type, from, d) * c->layer->q_scale) <= LARGEST_QUERY);
-    return !unusable;
 }
 
 static quire_attend_job make_job(const call *c, const work *w) {
@@ -196,7 +188,7 @@ static void write_rows(const call *c, const work *w, const quire_state *total) {
         if (config->sink_logits)
             quire__state_add_sink(part, config->sink_logits[head], dim);
         float lse = quire__state_finish(part, out, dim);
-        if (!query_usable(c, row, head)) {
+        if (!c->worker->usable[i]) {
             lse = NAN;
             for (int d = 0; d < dim; d++)
                 out[d] = NAN;

@@ -48,7 +48,7 @@ static inline void quire__store_row(quire_type type, void *at, size_t n, const f
 
 static inline bool quire__all_finite(quire_type type, const void *at, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if ((quire__float_bits(quire__load(type, at, i)) & 0x7f800000u) == 0x7f800000u)
+        if (!quire__finite(quire__load(type, at, i)))
             return false;
     return true;
 }

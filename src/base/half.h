@@ -3,10 +3,12 @@
 #ifndef QUIRE_BASE_HALF_H
 #define QUIRE_BASE_HALF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #define QUIRE_F16_MAX 65504.0f
+#define QUIRE_BF16_MAX 0x1.fep127f
 
 static inline uint32_t quire__float_bits(float x) {
     uint32_t u;
@@ -19,6 +21,8 @@ static inline float quire__bits_float(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
+
+static inline bool quire__finite(float x) { return (quire__float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
 static inline float quire__f16_to_f32(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = h & 0x7fffu;

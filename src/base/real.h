@@ -19,8 +19,6 @@ static inline int32_t quire__round_product(float x, float y) {
     return (int32_t)(fmaf(x, y, QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC);
 }
 
-static inline bool quire__finite(float x) { return (quire__float_bits(x) & 0x7f800000u) != 0x7f800000u; }
-
 /* Sixteen running sums, then a tree: the order every vector width can follow. n is a multiple of 16. */
 static inline float quire__sum_of_products(const float *a, const float *b, int n) {
     float lane[16] = {0};

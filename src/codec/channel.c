@@ -13,7 +13,6 @@
 
 static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
-    const int lowest = side->bits == 8 ? -127 : 0, highest = side->bits == 8 ? 127 : (1 << side->bits) - 1;
     for (int d = 0; d < dim; d++) {
         float min = rows[skip * dim + d], max = min;
         for (int t = skip + 1; t < T; t++) {
@@ -23,7 +22,8 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
             if (x > max)
                 max = x;
         }
-        quire__put_param(side, record, (size_t)d, (max - min) / (float)(highest - lowest));
+        quire__put_param(side, record, (size_t)d,
+                         (max - min) / (float)(quire__highest_code(side) - quire__lowest_code(side)));
         quire__put_param(side, record, (size_t)(dim + d),
                          (max + min) * 0.5f + 0.0f); /* never -0: min and max may be either */
         const float scale = quire__side_param(side, record, (size_t)d);
@@ -31,8 +31,7 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
         const float inverse = scale > 0 ? 1.0f / scale : 0;
         for (int t = skip; t < T; t++) {
             const float x = (rows[t * dim + d] - zero) * inverse + side->mid;
-            const int code = x <= (float)lowest ? lowest : x >= (float)highest ? highest : quire__round(x);
-            codes[t * dim + d] = (uint8_t)code;
+            codes[t * dim + d] = quire__nearest_code(side, x);
         }
     }
 }
@@ -43,7 +42,7 @@ static void decode(const quire_side_format *side, const uint8_t *codes, const ui
         const float scale = quire__side_param(side, record, (size_t)d);
         const float zero = quire__side_param(side, record, (size_t)(dim + d));
         for (int t = 0; t < T; t++) {
-            const float code = side->bits == 8 ? (float)(int8_t)codes[t * dim + d] : (float)codes[t * dim + d];
+            const float code = quire__signed_code(side, codes[t * dim + d]);
             rows[t * dim + d] = zero + scale * (code - side->mid);
         }
     }

@@ -36,6 +36,7 @@ typedef struct quire_side_format {
     int n_groups;       /* D / group */
     quire_type type;    /* raw: of the elements; a8 a4 a2: of scales and biases; else f16 */
     float mid;          /* the code (as expanded by quire__side_expand) that stands for the middle of the range */
+    float mid_steps;    /* affine, block: the middle's value in steps, before any bias; 0 for the others */
     float unit;         /* value of one step of an expanded code, before its scale */
     const int8_t *book; /* codebook, or NULL */
     float max_abs;      /* larger values cannot be stored */

@@ -106,10 +106,7 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
     const uint8_t *record = page;
     const int dim = side->dim;
     uint8_t codes[T * QUIRE_DIM_MAX];
-    if (side->is_v)
-        quire__v_unpack(side->bits, dim, record + side->codes, codes);
-    else
-        quire__k_unpack(side->bits, dim, record + side->codes, codes);
+    quire__side_unpack(side, record, codes);
     if (side->family == QUIRE_FAMILY_BLOCK) {
         blocks_write(side, codes, record, out->codes);
         return QUIRE_OK;
@@ -177,10 +174,7 @@ quire_status quire_page_import(const quire_page_shape *shape, quire_side which, 
             stream_read((const uint8_t *)in->codes + 4 * words * (size_t)t, dim, side->bits, codes + t * dim);
         flip_affine8(side, codes);
     }
-    if (side->is_v)
-        quire__v_pack(side->bits, dim, codes, record + side->codes);
-    else
-        quire__k_pack(side->bits, dim, codes, record + side->codes);
+    quire__side_pack(side, codes, record);
     if (side->family == QUIRE_FAMILY_AFFINE) {
         const size_t n = (size_t)side->n_groups;
         for (size_t t = 0; t < T; t++)

@@ -3,6 +3,7 @@
 #ifndef QUIRE_CODEC_FAMILY_H
 #define QUIRE_CODEC_FAMILY_H
 
+#include "base/real.h"
 #include "codec/codec.h"
 
 enum { T = QUIRE_PAGE_TOKENS };
@@ -16,6 +17,25 @@ typedef struct quire_family_ops {
 
 extern const quire_family_ops quire__channel_ops, quire__uniform_ops, quire__book_ops, quire__prod_ops,
     quire__affine_ops, quire__block_ops;
+
+/* A side's codes, to and from its section of a record. */
+void quire__side_pack(const quire_side_format *side, const uint8_t *codes, uint8_t *record);
+void quire__side_unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes);
+
+/* channel, uniform: 8-bit codes are signed, and -128 is never used. */
+static inline int quire__lowest_code(const quire_side_format *side) { return side->bits == 8 ? -127 : 0; }
+static inline int quire__highest_code(const quire_side_format *side) {
+    return side->bits == 8 ? 127 : (1 << side->bits) - 1;
+}
+
+static inline uint8_t quire__nearest_code(const quire_side_format *side, float x) {
+    const int lowest = quire__lowest_code(side), highest = quire__highest_code(side);
+    return (uint8_t)(x <= (float)lowest ? lowest : x >= (float)highest ? highest : quire__round(x));
+}
+
+static inline float quire__signed_code(const quire_side_format *side, uint8_t code) {
+    return side->bits == 8 ? (float)(int8_t)code : (float)code;
+}
 
 void quire__put_param(const quire_side_format *side, uint8_t *record, size_t i, float x);
 

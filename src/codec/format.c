@@ -98,7 +98,7 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
         side->bits = 8 * (int)quire__type_bytes(side->type);
         side->mid = 0; /* `raw` has no bits of its own until its type is known */
         if (side->type != QUIRE_F16)
-            side->max_abs = 0x1.fep127f; /* the largest bf16 */
+            side->max_abs = QUIRE_BF16_MAX;
         break;
     case QUIRE_FAMILY_CHANNEL:
         n_params = 2 * (size_t)dim;
@@ -132,16 +132,24 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
         n_params = (size_t)side->n_groups * T;
         break;
     }
+    if (row->family == QUIRE_FAMILY_AFFINE)
+        side->mid_steps = side->mid + (side->bits == 8 ? 128.0f : 0.0f); /* undo the storage offset */
+    else if (row->family == QUIRE_FAMILY_BLOCK && side->bits == 4)
+        side->mid_steps = side->mid - 8.0f;
     side->code_bytes = (size_t)T * (size_t)dim * (size_t)side->bits / 8;
     side->param_bytes = n_params * quire__type_bytes(side->type);
     return QUIRE_OK;
+}
+
+static size_t side_end(const quire_side_format *side) {
+    return quire__align(side->params + side->param_bytes, QUIRE_SECTION_ALIGN);
 }
 
 static size_t place_sections(quire_side_format *side, size_t at) {
     side->codes = at;
     side->signs = quire__align(side->codes + side->code_bytes, QUIRE_SECTION_ALIGN);
     side->params = quire__align(side->signs + side->sign_bytes, QUIRE_SECTION_ALIGN);
-    return quire__align(side->params + side->param_bytes, QUIRE_SECTION_ALIGN);
+    return side_end(side);
 }
 
 quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim, quire_type raw) {
@@ -180,17 +188,17 @@ bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
                              bytes / quire__type_bytes(side->type));
 }
 
-static void unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes) {
-    if (side->is_v)
-        quire__v_unpack(side->bits, side->dim, record + side->codes, codes);
-    else
-        quire__k_unpack(side->bits, side->dim, record + side->codes, codes);
+void quire__side_pack(const quire_side_format *side, const uint8_t *codes, uint8_t *record) {
+    (side->is_v ? quire__v_pack : quire__k_pack)(side->bits, side->dim, codes, record + side->codes);
+}
+
+void quire__side_unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes) {
+    (side->is_v ? quire__v_unpack : quire__k_unpack)(side->bits, side->dim, record + side->codes, codes);
 }
 
 void quire__side_encode(const quire_side_format *side, const float *rows, int skip, uint8_t *record) {
     const size_t n = (size_t)T * (size_t)side->dim, skipped = (size_t)skip * (size_t)side->dim;
-    const size_t end = quire__align(side->params + side->param_bytes, QUIRE_SECTION_ALIGN);
-    memset(record + side->codes, 0, end - side->codes);
+    memset(record + side->codes, 0, side_end(side) - side->codes);
     if (skip >= T)
         return;
     if (side->family == QUIRE_FAMILY_RAW) {
@@ -201,10 +209,7 @@ void quire__side_encode(const quire_side_format *side, const float *rows, int sk
     uint8_t codes[T * QUIRE_DIM_MAX];
     memset(codes, 0, skipped);
     FAMILIES[side->family]->encode(side, rows, skip, codes, record);
-    if (side->is_v)
-        quire__v_pack(side->bits, side->dim, codes, record + side->codes);
-    else
-        quire__k_pack(side->bits, side->dim, codes, record + side->codes);
+    quire__side_pack(side, codes, record);
 }
 
 void quire__side_decode(const quire_side_format *side, const uint8_t *record, float *rows) {
@@ -213,12 +218,12 @@ void quire__side_decode(const quire_side_format *side, const uint8_t *record, fl
         return;
     }
     uint8_t codes[T * QUIRE_DIM_MAX];
-    unpack(side, record, codes);
+    quire__side_unpack(side, record, codes);
     FAMILIES[side->family]->decode(side, codes, record, rows);
 }
 
 void quire__side_expand(const quire_side_format *side, const uint8_t *record, int8_t *codes) {
-    unpack(side, record, (uint8_t *)codes);
+    quire__side_unpack(side, record, (uint8_t *)codes);
     if (!side->book)
         return;
     for (int i = 0; i < T * side->dim; i++)
@@ -232,6 +237,6 @@ void quire__side_signs(const quire_side_format *side, const uint8_t *record, int
 void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record) {
     quire__side_encode(&format->k, k, skip, record);
     quire__side_encode(&format->v, v, skip, record);
-    const size_t end = quire__align(format->v.params + format->v.param_bytes, QUIRE_SECTION_ALIGN);
+    const size_t end = side_end(&format->v);
     memset(record + end, 0, format->bytes - end);
 }

@@ -33,7 +33,6 @@ static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX
 static void encode_uniform(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
                            uint8_t *record) {
     const int dim = side->dim;
-    const int lowest = side->bits == 8 ? -127 : 0, highest = side->bits == 8 ? 127 : (1 << side->bits) - 1;
     float y[QUIRE_DIM_MAX];
     for (int t = skip; t < T; t++) {
         const float squares = rotate_row(side, rows + t * dim, y);
@@ -41,8 +40,7 @@ static void encode_uniform(const quire_side_format *side, const float *rows, int
         const float inverse = reciprocal(quire__side_param(side, record, (size_t)t) * side->unit);
         for (int d = 0; d < dim; d++) {
             const float x = y[d] * inverse + side->mid;
-            const int code = x <= (float)lowest ? lowest : x >= (float)highest ? highest : quire__round(x);
-            codes[t * dim + d] = (uint8_t)code;
+            codes[t * dim + d] = quire__nearest_code(side, x);
         }
     }
 }
@@ -52,7 +50,7 @@ static void decode_uniform(const quire_side_format *side, const uint8_t *codes, 
     for (int t = 0; t < T; t++) {
         const float scale = quire__side_param(side, record, (size_t)t) * side->unit;
         for (int d = 0; d < dim; d++) {
-            const float code = side->bits == 8 ? (float)(int8_t)codes[t * dim + d] : (float)codes[t * dim + d];
+            const float code = quire__signed_code(side, codes[t * dim + d]);
             rows[t * dim + d] = scale * (code - side->mid);
         }
         quire__unrotate(rows + t * dim, dim);

@@ -64,7 +64,7 @@ typedef struct quire_attend_job {
     const float *q_projected; /* the same, rotated and projected; NULL unless K is prod */
     quire_visibility see;
     float *scratch;  /* (n_rows * n_group, 128), the kernel's own ... */
-    void *workspace; /* ... and so is this: quire_kernels.workspace_bytes, aligned to 64 */
+    void *workspace; /* ... and so is this: workspace_bytes of the kernel, aligned to 64 */
     /* packed */
     int32_t first_page;                       /* a multiple of QUIRE_CHUNK_PAGES */
     const uint8_t *record[QUIRE_CHUNK_PAGES]; /* NULL: no row sees this page */
@@ -98,8 +98,7 @@ typedef struct quire_raw_kernel {
 } quire_raw_kernel;
 
 typedef struct quire_kernels {
-    const char *isa;        /* "ref", ... */
-    size_t workspace_bytes; /* per worker */
+    const char *isa; /* "ref", ... */
     void (*rotate)(float *x, int dim);
     void (*unrotate)(float *x, int dim);
     void (*project)(float *x, int dim);
@@ -117,8 +116,7 @@ const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, co
 extern const quire_attend_kernel quire__attend_ref;
 extern const quire_raw_kernel quire__attend_ref_raw;
 
-/* Score of token t for row r, head h in base-2 units, after everything but the dot product; -inf hides. Inline so that
- * every kernel applies one rule. */
+/* Whether row r sees token t, masks apart. Inline so that every kernel applies one rule. */
 static inline bool quire__sees(const quire_visibility *see, int r, int32_t t) {
     const int32_t i = see->first_position + r;
     return t <= i && (see->window == 0 || i - t < see->window || t < see->keep);

@@ -285,6 +285,7 @@ static void carve_worker(carver *c, quire_worker *worker, const quire_pool *pool
     worker->q = carve(c, rows * w->q_floats, sizeof(float));
     worker->q_rotated = carve(c, rows * w->q_floats, sizeof(float));
     worker->q_projected = carve(c, rows * w->q_floats, sizeof(float));
+    worker->usable = carve(c, rows * w->heads_per_kv, sizeof *worker->usable);
     worker->scores = carve(c, rows * w->heads_per_kv * QUIRE_BLOCK_TOKENS, sizeof(float));
     worker->workspace = carve(c, 1, w->workspace_bytes);
     carve_state(c, &worker->part, rows, w);

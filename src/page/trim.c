@@ -43,7 +43,7 @@ static void decode_page(const quire_seq *seq, int32_t g, int32_t page, int32_t r
                 const size_t n = QUIRE_T * (size_t)sides[v]->dim;
                 quire__side_decode(sides[v], record, rows);
                 for (size_t j = 0; j < n; j++) { /* a decoded value may pass the raw type's largest by a rounding */
-                    const float limit = pool->raw == QUIRE_F16 ? QUIRE_F16_MAX : 0x1.fep127f;
+                    const float limit = pool->raw == QUIRE_F16 ? QUIRE_F16_MAX : QUIRE_BF16_MAX;
                     rows[j] = rows[j] > limit ? limit : rows[j] < -limit ? -limit : rows[j];
                 }
                 quire__store_row(pool->raw, raw + (v ? layer->raw_v_offset : 0), n, rows);

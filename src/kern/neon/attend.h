@@ -20,7 +20,6 @@ typedef struct block {
     const quire_attend_job *job;
     neon_work *work;
     int first;                                                            /* page of the chunk */
-    bool unpacked;                                                        /* codes are in work->k8 and v8 */
     const uint8_t *k[PAGES], *v[PAGES], *k_ahead[PAGES], *v_ahead[PAGES]; /* codes; NULL: no such page */
     int from, n;                                                          /* first page present, number present */
 } block;
@@ -39,19 +38,15 @@ static void load_params(const quire_side_format *side, const uint8_t *record, si
 
 /* value = scale * (code - mid) + zero, per group and token; `stride` between groups. */
 static void load_groups(const quire_side_format *side, const uint8_t *record, int stride, float *scale, float *zero) {
-    const float mid =
-        side->family == QUIRE_FAMILY_AFFINE ? side->mid + (side->bits == 8 ? 128.0f : 0.0f) : side->mid - 8.0f;
     for (int g = 0; g < side->n_groups; g++) {
         float *s = scale + g * stride, *z = zero + g * stride;
         load_params(side, record, (size_t)(g * T), T, s);
-        if (side->family == QUIRE_FAMILY_AFFINE) {
+        if (side->family == QUIRE_FAMILY_AFFINE)
             load_params(side, record, (size_t)((side->n_groups + g) * T), T, z);
-            for (int t = 0; t < T; t++)
-                z[t] += s[t] * mid;
-        } else {
-            for (int t = 0; t < T; t++)
-                z[t] = side->bits == 4 ? s[t] * mid : 0;
-        }
+        else
+            memset(z, 0, T * sizeof *z);
+        for (int t = 0; t < T; t++)
+            z[t] += s[t] * side->mid_steps;
     }
 }
 
@@ -346,8 +341,8 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
     X(FROM_4, 1, 1)                                                                                                    \
     X(FROM_4, 1, 2)                                                                                                    \
     X(FROM_4_BOOK, 1, 1)                                                                                               \
-    X(FROM_4_BOOK, 1, 2) X(FROM_8, 2, 1) X(FROM_8, 2, 2) X(UNPACKED, 1, 1) X(UNPACKED, 1, 2) X(UNPACKED, 2, 1)         \
-        X(UNPACKED, 2, 2)
+    X(FROM_4_BOOK, 1, 2)                                                                                               \
+    X(FROM_8, 2, 1) X(FROM_8, 2, 2) X(UNPACKED, 1, 1) X(UNPACKED, 1, 2) X(UNPACKED, 2, 1) X(UNPACKED, 2, 2)
 INSTANCES(SCORE)
 INSTANCES(VALUE)
 

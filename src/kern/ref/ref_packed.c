@@ -25,13 +25,9 @@ static void load_group_params(const quire_side_format *side, const uint8_t *reco
             const size_t i = (size_t)(g * T + t);
             const float s = quire__side_param(side, record, i);
             scale[i] = s * side->unit;
-            zero[i] = 0;
-            if (side->family == QUIRE_FAMILY_AFFINE) {
-                const float mid_code = side->mid + (side->bits == 8 ? 128.0f : 0.0f); /* undo the storage offset */
-                zero[i] = quire__side_param(side, record, (size_t)((side->n_groups + g) * T + t)) + s * mid_code;
-            } else if (side->family == QUIRE_FAMILY_BLOCK && side->bits == 4) {
-                zero[i] = s * (side->mid - 8.0f);
-            }
+            zero[i] = s * side->mid_steps;
+            if (side->family == QUIRE_FAMILY_AFFINE)
+                zero[i] += quire__side_param(side, record, (size_t)((side->n_groups + g) * T + t));
         }
 }
 
