@@ -1,8 +1,9 @@
 /* Every kernel level against the scalar reference, on the same pages.
  *
- * Integer scores agree exactly, so what is left is fp32 rounding, and weights that round the other way because 2^x came out
- * a little different: with u8 weights an error of 7.5e-5 in 2^x moves one in a hundred of them by one step, a third of the
- * noise that rounding them makes in the first place (3e-3); with 16 bits, 2e-5. Raw sides: 2e-6.
+ * Integer scores agree exactly, so what is left is rounding, and weights that round the other way because they came out a
+ * little different. Weights made in fp16 (rounding 3e-4) go to another of u8's steps once in fifteen times: a difference as
+ * large as u8's own noise, 5e-3, though the error against exact attention (test_attend, on every level) hardly changes.
+ * Made in fp32, 16 bits of weight: 2e-5. Raw sides: 2e-6.
  */
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ static double bound_of(const char *v_name) {
     quire_codec_info info = {0};
     for (size_t i = 0; i < quire_codec_count() && (!info.name || strcmp(info.name, v_name) != 0); i++)
         quire_codec_at(i, &info);
-    return strcmp(info.family, "raw") == 0 ? 2e-6 : info.bits == 8 ? 2e-5 : 3e-3;
+    return strcmp(info.family, "raw") == 0 ? 2e-6 : info.bits == 8 ? 2e-5 : 5e-3;
 }
 
 typedef struct test_case {

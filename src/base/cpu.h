@@ -2,7 +2,7 @@
 #ifndef QUIRE_BASE_CPU_H
 #define QUIRE_BASE_CPU_H
 
-enum { QUIRE_CPU_NEON = 1 << 0, QUIRE_CPU_DOTPROD = 1 << 1, QUIRE_CPU_I8MM = 1 << 2 };
+enum { QUIRE_CPU_NEON = 1 << 0, QUIRE_CPU_DOTPROD = 1 << 1, QUIRE_CPU_I8MM = 1 << 2, QUIRE_CPU_FP16 = 1 << 3 };
 
 unsigned quire__cpu_features(void);
 

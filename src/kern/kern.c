@@ -27,7 +27,10 @@ static const level LEVELS[] = {
 #if defined(__aarch64__) && !defined(QUIRE_PORTABLE)
     {"neon", QUIRE_CPU_NEON, {&quire__attend_neon, &quire__attend_neon_sealed_raw}, &quire__attend_neon_raw},
     {"neon_dotprod", QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD, {&quire__attend_neon_dotprod}, NULL},
-    {"neon_i8mm", QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_I8MM, {&quire__attend_neon_i8mm}, NULL},
+    {"neon_i8mm",
+     QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_I8MM | QUIRE_CPU_FP16,
+     {&quire__attend_neon_i8mm},
+     NULL},
 #endif
 };
 enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };

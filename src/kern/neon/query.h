@@ -5,13 +5,14 @@
 #include "kern/neon/work.h"
 
 /* Dims of codes below 8 bits lie 0 2 1 3 in each four bytes; q must lie the same way. */
-static const uint8_t DIM_ORDER[16] = {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
+static const uint8_t DIM_ORDER[2][16] = {{0, 4, 2, 6, 8, 12, 10, 14, 16, 20, 18, 22, 24, 28, 26, 30},
+                                         {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}};
 
-INLINE int8x16_t narrow2(int32x4_t a0, int32x4_t a1, int32x4_t b0, int32x4_t b1, bool natural) {
-    const int16x8_t a = vuzp1q_s16(vreinterpretq_s16_s32(a0), vreinterpretq_s16_s32(a1));
-    const int16x8_t b = vuzp1q_s16(vreinterpretq_s16_s32(b0), vreinterpretq_s16_s32(b1));
-    const int8x16_t x = vuzp1q_s8(vreinterpretq_s8_s16(a), vreinterpretq_s8_s16(b));
-    return natural ? x : vqtbl1q_s8(x, vld1q_u8(DIM_ORDER));
+/* The low bytes of 2 x 8 integers, in the order of the codes. */
+INLINE int8x16_t narrow2(int32x4_t a0, int32x4_t a1, int32x4_t b0, int32x4_t b1, uint8x16_t order) {
+    const int8x16x2_t x = {{vreinterpretq_s8_s16(vuzp1q_s16(vreinterpretq_s16_s32(a0), vreinterpretq_s16_s32(a1))),
+                            vreinterpretq_s8_s16(vuzp1q_s16(vreinterpretq_s16_s32(b0), vreinterpretq_s16_s32(b1)))}};
+    return vqtbl2q_s8(x, order);
 }
 
 typedef struct pair_scale {
@@ -38,6 +39,7 @@ INLINE void put_integers(const float *a, const float *b, int first, int n, pair_
                          const int planes, const bool natural, float mid, int pair, int g, set_query *out) {
     static const float magic[4] = FOUR(QUIRE_ROUND_MAGIC);
     const float32x4_t i0 = vdupq_laneq_f32(scale.inverse, 0), i1 = vdupq_laneq_f32(scale.inverse, 2);
+    const uint8x16_t order = vld1q_u8(DIM_ORDER[natural]);
     int32x4_t sum = vdupq_n_s32(0), sum_low = sum;
     for (int d = first; d < first + n; d += 8) {
         int32x4_t x[4]; /* the integer is in the low bits */
@@ -46,7 +48,7 @@ INLINE void put_integers(const float *a, const float *b, int first, int n, pair_
             x[2 + j] = as_s32(vfmaq_f32(fresh(magic), vld1q_f32(b + d + 4 * j), i1));
         }
         if (planes == 1) {
-            const int8x16_t c = narrow2(x[0], x[1], x[2], x[3], natural);
+            const int8x16_t c = narrow2(x[0], x[1], x[2], x[3], order);
             vst1q_s8(out->q8[d / 8][pair], c);
             sum = sum_bytes(sum, c);
         } else {
@@ -54,8 +56,8 @@ INLINE void put_integers(const float *a, const float *b, int first, int n, pair_
             EACH x[u] = vsubq_s32(x[u], as_s32(vld1q_f32(magic)));
             EACH hi[u] = vshrq_n_s32(vaddq_s32(x[u], vdupq_n_s32(64)), 7);
             EACH lo[u] = vsubq_s32(x[u], vshlq_n_s32(hi[u], 7));
-            const int8x16_t h = narrow2(hi[0], hi[1], hi[2], hi[3], natural),
-                            l = narrow2(lo[0], lo[1], lo[2], lo[3], natural);
+            const int8x16_t h = narrow2(hi[0], hi[1], hi[2], hi[3], order),
+                            l = narrow2(lo[0], lo[1], lo[2], lo[3], order);
             vst1q_s8(out->q8[d / 8][pair], h);
             vst1q_s8(out->q8[d / 8][n_pairs + pair], l);
             if (mid != 0) {
@@ -85,31 +87,40 @@ INLINE void quantize_pair(const float *q0, const float *q1, int first, int n, co
     out->offset[g][pair] = sum_of_rows(vpaddq_f32(sum[0], sum[1]));
 }
 
-/* A whole set with a page's channel scales folded in; offset is q.zero. All rows side by side, so that the scales are
- * loaded once and no chain waits for another. */
-INLINE void quantize_channels(const float *const q[SET], const float *scale, const float *zero, int dim,
-                              const int n_pairs, const int planes, const bool natural, float mid,
-                              float (*scaled)[QUIRE_DIM_MAX], set_query *out) {
+/* A whole set with the channel scales of a block's pages folded in; offset is q.zero. All rows and both pages side by side,
+ * so that q is loaded once and no chain waits for another. */
+INLINE void quantize_channels(const float *const q[SET], const float *const scale[PAGES],
+                              const float *const zero[PAGES], const int pages, int dim, const int n_pairs,
+                              const int planes, const bool natural, float mid, float (*scaled)[SET][QUIRE_DIM_MAX],
+                              set_query *out /* (pages) */) {
     const int rows = 2 * n_pairs;
-    float32x4_t magnitude[SET], dot[SET];
-    UNROLL for (int r = 0; r < rows; r++) magnitude[r] = dot[r] = vdupq_n_f32(0);
+    float32x4_t magnitude[PAGES][SET], dot[PAGES][SET];
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int r = 0; r < rows; r++) magnitude[p][r] = dot[p][r] =
+        vdupq_n_f32(0);
     for (int d = 0; d < dim; d += 4) {
-        const float32x4_t k = vld1q_f32(scale + d), z = vld1q_f32(zero + d);
+        float32x4_t k[PAGES], z[PAGES];
+        UNROLL for (int p = 0; p < pages; p++) {
+            k[p] = vld1q_f32(scale[p] + d);
+            z[p] = vld1q_f32(zero[p] + d);
+        }
         UNROLL for (int r = 0; r < rows; r++) {
-            const float32x4_t x = vld1q_f32(q[r] + d), y = vmulq_f32(x, k);
-            vst1q_f32(scaled[r] + d, y);
-            magnitude[r] = vmaxq_f32(magnitude[r], vabsq_f32(y));
-            dot[r] = vfmaq_f32(dot[r], x, z);
+            const float32x4_t x = vld1q_f32(q[r] + d);
+            UNROLL for (int p = 0; p < pages; p++) {
+                const float32x4_t y = vmulq_f32(x, k[p]);
+                vst1q_f32(scaled[p][r] + d, y);
+                magnitude[p][r] = vmaxq_f32(magnitude[p][r], vabsq_f32(y));
+                dot[p][r] = vfmaq_f32(dot[p][r], x, z[p]);
+            }
         }
     }
-    pair_scale s[PAIRS]; /* all before their use: divisions are slow, but overlap */
-    UNROLL for (int pair = 0; pair < n_pairs; pair++) s[pair] =
-        scale_of(magnitude[2 * pair], magnitude[2 * pair + 1], planes == 2 ? 127 * 128 : 127);
-    UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-        put_integers(scaled[2 * pair], scaled[2 * pair + 1], 0, dim, s[pair], n_pairs, planes, natural, mid, pair, 0,
-                     out);
-        out->offset[0][pair] = sum_of_rows(vpaddq_f32(dot[2 * pair], dot[2 * pair + 1]));
-    }
+    pair_scale s[PAGES][PAIRS]; /* all before their use: divisions are slow, but overlap */
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) s[p][pair] =
+        scale_of(magnitude[p][2 * pair], magnitude[p][2 * pair + 1], planes == 2 ? 127 * 128 : 127);
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) out[p].offset[0][pair] =
+        sum_of_rows(vpaddq_f32(dot[p][2 * pair], dot[p][2 * pair + 1]));
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++)
+        put_integers(scaled[p][2 * pair], scaled[p][2 * pair + 1], 0, dim, s[p][pair], n_pairs, planes, natural, mid,
+                     pair, 0, &out[p]);
 }
 
 #endif

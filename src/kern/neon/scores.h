@@ -30,7 +30,11 @@ INLINE void multiply_columns(const source_kind kind, const int operands, const i
         for (int c = 0; c < columns; c++, at += column_stride) {
         const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
         int8x16_t q[2][OPERANDS];
-        UNROLL for (int i = 0; i < pairs; i += 4) __builtin_prefetch(ahead + c * 16 * pairs + 16 * i, 0, 2);
+        if (kind != UNPACKED)
+            UNROLL for (int i = 0; i < pairs; i += 4) {
+                __builtin_prefetch(ahead + c * 16 * pairs + 16 * i, 0, 2);
+                __builtin_prefetch(at - c * 16 + c * 16 * pairs + 16 * i + 1024, 0, 3);
+            }
         UNROLL for (int r = 0; r < operands; r++) {
             q[0][r] = vld1q_s8(q8[nibbles ? 2 * c : c][r]);
             if (nibbles)

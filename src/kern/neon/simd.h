@@ -80,7 +80,7 @@ INLINE void exp2_neg4(float32x4_t *x, const int degree) {
     const float(*c)[4] = degree == 3 ? EXP2_3 : EXP2_5;
     const float32x4_t magic = vdupq_n_f32(QUIRE_ROUND_MAGIC), lowest = vdupq_n_f32(-126.0f), top = vld1q_f32(c[degree]);
     float32x4_t y[4], f[4], p[4];
-    EACH x[u] = vmaxq_f32(x[u], lowest);
+    EACH x[u] = vmaxnmq_f32(x[u], lowest); /* a NaN too: a hidden token under a scale of zero */
     EACH y[u] = vaddq_f32(x[u], magic);
     EACH f[u] = vsubq_f32(x[u], vsubq_f32(y[u], magic));
     EACH p[u] = vfmaq_f32(fresh(c[degree - 1]), top, f[u]);

@@ -4,25 +4,20 @@
 
 #include "kern/neon/work.h"
 
-INLINE float32x4_t block_maximum(const neon_work *w, int pair, int first, int n) {
-    float32x4_t m[4];
-    EACH m[u] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
-    for (int p = first; p < first + n; p++)
-        for (int i = 0; i < T / 2; i += 4)
-            EACH m[u] = vmaxq_f32(m[u], vld1q_f32(w->s[p][pair][i + u]));
-    return max_of_rows(vmaxq_f32(vmaxq_f32(m[0], m[1]), vmaxq_f32(m[2], m[3])));
-}
-
-/* s becomes 2^(s - m), or, given the scales of V, the weight 2^(s - m) * scale, whose largest is then found on the way.
- * Four chains in lock step: one alone is latency-bound. Returns the sum of 2^(s - m), two parts per row. */
+/* s becomes 2^(logit - m), or, given the scales of V, the weight 2^(logit - m) * scale, whose largest is then found on the
+ * way. Four chains in lock step: one alone is latency-bound. Returns the sum of 2^(logit - m), two parts per row. */
 INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NULL */, const int degree, int pair,
                                 int first, int n, float32x4_t m, float32x4_t *largest) {
     float32x4_t sum[4], top[4];
     EACH sum[u] = top[u] = vdupq_n_f32(0);
-    for (int p = first; p < first + n; p++)
+    for (int p = first; p < first + n; p++) {
+        const float32x4_t best = w->score[p].top[pair], step = w->score[p].step[pair];
+        float gap[4];
+        vst1q_f32(gap, vsubq_f32(w->score[p].peak[pair], m));
         for (int i = 0; i < T / 2; i += 4) {
             float32x4_t e[4];
-            EACH e[u] = vsubq_f32(vld1q_f32(w->s[p][pair][i + u]), m);
+            EACH e[u] = vsubq_f32(vld1q_f32(w->s[p][pair][i + u]), best);
+            EACH e[u] = vfmaq_f32(fresh(gap), e[u], step);
             exp2_neg4(e, degree);
             EACH sum[u] = vaddq_f32(sum[u], e[u]);
             if (scale) {
@@ -31,6 +26,7 @@ INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NUL
             }
             EACH vst1q_f32(w->s[p][pair][i + u], e[u]);
         }
+    }
     if (scale)
         *largest = max_of_rows(vmaxq_f32(vmaxq_f32(top[0], top[1]), vmaxq_f32(top[2], top[3])));
     return vaddq_f32(vaddq_f32(sum[0], sum[1]), vaddq_f32(sum[2], sum[3]));

@@ -30,8 +30,10 @@ INLINE void weigh_page(const source_kind kind, const int operands, const int pai
     _Pragma("GCC unroll 1") for (int c = 0; c < 4; c++) {
         const uint8_t *from = v + (size_t)tile * 512 + (size_t)row * 64 + (size_t)c * 16;
         uint8x16_t p[2][OPERANDS];
-        UNROLL for (int i = 0; i < pairs; i += 4)
+        UNROLL for (int i = 0; i < pairs; i += 4) {
             __builtin_prefetch(ahead + (size_t)tile * 512 + (size_t)(row * 64 + c * 16 * pairs + 16 * i), 0, 2);
+            __builtin_prefetch(v + (size_t)tile * 512 + (size_t)(row * 64 + c * 16 * pairs + 16 * i) + 512, 0, 3);
+        }
         UNROLL for (int r = 0; r < operands; r++) {
             p[0][r] = vld1q_u8(p8[c][r]);     /* half 0: low nibbles */
             p[1][r] = vld1q_u8(p8[4 + c][r]); /* half 1: high nibbles */

@@ -31,15 +31,28 @@ typedef struct set_query {
     float32x4_t offset[QUIRE_MAX_GROUPS][PAIRS]; /* channel: q.zero; group: sum of q */
 } set_query;
 
+/* A page's scores of a set lie in neon_work.s much as they left the multiplier, on a scale of their own: the logit of s is
+ * peak + (s - top) * step. A difference of two such scores is exact where they are integers. */
+typedef struct set_scores {
+    float32x4_t top[PAIRS];  /* the largest s */
+    float32x4_t peak[PAIRS]; /* its logit; QUIRE_NOTHING_SEEN if all are hidden */
+    float32x4_t step[PAIRS];
+} set_scores;
+
 typedef struct neon_work {
     set_query q[PAGES];
-    float s[PAGES][PAIRS][T / 2][4];     /* base-2 logits, then weights */
+    set_scores score[PAGES];
+    float s[PAGES][PAIRS][T / 2][4]; /* scores; then, where weights are made in fp32, weights */
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+    float16_t w16[PAGES][PAIRS][T / 4][8], scale16[PAGES][T / 4][8]; /* softmax16.h */
+    int exponent16[PAGES];
+#endif
     uint8_t p8[BLOCK / 8][OPERANDS][16]; /* [8 tokens][pair, or pair of the low plane][2 rows x 8 tokens] */
     float k_scale[PAGES][QUIRE_MAX_GROUPS * T],
         k_zero[PAGES][QUIRE_MAX_GROUPS * T];                                   /* per channel, or group and token */
     float v_scale[QUIRE_MAX_GROUPS * BLOCK], v_zero[QUIRE_MAX_GROUPS * BLOCK]; /* per group and token of a block */
     float residual[PAGES][T];                                                  /* prod */
-    float scaled[SET][QUIRE_DIM_MAX];                                          /* q times the channels' scales */
+    float scaled[PAGES][SET][QUIRE_DIM_MAX];                                   /* q times the channels' scales */
     float zero_row[QUIRE_DIM_MAX];                                             /* stands in for rows that a set lacks */
     int8_t k8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked: [16 tokens][8 dims][token pair][2 tokens x 8 dims] */
     int8_t sign8[PAGES][T * QUIRE_DIM_MAX];

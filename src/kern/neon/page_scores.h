@@ -1,0 +1,229 @@
+/* Scores of one set over one page: q as integers, integer K.q, and what stands between a dot product and a logit. */
+#ifndef QUIRE_KERN_NEON_PAGE_SCORES_H
+#define QUIRE_KERN_NEON_PAGE_SCORES_H
+
+#include "codec/tables.h"
+#include "kern/neon/block.h"
+#include "kern/neon/query.h"
+#include "kern/neon/scores.h"
+#include "kern/ref/ref.h"
+
+/* What the scales of K make of a dot product. */
+typedef enum key_role {
+    KEY_CHANNEL, /* scales are in q already: one step and offset per page */
+    KEY_TOKEN,   /* one scale per token */
+    KEY_SUM      /* a sum of parts that have scales of their own: groups of channels, or signs to come */
+} key_role;
+
+static key_role key_role_of(const quire_side_format *k) {
+    if (k->family == QUIRE_FAMILY_CHANNEL)
+        return KEY_CHANNEL;
+    return k->family == QUIRE_FAMILY_UNIFORM || k->family == QUIRE_FAMILY_BOOK ? KEY_TOKEN : KEY_SUM;
+}
+
+static const float *query_row(const block *b, const float *rows, int row) {
+    const int n = b->job->n_rows * b->job->n_group;
+    return row < n ? rows + (size_t)row * (size_t)b->job->format->k.dim : b->work->zero_row;
+}
+
+/* Integers of a set against the block's pages: one set_query per page where channel scales are folded in, else one. */
+INLINE void quantize_set(const block *b, const float *rows, const int n_pairs, const int planes, const key_role role,
+                         int set, set_query *out) {
+    const quire_side_format *k = &b->job->format->k;
+    const bool natural = k->bits == 8;
+    const float *q[SET];
+    for (int r = 0; r < 2 * n_pairs; r++)
+        q[r] = query_row(b, rows, set * SET + r);
+    if (role == KEY_CHANNEL) {
+        const float *scale[PAGES], *zero[PAGES];
+        for (int p = 0; p < b->n; p++) {
+            scale[p] = b->work->k_scale[b->from + p];
+            zero[p] = b->work->k_zero[b->from + p];
+        }
+        if (b->n == PAGES)
+            quantize_channels(q, scale, zero, PAGES, k->dim, n_pairs, planes, natural, k->mid, b->work->scaled, out);
+        else
+            quantize_channels(q, scale, zero, 1, k->dim, n_pairs, planes, natural, k->mid, b->work->scaled, out);
+        return;
+    }
+    for (int pair = 0; pair < n_pairs; pair++)
+        for (int g = 0; g < k->n_groups; g++)
+            quantize_pair(q[2 * pair], q[2 * pair + 1], g * k->group, k->group, n_pairs, planes, natural, k->mid, pair,
+                          g, out);
+}
+
+INLINE void put_scale(set_scores *score, int pair, float32x4_t top, float32x4_t peak, float32x4_t step) {
+    score->top[pair] = vmaxq_f32(top, vdupq_n_f32(QUIRE_NOTHING_SEEN));
+    score->peak[pair] = vmaxq_f32(peak, vdupq_n_f32(QUIRE_NOTHING_SEEN));
+    score->step[pair] = step;
+}
+
+INLINE void score_page(const block *b, const source_kind kind, const int n_pairs, const int planes, const key_role role,
+                       int p, const set_query *q) {
+    static const float magic[4] = FOUR(QUIRE_ROUND_MAGIC);
+    const quire_side_format *k = &b->job->format->k;
+    const int operands = n_pairs * planes, pairs = operands <= 2 ? 8 : 4;
+    const int n_groups = role == KEY_SUM ? k->n_groups : 1, group = role == KEY_SUM ? k->group : k->dim;
+    /* Sums that start at QUIRE_ROUND_MAGIC, read as fp32, are it plus the integer: no conversion. Holds up to 2^22, far beyond
+     * what codes of 4 bits and one plane of q can reach. */
+    const bool unconverted = role == KEY_CHANNEL && planes == 1,
+               zeros = role == KEY_SUM && k->family != QUIRE_FAMILY_PROD;
+    const int8x16_t book = load_book(k->book, k->bits);
+    neon_work *w = b->work;
+    float32x4_t top[PAIRS];
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
+    for (int at = 0; at < T / 2; at += pairs)
+        for (int g = 0; g < n_groups; g++) {
+            int32x4_t acc[8][OPERANDS];
+            UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
+                unconverted ? as_s32(fresh(magic)) : vdupq_n_s32(0);
+            multiply_octets(kind, operands, pairs, b->k[p], k->dim, at / 8, at % 8, g * group / 8, group / 8, q->q8,
+                            book, b->k_ahead[p], acc);
+            UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+                float *s = w->s[p][pair][at + i];
+                float32x4_t y = unconverted ? as_f32(acc[i][pair]) : joined(planes, n_pairs, acc[i], pair);
+                if (role != KEY_CHANNEL)
+                    y = vmulq_f32(vsubq_f32(y, q->centre[g][pair]), tokens2(w->k_scale[p] + g * T + 2 * (at + i)));
+                if (role == KEY_SUM) {
+                    y = vmulq_f32(y, q->scale[g][pair]);
+                    if (zeros)
+                        y = vfmaq_f32(y, q->offset[g][pair], tokens2(w->k_zero[p] + g * T + 2 * (at + i)));
+                    if (g > 0)
+                        y = vaddq_f32(y, vld1q_f32(s));
+                    if (g == n_groups - 1)
+                        top[pair] = vmaxq_f32(top[pair], y);
+                } else {
+                    top[pair] = vmaxq_f32(top[pair], y);
+                }
+                vst1q_f32(s, y);
+            }
+        }
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        const float32x4_t best = max_of_rows(top[pair]), scale = q->scale[0][pair];
+        const float32x4_t value = unconverted ? vsubq_f32(best, vld1q_f32(magic)) : best;
+        if (role == KEY_CHANNEL)
+            put_scale(&w->score[p], pair, best,
+                      vfmaq_f32(q->offset[0][pair], vsubq_f32(value, q->centre[0][pair]), scale), scale);
+        else if (role == KEY_TOKEN)
+            put_scale(&w->score[p], pair, best, vmulq_f32(best, scale), scale);
+        else
+            put_scale(&w->score[p], pair, best, best, vdupq_n_f32(1));
+    }
+}
+
+/* The sign plane of prod: adds scale * residual * sqrt(pi/2) * (2 dot - sum). */
+INLINE void add_signs(const block *b, const int n_pairs, int p, const set_query *q) {
+    const quire_side_format *k = &b->job->format->k;
+    neon_work *w = b->work;
+    float32x4_t top[PAIRS];
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
+    for (int tile = 0; tile < T / 16; tile++) {
+        int32x4_t acc[8][OPERANDS];
+        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int r = 0; r < n_pairs; r++) acc[i][r] = vdupq_n_s32(0);
+        multiply_octets(UNPACKED, n_pairs, 8, (const uint8_t *)w->sign8[p], k->dim, tile, 0, 0, k->dim / 8, q->q8,
+                        vdupq_n_s8(0), (const uint8_t *)w->sign8[p], acc);
+        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+            const int at = tile * 8 + i;
+            /* centre was made with mid = 1/2: 2 (dot - sum/2) */
+            const float32x4_t x = vsubq_f32(vcvtq_f32_s32(acc[i][pair]), q->centre[0][pair]);
+            const float32x4_t scale = vmulq_f32(tokens2(w->k_scale[p] + 2 * at), tokens2(w->residual[p] + 2 * at));
+            const float32x4_t step = vmulq_n_f32(q->scale[0][pair], 2 * QUIRE_SQRT_HALF_PI / k->unit);
+            float *s = w->s[p][pair][at];
+            const float32x4_t y = vfmaq_f32(vld1q_f32(s), vmulq_f32(x, step), scale);
+            top[pair] = vmaxq_f32(top[pair], y);
+            vst1q_f32(s, y);
+        }
+    }
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        const float32x4_t best = max_of_rows(top[pair]);
+        put_scale(&w->score[p], pair, best, best, vdupq_n_f32(1));
+    }
+}
+
+/* Hide what a row does not see: window edges and raw sinks. The other scores stay as they are, so that a row gets the same
+ * bits whether or not another row of its tile needs this. */
+static bool hides_tokens(const block *b, int p) {
+    const quire_attend_job *job = b->job;
+    const quire_visibility *see = &job->see;
+    const int32_t t0 = (job->first_page + b->first + p) * T, last = see->first_position + job->n_rows - 1;
+    return t0 < job->skip || (see->window != 0 && last - t0 >= see->window && t0 + T > see->keep);
+}
+
+static void hide_tokens(const block *b, int n_pairs, int set, int p) {
+    const quire_attend_job *job = b->job;
+    const int32_t t0 = (job->first_page + b->first + p) * T;
+    set_scores *score = &b->work->score[p];
+    for (int pair = 0; pair < n_pairs; pair++) {
+        float32x4_t best = vdupq_n_f32(QUIRE_NOTHING_SEEN);
+        for (int at = 0; at < T / 2; at++) {
+            float *s = b->work->s[p][pair][at];
+            for (int j = 0; j < 4; j++) {
+                const int32_t row = (set * SET + 2 * pair + j / 2) / job->n_group, t = t0 + 2 * at + j % 2;
+                if (t < job->skip || !quire__sees(&job->see, row, t))
+                    s[j] = -INFINITY;
+            }
+            best = vmaxq_f32(best, vld1q_f32(s));
+        }
+        best = max_of_rows(best);
+        const float32x4_t moved = vmulq_f32(vsubq_f32(best, score->top[pair]), score->step[pair]);
+        const uint32x4_t any = vcgtq_f32(best, vdupq_n_f32(QUIRE_NOTHING_SEEN));
+        put_scale(score, pair, best,
+                  vbslq_f32(any, vaddq_f32(score->peak[pair], moved), vdupq_n_f32(QUIRE_NOTHING_SEEN)),
+                  score->step[pair]);
+    }
+}
+
+/* Soft-cap, ALiBi and masks work on logits; one at a time. */
+static bool changes_logits(const block *b) {
+    const quire_visibility *see = &b->job->see;
+    return see->softcap_log2 > 0 || see->alibi || see->mask;
+}
+
+static void change_logits(const block *b, int n_pairs, int set, int p) {
+    const quire_attend_job *job = b->job;
+    const int32_t t0 = (job->first_page + b->first + p) * T;
+    const int n = job->n_rows * job->n_group;
+    set_scores *score = &b->work->score[p];
+    for (int pair = 0; pair < n_pairs; pair++) {
+        float32x4_t best = vdupq_n_f32(QUIRE_NOTHING_SEEN);
+        for (int at = 0; at < T / 2; at++) {
+            float *s = b->work->s[p][pair][at];
+            vst1q_f32(s, vfmaq_f32(score->peak[pair], vsubq_f32(vld1q_f32(s), score->top[pair]), score->step[pair]));
+            for (int j = 0; j < 4; j++) {
+                const int i = set * SET + 2 * pair + j / 2, t = t0 + 2 * at + j % 2;
+                s[j] = t < job->skip || i >= n
+                           ? -INFINITY
+                           : quire__ref_logit(&job->see, i / job->n_group, i % job->n_group, t, s[j]);
+            }
+            best = vmaxq_f32(best, vld1q_f32(s));
+        }
+        best = max_of_rows(best);
+        put_scale(score, pair, best, best, vdupq_n_f32(1));
+    }
+}
+
+INLINE void score_set(const block *b, const source_kind kind, const int n_pairs, const int planes, const key_role role,
+                      int set, bool requantize) {
+    const quire_attend_job *job = b->job;
+    const quire_side_format *k = &job->format->k;
+    const float *rows = k->rotated ? job->q_rotated : job->q;
+    set_query *q = b->work->q;
+    if (role == KEY_CHANNEL || requantize) /* without channel scales the integers are the same for every page */
+        quantize_set(b, rows, n_pairs, planes, role, set, q);
+    for (int p = b->from; p < b->from + b->n; p++) {
+        score_page(b, kind, n_pairs, planes, role, p, role == KEY_CHANNEL ? &q[p - b->from] : q);
+        if (k->family == QUIRE_FAMILY_PROD) {
+            for (int pair = 0; pair < n_pairs && p == b->from && requantize; pair++)
+                quantize_pair(query_row(b, job->q_projected, set * SET + 2 * pair),
+                              query_row(b, job->q_projected, set * SET + 2 * pair + 1), 0, k->dim, n_pairs, 1, false,
+                              0.5f, pair, 0, &b->work->q[1]);
+            add_signs(b, n_pairs, p, &b->work->q[1]);
+        }
+        if (changes_logits(b))
+            change_logits(b, n_pairs, set, p);
+        else if (hides_tokens(b, p))
+            hide_tokens(b, n_pairs, set, p);
+    }
+}
+
+#endif

@@ -1,0 +1,180 @@
+/* From scores to u8 weights, eight at a time in fp16: for V of fewer than 8 bits with one scale per token.
+ *
+ * u8 rounds weights to 1/510 of the largest; fp16 holds them to 1/4096, and their sum is taken in fp32. Nothing here may
+ * depend on a page that the row does not see, so the scales of V are brought into fp16's range page by page, by powers of
+ * two, and the two pages of a block meet in fp32.
+ */
+#ifndef QUIRE_KERN_NEON_SOFTMAX16_H
+#define QUIRE_KERN_NEON_SOFTMAX16_H
+
+#include "kern/neon/softmax.h"
+
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_FP16_FML)
+#define HAVE_SOFTMAX16 1
+
+#define EIGHT(x)                                                                                                       \
+    { x, x, x, x, x, x, x, x }
+
+INLINE float16x8_t fresh16(const void *constant /* (8) of 16 bits */) {
+    return vreinterpretq_f16_f32(fresh((const float *)constant));
+}
+
+/* The page's scales of V over 2^exponent, at most 2, in the lanes of eight scores: [t0 t1 t0 t1 t2 t3 t2 t3]. */
+static void load_scales16(neon_work *w, int p, const uint8_t *scales /* (64) fp16 */) {
+    float16x8_t v[T / 8], most = vdupq_n_f16(0);
+    UNROLL for (int i = 0; i < T / 8; i++) {
+        v[i] = vreinterpretq_f16_u8(vld1q_u8(scales + 16 * i));
+        most = vmaxq_f16(most, v[i]);
+    }
+    const float16_t largest = vmaxvq_f16(most);
+    uint16_t bits;
+    memcpy(&bits, &largest, sizeof bits);
+    const int exponent = (bits >> 10) - 15; /* -15 for subnormal numbers and zero */
+    const float16x8_t down = vdupq_n_f16((float16_t)quire__bits_float((uint32_t)(127 - exponent) << 23));
+    UNROLL for (int i = 0; i < T / 8; i++) {
+        const uint32x4_t x = vreinterpretq_u32_f16(vmulq_f16(v[i], down));
+        vst1q_u32((uint32_t *)(void *)w->scale16[p][2 * i], vzip1q_u32(x, x));
+        vst1q_u32((uint32_t *)(void *)w->scale16[p][2 * i + 1], vzip2q_u32(x, x));
+    }
+    w->exponent16[p] = exponent;
+}
+
+/* Distances y = m - logit as fixed point: adding 1.5 * 2^13 leaves y * 1024 in the low 16 bits. */
+#define FIX10 12288.0f
+static const float FIX10_LAST = FIX10 + 31.96875f; /* farther is as good as infinitely far */
+
+/* 1024 * 2^-y for y = n + f: a cubic in f - 1/2 (relative error 7e-5, less than its rounding), then n leaves the exponent;
+ * the subtraction saturates at 0. */
+static const float16_t EXP16[4][8] = {EIGHT(724.02537f), EIGHT(-501.97262f), EIGHT(175.66734f), EIGHT(-39.962721f)};
+static const uint16_t FRACTION16[8] = EIGHT(1023);
+#define EXP16_ONE 1024.0f
+
+INLINE void exp16_4(const uint16x8_t y[4], float16x8_t e[4]) {
+    const float16x8_t top = vld1q_f16(EXP16[3]), middle = vdupq_n_f16(1.5f);
+    float16x8_t t[4], x[4];
+    uint16x8_t n[4];
+    EACH t[u] = vreinterpretq_f16_u16(
+        vbslq_u16(vreinterpretq_u16_f16(fresh16(FRACTION16)), y[u], vdupq_n_u16(0x3C00))); /* 1 + f */
+    EACH t[u] = vsubq_f16(t[u], middle);
+    EACH x[u] = vfmaq_f16(fresh16(EXP16[2]), t[u], top);
+    EACH n[u] = vbicq_u16(y[u], vdupq_n_u16(1023));
+    EACH x[u] = vfmaq_f16(fresh16(EXP16[1]), x[u], t[u]);
+    EACH x[u] = vfmaq_f16(fresh16(EXP16[0]), x[u], t[u]);
+    EACH e[u] = vreinterpretq_f16_u16(vqsubq_u16(vreinterpretq_u16_f16(x[u]), n[u]));
+}
+
+/* One page's weights 1024 * 2^(logit - m) * scale to w16; returns the sum without the scale, still parts per row, and the
+ * largest. A function of its own: all registers are for its four chains. */
+static __attribute__((noinline)) float32x4_t exponentials16(neon_work *w, int pair, int p, float32x4_t m,
+                                                            float16x8_t *largest) {
+    const set_scores *score = &w->score[p];
+    const float32x4_t top = score->top[pair], step = score->step[pair], last = vdupq_n_f32(FIX10_LAST);
+    float base[4];
+    vst1q_f32(base, vminq_f32(vaddq_f32(vsubq_f32(m, score->peak[pair]), vdupq_n_f32(FIX10)), last));
+    float32x4_t sum[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    float16x8_t most[2] = {vdupq_n_f16(0), vdupq_n_f16(0)};
+    for (int i = 0; i < T / 4; i += 4) {
+        float32x4_t a[4], b[4];
+        uint16x8_t y[4];
+        float16x8_t e[4];
+        EACH {
+            a[u] = vsubq_f32(vld1q_f32(w->s[p][pair][2 * (i + u)]), top);
+            b[u] = vsubq_f32(vld1q_f32(w->s[p][pair][2 * (i + u) + 1]), top);
+        }
+        EACH {
+            a[u] = vfmsq_f32(fresh(base), a[u], step);
+            b[u] = vfmsq_f32(fresh(base), b[u], step);
+        }
+        EACH { /* not min: a hidden token under a scale of zero is NaN here */
+            a[u] = vminnmq_f32(a[u], last);
+            b[u] = vminnmq_f32(b[u], last);
+        }
+        EACH y[u] = vuzp1q_u16(vreinterpretq_u16_f32(a[u]), vreinterpretq_u16_f32(b[u]));
+        exp16_4(y, e);
+        const float16x8_t four = vaddq_f16(vaddq_f16(e[0], e[1]), vaddq_f16(e[2], e[3])), one = vdupq_n_f16(1);
+        sum[0] = vfmlalq_low_f16(sum[0], four, one);
+        sum[1] = vfmlalq_high_f16(sum[1], four, one);
+        EACH e[u] = vmulq_f16(e[u], vld1q_f16(w->scale16[p][i + u]));
+        EACH most[u & 1] = vmaxq_f16(most[u & 1], e[u]);
+        EACH vst1q_f16(w->w16[p][pair][i + u], e[u]);
+    }
+    *largest = vmaxq_f16(most[0], most[1]);
+    return vaddq_f32(sum[0], sum[1]);
+}
+
+/* Operands of one page: w16 * inverse as u8; returns sums of the integers. */
+static __attribute__((noinline)) uint32x4_t weights16(neon_work *w, int pair, int p, float16x8_t inverse) {
+    static const float16_t magic[8] = EIGHT(1024.0f); /* leaves the integer in the low byte */
+    const uint8x16_t order = vld1q_u8(ROW_ORDER);
+    uint32x4_t total[2] = {vdupq_n_u32(0), vdupq_n_u32(0)};
+    UNROLL for (int atom = 0; atom < 8; atom += 4) {
+        float16x8_t a[4], b[4];
+        uint8x16_t x[4];
+        EACH {
+            const int i = first_pair_of(atom + u) / 2;
+            a[u] = vfmaq_f16(fresh16(magic), vld1q_f16(w->w16[p][pair][i]), inverse);
+            b[u] = vfmaq_f16(fresh16(magic), vld1q_f16(w->w16[p][pair][i + 4]), inverse);
+        }
+        EACH x[u] = vqtbl1q_u8(vuzp1q_u8(vreinterpretq_u8_f16(a[u]), vreinterpretq_u8_f16(b[u])), order);
+        EACH vst1q_u8(w->p8[p * 8 + atom + u][pair], x[u]);
+        EACH total[u & 1] = vdotq_u32(total[u & 1], x[u], vdupq_n_u8(1));
+    }
+    return vaddq_u32(total[0], total[1]);
+}
+
+/* 2^x of whole numbers x >= -126. */
+INLINE float32x4_t power_of_two(int32x4_t x) { return as_f32(vshlq_n_s32(vaddq_s32(x, vdupq_n_s32(127)), 23)); }
+
+/* Weights of a set over a block: p8, the sums of 2^(logit - m) (two parts per row), the value of one step of p8 times a V
+ * code, and the sums of the integers. Two passes over all pairs: one pair's reductions hide behind the other's work. */
+INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int first, int n, const float32x4_t *m,
+                            float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
+    const float32x4_t nothing = vdupq_n_f32(QUIRE_NOTHING_SEEN);
+    float16x8_t most[PAIRS][PAGES];
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        sum[pair] = vdupq_n_f32(0);
+        for (int p = first; p < first + n; p++)
+            sum[pair] = vaddq_f32(sum[pair], exponentials16(w, pair, p, m[pair], &most[pair][p]));
+    }
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        float32x4_t largest = vdupq_n_f32(0), ratio[PAGES];
+        int32x4_t exponent[PAGES], highest = vdupq_n_s32(-15);
+        for (int p = first; p < first + n; p++) {
+            const uint32x4_t seen = vcgtq_f32(w->score[p].peak[pair], nothing);
+            exponent[p] = vbslq_s32(seen, vdupq_n_s32(w->exponent16[p]), vdupq_n_s32(-15));
+            highest = vmaxq_s32(highest, exponent[p]);
+        }
+        for (int p = first; p < first + n; p++) {
+            const float16x8_t x = most[pair][p];
+            ratio[p] = power_of_two(vsubq_s32(exponent[p], highest));
+            largest =
+                vmaxq_f32(largest, vmulq_f32(vcvt_f32_f16(vmax_f16(vget_low_f16(x), vget_high_f16(x))), ratio[p]));
+        }
+        largest = max_of_rows(largest);
+        const uint32x4_t usable = vcgtq_f32(largest, vdupq_n_f32(0));
+        /* At most 2^15, within fp16. A block whose largest weight is that small loses some of u8's range. */
+        const float32x4_t wanted = vminq_f32(vdivq_f32(vdupq_n_f32(255), largest), vdupq_n_f32(32768));
+        const float32x4_t inverse =
+            vcvt_f32_f16(vcvt_f16_f32(vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(wanted), usable))));
+        uint32x4_t total = vdupq_n_u32(0);
+        for (int p = first; p < first + n; p++) {
+            const float16x4_t scaled = vcvt_f16_f32(vmulq_f32(inverse, ratio[p]));
+            total = vaddq_u32(total, weights16(w, pair, p, vcombine_f16(scaled, scaled)));
+        }
+        const float32x4_t step = vmulq_n_f32(power_of_two(highest), v_unit / EXP16_ONE);
+        unit[pair] = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(vdivq_f32(step, inverse)), usable));
+        sum[pair] = vmulq_n_f32(sum[pair], 1 / EXP16_ONE);
+        integers[pair] = sum_of_rows(vcvtq_f32_u32(total));
+    }
+}
+
+#else
+#define HAVE_SOFTMAX16 0
+
+static void load_scales16(neon_work *w, int p, const uint8_t *scales) { (void)w, (void)p, (void)scales; }
+INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int first, int n, const float32x4_t *m,
+                            float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
+    (void)w, (void)v_unit, (void)n_pairs, (void)first, (void)n, (void)m, (void)sum, (void)unit, (void)integers;
+}
+#endif
+#endif
