@@ -31,7 +31,7 @@ typedef struct work {
 static const float LARGEST_QUERY = 1e20f;
 
 /* Scaled queries (rows, heads of this KV head, DK); those that are not finite become zero and give NaN at the end. */
-static void load_queries(const call *c, const work *w, quire_attend_job *job) {
+static void load_queries(const call *c, const work *w) {
     const quire_layer *config = &c->layer->config;
     const quire_kernels *kernels = &c->batch->pool->kernels;
     const quire_side_format *k = &c->layer->format.k;
@@ -61,9 +61,6 @@ static void load_queries(const call *c, const work *w, quire_attend_job *job) {
             }
         }
     }
-    job->q = c->worker->q;
-    job->q_rotated = k->rotated ? c->worker->q_rotated : NULL;
-    job->q_projected = k->family == QUIRE_FAMILY_PROD ? c->worker->q_projected : NULL;
 }
 
 static quire_attend_job make_job(const call *c, const work *w) {
@@ -84,7 +81,14 @@ static quire_attend_job make_job(const call *c, const work *w) {
     job.scratch = c->worker->scores;
     job.workspace = c->worker->workspace;
     job.raw = c->batch->pool->raw;
-    load_queries(c, w, &job);
+    if (c->worker->loaded != w->tile || c->worker->loaded_kv != w->kv) /* units come in runs of one tile and head */
+        load_queries(c, w);
+    c->worker->loaded = w->tile;
+    c->worker->loaded_kv = w->kv;
+    const quire_side_format *k = &c->layer->format.k;
+    job.q = c->worker->q;
+    job.q_rotated = k->rotated ? c->worker->q_rotated : NULL;
+    job.q_projected = k->family == QUIRE_FAMILY_PROD ? c->worker->q_projected : NULL;
     return job;
 }
 
@@ -243,7 +247,7 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
 static void run_unit(const call *c, int32_t unit) {
     const quire_batch *batch = c->batch;
     const quire_layer *config = &c->layer->config;
-    const int32_t g = c->layer->group, at = unit / config->n_kv_heads;
+    const int32_t g = c->layer->group, at = unit % batch->n_units[g];
     int32_t low = 0, high = batch->n_tiles - 1; /* the last tile whose first unit is not above */
     while (low < high) {
         const int32_t middle = (low + high + 1) / 2;
@@ -256,7 +260,7 @@ static void run_unit(const call *c, int32_t unit) {
     work w = {.tile = tile,
               .plan = &tile->group[g],
               .seq = &batch->item[tile->item].seq->group[g],
-              .kv = unit % config->n_kv_heads};
+              .kv = unit / batch->n_units[g]};
     w.n_group = config->n_heads / config->n_kv_heads;
     w.n = tile->n_rows * w.n_group;
     if (!tile->split)
@@ -305,6 +309,7 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
         status = check_stored(&c, index);
     if (status == QUIRE_OK) {
         const int32_t n_units = batch->n_units[c.layer->group] * c.layer->config.n_kv_heads;
+        c.worker->loaded = NULL;
         for (int32_t unit; (unit = atomic_fetch_add(&batch->next_unit, 1)) < n_units;)
             run_unit(&c, unit);
         if (ith == 0)

@@ -36,7 +36,9 @@ typedef struct quire_worker {
     bool *usable;                       /* (rows * heads per KV head) whether q is finite and not too large */
     quire_state part, total;            /* of one chunk, and merged */
     float *scores;
-    void *workspace; /* the kernels' */
+    void *workspace;                 /* the kernels' */
+    const struct quire_tile *loaded; /* whose queries q holds, for KV head loaded_kv; NULL: none */
+    int32_t loaded_kv;
 } quire_worker;
 
 struct quire_batch {

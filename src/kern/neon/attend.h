@@ -17,15 +17,14 @@ typedef enum value_role {
     VALUE_GROUP  /* one per token and group of channels, and a zero */
 } value_role;
 
-/* Channels of group g: weights, then integer p.V. */
-INLINE void weigh_group(const block *b, const source_kind kind, const int n_pairs, const int planes,
-                        const value_role role, int g, const float32x4_t *factor, const float32x4_t *keep,
-                        const float32x4_t *found /* largest weights, if s holds weights */, set_state *st, float *o) {
+/* Weights of a block in fp32, and terms, for the channels of group g. */
+INLINE void weights32(const block *b, const int n_pairs, const int planes, const value_role role, int g,
+                      const float32x4_t *factor, const float32x4_t *found /* largest weights, if s holds weights */,
+                      set_state *st, block_terms *terms) {
     const quire_side_format *v = &b->job->format->v;
     const float *scale = b->work->v_scale + g * BLOCK, *zero = b->work->v_zero + g * BLOCK;
     const bool grouped = role == VALUE_GROUP;
     const float steps = planes == 2 ? 65535 : 255;
-    float32x4_t unit[PAIRS], constant[PAIRS];
     for (int pair = 0; pair < n_pairs; pair++) {
         const float32x4_t largest = grouped ? largest_weight(b->work, scale, pair, b->from, b->n) : found[pair];
         const uint32x4_t usable = vcgtq_f32(largest, vdupq_n_f32(1e-30f));
@@ -34,32 +33,30 @@ INLINE void weigh_group(const block *b, const source_kind kind, const int n_pair
         uint32x4_t total = vdupq_n_u32(0);
         for (int p = b->from; p < b->from + b->n; p++)
             weights_of_page(b->work, grouped ? scale : NULL, n_pairs, planes, pair, p, inverse, &total);
-        unit[pair] = vmulq_f32(vmulq_n_f32(largest, 1.0f / steps), factor[pair]);
+        const float32x4_t unit = vmulq_f32(vmulq_n_f32(largest, 1.0f / steps), factor[pair]);
         /* total is [r0 a, r0 b, r1 a, r1 b] */
-        const float32x4_t sum = sum_of_rows(vcvtq_f32_u32(total));
-        const float32x4_t shift = vmulq_f32(vmulq_n_f32(sum, v->mid), unit[pair]);
+        const float32x4_t shift = vmulq_f32(vmulq_n_f32(sum_of_rows(vcvtq_f32_u32(total)), v->mid), unit);
+        terms->unit[pair] = unit;
         if (!grouped) {
-            st->shift[pair] = vfmaq_f32(shift, st->shift[pair], keep[pair]);
+            st->shift[pair] = vfmaq_f32(shift, st->shift[pair], terms->keep[pair]);
         } else {
             float32x4_t c[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
             for (int p = b->from; p < b->from + b->n; p++)
                 for (int i = 0; i < T / 2; i += 2)
-                    UNROLL for (int u = 0; u < 2; u++) c[u] =
-                        vfmaq_f32(c[u], vld1q_f32(b->work->s[p][pair][i + u]), tokens2(zero + p * T + 2 * (i + u)));
-            constant[pair] = vsubq_f32(vmulq_f32(sum_of_rows(vaddq_f32(c[0], c[1])), factor[pair]), shift);
+                    UNROLL for (int u = 0; u < 2; u++) c[u] = vfmaq_f32(
+                        c[u], vld1q_f32(b->work->score[p].s[pair][i + u]), tokens2(zero + p * T + 2 * (i + u)));
+            terms->constant[pair] = vsubq_f32(vmulq_f32(sum_of_rows(vaddq_f32(c[0], c[1])), factor[pair]), shift);
         }
     }
-    weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->work, g * v->group / 16, v->group / 16,
-                load_book(v->book, v->bits), unit, keep, grouped ? constant : NULL, o);
 }
 
 INLINE void value_set(const block *b, const source_kind kind, const int n_pairs, const int planes,
                       const value_role role, int set, float *o) {
     const quire_side_format *v = &b->job->format->v;
+    const int8x16_t book = load_book(v->book, v->bits);
     set_state *st = &b->work->set[set];
-    const bool half = HAVE_SOFTMAX16 && planes == 1 && role == VALUE_TOKEN;
-    const float *scale = role == VALUE_TOKEN ? b->work->v_scale : NULL;
-    float32x4_t m[PAIRS], factor[PAIRS], keep[PAIRS], largest[PAIRS];
+    block_terms terms = {.has_constant = role == VALUE_GROUP};
+    float32x4_t m[PAIRS], factor[PAIRS], largest[PAIRS], sum[PAIRS], integers[PAIRS];
     bool any = false;
     for (int pair = 0; pair < n_pairs; pair++) {
         m[pair] = b->work->score[b->from].peak[pair];
@@ -71,31 +68,34 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
                                            vcgeq_f32(m[pair], vsubq_f32(old, vdupq_n_f32(QUIRE_DROP_BELOW))));
         factor[pair] =
             vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(exp2_exact(vsubq_f32(m[pair], top))), alive));
-        keep[pair] = exp2_exact(vsubq_f32(old, top));
+        terms.keep[pair] = exp2_exact(vsubq_f32(old, top));
         any = any || vmaxvq_u32(alive) != 0;
         st->m[pair] = top;
-        st->l[pair] = vmulq_f32(st->l[pair], keep[pair]);
+        st->l[pair] = vmulq_f32(st->l[pair], terms.keep[pair]);
     }
     if (!any)
         return;
-    float32x4_t sum[PAIRS], unit[PAIRS], integers[PAIRS];
-    if (half)
-        block_weights16(b->work, v->unit, n_pairs, b->from, b->n, m, sum, unit, integers);
-    for (int pair = 0; pair < n_pairs; pair++) {
-        if (half) {
-            unit[pair] = vmulq_f32(unit[pair], factor[pair]);
-            st->shift[pair] =
-                vfmaq_f32(vmulq_f32(vmulq_n_f32(integers[pair], v->mid), unit[pair]), st->shift[pair], keep[pair]);
-        } else {
-            sum[pair] = exponentials(b->work, scale, planes == 1 ? 3 : 5, pair, b->from, b->n, m[pair], &largest[pair]);
+    if (HAVE_SOFTMAX16 && planes == 1 && role == VALUE_TOKEN) {
+        block_weights16(b->work, v->unit, n_pairs, b->from, b->n, m, sum, terms.unit, integers);
+        for (int pair = 0; pair < n_pairs; pair++) {
+            terms.unit[pair] = vmulq_f32(terms.unit[pair], factor[pair]);
+            const float32x4_t shift = vmulq_f32(vmulq_n_f32(integers[pair], v->mid), terms.unit[pair]);
+            st->shift[pair] = vfmaq_f32(shift, st->shift[pair], terms.keep[pair]);
+            st->l[pair] = vfmaq_f32(st->l[pair], sum[pair], factor[pair]);
         }
+        weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->from, b->n, b->work, 0, v->dim / 16, book, &terms, o);
+        return;
+    }
+    const float *scale = role == VALUE_TOKEN ? b->work->v_scale : NULL;
+    for (int pair = 0; pair < n_pairs; pair++) {
+        sum[pair] = exponentials(b->work, scale, planes == 1 ? 3 : 5, pair, b->from, b->n, m[pair], &largest[pair]);
         st->l[pair] = vfmaq_f32(st->l[pair], sum[pair], factor[pair]);
     }
-    if (half)
-        weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->work, 0, v->dim / 16, load_book(v->book, v->bits), unit,
-                    keep, NULL, o);
-    for (int g = 0; g < v->n_groups && !half; g++)
-        weigh_group(b, kind, n_pairs, planes, role, g, factor, keep, largest, st, o);
+    for (int g = 0; g < v->n_groups; g++) {
+        weights32(b, n_pairs, planes, role, g, factor, largest, st, &terms);
+        weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->from, b->n, b->work, g * v->group / 16, v->group / 16,
+                    book, &terms, o);
+    }
 }
 
 /* ------------------------------------------------------------------ instances */
@@ -197,21 +197,26 @@ static void start_sets(neon_work *w, int n_sets, float *o, size_t n_floats) {
 }
 
 /* A set's O becomes rows, in place. */
-static void finish_set(const quire_attend_job *job, const neon_work *w, int set, const quire_state *state) {
+static void finish_set(const quire_attend_job *job, neon_work *w, int set, const quire_state *state) {
     const int n = job->n_rows * job->n_group, dim = job->format->v.dim;
-    float copy[SET * QUIRE_DIM_MAX], *o = state->o + (size_t)set * SET * (size_t)dim;
+    float *o = state->o + (size_t)set * SET * (size_t)dim, *copy = w->scaled[0][0];
     memcpy(copy, o, (size_t)(SET * dim) * sizeof *o);
-    for (int r = 0; r < SET && set * SET + r < n; r++) {
-        const int pair = r / 2, lane = r % 2 * 2;
-        float m[4], l[4], shift[4];
-        vst1q_f32(m, w->set[set].m[pair]);
-        vst1q_f32(l, w->set[set].l[pair]);
-        vst1q_f32(shift, w->set[set].shift[pair]);
-        state->m[set * SET + r] = m[lane];
-        state->l[set * SET + r] = l[lane] + l[lane + 1];
-        const float32x2_t moved = vdup_n_f32(shift[lane]);
-        for (int c = 0; c < dim; c += 2)
-            vst1_f32(o + r * dim + c, vsub_f32(vld1_f32(copy + (c / 2 * PAIRS + pair) * 4 + lane), moved));
+    for (int pair = 0; pair < PAIRS && set * SET + 2 * pair < n; pair++) {
+        const set_state *st = &w->set[set];
+        const float32x4_t shift = st->shift[pair], l = sum_of_rows(st->l[pair]);
+        const float32x4_t shift0 = vdupq_laneq_f32(shift, 0), shift1 = vdupq_laneq_f32(shift, 2);
+        const int row = set * SET + 2 * pair;
+        float *to = o + (size_t)(2 * pair) * (size_t)dim;
+        for (int c = 0; c < dim; c += 4) {
+            const float64x2_t a = vreinterpretq_f64_f32(vld1q_f32(copy + (c / 2 * PAIRS + pair) * 4)),
+                              b = vreinterpretq_f64_f32(vld1q_f32(copy + ((c / 2 + 1) * PAIRS + pair) * 4));
+            vst1q_f32(to + c, vsubq_f32(vreinterpretq_f32_f64(vzip1q_f64(a, b)), shift0));
+            vst1q_f32(to + dim + c, vsubq_f32(vreinterpretq_f32_f64(vzip2q_f64(a, b)), shift1));
+        }
+        vst1q_lane_f32(state->m + row, st->m[pair], 0);
+        vst1q_lane_f32(state->l + row, l, 0);
+        vst1q_lane_f32(state->m + row + 1, st->m[pair], 2); /* beyond n: the kernel's own, see kern.h */
+        vst1q_lane_f32(state->l + row + 1, l, 2);
     }
 }
 
@@ -239,10 +244,16 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
             unpack_keys(&b);
         if (vk == UNPACKED)
             unpack_values(&b);
-        for (int set = 0; set < n_sets; set++) {
-            const int pairs = set == n_sets - 1 ? last_pairs : PAIRS;
-            score[pairs - 1](&b, set, n_sets > 1 || !started);
-            value[pairs - 1](&b, set, state->o + (size_t)set * set_floats);
+        for (int set = 0; set < n_sets; set += TOGETHER) {
+            const int end = set + TOGETHER < n_sets ? set + TOGETHER : n_sets;
+            for (int i = set; i < end; i++) {
+                w->score = w->scores[i - set];
+                score[i == n_sets - 1 ? last_pairs - 1 : PAIRS - 1](&b, i, n_sets > 1 || !started);
+            }
+            for (int i = set; i < end; i++) {
+                w->score = w->scores[i - set];
+                value[i == n_sets - 1 ? last_pairs - 1 : PAIRS - 1](&b, i, state->o + (size_t)i * set_floats);
+            }
         }
         started = true;
         job->bytes_read += (uint64_t)b.n * f->bytes;

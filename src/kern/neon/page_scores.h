@@ -60,12 +60,10 @@ INLINE void put_scale(set_scores *score, int pair, float32x4_t top, float32x4_t 
 
 INLINE void score_page(const block *b, const source_kind kind, const int n_pairs, const int planes, const key_role role,
                        int p, const set_query *q) {
-    static const float magic[4] = FOUR(QUIRE_ROUND_MAGIC);
     const quire_side_format *k = &b->job->format->k;
     const int operands = n_pairs * planes, pairs = operands <= 2 ? 8 : 4;
     const int n_groups = role == KEY_SUM ? k->n_groups : 1, group = role == KEY_SUM ? k->group : k->dim;
-    /* Sums that start at QUIRE_ROUND_MAGIC, read as fp32, are it plus the integer: no conversion. Holds up to 2^22, far beyond
-     * what codes of 4 bits and one plane of q can reach. */
+    /* codes of 4 bits and one plane of q stay far below 2^22 */
     const bool unconverted = role == KEY_CHANNEL && planes == 1,
                zeros = role == KEY_SUM && k->family != QUIRE_FAMILY_PROD;
     const int8x16_t book = load_book(k->book, k->bits);
@@ -76,11 +74,11 @@ INLINE void score_page(const block *b, const source_kind kind, const int n_pairs
         for (int g = 0; g < n_groups; g++) {
             int32x4_t acc[8][OPERANDS];
             UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
-                unconverted ? as_s32(fresh(magic)) : vdupq_n_s32(0);
+                sum_start(unconverted);
             multiply_octets(kind, operands, pairs, b->k[p], k->dim, at / 8, at % 8, g * group / 8, group / 8, q->q8,
                             book, b->k_ahead[p], acc);
             UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-                float *s = w->s[p][pair][at + i];
+                float *s = w->score[p].s[pair][at + i];
                 float32x4_t y = unconverted ? as_f32(acc[i][pair]) : joined(planes, n_pairs, acc[i], pair);
                 if (role != KEY_CHANNEL)
                     y = vmulq_f32(vsubq_f32(y, q->centre[g][pair]), tokens2(w->k_scale[p] + g * T + 2 * (at + i)));
@@ -100,7 +98,7 @@ INLINE void score_page(const block *b, const source_kind kind, const int n_pairs
         }
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
         const float32x4_t best = max_of_rows(top[pair]), scale = q->scale[0][pair];
-        const float32x4_t value = unconverted ? vsubq_f32(best, vld1q_f32(magic)) : best;
+        const float32x4_t value = unconverted ? vsubq_f32(best, vld1q_f32(SUM_START)) : best;
         if (role == KEY_CHANNEL)
             put_scale(&w->score[p], pair, best,
                       vfmaq_f32(q->offset[0][pair], vsubq_f32(value, q->centre[0][pair]), scale), scale);
@@ -128,7 +126,7 @@ INLINE void add_signs(const block *b, const int n_pairs, int p, const set_query 
             const float32x4_t x = vsubq_f32(vcvtq_f32_s32(acc[i][pair]), q->centre[0][pair]);
             const float32x4_t scale = vmulq_f32(tokens2(w->k_scale[p] + 2 * at), tokens2(w->residual[p] + 2 * at));
             const float32x4_t step = vmulq_n_f32(q->scale[0][pair], 2 * QUIRE_SQRT_HALF_PI / k->unit);
-            float *s = w->s[p][pair][at];
+            float *s = w->score[p].s[pair][at];
             const float32x4_t y = vfmaq_f32(vld1q_f32(s), vmulq_f32(x, step), scale);
             top[pair] = vmaxq_f32(top[pair], y);
             vst1q_f32(s, y);
@@ -156,7 +154,7 @@ static void hide_tokens(const block *b, int n_pairs, int set, int p) {
     for (int pair = 0; pair < n_pairs; pair++) {
         float32x4_t best = vdupq_n_f32(QUIRE_NOTHING_SEEN);
         for (int at = 0; at < T / 2; at++) {
-            float *s = b->work->s[p][pair][at];
+            float *s = b->work->score[p].s[pair][at];
             for (int j = 0; j < 4; j++) {
                 const int32_t row = (set * SET + 2 * pair + j / 2) / job->n_group, t = t0 + 2 * at + j % 2;
                 if (t < job->skip || !quire__sees(&job->see, row, t))
@@ -187,7 +185,7 @@ static void change_logits(const block *b, int n_pairs, int set, int p) {
     for (int pair = 0; pair < n_pairs; pair++) {
         float32x4_t best = vdupq_n_f32(QUIRE_NOTHING_SEEN);
         for (int at = 0; at < T / 2; at++) {
-            float *s = b->work->s[p][pair][at];
+            float *s = b->work->score[p].s[pair][at];
             vst1q_f32(s, vfmaq_f32(score->peak[pair], vsubq_f32(vld1q_f32(s), score->top[pair]), score->step[pair]));
             for (int j = 0; j < 4; j++) {
                 const int i = set * SET + 2 * pair + j / 2, t = t0 + 2 * at + j % 2;

@@ -21,24 +21,25 @@ INLINE void split_nibbles(const source_kind kind, const uint8x16_t x[2], int8x16
         }
 }
 
-/* acc[i][r] += token pair i times operand r, over columns c0 .. of one group of `columns` columns. `stride` is the distance
- * of token pairs. A column is 16 dims (4 bits) or 8. */
+/* acc[i][r] += token pair i times operand r, over `columns` columns, at least one. `stride` is the distance of token pairs. A
+ * column is 16 dims (4 bits) or 8. Not unrolled, and no test before the first column: else the accumulators get copied
+ * between registers. */
 INLINE void multiply_columns(const source_kind kind, const int operands, const int pairs, const uint8_t *at,
                              size_t stride, size_t column_stride, int columns, const int8_t (*q8)[OPERANDS][16],
                              int8x16_t book, const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
-    _Pragma("GCC unroll 1") /* unrolled, the accumulators get copied between registers */
-        for (int c = 0; c < columns; c++, at += column_stride) {
-        const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
+    const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
+    const uint8_t *end = at + (size_t)columns * column_stride, *soon = at + 1024;
+    _Pragma("GCC unroll 1") do {
         int8x16_t q[2][OPERANDS];
         if (kind != UNPACKED)
             UNROLL for (int i = 0; i < pairs; i += 4) {
-                __builtin_prefetch(ahead + c * 16 * pairs + 16 * i, 0, 2);
-                __builtin_prefetch(at - c * 16 + c * 16 * pairs + 16 * i + 1024, 0, 3);
+                __builtin_prefetch(ahead + 16 * i, 0, 2);
+                __builtin_prefetch(soon + 16 * i, 0, 3);
             }
         UNROLL for (int r = 0; r < operands; r++) {
-            q[0][r] = vld1q_s8(q8[nibbles ? 2 * c : c][r]);
+            q[0][r] = vld1q_s8(q8[0][r]);
             if (nibbles)
-                q[1][r] = vld1q_s8(q8[2 * c + 1][r]);
+                q[1][r] = vld1q_s8(q8[1][r]);
         }
         UNROLL for (int i = 0; i < pairs; i += 2) {
             uint8x16_t x[2];
@@ -55,7 +56,13 @@ INLINE void multiply_columns(const source_kind kind, const int operands, const i
                     mma_s8(acc[i + u][r], q[0][r], vreinterpretq_s8_u8(x[u]));
             }
         }
+        at += column_stride;
+        q8 += nibbles ? 2 : 1;
+        ahead += 16 * pairs;
+        soon += 16 * pairs;
     }
+    while (at != end)
+        ;
 }
 
 /* Octets first .. first+n of the tokens from pair `row` of tile `tile` on. */

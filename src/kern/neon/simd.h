@@ -64,6 +64,17 @@ INLINE float32x4_t fresh(const float *constant /* (4) */) {
     return v;
 }
 
+/* Where a sum of integers starts so that its bits, read as fp32, are QUIRE_ROUND_MAGIC plus the sum: a subtraction then
+ * replaces the conversion, of which the core does one per cycle. For sums below 2^22. */
+static const float SUM_START[4] = {QUIRE_ROUND_MAGIC, QUIRE_ROUND_MAGIC, QUIRE_ROUND_MAGIC, QUIRE_ROUND_MAGIC};
+INLINE int32x4_t sum_start(const bool magic) {
+    int32x4_t zero;
+    if (magic)
+        return vreinterpretq_s32_f32(fresh(SUM_START));
+    __asm__ volatile("movi %0.4s, #0" : "=w"(zero)); /* not a copy of another zero */
+    return zero;
+}
+
 #define EACH UNROLL for (int u = 0; u < 4; u++)
 #define FOUR(x)                                                                                                        \
     { x, x, x, x }

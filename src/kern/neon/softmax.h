@@ -16,7 +16,7 @@ INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NUL
         vst1q_f32(gap, vsubq_f32(w->score[p].peak[pair], m));
         for (int i = 0; i < T / 2; i += 4) {
             float32x4_t e[4];
-            EACH e[u] = vsubq_f32(vld1q_f32(w->s[p][pair][i + u]), best);
+            EACH e[u] = vsubq_f32(vld1q_f32(w->score[p].s[pair][i + u]), best);
             EACH e[u] = vfmaq_f32(fresh(gap), e[u], step);
             exp2_neg4(e, degree);
             EACH sum[u] = vaddq_f32(sum[u], e[u]);
@@ -24,7 +24,7 @@ INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NUL
                 EACH e[u] = vmulq_f32(e[u], tokens2(scale + p * T + 2 * (i + u)));
                 EACH top[u] = vmaxq_f32(top[u], e[u]);
             }
-            EACH vst1q_f32(w->s[p][pair][i + u], e[u]);
+            EACH vst1q_f32(w->score[p].s[pair][i + u], e[u]);
         }
     }
     if (scale)
@@ -37,8 +37,8 @@ INLINE float32x4_t largest_weight(const neon_work *w, const float *scale /* (128
     EACH largest[u] = vdupq_n_f32(0);
     for (int p = first; p < first + n; p++)
         for (int i = 0; i < T / 2; i += 4)
-            EACH largest[u] =
-                vmaxq_f32(largest[u], vmulq_f32(vld1q_f32(w->s[p][pair][i + u]), tokens2(scale + p * T + 2 * (i + u))));
+            EACH largest[u] = vmaxq_f32(
+                largest[u], vmulq_f32(vld1q_f32(w->score[p].s[pair][i + u]), tokens2(scale + p * T + 2 * (i + u))));
     return max_of_rows(vmaxq_f32(vmaxq_f32(largest[0], largest[1]), vmaxq_f32(largest[2], largest[3])));
 }
 
@@ -60,7 +60,7 @@ INLINE void weights_of_page(neon_work *w, const float *scale /* NULL: s holds we
             int32x4_t v[2];
             UNROLL for (int j = 0; j < 2; j++) {
                 const int i = first_pair_of(atom) + 8 * y + j;
-                float32x4_t weight = vld1q_f32(w->s[p][pair][i]);
+                float32x4_t weight = vld1q_f32(w->score[p].s[pair][i]);
                 if (scale)
                     weight = vmulq_f32(weight, tokens2(scale + p * T + 2 * i));
                 v[j] = as_s32(vfmaq_f32(fresh(MAGIC), weight, inverse));

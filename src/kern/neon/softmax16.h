@@ -78,8 +78,8 @@ static __attribute__((noinline)) float32x4_t exponentials16(neon_work *w, int pa
         uint16x8_t y[4];
         float16x8_t e[4];
         EACH {
-            a[u] = vsubq_f32(vld1q_f32(w->s[p][pair][2 * (i + u)]), top);
-            b[u] = vsubq_f32(vld1q_f32(w->s[p][pair][2 * (i + u) + 1]), top);
+            a[u] = vsubq_f32(vld1q_f32(w->score[p].s[pair][2 * (i + u)]), top);
+            b[u] = vsubq_f32(vld1q_f32(w->score[p].s[pair][2 * (i + u) + 1]), top);
         }
         EACH {
             a[u] = vfmsq_f32(fresh(base), a[u], step);

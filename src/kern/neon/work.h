@@ -13,9 +13,10 @@ enum {
     T = QUIRE_PAGE_TOKENS,
     BLOCK = QUIRE_BLOCK_TOKENS,
     PAGES = QUIRE_BLOCK_PAGES,
-    SET = 4,     /* rows of a set */
-    PAIRS = 2,   /* of a set */
-    OPERANDS = 4 /* pairs times planes */
+    SET = 4,      /* rows of a set */
+    PAIRS = 2,    /* of a set */
+    OPERANDS = 4, /* pairs times planes */
+    TOGETHER = 8  /* sets that are scored one after the other, then weighed: K stays in L1 meanwhile, then V */
 };
 
 typedef struct set_state {
@@ -31,18 +32,18 @@ typedef struct set_query {
     float32x4_t offset[QUIRE_MAX_GROUPS][PAIRS]; /* channel: q.zero; group: sum of q */
 } set_query;
 
-/* A page's scores of a set lie in neon_work.s much as they left the multiplier, on a scale of their own: the logit of s is
+/* A page's scores of a set, much as they left the multiplier, on a scale of their own: the logit of s is
  * peak + (s - top) * step. A difference of two such scores is exact where they are integers. */
 typedef struct set_scores {
-    float32x4_t top[PAIRS];  /* the largest s */
-    float32x4_t peak[PAIRS]; /* its logit; QUIRE_NOTHING_SEEN if all are hidden */
+    float s[PAIRS][T / 2][4]; /* in the end, where weights are made in fp32, weights */
+    float32x4_t top[PAIRS];   /* the largest s */
+    float32x4_t peak[PAIRS];  /* its logit; QUIRE_NOTHING_SEEN if all are hidden */
     float32x4_t step[PAIRS];
 } set_scores;
 
 typedef struct neon_work {
     set_query q[PAGES];
-    set_scores score[PAGES];
-    float s[PAGES][PAIRS][T / 2][4]; /* scores; then, where weights are made in fp32, weights */
+    set_scores scores[TOGETHER][PAGES], *score; /* score: those of the set at hand */
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
     float16_t w16[PAGES][PAIRS][T / 4][8], scale16[PAGES][T / 4][8]; /* softmax16.h */
     int exponent16[PAGES];
