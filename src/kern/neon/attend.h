@@ -55,7 +55,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
     const quire_side_format *v = &b->job->format->v;
     const int8x16_t book = load_book(v->book, v->bits);
     set_state *st = &b->work->set[set];
-    block_terms terms = {.has_constant = role == VALUE_GROUP};
+    block_terms terms;
     float32x4_t m[PAIRS], factor[PAIRS], largest[PAIRS], sum[PAIRS], integers[PAIRS];
     bool any = false;
     for (int pair = 0; pair < n_pairs; pair++) {
@@ -83,7 +83,8 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
             st->shift[pair] = vfmaq_f32(shift, st->shift[pair], terms.keep[pair]);
             st->l[pair] = vfmaq_f32(st->l[pair], sum[pair], factor[pair]);
         }
-        weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->from, b->n, b->work, 0, v->dim / 16, book, &terms, o);
+        weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->from, b->n, b->work, 0, v->dim / 16, book, -1, &terms,
+                    o);
         return;
     }
     const float *scale = role == VALUE_TOKEN ? b->work->v_scale : NULL;
@@ -94,7 +95,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
     for (int g = 0; g < v->n_groups; g++) {
         weights32(b, n_pairs, planes, role, g, factor, largest, st, &terms);
         weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->from, b->n, b->work, g * v->group / 16, v->group / 16,
-                    book, &terms, o);
+                    book, role == VALUE_GROUP ? g : -1, &terms, o);
     }
 }
 
@@ -103,6 +104,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
 /* One function per way that codes are read, number of planes, role of the scales, and number of row pairs in a set. */
 #define KEYS(X)                                                                                                        \
     X(FROM_4, 1, KEY_CHANNEL)                                                                                          \
+    X(FROM_4, 1, KEY_SUM)                                                                                              \
     X(FROM_4_BOOK, 1, KEY_TOKEN)                                                                                       \
     X(FROM_8, 2, KEY_CHANNEL)                                                                                          \
     X(FROM_8, 2, KEY_TOKEN)                                                                                            \
@@ -115,6 +117,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
     X(UNPACKED, 2, KEY_SUM)
 #define VALUES(X)                                                                                                      \
     X(FROM_4, 1, VALUE_TOKEN)                                                                                          \
+    X(FROM_4, 1, VALUE_GROUP)                                                                                          \
     X(FROM_4_BOOK, 1, VALUE_TOKEN)                                                                                     \
     X(FROM_8, 2, VALUE_TOKEN)                                                                                          \
     X(FROM_8, 2, VALUE_GROUP)                                                                                          \
@@ -176,13 +179,11 @@ static const value_function *value_functions(source_kind kind, int planes, value
 }
 
 static source_kind kind_of(const quire_side_format *side) {
-    if (side->bits == 8 && side->family != QUIRE_FAMILY_AFFINE)
+    if (side->bits == 8)
         return FROM_8;
-    if (side->bits == 4 && (side->family == QUIRE_FAMILY_CHANNEL || side->family == QUIRE_FAMILY_UNIFORM))
-        return FROM_4;
-    if (side->bits == 4 && side->family == QUIRE_FAMILY_BOOK)
-        return FROM_4_BOOK;
-    return UNPACKED;
+    if (side->bits != 4 || side->family == QUIRE_FAMILY_PROD)
+        return UNPACKED;
+    return side->family == QUIRE_FAMILY_BOOK ? FROM_4_BOOK : FROM_4;
 }
 
 /* ------------------------------------------------------------------ the chunk */

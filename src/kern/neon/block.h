@@ -54,6 +54,17 @@ static void load_tokens(const quire_side_format *side, const uint8_t *record, fl
         scale[t] *= side->unit;
 }
 
+/* V's scales as sizes; where they were negative, codes are reflected instead. */
+static void load_value_groups(const quire_side_format *v, const uint8_t *record, neon_work *w, int p) {
+    load_groups(v, record, BLOCK, w->v_scale + p * T, w->v_zero + p * T);
+    for (int g = 0; g < v->n_groups; g++) {
+        float *scale = w->v_scale + g * BLOCK + p * T;
+        find_negative(scale, w->negative[p][g]);
+        for (int t = 0; t < T; t++)
+            scale[t] = fabsf(scale[t]);
+    }
+}
+
 /* Scales are the first thing that the next block needs, and too few to be noticed by the hardware. */
 static void fetch_params(const quire_format *f, const uint8_t *record) {
     const quire_side_format *sides[2] = {&f->k, &f->v};
@@ -94,7 +105,7 @@ static void load_block(block *b) {
         else if (is_token_scaled(f->v.family))
             load_tokens(&f->v, record, w->v_scale + p * T);
         else
-            load_groups(&f->v, record, BLOCK, w->v_scale + p * T, w->v_zero + p * T);
+            load_value_groups(&f->v, record, w, p);
         b->k[p] = record + f->k.codes;
         b->v[p] = record + f->v.codes;
         b->k_ahead[p] = ahead + f->k.codes;
@@ -121,12 +132,9 @@ static void unpack_values(block *b) {
             continue;
         unpack_v(v->bits, v->dim, b->v[p], v->book, b->work->v8[p]);
         if (!is_token_scaled(v->family))
-            reflect_v(v, b->work->v_scale + p * T, b->work->v8[p]);
+            reflect_v(v, (const uint8_t(*)[8][16])b->work->negative[p], b->work->v8[p]);
         b->v[p] = (const uint8_t *)b->work->v8[p];
     }
-    for (int i = 0; i < v->n_groups * BLOCK; i++) /* from here on only their size counts */
-        if (!is_token_scaled(v->family))
-            b->work->v_scale[i] = fabsf(b->work->v_scale[i]);
 }
 
 #endif

@@ -117,18 +117,31 @@ static void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, in
     }
 }
 
-/* Where a group's scale is negative its codes are reflected about their middle: kern.h. */
-static void reflect_v(const quire_side_format *side, const float *scale /* (n_groups, 128), this page's first */,
-                      int8_t *v8) {
-    const uint8x16_t flip = vdupq_n_u8(side->bits == 8 ? 255 : (uint8_t)((1 << side->bits) - 1));
+/* Where a group's scale is negative its codes are reflected about their middle (kern.h): all their bits change. These are
+ * the masks of the eight atoms of 64 tokens: atom 4h+c holds tokens 32h+4c+{0..3} and 32h+16+4c+{0..3} of two channels. */
+static void find_negative(const float *scale /* (64) */, uint8_t (*negative)[16] /* (8) */) {
+    for (int h = 0; h < 2; h++) {
+        uint32x4_t tokens[2];
+        for (int y = 0; y < 2; y++) {
+            uint16x4_t x[4];
+            EACH x[u] = vmovn_u32(vcltzq_f32(vld1q_f32(scale + 32 * h + 16 * y + 4 * u)));
+            tokens[y] = vreinterpretq_u32_u8(
+                vcombine_u8(vmovn_u16(vcombine_u16(x[0], x[1])), vmovn_u16(vcombine_u16(x[2], x[3]))));
+        }
+        const uint64x2_t a = vreinterpretq_u64_u32(vzip1q_u32(tokens[0], tokens[1])),
+                         b = vreinterpretq_u64_u32(vzip2q_u32(tokens[0], tokens[1]));
+        vst1q_u8(negative[4 * h], vreinterpretq_u8_u64(vdupq_laneq_u64(a, 0)));
+        vst1q_u8(negative[4 * h + 1], vreinterpretq_u8_u64(vdupq_laneq_u64(a, 1)));
+        vst1q_u8(negative[4 * h + 2], vreinterpretq_u8_u64(vdupq_laneq_u64(b, 0)));
+        vst1q_u8(negative[4 * h + 3], vreinterpretq_u8_u64(vdupq_laneq_u64(b, 1)));
+    }
+}
+
+static void reflect_v(const quire_side_format *side, const uint8_t (*negative)[8][16] /* (n_groups) */, int8_t *v8) {
+    const uint8x16_t all = vdupq_n_u8(side->bits == 8 ? 255 : (uint8_t)((1 << side->bits) - 1));
     for (int g = 0; g < side->n_groups; g++)
         for (int atom = 0; atom < 8; atom++) {
-            uint8_t negative[16];
-            for (int j = 0; j < 8; j++) {
-                const int t = atom / 4 * 32 + atom % 4 * 4 + j / 4 * 16 + j % 4;
-                negative[j] = negative[j + 8] = scale[g * BLOCK + t] < 0 ? 255 : 0;
-            }
-            const uint8x16_t mask = vandq_u8(vld1q_u8(negative), flip);
+            const uint8x16_t mask = vandq_u8(vld1q_u8(negative[g][atom]), all);
             for (int tile = g * side->group / 16; tile < (g + 1) * side->group / 16; tile++)
                 for (int r = 0; r < 8; r++) {
                     int8_t *at = v8 + (size_t)tile * 1024 + (size_t)atom * 128 + (size_t)r * 16;

@@ -7,7 +7,8 @@
 
 /* acc[i][r] += channel pair i times operand r over one page's 64 tokens; channels 16*tile + 2*row on. */
 INLINE void weigh_page(const source_kind kind, const int operands, const int pairs, const uint8_t *v, int tile, int row,
-                       const uint8_t (*p8)[OPERANDS][16], int8x16_t book, const uint8_t *ahead,
+                       const uint8_t (*p8)[OPERANDS][16], int8x16_t book,
+                       const uint8_t (*negative)[16] /* (8), or NULL: nothing is reflected */, const uint8_t *ahead,
                        int32x4_t acc[8][OPERANDS]) {
     const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
     /* unpacked: [atom][channel pair]; 8 bits: [half][channel pair][4 atoms]; 4 bits: [channel pair][4 atoms of both halves] */
@@ -25,9 +26,17 @@ INLINE void weigh_page(const source_kind kind, const int operands, const int pai
             if (nibbles)
                 p[1][r] = vld1q_u8(p8[4 + atom][r]);
         }
+        uint8x16_t flip = vdupq_n_u8(0);
+        if (negative) {
+            flip = vld1q_u8(negative[atom]);
+            if (nibbles) /* tokens of half 0 below, of half 1 above */
+                flip = vbslq_u8(vdupq_n_u8(15), flip, vld1q_u8(negative[4 + atom]));
+        }
         UNROLL for (int i = 0; i < pairs; i += 2) {
             uint8x16_t x[2];
             UNROLL for (int u = 0; u < 2; u++) x[u] = vld1q_u8(at + (size_t)(i + u) * stride);
+            if (negative)
+                UNROLL for (int u = 0; u < 2; u++) x[u] = veorq_u8(x[u], flip);
             if (nibbles) {
                 int8x16_t lo[2], hi[2];
                 split_nibbles(kind, x, book, lo, hi);
@@ -52,14 +61,14 @@ INLINE void weigh_page(const source_kind kind, const int operands, const int pai
 
 /* What a block adds to O: o = o * keep + integer * unit + constant. */
 typedef struct block_terms {
-    float32x4_t unit[PAIRS], keep[PAIRS], constant[PAIRS];
-    bool has_constant; /* grouped V */
+    float32x4_t unit[PAIRS], keep[PAIRS], constant[PAIRS]; /* constant: V in groups only */
 } block_terms;
 
 /* O of channel tiles first .. first+n. */
 INLINE void weigh_block(const source_kind kind, const int n_pairs, const int planes, const uint8_t *const v[PAGES],
                         const uint8_t *const ahead[PAGES], int from, int n_pages, const neon_work *w, int first, int n,
-                        int8x16_t book, const block_terms *terms, float *o) {
+                        int8x16_t book, int group /* -1: V has no groups */, const block_terms *terms, float *o) {
+    const bool reflects = group >= 0 && kind != UNPACKED;
     const int operands = n_pairs * planes, pairs = operands <= 2 ? 8 : 4;
     for (int tile = first; tile < first + n; tile++)
         for (int row = 0; row < 8; row += pairs) {
@@ -68,7 +77,8 @@ INLINE void weigh_block(const source_kind kind, const int n_pairs, const int pla
                 sum_start(planes == 1);
             int p = from;
             _Pragma("GCC unroll 1") do {
-                weigh_page(kind, operands, pairs, v[p], tile, row, &w->p8[8 * p], book, ahead[p], acc);
+                weigh_page(kind, operands, pairs, v[p], tile, row, &w->p8[8 * p], book,
+                           reflects ? w->negative[p][group] : NULL, ahead[p], acc);
             }
             while (++p < from + n_pages)
                 ;
@@ -78,7 +88,7 @@ INLINE void weigh_block(const source_kind kind, const int n_pairs, const int pla
                     planes == 1 ? vsubq_f32(as_f32(acc[i][pair]), vld1q_f32(SUM_START)) /* at most 128 * 255 * 127 */
                                 : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(acc[i][pair], 8), acc[i][n_pairs + pair]));
                 float32x4_t old = vmulq_f32(vld1q_f32(at), terms->keep[pair]);
-                if (terms->has_constant)
+                if (group >= 0)
                     old = vaddq_f32(old, terms->constant[pair]);
                 vst1q_f32(at, vfmaq_f32(old, x, terms->unit[pair]));
             }

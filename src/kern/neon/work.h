@@ -52,10 +52,12 @@ typedef struct neon_work {
     float k_scale[PAGES][QUIRE_MAX_GROUPS * T],
         k_zero[PAGES][QUIRE_MAX_GROUPS * T];                                   /* per channel, or group and token */
     float v_scale[QUIRE_MAX_GROUPS * BLOCK], v_zero[QUIRE_MAX_GROUPS * BLOCK]; /* per group and token of a block */
-    float residual[PAGES][T];                                                  /* prod */
-    float scaled[PAGES][SET][QUIRE_DIM_MAX];                                   /* q times the channels' scales */
-    float zero_row[QUIRE_DIM_MAX];                                             /* stands in for rows that a set lacks */
-    int8_t k8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked: [16 tokens][8 dims][token pair][2 tokens x 8 dims] */
+    uint8_t negative[PAGES][QUIRE_MAX_GROUPS][8]
+                    [16];                    /* V: 255 where a token's scale is negative, as atoms lie: unpack.h */
+    float residual[PAGES][T];                /* prod */
+    float scaled[PAGES][SET][QUIRE_DIM_MAX]; /* q times the channels' scales */
+    float zero_row[QUIRE_DIM_MAX];           /* stands in for rows that a set lacks */
+    int8_t k8[PAGES][T * QUIRE_DIM_MAX];     /* unpacked: [16 tokens][8 dims][token pair][2 tokens x 8 dims] */
     int8_t sign8[PAGES][T * QUIRE_DIM_MAX];
     int8_t v8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked: [16 channels][8 tokens][channel pair][2 channels x 8 tokens] */
     set_state set[];                     /* (rows / 4) */
