@@ -269,6 +269,18 @@ static void run_unit(const call *c, int32_t unit) {
         run_split(c, &w, at - w.plan->first_unit, &c->batch->tile_done[low * batch->tile_done_stride + w.kv]);
 }
 
+/* The next run of units: neighbours, because a chunk fetches ahead into the next and shares its queries; half of a fair share
+ * of what is left, so that the last runs are short and no worker waits long. */
+static int32_t take_units(atomic_int *next, int32_t n_units, int32_t nth, int32_t *end) {
+    int first = atomic_load_explicit(next, memory_order_relaxed), past;
+    do {
+        const int left = n_units - first, share = left / (2 * nth);
+        past = first + (left <= 0 ? 0 : share > 1 ? share : 1);
+    } while (!atomic_compare_exchange_weak(next, &first, past));
+    *end = past;
+    return first;
+}
+
 static quire_status check_args(call *c, int32_t index) {
     const quire_attend_args *a = c->args;
     const quire_layer *config = &c->layer->config;
@@ -310,8 +322,9 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
     if (status == QUIRE_OK) {
         const int32_t n_units = batch->n_units[c.layer->group] * c.layer->config.n_kv_heads;
         c.worker->loaded = NULL;
-        for (int32_t unit; (unit = atomic_fetch_add(&batch->next_unit, 1)) < n_units;)
-            run_unit(&c, unit);
+        for (int32_t first, end = 0; (first = take_units(&batch->next_unit, n_units, nth, &end)) < end;)
+            for (int32_t unit = first; unit < end; unit++)
+                run_unit(&c, unit);
         if (ith == 0)
             atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_rows, memory_order_relaxed);
     } else {

@@ -234,7 +234,8 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
         value_functions(vk, f->v.bits == 8 ? 2 : 1, is_token_scaled(f->v.family) ? VALUE_TOKEN : VALUE_GROUP);
     const size_t set_floats = (size_t)SET * (size_t)f->v.dim;
     start_sets(w, n_sets, state->o, (size_t)n_sets * set_floats);
-    memset(w->zero_row, 0, sizeof w->zero_row);
+    if (n % SET != 0)
+        memset(w->zero_row, 0, sizeof w->zero_row);
     bool started = false;
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
         block b = {.job = job, .work = w, .first = first};
