@@ -1,0 +1,134 @@
+/* The rotation of codec/rotate.c: the same butterflies in the same order, several levels per trip through memory. */
+#ifndef QUIRE_KERN_VEC_HADAMARD_H
+#define QUIRE_KERN_VEC_HADAMARD_H
+
+#include "codec/codec.h"
+#include "codec/rotate.h"
+#include "kern/vec/vec.h"
+
+enum { MAX_PASSES = QUIRE_ROTATION_PASSES };
+
+/* Where a pass flips signs, as sign bits: made once for many rows. */
+typedef struct rotation {
+    quire_passes passes;
+    float norm;
+    uint32_t flip[MAX_PASSES][QUIRE_DIM_MAX];
+} rotation;
+
+static void rotation_init(rotation *r, int dim, int stream) {
+    r->passes = quire__passes_of(dim);
+    r->norm = 1.0f / sqrtf((float)r->passes.length);
+    for (int p = 0; p < r->passes.count; p++)
+        for (int i = 0; i < dim; i += 32) { /* writes up to 16 beyond dim: the row is a multiple of 32 long */
+            const uint32_t word = (uint32_t)(quire__sign_word(stream + p, i / 64) >> (i % 64));
+            for (int j = 0; j < 32; j++)
+                r->flip[p][i + j] = word << (31 - j) & 0x80000000u;
+        }
+}
+
+/* ---- butterflies inside a vector: lane i meets lane i ^ h, and where bit h is set the difference stays. */
+#define NEGATE_1(i) ((i)&1 ? INT32_MIN : 0)
+#define NEGATE_2(i) ((i)&2 ? INT32_MIN : 0)
+#define NEGATE_4(i) ((i)&4 ? INT32_MIN : 0)
+#define NEGATE_8(i) ((i)&8 ? INT32_MIN : 0)
+#define WITHIN(h) x[i] = SWAPPED(x[i], h) + xor_f(x[i], (vi){PER_LANE(NEGATE_##h)});
+
+/* Levels h = 1 .. 8 of 16 coordinates. */
+INLINE void butterflies_16(vf x[PER_16]) {
+    UNROLL for (int i = 0; i < PER_16; i++){EACH_SWAP(WITHIN)} UNROLL for (int step = 1; step < PER_16; step *= 2)
+        UNROLL for (int i = 0; i < PER_16; i++) if (!(i & step)) {
+        const vf a = x[i], b = x[i + step];
+        x[i] = a + b;
+        x[i + step] = a - b;
+    }
+}
+
+/* `levels` levels from h on. The last ones also scale, and flip the signs of the way back (`flip`, or NULL). */
+INLINE void butterflies(float *x, int n, int h, const int levels, const bool last, float norm, const uint32_t *flip) {
+    vf v[16];
+    for (int i = 0; i < n; i += h << levels)
+        for (int j = i; j < i + h; j += LANES) {
+            UNROLL for (int k = 0; k < 1 << levels; k++) v[k] = load_f(x + j + k * h);
+            UNROLL for (int step = 1; step < 1 << levels; step *= 2)
+                UNROLL for (int k = 0; k < 1 << levels; k++) if (!(k & step)) {
+                const vf a = v[k], b = v[k + step];
+                v[k] = a + b;
+                v[k + step] = a - b;
+            }
+            UNROLL for (int k = 0; k < 1 << levels; k++) {
+                if (last)
+                    v[k] = v[k] * norm;
+                if (last && flip)
+                    v[k] = xor_f(v[k], load_i(flip + j + k * h));
+                store_f(x + j + k * h, v[k]);
+            }
+        }
+}
+
+/* One pass over n = 32 .. 512 coordinates. Before: signs to flip first (way there); after: last (way back). */
+INLINE void hadamard(float *x, int n, float norm, const uint32_t *before, const uint32_t *after) {
+    for (int i = 0; i < n; i += 16) {
+        vf v[PER_16];
+        UNROLL for (int j = 0; j < PER_16; j++) {
+            v[j] = load_f(x + i + j * LANES);
+            if (before)
+                v[j] = xor_f(v[j], load_i(before + i + j * LANES));
+        }
+        butterflies_16(v);
+        UNROLL for (int j = 0; j < PER_16; j++) store_f(x + i + j * LANES, v[j]);
+    }
+    switch (n) {
+    case 32:
+        butterflies(x, n, 16, 1, true, norm, after);
+        break;
+    case 64:
+        butterflies(x, n, 16, 2, true, norm, after);
+        break;
+    case 128:
+        butterflies(x, n, 16, 3, true, norm, after);
+        break;
+    case 256:
+        butterflies(x, n, 16, 2, false, 0, NULL);
+        butterflies(x, n, 64, 2, true, norm, after);
+        break;
+    default:
+        butterflies(x, n, 16, 3, false, 0, NULL);
+        butterflies(x, n, 128, 2, true, norm, after);
+    }
+}
+
+static void rotate_there(const rotation *r, float *x) {
+    for (int p = 0; p < r->passes.count; p++) {
+        const int at = r->passes.offset[p];
+        hadamard(x + at, r->passes.length, r->norm, r->flip[p] + at, NULL);
+    }
+}
+
+static void rotate_back(const rotation *r, float *x) {
+    for (int p = r->passes.count - 1; p >= 0; p--) {
+        const int at = r->passes.offset[p];
+        hadamard(x + at, r->passes.length, r->norm, NULL, r->flip[p] + at);
+    }
+}
+
+/* ---- one row, as the kernel table has it */
+
+static void rotate(float *x, int dim) {
+    rotation r;
+    rotation_init(&r, dim, QUIRE_STREAM_ROTATION);
+    rotate_there(&r, x);
+}
+
+static void unrotate(float *x, int dim) {
+    rotation r;
+    rotation_init(&r, dim, QUIRE_STREAM_ROTATION);
+    rotate_back(&r, x);
+}
+
+static void project(float *x, int dim) {
+    rotation r;
+    rotation_init(&r, dim, QUIRE_STREAM_PROJECTION);
+    rotate_there(&r, x);
+}
+
+#endif
