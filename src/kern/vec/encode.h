@@ -65,9 +65,8 @@ static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX
 
 /* Rows t .. t+n-1, rotated, into y; their sums of squares. */
 INLINE void rotate_rows(const rotation *r, const float *rows, int dim, int n, float *y, float *squares) {
-    memcpy(y, rows, (size_t)(n * dim) * sizeof *y);
     for (int i = 0; i < n; i++) {
-        rotate_there(r, y + i * dim);
+        rotate_there(r, rows + i * dim, y + i * dim, dim);
         squares[i] = sum_of_squares(y + i * dim, dim);
     }
 }
@@ -146,6 +145,7 @@ static int book_codes(const quire_side_format *side, const float *y, float inver
 static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
     float y[ROWS * QUIRE_DIM_MAX], squares[ROWS], inverse[ROWS], scale[ROWS];
+    int levels[ROWS];
     rotation r;
     rotation_init(&r, dim, QUIRE_STREAM_ROTATION);
     for (int t = skip, n; t < T; t += n) {
@@ -153,10 +153,10 @@ static void encode_book(const quire_side_format *side, const float *rows, int sk
         rotate_rows(&r, rows + t * dim, dim, n, y, squares);
         for (int i = 0; i < n; i++)
             inverse[i] = reciprocal(sqrtf(squares[i] / (float)dim));
-        for (int i = 0; i < n; i++) {
-            const int levels = book_codes(side, y + i * dim, inverse[i], codes + (t + i) * dim);
-            scale[i] = at_most_f16(sqrtf(squares[i] / (float)levels) / side->unit);
-        }
+        for (int i = 0; i < n; i++)
+            levels[i] = book_codes(side, y + i * dim, inverse[i], codes + (t + i) * dim);
+        for (int i = 0; i < n; i++)
+            scale[i] = at_most_f16(sqrtf(squares[i] / (float)levels[i]) / side->unit);
         put_params(side, record, (size_t)t, (size_t)n, scale);
     }
 }
@@ -184,7 +184,7 @@ static void encode_prod(const quire_side_format *side, const float *rows, int sk
                 row[d] = row[d] * inverse - side->unit * level[d];
             rms[i] = at_most_f16(rms[i]);
             residual[i] = sqrtf(sum_of_squares(row, dim) / (float)dim);
-            rotate_there(&s, row);
+            rotate_there(&s, row, row, dim);
             for (int d = 0; d < dim; d++)
                 sign[d] = row[d] >= 0;
         }

@@ -26,16 +26,17 @@ static void rotation_init(rotation *r, int dim, int stream) {
         }
 }
 
-/* ---- butterflies inside a vector: lane i meets lane i ^ h, and where bit h is set the difference stays. */
-#define NEGATE_1(i) ((i)&1 ? INT32_MIN : 0)
-#define NEGATE_2(i) ((i)&2 ? INT32_MIN : 0)
-#define NEGATE_4(i) ((i)&4 ? INT32_MIN : 0)
-#define NEGATE_8(i) ((i)&8 ? INT32_MIN : 0)
-#define WITHIN(h) x[i] = SWAPPED(x[i], h) + xor_f(x[i], (vi){PER_LANE(NEGATE_##h)});
+/* ---- butterflies inside a vector: lane i meets lane i ^ h, and where bit h is set the difference stays. Multiplying
+ * by 1 or -1 is exact, so the fma rounds once, like the addition or subtraction that it stands for. */
+#define SIGN_1(i) ((i)&1 ? -1.0f : 1.0f)
+#define SIGN_2(i) ((i)&2 ? -1.0f : 1.0f)
+#define SIGN_4(i) ((i)&4 ? -1.0f : 1.0f)
+#define SIGN_8(i) ((i)&8 ? -1.0f : 1.0f)
+#define WITHIN(h) x[i] = fma_f(x[i], (vf){PER_LANE(SIGN_##h)}, SWAPPED(x[i], h));
 
 /* Levels h = 1 .. 8 of 16 coordinates. */
 INLINE void butterflies_16(vf x[PER_16]) {
-    UNROLL for (int i = 0; i < PER_16; i++){EACH_SWAP(WITHIN)} UNROLL for (int step = 1; step < PER_16; step *= 2)
+    UNROLL for (int i = 0; i < PER_16; i++){EACH_SWAP_UP(WITHIN)} UNROLL for (int step = 1; step < PER_16; step *= 2)
         UNROLL for (int i = 0; i < PER_16; i++) if (!(i & step)) {
         const vf a = x[i], b = x[i + step];
         x[i] = a + b;
@@ -66,11 +67,11 @@ INLINE void butterflies(float *x, int n, int h, const int levels, const bool las
 }
 
 /* One pass over n = 32 .. 512 coordinates. Before: signs to flip first (way there); after: last (way back). */
-INLINE void hadamard(float *x, int n, float norm, const uint32_t *before, const uint32_t *after) {
+INLINE void hadamard(const float *from, float *x, int n, float norm, const uint32_t *before, const uint32_t *after) {
     for (int i = 0; i < n; i += 16) {
         vf v[PER_16];
         UNROLL for (int j = 0; j < PER_16; j++) {
-            v[j] = load_f(x + i + j * LANES);
+            v[j] = load_f(from + i + j * LANES);
             if (before)
                 v[j] = xor_f(v[j], load_i(before + i + j * LANES));
         }
@@ -97,17 +98,23 @@ INLINE void hadamard(float *x, int n, float norm, const uint32_t *before, const 
     }
 }
 
-static void rotate_there(const rotation *r, float *x) {
-    for (int p = 0; p < r->passes.count; p++) {
-        const int at = r->passes.offset[p];
-        hadamard(x + at, r->passes.length, r->norm, r->flip[p] + at, NULL);
+/* x may be `from` itself. */
+static void rotate_there(const rotation *r, const float *from, float *x, int dim) {
+    const int n = r->passes.length, rest = dim - n;
+    hadamard(from, x, n, r->norm, r->flip[0], NULL);
+    if (rest == 0)
+        return;
+    memmove(x + n, from + n, (size_t)rest * sizeof *x);
+    for (int p = 1; p < r->passes.count; p++) {
+        float *at = x + r->passes.offset[p];
+        hadamard(at, at, n, r->norm, r->flip[p] + r->passes.offset[p], NULL);
     }
 }
 
 static void rotate_back(const rotation *r, float *x) {
     for (int p = r->passes.count - 1; p >= 0; p--) {
-        const int at = r->passes.offset[p];
-        hadamard(x + at, r->passes.length, r->norm, NULL, r->flip[p] + at);
+        float *at = x + r->passes.offset[p];
+        hadamard(at, at, r->passes.length, r->norm, NULL, r->flip[p] + r->passes.offset[p]);
     }
 }
 
@@ -116,7 +123,7 @@ static void rotate_back(const rotation *r, float *x) {
 static void rotate(float *x, int dim) {
     rotation r;
     rotation_init(&r, dim, QUIRE_STREAM_ROTATION);
-    rotate_there(&r, x);
+    rotate_there(&r, x, x, dim);
 }
 
 static void unrotate(float *x, int dim) {
@@ -128,7 +135,7 @@ static void unrotate(float *x, int dim) {
 static void project(float *x, int dim) {
     rotation r;
     rotation_init(&r, dim, QUIRE_STREAM_PROJECTION);
-    rotate_there(&r, x);
+    rotate_there(&r, x, x, dim);
 }
 
 #endif

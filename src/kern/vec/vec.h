@@ -104,25 +104,28 @@ INLINE u8x16 lookup(u8x16 table, u8x16 i) { return (u8x16)vqtbl1q_u8((uint8x16_t
 #define SWAP_8(i) ((i) ^ 8)
 #define SWAPPED(x, h) SHUFFLE(x, x, vi, PER_LANE(SWAP_##h))
 
-/* statement(h) for each h = 1, 2, .. below LANES */
+/* statement(h) for each h = 1, 2, .. below LANES; and downwards */
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
-#define EACH_SWAP(statement) statement(1) statement(2) statement(4) statement(8)
+#define EACH_SWAP_UP(statement) statement(1) statement(2) statement(4) statement(8)
+#define EACH_SWAP_DOWN(statement) statement(8) statement(4) statement(2) statement(1)
 #elif defined(__AVX2__)
-#define EACH_SWAP(statement) statement(1) statement(2) statement(4)
+#define EACH_SWAP_UP(statement) statement(1) statement(2) statement(4)
+#define EACH_SWAP_DOWN(statement) statement(4) statement(2) statement(1)
 #else
-#define EACH_SWAP(statement) statement(1) statement(2)
+#define EACH_SWAP_UP(statement) statement(1) statement(2)
+#define EACH_SWAP_DOWN(statement) statement(2) statement(1)
 #endif
 
 INLINE float smallest_of(vf x) {
 #define STEP(h) x = min_f(x, SWAPPED(x, h));
-    EACH_SWAP(STEP)
+    EACH_SWAP_UP(STEP)
 #undef STEP
     return x[0];
 }
 
 INLINE float largest_of(vf x) {
 #define STEP(h) x = max_f(x, SWAPPED(x, h));
-    EACH_SWAP(STEP)
+    EACH_SWAP_UP(STEP)
 #undef STEP
     return x[0];
 }
@@ -135,12 +138,12 @@ INLINE float sum_of_squares(const float *x, int n) {
             const vf v = load_f(x + i + j * LANES);
             sum[j] += v * v;
         }
-    float lane[16];
-    UNROLL for (int j = 0; j < PER_16; j++) store_f(lane + j * LANES, sum[j]);
-    for (int width = 8; width > 0; width /= 2)
-        for (int j = 0; j < width; j++)
-            lane[j] += lane[j + width];
-    return lane[0];
+    UNROLL for (int width = PER_16 / 2; width > 0; width /= 2) UNROLL for (int j = 0; j < width; j++) sum[j] +=
+        sum[j + width];
+#define STEP(h) sum[0] += SWAPPED(sum[0], h);
+    EACH_SWAP_DOWN(STEP)
+#undef STEP
+    return sum[0][0];
 }
 
 /* The nearest integer (ties to even) of x[], after clamping; as bytes. */
