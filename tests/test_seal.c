@@ -12,7 +12,7 @@
 
 enum { T = QUIRE_PAGE_TOKENS, GUARD = 64, ROW_MAX = T * QUIRE_DIM_MAX };
 
-static const char *const LEVELS[] = {"neon", "neon_dotprod", "neon_i8mm", "avx2", "avx512"};
+static const char *const LEVELS[] = {"neon", "neon_dotprod", "neon_i8mm", "avx2", "avx512_vnni"};
 enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
 
 static bool level_kernels(int i, quire_kernels *kernels) {
