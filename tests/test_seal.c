@@ -12,14 +12,32 @@
 
 enum { T = QUIRE_PAGE_TOKENS, GUARD = 64, ROW_MAX = T * QUIRE_DIM_MAX };
 
-static const char *const LEVELS[] = {"neon", "neon_dotprod", "neon_i8mm", "avx2", "avx512_vnni"};
-enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
+extern const quire_row_kernels test_rows_8_lanes, test_rows_16_lanes; /* rows_*_lanes.c */
 
-static bool level_kernels(int i, quire_kernels *kernels) {
-    const quire_status status = quire__kernels_init(kernels, LEVELS[i]);
-    if (status != QUIRE_OK && status != QUIRE_E_UNKNOWN && status != QUIRE_E_UNSUPPORTED)
-        fail_msg("%s: %s", LEVELS[i], quire_last_error());
-    return status == QUIRE_OK;
+static struct {
+    const char *name;
+    const quire_row_kernels *rows;
+} levels[] = {{"plain C, 8 lanes", &test_rows_8_lanes},
+              {"plain C, 16 lanes", &test_rows_16_lanes},
+              {"neon", NULL},
+              {"avx2", NULL},
+              {"avx512_vnni", NULL}};
+enum { N_LEVELS = sizeof levels / sizeof *levels };
+
+/* What this build and this machine have; the others stay NULL. */
+static int find_levels(void **state) {
+    (void)state;
+    for (int i = 0; i < N_LEVELS; i++) {
+        quire_kernels kernels;
+        if (levels[i].rows)
+            continue;
+        const quire_status status = quire__kernels_init(&kernels, levels[i].name);
+        if (status == QUIRE_OK)
+            levels[i].rows = kernels.rows;
+        else if (status != QUIRE_E_UNKNOWN && status != QUIRE_E_UNSUPPORTED)
+            fail_msg("%s: %s", levels[i].name, quire_last_error());
+    }
+    return 0;
 }
 
 /* ------------------------------------------------------------------ rows */
@@ -121,16 +139,16 @@ static void compare_page(const quire_codec_info *info, int dim, quire_type raw, 
     memset(wanted, 0xa5, format.bytes + 2 * GUARD);
     quire__page_encode(&format, k_rows, v_rows, skip, wanted + GUARD);
     for (int level = 0; level < N_LEVELS; level++) {
-        quire_kernels kernels;
-        if (!level_kernels(level, &kernels))
+        const quire_row_kernels *rows = levels[level].rows;
+        if (!rows)
             continue;
         memset(got, 0xa5, format.bytes + 2 * GUARD);
-        kernels.rows->seal(&format, k_rows, v_rows, skip, got + GUARD);
+        rows->seal(&format, k_rows, v_rows, skip, got + GUARD);
         for (size_t i = 0; i < format.bytes + 2 * GUARD; i++)
             if (got[i] != wanted[i])
                 fail_msg("%s: %s, D %d, raw type %d, %s, skip %d: byte %ld of %zu (K parameters at %zu, V codes at %zu,"
                          " V parameters at %zu) is %02x, not %02x",
-                         LEVELS[level], info->name, dim, (int)raw, in->name, skip, (long)i - GUARD, format.bytes,
+                         levels[level].name, info->name, dim, (int)raw, in->name, skip, (long)i - GUARD, format.bytes,
                          format.k.params, format.v.codes, format.v.params, got[i], wanted[i]);
     }
 }
@@ -164,15 +182,14 @@ static void every_input(void **state) {
 static void rotations(void **state) {
     (void)state;
     for (int level = 0; level < N_LEVELS; level++) {
-        quire_kernels kernels;
-        if (!level_kernels(level, &kernels))
+        const quire_row_kernels *rows = levels[level].rows;
+        if (!rows)
             continue;
         for (int dim = QUIRE_DIM_MIN; dim <= QUIRE_DIM_MAX; dim += QUIRE_DIM_STEP)
             for (int in = 0; in < N_INPUTS; in++) {
                 rng r = {(uint64_t)(dim + in)};
                 INPUTS[in].make(&r, k_rows, dim, 1e20f);
-                void (*const ours[])(float *, int) = {kernels.rows->rotate, kernels.rows->unrotate,
-                                                      kernels.rows->project};
+                void (*const ours[])(float *, int) = {rows->rotate, rows->unrotate, rows->project};
                 void (*const theirs[])(float *, int) = {quire__rotate, quire__unrotate, quire__project};
                 for (int f = 0; f < 3; f++) {
                     float a[QUIRE_DIM_MAX + 16], b[QUIRE_DIM_MAX + 16]; /* and what lies behind the row */
@@ -181,7 +198,7 @@ static void rotations(void **state) {
                     ours[f](a, dim);
                     theirs[f](b, dim);
                     if (memcmp(a, b, sizeof a) != 0)
-                        fail_msg("%s: function %d, D %d, %s", LEVELS[level], f, dim, INPUTS[in].name);
+                        fail_msg("%s: function %d, D %d, %s", levels[level].name, f, dim, INPUTS[in].name);
                 }
             }
     }
@@ -191,16 +208,14 @@ static void conversions(void **state) {
     (void)state;
     static uint16_t halves[65536];
     static float row[65536], again[65536];
-    quire_kernels kernels;
     for (int level = -1; level < N_LEVELS; level++) {
-        if (level < 0)
-            assert_ok(quire__kernels_init(&kernels, "ref"));
-        else if (!level_kernels(level, &kernels))
+        const quire_row_kernels *rows = level < 0 ? &quire__rows_ref : levels[level].rows;
+        if (!rows)
             continue;
         for (int type = QUIRE_F16; type <= QUIRE_BF16; type++) {
             for (uint32_t h = 0; h < 65536; h++)
                 halves[h] = (uint16_t)h;
-            kernels.rows->load((quire_type)type, halves, 65536, row);
+            rows->load((quire_type)type, halves, 65536, row);
             for (uint32_t h = 0; h < 65536; h++) {
                 const float x = type == QUIRE_F16 ? quire__f16_to_f32((uint16_t)h) : quire__bf16_to_f32((uint16_t)h);
                 assert_true(isnan(x) ? isnan(row[h]) : quire__float_bits(x) == quire__float_bits(row[h]));
@@ -215,7 +230,7 @@ static void conversions(void **state) {
             }
             for (int n = 65536 - 20; n <= 65536; n++) { /* tails of every length */
                 memset(halves, 0, sizeof halves);
-                kernels.rows->store((quire_type)type, halves, (size_t)n, row);
+                rows->store((quire_type)type, halves, (size_t)n, row);
                 for (int i = n - 30; i < 65536; i++)
                     assert_int_equal(halves[i], i >= n              ? 0
                                                 : type == QUIRE_F16 ? quire__f32_to_f16(row[i])
@@ -224,7 +239,7 @@ static void conversions(void **state) {
             for (int i = 0; i < 65536; i++)
                 assert_int_equal(halves[i], type == QUIRE_F16 ? quire__f32_to_f16(row[i]) : quire__f32_to_bf16(row[i]));
         }
-        kernels.rows->load(QUIRE_F32, row, 65536, again);
+        rows->load(QUIRE_F32, row, 65536, again);
         assert_memory_equal(row, again, sizeof row);
     }
 }
@@ -248,5 +263,5 @@ int main(void) {
         cmocka_unit_test(rotations),  cmocka_unit_test(conversions), cmocka_unit_test(first_beyond),
         cmocka_unit_test(every_size), cmocka_unit_test(every_input),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, find_levels, NULL);
 }

@@ -48,4 +48,5 @@ static void seal(const quire_format *format, const float *k, const float *v, int
 static void load_row(quire_type type, const void *at, size_t n, float *row) { quire__load_row(type, at, n, row); }
 static void store_row(quire_type type, void *at, size_t n, const float *row) { quire__store_row(type, at, n, row); }
 
+extern const quire_row_kernels QUIRE_ROWS_NAME;
 const quire_row_kernels QUIRE_ROWS_NAME = {rotate, unrotate, project, load_row, store_row, seal};

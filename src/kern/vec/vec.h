@@ -7,22 +7,36 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/element.h"
+#include "base/element.h" /* and with it the machine's intrinsics */
 #include "base/real.h"
 
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
-#include <immintrin.h>
-enum { LANES = 16 };
-#define PER_LANE(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
-#elif defined(__AVX2__)
-#include <immintrin.h>
-enum { LANES = 8 };
-#define PER_LANE(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)
-#else
-#include <arm_neon.h>
-enum { LANES = 4 };
-#define PER_LANE(f) f(0), f(1), f(2), f(3)
+/* As wide as the file's flags allow. The tests define these two, and so run every width on any machine. */
+#if !defined(VEC_LANES) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define VEC_LANES 16
+#elif !defined(VEC_LANES) && defined(__AVX2__) && defined(__FMA__)
+#define VEC_LANES 8
+#elif !defined(VEC_LANES)
+#define VEC_LANES 4
 #endif
+#if !defined(VEC_PLAIN) && !defined(__AVX2__) && !defined(__aarch64__)
+#define VEC_PLAIN
+#endif
+
+/* PER_LANE: a list; EACH_SWAP_UP: statement(h) for h = 1, 2, .. below the number of lanes; EACH_SWAP_DOWN: back. */
+#if VEC_LANES == 16
+#define PER_LANE(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
+#define EACH_SWAP_UP(statement) statement(1) statement(2) statement(4) statement(8)
+#define EACH_SWAP_DOWN(statement) statement(8) statement(4) statement(2) statement(1)
+#elif VEC_LANES == 8
+#define PER_LANE(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)
+#define EACH_SWAP_UP(statement) statement(1) statement(2) statement(4)
+#define EACH_SWAP_DOWN(statement) statement(4) statement(2) statement(1)
+#else
+#define PER_LANE(f) f(0), f(1), f(2), f(3)
+#define EACH_SWAP_UP(statement) statement(1) statement(2)
+#define EACH_SWAP_DOWN(statement) statement(2) statement(1)
+#endif
+enum { LANES = VEC_LANES };
 enum { PER_16 = 16 / LANES }; /* vectors that hold 16 floats: every head size is a multiple */
 
 #define INLINE static inline __attribute__((always_inline))
@@ -66,14 +80,38 @@ INLINE vf abs_f(vf x) { return and_f(x, (vi){0} + 0x7fffffff); }
 
 /* min, max: never of NaN; of zeros of either sign one or the other, which no caller can tell apart.
  * rint_f: to the nearest integer, ties to even. low_bytes: of 16 integers. lookup: table[i], i < 16. */
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(VEC_PLAIN)
+INLINE vf min_f(vf a, vf b) { return select_f(a < b, a, b); }
+INLINE vf max_f(vf a, vf b) { return select_f(a > b, a, b); }
+INLINE vf fma_f(vf a, vf b, vf c) {
+    for (int i = 0; i < LANES; i++)
+        c[i] = fmaf(a[i], b[i], c[i]);
+    return c;
+}
+INLINE vf rint_f(vf x) {
+    for (int i = 0; i < LANES; i++)
+        x[i] = rintf(x[i]);
+    return x;
+}
+INLINE u8x16 low_bytes(const vi x[PER_16]) {
+    u8x16 bytes = {0};
+    for (int i = 0; i < 16; i++)
+        bytes[i] = (uint8_t)x[i / LANES][i % LANES];
+    return bytes;
+}
+INLINE u8x16 lookup(u8x16 table, u8x16 i) {
+    for (int j = 0; j < 16; j++)
+        i[j] = table[i[j]];
+    return i;
+}
+#elif VEC_LANES == 16
 INLINE vf min_f(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
 INLINE vf max_f(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vf fma_f(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 INLINE vf rint_f(vf x) { return (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INLINE u8x16 low_bytes(const vi x[PER_16]) { return (u8x16)_mm512_cvtepi32_epi8((__m512i)x[0]); }
 INLINE u8x16 lookup(u8x16 table, u8x16 i) { return (u8x16)_mm_shuffle_epi8((__m128i)table, (__m128i)i); }
-#elif defined(__AVX2__)
+#elif VEC_LANES == 8
 INLINE vf min_f(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 INLINE vf max_f(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 INLINE vf fma_f(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
@@ -103,18 +141,6 @@ INLINE u8x16 lookup(u8x16 table, u8x16 i) { return (u8x16)vqtbl1q_u8((uint8x16_t
 #define SWAP_4(i) ((i) ^ 4)
 #define SWAP_8(i) ((i) ^ 8)
 #define SWAPPED(x, h) SHUFFLE(x, x, vi, PER_LANE(SWAP_##h))
-
-/* statement(h) for each h = 1, 2, .. below LANES; and downwards */
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
-#define EACH_SWAP_UP(statement) statement(1) statement(2) statement(4) statement(8)
-#define EACH_SWAP_DOWN(statement) statement(8) statement(4) statement(2) statement(1)
-#elif defined(__AVX2__)
-#define EACH_SWAP_UP(statement) statement(1) statement(2) statement(4)
-#define EACH_SWAP_DOWN(statement) statement(4) statement(2) statement(1)
-#else
-#define EACH_SWAP_UP(statement) statement(1) statement(2)
-#define EACH_SWAP_DOWN(statement) statement(2) statement(1)
-#endif
 
 INLINE float smallest_of(vf x) {
 #define STEP(h) x = min_f(x, SWAPPED(x, h));
