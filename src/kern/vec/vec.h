@@ -7,8 +7,14 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/element.h" /* and with it the machine's intrinsics */
+#include "base/element.h"
 #include "base/real.h"
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#elif defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 /* As wide as the file's flags allow. The tests define these two, and so run every width on any machine. */
 #if !defined(VEC_LANES) && defined(__AVX512BW__) && defined(__AVX512VL__)
