@@ -98,14 +98,14 @@ static void encode_uniform(const quire_side_format *side, const float *rows, int
 
 /* The codebook is symmetric: a code is the number of positive edges below |x|, counted up or down from the middle.
  * Below zero an edge counts also when |x| equals it: as integers, |x| is then taken one larger. */
-INLINE u8x16 book_codes_16(const float *y, float inverse, const int bits, const vi edge[7]) {
+INLINE u8x16 book_codes_16(const float *y, float inverse, const int half, const vi edge[7]) {
     vi code[PER_16];
     UNROLL for (int j = 0; j < PER_16; j++) {
         const vf x = load_f(y + j * LANES) * inverse;
         const vi not_above = x <= 0.0f, magnitude = (vi)abs_f(x) - not_above;
         vi count = {0};
-        UNROLL for (int i = 0; i < (1 << (bits - 1)) - 1; i++) count -= edge[i] < magnitude;
-        code[j] = (count ^ not_above) + (1 << (bits - 1));
+        UNROLL for (int i = 0; i < half - 1; i++) count -= edge[i] < magnitude;
+        code[j] = (count ^ not_above) + half;
     }
     return low_bytes(code);
 }
@@ -113,16 +113,16 @@ INLINE u8x16 book_codes_16(const float *y, float inverse, const int bits, const 
 /* Codes of y * inverse; returns the sum of the squared integer levels. */
 INLINE int book_codes_of(const int bits, int dim, const float *y, float inverse, uint8_t *codes) {
     const quire_book *book = quire__book(bits);
+    const int half = 1 << (bits - 1); /* codes on each side of zero */
     vi edge[7];
-    UNROLL for (int i = 0; i < (1 << (bits - 1)) - 1; i++) edge[i] =
-        (vi){0} + (int32_t)quire__float_bits(book->edge[(1 << (bits - 1)) + i]);
+    UNROLL for (int i = 0; i < half - 1; i++) { edge[i] = (vi){0} + (int32_t)quire__float_bits(book->edge[half + i]); }
     uint8_t magnitude[16];
     for (int i = 0; i < 16; i++)
         magnitude[i] = (uint8_t)(book->level[i] < 0 ? -book->level[i] : book->level[i]);
     const u8x16 table = load_16(magnitude), zero = {0};
     u32x4 sum = {0};
     for (int d = 0; d < dim; d += 16) {
-        const u8x16 code = book_codes_16(y + d, inverse, bits, edge), level = lookup(table, code);
+        const u8x16 code = book_codes_16(y + d, inverse, half, edge), level = lookup(table, code);
         const u16x8 low = (u16x8)ZIP_LOW(level, zero), high = (u16x8)ZIP_HIGH(level, zero);
         const u32x4 squares = (u32x4)(low * low + high * high); /* at most 2 * 104 * 104 in 16 bits */
         sum += (squares & 0xffff) + (squares >> 16);

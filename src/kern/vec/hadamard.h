@@ -32,31 +32,41 @@ static void rotation_init(rotation *r, int dim, int stream) {
 #define SIGN_2(i) ((i)&2 ? -1.0f : 1.0f)
 #define SIGN_4(i) ((i)&4 ? -1.0f : 1.0f)
 #define SIGN_8(i) ((i)&8 ? -1.0f : 1.0f)
-#define WITHIN(h) x[i] = fma_f(x[i], (vf){PER_LANE(SIGN_##h)}, SWAPPED(x[i], h));
+INLINE vf within(vf x) {
+#define STEP(h) x = fma_f(x, (vf){PER_LANE(SIGN_##h)}, SWAPPED(x, h));
+    EACH_SWAP_UP(STEP)
+#undef STEP
+    return x;
+}
 
-/* Levels h = 1 .. 8 of 16 coordinates. */
-INLINE void butterflies_16(vf x[PER_16]) {
-    UNROLL for (int i = 0; i < PER_16; i++){EACH_SWAP_UP(WITHIN)} UNROLL for (int step = 1; step < PER_16; step *= 2)
-        UNROLL for (int i = 0; i < PER_16; i++) if (!(i & step)) {
-        const vf a = x[i], b = x[i + step];
-        x[i] = a + b;
-        x[i + step] = a - b;
+/* ---- and between n = 2, 4, 8 vectors: as many levels as n has factors of two */
+INLINE void between(vf *v, const int n) {
+    UNROLL for (int step = 1; step < n; step *= 2) {
+        UNROLL for (int i = 0; i < n; i++) {
+            if (i & step)
+                continue;
+            const vf a = v[i], b = v[i + step];
+            v[i] = a + b;
+            v[i + step] = a - b;
+        }
     }
 }
 
-/* `levels` levels from h on. The last ones also scale, and flip the signs of the way back (`flip`, or NULL). */
-INLINE void butterflies(float *x, int n, int h, const int levels, const bool last, float norm, const uint32_t *flip) {
-    vf v[16];
-    for (int i = 0; i < n; i += h << levels)
+/* Levels h = 1 .. 8 of 16 coordinates. */
+INLINE void butterflies_16(vf x[PER_16]) {
+    UNROLL for (int i = 0; i < PER_16; i++) x[i] = within(x[i]);
+    between(x, PER_16);
+}
+
+/* Levels h, 2h, .. of n coordinates, `width` of them at a time. The last ones also scale, and flip the signs of the way
+ * back (`flip`, or NULL). */
+INLINE void butterflies(float *x, int n, int h, const int width, const bool last, float norm, const uint32_t *flip) {
+    for (int i = 0; i < n; i += h * width)
         for (int j = i; j < i + h; j += LANES) {
-            UNROLL for (int k = 0; k < 1 << levels; k++) v[k] = load_f(x + j + k * h);
-            UNROLL for (int step = 1; step < 1 << levels; step *= 2)
-                UNROLL for (int k = 0; k < 1 << levels; k++) if (!(k & step)) {
-                const vf a = v[k], b = v[k + step];
-                v[k] = a + b;
-                v[k + step] = a - b;
-            }
-            UNROLL for (int k = 0; k < 1 << levels; k++) {
+            vf v[8];
+            UNROLL for (int k = 0; k < width; k++) v[k] = load_f(x + j + k * h);
+            between(v, width);
+            UNROLL for (int k = 0; k < width; k++) {
                 if (last)
                     v[k] = v[k] * norm;
                 if (last && flip)
@@ -80,21 +90,21 @@ INLINE void hadamard(const float *from, float *x, int n, float norm, const uint3
     }
     switch (n) {
     case 32:
-        butterflies(x, n, 16, 1, true, norm, after);
-        break;
-    case 64:
         butterflies(x, n, 16, 2, true, norm, after);
         break;
+    case 64:
+        butterflies(x, n, 16, 4, true, norm, after);
+        break;
     case 128:
-        butterflies(x, n, 16, 3, true, norm, after);
+        butterflies(x, n, 16, 8, true, norm, after);
         break;
     case 256:
-        butterflies(x, n, 16, 2, false, 0, NULL);
-        butterflies(x, n, 64, 2, true, norm, after);
+        butterflies(x, n, 16, 4, false, 0, NULL);
+        butterflies(x, n, 64, 4, true, norm, after);
         break;
     default:
-        butterflies(x, n, 16, 3, false, 0, NULL);
-        butterflies(x, n, 128, 2, true, norm, after);
+        butterflies(x, n, 16, 8, false, 0, NULL);
+        butterflies(x, n, 128, 4, true, norm, after);
     }
 }
 

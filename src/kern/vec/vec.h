@@ -170,8 +170,9 @@ INLINE float sum_of_squares(const float *x, int n) {
             const vf v = load_f(x + i + j * LANES);
             sum[j] += v * v;
         }
-    UNROLL for (int width = PER_16 / 2; width > 0; width /= 2) UNROLL for (int j = 0; j < width; j++) sum[j] +=
-        sum[j + width];
+    UNROLL for (int width = PER_16 / 2; width > 0; width /= 2) {
+        UNROLL for (int j = 0; j < width; j++) sum[j] += sum[j + width];
+    }
 #define STEP(h) sum[0] += SWAPPED(sum[0], h);
     EACH_SWAP_DOWN(STEP)
 #undef STEP
