@@ -5,5 +5,6 @@
 
 const cli_command cli_bench_commands[] = {
     {"attn", "time attention over a packed cache of made-up tokens", cli_bench_attn_run, NULL},
+    {"seal", "time the packing of pages", cli_bench_seal_run, NULL},
     {NULL, NULL, NULL, NULL},
 };

@@ -12,7 +12,7 @@ enum { PATH_BYTES = 64 };
 static int run_help(int argc, char **argv);
 
 static const cli_command commands[] = {
-    {"bench", "measure speed: attn", NULL, cli_bench_commands},
+    {"bench", "measure speed: attn, seal", NULL, cli_bench_commands},
     {"codecs", "list the codecs and presets, with exact sizes", cli_codecs_run, NULL},
     {"help", "explain a command", run_help, NULL},
     {"inspect", "fill a cache and report what its bytes hold", cli_inspect_run, NULL},

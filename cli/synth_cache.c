@@ -184,12 +184,21 @@ int cli_cache_begin(cli_cache *cache, int32_t n_rows) {
     return CLI_OK;
 }
 
-int cli_cache_store(cli_cache *cache, int32_t layer) {
+void cli_cache_make_rows(cli_cache *cache, int32_t layer) {
+    layer_job job = {.cache = cache, .layer = layer};
+    cli_workers_run(cache->workers, make_kv_part, &job);
+}
+
+int cli_cache_store_rows(cli_cache *cache, int32_t layer) {
     layer_job job = {.cache = cache, .layer = layer};
     atomic_init(&job.status, QUIRE_OK);
-    cli_workers_run(cache->workers, make_kv_part, &job);
     cli_workers_run(cache->workers, store_part, &job);
     return finish(&job, "cannot store rows");
+}
+
+int cli_cache_store(cli_cache *cache, int32_t layer) {
+    cli_cache_make_rows(cache, layer);
+    return cli_cache_store_rows(cache, layer);
 }
 
 void cli_cache_make_queries(cli_cache *cache, int32_t layer) {

@@ -44,7 +44,9 @@ void cli_cache_close(cli_cache *cache); /* after a failed open too */
 int cli_cache_fill(cli_cache *cache, int32_t n_tokens);
 
 int cli_cache_begin(cli_cache *cache, int32_t n_rows);
-int cli_cache_store(cli_cache *cache, int32_t layer);
+int cli_cache_store(cli_cache *cache, int32_t layer); /* the two that follow */
+void cli_cache_make_rows(cli_cache *cache, int32_t layer);
+int cli_cache_store_rows(cli_cache *cache, int32_t layer);
 void cli_cache_make_queries(cli_cache *cache, int32_t layer);
 int cli_cache_attend(cli_cache *cache, int32_t layer); /* cache->q to cache->out, with all workers */
 int cli_cache_commit(cli_cache *cache);

@@ -49,6 +49,21 @@ variant clang-O0 "" clang -O0 -lm
 variant clang-O3 "" clang -O3 -lm
 variant "$other-O3" "qemu-$other" "$other-linux-gnu-gcc" -O3 -static "${other_libm[@]}"
 
+# The row kernels of both processors, without the hardware's fp16, which test_seal compares.
+neon=(-DQUIRE_DIGEST_ROWS=quire__rows_neon src/kern/vec/rows_neon.c)
+avx2=(-mavx2 -mfma -DQUIRE_DIGEST_ROWS=quire__rows_avx2 src/kern/vec/rows_avx2.c)
+if [ $other = x86_64 ]; then
+    variant gcc-neon "" gcc -O3 "${neon[@]}" -lm
+    variant clang-neon "" clang -O3 "${neon[@]}" -lm
+    QEMU_CPU=max variant x86_64-avx2 qemu-x86_64 x86_64-linux-gnu-gcc -O3 -static "${avx2[@]}" "${other_libm[@]}"
+else
+    variant aarch64-neon qemu-aarch64 aarch64-linux-gnu-gcc -O3 -static "${neon[@]}" "${other_libm[@]}"
+    if grep -qw avx2 /proc/cpuinfo; then
+        variant gcc-avx2 "" gcc -O3 "${avx2[@]}" -lm
+        variant clang-avx2 "" clang -O3 "${avx2[@]}" -lm
+    fi
+fi
+
 echo "pages: the same in ${#compared[@]} variants: ${compared[*]-}"
 if [ ${#missing[@]} -gt 0 ] && [ "${QUIRE_REQUIRE_ALL:-0}" = 1 ]; then
     echo "pages: QUIRE_REQUIRE_ALL=1, but these are missing: ${missing[*]} (run tools/setup test)"

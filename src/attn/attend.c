@@ -33,7 +33,7 @@ static const float LARGEST_QUERY = 1e20f;
 /* Scaled queries (rows, heads of this KV head, DK); those that are not finite become zero and give NaN at the end. */
 static void load_queries(const call *c, const work *w) {
     const quire_layer *config = &c->layer->config;
-    const quire_kernels *kernels = &c->batch->pool->kernels;
+    const quire_row_kernels *kernels = c->batch->pool->kernels.rows;
     const quire_side_format *k = &c->layer->format.k;
     const size_t dim = (size_t)config->k_dim, size = quire__type_bytes(c->args->q.type);
     for (int32_t i = 0; i < w->n; i++) {
@@ -41,7 +41,7 @@ static void load_queries(const call *c, const work *w) {
         const uint8_t *from =
             (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes + (size_t)head * dim * size;
         float *q = c->worker->q + (size_t)i * dim;
-        quire__load_row(c->args->q.type, from, dim, q);
+        kernels->load(c->args->q.type, from, dim, q);
         int unusable = 0;
         for (size_t d = 0; d < dim; d++) {
             q[d] *= c->layer->q_scale;
@@ -179,7 +179,7 @@ static void unrotate_all(const call *c, const work *w, const quire_state *total)
         return;
     for (int32_t i = 0; i < w->n; i++)
         if (total->l[i] != 0)
-            c->batch->pool->kernels.unrotate(total->o + (size_t)i * (size_t)dim, dim);
+            c->batch->pool->kernels.rows->unrotate(total->o + (size_t)i * (size_t)dim, dim);
 }
 
 static void write_rows(const call *c, const work *w, const quire_state *total) {

@@ -52,6 +52,8 @@ typedef struct quire_format {
 /* E_INVALID (sizes), E_UNSUPPORTED (codec cannot serve the side or the size), E_UNKNOWN (codec number). */
 quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim, quire_type raw);
 
+size_t quire__side_end(const quire_side_format *side); /* in the record, padding included */
+
 /* Pack 64 rows (64, D) into this side's sections of `record`, gaps included. The first `skip` tokens get zero bits and
  * zero parameters and do not take part in any statistic. All values are finite and at most max_abs. */
 void quire__side_encode(const quire_side_format *side, const float *rows, int skip, uint8_t *record);

@@ -141,7 +141,7 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
     return QUIRE_OK;
 }
 
-static size_t side_end(const quire_side_format *side) {
+size_t quire__side_end(const quire_side_format *side) {
     return quire__align(side->params + side->param_bytes, QUIRE_SECTION_ALIGN);
 }
 
@@ -149,7 +149,7 @@ static size_t place_sections(quire_side_format *side, size_t at) {
     side->codes = at;
     side->signs = quire__align(side->codes + side->code_bytes, QUIRE_SECTION_ALIGN);
     side->params = quire__align(side->signs + side->sign_bytes, QUIRE_SECTION_ALIGN);
-    return side_end(side);
+    return quire__side_end(side);
 }
 
 quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim, quire_type raw) {
@@ -173,12 +173,8 @@ void quire__put_param(const quire_side_format *side, uint8_t *record, size_t i, 
 }
 
 bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad) {
-    for (size_t i = 0; i < n; i++)
-        if (!(rows[i] <= side->max_abs && rows[i] >= -side->max_abs)) {
-            *bad = i;
-            return false;
-        }
-    return true;
+    *bad = quire__first_beyond(rows, n, side->max_abs);
+    return *bad == n;
 }
 
 bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
@@ -198,7 +194,7 @@ void quire__side_unpack(const quire_side_format *side, const uint8_t *record, ui
 
 void quire__side_encode(const quire_side_format *side, const float *rows, int skip, uint8_t *record) {
     const size_t n = (size_t)T * (size_t)side->dim, skipped = (size_t)skip * (size_t)side->dim;
-    memset(record + side->codes, 0, side_end(side) - side->codes);
+    memset(record + side->codes, 0, quire__side_end(side) - side->codes);
     if (skip >= T)
         return;
     if (side->family == QUIRE_FAMILY_RAW) {
@@ -237,6 +233,6 @@ void quire__side_signs(const quire_side_format *side, const uint8_t *record, int
 void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record) {
     quire__side_encode(&format->k, k, skip, record);
     quire__side_encode(&format->v, v, skip, record);
-    const size_t end = side_end(&format->v);
+    const size_t end = quire__side_end(&format->v);
     memset(record + end, 0, format->bytes - end);
 }

@@ -26,14 +26,6 @@ static inline place two(size_t byte, int shift, int bits, size_t high_byte, int 
     return (place){byte, high_byte, shift, bits, high_shift, high_bits};
 }
 
-/* Byte offset of an atom: `columns` in all, taken four at a time; each group holds `slabs` blocks of [8 r][its columns]. */
-static inline size_t k_atom(int columns, int slabs, int column, int slab, int r) {
-    const int group = column / 4, left = columns - 4 * group, width = left < 4 ? left : 4;
-    return ((size_t)group * 32 * (size_t)slabs + (size_t)(slab * 8 * width) + (size_t)(r * width) +
-            (size_t)(column % 4)) *
-           16;
-}
-
 static inline place k_place(int bits, int dim, int t, int d) {
     const int tile = t / 16, r = t % 16 / 2, octet = d / 8, block = d / 16, hi = octet % 2;
     /* Below 8 bits dims are stored 0 2 1 3 in each four bytes: a 16-bit mask then yields neighbours on the GPU. */
@@ -41,23 +33,24 @@ static inline place k_place(int bits, int dim, int t, int d) {
     const size_t at = (size_t)(t % 2 * 8 + j);
     switch (bits) {
     case 8:
-        return one((size_t)tile * 16 * (size_t)dim + k_atom(dim / 8, 1, octet, 0, r) + at, 0, 8);
+        return one((size_t)tile * 16 * (size_t)dim + quire__k_atom(dim / 8, 1, octet, 0, r) + at, 0, 8);
     case 4:
-        return one((size_t)tile * 8 * (size_t)dim + k_atom(dim / 16, 1, block, 0, r) + at, 4 * hi, 4);
+        return one((size_t)tile * 8 * (size_t)dim + quire__k_atom(dim / 16, 1, block, 0, r) + at, 4 * hi, 4);
     case 2:
-        return one(k_atom(dim / 8, 1, octet, 0, r) + at, 2 * tile, 2);
+        return one(quire__k_atom(dim / 8, 1, octet, 0, r) + at, 2 * tile, 2);
     case 1:
-        return one(k_atom(dim / 16, 1, block, 0, r) + at, tile + 4 * hi, 1);
+        return one(quire__k_atom(dim / 16, 1, block, 0, r) + at, tile + 4 * hi, 1);
     default:
         if (tile < 3)
-            return one(k_atom(dim / 16, 3, block, tile, r) + at, 3 * hi, 3);
-        return two(k_atom(dim / 16, 3, block, hi, r) + at, 6, 2, k_atom(dim / 16, 3, block, 2, r) + at, 6 + hi, 1);
+            return one(quire__k_atom(dim / 16, 3, block, tile, r) + at, 3 * hi, 3);
+        return two(quire__k_atom(dim / 16, 3, block, hi, r) + at, 6, 2, quire__k_atom(dim / 16, 3, block, 2, r) + at,
+                   6 + hi, 1);
     }
 }
 
 static inline place v_place(int bits, int dim, int t, int channel) {
     const int half = t / 32, y = t / 16 % 2, c = t % 16 / 4, r = channel % 16 / 2, n_tiles = dim / 16;
-    const int share = bits == 2 ? 2 : bits == 3 ? 4 : 1; /* channel tiles that share bytes */
+    const int share = quire__v_share(bits);
     int tile = channel / 16, first = tile / share * share, run = share;
     while (first + run > n_tiles || tile >= first + run) { /* the tail: runs of share/2, .., 1 tiles */
         if (first + run <= n_tiles)

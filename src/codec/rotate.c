@@ -9,10 +9,9 @@
 #include "codec/rotate.h"
 
 #include <math.h>
-#include <stdint.h>
 
 /* 64 signs as bits: word `w` of stream `s` is output s*16 + w of splitmix64 seeded with 0 (counted from 1). */
-static uint64_t sign_word(int stream, int w) {
+uint64_t quire__sign_word(int stream, int w) {
     uint64_t z = (uint64_t)(stream * 16 + w + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -23,7 +22,7 @@ static void flip_signs(float *x, int first, int n, int stream) {
     uint64_t word = 0;
     for (int i = first; i < first + n; i++) {
         if (i == first || i % 64 == 0)
-            word = sign_word(stream, i / 64);
+            word = quire__sign_word(stream, i / 64);
         if (word >> (i % 64) & 1)
             x[i] = -x[i];
     }
@@ -42,20 +41,16 @@ static void hadamard(float *x, int n) {
         x[i] *= norm;
 }
 
-typedef struct passes {
-    int length, count, offset[4];
-} passes;
-
-static passes passes_of(int dim) {
+quire_passes quire__passes_of(int dim) {
     int length = 1;
     while (2 * length <= dim)
         length *= 2;
     const int last = dim - length;
-    return (passes){length, last ? 4 : 1, {0, last, 0, last}};
+    return (quire_passes){length, last ? 4 : 1, {0, last, 0, last}};
 }
 
 static void forward(float *x, int dim, int stream) {
-    const passes p = passes_of(dim);
+    const quire_passes p = quire__passes_of(dim);
     for (int i = 0; i < p.count; i++) {
         flip_signs(x, p.offset[i], p.length, stream + i);
         hadamard(x + p.offset[i], p.length);
@@ -63,16 +58,14 @@ static void forward(float *x, int dim, int stream) {
 }
 
 static void backward(float *x, int dim, int stream) {
-    const passes p = passes_of(dim);
+    const quire_passes p = quire__passes_of(dim);
     for (int i = p.count - 1; i >= 0; i--) {
         hadamard(x + p.offset[i], p.length);
         flip_signs(x, p.offset[i], p.length, stream + i);
     }
 }
 
-enum { ROTATION = 0, PROJECTION = 4 }; /* first of four streams each */
-
-void quire__rotate(float *x, int dim) { forward(x, dim, ROTATION); }
-void quire__unrotate(float *x, int dim) { backward(x, dim, ROTATION); }
-void quire__project(float *x, int dim) { forward(x, dim, PROJECTION); }
-void quire__unproject(float *x, int dim) { backward(x, dim, PROJECTION); }
+void quire__rotate(float *x, int dim) { forward(x, dim, QUIRE_STREAM_ROTATION); }
+void quire__unrotate(float *x, int dim) { backward(x, dim, QUIRE_STREAM_ROTATION); }
+void quire__project(float *x, int dim) { forward(x, dim, QUIRE_STREAM_PROJECTION); }
+void quire__unproject(float *x, int dim) { backward(x, dim, QUIRE_STREAM_PROJECTION); }

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/cpu.h"
-#include "codec/rotate.h"
 #include "kern/ref/ref.h"
 
 typedef struct level {
@@ -13,6 +12,7 @@ typedef struct level {
     unsigned needs;                       /* CPU features */
     const quire_attend_kernel *packed[2]; /* the second, if any, serves what the first does not */
     const quire_raw_kernel *raw;          /* NULL: as the level below */
+    const quire_row_kernels *rows;        /* the same */
 } level;
 
 #if defined(__aarch64__) && !defined(QUIRE_PORTABLE)
@@ -23,13 +23,18 @@ extern const quire_raw_kernel quire__attend_neon_raw;
 
 /* From the bottom of the ladder upwards. */
 static const level LEVELS[] = {
-    {"ref", 0, {&quire__attend_ref}, &quire__attend_ref_raw},
+    {"ref", 0, {&quire__attend_ref}, &quire__attend_ref_raw, &quire__rows_ref},
 #if defined(__aarch64__) && !defined(QUIRE_PORTABLE)
-    {"neon", QUIRE_CPU_NEON, {&quire__attend_neon, &quire__attend_neon_sealed_raw}, &quire__attend_neon_raw},
-    {"neon_dotprod", QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD, {&quire__attend_neon_dotprod}, NULL},
+    {"neon",
+     QUIRE_CPU_NEON,
+     {&quire__attend_neon, &quire__attend_neon_sealed_raw},
+     &quire__attend_neon_raw,
+     &quire__rows_neon},
+    {"neon_dotprod", QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD, {&quire__attend_neon_dotprod}, NULL, NULL},
     {"neon_i8mm",
      QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_I8MM | QUIRE_CPU_FP16,
      {&quire__attend_neon_i8mm},
+     NULL,
      NULL},
 #endif
 };
@@ -54,8 +59,7 @@ quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
         if ((LEVELS[top].needs & features) != LEVELS[top].needs)
             return quire__fail(QUIRE_E_UNSUPPORTED, "this machine cannot run kernel level %s", wanted);
     }
-    *kernels = (quire_kernels){
-        .rotate = quire__rotate, .unrotate = quire__unrotate, .project = quire__project, .seal = quire__page_encode};
+    *kernels = (quire_kernels){0};
     for (int i = top; i >= 0; i--) {
         if ((LEVELS[i].needs & features) != LEVELS[i].needs)
             continue;
@@ -65,6 +69,8 @@ quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
             kernels->packed[kernels->n_packed++] = LEVELS[i].packed[j];
         if (!kernels->raw)
             kernels->raw = LEVELS[i].raw;
+        if (!kernels->rows)
+            kernels->rows = LEVELS[i].rows;
     }
     return QUIRE_OK;
 }

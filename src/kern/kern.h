@@ -97,13 +97,20 @@ typedef struct quire_raw_kernel {
     size_t (*workspace_bytes)(int n_rows);
 } quire_raw_kernel;
 
-typedef struct quire_kernels {
-    const char *isa; /* "ref", ... */
+/* Rows and pages. Results are canonical: every ISA gives the bits that the reference gives. */
+typedef struct quire_row_kernels {
     void (*rotate)(float *x, int dim);
     void (*unrotate)(float *x, int dim);
     void (*project)(float *x, int dim);
-    /* Pack a page: both sides, gaps included. Bytes are canonical: every ISA writes the same. */
+    void (*load)(quire_type type, const void *at, size_t n, float *row);
+    void (*store)(quire_type type, void *at, size_t n, const float *row);
+    /* Pack a page: both sides, gaps included. */
     void (*seal)(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record);
+} quire_row_kernels;
+
+typedef struct quire_kernels {
+    const char *isa; /* "ref", ... */
+    const quire_row_kernels *rows;
     const quire_raw_kernel *raw;
     const quire_attend_kernel *packed[QUIRE_MAX_LEVELS]; /* best first; the last, the reference, serves everything */
     int n_packed;
@@ -115,6 +122,7 @@ quire_status quire__kernels_init(quire_kernels *kernels, const char *level);
 const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, const quire_format *format);
 extern const quire_attend_kernel quire__attend_ref;
 extern const quire_raw_kernel quire__attend_ref_raw;
+extern const quire_row_kernels quire__rows_ref, quire__rows_neon, quire__rows_avx2, quire__rows_avx512;
 
 /* Whether row r sees token t, masks apart. Inline so that every kernel applies one rule. */
 static inline bool quire__sees(const quire_visibility *see, int r, int32_t t) {

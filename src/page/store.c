@@ -40,13 +40,11 @@ static quire_status store_rows(const quire_batch *batch, const quire_tile *tile,
     const quire_type type = batch->pool->raw;
     const size_t dim = (size_t)s->side->dim, size = quire__type_bytes(s->type), raw_size = quire__type_bytes(type);
     const float largest = largest_value(type, s->side);
+    const quire_row_kernels *kernels = batch->pool->kernels.rows;
     float row[QUIRE_DIM_MAX];
     for (int32_t r = 0; r < tile->n_rows; r++) {
-        size_t bad = 0;
-        quire__load_row(s->type, s->data + (size_t)(tile->row + r) * s->row_bytes + (size_t)head * dim * size, dim,
-                        row);
-        while (bad < dim && row[bad] <= largest && row[bad] >= -largest)
-            bad++;
+        kernels->load(s->type, s->data + (size_t)(tile->row + r) * s->row_bytes + (size_t)head * dim * size, dim, row);
+        const size_t bad = quire__first_beyond(row, dim, largest);
         if (bad < dim)
             return quire__fail(
                 QUIRE_E_VALUE,
@@ -57,7 +55,7 @@ static quire_status store_rows(const quire_batch *batch, const quire_tile *tile,
                 : type == QUIRE_BF16 ? "bf16"
                                      : "f32",
                 (double)largest);
-        quire__store_row(type, raw + s->target + (size_t)(tile->offset + r) * dim * raw_size, dim, row);
+        kernels->store(type, raw + s->target + (size_t)(tile->offset + r) * dim * raw_size, dim, row);
     }
     return QUIRE_OK;
 }
@@ -78,10 +76,11 @@ static void seal(quire_batch *batch, const quire_tile *tile, const quire_layer_s
     const int32_t sinks = tile->page == 0 ? pool->group[layer->group].sinks : 0;
     const size_t size = quire__type_bytes(pool->raw), dk = (size_t)layer->config.k_dim,
                  dv = (size_t)layer->config.v_dim;
-    quire__load_row(pool->raw, raw, QUIRE_T * dk, worker->k_rows);
-    quire__load_row(pool->raw, raw + layer->raw_v_offset, QUIRE_T * dv, worker->v_rows);
-    pool->kernels.seal(&layer->format, worker->k_rows, worker->v_rows, sinks,
-                       quire__sealed_record(pool, layer, plan->seal, head));
+    const quire_row_kernels *kernels = pool->kernels.rows;
+    kernels->load(pool->raw, raw, QUIRE_T * dk, worker->k_rows);
+    kernels->load(pool->raw, raw + layer->raw_v_offset, QUIRE_T * dv, worker->v_rows);
+    kernels->seal(&layer->format, worker->k_rows, worker->v_rows, sinks,
+                  quire__sealed_record(pool, layer, plan->seal, head));
     atomic_fetch_add(&pool->sealed_pages, 1);
     if (sinks == 0)
         return;

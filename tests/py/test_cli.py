@@ -87,6 +87,24 @@ def test_help_goes_to_stdout(arguments):
     assert result.returncode == 0 and "quire" in result.stdout and result.stderr == ""
 
 
+def test_bench_seal():
+    row = report("bench", "seal", "--shape", "4x2x64", "--kv", "k4v4", "--min-time", "0.01")
+    assert {"kv", "pair", "shape", "raw", "isa", "us_seal", "us_store", "mb_per_s", "repeats"} <= row.keys()
+    assert row["pair"] == "kc4:vt4" and row["page_bytes"] == 4480 and row["repeats"] >= 20
+    # 64 rows of K and V in fp16, in the time that sealing takes.
+    assert row["us_seal"] > 0 and row["mb_per_s"] == pytest.approx(64 * 128 * 2 / row["us_seal"], rel=1e-6)
+    rows = report("bench", "seal", "--shape", "4x2x96", "--kv", "kc3:vt3,tqp4:vt8,q8_0:raw", "--raw", "bf16", "--min-time", "0.01")
+    assert [row["kv"] for row in rows] == ["kc3:vt3", "tqp4:vt8", "q8_0:raw"] and rows[0]["raw"] == "bf16"
+    help_text = run("help", "bench", "seal").stdout
+    assert "--kv" in help_text and "us seal" in help_text
+
+
+@pytest.mark.parametrize("kv, said", [("k4v5", "k4v5"), ("kc4:vt4,", "''"), ("none", "nothing to time"), ("q4_0:q4_0", "80")])
+def test_bench_seal_refuses(kv, said):
+    result = run("bench", "seal", "--shape", "4x2x80", "--kv", kv)
+    assert result.returncode == 2 and result.stdout == "" and said in result.stderr
+
+
 def test_full_disk_is_noticed():
     with open("/dev/full", "w") as full:
         result = subprocess.run([PROGRAM, "codecs"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
