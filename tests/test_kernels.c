@@ -114,6 +114,32 @@ static void head_sizes(void **state) {
                 .k = pairs[p][0], .v = pairs[p][1], .h = 3, .g = 1, .dk = d, .dv = 608 - d, .context = 140, .rows = 2});
 }
 
+static void raw_with_quantized(void **state) {
+    (void)state;
+    const char *raw[] = {"f16", "bf16", "f32"}, *k[] = {"kc4", "kc8", "tq3", "a4g32"},
+               *v[] = {"vt4", "vt8", "tq2", "q4_0"};
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 4; j++)
+            for (int rows = 1; rows <= 34; rows += 33) {
+                compare(&(test_case){
+                    .k = raw[i], .v = v[j], .h = 3, .g = 1, .dk = 80, .dv = 96, .context = 300, .rows = rows});
+                compare(&(test_case){
+                    .k = k[j], .v = raw[i], .h = 5, .g = 1, .dk = 96, .dv = 80, .context = 300, .rows = rows});
+            }
+    compare(&(test_case){.k = "f16",
+                         .v = "vt4",
+                         .h = 4,
+                         .g = 2,
+                         .dk = 64,
+                         .dv = 64,
+                         .context = 1200,
+                         .rows = 5,
+                         .window = 65,
+                         .keep = 70});
+    compare(&(test_case){
+        .k = "kc4", .v = "f16", .h = 4, .g = 2, .dk = 64, .dv = 64, .context = 300, .rows = 9, .softcap = 3});
+}
+
 static void groups_of_heads(void **state) {
     (void)state;
     for (int group = 1; group <= 17; group++) {
@@ -170,8 +196,9 @@ static void unknown_level(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_codec), cmocka_unit_test(head_sizes), cmocka_unit_test(groups_of_heads),
-        cmocka_unit_test(rules),       cmocka_unit_test(extremes),   cmocka_unit_test(unknown_level),
+        cmocka_unit_test(every_codec),        cmocka_unit_test(head_sizes), cmocka_unit_test(groups_of_heads),
+        cmocka_unit_test(raw_with_quantized), cmocka_unit_test(rules),      cmocka_unit_test(extremes),
+        cmocka_unit_test(unknown_level),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

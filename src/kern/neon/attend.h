@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "kern/neon/block.h"
+#include "kern/neon/mixed.h"
 #include "kern/neon/page_scores.h"
-#include "kern/neon/softmax.h"
+#include "kern/neon/softmax16.h"
 #include "kern/neon/values.h"
 
 /* ------------------------------------------------------------------ softmax and values of one set */
@@ -57,23 +58,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
     set_state *st = &b->work->set[set];
     block_terms terms;
     float32x4_t m[PAIRS], factor[PAIRS], largest[PAIRS], sum[PAIRS], integers[PAIRS];
-    bool any = false;
-    for (int pair = 0; pair < n_pairs; pair++) {
-        m[pair] = b->work->score[b->from].peak[pair];
-        for (int p = b->from + 1; p < b->from + b->n; p++)
-            m[pair] = vmaxq_f32(m[pair], b->work->score[p].peak[pair]);
-        const float32x4_t old = st->m[pair], top = vmaxq_f32(m[pair], old);
-        /* dropped: nothing visible, or too small to matter */
-        const uint32x4_t alive = vandq_u32(vcgtq_f32(m[pair], vdupq_n_f32(QUIRE_NOTHING_SEEN)),
-                                           vcgeq_f32(m[pair], vsubq_f32(old, vdupq_n_f32(QUIRE_DROP_BELOW))));
-        factor[pair] =
-            vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(exp2_exact(vsubq_f32(m[pair], top))), alive));
-        terms.keep[pair] = exp2_exact(vsubq_f32(old, top));
-        any = any || vmaxvq_u32(alive) != 0;
-        st->m[pair] = top;
-        st->l[pair] = vmulq_f32(st->l[pair], terms.keep[pair]);
-    }
-    if (!any)
+    if (!enter_block(b, n_pairs, st, m, factor, terms.keep))
         return;
     if (HAVE_SOFTMAX16 && planes == 1 && role == VALUE_TOKEN) {
         block_weights16(b->work, v->unit, n_pairs, b->from, b->n, m, sum, terms.unit, integers);
@@ -142,6 +127,13 @@ typedef void (*value_function)(const block *b, int set, float *o);
 KEYS(SCORES)
 VALUES(VALUES_)
 
+static void score_raw_1(const block *b, int set, bool requantize) { (void)requantize, score_raw_set(b, 1, set); }
+static void score_raw_2(const block *b, int set, bool requantize) { (void)requantize, score_raw_set(b, 2, set); }
+static void value_raw_1(const block *b, int set, float *o) { value_raw_set(b, 1, set, o); }
+static void value_raw_2(const block *b, int set, float *o) { value_raw_set(b, 2, set, o); }
+static const score_function SCORE_RAW[PAIRS] = {score_raw_1, score_raw_2};
+static const value_function VALUE_RAW[PAIRS] = {value_raw_1, value_raw_2};
+
 static const struct {
     source_kind kind;
     int planes;
@@ -165,14 +157,23 @@ static const struct {
 #undef ROW
 };
 
-static const score_function *score_functions(source_kind kind, int planes, key_role role) {
+static const score_function *score_functions(const quire_side_format *k, source_kind kind) {
+    const int planes = k->bits == 8 ? 2 : 1;
+    const key_role role = key_role_of(k);
     int i = 0;
+    if (k->family == QUIRE_FAMILY_RAW)
+        return SCORE_RAW;
     while (KEY_INSTANCE[i].kind != kind || KEY_INSTANCE[i].planes != planes || KEY_INSTANCE[i].role != role)
         i++;
     return KEY_INSTANCE[i].score;
 }
-static const value_function *value_functions(source_kind kind, int planes, value_role role) {
+
+static const value_function *value_functions(const quire_side_format *v, source_kind kind) {
+    const int planes = v->bits == 8 ? 2 : 1;
+    const value_role role = is_token_scaled(v->family) ? VALUE_TOKEN : VALUE_GROUP;
     int i = 0;
+    if (v->family == QUIRE_FAMILY_RAW)
+        return VALUE_RAW;
     while (VALUE_INSTANCE[i].kind != kind || VALUE_INSTANCE[i].planes != planes || VALUE_INSTANCE[i].role != role)
         i++;
     return VALUE_INSTANCE[i].value;
@@ -229,9 +230,8 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
               last_pairs = (n - (n_sets - 1) * SET + 1) / 2;
     const bool many = n_sets > MOST_DIRECT_SETS;
     const source_kind kk = many ? UNPACKED : kind_of(&f->k), vk = many ? UNPACKED : kind_of(&f->v);
-    const score_function *score = score_functions(kk, f->k.bits == 8 ? 2 : 1, key_role_of(&f->k));
-    const value_function *value =
-        value_functions(vk, f->v.bits == 8 ? 2 : 1, is_token_scaled(f->v.family) ? VALUE_TOKEN : VALUE_GROUP);
+    const score_function *score = score_functions(&f->k, kk);
+    const value_function *value = value_functions(&f->v, vk);
     const size_t set_floats = (size_t)SET * (size_t)f->v.dim;
     start_sets(w, n_sets, state->o, (size_t)n_sets * set_floats);
     if (n % SET != 0)
@@ -242,9 +242,9 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
         load_block(&b);
         if (b.n == 0)
             continue;
-        if (kk == UNPACKED)
+        if (kk == UNPACKED && f->k.family != QUIRE_FAMILY_RAW)
             unpack_keys(&b);
-        if (vk == UNPACKED)
+        if (vk == UNPACKED && f->v.family != QUIRE_FAMILY_RAW)
             unpack_values(&b);
         for (int set = 0; set < n_sets; set += TOGETHER) {
             const int end = set + TOGETHER < n_sets ? set + TOGETHER : n_sets;
@@ -270,7 +270,7 @@ static size_t workspace_bytes(int n_rows) {
 }
 
 static bool serves(const quire_format *format) {
-    return format->k.family != QUIRE_FAMILY_RAW && format->v.family != QUIRE_FAMILY_RAW;
+    return format->k.family != QUIRE_FAMILY_RAW || format->v.family != QUIRE_FAMILY_RAW;
 }
 
 #endif

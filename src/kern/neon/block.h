@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/element.h"
-#include "kern/neon/softmax16.h"
 #include "kern/neon/unpack.h"
 #include "kern/neon/work.h"
 
@@ -54,6 +53,30 @@ static void load_tokens(const quire_side_format *side, const uint8_t *record, fl
         scale[t] *= side->unit;
 }
 
+#if HAVE_SOFTMAX16
+/* The page's scales of V over 2^exponent, at most 2, in the lanes of eight scores: [t0 t1 t0 t1 t2 t3 t2 t3]. */
+static void load_scales16(neon_work *w, int p, const uint8_t *scales /* (64) fp16 */) {
+    float16x8_t v[T / 8], most = vdupq_n_f16(0);
+    UNROLL for (int i = 0; i < T / 8; i++) {
+        v[i] = vreinterpretq_f16_u8(vld1q_u8(scales + 16 * i));
+        most = vmaxq_f16(most, v[i]);
+    }
+    const float16_t largest = vmaxvq_f16(most);
+    uint16_t bits;
+    memcpy(&bits, &largest, sizeof bits);
+    const int exponent = (bits >> 10) - 15; /* -15 for subnormal numbers and zero */
+    const float16x8_t down = vdupq_n_f16((float16_t)quire__bits_float((uint32_t)(127 - exponent) << 23));
+    UNROLL for (int i = 0; i < T / 8; i++) {
+        const uint32x4_t x = vreinterpretq_u32_f16(vmulq_f16(v[i], down));
+        vst1q_u32((uint32_t *)(void *)w->scale16[p][2 * i], vzip1q_u32(x, x));
+        vst1q_u32((uint32_t *)(void *)w->scale16[p][2 * i + 1], vzip2q_u32(x, x));
+    }
+    w->exponent16[p] = exponent;
+}
+#else
+static void load_scales16(neon_work *w, int p, const uint8_t *scales) { (void)w, (void)p, (void)scales; }
+#endif
+
 /* V's scales as sizes; where they were negative, codes are reflected instead. */
 static void load_value_groups(const quire_side_format *v, const uint8_t *record, neon_work *w, int p) {
     load_groups(v, record, BLOCK, w->v_scale + p * T, w->v_zero + p * T);
@@ -97,14 +120,14 @@ static void load_block(block *b) {
             load_tokens(&f->k, record, w->k_scale[p]);
             if (f->k.family == QUIRE_FAMILY_PROD)
                 load_params(&f->k, record, T, T, w->residual[p]);
-        } else {
+        } else if (f->k.family != QUIRE_FAMILY_RAW) {
             load_groups(&f->k, record, T, w->k_scale[p], w->k_zero[p]);
         }
         if (weighs_in_fp16(&f->v))
             load_scales16(w, p, record + f->v.params);
         else if (is_token_scaled(f->v.family))
             load_tokens(&f->v, record, w->v_scale + p * T);
-        else
+        else if (f->v.family != QUIRE_FAMILY_RAW)
             load_value_groups(&f->v, record, w, p);
         b->k[p] = record + f->k.codes;
         b->v[p] = record + f->v.codes;

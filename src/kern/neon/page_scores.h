@@ -200,6 +200,13 @@ static void change_logits(const block *b, int n_pairs, int set, int p) {
     }
 }
 
+static void apply_rules(const block *b, int n_pairs, int set, int p) {
+    if (changes_logits(b))
+        change_logits(b, n_pairs, set, p);
+    else if (hides_tokens(b, p))
+        hide_tokens(b, n_pairs, set, p);
+}
+
 INLINE void score_set(const block *b, const source_kind kind, const int n_pairs, const int planes, const key_role role,
                       int set, bool requantize) {
     const quire_attend_job *job = b->job;
@@ -217,10 +224,7 @@ INLINE void score_set(const block *b, const source_kind kind, const int n_pairs,
                               0.5f, pair, 0, &b->work->q[1]);
             add_signs(b, n_pairs, p, &b->work->q[1]);
         }
-        if (changes_logits(b))
-            change_logits(b, n_pairs, set, p);
-        else if (hides_tokens(b, p))
-            hide_tokens(b, n_pairs, set, p);
+        apply_rules(b, n_pairs, set, p);
     }
 }
 

@@ -2,7 +2,30 @@
 #ifndef QUIRE_KERN_NEON_SOFTMAX_H
 #define QUIRE_KERN_NEON_SOFTMAX_H
 
-#include "kern/neon/work.h"
+#include "kern/neon/block.h"
+
+/* A block's maximum m enters the state: what is there gets the factor `keep`, the block's own part the factor `factor`. l is
+ * rescaled already. false: no row gains anything. */
+INLINE bool enter_block(const block *b, const int n_pairs, set_state *st, float32x4_t *m, float32x4_t *factor,
+                        float32x4_t *keep) {
+    bool any = false;
+    for (int pair = 0; pair < n_pairs; pair++) {
+        m[pair] = b->work->score[b->from].peak[pair];
+        for (int p = b->from + 1; p < b->from + b->n; p++)
+            m[pair] = vmaxq_f32(m[pair], b->work->score[p].peak[pair]);
+        const float32x4_t old = st->m[pair], top = vmaxq_f32(m[pair], old);
+        /* dropped: nothing visible, or too small to matter */
+        const uint32x4_t alive = vandq_u32(vcgtq_f32(m[pair], vdupq_n_f32(QUIRE_NOTHING_SEEN)),
+                                           vcgeq_f32(m[pair], vsubq_f32(old, vdupq_n_f32(QUIRE_DROP_BELOW))));
+        factor[pair] =
+            vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(exp2_exact(vsubq_f32(m[pair], top))), alive));
+        keep[pair] = exp2_exact(vsubq_f32(old, top));
+        any = any || vmaxvq_u32(alive) != 0;
+        st->m[pair] = top;
+        st->l[pair] = vmulq_f32(st->l[pair], keep[pair]);
+    }
+    return any;
+}
 
 /* s becomes 2^(logit - m), or, given the scales of V, the weight 2^(logit - m) * scale, whose largest is then found on the
  * way. Four chains in lock step: one alone is latency-bound. Returns the sum of 2^(logit - m), two parts per row. */

@@ -9,34 +9,13 @@
 
 #include "kern/neon/softmax.h"
 
-#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_FP16_FML)
-#define HAVE_SOFTMAX16 1
+#if HAVE_SOFTMAX16
 
 #define EIGHT(x)                                                                                                       \
     { x, x, x, x, x, x, x, x }
 
 INLINE float16x8_t fresh16(const void *constant /* (8) of 16 bits */) {
     return vreinterpretq_f16_f32(fresh((const float *)constant));
-}
-
-/* The page's scales of V over 2^exponent, at most 2, in the lanes of eight scores: [t0 t1 t0 t1 t2 t3 t2 t3]. */
-static void load_scales16(neon_work *w, int p, const uint8_t *scales /* (64) fp16 */) {
-    float16x8_t v[T / 8], most = vdupq_n_f16(0);
-    UNROLL for (int i = 0; i < T / 8; i++) {
-        v[i] = vreinterpretq_f16_u8(vld1q_u8(scales + 16 * i));
-        most = vmaxq_f16(most, v[i]);
-    }
-    const float16_t largest = vmaxvq_f16(most);
-    uint16_t bits;
-    memcpy(&bits, &largest, sizeof bits);
-    const int exponent = (bits >> 10) - 15; /* -15 for subnormal numbers and zero */
-    const float16x8_t down = vdupq_n_f16((float16_t)quire__bits_float((uint32_t)(127 - exponent) << 23));
-    UNROLL for (int i = 0; i < T / 8; i++) {
-        const uint32x4_t x = vreinterpretq_u32_f16(vmulq_f16(v[i], down));
-        vst1q_u32((uint32_t *)(void *)w->scale16[p][2 * i], vzip1q_u32(x, x));
-        vst1q_u32((uint32_t *)(void *)w->scale16[p][2 * i + 1], vzip2q_u32(x, x));
-    }
-    w->exponent16[p] = exponent;
 }
 
 /* Distances y = m - logit as fixed point: adding 1.5 * 2^13 leaves y * 1024 in the low 16 bits. */
@@ -169,9 +148,7 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int f
 }
 
 #else
-#define HAVE_SOFTMAX16 0
 
-static void load_scales16(neon_work *w, int p, const uint8_t *scales) { (void)w, (void)p, (void)scales; }
 INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int first, int n, const float32x4_t *m,
                             float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
     (void)w, (void)v_unit, (void)n_pairs, (void)first, (void)n, (void)m, (void)sum, (void)unit, (void)integers;

@@ -9,6 +9,13 @@
 #include "kern/kern.h"
 #include "kern/neon/simd.h"
 
+/* Whether this level makes u8 weights in fp16 (softmax16.h). */
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_FP16_FML)
+#define HAVE_SOFTMAX16 1
+#else
+#define HAVE_SOFTMAX16 0
+#endif
+
 enum {
     T = QUIRE_PAGE_TOKENS,
     BLOCK = QUIRE_BLOCK_TOKENS,
@@ -44,7 +51,7 @@ typedef struct set_scores {
 typedef struct neon_work {
     set_query q[PAGES];
     set_scores scores[TOGETHER][PAGES], *score; /* score: those of the set at hand */
-#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+#if HAVE_SOFTMAX16
     float16_t w16[PAGES][PAIRS][T / 4][8], scale16[PAGES][T / 4][8]; /* softmax16.h */
     int exponent16[PAGES];
 #endif
