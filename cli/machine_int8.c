@@ -51,47 +51,36 @@ cli_int8_probe cli_int8_probe_of(const char *isa) {
 }
 
 #elif defined(__x86_64__)
-#include <immintrin.h>
 
-enum { SUMS = 8 };
-#define EACH_SUM _Pragma("GCC unroll 8") for (int i = 0; i < SUMS; i++) /* they must stay in registers */
+#define EACH(X, a, b, c, d, e, f) X(a) X(b) X(c) X(d) X(e) X(f)
+#define PAIRS_OF(n) "vpmaddubsw %%ymm12, %%ymm13, %%ymm" #n "\n vpmaddwd %%ymm" #n ", %%ymm14, %%ymm" #n "\n"
+#define ADD(n, to) "vpaddd %%ymm" #n ", %%ymm" #to ", %%ymm" #to "\n"
+#define DOT(n) "vpdpbusd %%zmm12, %%zmm13, %%zmm" #n "\n"
+#define REGISTERS                                                                                                      \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",         \
+        "xmm13", "xmm14"
 
-__attribute__((target("avx2"))) static void run_avx2(long rounds) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sum[SUMS];
-    EACH_SUM
-    sum[i] = _mm256_setzero_si256();
-    for (; rounds > 0; rounds--) {
-        __m256i a = _mm256_loadu_si256((const __m256i *)OPERANDS);
-        __asm__ volatile("" : "+x"(a) : : "memory");
-        EACH_SUM {
-            const __m256i b = _mm256_loadu_si256((const __m256i *)(OPERANDS + 32 * i));
-            sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones));
-        }
-    }
-    EACH_SUM
-    __asm__ volatile("" : : "x"(sum[i]));
+static void run_avx2(long rounds) {
+    for (; rounds > 0; rounds--)
+        __asm__ volatile(EACH(PAIRS_OF, 6, 7, 8, 9, 10, 11) ADD(6, 0) ADD(7, 1) ADD(8, 2) ADD(9, 3) ADD(10, 4)
+                             ADD(11, 5)
+                         :
+                         :
+                         : REGISTERS);
+    __asm__ volatile("vzeroupper" : : : REGISTERS);
 }
 
-__attribute__((target("avx512f,avx512vnni"))) static void run_vnni(long rounds) {
-    __m512i sum[SUMS];
-    EACH_SUM
-    sum[i] = _mm512_setzero_si512();
-    for (; rounds > 0; rounds--) {
-        __m512i a = _mm512_loadu_si512(OPERANDS);
-        __asm__ volatile("" : "+v"(a) : : "memory");
-        EACH_SUM
-        sum[i] = _mm512_dpbusd_epi32(sum[i], a, _mm512_loadu_si512(OPERANDS + 64 * i));
-    }
-    EACH_SUM
-    __asm__ volatile("" : : "v"(sum[i]));
+static void run_vnni(long rounds) {
+    for (; rounds > 0; rounds--)
+        __asm__ volatile(EACH(DOT, 0, 1, 2, 3, 4, 5) EACH(DOT, 6, 7, 8, 9, 10, 11) : : : REGISTERS);
+    __asm__ volatile("vzeroupper" : : : REGISTERS);
 }
 
 cli_int8_probe cli_int8_probe_of(const char *isa) {
     if (strstr(isa, "avx512") && __builtin_cpu_supports("avx512vnni"))
-        return (cli_int8_probe){"VPDPBUSD", SUMS * 64, run_vnni};
+        return (cli_int8_probe){"VPDPBUSD", 12 * 64, run_vnni};
     if (strstr(isa, "avx") && __builtin_cpu_supports("avx2"))
-        return (cli_int8_probe){"VPMADDUBSW, VPMADDWD, VPADDD", SUMS * 32, run_avx2};
+        return (cli_int8_probe){"VPMADDUBSW, VPMADDWD, VPADDD", 6 * 32, run_avx2};
     return PLAIN;
 }
 
