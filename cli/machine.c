@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #endif
 
-enum { READ_PASSES = 12, INT8_PASSES = 12, HUGE_PAGE = 2 << 20 };
+enum { READ_PASSES = 12, INT8_PASSES = 8, HUGE_PAGE = 2 << 20 };
 static const size_t READ_BYTES_MIN = (size_t)256 << 20, READ_BYTES_MAX = (size_t)1 << 30;
 static const double INT8_SECONDS = 0.004; /* of one pass */
 
@@ -104,9 +104,11 @@ static void int8_part(void *user, int32_t ith, int32_t nth) {
 
 static void measure_int8(cli_workers *workers, int32_t n_workers, const char *isa, cli_machine *machine) {
     int8_job job = {.probe = cli_int8_probe_of(isa), .rounds = 1000};
-    double seconds = best_seconds(workers, int8_part, &job, 2);
-    job.rounds = 1 + (long)((double)job.rounds * INT8_SECONDS / (seconds > 1e-7 ? seconds : 1e-7));
-    seconds = best_seconds(workers, int8_part, &job, INT8_PASSES);
+    double seconds = best_seconds(workers, int8_part, &job, INT8_PASSES);
+    while (seconds < INT8_SECONDS / 2) { /* long enough that starting the workers does not count */
+        job.rounds *= seconds < INT8_SECONDS / 16 ? 8 : 2;
+        seconds = best_seconds(workers, int8_part, &job, INT8_PASSES);
+    }
     machine->gmacs = 1e-9 * (double)job.rounds * job.probe.macs_per_round * n_workers / seconds;
     machine->instructions = job.probe.instructions;
 }
