@@ -51,6 +51,11 @@ def test_bench_attn_sweeps_contexts():
         assert row["ns_per_token"] == pytest.approx(row["ms_best"] * 1e6 / (row["ctx"] + 1))
 
 
+def test_bench_attn_has_room_for_long_contexts():  # holes that raw pages leave take more of a long cache's budget
+    row = report("bench", "attn", "--shape", "8x8x128", "--ctx", "131072", "--kv", "k4v4", "--repeat", "1", "--no-check", "--no-limits")
+    assert row["ctx"] == 131072 and row["ms"] > 0
+
+
 @pytest.mark.parametrize("ctx, said", [("64,,128", "''"), ("64,x", "'x'"), ("128,64", "64 does not follow 128"), ("-1", "'-1'")])
 def test_bench_attn_refuses_bad_contexts(ctx, said):
     result = run("bench", "attn", "--ctx", ctx)
