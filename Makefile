@@ -51,10 +51,10 @@ test-quick: ## the unit tests of the release build only
 	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON)
 	@$(call ctest,build,-L unit)
 
-bench: ## attention beside ggml's, in one run: a table of ratios, build/peers.json and build/peers.svg
-	@tools/setup build >/dev/null
+bench: ## attention beside ggml, mlx and torch, in one run: ratios and the cost by context, as text, build/peers.json and pictures
+	@tools/setup bench >/dev/null
 	@$(MAKE) build
-	@bench/peers --json build/peers.json --plot build/peers.svg
+	@bench/peers --json build/peers.json --plot build/peers.svg --curve build/context.svg
 
 install: build ## install under PREFIX (/usr/local), staged in DESTDIR
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"

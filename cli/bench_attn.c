@@ -45,21 +45,26 @@ static int time_repeats(cli_cache *cache, int32_t n_repeat, double *seconds) {
     return status;
 }
 
-static double flops(const cli_cache *cache) {
-    const cli_shape *shape = &cache->options.shape;
-    double n = cache->n_rows, pairs = n * cache->first_token + n * (n + 1) / 2;
-    return 2 * pairs * shape->n_heads * (shape->k_dim + shape->v_dim);
+/* Tokens that the rows see, all together. */
+static double tokens_seen(const cli_cache *cache) {
+    double n = cache->n_rows;
+    return n * cache->first_token + n * (n + 1) / 2;
 }
 
 static void summarize(const cli_cache *cache, double *seconds, cli_bench_attn_result *result) {
     int32_t n = result->n_repeat;
     qsort(seconds, (size_t)n, sizeof *seconds, compare_doubles);
-    double median = 0.5 * (seconds[(n - 1) / 2] + seconds[n / 2]);
+    const cli_shape *shape = &cache->options.shape;
+    const double tokens = tokens_seen(cache), macs = tokens * shape->n_heads * (shape->k_dim + shape->v_dim);
+    const double median = 0.5 * (seconds[(n - 1) / 2] + seconds[n / 2]), best = seconds[0];
     result->median_ms = 1e3 * median;
-    result->best_ms = 1e3 * seconds[0];
+    result->best_ms = 1e3 * best;
     result->gbps = 1e-9 * (double)result->bytes_read / median;
-    result->gflops = 1e-9 * flops(cache) / median;
+    result->gmacs = 1e-9 * macs / median;
+    result->best_gbps = 1e-9 * (double)result->bytes_read / best;
+    result->best_gmacs = 1e-9 * macs / best;
     result->rows_per_s = cache->n_rows / median;
+    result->ns_per_token = 1e9 * best / tokens;
 }
 
 /* The counters' growth over one attend; that one also warms the caches and sets the number of repeats. */
@@ -83,8 +88,9 @@ static int probe(cli_cache *cache, double *seconds, cli_bench_attn_result *resul
     return CLI_OK;
 }
 
-static int measure_open(cli_cache *cache, const cli_bench_attn *bench, cli_bench_attn_result *result) {
-    int status = cli_cache_fill(cache, bench->depth);
+static int measure_depth(cli_cache *cache, const cli_bench_attn *bench, int32_t depth, cli_bench_attn_result *result) {
+    *result = (cli_bench_attn_result){.depth = depth, .errors = {NAN, NAN}};
+    int status = cli_cache_fill(cache, depth);
     if (status == CLI_OK)
         status = cli_cache_begin(cache, bench->n_rows);
     if (status == CLI_OK)
@@ -111,16 +117,17 @@ static int measure_open(cli_cache *cache, const cli_bench_attn *bench, cli_bench
 }
 
 int cli_bench_attn_measure(const cli_bench_attn *bench, const cli_cache_options *options,
-                           cli_bench_attn_result *result) {
-    *result = (cli_bench_attn_result){.errors = {NAN, NAN}};
+                           cli_bench_attn_result *results) {
     cli_cache_options sized = *options;
     sized.n_layers = 1;
-    sized.max_tokens = bench->depth + bench->n_rows;
+    sized.max_tokens = bench->depths[bench->n_depths - 1] + bench->n_rows;
     sized.attend_rows = bench->n_rows;
     cli_cache cache;
     int status = cli_cache_open(&cache, &sized);
-    if (status == CLI_OK)
-        status = measure_open(&cache, bench, result);
+    for (size_t i = 0; status == CLI_OK && i < bench->n_depths; i++) {
+        status = measure_depth(&cache, bench, bench->depths[i], &results[i]);
+        cli_cache_abort(&cache); /* the rows leave again, and the cache fills on */
+    }
     cli_cache_close(&cache);
     return status;
 }

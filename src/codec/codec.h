@@ -62,7 +62,7 @@ void quire__page_encode(const quire_format *format, const float *k, const float 
 /* Whether all values of `rows` (n) can be stored; if not, *bad is the index of the first that cannot. */
 bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad);
 
-/* Whether a record of foreign origin is safe to attend over: all parameters and raw elements finite. */
+/* Whether a record of foreign origin is safe to attend over: all parameters and raw elements finite, lengths not negative. */
 bool quire__side_valid(const quire_side_format *side, const uint8_t *record);
 
 /* ---- what attention reads (reference kernels; fast kernels read the sections themselves) */

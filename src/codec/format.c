@@ -179,9 +179,14 @@ bool quire__side_accepts(const quire_side_format *side, const float *rows, size_
 
 bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
     const bool raw = side->family == QUIRE_FAMILY_RAW;
-    const size_t bytes = raw ? side->code_bytes : side->param_bytes;
-    return quire__all_finite(side->type, record + (raw ? side->codes : side->params),
-                             bytes / quire__type_bytes(side->type));
+    const size_t bytes = raw ? side->code_bytes : side->param_bytes, n = bytes / quire__type_bytes(side->type);
+    if (!quire__all_finite(side->type, record + (raw ? side->codes : side->params), n))
+        return false;
+    if (side->family == QUIRE_FAMILY_UNIFORM || side->family == QUIRE_FAMILY_BOOK || side->family == QUIRE_FAMILY_PROD)
+        for (size_t i = 0; i < n; i++) /* lengths: kernels rely on their sign */
+            if (quire__side_param(side, record, i) < 0)
+                return false;
+    return true;
 }
 
 void quire__side_pack(const quire_side_format *side, const uint8_t *codes, uint8_t *record) {

@@ -40,6 +40,8 @@ static const level LEVELS[] = {
 };
 enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
 
+const char *quire__kernel_level(int i) { return i >= 0 && i < N_LEVELS ? LEVELS[i].name : NULL; }
+
 static quire_status find_level(const char *name, int *found) {
     for (int i = 0; i < N_LEVELS; i++)
         if (strcmp(LEVELS[i].name, name) == 0) {

@@ -119,6 +119,7 @@ typedef struct quire_kernels {
 /* `level` NULL: the environment's QUIRE_CPU, or else the best this machine has. E_UNKNOWN: no such level; E_UNSUPPORTED:
  * not on this machine. */
 quire_status quire__kernels_init(quire_kernels *kernels, const char *level);
+const char *quire__kernel_level(int i); /* of this build, from the bottom upwards; NULL past the last */
 const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, const quire_format *format);
 extern const quire_attend_kernel quire__attend_ref;
 extern const quire_raw_kernel quire__attend_ref_raw;

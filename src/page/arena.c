@@ -14,25 +14,20 @@ static void remove_hole(quire_arena *arena, int32_t i) {
 }
 
 bool quire__arena_take(quire_arena *arena, size_t bytes, quire_end end, size_t *offset) {
-    int32_t best = -1;
-    for (int32_t n = 0; n < arena->n_holes; n++) {
-        const int32_t i = end == QUIRE_BOTTOM ? n : arena->n_holes - 1 - n;
-        if (arena->hole[i].bytes < bytes)
-            continue;
-        if (best < 0 || arena->hole[i].bytes < arena->hole[best].bytes)
-            best = i;
-        if (arena->hole[best].bytes == bytes)
-            break;
-    }
-    if (best < 0)
+    /* The first that fits from its end: pages of two sizes, packed and raw, then keep to the two ends of the memory. The
+     * best fit would let packed pages settle in the holes that raw ones leave, and cut up what is between. */
+    int32_t found = end == QUIRE_BOTTOM ? 0 : arena->n_holes - 1;
+    while (found >= 0 && found < arena->n_holes && arena->hole[found].bytes < bytes)
+        found += end == QUIRE_BOTTOM ? 1 : -1;
+    if (found < 0 || found >= arena->n_holes)
         return false;
-    quire_extent *hole = &arena->hole[best];
+    quire_extent *hole = &arena->hole[found];
     hole->bytes -= bytes;
     *offset = end == QUIRE_TOP ? hole->offset + hole->bytes : hole->offset;
     if (end == QUIRE_BOTTOM)
         hole->offset += bytes;
     if (hole->bytes == 0)
-        remove_hole(arena, best);
+        remove_hole(arena, found);
     arena->free_bytes -= bytes;
     return true;
 }

@@ -28,6 +28,40 @@ def test_bench_attn_keys():
     assert row["bytes_read"] >= 4 * 2 * 4480
 
 
+def test_bench_attn_limits():
+    row = report("bench", "attn", "--shape", "8x2x64", "--ctx", "512", "--kv", "k4v4", "--min-time", "0.01", "--no-check")
+    assert row["machine_gbps"] > 0 and row["machine_gmacs"] > 0 and row["machine_instructions"]
+    best = row["ms_best"] * 1e-3
+    assert row["share_of_bandwidth"] == pytest.approx(row["bytes_read"] / best / (row["machine_gbps"] * 1e9))
+    macs = 513 * 8 * (64 + 64)  # the row sees itself too
+    assert row["share_of_peak"] == pytest.approx(macs / best / (row["machine_gmacs"] * 1e9))
+    assert row["gmacs"] == pytest.approx(macs / row["ms"] * 1e-6)
+    raw = report("bench", "attn", "--shape", "8x2x64", "--ctx", "512", "--kv", "none", "--min-time", "0.01", "--no-check")
+    assert raw["share_of_peak"] is None and raw["share_of_bandwidth"] > 0
+    bare = report("bench", "attn", "--shape", "8x2x64", "--kv", "k4v4", "--min-time", "0.01", "--no-check", "--no-limits")
+    assert all(bare[key] is None for key in bare if key.startswith(("machine_", "share_")))
+
+
+def test_bench_attn_sweeps_contexts():
+    rows = report("bench", "attn", "--shape", "4x2x64", "--ctx", "0,64,1000", "--kv", "k4v4,none", "--min-time", "0.01")
+    assert [(row["kv"], row["ctx"]) for row in rows] == [(kv, n) for kv in ("k4v4", "none") for n in (0, 64, 1000)]
+    for row in rows:  # each depth as if measured alone
+        alone = report("bench", "attn", "--shape", "4x2x64", "--ctx", str(row["ctx"]), "--kv", row["kv"], "--min-time", "0.01")
+        assert row["bytes_read"] == alone["bytes_read"] and row["rel_err"] == alone["rel_err"]
+        assert row["ns_per_token"] == pytest.approx(row["ms_best"] * 1e6 / (row["ctx"] + 1))
+
+
+def test_bench_attn_has_room_for_long_contexts():  # holes that raw pages leave take more of a long cache's budget
+    row = report("bench", "attn", "--shape", "8x8x128", "--ctx", "131072", "--kv", "k4v4", "--repeat", "1", "--no-check", "--no-limits")
+    assert row["ctx"] == 131072 and row["ms"] > 0
+
+
+@pytest.mark.parametrize("ctx, said", [("64,,128", "''"), ("64,x", "'x'"), ("128,64", "64 does not follow 128"), ("-1", "'-1'")])
+def test_bench_attn_refuses_bad_contexts(ctx, said):
+    result = run("bench", "attn", "--ctx", ctx)
+    assert result.returncode == 2 and "--ctx" in result.stderr and said in result.stderr
+
+
 def test_bench_attn_takes_a_list_and_rows():
     rows = report("bench", "attn", "--shape", "4x2x64", "--ctx", "128", "--kv", "none,k8v8", "--rows", "70", "--min-time", "0.01")
     assert [row["kv"] for row in rows] == ["none", "k8v8"] and rows[0]["rows"] == 70

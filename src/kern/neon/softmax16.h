@@ -43,13 +43,12 @@ INLINE void exp16_4(const uint16x8_t y[4], float16x8_t e[4]) {
 }
 
 /* One page's weights 1024 * 2^(logit - m) * scale to w16; returns the sum without the scale, still parts per row, and the
- * largest. A function of its own: all registers are for its four chains. */
-static __attribute__((noinline)) float32x4_t exponentials16(neon_work *w, int pair, int p, float32x4_t m,
+ * largest. Distances are rounded to 1/1024 from `base` on, which is m - peak rounded the same way. A function of its own:
+ * all registers are for its four chains. */
+static __attribute__((noinline)) float32x4_t exponentials16(neon_work *w, int pair, int p, const float *base,
                                                             float16x8_t *largest) {
     const set_scores *score = &w->score[p];
     const float32x4_t top = score->top[pair], step = score->step[pair], last = vdupq_n_f32(FIX10_LAST);
-    float base[4];
-    vst1q_f32(base, vminq_f32(vaddq_f32(vsubq_f32(m, score->peak[pair]), vdupq_n_f32(FIX10)), last));
     float32x4_t sum[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
     float16x8_t most[2] = {vdupq_n_f16(0), vdupq_n_f16(0)};
     for (int i = 0; i < T / 4; i += 4) {
@@ -110,10 +109,18 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int f
                             float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
     const float32x4_t nothing = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     float16x8_t most[PAIRS][PAGES];
+    float32x4_t rest[PAIRS][PAGES]; /* what rounding m - peak left, as a factor near 1 */
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
         sum[pair] = vdupq_n_f32(0);
-        for (int p = first; p < first + n; p++)
-            sum[pair] = vaddq_f32(sum[pair], exponentials16(w, pair, p, m[pair], &most[pair][p]));
+        for (int p = first; p < first + n; p++) {
+            const float32x4_t gap = vsubq_f32(m[pair], w->score[p].peak[pair]);
+            const float32x4_t fixed = vminq_f32(vaddq_f32(gap, vdupq_n_f32(FIX10)), vdupq_n_f32(FIX10_LAST));
+            const float32x4_t lost = vsubq_f32(gap, vsubq_f32(fixed, vdupq_n_f32(FIX10)));
+            float base[4];
+            vst1q_f32(base, fixed);
+            rest[pair][p] = vfmsq_f32(vdupq_n_f32(1), vminq_f32(lost, vdupq_n_f32(0x1p-11f)), vdupq_n_f32(QUIRE_LN2));
+            sum[pair] = vfmaq_f32(sum[pair], exponentials16(w, pair, p, base, &most[pair][p]), rest[pair][p]);
+        }
     }
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
         float32x4_t largest = vdupq_n_f32(0), ratio[PAGES];
@@ -125,23 +132,20 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int f
         }
         for (int p = first; p < first + n; p++) {
             const float16x8_t x = most[pair][p];
-            ratio[p] = power_of_two(vsubq_s32(exponent[p], highest));
+            ratio[p] = vmulq_f32(power_of_two(vsubq_s32(exponent[p], highest)), rest[pair][p]);
             largest =
                 vmaxq_f32(largest, vmulq_f32(vcvt_f32_f16(vmax_f16(vget_low_f16(x), vget_high_f16(x))), ratio[p]));
         }
-        largest = max_of_rows(largest);
-        const uint32x4_t usable = vcgtq_f32(largest, vdupq_n_f32(0));
-        /* At most 2^15, within fp16. A block whose largest weight is that small loses some of u8's range. */
-        const float32x4_t wanted = vminq_f32(vdivq_f32(vdupq_n_f32(255), largest), vdupq_n_f32(32768));
-        const float32x4_t inverse =
-            vcvt_f32_f16(vcvt_f16_f32(vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(wanted), usable))));
+        /* 255 / largest stays within fp16. A block whose largest weight is that small loses some of u8's range. */
+        largest = vmaxq_f32(max_of_rows(largest), vdupq_n_f32(255.0f / 32768));
+        const float32x4_t inverse = vdivq_f32(vdupq_n_f32(255), largest);
         uint32x4_t total = vdupq_n_u32(0);
         for (int p = first; p < first + n; p++) {
             const float16x4_t scaled = vcvt_f16_f32(vmulq_f32(inverse, ratio[p]));
             total = vaddq_u32(total, weights16(w, pair, p, vcombine_f16(scaled, scaled)));
         }
-        const float32x4_t step = vmulq_n_f32(power_of_two(highest), v_unit / EXP16_ONE);
-        unit[pair] = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(vdivq_f32(step, inverse)), usable));
+        /* The largest weight is 255 steps exactly, whatever rounding did to its inverse. */
+        unit[pair] = vmulq_f32(vmulq_n_f32(largest, v_unit / (255 * EXP16_ONE)), power_of_two(highest));
         sum[pair] = vmulq_n_f32(sum[pair], 1 / EXP16_ONE);
         integers[pair] = sum_of_rows(vcvtq_f32_u32(total));
     }

@@ -1,0 +1,203 @@
+/* Every kernel level against the scalar reference through a pool: packed pages, raw rows, merging. Kernels alone: test_kernels.c.
+ *
+ * Integer scores agree exactly, so what is left is rounding, and weights that round the other way because they came out a
+ * little different. Weights made in fp16 (rounding 3e-4) go to another of u8's steps once in fifteen times: a difference as
+ * large as u8's own noise, 5e-3, though the error against exact attention (test_attend, on every level) hardly changes.
+ * Made in fp32, 16 bits of weight: 2e-5. Raw sides: 2e-6.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kern/kern.h"
+#include "kit.h"
+
+static bool has_level(const char *level) {
+    fixture f;
+    fixture_init(&f, 1, 2, 1, 64, 64, "k4v4");
+    f.options.cpu = level;
+    const quire_status status = fixture_try(&f);
+    if (status != QUIRE_OK && status != QUIRE_E_UNKNOWN && status != QUIRE_E_UNSUPPORTED)
+        fail_msg("%s: %s", level, quire_last_error());
+    fixture_close(&f);
+    return status == QUIRE_OK;
+}
+
+static double bound_of(const char *v_name) {
+    quire_codec_info info = {0};
+    for (size_t i = 0; i < quire_codec_count() && (!info.name || strcmp(info.name, v_name) != 0); i++)
+        quire_codec_at(i, &info);
+    return strcmp(info.family, "raw") == 0 ? 2e-6 : info.bits == 8 ? 2e-5 : 5e-3;
+}
+
+typedef struct test_case {
+    const char *k, *v;
+    int h, g, dk, dv, context, rows;
+    float softcap, q_scale, v_scale;
+    int window, keep;
+} test_case;
+
+static void run(const test_case *c, const char *level, float *out) {
+    char kv[40];
+    fixture f;
+    snprintf(kv, sizeof kv, "%s:%s", c->k, c->v);
+    fixture_init(&f, 1, c->h, c->g, c->dk, c->dv, kv);
+    f.options.cpu = level;
+    f.options.max_batch_tokens = 600;
+    f.layer[0].softcap = c->softcap;
+    f.layer[0].window = c->window;
+    f.layer[0].keep = c->keep;
+    fixture_open(&f);
+    source s = source_default(3);
+    s.q_scale = c->q_scale ? c->q_scale : 1;
+    s.v_scale = c->v_scale ? c->v_scale : 1;
+    quire_seq *seq;
+    assert_ok(quire_seq_create(f.pool, &seq));
+    feed(&f, seq, &s, c->context, 512, 1, 0, NULL);
+    feed(&f, seq, &s, c->rows, c->rows, 1, 0, out);
+    quire_layer_stats stats;
+    assert_ok(quire_layer_get_stats(f.pool, 0, &stats));
+    assert_int_equal(stats.fallbacks, 0);
+    fixture_close(&f);
+}
+
+static void compare(const test_case *c) {
+    const size_t n = (size_t)(c->rows * c->h * c->dv);
+    float *wanted = malloc(n * sizeof *wanted), *got = malloc(n * sizeof *got);
+    double *exact = malloc(n * sizeof *exact);
+    run(c, "ref", wanted);
+    for (size_t i = 0; i < n; i++)
+        exact[i] = wanted[i];
+    const char *level;
+    for (int i = 1; (level = quire__kernel_level(i)); i++) { /* 0 is the reference */
+        if (!has_level(level))
+            continue;
+        run(c, level, got);
+        const double error = relative_error(got, exact, n), bound = bound_of(c->v);
+        if (!(error <= bound))
+            fail_msg("%s, %s:%s, %dx%dx%d/%d, %d rows at %d: differs by %.2e, bound %.2e", level, c->k, c->v, c->h,
+                     c->g, c->dk, c->dv, c->rows, c->context, error, bound);
+    }
+    free(wanted), free(got), free(exact);
+}
+
+static void every_codec(void **state) {
+    (void)state;
+    for (size_t i = 0; i < quire_codec_count(); i++) {
+        quire_codec_info info;
+        quire_codec_at(i, &info);
+        for (int rows = 1; rows <= 40; rows += 39) {
+            if (info.for_k)
+                compare(&(test_case){.k = info.name,
+                                     .v = info.for_v ? info.name : "vt4",
+                                     .h = 4,
+                                     .g = 1,
+                                     .dk = 128,
+                                     .dv = 128,
+                                     .context = 200,
+                                     .rows = rows});
+            if (info.for_v && !info.for_k)
+                compare(&(test_case){
+                    .k = "kc4", .v = info.name, .h = 4, .g = 1, .dk = 128, .dv = 128, .context = 200, .rows = rows});
+        }
+    }
+}
+
+static void head_sizes(void **state) {
+    (void)state;
+    const char *pairs[][2] = {{"kc4", "vt4"}, {"kc8", "vt8"}, {"kc3", "vt3"},
+                              {"kc2", "vt2"}, {"tq4", "tq4"}, {"f16", "f16"}};
+    for (int d = 32; d <= 576; d += d < 128 ? 16 : 64)
+        for (int p = 0; p < 6; p++)
+            compare(&(test_case){
+                .k = pairs[p][0], .v = pairs[p][1], .h = 3, .g = 1, .dk = d, .dv = 608 - d, .context = 140, .rows = 2});
+}
+
+static void raw_with_quantized(void **state) {
+    (void)state;
+    const char *raw[] = {"f16", "bf16", "f32"}, *k[] = {"kc4", "kc8", "tq3", "a4g32"},
+               *v[] = {"vt4", "vt8", "tq2", "q4_0"};
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 4; j++)
+            for (int rows = 1; rows <= 34; rows += 33) {
+                compare(&(test_case){
+                    .k = raw[i], .v = v[j], .h = 3, .g = 1, .dk = 80, .dv = 96, .context = 300, .rows = rows});
+                compare(&(test_case){
+                    .k = k[j], .v = raw[i], .h = 5, .g = 1, .dk = 96, .dv = 80, .context = 300, .rows = rows});
+            }
+    compare(&(test_case){.k = "f16",
+                         .v = "vt4",
+                         .h = 4,
+                         .g = 2,
+                         .dk = 64,
+                         .dv = 64,
+                         .context = 1200,
+                         .rows = 5,
+                         .window = 65,
+                         .keep = 70});
+    compare(&(test_case){
+        .k = "kc4", .v = "f16", .h = 4, .g = 2, .dk = 64, .dv = 64, .context = 300, .rows = 9, .softcap = 3});
+}
+
+static void groups_of_heads(void **state) {
+    (void)state;
+    for (int group = 1; group <= 17; group++) {
+        compare(
+            &(test_case){.k = "kc4", .v = "vt4", .h = group, .g = 1, .dk = 64, .dv = 64, .context = 150, .rows = 1});
+        compare(
+            &(test_case){.k = "kc8", .v = "vt8", .h = group, .g = 1, .dk = 64, .dv = 64, .context = 150, .rows = 3});
+    }
+}
+
+static void rules(void **state) {
+    (void)state;
+    const char *pairs[][2] = {{"kc4", "vt4"}, {"kc8", "vt8"}, {"a4", "a8"}, {"f16", "f16"}};
+    const test_case cases[] = {
+        {.context = 300, .rows = 9, .softcap = 3},
+        {.context = 300, .rows = 70, .window = 100, .keep = 3},
+        {.context = 1200, .rows = 5, .window = 65, .keep = 70},
+    };
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 3; i++) {
+            test_case c = cases[i];
+            c.k = pairs[p][0], c.v = pairs[p][1], c.h = 4, c.g = 2, c.dk = c.dv = 64;
+            compare(&c);
+        }
+}
+
+static void extremes(void **state) /* sharp and flat softmax, tiny and large V */ {
+    (void)state;
+    const char *pairs[][2] = {{"kc8", "vt8"}, {"kc8", "q8_0"}, {"f16", "f16"}};
+    const float q[] = {1e-6f, 0.1f, 5, 20}, v[] = {1e-3f, 1, 1000};
+    for (int p = 0; p < 3; p++)
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 3; j++)
+                compare(&(test_case){.k = pairs[p][0],
+                                     .v = pairs[p][1],
+                                     .h = 4,
+                                     .g = 2,
+                                     .dk = 64,
+                                     .dv = 64,
+                                     .context = 500,
+                                     .rows = 3,
+                                     .q_scale = q[i],
+                                     .v_scale = v[j]});
+}
+
+static void unknown_level(void **state) {
+    (void)state;
+    fixture f;
+    fixture_init(&f, 1, 2, 1, 64, 64, "k4v4");
+    f.options.cpu = "pentium";
+    assert_status(fixture_try(&f), QUIRE_E_UNKNOWN);
+    assert_non_null(strstr(quire_last_error(), "pentium"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_codec),        cmocka_unit_test(head_sizes), cmocka_unit_test(groups_of_heads),
+        cmocka_unit_test(raw_with_quantized), cmocka_unit_test(rules),      cmocka_unit_test(extremes),
+        cmocka_unit_test(unknown_level),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
