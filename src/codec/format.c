@@ -182,7 +182,9 @@ bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
     const size_t bytes = raw ? side->code_bytes : side->param_bytes, n = bytes / quire__type_bytes(side->type);
     if (!quire__all_finite(side->type, record + (raw ? side->codes : side->params), n))
         return false;
-    if (side->family == QUIRE_FAMILY_UNIFORM || side->family == QUIRE_FAMILY_BOOK || side->family == QUIRE_FAMILY_PROD)
+    const bool lengths = side->family == QUIRE_FAMILY_UNIFORM || side->family == QUIRE_FAMILY_BOOK ||
+                         side->family == QUIRE_FAMILY_PROD || (side->family == QUIRE_FAMILY_BLOCK && side->bits == 8);
+    if (lengths)
         for (size_t i = 0; i < n; i++) /* lengths: kernels rely on their sign */
             if (quire__side_param(side, record, i) < 0)
                 return false;

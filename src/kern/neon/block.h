@@ -93,7 +93,7 @@ static void fetch_params(const quire_format *f, const uint8_t *record) {
     const quire_side_format *sides[2] = {&f->k, &f->v};
     for (int i = 0; i < 2; i++)
         for (size_t at = 0; at < sides[i]->param_bytes; at += 64)
-            __builtin_prefetch(record + sides[i]->params + at, 0, 3);
+            __builtin_prefetch(record + sides[i]->params + at, 0, 2);
 }
 
 static void load_block(block *b) {

@@ -104,7 +104,8 @@ static __attribute__((noinline)) uint32x4_t weights16(neon_work *w, int pair, in
 INLINE float32x4_t power_of_two(int32x4_t x) { return as_f32(vshlq_n_s32(vaddq_s32(x, vdupq_n_s32(127)), 23)); }
 
 /* Weights of a set over a block: p8, the sums of 2^(logit - m) (two parts per row), the value of one step of p8 times a V
- * code, and the sums of the integers. Two passes over all pairs: one pair's reductions hide behind the other's work. */
+ * code, and the sums of the integers. Each step for all pairs before the next: reductions and
+ * divisions of one hide behind the other's. */
 INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int first, int n, const float32x4_t *m,
                             float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
     const float32x4_t nothing = vdupq_n_f32(QUIRE_NOTHING_SEEN);
@@ -122,6 +123,7 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int f
             sum[pair] = vfmaq_f32(sum[pair], exponentials16(w, pair, p, base, &most[pair][p]), rest[pair][p]);
         }
     }
+    float16x4_t scaled[PAIRS][PAGES];
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
         float32x4_t largest = vdupq_n_f32(0), ratio[PAGES];
         int32x4_t exponent[PAGES], highest = vdupq_n_s32(-15);
@@ -139,14 +141,16 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int f
         /* 255 / largest stays within fp16. A block whose largest weight is that small loses some of u8's range. */
         largest = vmaxq_f32(max_of_rows(largest), vdupq_n_f32(255.0f / 32768));
         const float32x4_t inverse = vdivq_f32(vdupq_n_f32(255), largest);
-        uint32x4_t total = vdupq_n_u32(0);
-        for (int p = first; p < first + n; p++) {
-            const float16x4_t scaled = vcvt_f16_f32(vmulq_f32(inverse, ratio[p]));
-            total = vaddq_u32(total, weights16(w, pair, p, vcombine_f16(scaled, scaled)));
-        }
+        for (int p = first; p < first + n; p++)
+            scaled[pair][p] = vcvt_f16_f32(vmulq_f32(inverse, ratio[p]));
         /* The largest weight is 255 steps exactly, whatever rounding did to its inverse. */
         unit[pair] = vmulq_f32(vmulq_n_f32(largest, v_unit / (255 * EXP16_ONE)), power_of_two(highest));
         sum[pair] = vmulq_n_f32(sum[pair], 1 / EXP16_ONE);
+    }
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        uint32x4_t total = vdupq_n_u32(0);
+        for (int p = first; p < first + n; p++)
+            total = vaddq_u32(total, weights16(w, pair, p, vcombine_f16(scaled[pair][p], scaled[pair][p])));
         integers[pair] = sum_of_rows(vcvtq_f32_u32(total));
     }
 }
