@@ -38,7 +38,7 @@ test: ## install what is missing, then every test: release, ASan+UBSan, TSan
 	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON -DQUIRE_WERROR=ON \
 	    -DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so)
 	@$(call ctest,build)
-	@$(call compile,build/asan,$(SANITIZED) -DQUIRE_SANITIZE=address$(comma)undefined)
+	@$(call compile,build/asan,$(SANITIZED) -DQUIRE_SANITIZE=address$(comma)undefined -DQUIRE_EMULATED=ON)
 	@$(call ctest,build/asan,-L unit)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
 	@$(call ctest,build/tsan,-R threads)

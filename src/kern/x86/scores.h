@@ -15,8 +15,8 @@ INLINE void fetch(const uint8_t *ahead, const int bytes) {
 }
 
 /* Codes of a slice of 16 dims (two octets), W tokens: x[octet][even, odd pairs]. */
-INLINE void load_keys(const product kind, const source from, const uint8_t *k, int dim, int tile, int step, int slice,
-                      ivec book, ivec x[2][2]) {
+INLINE void load_keys(const product kind, const source_kind from, const uint8_t *k, int dim, int tile, int step,
+                      int slice, ivec book, ivec x[2][2]) {
     if (from == UNPACKED) {
         const uint8_t *at = k + tile * TILE * dim + slice * 256 + step * 2 * VECTOR;
         UNROLL for (int i = 0; i < 4; i++) x[i / 2][i % 2] = b_load(at + i / 2 * 128 + i % 2 * VECTOR);
@@ -45,8 +45,8 @@ INLINE void load_keys(const product kind, const source from, const uint8_t *k, i
 }
 
 /* Slices first .. first+n of all 64 tokens and `rows` rows. `ahead`: where as many bytes lie that come next. */
-INLINE void multiply_page(const product kind, const source from, const int rows, const uint8_t *k, int dim, int first,
-                          int n, ivec book, const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
+INLINE void multiply_page(const product kind, const source_kind from, const int rows, const uint8_t *k, int dim,
+                          int first, int n, ivec book, const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
     for (int at = 0; at < T / W; at++) {
         sums acc[2][SET];
         UNROLL for (int r = 0; r < rows; r++) acc[0][r] = acc[1][r] = no_sums();

@@ -5,8 +5,8 @@
 #include "kern/x86/scores.h"
 
 /* Codes of 16 tokens (atoms c and 4 + c) of W channels: x[atom][even, odd pairs]. */
-INLINE void load_values(const product kind, const source from, const uint8_t *v, int tile, int step, int c, ivec book,
-                        ivec x[2][2]) {
+INLINE void load_values(const product kind, const source_kind from, const uint8_t *v, int tile, int step, int c,
+                        ivec book, ivec x[2][2]) {
     if (from == UNPACKED) {
         const uint8_t *at = v + tile * 1024 + c * 128 + step * 2 * VECTOR;
         UNROLL for (int i = 0; i < 4; i++) x[i / 2][i % 2] = b_load(at + i / 2 * 512 + i % 2 * VECTOR);
@@ -28,8 +28,8 @@ INLINE void load_values(const product kind, const source from, const uint8_t *v,
 }
 
 /* Channel tiles first .. first+n: sums[r][channel - 16 * first]. */
-INLINE void weigh_block(const product kind, const source from, const int rows, const uint8_t *const v[PAGES], int first,
-                        int n, ivec book, const uint8_t *const ahead[PAGES], const uint8_t (*p)[2][BLOCK],
+INLINE void weigh_block(const product kind, const source_kind from, const int rows, const uint8_t *const v[PAGES],
+                        int first, int n, ivec book, const uint8_t *const ahead[PAGES], const uint8_t (*p)[2][BLOCK],
                         int32_t (*total)[QUIRE_DIM_MAX]) {
     for (int at = first * STEPS; at < (first + n) * STEPS; at++) {
         sums acc[2][SET];

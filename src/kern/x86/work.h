@@ -20,7 +20,7 @@ enum {
 };
 
 /* Where codes come from: the page itself, 4 or 8 bits wide, or int8 unpacked beforehand (unpack.h). */
-typedef enum source { NIBBLES, BYTES, UNPACKED } source;
+typedef enum source_kind { NIBBLES, BYTES, UNPACKED } source_kind;
 
 typedef struct set_query {
     int8_t plane[SET][2][QUIRE_DIM_MAX];   /* operands of the products, 8 bytes per octet of dims */
@@ -50,7 +50,7 @@ typedef struct block {
     int from, n;                                 /* first page present, number present */
     const uint8_t *record[PAGES], *ahead[PAGES]; /* NULL: no such page; the page that comes after it */
     const uint8_t *k[PAGES], *v[PAGES];          /* codes */
-    source k_source, v_source;
+    source_kind k_source, v_source;
     bool v_loaded; /* V is not touched when every row drops the block */
 } block;
 
