@@ -1,7 +1,11 @@
 /* The integers inside the x86-64 kernels against the reference's, exactly: quantized q, K.q and p.V of every codec, head
  * size, source and number of rows. Codes and weights are random bits and extremes, so that anything that saturates or wraps
- * shows. Compiled over SIMDe, once per PRODUCTS. */
+ * shows. Compiled once per PRODUCTS, over SIMDe or, on x86-64, for the instructions themselves. */
 #include "kern/x86/attend.h"
+
+#include <stdio.h>
+
+#include "base/cpu.h"
 
 #include "kit.h"
 
@@ -185,6 +189,13 @@ static void reflected(void **state) { (void)state, for_each_format(true, reflect
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keys), cmocka_unit_test(values), cmocka_unit_test(reflected)};
+#ifndef QUIRE_EMULATED
+    const unsigned needed = W == 8 ? QUIRE_CPU_AVX2 : QUIRE_CPU_AVX512_VNNI;
+    if (!(quire__cpu_features() & needed)) {
+        puts("integers: left out: this machine does not have the instructions");
+        return 77;
+    }
+#endif
     (void)attend, (void)workspace_bytes, (void)serves;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
