@@ -35,17 +35,21 @@ INLINE operand load_operand(const product kind, const uint8_t *plane0, const uin
     return (operand){x, kind == SMALL ? x : b_repeat8(plane1)};
 }
 
-/* ------------------------------------------------------------------ K: two octets of dims at once */
+/* How many octets of dims (K), atoms of 8 tokens (V) one multiplication takes. */
+INLINE int together(const product kind) { return kind == SMALL ? 2 : 1; }
+
+/* ------------------------------------------------------------------ K */
 
 INLINE ivec k_raise(const product kind, ivec x) { return (void)kind, x; }
 INLINE codes k_codes(const product kind, ivec x) { return widened(kind, x); }
 
 INLINE sums multiply_wide(sums acc, codes x, operand y) {
-    return _mm256_add_epi32(acc, _mm256_add_epi32(_mm256_madd_epi16(x.even, y.even), _mm256_madd_epi16(x.odd, y.odd)));
+    acc = _mm256_add_epi32(acc, _mm256_madd_epi16(x.even, y.even));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(x.odd, y.odd));
 }
-INLINE sums k_multiply(const product kind, sums acc, const codes x[2], const operand q[2]) {
+INLINE sums k_multiply(const product kind, sums acc, const codes *x, const operand *q) {
     if (kind != SMALL)
-        return multiply_wide(multiply_wide(acc, x[0], q[0]), x[1], q[1]);
+        return multiply_wide(acc, x[0], q[0]);
     /* at most 4 * 15 * 127 in 16 bits */
     const ivec pairs =
         _mm256_add_epi16(_mm256_maddubs_epi16(x[0].even, q[0].even), _mm256_maddubs_epi16(x[1].even, q[1].even));
@@ -75,22 +79,22 @@ INLINE void k_store(const product kind, const ivec x[2], int8_t *plane0, int8_t 
     }
 }
 
-/* ------------------------------------------------------------------ V: two atoms of 8 tokens at once */
+/* ------------------------------------------------------------------ V */
 
 INLINE codes v_codes(const product kind, ivec x) { return widened(kind, x); }
-INLINE sums v_multiply(const product kind, sums acc, const codes x[2], const operand p[2]) {
+INLINE sums v_multiply(const product kind, sums acc, const codes *x, const operand *p) {
     if (kind != SMALL)
-        return multiply_wide(multiply_wide(acc, x[0], p[0]), x[1], p[1]);
+        return multiply_wide(acc, x[0], p[0]);
     /* at most 4 * 15 * 255 in 16 bits */
     const ivec pairs =
         _mm256_add_epi16(_mm256_maddubs_epi16(p[0].even, x[0].even), _mm256_maddubs_epi16(p[1].even, x[1].even));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
-INLINE columns v_columns(const product kind, columns acc, const codes x[2]) {
+INLINE columns v_columns(const product kind, columns acc, const codes *x) {
     if (kind != WIDE)
         return acc;
     const operand one = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
-    return multiply_wide(multiply_wide(acc, x[0], one), x[1], one);
+    return multiply_wide(acc, x[0], one);
 }
 INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns even_columns, columns odd_columns) {
     const ivec x = _mm256_hadd_epi32(even_pairs, odd_pairs);

@@ -36,17 +36,17 @@ INLINE ivec add_parts(ivec a, ivec b) {
     return i_add(f_bits(_mm512_shuffle_ps(x, y, 0x88)), f_bits(_mm512_shuffle_ps(x, y, 0xdd)));
 }
 
+INLINE int together(const product kind) { return (void)kind, 1; }
+
 /* ------------------------------------------------------------------ K */
 
 INLINE ivec k_raise(const product kind, ivec x) { return kind == SMALL ? x : b_xor(x, b_all(0x80)); }
 INLINE codes k_codes(const product kind, ivec x) { return (void)kind, x; }
 
-INLINE sums k_multiply(const product kind, sums acc, const codes x[2], const operand q[2]) {
-    UNROLL for (int i = 0; i < 2; i++) {
-        acc.plane[0] = _mm512_dpbusd_epi32(acc.plane[0], x[i], q[i].plane[0]);
-        if (kind == WIDE)
-            acc.plane[1] = _mm512_dpbusd_epi32(acc.plane[1], x[i], q[i].plane[1]);
-    }
+INLINE sums k_multiply(const product kind, sums acc, const codes *x, const operand *q) {
+    acc.plane[0] = _mm512_dpbusd_epi32(acc.plane[0], x[0], q[0].plane[0]);
+    if (kind == WIDE)
+        acc.plane[1] = _mm512_dpbusd_epi32(acc.plane[1], x[0], q[0].plane[1]);
     return acc;
 }
 INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
@@ -70,15 +70,13 @@ INLINE void k_store(const product kind, const ivec x[1], int8_t *plane0, int8_t 
 /* ------------------------------------------------------------------ V */
 
 INLINE codes v_codes(const product kind, ivec x) { return (void)kind, x; }
-INLINE sums v_multiply(const product kind, sums acc, const codes x[2], const operand p[2]) {
-    UNROLL for (int i = 0; i < 2; i++) {
-        acc.plane[0] = _mm512_dpbusd_epi32(acc.plane[0], p[i].plane[0], x[i]);
-        if (kind == WIDE)
-            acc.plane[1] = _mm512_dpbusd_epi32(acc.plane[1], p[i].plane[1], x[i]);
-    }
+INLINE sums v_multiply(const product kind, sums acc, const codes *x, const operand *p) {
+    acc.plane[0] = _mm512_dpbusd_epi32(acc.plane[0], p[0].plane[0], x[0]);
+    if (kind == WIDE)
+        acc.plane[1] = _mm512_dpbusd_epi32(acc.plane[1], p[0].plane[1], x[0]);
     return acc;
 }
-INLINE columns v_columns(const product kind, columns acc, const codes x[2]) { return (void)kind, (void)x, acc; }
+INLINE columns v_columns(const product kind, columns acc, const codes *x) { return (void)kind, (void)x, acc; }
 INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns even_columns, columns odd_columns) {
     (void)even_columns, (void)odd_columns;
     const ivec x = add_parts(even_pairs.plane[0], odd_pairs.plane[0]);

@@ -45,18 +45,21 @@ INLINE void weigh_block(const product kind, const source_kind from, const int ro
                     fetch(ahead[page] + (size_t)((at * 4 + c) * (from == BYTES ? 16 : 8) * W),
                           (from == BYTES ? 16 : 8) * W);
                 load_values(kind, from, v[page], at / STEPS, at % STEPS, c, book, x);
-                UNROLL for (int atom = 0; atom < 2; atom++) {
-                    even[atom] = v_codes(kind, x[atom][0]);
-                    odd[atom] = v_codes(kind, x[atom][1]);
-                }
-                even_columns = v_columns(kind, even_columns, even);
-                odd_columns = v_columns(kind, odd_columns, odd);
-                UNROLL for (int r = 0; r < rows; r++) {
-                    const uint8_t *plane0 = p[r][0] + page * T + 8 * c, *plane1 = p[r][1] + page * T + 8 * c;
-                    const operand y[2] = {load_operand(kind, plane0, plane1),
-                                          load_operand(kind, plane0 + 32, plane1 + 32)};
-                    acc[0][r] = v_multiply(kind, acc[0][r], even, y);
-                    acc[1][r] = v_multiply(kind, acc[1][r], odd, y);
+                UNROLL for (int atom = 0; atom < 2; atom += together(kind)) {
+                    UNROLL for (int j = 0; j < together(kind); j++) {
+                        even[j] = v_codes(kind, x[atom + j][0]);
+                        odd[j] = v_codes(kind, x[atom + j][1]);
+                    }
+                    even_columns = v_columns(kind, even_columns, even);
+                    odd_columns = v_columns(kind, odd_columns, odd);
+                    UNROLL for (int r = 0; r < rows; r++) {
+                        const int token = page * T + 32 * atom + 8 * c;
+                        operand y[2];
+                        UNROLL for (int j = 0; j < together(kind); j++) y[j] =
+                            load_operand(kind, p[r][0] + token + 32 * j, p[r][1] + token + 32 * j);
+                        acc[0][r] = v_multiply(kind, acc[0][r], even, y);
+                        acc[1][r] = v_multiply(kind, acc[1][r], odd, y);
+                    }
                 }
             }
         }
