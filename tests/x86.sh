@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # On a machine that is not x86-64: builds the x86-64 library as a user would, AVX-512 included, and runs the kernel tests on
-# what the emulator has, which is AVX2 (qemu-user knows no AVX-512; build/asan runs that over SIMDe).
+# what the emulator has, which is AVX2 (qemu-user knows no AVX-512; build/emulated runs that over SIMDe).
 # usage: tests/x86.sh BUILD_DIR. Tools missing: skipped (77), or failed when QUIRE_REQUIRE_ALL=1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
