@@ -33,7 +33,7 @@ run: ## install what is missing, build, and show what a quantized cache costs
 	build/bin/quire inspect --shape 9x3x64 --layers 30 --ctx 2048 --kv k8v4
 
 test: export QUIRE_REQUIRE_ALL := 1
-test: ## install what is missing, then every test: release, ASan+UBSan, TSan
+test: ## install what is missing, then every test: release, ASan+UBSan, TSan, emulated kernels
 	@tools/setup test
 	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON -DQUIRE_WERROR=ON \
 	    -DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so)
@@ -42,10 +42,12 @@ test: ## install what is missing, then every test: release, ASan+UBSan, TSan
 	@$(call ctest,build/asan,-L unit)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
 	@$(call ctest,build/tsan,-R threads)
+	@$(call compile,build/emulated,-DCMAKE_BUILD_TYPE=Release -DQUIRE_CLI=OFF -DQUIRE_WERROR=ON -DQUIRE_EMULATED=ON)
+	@$(call ctest,build/emulated,-R 'kernels|integers|emulated')
 	@echo; echo "summary"
-	@for dir in build build/asan build/tsan; do \
-	    printf '  %-11s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
-	@sed -n 's/^pages: /  pages       /p' build/Testing/Temporary/LastTest.log
+	@for dir in build build/asan build/tsan build/emulated; do \
+	    printf '  %-14s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
+	@sed -n 's/^pages: /  pages          /p' build/Testing/Temporary/LastTest.log
 
 test-quick: ## the unit tests of the release build only
 	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON)

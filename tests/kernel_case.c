@@ -13,17 +13,26 @@
 
 /* ------------------------------------------------------------------ levels */
 
+/* What is tested and what is not must be seen: a level that is missing passes every comparison. */
 int kernel_levels(const kernel_level **levels) {
-    static kernel_level found[QUIRE_MAX_LEVELS];
+    enum { MOST_LEVELS = 16 };
+    static kernel_level found[MOST_LEVELS];
     static int n;
-    const bool known = n > 0;
-    for (int i = 0; !known && quire__kernel_level(i); i++) {
-        found[n].name = quire__kernel_level(i);
-        const quire_status status = quire__kernels_init(&found[n].kernels, found[n].name);
-        if (status == QUIRE_E_UNSUPPORTED)
-            continue; /* another machine's */
-        assert_ok(status);
-        n++;
+    if (n == 0) {
+        n = 1; /* the reference comes first, wherever it stands on the ladder */
+        for (int i = 0; quire__kernel_level(i); i++) {
+            const char *name = quire__kernel_level(i);
+            const int at = strcmp(name, "ref") == 0 ? 0 : n;
+            assert_true(at < MOST_LEVELS);
+            const quire_status status = quire__kernels_init(&found[at].kernels, name);
+            printf("kernels: %s %s\n", status == QUIRE_OK ? "testing" : "left out", name);
+            if (status == QUIRE_E_UNSUPPORTED)
+                continue; /* another machine's */
+            assert_ok(status);
+            found[at].name = name;
+            n += at > 0;
+        }
+        fflush(stdout);
     }
     *levels = found;
     return n;

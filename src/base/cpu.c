@@ -33,6 +33,31 @@ unsigned quire__cpu_features(void) {
            (has("hw.optional.arm.FEAT_FP16", QUIRE_CPU_FP16) & has("hw.optional.arm.FEAT_FHM", QUIRE_CPU_FP16));
 }
 
+#elif defined(__x86_64__)
+#include <cpuid.h>
+
+/* Which registers the operating system saves: without that, what the processor has is of no use. */
+static unsigned saved_state(void) {
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+unsigned quire__cpu_features(void) {
+    enum { YMM = 0x6, ZMM = 0xe6 }; /* of saved_state */
+    const unsigned avx = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C,
+                   avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    unsigned a, b, c, d, features = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & avx) != avx || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return 0;
+    const unsigned saved = saved_state();
+    if ((saved & YMM) == YMM && (b & bit_AVX2))
+        features |= QUIRE_CPU_AVX2;
+    if (features && (saved & ZMM) == ZMM && (b & avx512) == avx512 && (c & bit_AVX512VNNI))
+        features |= QUIRE_CPU_AVX512_VNNI;
+    return features;
+}
+
 #else
 
 unsigned quire__cpu_features(void) { return 0; }

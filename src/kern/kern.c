@@ -10,7 +10,7 @@
 typedef struct level {
     const char *name;
     unsigned needs;                       /* CPU features */
-    const quire_attend_kernel *packed[2]; /* the second, if any, serves what the first does not */
+    const quire_attend_kernel *packed[3]; /* each after the first serves what those before it do not; NULL: no more */
     const quire_raw_kernel *raw;          /* NULL: as the level below */
     const quire_row_kernels *rows;        /* the same */
 } level;
@@ -21,8 +21,32 @@ extern const quire_attend_kernel quire__attend_neon, quire__attend_neon_dotprod,
 extern const quire_raw_kernel quire__attend_neon_raw;
 #endif
 
-/* From the bottom of the ladder upwards. */
+#if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
+extern const quire_attend_kernel quire__attend_avx2, quire__attend_avx2_sealed_raw, quire__attend_avx512_vnni,
+    quire__attend_avx512_sealed_raw;
+extern const quire_raw_kernel quire__attend_avx2_raw, quire__attend_avx512_raw;
+#endif
+#ifdef QUIRE_EMULATED
+extern const quire_attend_kernel quire__attend_avx2_emulated, quire__attend_avx2_sealed_raw_emulated,
+    quire__attend_avx512_vnni_emulated, quire__attend_avx512_sealed_raw_emulated;
+extern const quire_raw_kernel quire__attend_avx2_raw_emulated, quire__attend_avx512_raw_emulated;
+#endif
+
+/* From the bottom of the ladder upwards. What lies below the reference, which serves everything, runs only when asked for
+ * by name. */
 static const level LEVELS[] = {
+#ifdef QUIRE_EMULATED
+    {"avx512_vnni_emulated",
+     0,
+     {&quire__attend_avx512_vnni_emulated, &quire__attend_avx512_sealed_raw_emulated, &quire__attend_ref},
+     &quire__attend_avx512_raw_emulated,
+     &quire__rows_ref},
+    {"avx2_emulated",
+     0,
+     {&quire__attend_avx2_emulated, &quire__attend_avx2_sealed_raw_emulated, &quire__attend_ref},
+     &quire__attend_avx2_raw_emulated,
+     &quire__rows_ref},
+#endif
     {"ref", 0, {&quire__attend_ref}, &quire__attend_ref_raw, &quire__rows_ref},
 #if defined(__aarch64__) && !defined(QUIRE_PORTABLE)
     {"neon",
@@ -36,6 +60,18 @@ static const level LEVELS[] = {
      {&quire__attend_neon_i8mm},
      NULL,
      NULL},
+#endif
+#if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
+    {"avx2",
+     QUIRE_CPU_AVX2,
+     {&quire__attend_avx2, &quire__attend_avx2_sealed_raw},
+     &quire__attend_avx2_raw,
+     &quire__rows_avx2},
+    {"avx512_vnni",
+     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512_VNNI,
+     {&quire__attend_avx512_vnni, &quire__attend_avx512_sealed_raw},
+     &quire__attend_avx512_raw,
+     &quire__rows_avx512},
 #endif
 };
 enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
@@ -67,7 +103,7 @@ quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
             continue;
         if (kernels->n_packed == 0)
             kernels->isa = LEVELS[i].name;
-        for (int j = 0; j < 2 && LEVELS[i].packed[j]; j++)
+        for (int j = 0; j < 3 && LEVELS[i].packed[j]; j++)
             kernels->packed[kernels->n_packed++] = LEVELS[i].packed[j];
         if (!kernels->raw)
             kernels->raw = LEVELS[i].raw;

@@ -24,7 +24,7 @@ enum {
     QUIRE_BLOCK_TOKENS = QUIRE_BLOCK_PAGES * QUIRE_PAGE_TOKENS,
     QUIRE_CHUNK_PAGES = 16,
     QUIRE_STATE_ROWS = 4,
-    QUIRE_MAX_LEVELS = 6,
+    QUIRE_MAX_PACKED = 12, /* kernels for packed pages, of all levels together */
     QUIRE_MAX_GROUPS = QUIRE_DIM_MAX / 32
 };
 
@@ -112,7 +112,7 @@ typedef struct quire_kernels {
     const char *isa; /* "ref", ... */
     const quire_row_kernels *rows;
     const quire_raw_kernel *raw;
-    const quire_attend_kernel *packed[QUIRE_MAX_LEVELS]; /* best first; the last, the reference, serves everything */
+    const quire_attend_kernel *packed[QUIRE_MAX_PACKED]; /* best first; the last, the reference, serves everything */
     int n_packed;
 } quire_kernels;
 

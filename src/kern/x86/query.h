@@ -1,0 +1,66 @@
+/* A set of query rows as integers: bit for bit what quire__ref_quantize_query gives. */
+#ifndef QUIRE_KERN_X86_QUERY_H
+#define QUIRE_KERN_X86_QUERY_H
+
+#include "kern/x86/work.h"
+
+/* Channels first .. first+n of x, all with one scale: the reference's group. */
+INLINE void put_integers(const product kind, const float *x, int first, int n, float magnitude, float mid, int row,
+                         int g, set_query *out) {
+    const float steps = kind == WIDE ? 127 * 128 : 127;
+    const bool zero = magnitude < 1e-30f; /* as the reference: 127 / magnitude must stay finite */
+    const fvec inverse = f_all(zero ? 0 : steps / magnitude), magic = f_all(QUIRE_ROUND_MAGIC);
+    ivec total = i_all(0);
+    for (int d = first; d < first + n; d += 16) {
+        ivec y[16 / W];
+        UNROLL for (int j = 0; j < 16 / W; j++) {
+            y[j] = i_sub(f_bits(f_fma(f_load(x + d + j * W), inverse, magic)), f_bits(magic));
+            total = i_add(total, y[j]);
+        }
+        k_store(kind, y, out->plane[row][0] + d, out->plane[row][1] + d);
+    }
+    /* Scores are doubled where the middle is a half: integers they stay. Modulo 2^32, as the products. */
+    const int32_t twice_mid = (int32_t)(2 * mid), bias = kind == SMALL ? 0 : K_BIAS;
+    const int32_t per_step = twice_mid ? twice_mid + 2 * bias : bias;
+    out->centre[row][g] = (int32_t)((uint32_t)per_step * (uint32_t)i_sum(total));
+    out->step[row][g] = (zero ? 0 : magnitude / steps) * (twice_mid ? 0.5f : 1.0f);
+}
+
+/* One group of a row; offset is the sum of q. */
+INLINE void quantize_group(const product kind, const float *q, int first, int n, float mid, int row, int g,
+                           set_query *out) {
+    fvec magnitude = f_all(0), sum = magnitude;
+    for (int d = first; d < first + n; d += W) {
+        const fvec x = f_load(q + d);
+        magnitude = f_max(magnitude, f_abs(x));
+        sum = f_add(sum, x);
+    }
+    put_integers(kind, q, first, n, f_largest(magnitude), mid, row, g, out);
+    out->offset[row][g] = f_sum(sum);
+}
+
+/* A row with a page's channel scales folded in; offset is q.zero. */
+INLINE void quantize_channels(const product kind, const float *q, const float *scale, const float *zero, int dim,
+                              float mid, int row, float *scaled, set_query *out) {
+    fvec magnitude = f_all(0), dot = magnitude;
+    for (int d = 0; d < dim; d += W) {
+        const fvec x = f_load(q + d), y = f_mul(x, f_load(scale + d));
+        f_store(scaled + d, y);
+        magnitude = f_max(magnitude, f_abs(y));
+        dot = f_fma(x, f_load(zero + d), dot);
+    }
+    put_integers(kind, scaled, 0, dim, f_largest(magnitude), mid, row, 0, out);
+    out->offset[row][0] = f_sum(dot);
+}
+
+static void quantize_row(const quire_side_format *k, const product kind, const float *q, x86_work *w, int p, int row,
+                         set_query *out) {
+    if (k->family == QUIRE_FAMILY_CHANNEL) {
+        quantize_channels(kind, q, w->k_scale[p], w->k_zero[p], k->dim, k->mid, row, w->scaled, out);
+        return;
+    }
+    for (int g = 0; g < k->n_groups; g++)
+        quantize_group(kind, q, g * k->group, k->group, k->mid, row, g, out);
+}
+
+#endif

@@ -1,0 +1,201 @@
+/* The integers inside the x86-64 kernels against the reference's, exactly: quantized q, K.q and p.V of every codec, head
+ * size, source and number of rows. Codes and weights are random bits and extremes, so that anything that saturates or wraps
+ * shows. Compiled once per PRODUCTS, over SIMDe or, on x86-64, for the instructions themselves. */
+#include "kern/x86/attend.h"
+
+#include <stdio.h>
+
+#include "base/cpu.h"
+
+#include "kit.h"
+
+static x86_work work;
+static uint8_t record[2][256 * QUIRE_DIM_MAX];
+static int8_t expanded[PAGES * T * QUIRE_DIM_MAX];
+
+static void fill(rng *r, uint8_t *bytes, size_t n, int how) {
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (uint8_t)(how == 0 ? rng_next(r) : how == 1 ? 0x80 : how == 2 ? 0x7f : 0xff);
+}
+
+static bool has_direct(const quire_side_format *side) { return side->bits == 8 || side->bits == 4; }
+
+/* ------------------------------------------------------------------ K */
+
+static void make_query(rng *r, int dim, int how, float *q) {
+    rng_fill(r, q, (size_t)dim, how == 1 ? 1e-20f : 1);
+    if (how == 2)
+        for (int d = 0; d < dim; d++)
+            q[d] = rng_next(r) & 1 ? -3.0f : 3.0f; /* every integer at its largest */
+    if (how == 3)
+        memset(q, 0, (size_t)dim * sizeof *q);
+}
+
+/* One page: `from` as block.k_source, four rows at once and fewer. */
+static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE_DIM_MAX]) {
+    const quire_side_format *k = &f->k;
+    const product kind = product_of(k);
+    const int32_t twice_mid = (int32_t)(2 * k->mid);
+    quire_attend_job job = {.format = f};
+    block b = {.job = &job, .work = &work, .record = {record[0]}, .ahead = {record[0]}, .n = 1, .k_source = from};
+    load_keys_of(&b, 0);
+    for (int r = 0; r < SET; r++)
+        quantize_row(k, kind, q[r], &work, 0, r, &work.q[0]);
+    quire__side_expand(k, record[0], expanded);
+    for (int r = 0; r < SET; r++) {
+        quire_int_query wanted;
+        int32_t wanted_dots[QUIRE_MAX_GROUPS * T];
+        quire__ref_quantize_query(k, record[0], q[r], &wanted);
+        quire__ref_dot_page(k, &wanted, expanded, wanted_dots);
+        for (int g = 0; g < k->n_groups; g++) {
+            const uint32_t bias = kind == SMALL ? 0 : K_BIAS, sum = (uint32_t)wanted.sum[g];
+            assert_true(work.q[0].step[r][g] == wanted.scale[g] * (twice_mid ? 0.5f : 1));
+            assert_int_equal((uint32_t)work.q[0].centre[r][g],
+                             twice_mid ? ((uint32_t)twice_mid + 2 * bias) * sum : bias * sum);
+            for (int rows = r + 1; rows <= SET; rows++) {
+                DOT[from][kind][rows - 1](b.k[0], k->dim, g * k->group / 16, k->group / 16, k->book,
+                                          b.ahead[0] + k->codes, &work.q[0], work.dots);
+                for (int t = 0; t < T; t++)
+                    if ((uint32_t)work.dots[r][t] - bias * sum != (uint32_t)wanted_dots[g * T + t])
+                        fail_msg("%s, dim %d, source %d, row %d of %d, group %d, token %d: %d, not %d",
+                                 quire_codec_name(k->codec), k->dim, (int)from, r, rows, g, t,
+                                 (int)((uint32_t)work.dots[r][t] - bias * sum), (int)wanted_dots[g * T + t]);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ V */
+
+static void check_values(rng *r, const quire_format *f, source_kind from, bool full, int negative) {
+    const quire_side_format *v = &f->v;
+    const product kind = product_of(v);
+    const int32_t twice_mid = (int32_t)(2 * v->mid), most = kind == WIDE ? 65535 : 255;
+    const uint8_t *codes_at[PAGES] = {record[0] + v->codes, record[1] + v->codes}, *at[PAGES], *ahead[PAGES];
+    static float scale[BLOCK];
+    int32_t p[SET][BLOCK];
+    for (int t = 0; t < BLOCK; t++)
+        scale[t] = negative && rng_next(r) & 1 ? -1.0f : 1.0f;
+    for (int page = 0; page < PAGES; page++) {
+        ahead[page] = at[page] = codes_at[page];
+        quire__side_expand(v, record[page], expanded + page * T * v->dim);
+        if (from != UNPACKED)
+            continue;
+        unpack_v(v->bits, v->dim, codes_at[page], v->book, work.v8[page]);
+        for (int g = 0; g < v->n_groups; g++)
+            memcpy(work.v_scale + g * BLOCK, scale, sizeof scale);
+        if (negative)
+            reflect_v(v, work.v_scale + page * T, work.v8[page]);
+        at[page] = work.v8[page];
+    }
+    for (int row = 0; row < SET; row++) {
+        int32_t total = 0;
+        for (int t = 0; t < BLOCK; t++) {
+            p[row][t] = full ? most : rng_below(r, most + 1);
+            total += p[row][t];
+            work.s[row][t] = (float)p[row][t];
+        }
+        uint8_t *plane0 = work.p[row][0], *plane1 = work.p[row][1];
+        assert_int_equal(total, kind == WIDE     ? put_weights(WIDE, work.s[row], NULL, BLOCK, 1, plane0, plane1)
+                                : kind == SIGNED ? put_weights(SIGNED, work.s[row], NULL, BLOCK, 1, plane0, plane1)
+                                                 : put_weights(SMALL, work.s[row], NULL, BLOCK, 1, plane0, plane1));
+    }
+    for (int rows = 1; rows <= SET; rows++) {
+        WEIGH[from][kind][rows - 1](at, 0, v->dim / TILE, v->book, ahead, (const uint8_t(*)[2][BLOCK])work.p,
+                                    work.sums);
+        for (int row = 0; row < rows; row++)
+            for (int d = 0; d < v->dim; d++) {
+                int32_t wanted = 0;
+                for (int t = 0; t < BLOCK; t++) {
+                    const int32_t c = expanded[t * v->dim + d];
+                    wanted += p[row][t] * (scale[t] < 0 ? twice_mid - c : c);
+                }
+                if (work.sums[row][d] != wanted)
+                    fail_msg("%s, dim %d, source %d, row %d of %d, channel %d: %d, not %d", quire_codec_name(v->codec),
+                             v->dim, (int)from, row, rows, d, (int)work.sums[row][d], (int)wanted);
+            }
+    }
+}
+
+/* ------------------------------------------------------------------ every codec and size */
+
+static const int DIMS[] = {32, 48, 64, 80, 96, 112, 128, 192, 256, 576};
+
+static void for_each_format(bool values, void (*check)(rng *, const quire_format *)) {
+    rng r = {7};
+    for (size_t i = 0; i < quire_codec_count(); i++) {
+        quire_codec_info info;
+        quire_codec_at(i, &info);
+        if (!(values ? info.for_v : info.for_k) || strcmp(info.family, "raw") == 0)
+            continue;
+        for (size_t j = 0; j < sizeof DIMS / sizeof *DIMS; j++) {
+            quire_format f;
+            const quire_pair pair =
+                values ? (quire_pair){QUIRE_CODEC_KC4, info.codec} : (quire_pair){info.codec, QUIRE_CODEC_VT4};
+            if (quire__format_init(&f, pair, DIMS[j], DIMS[j], QUIRE_F16) == QUIRE_OK)
+                check(&r, &f);
+        }
+    }
+}
+
+/* A page of random rows, for its parameters; then codes of any pattern. */
+static void make_page(rng *r, const quire_side_format *side, int how, uint8_t *to) {
+    static float rows[T * QUIRE_DIM_MAX];
+    rng_fill(r, rows, (size_t)T * (size_t)side->dim, 1);
+    memset(to, 0, sizeof record[0]);
+    quire__side_encode(side, rows, 0, to);
+    fill(r, to + side->codes, side->code_bytes, how);
+}
+
+static void keys_of(rng *r, const quire_format *f) {
+    float q[SET][QUIRE_DIM_MAX];
+    for (int how = 0; how < 4; how++) {
+        make_page(r, &f->k, how, record[0]);
+        for (int row = 0; row < SET; row++)
+            make_query(r, f->k.dim, how == 0 ? row : 2, q[row]);
+        check_page(f, UNPACKED, q);
+        if (has_direct(&f->k))
+            check_page(f, f->k.bits == 8 ? BYTES : NIBBLES, q);
+    }
+}
+
+static void values_of(rng *r, const quire_format *f) {
+    for (int how = 0; how < 4; how++)
+        for (int full = 0; full < 2; full++) {
+            for (int page = 0; page < PAGES; page++)
+                make_page(r, &f->v, how, record[page]);
+            check_values(r, f, UNPACKED, full, 0);
+            if (has_direct(&f->v))
+                check_values(r, f, f->v.bits == 8 ? BYTES : NIBBLES, full, 0);
+        }
+}
+
+/* Reflection serves the codecs whose scales can be negative; -128, which q8_0 never writes, has no mirror image in int8. */
+static void reflected_of(rng *r, const quire_format *f) {
+    if (is_token_scaled(f->v.family))
+        return;
+    for (int page = 0; page < PAGES; page++) {
+        make_page(r, &f->v, 0, record[page]);
+        for (size_t i = 0; i < f->v.code_bytes && f->v.bits == 8 && f->v.mid == 0; i++)
+            if (record[page][f->v.codes + i] == 0x80)
+                record[page][f->v.codes + i] = 0x81;
+    }
+    check_values(r, f, UNPACKED, false, 1);
+}
+
+static void keys(void **state) { (void)state, for_each_format(false, keys_of); }
+static void values(void **state) { (void)state, for_each_format(true, values_of); }
+static void reflected(void **state) { (void)state, for_each_format(true, reflected_of); }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(keys), cmocka_unit_test(values), cmocka_unit_test(reflected)};
+#ifndef QUIRE_EMULATED
+    const unsigned needed = W == 8 ? QUIRE_CPU_AVX2 : QUIRE_CPU_AVX512_VNNI;
+    if (!(quire__cpu_features() & needed)) {
+        puts("integers: left out: this machine does not have the instructions");
+        return 77;
+    }
+#endif
+    (void)attend, (void)workspace_bytes, (void)serves;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
