@@ -1,7 +1,7 @@
 /* graph.h: the blocks that architectures are made of, as nodes of a ggml graph.
  *
  * Shapes are ggml's, the fastest dimension first: a hidden state is (E, B) for B rows. Rows beyond the step's own (an
- * exact step is padded to an even number) run through the weights and never reach the cache. */
+ * exact step is padded, see exact.h) run through the weights and never reach the cache. */
 #ifndef ENGINE_GRAPH_H
 #define ENGINE_GRAPH_H
 

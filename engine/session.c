@@ -1,5 +1,6 @@
 /* session.c: a pool and plans; steps over them. */
 #include "budget.h"
+#include "exact.h"
 #include "plan.h"
 
 #include <stdatomic.h>
@@ -14,6 +15,7 @@ struct quire_session {
     quire_pool *pool;
     quire__step step;
     quire__plans plans;
+    quire__exact exact;
     quire__plan *last;       /* where the logits of the last step lie */
     int32_t n_logits;        /* of it */
     quire_batch_item *items; /* (max_seqs) scratch */
@@ -119,7 +121,8 @@ static quire_status open_session(quire_session *session) {
     if (!session->items)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     QUIRE_TRY(create_pool(session));
-    const int32_t max_out = o->max_logits + o->max_logits % 2;
+    quire__exact_init(&session->exact, session->model, o->n_threads);
+    const int32_t max_out = quire__exact_rows(&session->exact, o->max_logits, o->max_rows);
     return quire__plans_open(&session->plans, session->model, &session->step, o->max_rows, max_out, o->n_threads, stop,
                              session);
 }
@@ -231,11 +234,14 @@ quire_status quire_session_eval(quire_session *session, const quire_step_item *i
         QUIRE_TRY(check_item(session, &items[i], &shape));
         session->items[i] = (quire_batch_item){.seq = items[i].seq, .n_tokens = items[i].n_tokens};
     }
-    const bool pad = exact || shape.n_rows > 1;
+    const int32_t n_rows =
+        exact ? quire__exact_rows(&session->exact, shape.n_rows, session->options.max_rows) : shape.n_rows;
+    const int32_t n_out = exact && shape.n_logits > 0
+                              ? quire__exact_rows(&session->exact, shape.n_logits, session->options.max_rows)
+                              : shape.n_logits;
     quire__plan *plan;
     session->last = NULL;
-    QUIRE_TRY(quire__plans_get(&session->plans, shape.n_rows + (pad ? shape.n_rows % 2 : 0),
-                               shape.n_logits + (pad ? shape.n_logits % 2 : 0), &plan));
+    QUIRE_TRY(quire__plans_get(&session->plans, n_rows, n_out, &plan));
     fill_inputs(plan, items, n_items);
     QUIRE_TRY(quire_batch_begin(session->pool, session->items, n_items, &session->step.batch));
     session->step.n_rows = shape.n_rows;

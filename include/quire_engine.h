@@ -15,8 +15,8 @@
  *   by one thread at a time.
  * - Lifetime: a model outlives its sessions and samplers. Strings returned live as long as the object they came from.
  * - Results do not depend on the number of threads. They do not depend on how tokens are cut into steps either, as long
- *   as steps are exact: ggml multiplies a lone row by another routine than several rows, so an exact step pads its rows
- *   to an even number. Prefill always does.
+ *   as steps are exact: ggml rounds a product differently for some numbers of rows, so an exact step is padded to one
+ *   for which it does not. Prefill always is; a lone row costs up to 1.8 times as much when padded.
  * - Errors are those of quire.h: a status, and quire_last_error() with the sentence. ggml and libllama are kept from
  *   printing: loading a model sets their log functions, which belong to the whole process.
  */

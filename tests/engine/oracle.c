@@ -3,7 +3,8 @@
  * a row, and in how many rows the likeliest token is another one although libllama's two best are not nearly tied.
  * The median row tells a mistake from ggml's table of GELU, which rounds to f16 and so makes a step of a
  * small difference in a few rows. "itself" is the distance of libllama with flash attention, which rounds q to f16, from
- * libllama without: what that costs in this model.
+ * libllama without: what that costs in this model. The first token attends to itself alone, so that nothing but the
+ * weights can differ in it.
  * usage: oracle MODEL TOKENS THREADS [TEXT]      TOKENS made up, or from the file TEXT */
 #include "quire_engine.h"
 
@@ -66,7 +67,7 @@ static void read_tokens(world *w, const char *path) {
 /* ------------------------------------------------------------------ libllama */
 
 typedef struct distance {
-    double largest, rows[MAX_DISTANCES];
+    double largest, first, rows[MAX_DISTANCES];
     int32_t n_rows, n_other_top;
 } distance;
 
@@ -139,6 +140,8 @@ static void compare(const world *w, int32_t seq, int32_t position, const float *
     d->largest = !(relative <= d->largest) ? relative : d->largest;
     require(d->n_rows < MAX_DISTANCES, "too many tokens");
     d->rows[d->n_rows++] = relative;
+    if (position == 0 && relative > d->first)
+        d->first = relative;
     float gap, unused;
     const int32_t theirs = top_of(expected, n, &gap), ours = top_of(logits, n, &unused);
     d->n_other_top += theirs != ours && gap > 4 * relative * sqrt(size / n);
@@ -207,8 +210,8 @@ static int by_size(const void *a, const void *b) {
 
 static void print(const char *name, distance d, const char *end) {
     qsort(d.rows, (size_t)d.n_rows, sizeof d.rows[0], by_size);
-    printf("  \"%s\": {\"largest\": %.3g, \"median\": %.3g, \"rows\": %d, \"other_top\": %d}%s\n", name, d.largest,
-           d.rows[d.n_rows / 2], (int)d.n_rows, (int)d.n_other_top, end);
+    printf("  \"%s\": {\"largest\": %.3g, \"median\": %.3g, \"first\": %.3g, \"rows\": %d, \"other_top\": %d}%s\n",
+           name, d.largest, d.rows[d.n_rows / 2], d.first, (int)d.n_rows, (int)d.n_other_top, end);
 }
 
 int main(int argc, char **argv) {
