@@ -5,5 +5,8 @@
 
 const cli_command cli_bench_commands[] = {
     {"attn", "time attention over a packed cache of made-up tokens", cli_bench_attn_run, NULL},
+#if QUIRE_ENGINE
+    {"model", "time a model: prefill and decode at a depth", cli_bench_model_run, NULL},
+#endif
     {NULL, NULL, NULL, NULL},
 };

@@ -1,6 +1,7 @@
 /* tokens.c: text and tokens, through libllama's vocabulary. */
 #include "model.h"
 #include "quiet.h"
+#include "vocab_check.h"
 
 #include <llama.h>
 #include <limits.h>
@@ -18,6 +19,7 @@ static void find_template(quire_model *model) {
 }
 
 quire_status quire__vocab_load(quire_model *model, const char *path) {
+    QUIRE_TRY(quire__vocab_check(&model->file, model->n_vocab));
     struct llama_model_params params = llama_model_default_params();
     params.vocab_only = true;
     params.n_gpu_layers = 0;
@@ -25,10 +27,6 @@ quire_status quire__vocab_load(quire_model *model, const char *path) {
     model->vocab = llama_model_load_from_file(path, params);
     if (!model->vocab)
         return quire__fail(QUIRE_E_MODEL, "'%s': the vocabulary cannot be loaded: %s", path, quire__quiet_last());
-    const int32_t n = llama_vocab_n_tokens(vocab_of(model));
-    if (n > model->n_vocab)
-        return quire__fail(QUIRE_E_MODEL, "'%s': %d tokens in the vocabulary, %d in token_embd.weight", path, (int)n,
-                           (int)model->n_vocab);
     find_template(model);
     return QUIRE_OK;
 }

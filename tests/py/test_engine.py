@@ -149,6 +149,24 @@ def test_truncated(folder, arch):
         assert said.startswith("QUIRE_E_MODEL") and str(cut) in said, (length, said)
 
 
+@pytest.mark.parametrize("arch", ["llama", "gemma4"])
+def test_changed_bytes(folder, arch):
+    """Random changes of keys and tensor descriptions: whatever is said, nothing crashes."""
+    random = np.random.default_rng(5)
+    data = np.frombuffer(tiny(folder, arch).read_bytes(), np.uint8)
+    head = 20000
+    paths = []
+    for i in range(150):
+        changed = data.copy()
+        for at in random.integers(0, head, random.integers(1, 5)):
+            changed[at] = random.integers(0, 256)
+        paths.append(folder / f"changed{i}.gguf")
+        paths[-1].write_bytes(changed.tobytes())
+    statuses = [line for line in run("load", *paths).split("\n") if line.startswith("QUIRE_")]
+    assert len(statuses) == len(paths)
+    assert any(line.startswith("QUIRE_E_MODEL") for line in statuses)
+
+
 # ---------------------------------------------------------------- real models on real text
 
 

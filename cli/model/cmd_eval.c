@@ -1,0 +1,9 @@
+/* cmd_eval.c: quire eval: what can be evaluated. */
+#include "command.h"
+
+#include <stddef.h>
+
+const cli_command cli_eval_commands[] = {
+    {"kld", "how far a cache moves a model's predictions on a text", cli_eval_kld_run, NULL},
+    {NULL, NULL, NULL, NULL},
+};
