@@ -18,7 +18,7 @@ static const cli_command commands[] = {
 #endif
     {"codecs", "list the codecs and presets, with exact sizes", cli_codecs_run, NULL},
 #if QUIRE_ENGINE
-    {"eval", "measure what a codec costs a model: kld", NULL, cli_eval_commands},
+    {"eval", "measure what a codec costs a model: kld, niah", NULL, cli_eval_commands},
 #endif
     {"help", "explain a command", run_help, NULL},
     {"inspect", "fill a cache and report what its bytes hold", cli_inspect_run, NULL},
