@@ -12,6 +12,7 @@ enum { THREADS_MAX = 256, ROWS_MAX = 1 << 16, SEQS_MAX = 1 << 16 };
 struct quire_session {
     const quire_model *model;
     quire_session_options options;
+    quire_layer *layers; /* (n_layers) as the pool sees them */
     quire_pool *pool;
     quire__step step;
     quire__plans plans;
@@ -72,7 +73,7 @@ static quire_status create_pool(quire_session *session) {
     const quire_model *model = session->model;
     const quire_session_options *o = &session->options;
     const size_t n = (size_t)model->n_layers;
-    quire_layer *layers = malloc(n * sizeof *layers);
+    quire_layer *layers = session->layers = malloc(n * sizeof *layers);
     if (!layers)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     memcpy(layers, model->cache, n * sizeof *layers);
@@ -97,13 +98,9 @@ static quire_status create_pool(quire_session *session) {
     pool.max_batch_tokens = o->max_rows;
     pool.max_workers = o->n_threads;
     pool.budget_bytes = o->kv_bytes;
-    quire_status status = QUIRE_OK;
     if (pool.budget_bytes == 0)
-        status = quire__pool_budget(&pool, &pool.budget_bytes);
-    if (status == QUIRE_OK)
-        status = quire_pool_create(&session->pool, &pool);
-    free(layers);
-    return status;
+        QUIRE_TRY(quire__pool_budget(&pool, &pool.budget_bytes));
+    return quire_pool_create(&session->pool, &pool);
 }
 
 /* Asked by ggml between nodes. */
@@ -154,12 +151,14 @@ void quire_session_free(quire_session *session) {
     quire_session_abort(session);
     quire__plans_close(&session->plans);
     quire_pool_free(session->pool);
+    free(session->layers);
     free(session->items);
     free(session);
 }
 
 quire_pool *quire_session_pool(const quire_session *session) { return session->pool; }
 const quire_model *quire_session_model(const quire_session *session) { return session->model; }
+const quire_layer *quire_session_layers(const quire_session *session) { return session->layers; }
 int32_t quire_session_context(const quire_session *session) { return session->options.context; }
 size_t quire_session_compute_bytes(const quire_session *session) { return quire__plans_bytes(&session->plans); }
 

@@ -112,6 +112,8 @@ QUIRE_API quire_status quire_session_create(quire_session **session, const quire
 QUIRE_API void quire_session_free(quire_session *session); /* NULL is fine */
 QUIRE_API quire_pool *quire_session_pool(const quire_session *session);
 QUIRE_API const quire_model *quire_session_model(const quire_session *session);
+/* The model's layers with what the options changed: windows, codecs. */
+QUIRE_API const quire_layer *quire_session_layers(const quire_session *session);
 QUIRE_API int32_t quire_session_context(const quire_session *session);
 QUIRE_API size_t
 quire_session_compute_bytes(const quire_session *session); /* everything but the pool and the weights */

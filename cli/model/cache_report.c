@@ -31,6 +31,7 @@ static uint64_t bf16_bytes(const quire_layer *layer, const int32_t *n_tokens, si
     return total * (uint64_t)layer->n_kv_heads * (uint64_t)(layer->k_dim + layer->v_dim) * 2;
 }
 
+/* Over the layers that the model itself gives a window, or over the others. */
 static double mean_bits(const quire_session *session, const quire_model_info *info, bool windowed) {
     double bits = 0, elements = 0;
     for (int32_t i = 0; i < info->n_layers; i++) {
@@ -57,7 +58,7 @@ void cli_cache_report_read(const quire_session *session, const int32_t *n_tokens
     if (report->bits == 0)
         report->bits = mean_bits(session, &info, true);
     for (int32_t i = 0; i < info.n_layers; i++) {
-        report->kv_bytes_bf16 += bf16_bytes(&info.layers[i], n_tokens, n_seqs);
+        report->kv_bytes_bf16 += bf16_bytes(&quire_session_layers(session)[i], n_tokens, n_seqs);
         report->fallbacks += stats_of(session, i).fallbacks;
     }
 }

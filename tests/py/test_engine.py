@@ -42,7 +42,7 @@ def test_logits_equal_libllama(folder, arch):
     """Prefill, odd chunks, single steps and batches; 300 tokens are four windows of the sliding layers. ggml's GELU looks
     its values up in a table of f16, so a Gemma gets gates so large that they pass the table by."""
     gain = 1e4 if "gemma" in arch else 1.0
-    result = oracle(tiny(folder, arch, gate_gain=gain), 300, 2)
+    result = oracle(tiny(folder, arch, gate_gain=gain), 300, 1)
     for way in ("prefill", "odd_chunks", "decode", "batch"):
         assert result[way]["largest"] < F32_BOUND, (way, result)
         assert result[way]["other_top"] == 0, (way, result)
@@ -59,9 +59,9 @@ def test_usual_gates(folder, arch):
 
 
 @pytest.mark.parametrize("arch", models.SHAPES)
-@pytest.mark.parametrize("kv", ["none", "k8v4", "k4v4"])
+@pytest.mark.parametrize("kv", ["none", "k4v4"])
 def test_same_bits(folder, arch, kv):
-    run("invariance", tiny(folder, arch), kv, 300)
+    run("invariance", tiny(folder, arch), kv, 200)
 
 
 def weight_types():
@@ -138,15 +138,22 @@ def test_values_not_finite(folder):
     assert said.startswith("QUIRE_E_VALUE") and "layer 1" in said
 
 
+def outcomes(paths):
+    lines = [line for line in run("load", *paths).split("\n") if line.startswith("QUIRE_")]
+    assert len(lines) == len(paths)
+    return lines
+
+
 @pytest.mark.parametrize("arch", models.SHAPES)
 def test_truncated(folder, arch):
-    """Cut at 60 lengths: refused, with a reason."""
+    """Cut at 40 lengths: refused, with a reason that names the file."""
     data = tiny(folder, arch).read_bytes()
-    cut = folder / "cut.gguf"
-    for length in np.linspace(0, len(data) - 1, 60).astype(int):
-        cut.write_bytes(data[:length])
-        said = refusal(cut)
-        assert said.startswith("QUIRE_E_MODEL") and str(cut) in said, (length, said)
+    paths = []
+    for i, length in enumerate(np.linspace(0, len(data) - 1, 40).astype(int)):
+        paths.append(folder / f"cut{i}.gguf")
+        paths[-1].write_bytes(data[:length])
+    for path, said in zip(paths, outcomes(paths)):
+        assert said.startswith("QUIRE_E_MODEL") and path.name in said, said
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma4"])
@@ -162,9 +169,7 @@ def test_changed_bytes(folder, arch):
             changed[at] = random.integers(0, 256)
         paths.append(folder / f"changed{i}.gguf")
         paths[-1].write_bytes(changed.tobytes())
-    statuses = [line for line in run("load", *paths).split("\n") if line.startswith("QUIRE_")]
-    assert len(statuses) == len(paths)
-    assert any(line.startswith("QUIRE_E_MODEL") for line in statuses)
+    assert any(line.startswith("QUIRE_E_MODEL") for line in outcomes(paths))
 
 
 # ---------------------------------------------------------------- real models on real text
@@ -214,4 +219,4 @@ def test_weights_as_shipped(name):
 
 
 def test_smollm2_same_bits():
-    run("invariance", fetched("smollm2"), "k8v4", 150)
+    run("invariance", fetched("smollm2"), "k8v4", 80)
