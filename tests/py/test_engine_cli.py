@@ -63,10 +63,10 @@ def test_prompt_from_file_and_stdin(smollm2, tmp_path):
 
 @pytest.mark.parametrize("kv", ["none", "k8v4", "tq4"])
 def test_same_text_from_any_number_of_threads(tiny, kv):
-    common = ("run", "--quiet", "-m", tiny, "-p", "w1 w2 w3 w4", "-n", 100, "--temp", 0.9, "--seed", 7, "--kv", kv,
+    common = ("run", "--quiet", "-m", tiny, "-p", "w1 w2 w3 w4", "-n", 24, "--temp", 0.9, "--seed", 7, "--kv", kv,
               "--ignore-end")
-    texts = {quire(*common, "-t", n).stdout for n in (1, 2, 3, 5)}
-    assert len(texts) == 1 and len(texts.pop()) > 50
+    texts = {quire(*common, "-t", n).stdout for n in (1, 2, 3)}
+    assert len(texts) == 1 and len(texts.pop()) > 20
 
 
 @pytest.mark.parametrize("temp", [0, 0.7])
