@@ -1,7 +1,7 @@
 /* exact.c: ggml's way of cutting a product, and numbers of rows that it leaves whole. */
 #include "exact.h"
 
-enum { PIECE = 16, PIECES_PER_THREAD = 4 };
+enum { PIECE = 16, PIECES_PER_THREAD = 4, ROWS_AT_ONCE = 2, ROWS_AT_ONCE_REPACKED = 4 };
 
 /* On x86-64, K-quants take another routine from 8 rows on. */
 #if defined(__x86_64__)
@@ -27,6 +27,8 @@ static bool pairs_up(int64_t n_columns, int64_t n_rows, int32_t n_threads) {
 }
 
 static bool good(const quire__exact *exact, int32_t n_rows) {
+    if (n_rows % exact->step != 0)
+        return false;
     for (int32_t i = 0; i < exact->n_widths; i++)
         if (!pairs_up(exact->widths[i], n_rows, exact->n_threads))
             return false;
@@ -41,7 +43,8 @@ int32_t quire__exact_rows(const quire__exact *exact, int32_t n_rows, int32_t max
 }
 
 void quire__exact_init(quire__exact *exact, const quire_model *model, int32_t n_threads) {
-    *exact = (quire__exact){.n_threads = n_threads};
+    *exact =
+        (quire__exact){.n_threads = n_threads, .step = model->repacked.buffer ? ROWS_AT_ONCE_REPACKED : ROWS_AT_ONCE};
     for (struct ggml_tensor *t = ggml_get_first_tensor(model->file.tensors); t;
          t = ggml_get_next_tensor(model->file.tensors, t)) {
         int32_t i = 0;

@@ -12,6 +12,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A new mapping at the same place has no page in memory yet. */
+static quire_status map_at(quire__gguf *file, int fd, void *place) {
+    void *map = mmap(place, file->map_bytes, PROT_READ, MAP_SHARED | (place ? MAP_FIXED : 0), fd, 0);
+    if (map == MAP_FAILED)
+        return quire__fail(QUIRE_E_IO, "cannot map '%s': %s", file->path, strerror(errno));
+    file->map = map;
+    return QUIRE_OK;
+}
+
 static quire_status map_file(quire__gguf *file) {
     int fd = open(file->path, O_RDONLY);
     if (fd < 0)
@@ -27,13 +36,12 @@ static quire_status map_file(quire__gguf *file) {
                              (long long)info.st_size);
     } else {
         file->map_bytes = (size_t)info.st_size;
-        file->map = mmap(NULL, file->map_bytes, PROT_READ, MAP_SHARED, fd, 0);
-        if (file->map == MAP_FAILED) {
-            file->map = NULL;
-            status = quire__fail(QUIRE_E_IO, "cannot map '%s': %s", file->path, strerror(errno));
-        }
+        status = map_at(file, fd, NULL);
     }
-    close(fd);
+    if (status == QUIRE_OK)
+        file->fd = fd;
+    else
+        close(fd);
     return status;
 }
 
@@ -73,7 +81,7 @@ static quire_status find_architecture(quire__gguf *file) {
 }
 
 quire_status quire__gguf_open(quire__gguf *file, const char *path) {
-    *file = (quire__gguf){.path = malloc(strlen(path) + 1)};
+    *file = (quire__gguf){.path = malloc(strlen(path) + 1), .fd = -1};
     if (!file->path)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     strcpy(file->path, path);
@@ -87,8 +95,10 @@ void quire__gguf_close(quire__gguf *file) {
     ggml_backend_buffer_free(file->buffer);
     ggml_free(file->tensors);
     gguf_free(file->meta);
-    if (file->map)
+    if (file->map) {
         munmap(file->map, file->map_bytes);
+        close(file->fd);
+    }
     free(file->expanded);
     free(file->path);
     *file = (quire__gguf){0};
@@ -159,3 +169,5 @@ static quire_status bind_expanded(quire__gguf *file) {
 quire_status quire__gguf_bind(quire__gguf *file, bool f32_weights) {
     return f32_weights ? bind_expanded(file) : bind_mapping(file);
 }
+
+quire_status quire__gguf_forget(quire__gguf *file) { return map_at(file, file->fd, file->map); }

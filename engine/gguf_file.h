@@ -16,7 +16,8 @@ typedef struct quire__gguf {
     struct gguf_context *meta;
     struct ggml_context *tensors; /* their shapes and types; data after quire__gguf_bind */
     char architecture[64];
-    void *map;
+    int fd;
+    void *map; /* NULL: not mapped, and fd is closed */
     size_t map_bytes;
     ggml_backend_buffer_t buffer; /* of the mapping, or of the weights expanded to f32 */
     uint8_t *expanded;            /* NULL: weights are in the mapping */
@@ -50,5 +51,7 @@ quire_status quire__gguf_vector(const quire__gguf *file, quire__need need, struc
                                 const char *format, int32_t layer, int64_t n);
 /* Gives every tensor its bytes: in the mapping, or expanded to f32. */
 quire_status quire__gguf_bind(quire__gguf *file, bool f32_weights);
+/* Drops the pages read so far from memory: those still needed are read again. */
+quire_status quire__gguf_forget(quire__gguf *file);
 
 #endif

@@ -17,7 +17,7 @@ const char *quire_architecture_at(size_t index) { return index < N_ARCHITECTURES
 
 void quire_model_options_default(quire_model_options *options) {
     if (options)
-        *options = (quire_model_options){.struct_size = sizeof *options};
+        *options = (quire_model_options){.struct_size = sizeof *options, .repack = true};
 }
 
 static quire_status find_architecture(quire_model *model) {
@@ -82,7 +82,10 @@ static quire_status load(quire_model *model, const char *path, const quire_model
     QUIRE_TRY(quire__vocab_load(model, path));
     QUIRE_TRY(quire__gguf_bind(&model->file, options->f32_weights));
     count_weights(model);
-    return QUIRE_OK;
+    if (!options->repack || options->f32_weights)
+        return QUIRE_OK;
+    QUIRE_TRY(quire__repack(model));
+    return quire__gguf_forget(&model->file);
 }
 
 quire_status quire_model_load(quire_model **result, const char *path, const quire_model_options *options) {
@@ -113,6 +116,7 @@ void quire_model_free(quire_model *model) {
     if (!model)
         return;
     quire__vocab_free(model);
+    quire__repack_free(&model->repacked);
     quire__gguf_close(&model->file);
     free(model->layers);
     free(model->cache);

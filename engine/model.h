@@ -4,6 +4,7 @@
 
 #include "gguf_file.h"
 #include "quire_engine.h"
+#include "repack.h"
 
 struct llama_model;
 struct quire__graph;
@@ -45,6 +46,7 @@ extern const quire__architecture quire__llama, quire__qwen2, quire__qwen3, quire
 
 struct quire_model {
     quire__gguf file;
+    quire__repacked repacked;
     const quire__architecture *architecture;
     struct llama_model *vocab; /* libllama's, without weights */
     const char *chat_template; /* NULL: none that is known */

@@ -37,8 +37,11 @@ typedef struct quire_sampler quire_sampler;
 
 typedef struct quire_model_options {
     size_t struct_size; /* set by quire_model_options_default */
-    bool
-        f32_weights; /* expand every weight to f32 (memory!): takes ggml's rounding of activations out of comparisons */
+    /* Copy weights into the arrangement that ggml multiplies fastest here, where it has one; default. Without, all stay in
+     * the mapped file: loading takes no time and no memory. */
+    bool repack;
+    /* Expand every weight to f32 (memory!): takes ggml's rounding of activations out of comparisons. */
+    bool f32_weights;
 } quire_model_options;
 
 typedef struct quire_model_info {

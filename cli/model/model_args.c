@@ -14,7 +14,7 @@
 
 enum { TOKENS_MAX = 1 << 24, SINKS_MAX = QUIRE_PAGE_TOKENS };
 
-static const char *const weight_names[] = {"file", "f32", NULL};
+static const char *const weight_names[] = {"repacked", "file", "f32", NULL};
 
 void cli_model_args_default(cli_model_args *args) {
     *args = (cli_model_args){.kv = "k8v4",
@@ -39,7 +39,8 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
         cli_int("ctx", &args->context, 1, TOKENS_MAX, "tokens of a sequence (default: what is needed)"),
         cli_size("kv-bytes", &args->kv_bytes, 1, 0x1p50, "memory of the cache, e.g. 512M (default: computed)"),
         cli_choice("raw", &args->raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
-        cli_choice("weights", &args->weights, weight_names, "file: as they are; f32: expanded"),
+        cli_choice("weights", &args->weights, weight_names,
+                   "repacked: copied to be fast; file: as they are; f32: expanded"),
         cli_with_letter(cli_int("threads", &args->n_threads, 1, CLI_WORKERS_MAX, "threads"), 't'),
     };
     memcpy(options, all, sizeof all);
@@ -56,7 +57,8 @@ int cli_model_open(const cli_model_args *args, quire_model **model) {
         return status;
     quire_model_options options;
     quire_model_options_default(&options);
-    options.f32_weights = args->weights == 1;
+    options.repack = args->weights == CLI_WEIGHTS_REPACKED;
+    options.f32_weights = args->weights == CLI_WEIGHTS_F32;
     quire_status loaded = quire_model_load(model, path, &options);
     free(path);
     return loaded == QUIRE_OK ? CLI_OK : cli_quire_error("cannot load the model", loaded, NULL);

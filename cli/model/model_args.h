@@ -9,8 +9,10 @@ typedef struct cli_model_args {
     const char *model, *kv, *kv_layers, *kv_windowed;
     int32_t sinks, max_kv, keep, context, n_threads, raw;
     size_t kv_bytes;
-    int32_t weights; /* 0: as the file has them, 1: f32 */
+    int32_t weights; /* cli_weights */
 } cli_model_args;
+
+enum cli_weights { CLI_WEIGHTS_REPACKED, CLI_WEIGHTS_FILE, CLI_WEIGHTS_F32 };
 
 enum { CLI_MODEL_OPTIONS = 12 };
 

@@ -5,7 +5,8 @@
  * small difference in a few rows. "itself" is the distance of libllama with flash attention, which rounds q to f16, from
  * libllama without: what that costs in this model. The first token attends to itself alone, so that nothing but the
  * weights can differ in it.
- * usage: oracle MODEL TOKENS THREADS [TEXT]      TOKENS made up, or from the file TEXT */
+ * usage: oracle MODEL TOKENS THREADS [TEXT]      TOKENS made up, or from the file TEXT
+ * ORACLE_REPACK=1: both with weights rearranged for this processor. */
 #include "quire_engine.h"
 
 #include <llama.h>
@@ -217,10 +218,13 @@ static void print(const char *name, distance d, const char *end) {
 int main(int argc, char **argv) {
     require(argc >= 4, "usage: oracle MODEL TOKENS THREADS [TEXT]");
     world w = {.n_tokens = atoi(argv[2]), .n_threads = atoi(argv[3])};
-    check(quire_model_load(&w.model, argv[1], NULL), "load");
+    quire_model_options options;
+    quire_model_options_default(&options);
+    options.repack = getenv("ORACLE_REPACK") != NULL;
+    check(quire_model_load(&w.model, argv[1], &options), "load");
     quire_model_get_info(w.model, &w.info);
     struct llama_model_params params = llama_model_default_params();
-    params.use_extra_bufts = false; /* the same matrix products as the engine's */
+    params.use_extra_bufts = options.repack; /* the same matrix products as the engine's */
     w.peer = llama_model_load_from_file(argv[1], params);
     require(w.peer != NULL, "libllama cannot load the model");
     w.tokens = malloc((size_t)(N_SEQS * w.n_tokens) * sizeof *w.tokens);
