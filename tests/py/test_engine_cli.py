@@ -164,3 +164,33 @@ def test_needles(smollm2):
                               "-t", 1, "--json").stdout)
     assert result["tried"] == 2 and result["found"] >= result["found_raw"] - result["lost"]
     assert result["found_raw"] == 2 and result["lost"] == 0
+
+
+def test_windows_and_memory_stay_bounded(tmp_path):
+    """A Gemma 3 at 2K and at 8K: only the global layers' packed pages grow, by exactly their bits; so does the process."""
+    model = models.make(tmp_path / "gemma3.gguf", "gemma3")
+    short, long = (json.loads(quire("bench", "model", "-m", model, "--kv", "k4v4", "--depth", depth, "--gen", 0, "--prompt",
+                                    0, "-t", 1, "--json", "--ctx", 8192).stdout) for depth in (2048, 8192))
+    shape = models.SHAPES["gemma3"]
+    n_global = shape["layers"] // 6
+    grown = 6144 * n_global * shape["kv"] * 2 * shape["dim"] * short["bits"] / 8
+    assert long["kv_bytes"] - short["kv_bytes"] == grown
+    assert long["compute_bytes"] == short["compute_bytes"]
+    assert long["peak_rss"] - short["peak_rss"] < grown + (1 << 20)
+
+
+def repeats(text):
+    """The share of groups of four words that were there before."""
+    words = text.split()
+    groups = [tuple(words[i:i + 4]) for i in range(len(words) - 3)]
+    return 1 - len(set(groups)) / len(groups)
+
+
+def test_no_preset_degenerates(smollm2):
+    """200 greedy tokens: none of the presets repeats itself much more than the raw cache does."""
+    presets = [preset["name"] for preset in json.loads(quire("codecs", "--json").stdout)["presets"]]
+    common = ("-m", smollm2, "--chat", "-p", "Tell me how bread is made, step by step.", "-n", 200, "--temp", 0)
+    base = repeats(text_of(*common, "--kv", "none"))
+    for preset in presets:
+        text = text_of(*common, "--kv", preset)
+        assert len(text.split()) > 60 and repeats(text) < base + 0.25, (preset, base, text)
