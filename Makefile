@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := build
-.PHONY: help build debug run test test-quick bench install format clean
+.PHONY: help build debug run test test-quick bench bench-models eval install format clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -16,7 +16,7 @@ compile = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERAT
 	&& cmake --build $(1) -j $(JOBS)
 # $(call ctest,DIR,OPTIONS)
 ctest = ctest --test-dir $(1) -j $(JOBS) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
-SANITIZED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O2 -g" -DQUIRE_CLI=OFF -DQUIRE_WERROR=ON
+SANITIZED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O2 -g" -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,10 +27,10 @@ build: ## build the library and build/bin/quire (the default)
 debug: ## build without optimisation into build/debug, tests included
 	@$(call compile,build/debug,-DCMAKE_BUILD_TYPE=Debug)
 
-run: ## install what is missing, build, and show what a quantized cache costs
+run: ## install what is missing, build, fetch a small model, and let it answer from a quantized cache
 	@tools/setup build >/dev/null
 	@$(MAKE) build
-	build/bin/quire inspect --shape 9x3x64 --layers 30 --ctx 2048 --kv k8v4
+	build/bin/quire run -m smollm2 --chat -p "Why is the sky blue?" -n 200 --temp 0 --kv k8v4
 
 test: export QUIRE_REQUIRE_ALL := 1
 test: ## install what is missing, then every test: release, ASan+UBSan, TSan, emulated kernels
@@ -42,7 +42,7 @@ test: ## install what is missing, then every test: release, ASan+UBSan, TSan, em
 	@$(call ctest,build/asan,-L unit)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
 	@$(call ctest,build/tsan,-R threads)
-	@$(call compile,build/emulated,-DCMAKE_BUILD_TYPE=Release -DQUIRE_CLI=OFF -DQUIRE_WERROR=ON -DQUIRE_EMULATED=ON)
+	@$(call compile,build/emulated,-DCMAKE_BUILD_TYPE=Release -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON -DQUIRE_EMULATED=ON)
 	@$(call ctest,build/emulated,-R 'kernels|integers|emulated')
 	@echo; echo "summary"
 	@for dir in build build/asan build/tsan build/emulated; do \
@@ -58,11 +58,24 @@ bench: ## attention beside ggml, mlx and torch, in one run: ratios and the cost 
 	@$(MAKE) build
 	@bench/peers --json build/peers.json --plot build/peers.svg --curve build/context.svg
 
+bench-models: ## whole models beside llama.cpp, in one run: decode and prefill at a depth
+	@tools/setup build >/dev/null
+	@$(MAKE) build
+	@cmake --build build --target peer_llama_model >/dev/null
+	@bench/models --json build/models.json
+
+eval: ## what codecs cost a model: KL divergence on a text (TEXT=FILE), needles in a haystack
+	@tools/setup build >/dev/null
+	@$(MAKE) build
+	build/bin/quire eval kld -m smollm2 --weights f32 --text "$(or $(TEXT),/usr/share/common-licenses/GPL-3)" \
+	    --kv none,k8v8,k8v4,k4v4 $(if $(TEXT),,--ctx 1024)
+	build/bin/quire eval niah -m smollm2 --ctx 2048 --kv k8v8,k8v4,k4v4
+
 install: build ## install under PREFIX (/usr/local), staged in DESTDIR
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 
 format: ## clang-format every C file in place
-	@find include src cli tests bench -name '*.[ch]' -print0 | xargs -0 clang-format -i
+	@find include src engine cli tests bench -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
 clean: ## remove build/
 	rm -rf build

@@ -5,6 +5,9 @@
 
 const cli_command cli_bench_commands[] = {
     {"attn", "time attention over a packed cache of made-up tokens", cli_bench_attn_run, NULL},
+#if QUIRE_ENGINE
+    {"model", "time a model: prefill and decode at a depth", cli_bench_model_run, NULL},
+#endif
     {"seal", "time the packing of pages", cli_bench_seal_run, NULL},
     {NULL, NULL, NULL, NULL},
 };

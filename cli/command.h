@@ -16,6 +16,15 @@ int cli_codecs_run(int argc, char **argv);
 int cli_inspect_run(int argc, char **argv);
 int cli_bench_attn_run(int argc, char **argv);
 int cli_bench_seal_run(int argc, char **argv);
+#if QUIRE_ENGINE
+int cli_run_run(int argc, char **argv);
+int cli_chat_run(int argc, char **argv);
+int cli_bench_model_run(int argc, char **argv);
+int cli_eval_kld_run(int argc, char **argv);
+int cli_eval_niah_run(int argc, char **argv);
+
+extern const cli_command cli_eval_commands[];
+#endif
 
 extern const cli_command cli_bench_commands[];
 

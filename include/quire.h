@@ -66,7 +66,10 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
     X(E_STATE, 10, "call out of order")                                                                                \
     X(E_VALUE, 11, "value is not finite or does not fit")                                                              \
     X(E_GONE, 12, "page has left the window")                                                                          \
-    X(E_FORMAT, 13, "bytes are not a page of this pool")
+    X(E_FORMAT, 13, "bytes are not a page of this pool")                                                               \
+    X(E_IO, 14, "file cannot be read or written")                                                                      \
+    X(E_MODEL, 15, "not a model that can run")                                                                         \
+    X(E_ABORTED, 16, "stopped by the caller")
 
 typedef enum quire_status {
 #define QUIRE_STATUS_ENUM(name, value, text) QUIRE_##name = value,

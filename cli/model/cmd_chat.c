@@ -1,0 +1,260 @@
+/* cmd_chat.c: quire chat. A conversation whose cache grows by what is new in each turn. */
+#include "args.h"
+#include "chat_text.h"
+#include "command.h"
+#include "interrupt.h"
+#include "model_args.h"
+#include "progress.h"
+#include "report.h"
+#include "sample_args.h"
+#include "text_report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct chat_options {
+    cli_model_args model;
+    cli_sample_args sample;
+    const char *system;
+    bool quiet;
+} chat_options;
+
+typedef struct chat_state {
+    const chat_options *chosen;
+    quire_model *model;
+    quire_session *session;
+    quire_seq *seq;
+    cli_chat chat;
+    int32_t *held, n_held; /* what the sequence holds */
+    char *answer;          /* of this turn, for the next one's text */
+    size_t n_answer, answer_capacity;
+    cli_progress progress;
+    int32_t n_new;
+    quire_generate_result total;
+} chat_state;
+
+/* ------------------------------------------------------------------ one turn */
+
+static bool on_token(void *user, int32_t token, const char *bytes, size_t n_bytes) {
+    chat_state *state = user;
+    state->held[state->n_held++] = token;
+    if (state->n_answer + n_bytes + 1 > state->answer_capacity) {
+        size_t capacity = 2 * (state->answer_capacity + n_bytes + 1);
+        char *larger = realloc(state->answer, capacity);
+        if (!larger)
+            return false;
+        state->answer = larger;
+        state->answer_capacity = capacity;
+    }
+    memcpy(state->answer + state->n_answer, bytes, n_bytes);
+    state->n_answer += n_bytes;
+    state->answer[state->n_answer] = '\0';
+    return fwrite(bytes, 1, n_bytes, stdout) == n_bytes && fflush(stdout) == 0;
+}
+
+static void on_prefill(void *user, int32_t done) {
+    chat_state *state = user;
+    cli_progress_update(&state->progress, done, state->n_new);
+    if (done == state->n_new)
+        cli_progress_end(&state->progress);
+}
+
+/* Keeps what the sequence and the conversation have in common, but leaves a token to compute. A cut that the cache can
+ * no longer make costs the whole prefix, not the conversation. */
+static int rewind_to(chat_state *state, const int32_t *tokens, int32_t n_tokens, int32_t *n_common) {
+    int32_t n = 0;
+    while (n < state->n_held && n < n_tokens - 1 && state->held[n] == tokens[n])
+        n++;
+    if (state->seq && quire_seq_trim(state->seq, n) != QUIRE_OK) {
+        quire_seq_free(state->seq);
+        state->seq = NULL;
+        n = 0;
+    }
+    if (!state->seq) {
+        quire_status status = quire_seq_create(quire_session_pool(state->session), &state->seq);
+        if (status != QUIRE_OK)
+            return cli_quire_error("cannot make a sequence", status, NULL);
+    }
+    *n_common = n;
+    return CLI_OK;
+}
+
+static void add_up(quire_generate_result *total, const quire_generate_result *turn) {
+    total->n_prompt += turn->n_prompt;
+    total->n_generated += turn->n_generated;
+    total->prefill_seconds += turn->prefill_seconds;
+    total->decode_seconds += turn->decode_seconds;
+    total->n_drafted += turn->n_drafted;
+    total->n_accepted += turn->n_accepted;
+}
+
+static int answer(chat_state *state, const int32_t *tokens, int32_t n_tokens) {
+    int32_t n_common = 0;
+    int status = rewind_to(state, tokens, n_tokens, &n_common);
+    quire_sampler *sampler = NULL;
+    if (status == CLI_OK)
+        status = cli_sampler_open(&state->chosen->sample, state->model, &sampler);
+    if (status != CLI_OK)
+        return status;
+    quire_generate_options options;
+    cli_generate_options(&state->chosen->sample, &options);
+    options.on_token = on_token;
+    options.on_prefill = on_prefill;
+    options.user = state;
+    memcpy(state->held, tokens, (size_t)n_tokens * sizeof *tokens);
+    state->n_held = n_tokens;
+    state->n_answer = 0;
+    state->n_new = n_tokens - n_common;
+    cli_progress_start(&state->progress, "prefill");
+    quire_generate_result turn;
+    quire_status done =
+        quire_generate(state->session, state->seq, sampler, tokens + n_common, state->n_new, &options, &turn);
+    cli_progress_end(&state->progress);
+    quire_sampler_free(sampler);
+    add_up(&state->total, &turn);
+    state->n_held = quire_seq_length(state->seq); /* the answer's last token, or what was stopped, is not in it */
+    if (done == QUIRE_OK || done == QUIRE_E_ABORTED)
+        return CLI_OK;
+    return cli_quire_error("cannot answer", done, NULL);
+}
+
+static int turn(chat_state *state, const char *message) {
+    if (!cli_chat_add(&state->chat, "user", message))
+        return CLI_FAILURE;
+    size_t n_bytes;
+    char *text = cli_chat_text(state->model, &state->chat, &n_bytes);
+    if (!text)
+        return CLI_FAILURE;
+    int32_t n_tokens;
+    int32_t *tokens =
+        cli_tokenize(state->model, text, n_bytes, QUIRE_TOKENIZE_START | QUIRE_TOKENIZE_SPECIAL, &n_tokens);
+    free(text);
+    if (!tokens)
+        return CLI_FAILURE;
+    int status = CLI_OK;
+    if (n_tokens >= quire_session_context(state->session)) {
+        cli_error("the conversation has %d tokens and the context %d: /reset starts a new one", (int)n_tokens,
+                  (int)quire_session_context(state->session));
+        cli_chat_clear(&state->chat, state->chat.n_messages - 1);
+    } else {
+        status = answer(state, tokens, n_tokens);
+        if (status == CLI_OK && !cli_chat_add(&state->chat, "assistant", state->n_answer ? state->answer : ""))
+            status = CLI_FAILURE;
+        putchar('\n');
+        fflush(stdout);
+    }
+    free(tokens);
+    return status;
+}
+
+/* ------------------------------------------------------------------ conversation */
+
+static int print_report(const chat_state *state) {
+    if (state->chosen->quiet || !state->seq)
+        return CLI_OK;
+    const cli_text_report report = {
+        .kv = state->chosen->model.kv, .session = state->session, .seq = state->seq, .result = &state->total};
+    return cli_text_report_print(&report);
+}
+
+/* True: the line was a command. */
+static bool command(chat_state *state, const char *line, bool *quit) {
+    *quit = strcmp(line, "/quit") == 0;
+    if (strcmp(line, "/reset") == 0)
+        cli_chat_clear(&state->chat, state->chosen->system ? 1 : 0);
+    else if (strcmp(line, "/report") == 0)
+        print_report(state);
+    else if (line[0] == '/' && !*quit)
+        cli_error("unknown command '%s'; there are /reset, /report and /quit", line);
+    return line[0] == '/';
+}
+
+static int talk(chat_state *state) {
+    bool terminal = isatty(STDIN_FILENO) != 0, quit = false;
+    char *line = NULL;
+    size_t capacity = 0;
+    int status = CLI_OK;
+    if (terminal)
+        fputs("/reset forgets the conversation, /report shows the cache, /quit or Ctrl-D ends\n", stderr);
+    while (status == CLI_OK && !quit) {
+        if (terminal)
+            fputs("> ", stderr);
+        ssize_t n = getline(&line, &capacity, stdin);
+        if (n < 0)
+            break; /* also Ctrl-C at the prompt */
+        line[strcspn(line, "\r\n")] = '\0';
+        if (!*line || command(state, line, &quit))
+            continue;
+        status = turn(state, line);
+        cli_interrupt_clear();
+    }
+    free(line);
+    return status;
+}
+
+static int chat(chat_state *state) {
+    const chat_options *chosen = state->chosen;
+    int status = cli_model_open(&chosen->model, &state->model);
+    if (status != CLI_OK)
+        return status;
+    if (!quire_model_can_chat(state->model)) {
+        cli_error("the model '%s' has no chat template that is known: use 'quire run'", chosen->model.model);
+        return CLI_FAILURE;
+    }
+    quire_model_info info;
+    quire_model_get_info(state->model, &info);
+    const cli_session_wish wish = {.kv = chosen->model.kv,
+                                   .context = info.context,
+                                   .max_logits = cli_sample_max_logits(&chosen->sample),
+                                   .stop = cli_interrupt_seen};
+    status = cli_session_open(&chosen->model, state->model, &wish, &state->session);
+    if (status != CLI_OK)
+        return status;
+    state->held = malloc(((size_t)quire_session_context(state->session) + 1) * sizeof *state->held);
+    if (!state->held)
+        return cli_quire_error("cannot chat", QUIRE_E_NOMEM, "out of memory");
+    if (chosen->system && !cli_chat_add(&state->chat, "system", chosen->system))
+        return CLI_FAILURE;
+    cli_interrupt_catch();
+    status = talk(state);
+    return status == CLI_OK ? print_report(state) : status;
+}
+
+int cli_chat_run(int argc, char **argv) {
+    chat_options chosen = {0};
+    cli_model_args_default(&chosen.model);
+    cli_sample_args_default(&chosen.sample);
+    chosen.sample.n_predict = 1024;
+    enum { OWN = 2 };
+    cli_option options[OWN + CLI_MODEL_OPTIONS + CLI_SAMPLE_OPTIONS] = {
+        cli_string("system", &chosen.system, "TEXT", "a system message before the conversation"),
+        cli_flag("quiet", &chosen.quiet, "no report"),
+    };
+    cli_model_options(&chosen.model, options + OWN);
+    cli_sample_options(&chosen.sample, options + OWN + CLI_MODEL_OPTIONS);
+    static const char *const examples[] = {
+        "quire chat -m smollm2 --kv k4v4",
+        "quire chat -m model.gguf --system 'Answer in one sentence.' --temp 0",
+        NULL,
+    };
+    const cli_usage usage = {
+        .command = "chat",
+        .about = "A conversation, one message a line. stdout gets the answers alone. Only what is new in a turn is\n"
+                 "computed. Ctrl-C stops an answer; at the prompt it ends the conversation, as Ctrl-D does.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .examples = examples};
+    int status;
+    if (!cli_args_parse(&usage, argc, argv, &status))
+        return status;
+    chat_state state = {.chosen = &chosen};
+    status = chat(&state);
+    quire_session_free(state.session);
+    quire_model_free(state.model);
+    cli_chat_free(&state.chat);
+    free(state.held);
+    free(state.answer);
+    return status;
+}

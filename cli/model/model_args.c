@@ -1,0 +1,238 @@
+/* model_args.c: models, caches and texts as typed. */
+#include "model_args.h"
+
+#include "cache_args.h"
+#include "command.h"
+#include "model_find.h"
+#include "report.h"
+#include "workers.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS_MAX = 1 << 24, SINKS_MAX = QUIRE_PAGE_TOKENS };
+
+static const char *const weight_names[] = {"repacked", "file", "f32", NULL};
+
+void cli_model_args_default(cli_model_args *args) {
+    *args = (cli_model_args){.kv = "k8v4",
+                             .sinks = -1,
+                             .keep = 4,
+                             .n_threads = cli_workers_default(),
+                             .raw = QUIRE_F16,
+                             .kv_windowed = "raw:raw"};
+}
+
+void cli_model_options(cli_model_args *args, cli_option *options) {
+    const cli_option all[CLI_MODEL_OPTIONS] = {
+        cli_with_letter(cli_string("model", &args->model, "FILE", "a GGUF file, or smollm2 or gemma3: fetched once"),
+                        'm'),
+        cli_string("kv", &args->kv, "NAME", "codecs of the cache: a preset or K:V, see 'quire codecs'"),
+        cli_string("kv-layers", &args->kv_layers, "LIST", "other codecs for some layers: 0-1=k8v8,29=none"),
+        cli_string("kv-windowed", &args->kv_windowed, "NAME", "codecs of layers with a sliding window"),
+        cli_int("sinks", &args->sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),
+        cli_int("max-kv-size", &args->max_kv, 1, TOKENS_MAX,
+                "keep this many tokens of a sequence, the newest, and drop the others"),
+        cli_int("keep", &args->keep, 0, TOKENS_MAX, "first tokens that --max-kv-size never drops"),
+        cli_int("ctx", &args->context, 1, TOKENS_MAX, "tokens of a sequence (default: what is needed)"),
+        cli_size("kv-bytes", &args->kv_bytes, 1, 0x1p50, "memory of the cache, e.g. 512M (default: computed)"),
+        cli_choice("raw", &args->raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
+        cli_choice("weights", &args->weights, weight_names,
+                   "repacked: copied to be fast; file: as they are; f32: expanded"),
+        cli_with_letter(cli_int("threads", &args->n_threads, 1, CLI_WORKERS_MAX, "threads"), 't'),
+    };
+    memcpy(options, all, sizeof all);
+}
+
+int cli_model_open(const cli_model_args *args, quire_model **model) {
+    if (!args->model) {
+        cli_error("no model was given; -m FILE, -m smollm2 or -m gemma3");
+        return CLI_USAGE;
+    }
+    char *path;
+    int status = cli_model_find(args->model, &path);
+    if (status != CLI_OK)
+        return status;
+    quire_model_options options;
+    quire_model_options_default(&options);
+    options.repack = args->weights == CLI_WEIGHTS_REPACKED;
+    options.f32_weights = args->weights == CLI_WEIGHTS_F32;
+    quire_status loaded = quire_model_load(model, path, &options);
+    free(path);
+    return loaded == QUIRE_OK ? CLI_OK : cli_quire_error("cannot load the model", loaded, NULL);
+}
+
+/* ------------------------------------------------------------------ --kv-layers */
+
+static bool bad_layers(const char *part, const char *why) {
+    cli_error("--kv-layers cannot have '%s': %s; allowed: LAYER=NAME or FIRST-LAST=NAME, with commas between", part,
+              why);
+    return false;
+}
+
+/* "3" or "0-5"; *text moves behind the '='. */
+static bool parse_range(char **text, long *first, long *last) {
+    char *end;
+    *first = *last = strtol(*text, &end, 10);
+    if (end == *text)
+        return false;
+    if (*end == '-') {
+        char *second = end + 1;
+        *last = strtol(second, &end, 10);
+        if (end == second)
+            return false;
+    }
+    *text = end + 1;
+    return *end == '=';
+}
+
+static bool assign_layers(char *part, int32_t n_layers, quire_pair *pairs) {
+    char *name = part;
+    long first, last;
+    if (!parse_range(&name, &first, &last))
+        return bad_layers(part, "it does not start with layers and '='");
+    if (first < 0 || last < first || last >= n_layers) {
+        char why[64];
+        snprintf(why, sizeof why, "the model's layers are 0 to %d", (int)n_layers - 1);
+        return bad_layers(part, why);
+    }
+    quire_policy policy;
+    if (!cli_policy_parse(name, -1, &policy))
+        return false;
+    for (long i = first; i <= last; i++)
+        pairs[i] = policy.pair;
+    return true;
+}
+
+static bool parse_layers(const char *text, int32_t n_layers, quire_pair *pairs) {
+    size_t n;
+    char **parts = cli_list_split(text, &n);
+    bool good = parts != NULL;
+    for (size_t i = 0; good && i < n; i++)
+        good = assign_layers(parts[i], n_layers, pairs);
+    free(parts);
+    return good;
+}
+
+/* ------------------------------------------------------------------ session */
+
+static bool fill_policy(const cli_model_args *args, const char *kv, quire_policy *policy) {
+    quire_policy windowed;
+    if (!cli_policy_parse(kv, args->sinks, policy) || !cli_policy_parse(args->kv_windowed, -1, &windowed))
+        return false;
+    policy->windowed = windowed.pair;
+    return true;
+}
+
+static int create(const quire_model *model, quire_session_options *options, quire_session **session) {
+    quire_status status = quire_session_create(session, model, options);
+    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make the cache", status, NULL);
+}
+
+int cli_session_open(const cli_model_args *args, const quire_model *model, const cli_session_wish *wish,
+                     quire_session **session) {
+    quire_session_options options;
+    quire_session_options_default(&options);
+    if (!fill_policy(args, wish->kv, &options.policy))
+        return CLI_USAGE;
+    options.raw = (quire_type)args->raw;
+    options.context = args->context ? args->context : wish->context;
+    options.n_threads = args->n_threads;
+    options.max_kv = args->max_kv;
+    options.keep = args->max_kv ? args->keep : 0;
+    options.kv_bytes = args->kv_bytes;
+    options.stop = wish->stop;
+    options.stop_user = wish->stop_user;
+    if (wish->max_seqs)
+        options.max_seqs = wish->max_seqs;
+    if (wish->max_rows)
+        options.max_rows = wish->max_rows;
+    if (wish->max_logits)
+        options.max_logits = wish->max_logits;
+    if (!args->kv_layers)
+        return create(model, &options, session);
+
+    quire_model_info info;
+    quire_model_get_info(model, &info);
+    quire_pair *pairs = calloc((size_t)info.n_layers, sizeof *pairs);
+    if (!pairs)
+        return cli_quire_error("cannot make the cache", QUIRE_E_NOMEM, "out of memory");
+    options.layers = pairs;
+    int status = parse_layers(args->kv_layers, info.n_layers, pairs) ? create(model, &options, session) : CLI_USAGE;
+    free(pairs);
+    return status;
+}
+
+/* ------------------------------------------------------------------ lists, files, tokens */
+
+char **cli_list_split(const char *text, size_t *n) {
+    *n = 1;
+    for (const char *at = text; *at; at++)
+        *n += *at == ',';
+    size_t n_bytes = strlen(text) + 1;
+    char **parts = malloc(*n * sizeof *parts + n_bytes);
+    if (!parts) {
+        cli_error("out of memory");
+        return NULL;
+    }
+    char *part = memcpy(parts + *n, text, n_bytes);
+    for (size_t i = 0; i < *n; i++) {
+        parts[i] = part;
+        part += strcspn(part, ",");
+        *part++ = '\0';
+    }
+    return parts;
+}
+
+static char *read_all(FILE *file, size_t *n_bytes) {
+    size_t capacity = 1 << 16;
+    char *text = malloc(capacity);
+    *n_bytes = 0;
+    while (text) {
+        *n_bytes += fread(text + *n_bytes, 1, capacity - *n_bytes - 1, file);
+        if (*n_bytes < capacity - 1)
+            break;
+        capacity *= 2;
+        char *larger = realloc(text, capacity);
+        if (!larger)
+            free(text);
+        text = larger;
+    }
+    if (text)
+        text[*n_bytes] = '\0';
+    return text;
+}
+
+char *cli_file_read(const char *path, size_t *n_bytes) {
+    bool standard = strcmp(path, "-") == 0;
+    FILE *file = standard ? stdin : fopen(path, "rb");
+    if (!file) {
+        cli_error("cannot open '%s': %s", path, strerror(errno));
+        return NULL;
+    }
+    char *text = read_all(file, n_bytes);
+    bool failed = ferror(file) != 0;
+    if (!standard)
+        fclose(file);
+    if (failed || !text) {
+        cli_error("cannot read '%s': %s", path, failed ? strerror(errno) : "out of memory");
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+int32_t *cli_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags, int32_t *n_tokens) {
+    quire_status status = quire_model_tokenize(model, text, n_bytes, flags, NULL, 0, n_tokens);
+    if (status == QUIRE_E_TOO_BIG || (status == QUIRE_OK && *n_tokens == 0)) {
+        int32_t capacity = *n_tokens, *tokens = malloc(((size_t)capacity + 1) * sizeof *tokens);
+        status = tokens ? quire_model_tokenize(model, text, n_bytes, flags, tokens, capacity, n_tokens) : QUIRE_E_NOMEM;
+        if (status == QUIRE_OK)
+            return tokens;
+        free(tokens);
+    }
+    cli_quire_error("cannot cut the text into tokens", status, NULL);
+    return NULL;
+}

@@ -1,0 +1,45 @@
+/* model_args.h: the options that every command with a model has. What fails has printed why. */
+#ifndef CLI_MODEL_ARGS_H
+#define CLI_MODEL_ARGS_H
+
+#include "args.h"
+#include "quire_engine.h"
+
+typedef struct cli_model_args {
+    const char *model, *kv, *kv_layers, *kv_windowed;
+    int32_t sinks, max_kv, keep, context, n_threads, raw;
+    size_t kv_bytes;
+    int32_t weights; /* cli_weights */
+} cli_model_args;
+
+enum cli_weights { CLI_WEIGHTS_REPACKED, CLI_WEIGHTS_FILE, CLI_WEIGHTS_F32 };
+
+enum { CLI_MODEL_OPTIONS = 12 };
+
+void cli_model_args_default(cli_model_args *args);
+/* Writes CLI_MODEL_OPTIONS options, which set `args`. */
+void cli_model_options(cli_model_args *args, cli_option *options);
+
+int cli_model_open(const cli_model_args *args, quire_model **model); /* exit status */
+
+typedef struct cli_session_wish {
+    const char *kv;                         /* one entry of args->kv */
+    int32_t context;                        /* used where args->context is not given */
+    int32_t max_seqs, max_rows, max_logits; /* 0: the engine's defaults */
+    bool (*stop)(void *user);
+    void *stop_user;
+} cli_session_wish;
+
+/* A session with `wish->kv` on all layers but those that --kv-layers and --kv-windowed name. Exit status. */
+int cli_session_open(const cli_model_args *args, const quire_model *model, const cli_session_wish *wish,
+                     quire_session **session);
+
+/* "a,b,c" cut at its commas. free() the result: pointers and text are one piece. NULL, with a message: no memory. */
+char **cli_list_split(const char *text, size_t *n);
+
+/* The whole file, or standard input for "-", with a 0 after it. NULL, with a message. */
+char *cli_file_read(const char *path, size_t *n_bytes);
+/* All tokens of a text. free() them. NULL, with a message. */
+int32_t *cli_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags, int32_t *n_tokens);
+
+#endif

@@ -1,0 +1,25 @@
+/* sample_args.h: how tokens are chosen, as typed. */
+#ifndef CLI_SAMPLE_ARGS_H
+#define CLI_SAMPLE_ARGS_H
+
+#include "args.h"
+#include "quire_engine.h"
+
+typedef struct cli_sample_args {
+    double temp, top_p, min_p;
+    int32_t top_k, seed, n_predict, draft, draft_tokens;
+    const char *grammar, *grammar_file;
+    bool exact;
+} cli_sample_args;
+
+enum { CLI_SAMPLE_OPTIONS = 11 };
+
+void cli_sample_args_default(cli_sample_args *args);
+/* Writes CLI_SAMPLE_OPTIONS options, which set `args`. */
+void cli_sample_options(cli_sample_args *args, cli_option *options);
+int cli_sampler_open(const cli_sample_args *args, const quire_model *model, quire_sampler **sampler); /* exit status */
+/* max_tokens, exact and draft. */
+void cli_generate_options(const cli_sample_args *args, quire_generate_options *options);
+int32_t cli_sample_max_logits(const cli_sample_args *args); /* rows with logits that a step may have */
+
+#endif

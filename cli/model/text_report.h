@@ -1,0 +1,17 @@
+/* text_report.h: what a generated text cost, on stderr. */
+#ifndef CLI_TEXT_REPORT_H
+#define CLI_TEXT_REPORT_H
+
+#include "quire_engine.h"
+
+typedef struct cli_text_report {
+    const char *kv; /* as typed */
+    const quire_session *session;
+    const quire_seq *seq;
+    const quire_generate_result *result;
+} cli_text_report;
+
+int cli_text_report_print(const cli_text_report *report); /* exit status */
+int cli_text_report_json(const cli_text_report *report);
+
+#endif

@@ -1,0 +1,10 @@
+/* quiet.h: ggml and libllama print through a function of the process. Theirs is replaced by one that remembers. */
+#ifndef ENGINE_QUIET_H
+#define ENGINE_QUIET_H
+
+void quire__quiet_install(void);
+void quire__quiet_clear(void);
+/* What the calling thread was told last as an error or warning, in one line; "no reason given" if nothing. */
+const char *quire__quiet_last(void);
+
+#endif

@@ -1,0 +1,198 @@
+/* quire_engine.h: GGUF models that run on a Quire cache. ggml computes, libllama has the vocabulary, Quire keeps K/V.
+ *
+ * The life of a text
+ *   quire_model_load        weights (mapped, not read), vocabulary
+ *   quire_session_create    a pool, a thread pool and compute buffers, all taken once
+ *   quire_session_prefill   a prompt into a sequence of the session's pool, chunk by chunk
+ *   quire_session_decode    one step: new tokens of one or many sequences; logits of the rows asked for
+ *   quire_sampler_next      logits -> token;  quire_model_piece  token -> bytes
+ *   quire_generate          all of that in one call, for one sequence
+ *
+ * Caveats, before the functions
+ * - Sequences are the pool's own: quire_seq_create(quire_session_pool(session), &seq), fork, trim, free as quire.h says.
+ *   A token's position is its place in the sequence.
+ * - Threads: a model may be used by many sessions at once. A session, a sampler and the sequences of a session are used
+ *   by one thread at a time.
+ * - Lifetime: a model outlives its sessions and samplers. Strings returned live as long as the object they came from.
+ * - Results do not depend on the number of threads. They do not depend on how tokens are cut into steps either, as long
+ *   as steps are exact: ggml rounds a product differently for some numbers of rows, so an exact step is padded to one
+ *   for which it does not. Prefill always is; a lone row costs up to 1.8 times as much when padded.
+ * - Errors are those of quire.h: a status, and quire_last_error() with the sentence. ggml and libllama are kept from
+ *   printing: loading a model sets their log functions, which belong to the whole process.
+ */
+#ifndef QUIRE_ENGINE_H
+#define QUIRE_ENGINE_H
+
+#include "quire.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct quire_model quire_model;
+typedef struct quire_session quire_session;
+typedef struct quire_sampler quire_sampler;
+
+/* ------------------------------------------------------------------ model */
+
+typedef struct quire_model_options {
+    size_t struct_size; /* set by quire_model_options_default */
+    /* Copy weights into the arrangement that ggml multiplies fastest here, where it has one; default. Without, all stay in
+     * the mapped file: loading takes no time and no memory. */
+    bool repack;
+    /* Expand every weight to f32 (memory!): takes ggml's rounding of activations out of comparisons. */
+    bool f32_weights;
+} quire_model_options;
+
+typedef struct quire_model_info {
+    const char *architecture; /* "llama" */
+    const char *name;         /* as the file has it, or "" */
+    const char *weight_type;  /* of most weights: "q4_1" */
+    int32_t n_layers, n_embd, n_vocab;
+    int32_t context; /* tokens it was trained on */
+    uint64_t n_parameters;
+    size_t weight_bytes;
+    const quire_layer *layers; /* (n_layers) shapes and windows */
+} quire_model_info;
+
+QUIRE_API void quire_model_options_default(quire_model_options *options);
+/* options NULL: the defaults. E_IO: cannot be read. E_MODEL: not a GGUF file, cut off, an architecture Quire does not
+ * know, or a key or tensor that is missing or has the wrong shape; quire_last_error() names it. E_NOMEM. */
+QUIRE_API quire_status quire_model_load(quire_model **model, const char *path, const quire_model_options *options);
+QUIRE_API void quire_model_free(quire_model *model); /* NULL is fine */
+QUIRE_API void quire_model_get_info(const quire_model *model, quire_model_info *info);
+QUIRE_API const char *quire_architecture_at(size_t index); /* those that can run; NULL after the last */
+
+/* ------------------------------------------------------------------ text */
+
+typedef enum quire_tokenize_flags {
+    QUIRE_TOKENIZE_PLAIN = 0,
+    QUIRE_TOKENIZE_START = 1,  /* begin as the model wants a text to begin (BOS), if it does */
+    QUIRE_TOKENIZE_SPECIAL = 2 /* "<|im_start|>" is the token of that name, not nine characters */
+} quire_tokenize_flags;
+
+/* E_TOO_BIG: more than `capacity` tokens; *n_tokens is then how many. */
+QUIRE_API quire_status quire_model_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags,
+                                            int32_t *tokens, int32_t capacity, int32_t *n_tokens);
+/* The bytes of a token: may be a part of a UTF-8 character. Control tokens have none. E_TOO_BIG, E_INVALID. */
+QUIRE_API quire_status quire_model_piece(const quire_model *model, int32_t token, char *bytes, size_t capacity,
+                                         size_t *n_bytes);
+QUIRE_API bool quire_model_ends_text(const quire_model *model, int32_t token); /* end of text, or of a turn */
+
+typedef struct quire_message {
+    const char *role; /* "system", "user", "assistant" */
+    const char *content;
+} quire_message;
+
+QUIRE_API bool quire_model_can_chat(const quire_model *model); /* it brings a chat template that is known */
+/* The conversation as the model's template writes it; `reply` adds what starts the assistant's turn. Tokenize it with
+ * QUIRE_TOKENIZE_START | QUIRE_TOKENIZE_SPECIAL. E_TOO_BIG: *n_bytes is what is needed, without a final 0. */
+QUIRE_API quire_status quire_model_chat(const quire_model *model, const quire_message *messages, size_t n_messages,
+                                        bool reply, char *text, size_t capacity, size_t *n_bytes);
+
+/* ------------------------------------------------------------------ session */
+
+typedef struct quire_session_options {
+    size_t struct_size; /* set by quire_session_options_default */
+    quire_policy policy;
+    quire_type raw;           /* of open pages; f16 */
+    int32_t context;          /* tokens of one sequence; 0: as many as the model was trained on */
+    int32_t max_seqs;         /* default 1 */
+    int32_t max_rows;         /* of one step, a multiple of 64: also the chunk of prefill; default 512 */
+    int32_t max_logits;       /* rows of one step that may have logits; default 64 */
+    int32_t n_threads;        /* default 1 */
+    int32_t max_kv, keep;     /* max_kv 0: none; else full-attention layers hold the first `keep` and the last
+                                 max_kv - keep tokens, packed like the others */
+    const quire_pair *layers; /* (n_layers) NULL: as the policy says; else pairs, QUIRE_CODEC_DEFAULT: as the policy */
+    size_t kv_bytes;          /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
+    bool (*stop)(void *user); /* asked between operations; true ends the step with E_ABORTED */
+    void *stop_user;
+} quire_session_options;
+
+QUIRE_API void quire_session_options_default(quire_session_options *options);
+QUIRE_API quire_status quire_session_create(quire_session **session, const quire_model *model,
+                                            const quire_session_options *options);
+QUIRE_API void quire_session_free(quire_session *session); /* NULL is fine */
+QUIRE_API quire_pool *quire_session_pool(const quire_session *session);
+QUIRE_API const quire_model *quire_session_model(const quire_session *session);
+/* The model's layers with what the options changed: windows, codecs. */
+QUIRE_API const quire_layer *quire_session_layers(const quire_session *session);
+QUIRE_API int32_t quire_session_context(const quire_session *session);
+QUIRE_API size_t
+quire_session_compute_bytes(const quire_session *session); /* everything but the pool and the weights */
+
+typedef struct quire_step_item {
+    quire_seq *seq;
+    const int32_t *tokens; /* (n_tokens) */
+    int32_t n_tokens;
+    int32_t n_logits; /* the last n_logits rows get logits */
+} quire_step_item;
+
+/* Computes a step and leaves it open: look at the logits, then commit or abort. E_INVALID, E_VALUE, E_NO_PAGES,
+ * E_TOO_BIG, E_ABORTED: nothing happened, no step is open. */
+QUIRE_API quire_status quire_session_eval(quire_session *session, const quire_step_item *items, size_t n_items,
+                                          bool exact);
+/* n_keep NULL: all; else item i keeps its first n_keep[i] tokens, as quire_batch_commit says. */
+QUIRE_API quire_status quire_session_commit(quire_session *session, const int32_t *n_keep);
+QUIRE_API void quire_session_abort(quire_session *session); /* no open step is fine */
+/* quire_session_eval and quire_session_commit. */
+QUIRE_API quire_status quire_session_decode(quire_session *session, const quire_step_item *items, size_t n_items,
+                                            bool exact);
+/* Appends a prompt in steps that end at multiples of max_rows. Logits of the last token are row 0 afterwards.
+ * progress: NULL, or told after every step. On an error the sequence holds the steps before it. */
+QUIRE_API quire_status quire_session_prefill(quire_session *session, quire_seq *seq, const int32_t *tokens,
+                                             int32_t n_tokens, void (*progress)(void *user, int32_t done), void *user);
+/* (n_vocab) of the row'th row with logits of the last step, in item order; NULL if there is none. Until the next step. */
+QUIRE_API const float *quire_session_logits(const quire_session *session, int32_t row);
+
+/* ------------------------------------------------------------------ sampling */
+
+typedef struct quire_sampler_options {
+    size_t struct_size;  /* set by quire_sampler_options_default */
+    float temp;          /* 0: the likeliest token; default 0.8 */
+    int32_t top_k;       /* 0: off; default 40 */
+    float top_p;         /* 1: off; default 0.95 */
+    float min_p;         /* 0: off; default 0.05 */
+    uint32_t seed;       /* default 1 */
+    const char *grammar; /* NULL, or GBNF whose rule `root` the text must follow; borrowed during the call */
+} quire_sampler_options;
+
+QUIRE_API void quire_sampler_options_default(quire_sampler_options *options);
+QUIRE_API quire_status quire_sampler_create(quire_sampler **sampler, const quire_model *model,
+                                            const quire_sampler_options *options); /* E_INVALID: the grammar */
+QUIRE_API void quire_sampler_free(quire_sampler *sampler);                         /* NULL is fine */
+/* Chooses a token and takes note of it. */
+QUIRE_API quire_status quire_sampler_next(quire_sampler *sampler, const float *logits, int32_t *token);
+
+/* ------------------------------------------------------------------ generation */
+
+typedef struct quire_generate_options {
+    size_t struct_size; /* set by quire_generate_options_default */
+    int32_t max_tokens; /* default 128 */
+    bool exact;         /* exact steps in decoding too */
+    bool ignore_end;    /* go on after the end of the text */
+    int32_t draft; /* 0: off; else up to this many tokens are looked up in the text so far and verified in one step */
+    /* Called with every token, the one that ends the text included. False stops. */
+    bool (*on_token)(void *user, int32_t token, const char *bytes, size_t n_bytes);
+    void (*on_prefill)(void *user, int32_t done);
+    void *user;
+} quire_generate_options;
+
+typedef struct quire_generate_result {
+    int32_t n_prompt, n_generated;
+    double prefill_seconds, decode_seconds;
+    int32_t n_drafted, n_accepted; /* draft tokens tried, and found right */
+    bool ended;                    /* by the model, not by max_tokens, the callback or the context */
+} quire_generate_result;
+
+QUIRE_API void quire_generate_options_default(quire_generate_options *options);
+/* Appends the prompt (at least one token) to `seq` and continues it. Every token whose successor was computed is in the
+ * sequence at the end: all but the last one generated. *result is filled also on failure. */
+QUIRE_API quire_status quire_generate(quire_session *session, quire_seq *seq, quire_sampler *sampler,
+                                      const int32_t *prompt, int32_t n_prompt, const quire_generate_options *options,
+                                      quire_generate_result *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,196 @@
+"""The commands that run a model: what goes to stdout and stderr, the same text in every way of making it, JSON keys."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+import engine_models as models
+from test_engine import TEXT, fetched
+
+PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
+pytestmark = pytest.mark.skipif(
+    not os.path.exists(PROGRAM) or not os.environ.get("QUIRE_ENGINE_PROGRAMS"), reason="built without the engine")
+
+
+def quire(*arguments, status=0, **options):
+    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=600,
+                          errors="backslashreplace", **options)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def text_of(*arguments):
+    return quire("run", "--quiet", "-t", 1, *arguments).stdout
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return models.make(tmp_path_factory.mktemp("cli") / "tiny.gguf", "llama")
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    return fetched("smollm2")
+
+
+def test_run_separates_text_and_report(smollm2):
+    done = quire("run", "-m", smollm2, "-p", "The capital of France is", "-n", 8, "--temp", 0, "-t", 1)
+    assert "Paris" in done.stdout
+    assert "tokens/s" not in done.stdout and "\n\n" not in done.stdout[-1:]
+    for word in ("prefill  5 tokens", "decode   8 tokens", "in bf16", "kernels", "fallbacks 0", "kc8:vt4"):
+        assert word in done.stderr, done.stderr
+
+
+def test_run_json_report(smollm2):
+    done = quire("run", "-m", smollm2, "-p", "One, two,", "-n", 4, "--temp", 0, "-t", 1, "--json", "--kv", "k4v4")
+    report = json.loads(done.stderr)
+    assert report["n_generated"] == 4 and report["fallbacks"] == 0 and report["shadow_bytes"] == 0
+    assert report["kv_bytes"] > 0 and report["kv_bytes_bf16"] > 0 and report["tg_tps"] > 0
+
+
+def test_prompt_from_file_and_stdin(smollm2, tmp_path):
+    prompt = "Once upon a time"
+    (tmp_path / "prompt").write_text(prompt)
+    common = ("-m", smollm2, "-n", 12, "--temp", 0)
+    expected = text_of(*common, "-p", prompt)
+    assert text_of(*common, "-f", tmp_path / "prompt") == expected
+    done = quire("run", "--quiet", "-t", 1, *common, "-f", "-", input=prompt)
+    assert done.stdout == expected
+
+
+@pytest.mark.parametrize("kv", ["none", "k8v4", "tq4"])
+def test_same_text_from_any_number_of_threads(tiny, kv):
+    common = ("run", "--quiet", "-m", tiny, "-p", "w1 w2 w3 w4", "-n", 24, "--temp", 0.9, "--seed", 7, "--kv", kv,
+              "--ignore-end")
+    texts = {quire(*common, "-t", n).stdout for n in (1, 2, 3)}
+    assert len(texts) == 1 and len(texts.pop()) > 20
+
+
+@pytest.mark.parametrize("temp", [0, 0.7])
+def test_draft_changes_nothing(smollm2, temp):
+    """A text that repeats itself: guesses are made, some are right, and the text stays the same."""
+    common = ("run", "-m", smollm2, "-p", "a b c d e f g h a b c d e f g h a b c d", "-n", 40, "--temp", temp, "-t", 1,
+              "--exact", "--json", "--kv", "k8v4")
+    plain, drafted = quire(*common), quire(*common, "--draft", "lookup")
+    assert plain.stdout == drafted.stdout
+    report = json.loads(drafted.stderr)
+    assert report["n_drafted"] >= report["n_accepted"] > 0
+
+
+def test_grammar(smollm2):
+    text = text_of("-m", smollm2, "-p", "Is water wet?", "-n", 20, "--grammar", 'root ::= " yes." | " no."')
+    assert text in (" yes.", " no.")
+
+
+def test_bounded_cache(smollm2):
+    """200 tokens in a cache of 100: packed, and no larger than the bound and the pages at its ends."""
+    done = quire("run", "-m", smollm2, "-p", "Once upon a time", "-n", 200, "--ignore-end", "--temp", 0, "-t", 1, "--json",
+                 "--kv", "k4v4", "--max-kv-size", 100, "--keep", 4)
+    report = json.loads(done.stderr)
+    assert report["n_generated"] == 200
+    token_bf16 = 30 * 3 * (64 + 64) * 2
+    assert report["kv_bytes_bf16"] == 100 * token_bf16
+    assert report["kv_bytes"] < (100 + 3 * 64) * token_bf16
+
+
+def test_policy_by_layer(smollm2):
+    done = quire("run", "-m", smollm2, "-p", "One, two,", "-n", 2, "-t", 1, "--kv", "k4v4", "--kv-layers",
+                 "0-1=none,29=kc8:vt8")
+    lines = [line.split() for line in done.stderr.splitlines()]
+    assert [(line[0], line[1]) for line in lines if len(line) > 6 and ":" in line[1] and line[0].isdigit()] == \
+        [("2", "raw:raw"), ("27", "kc4:vt4"), ("1", "kc8:vt8")]
+
+
+def test_chat_computes_what_is_new(smollm2):
+    done = quire("chat", "-m", smollm2, "-n", 12, "--temp", 0, "-t", 1, input="Hello!\nThank you.\n")
+    assert done.stdout.count("\n") >= 2 and "prefill" not in done.stdout
+    first = done.stderr.split("prefill")[1].split()[0]
+    again = quire("run", "-m", smollm2, "--chat", "-p", "Hello!", "-n", 1, "-t", 1, "--json")
+    assert int(first) < 2 * json.loads(again.stderr)["n_prompt"] + 12
+
+
+def test_interrupt_stops_cleanly(smollm2):
+    process = subprocess.Popen([PROGRAM, "run", "-m", smollm2, "-p", "Once upon a time", "-n", "100000", "--ignore-end",
+                                "-t", "1", "--max-kv-size", "256", "--ctx", "200000"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    process.stdout.read(20)
+    process.send_signal(signal.SIGINT)
+    _, report = process.communicate(timeout=60)
+    assert process.returncode == 130 and b"tokens/s" in report and b"fallbacks 0" in report
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (("run", "-p", "x"), "no model was given"),
+    (("run", "-m", "nowhere.gguf", "-p", "x"), "nowhere.gguf"),
+    (("run", "-m", "TINY"), "give a prompt"),
+    (("run", "-m", "TINY", "-p", "x", "--kv", "k9v9"), "k9v9"),
+    (("run", "-m", "TINY", "-p", "x", "--kv-layers", "7=none"), "0 to 2"),
+    (("run", "-m", "TINY", "-p", "x", "--grammar", "root ::= ("), "grammar"),
+    (("run", "-m", "TINY", "-p", "x", "--ctx", "1"), "does not fit"),
+    (("chat", "-m", "TINY"), "chat template"),
+    (("eval", "kld", "-m", "TINY"), "--text"),
+])
+def test_errors_say_what_is_wrong(tiny, arguments, said):
+    done = subprocess.run([PROGRAM, *(str(tiny) if a == "TINY" else a for a in arguments)], capture_output=True, text=True,
+                          input="")
+    assert done.returncode in (1, 2) and done.stdout == "" and said in done.stderr, done.stderr
+
+
+def test_bench_model_keys(tiny):
+    result = json.loads(quire("bench", "model", "-m", tiny, "--kv", "k8v4", "--depth", 300, "--gen", 4, "--prompt", 64, "-t",
+                              1, "--json").stdout)
+    for key in ("tg_tps", "pp_tps", "kv_bytes", "kv_bytes_bf16", "peak_rss"):
+        assert result[key] > 0, key
+    assert result["fallbacks"] == 0
+
+
+def test_kld(tiny):
+    """The base against itself is 0, fewer bits cost more, and decoding predicts what prefill predicts."""
+    common = ("eval", "kld", "-m", tiny, "--text", TEXT, "--ctx", 256, "--chunks", 2, "-t", 1, "--json")
+    same, k8, k4 = json.loads(quire(*common, "--raw", "bf16", "--kv", "none,k8v8,k4v4").stdout)
+    assert same["kld_mean"] == 0 and same["same_top"] == 1 and same["ppl"] == same["ppl_base"]
+    assert 0 < k8["kld_mean"] < k4["kld_mean"] and k8["bits"] > k4["bits"]
+    assert same["tokens"] == 2 * 127
+    stepped = json.loads(quire(*common, "--kv", "k4v4", "--rows", 1).stdout)
+    whole = json.loads(quire(*common, "--kv", "k4v4").stdout)
+    assert stepped["kld_mean"] == whole["kld_mean"]
+
+
+def test_needles(smollm2):
+    result = json.loads(quire("eval", "niah", "-m", smollm2, "--ctx", 320, "--lengths", 1, "--depths", 2, "--kv", "k8v4",
+                              "-t", 1, "--json").stdout)
+    assert result["tried"] == 2 and result["found"] >= result["found_raw"] - result["lost"]
+    assert result["found_raw"] == 2 and result["lost"] == 0
+
+
+def test_windows_and_memory_stay_bounded(tmp_path):
+    """A Gemma 3 at 2K and at 8K: only the global layers' packed pages grow, by exactly their bits; so does the process."""
+    model = models.make(tmp_path / "gemma3.gguf", "gemma3")
+    short, long = (json.loads(quire("bench", "model", "-m", model, "--kv", "k4v4", "--depth", depth, "--gen", 0, "--prompt",
+                                    0, "-t", 1, "--json", "--ctx", 8192).stdout) for depth in (2048, 8192))
+    shape = models.SHAPES["gemma3"]
+    n_global = shape["layers"] // 6
+    grown = 6144 * n_global * shape["kv"] * 2 * shape["dim"] * short["bits"] / 8
+    assert long["kv_bytes"] - short["kv_bytes"] == grown
+    assert long["compute_bytes"] == short["compute_bytes"]
+    assert long["peak_rss"] - short["peak_rss"] < grown + (1 << 20)
+
+
+def repeats(text):
+    """The share of groups of four words that were there before."""
+    words = text.split()
+    groups = [tuple(words[i:i + 4]) for i in range(len(words) - 3)]
+    return 1 - len(set(groups)) / len(groups)
+
+
+def test_no_preset_degenerates(smollm2):
+    """200 greedy tokens: none of the presets repeats itself much more than the raw cache does."""
+    presets = [preset["name"] for preset in json.loads(quire("codecs", "--json").stdout)["presets"]]
+    common = ("-m", smollm2, "--chat", "-p", "Tell me how bread is made, step by step.", "-n", 200, "--temp", 0)
+    base = repeats(text_of(*common, "--kv", "none"))
+    for preset in presets:
+        text = text_of(*common, "--kv", preset)
+        assert len(text.split()) > 60 and repeats(text) < base + 0.25, (preset, base, text)
