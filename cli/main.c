@@ -12,13 +12,13 @@ enum { PATH_BYTES = 64 };
 static int run_help(int argc, char **argv);
 
 static const cli_command commands[] = {
-    {"bench", "measure speed: attn, model, seal", NULL, cli_bench_commands},
+    {"bench", "measure speed", NULL, cli_bench_commands},
 #if QUIRE_ENGINE
     {"chat", "talk with a model", cli_chat_run, NULL},
 #endif
     {"codecs", "list the codecs and presets, with exact sizes", cli_codecs_run, NULL},
 #if QUIRE_ENGINE
-    {"eval", "measure what a codec costs a model: kld, niah", NULL, cli_eval_commands},
+    {"eval", "measure what a codec costs a model", NULL, cli_eval_commands},
 #endif
     {"help", "explain a command", run_help, NULL},
     {"inspect", "fill a cache and report what its bytes hold", cli_inspect_run, NULL},
