@@ -114,8 +114,35 @@ static void rotation_spreads_spikes(void **state) {
         }
 }
 
+/* Records of foreign origin: what kernels rely on is refused when it does not hold. */
+static void parameters_are_checked(void **state) {
+    (void)state;
+    const struct {
+        const char *kv;
+        bool may_be_negative; /* the first parameter of V */
+    } cases[] = {{"kc4:vt4", false},   {"kc4:vt8", false},  {"kc4:tq3", false},
+                 {"q8_0:q8_0", false}, {"q4_0:q4_0", true}, {"a4:a4", true}};
+    static const uint16_t minus_one = 0xBC00, nan = 0x7E00, minus_zero = 0x8000;
+    for (int i = 0; i < 6; i++) {
+        quire_policy policy;
+        quire_format f;
+        assert_ok(quire_policy_parse(cases[i].kv, &policy));
+        assert_ok(quire__format_init(&f, policy.pair, 128, 128, QUIRE_F16));
+        uint8_t *record = calloc(1, f.bytes);
+        assert_true(quire__side_valid(&f.k, record) && quire__side_valid(&f.v, record));
+        memcpy(record + f.v.params, &minus_zero, sizeof minus_zero);
+        assert_true(quire__side_valid(&f.v, record));
+        memcpy(record + f.v.params, &minus_one, sizeof minus_one);
+        assert_int_equal(quire__side_valid(&f.v, record), cases[i].may_be_negative);
+        memcpy(record + f.v.params, &nan, sizeof nan);
+        assert_false(quire__side_valid(&f.v, record));
+        free(record);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_are_checked),
         cmocka_unit_test(every_width_and_size),
         cmocka_unit_test(known_places),
         cmocka_unit_test(rotation_is_orthogonal),
