@@ -96,13 +96,11 @@ static json_t *result_json(const bench_run *run, const bench_entry *entry, const
 
 static int print_json(const bench_run *run) {
     const size_t n_depths = run->chosen->bench.n_depths;
-    if (run->kvs.n * n_depths == 1)
-        return cli_print_json(result_json(run, &run->entries[0], &run->results[0]));
     json_t *list = json_array();
     for (size_t i = 0; i < run->kvs.n; i++)
         for (size_t j = 0; j < n_depths; j++)
             cli_json_append(&list, result_json(run, &run->entries[i], &run->entries[i].results[j]));
-    return cli_print_json(list);
+    return cli_print_entries(list);
 }
 
 static void percent_cell(cli_table *table, double share) {

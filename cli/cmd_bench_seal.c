@@ -39,12 +39,10 @@ static json_t *entry_json(const seal_entry *entry) {
 }
 
 static int print_json(const seal_entry *entries, size_t n) {
-    if (n == 1)
-        return cli_print_json(entry_json(entries));
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++)
         cli_json_append(&list, entry_json(&entries[i]));
-    return cli_print_json(list);
+    return cli_print_entries(list);
 }
 
 static int print_text(const seal_entry *entries, size_t n) {

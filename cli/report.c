@@ -47,6 +47,14 @@ int cli_print_json(json_t *root) {
     return CLI_OK;
 }
 
+int cli_print_entries(json_t *list) {
+    if (json_array_size(list) != 1) /* 0 for NULL too */
+        return cli_print_json(list);
+    json_t *entry = json_incref(json_array_get(list, 0));
+    json_decref(list);
+    return cli_print_json(entry);
+}
+
 void cli_json_append(json_t **list, json_t *item) {
     if (*list && json_array_append_new(*list, item) == 0)
         return;

@@ -157,12 +157,10 @@ static json_t *entry_json(const bench_options *chosen, const bench_entry *entry)
 }
 
 static int print_json(const bench_options *chosen, const bench_entry *entries, size_t n) {
-    if (n == 1)
-        return cli_print_json(entry_json(chosen, &entries[0]));
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++)
         cli_json_append(&list, entry_json(chosen, &entries[i]));
-    return cli_print_json(list);
+    return cli_print_entries(list);
 }
 
 static int print_text(const bench_options *chosen, const bench_entry *entries, size_t n) {

@@ -158,12 +158,10 @@ static json_t *entry_json(const kld_run *run, const kld_entry *entry) {
 }
 
 static int print_json(const kld_run *run) {
-    if (run->n_entries == 1)
-        return cli_print_json(entry_json(run, &run->entries[0]));
     json_t *list = json_array();
     for (size_t i = 0; i < run->n_entries; i++)
         cli_json_append(&list, entry_json(run, &run->entries[i]));
-    return cli_print_json(list);
+    return cli_print_entries(list);
 }
 
 static int print_text(const kld_run *run) {

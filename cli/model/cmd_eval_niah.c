@@ -139,12 +139,10 @@ static json_t *entry_json(const niah_run *run, const niah_entry *entry) {
 }
 
 static int print_json(const niah_run *run) {
-    if (run->n_entries == 2)
-        return cli_print_json(entry_json(run, &run->entries[1]));
     json_t *list = json_array();
     for (size_t i = 1; i < run->n_entries; i++)
         cli_json_append(&list, entry_json(run, &run->entries[i]));
-    return cli_print_json(list);
+    return cli_print_entries(list);
 }
 
 static void print_text(const niah_run *run) {
