@@ -1,5 +1,5 @@
 #define SIMD "kern/avx2/simd.h"
-#include "kern/x86/raw.h"
+#include "kern/raw.h"
 
 const quire_attend_kernel NAME(quire__attend_avx2_sealed_raw) = {attend_sealed, workspace_bytes, serves,
                                                                  LEVEL("avx2_raw")};

@@ -8,7 +8,7 @@
 typedef __m256 fvec;
 typedef __m256i ivec;
 
-enum { W = 8, LANES = W / 4 };
+enum { W = 8, LANES = W / 4, TILE_SUMS = 8 }; /* TILE_SUMS: of 16 registers, half */
 
 /* ------------------------------------------------------------------ fp32 */
 

@@ -1,5 +1,5 @@
 #define SIMD "kern/avx512/simd.h"
-#include "kern/x86/raw.h"
+#include "kern/raw.h"
 
 const quire_attend_kernel NAME(quire__attend_avx512_sealed_raw) = {attend_sealed, workspace_bytes, serves,
                                                                    LEVEL("avx512_raw")};

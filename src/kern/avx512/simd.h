@@ -7,7 +7,7 @@
 typedef __m512 fvec;
 typedef __m512i ivec;
 
-enum { W = 16, LANES = W / 4 };
+enum { W = 16, LANES = W / 4, TILE_SUMS = 16 };
 
 /* ------------------------------------------------------------------ fp32 */
 

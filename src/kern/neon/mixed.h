@@ -3,7 +3,6 @@
 #define QUIRE_KERN_NEON_MIXED_H
 
 #include "kern/neon/page_scores.h"
-#include "kern/neon/rows.h"
 #include "kern/neon/softmax.h"
 
 INLINE void score_raw_page(const block *b, const quire_type type, const int n_pairs, const float *const q[SET], int p) {
@@ -14,15 +13,16 @@ INLINE void score_raw_page(const block *b, const quire_type type, const int n_pa
     UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     for (int t = 0; t < T; t += 4) {
         const uint8_t *k[4];
-        float32x4_t s[4];
+        float s[SET][4];
         for (int i = 0; i < 4; i++)
             k[i] = b->k[p] + (size_t)(t + i) * row_bytes;
-        dots(type, 2 * n_pairs, q, k, dim, s);
+        dots(type, 2 * n_pairs, q, k, dim, s[0], 4);
         UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-            const float64x2_t r0 = vreinterpretq_f64_f32(s[2 * pair]), r1 = vreinterpretq_f64_f32(s[2 * pair + 1]);
+            const float32x4_t s0 = vld1q_f32(s[2 * pair]), s1 = vld1q_f32(s[2 * pair + 1]);
+            const float64x2_t r0 = vreinterpretq_f64_f32(s0), r1 = vreinterpretq_f64_f32(s1);
             vst1q_f32(score->s[pair][t / 2], vreinterpretq_f32_f64(vzip1q_f64(r0, r1)));
             vst1q_f32(score->s[pair][t / 2 + 1], vreinterpretq_f32_f64(vzip2q_f64(r0, r1)));
-            top[pair] = vmaxq_f32(top[pair], vpmaxq_f32(s[2 * pair], s[2 * pair + 1]));
+            top[pair] = vmaxq_f32(top[pair], vpmaxq_f32(s0, s1));
         }
     }
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
@@ -58,7 +58,8 @@ INLINE void weigh_raw(const block *b, const quire_type type, const int n_pairs, 
         for (int p = b->from; p < b->from + b->n; p++)
             for (int t = 0; t < T; t++) {
                 float32x4_t v[4];
-                UNROLL for (int j = 0; j < 4; j++) v[j] = load4(type, b->v[p] + (size_t)t * row_bytes, c + 4 * j);
+                UNROLL for (int j = 0; j < 4; j++) v[j] =
+                    load_elements(type, b->v[p] + (size_t)t * row_bytes, c + 4 * j);
                 UNROLL for (int r = 0; r < rows; r++) {
                     const float32x4_t weight = vld1q_dup_f32(&b->work->score[p].s[r / 2][t / 2][2 * (r % 2) + t % 2]);
                     UNROLL for (int j = 0; j < 4; j++) acc[r][j] = vfmaq_f32(acc[r][j], v[j], weight);

@@ -98,7 +98,7 @@ INLINE void score_page(const block *b, const source_kind kind, const int n_pairs
         }
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
         const float32x4_t best = max_of_rows(top[pair]), scale = q->scale[0][pair];
-        const float32x4_t value = unconverted ? vsubq_f32(best, vld1q_f32(SUM_START)) : best;
+        const float32x4_t value = unconverted ? vsubq_f32(best, vld1q_f32(MAGIC)) : best;
         if (role == KEY_CHANNEL)
             put_scale(&w->score[p], pair, best,
                       vfmaq_f32(q->offset[0][pair], vsubq_f32(value, q->centre[0][pair]), scale), scale);

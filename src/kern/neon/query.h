@@ -37,15 +37,14 @@ INLINE int32x4_t sum_bytes(int32x4_t sum, int8x16_t x) {
 /* Operands of channels first .. first+n of a pair, whose scaled rows are a and b. */
 INLINE void put_integers(const float *a, const float *b, int first, int n, pair_scale scale, const int n_pairs,
                          const int planes, const bool natural, float mid, int pair, int g, set_query *out) {
-    static const float magic[4] = FOUR(QUIRE_ROUND_MAGIC);
     const float32x4_t i0 = vdupq_laneq_f32(scale.inverse, 0), i1 = vdupq_laneq_f32(scale.inverse, 2);
     const uint8x16_t order = vld1q_u8(DIM_ORDER[natural]);
     int32x4_t sum = vdupq_n_s32(0), sum_low = sum;
     for (int d = first; d < first + n; d += 8) {
         int32x4_t x[4]; /* the integer is in the low bits */
         UNROLL for (int j = 0; j < 2; j++) {
-            x[j] = as_s32(vfmaq_f32(fresh(magic), vld1q_f32(a + d + 4 * j), i0));
-            x[2 + j] = as_s32(vfmaq_f32(fresh(magic), vld1q_f32(b + d + 4 * j), i1));
+            x[j] = as_s32(vfmaq_f32(fresh(MAGIC), vld1q_f32(a + d + 4 * j), i0));
+            x[2 + j] = as_s32(vfmaq_f32(fresh(MAGIC), vld1q_f32(b + d + 4 * j), i1));
         }
         if (planes == 1) {
             const int8x16_t c = narrow2(x[0], x[1], x[2], x[3], order);
@@ -53,7 +52,7 @@ INLINE void put_integers(const float *a, const float *b, int first, int n, pair_
             sum = sum_bytes(sum, c);
         } else {
             int32x4_t hi[4], lo[4];
-            EACH x[u] = vsubq_s32(x[u], as_s32(vld1q_f32(magic)));
+            EACH x[u] = vsubq_s32(x[u], as_s32(vld1q_f32(MAGIC)));
             EACH hi[u] = vshrq_n_s32(vaddq_s32(x[u], vdupq_n_s32(64)), 7);
             EACH lo[u] = vsubq_s32(x[u], vshlq_n_s32(hi[u], 7));
             const int8x16_t h = narrow2(hi[0], hi[1], hi[2], hi[3], order),

@@ -46,7 +46,6 @@ INLINE int32x4_t mma_u8(int32x4_t acc, uint8x16_t a, int8x16_t b) {
 #endif
 }
 
-INLINE float32x4_t rows2(float r0, float r1) { return (float32x4_t){r0, r0, r1, r1}; }
 /* Two tokens' scalars for both rows: [t0, t1, t0, t1]. */
 INLINE float32x4_t tokens2(const float *x) {
     return vreinterpretq_f32_f64(vld1q_dup_f64((const double *)(const void *)x));
@@ -64,20 +63,21 @@ INLINE float32x4_t fresh(const float *constant /* (4) */) {
     return v;
 }
 
+#define FOUR(x)                                                                                                        \
+    { x, x, x, x }
+static const float MAGIC[4] = FOUR(QUIRE_ROUND_MAGIC);
+
 /* Where a sum of integers starts so that its bits, read as fp32, are QUIRE_ROUND_MAGIC plus the sum: a subtraction then
  * replaces the conversion, of which the core does one per cycle. For sums below 2^22. */
-static const float SUM_START[4] = {QUIRE_ROUND_MAGIC, QUIRE_ROUND_MAGIC, QUIRE_ROUND_MAGIC, QUIRE_ROUND_MAGIC};
 INLINE int32x4_t sum_start(const bool magic) {
     int32x4_t zero;
     if (magic)
-        return vreinterpretq_s32_f32(fresh(SUM_START));
+        return vreinterpretq_s32_f32(fresh(MAGIC));
     __asm__ volatile("movi %0.4s, #0" : "=w"(zero)); /* not a copy of another zero */
     return zero;
 }
 
 #define EACH UNROLL for (int u = 0; u < 4; u++)
-#define FOUR(x)                                                                                                        \
-    { x, x, x, x }
 
 /* Minimax polynomials of 2^f, |f| <= 1/2: relative error 7.5e-5 (degree 3, where weights are rounded to u8), 7.5e-8. */
 static const float EXP2_3[4][4] = {FOUR(0.9999280571937561f), FOUR(0.6932609677314758f), FOUR(0.2426111251115799f),
@@ -97,20 +97,6 @@ INLINE void exp2_neg4(float32x4_t *x, const int degree) {
     EACH p[u] = vfmaq_f32(fresh(c[degree - 1]), top, f[u]);
     UNROLL for (int i = degree - 2; i >= 0; i--) EACH p[u] = vfmaq_f32(fresh(c[i]), p[u], f[u]);
     EACH x[u] = as_f32(vaddq_s32(as_s32(p[u]), vshlq_n_s32(as_s32(y[u]), 23)));
-}
-
-/* As quire__exp2: exact at 0, so that a state which nothing changes stays what it is, bit for bit. */
-INLINE float32x4_t exp2_exact(float32x4_t x) {
-    const float32x4_t magic = vdupq_n_f32(QUIRE_ROUND_MAGIC);
-    x = vmaxq_f32(x, vdupq_n_f32(-126.0f));
-    const float32x4_t y = vaddq_f32(x, magic), f = vsubq_f32(x, vsubq_f32(y, magic));
-    float32x4_t p = vfmaq_f32(vdupq_n_f32(1.3333558e-3f), vdupq_n_f32(1.5403530e-4f), f);
-    p = vfmaq_f32(vdupq_n_f32(9.6181291e-3f), p, f);
-    p = vfmaq_f32(vdupq_n_f32(5.5504109e-2f), p, f);
-    p = vfmaq_f32(vdupq_n_f32(2.4022651e-1f), p, f);
-    p = vfmaq_f32(vdupq_n_f32(6.9314718e-1f), p, f);
-    p = vfmaq_f32(vdupq_n_f32(1.0f), p, f);
-    return as_f32(vaddq_s32(as_s32(p), vshlq_n_s32(as_s32(y), 23)));
 }
 
 /* n fp16 values to fp32; n is a multiple of 8. */

@@ -71,8 +71,6 @@ INLINE int first_pair_of(int atom) { return atom / 4 * 16 + atom % 4 * 2; }
 /* Bytes come as [r0 t01][r1 t01][r0 t23][r1 t23]..; row 0's eight tokens, then row 1's. */
 static const uint8_t ROW_ORDER[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
 
-static const float MAGIC[4] = FOUR(QUIRE_ROUND_MAGIC);
-
 /* Operands of one page; adds the integers to *total. */
 INLINE void weights_of_page(neon_work *w, const float *scale /* NULL: s holds weights */, const int n_pairs,
                             const int planes, int pair, int p, float32x4_t inverse, uint32x4_t *total) {

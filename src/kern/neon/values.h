@@ -85,7 +85,7 @@ INLINE void weigh_block(const source_kind kind, const int n_pairs, const int pla
             UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
                 float *at = o + ((size_t)(tile * 8 + row + i) * PAIRS + (size_t)pair) * 4;
                 const float32x4_t x =
-                    planes == 1 ? vsubq_f32(as_f32(acc[i][pair]), vld1q_f32(SUM_START)) /* at most 128 * 255 * 127 */
+                    planes == 1 ? vsubq_f32(as_f32(acc[i][pair]), vld1q_f32(MAGIC)) /* at most 128 * 255 * 127 */
                                 : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(acc[i][pair], 8), acc[i][n_pairs + pair]));
                 float32x4_t old = vmulq_f32(vld1q_f32(at), terms->keep[pair]);
                 if (group >= 0)

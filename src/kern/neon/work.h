@@ -7,7 +7,9 @@
 #define QUIRE_KERN_NEON_WORK_H
 
 #include "kern/kern.h"
-#include "kern/neon/simd.h"
+#include "kern/neon/fvec.h"
+
+#include "kern/elements.h" /* over those vectors */
 
 /* Whether this level makes u8 weights in fp16 (softmax16.h). */
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_FP16_FML)
