@@ -9,7 +9,8 @@
  *          K (root of 1.2)
  *   7e-3   V below 8 bits, weights as u8: half a step of 1/255 of the block's largest. 8.5e-3 where every group has scales
  *          of its own, which spread the weights further from their largest
- * Independent errors add as squares.
+ * Independent errors add as squares. Those are what a row's error is in the mean; over the n rows and heads of a case the
+ * root of the mean square strays by 1 / (2 sqrt n), of which two are granted. (Without that, one draw in 20 fails.)
  */
 #include <math.h>
 #include <stdio.h>
@@ -47,7 +48,9 @@ static double v_bound(const fixture *f) {
     return is_family(&info, "affine") || is_family(&info, "block") ? 8.5e-3 : 7e-3;
 }
 
-static double bound_of(const fixture *f) { return hypot(k_bound(f), v_bound(f)); }
+static double bound_of(const fixture *f, int rows) {
+    return hypot(k_bound(f), v_bound(f)) * (1 + 1 / sqrt(rows * f->layer[0].n_heads));
+}
 
 /* Fill `context` tokens, attend `rows` more one batch, compare each with the oracle. Returns the error. */
 static double error_at_depth(fixture *f, int context, int rows, const source *s, step_options options) {
@@ -65,7 +68,7 @@ static double error_at_depth(fixture *f, int context, int rows, const source *s,
     for (size_t i = 0; i < n_lse; i++) {
         if (isinf(wanted_lse[i]))
             assert_true(isinf(lse[i]) && lse[i] < 0);
-        else if (!(fabs((double)lse[i] - wanted_lse[i]) < 4 * bound_of(f) + 1e-4))
+        else if (!(fabs((double)lse[i] - wanted_lse[i]) < 4 * bound_of(f, rows) + 1e-4))
             fail_msg("lse %.6f, wanted %.6f", (double)lse[i], wanted_lse[i]);
     }
     const double error = relative_error(out, wanted, n);
@@ -76,7 +79,7 @@ static double error_at_depth(fixture *f, int context, int rows, const source *s,
 
 static void check(fixture *f, const char *what, int context, int rows, const source *s, step_options options) {
     fixture_open(f);
-    const double error = error_at_depth(f, context, rows, s, options), bound = bound_of(f);
+    const double error = error_at_depth(f, context, rows, s, options), bound = bound_of(f, rows);
     if (!(error < bound))
         fail_msg("%s: relative error %.2e, bound %.2e", what, error, bound);
     quire_layer_stats stats;

@@ -38,9 +38,14 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
     const int32_t twice_mid = (int32_t)(2 * k->mid);
     quire_attend_job job = {.format = f};
     block b = {.job = &job, .work = &work, .record = {record[0]}, .ahead = {record[0]}, .n = 1, .k_source = from};
+    static float unit[SET], half[SET * QUIRE_DIM_MAX];
     load_keys_of(&b, 0);
-    for (int r = 0; r < SET; r++)
-        quantize_row(k, kind, q[r], &work, 0, r, &work.q[0]);
+    work.q_unit = unit;
+    work.q_half = half;
+    for (int r = 0; r < SET; r++) {
+        unit[r] = halve_query(q[r], k->dim, half + r * k->dim);
+        quantize_row(k, kind, q[r], &work, 0, r, r, &work.q[0]);
+    }
     quire__side_expand(k, record[0], expanded);
     for (int r = 0; r < SET; r++) {
         quire_int_query wanted;
@@ -196,6 +201,6 @@ int main(void) {
         return 77;
     }
 #endif
-    (void)attend, (void)workspace_bytes, (void)serves;
+    (void)attend, (void)halve_queries, (void)workspace_bytes, (void)serves;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
  *     e            2^(s - m_b), 0 where hidden;  l gains the sum of e, unquantized
  *     weights      w = e * |scale of V|; w / max(w) as u8 (8-bit V: as u16 in two u8 planes), then integer p.V
  *     O, l, m      rescaled only when m grows; the block's part enters with factor 2^(m_b - m)
- *   Integer scores are exact on every ISA: the quantization of q is canonical. The fp32 parts may differ by rounding
+ *   Integer scores are exact on every ISA: the quantization of q is canonical (ref/ref_query.c, channel_query.h). The fp32 parts may differ by rounding
  *   between ISAs, never between rows, batches or worker counts of one ISA.
  */
 #ifndef QUIRE_KERN_KERN_H

@@ -222,6 +222,16 @@ static void finish_set(const quire_attend_job *job, neon_work *w, int set, const
     }
 }
 
+/* Halved rows lie behind the sets; those that the last set lacks are zero. */
+static void halve_queries(const quire_attend_job *job, neon_work *w, int n_sets) {
+    const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
+    w->q_unit = (float *)(void *)(w->set + n_sets);
+    w->q_half = (float16_t *)(void *)(w->q_unit + n_sets * SET);
+    for (int i = 0; i < n_sets * SET; i++)
+        w->q_unit[i] = halve_query(i < n ? job->q + (size_t)i * (size_t)dim : w->zero_row, dim,
+                                   w->q_half + (size_t)i * (size_t)dim);
+}
+
 static bool attend(quire_attend_job *job, const quire_state *state) {
     enum { MOST_DIRECT_SETS = 2 }; /* with more rows than this, unpacking once pays */
     const quire_format *f = job->format;
@@ -236,6 +246,8 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     start_sets(w, n_sets, state->o, (size_t)n_sets * set_floats);
     if (n % SET != 0)
         memset(w->zero_row, 0, sizeof w->zero_row);
+    if (f->k.family == QUIRE_FAMILY_CHANNEL && f->k.bits < 8)
+        halve_queries(job, w, n_sets);
     bool started = false;
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
         block b = {.job = job, .work = w, .first = first};
@@ -266,7 +278,8 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
 }
 
 static size_t workspace_bytes(int n_rows) {
-    return sizeof(neon_work) + (size_t)((n_rows + SET - 1) / SET) * sizeof(set_state);
+    const size_t set_bytes = sizeof(set_state) + SET * (sizeof(float) + QUIRE_DIM_MAX * sizeof(float16_t));
+    return sizeof(neon_work) + (size_t)((n_rows + SET - 1) / SET) * set_bytes;
 }
 
 static bool serves(const quire_format *format) {

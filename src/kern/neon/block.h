@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/element.h"
+#include "kern/neon/channel_query.h"
 #include "kern/neon/unpack.h"
 #include "kern/neon/work.h"
 
@@ -54,18 +55,12 @@ static void load_tokens(const quire_side_format *side, const uint8_t *record, fl
 }
 
 #if HAVE_SOFTMAX16
-/* The page's scales of V over 2^exponent, at most 2, in the lanes of eight scores: [t0 t1 t0 t1 t2 t3 t2 t3]. */
+/* The page's scales of V over 2^exponent, below 4, in the lanes of eight scores: [t0 t1 t0 t1 t2 t3 t2 t3]. */
 static void load_scales16(neon_work *w, int p, const uint8_t *scales /* (64) fp16 */) {
-    float16x8_t v[T / 8], most = vdupq_n_f16(0);
-    UNROLL for (int i = 0; i < T / 8; i++) {
-        v[i] = vreinterpretq_f16_u8(vld1q_u8(scales + 16 * i));
-        most = vmaxq_f16(most, v[i]);
-    }
-    const float16_t largest = vmaxvq_f16(most);
-    uint16_t bits;
-    memcpy(&bits, &largest, sizeof bits);
-    const int exponent = (bits >> 10) - 15; /* -15 for subnormal numbers and zero */
-    const float16x8_t down = vdupq_n_f16((float16_t)quire__bits_float((uint32_t)(127 - exponent) << 23));
+    float16x8_t v[T / 8];
+    const int exponent = largest_exponent(scales, T);
+    const float16x8_t down = h_power_of_two(-exponent);
+    UNROLL for (int i = 0; i < T / 8; i++) v[i] = vreinterpretq_f16_u8(vld1q_u8(scales + 16 * i));
     UNROLL for (int i = 0; i < T / 8; i++) {
         const uint32x4_t x = vreinterpretq_u32_f16(vmulq_f16(v[i], down));
         vst1q_u32((uint32_t *)(void *)w->scale16[p][2 * i], vzip1q_u32(x, x));
@@ -114,7 +109,10 @@ static void load_block(block *b) {
         else
             ahead = record;
         if (f->k.family == QUIRE_FAMILY_CHANNEL) {
-            load_params(&f->k, record, 0, f->k.dim, w->k_scale[p]);
+            if (f->k.bits < 8)
+                w->k_unit[p] = halve_scales(record + f->k.params, f->k.dim, w->k_half[p]);
+            else
+                load_params(&f->k, record, 0, f->k.dim, w->k_scale[p]);
             load_params(&f->k, record, (size_t)f->k.dim, f->k.dim, w->k_zero[p]);
         } else if (is_token_scaled(f->k.family)) {
             load_tokens(&f->k, record, w->k_scale[p]);

@@ -4,6 +4,7 @@
 
 #include "codec/tables.h"
 #include "kern/neon/block.h"
+#include "kern/neon/channel_query.h"
 #include "kern/neon/query.h"
 #include "kern/neon/scores.h"
 #include "kern/ref/ref.h"
@@ -34,6 +35,22 @@ INLINE void quantize_set(const block *b, const float *rows, const int n_pairs, c
     const float *q[SET];
     for (int r = 0; r < 2 * n_pairs; r++)
         q[r] = query_row(b, rows, set * SET + r);
+    if (role == KEY_CHANNEL && planes == 1) {
+        const neon_work *w = b->work;
+        channel_rows halved = {.unit = w->q_unit + set * SET};
+        channel_page page[PAGES];
+        for (int r = 0; r < 2 * n_pairs; r++) {
+            halved.q[r] = q[r];
+            halved.half[r] = w->q_half + (size_t)(set * SET + r) * (size_t)k->dim;
+        }
+        for (int p = 0; p < b->n; p++)
+            page[p] = (channel_page){w->k_half[b->from + p], w->k_zero[b->from + p], w->k_unit[b->from + p]};
+        if (b->n == PAGES)
+            quantize_by_channels(&halved, page, PAGES, k->dim, n_pairs, k->mid, out);
+        else
+            quantize_by_channels(&halved, page, 1, k->dim, n_pairs, k->mid, out);
+        return;
+    }
     if (role == KEY_CHANNEL) {
         const float *scale[PAGES], *zero[PAGES];
         for (int p = 0; p < b->n; p++) {

@@ -65,8 +65,12 @@ typedef struct neon_work {
                     [16];                    /* V: 255 where a token's scale is negative, as atoms lie: unpack.h */
     float residual[PAGES][T];                /* prod */
     float scaled[PAGES][SET][QUIRE_DIM_MAX]; /* q times the channels' scales */
-    float zero_row[QUIRE_DIM_MAX];           /* stands in for rows that a set lacks */
-    int8_t k8[PAGES][T * QUIRE_DIM_MAX];     /* unpacked: [16 tokens][8 dims][token pair][2 tokens x 8 dims] */
+    float16_t k_half[PAGES][QUIRE_DIM_MAX];  /* channel_query.h: scales of a page, and what one unit is worth, ... */
+    float k_unit[PAGES];
+    float16_t *q_half; /* ... rows, behind the sets: (rows rounded up to sets, DK), (rows) */
+    float *q_unit;
+    float zero_row[QUIRE_DIM_MAX];       /* stands in for rows that a set lacks */
+    int8_t k8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked: [16 tokens][8 dims][token pair][2 tokens x 8 dims] */
     int8_t sign8[PAGES][T * QUIRE_DIM_MAX];
     int8_t v8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked: [16 channels][8 tokens][channel pair][2 channels x 8 tokens] */
     set_state set[];                     /* (rows / 4) */

@@ -2,12 +2,45 @@
 #include <string.h>
 
 #include "base/real.h"
+#include "kern/channel_query.h"
 #include "kern/ref/ref.h"
 
 enum { T = QUIRE_PAGE_TOKENS };
 
+/* Channel scales folded in, one plane: channel_query.h. */
+static void quantize_by_channels(const quire_side_format *k, const uint8_t *record, const float *q,
+                                 quire_int_query *out) {
+    float largest = 0, magnitude = 0, y[QUIRE_DIM_MAX];
+    uint16_t largest_scale = 0;
+    for (int d = 0; d < k->dim; d++) {
+        const uint16_t scale = quire__f32_to_f16(fabsf(quire__side_param(k, record, (size_t)d)));
+        largest = fmaxf(largest, fabsf(q[d]));
+        largest_scale = scale > largest_scale ? scale : largest_scale;
+    }
+    const int a = quire__query_exponent(largest), b = quire__scale_exponent(largest_scale);
+    for (int d = 0; d < k->dim; d++) {
+        const float scale = quire__round_half(quire__side_param(k, record, (size_t)d) * quire__power_of_two(-b));
+        y[d] = quire__round_half(quire__round_half(q[d] * quire__query_factor(a)) * scale);
+        magnitude = fmaxf(magnitude, fabsf(y[d]));
+    }
+    const float inverse = quire__channel_inverse(magnitude);
+    out->n_planes = 1;
+    out->scale[0] = quire__query_unit(a) * quire__power_of_two(b) / inverse;
+    out->sum[0] = 0;
+    for (int d = 0; d < k->dim; d++) {
+        const int32_t x = quire__round_product(y[d], inverse);
+        out->plane[0][d] = (int8_t)x;
+        out->plane[1][d] = 0;
+        out->sum[0] += x;
+    }
+}
+
 void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record, const float *q,
                                quire_int_query *out) {
+    if (k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8) {
+        quantize_by_channels(k, record, q, out);
+        return;
+    }
     /* Below this a group of q is zero: 127 / magnitude must stay finite. */
     const float smallest = 1e-30f;
     float scaled[QUIRE_DIM_MAX];

@@ -96,6 +96,8 @@ static void load_keys_of(block *b, int p) {
     const uint8_t *record = b->record[p];
     if (k->family == QUIRE_FAMILY_CHANNEL) {
         load_params(k, record, 0, k->dim, w->k_scale[p]);
+        if (k->bits < 8)
+            w->k_unit[p] = halve_scales(w->k_scale[p], k->dim);
         load_params(k, record, (size_t)k->dim, k->dim, w->k_zero[p]);
     } else if (is_token_scaled(k->family)) {
         load_tokens(k, record, w->k_scale[p]);
@@ -234,7 +236,7 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
         /* Where no channel scales are folded in, the integers are the same for every page. */
         set_query *integers = &w->q[channel ? p : 0];
         for (int r = 0; r < rows && (channel || (requantize && p == b->from)); r++)
-            quantize_row(k, kind, q + r * k->dim, w, p, r, integers);
+            quantize_row(k, kind, q + r * k->dim, w, p, first + r, r, integers);
         for (int g = 0; g < k->n_groups; g++) {
             const int at = g * k->group / 16, n = k->group / 16;
             DOT[b->k_source][kind][rows - 1](b->k[p], k->dim, at, n, k->book,
@@ -340,11 +342,21 @@ static void value_set(block *b, int first, int rows, const quire_state *state) {
 
 /* ------------------------------------------------------------------ the chunk */
 
+static void halve_queries(const quire_attend_job *job, x86_work *w) {
+    const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
+    w->q_unit = (float *)(void *)(w + 1);
+    w->q_half = w->q_unit + n;
+    for (int i = 0; i < n; i++)
+        w->q_unit[i] = halve_query(job->q + (size_t)i * (size_t)dim, dim, w->q_half + (size_t)i * (size_t)dim);
+}
+
 static bool attend(quire_attend_job *job, const quire_state *state) {
     enum { FEW = 2 * SET }; /* with more rows than this, unpacking once pays */
     const int n = job->n_rows * job->n_group;
     bool started = false;
     quire__ref_empty_state(job, state);
+    if (job->format->k.family == QUIRE_FAMILY_CHANNEL && job->format->k.bits < 8)
+        halve_queries(job, job->workspace);
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
         block b = {.job = job, .work = job->workspace, .first = first};
         load_block(&b, n <= FEW);
@@ -361,8 +373,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
 }
 
 static size_t workspace_bytes(int n_rows) {
-    (void)n_rows;
-    return sizeof(x86_work);
+    return sizeof(x86_work) + (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float);
 }
 
 static bool serves(const quire_format *format) {

@@ -48,6 +48,14 @@ static inline __m512 emulated_cvtph_ps(__m256i a) {
     return x.f;
 }
 
+static inline __m256i emulated_cvtps_ph(__m512 a) {
+    const emulated_vector x = {.f = a};
+    uint16_t h[16];
+    for (int i = 0; i < 16; i++)
+        h[i] = quire__f32_to_f16(x.f32[i]);
+    return _mm256_loadu_si256((const __m256i *)(const void *)h);
+}
+
 static inline __m512i emulated_cvtepu16_epi32(__m256i a) {
     uint16_t h[16];
     emulated_vector x;
@@ -61,6 +69,7 @@ static inline __m512i emulated_cvtepu16_epi32(__m256i a) {
 #define _mm512_cvtepi32_epi8 emulated_cvtepi32_epi8
 #define _mm512_srai_epi32 emulated_srai_epi32
 #define _mm512_cvtph_ps emulated_cvtph_ps
+#define _mm512_cvtps_ph(a, rounding) emulated_cvtps_ph(a)
 #define _mm512_cvtepu16_epi32 emulated_cvtepu16_epi32
 
 #endif

@@ -40,6 +40,9 @@ typedef struct x86_work {
     float v_scale[QUIRE_MAX_GROUPS * BLOCK], v_zero[QUIRE_MAX_GROUPS * BLOCK]; /* per group and token of a block */
     float residual[PAGES][T];                                                  /* prod */
     float scaled[QUIRE_DIM_MAX];                                               /* q times the channels' scales */
+    float k_unit[PAGES]; /* channel_query.h: what one unit of a page's scales is worth, ... */
+    float *q_unit;       /* ... and of a row's q: (rows) behind this, then ... */
+    float *q_half;       /* ... the rows, (rows, DK) */
     uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX], v8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked */
 } x86_work;
 

@@ -1,0 +1,115 @@
+/* The integers that the NEON kernels make of q against channel scales, exactly the reference's: every codec that has them,
+ * every head size, one pair and two, one page and two. Compiled once per feature level, as the kernels are. */
+#include "kern/neon/attend.h"
+
+#include <stdio.h>
+
+#include "base/cpu.h"
+#include "base/element.h"
+
+#include "kit.h"
+
+static uint8_t record[PAGES][256 * QUIRE_DIM_MAX];
+static set_query got[PAGES];
+static float q[SET][QUIRE_DIM_MAX], zero[QUIRE_DIM_MAX], q_unit[SET];
+static float16_t q_half[SET][QUIRE_DIM_MAX], k_half[PAGES][QUIRE_DIM_MAX];
+
+/* Ordinary rows; tiny and huge ones; all channels at the largest; one channel alone; nothing. */
+static void make_query(rng *r, int dim, int how, float *to) {
+    rng_fill(r, to, (size_t)dim, how == 1 ? 1e-20f : how == 2 ? 1e20f : 1);
+    for (int d = 0; d < dim; d++)
+        to[d] = how == 3 ? (rng_next(r) & 1 ? -3.0f : 3.0f) : how == 4 ? 0 : to[d];
+    if (how == 4)
+        to[rng_below(r, dim)] = -1e-7f;
+    if (how == 5)
+        memset(to, 0, (size_t)dim * sizeof *to);
+}
+
+/* Scales of one size; spread over all of fp16; the smallest and the largest numbers; zero. */
+static void make_scales(rng *r, const quire_side_format *k, int how, uint8_t *page) {
+    for (int d = 0; d < k->dim; d++) {
+        const float x = how == 0   ? 0.1f + (float)rng_uniform(r)
+                        : how == 1 ? ldexpf(1 + (float)rng_uniform(r), rng_below(r, 39) - 24)
+                        : how == 2 ? (rng_below(r, 2) ? 65504.0f : 0x1p-24f)
+                        : how == 3 ? 0x1p-24f * (float)rng_below(r, 3)
+                                   : 0;
+        quire__store(k->type, page + k->params, (size_t)d, x);
+    }
+}
+
+static void compare(const quire_side_format *k, int n_pairs, int p) {
+    static const int order[8] = {0, 2, 1, 3, 4, 6, 5, 7}; /* where a channel lies among eight: FORMAT.md */
+    for (int row = 0; row < 2 * n_pairs; row++) {
+        quire_int_query wanted;
+        quire__ref_quantize_query(k, record[p], q[row], &wanted);
+        const int pair = row / 2, lane = row % 2 * 2;
+        float scale[4], centre[4];
+        vst1q_f32(scale, got[p].scale[0][pair]);
+        vst1q_f32(centre, got[p].centre[0][pair]);
+        assert_true(scale[lane] == wanted.scale[0]);
+        assert_true(centre[lane] == k->mid * (float)wanted.sum[0]);
+        for (int d = 0; d < k->dim; d++) {
+            const int x = got[p].q8[d / 8][pair][row % 2 * 8 + order[d % 8]];
+            if (x != wanted.plane[0][d])
+                fail_msg("%s, dim %d, %d pairs, page %d, row %d, channel %d: %d, not %d", quire_codec_name(k->codec),
+                         k->dim, n_pairs, p, row, d, x, wanted.plane[0][d]);
+        }
+    }
+}
+
+static void check(const quire_side_format *k) {
+    channel_page page[PAGES];
+    channel_rows rows = {.unit = q_unit};
+    for (int row = 0; row < SET; row++) {
+        q_unit[row] = halve_query(q[row], k->dim, q_half[row]);
+        rows.q[row] = q[row];
+        rows.half[row] = q_half[row];
+    }
+    for (int p = 0; p < PAGES; p++)
+        page[p] = (channel_page){k_half[p], zero, halve_scales(record[p] + k->params, k->dim, k_half[p])};
+    quantize_by_channels(&rows, page, 2, k->dim, 2, k->mid, got);
+    compare(k, 2, 0), compare(k, 2, 1);
+    quantize_by_channels(&rows, page, 2, k->dim, 1, k->mid, got);
+    compare(k, 1, 0), compare(k, 1, 1);
+    quantize_by_channels(&rows, page, 1, k->dim, 2, k->mid, got);
+    compare(k, 2, 0);
+    quantize_by_channels(&rows, page, 1, k->dim, 1, k->mid, got);
+    compare(k, 1, 0);
+}
+
+static void channel_queries(void **state) {
+    static const quire_codec codecs[] = {QUIRE_CODEC_KC4, QUIRE_CODEC_KC3, QUIRE_CODEC_KC2};
+    static const int dims[] = {32, 48, 64, 80, 96, 112, 128, 192, 256, 576};
+    rng r = {11};
+    (void)state;
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
+        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+            for (int how = 0; how < 40; how++) {
+                quire_format f;
+                assert_int_equal(
+                    quire__format_init(&f, (quire_pair){codecs[c], QUIRE_CODEC_VT4}, dims[i], dims[i], QUIRE_F16),
+                    QUIRE_OK);
+                for (int p = 0; p < PAGES; p++)
+                    make_scales(&r, &f.k, (how + p) % 5, record[p]);
+                for (int row = 0; row < SET; row++)
+                    make_query(&r, dims[i], how < 5 ? 0 : (how + row) % 6, q[row]);
+                check(&f.k);
+            }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(channel_queries)};
+    unsigned needed = QUIRE_CPU_NEON;
+#if defined(__ARM_FEATURE_DOTPROD)
+    needed |= QUIRE_CPU_DOTPROD;
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    needed |= QUIRE_CPU_I8MM | QUIRE_CPU_FP16;
+#endif
+    if ((quire__cpu_features() & needed) != needed) {
+        puts("integers: left out: this machine does not have the instructions");
+        return 77;
+    }
+    (void)attend, (void)workspace_bytes, (void)serves;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
