@@ -19,40 +19,46 @@ typedef enum value_role {
 } value_role;
 
 /* Weights of a block in fp32, and terms, for the channels of group g. */
-INLINE void weights32(const block *b, const int n_pairs, const int planes, const value_role role, int g,
+INLINE void weights32(const block *b, const int rows, const int planes, const value_role role, int g,
                       const float32x4_t *factor, const float32x4_t *found /* largest weights, if s holds weights */,
                       set_state *st, block_terms *terms) {
     const quire_side_format *v = &b->job->format->v;
     const float *scale = b->work->v_scale + g * BLOCK, *zero = b->work->v_zero + g * BLOCK;
     const bool grouped = role == VALUE_GROUP;
     const float steps = planes == 2 ? 65535 : 255;
-    for (int pair = 0; pair < n_pairs; pair++) {
-        const float32x4_t largest = grouped ? largest_weight(b->work, scale, pair, b->from, b->n) : found[pair];
+    const int n_pairs = pairs_of(rows);
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        const bool lone = is_lone(rows, pair);
+        const float32x4_t largest = grouped ? largest_weight(b->work, scale, pair, lone, b->from, b->n) : found[pair];
         const uint32x4_t usable = vcgtq_f32(largest, vdupq_n_f32(1e-30f));
         const float32x4_t inverse =
             vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(vdivq_f32(vdupq_n_f32(steps), largest)), usable));
         uint32x4_t total = vdupq_n_u32(0);
         for (int p = b->from; p < b->from + b->n; p++)
-            weights_of_page(b->work, grouped ? scale : NULL, n_pairs, planes, pair, p, inverse, &total);
+            weights_of_page(b->work, grouped ? scale : NULL, n_pairs, planes, pair, lone, p, inverse, &total);
         const float32x4_t unit = vmulq_f32(vmulq_n_f32(largest, 1.0f / steps), factor[pair]);
         /* total is [r0 a, r0 b, r1 a, r1 b] */
-        const float32x4_t shift = vmulq_f32(vmulq_n_f32(sum_of_rows(vcvtq_f32_u32(total)), v->mid), unit);
+        const float32x4_t integers = for_cells(sum_of_rows(vcvtq_f32_u32(total)), lone);
+        const float32x4_t shift = vmulq_f32(vmulq_n_f32(integers, v->mid), unit);
         terms->unit[pair] = unit;
         if (!grouped) {
             st->shift[pair] = vfmaq_f32(shift, st->shift[pair], terms->keep[pair]);
         } else {
+            const int chains = lone ? 1 : 2; /* tokens t, t + 4, t + 8 .. in one lane */
             float32x4_t c[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
             for (int p = b->from; p < b->from + b->n; p++)
-                for (int i = 0; i < T / 2; i += 2)
-                    UNROLL for (int u = 0; u < 2; u++) c[u] = vfmaq_f32(
-                        c[u], vld1q_f32(b->work->score[p].s[pair][i + u]), tokens2(zero + p * T + 2 * (i + u)));
-            terms->constant[pair] = vsubq_f32(vmulq_f32(sum_of_rows(vaddq_f32(c[0], c[1])), factor[pair]), shift);
+                for (int i = 0; i < cells_of(lone); i += chains)
+                    UNROLL for (int u = 0; u < chains; u++) c[u] = vfmaq_f32(
+                        c[u], vld1q_f32(b->work->score[p].s[pair][i + u]), tokens_of(zero + p * T, i + u, lone));
+            const float32x4_t parts = lone ? parts_of_cells(c[0], true) : vaddq_f32(c[0], c[1]);
+            terms->constant[pair] = vsubq_f32(vmulq_f32(sum_of_rows(parts), factor[pair]), shift);
         }
     }
 }
 
-INLINE void value_set(const block *b, const source_kind kind, const int n_pairs, const int planes,
-                      const value_role role, int set, float *o) {
+INLINE void value_set(const block *b, const source_kind kind, const int rows, const int planes, const value_role role,
+                      int set, float *o) {
+    const int n_pairs = pairs_of(rows);
     const quire_side_format *v = &b->job->format->v;
     const int8x16_t book = load_book(v->book, v->bits);
     set_state *st = &b->work->set[set];
@@ -61,7 +67,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
     if (!enter_block(b, n_pairs, st, m, factor, terms.keep))
         return;
     if (HAVE_SOFTMAX16 && planes == 1 && role == VALUE_TOKEN) {
-        block_weights16(b->work, v->unit, n_pairs, b->from, b->n, m, sum, terms.unit, integers);
+        block_weights16(b->work, v->unit, rows, b->from, b->n, m, sum, terms.unit, integers);
         for (int pair = 0; pair < n_pairs; pair++) {
             terms.unit[pair] = vmulq_f32(terms.unit[pair], factor[pair]);
             const float32x4_t shift = vmulq_f32(vmulq_n_f32(integers[pair], v->mid), terms.unit[pair]);
@@ -73,12 +79,13 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
         return;
     }
     const float *scale = role == VALUE_TOKEN ? b->work->v_scale : NULL;
-    for (int pair = 0; pair < n_pairs; pair++) {
-        sum[pair] = exponentials(b->work, scale, planes == 1 ? 3 : 5, pair, b->from, b->n, m[pair], &largest[pair]);
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        sum[pair] = exponentials(b->work, scale, planes == 1 ? 3 : 5, pair, is_lone(rows, pair), b->from, b->n, m[pair],
+                                 &largest[pair]);
         st->l[pair] = vfmaq_f32(st->l[pair], sum[pair], factor[pair]);
     }
     for (int g = 0; g < v->n_groups; g++) {
-        weights32(b, n_pairs, planes, role, g, factor, largest, st, &terms);
+        weights32(b, rows, planes, role, g, factor, largest, st, &terms);
         weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->from, b->n, b->work, g * v->group / 16, v->group / 16,
                     book, role == VALUE_GROUP ? g : -1, &terms, o);
     }
@@ -86,7 +93,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
 
 /* ------------------------------------------------------------------ instances */
 
-/* One function per way that codes are read, number of planes, role of the scales, and number of row pairs in a set. */
+/* One function per way that codes are read, number of planes, role of the scales, and number of rows in a set. */
 #define KEYS(X)                                                                                                        \
     X(FROM_4, 1, KEY_CHANNEL)                                                                                          \
     X(FROM_4, 1, KEY_SUM)                                                                                              \
@@ -114,34 +121,45 @@ INLINE void value_set(const block *b, const source_kind kind, const int n_pairs,
 typedef void (*score_function)(const block *b, int set, bool requantize);
 typedef void (*value_function)(const block *b, int set, float *o);
 
-#define SCORE(kind, planes, role, pairs)                                                                               \
-    static void score_##kind##_##planes##_##role##_##pairs(const block *b, int set, bool requantize) {                 \
-        score_set(b, kind, pairs, planes, role, set, requantize);                                                      \
+#define SCORE(kind, planes, role, rows)                                                                                \
+    static void score_##kind##_##planes##_##role##_##rows(const block *b, int set, bool requantize) {                  \
+        score_set(b, kind, rows, planes, role, set, requantize);                                                       \
     }
-#define VALUE(kind, planes, role, pairs)                                                                               \
-    static void value_##kind##_##planes##_##role##_##pairs(const block *b, int set, float *o) {                        \
-        value_set(b, kind, pairs, planes, role, set, o);                                                               \
+#define VALUE(kind, planes, role, rows)                                                                                \
+    static void value_##kind##_##planes##_##role##_##rows(const block *b, int set, float *o) {                         \
+        value_set(b, kind, rows, planes, role, set, o);                                                                \
     }
-#define SCORES(kind, planes, role) SCORE(kind, planes, role, 1) SCORE(kind, planes, role, 2)
-#define VALUES_(kind, planes, role) VALUE(kind, planes, role, 1) VALUE(kind, planes, role, 2)
+#define BY_ROWS(X, kind, planes, role)                                                                                 \
+    X(kind, planes, role, 1) X(kind, planes, role, 2) X(kind, planes, role, 3) X(kind, planes, role, 4)
+#define SCORES(kind, planes, role) BY_ROWS(SCORE, kind, planes, role)
+#define VALUES_(kind, planes, role) BY_ROWS(VALUE, kind, planes, role)
 KEYS(SCORES)
 VALUES(VALUES_)
 
-static void score_raw_1(const block *b, int set, bool requantize) { (void)requantize, score_raw_set(b, 1, set); }
-static void score_raw_2(const block *b, int set, bool requantize) { (void)requantize, score_raw_set(b, 2, set); }
-static void value_raw_1(const block *b, int set, float *o) { value_raw_set(b, 1, set, o); }
-static void value_raw_2(const block *b, int set, float *o) { value_raw_set(b, 2, set, o); }
-static const score_function SCORE_RAW[PAIRS] = {score_raw_1, score_raw_2};
-static const value_function VALUE_RAW[PAIRS] = {value_raw_1, value_raw_2};
+#define SCORE_RAW(rows)                                                                                                \
+    static void score_raw_##rows(const block *b, int set, bool requantize) {                                           \
+        (void)requantize, score_raw_set(b, rows, set);                                                                 \
+    }
+#define VALUE_RAW(rows)                                                                                                \
+    static void value_raw_##rows(const block *b, int set, float *o) { value_raw_set(b, rows, set, o); }
+SCORE_RAW(1)
+SCORE_RAW(2)
+SCORE_RAW(3) SCORE_RAW(4) VALUE_RAW(1) VALUE_RAW(2) VALUE_RAW(3)
+    VALUE_RAW(4) static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
+static const value_function RAW_VALUES[SET] = {value_raw_1, value_raw_2, value_raw_3, value_raw_4};
 
 static const struct {
     source_kind kind;
     int planes;
     key_role role;
-    score_function score[PAIRS]; /* one pair, two pairs */
+    score_function score[SET]; /* one row to four */
 } KEY_INSTANCE[] = {
 #define ROW(kind, planes, role)                                                                                        \
-    {kind, planes, role, {score_##kind##_##planes##_##role##_1, score_##kind##_##planes##_##role##_2}},
+    {kind,                                                                                                             \
+     planes,                                                                                                           \
+     role,                                                                                                             \
+     {score_##kind##_##planes##_##role##_1, score_##kind##_##planes##_##role##_2,                                      \
+      score_##kind##_##planes##_##role##_3, score_##kind##_##planes##_##role##_4}},
     KEYS(ROW)
 #undef ROW
 };
@@ -149,10 +167,14 @@ static const struct {
     source_kind kind;
     int planes;
     value_role role;
-    value_function value[PAIRS];
+    value_function value[SET];
 } VALUE_INSTANCE[] = {
 #define ROW(kind, planes, role)                                                                                        \
-    {kind, planes, role, {value_##kind##_##planes##_##role##_1, value_##kind##_##planes##_##role##_2}},
+    {kind,                                                                                                             \
+     planes,                                                                                                           \
+     role,                                                                                                             \
+     {value_##kind##_##planes##_##role##_1, value_##kind##_##planes##_##role##_2,                                      \
+      value_##kind##_##planes##_##role##_3, value_##kind##_##planes##_##role##_4}},
     VALUES(ROW)
 #undef ROW
 };
@@ -162,7 +184,7 @@ static const score_function *score_functions(const quire_side_format *k, source_
     const key_role role = key_role_of(k);
     int i = 0;
     if (k->family == QUIRE_FAMILY_RAW)
-        return SCORE_RAW;
+        return RAW_SCORES;
     while (KEY_INSTANCE[i].kind != kind || KEY_INSTANCE[i].planes != planes || KEY_INSTANCE[i].role != role)
         i++;
     return KEY_INSTANCE[i].score;
@@ -173,7 +195,7 @@ static const value_function *value_functions(const quire_side_format *v, source_
     const value_role role = is_token_scaled(v->family) ? VALUE_TOKEN : VALUE_GROUP;
     int i = 0;
     if (v->family == QUIRE_FAMILY_RAW)
-        return VALUE_RAW;
+        return RAW_VALUES;
     while (VALUE_INSTANCE[i].kind != kind || VALUE_INSTANCE[i].planes != planes || VALUE_INSTANCE[i].role != role)
         i++;
     return VALUE_INSTANCE[i].value;
@@ -236,8 +258,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     enum { MOST_DIRECT_SETS = 2 }; /* with more rows than this, unpacking once pays */
     const quire_format *f = job->format;
     neon_work *w = job->workspace;
-    const int n = job->n_rows * job->n_group, n_sets = (n + SET - 1) / SET,
-              last_pairs = (n - (n_sets - 1) * SET + 1) / 2;
+    const int n = job->n_rows * job->n_group, n_sets = (n + SET - 1) / SET, last_rows = n - (n_sets - 1) * SET;
     const bool many = n_sets > MOST_DIRECT_SETS;
     const source_kind kk = many ? UNPACKED : kind_of(&f->k), vk = many ? UNPACKED : kind_of(&f->v);
     const score_function *score = score_functions(&f->k, kk);
@@ -262,11 +283,11 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
             const int end = set + TOGETHER < n_sets ? set + TOGETHER : n_sets;
             for (int i = set; i < end; i++) {
                 w->score = w->scores[i - set];
-                score[i == n_sets - 1 ? last_pairs - 1 : PAIRS - 1](&b, i, n_sets > 1 || !started);
+                score[i == n_sets - 1 ? last_rows - 1 : SET - 1](&b, i, n_sets > 1 || !started);
             }
             for (int i = set; i < end; i++) {
                 w->score = w->scores[i - set];
-                value[i == n_sets - 1 ? last_pairs - 1 : PAIRS - 1](&b, i, state->o + (size_t)i * set_floats);
+                value[i == n_sets - 1 ? last_rows - 1 : SET - 1](&b, i, state->o + (size_t)i * set_floats);
             }
         }
         started = true;

@@ -75,9 +75,18 @@ INLINE void put_scale(set_scores *score, int pair, float32x4_t top, float32x4_t 
     score->step[pair] = step;
 }
 
-INLINE void score_page(const block *b, const source_kind kind, const int n_pairs, const int planes, const key_role role,
+/* Cell c of products acc[first on]: a lone row takes two products' lower halves. */
+INLINE int32x4_t cell_of(int32x4_t (*acc)[OPERANDS], int c, int operand, const bool lone) {
+    if (!lone)
+        return acc[c][operand];
+    return vreinterpretq_s32_s64(
+        vzip1q_s64(vreinterpretq_s64_s32(acc[2 * c][operand]), vreinterpretq_s64_s32(acc[2 * c + 1][operand])));
+}
+
+INLINE void score_page(const block *b, const source_kind kind, const int rows, const int planes, const key_role role,
                        int p, const set_query *q) {
     const quire_side_format *k = &b->job->format->k;
+    const int n_pairs = pairs_of(rows);
     const int operands = n_pairs * planes, pairs = operands <= 2 ? 8 : 4;
     const int n_groups = role == KEY_SUM ? k->n_groups : 1, group = role == KEY_SUM ? k->group : k->dim;
     /* codes of 4 bits and one plane of q stay far below 2^22 */
@@ -94,31 +103,43 @@ INLINE void score_page(const block *b, const source_kind kind, const int n_pairs
                 sum_start(unconverted);
             multiply_octets(kind, operands, pairs, b->k[p], k->dim, at / 8, at % 8, g * group / 8, group / 8, q->q8,
                             book, b->k_ahead[p], acc);
-            UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-                float *s = w->score[p].s[pair][at + i];
-                float32x4_t y = unconverted ? as_f32(acc[i][pair]) : joined(planes, n_pairs, acc[i], pair);
-                if (role != KEY_CHANNEL)
-                    y = vmulq_f32(vsubq_f32(y, q->centre[g][pair]), tokens2(w->k_scale[p] + g * T + 2 * (at + i)));
-                if (role == KEY_SUM) {
-                    y = vmulq_f32(y, q->scale[g][pair]);
-                    if (zeros)
-                        y = vfmaq_f32(y, q->offset[g][pair], tokens2(w->k_zero[p] + g * T + 2 * (at + i)));
-                    if (g > 0)
-                        y = vaddq_f32(y, vld1q_f32(s));
-                    if (g == n_groups - 1)
+            UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+                const bool lone = is_lone(rows, pair);
+                const int per_cell = lone ? 2 : 1; /* products */
+                const float32x4_t centre = for_cells(q->centre[g][pair], lone),
+                                  scale = for_cells(q->scale[g][pair], lone),
+                                  offset = for_cells(q->offset[g][pair], lone);
+                UNROLL for (int i = 0; i < pairs / per_cell; i++) {
+                    const int cell = at / per_cell + i;
+                    float *s = w->score[p].s[pair][cell];
+                    const int32x4_t sum = planes == 1 ? cell_of(acc, i, pair, lone)
+                                                      : vaddq_s32(vshlq_n_s32(cell_of(acc, i, pair, lone), 7),
+                                                                  cell_of(acc, i, n_pairs + pair, lone));
+                    float32x4_t y = unconverted ? as_f32(sum) : vcvtq_f32_s32(sum);
+                    if (role != KEY_CHANNEL)
+                        y = vmulq_f32(vsubq_f32(y, centre), tokens_of(w->k_scale[p] + g * T, cell, lone));
+                    if (role == KEY_SUM) {
+                        y = vmulq_f32(y, scale);
+                        if (zeros)
+                            y = vfmaq_f32(y, offset, tokens_of(w->k_zero[p] + g * T, cell, lone));
+                        if (g > 0)
+                            y = vaddq_f32(y, vld1q_f32(s));
+                        if (g == n_groups - 1)
+                            top[pair] = vmaxq_f32(top[pair], y);
+                    } else {
                         top[pair] = vmaxq_f32(top[pair], y);
-                } else {
-                    top[pair] = vmaxq_f32(top[pair], y);
+                    }
+                    vst1q_f32(s, y);
                 }
-                vst1q_f32(s, y);
             }
         }
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-        const float32x4_t best = max_of_rows(top[pair]), scale = q->scale[0][pair];
+        const bool lone = is_lone(rows, pair);
+        const float32x4_t best = max_of_cells(top[pair], lone), scale = for_cells(q->scale[0][pair], lone);
         const float32x4_t value = unconverted ? vsubq_f32(best, vld1q_f32(MAGIC)) : best;
+        const float32x4_t centre = for_cells(q->centre[0][pair], lone), offset = for_cells(q->offset[0][pair], lone);
         if (role == KEY_CHANNEL)
-            put_scale(&w->score[p], pair, best,
-                      vfmaq_f32(q->offset[0][pair], vsubq_f32(value, q->centre[0][pair]), scale), scale);
+            put_scale(&w->score[p], pair, best, vfmaq_f32(offset, vsubq_f32(value, centre), scale), scale);
         else if (role == KEY_TOKEN)
             put_scale(&w->score[p], pair, best, vmulq_f32(best, scale), scale);
         else
@@ -127,8 +148,9 @@ INLINE void score_page(const block *b, const source_kind kind, const int n_pairs
 }
 
 /* The sign plane of prod: adds scale * residual * sqrt(pi/2) * (2 dot - sum). */
-INLINE void add_signs(const block *b, const int n_pairs, int p, const set_query *q) {
+INLINE void add_signs(const block *b, const int rows, int p, const set_query *q) {
     const quire_side_format *k = &b->job->format->k;
+    const int n_pairs = pairs_of(rows);
     neon_work *w = b->work;
     float32x4_t top[PAIRS];
     UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
@@ -137,20 +159,26 @@ INLINE void add_signs(const block *b, const int n_pairs, int p, const set_query 
         UNROLL for (int i = 0; i < 8; i++) UNROLL for (int r = 0; r < n_pairs; r++) acc[i][r] = vdupq_n_s32(0);
         multiply_octets(UNPACKED, n_pairs, 8, (const uint8_t *)w->sign8[p], k->dim, tile, 0, 0, k->dim / 8, q->q8,
                         vdupq_n_s8(0), (const uint8_t *)w->sign8[p], acc);
-        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-            const int at = tile * 8 + i;
-            /* centre was made with mid = 1/2: 2 (dot - sum/2) */
-            const float32x4_t x = vsubq_f32(vcvtq_f32_s32(acc[i][pair]), q->centre[0][pair]);
-            const float32x4_t scale = vmulq_f32(tokens2(w->k_scale[p] + 2 * at), tokens2(w->residual[p] + 2 * at));
-            const float32x4_t step = vmulq_n_f32(q->scale[0][pair], 2 * QUIRE_SQRT_HALF_PI / k->unit);
-            float *s = w->score[p].s[pair][at];
-            const float32x4_t y = vfmaq_f32(vld1q_f32(s), vmulq_f32(x, step), scale);
-            top[pair] = vmaxq_f32(top[pair], y);
-            vst1q_f32(s, y);
+        UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+            const bool lone = is_lone(rows, pair);
+            const float32x4_t centre = for_cells(q->centre[0][pair], lone),
+                              step = vmulq_n_f32(for_cells(q->scale[0][pair], lone), 2 * QUIRE_SQRT_HALF_PI / k->unit);
+            const int cells = cells_of(lone) / 4; /* of a tile */
+            UNROLL for (int i = 0; i < cells; i++) {
+                const int cell = tile * cells + i;
+                /* centre was made with mid = 1/2: 2 (dot - sum/2) */
+                const float32x4_t x = vsubq_f32(vcvtq_f32_s32(cell_of(acc, i, pair, lone)), centre);
+                const float32x4_t scale =
+                    vmulq_f32(tokens_of(w->k_scale[p], cell, lone), tokens_of(w->residual[p], cell, lone));
+                float *s = w->score[p].s[pair][cell];
+                const float32x4_t y = vfmaq_f32(vld1q_f32(s), vmulq_f32(x, step), scale);
+                top[pair] = vmaxq_f32(top[pair], y);
+                vst1q_f32(s, y);
+            }
         }
     }
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-        const float32x4_t best = max_of_rows(top[pair]);
+        const float32x4_t best = max_of_cells(top[pair], is_lone(rows, pair));
         put_scale(&w->score[p], pair, best, best, vdupq_n_f32(1));
     }
 }
@@ -164,22 +192,28 @@ static bool hides_tokens(const block *b, int p) {
     return t0 < job->skip || (see->window != 0 && last - t0 >= see->window && t0 + T > see->keep);
 }
 
-static void hide_tokens(const block *b, int n_pairs, int set, int p) {
+/* Row of a job and token of a page that lane j of a cell stands for. */
+INLINE int row_of_lane(int set, int pair, int j, bool lone) { return set * SET + 2 * pair + (lone ? 0 : j / 2); }
+INLINE int token_of_lane(int cell, int j, bool lone) { return lone ? 4 * cell + j : 2 * cell + j % 2; }
+
+static void hide_tokens(const block *b, int rows, int set, int p) {
     const quire_attend_job *job = b->job;
     const int32_t t0 = (job->first_page + b->first + p) * T;
     set_scores *score = &b->work->score[p];
-    for (int pair = 0; pair < n_pairs; pair++) {
+    for (int pair = 0; pair < pairs_of(rows); pair++) {
+        const bool lone = is_lone(rows, pair);
         float32x4_t best = vdupq_n_f32(QUIRE_NOTHING_SEEN);
-        for (int at = 0; at < T / 2; at++) {
-            float *s = b->work->score[p].s[pair][at];
+        for (int cell = 0; cell < cells_of(lone); cell++) {
+            float *s = score->s[pair][cell];
             for (int j = 0; j < 4; j++) {
-                const int32_t row = (set * SET + 2 * pair + j / 2) / job->n_group, t = t0 + 2 * at + j % 2;
+                const int32_t row = row_of_lane(set, pair, j, lone) / job->n_group,
+                              t = t0 + token_of_lane(cell, j, lone);
                 if (t < job->skip || !quire__sees(&job->see, row, t))
                     s[j] = -INFINITY;
             }
             best = vmaxq_f32(best, vld1q_f32(s));
         }
-        best = max_of_rows(best);
+        best = max_of_cells(best, lone);
         const float32x4_t moved = vmulq_f32(vsubq_f32(best, score->top[pair]), score->step[pair]);
         const uint32x4_t any = vcgtq_f32(best, vdupq_n_f32(QUIRE_NOTHING_SEEN));
         put_scale(score, pair, best,
@@ -194,54 +228,56 @@ static bool changes_logits(const block *b) {
     return see->softcap_log2 > 0 || see->alibi || see->mask;
 }
 
-static void change_logits(const block *b, int n_pairs, int set, int p) {
+static void change_logits(const block *b, int rows, int set, int p) {
     const quire_attend_job *job = b->job;
     const int32_t t0 = (job->first_page + b->first + p) * T;
     const int n = job->n_rows * job->n_group;
     set_scores *score = &b->work->score[p];
-    for (int pair = 0; pair < n_pairs; pair++) {
+    for (int pair = 0; pair < pairs_of(rows); pair++) {
+        const bool lone = is_lone(rows, pair);
         float32x4_t best = vdupq_n_f32(QUIRE_NOTHING_SEEN);
-        for (int at = 0; at < T / 2; at++) {
-            float *s = b->work->score[p].s[pair][at];
+        for (int cell = 0; cell < cells_of(lone); cell++) {
+            float *s = score->s[pair][cell];
             vst1q_f32(s, vfmaq_f32(score->peak[pair], vsubq_f32(vld1q_f32(s), score->top[pair]), score->step[pair]));
             for (int j = 0; j < 4; j++) {
-                const int i = set * SET + 2 * pair + j / 2, t = t0 + 2 * at + j % 2;
+                const int i = row_of_lane(set, pair, j, lone), t = t0 + token_of_lane(cell, j, lone);
                 s[j] = t < job->skip || i >= n
                            ? -INFINITY
                            : quire__ref_logit(&job->see, i / job->n_group, i % job->n_group, t, s[j]);
             }
             best = vmaxq_f32(best, vld1q_f32(s));
         }
-        best = max_of_rows(best);
+        best = max_of_cells(best, lone);
         put_scale(score, pair, best, best, vdupq_n_f32(1));
     }
 }
 
-static void apply_rules(const block *b, int n_pairs, int set, int p) {
+static void apply_rules(const block *b, int rows, int set, int p) {
     if (changes_logits(b))
-        change_logits(b, n_pairs, set, p);
+        change_logits(b, rows, set, p);
     else if (hides_tokens(b, p))
-        hide_tokens(b, n_pairs, set, p);
+        hide_tokens(b, rows, set, p);
 }
 
-INLINE void score_set(const block *b, const source_kind kind, const int n_pairs, const int planes, const key_role role,
+INLINE void score_set(const block *b, const source_kind kind, const int rows, const int planes, const key_role role,
                       int set, bool requantize) {
+    const int n_pairs = pairs_of(rows);
     const quire_attend_job *job = b->job;
     const quire_side_format *k = &job->format->k;
-    const float *rows = k->rotated ? job->q_rotated : job->q;
+    const float *queries = k->rotated ? job->q_rotated : job->q;
     set_query *q = b->work->q;
     if (role == KEY_CHANNEL || requantize) /* without channel scales the integers are the same for every page */
-        quantize_set(b, rows, n_pairs, planes, role, set, q);
+        quantize_set(b, queries, n_pairs, planes, role, set, q);
     for (int p = b->from; p < b->from + b->n; p++) {
-        score_page(b, kind, n_pairs, planes, role, p, role == KEY_CHANNEL ? &q[p - b->from] : q);
+        score_page(b, kind, rows, planes, role, p, role == KEY_CHANNEL ? &q[p - b->from] : q);
         if (k->family == QUIRE_FAMILY_PROD) {
             for (int pair = 0; pair < n_pairs && p == b->from && requantize; pair++)
                 quantize_pair(query_row(b, job->q_projected, set * SET + 2 * pair),
                               query_row(b, job->q_projected, set * SET + 2 * pair + 1), 0, k->dim, n_pairs, 1, false,
                               0.5f, pair, 0, &b->work->q[1]);
-            add_signs(b, n_pairs, p, &b->work->q[1]);
+            add_signs(b, rows, p, &b->work->q[1]);
         }
-        apply_rules(b, n_pairs, set, p);
+        apply_rules(b, rows, set, p);
     }
 }
 

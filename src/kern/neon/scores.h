@@ -91,11 +91,4 @@ INLINE void multiply_octets(const source_kind kind, const int operands, const in
     }
 }
 
-/* Integer of both planes. */
-INLINE float32x4_t joined(const int planes, const int n_pairs, const int32x4_t *acc, int pair) {
-    if (planes == 1)
-        return vcvtq_f32_s32(acc[pair]);
-    return vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(acc[pair], 7), acc[n_pairs + pair]));
-}
-
 #endif

@@ -1,5 +1,8 @@
-/* Vectors of the NEON kernels. A vector of scores holds two query rows and two tokens, [r0 t0, r0 t1, r1 t0, r1 t1]: what
- * one 2x8 by 8x2 integer product gives. Per-row scalars are kept as [r0, r0, r1, r1], so that nothing is transposed. */
+/* Vectors of the NEON kernels. A vector of scores, a cell, holds two query rows and two tokens, [r0 t0, r0 t1, r1 t0, r1 t1]:
+ * what one 2x8 by 8x2 integer product gives. Per-row scalars are kept as [r0, r0, r1, r1], so that nothing is transposed.
+ *
+ * A lone row, the last of an odd number, has its cells to itself: [t0, t1, t2, t3], the lower halves of two products. It
+ * must get the bits that it gets beside another row, so its sums are those of the lanes that it would have there. */
 #ifndef QUIRE_KERN_NEON_SIMD_H
 #define QUIRE_KERN_NEON_SIMD_H
 
@@ -50,8 +53,22 @@ INLINE int32x4_t mma_u8(int32x4_t acc, uint8x16_t a, int8x16_t b) {
 INLINE float32x4_t tokens2(const float *x) {
     return vreinterpretq_f32_f64(vld1q_dup_f64((const double *)(const void *)x));
 }
+INLINE float32x4_t swap_halves(float32x4_t x) { return vextq_f32(x, x, 2); }
 INLINE float32x4_t max_of_rows(float32x4_t x) { return vmaxq_f32(x, vrev64q_f32(x)); }
 INLINE float32x4_t sum_of_rows(float32x4_t x) { return vaddq_f32(x, vrev64q_f32(x)); }
+/* The same over cells: a lone row's parts are brought to where they are beside another row, in both halves. */
+INLINE float32x4_t parts_of_cells(float32x4_t sum, const bool lone) {
+    return lone ? vaddq_f32(sum, swap_halves(sum)) : sum;
+}
+INLINE float32x4_t max_of_cells(float32x4_t x, const bool lone) {
+    return max_of_rows(lone ? vmaxq_f32(x, swap_halves(x)) : x);
+}
+/* A scalar per row, for cells. */
+INLINE float32x4_t for_cells(float32x4_t rows, const bool lone) { return lone ? vdupq_laneq_f32(rows, 0) : rows; }
+/* The scalars of a cell's tokens: [t0, t1, t0, t1], or of a lone row's four. */
+INLINE float32x4_t tokens_of(const float *x, int cell, const bool lone) {
+    return lone ? vld1q_f32(x + 4 * cell) : tokens2(x + 2 * cell);
+}
 INLINE int32x4_t as_s32(float32x4_t x) { return vreinterpretq_s32_f32(x); }
 INLINE float32x4_t as_f32(int32x4_t x) { return vreinterpretq_f32_s32(x); }
 

@@ -30,74 +30,90 @@ INLINE bool enter_block(const block *b, const int n_pairs, set_state *st, float3
 /* s becomes 2^(logit - m), or, given the scales of V, the weight 2^(logit - m) * scale, whose largest is then found on the
  * way. Four chains in lock step: one alone is latency-bound. Returns the sum of 2^(logit - m), two parts per row. */
 INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NULL */, const int degree, int pair,
-                                int first, int n, float32x4_t m, float32x4_t *largest) {
+                                const bool lone, int first, int n, float32x4_t m, float32x4_t *largest) {
+    const int chains = lone ? 2 : 4; /* of sums: tokens t, t + 8, t + 16 .. of a page in one lane */
     float32x4_t sum[4], top[4];
     EACH sum[u] = top[u] = vdupq_n_f32(0);
     for (int p = first; p < first + n; p++) {
         const float32x4_t best = w->score[p].top[pair], step = w->score[p].step[pair];
         float gap[4];
         vst1q_f32(gap, vsubq_f32(w->score[p].peak[pair], m));
-        for (int i = 0; i < T / 2; i += 4) {
+        for (int i = 0; i < cells_of(lone); i += 4) {
             float32x4_t e[4];
             EACH e[u] = vsubq_f32(vld1q_f32(w->score[p].s[pair][i + u]), best);
             EACH e[u] = vfmaq_f32(fresh(gap), e[u], step);
             exp2_neg4(e, degree);
-            EACH sum[u] = vaddq_f32(sum[u], e[u]);
+            EACH sum[u % chains] = vaddq_f32(sum[u % chains], e[u]);
             if (scale) {
-                EACH e[u] = vmulq_f32(e[u], tokens2(scale + p * T + 2 * (i + u)));
+                EACH e[u] = vmulq_f32(e[u], tokens_of(scale + p * T, i + u, lone));
                 EACH top[u] = vmaxq_f32(top[u], e[u]);
             }
             EACH vst1q_f32(w->score[p].s[pair][i + u], e[u]);
         }
     }
     if (scale)
-        *largest = max_of_rows(vmaxq_f32(vmaxq_f32(top[0], top[1]), vmaxq_f32(top[2], top[3])));
+        *largest = max_of_cells(vmaxq_f32(vmaxq_f32(top[0], top[1]), vmaxq_f32(top[2], top[3])), lone);
+    if (lone)
+        return vaddq_f32(parts_of_cells(sum[0], true), parts_of_cells(sum[1], true));
     return vaddq_f32(vaddq_f32(sum[0], sum[1]), vaddq_f32(sum[2], sum[3]));
 }
 
-INLINE float32x4_t largest_weight(const neon_work *w, const float *scale /* (128) */, int pair, int first, int n) {
+INLINE float32x4_t largest_weight(const neon_work *w, const float *scale /* (128) */, int pair, const bool lone,
+                                  int first, int n) {
     float32x4_t largest[4];
     EACH largest[u] = vdupq_n_f32(0);
     for (int p = first; p < first + n; p++)
-        for (int i = 0; i < T / 2; i += 4)
+        for (int i = 0; i < cells_of(lone); i += 4)
             EACH largest[u] = vmaxq_f32(
-                largest[u], vmulq_f32(vld1q_f32(w->score[p].s[pair][i + u]), tokens2(scale + p * T + 2 * (i + u))));
-    return max_of_rows(vmaxq_f32(vmaxq_f32(largest[0], largest[1]), vmaxq_f32(largest[2], largest[3])));
+                largest[u], vmulq_f32(vld1q_f32(w->score[p].s[pair][i + u]), tokens_of(scale + p * T, i + u, lone)));
+    return max_of_cells(vmaxq_f32(vmaxq_f32(largest[0], largest[1]), vmaxq_f32(largest[2], largest[3])), lone);
 }
 
-/* The 8 tokens of a V atom: column c of half h holds tokens 32h+4c+{0..3} and 32h+16+4c+{0..3}. Vectors hold token pairs. */
+/* The 8 tokens of a V atom: column c of half h holds tokens 32h+4c+{0..3} and 32h+16+4c+{0..3}. The first as a token pair. */
 INLINE int first_pair_of(int atom) { return atom / 4 * 16 + atom % 4 * 2; }
 
 /* Bytes come as [r0 t01][r1 t01][r0 t23][r1 t23]..; row 0's eight tokens, then row 1's. */
 static const uint8_t ROW_ORDER[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
 
+/* The weights of an atom's tokens as 16-bit integers: [y] four tokens, as their cells are, or for a lone row all eight in
+ * [0]. */
+INLINE void weights_of_atom(const neon_work *w, const float *scale, int pair, const bool lone, int p, int atom,
+                            float32x4_t inverse, uint16x8_t x[2]) {
+    const int cells = lone ? 2 : 4;
+    int32x4_t v[4];
+    UNROLL for (int j = 0; j < cells; j++) {
+        const int cell = lone ? first_pair_of(atom) / 2 + 4 * j : first_pair_of(atom) + 8 * (j / 2) + j % 2;
+        float32x4_t weight = vld1q_f32(w->score[p].s[pair][cell]);
+        if (scale)
+            weight = vmulq_f32(weight, tokens_of(scale + p * T, cell, lone));
+        v[j] = as_s32(vfmaq_f32(fresh(MAGIC), weight, inverse));
+    }
+    UNROLL for (int j = 0; j < cells; j += 2) x[j / 2] =
+        vuzp1q_u16(vreinterpretq_u16_s32(v[j]), vreinterpretq_u16_s32(v[j + 1]));
+}
+
 /* Operands of one page; adds the integers to *total. */
 INLINE void weights_of_page(neon_work *w, const float *scale /* NULL: s holds weights */, const int n_pairs,
-                            const int planes, int pair, int p, float32x4_t inverse, uint32x4_t *total) {
+                            const int planes, int pair, const bool lone, int p, float32x4_t inverse,
+                            uint32x4_t *total) {
     const uint8x16_t order = vld1q_u8(ROW_ORDER);
     UNROLL for (int atom = 0; atom < 8; atom++) {
         uint16x8_t x[2];
-        UNROLL for (int y = 0; y < 2; y++) {
-            int32x4_t v[2];
-            UNROLL for (int j = 0; j < 2; j++) {
-                const int i = first_pair_of(atom) + 8 * y + j;
-                float32x4_t weight = vld1q_f32(w->score[p].s[pair][i]);
-                if (scale)
-                    weight = vmulq_f32(weight, tokens2(scale + p * T + 2 * i));
-                v[j] = as_s32(vfmaq_f32(fresh(MAGIC), weight, inverse));
-            }
-            x[y] = vuzp1q_u16(vreinterpretq_u16_s32(v[0]), vreinterpretq_u16_s32(v[1]));
+        uint8x16_t low, high;
+        weights_of_atom(w, scale, pair, lone, p, atom, inverse, x);
+        if (lone) { /* the other row's weights are zero */
+            low = vuzp1q_u8(vreinterpretq_u8_u16(x[0]), vdupq_n_u8(0));
+            high = vuzp2q_u8(vreinterpretq_u8_u16(x[0]), vdupq_n_u8(0));
+        } else {
+            low = vqtbl1q_u8(vuzp1q_u8(vreinterpretq_u8_u16(x[0]), vreinterpretq_u8_u16(x[1])), order);
+            high = vqtbl1q_u8(vuzp2q_u8(vreinterpretq_u8_u16(x[0]), vreinterpretq_u8_u16(x[1])), order);
         }
-        const uint8x16_t low = vqtbl1q_u8(vuzp1q_u8(vreinterpretq_u8_u16(x[0]), vreinterpretq_u8_u16(x[1])), order);
+        *total = vpadalq_u16(*total, vpaddlq_u8(low));
         if (planes == 1) {
             vst1q_u8(w->p8[p * 8 + atom][pair], low);
-            *total = vpadalq_u16(*total, vpaddlq_u8(low));
         } else {
-            const uint8x16_t high =
-                vqtbl1q_u8(vuzp2q_u8(vreinterpretq_u8_u16(x[0]), vreinterpretq_u8_u16(x[1])), order);
             vst1q_u8(w->p8[p * 8 + atom][pair], high);
             vst1q_u8(w->p8[p * 8 + atom][n_pairs + pair], low);
-            *total = vpadalq_u16(*total, vpaddlq_u8(low));
             *total = vaddq_u32(*total, vshlq_n_u32(vpaddlq_u16(vpaddlq_u8(high)), 8));
         }
     }

@@ -42,16 +42,41 @@ INLINE void exp16_4(const uint16x8_t y[4], float16x8_t e[4]) {
     EACH e[u] = vreinterpretq_f16_u16(vqsubq_u16(vreinterpretq_u16_f16(x[u]), n[u]));
 }
 
+/* Sum of the four vectors, as it is beside another row: token t with t + 4, then those with the ones 8 on. */
+INLINE void add_sums16(const float16x8_t e[4], const bool lone, float32x4_t sum[2]) {
+    const float16x8_t one = vdupq_n_f16(1);
+    if (!lone) {
+        const float16x8_t four = vaddq_f16(vaddq_f16(e[0], e[1]), vaddq_f16(e[2], e[3]));
+        sum[0] = vfmlalq_low_f16(sum[0], four, one);
+        sum[1] = vfmlalq_high_f16(sum[1], four, one);
+        return;
+    }
+    UNROLL for (int u = 0; u < 4; u += 2) {
+        const uint64x2_t a = vreinterpretq_u64_f16(e[u]), b = vreinterpretq_u64_f16(e[u + 1]);
+        const float16x8_t two =
+            vaddq_f16(vreinterpretq_f16_u64(vzip1q_u64(a, b)), vreinterpretq_f16_u64(vzip2q_u64(a, b)));
+        const float16x8_t four = vaddq_f16(two, vextq_f16(two, two, 4));
+        sum[0] = vfmlalq_low_f16(sum[0], four, one);
+    }
+}
+
+/* Scales of eight weights; of a lone row's tokens. */
+INLINE float16x8_t scales16(const neon_work *w, int p, int i, const bool lone) {
+    if (!lone)
+        return vld1q_f16(w->scale16[p][i]);
+    return vreinterpretq_f16_u32(vuzp1q_u32(vreinterpretq_u32_f16(vld1q_f16(w->scale16[p][2 * i])),
+                                            vreinterpretq_u32_f16(vld1q_f16(w->scale16[p][2 * i + 1]))));
+}
+
 /* One page's weights 1024 * 2^(logit - m) * scale to w16; returns the sum without the scale, still parts per row, and the
- * largest. Distances are rounded to 1/1024 from `base` on, which is m - peak rounded the same way. A function of its own:
- * all registers are for its four chains. */
-static __attribute__((noinline)) float32x4_t exponentials16(neon_work *w, int pair, int p, const float *base,
-                                                            float16x8_t *largest) {
+ * largest. Distances are rounded to 1/1024 from `base` on, which is m - peak rounded the same way. */
+INLINE float32x4_t exponentials16(neon_work *w, int pair, const bool lone, int p, const float *base,
+                                  float16x8_t *largest) {
     const set_scores *score = &w->score[p];
     const float32x4_t top = score->top[pair], step = score->step[pair], last = vdupq_n_f32(FIX10_LAST);
     float32x4_t sum[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
     float16x8_t most[2] = {vdupq_n_f16(0), vdupq_n_f16(0)};
-    for (int i = 0; i < T / 4; i += 4) {
+    for (int i = 0; i < cells_of(lone) / 2; i += 4) {
         float32x4_t a[4], b[4];
         uint16x8_t y[4];
         float16x8_t e[4];
@@ -69,20 +94,19 @@ static __attribute__((noinline)) float32x4_t exponentials16(neon_work *w, int pa
         }
         EACH y[u] = vuzp1q_u16(vreinterpretq_u16_f32(a[u]), vreinterpretq_u16_f32(b[u]));
         exp16_4(y, e);
-        const float16x8_t four = vaddq_f16(vaddq_f16(e[0], e[1]), vaddq_f16(e[2], e[3])), one = vdupq_n_f16(1);
-        sum[0] = vfmlalq_low_f16(sum[0], four, one);
-        sum[1] = vfmlalq_high_f16(sum[1], four, one);
-        EACH e[u] = vmulq_f16(e[u], vld1q_f16(w->scale16[p][i + u]));
+        add_sums16(e, lone, sum);
+        EACH e[u] = vmulq_f16(e[u], scales16(w, p, i + u, lone));
         EACH most[u & 1] = vmaxq_f16(most[u & 1], e[u]);
         EACH vst1q_f16(w->w16[p][pair][i + u], e[u]);
     }
     *largest = vmaxq_f16(most[0], most[1]);
-    return vaddq_f32(sum[0], sum[1]);
+    return lone ? parts_of_cells(sum[0], true) : vaddq_f32(sum[0], sum[1]);
 }
 
+static const float16_t MAGIC_U8[8] = EIGHT(1024.0f); /* leaves the integer in the low byte */
+
 /* Operands of one page: w16 * inverse as u8; returns sums of the integers. */
-static __attribute__((noinline)) uint32x4_t weights16(neon_work *w, int pair, int p, float16x8_t inverse) {
-    static const float16_t magic[8] = EIGHT(1024.0f); /* leaves the integer in the low byte */
+INLINE uint32x4_t weights16(neon_work *w, int pair, int p, float16x8_t inverse) {
     const uint8x16_t order = vld1q_u8(ROW_ORDER);
     uint32x4_t total[2] = {vdupq_n_u32(0), vdupq_n_u32(0)};
     UNROLL for (int atom = 0; atom < 8; atom += 4) {
@@ -90,8 +114,8 @@ static __attribute__((noinline)) uint32x4_t weights16(neon_work *w, int pair, in
         uint8x16_t x[4];
         EACH {
             const int i = first_pair_of(atom + u) / 2;
-            a[u] = vfmaq_f16(fresh16(magic), vld1q_f16(w->w16[p][pair][i]), inverse);
-            b[u] = vfmaq_f16(fresh16(magic), vld1q_f16(w->w16[p][pair][i + 4]), inverse);
+            a[u] = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i]), inverse);
+            b[u] = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i + 4]), inverse);
         }
         EACH x[u] = vqtbl1q_u8(vuzp1q_u8(vreinterpretq_u8_f16(a[u]), vreinterpretq_u8_f16(b[u])), order);
         EACH vst1q_u8(w->p8[p * 8 + atom + u][pair], x[u]);
@@ -100,14 +124,46 @@ static __attribute__((noinline)) uint32x4_t weights16(neon_work *w, int pair, in
     return vaddq_u32(total[0], total[1]);
 }
 
+/* Of a lone row: eight tokens and the eight 16 on hold two atoms; the other row's weights are zero. */
+INLINE uint32x4_t weights16_lone(neon_work *w, int pair, int p, float16x8_t inverse) {
+    const uint32x4_t zero = vdupq_n_u32(0);
+    uint32x4_t total = zero;
+    UNROLL for (int atom = 0; atom < 8; atom += 2) {
+        const int i = first_pair_of(atom) / 4;
+        const float16x8_t a = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i]), inverse),
+                          b = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i + 2]), inverse);
+        const uint8x16_t x = vuzp1q_u8(vreinterpretq_u8_f16(a), vreinterpretq_u8_f16(b));
+        vst1q_u8(w->p8[p * 8 + atom][pair], vreinterpretq_u8_u32(vuzp1q_u32(vreinterpretq_u32_u8(x), zero)));
+        vst1q_u8(w->p8[p * 8 + atom + 1][pair], vreinterpretq_u8_u32(vuzp2q_u32(vreinterpretq_u32_u8(x), zero)));
+        total = vdotq_u32(total, x, vdupq_n_u8(1));
+    }
+    return total;
+}
+
+/* Functions of their own: all registers are for their four chains. */
+#define APART static __attribute__((noinline))
+APART float32x4_t exponentials_of_pair(neon_work *w, int pair, int p, const float *base, float16x8_t *largest) {
+    return exponentials16(w, pair, false, p, base, largest);
+}
+APART float32x4_t exponentials_of_lone(neon_work *w, int pair, int p, const float *base, float16x8_t *largest) {
+    return exponentials16(w, pair, true, p, base, largest);
+}
+APART float32x4_t weights_of_pair(neon_work *w, int pair, int p, float16x8_t inverse) {
+    return sum_of_rows(vcvtq_f32_u32(weights16(w, pair, p, inverse)));
+}
+APART float32x4_t weights_of_lone(neon_work *w, int pair, int p, float16x8_t inverse) {
+    return vdupq_n_f32((float)vaddvq_u32(weights16_lone(w, pair, p, inverse)));
+}
+
 /* 2^x of whole numbers x >= -126. */
 INLINE float32x4_t power_of_two(int32x4_t x) { return as_f32(vshlq_n_s32(vaddq_s32(x, vdupq_n_s32(127)), 23)); }
 
 /* Weights of a set over a block: p8, the sums of 2^(logit - m) (two parts per row), the value of one step of p8 times a V
  * code, and the sums of the integers. Each step for all pairs before the next: reductions and
  * divisions of one hide behind the other's. */
-INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int first, int n, const float32x4_t *m,
+INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int first, int n, const float32x4_t *m,
                             float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
+    const int n_pairs = pairs_of(rows);
     const float32x4_t nothing = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     float16x8_t most[PAIRS][PAGES];
     float32x4_t rest[PAIRS][PAGES]; /* what rounding m - peak left, as a factor near 1 */
@@ -120,7 +176,10 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int f
             float base[4];
             vst1q_f32(base, fixed);
             rest[pair][p] = vfmsq_f32(vdupq_n_f32(1), vminq_f32(lost, vdupq_n_f32(0x1p-11f)), vdupq_n_f32(QUIRE_LN2));
-            sum[pair] = vfmaq_f32(sum[pair], exponentials16(w, pair, p, base, &most[pair][p]), rest[pair][p]);
+            sum[pair] = vfmaq_f32(sum[pair],
+                                  is_lone(rows, pair) ? exponentials_of_lone(w, pair, p, base, &most[pair][p])
+                                                      : exponentials_of_pair(w, pair, p, base, &most[pair][p]),
+                                  rest[pair][p]);
         }
     }
     float16x4_t scaled[PAIRS][PAGES];
@@ -139,7 +198,7 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int f
                 vmaxq_f32(largest, vmulq_f32(vcvt_f32_f16(vmax_f16(vget_low_f16(x), vget_high_f16(x))), ratio[p]));
         }
         /* 255 / largest stays within fp16. A block whose largest weight is that small loses some of u8's range. */
-        largest = vmaxq_f32(max_of_rows(largest), vdupq_n_f32(255.0f / 32768));
+        largest = vmaxq_f32(max_of_cells(largest, is_lone(rows, pair)), vdupq_n_f32(255.0f / 32768));
         const float32x4_t inverse = vdivq_f32(vdupq_n_f32(255), largest);
         for (int p = first; p < first + n; p++)
             scaled[pair][p] = vcvt_f16_f32(vmulq_f32(inverse, ratio[p]));
@@ -148,18 +207,20 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int f
         sum[pair] = vmulq_n_f32(sum[pair], 1 / EXP16_ONE);
     }
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-        uint32x4_t total = vdupq_n_u32(0);
-        for (int p = first; p < first + n; p++)
-            total = vaddq_u32(total, weights16(w, pair, p, vcombine_f16(scaled[pair][p], scaled[pair][p])));
-        integers[pair] = sum_of_rows(vcvtq_f32_u32(total));
+        integers[pair] = vdupq_n_f32(0);
+        for (int p = first; p < first + n; p++) {
+            const float16x8_t inverse = vcombine_f16(scaled[pair][p], scaled[pair][p]);
+            integers[pair] = vaddq_f32(integers[pair], is_lone(rows, pair) ? weights_of_lone(w, pair, p, inverse)
+                                                                           : weights_of_pair(w, pair, p, inverse));
+        }
     }
 }
 
 #else
 
-INLINE void block_weights16(neon_work *w, float v_unit, const int n_pairs, int first, int n, const float32x4_t *m,
+INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int first, int n, const float32x4_t *m,
                             float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
-    (void)w, (void)v_unit, (void)n_pairs, (void)first, (void)n, (void)m, (void)sum, (void)unit, (void)integers;
+    (void)w, (void)v_unit, (void)rows, (void)first, (void)n, (void)m, (void)sum, (void)unit, (void)integers;
 }
 #endif
 #endif

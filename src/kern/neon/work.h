@@ -28,6 +28,11 @@ enum {
     TOGETHER = 8  /* sets that are scored one after the other, then weighed: K stays in L1 meanwhile, then V */
 };
 
+/* Sets of 1 to 4 rows: the last pair of an odd number is a lone row. */
+INLINE int pairs_of(const int rows) { return (rows + 1) / 2; }
+INLINE bool is_lone(const int rows, const int pair) { return rows % 2 != 0 && pair == rows / 2; }
+INLINE int cells_of(const bool lone) { return lone ? T / 4 : T / 2; } /* of a page */
+
 typedef struct set_state {
     float32x4_t m[PAIRS], l[PAIRS]; /* l: still two partial sums per row */
     float32x4_t shift[PAIRS];       /* mid times the sum of weights, in units of O: subtracted at the end */
@@ -44,7 +49,7 @@ typedef struct set_query {
 /* A page's scores of a set, much as they left the multiplier, on a scale of their own: the logit of s is
  * peak + (s - top) * step. A difference of two such scores is exact where they are integers. */
 typedef struct set_scores {
-    float s[PAIRS][T / 2][4]; /* in the end, where weights are made in fp32, weights */
+    float s[PAIRS][T / 2][4]; /* cells; in the end, where weights are made in fp32, weights */
     float32x4_t top[PAIRS];   /* the largest s */
     float32x4_t peak[PAIRS];  /* its logit; QUIRE_NOTHING_SEEN if all are hidden */
     float32x4_t step[PAIRS];
