@@ -6,6 +6,7 @@
 #include "base/element.h"
 #include "codec/tables.h"
 #include "kern/ref/ref.h"
+#include "kern/x86/mixed.h"
 #include "kern/x86/query.h"
 #include "kern/x86/scores.h"
 #include "kern/x86/softmax.h"
@@ -103,10 +104,14 @@ static void load_keys_of(block *b, int p) {
         load_tokens(k, record, w->k_scale[p]);
         if (k->family == QUIRE_FAMILY_PROD)
             load_params(k, record, T, T, w->residual[p]);
-    } else {
+    } else if (k->family != QUIRE_FAMILY_RAW) {
         load_groups(k, record, T, w->k_scale[p], w->k_zero[p]);
     }
     b->k[p] = record + k->codes;
+    if (k->family == QUIRE_FAMILY_RAW) {
+        b->job->bytes_read += b->job->format->v.codes;
+        return;
+    }
     if (b->k_source == UNPACKED) {
         unpack_k(k->bits, k->dim, b->k[p], k->book, product_of(k), w->k8[p]);
         b->k[p] = w->k8[p];
@@ -140,6 +145,14 @@ static void load_block(block *b, bool few) {
 /* Weights are unsigned: codes under a negative scale are reflected, for which they must be unpacked. */
 static void load_values_of_block(block *b) {
     const quire_side_format *v = &b->job->format->v;
+    if (v->family == QUIRE_FAMILY_RAW) {
+        for (int p = b->from; p < b->from + b->n; p++) {
+            b->v[p] = b->record[p] + v->codes;
+            b->job->bytes_read += b->job->format->bytes - v->codes;
+        }
+        b->v_loaded = true;
+        return;
+    }
     const bool grouped = !is_token_scaled(v->family);
     float *scale = b->work->v_scale;
     bool negative = false;
@@ -233,6 +246,12 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
     const float *q = (k->rotated ? job->q_rotated : job->q) + (size_t)first * (size_t)k->dim;
     x86_work *w = b->work;
     for (int p = b->from; p < b->from + b->n; p++) {
+        if (k->family == QUIRE_FAMILY_RAW) {
+            score_raw(k, b->k[p], q, rows, w->s, p);
+            for (int r = 0; r < rows && needs_rules(b, p); r++)
+                apply_rules(b, first + r, p, w->s[r] + p * T);
+            continue;
+        }
         /* Where no channel scales are folded in, the integers are the same for every page. */
         set_query *integers = &w->q[channel ? p : 0];
         for (int r = 0; r < rows && (channel || (requantize && p == b->from)); r++)
@@ -330,13 +349,17 @@ static void value_set(block *b, int first, int rows, const quire_state *state) {
         if (!u->alive)
             continue;
         float *s = b->work->s[r] + t0;
-        const float sum = v->bits == 8 ? exponentials(s, scale, 5, n, u->m, &u->largest)
+        const float sum = v->bits >= 8 ? exponentials(s, scale, 5, n, u->m, &u->largest)
                                        : exponentials(s, scale, 3, n, u->m, &u->largest);
         if (u->m > state->m[first + r])
             state->m[first + r] = u->m;
         state->l[first + r] = state->l[first + r] * u->keep + sum * u->factor;
     }
-    for (int g = 0; g < v->n_groups; g++)
+    for (int r = 0; r < rows && v->family == QUIRE_FAMILY_RAW; r++)
+        if (update[r].alive)
+            weigh_raw(b, b->work->s[r], update[r].keep, update[r].factor,
+                      state->o + (size_t)(first + r) * (size_t)v->dim);
+    for (int g = 0; g < v->n_groups && v->family != QUIRE_FAMILY_RAW; g++)
         weigh_group(b, update, g, first, rows, state);
 }
 
@@ -377,7 +400,7 @@ static size_t workspace_bytes(int n_rows) {
 }
 
 static bool serves(const quire_format *format) {
-    return format->k.family != QUIRE_FAMILY_RAW && format->v.family != QUIRE_FAMILY_RAW;
+    return format->k.family != QUIRE_FAMILY_RAW || format->v.family != QUIRE_FAMILY_RAW;
 }
 
 #endif

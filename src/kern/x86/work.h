@@ -10,7 +10,9 @@
 #include "kern/kern.h"
 #include PRODUCTS
 
+#include "base/element.h"
 #include "base/real.h"
+#include "kern/elements.h" /* over those vectors */
 
 enum {
     T = QUIRE_PAGE_TOKENS,
