@@ -1,5 +1,5 @@
 /* The integers that the NEON kernels make of q against channel scales, exactly the reference's: every codec that has them,
- * every head size, one pair and two, one page and two. Compiled once per feature level, as the kernels are. */
+ * every head size, one row to four, one page and two. Compiled once per feature level, as the kernels are. */
 #include "kern/neon/attend.h"
 
 #include <stdio.h>
@@ -37,9 +37,9 @@ static void make_scales(rng *r, const quire_side_format *k, int how, uint8_t *pa
     }
 }
 
-static void compare(const quire_side_format *k, int n_pairs, int p) {
+static void compare(const quire_side_format *k, int rows, int p) {
     static const int order[8] = {0, 2, 1, 3, 4, 6, 5, 7}; /* where a channel lies among eight: FORMAT.md */
-    for (int row = 0; row < 2 * n_pairs; row++) {
+    for (int row = 0; row < rows; row++) {
         quire_int_query wanted;
         quire__ref_quantize_query(k, record[p], q[row], &wanted);
         const int pair = row / 2, lane = row % 2 * 2;
@@ -51,8 +51,8 @@ static void compare(const quire_side_format *k, int n_pairs, int p) {
         for (int d = 0; d < k->dim; d++) {
             const int x = got[p].q8[d / 8][pair][row % 2 * 8 + order[d % 8]];
             if (x != wanted.plane[0][d])
-                fail_msg("%s, dim %d, %d pairs, page %d, row %d, channel %d: %d, not %d", quire_codec_name(k->codec),
-                         k->dim, n_pairs, p, row, d, x, wanted.plane[0][d]);
+                fail_msg("%s, dim %d, %d rows, page %d, row %d, channel %d: %d, not %d", quire_codec_name(k->codec),
+                         k->dim, rows, p, row, d, x, wanted.plane[0][d]);
         }
     }
 }
@@ -62,19 +62,16 @@ static void check(const quire_side_format *k) {
     channel_rows rows = {.unit = q_unit};
     for (int row = 0; row < SET; row++) {
         q_unit[row] = halve_query(q[row], k->dim, q_half[row]);
-        rows.q[row] = q[row];
+        rows.row[row] = q[row];
         rows.half[row] = q_half[row];
     }
     for (int p = 0; p < PAGES; p++)
         page[p] = (channel_page){k_half[p], zero, halve_scales(record[p] + k->params, k->dim, k_half[p])};
-    quantize_by_channels(&rows, page, 2, k->dim, 2, k->mid, got);
-    compare(k, 2, 0), compare(k, 2, 1);
-    quantize_by_channels(&rows, page, 2, k->dim, 1, k->mid, got);
-    compare(k, 1, 0), compare(k, 1, 1);
-    quantize_by_channels(&rows, page, 1, k->dim, 2, k->mid, got);
-    compare(k, 2, 0);
-    quantize_by_channels(&rows, page, 1, k->dim, 1, k->mid, got);
-    compare(k, 1, 0);
+#define CHECK(n, pages)                                                                                                \
+    quantize_by_channels(&rows, n, page, pages, k->dim, k->mid, got);                                                  \
+    for (int p = 0; p < pages; p++)                                                                                    \
+        compare(k, n, p);
+    CHECK(1, 1) CHECK(2, 1) CHECK(3, 1) CHECK(4, 1) CHECK(1, 2) CHECK(2, 2) CHECK(3, 2) CHECK(4, 2)
 }
 
 static void channel_queries(void **state) {

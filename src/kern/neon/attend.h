@@ -144,7 +144,8 @@ VALUES(VALUES_)
     static void value_raw_##rows(const block *b, int set, float *o) { value_raw_set(b, rows, set, o); }
 SCORE_RAW(1)
 SCORE_RAW(2)
-SCORE_RAW(3) SCORE_RAW(4) VALUE_RAW(1) VALUE_RAW(2) VALUE_RAW(3)
+SCORE_RAW(3)
+SCORE_RAW(4) VALUE_RAW(1) VALUE_RAW(2) VALUE_RAW(3)
     VALUE_RAW(4) static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
 static const value_function RAW_VALUES[SET] = {value_raw_1, value_raw_2, value_raw_3, value_raw_4};
 

@@ -54,7 +54,7 @@ static float halve_scales(const uint8_t *scales /* (dim) fp16 */, int dim, float
 
 /* Rows of a set: in fp32 for q.zero, and halved. */
 typedef struct channel_rows {
-    const float *q[SET];
+    const float *row[SET];
     const float16_t *half[SET];
     const float *unit; /* (SET) of half */
 } channel_rows;
@@ -67,14 +67,14 @@ typedef struct channel_page {
 
 /* A whole set against a block's pages; offset is q.zero. All rows and both pages side by side, so that q is loaded once and
  * no chain waits for another. */
-INLINE void quantize_by_channels(const channel_rows *rows, const channel_page *page, const int pages, int dim,
-                                 const int n_pairs, float mid, set_query *out /* (pages) */) {
+INLINE void quantize_by_channels(const channel_rows *q, const int rows, const channel_page *page, const int pages,
+                                 int dim, float mid, set_query *out /* (pages) */) {
     enum { MOST = PAGES * SET };
-    const int n = 2 * n_pairs, count = pages * n;
+    const int n_pairs = pairs_of(rows), n = 2 * n_pairs, count = pages * n;
     half8 most[MOST];
     float32x4_t dot[MOST];
     UNROLL for (int i = 0; i < MOST; i++) most[i] = h_zero();
-    UNROLL for (int i = 0; i < count; i++) dot[i] = vdupq_n_f32(0);
+    UNROLL for (int i = 0; i < MOST; i++) dot[i] = vdupq_n_f32(0);
     for (int d = 0; d < dim; d += 8) {
         half8 s[PAGES];
         float32x4_t z[PAGES][2];
@@ -82,11 +82,11 @@ INLINE void quantize_by_channels(const channel_rows *rows, const channel_page *p
             s[p] = h_load(page[p].scale + d);
             UNROLL for (int j = 0; j < 2; j++) z[p][j] = vld1q_f32(page[p].zero + d + 4 * j);
         }
-        UNROLL for (int r = 0; r < n; r++) {
-            const half8 half = h_load(rows->half[r] + d);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const half8 half = h_load(q->half[r] + d);
             UNROLL for (int p = 0; p < pages; p++) most[p * n + r] = h_max_abs(most[p * n + r], h_mul(half, s[p]));
             UNROLL for (int j = 0; j < 2; j++) {
-                const float32x4_t x = vld1q_f32(rows->q[r] + d + 4 * j);
+                const float32x4_t x = vld1q_f32(q->row[r] + d + 4 * j);
                 UNROLL for (int p = 0; p < pages; p++) dot[p * n + r] = vfmaq_f32(dot[p * n + r], x, z[p][j]);
             }
         }
@@ -97,7 +97,7 @@ INLINE void quantize_by_channels(const channel_rows *rows, const channel_page *p
         const float32x4_t m = h_largest4(most[i], most[i + 1], most[i + 2], most[i + 3]);
         inverse[i / 4] =
             vcvt_f16_f32(vminq_f32(vdivq_f32(vdupq_n_f32(QUIRE_CHANNEL_STEPS), m), vdupq_n_f32(QUIRE_F16_MAX)));
-        const float32x2_t low = vld1_f32(rows->unit), high = vld1_f32(rows->unit + (n == 4 ? 2 : 0));
+        const float32x2_t low = vld1_f32(q->unit), high = vld1_f32(q->unit + (n == 4 ? 2 : 0));
         const float32x4_t unit = vcombine_f32(vmul_n_f32(low, page[i / n].unit),
                                               vmul_n_f32(high, page[n == 2 && pages == 2 ? 1 : i / n].unit));
         step[i / 4] = vdivq_f32(unit, vcvt_f32_f16(inverse[i / 4]));
@@ -114,11 +114,13 @@ INLINE void quantize_by_channels(const channel_rows *rows, const channel_page *p
         half8 s[PAGES];
         UNROLL for (int p = 0; p < pages; p++) s[p] = h_load(page[p].scale + d);
         UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-            const half8 a = h_load(rows->half[2 * pair] + d), b = h_load(rows->half[2 * pair + 1] + d);
+            const bool lone = is_lone(rows, pair);
+            const half8 a = h_load(q->half[2 * pair] + d), b = lone ? h_zero() : h_load(q->half[2 * pair + 1] + d);
             UNROLL for (int p = 0; p < pages; p++) {
                 const int i = p * n + 2 * pair;
-                const int8x16_t c = vuzp1q_s8(h_round_product(h_mul(a, s[p]), inverse[i / 4], i % 4),
-                                              h_round_product(h_mul(b, s[p]), inverse[i / 4], i % 4 + 1));
+                const int8x16_t zero = vdupq_n_s8(0),
+                                c = vuzp1q_s8(h_round_product(h_mul(a, s[p]), inverse[i / 4], i % 4),
+                                              lone ? zero : h_round_product(h_mul(b, s[p]), inverse[i / 4], i % 4 + 1));
                 vst1q_s8(out[p].q8[d / 8][pair], c);
                 sum[p][pair] = sum_bytes(sum[p][pair], c);
             }

@@ -28,27 +28,28 @@ static const float *query_row(const block *b, const float *rows, int row) {
 }
 
 /* Integers of a set against the block's pages: one set_query per page where channel scales are folded in, else one. */
-INLINE void quantize_set(const block *b, const float *rows, const int n_pairs, const int planes, const key_role role,
+INLINE void quantize_set(const block *b, const float *queries, const int rows, const int planes, const key_role role,
                          int set, set_query *out) {
+    const int n_pairs = pairs_of(rows);
     const quire_side_format *k = &b->job->format->k;
     const bool natural = k->bits == 8;
     const float *q[SET];
     for (int r = 0; r < 2 * n_pairs; r++)
-        q[r] = query_row(b, rows, set * SET + r);
+        q[r] = query_row(b, queries, set * SET + r);
     if (role == KEY_CHANNEL && planes == 1) {
         const neon_work *w = b->work;
         channel_rows halved = {.unit = w->q_unit + set * SET};
         channel_page page[PAGES];
         for (int r = 0; r < 2 * n_pairs; r++) {
-            halved.q[r] = q[r];
+            halved.row[r] = q[r];
             halved.half[r] = w->q_half + (size_t)(set * SET + r) * (size_t)k->dim;
         }
         for (int p = 0; p < b->n; p++)
             page[p] = (channel_page){w->k_half[b->from + p], w->k_zero[b->from + p], w->k_unit[b->from + p]};
         if (b->n == PAGES)
-            quantize_by_channels(&halved, page, PAGES, k->dim, n_pairs, k->mid, out);
+            quantize_by_channels(&halved, rows, page, PAGES, k->dim, k->mid, out);
         else
-            quantize_by_channels(&halved, page, 1, k->dim, n_pairs, k->mid, out);
+            quantize_by_channels(&halved, rows, page, 1, k->dim, k->mid, out);
         return;
     }
     if (role == KEY_CHANNEL) {
@@ -58,9 +59,9 @@ INLINE void quantize_set(const block *b, const float *rows, const int n_pairs, c
             zero[p] = b->work->k_zero[b->from + p];
         }
         if (b->n == PAGES)
-            quantize_channels(q, scale, zero, PAGES, k->dim, n_pairs, planes, natural, k->mid, b->work->scaled, out);
+            quantize_channels(q, scale, zero, PAGES, k->dim, rows, planes, natural, k->mid, b->work->scaled, out);
         else
-            quantize_channels(q, scale, zero, 1, k->dim, n_pairs, planes, natural, k->mid, b->work->scaled, out);
+            quantize_channels(q, scale, zero, 1, k->dim, rows, planes, natural, k->mid, b->work->scaled, out);
         return;
     }
     for (int pair = 0; pair < n_pairs; pair++)
@@ -267,7 +268,7 @@ INLINE void score_set(const block *b, const source_kind kind, const int rows, co
     const float *queries = k->rotated ? job->q_rotated : job->q;
     set_query *q = b->work->q;
     if (role == KEY_CHANNEL || requantize) /* without channel scales the integers are the same for every page */
-        quantize_set(b, queries, n_pairs, planes, role, set, q);
+        quantize_set(b, queries, rows, planes, role, set, q);
     for (int p = b->from; p < b->from + b->n; p++) {
         score_page(b, kind, rows, planes, role, p, role == KEY_CHANNEL ? &q[p - b->from] : q);
         if (k->family == QUIRE_FAMILY_PROD) {

@@ -34,9 +34,10 @@ INLINE int32x4_t sum_bytes(int32x4_t sum, int8x16_t x) {
 #endif
 }
 
-/* Operands of channels first .. first+n of a pair, whose scaled rows are a and b. */
-INLINE void put_integers(const float *a, const float *b, int first, int n, pair_scale scale, const int n_pairs,
-                         const int planes, const bool natural, float mid, int pair, int g, set_query *out) {
+/* Operands of channels first .. first+n of a pair, whose scaled rows are a and b; of a lone row, a and nothing. */
+INLINE void put_integers(const float *a, const float *b, const bool lone, int first, int n, pair_scale scale,
+                         const int n_pairs, const int planes, const bool natural, float mid, int pair, int g,
+                         set_query *out) {
     const float32x4_t i0 = vdupq_laneq_f32(scale.inverse, 0), i1 = vdupq_laneq_f32(scale.inverse, 2);
     const uint8x16_t order = vld1q_u8(DIM_ORDER[natural]);
     int32x4_t sum = vdupq_n_s32(0), sum_low = sum;
@@ -44,17 +45,21 @@ INLINE void put_integers(const float *a, const float *b, int first, int n, pair_
         int32x4_t x[4]; /* the integer is in the low bits */
         UNROLL for (int j = 0; j < 2; j++) {
             x[j] = as_s32(vfmaq_f32(fresh(MAGIC), vld1q_f32(a + d + 4 * j), i0));
-            x[2 + j] = as_s32(vfmaq_f32(fresh(MAGIC), vld1q_f32(b + d + 4 * j), i1));
+            if (!lone)
+                x[2 + j] = as_s32(vfmaq_f32(fresh(MAGIC), vld1q_f32(b + d + 4 * j), i1));
         }
+        if (lone)
+            x[2] = x[3] = vdupq_n_s32(0);
         if (planes == 1) {
             const int8x16_t c = narrow2(x[0], x[1], x[2], x[3], order);
             vst1q_s8(out->q8[d / 8][pair], c);
             sum = sum_bytes(sum, c);
         } else {
-            int32x4_t hi[4], lo[4];
-            EACH x[u] = vsubq_s32(x[u], as_s32(vld1q_f32(MAGIC)));
-            EACH hi[u] = vshrq_n_s32(vaddq_s32(x[u], vdupq_n_s32(64)), 7);
-            EACH lo[u] = vsubq_s32(x[u], vshlq_n_s32(hi[u], 7));
+            const int in_use = lone ? 2 : 4;
+            int32x4_t hi[4] = {x[0], x[1], x[2], x[3]}, lo[4] = {x[0], x[1], x[2], x[3]};
+            UNROLL for (int u = 0; u < in_use; u++) x[u] = vsubq_s32(x[u], as_s32(vld1q_f32(MAGIC)));
+            UNROLL for (int u = 0; u < in_use; u++) hi[u] = vshrq_n_s32(vaddq_s32(x[u], vdupq_n_s32(64)), 7);
+            UNROLL for (int u = 0; u < in_use; u++) lo[u] = vsubq_s32(x[u], vshlq_n_s32(hi[u], 7));
             const int8x16_t h = narrow2(hi[0], hi[1], hi[2], hi[3], order),
                             l = narrow2(lo[0], lo[1], lo[2], lo[3], order);
             vst1q_s8(out->q8[d / 8][pair], h);
@@ -82,19 +87,19 @@ INLINE void quantize_pair(const float *q0, const float *q1, int first, int n, co
         sum[1] = vaddq_f32(sum[1], b);
     }
     const pair_scale scale = scale_of(magnitude[0], magnitude[1], planes == 2 ? 127 * 128 : 127);
-    put_integers(q0, q1, first, n, scale, n_pairs, planes, natural, mid, pair, g, out);
+    put_integers(q0, q1, false, first, n, scale, n_pairs, planes, natural, mid, pair, g, out);
     out->offset[g][pair] = sum_of_rows(vpaddq_f32(sum[0], sum[1]));
 }
 
 /* A whole set with the channel scales of a block's pages folded in; offset is q.zero. All rows and both pages side by side,
  * so that q is loaded once and no chain waits for another. */
 INLINE void quantize_channels(const float *const q[SET], const float *const scale[PAGES],
-                              const float *const zero[PAGES], const int pages, int dim, const int n_pairs,
+                              const float *const zero[PAGES], const int pages, int dim, const int rows,
                               const int planes, const bool natural, float mid, float (*scaled)[SET][QUIRE_DIM_MAX],
                               set_query *out /* (pages) */) {
-    const int rows = 2 * n_pairs;
+    const int n_pairs = pairs_of(rows);
     float32x4_t magnitude[PAGES][SET], dot[PAGES][SET];
-    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int r = 0; r < rows; r++) magnitude[p][r] = dot[p][r] =
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int r = 0; r < SET; r++) magnitude[p][r] = dot[p][r] =
         vdupq_n_f32(0);
     for (int d = 0; d < dim; d += 4) {
         float32x4_t k[PAGES], z[PAGES];
@@ -118,8 +123,8 @@ INLINE void quantize_channels(const float *const q[SET], const float *const scal
     UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) out[p].offset[0][pair] =
         sum_of_rows(vpaddq_f32(dot[p][2 * pair], dot[p][2 * pair + 1]));
     UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++)
-        put_integers(scaled[p][2 * pair], scaled[p][2 * pair + 1], 0, dim, s[p][pair], n_pairs, planes, natural, mid,
-                     pair, 0, &out[p]);
+        put_integers(scaled[p][2 * pair], scaled[p][2 * pair + 1], is_lone(rows, pair), 0, dim, s[p][pair], n_pairs,
+                     planes, natural, mid, pair, 0, &out[p]);
 }
 
 #endif
