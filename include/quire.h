@@ -241,7 +241,8 @@ typedef struct quire_pool_options {
     int32_t max_batches;              /* batches in flight at once; default 1 */
     int32_t max_workers;              /* the largest nth of store and attend; default 8 */
     const quire_allocator *allocator; /* NULL: aligned malloc */
-    const char *cpu; /* highest kernel level: "ref", "neon", "neon_dotprod", "neon_i8mm"; NULL: $QUIRE_CPU, or the best */
+    const char
+        *cpu; /* highest kernel level: "ref", "neon", "neon_dotprod", "neon_i8mm"; NULL: $QUIRE_CPU, or the best */
 } quire_pool_options;
 
 QUIRE_API void quire_layer_default(quire_layer *layer);
@@ -262,6 +263,29 @@ QUIRE_API quire_status quire_seq_trim(quire_seq *seq, int32_t n_tokens);
 QUIRE_API quire_status quire_seq_free(quire_seq *seq); /* E_BUSY while in a batch; NULL is fine */
 QUIRE_API int32_t quire_seq_length(const quire_seq *seq);
 
+/* How a layer's K rows were rotated by their positions before they were stored. Pair j of a head turns by
+ * position * scale * frequency[j] radians; pairs are (0, n_rot/2), (1, n_rot/2 + 1) .. or, interleaved, (0, 1), (2, 3) ..,
+ * counted from channel `first`. YaRN and the like: give their frequencies; the factor on the length of K stays as it is. */
+typedef struct quire_rope {
+    int32_t first, n_rot; /* channels first .. first + n_rot - 1 turn; n_rot 0: none do (ALiBi, no positions) */
+    bool interleaved;
+    float base;             /* frequency[j] = base ^ (-2 j / n_rot), unless given */
+    float scale;            /* 0: 1 */
+    const float *frequency; /* (n_rot/2), or NULL */
+} quire_rope;
+
+/* Drop tokens from .. to-1 of a sequence: those behind them move down, with K turned to its new position. `rope` has one
+ * entry for all layers (n_rope 1) or one for each. Only this sequence changes; pages before `from` stay shared.
+ * - The rows behind the cut are decoded, turned and packed again, so codec errors of K add up once more for each shift; raw
+ *   pages lose a rounding. If from and to are multiples of 64, V keeps its bytes. docs/ARCHITECTURE.md has the errors.
+ * - What later layers computed from the dropped tokens stays in the rows behind: this is an approximation of a prompt
+ *   without them, and of a model whose frequencies depend on the length of its context not even that. Do not use it there.
+ * - Needs room for one page more than there is, and as many as are shared with other sequences. to == length: a trim.
+ * E_UNSUPPORTED: K is tqp4 or tqp3, whose decoded rows are too far from K to be packed again. E_GONE: a windowed layer no
+ * longer holds what the shorter sequence would see. E_BUSY, E_NO_PAGES, E_INVALID. */
+QUIRE_API quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const quire_rope *rope,
+                                       int32_t n_rope);
+
 /* A list of sequences that are decoded together. The array is the caller's; its sequences are ordinary ones, to be put into
  * quire_batch_item in this order. Each call costs O(pages), copies no payload, and succeeds for all or changes nothing.
  * A list and its sequences are used by one thread at a time. */
@@ -273,7 +297,8 @@ typedef struct quire_list {
 /* Append a fork of each of the n sequences (the same one may come several times: branches over one prefix), which stay as
  * they are. E_TOO_BIG: capacity; E_NO_SLOT, E_BUSY. */
 QUIRE_API quire_status quire_list_merge(quire_list *list, quire_seq *const *seqs, int32_t n);
-QUIRE_API quire_status quire_list_extract(const quire_list *list, int32_t index, quire_seq **seq); /* a fork of that one */
+QUIRE_API quire_status quire_list_extract(const quire_list *list, int32_t index,
+                                          quire_seq **seq); /* a fork of that one */
 /* Keep list->seq[keep[0]], list->seq[keep[1]] .. in that order and free the others. E_INVALID: an index twice, or out of
  * range; E_BUSY: one of the others is in a batch. */
 QUIRE_API quire_status quire_list_filter(quire_list *list, const int32_t *keep, int32_t n_keep);
@@ -295,7 +320,7 @@ QUIRE_API quire_status quire_list_clear(quire_list *list); /* frees all; E_BUSY 
  *   not, except for which pages had their raw rows at hand. */
 
 typedef struct quire_requantize_stats {
-    int64_t pages_done, pages_left; /* of 64 tokens in all layers of a window; shared ones count once */
+    int64_t pages_done, pages_left;   /* of 64 tokens in all layers of a window; shared ones count once */
     size_t bytes_before, bytes_after; /* of the pages done, raw sinks included */
 } quire_requantize_stats;
 

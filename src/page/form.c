@@ -7,9 +7,9 @@
 
 quire_pair quire__form_pair(const quire_pool *pool, const quire_policy *p, int32_t i) {
     const quire_layer_state *s = &pool->layer[i];
-    quire_pair pair = s->config.window > 0                                       ? p->windowed
+    quire_pair pair = s->config.window > 0                                      ? p->windowed
                       : i < p->edge_first || i >= pool->n_layers - p->edge_last ? p->edge
-                                                                                 : p->pair;
+                                                                                : p->pair;
     if (s->asked.k != QUIRE_CODEC_DEFAULT)
         pair.k = s->asked.k;
     if (s->asked.v != QUIRE_CODEC_DEFAULT)
@@ -80,7 +80,8 @@ void quire__form_place(const quire_pool *pool, int32_t sinks, quire_layer_state 
     for (int32_t g = 0; g < pool->n_groups; g++)
         group[g].sinks = group[g].raw ? 0 : sinks;
     for (int32_t i = 0; i < pool->n_layers; i++) {
-        const int32_t source = layer[i].source; /* a layer that shares another's cache has all of it but the query heads */
+        const int32_t source =
+            layer[i].source; /* a layer that shares another's cache has all of it but the query heads */
         layer[i].group = layer[source].group;
         if (source == i)
             place(pool, &layer[i], &group[layer[i].group]);

@@ -276,7 +276,7 @@ static size_t carve_meta(quire_pool *pool, uint8_t *base) {
     pool->spare_leaf = carve(&c, n_groups * QUIRE_LEAF_KINDS, sizeof *pool->spare_leaf);
     for (int i = 0; i < 3; i++)
         pool->rows[i] = carve(&c, QUIRE_T * larger(w.k_dim, w.v_dim), sizeof **pool->rows);
-    pool->reserved = carve(&c, 2 * n_groups, sizeof *pool->reserved);
+    pool->reserved = carve(&c, 3 * n_groups, sizeof *pool->reserved);
     pool->batch = carve(&c, (size_t)pool->max_batches, sizeof *pool->batch);
     for (int32_t i = 0; i < pool->max_batches; i++)
         carve_batch(&c, base ? pool->batch + i : NULL, pool, &w);

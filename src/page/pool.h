@@ -105,10 +105,11 @@ struct quire_pool {
     int32_t split_rows;       /* partial results a batch can hold: rows times (chunks + 1) */
     quire_layer_state *layer; /* (n_layers) */
     quire_group *group;       /* (n_groups) */
-    quire_layer_state *layer_before; /* (n_layers) while `changing`: the form of stale leaves; other fields mean nothing */
-    quire_group *group_before;       /* (n_groups) */
-    bool changing;                   /* there may be stale leaves */
-    quire_seq *seq;           /* (max_seqs) */
+    quire_layer_state
+        *layer_before;         /* (n_layers) while `changing`: the form of stale leaves; other fields mean nothing */
+    quire_group *group_before; /* (n_groups) */
+    bool changing;             /* there may be stale leaves */
+    quire_seq *seq;            /* (max_seqs) */
     quire_seq *free_seq;
     quire_batch *batch; /* (max_batches) */
     quire_leaf *leaf;   /* (max_leaves) */
@@ -117,14 +118,15 @@ struct quire_pool {
     size_t spare_bytes;  /* of all of them */
     quire_arena arena;
     float *rows[3];    /* (64, largest head size) while a page is rebuilt; under the lock */
-    int32_t *reserved; /* (2, n_groups) leaves about to be adopted; under the lock */
+    int32_t *reserved; /* (3, n_groups) leaves about to be adopted; under the lock */
     atomic_uint_fast64_t sealed_pages;
     uint64_t reopened_pages;
     quire_requantize_stats requantized; /* since the policy last changed */
 };
 
 /* ---- the form of sealed and sink leaves (form.c) */
-quire_pair quire__form_pair(const quire_pool *pool, const quire_policy *policy, int32_t i); /* of layer i, which stores */
+quire_pair quire__form_pair(const quire_pool *pool, const quire_policy *policy,
+                            int32_t i); /* of layer i, which stores */
 void quire__form_copy(quire_layer_state *to, const quire_layer_state *from);
 /* Layer i under a policy: its codecs, format and kernel. */
 quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i, quire_layer_state *layer);
@@ -206,5 +208,6 @@ static inline bool quire__sinks_needed(const quire_group *group, const quire_seq
 
 void quire__seq_recycle(quire_seq *seq); /* drops pages that no query from `length` on can see */
 void quire__seq_release(quire_seq *seq); /* frees it */
+quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens);
 
 #endif

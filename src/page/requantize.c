@@ -108,7 +108,7 @@ quire_status quire_pool_requantize(quire_pool *pool, const quire_policy *policy)
 typedef struct change {
     quire_pool *pool;
     int32_t group, page;
-    int32_t leaf, sinks;       /* to be replaced, either may be NO_LEAF ... */
+    int32_t leaf, sinks;         /* to be replaced, either may be NO_LEAF ... */
     int32_t new_leaf, new_sinks; /* ... by these */
     bool wants_leaf, wants_sinks;
     quire_page_source source;
@@ -144,7 +144,8 @@ static bool needs_leaf(const change *c, const quire_seq *seq) {
 static bool survey(change *c) {
     const quire_group *group = &c->pool->group[c->group];
     bool found = false;
-    for (int32_t i = 0; i < c->pool->max_seqs && c->leaf == QUIRE_NO_LEAF; i++) /* gone here, but perhaps not in a fork */
+    for (int32_t i = 0; i < c->pool->max_seqs && c->leaf == QUIRE_NO_LEAF;
+         i++) /* gone here, but perhaps not in a fork */
         if (holds(c, &c->pool->seq[i]))
             c->leaf = c->pool->seq[i].group[c->group].table[c->page];
     for (int32_t i = 0; i < c->pool->max_seqs; i++) {
@@ -159,8 +160,8 @@ static bool survey(change *c) {
             c->source = source;
         found = true;
         c->wants_leaf = c->wants_leaf || needs_leaf(c, seq);
-        c->wants_sinks = c->wants_sinks || (c->page == 0 && group->sinks > 0 &&
-                                            quire__sinks_needed(group, &seq->group[c->group]));
+        c->wants_sinks =
+            c->wants_sinks || (c->page == 0 && group->sinks > 0 && quire__sinks_needed(group, &seq->group[c->group]));
     }
     return true;
 }
@@ -183,7 +184,8 @@ static quire_status check_values(const change *c, int32_t layer) {
             size_t bad;
             quire__page_rows(pool, &c->source, layer, head, v, pool->rows[0]);
             if (!quire__side_accepts(side, pool->rows[0], QUIRE_T * (size_t)side->dim, &bad))
-                return quire__fail(QUIRE_E_VALUE, "page %d, layer %d, KV head %d: %s holds %g; %s stores values up to %g",
+                return quire__fail(QUIRE_E_VALUE,
+                                   "page %d, layer %d, KV head %d: %s holds %g; %s stores values up to %g",
                                    (int)c->page, (int)layer, (int)head, v ? "V" : "K", (double)pool->rows[0][bad],
                                    quire_codec_name(side->codec), (double)side->max_abs);
         }
@@ -304,7 +306,8 @@ static void swap_leaves(const change *c) {
 }
 
 static size_t bytes_of(const quire_pool *pool, int32_t leaf, int32_t sinks) {
-    return (leaf != QUIRE_NO_LEAF ? pool->leaf[leaf].bytes : 0) + (sinks != QUIRE_NO_LEAF ? pool->leaf[sinks].bytes : 0);
+    return (leaf != QUIRE_NO_LEAF ? pool->leaf[leaf].bytes : 0) +
+           (sinks != QUIRE_NO_LEAF ? pool->leaf[sinks].bytes : 0);
 }
 
 static quire_status convert(change *c) {
@@ -314,8 +317,8 @@ static quire_status convert(change *c) {
             QUIRE_TRY(check_values(c, i));
     QUIRE_TRY(take_leaves(c));
     for (int32_t i = 0; i < pool->n_layers; i++)
-        for (int32_t head = 0; pool->layer[i].group == c->group && pool->layer[i].source == i &&
-                               head < pool->layer[i].config.n_kv_heads;
+        for (int32_t head = 0;
+             pool->layer[i].group == c->group && pool->layer[i].source == i && head < pool->layer[i].config.n_kv_heads;
              head++)
             convert_head(c, i, head);
     pool->requantized.bytes_before += bytes_of(pool, c->leaf, c->sinks);
@@ -331,42 +334,22 @@ static quire_status convert(change *c) {
 
 /* ------------------------------------------------------------------ all of them */
 
-/* A page in all groups. *done is false where a batch is in the way. */
-static quire_status convert_page(const quire_seq *seq, int32_t page, bool *done) {
-    const int32_t n_groups = seq->pool->n_groups;
-    change c;
-    *done = false;
-    for (int32_t g = 0; g < n_groups; g++)
-        if (change_of(seq, g, page, &c) && !survey(&c))
-            return QUIRE_OK;
-    for (int32_t g = 0; g < n_groups; g++)
-        if (change_of(seq, g, page, &c)) {
-            survey(&c);
-            QUIRE_TRY(convert(&c));
-            *done = true;
-        }
-    return QUIRE_OK;
-}
-
-/* Stale pages, shared ones once. */
+/* Stale pages, shared ones once. Sinks go with page 0, which may be gone in some of the sequences that have them. */
 static int64_t count_stale(quire_pool *pool) {
     int64_t n = 0;
     for (int32_t i = 0; i < pool->max_leaves; i++)
         pool->leaf[i].marks = 0;
     for (int32_t i = 0; i < pool->max_seqs; i++) {
         const quire_seq *seq = &pool->seq[i];
-        for (int32_t page = 0; seq->used && page < seq->length / QUIRE_T; page++) {
-            bool new = false;
+        for (int32_t page = 0; seq->used && page < seq->length / QUIRE_T; page++)
             for (int32_t g = 0; g < pool->n_groups; g++) {
                 change c;
                 if (!change_of(seq, g, page, &c))
                     continue;
-                quire_leaf *leaf = &pool->leaf[c.leaf != QUIRE_NO_LEAF ? c.leaf : c.sinks];
-                new = new || !leaf->marks;
+                quire_leaf *leaf = &pool->leaf[c.sinks != QUIRE_NO_LEAF ? c.sinks : c.leaf];
+                n += !leaf->marks;
                 leaf->marks = 1;
             }
-            n += new;
-        }
     }
     return n;
 }
@@ -374,14 +357,16 @@ static int64_t count_stale(quire_pool *pool) {
 static quire_status step(quire_pool *pool, int32_t max_pages) {
     for (int32_t i = 0; i < pool->max_seqs; i++) {
         const quire_seq *seq = &pool->seq[i];
-        for (int32_t page = 0; seq->used && page < seq->length / QUIRE_T; page++) {
-            bool done;
-            if (max_pages == 0)
-                return QUIRE_OK;
-            QUIRE_TRY(convert_page(seq, page, &done));
-            pool->requantized.pages_done += done;
-            max_pages -= done;
-        }
+        for (int32_t page = 0; seq->used && page < seq->length / QUIRE_T; page++)
+            for (int32_t g = 0; g < pool->n_groups; g++) {
+                change c;
+                if (!change_of(seq, g, page, &c) || !survey(&c))
+                    continue;
+                if (max_pages-- == 0)
+                    return QUIRE_OK;
+                QUIRE_TRY(convert(&c));
+                pool->requantized.pages_done++;
+            }
     }
     return QUIRE_OK;
 }

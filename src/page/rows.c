@@ -10,8 +10,11 @@ quire_page_source quire__page_source(const quire_seq *seq, int32_t group, int32_
         return (quire_page_source){page, s->open, QUIRE_NO_LEAF, QUIRE_NO_LEAF};
     const int32_t leaf = s->table[page];
     const bool is_raw = leaf != QUIRE_NO_LEAF && seq->pool->leaf[leaf].kind == QUIRE_LEAF_RAW;
-    return (quire_page_source){page, is_raw ? leaf : page == seq->kept_page ? s->kept : QUIRE_NO_LEAF, leaf,
-                               page == 0 ? s->sinks : QUIRE_NO_LEAF};
+    return (quire_page_source){page,
+                               is_raw                   ? leaf
+                               : page == seq->kept_page ? s->kept
+                                                        : QUIRE_NO_LEAF,
+                               leaf, page == 0 ? s->sinks : QUIRE_NO_LEAF};
 }
 
 void quire__page_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer, int32_t head, bool is_v,
@@ -45,5 +48,6 @@ void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool i
     const size_t n = QUIRE_T * (size_t)(is_v ? l->config.v_dim : l->config.k_dim);
     for (size_t i = 0; i < n; i++) /* a decoded value may pass the raw type's largest by a rounding */
         rows[i] = rows[i] > limit ? limit : rows[i] < -limit ? -limit : rows[i];
-    pool->kernels.rows->store(pool->raw, quire__raw_record(pool, l, leaf, head) + (is_v ? l->raw_v_offset : 0), n, rows);
+    pool->kernels.rows->store(pool->raw, quire__raw_record(pool, l, leaf, head) + (is_v ? l->raw_v_offset : 0), n,
+                              rows);
 }

@@ -34,9 +34,8 @@ static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
         return QUIRE_NO_LEAF;
     *decoded = true;
     for (int32_t i = 0; i < pool->n_layers; i++)
-        for (int32_t head = 0; pool->layer[i].group == g && pool->layer[i].source == i &&
-                               head < pool->layer[i].config.n_kv_heads;
-             head++)
+        for (int32_t head = 0;
+             pool->layer[i].group == g && pool->layer[i].source == i && head < pool->layer[i].config.n_kv_heads; head++)
             for (int v = 0; v < 2; v++) {
                 quire__page_rows(pool, &source, i, head, v, pool->rows[0]);
                 quire__raw_rows(pool, i, head, v, pool->rows[0], leaf);
@@ -60,7 +59,7 @@ static quire_status reopen_all(quire_seq *seq, int32_t page) {
     return QUIRE_OK;
 }
 
-static quire_status trim(quire_seq *seq, int32_t n_tokens) {
+quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens) {
     quire_pool *pool = seq->pool;
     const int32_t page = n_tokens / QUIRE_T, n_pages = seq->length / QUIRE_T;
     const bool in_open = page == n_pages && n_tokens % QUIRE_T != 0, reopens = !in_open && n_tokens % QUIRE_T != 0;
@@ -101,7 +100,7 @@ quire_status quire_seq_trim(quire_seq *seq, int32_t n_tokens) {
     else if (n_tokens < 0 || n_tokens > seq->length)
         status = quire__fail(QUIRE_E_INVALID, "cannot trim %d tokens to %d", (int)seq->length, (int)n_tokens);
     else
-        status = trim(seq, n_tokens);
+        status = quire__seq_trim(seq, n_tokens);
     pthread_mutex_unlock(&pool->lock);
     return status;
 }
