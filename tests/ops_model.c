@@ -10,9 +10,13 @@ enum { D = OPS_D, T = 64 };
 
 /* ------------------------------------------------------------------ pages */
 
-bool model_is_raw(const form *f, int layer) {
-    return f->pair[layer].k == QUIRE_CODEC_RAW && f->pair[layer].v == QUIRE_CODEC_RAW;
+static bool is_raw(const form *f, quire_codec codec) {
+    const quire_codec same[] = {
+        [QUIRE_F32] = QUIRE_CODEC_F32, [QUIRE_F16] = QUIRE_CODEC_F16, [QUIRE_BF16] = QUIRE_CODEC_BF16};
+    return codec == QUIRE_CODEC_RAW || codec == same[f->raw];
 }
+
+bool model_is_raw(const form *f, int layer) { return is_raw(f, f->pair[layer].k) && is_raw(f, f->pair[layer].v); }
 
 int model_sinks(const form *f, int layer) { return model_is_raw(f, layer) ? 0 : f->sinks; }
 
@@ -257,6 +261,8 @@ void model_trim(model *m, mseq *s, int n) {
     m->reopened += model_trim_decodes(s, n);
     for (int l = 0; l < OPS_LAYERS; l++) {
         layer_view *view = &s->layer[l];
+        if (view->live_from > window_start(config(m, l), n) / T)
+            view->live_from = window_start(config(m, l), n) / T;
         if (p == n_pages && n % T != 0)
             continue;
         page *open = NULL;
@@ -269,8 +275,6 @@ void model_trim(model *m, mseq *s, int n) {
         set(m, &view->open, open);
         for (int i = p; i < n_pages; i++)
             set(m, &view->table[i], NULL);
-        if (view->live_from > p)
-            view->live_from = p;
         if (s->kept_page >= p)
             set(m, &view->kept, NULL);
         if (p == 0)

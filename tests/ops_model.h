@@ -37,6 +37,7 @@ typedef struct mseq {
 typedef struct form {
     quire_pair pair[OPS_LAYERS];
     int sinks;
+    quire_type raw; /* of the pool */
 } form;
 
 typedef struct model {

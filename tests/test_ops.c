@@ -113,6 +113,8 @@ static bool in_list(const world *w, const mseq *s) {
 static void operate_create(world *w) {
     mseq *s = free_slot(w);
     quire_seq *seq;
+    if (s && n_free_slots(w) < OPS_MAX_SEQS / 3 && rng_below(&w->r, 8))
+        return; /* leave room for forks and merges, most of the time */
     if (!s) {
         assert_status(quire_seq_create(w->m.f.pool, &seq), QUIRE_E_NO_SLOT);
         return;
@@ -440,7 +442,7 @@ static bool same_form(const form *a, const form *b) {
 
 static void operate_change(world *w) {
     static const int SINKS[] = {0, 1, 4, 9, 64};
-    form f = {{random_pair(w), random_pair(w)}, SINKS[rng_below(&w->r, 5)]};
+    form f = {{random_pair(w), random_pair(w)}, SINKS[rng_below(&w->r, 5)], w->m.now.raw};
     if (rng_below(&w->r, 3) == 0)
         f = w->m.changing ? w->m.before : w->m.now;
     const quire_policy policy = {.pair = f.pair[0], .windowed = f.pair[1], .sinks = f.sinks};
@@ -482,7 +484,7 @@ static void open_world(world *w, uint64_t seed) {
     };
     memset(w, 0, sizeof *w);
     w->r.state = seed;
-    w->m.now = (form){{random_pair(w), random_pair(w)}, 4};
+    w->m.now = (form){{random_pair(w), random_pair(w)}, 4, kinds[seed % N_SEEDS].raw};
     fixture *f = &w->m.f;
     fixture_init(f, N_LAYERS, 2, 1, D, D, "none");
     f->layer[1].window = kinds[seed % N_SEEDS].window;
@@ -492,7 +494,7 @@ static void open_world(world *w, uint64_t seed) {
     f->options.policy.pair = w->m.now.pair[0];
     f->options.policy.windowed = w->m.now.pair[1];
     f->options.policy.sinks = w->m.now.sinks;
-    f->options.raw = kinds[seed % N_SEEDS].raw;
+    f->options.raw = w->m.now.raw;
     f->options.max_tokens = OPS_MAX_TOKENS;
     f->options.max_seqs = OPS_MAX_SEQS;
     f->options.max_batch_tokens = 4 * 150;
@@ -532,9 +534,9 @@ static void operate(world *w) {
         operate_list_step(w, list);
     else if (what < 56)
         operate_create(w);
-    else if (what < 63)
+    else if (what < 61)
         operate_fork(w);
-    else if (what < 72)
+    else if (what < 70)
         operate_trim(w);
     else if (what < 79)
         operate_free(w);

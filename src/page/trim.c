@@ -66,14 +66,17 @@ quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens) {
     QUIRE_TRY(check_window(seq, n_tokens));
     if (reopens)
         QUIRE_TRY(reopen_all(seq, page));
-    for (int32_t g = 0; g < pool->n_groups && !in_open; g++) {
+    for (int32_t g = 0; g < pool->n_groups; g++) {
         quire_seq_group *s = &seq->group[g];
+        const int32_t seen = quire__window_start(&pool->group[g], n_tokens) / QUIRE_T; /* all there: check_window */
+        if (s->live_from > seen)
+            s->live_from = seen;
+        if (in_open)
+            continue;
         quire__leaf_drop(pool, s->open);
         s->open = reopens ? pool->reserved[g] : QUIRE_NO_LEAF;
         for (int32_t p = page; p < n_pages; p++)
             quire__leaf_drop(pool, s->table[p]);
-        if (s->live_from > page)
-            s->live_from = page;
         if (seq->kept_page >= page) {
             quire__leaf_drop(pool, s->kept);
             s->kept = QUIRE_NO_LEAF;
