@@ -354,7 +354,10 @@ static int64_t count_stale(quire_pool *pool) {
     return n;
 }
 
-static quire_status step(quire_pool *pool, int32_t max_pages) {
+/* One pass over all pages. *n: how many may still be converted. There may be room for one page and none for another
+ * (sinks come with page 0): the pass goes on, and says so at its end. */
+static quire_status pass(quire_pool *pool, int32_t *n) {
+    bool no_room = false;
     for (int32_t i = 0; i < pool->max_seqs; i++) {
         const quire_seq *seq = &pool->seq[i];
         for (int32_t page = 0; seq->used && page < seq->length / QUIRE_T; page++)
@@ -362,13 +365,27 @@ static quire_status step(quire_pool *pool, int32_t max_pages) {
                 change c;
                 if (!change_of(seq, g, page, &c) || !survey(&c))
                     continue;
-                if (max_pages-- == 0)
+                if (*n == 0)
                     return QUIRE_OK;
-                QUIRE_TRY(convert(&c));
+                const quire_status status = convert(&c);
+                no_room = no_room || status == QUIRE_E_NO_PAGES;
+                if (status == QUIRE_E_NO_PAGES)
+                    continue;
+                QUIRE_TRY(status);
                 pool->requantized.pages_done++;
+                --*n;
             }
     }
-    return QUIRE_OK;
+    return no_room ? QUIRE_E_NO_PAGES : QUIRE_OK;
+}
+
+static quire_status step(quire_pool *pool, int32_t n) {
+    for (;;) {
+        const int32_t before = n;
+        const quire_status status = pass(pool, &n);
+        if (status != QUIRE_E_NO_PAGES || n == before)
+            return status;
+    }
 }
 
 quire_status quire_pool_requantize_step(quire_pool *pool, int32_t max_pages, quire_requantize_stats *stats) {
