@@ -281,7 +281,7 @@ typedef struct quire_rope {
  * - What later layers computed from the dropped tokens stays in the rows behind: this is an approximation of a prompt
  *   without them, and of a model whose frequencies depend on the length of its context not even that. Do not use it there.
  * - Needs room for one page more than there is, and as many as are shared with other sequences. to == length: a trim.
- * E_UNSUPPORTED: K is tqp4 or tqp3, whose decoded rows are too far from K to be packed again. E_GONE: a windowed layer no
+ * E_UNSUPPORTED: K has two bits, which a few shifts would turn into noise. E_GONE: a windowed layer no
  * longer holds what the shorter sequence would see. E_BUSY, E_NO_PAGES, E_INVALID. */
 QUIRE_API quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const quire_rope *rope,
                                        int32_t n_rope);

@@ -39,41 +39,16 @@ typedef struct world {
     int n_rows, n_changes, n_converted, n_trims, n_gone, n_wraps, n_lists;
 } world;
 
-/* ------------------------------------------------------------------ bounds: see test_attend.c */
-
 static const quire_codec K_CODECS[] = {QUIRE_CODEC_RAW,  QUIRE_CODEC_KC8, QUIRE_CODEC_KC4,  QUIRE_CODEC_KC2,
                                        QUIRE_CODEC_VT8,  QUIRE_CODEC_TQ4, QUIRE_CODEC_TQP4, QUIRE_CODEC_A8G32,
                                        QUIRE_CODEC_Q8_0, QUIRE_CODEC_Q4_0};
 static const quire_codec V_CODECS[] = {QUIRE_CODEC_RAW, QUIRE_CODEC_VT8,   QUIRE_CODEC_VT4,  QUIRE_CODEC_VT2,
                                        QUIRE_CODEC_TQ3, QUIRE_CODEC_A4G32, QUIRE_CODEC_Q8_0, QUIRE_CODEC_F32};
 
-static quire_codec_info info_of(quire_codec codec) {
-    quire_codec_info info = {0};
-    for (size_t i = 0; i < quire_codec_count() && info.codec != codec; i++)
-        quire_codec_at(i, &info);
-    return info;
-}
-
-static double side_bound(quire_codec codec, bool v) {
-    const quire_codec_info info = info_of(codec);
-    const bool groups = strcmp(info.family, "affine") == 0 || strcmp(info.family, "block") == 0;
-    if (strcmp(info.family, "raw") == 0)
-        return 1e-5;
-    if (info.bits == 8)
-        return 2e-4;
-    if (v)
-        return groups ? 8.5e-3 : 7e-3;
-    return 7e-3 * sqrt(log(2.0 * D) / log(256)) * (strcmp(info.family, "channel") == 0 ? 1.1 : 1) *
-           (info.bits == 2 ? sqrt(1.2) : 1);
-}
-
-static double bound_of(const form *f, int layer) {
-    return hypot(side_bound(f->pair[layer].k, false), side_bound(f->pair[layer].v, true));
-}
-
 static double bound_now(const world *w, int layer) {
     const int cache = layer == 2 ? 0 : layer;
-    const double now = bound_of(&w->m.now, cache), before = w->m.changing ? bound_of(&w->m.before, cache) : 0;
+    const double now = attend_bound(w->m.now.pair[cache], D, 1),
+                 before = w->m.changing ? attend_bound(w->m.before.pair[cache], D, 1) : 0;
     return now > before ? now : before;
 }
 

@@ -36,8 +36,10 @@ static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int3
     if (!sound)
         return quire__fail(QUIRE_E_INVALID, "layer %d: rotation with base %g, scale %g, or a frequency not finite",
                            (int)i, (double)r->base, (double)r->scale);
-    if (!pool->group[pool->layer[i].group].raw && pool->layer[i].format.k.family == QUIRE_FAMILY_PROD)
-        return quire__fail(QUIRE_E_UNSUPPORTED, "layer %d: K in %s cannot be turned and packed again", (int)i,
+    const quire_side_format *k = &pool->layer[i].format.k;
+    if (!pool->group[pool->layer[i].group].raw && k->family != QUIRE_FAMILY_RAW &&
+        k->bits + (k->family == QUIRE_FAMILY_PROD) < 3)
+        return quire__fail(QUIRE_E_UNSUPPORTED, "layer %d: K in %s is too coarse to be turned and packed again", (int)i,
                            quire_codec_name(l->k));
     return QUIRE_OK;
 }
