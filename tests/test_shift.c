@@ -202,14 +202,14 @@ static void every_rope(void **state) {
     }
 }
 
-/* What a shift costs each codec: the error against exact rows before it, after it, and after four more. V keeps its bytes if whole
- * pages go. K is packed again each time: its errors add as squares, so five shifts may cost at most sqrt(6) times one packing of
- * everything. */
+/* What a shift costs each codec: the error against exact rows before it, after it, and after four more. V keeps its bytes
+ * if whole pages go. K is packed again: two errors of one size, which add as squares, so a shift may cost a factor of
+ * sqrt(2). After several, coarse codes no longer add so mildly (each packing widens what the next one has to hold): that
+ * is shown, not promised. */
 static void error_by_codec(void **state) {
     (void)state;
-    static const char *const kvs[] = {"none",     "k8v8",    "k8v4",    "k4v4",    "k3v3",  "kc2:vt2", "tq4",
-                                      "tq3",      "vt8:tq4", "mlx8",    "mlx4",    "q8_0",  "q4_0",    "tqp4:vt8",
-                                      "tqp3:vt8", "tq4:vt8", "tq3:vt8", "kc2:vt8", "a2:vt8"};
+    static const char *const kvs[] = {"none",    "k8v8", "k8v4", "k4v4", "k3v3", "tq4",      "tq3",
+                                      "vt8:tq4", "mlx8", "mlx4", "q8_0", "q4_0", "tqp4:vt8", "tqp3:vt8"};
     print_message("%-8s %10s %10s %10s %10s\n", "kv", "before", "1 page", "1 odd", "5 odd");
     for (size_t i = 0; i < sizeof kvs / sizeof *kvs; i++) {
         double error[4];
@@ -229,8 +229,8 @@ static void error_by_codec(void **state) {
             end_world(&w);
         }
         print_message("%-8s %10.2e %10.2e %10.2e %10.2e\n", kvs[i], error[0], error[1], error[2], error[3]);
-        for (int j = 1; j < 4; j++)
-            if (j < 3 && !(error[j] <= error[0] * sqrt(j < 3 ? 2 : 6) * 1.15 + 5e-4)) /* a seventh: these are samples */
+        for (int j = 1; j < 3; j++)
+            if (!(error[j] <= error[0] * sqrt(2) * 1.05 + 1e-4)) /* a twentieth: these are samples */
                 fail_msg("%s: %g before, %g after", kvs[i], error[0], error[j]);
     }
 }
@@ -328,10 +328,10 @@ static void full_pool(void **state) {
 static void bad_arguments(void **state) {
     (void)state;
     world w;
-    open_world(&w, "tqp4:vt4", QUIRE_F16);
+    open_world(&w, "kc2:vt4", QUIRE_F16);
     start_world(&w, 200);
     assert_status(quire_seq_shift(w.seq, 10, 20, &w.rope, 1), QUIRE_E_UNSUPPORTED);
-    assert_reason("tqp4");
+    assert_reason("kc2");
     end_world(&w);
     open_world(&w, "k8v4", QUIRE_F16);
     start_world(&w, 200);
