@@ -26,6 +26,9 @@ typedef enum quire_end { QUIRE_BOTTOM, QUIRE_TOP } quire_end;
 void quire__arena_init(quire_arena *arena, size_t bytes, quire_extent *hole, int32_t capacity);
 bool quire__arena_take(quire_arena *arena, size_t bytes, quire_end end, size_t *offset);
 void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes);
+/* Gives n ranges at once, in linear time: they stand in the last n places of `hole`, by address. n_holes + 2 n must not
+ * exceed the capacity. */
+void quire__arena_give_sorted(quire_arena *arena, int32_t n);
 size_t quire__arena_largest(const quire_arena *arena);
 
 #endif

@@ -9,18 +9,64 @@ static size_t size_of(const quire_group *g, quire_leaf_kind kind) {
     return kind == QUIRE_LEAF_SEALED ? g->sealed_bytes : kind == QUIRE_LEAF_RAW ? g->raw_bytes : g->sink_bytes;
 }
 
-static void free_leaf(quire_pool *pool, int32_t leaf) {
-    quire__arena_give(&pool->arena, pool->leaf[leaf].offset, pool->leaf[leaf].bytes);
-    pool->leaf[leaf].next_free = pool->free_leaf;
-    pool->free_leaf = leaf;
+/* The list of spare leaves for a group and kind; one more, at the end, for those of a size that nobody takes any more. */
+static int32_t *spare_list(quire_pool *pool, int32_t group, quire_leaf_kind kind, size_t bytes) {
+    const bool current = bytes == size_of(&pool->group[group], kind);
+    return &pool->spare_leaf[current ? group * QUIRE_LEAF_KINDS + (int)kind : pool->n_groups * QUIRE_LEAF_KINDS];
+}
+
+static int32_t merge_by_address(quire_pool *pool, int32_t a, int32_t b) {
+    int32_t first = QUIRE_NO_LEAF, *tail = &first;
+    while (a != QUIRE_NO_LEAF && b != QUIRE_NO_LEAF) {
+        int32_t *lower = pool->leaf[a].offset < pool->leaf[b].offset ? &a : &b;
+        *tail = *lower;
+        tail = &pool->leaf[*lower].next_free;
+        *lower = *tail;
+    }
+    *tail = a != QUIRE_NO_LEAF ? a : b;
+    return first;
+}
+
+/* All spare leaves in one list, by address; the lists are empty then. */
+static int32_t sort_spares(quire_pool *pool, int32_t *n) {
+    int32_t run[32]; /* run[i] has 2^i leaves, or none */
+    int32_t sorted = QUIRE_NO_LEAF;
+    for (int i = 0; i < 32; i++)
+        run[i] = QUIRE_NO_LEAF;
+    for (int32_t list = 0; list <= pool->n_groups * QUIRE_LEAF_KINDS; list++)
+        for (int32_t leaf; (leaf = pool->spare_leaf[list]) != QUIRE_NO_LEAF; ++*n) {
+            pool->spare_leaf[list] = pool->leaf[leaf].next_free;
+            pool->leaf[leaf].next_free = QUIRE_NO_LEAF;
+            int i = 0;
+            for (; run[i] != QUIRE_NO_LEAF; i++) {
+                leaf = merge_by_address(pool, run[i], leaf);
+                run[i] = QUIRE_NO_LEAF;
+            }
+            run[i] = leaf;
+        }
+    for (int i = 0; i < 32; i++)
+        sorted = merge_by_address(pool, run[i], sorted);
+    return sorted;
 }
 
 void quire__leaf_settle(quire_pool *pool) {
-    for (int32_t i = 0; i < pool->n_groups * QUIRE_LEAF_KINDS; i++)
-        for (int32_t leaf; (leaf = pool->spare_leaf[i]) != QUIRE_NO_LEAF;) {
-            pool->spare_leaf[i] = pool->leaf[leaf].next_free;
-            free_leaf(pool, leaf);
-        }
+    quire_arena *arena = &pool->arena;
+    int32_t n = 0, leaf = sort_spares(pool, &n);
+    const bool at_once = n <= (arena->capacity - arena->n_holes) / 2;
+    quire_extent *place = arena->hole + arena->capacity - n;
+    while (leaf != QUIRE_NO_LEAF) {
+        quire_leaf *l = &pool->leaf[leaf];
+        const int32_t next = l->next_free;
+        if (at_once)
+            *place++ = (quire_extent){l->offset, l->bytes};
+        else
+            quire__arena_give(arena, l->offset, l->bytes);
+        l->next_free = pool->free_leaf;
+        pool->free_leaf = leaf;
+        leaf = next;
+    }
+    if (at_once)
+        quire__arena_give_sorted(arena, n);
     pool->spare_bytes = 0;
 }
 
@@ -39,7 +85,7 @@ int32_t quire__leaf_take(quire_pool *pool, int32_t group, quire_leaf_kind kind) 
     const quire_group *g = &pool->group[group];
     const size_t bytes = size_of(g, kind);
     const quire_end end = kind == QUIRE_LEAF_SEALED || g->raw ? QUIRE_BOTTOM : QUIRE_TOP;
-    int32_t *spare = &pool->spare_leaf[group * QUIRE_LEAF_KINDS + (int)kind], leaf = *spare;
+    int32_t *spare = spare_list(pool, group, kind, bytes), leaf = *spare;
     if (leaf != QUIRE_NO_LEAF) {
         *spare = pool->leaf[leaf].next_free;
         pool->spare_bytes -= bytes;
@@ -70,11 +116,7 @@ void quire__leaf_drop(quire_pool *pool, int32_t leaf) {
     if (leaf == QUIRE_NO_LEAF || --pool->leaf[leaf].refs > 0)
         return;
     quire_leaf *l = &pool->leaf[leaf];
-    if (l->bytes != size_of(&pool->group[l->group], l->kind)) { /* of the form before: nobody will ask for it again */
-        free_leaf(pool, leaf);
-        return;
-    }
-    int32_t *spare = &pool->spare_leaf[l->group * QUIRE_LEAF_KINDS + (int)l->kind];
+    int32_t *spare = spare_list(pool, l->group, l->kind, l->bytes);
     l->next_free = *spare;
     *spare = leaf;
     pool->spare_bytes += l->bytes;

@@ -273,7 +273,7 @@ static size_t carve_meta(quire_pool *pool, uint8_t *base) {
     pool->seq = carve(&c, n_seqs, sizeof *pool->seq);
     quire_seq_group *groups = carve(&c, n_seqs * n_groups, sizeof *groups);
     int32_t *tables = carve(&c, n_seqs * n_groups * (size_t)pool->max_pages, sizeof *tables);
-    pool->spare_leaf = carve(&c, n_groups * QUIRE_LEAF_KINDS, sizeof *pool->spare_leaf);
+    pool->spare_leaf = carve(&c, n_groups * QUIRE_LEAF_KINDS + 1, sizeof *pool->spare_leaf);
     for (int i = 0; i < 3; i++)
         pool->rows[i] = carve(&c, QUIRE_T * larger(w.k_dim, w.v_dim), sizeof **pool->rows);
     pool->reserved = carve(&c, 3 * n_groups, sizeof *pool->reserved);
@@ -375,7 +375,7 @@ static void link_free_lists(quire_pool *pool) {
         pool->leaf[i].next_free = i + 1 < pool->max_leaves ? i + 1 : QUIRE_NO_LEAF;
         pool->leaf[i].refs = 0;
     }
-    for (int32_t i = 0; i < pool->n_groups * QUIRE_LEAF_KINDS; i++)
+    for (int32_t i = 0; i <= pool->n_groups * QUIRE_LEAF_KINDS; i++)
         pool->spare_leaf[i] = QUIRE_NO_LEAF;
     for (int32_t i = pool->max_seqs - 1; i >= 0; i--) {
         pool->seq[i].pool = pool;

@@ -114,7 +114,7 @@ struct quire_pool {
     quire_batch *batch; /* (max_batches) */
     quire_leaf *leaf;   /* (max_leaves) */
     int32_t max_leaves, free_leaf;
-    int32_t *spare_leaf; /* (n_groups, kinds) free leaves that still have their range of the arena: leaf.c */
+    int32_t *spare_leaf; /* (n_groups, kinds) and one: free leaves that still have their range of the arena: leaf.c */
     size_t spare_bytes;  /* of all of them */
     quire_arena arena;
     float *rows[3];    /* (64, largest head size) while a page is rebuilt; under the lock */
