@@ -35,7 +35,8 @@ typedef struct ops_bench {
 
 static int failed(quire_status status) { return cli_quire_error("cannot measure", status, NULL); }
 
-/* One small layer: a page of all layers of a model is one piece to every operation here, so its size does not matter. */
+/* One small layer: a page of all layers of a model is one piece to every operation here, so its size does not matter.
+ */
 static quire_status open_pool(ops_bench *b, const quire_policy *policy) {
     quire_layer layer;
     quire_layer_default(&layer);
@@ -57,7 +58,8 @@ static quire_status open_pool(ops_bench *b, const quire_policy *policy) {
     return quire_pool_create(&b->pool, &o);
 }
 
-/* All sequences grow side by side, as they do when they are decoded together: neighbours in memory are of different ones. */
+/* All sequences grow side by side, as they do when they are decoded together: neighbours in memory are of different
+ * ones. */
 static quire_status fill(ops_bench *b) {
     const int32_t n = b->options->n_seqs;
     quire_batch_item *items = calloc((size_t)n, sizeof *items);

@@ -264,8 +264,8 @@ QUIRE_API quire_status quire_seq_free(quire_seq *seq); /* E_BUSY while in a batc
 QUIRE_API int32_t quire_seq_length(const quire_seq *seq);
 
 /* How a layer's K rows were rotated by their positions before they were stored. Pair j of a head turns by
- * position * scale * frequency[j] radians; pairs are (0, n_rot/2), (1, n_rot/2 + 1) .. or, interleaved, (0, 1), (2, 3) ..,
- * counted from channel `first`. YaRN and the like: give their frequencies; the factor on the length of K stays as it is. */
+ * position * scale * frequency[j] radians. Pairs are (0, n_rot/2), (1, n_rot/2 + 1) and so on or, interleaved, (0, 1),
+ * (2, 3), counted from channel `first`. For YaRN and the like give their frequencies; the factor on K's length stays. */
 typedef struct quire_rope {
     int32_t first, n_rot; /* channels first .. first + n_rot - 1 turn; n_rot 0: none do (ALiBi, no positions) */
     bool interleaved;
@@ -274,33 +274,33 @@ typedef struct quire_rope {
     const float *frequency; /* (n_rot/2), or NULL */
 } quire_rope;
 
-/* Drop tokens from .. to-1 of a sequence: those behind them move down, with K turned to its new position. `rope` has one
- * entry for all layers (n_rope 1) or one for each. Only this sequence changes; pages before `from` stay shared.
- * - The rows behind the cut are decoded, turned and packed again, so codec errors of K add up once more for each shift; raw
- *   pages lose a rounding. If from and to are multiples of 64, V keeps its bytes. docs/ARCHITECTURE.md has the errors.
+/* Drop tokens from .. to-1 of a sequence: those behind them move down, with K turned to its new position. `rope` has
+ * one entry for all layers (n_rope 1) or one for each. Only this sequence changes; pages before `from` stay shared.
+ * - The rows behind the cut are decoded, turned and packed again: codec errors of K add up once more for each shift, and
+ *   raw pages lose a rounding (docs/ARCHITECTURE.md has the errors). If from and to are multiples of 64, V keeps its bytes.
  * - What later layers computed from the dropped tokens stays in the rows behind: this is an approximation of a prompt
- *   without them, and of a model whose frequencies depend on the length of its context not even that. Do not use it there.
+ *   without them. For a model whose frequencies depend on the length of its context it is wrong: do not use it there.
  * - Needs room for one page more than there is, and as many as are shared with other sequences. to == length: a trim.
  * E_UNSUPPORTED: K has two bits, which a few shifts would turn into noise. E_GONE: a windowed layer no
  * longer holds what the shorter sequence would see. E_BUSY, E_NO_PAGES, E_INVALID. */
 QUIRE_API quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const quire_rope *rope,
                                        int32_t n_rope);
 
-/* A list of sequences that are decoded together. The array is the caller's; its sequences are ordinary ones, to be put into
- * quire_batch_item in this order. Each call costs O(pages), copies no payload, and succeeds for all or changes nothing.
- * A list and its sequences are used by one thread at a time. */
+/* A list of sequences that are decoded together. The array is the caller's; its sequences are ordinary ones, to be put
+ * into quire_batch_item in this order. Each call costs O(pages), copies no payload, and succeeds for all or changes
+ * nothing. A list and its sequences are used by one thread at a time. */
 typedef struct quire_list {
     quire_seq **seq; /* (capacity) of which the first n are in use, all of one pool */
     int32_t n, capacity;
 } quire_list;
 
-/* Append a fork of each of the n sequences (the same one may come several times: branches over one prefix), which stay as
- * they are. E_TOO_BIG: capacity; E_NO_SLOT, E_BUSY. */
+/* Append a fork of each of the n sequences (the same one may come several times: branches over one prefix), which stay
+ * as they are. E_TOO_BIG: capacity; E_NO_SLOT, E_BUSY. */
 QUIRE_API quire_status quire_list_merge(quire_list *list, quire_seq *const *seqs, int32_t n);
 QUIRE_API quire_status quire_list_extract(const quire_list *list, int32_t index,
                                           quire_seq **seq); /* a fork of that one */
-/* Keep list->seq[keep[0]], list->seq[keep[1]] .. in that order and free the others. E_INVALID: an index twice, or out of
- * range; E_BUSY: one of the others is in a batch. */
+/* Keep list->seq[keep[0]], list->seq[keep[1]] .. in that order and free the others. E_INVALID: an index twice, or out
+ * of range; E_BUSY: one of the others is in a batch. */
 QUIRE_API quire_status quire_list_filter(quire_list *list, const int32_t *keep, int32_t n_keep);
 /* Move all sequences of `other` behind those of `list`; `other` is then empty. E_TOO_BIG. */
 QUIRE_API quire_status quire_list_extend(quire_list *list, quire_list *other);
@@ -312,12 +312,13 @@ QUIRE_API quire_status quire_list_clear(quire_list *list); /* frees all; E_BUSY 
  * quire_pool_requantize_step converts some of the older ones. In between, and while steps run, the pool serves as ever:
  * attention reads both forms of pages (and is exact for what each of them holds).
  * - Lengths, positions, windows, forks and open pages stay. A page that several sequences share is converted once.
- * - Pages whose raw rows are at hand (raw pages, and the page sealed last) are packed from these: a raw cache that becomes
- *   quantized is bit for bit the cache that was quantized from its first token, if no page had been packed before. Others
- *   go through their decoded values, and the errors of both codecs add. A layer whose codecs stay keeps its bytes.
- * - Pages are taken in the order of sequences (by creation slot), then positions. Pages of sequences that are in a batch
- *   wait for a later call, so results between the first and the last step depend on when steps come; after it they do
- *   not, except for which pages had their raw rows at hand. */
+ * - Pages whose raw rows are at hand (raw pages, and the page sealed last) are packed from these: a raw cache that
+ *   becomes quantized is bit for bit the cache that was quantized from its first token, if no page had been packed
+ *   before. Others go through their decoded values, and the errors of both codecs add. A layer whose codecs stay keeps
+ *   its bytes.
+ * - Pages are taken in the order of sequences (by their place in the pool), then positions. Those of sequences that are
+ *   in a batch wait for a later call. So results between the first and the last step depend on when steps come; after
+ *   it they do not, except for which pages had their raw rows at hand. */
 
 typedef struct quire_requantize_stats {
     int64_t pages_done, pages_left;   /* of 64 tokens in all layers of a window; shared ones count once */
@@ -327,14 +328,16 @@ typedef struct quire_requantize_stats {
 /* The policy that the pool has: OK and nothing to do. E_BUSY: a batch is in flight. E_STATE: an earlier change is not
  * finished (it may be finished, or taken back by giving the policy of before). E_UNSUPPORTED, E_UNKNOWN, E_INVALID. */
 QUIRE_API quire_status quire_pool_requantize(quire_pool *pool, const quire_policy *policy);
-/* Convert up to max_pages pages, holding the pool's lock; stats (NULL is fine) count from the last quire_pool_requantize.
- * Needs room for one page more, or none if pages become smaller. E_NO_PAGES, and E_VALUE (a value does not fit the new
- * codec), leave that page and those after it as they are. */
+/* Convert up to max_pages pages, holding the pool's lock; stats (NULL is fine) count from the last
+ * quire_pool_requantize. Needs room for one page more, or none if pages become smaller. E_NO_PAGES: no page that is left
+ * finds room. E_VALUE: a value does not fit the new codec; that page and those after it stay as they are. Such a change
+ * can be taken back, and until then the pool serves on. */
 QUIRE_API quire_status quire_pool_requantize_step(quire_pool *pool, int32_t max_pages, quire_requantize_stats *stats);
 
 /* Copy sealed page `page` (tokens 64*page ..) of all layers out, or append such a page to a sequence whose length is a
  * multiple of 64. The bytes are what the pool holds; page 0 also carries the raw sinks. Loading checks the size and that
- * every value is finite (E_FORMAT), so that no bytes can do harm; that they are the right ones is for the caller. */
+ * every value is finite (E_FORMAT), so that no bytes can do harm; that they are the right ones is for the caller.
+ * Saving: E_GONE, and E_STATE for a page that quire_pool_requantize_step has not reached yet. */
 QUIRE_API size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page);
 QUIRE_API quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes);
 QUIRE_API quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes);
@@ -386,8 +389,8 @@ QUIRE_API const char *quire_batch_error(const quire_batch *batch);
 /* n_keep NULL: every token stays. Else item i keeps only its first n_keep[i] tokens (speculative decoding): exact, also
  * for windowed layers, while it cuts in the last two pages, else E_INVALID and the batch stays open. The batch is gone
  * after success. E_STATE: a layer was not stored.
- * Several branches over one prefix are items of one batch: fork the prefix once for each, append each branch to its fork,
- * attend, commit the winner with n_keep, and free the others. */
+ * Several branches over one prefix are items of one batch: fork the prefix once for each, append each branch to its
+ * fork, attend, commit the winner with n_keep, and free the others. */
 QUIRE_API quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep);
 QUIRE_API void quire_batch_abort(quire_batch *batch); /* NULL is fine */
 

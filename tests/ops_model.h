@@ -1,7 +1,8 @@
 /* A naive model of a pool: every page is a heap object with the values that a query must see in it, counted by hand.
  *
- * It has two cached layers, 0 without a window and 1 with one, of one KV head each, and so two groups of one layer. Packing
- * goes through quire_page_encode and quire_page_decode; everything else is written again here, in the simplest way. */
+ * It has two cached layers, 0 without a window and 1 with one, of one KV head each, and so two groups of one layer.
+ * Packing goes through quire_page_encode and quire_page_decode; everything else is written again here, in the simplest
+ * way. */
 #ifndef QUIRE_TESTS_OPS_MODEL_H
 #define QUIRE_TESTS_OPS_MODEL_H
 

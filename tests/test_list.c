@@ -264,8 +264,8 @@ static void mask_of_kv_heads(void **state) {
 
 /* ------------------------------------------------------------------ branches */
 
-/* Five guesses of different lengths over one prefix, verified in one batch; a part of one wins, then again. Each round must
- * leave the cache that only ever saw the accepted tokens. */
+/* Five guesses of different lengths over one prefix, verified in one batch; a part of one wins, then again. Each round
+ * must leave the cache that only ever saw the accepted tokens. */
 static void branches(void **state) {
     (void)state;
     enum { BRANCHES = 5 };

@@ -1,10 +1,10 @@
-/* A hundred thousand random operations on dozens of sequences: append (alone, together, left-padded, in part), fork, trim,
- * merge, extract, filter, extend, change of policy, step of conversion, free; with a window that wraps all the time and
- * batches that stay open while others work.
+/* A hundred thousand random operations on dozens of sequences: append (alone, together, left-padded, in part), fork,
+ * trim, merge, extract, filter, extend, change of policy, step of conversion, free; with a window that wraps all the
+ * time and batches that stay open while others work.
  *
- * Every answer is held against dense fp64 attention over the values that a naive model says a query sees (ops_model.c), and
- * after every operation every byte in use is where the model says. Bounds are those of test_attend.c: for each policy over
- * all rows that ran under it, and five times that for a single row.
+ * Every answer is held against dense fp64 attention over the values that a naive model says a query sees (ops_model.c),
+ * and after every operation every byte in use is where the model says. Bounds are those of test_attend.c: for each
+ * policy over all rows that ran under it, and five times that for a single row.
  *
  * QUIRE_TEST_SEED=n runs that seed alone, QUIRE_TEST_OPS=n so many operations in all. */
 #include <math.h>
@@ -499,7 +499,7 @@ static void close_world(world *w) {
     free(w->arrival);
 }
 
-/* Further operations (a file written and read back, for one) go here: the model is w->m, and model_fork makes the copy. */
+/* Further operations (a file written and read back, for one) go here; for the model such a copy is a model_fork. */
 static void operate(world *w) {
     const int what = rng_below(&w->r, 100);
     mlist *list = &w->list[rng_below(&w->r, N_LISTS)];

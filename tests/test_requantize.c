@@ -1,5 +1,5 @@
-/* Another policy for a pool in use: raw to quantized, before and after a window has wrapped, any codec to any other, full
- * pools, shared pages, batches in flight, taking it back. tests/test_ops.c does the same at random. */
+/* Another policy for a pool in use: raw to quantized, before and after a window has wrapped, any codec to any other,
+ * full pools, shared pages, batches in flight, taking it back. tests/test_ops.c does the same at random. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static quire_requantize_stats convert_all(fixture *f, const char *kv) {
     return stats;
 }
 
-/* A raw cache that becomes quantized is from then on the cache that always was: same bits, same bytes, same roll-back. */
+/* A raw cache that becomes quantized is from then on the one that always was: same bits, same bytes, same roll-back. */
 static void raw_becomes_what_it_would_have_been(void **state) {
     (void)state;
     static const char *const kvs[] = {"k8v4", "k4v4", "tq4", "tqp4:vt3", "mlx4", "q8_0", "raw:vt4", "kc8:raw"};
@@ -145,8 +145,8 @@ static void every_codec_to_every_other(void **state) {
         }
 }
 
-/* While pages of both forms are there: every number of workers and any neighbour give the same bits, also when a row's pages are
- * shared out; and after the last step, whatever the steps were, the same as in one go. */
+/* While pages of both forms are there: every number of workers and any neighbour give the same bits, also when a row's
+ * pages are shared out; and after the last step, whatever the steps were, the same as in one go. */
 static void half_way(void **state) {
     (void)state;
     fixture one_go, steps;
@@ -188,7 +188,8 @@ static void half_way(void **state) {
     fixture_close(&steps);
 }
 
-/* A pool that is full of raw pages can still be converted: the first page where it lies, the others into what that frees. */
+/* A pool that is full of raw pages can still be converted: the first page where it lies, the others into what that
+ * frees. */
 static void full_pool(void **state) {
     (void)state;
     fixture f;

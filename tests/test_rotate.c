@@ -1,5 +1,6 @@
-/* A cache of bounded size whose first tokens stay (`max_size` and `keep` elsewhere), quantized, against a model of it token by
- * token: a list to which each token is added, and from which the oldest that is not kept is struck when it is full. */
+/* A cache of bounded size whose first tokens stay (`max_size` and `keep` elsewhere), quantized, against a model of it
+ * token by token: a list to which each token is added, and from which the oldest that is not kept is struck when it is
+ * full. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

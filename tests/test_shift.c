@@ -202,10 +202,10 @@ static void every_rope(void **state) {
     }
 }
 
-/* What a shift costs each codec: the error against exact rows before it, after it, and after four more. V keeps its bytes
- * if whole pages go. K is packed again: two errors of one size, which add as squares, so a shift may cost a factor of
- * sqrt(2). After several, coarse codes no longer add so mildly (each packing widens what the next one has to hold): that
- * is shown, not promised. */
+/* What a shift costs each codec: the error against exact rows before it, after it, and after four more. V keeps its
+ * bytes if whole pages go. K is packed again: two errors of one size, which add as squares, so a shift may cost a
+ * factor of sqrt(2). After several, coarse codes no longer add so mildly (each packing widens what the next one has to
+ * hold): that is shown, not promised. */
 static void error_by_codec(void **state) {
     (void)state;
     static const char *const kvs[] = {"none",    "k8v8", "k8v4", "k4v4", "k3v3", "tq4",      "tq3",

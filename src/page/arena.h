@@ -1,7 +1,7 @@
 /* Byte ranges of one fixed arena. Ranges are described outside the arena, so that it may lie anywhere.
  *
  * Packed leaves are taken from the bottom and raw ones from the top: the two kinds, which differ much in size and
- * life, then leave holes that their own kind refills exactly. The smallest hole that fits is taken.
+ * life, then leave holes that their own kind refills exactly. The first that fits, from its end, is taken.
  */
 #ifndef QUIRE_PAGE_ARENA_H
 #define QUIRE_PAGE_ARENA_H

@@ -293,8 +293,9 @@ static quire_status check_commit(const quire_batch *batch, const int32_t *n_keep
     return QUIRE_OK;
 }
 
-/* Hand the leaves of one item's tiles and one group to its sequence, which is to have `length` tokens; what lies beyond is
- * given up, and with it the seal of a page that is no longer full. check_commit has seen that its raw rows are there. */
+/* Hand the leaves of one item's tiles and one group to its sequence, which is to have `length` tokens; what lies beyond
+ * is given up, and with it the seal of a page that is no longer full. check_commit has seen that its raw rows are
+ * there. */
 static void adopt(quire_batch *batch, int32_t item, int32_t g, int32_t length) {
     quire_pool *pool = batch->pool;
     quire_seq_group *s = &batch->item[item].seq->group[g];

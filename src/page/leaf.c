@@ -9,7 +9,7 @@ static size_t size_of(const quire_group *g, quire_leaf_kind kind) {
     return kind == QUIRE_LEAF_SEALED ? g->sealed_bytes : kind == QUIRE_LEAF_RAW ? g->raw_bytes : g->sink_bytes;
 }
 
-/* The list of spare leaves for a group and kind; one more, at the end, for those of a size that nobody takes any more. */
+/* The list of spare leaves for a group and kind; the last one is for those of a size that nobody takes any more. */
 static int32_t *spare_list(quire_pool *pool, int32_t group, quire_leaf_kind kind, size_t bytes) {
     const bool current = bytes == size_of(&pool->group[group], kind);
     return &pool->spare_leaf[current ? group * QUIRE_LEAF_KINDS + (int)kind : pool->n_groups * QUIRE_LEAF_KINDS];

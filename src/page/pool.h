@@ -14,15 +14,15 @@
  * A group whose layers are all raw never packs: a full raw leaf moves into the table as it is, and nothing is kept twice.
  * Leaves are reference-counted; a leaf with one reference may be appended to, a shared one is copied first.
  *
- * A pool may be given another policy while it is in use (requantize.c). Its layers and groups then describe the new form of
- * sealed and sink leaves, `layer_before` and `group_before` the one before, and every leaf tells in which it is: it is
- * stale until it has been converted. Raw leaves look the same in both; in a table they are stale if the group packs.
+ * A pool may be given another policy while it is in use (requantize.c). Its layers and groups then describe the new
+ * form of sealed and sink leaves, `layer_before` and `group_before` the one before, and a leaf is stale until it has been
+ * converted. Raw leaves look the same in both; in a table they are stale if the group packs.
  *
  * Invariants (tests/test_pool.c checks them through the statistics):
  *   - a leaf's references = tables, open, kept, sinks of all sequences + what open batches have reserved
  *   - table[p] is a leaf for every sealed page a future query can see; below `live_from`, only pinned pages have one
- *   - open is a leaf exactly when length % 64 != 0; kept is one only for page kept_page == length/64 - 1, which stays in
- *     the table even if the window has moved past it
+ *   - open is a leaf exactly when length % 64 != 0; kept is one only for page kept_page == length/64 - 1, which stays
+ *     in the table even if the window has moved past it
  *   - sealed leaves never change
  */
 #ifndef QUIRE_PAGE_POOL_H

@@ -1,8 +1,8 @@
 /* Another policy for a pool in use: pages are converted one by one, and swapped in every sequence that holds them.
  *
- * The pool's layers and groups take the new form at once, so that whatever is sealed from now on has it; what is there is
- * stale. Attention reads either. A leaf is converted only while no batch reads it, in all its holders at a time: so each is
- * converted once, and nothing is kept twice.
+ * The pool's layers and groups take the new form at once, so that whatever is sealed from now on has it; what is there
+ * is stale. Attention reads either. A leaf is converted only while no batch reads it, in all its holders at a time: so
+ * each is converted once, and nothing is kept twice.
  */
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* Dropping tokens in the middle: the rows behind them move down, K turned back by as many positions, into new pages.
  *
- * New page p takes rows from old pages p and above, so pages are rebuilt from the first changed one upwards, each into a
- * leaf that is free by then: an old page that nobody shares serves for the next. Everything is reserved before anything
- * changes.
+ * New page p takes rows from old pages p and above, so pages are rebuilt from the first changed one upwards, each into
+ * a leaf that is free by then: an old page that nobody shares serves for the next. Everything is reserved before
+ * anything changes.
  */
 #include <math.h>
 #include <string.h>

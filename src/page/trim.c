@@ -21,7 +21,7 @@ static quire_status check_window(const quire_seq *seq, int32_t n_tokens) {
     return QUIRE_OK;
 }
 
-/* A leaf with the raw rows of a sealed page: what is there already (a reference more), or a new one; NO_LEAF: no room. */
+/* A leaf with the raw rows of a sealed page: one that is there (a reference more), or a new one; NO_LEAF: no room. */
 static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
     quire_pool *pool = seq->pool;
     const quire_page_source source = quire__page_source(seq, g, page);

@@ -1,5 +1,5 @@
-/* shift.c: a text with a part dropped from its cache, against the text that never had that part. In a model of one layer K
- * and V of a token depend on nothing but the token and its position, so the two must agree.
+/* shift.c: a text with a part dropped from its cache, against the text that never had that part. In a model of one
+ * layer K and V of a token depend on nothing but the token and its position, so the two must agree.
  * usage: shift MODEL TOKENS FROM TO; prints the largest difference of logits, as a part of the largest logit */
 #include "quire_engine.h"
 
