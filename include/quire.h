@@ -8,10 +8,11 @@
  *
  * Caveats, before the functions
  * - A page is 64 consecutive tokens of one sequence. The page being filled is open: its rows are raw. A full page is
- *   sealed by its layer's codecs and never changes again.
+ *   sealed by its layer's codecs and never changes again, unless the pool is given others (quire_pool_requantize).
  * - A query at position i sees token t packed if t/64 < i/64, and its own page raw. Results therefore depend on
  *   positions alone: not on how a prompt is cut into batches, on batch neighbours, on the number of workers, or on
- *   which pages the pool handed out. All of this holds bit for bit on one machine.
+ *   which pages the pool handed out. All of this holds bit for bit on one machine. Three calls make the values of older
+ *   tokens depend on history: a trim deep into a sealed page, quire_pool_requantize, quire_seq_shift.
  * - A pool takes all its memory when it is created, within its byte budget, and allocates nothing afterwards.
  * - Threads: functions on one pool may be called from any thread (a lock guards the page tables), but one sequence or
  *   one batch is used by one thread at a time. The exceptions are quire_batch_store and quire_batch_attend: all of the
@@ -265,7 +266,7 @@ QUIRE_API int32_t quire_seq_length(const quire_seq *seq);
 
 /* How a layer's K rows were rotated by their positions before they were stored. Pair j of a head turns by
  * position * scale * frequency[j] radians. Pairs are (0, n_rot/2), (1, n_rot/2 + 1) and so on or, interleaved, (0, 1),
- * (2, 3), counted from channel `first`. For YaRN and the like give their frequencies; the factor on K's length stays. */
+ * (2, 3), counted from channel `first`. For YaRN and the like give their frequencies; the factor on K stays. */
 typedef struct quire_rope {
     int32_t first, n_rot; /* channels first .. first + n_rot - 1 turn; n_rot 0: none do (ALiBi, no positions) */
     bool interleaved;
@@ -276,8 +277,9 @@ typedef struct quire_rope {
 
 /* Drop tokens from .. to-1 of a sequence: those behind them move down, with K turned to its new position. `rope` has
  * one entry for all layers (n_rope 1) or one for each. Only this sequence changes; pages before `from` stay shared.
- * - The rows behind the cut are decoded, turned and packed again: codec errors of K add up once more for each shift, and
- *   raw pages lose a rounding (docs/ARCHITECTURE.md has the errors). If from and to are multiples of 64, V keeps its bytes.
+ * - The rows behind the cut are decoded, turned and packed again: codec errors of K add up once more for each shift,
+ *   and raw pages lose a rounding (docs/ARCHITECTURE.md has the errors). V keeps its bytes if from and to are multiples
+ *   of 64.
  * - What later layers computed from the dropped tokens stays in the rows behind: this is an approximation of a prompt
  *   without them. For a model whose frequencies depend on the length of its context it is wrong: do not use it there.
  * - Needs room for one page more than there is, and as many as are shared with other sequences. to == length: a trim.
@@ -329,9 +331,9 @@ typedef struct quire_requantize_stats {
  * finished (it may be finished, or taken back by giving the policy of before). E_UNSUPPORTED, E_UNKNOWN, E_INVALID. */
 QUIRE_API quire_status quire_pool_requantize(quire_pool *pool, const quire_policy *policy);
 /* Convert up to max_pages pages, holding the pool's lock; stats (NULL is fine) count from the last
- * quire_pool_requantize. Needs room for one page more, or none if pages become smaller. E_NO_PAGES: no page that is left
- * finds room. E_VALUE: a value does not fit the new codec; that page and those after it stay as they are. Such a change
- * can be taken back, and until then the pool serves on. */
+ * quire_pool_requantize. Needs room for one page more, or none if pages become smaller. E_NO_PAGES: no page that is
+ * left finds room. E_VALUE: a value does not fit the new codec; that page and those after it stay as they are. Such a
+ * change can be taken back, and until then the pool serves on. */
 QUIRE_API quire_status quire_pool_requantize_step(quire_pool *pool, int32_t max_pages, quire_requantize_stats *stats);
 
 /* Copy sealed page `page` (tokens 64*page ..) of all layers out, or append such a page to a sequence whose length is a
