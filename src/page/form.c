@@ -32,15 +32,14 @@ quire_status quire__form_layer(const quire_pool *pool, const quire_policy *polic
     return QUIRE_OK;
 }
 
-bool quire__form_is_raw(const quire_pool *pool, const quire_layer_state *s) {
+bool quire__form_is_raw(const quire_layer_state *s, quire_type raw) {
     const quire_side_format *k = &s->format.k, *v = &s->format.v;
-    return k->family == QUIRE_FAMILY_RAW && v->family == QUIRE_FAMILY_RAW && k->type == pool->raw &&
-           v->type == pool->raw;
+    return k->family == QUIRE_FAMILY_RAW && v->family == QUIRE_FAMILY_RAW && k->type == raw && v->type == raw;
 }
 
-static void place(const quire_pool *pool, quire_layer_state *s, quire_group *g) {
+static void place(quire_layer_state *s, quire_group *g, quire_type raw) {
     const quire_layer *l = &s->config;
-    const size_t size = quire__type_bytes(pool->raw), n_heads = (size_t)l->n_kv_heads;
+    const size_t size = quire__type_bytes(raw), n_heads = (size_t)l->n_kv_heads;
     s->raw_v_offset = QUIRE_T * (size_t)l->k_dim * size;
     s->raw_record_bytes = s->raw_v_offset + QUIRE_T * (size_t)l->v_dim * size;
     s->sink_v_offset = (size_t)g->sinks * (size_t)l->k_dim * size;
@@ -69,22 +68,23 @@ void quire__form_copy(quire_layer_state *to, const quire_layer_state *from) {
     to->config.v = from->config.v;
 }
 
-void quire__form_place(const quire_pool *pool, int32_t sinks, quire_layer_state *layer, quire_group *group) {
-    for (int32_t g = 0; g < pool->n_groups; g++) {
+void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers, quire_group *group,
+                       int32_t n_groups) {
+    for (int32_t g = 0; g < n_groups; g++) {
         group[g].raw = true;
         group[g].sealed_bytes = group[g].raw_bytes = group[g].sink_bytes = 0;
     }
-    for (int32_t i = 0; i < pool->n_layers; i++)
-        if (layer[i].source == i && !quire__form_is_raw(pool, &layer[i]))
+    for (int32_t i = 0; i < n_layers; i++)
+        if (layer[i].source == i && !quire__form_is_raw(&layer[i], raw))
             group[layer[i].group].raw = false;
-    for (int32_t g = 0; g < pool->n_groups; g++)
+    for (int32_t g = 0; g < n_groups; g++)
         group[g].sinks = group[g].raw ? 0 : sinks;
-    for (int32_t i = 0; i < pool->n_layers; i++) {
+    for (int32_t i = 0; i < n_layers; i++) {
         const int32_t source =
             layer[i].source; /* a layer that shares another's cache has all of it but the query heads */
         layer[i].group = layer[source].group;
         if (source == i)
-            place(pool, &layer[i], &group[layer[i].group]);
+            place(&layer[i], &group[layer[i].group], raw);
         else
             quire__form_copy(&layer[i], &layer[source]);
     }

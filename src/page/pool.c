@@ -129,7 +129,7 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
         return QUIRE_OK;
     s->asked = (quire_pair){l->k, l->v};
     QUIRE_TRY(quire__form_layer(pool, &o->policy, i, s));
-    s->group = find_group(pool, l, quire__form_is_raw(pool, s));
+    s->group = find_group(pool, l, quire__form_is_raw(s, pool->raw));
     return QUIRE_OK;
 }
 
@@ -430,7 +430,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     for (int32_t i = 0; i < o->n_layers && status == QUIRE_OK; i++)
         status = init_layer(pool, o, i, &head_values);
     if (status == QUIRE_OK) {
-        quire__form_place(pool, o->policy.sinks, pool->layer, pool->group);
+        quire__form_place(pool->raw, o->policy.sinks, pool->layer, pool->n_layers, pool->group, pool->n_groups);
         lay_out_scratch(pool);
         status = take_memory(pool, o, head_bytes);
     }

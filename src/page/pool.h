@@ -130,9 +130,10 @@ quire_pair quire__form_pair(const quire_pool *pool, const quire_policy *policy,
 void quire__form_copy(quire_layer_state *to, const quire_layer_state *from);
 /* Layer i under a policy: its codecs, format and kernel. */
 quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i, quire_layer_state *layer);
-bool quire__form_is_raw(const quire_pool *pool, const quire_layer_state *layer); /* needs no packing */
+bool quire__form_is_raw(const quire_layer_state *layer, quire_type raw); /* needs no packing */
 /* Where every layer's records lie; (n_layers), (n_groups). Groups are raw where all their layers are. */
-void quire__form_place(const quire_pool *pool, int32_t sinks, quire_layer_state *layer, quire_group *group);
+void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers, quire_group *group,
+                       int32_t n_groups);
 
 /* ---- leaves; the caller holds the lock */
 int32_t quire__leaf_take(quire_pool *pool, int32_t group, quire_leaf_kind kind); /* QUIRE_NO_LEAF: out of pages */

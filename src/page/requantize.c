@@ -50,7 +50,7 @@ static quire_status make_form(quire_pool *pool, const quire_policy *policy) {
     }
     for (int32_t g = 0; g < pool->n_groups; g++)
         pool->group_before[g] = pool->group[g];
-    quire__form_place(pool, policy->sinks, pool->layer_before, pool->group_before);
+    quire__form_place(pool->raw, policy->sinks, pool->layer_before, pool->n_layers, pool->group_before, pool->n_groups);
     return QUIRE_OK;
 }
 
