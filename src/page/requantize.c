@@ -7,7 +7,10 @@
 #include <string.h>
 
 #include "base/element.h"
-#include "page/batch.h"
+#include "page/pool.h"
+
+/* Whether somebody reads or writes a sequence's pages without the lock. */
+static bool in_use(const quire_seq *seq) { return seq->batch != NULL; }
 
 /* ------------------------------------------------------------------ forms */
 
@@ -83,8 +86,8 @@ static quire_status change_policy(quire_pool *pool, const quire_policy *policy) 
                            (int)policy->sinks, (int)policy->edge_first, (int)policy->edge_last, (int)pool->n_layers);
     if (is_form_of(pool, policy, pool->layer, pool->group))
         return QUIRE_OK;
-    for (int32_t i = 0; i < pool->max_batches; i++)
-        if (pool->batch[i].used)
+    for (int32_t i = 0; i < pool->max_seqs; i++)
+        if (pool->seq[i].used && in_use(&pool->seq[i]))
             return quire__fail(QUIRE_E_BUSY, "cannot change the policy while a batch is in flight");
     if (pool->changing && !is_form_of(pool, policy, pool->layer_before, pool->group_before))
         return quire__fail(QUIRE_E_STATE, "an earlier change of the policy is not finished");
@@ -152,7 +155,7 @@ static bool survey(change *c) {
         const quire_seq *seq = &c->pool->seq[i];
         if (!holds(c, seq))
             continue;
-        if (seq->batch)
+        if (in_use(seq))
             return false;
         const quire_page_source source = quire__page_source(seq, c->group, c->page);
         if (!found || (c->source.raw == QUIRE_NO_LEAF && source.raw != QUIRE_NO_LEAF) ||
