@@ -195,7 +195,7 @@ static void move_page(life *l, int at, input *in) {
     const size_t bytes = quire_seq_page_bytes(l->pool, page);
     uint8_t *copy = calloc(1, bytes);
     const quire_status saved = quire_seq_page_save(l->seq[from], page, copy, bytes);
-    CHECK(saved == QUIRE_OK || saved == QUIRE_E_INVALID || saved == QUIRE_E_GONE);
+    CHECK(saved == QUIRE_OK || saved == QUIRE_E_INVALID || saved == QUIRE_E_GONE || saved == QUIRE_E_STATE);
     for (int i = 0; i < flaws; i++) {
         const size_t where = (take(in) << 8 | take(in)) % bytes;
         copy[where] = (uint8_t)take(in);
@@ -219,6 +219,43 @@ static quire_codec take_codec(input *in, quire_side side) {
     }
 }
 
+static quire_policy take_policy(input *in) {
+    const quire_pair pair = {take_codec(in, QUIRE_SIDE_K), take_codec(in, QUIRE_SIDE_V)};
+    quire_policy policy = {.pair = pair, .windowed = pair, .sinks = (int32_t)take_below(in, 65)};
+    if (take_below(in, 2))
+        policy.windowed = (quire_pair){take_codec(in, QUIRE_SIDE_K), take_codec(in, QUIRE_SIDE_V)};
+    return policy;
+}
+
+static void requantize(life *l, input *in) {
+    const int32_t n = (int32_t)take_below(in, 8);
+    if (take_below(in, 2)) {
+        const quire_policy policy = take_policy(in);
+        const quire_status status = quire_pool_requantize(l->pool, &policy);
+        CHECK(status == QUIRE_OK || status == QUIRE_E_STATE);
+        balance(l);
+    }
+    quire_requantize_stats stats;
+    const quire_status status = quire_pool_requantize_step(l->pool, n, &stats);
+    CHECK(status == QUIRE_OK || status == QUIRE_E_NO_PAGES || status == QUIRE_E_VALUE);
+    CHECK(stats.pages_done >= 0 && stats.pages_left >= 0);
+}
+
+static void shift(life *l, int at, input *in) {
+    const int32_t from = (int32_t)take(in) * 2 - 4, to = from + (int32_t)take(in) - 2;
+    const quire_rope rope = {.first = 2 * (int32_t)take_below(in, 4),
+                             .n_rot = 2 * (int32_t)take_below(in, DIM / 2 + 1),
+                             .interleaved = take_below(in, 2),
+                             .base = 100};
+    if (!l->seq[at])
+        return;
+    const quire_status status = quire_seq_shift(l->seq[at], from, to, &rope, 1);
+    CHECK(status == QUIRE_OK || status == QUIRE_E_INVALID || status == QUIRE_E_GONE || status == QUIRE_E_NO_PAGES ||
+          status == QUIRE_E_UNSUPPORTED);
+    if (status == QUIRE_OK)
+        l->length[at] -= to - from;
+}
+
 static bool open_pool(life *l, input *in) {
     quire_pool_options o;
     quire_pool_options_default(&o);
@@ -231,17 +268,19 @@ static bool open_pool(life *l, input *in) {
         layer->window = take_below(in, 2) ? (int32_t)take(in) : 0;
         layer->keep = take_below(in, 2) ? (int32_t)take(in) : 0;
         layer->softcap = take_below(in, 4) ? 0 : 20;
-        layer->k = take_codec(in, QUIRE_SIDE_K);
-        layer->v = take_codec(in, QUIRE_SIDE_V);
+        if (take_below(in, 3) == 0) {
+            layer->k = take_codec(in, QUIRE_SIDE_K);
+            layer->v = take_codec(in, QUIRE_SIDE_V);
+        }
         if (i == 2 && take_below(in, 2))
             *layer = l->layer[0], layer->share = 0;
     }
     o.layers = l->layer;
     o.n_layers = l->n_layers;
-    o.policy.sinks = (int32_t)take_below(in, 65);
+    o.policy = take_policy(in);
     o.raw = (quire_type)take_below(in, 3);
     o.max_seqs = MAX_SEQS;
-    o.max_tokens = 64 * (1 + (int32_t)take_below(in, 6));
+    o.max_tokens = 1 + (int32_t)take_below(in, 6) * 64 + (int32_t)take_below(in, 64);
     o.max_batch_tokens = MAX_ROWS;
     o.max_workers = 1;
     o.budget_bytes = ((size_t)200 << 10) + ((size_t)take(in) << 11);
@@ -258,7 +297,7 @@ static void fuzz_life(input in) {
     for (int steps = 0; in.left > 0 && steps < 40; steps++) {
         const unsigned what = take(&in);
         const int at = (int)(what >> 4) % MAX_SEQS;
-        switch (what % 7) {
+        switch (what % 9) {
         case 0:
         case 1:
             append(&l, &in);
@@ -272,6 +311,12 @@ static void fuzz_life(input in) {
             break;
         case 5:
             move_page(&l, at, &in);
+            break;
+        case 6:
+            requantize(&l, &in);
+            break;
+        case 7:
+            shift(&l, at, &in);
             break;
         default:
             CHECK(quire_seq_free(l.seq[at]) == QUIRE_OK);
