@@ -108,15 +108,6 @@ static quire_pair resolve_pair(const quire_pool_options *o, int32_t i) {
     return pair;
 }
 
-static int32_t find_group(quire_pool *pool, const quire_layer *l, bool raw, int32_t sinks) {
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        if (pool->group[g].window == l->window && pool->group[g].keep == l->keep && pool->group[g].raw == raw)
-            return g;
-    pool->group[pool->n_groups] =
-        (quire_group){.window = l->window, .keep = l->keep, .raw = raw, .sinks = raw ? 0 : sinks};
-    return pool->n_groups++;
-}
-
 static float *copy_heads(float **heads, const float *from, int32_t n) {
     if (!from)
         return NULL;
@@ -166,24 +157,7 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
     s->config.k = pair.k;
     s->config.v = pair.v;
     s->packed = quire__attend_kernel(&pool->kernels, &s->format);
-    const quire_side_format *k = &s->format.k, *v = &s->format.v;
-    const bool raw =
-        k->family == QUIRE_FAMILY_RAW && v->family == QUIRE_FAMILY_RAW && k->type == pool->raw && v->type == pool->raw;
-    s->group = find_group(pool, l, raw, o->policy.sinks);
-    quire_group *g = &pool->group[s->group];
-    const size_t size = quire__type_bytes(pool->raw), n_heads = (size_t)l->n_kv_heads;
-    s->raw_v_offset = QUIRE_T * (size_t)l->k_dim * size;
-    s->raw_record_bytes = s->raw_v_offset + QUIRE_T * (size_t)l->v_dim * size;
-    s->sink_v_offset = (size_t)g->sinks * (size_t)l->k_dim * size;
-    /* Leaves must end where a record may begin; sealing clears the gap, for the bytes may be saved. */
-    s->sink_record_bytes =
-        quire__align(s->sink_v_offset + (size_t)g->sinks * (size_t)l->v_dim * size, QUIRE_RECORD_ALIGN);
-    s->sealed_offset = g->sealed_bytes;
-    s->raw_offset = g->raw_bytes;
-    s->sink_offset = g->sink_bytes;
-    g->sealed_bytes += n_heads * s->format.bytes;
-    g->raw_bytes += n_heads * s->raw_record_bytes;
-    g->sink_bytes += n_heads * s->sink_record_bytes;
+    quire__place_layer(s, pool->group, &pool->n_groups, pool->raw, o->policy.sinks);
     return QUIRE_OK;
 }
 

@@ -26,6 +26,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/half.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "kern/kern.h"
@@ -105,8 +106,11 @@ struct quire_pool {
     float *rows;       /* (64, largest head size) while a page is reopened; under the lock */
     int32_t *reserved; /* (2, n_groups) leaves about to be adopted; under the lock */
     atomic_uint_fast64_t sealed_pages;
-    uint64_t reopened_pages;
+    uint64_t reopened_pages, resealed_pages;
 };
+
+/* Finds or makes the group of a layer that stores (config and format are set), and its place in the group's leaves. */
+void quire__place_layer(quire_layer_state *layer, quire_group *group, int32_t *n_groups, quire_type raw, int32_t sinks);
 
 /* ---- leaves; the caller holds the lock */
 int32_t quire__leaf_take(quire_pool *pool, int32_t group, quire_leaf_kind kind); /* QUIRE_NO_LEAF: out of pages */
@@ -131,6 +135,13 @@ static inline uint8_t *quire__raw_record(const quire_pool *pool, const quire_lay
 static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf,
                                           int32_t head) {
     return quire__leaf_memory(pool, leaf) + layer->sink_offset + (size_t)head * layer->sink_record_bytes;
+}
+
+/* The largest value that both the raw type and the codec can take: rounding to raw never leads beyond it. */
+static inline float quire__largest_value(quire_type raw, const quire_side_format *side) {
+    if (raw == QUIRE_F16)
+        return QUIRE_F16_MAX; /* no codec takes less */
+    return raw == QUIRE_BF16 ? quire__bits_float(quire__float_bits(side->max_abs) & 0xffff0000u) : side->max_abs;
 }
 
 /* ---- sequences; the caller holds the lock (seq.c, trim.c) */

@@ -1,0 +1,322 @@
+/* A file into a new sequence: pages are reserved, filled and checked while nobody else can see them. */
+#include <string.h>
+
+#include "base/element.h"
+#include "page/snapshot.h"
+
+void quire_load_options_default(quire_load_options *options) {
+    if (options)
+        *options = (quire_load_options){.struct_size = sizeof *options};
+}
+
+/* ------------------------------------------------------------------ does it belong here? */
+
+static quire_status check_identity(const quire_file *file, const quire_load_options *o) {
+    const quire_file_info *info = &file->info;
+    if (o->any_identity || (info->identity_bytes == o->identity_bytes &&
+                            (o->identity_bytes == 0 || memcmp(info->identity, o->identity, o->identity_bytes) == 0)))
+        return QUIRE_OK;
+    return quire__fail(QUIRE_E_IDENTITY, "the cache was computed by something else: identities differ");
+}
+
+static quire_status check_layers(const quire_pool *pool, const quire_file *file) {
+    if (pool->n_layers != file->info.n_layers)
+        return quire__fail(QUIRE_E_IDENTITY, "the file has %d layers, the pool %d", (int)file->info.n_layers,
+                           (int)pool->n_layers);
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer *a = &file->config[i], *b = &pool->layer[i].config;
+        if (a->n_kv_heads != b->n_kv_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim || a->share != b->share)
+            return quire__fail(QUIRE_E_IDENTITY, "layer %d: %d KV heads of %d and %d in the file, %d of %d and %d here",
+                               (int)i, (int)a->n_kv_heads, (int)a->k_dim, (int)a->v_dim, (int)b->n_kv_heads,
+                               (int)b->k_dim, (int)b->v_dim);
+        if (a->window != b->window || a->keep != b->keep)
+            return quire__fail(QUIRE_E_IDENTITY, "layer %d: window %d, keep %d in the file, %d and %d here", (int)i,
+                               (int)a->window, (int)a->keep, (int)b->window, (int)b->keep);
+        if (file->attention[i] != 0 && file->attention[i] != quire__attention_digest(&pool->layer[i]))
+            return quire__fail(QUIRE_E_IDENTITY, "layer %d attends differently: heads, scale, soft-cap, ALiBi or sinks",
+                               (int)i);
+    }
+    return QUIRE_OK;
+}
+
+/* E_CODEC, in words, if pages cannot be taken as they are. */
+static quire_status check_codecs(const quire_pool *pool, const quire_file *file) {
+    if (pool->raw != file->info.raw)
+        return quire__fail(QUIRE_E_CODEC, "raw rows are of another type in the file");
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer *a = &file->config[i], *b = &pool->layer[i].config;
+        if (a->k != b->k || a->v != b->v)
+            return quire__fail(QUIRE_E_CODEC, "layer %d is %s:%s in the file, %s:%s here", (int)i,
+                               quire_codec_name(a->k), quire_codec_name(a->v), quire_codec_name(b->k),
+                               quire_codec_name(b->v));
+    }
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        const quire_group *a = &file->group[g], *b = &pool->group[g];
+        if (a->sinks != b->sinks || a->raw != b->raw || a->sealed_bytes != b->sealed_bytes ||
+            a->raw_bytes != b->raw_bytes || a->sink_bytes != b->sink_bytes)
+            return quire__fail(QUIRE_E_CODEC, "%d raw sinks in the file, %d here", (int)a->sinks, (int)b->sinks);
+    }
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ leaves for all of it */
+
+/* Re-sealed, the page sealed last has its raw rows only if the file has them for every layer. */
+static bool raw_rows_known(const quire_pool *pool, const quire_file *file) {
+    for (int32_t i = 0; i < pool->n_layers; i++)
+        if (!file->group[file->layer[i].group].raw && file->kept_page < 0)
+            return false;
+    return file->n_pages > 0;
+}
+
+static void plan_group(const quire_pool *pool, const quire_file *file, int32_t g, bool keep_raw, quire_seq_group *s) {
+    const quire_group *group = &pool->group[g];
+    const int32_t length = file->info.length, n_pages = file->n_pages,
+                  first_seen = quire__window_start(group, length) / QUIRE_T;
+    int32_t live_from = 0; /* as the file has it; a pool's group may gather layers of two of the file's */
+    for (int32_t i = 0; i < pool->n_layers; i++)
+        if (pool->layer[i].group == g && file->part[file->layer[i].group].live_from > live_from)
+            live_from = file->part[file->layer[i].group].live_from;
+    s->live_from = live_from;
+    const int32_t wanted = 0;
+    for (int32_t p = 0; p < n_pages; p++)
+        s->table[p] = p >= live_from || quire__pinned(group, p) ? wanted : QUIRE_NO_LEAF;
+    s->open = length % QUIRE_T ? wanted : QUIRE_NO_LEAF;
+    s->kept = keep_raw && !group->raw ? wanted : QUIRE_NO_LEAF;
+    s->sinks = n_pages > 0 && group->sinks > 0 && (first_seen == 0 || group->keep > 0) ? wanted : QUIRE_NO_LEAF;
+}
+
+/* Turns a wish into a leaf. */
+static bool take(quire_pool *pool, int32_t g, quire_leaf_kind kind, bool *full, int32_t *leaf) {
+    if (*leaf != QUIRE_NO_LEAF)
+        *leaf = *full ? QUIRE_NO_LEAF : quire__leaf_take(pool, g, kind);
+    else
+        return true;
+    *full = *full || *leaf == QUIRE_NO_LEAF;
+    return !*full;
+}
+
+/* All leaves of the sequence, or none of them. After the first failure the rest of the wishes become NO_LEAF. */
+static quire_status reserve(quire_seq *seq, const quire_file *file, bool keep_raw) {
+    quire_pool *pool = seq->pool;
+    bool full = false;
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        quire_seq_group *s = &seq->group[g];
+        plan_group(pool, file, g, keep_raw, s);
+        for (int32_t p = 0; p < file->n_pages; p++)
+            take(pool, g, pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full, &s->table[p]);
+        take(pool, g, QUIRE_LEAF_RAW, &full, &s->open);
+        take(pool, g, QUIRE_LEAF_RAW, &full, &s->kept);
+        take(pool, g, QUIRE_LEAF_SINKS, &full, &s->sinks);
+    }
+    seq->length = file->info.length;
+    seq->kept_page = keep_raw ? file->n_pages - 1 : -1;
+    return full ? quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free", pool->arena.free_bytes)
+                : QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ pages as they are */
+
+typedef struct reader {
+    const quire_file *file;
+    quire_pool *pool;
+    uint64_t at;
+    quire_hash hash;
+} reader;
+
+static quire_status read_into(reader *r, void *to, size_t n_bytes) {
+    QUIRE_TRY(quire__read_at(r->file->fd, r->at, to, n_bytes));
+    quire__hash_add(&r->hash, to, n_bytes);
+    r->at += n_bytes;
+    return QUIRE_OK;
+}
+
+static quire_status read_leaf(reader *r, int32_t leaf) {
+    if (leaf == QUIRE_NO_LEAF)
+        return QUIRE_OK;
+    return read_into(r, quire__leaf_memory(r->pool, leaf), r->pool->leaf[leaf].bytes);
+}
+
+static quire_status read_open(reader *r, const quire_seq *seq, int32_t g) {
+    const quire_pool *pool = r->pool;
+    const int32_t leaf = seq->group[g].open;
+    const size_t n = (size_t)(seq->length % QUIRE_T) * quire__type_bytes(pool->raw);
+    for (int32_t i = 0; leaf != QUIRE_NO_LEAF && i < pool->n_layers; i++) {
+        const quire_layer_state *layer = &pool->layer[i];
+        for (int32_t head = 0; layer->group == g && layer->source == i && head < layer->config.n_kv_heads; head++) {
+            uint8_t *record = quire__raw_record(pool, layer, leaf, head);
+            QUIRE_TRY(read_into(r, record, n * (size_t)layer->config.k_dim));
+            QUIRE_TRY(read_into(r, record + layer->raw_v_offset, n * (size_t)layer->config.v_dim));
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* Whatever the bytes are, attending over them must be safe. */
+static quire_status check_values(const quire_seq *seq, int32_t g) {
+    const quire_pool *pool = seq->pool;
+    const quire_seq_group *s = &seq->group[g];
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer_state *l = &pool->layer[i];
+        for (int32_t head = 0; l->group == g && l->source == i && head < l->config.n_kv_heads; head++) {
+            bool valid = true;
+            for (int32_t p = 0; p < seq->length / QUIRE_T && valid; p++)
+                valid = s->table[p] == QUIRE_NO_LEAF ||
+                        quire__record_valid(l, quire__sealed_record(pool, l, s->table[p], head));
+            if (valid && s->open != QUIRE_NO_LEAF)
+                valid = quire__raw_rows_valid(l, pool->raw, quire__raw_record(pool, l, s->open, head),
+                                              seq->length % QUIRE_T, l->raw_v_offset);
+            if (valid && s->kept != QUIRE_NO_LEAF)
+                valid = quire__raw_rows_valid(l, pool->raw, quire__raw_record(pool, l, s->kept, head), QUIRE_T,
+                                              l->raw_v_offset);
+            if (valid && s->sinks != QUIRE_NO_LEAF)
+                valid = quire__raw_rows_valid(l, pool->raw, quire__sink_record(pool, l, s->sinks, head),
+                                              pool->group[g].sinks, l->sink_v_offset);
+            if (!valid)
+                return quire__page_invalid(i, head);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g) {
+    const quire_file_section *section = &file->section[QUIRE_SECTION_PAGES + g];
+    const quire_seq_group *s = &seq->group[g];
+    reader r = {.file = file, .pool = seq->pool, .at = section->offset};
+    uint8_t padding[QUIRE_FILE_ALIGN];
+    quire__hash_start(&r.hash);
+    QUIRE_TRY(read_leaf(&r, s->sinks));
+    QUIRE_TRY(read_leaf(&r, s->kept));
+    QUIRE_TRY(read_open(&r, seq, g));
+    for (int32_t p = 0; p < file->n_pages; p++)
+        QUIRE_TRY(read_leaf(&r, s->table[p]));
+    QUIRE_TRY(read_into(&r, padding, (size_t)(quire__file_align(section->bytes) - section->bytes)));
+    QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + g, &r.hash));
+    return check_values(seq, g);
+}
+
+/* ------------------------------------------------------------------ pages in other codecs */
+
+/* Decoded values may pass what the target takes by a rounding. */
+static void clamp(const quire_pool *pool, const quire_side_format *side, float *rows, size_t n) {
+    const float largest = quire__largest_value(pool->raw, side);
+    for (size_t i = 0; i < n; i++)
+        rows[i] = rows[i] > largest ? largest : rows[i] < -largest ? -largest : rows[i];
+}
+
+/* Rows to raw and, for packed pages, back: the seal must see what an open page would have held. */
+static void round_to_raw(const quire_pool *pool, const quire_layer_state *l, float *k, float *v, uint8_t *raw) {
+    const size_t n_k = QUIRE_T * (size_t)l->config.k_dim, n_v = QUIRE_T * (size_t)l->config.v_dim;
+    const quire_row_kernels *rows = pool->kernels.rows;
+    clamp(pool, &l->format.k, k, n_k);
+    clamp(pool, &l->format.v, v, n_v);
+    rows->store(pool->raw, raw, n_k, k);
+    rows->store(pool->raw, raw + l->raw_v_offset, n_v, v);
+    rows->load(pool->raw, raw, n_k, k);
+    rows->load(pool->raw, raw + l->raw_v_offset, n_v, v);
+}
+
+static void put_sinks(const quire_pool *pool, const quire_layer_state *l, const uint8_t *raw, uint8_t *to) {
+    const size_t n = (size_t)pool->group[l->group].sinks * quire__type_bytes(pool->raw);
+    memset(to, 0, l->sink_record_bytes);
+    memcpy(to, raw, n * (size_t)l->config.k_dim);
+    memcpy(to + l->sink_v_offset, raw + l->raw_v_offset, n * (size_t)l->config.v_dim);
+}
+
+static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer, int32_t head, int32_t page,
+                                uint8_t *raw) {
+    quire_pool *pool = seq->pool;
+    const quire_layer_state *l = &pool->layer[layer];
+    const quire_group *group = &pool->group[l->group];
+    const quire_seq_group *s = &seq->group[l->group];
+    const bool open = page == file->n_pages, has_sinks = page == 0 && !open && s->sinks != QUIRE_NO_LEAF;
+    const int32_t leaf = open ? s->open : s->table[page];
+    if (leaf == QUIRE_NO_LEAF && !has_sinks)
+        return QUIRE_OK;
+    int32_t n_rows;
+    memset(file->k, 0, QUIRE_T * (size_t)l->config.k_dim * sizeof *file->k);
+    memset(file->v, 0, QUIRE_T * (size_t)l->config.v_dim * sizeof *file->v);
+    QUIRE_TRY(quire_file_rows(file, layer, head, page, file->k, file->v, &n_rows));
+    round_to_raw(pool, l, file->k, file->v, raw);
+    if (has_sinks)
+        put_sinks(pool, l, raw, quire__sink_record(pool, l, s->sinks, head));
+    if (leaf == QUIRE_NO_LEAF)
+        return QUIRE_OK;
+    if (open || group->raw) {
+        memcpy(quire__raw_record(pool, l, leaf, head), raw, l->raw_record_bytes);
+        return QUIRE_OK;
+    }
+    pool->kernels.rows->seal(&l->format, file->k, file->v, page == 0 ? group->sinks : 0,
+                             quire__sealed_record(pool, l, leaf, head));
+    if (page == seq->kept_page)
+        memcpy(quire__raw_record(pool, l, s->kept, head), raw, l->raw_record_bytes);
+    return QUIRE_OK;
+}
+
+static quire_status reseal(quire_seq *seq, quire_file *file) {
+    quire_pool *pool = seq->pool;
+    uint64_t n_resealed = 0;
+    const int32_t n_parts = file->n_pages + (file->info.length % QUIRE_T != 0);
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer_state *l = &pool->layer[i];
+        for (int32_t head = 0; l->source == i && head < l->config.n_kv_heads; head++)
+            for (int32_t p = 0; p < n_parts; p++) {
+                QUIRE_TRY(reseal_page(seq, file, i, head, p, file->raw));
+                n_resealed +=
+                    p < file->n_pages && !pool->group[l->group].raw && seq->group[l->group].table[p] != QUIRE_NO_LEAF;
+            }
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->resealed_pages += n_resealed;
+    pthread_mutex_unlock(&pool->lock);
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ load */
+
+static quire_status check_load(const quire_pool *pool, const quire_file *file, const quire_load_options *o) {
+    if (o->struct_size != sizeof *o)
+        return quire__fail(QUIRE_E_INVALID, "options were not set up by quire_load_options_default");
+    QUIRE_TRY(check_identity(file, o));
+    QUIRE_TRY(check_layers(pool, file));
+    if (file->info.length > (int64_t)pool->max_pages * QUIRE_T)
+        return quire__fail(QUIRE_E_TOO_BIG, "the file has %d tokens, a sequence here holds at most %lld",
+                           (int)file->info.length, (long long)pool->max_pages * QUIRE_T);
+    return QUIRE_OK;
+}
+
+static quire_status fill(quire_seq *seq, quire_file *file, bool as_they_are) {
+    if (!as_they_are)
+        return reseal(seq, file);
+    for (int32_t g = 0; g < file->n_groups; g++)
+        QUIRE_TRY(fill_group(seq, file, g));
+    return QUIRE_OK;
+}
+
+quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load_options *options, quire_seq **result) {
+    if (!pool || !file || !result)
+        return quire__fail(QUIRE_E_INVALID, "pool, file or result is NULL");
+    *result = NULL;
+    quire_load_options defaults;
+    quire_load_options_default(&defaults);
+    options = options ? options : &defaults;
+    QUIRE_TRY(check_load(pool, file, options));
+    const quire_status codecs = check_codecs(pool, file);
+    const bool as_they_are = codecs == QUIRE_OK;
+    if (!as_they_are && !options->reseal)
+        return codecs;
+    if (!as_they_are) /* before the first page is decoded */
+        QUIRE_TRY(quire_file_check(file));
+    quire_seq *seq;
+    QUIRE_TRY(quire_seq_create(pool, &seq));
+    pthread_mutex_lock(&pool->lock);
+    quire_status status = reserve(seq, file, as_they_are ? file->kept_page >= 0 : raw_rows_known(pool, file));
+    pthread_mutex_unlock(&pool->lock);
+    if (status == QUIRE_OK)
+        status = fill(seq, file, as_they_are);
+    if (status != QUIRE_OK)
+        quire_seq_free(seq);
+    else
+        *result = seq;
+    return status;
+}
