@@ -62,9 +62,9 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
 /* ------------------------------------------------------------------ leaves for all of it */
 
 /* Re-sealed, the page sealed last has its raw rows only if the file has them for every layer. */
-static bool raw_rows_known(const quire_pool *pool, const quire_file *file) {
-    for (int32_t i = 0; i < pool->n_layers; i++)
-        if (!file->group[file->layer[i].group].raw && file->kept_page < 0)
+static bool raw_rows_known(const quire_file *file) {
+    for (int32_t g = 0; g < file->n_groups && file->n_pages > 0; g++)
+        if (file->group[g].raw ? !file->part[g].held[file->n_pages - 1] : file->kept_page < 0)
             return false;
     return file->n_pages > 0;
 }
@@ -230,8 +230,9 @@ static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer,
     const quire_group *group = &pool->group[l->group];
     const quire_seq_group *s = &seq->group[l->group];
     const bool open = page == file->n_pages, has_sinks = page == 0 && !open && s->sinks != QUIRE_NO_LEAF;
+    const bool is_kept = page == seq->kept_page && s->kept != QUIRE_NO_LEAF;
     const int32_t leaf = open ? s->open : s->table[page];
-    if (leaf == QUIRE_NO_LEAF && !has_sinks)
+    if (leaf == QUIRE_NO_LEAF && !has_sinks && !is_kept)
         return QUIRE_OK;
     int32_t n_rows;
     memset(file->k, 0, QUIRE_T * (size_t)l->config.k_dim * sizeof *file->k);
@@ -240,16 +241,13 @@ static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer,
     round_to_raw(pool, l, file->k, file->v, raw);
     if (has_sinks)
         put_sinks(pool, l, raw, quire__sink_record(pool, l, s->sinks, head));
-    if (leaf == QUIRE_NO_LEAF)
-        return QUIRE_OK;
-    if (open || group->raw) {
-        memcpy(quire__raw_record(pool, l, leaf, head), raw, l->raw_record_bytes);
-        return QUIRE_OK;
-    }
-    pool->kernels.rows->seal(&l->format, file->k, file->v, page == 0 ? group->sinks : 0,
-                             quire__sealed_record(pool, l, leaf, head));
-    if (page == seq->kept_page)
+    if (is_kept)
         memcpy(quire__raw_record(pool, l, s->kept, head), raw, l->raw_record_bytes);
+    if (leaf != QUIRE_NO_LEAF && (open || group->raw))
+        memcpy(quire__raw_record(pool, l, leaf, head), raw, l->raw_record_bytes);
+    else if (leaf != QUIRE_NO_LEAF)
+        pool->kernels.rows->seal(&l->format, file->k, file->v, page == 0 ? group->sinks : 0,
+                                 quire__sealed_record(pool, l, leaf, head));
     return QUIRE_OK;
 }
 
@@ -310,7 +308,7 @@ quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load
     quire_seq *seq;
     QUIRE_TRY(quire_seq_create(pool, &seq));
     pthread_mutex_lock(&pool->lock);
-    quire_status status = reserve(seq, file, as_they_are ? file->kept_page >= 0 : raw_rows_known(pool, file));
+    quire_status status = reserve(seq, file, as_they_are ? file->kept_page >= 0 : raw_rows_known(file));
     pthread_mutex_unlock(&pool->lock);
     if (status == QUIRE_OK)
         status = fill(seq, file, as_they_are);
