@@ -21,7 +21,7 @@ static const cli_command commands[] = {
     {"eval", "measure what a codec costs a model", NULL, cli_eval_commands},
 #endif
     {"help", "explain a command", run_help, NULL},
-    {"inspect", "fill a cache and report what its bytes hold", cli_inspect_run, NULL},
+    {"inspect", "report what a saved cache, or a made-up one, holds", cli_inspect_run, NULL},
 #if QUIRE_ENGINE
     {"run", "continue a text with a model", cli_run_run, NULL},
 #endif
