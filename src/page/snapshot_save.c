@@ -87,7 +87,7 @@ static quire_status add_layers(saver *s) {
         uint8_t entry[QUIRE_FILE_LAYER];
         for (int f = 0; f < 10; f++)
             quire__put32(entry + 4 * f, (uint32_t)fields[f]);
-        quire__put64(entry + 40, quire__attention_digest(layer));
+        quire__put64(entry + 40, s->options->any_attention ? 0 : quire__attention_digest(layer));
         QUIRE_TRY(add(s, entry, sizeof entry));
     }
     return QUIRE_OK;
