@@ -17,6 +17,7 @@ static const cli_command commands[] = {
     {"chat", "talk with a model", cli_chat_run, NULL},
 #endif
     {"codecs", "list the codecs and presets, with exact sizes", cli_codecs_run, NULL},
+    {"convert", "turn a saved cache into a prompt cache of mlx-lm, or back", cli_convert_run, NULL},
 #if QUIRE_ENGINE
     {"eval", "measure what a codec costs a model", NULL, cli_eval_commands},
 #endif

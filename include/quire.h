@@ -287,8 +287,10 @@ typedef struct quire_save_options {
         *identity; /* (identity_bytes) what computed this cache: weights, tokenizer, RoPE ..: any bytes. Loading */
     size_t identity_bytes; /* compares them. At most 1 MiB */
     const int32_t
-        *tokens;      /* (n_tokens) NULL: not known; else the ids of all tokens of the sequence, and any that are */
-    int32_t n_tokens; /* known to follow */
+        *tokens;        /* (n_tokens) NULL: not known; else the ids of all tokens of the sequence, and any that are */
+    int32_t n_tokens;   /* known to follow */
+    bool any_attention; /* do not record query heads, scale, soft-cap, ALiBi and learned sinks: the file may then be
+                           loaded whatever they are. For a cache that comes from elsewhere */
 } quire_save_options;
 
 QUIRE_API void quire_save_options_default(quire_save_options *options);
