@@ -10,7 +10,8 @@ enum { QUIRE_PATH_BYTES = 4096, QUIRE_WRITE_BUFFER = 1 << 15 };
  * killed process left of it is overwritten by the next one. */
 typedef struct quire_writer {
     int fd;
-    uint64_t bytes; /* written so far, buffer included */
+    uint64_t bytes;   /* written so far, buffer included */
+    uint64_t started; /* of which the disk has been told to take */
     size_t n_buffered;
     char path[QUIRE_PATH_BYTES], part[QUIRE_PATH_BYTES];
     uint8_t buffer[QUIRE_WRITE_BUFFER];

@@ -1,4 +1,5 @@
 /* A file into a new sequence: pages are reserved, filled and checked while nobody else can see them. */
+#include <fcntl.h>
 #include <string.h>
 
 #include "base/element.h"
@@ -117,82 +118,101 @@ static quire_status reserve(quire_seq *seq, const quire_file *file, bool keep_ra
 
 /* ------------------------------------------------------------------ pages as they are */
 
+enum { AHEAD_BYTES = 16 << 20 };
+
 typedef struct reader {
     const quire_file *file;
-    quire_pool *pool;
-    uint64_t at;
+    const quire_seq *seq;
+    int32_t group;
+    uint64_t at, ahead; /* read up to; asked for up to */
     quire_hash hash;
+    int32_t bad_layer, bad_head; /* the first whose values cannot be; -1: none */
 } reader;
 
+/* The disk works on the next pages while these are hashed and checked. */
+static void ask_ahead(reader *r) {
+#ifdef POSIX_FADV_WILLNEED
+    const quire_file_section *section = &r->file->section[QUIRE_SECTION_PAGES + r->group];
+    if (r->at + AHEAD_BYTES / 2 < r->ahead || r->ahead >= section->offset + section->bytes)
+        return;
+    r->ahead = r->at + AHEAD_BYTES;
+    posix_fadvise(r->file->fd, (off_t)r->at, AHEAD_BYTES, POSIX_FADV_WILLNEED);
+#else
+    (void)r;
+#endif
+}
+
 static quire_status read_into(reader *r, void *to, size_t n_bytes) {
+    ask_ahead(r);
     QUIRE_TRY(quire__read_at(r->file->fd, r->at, to, n_bytes));
     quire__hash_add(&r->hash, to, n_bytes);
     r->at += n_bytes;
     return QUIRE_OK;
 }
 
-static quire_status read_leaf(reader *r, int32_t leaf) {
-    if (leaf == QUIRE_NO_LEAF)
-        return QUIRE_OK;
-    return read_into(r, quire__leaf_memory(r->pool, leaf), r->pool->leaf[leaf].bytes);
-}
+typedef enum part_kind { SINKS, RAW_ROWS, SEALED } part_kind;
 
-static quire_status read_open(reader *r, const quire_seq *seq, int32_t g) {
-    const quire_pool *pool = r->pool;
-    const int32_t leaf = seq->group[g].open;
-    const size_t n = (size_t)(seq->length % QUIRE_T) * quire__type_bytes(pool->raw);
-    for (int32_t i = 0; leaf != QUIRE_NO_LEAF && i < pool->n_layers; i++) {
-        const quire_layer_state *layer = &pool->layer[i];
-        for (int32_t head = 0; layer->group == g && layer->source == i && head < layer->config.n_kv_heads; head++) {
-            uint8_t *record = quire__raw_record(pool, layer, leaf, head);
-            QUIRE_TRY(read_into(r, record, n * (size_t)layer->config.k_dim));
-            QUIRE_TRY(read_into(r, record + layer->raw_v_offset, n * (size_t)layer->config.v_dim));
+/* Whatever the bytes are, attending over them must be safe. Checked while a leaf is still near; told after the checksum. */
+static void check_leaf(reader *r, int32_t leaf, part_kind kind, int32_t n_rows) {
+    const quire_pool *pool = r->seq->pool;
+    for (int32_t i = 0; i < pool->n_layers && r->bad_layer < 0; i++) {
+        const quire_layer_state *l = &pool->layer[i];
+        for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
+            const uint8_t *record = kind == SEALED  ? quire__sealed_record(pool, l, leaf, head)
+                                    : kind == SINKS ? quire__sink_record(pool, l, leaf, head)
+                                                    : quire__raw_record(pool, l, leaf, head);
+            const size_t v_offset = kind == SINKS ? l->sink_v_offset : l->raw_v_offset;
+            if (kind == SEALED ? quire__record_valid(l, record)
+                               : quire__raw_rows_valid(l, pool->raw, record, n_rows, v_offset))
+                continue;
+            r->bad_layer = i;
+            r->bad_head = head;
+            break;
         }
     }
+}
+
+static quire_status read_leaf(reader *r, int32_t leaf, part_kind kind, int32_t n_rows) {
+    const quire_pool *pool = r->seq->pool;
+    if (leaf == QUIRE_NO_LEAF)
+        return QUIRE_OK;
+    QUIRE_TRY(read_into(r, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes));
+    check_leaf(r, leaf, kind, n_rows);
     return QUIRE_OK;
 }
 
-/* Whatever the bytes are, attending over them must be safe. */
-static quire_status check_values(const quire_seq *seq, int32_t g) {
-    const quire_pool *pool = seq->pool;
-    const quire_seq_group *s = &seq->group[g];
+static quire_status read_open(reader *r) {
+    const quire_pool *pool = r->seq->pool;
+    const int32_t leaf = r->seq->group[r->group].open, n_rows = r->seq->length % QUIRE_T;
+    const size_t n = (size_t)n_rows * quire__type_bytes(pool->raw);
+    if (leaf == QUIRE_NO_LEAF)
+        return QUIRE_OK;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *l = &pool->layer[i];
-        for (int32_t head = 0; l->group == g && l->source == i && head < l->config.n_kv_heads; head++) {
-            bool valid = true;
-            for (int32_t p = 0; p < seq->length / QUIRE_T && valid; p++)
-                valid = s->table[p] == QUIRE_NO_LEAF ||
-                        quire__record_valid(l, quire__sealed_record(pool, l, s->table[p], head));
-            if (valid && s->open != QUIRE_NO_LEAF)
-                valid = quire__raw_rows_valid(l, pool->raw, quire__raw_record(pool, l, s->open, head),
-                                              seq->length % QUIRE_T, l->raw_v_offset);
-            if (valid && s->kept != QUIRE_NO_LEAF)
-                valid = quire__raw_rows_valid(l, pool->raw, quire__raw_record(pool, l, s->kept, head), QUIRE_T,
-                                              l->raw_v_offset);
-            if (valid && s->sinks != QUIRE_NO_LEAF)
-                valid = quire__raw_rows_valid(l, pool->raw, quire__sink_record(pool, l, s->sinks, head),
-                                              pool->group[g].sinks, l->sink_v_offset);
-            if (!valid)
-                return quire__page_invalid(i, head);
+        for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
+            uint8_t *record = quire__raw_record(pool, l, leaf, head);
+            QUIRE_TRY(read_into(r, record, n * (size_t)l->config.k_dim));
+            QUIRE_TRY(read_into(r, record + l->raw_v_offset, n * (size_t)l->config.v_dim));
         }
     }
+    check_leaf(r, leaf, RAW_ROWS, n_rows);
     return QUIRE_OK;
 }
 
 static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g) {
     const quire_file_section *section = &file->section[QUIRE_SECTION_PAGES + g];
     const quire_seq_group *s = &seq->group[g];
-    reader r = {.file = file, .pool = seq->pool, .at = section->offset};
+    reader r = {.file = file, .seq = seq, .group = g, .at = section->offset, .bad_layer = -1};
     uint8_t padding[QUIRE_FILE_ALIGN];
     quire__hash_start(&r.hash);
-    QUIRE_TRY(read_leaf(&r, s->sinks));
-    QUIRE_TRY(read_leaf(&r, s->kept));
-    QUIRE_TRY(read_open(&r, seq, g));
+    QUIRE_TRY(read_leaf(&r, s->sinks, SINKS, seq->pool->group[g].sinks));
+    QUIRE_TRY(read_leaf(&r, s->kept, RAW_ROWS, QUIRE_T));
+    QUIRE_TRY(read_open(&r));
     for (int32_t p = 0; p < file->n_pages; p++)
-        QUIRE_TRY(read_leaf(&r, s->table[p]));
+        QUIRE_TRY(read_leaf(&r, s->table[p], SEALED, QUIRE_T));
     QUIRE_TRY(read_into(&r, padding, (size_t)(quire__file_align(section->bytes) - section->bytes)));
     QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + g, &r.hash));
-    return check_values(seq, g);
+    return r.bad_layer < 0 ? QUIRE_OK : quire__page_invalid(r.bad_layer, r.bad_head);
 }
 
 /* ------------------------------------------------------------------ pages in other codecs */
