@@ -54,51 +54,16 @@ def inspect(path):
 
 # ---------------------------------------------------------------- attention in Quire over a file
 
-class Layer(C.Structure):
-    _fields_ = [(n, C.c_int32) for n in ("n_heads", "n_kv_heads", "k_dim", "v_dim", "window", "keep")] + [
-        ("scale", C.c_float), ("softcap", C.c_float), ("alibi", C.c_void_p), ("sink_logits", C.c_void_p),
-        ("k", C.c_int), ("v", C.c_int), ("share", C.c_int32)]
-
-
-class PoolOptions(C.Structure):
-    _fields_ = [("struct_size", C.c_size_t), ("layers", C.POINTER(Layer)), ("n_layers", C.c_int32),
-                ("policy", quire_lib.Policy), ("budget_bytes", C.c_size_t), ("raw", C.c_int)] + [
-        (n, C.c_int32) for n in ("max_seqs", "max_tokens", "max_batch_tokens", "max_batches", "max_workers")] + [
-        ("allocator", C.c_void_p), ("cpu", C.c_char_p)]
-
-
-class LoadOptions(C.Structure):
-    _fields_ = [("struct_size", C.c_size_t), ("identity", C.c_void_p), ("identity_bytes", C.c_size_t),
-                ("any_identity", C.c_bool), ("reseal", C.c_bool)]
-
-
-class Item(C.Structure):
-    _fields_ = [("seq", C.c_void_p), ("n_tokens", C.c_int32)]
-
-
-class Rows(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("type", C.c_int), ("row_stride", C.c_size_t)]
-
-
-class AttendArgs(C.Structure):
-    _fields_ = [("q", Rows), ("out", C.c_void_p), ("out_stride", C.c_size_t), ("lse", C.c_void_p),
-                ("mask", C.c_void_p), ("mask_row_stride", C.c_size_t), ("mask_head_stride", C.c_size_t)]
-
-
-def rows_of(x):
-    return Rows(x.ctypes.data, quire_lib.TYPES["f32"], 0)
-
-
 def attend_next(path, k, v, q, heads):
     """Loads the file, appends one token (layers, G, D) to it, and attends to all with q (layers, H, D)."""
     report = inspect(path)
-    layers = (Layer * len(report["layers"]))()
+    layers = (quire_lib.Layer * len(report["layers"]))()
     for layer, told in zip(layers, report["layers"]):
         lib.quire_layer_default(C.byref(layer))
         layer.n_heads, layer.n_kv_heads = heads, told["n_kv_heads"]
         layer.k_dim, layer.v_dim, layer.window, layer.keep = (told[n] for n in ("k_dim", "v_dim", "window", "keep"))
         layer.k, layer.v = (quire_lib.CODECS[told[side]].codec for side in "kv")
-    options = PoolOptions()
+    options = quire_lib.PoolOptions()
     lib.quire_pool_options_default(C.byref(options))
     options.layers, options.n_layers, options.budget_bytes = layers, len(layers), 256 << 20
     options.raw, options.policy.sinks = quire_lib.TYPES[report["raw"]], report["sinks"]
@@ -106,28 +71,19 @@ def attend_next(path, k, v, q, heads):
     check = quire_lib.check
     check(lib.quire_pool_create(C.byref(pool), C.byref(options)))
     check(lib.quire_file_open(C.byref(file), str(path).encode()))
-    load = LoadOptions(struct_size=C.sizeof(LoadOptions), any_identity=True)
+    load = quire_lib.LoadOptions(struct_size=C.sizeof(quire_lib.LoadOptions), any_identity=True)
     check(lib.quire_seq_load(pool, file, C.byref(load), C.byref(seq)))
     lib.quire_file_close(file)
-    check(lib.quire_batch_begin(pool, C.byref(Item(seq, 1)), C.c_size_t(1), C.byref(batch)))
+    check(lib.quire_batch_begin(pool, C.byref(quire_lib.Item(seq, 1)), C.c_size_t(1), C.byref(batch)))
     out = np.zeros((len(layers), heads, layers[0].v_dim), np.float32)
     for i in range(len(layers)):
         kq, vq, qq = (np.ascontiguousarray(x[i], np.float32) for x in (k, v, q))
-        check(lib.quire_batch_store(batch, i, rows_of(kq), rows_of(vq), 0, 1))
-        args = AttendArgs(q=rows_of(qq), out=out[i].ctypes.data)
+        check(lib.quire_batch_store(batch, i, quire_lib.rows_of(kq), quire_lib.rows_of(vq), 0, 1))
+        args = quire_lib.AttendArgs(q=quire_lib.rows_of(qq), out=out[i].ctypes.data)
         check(lib.quire_batch_attend(batch, i, C.byref(args), 0, 1))
     check(lib.quire_batch_commit(batch, None))
     lib.quire_pool_free(pool)
     return out
-
-
-for name in ("quire_pool_free", "quire_file_close"):
-    getattr(lib, name).argtypes = [C.c_void_p]
-    getattr(lib, name).restype = None
-lib.quire_batch_store.argtypes = [C.c_void_p, C.c_int32, Rows, Rows, C.c_int32, C.c_int32]
-lib.quire_batch_attend.argtypes = [C.c_void_p, C.c_int32, C.c_void_p, C.c_int32, C.c_int32]
-lib.quire_batch_commit.argtypes = [C.c_void_p, C.c_void_p]
-lib.quire_seq_load.argtypes = [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]
 
 
 # ---------------------------------------------------------------- caches of mlx-lm
