@@ -8,10 +8,11 @@
  *
  * Caveats, before the functions
  * - A page is 64 consecutive tokens of one sequence. The page being filled is open: its rows are raw. A full page is
- *   sealed by its layer's codecs and never changes again.
+ *   sealed by its layer's codecs and never changes again, unless the pool is given others (quire_pool_requantize).
  * - A query at position i sees token t packed if t/64 < i/64, and its own page raw. Results therefore depend on
  *   positions alone: not on how a prompt is cut into batches, on batch neighbours, on the number of workers, or on
- *   which pages the pool handed out. All of this holds bit for bit on one machine.
+ *   which pages the pool handed out. All of this holds bit for bit on one machine. Three calls make the values of older
+ *   tokens depend on history: a trim deep into a sealed page, quire_pool_requantize, quire_seq_shift.
  * - A pool takes all its memory when it is created, within its byte budget, and allocates nothing afterwards.
  * - Threads: functions on one pool may be called from any thread (a lock guards the page tables), but one sequence or
  *   one batch is used by one thread at a time. The exceptions are quire_batch_store and quire_batch_attend: all of the
@@ -269,9 +270,82 @@ QUIRE_API quire_status quire_seq_trim(quire_seq *seq, int32_t n_tokens);
 QUIRE_API quire_status quire_seq_free(quire_seq *seq); /* E_BUSY while in a batch; NULL is fine */
 QUIRE_API int32_t quire_seq_length(const quire_seq *seq);
 
+/* How a layer's K rows were rotated by their positions before they were stored. Pair j of a head turns by
+ * position * scale * frequency[j] radians. Pairs are (0, n_rot/2), (1, n_rot/2 + 1) and so on or, interleaved, (0, 1),
+ * (2, 3), counted from channel `first`. For YaRN and the like give their frequencies; the factor on K stays. */
+typedef struct quire_rope {
+    int32_t first, n_rot; /* channels first .. first + n_rot - 1 turn; n_rot 0: none do (ALiBi, no positions) */
+    bool interleaved;
+    float base;             /* frequency[j] = base ^ (-2 j / n_rot), unless given */
+    float scale;            /* 0: 1 */
+    const float *frequency; /* (n_rot/2), or NULL */
+} quire_rope;
+
+/* Drop tokens from .. to-1 of a sequence: those behind them move down, with K turned to its new position. `rope` has
+ * one entry for all layers (n_rope 1) or one for each. Only this sequence changes; pages before `from` stay shared.
+ * - The rows behind the cut are decoded, turned and packed again: codec errors of K add up once more for each shift,
+ *   and raw pages lose a rounding (docs/ARCHITECTURE.md has the errors). V keeps its bytes if from and to are multiples
+ *   of 64.
+ * - What later layers computed from the dropped tokens stays in the rows behind: this is an approximation of a prompt
+ *   without them. For a model whose frequencies depend on the length of its context it is wrong: do not use it there.
+ * - Needs room for one page more than there is, and as many as are shared with other sequences. to == length: a trim.
+ * E_UNSUPPORTED: K has two bits, which a few shifts would turn into noise. E_GONE: a windowed layer no
+ * longer holds what the shorter sequence would see. E_BUSY, E_NO_PAGES, E_INVALID. */
+QUIRE_API quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const quire_rope *rope,
+                                       int32_t n_rope);
+
+/* A list of sequences that are decoded together. The array is the caller's; its sequences are ordinary ones, to be put
+ * into quire_batch_item in this order. Each call costs O(pages), copies no payload, and succeeds for all or changes
+ * nothing. A list and its sequences are used by one thread at a time. */
+typedef struct quire_list {
+    quire_seq **seq; /* (capacity) of which the first n are in use, all of one pool */
+    int32_t n, capacity;
+} quire_list;
+
+/* Append a fork of each of the n sequences (the same one may come several times: branches over one prefix), which stay
+ * as they are. E_TOO_BIG: capacity; E_NO_SLOT, E_BUSY. */
+QUIRE_API quire_status quire_list_merge(quire_list *list, quire_seq *const *seqs, int32_t n);
+QUIRE_API quire_status quire_list_extract(const quire_list *list, int32_t index,
+                                          quire_seq **seq); /* a fork of that one */
+/* Keep list->seq[keep[0]], list->seq[keep[1]] .. in that order and free the others. E_INVALID: an index twice, or out
+ * of range; E_BUSY: one of the others is in a batch. */
+QUIRE_API quire_status quire_list_filter(quire_list *list, const int32_t *keep, int32_t n_keep);
+/* Move all sequences of `other` behind those of `list`; `other` is then empty. E_TOO_BIG. */
+QUIRE_API quire_status quire_list_extend(quire_list *list, quire_list *other);
+QUIRE_API quire_status quire_list_clear(quire_list *list); /* frees all; E_BUSY */
+
+/* ------------------------------------------------------------------ another policy for a pool in use
+ * quire_pool_requantize changes the codecs of every layer that did not name its own: raw to quantized, and any codec to
+ * any other, in pools that are full, wrapped or shared. From then on pages seal under the new policy, and each call of
+ * quire_pool_requantize_step converts some of the older ones. In between, and while steps run, the pool serves as ever:
+ * attention reads both forms of pages (and is exact for what each of them holds).
+ * - Lengths, positions, windows, forks and open pages stay. A page that several sequences share is converted once.
+ * - Pages whose raw rows are at hand (raw pages, and the page sealed last) are packed from these: a raw cache that
+ *   becomes quantized is bit for bit the cache that was quantized from its first token, if no page had been packed
+ *   before. Others go through their decoded values, and the errors of both codecs add. A layer whose codecs stay keeps
+ *   its bytes.
+ * - Pages are taken in the order of sequences (by their place in the pool), then positions. Those of sequences that are
+ *   in a batch wait for a later call. So results between the first and the last step depend on when steps come; after
+ *   it they do not, except for which pages had their raw rows at hand. */
+
+typedef struct quire_requantize_stats {
+    int64_t pages_done, pages_left;   /* of 64 tokens in all layers of a window; shared ones count once */
+    size_t bytes_before, bytes_after; /* of the pages done, raw sinks included */
+} quire_requantize_stats;
+
+/* The policy that the pool has: OK and nothing to do. E_BUSY: a batch is in flight. E_STATE: an earlier change is not
+ * finished (it may be finished, or taken back by giving the policy of before). E_UNSUPPORTED, E_UNKNOWN, E_INVALID. */
+QUIRE_API quire_status quire_pool_requantize(quire_pool *pool, const quire_policy *policy);
+/* Convert up to max_pages pages, holding the pool's lock; stats (NULL is fine) count from the last
+ * quire_pool_requantize. Needs room for one page more, or none if pages become smaller. E_NO_PAGES: no page that is
+ * left finds room. E_VALUE: a value does not fit the new codec; that page and those after it stay as they are. Such a
+ * change can be taken back, and until then the pool serves on. */
+QUIRE_API quire_status quire_pool_requantize_step(quire_pool *pool, int32_t max_pages, quire_requantize_stats *stats);
+
 /* Copy sealed page `page` (tokens 64*page ..) of all layers out, or append such a page to a sequence whose length is a
  * multiple of 64. The bytes are what the pool holds; page 0 also carries the raw sinks. Loading checks the size and that
- * every value is finite (E_FORMAT), so that no bytes can do harm; that they are the right ones is for the caller. */
+ * every value is finite (E_FORMAT), so that no bytes can do harm; that they are the right ones is for the caller.
+ * Saving: E_GONE, and E_STATE for a page that quire_pool_requantize_step has not reached yet. */
 QUIRE_API size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page);
 QUIRE_API quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes);
 QUIRE_API quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes);
@@ -296,7 +370,8 @@ typedef struct quire_save_options {
 QUIRE_API void quire_save_options_default(quire_save_options *options);
 /* Writes PATH.part, brings it to stable storage and gives it its name: after a crash at any moment PATH is the old file
  * or the new one, whole. Readable by its owner alone. The sequence must not be used meanwhile, other sequences may.
- * options NULL: no identity, no tokens. E_BUSY: in a batch, or somebody else is writing PATH. E_IO. */
+ * options NULL: no identity, no tokens. E_BUSY: in a batch, or somebody else is writing PATH. E_STATE: not all of its
+ * pages have been requantized yet. E_IO. */
 QUIRE_API quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_save_options *options);
 
 typedef struct quire_file quire_file; /* a saved sequence, open for reading; used by one thread at a time */
@@ -374,7 +449,12 @@ typedef struct quire_rows {
 /* E_INVALID (a sequence twice, another pool's, too many rows), E_BUSY, E_NO_SLOT, E_NO_PAGES, E_TOO_BIG. */
 QUIRE_API quire_status quire_batch_begin(quire_pool *pool, const quire_batch_item *items, size_t n_items,
                                          quire_batch **batch);
-QUIRE_API int32_t quire_batch_rows(const quire_batch *batch);
+/* The same for left-padded tensors: pad[i] rows of padding precede item i's own rows in every tensor. Input of shape
+ * (items, L) has pad[i] + n_tokens == L for every i. Padding is never read, never stored and has no position; it counts
+ * neither as tokens nor against max_batch_tokens. Its rows of `out` become zeros and those of `lse` -inf. */
+QUIRE_API quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *items, size_t n_items,
+                                                const int32_t *pad, quire_batch **batch);
+QUIRE_API int32_t quire_batch_rows(const quire_batch *batch); /* B, padding included */
 /* k (B,G,DK), v (B,G,DV). Layers in any order, but attend a layer before storing the next one. E_VALUE names the layer,
  * row and head of a value that is not finite or does not fit; the batch can then only be aborted. */
 QUIRE_API quire_status quire_batch_store(quire_batch *batch, int32_t layer, quire_rows k, quire_rows v, int32_t ith,
@@ -388,6 +468,7 @@ typedef struct quire_attend_args {
     const float *mask; /* NULL, or added to the logits: mask[row*row_stride + head*head_stride + t], -inf hides */
     size_t mask_row_stride;  /* at least the position of the row's last token + 1 floats are read from each row */
     size_t mask_head_stride; /* 0: one mask for all heads */
+    bool mask_per_kv_head;   /* `head` above counts KV heads: all query heads of a group share its mask */
 } quire_attend_args;
 
 /* A row that may see nothing gives zeros. A row of q that is not finite gives NaN, for itself alone. */
@@ -397,7 +478,9 @@ QUIRE_API quire_status quire_batch_attend(quire_batch *batch, int32_t layer, con
 QUIRE_API const char *quire_batch_error(const quire_batch *batch);
 /* n_keep NULL: every token stays. Else item i keeps only its first n_keep[i] tokens (speculative decoding): exact, also
  * for windowed layers, while it cuts in the last two pages, else E_INVALID and the batch stays open. The batch is gone
- * after success. E_STATE: a layer was not stored. */
+ * after success. E_STATE: a layer was not stored.
+ * Several branches over one prefix are items of one batch: fork the prefix once for each, append each branch to its
+ * fork, attend, commit the winner with n_keep, and free the others. */
 QUIRE_API quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep);
 QUIRE_API void quire_batch_abort(quire_batch *batch); /* NULL is fine */
 

@@ -142,6 +142,8 @@ QUIRE_API quire_status quire_session_decode(quire_session *session, const quire_
  * progress: NULL, or told after every step. On an error the sequence holds the steps before it. */
 QUIRE_API quire_status quire_session_prefill(quire_session *session, quire_seq *seq, const int32_t *tokens,
                                              int32_t n_tokens, void (*progress)(void *user, int32_t done), void *user);
+/* quire_seq_shift with the model's own rotation: drops tokens from .. to-1. E_UNSUPPORTED also for models with YaRN. */
+QUIRE_API quire_status quire_session_shift(quire_session *session, quire_seq *seq, int32_t from, int32_t to);
 /* (n_vocab) of the row'th row with logits of the last step, in item order; NULL if there is none. Until the next step. */
 QUIRE_API const float *quire_session_logits(const quire_session *session, int32_t row);
 

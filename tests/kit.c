@@ -348,3 +348,37 @@ double relative_error(const float *x, const double *wanted, size_t n) {
     }
     return norm > 0 ? sqrt(error / norm) : sqrt(error);
 }
+
+/* ------------------------------------------------------------------ bounds */
+
+static quire_codec_info info_of(quire_codec codec) {
+    quire_codec_info info = {0};
+    for (size_t i = 0; i < quire_codec_count() && info.codec != codec; i++)
+        quire_codec_at(i, &info);
+    return info;
+}
+
+static bool is_family(const quire_codec_info *info, const char *family) { return strcmp(info->family, family) == 0; }
+
+static double k_bound(quire_codec codec, int k_dim, double logits) {
+    const quire_codec_info info = info_of(codec);
+    if (is_family(&info, "raw"))
+        return 1e-5 * logits;
+    if (info.bits == 8)
+        return 2e-4 * logits;
+    return 7e-3 * logits * sqrt(log(2.0 * k_dim) / log(256)) * (is_family(&info, "channel") ? 1.1 : 1) *
+           (info.bits == 2 ? sqrt(1.2) : 1);
+}
+
+static double v_bound(quire_codec codec) {
+    const quire_codec_info info = info_of(codec);
+    if (is_family(&info, "raw"))
+        return 1e-5;
+    if (info.bits == 8)
+        return 2e-4;
+    return is_family(&info, "affine") || is_family(&info, "block") ? 8.5e-3 : 7e-3;
+}
+
+double attend_bound(quire_pair pair, int k_dim, double logits) {
+    return hypot(k_bound(pair.k, k_dim, logits), v_bound(pair.v));
+}

@@ -99,5 +99,8 @@ void oracle_attend(const fixture *f, int layer, const source *s, int position, c
 void oracle_attend_rows(const fixture *f, int layer, const source *s, int position, int n_rows,
                         const step_options *options, double *out, double *lse);
 double relative_error(const float *x, const double *wanted, size_t n); /* L2 */
+/* How far attention over pages of these codecs may be from the oracle, over many rows: derived at the head of test_attend.c.
+ * `logits`: their standard deviation, times what the layer's scale adds. */
+double attend_bound(quire_pair pair, int k_dim, double logits);
 
 #endif

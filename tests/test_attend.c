@@ -17,37 +17,10 @@
 
 #include "kit.h"
 
-static quire_codec_info info_of(quire_codec codec) {
-    quire_codec_info info = {0};
-    for (size_t i = 0; i < quire_codec_count() && info.codec != codec; i++)
-        quire_codec_at(i, &info);
-    return info;
-}
-
-static bool is_family(const quire_codec_info *info, const char *family) { return strcmp(info->family, family) == 0; }
-
-static double k_bound(const fixture *f) {
-    const quire_codec_info info = info_of(f->options.policy.pair.k);
+static double bound_of(const fixture *f) {
     const quire_layer *l = &f->layer[0];
-    const double logits = l->scale > 0 ? l->scale * sqrt(l->k_dim) : 1;
-    if (is_family(&info, "raw"))
-        return 1e-5 * logits;
-    if (info.bits == 8)
-        return 2e-4 * logits;
-    return 7e-3 * logits * sqrt(log(2.0 * l->k_dim) / log(256)) * (is_family(&info, "channel") ? 1.1 : 1) *
-           (info.bits == 2 ? sqrt(1.2) : 1);
+    return attend_bound(f->options.policy.pair, l->k_dim, l->scale > 0 ? l->scale * sqrt(l->k_dim) : 1);
 }
-
-static double v_bound(const fixture *f) {
-    const quire_codec_info info = info_of(f->options.policy.pair.v);
-    if (is_family(&info, "raw"))
-        return 1e-5;
-    if (info.bits == 8)
-        return 2e-4;
-    return is_family(&info, "affine") || is_family(&info, "block") ? 8.5e-3 : 7e-3;
-}
-
-static double bound_of(const fixture *f) { return hypot(k_bound(f), v_bound(f)); }
 
 /* Fill `context` tokens, attend `rows` more one batch, compare each with the oracle. Returns the error. */
 static double error_at_depth(fixture *f, int context, int rows, const source *s, step_options options) {

@@ -24,7 +24,8 @@ typedef struct model_seq {
     quire_seq *seq; /* NULL: free slot */
     bool busy;      /* in the batch that is held */
     int node, length;
-    int kept_page;    /* whose raw rows are kept, or -1 */
+    int kept_page;    /* sealed last, or -1 */
+    bool kept_raw;    /* and its raw rows are kept */
     int live_from;    /* pages below have left layer 1's window, pinned ones excepted */
     int inexact_from; /* tokens from here on grew from a reopened page */
 } model_seq;
@@ -198,7 +199,9 @@ static bool resident(const world *w, const model_seq *m, int p) {
 }
 
 static void model_recycle(const world *w, model_seq *m) {
-    const int first = window_start(&w->tried.layer[1], m->length) / 64;
+    int first = window_start(&w->tried.layer[1], m->length) / 64;
+    if (m->kept_page >= 0 && first > m->kept_page)
+        first = m->kept_page;
     if (first > m->live_from)
         m->live_from = first;
 }
@@ -207,10 +210,10 @@ static void model_append(const world *w, model_seq *m, int n, int kept) {
     const int before = m->length, end = before + n, cut = before + kept;
     if (n == 0)
         return;
-    if (end / 64 > before / 64)
-        m->kept_page = end / 64 - 1;
-    if (kept < n && cut / 64 < end / 64)
-        m->kept_page = -1; /* became the open page, or lies beyond the cut */
+    if (cut / 64 > before / 64) { /* pages in the middle of a long batch never have raw rows of their own */
+        m->kept_page = cut / 64 - 1;
+        m->kept_raw = m->kept_page == end / 64 - 1 || (m->kept_page == before / 64 && before % 64 != 0);
+    }
     m->length = cut;
     if (cut <= m->inexact_from)
         m->inexact_from = NEVER;
@@ -226,7 +229,7 @@ static bool can_trim(const world *w, const model_seq *m, int n) {
 
 /* A trim that needs a page to reopen another into. */
 static bool reopens(const model_seq *m, int n) {
-    return n % 64 != 0 && n / 64 < m->length / 64 && m->kept_page != n / 64;
+    return n % 64 != 0 && n / 64 < m->length / 64 && !(m->kept_page == n / 64 && m->kept_raw);
 }
 
 static void model_trim(world *w, model_seq *m, int n) {

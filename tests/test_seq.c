@@ -236,7 +236,8 @@ static bool page_resident(const quire_layer *l, int sinks, int p, int n) {
     if (p >= n / 64)
         return false;
     const bool kept = p * 64 < l->keep && !(p == 0 && l->keep <= sinks);
-    return kept || p >= window_start(l->window, n) / 64;
+    return kept || p >= window_start(l->window, n) / 64 ||
+           p == n / 64 - 1; /* the page sealed last can be opened again */
 }
 
 static void check_residents(const fixture *f) {

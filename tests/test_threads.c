@@ -91,6 +91,58 @@ static void users_of_one_pool(void **state) {
     fixture_close(&f);
 }
 
+/* Pages are converted, back and forth, while others attend over pages of both forms. */
+static void *convert_pool(void *argument) {
+    user *u = argument;
+    const char *kv[2] = {"tq4", "k8v4"};
+    for (int round = 0; round < 40; round++) {
+        quire_policy policy;
+        quire_requantize_stats stats;
+        if (quire_policy_parse(kv[round % 2], &policy) != QUIRE_OK)
+            return "policy";
+        const quire_status status = quire_pool_requantize(u->f->pool, &policy);
+        if (status != QUIRE_OK && status != QUIRE_E_BUSY && status != QUIRE_E_STATE)
+            return "requantize";
+        if (quire_pool_requantize_step(u->f->pool, 2, &stats) != QUIRE_OK)
+            return "step";
+    }
+    return NULL;
+}
+
+static void conversion_beside_users(void **state) {
+    (void)state;
+    enum { USERS = 3 };
+    static user users[USERS];
+    pthread_t thread[USERS];
+    fixture f;
+    fixture_init(&f, 1, H, G, D, D, "k8v4");
+    f.options.max_batches = USERS;
+    fixture_open(&f);
+    const source s = source_default(9);
+    quire_seq *idle;
+    assert_ok(quire_seq_create(f.pool, &idle));
+    feed(&f, idle, &s, 300, 300, 1, 0, NULL);
+    for (int i = 0; i < USERS; i++) {
+        users[i].f = &f;
+        users[i].seed = 70 + (uint64_t)i;
+        assert_int_equal(pthread_create(&thread[i], NULL, i == 0 ? convert_pool : use_pool, &users[i]), 0);
+    }
+    for (int i = 0; i < USERS; i++) {
+        void *trouble = NULL;
+        pthread_join(thread[i], &trouble);
+        if (trouble)
+            fail_msg("user %d: %s", i, (const char *)trouble);
+    }
+    quire_requantize_stats stats;
+    assert_ok(quire_pool_requantize_step(f.pool, INT32_MAX, &stats));
+    assert_int_equal(stats.pages_left, 0);
+    assert_ok(quire_seq_free(idle));
+    quire_pool_stats all;
+    quire_pool_get_stats(f.pool, &all);
+    assert_int_equal(all.free_bytes, all.arena_bytes);
+    fixture_close(&f);
+}
+
 /* A worker whose call is refused does not disturb the others, nor the next call. */
 static void refused_worker(void **state) {
     (void)state;
@@ -123,6 +175,6 @@ static void refused_worker(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(workers_store_and_attend), cmocka_unit_test(users_of_one_pool),
-                                       cmocka_unit_test(refused_worker)};
+                                       cmocka_unit_test(conversion_beside_users), cmocka_unit_test(refused_worker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 typedef struct call {
     quire_batch *batch;
     quire_layer_state *layer;
+    int32_t index; /* of the layer */
     const quire_attend_args *args;
     quire_worker *worker;
     size_t q_row_bytes, out_stride;
@@ -34,7 +35,9 @@ static const float LARGEST_QUERY = 1e20f;
 static void load_queries(const call *c, const work *w) {
     const quire_layer *config = &c->layer->config;
     const quire_row_kernels *kernels = c->batch->pool->kernels.rows;
-    const quire_side_format *k = &c->layer->format.k;
+    const quire_side_format *k = &c->layer->format.k, *before = &c->batch->pool->layer_before[c->index].format.k;
+    const bool rotated = k->rotated || (w->plan->mixed && before->rotated),
+               projected = k->family == QUIRE_FAMILY_PROD || (w->plan->mixed && before->family == QUIRE_FAMILY_PROD);
     const size_t dim = (size_t)config->k_dim, size = quire__type_bytes(c->args->q.type);
     for (int32_t i = 0; i < w->n; i++) {
         const int32_t row = w->tile->row + i / w->n_group, head = w->kv * w->n_group + i % w->n_group;
@@ -50,14 +53,14 @@ static void load_queries(const call *c, const work *w) {
         c->worker->usable[i] = !unusable;
         if (unusable)
             memset(q, 0, dim * sizeof *q);
-        if (k->rotated) {
-            float *rotated = c->worker->q_rotated + (size_t)i * dim;
-            memcpy(rotated, q, dim * sizeof *q);
-            kernels->rotate(rotated, (int)dim);
-            if (k->family == QUIRE_FAMILY_PROD) {
-                float *projected = c->worker->q_projected + (size_t)i * dim;
-                memcpy(projected, rotated, dim * sizeof *q);
-                kernels->project(projected, (int)dim);
+        if (rotated) {
+            float *q_rotated = c->worker->q_rotated + (size_t)i * dim;
+            memcpy(q_rotated, q, dim * sizeof *q);
+            kernels->rotate(q_rotated, (int)dim);
+            if (projected) {
+                float *q_projected = c->worker->q_projected + (size_t)i * dim;
+                memcpy(q_projected, q_rotated, dim * sizeof *q);
+                kernels->project(q_projected, (int)dim);
             }
         }
     }
@@ -73,10 +76,11 @@ static quire_attend_job make_job(const call *c, const work *w) {
     if (config->alibi)
         job.see.alibi = config->alibi + w->kv * w->n_group;
     if (c->args->mask) {
+        const bool per_kv_head = c->args->mask_per_kv_head;
         job.see.mask_row_stride = c->args->mask_row_stride;
-        job.see.mask_head_stride = c->args->mask_head_stride;
+        job.see.mask_head_stride = per_kv_head ? 0 : c->args->mask_head_stride;
         job.see.mask = c->args->mask + (size_t)w->tile->row * c->args->mask_row_stride +
-                       (size_t)(w->kv * w->n_group) * c->args->mask_head_stride;
+                       (size_t)(per_kv_head ? w->kv : w->kv * w->n_group) * c->args->mask_head_stride;
     }
     job.scratch = c->worker->scores;
     job.workspace = c->worker->workspace;
@@ -85,30 +89,35 @@ static quire_attend_job make_job(const call *c, const work *w) {
         load_queries(c, w);
     c->worker->loaded = w->tile;
     c->worker->loaded_kv = w->kv;
-    const quire_side_format *k = &c->layer->format.k;
     job.q = c->worker->q;
-    job.q_rotated = k->rotated ? c->worker->q_rotated : NULL;
-    job.q_projected = k->family == QUIRE_FAMILY_PROD ? c->worker->q_projected : NULL;
     return job;
 }
 
-static void attend_chunk(const call *c, const work *w, quire_attend_job *job, int32_t chunk, const quire_state *state) {
+/* The pages of one chunk that have the layer's form, or (stale) the form before. */
+static void attend_chunk(const call *c, const work *w, quire_attend_job *job, int32_t chunk, bool stale,
+                         const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
-    const quire_group *group = &pool->group[c->layer->group];
+    const quire_layer_state *form = stale ? &pool->layer_before[c->index] : c->layer;
+    const quire_group *group = stale ? &pool->group_before[c->layer->group] : &pool->group[c->layer->group];
     const int32_t first_seen = quire__window_start(group, job->see.first_position) / QUIRE_T;
+    job->format = &form->format;
+    job->q_rotated = form->format.k.rotated ? c->worker->q_rotated : NULL;
+    job->q_projected = form->format.k.family == QUIRE_FAMILY_PROD ? c->worker->q_projected : NULL;
     job->first_page = chunk * QUIRE_CHUNK_PAGES;
     job->skip = group->sinks;
     for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_BLOCK_PAGES; i++) {
         const int32_t page = job->first_page + i;
         const bool seen = page < w->tile->page && (page >= first_seen || quire__pinned(group, page));
-        const uint8_t *record = seen ? quire__sealed_record(pool, c->layer, w->seq->table[page], w->kv) : NULL;
+        const int32_t leaf = seen ? w->seq->table[page] : QUIRE_NO_LEAF;
+        const bool here = leaf != QUIRE_NO_LEAF && (!w->plan->mixed || quire__leaf_stale(pool, leaf) == stale);
+        const uint8_t *record = here ? quire__sealed_record(pool, form, leaf, w->kv) : NULL;
         if (i < QUIRE_CHUNK_PAGES)
             job->record[i] = record;
         else
             job->next[i - QUIRE_CHUNK_PAGES] = record;
     }
     job->bytes_read = 0;
-    if (!c->layer->packed->attend(job, state)) {
+    if (!form->packed->attend(job, state)) {
         quire__attend_ref.attend(job, state);
         atomic_fetch_add_explicit(&c->layer->fallbacks, 1, memory_order_relaxed);
     }
@@ -118,13 +127,13 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
 /* The tile's own page, and the raw sinks when that is not page 0. */
 static void attend_raw(const call *c, const work *w, quire_attend_job *job, const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
-    const quire_group *group = &pool->group[c->layer->group];
-    const int32_t first = job->see.first_position,
-                  sinks_seen = group->keep > 0 || quire__window_start(group, first) < group->sinks;
     job->n_runs = 0;
-    if (w->tile->page > 0 && w->seq->sinks != QUIRE_NO_LEAF && sinks_seen) {
-        const uint8_t *sinks = quire__sink_record(pool, c->layer, w->seq->sinks, w->kv);
-        job->run[job->n_runs++] = (struct quire_raw_run){0, group->sinks, sinks, sinks + c->layer->sink_v_offset};
+    if (w->tile->page > 0 && w->seq->sinks != QUIRE_NO_LEAF) {
+        const quire_layer_state *form = quire__layer_of(pool, c->index, w->seq->sinks);
+        const quire_group *group = quire__group_of(pool, w->seq->sinks);
+        const uint8_t *sinks = quire__sink_record(pool, form, w->seq->sinks, w->kv);
+        if (group->keep > 0 || quire__window_start(group, job->see.first_position) < group->sinks)
+            job->run[job->n_runs++] = (struct quire_raw_run){0, group->sinks, sinks, sinks + form->sink_v_offset};
     }
     const uint8_t *own = quire__tile_raw(c->batch, w->tile, c->layer, w->kv);
     job->run[job->n_runs++] = (struct quire_raw_run){w->tile->page * QUIRE_T, w->tile->offset + w->tile->n_rows, own,
@@ -173,9 +182,9 @@ static void empty(const work *w, const quire_state *state) {
 }
 
 /* Packed values may live in the rotated space; raw rows do not. */
-static void unrotate_all(const call *c, const work *w, const quire_state *total) {
+static void unrotate_all(const call *c, const work *w, const quire_layer_state *form, const quire_state *total) {
     const int dim = c->layer->config.v_dim;
-    if (!c->layer->format.v.rotated)
+    if (!form->format.v.rotated)
         return;
     for (int32_t i = 0; i < w->n; i++)
         if (total->l[i] != 0)
@@ -204,16 +213,28 @@ static void write_rows(const call *c, const work *w, const quire_state *total) {
 
 /* ------------------------------------------------------------------ units */
 
+/* Part i of a tile's packed pages. Where pages of two forms meet, each part leaves the rotated space by itself. */
+static void attend_part(const call *c, const work *w, quire_attend_job *job, int32_t i, const quire_state *part) {
+    if (!w->plan->mixed) {
+        attend_chunk(c, w, job, quire__tile_chunk(w->plan, i), false, part);
+        return;
+    }
+    const bool stale = i % 2 == 0;
+    attend_chunk(c, w, job, quire__tile_chunk(w->plan, i / 2), stale, part);
+    unrotate_all(c, w, stale ? &c->batch->pool->layer_before[c->index] : c->layer, part);
+}
+
 static void run_whole(const call *c, const work *w) {
     const int dim = c->layer->config.v_dim;
     const quire_state *total = &c->worker->total, *part = &c->worker->part;
     quire_attend_job job = make_job(c, w);
     empty(w, total);
-    for (int32_t i = 0; i < w->plan->n_chunks; i++) {
-        attend_chunk(c, w, &job, quire__tile_chunk(w->plan, i), part);
+    for (int32_t i = 0; i < quire__tile_parts(w->plan); i++) {
+        attend_part(c, w, &job, i, part);
         merge_all(w, total, part, dim);
     }
-    unrotate_all(c, w, total);
+    if (!w->plan->mixed)
+        unrotate_all(c, w, c->layer, total);
     attend_raw(c, w, &job, part);
     merge_all(w, total, part, dim);
     write_rows(c, w, total);
@@ -221,11 +242,11 @@ static void run_whole(const call *c, const work *w) {
 
 static void run_split(const call *c, const work *w, int32_t unit, atomic_int *done) {
     const int dim = c->layer->config.v_dim;
-    const int32_t n_units = w->plan->n_chunks + 1;
+    const int32_t n_parts = quire__tile_parts(w->plan), n_units = n_parts + 1;
     const quire_state *part = &c->worker->part, *total = &c->worker->total;
     quire_attend_job job = make_job(c, w);
-    if (unit < w->plan->n_chunks)
-        attend_chunk(c, w, &job, quire__tile_chunk(w->plan, unit), part);
+    if (unit < n_parts)
+        attend_part(c, w, &job, unit, part);
     else
         attend_raw(c, w, &job, part);
     save_part(c, w, unit, part);
@@ -234,8 +255,8 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
     atomic_store_explicit(done, 0, memory_order_relaxed);
     empty(w, total);
     for (int32_t u = 0; u < n_units; u++) {
-        if (u == n_units - 1)
-            unrotate_all(c, w, total);
+        if (u == n_parts && !w->plan->mixed)
+            unrotate_all(c, w, c->layer, total);
         for (int32_t i = 0; i < w->n; i++) {
             const float *from = slot(c, w, u, i);
             quire__state_merge(part_of(total, i, dim), from[0], from[1], from + 2, dim);
@@ -281,6 +302,22 @@ static int32_t take_units(atomic_int *next, int32_t n_units, int32_t nth, int32_
     return first;
 }
 
+/* Padding sees nothing. */
+static void write_padding(const call *c) {
+    const quire_batch *batch = c->batch;
+    const quire_layer *config = &c->layer->config;
+    size_t row = 0;
+    for (int32_t i = 0; i < batch->n_items; i++) {
+        for (int32_t j = 0; j < batch->pad[i]; j++, row++) {
+            memset(c->args->out + row * c->out_stride, 0,
+                   (size_t)config->n_heads * (size_t)config->v_dim * sizeof *c->args->out);
+            for (int32_t h = 0; c->args->lse && h < config->n_heads; h++)
+                c->args->lse[row * (size_t)config->n_heads + (size_t)h] = -INFINITY;
+        }
+        row += (size_t)batch->item[i].n_tokens;
+    }
+}
+
 static quire_status check_args(call *c, int32_t index) {
     const quire_attend_args *a = c->args;
     const quire_layer *config = &c->layer->config;
@@ -315,18 +352,24 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
     QUIRE_TRY(quire__batch_check_call(batch, index, ith, nth));
     if (batch->n_rows == 0)
         return QUIRE_OK;
-    call c = {.batch = batch, .layer = &batch->pool->layer[index], .args = args, .worker = &batch->worker[ith]};
+    call c = {.batch = batch,
+              .layer = &batch->pool->layer[index],
+              .index = index,
+              .args = args,
+              .worker = &batch->worker[ith]};
     quire_status status = check_args(&c, index);
     if (status == QUIRE_OK)
         status = check_stored(&c, index);
     if (status == QUIRE_OK) {
+        if (batch->padded && ith == 0)
+            write_padding(&c);
         const int32_t n_units = batch->n_units[c.layer->group] * c.layer->config.n_kv_heads;
         c.worker->loaded = NULL;
         for (int32_t first, end = 0; (first = take_units(&batch->next_unit, n_units, nth, &end)) < end;)
             for (int32_t unit = first; unit < end; unit++)
                 run_unit(&c, unit);
         if (ith == 0)
-            atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_rows, memory_order_relaxed);
+            atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_tokens, memory_order_relaxed);
     } else {
         quire__batch_note(batch, status);
     }

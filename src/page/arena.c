@@ -61,6 +61,27 @@ void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes) {
     }
 }
 
+void quire__arena_give_sorted(quire_arena *arena, int32_t n) {
+    const quire_extent *given = arena->hole + arena->capacity - n;
+    quire_extent *holes = arena->hole + arena->capacity - n - arena->n_holes; /* out of the way of what is written */
+    const int32_t n_holes = arena->n_holes;
+    memmove(holes, arena->hole, (size_t)n_holes * sizeof *holes);
+    arena->n_holes = 0;
+    for (int32_t i = 0, j = 0; i < n_holes || j < n;) {
+        const bool take_given = i == n_holes || (j < n && given[j].offset < holes[i].offset);
+        const quire_extent next = take_given ? given[j] : holes[i];
+        quire_extent *last = arena->n_holes > 0 ? &arena->hole[arena->n_holes - 1] : NULL;
+        if (take_given)
+            arena->free_bytes += next.bytes;
+        if (last && last->offset + last->bytes == next.offset)
+            last->bytes += next.bytes;
+        else
+            arena->hole[arena->n_holes++] = next;
+        i += !take_given;
+        j += take_given;
+    }
+}
+
 size_t quire__arena_largest(const quire_arena *arena) {
     size_t largest = 0;
     for (int32_t i = 0; i < arena->n_holes; i++)

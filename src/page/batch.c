@@ -35,10 +35,10 @@ int32_t quire_batch_rows(const quire_batch *batch) { return batch ? batch->n_row
 
 /* ------------------------------------------------------------------ begin */
 
-static quire_status check_items(quire_pool *pool, const quire_batch_item *items, size_t n_items) {
+static quire_status check_items(quire_pool *pool, const quire_batch_item *items, size_t n_items, const int32_t *pad) {
     if (n_items < 1 || n_items > (size_t)pool->max_seqs)
         return quire__fail(QUIRE_E_INVALID, "%zu sequences in a batch: must be 1 to %d", n_items, (int)pool->max_seqs);
-    int64_t rows = 0;
+    int64_t rows = 0, padding = 0;
     for (size_t i = 0; i < n_items; i++) {
         const quire_seq *seq = items[i].seq;
         if (!seq || seq->pool != pool || !seq->used)
@@ -47,14 +47,19 @@ static quire_status check_items(quire_pool *pool, const quire_batch_item *items,
             return quire__fail(QUIRE_E_BUSY, "the sequence of item %zu is in a batch", i);
         if (items[i].n_tokens < 0)
             return quire__fail(QUIRE_E_INVALID, "item %zu has %d tokens", i, (int)items[i].n_tokens);
-        if ((int64_t)seq->length + items[i].n_tokens > (int64_t)pool->max_pages * QUIRE_T)
-            return quire__fail(QUIRE_E_TOO_BIG, "item %zu: %d + %d tokens, a sequence holds at most %lld", i,
-                               (int)seq->length, (int)items[i].n_tokens, (long long)pool->max_pages * QUIRE_T);
+        if ((int64_t)seq->length + items[i].n_tokens > pool->max_tokens)
+            return quire__fail(QUIRE_E_TOO_BIG, "item %zu: %d + %d tokens, a sequence holds at most %d", i,
+                               (int)seq->length, (int)items[i].n_tokens, (int)pool->max_tokens);
+        if (pad && pad[i] < 0)
+            return quire__fail(QUIRE_E_INVALID, "item %zu has %d rows of padding", i, (int)pad[i]);
         rows += items[i].n_tokens;
+        padding += pad ? pad[i] : 0;
     }
     if (rows > pool->max_batch_tokens)
         return quire__fail(QUIRE_E_INVALID, "%lld rows in a batch: the pool was made for at most %d", (long long)rows,
                            (int)pool->max_batch_tokens);
+    if (rows + padding > INT32_MAX)
+        return quire__fail(QUIRE_E_TOO_BIG, "%lld rows of padding", (long long)padding);
     return QUIRE_OK;
 }
 
@@ -67,9 +72,10 @@ static quire_batch *take_slot(quire_pool *pool) {
 
 /* Cut each item's rows at page boundaries. */
 static void make_tiles(quire_batch *batch) {
-    batch->n_tiles = batch->n_rows = 0;
+    batch->n_tiles = batch->n_rows = batch->n_tokens = 0;
     for (int32_t i = 0; i < batch->n_items; i++) {
         int32_t position = batch->before[i], left = batch->item[i].n_tokens;
+        batch->n_rows += batch->pad[i];
         while (left > 0) {
             quire_tile *tile = &batch->tile[batch->n_tiles];
             const int32_t offset = position % QUIRE_T, room = QUIRE_T - offset, n = left < room ? left : room;
@@ -81,10 +87,14 @@ static void make_tiles(quire_batch *batch) {
                                  .full = n == room};
             tile->group = batch->tile_group + (size_t)batch->n_tiles * (size_t)batch->pool->n_groups;
             for (int32_t g = 0; g < batch->pool->n_groups; g++)
-                tile->group[g] =
-                    (quire_tile_group){QUIRE_NO_LEAF, -1, QUIRE_NO_LEAF, QUIRE_NO_LEAF, QUIRE_NO_LEAF, 0, 0, 0, 0};
+                tile->group[g] = (quire_tile_group){.raw = QUIRE_NO_LEAF,
+                                                    .scratch = -1,
+                                                    .seal = QUIRE_NO_LEAF,
+                                                    .copy_from = QUIRE_NO_LEAF,
+                                                    .sinks = QUIRE_NO_LEAF};
             batch->n_tiles++;
             batch->n_rows += n;
+            batch->n_tokens += n;
             position += n;
             left -= n;
         }
@@ -148,6 +158,7 @@ static quire_status reserve_all(quire_batch *batch) {
                 for (int32_t j = 0; j <= i; j++)
                     for (int32_t h = 0; h < pool->n_groups; h++)
                         release(batch, &batch->tile[j], h);
+                quire__leaf_settle(pool);
                 return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free, largest piece %zu",
                                    pool->arena.free_bytes, quire__arena_largest(&pool->arena));
             }
@@ -156,6 +167,14 @@ static quire_status reserve_all(quire_batch *batch) {
         batch->n_scratch += scratch;
     }
     return QUIRE_OK;
+}
+
+/* Whether a tile's queries see a page that awaits conversion. */
+static bool sees_stale(const quire_pool *pool, const quire_seq_group *s, const quire_tile *tile) {
+    for (int32_t p = 0; pool->changing && p < tile->page; p++)
+        if (s->table[p] != QUIRE_NO_LEAF && quire__leaf_stale(pool, s->table[p]))
+            return true;
+    return false;
 }
 
 /* Which chunks a tile's queries see, and how its attention is divided among workers. Division never changes results:
@@ -183,8 +202,9 @@ static void plan_attention(quire_batch *batch) {
             if (plan->n_pinned > plan->first_chunk)
                 plan->n_pinned = plan->first_chunk;
             plan->n_chunks = plan->n_pinned + end - plan->first_chunk;
-            if (plan->n_chunks > most)
-                most = plan->n_chunks;
+            plan->mixed = sees_stale(pool, &batch->item[tile->item].seq->group[g], tile);
+            if (quire__tile_parts(plan) > most)
+                most = quire__tile_parts(plan);
         }
         const int32_t wanted = tile->n_rows * (most + 1);
         tile->split = most > 1 && tile->n_rows <= MOST_SPLIT_ROWS && wanted <= pool->split_rows - slots;
@@ -193,28 +213,36 @@ static void plan_attention(quire_batch *batch) {
             slots += wanted;
         for (int32_t g = 0; g < pool->n_groups; g++) {
             tile->group[g].first_unit = batch->n_units[g];
-            batch->n_units[g] += tile->split ? tile->group[g].n_chunks + 1 : 1;
+            batch->n_units[g] += tile->split ? quire__tile_parts(&tile->group[g]) + 1 : 1;
         }
     }
 }
 
 quire_status quire_batch_begin(quire_pool *pool, const quire_batch_item *items, size_t n_items, quire_batch **result) {
+    return quire_batch_begin_padded(pool, items, n_items, NULL, result);
+}
+
+quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *items, size_t n_items,
+                                      const int32_t *pad, quire_batch **result) {
     if (!pool || !items || !result)
         return quire__fail(QUIRE_E_INVALID, "pool, items or result is NULL");
     *result = NULL;
     pthread_mutex_lock(&pool->lock);
-    quire_status status = check_items(pool, items, n_items);
+    quire_status status = check_items(pool, items, n_items, pad);
     quire_batch *batch = take_slot(pool);
     if (status == QUIRE_OK && !batch)
         status = quire__fail(QUIRE_E_NO_SLOT, "all %d batches are in flight", (int)pool->max_batches);
     if (status == QUIRE_OK) {
         batch->n_items = 0;
+        batch->padded = false;
         for (size_t i = 0; i < n_items && status == QUIRE_OK; i++) {
             if (items[i].seq->batch)
                 status = quire__fail(QUIRE_E_INVALID, "the sequence of item %zu is in the batch twice", i);
             else {
                 items[i].seq->batch = batch;
                 batch->item[batch->n_items] = items[i];
+                batch->pad[batch->n_items] = pad ? pad[i] : 0;
+                batch->padded = batch->padded || batch->pad[batch->n_items] > 0;
                 batch->before[batch->n_items++] = items[i].seq->length;
             }
         }
@@ -265,34 +293,37 @@ static quire_status check_commit(const quire_batch *batch, const int32_t *n_keep
     return QUIRE_OK;
 }
 
-/* Hand the tiles' leaves of one item and group to its sequence. */
-static void adopt(quire_batch *batch, int32_t item, int32_t g) {
+/* Hand the leaves of one item's tiles and one group to its sequence, which is to have `length` tokens; what lies beyond
+ * is given up, and with it the seal of a page that is no longer full. check_commit has seen that its raw rows are
+ * there. */
+static void adopt(quire_batch *batch, int32_t item, int32_t g, int32_t length) {
     quire_pool *pool = batch->pool;
     quire_seq_group *s = &batch->item[item].seq->group[g];
-    const int32_t last_full = (batch->before[item] + batch->item[item].n_tokens) / QUIRE_T - 1;
-    int32_t open = QUIRE_NO_LEAF, kept = QUIRE_NO_LEAF;
-    bool sealed = false;
+    const int32_t n_pages = length / QUIRE_T;
+    int32_t open = QUIRE_NO_LEAF;
     for (int32_t i = 0; i < batch->n_tiles; i++) {
         const quire_tile *tile = &batch->tile[i];
         const quire_tile_group *plan = &tile->group[g];
         if (tile->item != item)
             continue;
+        const bool sealed = tile->page < n_pages, opens = tile->page == n_pages && length % QUIRE_T != 0;
         quire__leaf_drop(pool, plan->copy_from); /* the shared page this sequence has now left */
-        sealed = sealed || tile->full;
-        if (!tile->full)
+        if (!sealed && plan->seal != plan->raw)
+            quire__leaf_drop(pool, plan->seal);
+        if (!sealed && plan->sinks != QUIRE_NO_LEAF) {
+            quire__leaf_drop(pool, plan->sinks);
+            s->sinks = QUIRE_NO_LEAF;
+        }
+        if (opens) {
             open = plan->raw;
-        else if (pool->group[g].raw)
-            continue; /* in the table as it is */
-        else if (tile->page == last_full)
-            kept = plan->raw;
-        else
+        } else if (sealed && tile->page == n_pages - 1) {
+            quire__leaf_drop(pool, s->kept);
+            s->kept = pool->group[g].raw ? QUIRE_NO_LEAF : plan->raw;
+        } else if (!(sealed && plan->seal == plan->raw)) { /* that one is in the table as it is */
             quire__leaf_drop(pool, plan->raw);
+        }
     }
     s->open = open;
-    if (sealed && !pool->group[g].raw) {
-        quire__leaf_drop(pool, s->kept);
-        s->kept = kept;
-    }
 }
 
 quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep) {
@@ -303,16 +334,13 @@ quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep) {
     const quire_status status = check_commit(batch, n_keep);
     for (int32_t i = 0; i < batch->n_items && status == QUIRE_OK; i++) {
         quire_seq *seq = batch->item[i].seq;
-        const int32_t n = batch->item[i].n_tokens, before = seq->length;
+        const int32_t n = batch->item[i].n_tokens, length = seq->length + (n_keep ? n_keep[i] : n);
         if (n > 0) {
             for (int32_t g = 0; g < pool->n_groups; g++)
-                adopt(batch, i, g);
-            seq->length += n;
-            if (seq->length / QUIRE_T > before / QUIRE_T)
-                seq->kept_page = seq->length / QUIRE_T - 1;
-            /* Cannot fail: the cut is in the last two pages, and nothing has been recycled yet. */
-            if (n_keep && n_keep[i] < n)
-                quire__seq_trim(seq, before + n_keep[i]);
+                adopt(batch, i, g, length);
+            if (length / QUIRE_T > seq->length / QUIRE_T)
+                seq->kept_page = length / QUIRE_T - 1;
+            seq->length = length;
             quire__seq_recycle(seq);
         }
         seq->batch = NULL;

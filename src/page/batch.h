@@ -16,6 +16,7 @@ typedef struct quire_tile_group {
     int32_t copy_from;                       /* leaf whose earlier rows must be copied first, or NO_LEAF */
     int32_t sinks;                           /* leaf that takes the raw sinks when page 0 is packed, or NO_LEAF */
     int32_t n_pinned, first_chunk, n_chunks; /* chunks of packed pages its queries see: quire__tile_chunk */
+    bool mixed;                              /* some of these pages are stale: each chunk is attended in two parts */
     int32_t first_unit; /* of attend's units of work in this group, counted over tiles (times KV heads) */
 } quire_tile_group;
 
@@ -44,8 +45,12 @@ typedef struct quire_worker {
 struct quire_batch {
     quire_pool *pool;
     bool used;
-    int32_t n_items, n_tiles, n_rows;
+    int32_t n_items, n_tiles;
+    int32_t n_tokens;                 /* of all items */
+    int32_t n_rows;                   /* of the tensors: tokens and padding */
     quire_batch_item *item;           /* (max_seqs) */
+    int32_t *pad;                     /* (max_seqs) rows of padding before each item's own */
+    bool padded;                      /* any */
     int32_t *before;                  /* (max_seqs) length of each sequence at begin */
     quire_tile *tile;                 /* (max_tiles) */
     quire_tile_group *tile_group;     /* (max_tiles, n_groups) */
@@ -68,6 +73,9 @@ struct quire_batch {
 static inline int32_t quire__tile_chunk(const quire_tile_group *g, int32_t i) {
     return i < g->n_pinned ? i : g->first_chunk + i - g->n_pinned;
 }
+
+/* Partial results of packed pages: one for a chunk; two, stale pages first, where a tile sees both forms. */
+static inline int32_t quire__tile_parts(const quire_tile_group *g) { return g->n_chunks * (g->mixed ? 2 : 1); }
 
 static inline bool quire__batch_stored(const quire_batch *batch, int32_t layer) {
     const int nth = atomic_load(&batch->stored_nth[layer]), n = atomic_load(&batch->stored[layer]);

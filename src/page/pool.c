@@ -95,17 +95,12 @@ static quire_status check_share(const quire_pool_options *o, int32_t i) {
 
 /* ------------------------------------------------------------------ layers and groups */
 
-static quire_pair resolve_pair(const quire_pool_options *o, int32_t i) {
-    const quire_layer *l = &o->layers[i];
-    const quire_policy *p = &o->policy;
-    quire_pair pair = l->window > 0                                          ? p->windowed
-                      : i < p->edge_first || i >= o->n_layers - p->edge_last ? p->edge
-                                                                             : p->pair;
-    if (l->k != QUIRE_CODEC_DEFAULT)
-        pair.k = l->k;
-    if (l->v != QUIRE_CODEC_DEFAULT)
-        pair.v = l->v;
-    return pair;
+static int32_t find_group(quire_pool *pool, const quire_layer *l, bool raw) {
+    for (int32_t g = 0; g < pool->n_groups; g++)
+        if (pool->group[g].window == l->window && pool->group[g].keep == l->keep && pool->group[g].raw == raw)
+            return g;
+    pool->group[pool->n_groups] = (quire_group){.window = l->window, .keep = l->keep, .raw = raw};
+    return pool->n_groups++;
 }
 
 static float *copy_heads(float **heads, const float *from, int32_t n) {
@@ -130,39 +125,16 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
     s->config.alibi = copy_heads(heads, l->alibi, l->n_heads);
     s->config.sink_logits = copy_heads(heads, l->sink_logits, l->n_heads);
 
-    if (s->source != i) { /* all of a cache but its query heads comes from the source */
-        const quire_layer_state *from = &pool->layer[s->source];
-        s->format = from->format;
-        s->packed = from->packed;
-        s->group = from->group;
-        s->sealed_offset = from->sealed_offset;
-        s->raw_offset = from->raw_offset;
-        s->sink_offset = from->sink_offset;
-        s->raw_record_bytes = from->raw_record_bytes;
-        s->raw_v_offset = from->raw_v_offset;
-        s->sink_record_bytes = from->sink_record_bytes;
-        s->sink_v_offset = from->sink_v_offset;
-        s->config.k = from->config.k;
-        s->config.v = from->config.v;
+    if (s->source != i)
         return QUIRE_OK;
-    }
-    const quire_pair pair = resolve_pair(o, i);
-    const quire_status status = quire__format_init(&s->format, pair, l->k_dim, l->v_dim, pool->raw);
-    if (status != QUIRE_OK) {
-        char reason[200];
-        strncpy(reason, quire_last_error(), sizeof reason - 1);
-        reason[sizeof reason - 1] = 0;
-        return quire__fail(status, "layer %d: %s", (int)i, reason);
-    }
-    s->config.k = pair.k;
-    s->config.v = pair.v;
-    s->packed = quire__attend_kernel(&pool->kernels, &s->format);
-    quire__place_layer(s, pool->group, &pool->n_groups, pool->raw, o->policy.sinks);
+    s->asked = (quire_pair){l->k, l->v};
+    QUIRE_TRY(quire__form_layer(pool, &o->policy, i, s));
+    s->group = find_group(pool, l, quire__form_is_raw(s, pool->raw));
     return QUIRE_OK;
 }
 
 /* Scratch pages hold the raw rows of one layer at a time, so one region serves all layers; but a layer that others
- * share is read again later and needs a region of its own. Raw groups use no scratch. */
+ * share is read again later and needs a region of its own. Raw groups use none, but may come to pack one day. */
 static void lay_out_scratch(quire_pool *pool) {
     size_t common = 0, used;
     for (int32_t i = 0; i < pool->n_layers; i++)
@@ -173,7 +145,7 @@ static void lay_out_scratch(quire_pool *pool) {
             pool->layer[pool->layer[i].source].scratch_region = -1;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *s = &pool->layer[i];
-        const size_t bytes = pool->group[s->group].raw ? 0 : (size_t)s->config.n_kv_heads * s->raw_record_bytes;
+        const size_t bytes = (size_t)s->config.n_kv_heads * s->raw_record_bytes;
         if (s->source == i && s->scratch_region == 0 && bytes > common)
             common = bytes;
     }
@@ -186,8 +158,7 @@ static void lay_out_scratch(quire_pool *pool) {
         } else if (s->scratch_region == -1) {
             s->scratch_region = pool->n_regions++;
             s->scratch_offset = used;
-            if (!pool->group[s->group].raw)
-                used += (size_t)s->config.n_kv_heads * s->raw_record_bytes;
+            used += (size_t)s->config.n_kv_heads * s->raw_record_bytes;
         }
     }
     pool->scratch_bytes = used;
@@ -234,9 +205,8 @@ static widest widest_of(const quire_pool *pool) {
         w.k_dim = larger(w.k_dim, dk);
         w.v_dim = larger(w.v_dim, dv);
         const int n_rows = (int)(tile_rows(pool) * group);
-        w.workspace_bytes =
-            larger(w.workspace_bytes, quire__attend_ref.workspace_bytes(n_rows)); /* it may have to step in */
-        w.workspace_bytes = larger(w.workspace_bytes, pool->layer[i].packed->workspace_bytes(n_rows));
+        for (int j = 0; j < pool->kernels.n_packed; j++) /* the reference may step in, and codecs may change */
+            w.workspace_bytes = larger(w.workspace_bytes, pool->kernels.packed[j]->workspace_bytes(n_rows));
         w.workspace_bytes = larger(w.workspace_bytes, pool->kernels.raw->workspace_bytes(n_rows));
         w.partial_floats = larger(w.partial_floats, (size_t)l->n_heads * (dv + 2));
     }
@@ -275,6 +245,7 @@ static void carve_batch(carver *c, quire_batch *b, const quire_pool *pool, const
     if (!c->base)
         b = &sizing;
     b->item = carve(c, n_seqs, sizeof *b->item);
+    b->pad = carve(c, n_seqs, sizeof *b->pad);
     b->before = carve(c, n_seqs, sizeof *b->before);
     b->tile = carve(c, n_tiles, sizeof *b->tile);
     b->tile_group = carve(c, n_tiles * n_groups, sizeof *b->tile_group);
@@ -302,8 +273,10 @@ static size_t carve_meta(quire_pool *pool, uint8_t *base) {
     pool->seq = carve(&c, n_seqs, sizeof *pool->seq);
     quire_seq_group *groups = carve(&c, n_seqs * n_groups, sizeof *groups);
     int32_t *tables = carve(&c, n_seqs * n_groups * (size_t)pool->max_pages, sizeof *tables);
-    pool->rows = carve(&c, QUIRE_T * larger(w.k_dim, w.v_dim), sizeof *pool->rows);
-    pool->reserved = carve(&c, 2 * n_groups, sizeof *pool->reserved);
+    pool->spare_leaf = carve(&c, n_groups * QUIRE_LEAF_KINDS + 1, sizeof *pool->spare_leaf);
+    for (int i = 0; i < 3; i++)
+        pool->rows[i] = carve(&c, QUIRE_T * larger(w.k_dim, w.v_dim), sizeof **pool->rows);
+    pool->reserved = carve(&c, 3 * n_groups, sizeof *pool->reserved);
     pool->batch = carve(&c, (size_t)pool->max_batches, sizeof *pool->batch);
     for (int32_t i = 0; i < pool->max_batches; i++)
         carve_batch(&c, base ? pool->batch + i : NULL, pool, &w);
@@ -322,8 +295,10 @@ static void count_pages(quire_pool *pool, const quire_pool_options *o, size_t bu
         const quire_group *group = &pool->group[g];
         if (group->sealed_bytes < smallest)
             smallest = group->sealed_bytes;
-        if (group->raw_bytes < smallest)
-            smallest = group->raw_bytes;
+        /* Codecs may change: two bits for an element is the least that any takes. */
+        const size_t least = group->raw_bytes / quire__type_bytes(pool->raw) / 4;
+        if (least < smallest)
+            smallest = least;
         if (group->window == 0)
             per_page += group->sealed_bytes;
     }
@@ -333,6 +308,7 @@ static void count_pages(quire_pool *pool, const quire_pool_options *o, size_t bu
         if (max_tokens > DEFAULT_MAX_TOKENS)
             max_tokens = DEFAULT_MAX_TOKENS;
     }
+    pool->max_tokens = (int32_t)max_tokens;
     pool->max_pages = (int32_t)((max_tokens + QUIRE_T - 1) / QUIRE_T);
     /* Sink leaves are small, but a sequence or batch holds at most one per group. */
     const size_t sinks =
@@ -399,6 +375,8 @@ static void link_free_lists(quire_pool *pool) {
         pool->leaf[i].next_free = i + 1 < pool->max_leaves ? i + 1 : QUIRE_NO_LEAF;
         pool->leaf[i].refs = 0;
     }
+    for (int32_t i = 0; i <= pool->n_groups * QUIRE_LEAF_KINDS; i++)
+        pool->spare_leaf[i] = QUIRE_NO_LEAF;
     for (int32_t i = pool->max_seqs - 1; i >= 0; i--) {
         pool->seq[i].pool = pool;
         pool->seq[i].next_free = pool->free_seq;
@@ -423,8 +401,10 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     const size_t n = (size_t)o->n_layers;
     carver head = {NULL, 0, false};
     carve(&head, 1, sizeof(quire_pool));
-    carve(&head, n, sizeof(quire_layer_state));
-    carve(&head, n, sizeof(quire_group));
+    for (int i = 0; i < 2; i++) {
+        carve(&head, n, sizeof(quire_layer_state));
+        carve(&head, n, sizeof(quire_group));
+    }
     carve(&head, n_head_values, sizeof(float));
     const size_t head_bytes = head.used;
     uint8_t *block = quire__alloc(&allocator, head_bytes, CACHE_LINE);
@@ -435,6 +415,8 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     quire_pool *pool = carve(&head, 1, sizeof(quire_pool));
     pool->layer = carve(&head, n, sizeof(quire_layer_state));
     pool->group = carve(&head, n, sizeof(quire_group));
+    pool->layer_before = carve(&head, n, sizeof(quire_layer_state));
+    pool->group_before = carve(&head, n, sizeof(quire_group));
     float *head_values = carve(&head, n_head_values, sizeof(float));
     pool->allocator = allocator;
     pool->raw = o->raw;
@@ -448,6 +430,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     for (int32_t i = 0; i < o->n_layers && status == QUIRE_OK; i++)
         status = init_layer(pool, o, i, &head_values);
     if (status == QUIRE_OK) {
+        quire__form_place(pool->raw, o->policy.sinks, pool->layer, pool->n_layers, pool->group, pool->n_groups);
         lay_out_scratch(pool);
         status = take_memory(pool, o, head_bytes);
     }

@@ -14,10 +14,15 @@
  * A group whose layers are all raw never packs: a full raw leaf moves into the table as it is, and nothing is kept twice.
  * Leaves are reference-counted; a leaf with one reference may be appended to, a shared one is copied first.
  *
+ * A pool may be given another policy while it is in use (requantize.c). Its layers and groups then describe the new
+ * form of sealed and sink leaves, `layer_before` and `group_before` the one before, and a leaf is stale until it has been
+ * converted. Raw leaves look the same in both; in a table they are stale if the group packs.
+ *
  * Invariants (tests/test_pool.c checks them through the statistics):
  *   - a leaf's references = tables, open, kept, sinks of all sequences + what open batches have reserved
  *   - table[p] is a leaf for every sealed page a future query can see; below `live_from`, only pinned pages have one
- *   - open is a leaf exactly when length % 64 != 0; kept is one only for page kept_page == length/64 - 1
+ *   - open is a leaf exactly when length % 64 != 0; kept is one only for page kept_page == length/64 - 1, which stays
+ *     in the table even if the window has moved past it
  *   - sealed leaves never change
  */
 #ifndef QUIRE_PAGE_POOL_H
@@ -35,6 +40,7 @@
 enum { QUIRE_NO_LEAF = -1, QUIRE_T = QUIRE_PAGE_TOKENS };
 
 typedef enum quire_leaf_kind { QUIRE_LEAF_SEALED, QUIRE_LEAF_RAW, QUIRE_LEAF_SINKS } quire_leaf_kind;
+enum { QUIRE_LEAF_KINDS = 3 };
 
 typedef struct quire_leaf {
     size_t offset, bytes; /* in the arena */
@@ -42,6 +48,7 @@ typedef struct quire_leaf {
     int32_t next_free;
     int32_t group;
     quire_leaf_kind kind;
+    bool stale;    /* sealed and sink leaves: in the form before */
     uint8_t marks; /* who holds it: for statistics alone */
 } quire_leaf;
 
@@ -53,6 +60,7 @@ typedef struct quire_group {
 } quire_group;
 
 typedef struct quire_layer_state {
+    quire_pair asked;   /* the codecs it was given; DEFAULT: as the policy says */
     quire_layer config; /* codecs resolved; alibi (times log2 e) and sink logits (times log2 e) point into the pool */
     float q_scale;      /* what q is multiplied by before scoring: kern.h */
     int32_t group;
@@ -79,7 +87,8 @@ struct quire_seq {
     quire_batch *batch; /* that it is in, or NULL */
     bool used;
     int32_t length;
-    int32_t kept_page;      /* page that `kept` holds, or -1 */
+    int32_t kept_page;      /* page sealed last, whose raw rows `kept` may hold; -1: none */
+    int32_t place;          /* in a list that is being filtered */
     quire_seq_group *group; /* (n_groups) */
 };
 
@@ -91,34 +100,66 @@ struct quire_pool {
     quire_kernels kernels;
     quire_type raw;
     size_t budget_bytes, total_bytes;
-    int32_t n_layers, n_groups, max_seqs, max_pages, max_batch_tokens, max_batches, max_workers;
+    int32_t n_layers, n_groups, max_seqs, max_tokens, max_pages, max_batch_tokens, max_batches, max_workers;
     int32_t n_regions;        /* scratch regions of a batch */
     size_t scratch_bytes;     /* of all regions, for one page */
     int32_t split_rows;       /* partial results a batch can hold: rows times (chunks + 1) */
     quire_layer_state *layer; /* (n_layers) */
     quire_group *group;       /* (n_groups) */
-    quire_seq *seq;           /* (max_seqs) */
+    quire_layer_state
+        *layer_before;         /* (n_layers) while `changing`: the form of stale leaves; other fields mean nothing */
+    quire_group *group_before; /* (n_groups) */
+    bool changing;             /* there may be stale leaves */
+    quire_seq *seq;            /* (max_seqs) */
     quire_seq *free_seq;
     quire_batch *batch; /* (max_batches) */
     quire_leaf *leaf;   /* (max_leaves) */
     int32_t max_leaves, free_leaf;
+    int32_t *spare_leaf; /* (n_groups, kinds) and one: free leaves that still have their range of the arena: leaf.c */
+    size_t spare_bytes;  /* of all of them */
     quire_arena arena;
-    float *rows;       /* (64, largest head size) while a page is reopened; under the lock */
-    int32_t *reserved; /* (2, n_groups) leaves about to be adopted; under the lock */
+    float *rows[3];    /* (64, largest head size) while a page is rebuilt; under the lock */
+    int32_t *reserved; /* (3, n_groups) leaves about to be adopted; under the lock */
     atomic_uint_fast64_t sealed_pages;
     uint64_t reopened_pages, resealed_pages;
+    quire_requantize_stats requantized; /* since the policy last changed */
 };
 
-/* Finds or makes the group of a layer that stores (config and format are set), and its place in the group's leaves. */
-void quire__place_layer(quire_layer_state *layer, quire_group *group, int32_t *n_groups, quire_type raw, int32_t sinks);
+/* ---- the form of sealed and sink leaves (form.c) */
+quire_pair quire__form_pair(const quire_pool *pool, const quire_policy *policy,
+                            int32_t i); /* of layer i, which stores */
+void quire__form_copy(quire_layer_state *to, const quire_layer_state *from);
+/* Layer i under a policy: its codecs, format and kernel. */
+quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i, quire_layer_state *layer);
+bool quire__form_is_raw(const quire_layer_state *layer, quire_type raw); /* needs no packing */
+/* Where every layer's records lie; (n_layers), (n_groups). Groups are raw where all their layers are. */
+void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers, quire_group *group,
+                       int32_t n_groups);
 
 /* ---- leaves; the caller holds the lock */
 int32_t quire__leaf_take(quire_pool *pool, int32_t group, quire_leaf_kind kind); /* QUIRE_NO_LEAF: out of pages */
 void quire__leaf_drop(quire_pool *pool, int32_t leaf);                           /* QUIRE_NO_LEAF is fine */
 void quire__leaf_share(quire_pool *pool, int32_t leaf);                          /* QUIRE_NO_LEAF is fine */
+void quire__leaf_settle(quire_pool *pool); /* gives the ranges of spare leaves back to the arena */
 
 static inline uint8_t *quire__leaf_memory(const quire_pool *pool, int32_t leaf) {
     return pool->memory + pool->leaf[leaf].offset;
+}
+
+/* Whether a leaf of a table, or a sink leaf, awaits conversion. */
+static inline bool quire__leaf_stale(const quire_pool *pool, int32_t leaf) {
+    const quire_leaf *l = &pool->leaf[leaf];
+    return l->kind == QUIRE_LEAF_RAW ? !pool->group[l->group].raw : l->stale;
+}
+
+/* The layer and the group as a leaf of a table, or a sink leaf, has them. */
+static inline const quire_layer_state *quire__layer_of(const quire_pool *pool, int32_t layer, int32_t leaf) {
+    return quire__leaf_stale(pool, leaf) ? &pool->layer_before[layer] : &pool->layer[layer];
+}
+
+static inline const quire_group *quire__group_of(const quire_pool *pool, int32_t leaf) {
+    const int32_t g = pool->leaf[leaf].group;
+    return quire__leaf_stale(pool, leaf) ? &pool->group_before[g] : &pool->group[g];
 }
 
 /* ---- where a layer's rows of one KV head lie in a leaf */
@@ -136,6 +177,20 @@ static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_la
                                           int32_t head) {
     return quire__leaf_memory(pool, leaf) + layer->sink_offset + (size_t)head * layer->sink_record_bytes;
 }
+
+/* ---- rows of one page, layer and KV head, from wherever they are best known (rows.c); the caller holds the lock */
+typedef struct quire_page_source {
+    int32_t page;
+    int32_t raw;   /* leaf with its raw rows, or NO_LEAF */
+    int32_t leaf;  /* of the table; NO_LEAF: it has left the window ... */
+    int32_t sinks; /* ... but these may be there; counts for page 0 */
+} quire_page_source;
+
+quire_page_source quire__page_source(const quire_seq *seq, int32_t group, int32_t page);
+void quire__page_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer, int32_t head, bool is_v,
+                      float *rows /* (64, D) */);
+/* Rows, cut to what the raw type holds, into a raw leaf. */
+void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows, int32_t leaf);
 
 /* The largest value that both the raw type and the codec can take: rounding to raw never leads beyond it. */
 static inline float quire__largest_value(quire_type raw, const quire_side_format *side) {
@@ -155,7 +210,13 @@ static inline int32_t quire__window_start(const quire_group *group, int32_t i) {
     return group->window == 0 || i < group->window ? 0 : i - group->window + 1;
 }
 
+/* Raw sinks stay as long as page 0, and for ever if there are kept tokens among them. */
+static inline bool quire__sinks_needed(const quire_group *group, const quire_seq_group *s) {
+    return group->keep > 0 || s->live_from == 0;
+}
+
 void quire__seq_recycle(quire_seq *seq); /* drops pages that no query from `length` on can see */
+void quire__seq_release(quire_seq *seq); /* frees it */
 quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens);
 
 #endif

@@ -39,6 +39,10 @@ quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes
             (page == 0 && pool->group[g].sinks && seq->group[g].sinks == QUIRE_NO_LEAF))
             status =
                 quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)pool->group[g].window);
+    for (int32_t g = 0; g < pool->n_groups && status == QUIRE_OK; g++)
+        if (quire__leaf_stale(pool, seq->group[g].table[page]))
+            status = quire__fail(QUIRE_E_STATE, "page %d still has the codecs of before: finish requantizing first",
+                                 (int)page);
     uint8_t *to = bytes;
     for (int32_t g = 0; g < pool->n_groups && status == QUIRE_OK; g++) {
         const quire_group *group = &pool->group[g];
@@ -106,13 +110,13 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from) {
         return quire__fail(QUIRE_E_BUSY, "cannot load into a sequence that is in a batch");
     if (seq->length % QUIRE_T)
         return quire__fail(QUIRE_E_STATE, "sequence has %d tokens: not a multiple of %d", (int)seq->length, QUIRE_T);
-    if (page >= pool->max_pages)
-        return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %lld tokens",
-                           (long long)pool->max_pages * QUIRE_T);
+    if (seq->length > pool->max_tokens - QUIRE_T)
+        return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %d tokens", (int)pool->max_tokens);
     QUIRE_TRY(check_records(pool, page, from));
     int32_t *leaves = pool->reserved, *sinks = pool->reserved + pool->n_groups;
     if (!take_page(pool, page, leaves, sinks))
-        return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free", pool->arena.free_bytes);
+        return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free",
+                           pool->arena.free_bytes + pool->spare_bytes);
     for (int32_t g = 0; g < pool->n_groups; g++) {
         quire_seq_group *s = &seq->group[g];
         memcpy(quire__leaf_memory(pool, leaves[g]), from, pool->leaf[leaves[g]].bytes);

@@ -71,26 +71,30 @@ quire_status quire_seq_fork(quire_seq *seq, quire_seq **result) {
     return child ? QUIRE_OK : no_slot(pool);
 }
 
+void quire__seq_release(quire_seq *seq) {
+    quire_pool *pool = seq->pool;
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        const quire_seq_group *group = &seq->group[g];
+        for (int32_t p = 0; p < seq->length / QUIRE_T; p++)
+            quire__leaf_drop(pool, group->table[p]);
+        quire__leaf_drop(pool, group->open);
+        quire__leaf_drop(pool, group->kept);
+        quire__leaf_drop(pool, group->sinks);
+    }
+    clear(seq);
+    seq->used = false;
+    seq->next_free = pool->free_seq;
+    pool->free_seq = seq;
+}
+
 quire_status quire_seq_free(quire_seq *seq) {
     if (!seq)
         return QUIRE_OK;
     quire_pool *pool = seq->pool;
     pthread_mutex_lock(&pool->lock);
     const bool busy = seq->batch != NULL, used = seq->used;
-    if (!busy && used) {
-        for (int32_t g = 0; g < pool->n_groups; g++) {
-            quire_seq_group *group = &seq->group[g];
-            for (int32_t p = 0; p < seq->length / QUIRE_T; p++)
-                quire__leaf_drop(pool, group->table[p]);
-            quire__leaf_drop(pool, group->open);
-            quire__leaf_drop(pool, group->kept);
-            quire__leaf_drop(pool, group->sinks);
-        }
-        clear(seq);
-        seq->used = false;
-        seq->next_free = pool->free_seq;
-        pool->free_seq = seq;
-    }
+    if (!busy && used)
+        quire__seq_release(seq);
     pthread_mutex_unlock(&pool->lock);
     if (!used)
         return quire__fail(QUIRE_E_INVALID, "sequence was freed before");
@@ -99,19 +103,22 @@ quire_status quire_seq_free(quire_seq *seq) {
 
 int32_t quire_seq_length(const quire_seq *seq) { return seq ? seq->length : 0; }
 
+/* The page sealed last stays, whatever the window: a roll-back may open it again. */
 void quire__seq_recycle(quire_seq *seq) {
     quire_pool *pool = seq->pool;
     for (int32_t g = 0; g < pool->n_groups; g++) {
         const quire_group *group = &pool->group[g];
         quire_seq_group *s = &seq->group[g];
-        const int32_t first_seen = quire__window_start(group, seq->length) / QUIRE_T, n_pages = seq->length / QUIRE_T;
-        for (; s->live_from < first_seen && s->live_from < n_pages; s->live_from++) {
-            if (quire__pinned(group, s->live_from))
+        const int32_t first_seen = quire__window_start(group, seq->length) / QUIRE_T,
+                      last = seq->kept_page >= 0 ? seq->kept_page : seq->length / QUIRE_T;
+        for (; s->live_from < first_seen && s->live_from < last; s->live_from++) {
+            int32_t *leaf = &s->table[s->live_from];
+            if (*leaf == QUIRE_NO_LEAF || quire__pinned(quire__group_of(pool, *leaf), s->live_from))
                 continue;
-            quire__leaf_drop(pool, s->table[s->live_from]);
-            s->table[s->live_from] = QUIRE_NO_LEAF;
+            quire__leaf_drop(pool, *leaf);
+            *leaf = QUIRE_NO_LEAF;
         }
-        if (first_seen > 0 && group->keep == 0) {
+        if (!quire__sinks_needed(group, s)) {
             quire__leaf_drop(pool, s->sinks);
             s->sinks = QUIRE_NO_LEAF;
         }

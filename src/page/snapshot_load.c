@@ -51,6 +51,10 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
                                quire_codec_name(a->k), quire_codec_name(a->v), quire_codec_name(b->k),
                                quire_codec_name(b->v));
     }
+    for (int32_t i = 0; i < pool->n_layers; i++)
+        if (file->layer[i].group != pool->layer[i].group)
+            return quire__fail(QUIRE_E_CODEC, "layer %d lies in group %d of the file, %d here", (int)i,
+                               (int)file->layer[i].group, (int)pool->layer[i].group);
     for (int32_t g = 0; g < pool->n_groups; g++) {
         const quire_group *a = &file->group[g], *b = &pool->group[g];
         if (a->sinks != b->sinks || a->raw != b->raw || a->sealed_bytes != b->sealed_bytes ||
@@ -65,26 +69,41 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
 /* Re-sealed, the page sealed last has its raw rows only if the file has them for every layer. */
 static bool raw_rows_known(const quire_file *file) {
     for (int32_t g = 0; g < file->n_groups && file->n_pages > 0; g++)
-        if (file->group[g].raw ? !file->part[g].held[file->n_pages - 1] : file->kept_page < 0)
+        if (file->group[g].raw ? !file->part[g].held[file->n_pages - 1] : !(file->part[g].flags & QUIRE_HELD_KEPT))
             return false;
     return file->n_pages > 0;
 }
 
-static void plan_group(const quire_pool *pool, const quire_file *file, int32_t g, bool keep_raw, quire_seq_group *s) {
+enum { WANTED = 0 }; /* anything but NO_LEAF */
+
+static int32_t wish(bool wanted) { return wanted ? WANTED : QUIRE_NO_LEAF; }
+
+/* What the file holds, where its groups are the pool's. */
+static void plan_same(const quire_file *file, int32_t g, quire_seq_group *s) {
+    const quire_file_group *part = &file->part[g];
+    s->live_from = part->live_from;
+    for (int32_t p = 0; p < file->n_pages; p++)
+        s->table[p] = wish(part->held[p]);
+    s->open = wish(part->flags & QUIRE_HELD_OPEN);
+    s->kept = wish(part->flags & QUIRE_HELD_KEPT);
+    s->sinks = wish(part->flags & QUIRE_HELD_SINKS);
+}
+
+/* What later queries may see, and as much more as the file has for all layers of the group. */
+static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g, bool keep_raw, quire_seq_group *s) {
     const quire_group *group = &pool->group[g];
-    const int32_t length = file->info.length, n_pages = file->n_pages,
-                  first_seen = quire__window_start(group, length) / QUIRE_T;
-    int32_t live_from = 0; /* as the file has it; a pool's group may gather layers of two of the file's */
-    for (int32_t i = 0; i < pool->n_layers; i++)
-        if (pool->layer[i].group == g && file->part[file->layer[i].group].live_from > live_from)
-            live_from = file->part[file->layer[i].group].live_from;
-    s->live_from = live_from;
-    const int32_t wanted = 0;
-    for (int32_t p = 0; p < n_pages; p++)
-        s->table[p] = p >= live_from || quire__pinned(group, p) ? wanted : QUIRE_NO_LEAF;
-    s->open = length % QUIRE_T ? wanted : QUIRE_NO_LEAF;
-    s->kept = keep_raw && !group->raw ? wanted : QUIRE_NO_LEAF;
-    s->sinks = n_pages > 0 && group->sinks > 0 && (first_seen == 0 || group->keep > 0) ? wanted : QUIRE_NO_LEAF;
+    s->live_from = 0;
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_file_group *part = &file->part[file->layer[i].group];
+        for (int32_t p = 0; pool->layer[i].group == g && p < file->n_pages; p++)
+            if ((p < part->live_from || !part->held[p]) && s->live_from <= p)
+                s->live_from = p + 1;
+    }
+    for (int32_t p = 0; p < file->n_pages; p++)
+        s->table[p] = wish(p >= s->live_from || quire__pinned(group, p));
+    s->open = wish(file->info.length % QUIRE_T);
+    s->kept = wish(keep_raw && !group->raw);
+    s->sinks = wish(file->n_pages > 0 && group->sinks > 0 && quire__sinks_needed(group, s));
 }
 
 /* Turns a wish into a leaf. */
@@ -98,12 +117,16 @@ static bool take(quire_pool *pool, int32_t g, quire_leaf_kind kind, bool *full, 
 }
 
 /* All leaves of the sequence, or none of them. After the first failure the rest of the wishes become NO_LEAF. */
-static quire_status reserve(quire_seq *seq, const quire_file *file, bool keep_raw) {
+static quire_status reserve(quire_seq *seq, const quire_file *file, bool as_they_are) {
     quire_pool *pool = seq->pool;
     bool full = false;
+    const bool keep_raw = raw_rows_known(file);
     for (int32_t g = 0; g < pool->n_groups; g++) {
         quire_seq_group *s = &seq->group[g];
-        plan_group(pool, file, g, keep_raw, s);
+        if (as_they_are)
+            plan_same(file, g, s);
+        else
+            plan_other(pool, file, g, keep_raw, s);
         for (int32_t p = 0; p < file->n_pages; p++)
             take(pool, g, pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full, &s->table[p]);
         take(pool, g, QUIRE_LEAF_RAW, &full, &s->open);
@@ -111,8 +134,9 @@ static quire_status reserve(quire_seq *seq, const quire_file *file, bool keep_ra
         take(pool, g, QUIRE_LEAF_SINKS, &full, &s->sinks);
     }
     seq->length = file->info.length;
-    seq->kept_page = keep_raw ? file->n_pages - 1 : -1;
-    return full ? quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free", pool->arena.free_bytes)
+    seq->kept_page = as_they_are ? file->kept_page : keep_raw ? file->n_pages - 1 : -1;
+    return full ? quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free",
+                              pool->arena.free_bytes + pool->spare_bytes)
                 : QUIRE_OK;
 }
 
@@ -297,9 +321,9 @@ static quire_status check_load(const quire_pool *pool, const quire_file *file, c
         return quire__fail(QUIRE_E_INVALID, "options were not set up by quire_load_options_default");
     QUIRE_TRY(check_identity(file, o));
     QUIRE_TRY(check_layers(pool, file));
-    if (file->info.length > (int64_t)pool->max_pages * QUIRE_T)
-        return quire__fail(QUIRE_E_TOO_BIG, "the file has %d tokens, a sequence here holds at most %lld",
-                           (int)file->info.length, (long long)pool->max_pages * QUIRE_T);
+    if (file->info.length > pool->max_tokens)
+        return quire__fail(QUIRE_E_TOO_BIG, "the file has %d tokens, a sequence here holds at most %d",
+                           (int)file->info.length, (int)pool->max_tokens);
     return QUIRE_OK;
 }
 
@@ -328,7 +352,7 @@ quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load
     quire_seq *seq;
     QUIRE_TRY(quire_seq_create(pool, &seq));
     pthread_mutex_lock(&pool->lock);
-    quire_status status = reserve(seq, file, as_they_are ? file->kept_page >= 0 : raw_rows_known(file));
+    quire_status status = reserve(seq, file, as_they_are);
     pthread_mutex_unlock(&pool->lock);
     if (status == QUIRE_OK)
         status = fill(seq, file, as_they_are);

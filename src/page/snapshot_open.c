@@ -155,19 +155,25 @@ static quire_status read_layer(quire_file *file, int32_t i, const uint8_t *entry
     s->source = l->share == -1 ? i : l->share;
     if (s->source != i) {
         const quire_layer *from = &file->config[s->source];
-        if (l->n_kv_heads != from->n_kv_heads || l->k_dim != from->k_dim || l->v_dim != from->v_dim ||
-            l->window != from->window || l->keep != from->keep || l->k != from->k || l->v != from->v)
-            return impossible("layers");
         s->group = file->layer[s->source].group;
-        s->format = file->layer[s->source].format;
-    } else {
-        const quire_status status =
-            quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, file->info.raw);
-        if (status != QUIRE_OK)
+        if (l->n_kv_heads != from->n_kv_heads || l->k_dim != from->k_dim || l->v_dim != from->v_dim ||
+            l->window != from->window || l->keep != from->keep || l->k != from->k || l->v != from->v ||
+            s->group != field[9])
             return impossible("layers");
-        quire__place_layer(s, file->group, &file->n_groups, file->info.raw, file->info.sinks);
+        return QUIRE_OK;
     }
-    return s->group == field[9] ? QUIRE_OK : impossible("layers");
+    if (quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, file->info.raw) != QUIRE_OK)
+        return impossible("layers");
+    /* Groups are numbered by their first layer, and see the same tokens. */
+    s->group = field[9];
+    if (s->group < 0 || s->group > file->n_groups)
+        return impossible("layers");
+    quire_group *group = &file->group[s->group];
+    if (s->group == file->n_groups) {
+        *group = (quire_group){.window = l->window, .keep = l->keep};
+        file->n_groups++;
+    }
+    return group->window == l->window && group->keep == l->keep ? QUIRE_OK : impossible("layers");
 }
 
 static quire_status read_layers(quire_file *file) {
@@ -198,6 +204,7 @@ static quire_status read_layers(quire_file *file) {
     file->info.layers = file->config;
     for (int32_t i = 0; i < (int32_t)n_layers; i++)
         QUIRE_TRY(read_layer(file, i, at + QUIRE_FILE_LAYERS_HEAD + (size_t)i * QUIRE_FILE_LAYER));
+    quire__form_place(file->info.raw, file->info.sinks, file->layer, file->info.n_layers, file->group, file->n_groups);
     return file->n_groups == (int32_t)n_groups && file->info.n_sections == QUIRE_FILE_SECTIONS + file->n_groups
                ? QUIRE_OK
                : impossible("groups of layers");
@@ -213,13 +220,14 @@ static bool group_holds(const quire_file *file, int32_t g) {
     if (part->live_from < 0 || part->live_from > n_pages || part->live_from > first_seen)
         return false;
     for (int32_t p = 0; p < n_pages; p++)
-        if (part->held[p] > 1 || part->held[p] != (p >= part->live_from || quire__pinned(group, p)))
+        if (part->held[p] > 1 || (!part->held[p] && (p >= first_seen || quire__pinned(group, p))))
             return false;
-    const bool needs_sinks = n_pages > 0 && group->sinks > 0 && (first_seen == 0 || group->keep > 0);
+    const bool may_have_sinks = n_pages > 0 && group->sinks > 0,
+               needs_sinks = may_have_sinks && (first_seen == 0 || group->keep > 0);
     const bool has_sinks = part->flags & QUIRE_HELD_SINKS, has_open = part->flags & QUIRE_HELD_OPEN,
                has_kept = part->flags & QUIRE_HELD_KEPT;
-    return part->flags < 8 && has_sinks == needs_sinks && has_open == (length % QUIRE_T != 0) &&
-           has_kept == (!group->raw && file->kept_page >= 0);
+    return part->flags < 8 && (has_sinks ? may_have_sinks : !needs_sinks) && has_open == (length % QUIRE_T != 0) &&
+           !(has_kept && (group->raw || file->kept_page < 0));
 }
 
 /* Where a group's parts lie, from what it holds. */

@@ -208,7 +208,7 @@ quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int3
         return read_raw(file, l, part->open + l->raw_offset / QUIRE_T * (size_t)n + h * record, n,
                         share * (size_t)l->config.k_dim, k, v);
     }
-    if (page == file->kept_page && !group->raw)
+    if (page == file->kept_page && part->flags & QUIRE_HELD_KEPT)
         return read_raw(file, l, part->kept + l->raw_offset + h * l->raw_record_bytes, QUIRE_T, l->raw_v_offset, k, v);
     if (part->rank[page] >= 0) {
         QUIRE_TRY(read_sealed(file, l, head, page, file->record));

@@ -215,6 +215,20 @@ static quire_status check_options(const quire_seq *seq, const quire_save_options
     return QUIRE_OK;
 }
 
+/* A file has one form of pages. The caller holds the lock. */
+static quire_status check_form(const quire_seq *seq) {
+    const quire_pool *pool = seq->pool;
+    for (int32_t g = 0; pool->changing && g < pool->n_groups; g++) {
+        const quire_seq_group *s = &seq->group[g];
+        bool stale = s->sinks != QUIRE_NO_LEAF && quire__leaf_stale(pool, s->sinks);
+        for (int32_t p = 0; p < seq->length / QUIRE_T && !stale; p++)
+            stale = s->table[p] != QUIRE_NO_LEAF && quire__leaf_stale(pool, s->table[p]);
+        if (stale)
+            return quire__fail(QUIRE_E_STATE, "some pages still have the codecs of before: finish requantizing first");
+    }
+    return QUIRE_OK;
+}
+
 quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_save_options *options) {
     if (!seq || !path)
         return quire__fail(QUIRE_E_INVALID, "sequence or path is NULL");
@@ -224,10 +238,12 @@ quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_
     quire_pool *pool = seq->pool;
     pthread_mutex_lock(&pool->lock);
     const bool busy = seq->batch != NULL, used = seq->used;
+    const quire_status form = used && !busy ? check_form(seq) : QUIRE_OK;
     pthread_mutex_unlock(&pool->lock);
     if (!used || busy)
         return used ? quire__fail(QUIRE_E_BUSY, "cannot save a sequence that is in a batch")
                     : quire__fail(QUIRE_E_INVALID, "sequence was freed before");
+    QUIRE_TRY(form);
     QUIRE_TRY(check_options(seq, options));
     saver s = {.seq = seq, .options = options};
     QUIRE_TRY(quire__writer_open(&s.writer, path));

@@ -44,6 +44,7 @@ void quire_pool_get_stats(const quire_pool *constant, quire_pool_stats *stats) {
     stats->budget_bytes = pool->budget_bytes;
     stats->total_bytes = pool->total_bytes;
     stats->arena_bytes = pool->arena.bytes;
+    quire__leaf_settle(pool);
     stats->free_bytes = pool->arena.free_bytes;
     stats->largest_free_bytes = quire__arena_largest(&pool->arena);
     mark_leaves(pool);
@@ -83,8 +84,8 @@ quire_status quire_layer_get_stats(const quire_pool *constant, int32_t index, qu
     quire_layer_state *layer = &pool->layer[index];
     const quire_layer *config = &layer->config;
     const size_t n_heads = (size_t)config->n_kv_heads;
-    const bool raw_group = pool->group[layer->group].raw;
     memset(stats, 0, sizeof *stats);
+    pthread_mutex_lock(&pool->lock);
     stats->pair = (quire_pair){config->k, config->v};
     stats->kernel = layer->packed->name;
     stats->record_bytes = layer->format.bytes;
@@ -93,19 +94,17 @@ quire_status quire_layer_get_stats(const quire_pool *constant, int32_t index, qu
     stats->raw_read = atomic_load(&layer->raw_read);
     stats->attended_rows = atomic_load(&layer->attended_rows);
     stats->fallbacks = atomic_load(&layer->fallbacks);
-    if (layer->source != index)
-        return QUIRE_OK; /* its memory is the source's */
-    pthread_mutex_lock(&pool->lock);
     mark_leaves(pool);
-    for (int32_t i = 0; i < pool->max_leaves; i++) {
+    for (int32_t i = 0; layer->source == index && i < pool->max_leaves; i++) { /* shared memory is the source's */
         const quire_leaf *leaf = &pool->leaf[i];
         if (leaf->refs == 0 || leaf->group != layer->group)
             continue;
+        const quire_layer_state *form = leaf->stale ? &pool->layer_before[index] : layer;
         if (leaf->kind == QUIRE_LEAF_SEALED)
-            stats->sealed_bytes += n_heads * layer->format.bytes;
+            stats->sealed_bytes += n_heads * form->format.bytes;
         else if (leaf->kind == QUIRE_LEAF_SINKS)
-            stats->raw_bytes += n_heads * layer->sink_record_bytes;
-        else if (raw_group && (leaf->marks & USED_TABLE))
+            stats->raw_bytes += n_heads * form->sink_record_bytes;
+        else if (leaf->marks & USED_TABLE)
             stats->sealed_bytes += n_heads * layer->raw_record_bytes;
         else
             stats->raw_bytes += n_heads * layer->raw_record_bytes;

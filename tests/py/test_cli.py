@@ -141,6 +141,19 @@ def test_bench_seal_refuses(kv, said):
     assert result.returncode == 2 and result.stdout == "" and said in result.stderr
 
 
+def test_bench_ops():
+    row = report("bench", "ops", "--seqs", "4", "--ctx", "512", "--kv", "none", "--to", "k4v4")
+    assert row["pages"] == 4 * 8 and row["seqs"] == 4 and row["ctx"] == 512
+    assert all(row["us_" + name] > 0 for name in ("merge", "extract", "filter", "extend", "trim", "free", "requantize_page"))
+    assert "merge" in run("bench", "ops", "--seqs", "2", "--ctx", "128").stdout
+
+
+@pytest.mark.parametrize("arguments, said", [(("--ctx", "100"), "--ctx"), (("--to", "a4"), "a4"), (("--kv", "k9"), "k9")])
+def test_bench_ops_refuses(arguments, said):
+    result = run("bench", "ops", *arguments)
+    assert result.returncode == 2 and result.stdout == "" and said in result.stderr
+
+
 def test_full_disk_is_noticed():
     with open("/dev/full", "w") as full:
         result = subprocess.run([PROGRAM, "codecs"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)

@@ -58,6 +58,13 @@ def test_usual_gates(folder, arch):
     assert result["decode"]["other_top"] == 0
 
 
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("cut", [(300, 64, 128), (300, 5, 200), (130, 0, 70), (60, 20, 40)])
+def test_shift(folder, arch, cut):
+    """One layer: the cache without a part is the cache of the text without that part."""
+    assert float(run("shift", tiny(folder, arch, layers=1), *cut)) < F32_BOUND
+
+
 @pytest.mark.parametrize("arch", models.SHAPES)
 @pytest.mark.parametrize("kv", ["none", "k4v4"])
 def test_same_bits(folder, arch, kv):

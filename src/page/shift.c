@@ -1,0 +1,317 @@
+/* Dropping tokens in the middle: the rows behind them move down, K turned back by as many positions, into new pages.
+ *
+ * New page p takes rows from old pages p and above, so pages are rebuilt from the first changed one upwards, each into
+ * a leaf that is free by then: an old page that nobody shares serves for the next. Everything is reserved before
+ * anything changes.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/element.h"
+#include "page/pool.h"
+
+typedef struct shift {
+    quire_seq *seq;
+    quire_pool *pool;
+    int32_t from, by; /* tokens from `from` on come from `by` further up */
+    int32_t length;   /* afterwards */
+    const quire_rope *rope;
+    int32_t n_rope;
+} shift;
+
+static int32_t origin(const shift *s, int32_t token) { return token < s->from ? token : token + s->by; }
+
+static const quire_rope *rope_of(const shift *s, int32_t layer) { return &s->rope[s->n_rope == 1 ? 0 : layer]; }
+
+/* ------------------------------------------------------------------ checks */
+
+static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int32_t i) {
+    const quire_layer *l = &pool->layer[i].config;
+    if (r->n_rot < 0 || r->n_rot % 2 || r->first < 0 || r->first > l->k_dim || r->n_rot > l->k_dim - r->first)
+        return quire__fail(QUIRE_E_INVALID, "layer %d: %d channels from %d on cannot be rotated in heads of %d", (int)i,
+                           (int)r->n_rot, (int)r->first, (int)l->k_dim);
+    bool sound = quire__finite(r->scale) && (r->frequency || r->n_rot == 0 || (quire__finite(r->base) && r->base > 0));
+    for (int32_t j = 0; r->frequency && j < r->n_rot / 2; j++)
+        sound = sound && quire__finite(r->frequency[j]);
+    if (!sound)
+        return quire__fail(QUIRE_E_INVALID, "layer %d: rotation with base %g, scale %g, or a frequency not finite",
+                           (int)i, (double)r->base, (double)r->scale);
+    const quire_side_format *k = &pool->layer[i].format.k;
+    if (!pool->group[pool->layer[i].group].raw && k->family != QUIRE_FAMILY_RAW &&
+        k->bits + (k->family == QUIRE_FAMILY_PROD) < 3)
+        return quire__fail(QUIRE_E_UNSUPPORTED, "layer %d: K in %s is too coarse to be turned and packed again", (int)i,
+                           quire_codec_name(l->k));
+    return QUIRE_OK;
+}
+
+static bool resident(const quire_seq *seq, int32_t g, int32_t token) {
+    const quire_seq_group *s = &seq->group[g];
+    const int32_t page = token / QUIRE_T;
+    return page == seq->length / QUIRE_T || s->table[page] != QUIRE_NO_LEAF ||
+           (s->sinks != QUIRE_NO_LEAF && token < quire__group_of(seq->pool, s->sinks)->sinks);
+}
+
+/* Every token that the next query sees must still be there. */
+static quire_status check_window(const shift *s) {
+    for (int32_t g = 0; g < s->pool->n_groups; g++) {
+        const quire_group *group = &s->pool->group[g];
+        const int32_t start = quire__window_start(group, s->length);
+        for (int32_t t = 0; t < s->length; t++) {
+            if (t == (group->keep < start ? group->keep : start))
+                t = start; /* those between are not seen */
+            if (t < s->length && !resident(s->seq, g, origin(s, t)))
+                return quire__fail(QUIRE_E_GONE, "cannot shift: a window of %d has moved past token %d",
+                                   (int)group->window, (int)origin(s, t));
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ rows of a new page */
+
+/* (64, n_rot/2): cosine and sine of one step of `by` positions, for every pair */
+typedef struct turn {
+    double cosine, sine;
+} turn;
+
+static int32_t make_turns(const shift *s, int32_t layer, turn *turns) {
+    const quire_rope *r = rope_of(s, layer);
+    const double scale = r->scale != 0 ? (double)r->scale : 1;
+    for (int32_t j = 0; j < r->n_rot / 2; j++) {
+        const double frequency = r->frequency ? (double)r->frequency[j] : pow((double)r->base, -2.0 * j / r->n_rot);
+        const double angle = -(double)s->by * scale * frequency;
+        turns[j] = (turn){cos(angle), sin(angle)};
+    }
+    return r->n_rot / 2;
+}
+
+static void turn_row(const quire_rope *r, const turn *turns, float *row) {
+    const int32_t half = r->n_rot / 2;
+    for (int32_t j = 0; j < half; j++) {
+        float *x = row + r->first + (r->interleaved ? 2 * j : j), *y = r->interleaved ? x + 1 : x + half;
+        const double a = (double)*x, b = (double)*y;
+        *x = (float)(a * turns[j].cosine - b * turns[j].sine);
+        *y = (float)(a * turns[j].sine + b * turns[j].cosine);
+    }
+}
+
+/* Rows of new page `page` into pool->rows[v]; those past the end become zeros. */
+static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head, int v, const turn *turns) {
+    const quire_pool *pool = s->pool;
+    const quire_layer *l = &pool->layer[layer].config;
+    const size_t dim = (size_t)(v ? l->v_dim : l->k_dim);
+    float *rows = pool->rows[v], *old = pool->rows[2];
+    for (int32_t i = 0, n; i < QUIRE_T; i += n) {
+        const int32_t token = page * QUIRE_T + i, at = origin(s, token);
+        n = QUIRE_T - at % QUIRE_T; /* as many as come from one old page, one after the other */
+        if (n > QUIRE_T - i)
+            n = QUIRE_T - i;
+        if (token < s->from && n > s->from - token)
+            n = s->from - token;
+        float *to = rows + (size_t)i * dim;
+        if (token >= s->length) {
+            memset(to, 0, (size_t)n * dim * sizeof *to);
+            continue;
+        }
+        const quire_page_source source = quire__page_source(s->seq, g, at / QUIRE_T);
+        quire__page_rows(pool, &source, layer, head, v, old);
+        memcpy(to, old + (size_t)(at % QUIRE_T) * dim, (size_t)n * dim * sizeof *to);
+        for (int32_t j = 0; !v && token >= s->from && j < n; j++)
+            turn_row(rope_of(s, layer), turns, to + (size_t)j * dim);
+    }
+    const float largest = v ? pool->layer[layer].format.v.max_abs : pool->layer[layer].format.k.max_abs;
+    for (size_t i = 0; i < QUIRE_T * dim; i++) /* decoding and turning may lead beyond it */
+        rows[i] = rows[i] > largest ? largest : rows[i] < -largest ? -largest : rows[i];
+}
+
+/* ------------------------------------------------------------------ new pages */
+
+/* V of a page that moves as a whole keeps its bytes. */
+static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head, uint8_t *record) {
+    const quire_layer_state *l = &s->pool->layer[layer];
+    const quire_page_source source = quire__page_source(s->seq, g, origin(s, page * QUIRE_T) / QUIRE_T);
+    if (s->from % QUIRE_T || s->by % QUIRE_T || source.raw != QUIRE_NO_LEAF || source.leaf == QUIRE_NO_LEAF ||
+        quire__leaf_stale(s->pool, source.leaf) || (page == 0 && s->pool->group[g].sinks > 0))
+        return;
+    const size_t start = l->format.v.codes, end = quire__side_end(&l->format.v);
+    memcpy(record + start, quire__sealed_record(s->pool, l, source.leaf, head) + start, end - start);
+}
+
+/* Fills what is not NO_LEAF: the leaf of the table, the sinks, the open leaf. */
+static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t sinks, int32_t open) {
+    quire_pool *pool = s->pool;
+    const int32_t n_sinks = page == 0 ? pool->group[g].sinks : 0;
+    turn turns[QUIRE_DIM_MAX / 2];
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer_state *l = &pool->layer[i];
+        if (l->group != g || l->source != i)
+            continue;
+        make_turns(s, i, turns);
+        for (int32_t head = 0; head < l->config.n_kv_heads; head++) {
+            for (int v = 0; v < 2; v++)
+                gather(s, g, page, i, head, v, turns);
+            if (sinks != QUIRE_NO_LEAF) {
+                uint8_t *to = quire__sink_record(pool, l, sinks, head);
+                memset(to, 0, l->sink_record_bytes);
+                for (int v = 0; v < 2; v++)
+                    pool->kernels.rows->store(pool->raw, to + (v ? l->sink_v_offset : 0),
+                                              (size_t)(n_sinks * (v ? l->config.v_dim : l->config.k_dim)),
+                                              pool->rows[v]);
+            }
+            const int32_t raw = open != QUIRE_NO_LEAF ? open : pool->group[g].raw ? leaf : QUIRE_NO_LEAF;
+            for (int v = 0; raw != QUIRE_NO_LEAF && v < 2; v++)
+                quire__raw_rows(pool, i, head, v, pool->rows[v], raw);
+            if (leaf == QUIRE_NO_LEAF || pool->group[g].raw)
+                continue;
+            uint8_t *record = quire__sealed_record(pool, l, leaf, head);
+            pool->kernels.rows->seal(&l->format, pool->rows[0], pool->rows[1], n_sinks, record);
+            copy_v(s, g, page, i, head, record);
+            atomic_fetch_add(&pool->sealed_pages, 1);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ leaves */
+
+static quire_leaf_kind table_kind(const shift *s, int32_t g) {
+    return s->pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED;
+}
+
+/* Whether the sequence will hold new page `page` in its table. */
+static bool needs_page(const shift *s, int32_t g, int32_t page) {
+    const quire_group *group = &s->pool->group[g];
+    return page >= quire__window_start(group, s->length) / QUIRE_T || quire__pinned(group, page);
+}
+
+/* Whether an old leaf may be written to once its rows have been read. */
+static bool reusable(const shift *s, int32_t g, int32_t leaf) {
+    return leaf != QUIRE_NO_LEAF && s->pool->leaf[leaf].refs == 1 && s->pool->leaf[leaf].kind == table_kind(s, g) &&
+           !quire__leaf_stale(s->pool, leaf);
+}
+
+static void push(quire_pool *pool, int32_t *stack, int32_t leaf) {
+    pool->leaf[leaf].next_free = *stack;
+    *stack = leaf;
+}
+
+static int32_t pop(quire_pool *pool, int32_t *stack) {
+    const int32_t leaf = *stack;
+    *stack = pool->leaf[leaf].next_free;
+    return leaf;
+}
+
+typedef struct reserved { /* for one group */
+    int32_t *stack, *open, *sinks;
+} reserved;
+
+static reserved reserved_of(const shift *s, int32_t g) {
+    int32_t *r = s->pool->reserved, n = s->pool->n_groups;
+    return (reserved){r + g, r + n + g, r + 2 * n + g};
+}
+
+static void give_back(const shift *s, int32_t g) {
+    const reserved r = reserved_of(s, g);
+    while (*r.stack != QUIRE_NO_LEAF)
+        quire__leaf_drop(s->pool, pop(s->pool, r.stack));
+    quire__leaf_drop(s->pool, *r.open);
+    quire__leaf_drop(s->pool, *r.sinks);
+}
+
+static bool reserve(const shift *s, int32_t g) {
+    quire_pool *pool = s->pool;
+    const reserved r = reserved_of(s, g);
+    const int32_t first = s->from / QUIRE_T, n_pages = s->length / QUIRE_T;
+    int32_t n = n_pages > first;
+    *r.stack = *r.open = *r.sinks = QUIRE_NO_LEAF;
+    for (int32_t p = first; p < n_pages; p++)
+        n += needs_page(s, g, p) && !reusable(s, g, s->seq->group[g].table[p]);
+    for (; n > 0; n--) {
+        const int32_t leaf = quire__leaf_take(pool, g, table_kind(s, g));
+        if (leaf == QUIRE_NO_LEAF)
+            return false;
+        push(pool, r.stack, leaf);
+    }
+    if (s->length % QUIRE_T && (*r.open = quire__leaf_take(pool, g, QUIRE_LEAF_RAW)) == QUIRE_NO_LEAF)
+        return false;
+    return !(first == 0 && n_pages > 0 && pool->group[g].sinks > 0) ||
+           (*r.sinks = quire__leaf_take(pool, g, QUIRE_LEAF_SINKS)) != QUIRE_NO_LEAF;
+}
+
+static void rebuild(const shift *s, int32_t g) {
+    quire_pool *pool = s->pool;
+    quire_seq_group *group = &s->seq->group[g];
+    const reserved r = reserved_of(s, g);
+    const int32_t first = s->from / QUIRE_T, n_pages = s->length / QUIRE_T, old_pages = s->seq->length / QUIRE_T;
+    const int32_t seen = quire__window_start(&pool->group[g], s->length) / QUIRE_T;
+    for (int32_t p = first; p < n_pages; p++) {
+        const int32_t old = group->table[p], leaf = needs_page(s, g, p) ? pop(pool, r.stack) : QUIRE_NO_LEAF,
+                      sinks = p == 0 ? *r.sinks : QUIRE_NO_LEAF;
+        build(s, g, p, leaf, sinks, QUIRE_NO_LEAF);
+        group->table[p] = leaf;
+        if (reusable(s, g, old))
+            push(pool, r.stack, old);
+        else
+            quire__leaf_drop(pool, old);
+        if (p == 0) { /* old page 0 has been read for the last time */
+            quire__leaf_drop(pool, group->sinks);
+            group->sinks = sinks;
+            *r.sinks = QUIRE_NO_LEAF;
+        }
+    }
+    if (*r.open != QUIRE_NO_LEAF)
+        build(s, g, n_pages, QUIRE_NO_LEAF, QUIRE_NO_LEAF, *r.open);
+    for (int32_t p = n_pages; p < old_pages; p++)
+        quire__leaf_drop(pool, group->table[p]);
+    quire__leaf_drop(pool, group->open);
+    quire__leaf_drop(pool, group->kept);
+    group->open = *r.open;
+    group->kept = *r.open = QUIRE_NO_LEAF;
+    if (n_pages == 0) {
+        quire__leaf_drop(pool, group->sinks);
+        group->sinks = QUIRE_NO_LEAF;
+    }
+    if (group->live_from > (seen > first ? seen : first))
+        group->live_from = seen > first ? seen : first;
+    give_back(s, g);
+}
+
+static quire_status shift_locked(const shift *s) {
+    quire_pool *pool = s->pool;
+    for (int32_t i = 0; i < pool->n_layers; i++)
+        if (pool->layer[i].source == i)
+            QUIRE_TRY(check_rope(pool, rope_of(s, i), i));
+    QUIRE_TRY(check_window(s));
+    for (int32_t g = 0; g < pool->n_groups; g++)
+        if (!reserve(s, g)) {
+            for (; g >= 0; g--)
+                give_back(s, g);
+            return quire__fail(QUIRE_E_NO_PAGES, "no room to rebuild the pages behind token %d", (int)s->from);
+        }
+    for (int32_t g = 0; g < pool->n_groups; g++)
+        rebuild(s, g);
+    s->seq->length = s->length;
+    s->seq->kept_page = -1;
+    quire__seq_recycle(s->seq);
+    return QUIRE_OK;
+}
+
+quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const quire_rope *rope, int32_t n_rope) {
+    if (!seq || !rope)
+        return quire__fail(QUIRE_E_INVALID, "sequence or rotation is NULL");
+    quire_pool *pool = seq->pool;
+    quire_status status = QUIRE_OK;
+    pthread_mutex_lock(&pool->lock);
+    if (seq->batch)
+        status = quire__fail(QUIRE_E_BUSY, "cannot shift a sequence that is in a batch");
+    else if (n_rope != 1 && n_rope != pool->n_layers)
+        status = quire__fail(QUIRE_E_INVALID, "%d rotations for %d layers", (int)n_rope, (int)pool->n_layers);
+    else if (from < 0 || to < from || to > seq->length)
+        status =
+            quire__fail(QUIRE_E_INVALID, "cannot drop tokens %d to %d of %d", (int)from, (int)to, (int)seq->length);
+    else if (to == seq->length)
+        status = quire__seq_trim(seq, from);
+    else if (from < to)
+        status = shift_locked(&(shift){seq, pool, from, to - from, seq->length - (to - from), rope, n_rope});
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
