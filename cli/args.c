@@ -166,7 +166,7 @@ static void complain_value(const cli_usage *usage, const cli_option *option, con
 }
 
 /* True if the word was taken; else a message says why not. */
-static bool take_word(const cli_usage *usage, const word *w) {
+static bool take_word(const cli_usage *usage, const word *w, size_t *n_arguments) {
     char name[SHOWN_BYTES];
     switch (w->kind) {
     case WORD_OPTION:
@@ -185,6 +185,10 @@ static bool take_word(const cli_usage *usage, const word *w) {
         complain_unknown(usage, w->typed);
         return false;
     case WORD_ARGUMENT:
+        if (*n_arguments < usage->n_arguments) {
+            *usage->arguments[(*n_arguments)++].target = w->typed;
+            return true;
+        }
         cli_error("%s: unexpected argument '%s'", usage->command, w->typed);
         return false;
     case WORD_HELP:
@@ -201,13 +205,16 @@ bool cli_args_parse(const cli_usage *usage, int argc, char **argv, int *status) 
         return false;
     }
     walk w = start_walk(usage, argc, argv);
-    for (word found = next_word(&w); found.kind != WORD_END; found = next_word(&w)) {
-        if (!take_word(usage, &found)) {
-            fprintf(stderr, "'quire %s --help' lists the options.\n", usage->command);
-            *status = CLI_USAGE;
-            return false;
-        }
+    size_t n_arguments = 0;
+    bool good = true;
+    for (word found = next_word(&w); good && found.kind != WORD_END; found = next_word(&w))
+        good = take_word(usage, &found, &n_arguments);
+    if (good && n_arguments < usage->n_arguments && usage->arguments[n_arguments].required) {
+        cli_error("%s: %s is missing", usage->command, usage->arguments[n_arguments].name);
+        good = false;
     }
-    *status = CLI_OK;
-    return true;
+    if (!good)
+        fprintf(stderr, "'quire %s --help' lists the options.\n", usage->command);
+    *status = good ? CLI_OK : CLI_USAGE;
+    return good;
 }

@@ -40,11 +40,19 @@ cli_option cli_choice(const char *name, int32_t *target, const char *const *choi
 cli_option cli_with_letter(cli_option option, char letter);
 cli_option cli_with_step(cli_option option, int32_t step);
 
+typedef struct cli_argument {
+    const char *name; /* "FILE" */
+    const char **target;
+    bool required;
+} cli_argument;
+
 typedef struct cli_usage {
     const char *command; /* "bench attn" */
     const char *about;   /* what it does, lines of at most 100 columns */
     const cli_option *options;
     size_t n_options;
+    const cli_argument *arguments; /* (n_arguments) words that are no options, in their order */
+    size_t n_arguments;
     const char *const *examples; /* ends with NULL */
 } cli_usage;
 

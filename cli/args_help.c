@@ -33,7 +33,10 @@ void cli_usage_print(const cli_usage *usage, FILE *file) {
             width = n;
     }
 
-    fprintf(file, "usage: quire %s [options]\n\n%s\n\noptions:\n", usage->command, usage->about);
+    fprintf(file, "usage: quire %s", usage->command);
+    for (size_t i = 0; i < usage->n_arguments; i++)
+        fprintf(file, usage->arguments[i].required ? " %s" : " [%s]", usage->arguments[i].name);
+    fprintf(file, " [options]\n\n%s\n\noptions:\n", usage->about);
     for (size_t i = 0; i < usage->n_options; i++) {
         const cli_option *option = &usage->options[i];
         format_left(option, left);

@@ -14,8 +14,10 @@ typedef struct cli_command {
 int cli_version_run(int argc, char **argv);
 int cli_codecs_run(int argc, char **argv);
 int cli_inspect_run(int argc, char **argv);
+int cli_convert_run(int argc, char **argv);
 int cli_bench_attn_run(int argc, char **argv);
 int cli_bench_ops_run(int argc, char **argv);
+int cli_bench_save_run(int argc, char **argv);
 int cli_bench_seal_run(int argc, char **argv);
 #if QUIRE_ENGINE
 int cli_run_run(int argc, char **argv);

@@ -17,11 +17,12 @@ static const cli_command commands[] = {
     {"chat", "talk with a model", cli_chat_run, NULL},
 #endif
     {"codecs", "list the codecs and presets, with exact sizes", cli_codecs_run, NULL},
+    {"convert", "turn a saved cache into a prompt cache of mlx-lm, or back", cli_convert_run, NULL},
 #if QUIRE_ENGINE
     {"eval", "measure what a codec costs a model", NULL, cli_eval_commands},
 #endif
     {"help", "explain a command", run_help, NULL},
-    {"inspect", "fill a cache and report what its bytes hold", cli_inspect_run, NULL},
+    {"inspect", "report what a saved cache, or a made-up one, holds", cli_inspect_run, NULL},
 #if QUIRE_ENGINE
     {"run", "continue a text with a model", cli_run_run, NULL},
 #endif

@@ -85,20 +85,28 @@ static quire_status step(generation *gen) {
     return status;
 }
 
-static quire_status generate(generation *gen, const int32_t *prompt, int32_t n_prompt) {
-    double start = now();
-    quire_status status =
+/* The prompt, and the first token after it. */
+static quire_status start_text(generation *gen, const int32_t *prompt, int32_t n_prompt) {
+    const double start = now();
+    const quire_status status =
         quire_session_prefill(gen->session, gen->seq, prompt, n_prompt, gen->options->on_prefill, gen->options->user);
     gen->result->prefill_seconds = now() - start;
     QUIRE_TRY(status);
     gen->result->n_prompt = n_prompt;
     if (gen->options->max_tokens == 0)
         return QUIRE_OK;
-    start = now();
     int32_t first;
-    status = quire_sampler_next(gen->sampler, quire_session_logits(gen->session, 0), &first);
-    if (status == QUIRE_OK)
-        status = emit(gen, first);
+    QUIRE_TRY(quire_sampler_next(gen->sampler, quire_session_logits(gen->session, 0), &first));
+    return emit(gen, first);
+}
+
+static quire_status generate(generation *gen, const int32_t *prompt, int32_t n_prompt) {
+    const int32_t n_cached = gen->options->n_cached;
+    gen->done = gen->options->max_tokens == 0;
+    quire_status status = QUIRE_OK;
+    if (!gen->options->resume)
+        status = start_text(gen, prompt + n_cached, n_prompt - n_cached);
+    const double start = now();
     while (status == QUIRE_OK && !gen->done && quire_seq_length(gen->seq) < quire_session_context(gen->session))
         status = step(gen);
     gen->result->decode_seconds = now() - start;
@@ -111,6 +119,11 @@ quire_status quire_generate(quire_session *session, quire_seq *seq, quire_sample
         return quire__fail(QUIRE_E_INVALID, "an argument is NULL or the prompt is empty");
     if (options->struct_size != sizeof *options || options->max_tokens < 0 || options->draft < 0)
         return quire__fail(QUIRE_E_INVALID, "options were not set by quire_generate_options_default, or are negative");
+    if (options->n_cached < 0 || options->n_cached >= n_prompt || options->n_cached > quire_seq_length(seq))
+        return quire__fail(QUIRE_E_INVALID, "%d of %d prompt tokens cannot be in a sequence of %d",
+                           (int)options->n_cached, (int)n_prompt, (int)quire_seq_length(seq));
+    if (options->resume && n_prompt - options->n_cached != 1)
+        return quire__fail(QUIRE_E_INVALID, "one token is resumed from, not %d", (int)(n_prompt - options->n_cached));
     *result = (quire_generate_result){0};
     const int32_t room = smaller(options->max_tokens, quire_session_context(session));
     generation gen = {.session = session, .seq = seq, .sampler = sampler, .options = options, .result = result};

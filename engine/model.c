@@ -103,6 +103,10 @@ quire_status quire_model_load(quire_model **result, const char *path, const quir
     quire_model *model = calloc(1, sizeof *model);
     if (!model)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
+    if (pthread_mutex_init(&model->identity_lock, NULL) != 0) {
+        free(model);
+        return quire__fail(QUIRE_E_NOMEM, "no mutex to be had");
+    }
     const quire_status status = load(model, path, options);
     if (status != QUIRE_OK) {
         quire_model_free(model);
@@ -121,6 +125,8 @@ void quire_model_free(quire_model *model) {
     free(model->layers);
     free(model->cache);
     free(model->name);
+    free(model->identity);
+    pthread_mutex_destroy(&model->identity_lock);
     free(model);
 }
 

@@ -6,6 +6,8 @@
 #include "quire_engine.h"
 #include "repack.h"
 
+#include <pthread.h>
+
 struct llama_model;
 struct quire__graph;
 
@@ -63,6 +65,8 @@ struct quire_model {
     struct ggml_tensor *embedding, *output_norm, *output, *output_bias; /* (E, vocab), (E), (E, vocab), (vocab) */
     int32_t input_dim;                                                  /* P: gemma4's input per layer; 0: none */
     struct ggml_tensor *input_embedding, *input_proj, *input_proj_norm; /* (P*layers, vocab), (E, P*layers), (P) */
+    pthread_mutex_t identity_lock;
+    char *identity; /* NULL: nobody has asked yet */
 };
 
 /* ---- pieces for architecture files (model_parts.c) */

@@ -70,7 +70,13 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
     X(E_FORMAT, 13, "bytes are not a page of this pool")                                                               \
     X(E_IO, 14, "file cannot be read or written")                                                                      \
     X(E_MODEL, 15, "not a model that can run")                                                                         \
-    X(E_ABORTED, 16, "stopped by the caller")
+    X(E_ABORTED, 16, "stopped by the caller")                                                                          \
+    X(E_FOREIGN, 17, "not a saved cache")                                                                              \
+    X(E_VERSION, 18, "file is of a newer format")                                                                      \
+    X(E_TRUNCATED, 19, "file is cut off")                                                                              \
+    X(E_CORRUPT, 20, "file is damaged")                                                                                \
+    X(E_IDENTITY, 21, "cache belongs to another model")                                                                \
+    X(E_CODEC, 22, "cache was saved under other codecs")
 
 typedef enum quire_status {
 #define QUIRE_STATUS_ENUM(name, value, text) QUIRE_##name = value,
@@ -343,6 +349,88 @@ QUIRE_API size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page);
 QUIRE_API quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes);
 QUIRE_API quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes);
 
+/* ------------------------------------------------------------------ files: a sequence saved, and restored
+ * One file has all of a sequence: its token ids, packed pages, and the raw rows beside them (open page, page sealed last,
+ * sinks), so that the restored sequence goes on, and trims, bit for bit like the one that was saved. docs/FORMAT.md gives
+ * every byte. Every part has a checksum; nothing of a file is believed before it has been checked. */
+
+typedef struct quire_save_options {
+    size_t struct_size; /* set by quire_save_options_default */
+    const void
+        *identity; /* (identity_bytes) what computed this cache: weights, tokenizer, RoPE ..: any bytes. Loading */
+    size_t identity_bytes; /* compares them. At most 1 MiB */
+    const int32_t
+        *tokens;        /* (n_tokens) NULL: not known; else the ids of all tokens of the sequence, and any that are */
+    int32_t n_tokens;   /* known to follow */
+    bool any_attention; /* do not record query heads, scale, soft-cap, ALiBi and learned sinks: the file may then be
+                           loaded whatever they are. For a cache that comes from elsewhere */
+} quire_save_options;
+
+QUIRE_API void quire_save_options_default(quire_save_options *options);
+/* Writes PATH.part, brings it to stable storage and gives it its name: after a crash at any moment PATH is the old file
+ * or the new one, whole. Readable by its owner alone. The sequence must not be used meanwhile, other sequences may.
+ * options NULL: no identity, no tokens. E_BUSY: in a batch, or somebody else is writing PATH. E_STATE: not all of its
+ * pages have been requantized yet. E_IO. */
+QUIRE_API quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_save_options *options);
+
+typedef struct quire_file quire_file; /* a saved sequence, open for reading; used by one thread at a time */
+
+typedef struct quire_file_section {
+    const char *name; /* "pages" */
+    int32_t group;    /* of layers, for pages; else 0 */
+    uint64_t offset, bytes;
+    uint8_t checksum[16];
+} quire_file_section;
+
+typedef struct quire_file_info {
+    uint32_t version, page_format;
+    uint64_t bytes;
+    const void *identity;
+    size_t identity_bytes;
+    const int32_t *tokens; /* (n_tokens) */
+    int32_t n_tokens;
+    int32_t length;            /* tokens in the cache */
+    const quire_layer *layers; /* (n_layers) codecs resolved; scale, softcap, alibi and sink_logits are not told */
+    int32_t n_layers;
+    quire_type raw;
+    int32_t sinks;
+    uint64_t packed_bytes, raw_bytes;   /* of pages; of open page, kept page and sinks */
+    const quire_file_section *sections; /* (n_sections) in the order of the file */
+    int32_t n_sections;
+} quire_file_info;
+
+/* Reads and checks everything but the pages. E_FOREIGN, E_VERSION, E_TRUNCATED, E_CORRUPT, E_FORMAT (checksums right,
+ * contents impossible), E_IO, E_NOMEM. */
+QUIRE_API quire_status quire_file_open(quire_file **file, const char *path);
+QUIRE_API void quire_file_close(quire_file *file); /* NULL is fine */
+QUIRE_API void quire_file_get_info(const quire_file *file,
+                                   quire_file_info *info); /* pointers live as long as the file */
+QUIRE_API quire_status quire_file_check(quire_file *file); /* reads the pages too, every byte and every value */
+/* One page of a layer and KV head: its packed record as quire_page_decode takes it (raw layers: rows of the raw type).
+ * E_GONE: not in the file, for it had left the window. E_INVALID: not sealed. */
+QUIRE_API quire_status quire_file_page(quire_file *file, int32_t layer, int32_t head, int32_t page, void *record,
+                                       size_t n_bytes);
+/* The same page, also the open one, as rows: raw ones where the file has them, else decoded. k (64,DK), v (64,DV);
+ * *n_rows are in use. Of a page that has left the window the sinks may still be there: *n_rows counts them. */
+QUIRE_API quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int32_t page, float *k, float *v,
+                                       int32_t *n_rows);
+
+typedef struct quire_load_options {
+    size_t struct_size; /* set by quire_load_options_default */
+    const void *identity;
+    size_t identity_bytes; /* E_IDENTITY unless the file has the same bytes ... */
+    bool any_identity;     /* ... or the caller has looked at them */
+    bool reseal; /* codecs, sinks or raw type differ: decode each page and seal it as the pool does (counted in
+                    quire_pool_stats.resealed_pages), instead of E_CODEC */
+} quire_load_options;
+
+QUIRE_API void quire_load_options_default(quire_load_options *options);
+/* A new sequence from a file. All of it is read into fresh pages and checked before the sequence exists: on failure the
+ * pool is as it was. E_IDENTITY (also: layers of another shape or window), E_CODEC, E_CORRUPT, E_FORMAT, E_TRUNCATED,
+ * E_TOO_BIG, E_NO_SLOT, E_NO_PAGES, E_IO. options NULL: the defaults. */
+QUIRE_API quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load_options *options,
+                                      quire_seq **seq);
+
 /* ------------------------------------------------------------------ batches */
 
 typedef struct quire_batch_item {
@@ -413,6 +501,7 @@ typedef struct quire_pool_stats {
     int32_t n_seqs, n_batches;
     uint64_t sealed_pages;   /* times a page was sealed: layers x KV heads x pages */
     uint64_t reopened_pages; /* times trim had to reopen from packed values */
+    uint64_t resealed_pages; /* times a page was packed from another codec's values: layers x KV heads x pages */
 } quire_pool_stats;
 
 typedef struct quire_layer_stats {

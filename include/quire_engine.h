@@ -147,6 +147,21 @@ QUIRE_API quire_status quire_session_shift(quire_session *session, quire_seq *se
 /* (n_vocab) of the row'th row with logits of the last step, in item order; NULL if there is none. Until the next step. */
 QUIRE_API const float *quire_session_logits(const quire_session *session, int32_t row);
 
+/* ------------------------------------------------------------------ saved sequences
+ * Files as quire.h says, with the model's identity in them: a cache is never restored into another model. */
+
+/* What a cache of this model belongs to: lines of text, "weights 0123..". From the bytes of the whole file (read once,
+ * at the first call), not from its name: tensors and their data, the vocabulary, and every number of the architecture,
+ * RoPE and windows included; not general.* nor the chat template. Lives as long as the model. E_IO, E_NOMEM. */
+QUIRE_API quire_status quire_model_identity(const quire_model *model, const char **text);
+/* `tokens` are all that the sequence holds, and any that are to follow: the last one generated, if you like. */
+QUIRE_API quire_status quire_session_save(const quire_session *session, const quire_seq *seq, const char *path,
+                                          const int32_t *tokens, int32_t n_tokens);
+/* A new sequence from an open file; its tokens are in quire_file_get_info. reseal: as quire_load_options has it.
+ * E_IDENTITY: quire_last_error() says whether weights, vocabulary or architecture differ. E_TOO_BIG: longer than the
+ * context. E_FORMAT: the file has no tokens, or some that the model does not know. Else as quire_seq_load. */
+QUIRE_API quire_status quire_session_load(quire_session *session, quire_file *file, bool reseal, quire_seq **seq);
+
 /* ------------------------------------------------------------------ sampling */
 
 typedef struct quire_sampler_options {
@@ -173,6 +188,9 @@ typedef struct quire_generate_options {
     int32_t max_tokens; /* default 128 */
     bool exact;         /* exact steps in decoding too */
     bool ignore_end;    /* go on after the end of the text */
+    int32_t n_cached;   /* the sequence holds the first n_cached tokens of the prompt already; default 0 */
+    bool resume;        /* the one token after those came out of an earlier call: it is decoded, as it would have been
+                           then, and not prefilled */
     int32_t draft; /* 0: off; else up to this many tokens are looked up in the text so far and verified in one step */
     /* Called with every token, the one that ends the text included. False stops. */
     bool (*on_token)(void *user, int32_t token, const char *bytes, size_t n_bytes);
@@ -181,14 +199,14 @@ typedef struct quire_generate_options {
 } quire_generate_options;
 
 typedef struct quire_generate_result {
-    int32_t n_prompt, n_generated;
+    int32_t n_prompt, n_generated; /* n_prompt: prefilled */
     double prefill_seconds, decode_seconds;
     int32_t n_drafted, n_accepted; /* draft tokens tried, and found right */
     bool ended;                    /* by the model, not by max_tokens, the callback or the context */
 } quire_generate_result;
 
 QUIRE_API void quire_generate_options_default(quire_generate_options *options);
-/* Appends the prompt (at least one token) to `seq` and continues it. Every token whose successor was computed is in the
+/* Appends the prompt (at least one token that is not cached) to `seq` and continues it. Every token whose successor was computed is in the
  * sequence at the end: all but the last one generated. *result is filled also on failure. */
 QUIRE_API quire_status quire_generate(quire_session *session, quire_seq *seq, quire_sampler *sampler,
                                       const int32_t *prompt, int32_t n_prompt, const quire_generate_options *options,

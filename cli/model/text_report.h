@@ -9,6 +9,8 @@ typedef struct cli_text_report {
     const quire_session *session;
     const quire_seq *seq;
     const quire_generate_result *result;
+    int32_t n_restored; /* prompt tokens that came from a file */
+    const char *saved;  /* file that the text went to, or NULL */
 } cli_text_report;
 
 int cli_text_report_print(const cli_text_report *report); /* exit status */

@@ -31,6 +31,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/half.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "kern/kern.h"
@@ -120,7 +121,7 @@ struct quire_pool {
     float *rows[3];    /* (64, largest head size) while a page is rebuilt; under the lock */
     int32_t *reserved; /* (3, n_groups) leaves about to be adopted; under the lock */
     atomic_uint_fast64_t sealed_pages;
-    uint64_t reopened_pages;
+    uint64_t reopened_pages, resealed_pages;
     quire_requantize_stats requantized; /* since the policy last changed */
 };
 
@@ -190,6 +191,13 @@ void quire__page_rows(const quire_pool *pool, const quire_page_source *source, i
                       float *rows /* (64, D) */);
 /* Rows, cut to what the raw type holds, into a raw leaf. */
 void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows, int32_t leaf);
+
+/* The largest value that both the raw type and the codec can take: rounding to raw never leads beyond it. */
+static inline float quire__largest_value(quire_type raw, const quire_side_format *side) {
+    if (raw == QUIRE_F16)
+        return QUIRE_F16_MAX; /* no codec takes less */
+    return raw == QUIRE_BF16 ? quire__bits_float(quire__float_bits(side->max_abs) & 0xffff0000u) : side->max_abs;
+}
 
 /* ---- sequences; the caller holds the lock (seq.c, trim.c) */
 /* Whether page p of a group must outlive the window: it holds kept tokens that are not raw sinks. */

@@ -73,6 +73,7 @@ void quire_pool_get_stats(const quire_pool *constant, quire_pool_stats *stats) {
         stats->n_batches += pool->batch[i].used;
     stats->sealed_pages = atomic_load(&pool->sealed_pages);
     stats->reopened_pages = pool->reopened_pages;
+    stats->resealed_pages = pool->resealed_pages;
     pthread_mutex_unlock(&pool->lock);
 }
 

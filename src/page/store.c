@@ -27,19 +27,12 @@ static quire_status source_of(source *s, quire_rows rows, const quire_layer_stat
     return QUIRE_OK;
 }
 
-/* The largest value that both the raw type and the codec can take: rounding to raw never leads beyond it. */
-static float largest_value(quire_type raw, const quire_side_format *side) {
-    if (raw == QUIRE_F16)
-        return QUIRE_F16_MAX; /* no codec takes less */
-    return raw == QUIRE_BF16 ? quire__bits_float(quire__float_bits(side->max_abs) & 0xffff0000u) : side->max_abs;
-}
-
 /* Rows of one tile and head to raw, checked. */
 static quire_status store_rows(const quire_batch *batch, const quire_tile *tile, int32_t layer, int32_t head,
                                const source *s, uint8_t *raw) {
     const quire_type type = batch->pool->raw;
     const size_t dim = (size_t)s->side->dim, size = quire__type_bytes(s->type), raw_size = quire__type_bytes(type);
-    const float largest = largest_value(type, s->side);
+    const float largest = quire__largest_value(type, s->side);
     const quire_row_kernels *kernels = batch->pool->kernels.rows;
     float row[QUIRE_DIM_MAX];
     for (int32_t r = 0; r < tile->n_rows; r++) {

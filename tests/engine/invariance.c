@@ -1,11 +1,13 @@
 /* invariance.c: the same tokens give the same bits, however they are fed. Compares the logits of the last rows of a text
- * over numbers of threads, ways of cutting it into steps, neighbours in a batch, a fork, and a step taken back.
+ * over numbers of threads, ways of cutting it into steps, neighbours in a batch, a fork, a step taken back, and a
+ * cache that was saved and restored.
  * usage: invariance MODEL KV TOKENS */
 #include "quire_engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LAST_ROWS = 6, ROWS_MAX = 128 };
 
@@ -133,6 +135,40 @@ static void taken_back(world *w, float *logits) {
     quire_session_free(session);
 }
 
+/* Saved in one session and restored in another, also with some tokens too many, which are trimmed. */
+static void restored(world *w, int32_t n_more, const char *name, float *logits) {
+    char path[] = "/tmp/quire-invariance-XXXXXX";
+    const int fd = mkstemp(path);
+    if (fd < 0)
+        exit(1);
+    close(fd);
+    quire_session *session = open_session(w, 1, ROWS_MAX);
+    quire_seq *seq = new_seq(session);
+    const int32_t n = w->n_tokens - LAST_ROWS + n_more;
+    for (int32_t at = 0; at < n;) {
+        const quire_step_item item = {.seq = seq, .tokens = w->tokens + at, .n_tokens = n - at < 64 ? n - at : 64};
+        check(quire_session_decode(session, &item, 1, true), "decode");
+        at += item.n_tokens;
+    }
+    check(quire_session_save(session, seq, path, w->tokens, w->n_tokens), "save");
+    quire_session_free(session);
+    session = open_session(w, 2, ROWS_MAX);
+    quire_file *file;
+    quire_file_info info;
+    check(quire_file_open(&file, path), "open");
+    quire_file_get_info(file, &info);
+    if (info.length != n || info.n_tokens != w->n_tokens ||
+        memcmp(info.tokens, w->tokens, (size_t)w->n_tokens * sizeof *w->tokens) != 0)
+        w->n_bad++;
+    check(quire_session_load(session, file, false, &seq), "restore");
+    quire_file_close(file);
+    unlink(path);
+    check(quire_seq_trim(seq, n - n_more), "trim");
+    last_rows(w, session, seq, NULL, 0, logits);
+    compare(w, name, logits);
+    quire_session_free(session);
+}
+
 int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
@@ -154,6 +190,8 @@ int main(int argc, char **argv) {
     in_batch(&w, logits);
     forked(&w, logits);
     taken_back(&w, logits);
+    restored(&w, 0, "saved and restored", logits);
+    restored(&w, 3, "restored and trimmed", logits);
     free(w.tokens);
     free(w.first);
     free(logits);

@@ -58,7 +58,7 @@ class Maker:
         w.add_value_length(s["dim"])
         w.add_rope_dimension_count(s["dim"])
         w.add_layer_norm_rms_eps(1e-5)
-        w.add_rope_freq_base(500000.0 if self.arch == "llama" else 1000000.0)
+        w.add_rope_freq_base(s.get("rope_base", 500000.0 if self.arch == "llama" else 1000000.0))
         if "window" in s:
             w.add_sliding_window(s["window"])
         if self.arch == "gemma3":

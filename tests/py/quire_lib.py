@@ -51,6 +51,42 @@ class Arrays(C.Structure):
     _fields_ = [(name, C.c_void_p) for name in ("codes", "scales", "biases", "norms", "residual_norms", "signs")]
 
 
+class Layer(C.Structure):
+    _fields_ = [(n, C.c_int32) for n in ("n_heads", "n_kv_heads", "k_dim", "v_dim", "window", "keep")] + [
+        ("scale", C.c_float), ("softcap", C.c_float), ("alibi", C.c_void_p), ("sink_logits", C.c_void_p),
+        ("k", C.c_int), ("v", C.c_int), ("share", C.c_int32)]
+
+
+class PoolOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("layers", C.POINTER(Layer)), ("n_layers", C.c_int32),
+                ("policy", Policy), ("budget_bytes", C.c_size_t), ("raw", C.c_int)] + [
+        (n, C.c_int32) for n in ("max_seqs", "max_tokens", "max_batch_tokens", "max_batches", "max_workers")] + [
+        ("allocator", C.c_void_p), ("cpu", C.c_char_p)]
+
+
+class LoadOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("identity", C.c_void_p), ("identity_bytes", C.c_size_t),
+                ("any_identity", C.c_bool), ("reseal", C.c_bool)]
+
+
+class Item(C.Structure):
+    _fields_ = [("seq", C.c_void_p), ("n_tokens", C.c_int32)]
+
+
+class Rows(C.Structure):
+    _fields_ = [("data", C.c_void_p), ("type", C.c_int), ("row_stride", C.c_size_t)]
+
+
+class AttendArgs(C.Structure):
+    _fields_ = [("q", Rows), ("out", C.c_void_p), ("out_stride", C.c_size_t), ("lse", C.c_void_p),
+                ("mask", C.c_void_p), ("mask_row_stride", C.c_size_t), ("mask_head_stride", C.c_size_t)]
+
+
+class SaveOptions(C.Structure):
+    _fields_ = [("struct_size", C.c_size_t), ("identity", C.c_char_p), ("identity_bytes", C.c_size_t),
+                ("tokens", C.c_void_p), ("n_tokens", C.c_int32), ("any_attention", C.c_bool)]
+
+
 class QuireError(Exception):
     def __init__(self, status):
         self.status = status
@@ -79,6 +115,19 @@ def _load():
         "quire_page_decode": (C.c_int, shape, pointer, pointer, pointer),
         "quire_page_export": (C.c_int, shape, C.c_int, pointer, C.POINTER(Arrays)),
         "quire_page_import": (C.c_int, shape, C.c_int, C.POINTER(Arrays), pointer),
+        "quire_layer_default": (None, pointer),
+        "quire_pool_options_default": (None, pointer),
+        "quire_pool_create": (C.c_int, pointer, pointer),
+        "quire_pool_free": (None, pointer),
+        "quire_seq_create": (C.c_int, pointer, pointer),
+        "quire_seq_save": (C.c_int, pointer, C.c_char_p, pointer),
+        "quire_seq_load": (C.c_int, pointer, pointer, pointer, pointer),
+        "quire_file_open": (C.c_int, pointer, C.c_char_p),
+        "quire_file_close": (None, pointer),
+        "quire_batch_begin": (C.c_int, pointer, pointer, C.c_size_t, pointer),
+        "quire_batch_store": (C.c_int, pointer, C.c_int32, Rows, Rows, C.c_int32, C.c_int32),
+        "quire_batch_attend": (C.c_int, pointer, C.c_int32, pointer, C.c_int32, C.c_int32),
+        "quire_batch_commit": (C.c_int, pointer, pointer),
     }
     for name, (result, *arguments) in signatures.items():
         function = getattr(lib, name)
@@ -128,6 +177,12 @@ def zeros_aligned(n_bytes):
     memory = np.zeros(n_bytes + 64, np.uint8)
     at = -memory.ctypes.data % 64
     return memory[at : at + n_bytes]
+
+
+def rows_of(x):
+    """A contiguous float32 array as quire_rows."""
+    assert x.dtype == np.float32 and x.flags.c_contiguous
+    return Rows(x.ctypes.data, TYPES["f32"], 0)
 
 
 def _rows(x, dim):

@@ -102,6 +102,8 @@ def test_codecs_and_version():
         (["inspect", "--ctx", "many"], "many"),
         (["inspect", "--ctx", "0"], "--ctx"),
         (["inspect", "--kv", "k5v5"], "k5v5"),
+        (["inspect", "one", "two"], "two"),
+        (["convert", "one"], "TO"),
         (["inspect", "--kv", "vt4:kc4"], "vt4"),
         (["inspect", "--shape", "9x2x64"], "9x2x64"),
         (["inspect", "--shape", "4x2x63"], "63"),
@@ -156,3 +158,18 @@ def test_full_disk_is_noticed():
     with open("/dev/full", "w") as full:
         result = subprocess.run([PROGRAM, "codecs"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert result.returncode == 1 and result.stderr
+
+
+def test_bench_save_keys(tmp_path):
+    row = report("bench", "save", "--shape", "4x2x64", "--layers", "2", "--ctx", "1000", "--runs", "1", "--dir", str(tmp_path))
+    assert row["bytes"] > 1000 * 2 * 2 * 64 and not list(tmp_path.iterdir())
+    for key in ("save_gbps", "disk_write_gbps", "restore_gbps", "disk_read_gbps", "save_ratio", "restore_ratio"):
+        assert row[key] > 0
+
+
+def test_inspect_refuses_what_is_no_file(tmp_path):
+    (tmp_path / "foreign").write_bytes(b"something else altogether, and long enough to have a header of sixty-four bytes")
+    for name, status in (("foreign", "QUIRE_E_FOREIGN"), ("nothing", "QUIRE_E_IO")):
+        result = run("inspect", str(tmp_path / name), "--json")
+        assert result.returncode == 1 and "not sound" in result.stderr
+        assert json.loads(result.stdout)["status"] == status and not json.loads(result.stdout)["sound"]

@@ -194,3 +194,85 @@ def test_no_preset_degenerates(smollm2):
     for preset in presets:
         text = text_of(*common, "--kv", preset)
         assert len(text.split()) > 60 and repeats(text) < base + 0.25, (preset, base, text)
+
+
+# ---------------------------------------------------------------- saved texts
+
+LONG = " ".join(f"w{i * 7 % 59}" for i in range(150))
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+@pytest.mark.parametrize("more", [(), ("--kv", "none"), ("--kv", "k4v4", "--max-kv-size", 100)])
+def test_saved_text_goes_on(arch, more, tmp_path):
+    """In three pieces, each from the file of the one before, the text is the one that was never interrupted."""
+    model = models.make(tmp_path / "model.gguf", arch)
+    common = ("-m", model, "--temp", 0, "--ignore-end", "--ctx", 1100, *more)
+    whole = text_of(*common, "-p", LONG, "-n", 120)
+    file = tmp_path / "saved"
+    parts = [text_of(*common, "-p", LONG, "-n", 0, "--save", file)]
+    for n in (30, 1, 60, 29):
+        parts.append(text_of(*common, "-n", n, "--load", file, "--save", file))
+    assert "".join(parts) == whole and len(whole) >= 120
+
+
+def test_saved_prompt_is_not_computed_again(tiny, tmp_path):
+    file = tmp_path / "saved"
+    common = ("run", "-m", tiny, "--temp", 0, "--ignore-end", "--json", "-t", 1)
+    quire(*common, "-p", LONG, "-n", 0, "--save", file)
+    n = json.loads(quire("inspect", file, "--json").stdout)["length"]
+    assert n > 140
+    cold = quire(*common, "-p", LONG + " w5 w6", "-n", 20)
+    warm = quire(*common, "-p", LONG + " w5 w6", "-n", 20, "--load", file)
+    assert warm.stdout == cold.stdout
+    report = json.loads(warm.stderr)
+    assert report["n_restored"] == n and report["n_prompt"] == json.loads(cold.stderr)["n_prompt"] - n
+    # The same text, added: without the start of a text it is the same tokens here.
+    added = quire(*common, "-p", " w5 w6", "--append", "-n", 20, "--load", file)
+    assert json.loads(added.stderr)["n_restored"] == n
+    # Half of it agrees: whole pages are used.
+    half = " ".join(LONG.split()[:100]) + " w1 w1 w1"
+    cold, warm = quire(*common, "-p", half, "-n", 20), quire(*common, "-p", half, "-n", 20, "--load", file)
+    assert warm.stdout == cold.stdout and json.loads(warm.stderr)["n_restored"] % 64 == 0
+    assert json.loads(warm.stderr)["n_restored"] > 500
+
+
+def test_saved_text_of_another_model(tiny, tmp_path):
+    file = tmp_path / "saved"
+    common = ("--temp", 0, "-t", 1, "-n", 4)
+    quire("run", "-m", tiny, *common, "-p", LONG, "--save", file)
+    for name, options in (("weights", {"seed": 2}), ("config", {"rope_base": 20000.0})):
+        other = models.make(tmp_path / f"{name}.gguf", "llama", **options)
+        refused = quire("run", "-m", other, *common, "--load", file, status=1).stderr
+        assert f"another model: its {name} differs" in refused
+    # What a file is called, and its general.* keys, do not make another model.
+    again = models.make(tmp_path / "again.gguf", "llama")
+    quire("run", "-m", again, *common, "--load", file)
+    refused = quire("run", "-m", tiny, *common, "--load", file, "--kv", "k4v4", status=1).stderr
+    assert "layer 0 is kc8:vt4 in the file, kc4:vt4 here" in refused and "--reseal" in refused
+    quire("run", "-m", tiny, *common, "--load", file, "--kv", "k4v4", "--reseal")
+    refused = quire("run", "-m", tiny, *common, "--load", file, "--max-kv-size", 200, status=1).stderr
+    assert "window" in refused
+    refused = quire("run", "-m", tiny, *common, "--load", tiny, status=1).stderr
+    assert "not a saved cache" in refused
+    assert "--load" in quire("run", "-m", tiny, *common, "--append", "-p", "x", status=2).stderr
+
+
+def test_inspect_file(tiny, tmp_path):
+    file = tmp_path / "saved"
+    quire("run", "-m", tiny, "--temp", 0, "-t", 1, "-n", 4, "-p", LONG, "--save", file, "--ignore-end")
+    said = quire("inspect", file).stdout
+    for word in ("sound", "architecture llama", "weights ", "kc8:vt4", "pages 0"):
+        assert word in said
+    report = json.loads(quire("inspect", file, "--json").stdout)
+    assert report["sound"] and report["status"] == "QUIRE_OK" and report["version"] == 1
+    assert report["n_tokens"] == report["length"] + 1 == len(report["tokens"])
+    assert report["bytes"] == file.stat().st_size and report["layers"][0]["k"] == "kc8"
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 4
+    file.write_bytes(data)
+    broken = quire("inspect", file, "--json", status=1)
+    report = json.loads(broken.stdout)
+    assert not report["sound"] and report["status"] == "QUIRE_E_CORRUPT" and "pages" in report["reason"]
+    assert "not sound" in broken.stderr
+    file.write_bytes(data[:5000])
+    assert json.loads(quire("inspect", file, "--json", status=1).stdout)["status"] == "QUIRE_E_TRUNCATED"

@@ -1,0 +1,22 @@
+/* XXH3-128: a checksum for whole files, at the speed of memory. Not for secrets: anyone can make bytes that match. */
+#ifndef QUIRE_BASE_HASH_H
+#define QUIRE_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct quire_digest {
+    uint8_t byte[16]; /* as XXH128_canonicalFromHash writes them */
+} quire_digest;
+
+/* Large and aligned as xxHash wants it; hash.c checks that it is. */
+typedef struct quire_hash {
+    _Alignas(64) uint8_t state[640];
+} quire_hash;
+
+void quire__hash_start(quire_hash *hash);
+void quire__hash_add(quire_hash *hash, const void *bytes, size_t n_bytes);
+quire_digest quire__hash_end(const quire_hash *hash);
+quire_digest quire__hash_of(const void *bytes, size_t n_bytes);
+
+#endif

@@ -1,0 +1,102 @@
+/* A sequence as a file. docs/FORMAT.md, section 9, is the definition; in short:
+ *
+ *   | header, table of sections | identity | layers | tokens | state | pages of group 0 | pages of group 1 | ...
+ *
+ * Sections start at multiples of 64 and follow each other; checksums cover the zero bytes up to the next one, so that
+ * every byte of a file is under a checksum. A group's pages are the leaves it holds, as they lie in a pool:
+ *
+ *   | sinks | kept page (raw) | open page (raw, rows in use alone) | sealed pages, oldest first |
+ */
+#ifndef QUIRE_PAGE_SNAPSHOT_H
+#define QUIRE_PAGE_SNAPSHOT_H
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "page/pool.h"
+
+#define QUIRE_FILE_MAGIC "\x89QUIRE\r\n" /* as PNG's: a transfer that changes line ends or drops a bit shows */
+
+enum {
+    QUIRE_FILE_VERSION = 1,
+    QUIRE_ROTATION = 1, /* FORMAT.md, section 5 */
+    QUIRE_FILE_ALIGN = 64,
+    QUIRE_FILE_HEADER = 64,
+    QUIRE_FILE_ENTRY = 48, /* of the table of sections */
+    QUIRE_FILE_LAYERS_HEAD = 32,
+    QUIRE_FILE_LAYER = 48,
+    QUIRE_FILE_STATE_HEAD = 8,
+    QUIRE_FILE_GROUP = 8, /* and a byte for each sealed page */
+    QUIRE_IDENTITY_MAX = 1 << 20
+};
+
+typedef enum quire_section_kind {
+    QUIRE_SECTION_IDENTITY,
+    QUIRE_SECTION_LAYERS,
+    QUIRE_SECTION_TOKENS,
+    QUIRE_SECTION_STATE,
+    QUIRE_SECTION_PAGES, /* this one and all after it: a group each */
+    QUIRE_FILE_SECTIONS = QUIRE_SECTION_PAGES
+} quire_section_kind;
+
+typedef enum quire_held { QUIRE_HELD_SINKS = 1, QUIRE_HELD_OPEN = 2, QUIRE_HELD_KEPT = 4 } quire_held;
+
+/* Parts of a group's section, in their order. */
+typedef struct quire_file_group {
+    int32_t live_from, n_held;
+    uint32_t flags;                  /* quire_held */
+    const uint8_t *held;             /* (n_pages) 1: page is in the file */
+    int32_t *rank;                   /* (n_pages) its place among those; -1: not in the file */
+    size_t sinks, kept, open, pages; /* where they start in the section */
+    size_t leaf_bytes;               /* of a sealed page: packed, or raw */
+    size_t bytes;
+} quire_file_group;
+
+struct quire_file {
+    int fd;
+    quire_file_info info;
+    quire_file_section *section; /* (4 + n_groups) */
+    uint8_t *small;              /* the sections before the pages, as they are in the file */
+    quire_layer *config;         /* (n_layers) info.layers */
+    quire_layer_state *layer;    /* (n_layers) placed as a pool would */
+    uint64_t *attention;         /* (n_layers) digest of what changes attention but not the cache; 0: not told */
+    quire_group *group;          /* (n_groups) */
+    quire_file_group *part;      /* (n_groups) */
+    int32_t *rank;               /* (n_groups, n_pages) */
+    int32_t n_groups, n_pages, kept_page;
+    uint8_t *record; /* room for any layer's packed record, raw rows or sinks ... */
+    uint8_t *raw;    /* ... for its rows in any raw type ... */
+    float *k, *v;    /* ... and as floats, (64, D): allocated when first used */
+};
+
+/* What changes a layer's attention but not its cache: query heads, scale, soft-cap, ALiBi, learned sinks. Never 0. */
+uint64_t quire__attention_digest(const quire_layer_state *layer);
+
+/* ---- snapshot_read.c */
+quire_status quire__file_buffers(quire_file *file); /* E_NOMEM */
+/* Rows of one head as a pool holds them raw, K (n_rows,DK), V at v_offset: whether the layer can seal and attend to them. */
+bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const uint8_t *record, int32_t n_rows,
+                           size_t v_offset);
+bool quire__record_valid(const quire_layer_state *layer, const uint8_t *record);
+quire_status quire__page_invalid(int32_t layer, int32_t head); /* E_FORMAT */
+/* Compares with what the table of sections says. E_CORRUPT. */
+quire_status quire__file_checksum(const quire_file *file, int32_t section, const quire_hash *hash);
+
+static inline void quire__put32(uint8_t *at, uint32_t x) {
+    for (int i = 0; i < 4; i++)
+        at[i] = (uint8_t)(x >> 8 * i);
+}
+static inline void quire__put64(uint8_t *at, uint64_t x) {
+    quire__put32(at, (uint32_t)x);
+    quire__put32(at + 4, (uint32_t)(x >> 32));
+}
+static inline uint32_t quire__get32(const uint8_t *at) {
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+static inline uint64_t quire__get64(const uint8_t *at) {
+    return quire__get32(at) | (uint64_t)quire__get32(at + 4) << 32;
+}
+static inline uint64_t quire__file_align(uint64_t x) {
+    return (x + QUIRE_FILE_ALIGN - 1) & ~(uint64_t)(QUIRE_FILE_ALIGN - 1);
+}
+
+#endif

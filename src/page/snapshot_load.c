@@ -1,0 +1,364 @@
+/* A file into a new sequence: pages are reserved, filled and checked while nobody else can see them. */
+#include <fcntl.h>
+#include <string.h>
+
+#include "base/element.h"
+#include "page/snapshot.h"
+
+void quire_load_options_default(quire_load_options *options) {
+    if (options)
+        *options = (quire_load_options){.struct_size = sizeof *options};
+}
+
+/* ------------------------------------------------------------------ does it belong here? */
+
+static quire_status check_identity(const quire_file *file, const quire_load_options *o) {
+    const quire_file_info *info = &file->info;
+    if (o->any_identity || (info->identity_bytes == o->identity_bytes &&
+                            (o->identity_bytes == 0 || memcmp(info->identity, o->identity, o->identity_bytes) == 0)))
+        return QUIRE_OK;
+    return quire__fail(QUIRE_E_IDENTITY, "the cache was computed by something else: identities differ");
+}
+
+static quire_status check_layers(const quire_pool *pool, const quire_file *file) {
+    if (pool->n_layers != file->info.n_layers)
+        return quire__fail(QUIRE_E_IDENTITY, "the file has %d layers, the pool %d", (int)file->info.n_layers,
+                           (int)pool->n_layers);
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer *a = &file->config[i], *b = &pool->layer[i].config;
+        if (a->n_kv_heads != b->n_kv_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim || a->share != b->share)
+            return quire__fail(QUIRE_E_IDENTITY, "layer %d: %d KV heads of %d and %d in the file, %d of %d and %d here",
+                               (int)i, (int)a->n_kv_heads, (int)a->k_dim, (int)a->v_dim, (int)b->n_kv_heads,
+                               (int)b->k_dim, (int)b->v_dim);
+        if (a->window != b->window || a->keep != b->keep)
+            return quire__fail(QUIRE_E_IDENTITY, "layer %d: window %d, keep %d in the file, %d and %d here", (int)i,
+                               (int)a->window, (int)a->keep, (int)b->window, (int)b->keep);
+        if (file->attention[i] != 0 && file->attention[i] != quire__attention_digest(&pool->layer[i]))
+            return quire__fail(QUIRE_E_IDENTITY, "layer %d attends differently: heads, scale, soft-cap, ALiBi or sinks",
+                               (int)i);
+    }
+    return QUIRE_OK;
+}
+
+/* E_CODEC, in words, if pages cannot be taken as they are. */
+static quire_status check_codecs(const quire_pool *pool, const quire_file *file) {
+    if (pool->raw != file->info.raw)
+        return quire__fail(QUIRE_E_CODEC, "raw rows are of another type in the file");
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer *a = &file->config[i], *b = &pool->layer[i].config;
+        if (a->k != b->k || a->v != b->v)
+            return quire__fail(QUIRE_E_CODEC, "layer %d is %s:%s in the file, %s:%s here", (int)i,
+                               quire_codec_name(a->k), quire_codec_name(a->v), quire_codec_name(b->k),
+                               quire_codec_name(b->v));
+    }
+    for (int32_t i = 0; i < pool->n_layers; i++)
+        if (file->layer[i].group != pool->layer[i].group)
+            return quire__fail(QUIRE_E_CODEC, "layer %d lies in group %d of the file, %d here", (int)i,
+                               (int)file->layer[i].group, (int)pool->layer[i].group);
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        const quire_group *a = &file->group[g], *b = &pool->group[g];
+        if (a->sinks != b->sinks || a->raw != b->raw || a->sealed_bytes != b->sealed_bytes ||
+            a->raw_bytes != b->raw_bytes || a->sink_bytes != b->sink_bytes)
+            return quire__fail(QUIRE_E_CODEC, "%d raw sinks in the file, %d here", (int)a->sinks, (int)b->sinks);
+    }
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ leaves for all of it */
+
+/* Re-sealed, the page sealed last has its raw rows only if the file has them for every layer. */
+static bool raw_rows_known(const quire_file *file) {
+    for (int32_t g = 0; g < file->n_groups && file->n_pages > 0; g++)
+        if (file->group[g].raw ? !file->part[g].held[file->n_pages - 1] : !(file->part[g].flags & QUIRE_HELD_KEPT))
+            return false;
+    return file->n_pages > 0;
+}
+
+enum { WANTED = 0 }; /* anything but NO_LEAF */
+
+static int32_t wish(bool wanted) { return wanted ? WANTED : QUIRE_NO_LEAF; }
+
+/* What the file holds, where its groups are the pool's. */
+static void plan_same(const quire_file *file, int32_t g, quire_seq_group *s) {
+    const quire_file_group *part = &file->part[g];
+    s->live_from = part->live_from;
+    for (int32_t p = 0; p < file->n_pages; p++)
+        s->table[p] = wish(part->held[p]);
+    s->open = wish(part->flags & QUIRE_HELD_OPEN);
+    s->kept = wish(part->flags & QUIRE_HELD_KEPT);
+    s->sinks = wish(part->flags & QUIRE_HELD_SINKS);
+}
+
+/* What later queries may see, and as much more as the file has for all layers of the group. */
+static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g, bool keep_raw, quire_seq_group *s) {
+    const quire_group *group = &pool->group[g];
+    s->live_from = 0;
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_file_group *part = &file->part[file->layer[i].group];
+        for (int32_t p = 0; pool->layer[i].group == g && p < file->n_pages; p++)
+            if ((p < part->live_from || !part->held[p]) && s->live_from <= p)
+                s->live_from = p + 1;
+    }
+    for (int32_t p = 0; p < file->n_pages; p++)
+        s->table[p] = wish(p >= s->live_from || quire__pinned(group, p));
+    s->open = wish(file->info.length % QUIRE_T);
+    s->kept = wish(keep_raw && !group->raw);
+    s->sinks = wish(file->n_pages > 0 && group->sinks > 0 && quire__sinks_needed(group, s));
+}
+
+/* Turns a wish into a leaf. */
+static bool take(quire_pool *pool, int32_t g, quire_leaf_kind kind, bool *full, int32_t *leaf) {
+    if (*leaf != QUIRE_NO_LEAF)
+        *leaf = *full ? QUIRE_NO_LEAF : quire__leaf_take(pool, g, kind);
+    else
+        return true;
+    *full = *full || *leaf == QUIRE_NO_LEAF;
+    return !*full;
+}
+
+/* All leaves of the sequence, or none of them. After the first failure the rest of the wishes become NO_LEAF. */
+static quire_status reserve(quire_seq *seq, const quire_file *file, bool as_they_are) {
+    quire_pool *pool = seq->pool;
+    bool full = false;
+    const bool keep_raw = raw_rows_known(file);
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        quire_seq_group *s = &seq->group[g];
+        if (as_they_are)
+            plan_same(file, g, s);
+        else
+            plan_other(pool, file, g, keep_raw, s);
+        for (int32_t p = 0; p < file->n_pages; p++)
+            take(pool, g, pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full, &s->table[p]);
+        take(pool, g, QUIRE_LEAF_RAW, &full, &s->open);
+        take(pool, g, QUIRE_LEAF_RAW, &full, &s->kept);
+        take(pool, g, QUIRE_LEAF_SINKS, &full, &s->sinks);
+    }
+    seq->length = file->info.length;
+    seq->kept_page = as_they_are ? file->kept_page : keep_raw ? file->n_pages - 1 : -1;
+    return full ? quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free",
+                              pool->arena.free_bytes + pool->spare_bytes)
+                : QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ pages as they are */
+
+enum { AHEAD_BYTES = 16 << 20 };
+
+typedef struct reader {
+    const quire_file *file;
+    const quire_seq *seq;
+    int32_t group;
+    uint64_t at, ahead; /* read up to; asked for up to */
+    quire_hash hash;
+    int32_t bad_layer, bad_head; /* the first whose values cannot be; -1: none */
+} reader;
+
+/* The disk works on the next pages while these are hashed and checked. */
+static void ask_ahead(reader *r) {
+#ifdef POSIX_FADV_WILLNEED
+    const quire_file_section *section = &r->file->section[QUIRE_SECTION_PAGES + r->group];
+    if (r->at + AHEAD_BYTES / 2 < r->ahead || r->ahead >= section->offset + section->bytes)
+        return;
+    r->ahead = r->at + AHEAD_BYTES;
+    posix_fadvise(r->file->fd, (off_t)r->at, AHEAD_BYTES, POSIX_FADV_WILLNEED);
+#else
+    (void)r;
+#endif
+}
+
+static quire_status read_into(reader *r, void *to, size_t n_bytes) {
+    ask_ahead(r);
+    QUIRE_TRY(quire__read_at(r->file->fd, r->at, to, n_bytes));
+    quire__hash_add(&r->hash, to, n_bytes);
+    r->at += n_bytes;
+    return QUIRE_OK;
+}
+
+typedef enum part_kind { SINKS, RAW_ROWS, SEALED } part_kind;
+
+/* Whatever the bytes are, attending over them must be safe. Checked while a leaf is still near; told after the checksum. */
+static void check_leaf(reader *r, int32_t leaf, part_kind kind, int32_t n_rows) {
+    const quire_pool *pool = r->seq->pool;
+    for (int32_t i = 0; i < pool->n_layers && r->bad_layer < 0; i++) {
+        const quire_layer_state *l = &pool->layer[i];
+        for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
+            const uint8_t *record = kind == SEALED  ? quire__sealed_record(pool, l, leaf, head)
+                                    : kind == SINKS ? quire__sink_record(pool, l, leaf, head)
+                                                    : quire__raw_record(pool, l, leaf, head);
+            const size_t v_offset = kind == SINKS ? l->sink_v_offset : l->raw_v_offset;
+            if (kind == SEALED ? quire__record_valid(l, record)
+                               : quire__raw_rows_valid(l, pool->raw, record, n_rows, v_offset))
+                continue;
+            r->bad_layer = i;
+            r->bad_head = head;
+            break;
+        }
+    }
+}
+
+static quire_status read_leaf(reader *r, int32_t leaf, part_kind kind, int32_t n_rows) {
+    const quire_pool *pool = r->seq->pool;
+    if (leaf == QUIRE_NO_LEAF)
+        return QUIRE_OK;
+    QUIRE_TRY(read_into(r, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes));
+    check_leaf(r, leaf, kind, n_rows);
+    return QUIRE_OK;
+}
+
+static quire_status read_open(reader *r) {
+    const quire_pool *pool = r->seq->pool;
+    const int32_t leaf = r->seq->group[r->group].open, n_rows = r->seq->length % QUIRE_T;
+    const size_t n = (size_t)n_rows * quire__type_bytes(pool->raw);
+    if (leaf == QUIRE_NO_LEAF)
+        return QUIRE_OK;
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer_state *l = &pool->layer[i];
+        for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
+            uint8_t *record = quire__raw_record(pool, l, leaf, head);
+            QUIRE_TRY(read_into(r, record, n * (size_t)l->config.k_dim));
+            QUIRE_TRY(read_into(r, record + l->raw_v_offset, n * (size_t)l->config.v_dim));
+        }
+    }
+    check_leaf(r, leaf, RAW_ROWS, n_rows);
+    return QUIRE_OK;
+}
+
+static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g) {
+    const quire_file_section *section = &file->section[QUIRE_SECTION_PAGES + g];
+    const quire_seq_group *s = &seq->group[g];
+    reader r = {.file = file, .seq = seq, .group = g, .at = section->offset, .bad_layer = -1};
+    uint8_t padding[QUIRE_FILE_ALIGN];
+    quire__hash_start(&r.hash);
+    QUIRE_TRY(read_leaf(&r, s->sinks, SINKS, seq->pool->group[g].sinks));
+    QUIRE_TRY(read_leaf(&r, s->kept, RAW_ROWS, QUIRE_T));
+    QUIRE_TRY(read_open(&r));
+    for (int32_t p = 0; p < file->n_pages; p++)
+        QUIRE_TRY(read_leaf(&r, s->table[p], SEALED, QUIRE_T));
+    QUIRE_TRY(read_into(&r, padding, (size_t)(quire__file_align(section->bytes) - section->bytes)));
+    QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + g, &r.hash));
+    return r.bad_layer < 0 ? QUIRE_OK : quire__page_invalid(r.bad_layer, r.bad_head);
+}
+
+/* ------------------------------------------------------------------ pages in other codecs */
+
+/* Decoded values may pass what the target takes by a rounding. */
+static void clamp(const quire_pool *pool, const quire_side_format *side, float *rows, size_t n) {
+    const float largest = quire__largest_value(pool->raw, side);
+    for (size_t i = 0; i < n; i++)
+        rows[i] = rows[i] > largest ? largest : rows[i] < -largest ? -largest : rows[i];
+}
+
+/* Rows to raw and, for packed pages, back: the seal must see what an open page would have held. */
+static void round_to_raw(const quire_pool *pool, const quire_layer_state *l, float *k, float *v, uint8_t *raw) {
+    const size_t n_k = QUIRE_T * (size_t)l->config.k_dim, n_v = QUIRE_T * (size_t)l->config.v_dim;
+    const quire_row_kernels *rows = pool->kernels.rows;
+    clamp(pool, &l->format.k, k, n_k);
+    clamp(pool, &l->format.v, v, n_v);
+    rows->store(pool->raw, raw, n_k, k);
+    rows->store(pool->raw, raw + l->raw_v_offset, n_v, v);
+    rows->load(pool->raw, raw, n_k, k);
+    rows->load(pool->raw, raw + l->raw_v_offset, n_v, v);
+}
+
+static void put_sinks(const quire_pool *pool, const quire_layer_state *l, const uint8_t *raw, uint8_t *to) {
+    const size_t n = (size_t)pool->group[l->group].sinks * quire__type_bytes(pool->raw);
+    memset(to, 0, l->sink_record_bytes);
+    memcpy(to, raw, n * (size_t)l->config.k_dim);
+    memcpy(to + l->sink_v_offset, raw + l->raw_v_offset, n * (size_t)l->config.v_dim);
+}
+
+static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer, int32_t head, int32_t page,
+                                uint8_t *raw) {
+    quire_pool *pool = seq->pool;
+    const quire_layer_state *l = &pool->layer[layer];
+    const quire_group *group = &pool->group[l->group];
+    const quire_seq_group *s = &seq->group[l->group];
+    const bool open = page == file->n_pages, has_sinks = page == 0 && !open && s->sinks != QUIRE_NO_LEAF;
+    const bool is_kept = page == seq->kept_page && s->kept != QUIRE_NO_LEAF;
+    const int32_t leaf = open ? s->open : s->table[page];
+    if (leaf == QUIRE_NO_LEAF && !has_sinks && !is_kept)
+        return QUIRE_OK;
+    int32_t n_rows;
+    memset(file->k, 0, QUIRE_T * (size_t)l->config.k_dim * sizeof *file->k);
+    memset(file->v, 0, QUIRE_T * (size_t)l->config.v_dim * sizeof *file->v);
+    QUIRE_TRY(quire_file_rows(file, layer, head, page, file->k, file->v, &n_rows));
+    round_to_raw(pool, l, file->k, file->v, raw);
+    if (has_sinks)
+        put_sinks(pool, l, raw, quire__sink_record(pool, l, s->sinks, head));
+    if (is_kept)
+        memcpy(quire__raw_record(pool, l, s->kept, head), raw, l->raw_record_bytes);
+    if (leaf != QUIRE_NO_LEAF && (open || group->raw))
+        memcpy(quire__raw_record(pool, l, leaf, head), raw, l->raw_record_bytes);
+    else if (leaf != QUIRE_NO_LEAF)
+        pool->kernels.rows->seal(&l->format, file->k, file->v, page == 0 ? group->sinks : 0,
+                                 quire__sealed_record(pool, l, leaf, head));
+    return QUIRE_OK;
+}
+
+static quire_status reseal(quire_seq *seq, quire_file *file) {
+    quire_pool *pool = seq->pool;
+    uint64_t n_resealed = 0;
+    const int32_t n_parts = file->n_pages + (file->info.length % QUIRE_T != 0);
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer_state *l = &pool->layer[i];
+        for (int32_t head = 0; l->source == i && head < l->config.n_kv_heads; head++)
+            for (int32_t p = 0; p < n_parts; p++) {
+                QUIRE_TRY(reseal_page(seq, file, i, head, p, file->raw));
+                n_resealed +=
+                    p < file->n_pages && !pool->group[l->group].raw && seq->group[l->group].table[p] != QUIRE_NO_LEAF;
+            }
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->resealed_pages += n_resealed;
+    pthread_mutex_unlock(&pool->lock);
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ load */
+
+static quire_status check_load(const quire_pool *pool, const quire_file *file, const quire_load_options *o) {
+    if (o->struct_size != sizeof *o)
+        return quire__fail(QUIRE_E_INVALID, "options were not set up by quire_load_options_default");
+    QUIRE_TRY(check_identity(file, o));
+    QUIRE_TRY(check_layers(pool, file));
+    if (file->info.length > pool->max_tokens)
+        return quire__fail(QUIRE_E_TOO_BIG, "the file has %d tokens, a sequence here holds at most %d",
+                           (int)file->info.length, (int)pool->max_tokens);
+    return QUIRE_OK;
+}
+
+static quire_status fill(quire_seq *seq, quire_file *file, bool as_they_are) {
+    if (!as_they_are)
+        return reseal(seq, file);
+    for (int32_t g = 0; g < file->n_groups; g++)
+        QUIRE_TRY(fill_group(seq, file, g));
+    return QUIRE_OK;
+}
+
+quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load_options *options, quire_seq **result) {
+    if (!pool || !file || !result)
+        return quire__fail(QUIRE_E_INVALID, "pool, file or result is NULL");
+    *result = NULL;
+    quire_load_options defaults;
+    quire_load_options_default(&defaults);
+    options = options ? options : &defaults;
+    QUIRE_TRY(check_load(pool, file, options));
+    const quire_status codecs = check_codecs(pool, file);
+    const bool as_they_are = codecs == QUIRE_OK;
+    if (!as_they_are && !options->reseal)
+        return codecs;
+    if (!as_they_are) /* before the first page is decoded */
+        QUIRE_TRY(quire_file_check(file));
+    quire_seq *seq;
+    QUIRE_TRY(quire_seq_create(pool, &seq));
+    pthread_mutex_lock(&pool->lock);
+    quire_status status = reserve(seq, file, as_they_are);
+    pthread_mutex_unlock(&pool->lock);
+    if (status == QUIRE_OK)
+        status = fill(seq, file, as_they_are);
+    if (status != QUIRE_OK)
+        quire_seq_free(seq);
+    else
+        *result = seq;
+    return status;
+}

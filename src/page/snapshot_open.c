@@ -1,0 +1,342 @@
+/* Opening a saved sequence: everything but the pages is read, checked, and understood. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/element.h"
+#include "base/size.h"
+#include "page/snapshot.h"
+
+enum { MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_TOKENS = 1 << 30 };
+
+static const char *const SECTION_NAMES[] = {"identity", "layers", "tokens", "state", "pages"};
+
+static quire_status no_memory(void) { return quire__fail(QUIRE_E_NOMEM, "no memory to open a file"); }
+static quire_status impossible(const char *what) {
+    return quire__fail(QUIRE_E_FORMAT, "the file's %s cannot be", what);
+}
+
+/* ------------------------------------------------------------------ header and table */
+
+static quire_status read_header(quire_file *file, uint8_t *header) {
+    const uint64_t bytes = file->info.bytes;
+    const size_t n = bytes < QUIRE_FILE_HEADER ? (size_t)bytes : QUIRE_FILE_HEADER;
+    QUIRE_TRY(quire__read_at(file->fd, 0, header, n));
+    if (memcmp(header, QUIRE_FILE_MAGIC, n < 8 ? n : 8) != 0)
+        return quire__fail(QUIRE_E_FOREIGN, "not a saved cache: it does not begin like one");
+    if (n < QUIRE_FILE_HEADER)
+        return quire__fail(QUIRE_E_TRUNCATED, "the file has only %llu bytes", (unsigned long long)bytes);
+    file->info.version = quire__get32(header + 8);
+    if (file->info.version > QUIRE_FILE_VERSION)
+        return quire__fail(QUIRE_E_VERSION, "the file is of format %u, this program knows up to %d",
+                           (unsigned)file->info.version, QUIRE_FILE_VERSION);
+    return QUIRE_OK;
+}
+
+static void read_table(quire_file *file, const uint8_t *table) {
+    for (int32_t i = 0; i < file->info.n_sections; i++, table += QUIRE_FILE_ENTRY) {
+        const int32_t kind = i < QUIRE_SECTION_PAGES ? i : QUIRE_SECTION_PAGES;
+        file->section[i] = (quire_file_section){.name = SECTION_NAMES[kind],
+                                                .group = i - kind,
+                                                .offset = quire__get64(table + 8),
+                                                .bytes = quire__get64(table + 16)};
+        memcpy(file->section[i].checksum, table + 24, sizeof file->section[i].checksum);
+    }
+}
+
+/* Every line of the table says what its place says already, and sections fill the file without gaps. */
+static quire_status check_table(const quire_file *file, const uint8_t *table, uint64_t start) {
+    for (int32_t i = 0; i < file->info.n_sections; i++, table += QUIRE_FILE_ENTRY) {
+        const quire_file_section *s = &file->section[i];
+        const uint32_t kind = i < QUIRE_SECTION_PAGES ? (uint32_t)i : QUIRE_SECTION_PAGES;
+        if (quire__get32(table) != kind || quire__get32(table + 4) != (uint32_t)s->group ||
+            quire__get64(table + 40) != 0 || s->offset != start || s->bytes > file->info.bytes - start)
+            return impossible("table of sections");
+        start = quire__file_align(start + s->bytes);
+        if (start > file->info.bytes)
+            return impossible("table of sections");
+    }
+    return start == file->info.bytes ? QUIRE_OK : impossible("table of sections");
+}
+
+static quire_status read_sections(quire_file *file) {
+    uint8_t header[QUIRE_FILE_HEADER];
+    QUIRE_TRY(read_header(file, header));
+    const uint32_t n_sections = quire__get32(header + 12);
+    const uint64_t bytes = quire__get64(header + 16);
+    const size_t head_bytes = (size_t)quire__file_align(QUIRE_FILE_HEADER + (uint64_t)n_sections * QUIRE_FILE_ENTRY);
+    if (n_sections < QUIRE_FILE_SECTIONS + 1 || n_sections > QUIRE_FILE_SECTIONS + MAX_LAYERS)
+        return quire__fail(QUIRE_E_CORRUPT, "the header is damaged: it tells of %u sections", (unsigned)n_sections);
+    if (head_bytes > file->info.bytes)
+        return quire__fail(QUIRE_E_TRUNCATED, "the file ends in its header");
+    uint8_t *head = malloc(head_bytes);
+    file->section = calloc(n_sections, sizeof *file->section);
+    if (!head || !file->section) {
+        free(head);
+        return no_memory();
+    }
+    file->info.sections = file->section;
+    file->info.n_sections = (int32_t)n_sections;
+    quire_status status = quire__read_at(file->fd, 0, head, head_bytes);
+    if (status == QUIRE_OK) {
+        uint8_t checksum[16];
+        memcpy(checksum, head + 48, sizeof checksum);
+        memset(head + 48, 0, sizeof checksum);
+        const quire_digest digest = quire__hash_of(head, head_bytes);
+        if (memcmp(digest.byte, checksum, sizeof checksum) != 0)
+            status = quire__fail(QUIRE_E_CORRUPT, "the header is damaged");
+        else if (bytes > file->info.bytes)
+            status = quire__fail(QUIRE_E_TRUNCATED, "the file has %llu of its %llu bytes",
+                                 (unsigned long long)file->info.bytes, (unsigned long long)bytes);
+        else if (bytes < file->info.bytes)
+            status = quire__fail(QUIRE_E_CORRUPT, "%llu bytes follow the end of the file",
+                                 (unsigned long long)(file->info.bytes - bytes));
+    }
+    if (status == QUIRE_OK) {
+        read_table(file, head + QUIRE_FILE_HEADER);
+        status = check_table(file, head + QUIRE_FILE_HEADER, head_bytes);
+    }
+    free(head);
+    return status;
+}
+
+/* The sections before the pages, in one piece. */
+static quire_status read_small(quire_file *file) {
+    const uint64_t first = file->section[0].offset, end = file->section[QUIRE_SECTION_PAGES].offset;
+    const quire_file_section *s = file->section;
+    if (s[QUIRE_SECTION_IDENTITY].bytes > QUIRE_IDENTITY_MAX ||
+        s[QUIRE_SECTION_LAYERS].bytes > QUIRE_FILE_LAYERS_HEAD + (uint64_t)MAX_LAYERS * QUIRE_FILE_LAYER ||
+        s[QUIRE_SECTION_TOKENS].bytes > 4ull * INT32_MAX || s[QUIRE_SECTION_TOKENS].bytes % 4 != 0)
+        return impossible("identity, layers or tokens");
+    file->small = malloc((size_t)(end - first)); /* no more than the file has */
+    if (!file->small)
+        return no_memory();
+    QUIRE_TRY(quire__read_at(file->fd, first, file->small, (size_t)(end - first)));
+    for (int32_t i = 0; i < QUIRE_SECTION_PAGES; i++) {
+        const quire_digest digest =
+            quire__hash_of(file->small + (s[i].offset - first), (size_t)(s[i + 1].offset - s[i].offset));
+        if (memcmp(digest.byte, s[i].checksum, sizeof digest.byte) != 0)
+            return quire__fail(QUIRE_E_CORRUPT, "section '%s' is damaged", s[i].name);
+    }
+    return QUIRE_OK;
+}
+
+static const uint8_t *small_section(const quire_file *file, quire_section_kind kind) {
+    return file->small + (file->section[kind].offset - file->section[0].offset);
+}
+
+/* ------------------------------------------------------------------ layers */
+
+static quire_status read_layer(quire_file *file, int32_t i, const uint8_t *entry) {
+    int32_t field[10];
+    for (int f = 0; f < 10; f++)
+        field[f] = (int32_t)quire__get32(entry + 4 * f);
+    quire_layer *l = &file->config[i];
+    quire_layer_default(l);
+    l->n_heads = field[0];
+    l->n_kv_heads = field[1];
+    l->k_dim = field[2];
+    l->v_dim = field[3];
+    l->window = field[4];
+    l->keep = field[5];
+    l->k = (quire_codec)field[6];
+    l->v = (quire_codec)field[7];
+    l->share = field[8];
+    if (l->n_heads < 1 || l->n_heads > MAX_HEADS || l->n_kv_heads < 1 || l->n_heads % l->n_kv_heads != 0 ||
+        l->window < 0 || l->window > MAX_TOKENS || l->keep < 0 || l->keep > MAX_TOKENS || l->share < -1 ||
+        l->share >= i || (l->share >= 0 && file->config[l->share].share != -1))
+        return impossible("layers");
+    file->attention[i] = quire__get64(entry + 40);
+    quire_layer_state *s = &file->layer[i];
+    s->config = *l;
+    s->source = l->share == -1 ? i : l->share;
+    if (s->source != i) {
+        const quire_layer *from = &file->config[s->source];
+        s->group = file->layer[s->source].group;
+        if (l->n_kv_heads != from->n_kv_heads || l->k_dim != from->k_dim || l->v_dim != from->v_dim ||
+            l->window != from->window || l->keep != from->keep || l->k != from->k || l->v != from->v ||
+            s->group != field[9])
+            return impossible("layers");
+        return QUIRE_OK;
+    }
+    if (quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, file->info.raw) != QUIRE_OK)
+        return impossible("layers");
+    /* Groups are numbered by their first layer, and see the same tokens. */
+    s->group = field[9];
+    if (s->group < 0 || s->group > file->n_groups)
+        return impossible("layers");
+    quire_group *group = &file->group[s->group];
+    if (s->group == file->n_groups) {
+        *group = (quire_group){.window = l->window, .keep = l->keep};
+        file->n_groups++;
+    }
+    return group->window == l->window && group->keep == l->keep ? QUIRE_OK : impossible("layers");
+}
+
+static quire_status read_layers(quire_file *file) {
+    const uint8_t *at = small_section(file, QUIRE_SECTION_LAYERS);
+    const uint64_t bytes = file->section[QUIRE_SECTION_LAYERS].bytes;
+    if (bytes < QUIRE_FILE_LAYERS_HEAD)
+        return impossible("layers");
+    const uint32_t page_format = quire__get32(at), rotation = quire__get32(at + 4);
+    const uint32_t n_layers = quire__get32(at + 20), n_groups = quire__get32(at + 24), sinks = quire__get32(at + 16);
+    file->info.page_format = page_format;
+    file->info.raw = (quire_type)quire__get32(at + 12);
+    if (page_format > QUIRE_PAGE_FORMAT || rotation > QUIRE_ROTATION)
+        return quire__fail(QUIRE_E_VERSION,
+                           "the file's pages are of format %u (rotation %u), this program knows %d (%d)",
+                           (unsigned)page_format, (unsigned)rotation, QUIRE_PAGE_FORMAT, QUIRE_ROTATION);
+    if (page_format == 0 || rotation == 0 || quire__get32(at + 8) != QUIRE_PAGE_TOKENS ||
+        !quire__type_valid(file->info.raw) || sinks > QUIRE_T || n_layers < 1 || n_layers > MAX_LAYERS ||
+        quire__get32(at + 28) != 0 || bytes != QUIRE_FILE_LAYERS_HEAD + (uint64_t)n_layers * QUIRE_FILE_LAYER)
+        return impossible("layers");
+    file->info.sinks = (int32_t)sinks;
+    file->info.n_layers = (int32_t)n_layers;
+    file->config = calloc(n_layers, sizeof *file->config);
+    file->layer = calloc(n_layers, sizeof *file->layer);
+    file->group = calloc(n_layers, sizeof *file->group);
+    file->attention = calloc(n_layers, sizeof *file->attention);
+    if (!file->config || !file->layer || !file->group || !file->attention)
+        return no_memory();
+    file->info.layers = file->config;
+    for (int32_t i = 0; i < (int32_t)n_layers; i++)
+        QUIRE_TRY(read_layer(file, i, at + QUIRE_FILE_LAYERS_HEAD + (size_t)i * QUIRE_FILE_LAYER));
+    quire__form_place(file->info.raw, file->info.sinks, file->layer, file->info.n_layers, file->group, file->n_groups);
+    return file->n_groups == (int32_t)n_groups && file->info.n_sections == QUIRE_FILE_SECTIONS + file->n_groups
+               ? QUIRE_OK
+               : impossible("groups of layers");
+}
+
+/* ------------------------------------------------------------------ state */
+
+static bool group_holds(const quire_file *file, int32_t g) {
+    const quire_group *group = &file->group[g];
+    const quire_file_group *part = &file->part[g];
+    const int32_t length = file->info.length, n_pages = file->n_pages;
+    const int32_t first_seen = quire__window_start(group, length) / QUIRE_T;
+    if (part->live_from < 0 || part->live_from > n_pages || part->live_from > first_seen)
+        return false;
+    for (int32_t p = 0; p < n_pages; p++)
+        if (part->held[p] > 1 || (!part->held[p] && (p >= first_seen || quire__pinned(group, p))))
+            return false;
+    const bool may_have_sinks = n_pages > 0 && group->sinks > 0,
+               needs_sinks = may_have_sinks && (first_seen == 0 || group->keep > 0);
+    const bool has_sinks = part->flags & QUIRE_HELD_SINKS, has_open = part->flags & QUIRE_HELD_OPEN,
+               has_kept = part->flags & QUIRE_HELD_KEPT;
+    return part->flags < 8 && (has_sinks ? may_have_sinks : !needs_sinks) && has_open == (length % QUIRE_T != 0) &&
+           !(has_kept && (group->raw || file->kept_page < 0));
+}
+
+/* Where a group's parts lie, from what it holds. */
+static quire_status place_parts(quire_file *file, int32_t g, int32_t *rank) {
+    const quire_group *group = &file->group[g];
+    quire_file_group *part = &file->part[g];
+    const size_t n_open = (size_t)(file->info.length % QUIRE_T), T = QUIRE_T;
+    part->rank = rank;
+    for (int32_t p = 0; p < file->n_pages; p++)
+        rank[p] = part->held[p] ? part->n_held++ : -1;
+    part->leaf_bytes = group->raw ? group->raw_bytes : group->sealed_bytes;
+    part->kept = part->flags & QUIRE_HELD_SINKS ? group->sink_bytes : 0;
+    part->open = part->kept + (part->flags & QUIRE_HELD_KEPT ? group->raw_bytes : 0);
+    part->pages = part->open + (part->flags & QUIRE_HELD_OPEN ? group->raw_bytes / T * n_open : 0);
+    size_t bytes;
+    if (!quire__mul((size_t)part->n_held, part->leaf_bytes, &bytes) || !quire__add(bytes, part->pages, &part->bytes) ||
+        part->bytes != file->section[QUIRE_SECTION_PAGES + g].bytes)
+        return impossible("number of pages");
+    file->info.packed_bytes += bytes;
+    file->info.raw_bytes += part->pages;
+    return QUIRE_OK;
+}
+
+static quire_status read_state(quire_file *file) {
+    const uint8_t *at = small_section(file, QUIRE_SECTION_STATE);
+    const uint64_t bytes = file->section[QUIRE_SECTION_STATE].bytes;
+    if (bytes < QUIRE_FILE_STATE_HEAD)
+        return impossible("state");
+    file->info.length = (int32_t)quire__get32(at);
+    file->kept_page = (int32_t)quire__get32(at + 4);
+    file->n_pages = file->info.length / QUIRE_T;
+    const size_t n_groups = (size_t)file->n_groups, n_pages = (size_t)file->n_pages;
+    if (file->info.length < 0 || file->info.length > MAX_TOKENS ||
+        (file->kept_page != -1 && (file->kept_page < 0 || file->kept_page != file->n_pages - 1)) ||
+        bytes != QUIRE_FILE_STATE_HEAD + n_groups * (QUIRE_FILE_GROUP + n_pages))
+        return impossible("state");
+    if (file->info.n_tokens > 0 && file->info.n_tokens < file->info.length)
+        return impossible("number of tokens");
+    file->part = calloc(n_groups, sizeof *file->part);
+    file->rank = calloc(n_groups * n_pages + 1, sizeof *file->rank); /* no more than four times the section's bytes */
+    if (!file->part || !file->rank)
+        return no_memory();
+    at += QUIRE_FILE_STATE_HEAD;
+    for (int32_t g = 0; g < file->n_groups; g++, at += QUIRE_FILE_GROUP + n_pages) {
+        file->part[g] = (quire_file_group){
+            .live_from = (int32_t)quire__get32(at), .flags = quire__get32(at + 4), .held = at + QUIRE_FILE_GROUP};
+        if (!group_holds(file, g))
+            return impossible("pages: some that it needs are missing, or some are there that it cannot have");
+        QUIRE_TRY(place_parts(file, g, file->rank + (size_t)g * n_pages));
+    }
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ open and close */
+
+static quire_status open_path(quire_file *file, const char *path) {
+    file->fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    if (file->fd < 0 || fstat(file->fd, &info) != 0)
+        return quire__fail(QUIRE_E_IO, "cannot open '%.200s': %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode))
+        return quire__fail(QUIRE_E_IO, "'%.200s' is not a regular file", path);
+#ifdef POSIX_FADV_SEQUENTIAL
+    posix_fadvise(file->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+#endif
+    file->info.bytes = (uint64_t)info.st_size;
+    return QUIRE_OK;
+}
+
+static quire_status read_all(quire_file *file, const char *path) {
+    QUIRE_TRY(open_path(file, path));
+    QUIRE_TRY(read_sections(file));
+    QUIRE_TRY(read_small(file));
+    const quire_file_section *identity = &file->section[QUIRE_SECTION_IDENTITY];
+    file->info.identity = small_section(file, QUIRE_SECTION_IDENTITY);
+    file->info.identity_bytes = (size_t)identity->bytes;
+    file->info.n_tokens = (int32_t)(file->section[QUIRE_SECTION_TOKENS].bytes / sizeof(int32_t));
+    /* Sections start at multiples of 64 of the block that malloc gave. */
+    file->info.tokens = (const int32_t *)(const void *)small_section(file, QUIRE_SECTION_TOKENS);
+    QUIRE_TRY(read_layers(file));
+    return read_state(file);
+}
+
+quire_status quire_file_open(quire_file **result, const char *path) {
+    if (!result || !path)
+        return quire__fail(QUIRE_E_INVALID, "file or path is NULL");
+    *result = NULL;
+    quire_file *file = calloc(1, sizeof *file);
+    if (!file)
+        return no_memory();
+    const quire_status status = read_all(file, path);
+    if (status != QUIRE_OK) {
+        quire_file_close(file);
+        return status;
+    }
+    *result = file;
+    return QUIRE_OK;
+}
+
+void quire_file_close(quire_file *file) {
+    if (!file)
+        return;
+    if (file->fd >= 0)
+        close(file->fd);
+    void *const owned[] = {file->section, file->small, file->config, file->layer, file->attention, file->group,
+                           file->part,    file->rank,  file->record, file->raw,   file->k,         file->v};
+    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++)
+        free(owned[i]);
+    free(file);
+}
+
+void quire_file_get_info(const quire_file *file, quire_file_info *info) { *info = file->info; }

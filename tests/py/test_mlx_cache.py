@@ -1,0 +1,303 @@
+"""Prompt caches of mlx-lm in and out: written by mlx-lm's own classes, attended to by Quire beside mlx's arithmetic, and
+read back by mlx-lm's own loader."""
+
+import ctypes as C
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import quire_lib
+from quire_lib import lib
+
+PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
+pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="built without the program")
+
+
+def mlx_cache_module():
+    """mlx_lm/models/cache.py alone: the package itself wants a whole model stack. base.py is in the same folder."""
+    spec = importlib.util.find_spec("mlx_lm")
+    if not spec:
+        pytest.skip("mlx-lm is not installed")
+    folder = Path(spec.submodule_search_locations[0]) / "models"
+    package = types.ModuleType("stand_in_lm")
+    package.__path__ = [str(folder)]
+    sys.modules["stand_in_lm"] = package
+    for name in ("base", "cache"):
+        spec = importlib.util.spec_from_file_location(f"stand_in_lm.{name}", folder / f"{name}.py")
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def mlx_lm():
+    return mlx_cache_module()
+
+
+def quire(*arguments, status=0):
+    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def inspect(path):
+    return json.loads(quire("inspect", path, "--json").stdout)
+
+
+# ---------------------------------------------------------------- attention in Quire over a file
+
+def attend_next(path, k, v, q, heads):
+    """Loads the file, appends one token (layers, G, D) to it, and attends to all with q (layers, H, D)."""
+    report = inspect(path)
+    layers = (quire_lib.Layer * len(report["layers"]))()
+    for layer, told in zip(layers, report["layers"]):
+        lib.quire_layer_default(C.byref(layer))
+        layer.n_heads, layer.n_kv_heads = heads, told["n_kv_heads"]
+        layer.k_dim, layer.v_dim, layer.window, layer.keep = (told[n] for n in ("k_dim", "v_dim", "window", "keep"))
+        layer.k, layer.v = (quire_lib.CODECS[told[side]].codec for side in "kv")
+    options = quire_lib.PoolOptions()
+    lib.quire_pool_options_default(C.byref(options))
+    options.layers, options.n_layers, options.budget_bytes = layers, len(layers), 256 << 20
+    options.raw, options.policy.sinks = quire_lib.TYPES[report["raw"]], report["sinks"]
+    pool, file, seq, batch = (C.c_void_p() for _ in range(4))
+    check = quire_lib.check
+    check(lib.quire_pool_create(C.byref(pool), C.byref(options)))
+    check(lib.quire_file_open(C.byref(file), str(path).encode()))
+    load = quire_lib.LoadOptions(struct_size=C.sizeof(quire_lib.LoadOptions), any_identity=True)
+    check(lib.quire_seq_load(pool, file, C.byref(load), C.byref(seq)))
+    lib.quire_file_close(file)
+    check(lib.quire_batch_begin(pool, C.byref(quire_lib.Item(seq, 1)), C.c_size_t(1), C.byref(batch)))
+    out = np.zeros((len(layers), heads, layers[0].v_dim), np.float32)
+    for i in range(len(layers)):
+        kq, vq, qq = (np.ascontiguousarray(x[i], np.float32) for x in (k, v, q))
+        check(lib.quire_batch_store(batch, i, quire_lib.rows_of(kq), quire_lib.rows_of(vq), 0, 1))
+        args = quire_lib.AttendArgs(q=quire_lib.rows_of(qq), out=out[i].ctypes.data)
+        check(lib.quire_batch_attend(batch, i, C.byref(args), 0, 1))
+    check(lib.quire_batch_commit(batch, None))
+    lib.quire_pool_free(pool)
+    return out
+
+
+# ---------------------------------------------------------------- caches of mlx-lm
+
+LAYERS, HEADS, KV, DIM = 3, 4, 2, 64
+
+
+def random_rows(n, seed=0):
+    random = np.random.default_rng(seed)
+    return (mx.array(random.standard_normal((LAYERS, 1, KV, n, DIM)).astype(np.float32)) for _ in range(2))
+
+
+def fill(caches, n, dtype=mx.float16, decode=3, seed=0):
+    """n tokens: a prompt in two chunks, then single steps."""
+    k, v = (x.astype(dtype) for x in random_rows(n, seed))
+    cuts = [0, n // 2, max(n // 2, n - decode)] + list(range(max(n // 2, n - decode) + 1, n + 1))
+    for a, b in zip(cuts, cuts[1:]):
+        for i, cache in enumerate(caches):
+            if b > a:
+                cache.update_and_fetch(k[i][:, :, a:b], v[i][:, :, a:b])
+    return k, v
+
+
+def dense(cache, q, k, v):
+    """What mlx attends to in the next step: its own rows after update, dequantized; (heads, dim) in fp64."""
+    keys, values = cache.update_and_fetch(k, v)
+    if isinstance(keys, (tuple, list)):
+        sizes = [dict(group_size=g, bits=b) for g, b in quantizers(cache)]
+        keys, values = (mx.dequantize(*x, **s) for x, s in zip((keys, values), sizes))
+    keys, values = (np.array(x.astype(mx.float32)).astype(np.float64)[0] for x in (keys, values))
+    out = np.zeros((HEADS, DIM))
+    for h in range(HEADS):
+        scores = keys[h // (HEADS // KV)] @ q[h] / np.sqrt(DIM)
+        weights = np.exp(scores - scores.max())
+        out[h] = weights @ values[h // (HEADS // KV)] / weights.sum()
+    return out
+
+
+def quantizers(cache):
+    if hasattr(cache, "key_bits"):
+        return (cache.key_group_size, cache.key_bits), (cache.value_group_size, cache.value_bits)
+    return ((cache.group_size, cache.bits),) * 2
+
+
+def assert_same_step(path, caches, bound):
+    """The next token in Quire, over the file, against mlx. It comes in raw here and quantized there: constant rows, which
+    mlx's codecs hold exactly."""
+    random = np.random.default_rng(5)
+    row = np.full((LAYERS, KV, DIM), 0.5, np.float32)
+    q = random.standard_normal((LAYERS, HEADS, DIM)).astype(np.float32)
+    got = attend_next(path, row, row, q, HEADS)
+    for i, cache in enumerate(caches):
+        dtype = (cache.keys[1] if isinstance(cache.keys, (tuple, list)) else cache.keys).dtype
+        x = mx.array(row[i][None, :, None]).astype(dtype)
+        wanted = dense(cache, q[i], x, x)
+        error = np.abs(got[i] - wanted).max() / np.abs(wanted).max()
+        assert error < bound, (i, error)
+
+
+# Quire's own rounding of q and of the weights (docs/KERNELS.md: 1e-2 relative at 4 bits), and mlx's rounding of s*q+b.
+BOUNDS = {8: 0.003, 4: 0.02, 2: 0.02, 0: 2e-6}
+
+
+@pytest.mark.parametrize("bits, group, dtype", [(8, 64, mx.float16), (4, 32, mx.bfloat16), (4, 64, mx.float16), (2, 64, mx.float32)])
+@pytest.mark.parametrize("n", [40, 64, 200, 300])
+def test_quantized_cache(mlx_lm, tmp_path, bits, group, dtype, n):
+    caches = [mlx_lm.QuantizedKVCache(group_size=group, bits=bits) for _ in range(LAYERS)]
+    fill(caches, n, dtype)
+    theirs, ours, back = (tmp_path / x for x in ("a.safetensors", "b.quire", "c.safetensors"))
+    mlx_lm.save_prompt_cache(str(theirs), caches, {"model": "a test"})
+    quire("convert", theirs, ours)
+    report = inspect(ours)
+    assert report["length"] == n and report["sound"]
+    quire("convert", ours, back)
+    again = mlx_lm.load_prompt_cache(str(back))
+    for cache, other in zip(caches, again):
+        assert type(other) is type(cache) and other.offset == n and quantizers(other) == quantizers(cache)
+        full = n // 64 * 64  # the last page is raw in Quire, and quantized again
+        for mine, yours in zip((cache.keys, cache.values), (other.keys, other.values)):
+            for a, b in zip(mine, yours):
+                assert b.shape[2] == n and a.dtype == b.dtype
+                assert mx.array_equal(a[:, :, :full], b[:, :, :full])
+            values = [mx.dequantize(*(x[:, :, :n] for x in side), group_size=group, bits=bits).astype(mx.float32)
+                      for side in (mine, yours)]
+            step = np.array(mx.abs(mine[1][:, :, :n]).astype(mx.float32)).max()
+            assert mx.abs(values[0] - values[1]).max().item() <= step
+    assert_same_step(ours, caches, BOUNDS[bits])
+
+
+@pytest.mark.parametrize("n, size, keep", [(50, 100, 4), (100, 100, 4), (333, 100, 4), (333, 70, 0), (200, 130, 64)])
+@pytest.mark.parametrize("decode", [3, 90])
+def test_rotating_cache(mlx_lm, tmp_path, n, size, keep, decode):
+    caches = [mlx_lm.RotatingKVCache(max_size=size, keep=keep) for _ in range(LAYERS)]
+    fill(caches, n, decode=min(decode, n // 2))
+    theirs, ours, back = (tmp_path / x for x in ("a.safetensors", "b.quire", "c.safetensors"))
+    mlx_lm.save_prompt_cache(str(theirs), caches)
+    quire("convert", theirs, ours)
+    assert [x["window"] for x in inspect(ours)["layers"]] == [size - keep] * LAYERS
+    quire("convert", ours, back)
+    again = mlx_lm.load_prompt_cache(str(back))
+    assert all(type(x) is mlx_lm.RotatingKVCache and x.offset == n and x.max_size == size for x in again)
+    assert_same_step(ours, again, BOUNDS[0])
+    assert_same_step(ours, caches, BOUNDS[0])
+
+
+def test_mixed_layers(mlx_lm, tmp_path):
+    """As a model with sliding and full layers has them."""
+    caches = [mlx_lm.RotatingKVCache(max_size=90), mlx_lm.KVCache(), mlx_lm.RotatingKVCache(max_size=90)]
+    fill(caches, 270)
+    mlx_lm.save_prompt_cache(str(tmp_path / "a.safetensors"), caches)
+    quire("convert", tmp_path / "a.safetensors", tmp_path / "b.quire")
+    quire("convert", tmp_path / "b.quire", tmp_path / "c.safetensors")
+    again = mlx_lm.load_prompt_cache(str(tmp_path / "c.safetensors"))
+    assert [type(x).__name__ for x in again] == [type(x).__name__ for x in caches]
+    assert_same_step(tmp_path / "b.quire", again, BOUNDS[0])
+    assert_same_step(tmp_path / "b.quire", caches, BOUNDS[0])
+
+
+# ---------------------------------------------------------------- the layout with meta_state
+
+class MetaState:
+    """A cache as mlx-lm before 0.32 has it, and as its branch with bits for K and V apart: state, meta_state."""
+
+    def __init__(self, name, k, v, numbers, k_quantizer=None, v_quantizer=None):
+        self.name, self.numbers, self.keys, self.values = name, numbers, k, v
+        if k_quantizer:
+            self.keys = mx.quantize(k, group_size=k_quantizer[0], bits=k_quantizer[1])
+            self.values = mx.quantize(v, group_size=v_quantizer[0], bits=v_quantizer[1])
+
+
+def save_meta_state(path, caches):
+    arrays, notes = {}, {"1.model": "a test"}
+    for i, c in enumerate(caches):
+        notes[f"2.{i}"] = c.name
+        notes.update({f"0.{i}.{j}": str(x) for j, x in enumerate(c.numbers)} or {f"0.{i}": ""})
+        for side, value in enumerate((c.keys, c.values)):
+            parts = {f"{i}.{side}.{j}": x for j, x in enumerate(value)} if isinstance(value, (tuple, list)) else {
+                f"{i}.{side}": value}
+            arrays.update(parts)
+    mx.save_safetensors(str(path), arrays, notes)
+
+
+@pytest.mark.parametrize("fields", [3, 5])
+def test_meta_state(tmp_path, fields):
+    n, k_quantizer = 150, (64, 8)
+    v_quantizer = (64, 8) if fields == 3 else (32, 4)
+    k, v = (x.astype(mx.float16) for x in random_rows(n))
+    numbers = [n, *k_quantizer] + (list(v_quantizer) if fields == 5 else [])
+    caches = [MetaState("QuantizedKVCache", k[i], v[i], numbers, k_quantizer, v_quantizer) for i in range(LAYERS)]
+    a, b, c = (tmp_path / x for x in ("a.safetensors", "b.quire", "c.safetensors"))
+    save_meta_state(a, caches)
+    quire("convert", a, b)
+    assert {(x["k"], x["v"]) for x in inspect(b)["layers"]} == {("a8", "a8" if fields == 3 else "a4g32")}
+    quire("convert", b, c, "--layout", "meta_state")
+    arrays, notes = mx.load(str(c), return_metadata=True)
+    before, _ = mx.load(str(a), return_metadata=True)
+    assert [notes[f"0.1.{j}"] for j in range(len(numbers))] == [str(x) for x in numbers] and f"0.1.{len(numbers)}" not in notes
+    assert notes["2.2"] == "QuantizedKVCache"
+    for name, array in before.items():
+        assert mx.array_equal(array[:, :, :128], arrays[name][:, :, :128]) and arrays[name].shape == array.shape
+    if fields == 5:  # mlx-lm 0.32 has no place for it
+        assert "meta_state" in quire("convert", b, c, "--layout", "scalars", status=2).stderr
+
+
+@pytest.mark.parametrize("place", [40, 100])
+def test_quantized_ring_with_meta_state(mlx_lm, tmp_path, place):
+    """to_quantized() of a ring that has wrapped, as the branch writes it: keep size offset place, then K and V."""
+    n, size, keep = 333, 100, 4
+    ring = mlx_lm.RotatingKVCache(max_size=size, keep=keep)
+    k, v = (x.astype(mx.float16) for x in random_rows(n))
+    ring.update_and_fetch(k[0][:, :, :200], v[0][:, :, :200])
+    for t in range(200, n if place == 40 else 201):
+        ring.update_and_fetch(k[0][:, :, t:t + 1], v[0][:, :, t:t + 1])
+    numbers = [keep, size, ring.offset, ring._idx, 64, 8, 64, 4]
+    cache = MetaState("QuantizedRotatingKVCache", ring.keys, ring.values, numbers, (64, 8), (64, 4))
+    a, b, c = (tmp_path / x for x in ("a.safetensors", "b.quire", "c.safetensors"))
+    save_meta_state(a, [cache])
+    quire("convert", a, b)
+    quire("convert", b, c)
+    arrays, notes = mx.load(str(c), return_metadata=True)
+    assert notes["2.0"] == "QuantizedRotatingKVCache"
+    assert [notes[f"0.0.{j}"] for j in range(8)] == [str(x) for x in (keep, size, ring.offset, size, 64, 8, 64, 4)]
+    # In temporal order now; what was in a full page has its codes still.
+    ordered = [ring._temporal_order(x) for x in (*cache.keys, *cache.values)]
+    first = ring.offset - (size - keep)
+    sealed = [j for j in range(size) for t in [j if j < keep else first + j - keep]
+              if t < ring.offset // 64 * 64 and (t != first or t // 64 == (first + 1) // 64)]
+    assert len(sealed) > 20
+    for j, name in enumerate(("0.0.0", "0.0.1", "0.0.2", "0.1.0", "0.1.1", "0.1.2")):
+        assert mx.array_equal(arrays[name][:, :, sealed], ordered[j][:, :, sealed]), name
+
+
+# ---------------------------------------------------------------- refusals
+
+def test_refusals(mlx_lm, tmp_path):
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(b"\x05\0\0\0\0\0\0\0hello")
+    assert "not JSON" in quire("convert", bad, tmp_path / "x", status=1).stderr
+    bad.write_bytes(b"\xff" * 64)
+    assert "does not fit" in quire("convert", bad, tmp_path / "x", status=1).stderr
+    mx.save_safetensors(str(bad), {"a": mx.zeros(3)})
+    assert "not a prompt cache" in quire("convert", bad, tmp_path / "x", status=1).stderr
+    caches = [mlx_lm.QuantizedKVCache(group_size=64, bits=4) for _ in range(LAYERS)]
+    fill(caches, 100)
+    mlx_lm.save_prompt_cache(str(bad), caches)
+    good = bad.read_bytes()
+    for n in (7, 100, len(good) - 1):
+        bad.write_bytes(good[:n])
+        quire("convert", bad, tmp_path / "x", status=1)
+    for old, new in ((b"QuantizedKVCache", b"ArraysCache\",\"9\":\""), (b"[1,2,", b"[2,1,"), (b"\"U32\"", b"\"I64\"")):
+        if len(old) == len(new):
+            bad.write_bytes(good.replace(old, new))
+            quire("convert", bad, tmp_path / "x", status=1)
+    assert not (tmp_path / "x").exists()
+    caches[1].offset = 3
+    mlx_lm.save_prompt_cache(str(bad), caches)
+    assert "another number of tokens" in quire("convert", bad, tmp_path / "x", status=1).stderr

@@ -1,0 +1,630 @@
+/* Saved sequences: they go on bit for bit, and no damaged, foreign or hostile file changes anything. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "saved.h"
+
+enum { N_MORE = 70 };
+
+/* ------------------------------------------------------------------ a restored sequence goes on like the first */
+
+static size_t out_floats(const fixture *f) {
+    size_t n = 0;
+    for (int i = 0; i < f->options.n_layers; i++)
+        n += (size_t)(f->layer[i].n_heads * f->layer[i].v_dim);
+    return n;
+}
+
+/* Both sequences take n tokens, in single steps and in one piece; every output must have the same bits. */
+static void assert_same_future(fixture *fa, quire_seq *a, fixture *fb, quire_seq *b, const source *s, int n) {
+    assert_int_equal(quire_seq_length(a), quire_seq_length(b));
+    const size_t floats = out_floats(fa) * (size_t)n;
+    float *x = malloc(floats * sizeof *x), *y = malloc(floats * sizeof *y);
+    for (int done = 0, now = 1; done < n; done += now, now = n - done < 33 ? n - done : 33) {
+        assert_ok(step(fa, &(step_item){a, s, now}, 1, NULL, x));
+        assert_ok(step(fb, &(step_item){b, s, now}, 1, NULL, y));
+        assert_memory_equal(x, y, out_floats(fa) * (size_t)now * sizeof *x);
+    }
+    free(x), free(y);
+}
+
+typedef enum variant { FULL, WINDOWED, MIXED } variant;
+
+static void small_pool(fixture *f, size_t budget) {
+    f->options.budget_bytes = budget;
+    f->options.max_seqs = 4;
+    f->options.max_batch_tokens = 64;
+    f->options.max_workers = 1;
+}
+
+static void open_variant(fixture *f, const char *kv, variant v, quire_type raw) {
+    fixture_init(f, 3, 4, 2, 64, 64, kv);
+    f->options.raw = raw;
+    small_pool(f, (size_t)8 << 20);
+    for (int i = 0; i < 3; i++) {
+        f->layer[i].k_dim = i == 1 ? 128 : 64;
+        if (v == FULL || (v == MIXED && i == 0))
+            continue;
+        f->layer[i].window = v == WINDOWED ? 100 : 40;
+        f->layer[i].keep = i == 2 ? 4 : 0;
+        if (v == WINDOWED || i == 2) { /* windowed layers are raw unless they say otherwise */
+            f->layer[i].k = f->options.policy.pair.k;
+            f->layer[i].v = f->options.policy.pair.v;
+        }
+    }
+    fixture_open(f);
+}
+
+static void check_goes_on(const char *kv, variant v, quire_type raw) {
+    static const int lengths[] = {0, 1, 63, 64, 65, 128, 150, 331};
+    const source s = source_default(7), other = source_default(8);
+    fixture a, b;
+    open_variant(&a, kv, v, raw);
+    open_variant(&b, kv, v, raw);
+    quire_seq *neighbour;
+    assert_ok(quire_seq_create(b.pool, &neighbour));
+    feed(&b, neighbour, &other, 90, 64, 1, 0, NULL);
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        quire_seq *first, *restored, *cut;
+        assert_ok(quire_seq_create(a.pool, &first));
+        feed(&a, first, &s, lengths[i], 50, 1, 0, NULL);
+        assert_ok(quire_seq_save(first, saved_path("goes-on"), NULL));
+        for (int back = 0; back <= lengths[i] && back < 200;
+             back += 23) { /* trims: exact, from packed values, refused */
+            assert_ok(saved_load(b.pool, saved_path("goes-on"), NULL, &restored));
+            assert_ok(quire_seq_fork(first, &cut));
+            const quire_status trimmed = quire_seq_trim(cut, lengths[i] - back);
+            assert_int_equal(trimmed, quire_seq_trim(restored, lengths[i] - back));
+            if (trimmed == QUIRE_OK)
+                assert_same_future(&a, cut, &b, restored, &s, N_MORE);
+            assert_ok(quire_seq_free(cut));
+            assert_ok(quire_seq_free(restored));
+        }
+        assert_ok(quire_seq_free(first));
+    }
+    quire_pool_stats stats;
+    quire_pool_get_stats(a.pool, &stats);
+    assert_int_equal(stats.free_bytes, stats.arena_bytes);
+    fixture_close(&a);
+    fixture_close(&b);
+}
+
+static void test_goes_on(void **state) {
+    (void)state;
+    static const char *const kv[] = {"none", "k8v4", "k4v4", "tq4", "mlx4", "q8_0"};
+    for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++)
+        check_goes_on(kv[i], i % 2 ? MIXED : FULL, QUIRE_F16);
+    check_goes_on("k8v4", FULL, QUIRE_BF16);
+    check_goes_on("k4v4", FULL, QUIRE_F32);
+    check_goes_on("none", WINDOWED, QUIRE_F16);
+    check_goes_on("k8v4", WINDOWED, QUIRE_F16);
+    check_goes_on("k4v4", WINDOWED, QUIRE_BF16);
+}
+
+/* The bytes of a file are a function of the sequence: not of the pool's history, nor of what pages held before. */
+static void test_same_bytes(void **state) {
+    (void)state;
+    const source s = source_default(3), other = source_default(4);
+    for (int v = FULL; v <= MIXED; v++) {
+        bytes file[2];
+        for (int round = 0; round < 2; round++) {
+            fixture f;
+            quire_seq *seq, *noise;
+            open_variant(&f, "k4v4", (variant)v, QUIRE_F16);
+            if (round == 1) {
+                assert_ok(quire_seq_create(f.pool, &noise));
+                feed(&f, noise, &other, 400, 64, 1, 0, NULL);
+                assert_ok(quire_seq_free(noise));
+            }
+            assert_ok(quire_seq_create(f.pool, &seq));
+            feed(&f, seq, &s, 300, round ? 7 : 64, 1, 0, NULL);
+            assert_ok(quire_seq_save(seq, saved_path("bytes"), NULL));
+            file[round] = file_read(saved_path("bytes"));
+            fixture_close(&f);
+        }
+        assert_int_equal(file[0].n, file[1].n);
+        assert_memory_equal(file[0].data, file[1].data, file[0].n);
+        free(file[0].data), free(file[1].data);
+    }
+}
+
+/* ------------------------------------------------------------------ damage */
+
+typedef struct small_case {
+    fixture f;
+    quire_seq *live; /* must never notice */
+    bytes file;
+} small_case;
+
+static const int32_t TOKENS[90] = {11, 22, 33, 44};
+
+static void small_open(small_case *c) {
+    const source s = source_default(1), other = source_default(2);
+    quire_seq *seq;
+    fixture_init(&c->f, 1, 2, 1, 32, 32, "k4v4");
+    small_pool(&c->f, (size_t)1 << 20);
+    fixture_open(&c->f);
+    assert_ok(quire_seq_create(c->f.pool, &seq));
+    feed(&c->f, seq, &s, 67, 64, 1, 0, NULL);
+    quire_save_options o;
+    quire_save_options_default(&o);
+    o.identity = "a model";
+    o.identity_bytes = 7;
+    o.tokens = TOKENS;
+    o.n_tokens = 68;
+    assert_ok(quire_seq_save(seq, saved_path("small"), &o));
+    assert_ok(quire_seq_free(seq));
+    assert_ok(quire_seq_create(c->f.pool, &c->live));
+    feed(&c->f, c->live, &other, 100, 64, 1, 0, NULL);
+    c->file = file_read(saved_path("small"));
+}
+
+static void small_close(small_case *c) {
+    free(c->file.data);
+    fixture_close(&c->f);
+}
+
+static quire_load_options model_options(void) {
+    quire_load_options o;
+    quire_load_options_default(&o);
+    o.identity = "a model";
+    o.identity_bytes = 7;
+    return o;
+}
+
+/* The live sequence's own bytes, and every number of the pool. */
+static void snapshot(const small_case *c, quire_pool_stats *stats, bytes *live) {
+    quire_pool_get_stats(c->f.pool, stats);
+    assert_ok(quire_seq_save(c->live, saved_path("live"), NULL));
+    *live = file_read(saved_path("live"));
+}
+
+static void assert_untouched(const small_case *c, const quire_pool_stats *before, const bytes *live) {
+    quire_pool_stats now;
+    bytes file;
+    snapshot(c, &now, &file);
+    assert_memory_equal(&now, before, sizeof now);
+    assert_int_equal(file.n, live->n);
+    assert_memory_equal(file.data, live->data, file.n);
+    free(file.data);
+}
+
+static quire_status try_load(const small_case *c, const uint8_t *data, size_t n) {
+    const quire_load_options o = model_options();
+    quire_seq *seq;
+    file_write(saved_path("try"), data, n);
+    const quire_status status = saved_load(c->f.pool, saved_path("try"), &o, &seq);
+    if (status == QUIRE_OK)
+        assert_ok(quire_seq_free(seq));
+    else
+        assert_null(seq);
+    quire_file *file;
+    quire_status alone = quire_file_open(&file, saved_path("try")); /* and without a pool */
+    if (alone == QUIRE_OK)
+        alone = quire_file_check(file);
+    quire_file_close(file);
+    assert_int_equal(alone, status);
+    return status;
+}
+
+static void test_flips(void **state) {
+    (void)state;
+    small_case c;
+    quire_pool_stats before;
+    bytes live;
+    small_open(&c);
+    snapshot(&c, &before, &live);
+    assert_ok(try_load(&c, c.file.data, c.file.n));
+    for (size_t i = 0; i < c.file.n; i++)
+        for (int bit = i < 512 ? 0 : (int)(i % 8); bit < (i < 512 ? 8 : (int)(i % 8) + 1); bit++) {
+            c.file.data[i] ^= (uint8_t)(1 << bit);
+            const quire_status status = try_load(&c, c.file.data, c.file.n);
+            c.file.data[i] ^= (uint8_t)(1 << bit);
+            if (status != (i < 8 ? QUIRE_E_FOREIGN : QUIRE_E_CORRUPT) &&
+                !(i >= 8 && i < 12 && status == QUIRE_E_VERSION) && !(i >= 12 && i < 16 && status == QUIRE_E_TRUNCATED))
+                fail_msg("bit %d of byte %zu: %s", bit, i, quire_status_name(status));
+        }
+    assert_untouched(&c, &before, &live);
+    assert_ok(try_load(&c, c.file.data, c.file.n));
+    free(live.data);
+    small_close(&c);
+}
+
+static void test_truncations(void **state) {
+    (void)state;
+    small_case c;
+    quire_pool_stats before;
+    bytes live;
+    small_open(&c);
+    snapshot(&c, &before, &live);
+    for (size_t n = 0; n < c.file.n; n++)
+        assert_int_equal(try_load(&c, c.file.data, n), QUIRE_E_TRUNCATED);
+    uint8_t *longer = calloc(1, c.file.n + 1);
+    memcpy(longer, c.file.data, c.file.n);
+    assert_int_equal(try_load(&c, longer, c.file.n + 1), QUIRE_E_CORRUPT);
+    free(longer);
+    assert_untouched(&c, &before, &live);
+    free(live.data);
+    small_close(&c);
+}
+
+/* Someone who can compute checksums: any byte may become anything. What loads must be safe to use. */
+static void test_hostile(void **state) {
+    (void)state;
+    small_case c;
+    quire_pool_stats before;
+    bytes live;
+    small_open(&c);
+    snapshot(&c, &before, &live);
+    const quire_load_options o = {.struct_size = sizeof o, .any_identity = true, .reseal = true};
+    const source s = source_default(5);
+    static const uint8_t values[] = {0, 1, 2, 0x7f, 0x80, 0xff};
+    const size_t n = c.file.n;
+    uint8_t *changed = malloc(n);
+    int n_loaded = 0;
+    rng r = {9};
+    for (size_t i = 8; i < n; i += i < 1024 ? 1 : 1 + (size_t)rng_below(&r, 40))
+        for (size_t j = 0; j < sizeof values; j++) {
+            memcpy(changed, c.file.data, n);
+            changed[i] = values[j];
+            const bool table = i < 448; /* sections may not be where file_sign looks for them */
+            if (!table || (i >= 64 && (i - 64) % 48 >= 24 && (i - 64) % 48 < 40))
+                file_sign((bytes){changed, n});
+            file_write(saved_path("try"), changed, n);
+            quire_seq *seq;
+            const quire_status status = saved_load(c.f.pool, saved_path("try"), &o, &seq);
+            if (status == QUIRE_OK) {
+                n_loaded++;
+                feed(&c.f, seq, &s, 66, 33, 1, 0, NULL);
+                assert_ok(step(&c.f, &(step_item){seq, &s, 1}, 1, NULL, NULL));
+                const quire_status cut = quire_seq_trim(seq, quire_seq_length(seq) / 3);
+                assert_true(cut == QUIRE_OK || cut == QUIRE_E_GONE);
+                assert_ok(quire_seq_free(seq));
+            }
+        }
+    assert_true(n_loaded > 100); /* codes, token ids, padding */
+    quire_pool_stats now;
+    quire_pool_get_stats(c.f.pool, &now);
+    assert_int_equal(now.free_bytes, before.free_bytes);
+    assert_int_equal(now.n_seqs, before.n_seqs);
+    bytes after;
+    snapshot(&c, &now, &after);
+    assert_memory_equal(after.data, live.data, live.n);
+    free(after.data), free(live.data), free(changed);
+    small_close(&c);
+}
+
+/* Sizes that do not fit, in a table whose own checksum is right. */
+static void test_hostile_table(void **state) {
+    (void)state;
+    small_case c;
+    small_open(&c);
+    const size_t n_sections = 5;
+    static const uint64_t sizes[] = {0, 1, 63, 65, 1u << 20, UINT32_MAX, INT64_MAX, UINT64_MAX - 63, UINT64_MAX};
+    for (size_t section = 0; section < n_sections; section++)
+        for (size_t field = 8; field <= 16; field += 8)
+            for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+                if (section == 0 && field == 16 && sizes[i] < 64)
+                    continue; /* only another identity, with some zeros at its end */
+                uint8_t *changed = malloc(c.file.n), *at = changed + 64 + 48 * section + field;
+                memcpy(changed, c.file.data, c.file.n);
+                for (int b = 0; b < 8; b++)
+                    at[b] = (uint8_t)(sizes[i] >> 8 * b);
+                file_sign_header((bytes){changed, c.file.n});
+                const quire_status status = try_load(&c, changed, c.file.n);
+                const bool same = memcmp(changed + 64, c.file.data + 64, 48 * n_sections) == 0;
+                assert_int_equal(status, same ? QUIRE_OK : QUIRE_E_FORMAT);
+                free(changed);
+            }
+    small_close(&c);
+}
+
+/* ------------------------------------------------------------------ typed errors */
+
+static void test_errors(void **state) {
+    (void)state;
+    small_case c;
+    quire_seq *seq, *more[4];
+    small_open(&c);
+    quire_load_options o = model_options();
+    char path[512];
+    snprintf(path, sizeof path, "%s", saved_path("small"));
+    file_write(saved_path("foreign"), "GGUF\3\0\0\0 and then some more bytes that are not ours at all, really, at all",
+               72);
+    assert_status(saved_load(c.f.pool, saved_path("foreign"), &o, &seq), QUIRE_E_FOREIGN);
+    assert_status(saved_load(c.f.pool, saved_path("nothing"), &o, &seq), QUIRE_E_IO);
+    assert_status(saved_load(c.f.pool, "/tmp", &o, &seq), QUIRE_E_IO);
+    bytes newer = file_read(path);
+    newer.data[8] = 2;
+    file_sign(newer);
+    file_write(saved_path("newer"), newer.data, newer.n);
+    assert_status(saved_load(c.f.pool, saved_path("newer"), &o, &seq), QUIRE_E_VERSION);
+    newer.data[8] = 1;
+    quire_file *file;
+    quire_file_info info;
+    assert_ok(quire_file_open(&file, path));
+    quire_file_get_info(file, &info);
+    newer.data[info.sections[1].offset] = 2; /* pages of a later format in a file of this one */
+    file_sign(newer);
+    file_write(saved_path("newer"), newer.data, newer.n);
+    assert_status(saved_load(c.f.pool, saved_path("newer"), &o, &seq), QUIRE_E_VERSION);
+    free(newer.data);
+
+    assert_int_equal(info.length, 67);
+    assert_int_equal(info.n_tokens, 68);
+    assert_memory_equal(info.tokens, TOKENS, 68 * sizeof *TOKENS);
+    assert_int_equal(info.identity_bytes, 7);
+    assert_memory_equal(info.identity, "a model", 7);
+    assert_int_equal(info.n_layers, 1);
+    assert_int_equal(info.layers[0].k, QUIRE_CODEC_KC4);
+    assert_int_equal(info.sinks, 4);
+    assert_int_equal(info.bytes, c.file.n);
+
+    o.identity = "b model";
+    assert_status(quire_seq_load(c.f.pool, file, &o, &seq), QUIRE_E_IDENTITY);
+    assert_status(quire_seq_load(c.f.pool, file, NULL, &seq), QUIRE_E_IDENTITY);
+    o.any_identity = true;
+    assert_ok(quire_seq_load(c.f.pool, file, &o, &seq));
+    assert_ok(quire_seq_free(seq));
+
+    typedef struct other {
+        int n_layers, h, g, dk, window;
+        float scale;
+        const char *kv;
+        int sinks;
+        quire_type raw;
+        quire_status wanted;
+    } other;
+    static const other others[] = {
+        {2, 2, 1, 32, 0, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 2, 2, 32, 0, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 2, 1, 64, 0, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 2, 1, 32, 99, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 4, 1, 32, 0, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 2, 1, 32, 0, 0.5f, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 2, 1, 32, 0, 0, "k8v4", 4, QUIRE_F16, QUIRE_E_CODEC},
+        {1, 2, 1, 32, 0, 0, "none", 0, QUIRE_F16, QUIRE_E_CODEC},
+        {1, 2, 1, 32, 0, 0, "k4v4", 0, QUIRE_F16, QUIRE_E_CODEC},
+        {1, 2, 1, 32, 0, 0, "k4v4", 4, QUIRE_BF16, QUIRE_E_CODEC},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        const other *x = &others[i];
+        fixture f;
+        fixture_init(&f, x->n_layers, x->h, x->g, x->dk, 32, x->kv);
+        f.options.policy.sinks = x->sinks;
+        f.options.raw = x->raw;
+        f.layer[0].window = x->window;
+        f.layer[0].scale = x->scale;
+        fixture_open(&f);
+        assert_status(quire_seq_load(f.pool, file, &o, &seq), x->wanted);
+        o.reseal = true;
+        assert_status(quire_seq_load(f.pool, file, &o, &seq), x->wanted == QUIRE_E_CODEC ? QUIRE_OK : x->wanted);
+        o.reseal = false;
+        fixture_close(&f);
+    }
+
+    for (int i = 0; i < 3; i++)
+        assert_ok(quire_seq_create(c.f.pool, &more[i]));
+    assert_status(quire_seq_load(c.f.pool, file, &o, &seq), QUIRE_E_NO_SLOT);
+    assert_ok(quire_seq_free(more[0]));
+    const source s = source_default(6);
+    while (step(&c.f, &(step_item){more[1], &s, 64}, 1, &(step_options){.store_only = true}, NULL) == QUIRE_OK)
+        ;
+    quire_pool_stats before, after;
+    quire_pool_get_stats(c.f.pool, &before);
+    assert_status(quire_seq_load(c.f.pool, file, &o, &seq), QUIRE_E_NO_PAGES);
+    quire_pool_get_stats(c.f.pool, &after);
+    assert_memory_equal(&before, &after, sizeof before);
+    fixture shorter;
+    fixture_init(&shorter, 1, 2, 1, 32, 32, "k4v4");
+    shorter.options.max_tokens = 64;
+    fixture_open(&shorter);
+    assert_status(quire_seq_load(shorter.pool, file, &o, &seq), QUIRE_E_TOO_BIG);
+    fixture_close(&shorter);
+    quire_file_close(file);
+
+    quire_batch *batch;
+    assert_ok(quire_batch_begin(c.f.pool, &(quire_batch_item){c.live, 0}, 1, &batch));
+    assert_status(quire_seq_save(c.live, saved_path("busy"), NULL), QUIRE_E_BUSY);
+    quire_batch_abort(batch);
+    quire_save_options save;
+    quire_save_options_default(&save);
+    save.tokens = TOKENS;
+    save.n_tokens = 3;
+    assert_status(quire_seq_save(c.live, saved_path("busy"), &save), QUIRE_E_INVALID);
+    assert_status(quire_seq_save(c.live, saved_path("no/such/place"), NULL), QUIRE_E_IO);
+    assert_status(quire_seq_save(c.live, "/tmp", NULL), QUIRE_E_IO);
+    assert_status(quire_seq_save(c.live, "", NULL), QUIRE_E_INVALID);
+    assert_int_equal(access(saved_path("busy"), F_OK), -1);
+    small_close(&c);
+}
+
+/* ------------------------------------------------------------------ other codecs */
+
+/* Rows are functions of position here: raw pages sealed while loading must be what a pool of that codec has itself. */
+static void test_reseal_raw(void **state) {
+    (void)state;
+    static const char *const kv[] = {"k8v4", "k4v4", "tq3", "mlx8", "q4_0", "kc2:vt2"};
+    const source s = source_default(12);
+    for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++)
+        for (int v = FULL; v <= MIXED; v++)
+            for (int length = 50; length < 400; length += 110) {
+                fixture raw, native, pool;
+                quire_seq *a, *b, *restored;
+                open_variant(&raw, "none", (variant)v, QUIRE_F16);
+                open_variant(&native, kv[i], (variant)v, QUIRE_F16);
+                open_variant(&pool, kv[i], (variant)v, QUIRE_F16);
+                assert_ok(quire_seq_create(raw.pool, &a));
+                assert_ok(quire_seq_create(native.pool, &b));
+                feed(&raw, a, &s, length, 64, 1, 0, NULL);
+                feed(&native, b, &s, length, 64, 1, 0, NULL);
+                assert_ok(quire_seq_save(a, saved_path("raw"), NULL));
+                assert_status(saved_load(pool.pool, saved_path("raw"), NULL, &restored), QUIRE_E_CODEC);
+                const quire_load_options o = {.struct_size = sizeof o, .reseal = true};
+                assert_ok(saved_load(pool.pool, saved_path("raw"), &o, &restored));
+                quire_pool_stats stats;
+                quire_pool_get_stats(pool.pool, &stats);
+                assert_true(stats.resealed_pages > 0 || length < 64);
+                /* The same file, to the last byte. */
+                assert_ok(quire_seq_save(b, saved_path("native"), NULL));
+                assert_ok(quire_seq_save(restored, saved_path("again"), NULL));
+                bytes x = file_read(saved_path("native")), y = file_read(saved_path("again"));
+                assert_int_equal(x.n, y.n);
+                assert_memory_equal(x.data, y.data, x.n);
+                free(x.data), free(y.data);
+                assert_same_future(&native, b, &pool, restored, &s, N_MORE);
+                fixture_close(&raw);
+                fixture_close(&native);
+                fixture_close(&pool);
+            }
+}
+
+/* From one codec into another: what is sealed again is what the first one decodes to, sinks and raw rows excepted. */
+static void test_reseal_packed(void **state) {
+    (void)state;
+    const source s = source_default(13);
+    for (int v = FULL; v <= MIXED; v++) {
+        fixture from, to;
+        quire_seq *a, *b;
+        quire_file *x, *y;
+        open_variant(&from, "k8v4", (variant)v, QUIRE_F16);
+        open_variant(&to, "none", (variant)v, QUIRE_F32);
+        assert_ok(quire_seq_create(from.pool, &a));
+        feed(&from, a, &s, 300, 64, 1, 0, NULL);
+        assert_ok(quire_seq_save(a, saved_path("packed"), NULL));
+        const quire_load_options o = {.struct_size = sizeof o, .reseal = true};
+        assert_ok(saved_load(to.pool, saved_path("packed"), &o, &b));
+        assert_ok(quire_seq_save(b, saved_path("raw"), NULL));
+        assert_ok(quire_file_open(&x, saved_path("packed")));
+        assert_ok(quire_file_open(&y, saved_path("raw")));
+        int n_pages = 0;
+        for (int layer = 0; layer < 3; layer++)
+            for (int head = 0; head < 2; head++)
+                for (int page = 0; page < 5; page++) {
+                    float k[2][64 * 128], w[2][64 * 64];
+                    int32_t n[2];
+                    const quire_status status = quire_file_rows(x, layer, head, page, k[0], w[0], &n[0]);
+                    if (quire_file_rows(y, layer, head, page, k[1], w[1], &n[1]) == QUIRE_E_GONE) {
+                        assert_true(status == QUIRE_E_GONE || n[0] < 64 || page == 3); /* sinks, kept rows */
+                        continue;
+                    }
+                    assert_int_equal(status, QUIRE_OK);
+                    assert_memory_equal(k[0], k[1], (size_t)(n[0] * from.layer[layer].k_dim) * 4);
+                    assert_memory_equal(w[0], w[1], (size_t)(n[0] * from.layer[layer].v_dim) * 4);
+                    n_pages++;
+                }
+        assert_true(n_pages >= 10);
+        quire_file_close(x);
+        quire_file_close(y);
+        fixture_close(&from);
+        fixture_close(&to);
+    }
+}
+
+/* A pool that is given other codecs: refused until its pages have them; then the file is the one that a pool which had
+ * them from the start can load. */
+static void test_requantized(void **state) {
+    (void)state;
+    const source s = source_default(14);
+    for (int more = 0; more <= 90; more += 90) { /* also with a page sealed since */
+        fixture f, other;
+        quire_seq *a, *b;
+        quire_policy policy;
+        open_variant(&f, "none", FULL, QUIRE_F16);
+        open_variant(&other, "k4v4", FULL, QUIRE_F16);
+        assert_ok(quire_seq_create(f.pool, &a));
+        feed(&f, a, &s, 300, 64, 1, 0, NULL);
+        assert_ok(quire_policy_parse("k4v4", &policy));
+        assert_ok(quire_pool_requantize(f.pool, &policy));
+        assert_ok(quire_pool_requantize_step(f.pool, 1, NULL));
+        assert_status(quire_seq_save(a, saved_path("requantized"), NULL), QUIRE_E_STATE);
+        assert_ok(quire_pool_requantize_step(f.pool, 100, NULL));
+        feed(&f, a, &s, more, 64, 1, 0, NULL);
+        assert_ok(quire_seq_save(a, saved_path("requantized"), NULL));
+        assert_ok(saved_load(other.pool, saved_path("requantized"), NULL, &b));
+        f.options.policy = policy;
+        assert_same_future(&f, a, &other, b, &s, N_MORE);
+        fixture_close(&f);
+        fixture_close(&other);
+    }
+}
+
+/* ------------------------------------------------------------------ kill -9 */
+
+/* A child saves one of two sequences, again and again, until it is killed. Whatever the moment: one of the two is there. */
+static void test_killed(void **state) {
+    (void)state;
+    enum { N_KILLS = 200 };
+    fixture f;
+    quire_seq *seq[2];
+    fixture_init(&f, 2, 4, 2, 64, 64, "k8v8");
+    fixture_open(&f);
+    int32_t tokens[2][1500];
+    bytes whole[2];
+    quire_save_options o[2];
+    for (int i = 0; i < 2; i++) {
+        const source s = source_default((uint64_t)i);
+        assert_ok(quire_seq_create(f.pool, &seq[i]));
+        feed(&f, seq[i], &s, 700 + 700 * i, 512, 1, 0, NULL);
+        for (int t = 0; t < 1500; t++)
+            tokens[i][t] = 2 * t + i;
+        quire_save_options_default(&o[i]);
+        o[i].tokens = tokens[i];
+        o[i].n_tokens = quire_seq_length(seq[i]);
+        assert_ok(quire_seq_save(seq[i], saved_path("killed"), &o[i]));
+        whole[i] = file_read(saved_path("killed"));
+    }
+    char path[256], part[300];
+    snprintf(path, sizeof path, "%s", saved_path("killed"));
+    snprintf(part, sizeof part, "%s.part", path);
+    rng r = {77};
+    int seen[2] = {0, 0}, cut_short = 0;
+    for (int i = 0; i < N_KILLS; i++) {
+        fflush(NULL);
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0)
+            for (int j = i; quire_seq_save(seq[j % 2], path, &o[j % 2]) == QUIRE_OK; j++)
+                ;
+        const struct timespec pause = {0, rng_below(&r, 6000) * 1000};
+        nanosleep(&pause, NULL);
+        kill(child, SIGKILL);
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status)); /* no save failed before, what the one before left included */
+        cut_short += access(part, F_OK) == 0;
+        const bytes now = file_read(path);
+        const int which = now.n == whole[1].n;
+        assert_int_equal(now.n, whole[which].n);
+        assert_memory_equal(now.data, whole[which].data, now.n);
+        seen[which]++;
+        free(now.data);
+    }
+    assert_true(seen[0] > 0 && seen[1] > 0);
+    assert_true(cut_short > 0); /* some moment was in the middle of a save */
+    print_message("killed: %d old or new files, %d times in the middle of a save\n", N_KILLS, cut_short);
+    assert_ok(quire_seq_save(seq[0], path, &o[0])); /* and what was left does not stand in the way */
+    assert_int_equal(access(part, F_OK), -1);
+    free(whole[0].data), free(whole[1].data);
+    fixture_close(&f);
+}
+
+static int remove_files(void **state) {
+    (void)state;
+    saved_remove_all();
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_goes_on),     cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_flips),
+        cmocka_unit_test(test_truncations), cmocka_unit_test(test_hostile),    cmocka_unit_test(test_hostile_table),
+        cmocka_unit_test(test_errors),      cmocka_unit_test(test_reseal_raw), cmocka_unit_test(test_reseal_packed),
+        cmocka_unit_test(test_requantized), cmocka_unit_test(test_killed),
+    };
+    return cmocka_run_group_tests(tests, NULL, remove_files);
+}
