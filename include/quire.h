@@ -356,12 +356,12 @@ QUIRE_API quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, si
 
 typedef struct quire_save_options {
     size_t struct_size; /* set by quire_save_options_default */
-    const void
-        *identity; /* (identity_bytes) what computed this cache: weights, tokenizer, RoPE ..: any bytes. Loading */
-    size_t identity_bytes; /* compares them. At most 1 MiB */
-    const int32_t
-        *tokens;        /* (n_tokens) NULL: not known; else the ids of all tokens of the sequence, and any that are */
-    int32_t n_tokens;   /* known to follow */
+    /* What computed this cache (weights, tokenizer, RoPE ..): any bytes, at most 1 MiB. Loading compares them. */
+    const void *identity;
+    size_t identity_bytes;
+    /* Ids of all tokens of the sequence, and of any that are known to follow; NULL: not known. */
+    const int32_t *tokens;
+    int32_t n_tokens;
     bool any_attention; /* do not record query heads, scale, soft-cap, ALiBi and learned sinks: the file may then be
                            loaded whatever they are. For a cache that comes from elsewhere */
 } quire_save_options;

@@ -208,6 +208,31 @@ void model_fork(mseq *child, const mseq *s) {
     }
 }
 
+static page *copy_page(model *m, const page *p) {
+    if (!p)
+        return NULL;
+    page *copy = page_new(m, p->bytes), *next = copy->next, *before = copy->before;
+    *copy = *p;
+    copy->refs = 1;
+    copy->next = next;
+    copy->before = before;
+    return copy;
+}
+
+void model_copy(model *m, mseq *copy, const mseq *s) {
+    quire_seq *seq = copy->seq;
+    *copy = *s;
+    copy->seq = seq;
+    for (int l = 0; l < OPS_LAYERS; l++) {
+        layer_view *v = &copy->layer[l];
+        v->open = copy_page(m, v->open);
+        v->kept = copy_page(m, v->kept);
+        v->sinks = copy_page(m, v->sinks);
+        for (int p = 0; p < OPS_MAX_PAGES; p++)
+            v->table[p] = copy_page(m, v->table[p]);
+    }
+}
+
 void model_free(model *m, mseq *s) {
     for (int l = 0; l < OPS_LAYERS; l++) {
         layer_view *v = &s->layer[l];

@@ -71,6 +71,7 @@ void model_append(model *m, mseq *s, arrival *a, int n_keep);
 void model_abort(model *m, arrival *a);
 
 void model_fork(mseq *child, const mseq *s); /* child->seq is the caller's */
+void model_copy(model *m, mseq *copy, const mseq *s); /* the same, with pages of its own */
 void model_free(model *m, mseq *s);
 bool model_can_trim(const model *m, const mseq *s, int n);
 bool model_trim_decodes(const mseq *s, int n);

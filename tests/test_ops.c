@@ -13,6 +13,7 @@
 
 #include "ledger.h"
 #include "ops_model.h"
+#include "saved.h"
 
 enum { D = OPS_D, N_LAYERS = 3, MAX_ITEMS = 6, LIST_SIZE = 12, N_LISTS = 2, N_SEEDS = 8 };
 
@@ -36,7 +37,7 @@ typedef struct world {
     step_plan held;
     arrival *arrival;          /* (MAX_ITEMS or LIST_SIZE) */
     double error, norm, bound; /* of all rows under this policy; the loosest bound it had */
-    int n_rows, n_changes, n_converted, n_trims, n_gone, n_wraps, n_lists;
+    int n_rows, n_changes, n_converted, n_trims, n_gone, n_wraps, n_lists, n_loads;
 } world;
 
 static const quire_codec K_CODECS[] = {QUIRE_CODEC_RAW,  QUIRE_CODEC_KC8, QUIRE_CODEC_KC4,  QUIRE_CODEC_KC2,
@@ -109,6 +110,41 @@ static void operate_fork(world *w) {
         return;
     child->seq = seq;
     model_fork(child, s);
+}
+
+static bool has_stale(const world *w, const mseq *s) {
+    for (int l = 0; l < OPS_LAYERS; l++) {
+        const layer_view *v = &s->layer[l];
+        for (int p = 0; p < OPS_MAX_PAGES; p++)
+            if (v->table[p] && model_page_stale(&w->m, v->table[p], l))
+                return true;
+        if (v->sinks && model_page_stale(&w->m, v->sinks, l))
+            return true;
+    }
+    return false;
+}
+
+/* To a file and back: a second sequence with the same tokens and pages of its own. */
+static void operate_save(world *w) {
+    const mseq *s = pick(w);
+    mseq *copy = free_slot(w);
+    quire_seq *seq;
+    if (!s)
+        return;
+    const quire_status saved = quire_seq_save(s->seq, saved_path("ops"), NULL);
+    assert_int_equal(saved, s->busy ? QUIRE_E_BUSY : has_stale(w, s) ? QUIRE_E_STATE : QUIRE_OK);
+    if (saved != QUIRE_OK)
+        return;
+    const quire_status status = saved_load(w->m.f.pool, saved_path("ops"), NULL, &seq);
+    if (!copy)
+        assert_int_equal(status, QUIRE_E_NO_SLOT);
+    else
+        assert_true(status == QUIRE_OK || status == QUIRE_E_NO_PAGES);
+    if (status != QUIRE_OK)
+        return;
+    copy->seq = seq;
+    model_copy(&w->m, copy, s);
+    w->n_loads++;
 }
 
 static void operate_free(world *w) {
@@ -527,6 +563,8 @@ static void operate(world *w) {
         operate_change(w);
     else if (what < 97)
         operate_convert(w);
+    else if (what < 98)
+        operate_save(w);
     else
         finish_held(w);
 }
@@ -543,11 +581,11 @@ static void live(uint64_t seed, int n_operations) {
             model_check_bytes(&w.m);
     }
     check_errors(&w);
-    print_message(
-        "  %d changes of policy, %d pages converted, %d trims, %d past the window, %d wrapped rows, %d merges\n",
-        w.n_changes, w.n_converted, w.n_trims, w.n_gone, w.n_wraps, w.n_lists);
+    print_message("  %d changes of policy, %d pages converted, %d trims, %d past the window, %d wrapped rows, %d "
+                  "merges, %d loads\n",
+                  w.n_changes, w.n_converted, w.n_trims, w.n_gone, w.n_wraps, w.n_lists, w.n_loads);
     assert_true(w.n_changes > n_operations / 1000 && w.n_converted > n_operations / 100 &&
-                w.n_wraps > n_operations / 10);
+                w.n_wraps > n_operations / 10 && w.n_loads > n_operations / 1000);
     close_world(&w);
 }
 
@@ -570,5 +608,7 @@ static void random_operations(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_operations)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    saved_remove_all();
+    return failed;
 }

@@ -86,6 +86,7 @@ struct quire_seq {
     quire_seq *next_free;
     quire_batch *batch; /* that it is in, or NULL */
     bool used;
+    bool in_file; /* being saved or loaded: its leaves, and the pool's forms, are read without the lock */
     int32_t length;
     int32_t kept_page;      /* page sealed last, whose raw rows `kept` may hold; -1: none */
     int32_t place;          /* in a list that is being filtered */
@@ -215,8 +216,9 @@ static inline bool quire__sinks_needed(const quire_group *group, const quire_seq
     return group->keep > 0 || s->live_from == 0;
 }
 
-void quire__seq_recycle(quire_seq *seq); /* drops pages that no query from `length` on can see */
-void quire__seq_release(quire_seq *seq); /* frees it */
+void quire__seq_recycle(quire_seq *seq);                     /* drops pages that no query from `length` on can see */
+void quire__seq_release(quire_seq *seq);                     /* frees it */
+void quire__seq_in_file(const quire_seq *seq, bool in_file); /* takes the lock itself */
 quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens);
 
 #endif

@@ -10,7 +10,7 @@
 #include "page/pool.h"
 
 /* Whether somebody reads or writes a sequence's pages without the lock. */
-static bool in_use(const quire_seq *seq) { return seq->batch != NULL; }
+static bool in_use(const quire_seq *seq) { return seq->batch != NULL || seq->in_file; }
 
 /* ------------------------------------------------------------------ forms */
 
@@ -88,7 +88,8 @@ static quire_status change_policy(quire_pool *pool, const quire_policy *policy) 
         return QUIRE_OK;
     for (int32_t i = 0; i < pool->max_seqs; i++)
         if (pool->seq[i].used && in_use(&pool->seq[i]))
-            return quire__fail(QUIRE_E_BUSY, "cannot change the policy while a batch is in flight");
+            return quire__fail(QUIRE_E_BUSY,
+                               "cannot change the policy while a batch is in flight, or a sequence is saved or loaded");
     if (pool->changing && !is_form_of(pool, policy, pool->layer_before, pool->group_before))
         return quire__fail(QUIRE_E_STATE, "an earlier change of the policy is not finished");
     if (!pool->changing)

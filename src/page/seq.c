@@ -101,6 +101,12 @@ quire_status quire_seq_free(quire_seq *seq) {
     return busy ? quire__fail(QUIRE_E_BUSY, "cannot free a sequence that is in a batch") : QUIRE_OK;
 }
 
+void quire__seq_in_file(const quire_seq *seq, bool in_file) {
+    pthread_mutex_lock(&seq->pool->lock);
+    ((quire_seq *)(uintptr_t)seq)->in_file = in_file; /* saving changes nothing that a caller could see */
+    pthread_mutex_unlock(&seq->pool->lock);
+}
+
 int32_t quire_seq_length(const quire_seq *seq) { return seq ? seq->length : 0; }
 
 /* The page sealed last stays, whatever the window: a roll-back may open it again. */

@@ -335,13 +335,9 @@ static quire_status fill(quire_seq *seq, quire_file *file, bool as_they_are) {
     return QUIRE_OK;
 }
 
-quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load_options *options, quire_seq **result) {
-    if (!pool || !file || !result)
-        return quire__fail(QUIRE_E_INVALID, "pool, file or result is NULL");
-    *result = NULL;
-    quire_load_options defaults;
-    quire_load_options_default(&defaults);
-    options = options ? options : &defaults;
+/* Into a sequence that nobody else knows of. */
+static quire_status load_into(quire_seq *seq, quire_file *file, const quire_load_options *options) {
+    quire_pool *pool = seq->pool;
     QUIRE_TRY(check_load(pool, file, options));
     const quire_status codecs = check_codecs(pool, file);
     const bool as_they_are = codecs == QUIRE_OK;
@@ -349,13 +345,24 @@ quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load
         return codecs;
     if (!as_they_are) /* before the first page is decoded */
         QUIRE_TRY(quire_file_check(file));
+    pthread_mutex_lock(&pool->lock);
+    const quire_status status = reserve(seq, file, as_they_are);
+    pthread_mutex_unlock(&pool->lock);
+    QUIRE_TRY(status);
+    return fill(seq, file, as_they_are);
+}
+
+quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load_options *options, quire_seq **result) {
+    if (!pool || !file || !result)
+        return quire__fail(QUIRE_E_INVALID, "pool, file or result is NULL");
+    *result = NULL;
+    quire_load_options defaults;
+    quire_load_options_default(&defaults);
     quire_seq *seq;
     QUIRE_TRY(quire_seq_create(pool, &seq));
-    pthread_mutex_lock(&pool->lock);
-    quire_status status = reserve(seq, file, as_they_are);
-    pthread_mutex_unlock(&pool->lock);
-    if (status == QUIRE_OK)
-        status = fill(seq, file, as_they_are);
+    quire__seq_in_file(seq, true); /* from here on the pool's forms stay what they are */
+    const quire_status status = load_into(seq, file, options ? options : &defaults);
+    quire__seq_in_file(seq, false);
     if (status != QUIRE_OK)
         quire_seq_free(seq);
     else

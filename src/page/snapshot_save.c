@@ -248,7 +248,9 @@ quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_
     saver s = {.seq = seq, .options = options};
     QUIRE_TRY(quire__writer_open(&s.writer, path));
     /* Without the lock: leaves with a reference do not move, and only their own sequence changes them. */
-    const quire_status status = write_file(&s);
+    quire__seq_in_file(seq, true);
+    const quire_status status = check_form(seq) == QUIRE_OK ? write_file(&s) : QUIRE_E_STATE;
+    quire__seq_in_file(seq, false);
     if (status == QUIRE_OK)
         return quire__writer_commit(&s.writer);
     quire__writer_abort(&s.writer);
