@@ -105,6 +105,7 @@ typedef struct quire_session_options {
                                  max_kv - keep tokens, packed like the others */
     const quire_pair *layers; /* (n_layers) NULL: as the policy says; else pairs, QUIRE_CODEC_DEFAULT: as the policy */
     size_t kv_bytes;          /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
+    bool exact_trim;          /* as quire_pool_options has it; default */
     bool (*stop)(void *user); /* asked between operations; true ends the step with E_ABORTED */
     void *stop_user;
 } quire_session_options;

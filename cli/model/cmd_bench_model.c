@@ -165,8 +165,8 @@ static int print_json(const bench_options *chosen, const bench_entry *entries, s
 
 static int print_text(const bench_options *chosen, const bench_entry *entries, size_t n) {
     static const cli_column columns[] = {
-        {"kv", false}, {"bits", true},       {"decode t/s", true}, {"prefill t/s", true},
-        {"KV", true},  {"KV in bf16", true}, {"compute", true},    {"fallbacks", true},
+        {"kv", false},        {"bits", true},     {"decode t/s", true}, {"prefill t/s", true}, {"KV", true},
+        {"full pages", true}, {"raw rows", true}, {"KV in bf16", true}, {"compute", true},     {"fallbacks", true},
     };
     printf("%s at depth %d: %d tokens decoded, %d prefilled, %d threads; peak memory %s\n\n", chosen->model.model,
            (int)chosen->depth, (int)chosen->n_gen, (int)chosen->n_prompt, (int)chosen->model.n_threads,
@@ -180,6 +180,8 @@ static int print_text(const bench_options *chosen, const bench_entry *entries, s
         cli_table_cell(&table, "%.1f", entry->tg_tps);
         cli_table_cell(&table, "%.1f", entry->pp_tps);
         cli_table_cell(&table, "%s", cli_bytes(entry->cache.kv_bytes).text);
+        cli_table_cell(&table, "%s", cli_bytes(entry->cache.packed_bytes).text);
+        cli_table_cell(&table, "%s", cli_bytes(entry->cache.kv_bytes - entry->cache.packed_bytes).text);
         cli_table_cell(&table, "%s", cli_bytes(entry->cache.kv_bytes_bf16).text);
         cli_table_cell(&table, "%s", cli_bytes(entry->compute_bytes).text);
         cli_table_cell(&table, "%llu", (unsigned long long)entry->cache.fallbacks);

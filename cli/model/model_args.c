@@ -143,6 +143,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model, const
     options.max_kv = args->max_kv;
     options.keep = args->max_kv ? args->keep : 0;
     options.kv_bytes = args->kv_bytes;
+    options.exact_trim = wish->exact_trim;
     options.stop = wish->stop;
     options.stop_user = wish->stop_user;
     if (wish->max_seqs)

@@ -26,6 +26,7 @@ typedef struct cli_session_wish {
     const char *kv;                         /* one entry of args->kv */
     int32_t context;                        /* used where args->context is not given */
     int32_t max_seqs, max_rows, max_logits; /* 0: the engine's defaults */
+    bool exact_trim;                        /* it will be cut short: hold what that needs */
     bool (*stop)(void *user);
     void *stop_user;
 } cli_session_wish;

@@ -313,6 +313,8 @@ quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep) {
             /* Cannot fail: the cut is in the last two pages, and nothing has been recycled yet. */
             if (n_keep && n_keep[i] < n)
                 quire__seq_trim(seq, before + n_keep[i]);
+            if (!pool->exact_trim)
+                quire__seq_drop_kept(seq);
             quire__seq_recycle(seq);
         }
         seq->batch = NULL;

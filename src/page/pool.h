@@ -89,6 +89,7 @@ struct quire_pool {
     pthread_mutex_t lock; /* page tables, leaves, arena, sequence and batch slots */
     quire_kernels kernels;
     quire_type raw;
+    bool exact_trim;
     size_t budget_bytes, total_bytes;
     int32_t n_layers, n_groups, max_seqs, max_pages, max_batch_tokens, max_batches, max_workers;
     int32_t n_regions;        /* scratch regions of a batch */
@@ -145,6 +146,7 @@ static inline int32_t quire__window_start(const quire_group *group, int32_t i) {
 }
 
 void quire__seq_recycle(quire_seq *seq); /* drops pages that no query from `length` on can see */
+void quire__seq_drop_kept(quire_seq *seq);
 quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens);
 
 #endif

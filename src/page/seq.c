@@ -99,6 +99,14 @@ quire_status quire_seq_free(quire_seq *seq) {
 
 int32_t quire_seq_length(const quire_seq *seq) { return seq ? seq->length : 0; }
 
+void quire__seq_drop_kept(quire_seq *seq) {
+    for (int32_t g = 0; g < seq->pool->n_groups; g++) {
+        quire__leaf_drop(seq->pool, seq->group[g].kept);
+        seq->group[g].kept = QUIRE_NO_LEAF;
+    }
+    seq->kept_page = -1;
+}
+
 void quire__seq_recycle(quire_seq *seq) {
     quire_pool *pool = seq->pool;
     for (int32_t g = 0; g < pool->n_groups; g++) {
