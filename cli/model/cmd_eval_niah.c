@@ -7,6 +7,9 @@
  *               \       fact ---+-->  that were computed from their first token on
  *                fact ---+-->    question
  *                         question
+ *
+ * With --together all facts stand in one text, which is computed once: harder, since the others look like an answer, and
+ * several times cheaper.
  */
 #include "args.h"
 #include "command.h"
@@ -26,7 +29,7 @@ typedef struct niah_options {
     cli_model_args model;
     int32_t n_lengths, n_places;
     const char *hay, *plot;
-    bool json;
+    bool together, json;
 } niah_options;
 
 typedef struct niah_run {
@@ -37,7 +40,7 @@ typedef struct niah_run {
     cli_niah_map *maps; /* the first is the raw cache's */
     size_t n_maps;
     cli_progress progress;
-    int64_t n_done;
+    int64_t n_done, n_tokens; /* of all caches */
     /* of the cache at work */
     quire_session *session;
     quire_sampler *sampler;
@@ -80,7 +83,7 @@ static quire_status ask(niah_run *run, quire_seq *text, const cli_needle *needle
 
 static void on_prefill(void *user, int32_t done) {
     niah_run *run = user;
-    cli_progress_update(&run->progress, run->n_done + done, (int64_t)run->n_maps * run->grid.n_tokens);
+    cli_progress_update(&run->progress, run->n_done + done, run->n_tokens);
 }
 
 static quire_status grow(niah_run *run, quire_seq *seq, int32_t from, int32_t to) {
@@ -91,31 +94,84 @@ static quire_status grow(niah_run *run, quire_seq *seq, int32_t from, int32_t to
     return status;
 }
 
-/* Cells with the fact at one place, from the shortest text to the longest. Returns the cell after them. */
+static quire_status ask_cell(niah_run *run, quire_seq *text, const cli_niah_cell *cell, const cli_needle *needle,
+                             cli_niah_map *map) {
+    const int32_t i = cli_niah_index(&run->grid, cell);
+    quire_status status = ask(run, text, needle, &map->found[i]);
+    map->n_found += map->found[i];
+    map->n_lost += run->maps[0].found[i] && !map->found[i];
+    return status;
+}
+
+static quire_status tell(niah_run *run, quire_seq *seq, const cli_needle *needle) {
+    return quire_session_prefill(run->session, seq, needle->fact, needle->n_fact, NULL, NULL);
+}
+
+/* Cells with the fact at one place, from the shortest text to the longest; *at moves behind them. */
 static quire_status ask_place(niah_run *run, quire_seq *hay, int32_t *at, cli_niah_map *map) {
     const cli_niah_grid *grid = &run->grid;
     const int32_t fact_at = grid->cells[*at].fact_at;
     cli_needle needle;
-    if (!cli_needle_make(run->model, (uint32_t)fact_at, &needle))
+    if (!cli_needle_make(run->model, grid->cells[*at].fact, &needle))
         return QUIRE_E_INVALID;
     quire_seq *text;
     quire_status status = quire_seq_fork(hay, &text);
     if (status != QUIRE_OK)
         return status;
-    status = quire_session_prefill(run->session, text, needle.fact, needle.n_fact, NULL, NULL);
+    status = tell(run, text, &needle);
     for (int32_t done = fact_at; status == QUIRE_OK && *at < grid->n_cells; ++*at) {
         const cli_niah_cell *cell = &grid->cells[*at];
         if (cell->fact_at != fact_at)
             break;
         status = grow(run, text, done, cell->end);
         done = cell->end;
-        bool *found = &map->found[cli_niah_index(grid, cell)];
         if (status == QUIRE_OK)
-            status = ask(run, text, &needle, found);
-        map->n_found += *found;
-        map->n_lost += run->maps[0].found[cli_niah_index(grid, cell)] && !*found;
+            status = ask_cell(run, text, cell, &needle, map);
     }
     quire_seq_free(text);
+    return status;
+}
+
+static quire_status ask_alone(niah_run *run, quire_seq *hay, cli_niah_map *map) {
+    quire_status status = QUIRE_OK;
+    for (int32_t at = 0; status == QUIRE_OK && at < run->grid.n_cells;) {
+        status = grow(run, hay, quire_seq_length(hay), run->grid.cells[at].fact_at);
+        if (status == QUIRE_OK)
+            status = ask_place(run, hay, &at, map);
+    }
+    return status;
+}
+
+/* One text: hay up to each fact, the fact; at the end of each length the questions of its cells. */
+static quire_status ask_together(niah_run *run, quire_seq *text, cli_niah_map *map) {
+    const cli_niah_grid *grid = &run->grid;
+    quire_status status = QUIRE_OK;
+    cli_needle needle;
+    int32_t done = 0, told = 0; /* tokens of hay; facts */
+    for (int32_t length = 0; length < grid->n_lengths; length++) {
+        int32_t end = 0;
+        for (int32_t i = 0; i < grid->n_cells; i++)
+            end = grid->cells[i].length == length ? grid->cells[i].end : end;
+        for (int32_t i = 0; status == QUIRE_OK && i < grid->n_cells && grid->cells[i].fact_at <= end; i++) {
+            const cli_niah_cell *cell = &grid->cells[i];
+            if (cell->fact != told)
+                continue;
+            status = grow(run, text, done, cell->fact_at);
+            done = cell->fact_at;
+            told++;
+            if (status == QUIRE_OK)
+                status = cli_needle_make(run->model, cell->fact, &needle) ? tell(run, text, &needle) : QUIRE_E_INVALID;
+        }
+        if (status == QUIRE_OK)
+            status = grow(run, text, done, end);
+        done = end;
+        for (int32_t i = 0; status == QUIRE_OK && i < grid->n_cells; i++) {
+            const cli_niah_cell *cell = &grid->cells[i];
+            if (cell->length == length)
+                status = cli_needle_make(run->model, cell->fact, &needle) ? ask_cell(run, text, cell, &needle, map)
+                                                                          : QUIRE_E_INVALID;
+        }
+    }
     return status;
 }
 
@@ -124,11 +180,7 @@ static int ask_all(niah_run *run, cli_niah_map *map) {
     quire_status status = quire_seq_create(quire_session_pool(run->session), &hay);
     if (status != QUIRE_OK)
         return cli_quire_error("cannot ask", status, NULL);
-    for (int32_t at = 0; status == QUIRE_OK && at < run->grid.n_cells;) {
-        status = grow(run, hay, quire_seq_length(hay), run->grid.cells[at].fact_at);
-        if (status == QUIRE_OK)
-            status = ask_place(run, hay, &at, map);
-    }
+    status = run->chosen->together ? ask_together(run, hay, map) : ask_alone(run, hay, map);
     quire_seq_free(hay);
     if (status == QUIRE_E_ABORTED)
         return CLI_INTERRUPTED;
@@ -193,9 +245,16 @@ static int prepare(niah_run *run) {
     cli_needle any;
     if (!cli_needle_make(run->model, 0, &any))
         return CLI_FAILURE;
-    grid->reserved = any.n_fact + any.n_question + ANSWER_TOKENS + 8; /* facts differ by a few tokens */
+    const int32_t n_together = chosen->together ? chosen->n_lengths * chosen->n_places : 1;
+    grid->reserved = n_together * (any.n_fact + 2) + any.n_question + ANSWER_TOKENS + 8; /* facts differ a little */
     if (!cli_hay_make(run->model, chosen->hay, grid->context, &run->hay) || !cli_niah_grid_make(grid, &run->hay))
         return CLI_FAILURE;
+    if (chosen->together && grid->n_facts > CLI_NEEDLES) {
+        cli_error("--together has %d different facts, and %d lengths with %d depths need %d", CLI_NEEDLES,
+                  (int)chosen->n_lengths, (int)chosen->n_places, (int)grid->n_facts);
+        return CLI_USAGE;
+    }
+    run->n_tokens = (int64_t)run->n_maps * cli_niah_tokens(grid, chosen->together);
     for (size_t i = 0; i < run->n_maps; i++) {
         run->maps[i].found = calloc((size_t)grid->n_cells, sizeof *run->maps[i].found);
         if (!run->maps[i].found)
@@ -213,7 +272,7 @@ static int evaluate(niah_run *run) {
         if (i > 0 && strcmp(map->kv, run->maps[0].kv) == 0) {
             memcpy(map->found, run->maps[0].found, (size_t)run->grid.n_cells * sizeof *map->found);
             map->n_found = run->maps[0].n_found;
-            run->n_done += run->grid.n_tokens;
+            run->n_done += run->n_tokens / (int64_t)run->n_maps;
             continue;
         }
         cli_progress_start(&run->progress, map->kv);
@@ -233,10 +292,11 @@ static int evaluate(niah_run *run) {
 int cli_eval_niah_run(int argc, char **argv) {
     niah_options chosen = {.n_lengths = 4, .n_places = 5};
     cli_model_args_default(&chosen.model);
-    enum { OWN = 5 };
+    enum { OWN = 6 };
     cli_option options[OWN + CLI_MODEL_OPTIONS] = {
         cli_int("lengths", &chosen.n_lengths, 1, GRID_MAX, "lengths of the text, up to --ctx"),
         cli_int("depths", &chosen.n_places, 1, GRID_MAX, "places of the fact in it"),
+        cli_flag("together", &chosen.together, "all facts in one text, instead of one text for each"),
         cli_string("hay", &chosen.hay, "FILE", "lines of a text to hide it in (default: sentences of our own)"),
         cli_string("plot", &chosen.plot, "FILE", "also draw the maps as PNG, with gnuplot"),
         cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
@@ -244,6 +304,7 @@ int cli_eval_niah_run(int argc, char **argv) {
     cli_model_options(&chosen.model, options + OWN);
     static const char *const examples[] = {
         "quire eval niah -m smollm2 --ctx 8192 --kv k8v8,k8v4 --plot niah.png",
+        "quire eval niah -m gemma3 --ctx 32768 --together --kv k8v8,k8v4,k4v4",
         NULL,
     };
     const cli_usage usage = {

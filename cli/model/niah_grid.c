@@ -22,9 +22,11 @@ static int by_beginning(const void *a, const void *b) {
                                     : (x->end > y->end) - (x->end < y->end);
 }
 
-static int64_t count_tokens(const cli_niah_grid *grid) {
+int64_t cli_niah_tokens(const cli_niah_grid *grid, bool together) {
     const cli_niah_cell *cells = grid->cells;
     int64_t n = cells[grid->n_cells - 1].fact_at; /* the hay that facts branch off from */
+    if (together)
+        return n;
     for (int32_t i = 0; i < grid->n_cells; i++) {
         const bool branches = i == 0 || cells[i].fact_at != cells[i - 1].fact_at;
         n += cells[i].end - (branches ? cells[i].fact_at : cells[i - 1].end);
@@ -35,7 +37,7 @@ static int64_t count_tokens(const cli_niah_grid *grid) {
 /* A place is a share of the whole length, so that texts of several lengths have facts at the same token. */
 bool cli_niah_grid_make(cli_niah_grid *grid, const cli_hay *hay) {
     grid->cells = calloc((size_t)(grid->n_lengths * grid->n_places), sizeof *grid->cells);
-    grid->n_cells = 0;
+    grid->n_cells = grid->n_facts = 0;
     if (!grid->cells) {
         cli_error("out of memory");
         return false;
@@ -54,7 +56,11 @@ bool cli_niah_grid_make(cli_niah_grid *grid, const cli_hay *hay) {
         }
     }
     qsort(grid->cells, (size_t)grid->n_cells, sizeof *grid->cells, by_beginning);
-    grid->n_tokens = count_tokens(grid);
+    for (int32_t i = 0; i < grid->n_cells; i++) {
+        if (i == 0 || grid->cells[i].fact_at != grid->cells[i - 1].fact_at)
+            grid->n_facts++;
+        grid->cells[i].fact = grid->n_facts - 1;
+    }
     return true;
 }
 

@@ -10,15 +10,18 @@
 typedef struct cli_niah_cell {
     int32_t length, place; /* the column and row of the map */
     int32_t fact_at;       /* tokens of hay before the fact */
+    int32_t fact;          /* its number: one for each fact_at */
     int32_t end;           /* tokens of hay before the question */
 } cli_niah_cell;
 
 typedef struct cli_niah_grid {
     int32_t context, n_lengths, n_places, reserved; /* reserved: tokens of every text that are not hay */
     cli_niah_cell *cells;                           /* (n_cells) by fact_at, then by end: neighbours share most */
-    int32_t n_cells;
-    int64_t n_tokens; /* that one cache computes: every beginning once */
+    int32_t n_cells, n_facts;
 } cli_niah_grid;
+
+/* Tokens of hay that one cache computes: with each fact in a text of its own, every beginning once. */
+int64_t cli_niah_tokens(const cli_niah_grid *grid, bool together);
 
 /* False, with a message: no memory, or the shortest text is too short. */
 bool cli_niah_grid_make(cli_niah_grid *grid, const cli_hay *hay);

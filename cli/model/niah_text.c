@@ -30,8 +30,9 @@ static const char *const HAY[] = {
 };
 enum { N_HAY = sizeof HAY / sizeof *HAY };
 
-static const char *const PLACES[] = {"blue house", "old mill", "north gate", "green tower", "red barn", "stone bridge"};
-enum { N_PLACES = sizeof PLACES / sizeof *PLACES };
+static const char *const LOOKS[] = {"blue", "old", "green", "stone", "red", "little", "white", "broken"};
+static const char *const THINGS[] = {"house", "mill", "tower", "bridge", "barn", "chapel", "gate", "wheel"};
+enum { N_LOOKS = sizeof LOOKS / sizeof *LOOKS, N_THINGS = sizeof THINGS / sizeof *THINGS };
 
 /* ------------------------------------------------------------------ hay */
 
@@ -135,10 +136,13 @@ static bool cut(const quire_model *model, const char *text, int32_t *tokens, int
     return status == QUIRE_OK;
 }
 
-bool cli_needle_make(const quire_model *model, uint32_t seed, cli_needle *needle) {
-    char fact[SENTENCE_BYTES], question[SENTENCE_BYTES];
-    const char *place = PLACES[seed % N_PLACES];
-    snprintf(needle->answer, sizeof needle->answer, "%u", 1000 + (seed * 2654435761u >> 8) % 9000);
+/* The first eight share no word, and all of CLI_NEEDLES differ. */
+bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle) {
+    _Static_assert(CLI_NEEDLES == N_LOOKS * N_THINGS, "every look with every thing");
+    char place[SENTENCE_BYTES / 4], fact[SENTENCE_BYTES], question[SENTENCE_BYTES];
+    const uint32_t i = (uint32_t)index % CLI_NEEDLES;
+    snprintf(place, sizeof place, "%s %s", LOOKS[i % N_LOOKS], THINGS[(i + i / N_LOOKS) % N_THINGS]);
+    snprintf(needle->answer, sizeof needle->answer, "%u", 1000 + (1309 + i * 2477) % 9000); /* all different */
     snprintf(fact, sizeof fact, " The secret number of the %s is %s.", place, needle->answer);
     snprintf(question, sizeof question,
              "\n\nQuestion: What is the secret number of the %s?\nAnswer: The secret number of the %s is", place,

@@ -18,7 +18,7 @@ void cli_hay_free(cli_hay *hay);
 /* The last end at or before `n_tokens`; 0 if there is none. */
 int32_t cli_hay_end_before(const cli_hay *hay, int32_t n_tokens);
 
-enum { CLI_NEEDLE_TOKENS = 256 };
+enum { CLI_NEEDLE_TOKENS = 256, CLI_NEEDLES = 64 };
 
 typedef struct cli_needle {
     int32_t fact[CLI_NEEDLE_TOKENS], question[CLI_NEEDLE_TOKENS];
@@ -26,7 +26,7 @@ typedef struct cli_needle {
     char answer[16]; /* what a right continuation of the question contains */
 } cli_needle;
 
-/* `seed` picks the fact. False, with a message. */
-bool cli_needle_make(const quire_model *model, uint32_t seed, cli_needle *needle);
+/* CLI_NEEDLES different facts; `index` goes round them. False, with a message. */
+bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle);
 
 #endif
