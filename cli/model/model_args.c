@@ -25,6 +25,15 @@ void cli_model_args_default(cli_model_args *args) {
                              .kv_windowed = "raw:raw"};
 }
 
+cli_model_args cli_model_args_raw(const cli_model_args *args, quire_type raw) {
+    cli_model_args base = *args;
+    base.raw = (int32_t)raw;
+    base.kv_layers = NULL;
+    base.kv_windowed = "raw:raw";
+    base.max_kv = 0;
+    return base;
+}
+
 void cli_model_options(cli_model_args *args, cli_option *options) {
     const cli_option all[CLI_MODEL_OPTIONS] = {
         cli_with_letter(cli_string("model", &args->model, "FILE", "a GGUF file, or smollm2 or gemma3: fetched once"),

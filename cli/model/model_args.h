@@ -17,6 +17,8 @@ enum cli_weights { CLI_WEIGHTS_REPACKED, CLI_WEIGHTS_FILE, CLI_WEIGHTS_F32 };
 enum { CLI_MODEL_OPTIONS = 12 };
 
 void cli_model_args_default(cli_model_args *args);
+/* The same with a raw cache of this type in every layer, without a bound: what others are compared with. */
+cli_model_args cli_model_args_raw(const cli_model_args *args, quire_type raw);
 /* Writes CLI_MODEL_OPTIONS options, which set `args`. */
 void cli_model_options(cli_model_args *args, cli_option *options);
 
