@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 
+import gguf
 import numpy as np
 import pytest
 
@@ -123,6 +124,27 @@ def test_unknown_architecture(folder):
     other.write_bytes(data)
     said = refusal(other)
     assert said.startswith("QUIRE_E_MODEL") and "'lambd'" in said
+
+
+FUSED = np.zeros((320, 96), np.float32)
+EXPERTS = np.zeros((4, 160, 96), np.float32)
+
+
+@pytest.mark.parametrize("changes, said", [
+    (dict(more_keys=lambda w: w.add_expert_count(8)), ["8 experts"]),
+    (dict(extra={"blk.1.ffn_up_exps.weight": EXPERTS}), ["blk.1.ffn_up_exps.weight", "mixture of experts"]),
+    (dict(extra={"blk.0.attn_qkv.weight": FUSED}, without="blk.0.attn_q.weight"),
+     ["blk.0.attn_qkv.weight", "q, k and v in one tensor"]),
+    (dict(more_keys=lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)), ["longrope"]),
+    (dict(extra={"rope_factors_long.weight": np.ones(16, np.float32)}), ["rope_factors_long.weight", "LongRoPE"]),
+    (dict(extra={"blk.2.attn_sinks.weight": np.ones(6, np.float32)}), ["blk.2.attn_sinks.weight", "llama"]),
+])
+def test_unsupported_parts(folder, changes, said):
+    """Whatever a file has that the engine would pass over is refused, by name."""
+    answer = refusal(models.make(folder / "unsupported.gguf", "llama", **changes))
+    assert answer.startswith("QUIRE_E_MODEL"), answer
+    for words in said:
+        assert words in answer, answer
 
 
 def test_not_a_model(folder):
