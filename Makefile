@@ -61,7 +61,6 @@ bench: ## attention beside ggml, mlx and torch, in one run: ratios and the cost 
 bench-models: ## whole models beside llama.cpp, in one run: decode and prefill at a depth
 	@tools/setup build >/dev/null
 	@$(MAKE) build
-	@cmake --build build --target peer_llama_model >/dev/null
 	@bench/models --json build/models.json
 
 eval: ## what codecs cost a model: KL divergence on a text (TEXT=FILE), needles in a haystack

@@ -119,8 +119,8 @@ QUIRE_API const quire_model *quire_session_model(const quire_session *session);
 /* The model's layers with what the options changed: windows, codecs. */
 QUIRE_API const quire_layer *quire_session_layers(const quire_session *session);
 QUIRE_API int32_t quire_session_context(const quire_session *session);
-QUIRE_API size_t
-quire_session_compute_bytes(const quire_session *session); /* everything but the pool and the weights */
+/* Everything but the pool and the weights. */
+QUIRE_API size_t quire_session_compute_bytes(const quire_session *session);
 
 typedef struct quire_step_item {
     quire_seq *seq;
