@@ -128,3 +128,17 @@ int cli_cache_report_layers(const quire_session *session, FILE *file) {
     }
     return cli_table_print(&table, file);
 }
+
+json_t *cli_cache_layers_json(const quire_session *session) {
+    json_t *list = json_array();
+    const int32_t n_layers = layer_count(session);
+    for (int32_t i = 0; i < n_layers; i++) {
+        const quire_layer_stats s = stats_of(session, i);
+        cli_json_append(&list,
+                        json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:I}", "kv", cli_pair_text(s.pair).text, "window",
+                                  (int)quire_session_layers(session)[i].window, "kernel", s.kernel, "sealed_bytes",
+                                  (json_int_t)s.sealed_bytes, "raw_bytes", (json_int_t)s.raw_bytes, "packed_read",
+                                  (json_int_t)s.packed_read, "raw_read", (json_int_t)s.raw_read));
+    }
+    return list;
+}

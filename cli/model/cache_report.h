@@ -22,5 +22,7 @@ void cli_cache_report_read(const quire_session *session, const int32_t *n_tokens
 /* Layers with the same codecs in one line each. Exit status. */
 int cli_cache_report_layers(const quire_session *session, FILE *file);
 json_t *cli_cache_report_json(const cli_cache_report *report); /* keys as the fields */
+/* An array with an object for each layer: kv, window, kernel, sealed_bytes, raw_bytes, packed_read, raw_read. */
+json_t *cli_cache_layers_json(const quire_session *session);
 
 #endif

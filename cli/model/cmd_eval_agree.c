@@ -43,6 +43,7 @@ typedef struct agree_entry {
     const char *kv;
     int32_t *texts, *lengths; /* (n_prompts, n_predict), (n_prompts) */
     double agree_mean, repeats, repeats_short, ppl;
+    double repeats_error; /* half of a 95 % interval of the difference from the raw cache's, prompt by prompt */
     int32_t agree_min, n_same, n_tokens;
 } agree_entry;
 
@@ -200,7 +201,7 @@ static quire_status score(agree_run *run, const prompt *p, const int32_t *text, 
 }
 
 static int score_texts(agree_run *run, agree_entry *entry) {
-    double nll = 0;
+    double nll = 0, sum = 0, squares = 0;
     entry->agree_min = run->chosen->n_predict;
     for (int32_t i = 0; i < run->n_prompts; i++) {
         const size_t first = (size_t)i * (size_t)run->chosen->n_predict;
@@ -210,12 +211,18 @@ static int score_texts(agree_run *run, agree_entry *entry) {
         entry->agree_min = agree < entry->agree_min ? agree : entry->agree_min;
         entry->n_same += agree == n && agree == n_raw;
         entry->n_tokens += n;
-        entry->repeats += cli_text_repeats(text, n, LONG_GROUP) / run->n_prompts;
+        const double repeats = cli_text_repeats(text, n, LONG_GROUP);
+        const double more = repeats - cli_text_repeats(run->entries[0].texts + first, n_raw, LONG_GROUP);
+        entry->repeats += repeats / run->n_prompts;
+        sum += more;
+        squares += more * more;
         entry->repeats_short += cli_text_repeats(text, n, SHORT_GROUP) / run->n_prompts;
         quire_status status = n > 0 ? score(run, &run->prompts[i], text, n, &nll) : QUIRE_OK;
         if (status != QUIRE_OK)
             return fail(status);
     }
+    const double count = run->n_prompts, variance = count > 1 ? (squares - sum * sum / count) / (count - 1) : 0;
+    entry->repeats_error = 1.96 * sqrt((variance > 0 ? variance : 0) / count);
     entry->ppl = entry->n_tokens ? exp(nll / entry->n_tokens) : 0;
     return CLI_OK;
 }
@@ -224,11 +231,12 @@ static int score_texts(agree_run *run, agree_entry *entry) {
 
 static json_t *entry_json(const agree_run *run, const agree_entry *entry) {
     const agree_entry *raw = &run->entries[0];
-    return json_pack("{s:s, s:i, s:i, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "kv", entry->kv, "prompts",
-                     (int)run->n_prompts, "n", (int)run->chosen->n_predict, "tokens", (int)entry->n_tokens, "agree",
-                     cli_json_number(entry->agree_mean), "agree_min", (int)entry->agree_min, "same", (int)entry->n_same,
-                     "repeat", cli_json_number(entry->repeats), "repeat_raw", cli_json_number(raw->repeats),
-                     "distinct2", cli_json_number(1 - entry->repeats_short), "distinct2_raw",
+    return json_pack("{s:s, s:i, s:i, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kv", entry->kv,
+                     "prompts", (int)run->n_prompts, "n", (int)run->chosen->n_predict, "tokens", (int)entry->n_tokens,
+                     "agree", cli_json_number(entry->agree_mean), "agree_min", (int)entry->agree_min, "same",
+                     (int)entry->n_same, "repeat", cli_json_number(entry->repeats), "repeat_error",
+                     cli_json_number(entry->repeats_error), "repeat_raw", cli_json_number(raw->repeats), "distinct2",
+                     cli_json_number(1 - entry->repeats_short), "distinct2_raw",
                      cli_json_number(1 - raw->repeats_short), "ppl", cli_json_number(entry->ppl), "ppl_raw",
                      cli_json_number(raw->ppl));
 }
@@ -242,8 +250,8 @@ static int print_json(const agree_run *run) {
 
 static int print_text(const agree_run *run) {
     static const cli_column columns[] = {
-        {"kv", false},  {"tokens", true}, {"agree", true},      {"least", true},
-        {"same", true}, {"repeat", true}, {"distinct-2", true}, {"perplexity", true},
+        {"kv", false},    {"tokens", true}, {"agree", true},      {"least", true},      {"same", true},
+        {"repeat", true}, {"+-", true},     {"distinct-2", true}, {"perplexity", true},
     };
     printf("%s, %d prompts, up to %d tokens each, the likeliest at every step; first the raw cache in %s\n\n",
            run->chosen->model.model, (int)run->n_prompts, (int)run->chosen->n_predict,
@@ -258,6 +266,7 @@ static int print_text(const agree_run *run) {
         cli_table_cell(&table, "%d", (int)e->agree_min);
         cli_table_cell(&table, "%d of %d", (int)e->n_same, (int)run->n_prompts);
         cli_table_cell(&table, "%.3f", e->repeats);
+        cli_table_cell(&table, "%.3f", e->repeats_error);
         cli_table_cell(&table, "%.3f", 1 - e->repeats_short);
         cli_table_cell(&table, "%.3f", e->ppl);
     }
