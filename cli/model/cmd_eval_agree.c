@@ -349,7 +349,10 @@ int cli_eval_agree_run(int argc, char **argv) {
     run.entries = calloc(run.n_entries, sizeof *run.entries);
     for (size_t i = 0; names && run.entries && i < run.n_entries; i++)
         run.entries[i].kv = i == 0 ? "none" : names[i - 1];
-    status = names && run.entries ? evaluate(&run) : CLI_FAILURE;
+    if (!names || !run.entries)
+        status = CLI_FAILURE;
+    else
+        status = cli_kv_names_check(&chosen.model, names, n) ? evaluate(&run) : CLI_USAGE;
     close_run(&run);
     free(names);
     return status;

@@ -324,7 +324,10 @@ int cli_eval_niah_run(int argc, char **argv) {
     run.maps = calloc(run.n_maps, sizeof *run.maps);
     for (size_t i = 0; names && run.maps && i < run.n_maps; i++)
         run.maps[i].kv = i == 0 ? "none" : names[i - 1];
-    status = names && run.maps ? evaluate(&run) : CLI_FAILURE;
+    if (!names || !run.maps)
+        status = CLI_FAILURE;
+    else
+        status = cli_kv_names_check(&chosen.model, names, n) ? evaluate(&run) : CLI_USAGE;
     for (size_t i = 0; run.maps && i < run.n_maps; i++)
         free(run.maps[i].found);
     cli_niah_grid_free(&run.grid);

@@ -135,6 +135,14 @@ static bool fill_policy(const cli_model_args *args, const char *kv, quire_policy
     return true;
 }
 
+bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n) {
+    quire_policy unused;
+    for (size_t i = 0; i < n; i++)
+        if (!fill_policy(args, names[i], &unused))
+            return false;
+    return true;
+}
+
 static int create(const quire_model *model, quire_session_options *options, quire_session **session) {
     quire_status status = quire_session_create(session, model, options);
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make the cache", status, NULL);
