@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := build
-.PHONY: help build debug run test test-quick bench bench-models eval install format clean
+.PHONY: help build debug run test test-quick bench bench-models bench-memory eval eval-long install format clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -61,8 +61,12 @@ bench: ## attention beside ggml, mlx and torch, in one run: ratios and the cost 
 bench-models: ## whole models beside llama.cpp, in one run: decode and prefill at a depth
 	@tools/setup build >/dev/null
 	@$(MAKE) build
-	@cmake --build build --target peer_llama_model >/dev/null
 	@bench/models --json build/models.json
+
+bench-memory: ## what a prefill of Gemma 3 holds in memory, 1K to 32K tokens, as text, build/memory.json and a picture
+	@tools/setup build >/dev/null
+	@$(MAKE) build
+	@bench/memory --json build/memory.json --plot build/memory.svg
 
 eval: ## what codecs cost a model: KL divergence on a text (TEXT=FILE), needles in a haystack
 	@tools/setup build >/dev/null
@@ -70,6 +74,15 @@ eval: ## what codecs cost a model: KL divergence on a text (TEXT=FILE), needles 
 	build/bin/quire eval kld -m smollm2 --weights f32 --text "$(or $(TEXT),/usr/share/common-licenses/GPL-3)" \
 	    --kv none,k8v8,k8v4,k4v4 $(if $(TEXT),,--ctx 1024)
 	build/bin/quire eval niah -m smollm2 --ctx 2048 --kv k8v8,k8v4,k4v4
+
+eval-long: ## needles at 8K and 32K tokens, agreement of texts on every preset (build/eval/: text and pictures; about an hour)
+	@tools/setup build >/dev/null
+	@$(MAKE) build
+	@mkdir -p build/eval
+	build/bin/quire eval niah -m smollm2 --ctx 8192 --kv k8v8,k8v4,k4v4 --plot build/eval/niah-smollm2.png | tee build/eval/niah-smollm2.txt
+	build/bin/quire eval niah -m gemma3 --ctx 32768 --together --kv k8v8,k8v4,k4v4 --plot build/eval/niah-gemma3.png | tee build/eval/niah-gemma3.txt
+	build/bin/quire eval agree -m smollm2 --chat -n 200 --kv $(PRESETS) | tee build/eval/agree-smollm2.txt
+	build/bin/quire eval agree -m gemma3 -n 200 --kv $(PRESETS) | tee build/eval/agree-gemma3.txt
 
 install: build ## install under PREFIX (/usr/local), staged in DESTDIR
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
@@ -81,3 +94,4 @@ clean: ## remove build/
 	rm -rf build
 
 comma := ,
+PRESETS = $(shell build/bin/quire codecs --json | sed -n '/"presets"/,/\]/ s/.*"name": "\(.*\)".*/\1/p' | paste -sd,)

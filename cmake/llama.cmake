@@ -1,12 +1,27 @@
 # ggml and libllama for the engine: the target `llama`, from the first of
 #   -DQUIRE_LLAMA_SOURCE=DIR   a llama.cpp tree, built by tools/build-llama into the cache
-#   find_package(llama)        an installed one, or -Dllama_DIR
+#   find_package(llama)        an installed one, or -Dllama_DIR; -DQUIRE_LLAMA_INSTALLED=OFF does not look for one
 #   the pinned sources         fetched and built by tools/build-llama into the cache
 set(QUIRE_LLAMA_SOURCE "" CACHE PATH "A llama.cpp tree to build the engine on; empty: an installed one, or the pinned one")
+option(QUIRE_LLAMA_INSTALLED "Take an installed llama.cpp where there is one" ON)
 
 enable_language(CXX) # libllama is C++: what links it needs that language's libraries
 
-if(NOT QUIRE_LLAMA_SOURCE)
+# What an earlier run of CMake found, if it lies under `prefix`; find_package would take it again without looking.
+function(quire_forget_llama prefix)
+    foreach(name llama_DIR ggml_DIR llama_LIBRARY GGML_LIBRARY GGML_BASE_LIBRARY GGML_CPU_LIBRARY)
+        string(FIND "${${name}}" "${prefix}" at)
+        if(at EQUAL 0)
+            unset(${name} CACHE)
+        endif()
+    endforeach()
+endfunction()
+
+if(QUIRE_LLAMA_BUILT) # by us, for other options perhaps
+    quire_forget_llama(${QUIRE_LLAMA_BUILT})
+    unset(QUIRE_LLAMA_BUILT CACHE)
+endif()
+if(QUIRE_LLAMA_INSTALLED AND NOT QUIRE_LLAMA_SOURCE)
     find_package(llama CONFIG QUIET)
 endif()
 if(NOT TARGET llama)
@@ -15,12 +30,21 @@ if(NOT TARGET llama)
         set(arguments ${QUIRE_LLAMA_SOURCE})
     endif()
     execute_process(COMMAND ${CMAKE_COMMAND} -E env CC=${CMAKE_C_COMPILER} CXX=${CMAKE_CXX_COMPILER}
-                            ${PROJECT_SOURCE_DIR}/tools/build-llama ${arguments}
+                            ${CMAKE_CURRENT_LIST_DIR}/../tools/build-llama ${arguments}
                     OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
     if(failed)
         message(FATAL_ERROR "ggml and libllama could not be built; -DQUIRE_ENGINE=OFF leaves the engine out")
     endif()
+    quire_forget_llama("")
+    set(QUIRE_LLAMA_BUILT ${prefix} CACHE INTERNAL "Where the llama.cpp built for the engine is")
+    set(prefix_path ${CMAKE_PREFIX_PATH})
+    set(CMAKE_PREFIX_PATH ${prefix}) # llama's package looks for its libraries there before it looks beside itself
     find_package(llama CONFIG REQUIRED PATHS ${prefix} NO_DEFAULT_PATH)
+    set(CMAKE_PREFIX_PATH ${prefix_path})
+endif()
+if(NOT TARGET ggml::ggml-cpu)
+    message(FATAL_ERROR "The llama.cpp in ${LLAMA_LIB_DIR} loads its CPU backend at run time, and the engine links it: "
+                        "pass -DQUIRE_LLAMA_INSTALLED=OFF for the pinned one, or -DQUIRE_LLAMA_SOURCE=DIR")
 endif()
 # The package does not say that it is C++; programs in C that link it need to know.
 target_link_libraries(llama INTERFACE ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})

@@ -40,6 +40,9 @@ bool quire__gguf_is_array(const quire__gguf *file, const char *key);
 
 /* ---- tensors */
 
+/* In ggml_tensor.flags while a model loads, on every tensor that was asked for; ggml itself uses that bit in training. */
+enum { QUIRE__TENSOR_USED = GGML_TENSOR_FLAG_PARAM };
+
 typedef enum quire__need { QUIRE__OPTIONAL, QUIRE__REQUIRED } quire__need;
 
 /* A matrix of `n_rows` rows of `n_columns`, of any type that ggml can multiply. *tensor is NULL if it is missing and

@@ -159,6 +159,7 @@ static quire_status find_tensor(const quire__gguf *file, quire__need need, struc
         return quire__fail(QUIRE_E_MODEL, "'%s': tensor %s is %lldx%lldx%lldx%lld, not %lldx%lld", file->path, name,
                            (long long)found->ne[0], (long long)found->ne[1], (long long)found->ne[2],
                            (long long)found->ne[3], (long long)ne0, (long long)ne1);
+    found->flags |= QUIRE__TENSOR_USED;
     *tensor = found;
     return QUIRE_OK;
 }

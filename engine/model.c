@@ -2,6 +2,7 @@
 #include "model.h"
 
 #include "quiet.h"
+#include "tensor_check.h"
 
 #include <ggml-cpu.h>
 #include <stdlib.h>
@@ -78,7 +79,9 @@ static quire_status load(quire_model *model, const char *path, const quire_model
     QUIRE_TRY(load_sizes(model));
     QUIRE_TRY(load_name(model));
     model->embedding_scale = 1;
+    QUIRE_TRY(quire__tensors_refuse(&model->file));
     QUIRE_TRY(model->architecture->load(model));
+    QUIRE_TRY(quire__tensors_all_used(&model->file));
     QUIRE_TRY(quire__vocab_load(model, path));
     QUIRE_TRY(quire__gguf_bind(&model->file, options->f32_weights));
     count_weights(model);

@@ -30,7 +30,8 @@ void quire_session_options_default(quire_session_options *options) {
                                        .max_seqs = 1,
                                        .max_rows = 512,
                                        .max_logits = 64,
-                                       .n_threads = 1};
+                                       .n_threads = 1,
+                                       .exact_trim = true};
     quire_policy_parse("none", &options->policy);
 }
 
@@ -97,6 +98,7 @@ static quire_status create_pool(quire_session *session) {
     pool.max_tokens = o->context;
     pool.max_batch_tokens = o->max_rows;
     pool.max_workers = o->n_threads;
+    pool.exact_trim = o->exact_trim;
     pool.budget_bytes = o->kv_bytes;
     if (pool.budget_bytes == 0)
         QUIRE_TRY(quire__pool_budget(&pool, &pool.budget_bytes));

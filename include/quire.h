@@ -249,6 +249,10 @@ typedef struct quire_pool_options {
     int32_t max_workers;              /* the largest nth of store and attend; default 8 */
     const quire_allocator *allocator; /* NULL: aligned malloc */
     const char *cpu; /* highest kernel level: "ref", "neon", "neon_i8mm" ..; NULL: $QUIRE_CPU, or the best */
+    /* Hold the raw rows of the page sealed last, so that a trim into it is exact; default. Without, a sequence holds 64
+     * raw rows less, and such a trim reopens the page from its packed values. What quire_batch_commit takes back is
+     * exact either way. */
+    bool exact_trim;
 } quire_pool_options;
 
 QUIRE_API void quire_layer_default(quire_layer *layer);

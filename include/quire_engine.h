@@ -105,6 +105,7 @@ typedef struct quire_session_options {
                                  max_kv - keep tokens, packed like the others */
     const quire_pair *layers; /* (n_layers) NULL: as the policy says; else pairs, QUIRE_CODEC_DEFAULT: as the policy */
     size_t kv_bytes;          /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
+    bool exact_trim;          /* as quire_pool_options has it; default */
     bool (*stop)(void *user); /* asked between operations; true ends the step with E_ABORTED */
     void *stop_user;
 } quire_session_options;
@@ -118,8 +119,8 @@ QUIRE_API const quire_model *quire_session_model(const quire_session *session);
 /* The model's layers with what the options changed: windows, codecs. */
 QUIRE_API const quire_layer *quire_session_layers(const quire_session *session);
 QUIRE_API int32_t quire_session_context(const quire_session *session);
-QUIRE_API size_t
-quire_session_compute_bytes(const quire_session *session); /* everything but the pool and the weights */
+/* Everything but the pool and the weights. */
+QUIRE_API size_t quire_session_compute_bytes(const quire_session *session);
 
 typedef struct quire_step_item {
     quire_seq *seq;

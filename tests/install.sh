@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `cmake --install` leaves behind is usable: a small program is built against it with pkg-config, with CMake's
-# find_package, and with pkg-config --static, and run.
+# find_package, and with pkg-config --static, and run; another on the engine, where that is built.
 # usage: install.sh BUILD_DIR CC CMAKE_GENERATOR
 set -euo pipefail
 build=$1 cc=$2 generator=$3
@@ -53,6 +53,35 @@ check "pkg-config" "$tmp/shared"
     cmake --build "$tmp/use/build"; } >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
 check "find_package, quire::quire" "$tmp/use/build/use_shared"
 check "find_package, quire::quire_static" "$tmp/use/build/use_static"
+
+if [ -e "$prefix/include/quire_engine.h" ]; then
+    mkdir "$tmp/model"
+    cat >"$tmp/model/main.c" <<'C'
+#include <quire_engine.h>
+#include <stdio.h>
+int main(void)
+{
+    quire_model *model; /* both headers, one library: a status of the engine, named by libquire */
+    printf("%s %s\n", quire_version(), quire_status_name(quire_model_load(&model, "no such file", NULL)));
+    return 0;
+}
+C
+    cat >"$tmp/model/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.21)
+project(model C)
+find_package(quire 0.1 REQUIRED)
+add_executable(model main.c)
+target_link_libraries(model quire::quire_engine)
+CMAKE
+    "$cc" "$tmp/model/main.c" -o "$tmp/engine" $(pkg-config --cflags --libs quire-engine) -Wl,-rpath,"$libdir"
+    { cmake -S "$tmp/model" -B "$tmp/model/build" -G "$generator" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$prefix" &&
+        cmake --build "$tmp/model/build"; } >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
+    for program in "$tmp/engine" "$tmp/model/build/model"; do
+        got=$("$program")
+        [ "$got" = "$(pkg-config --modversion quire-engine) QUIRE_E_IO" ] || { echo "install: engine: printed '$got'"; exit 1; }
+    done
+    echo "install: quire-engine, with pkg-config and with quire::quire_engine: $got"
+fi
 
 find "$libdir" -name 'libquire.*' ! -name '*.a' -delete # so that -lquire can only mean the static library
 "$cc" "$tmp/use/main.c" -o "$tmp/static" $(pkg-config --static --cflags --libs quire)

@@ -1,28 +1,29 @@
 #!/usr/bin/env bash
-# The shared library exports what quire.h declares and nothing else; every global name of the static one starts with
+# The shared library exports what its headers declare and nothing else; every global name of the static one starts with
 # quire_.
-# usage: symbols.sh libquire.so libquire.a
+# usage: symbols.sh libquire.so libquire.a HEADER...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shared=$1 static=$2
+shift 2
 bad=0
 
 # Prints the defined global names of a library. Arguments go to nm.
 names() { nm --defined-only --format=posix "$@" | awk 'NF > 1 { print $1 }' | sort -u; }
 
 exported=$(names -D "$shared")
-declared=$(sed -nE 's/^QUIRE_API [^(]*[ *](quire_[a-z0-9_]+)\(.*/\1/p' include/quire.h | sort -u)
+declared=$(sed -nE 's/^QUIRE_API [^(]*[ *](quire_[a-z0-9_]+)\(.*/\1/p' "${@/#/include/}" | sort -u)
 
 if private=$(grep -vE '^quire_[^_]' <<<"$exported"); then
     echo "symbols: exported, but not quire_*:" $private
     bad=1
 fi
 if missing=$(comm -13 <(echo "$exported") <(echo "$declared") | grep .); then
-    echo "symbols: declared in quire.h, but not exported:" $missing
+    echo "symbols: declared in $*, but not exported:" $missing
     bad=1
 fi
 if surplus=$(comm -23 <(echo "$exported") <(echo "$declared") | grep .); then
-    echo "symbols: exported, but not declared in quire.h:" $surplus
+    echo "symbols: exported, but not declared in $*:" $surplus
     bad=1
 fi
 if foreign=$(names -g "$static" | grep -v '^quire_'); then

@@ -53,6 +53,10 @@ void cli_cache_report_read(const quire_session *session, const int32_t *n_tokens
     quire_pool_get_stats(quire_session_pool(session), &pool);
     *report = (cli_cache_report){.kv_bytes = pool.sealed_bytes + pool.open_bytes + pool.kept_bytes + pool.sink_bytes +
                                              pool.shadow_bytes,
+                                 .packed_bytes = pool.sealed_bytes,
+                                 .open_bytes = pool.open_bytes,
+                                 .kept_bytes = pool.kept_bytes,
+                                 .sink_bytes = pool.sink_bytes,
                                  .shadow_bytes = pool.shadow_bytes,
                                  .bits = mean_bits(session, &info, false)};
     if (report->bits == 0)
@@ -64,9 +68,12 @@ void cli_cache_report_read(const quire_session *session, const int32_t *n_tokens
 }
 
 json_t *cli_cache_report_json(const cli_cache_report *report) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:o}", "kv_bytes", (json_int_t)report->kv_bytes, "kv_bytes_bf16",
-                     (json_int_t)report->kv_bytes_bf16, "fallbacks", (json_int_t)report->fallbacks, "shadow_bytes",
-                     (json_int_t)report->shadow_bytes, "bits", cli_json_number(report->bits));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "kv_bytes", (json_int_t)report->kv_bytes,
+                     "kv_bytes_bf16", (json_int_t)report->kv_bytes_bf16, "packed_bytes",
+                     (json_int_t)report->packed_bytes, "open_bytes", (json_int_t)report->open_bytes, "kept_bytes",
+                     (json_int_t)report->kept_bytes, "sink_bytes", (json_int_t)report->sink_bytes, "fallbacks",
+                     (json_int_t)report->fallbacks, "shadow_bytes", (json_int_t)report->shadow_bytes, "bits",
+                     cli_json_number(report->bits));
 }
 
 /* ------------------------------------------------------------------ layers */
@@ -120,4 +127,18 @@ int cli_cache_report_layers(const quire_session *session, FILE *file) {
         cli_table_cell(&table, "%llu", (unsigned long long)sum.fallbacks);
     }
     return cli_table_print(&table, file);
+}
+
+json_t *cli_cache_layers_json(const quire_session *session) {
+    json_t *list = json_array();
+    const int32_t n_layers = layer_count(session);
+    for (int32_t i = 0; i < n_layers; i++) {
+        const quire_layer_stats s = stats_of(session, i);
+        cli_json_append(&list,
+                        json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:I}", "kv", cli_pair_text(s.pair).text, "window",
+                                  (int)quire_session_layers(session)[i].window, "kernel", s.kernel, "sealed_bytes",
+                                  (json_int_t)s.sealed_bytes, "raw_bytes", (json_int_t)s.raw_bytes, "packed_read",
+                                  (json_int_t)s.packed_read, "raw_read", (json_int_t)s.raw_read));
+    }
+    return list;
 }

@@ -24,6 +24,7 @@ typedef struct bench_entry {
     const char *kv;
     double tg_tps, pp_tps;
     cli_cache_report cache;
+    json_t *layers; /* with --json */
     size_t compute_bytes;
 } bench_entry;
 
@@ -111,6 +112,8 @@ static quire_status measure(const bench_options *chosen, quire_session *session,
         return status;
     int32_t n_tokens = quire_seq_length(seq);
     cli_cache_report_read(session, &n_tokens, 1, &entry->cache);
+    if (chosen->json)
+        entry->layers = cli_cache_layers_json(session);
     entry->compute_bytes = quire_session_compute_bytes(session);
     return QUIRE_OK;
 }
@@ -147,7 +150,7 @@ static json_t *entry_json(const bench_options *chosen, const bench_entry *entry)
                              cli_json_number(entry->tg_tps), "pp_tps", cli_json_number(entry->pp_tps), "peak_rss",
                              (json_int_t)peak_rss(), "compute_bytes", (json_int_t)entry->compute_bytes);
     json_t *cache = cli_cache_report_json(&entry->cache);
-    if (root && cache && json_object_update(root, cache) == 0) {
+    if (root && cache && json_object_update(root, cache) == 0 && json_object_set(root, "layers", entry->layers) == 0) {
         json_decref(cache);
         return root;
     }
@@ -165,8 +168,8 @@ static int print_json(const bench_options *chosen, const bench_entry *entries, s
 
 static int print_text(const bench_options *chosen, const bench_entry *entries, size_t n) {
     static const cli_column columns[] = {
-        {"kv", false}, {"bits", true},       {"decode t/s", true}, {"prefill t/s", true},
-        {"KV", true},  {"KV in bf16", true}, {"compute", true},    {"fallbacks", true},
+        {"kv", false},        {"bits", true},     {"decode t/s", true}, {"prefill t/s", true}, {"KV", true},
+        {"full pages", true}, {"raw rows", true}, {"KV in bf16", true}, {"compute", true},     {"fallbacks", true},
     };
     printf("%s at depth %d: %d tokens decoded, %d prefilled, %d threads; peak memory %s\n\n", chosen->model.model,
            (int)chosen->depth, (int)chosen->n_gen, (int)chosen->n_prompt, (int)chosen->model.n_threads,
@@ -180,6 +183,8 @@ static int print_text(const bench_options *chosen, const bench_entry *entries, s
         cli_table_cell(&table, "%.1f", entry->tg_tps);
         cli_table_cell(&table, "%.1f", entry->pp_tps);
         cli_table_cell(&table, "%s", cli_bytes(entry->cache.kv_bytes).text);
+        cli_table_cell(&table, "%s", cli_bytes(entry->cache.packed_bytes).text);
+        cli_table_cell(&table, "%s", cli_bytes(entry->cache.kv_bytes - entry->cache.packed_bytes).text);
         cli_table_cell(&table, "%s", cli_bytes(entry->cache.kv_bytes_bf16).text);
         cli_table_cell(&table, "%s", cli_bytes(entry->compute_bytes).text);
         cli_table_cell(&table, "%llu", (unsigned long long)entry->cache.fallbacks);
@@ -202,6 +207,8 @@ static int bench_all(const bench_options *chosen, const quire_model *model, char
     }
     if (status == CLI_OK)
         status = chosen->json ? print_json(chosen, entries, n) : print_text(chosen, entries, n);
+    for (size_t i = 0; entries && i < n; i++)
+        json_decref(entries[i].layers);
     free(entries);
     free(tokens);
     return status;

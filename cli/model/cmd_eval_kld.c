@@ -204,11 +204,7 @@ static int open_entry(kld_run *run, kld_entry *entry, const cli_model_args *args
 /* All caches before the first step: a misspelt last one should not cost minutes. */
 static int open_all(kld_run *run, char **names) {
     const kld_options *chosen = run->chosen;
-    cli_model_args base = chosen->model; /* raw in every layer, without a bound */
-    base.raw = chosen->base_raw;
-    base.kv_layers = NULL;
-    base.kv_windowed = "raw:raw";
-    base.max_kv = 0;
+    const cli_model_args base = cli_model_args_raw(&chosen->model, (quire_type)chosen->base_raw);
     run->entries = calloc(run->n_entries, sizeof *run->entries);
     if (!run->entries)
         return cli_quire_error("cannot evaluate", QUIRE_E_NOMEM, "out of memory");

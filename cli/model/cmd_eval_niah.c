@@ -1,51 +1,52 @@
-/* cmd_eval_niah.c: quire eval niah. Does the model find a fact in a long text? */
+/* cmd_eval_niah.c: quire eval niah. Does the model find a fact in a long text?
+ *
+ * Texts of all lengths and places are one text up to the fact, and texts with a fact at the same token are one up to the
+ * shorter one's question. So hay is computed once, a fork of it gets the fact and grows, and a fork of that is asked:
+ *
+ *   hay  ------+-------+----->        a fork changes no bit (docs/ENGINE.md), so the answers are those of texts
+ *               \       fact ---+-->  that were computed from their first token on
+ *                fact ---+-->    question
+ *                         question
+ *
+ * With --together all facts stand in one text, which is computed once: harder, since the others look like an answer, and
+ * several times cheaper.
+ */
 #include "args.h"
 #include "command.h"
 #include "interrupt.h"
 #include "model_args.h"
-#include "niah_text.h"
+#include "niah_grid.h"
 #include "progress.h"
 #include "report.h"
-#include "text_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRID_MAX = 64, ANSWER_TOKENS = 10, ANSWER_BYTES = 512 };
+enum { GRID_MAX = 64, ANSWER_TOKENS = 10, ANSWER_BYTES = 512, SEQUENCES = 3 };
 
 typedef struct niah_options {
     cli_model_args model;
-    int32_t n_lengths, n_depths;
-    const char *plot;
-    bool json;
+    int32_t n_lengths, n_places;
+    const char *hay, *plot;
+    bool together, json;
 } niah_options;
-
-typedef struct niah_entry {
-    const char *kv;
-    bool *found;             /* (n_lengths, n_depths) */
-    int32_t n_found, n_lost; /* lost: the raw cache finds it */
-} niah_entry;
 
 typedef struct niah_run {
     const niah_options *chosen;
     quire_model *model;
-    int32_t context;
-    niah_entry *entries; /* the first is the raw cache */
-    size_t n_entries;
+    cli_hay hay;
+    cli_niah_grid grid;
+    cli_niah_map *maps; /* the first is the raw cache's */
+    size_t n_maps;
     cli_progress progress;
-    int32_t n_done;
+    int64_t n_done, n_tokens; /* of all caches */
+    /* of the cache at work */
+    quire_session *session;
+    quire_sampler *sampler;
 } niah_run;
 
-static int32_t length_at(const niah_run *run, int32_t i) {
-    return (int32_t)((int64_t)run->context * (i + 1) / run->chosen->n_lengths);
-}
-
-static double depth_at(const niah_run *run, int32_t i) {
-    return run->chosen->n_depths > 1 ? (double)i / (run->chosen->n_depths - 1) : 0.5;
-}
-
-/* ------------------------------------------------------------------ one question */
+/* ------------------------------------------------------------------ one cache */
 
 typedef struct answer {
     char text[ANSWER_BYTES];
@@ -62,9 +63,9 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
     return true;
 }
 
-static quire_status ask(quire_session *session, quire_sampler *sampler, const cli_niah *niah, bool *found) {
+static quire_status ask(niah_run *run, quire_seq *text, const cli_needle *needle, bool *found) {
     quire_seq *seq;
-    quire_status status = quire_seq_create(quire_session_pool(session), &seq);
+    quire_status status = quire_seq_fork(text, &seq);
     if (status != QUIRE_OK)
         return status;
     answer given = {.n = 0};
@@ -74,176 +75,243 @@ static quire_status ask(quire_session *session, quire_sampler *sampler, const cl
     options.on_token = on_token;
     options.user = &given;
     quire_generate_result unused;
-    status = quire_generate(session, seq, sampler, niah->tokens, niah->n_tokens, &options, &unused);
-    *found = strstr(given.text, niah->answer) != NULL;
+    status = quire_generate(run->session, seq, run->sampler, needle->question, needle->n_question, &options, &unused);
+    *found = strstr(given.text, needle->answer) != NULL;
     quire_seq_free(seq);
     return status;
 }
 
-static int ask_all(niah_run *run, quire_session *session, quire_sampler *sampler, niah_entry *entry) {
-    const niah_options *chosen = run->chosen;
-    for (int32_t i = 0; i < chosen->n_lengths * chosen->n_depths; i++) {
-        const int32_t length = i / chosen->n_depths, depth = i % chosen->n_depths;
-        cli_niah niah;
-        if (!cli_niah_make(run->model, length_at(run, length) - ANSWER_TOKENS, depth_at(run, depth), (uint32_t)i + 1,
-                           &niah))
-            return CLI_FAILURE;
-        quire_status status = ask(session, sampler, &niah, &entry->found[i]);
-        free(niah.tokens);
-        if (status == QUIRE_E_ABORTED)
-            return CLI_INTERRUPTED;
-        if (status != QUIRE_OK)
-            return cli_quire_error("cannot ask", status, NULL);
-        entry->n_found += entry->found[i];
-        entry->n_lost += run->entries[0].found[i] && !entry->found[i];
-        cli_progress_update(&run->progress, ++run->n_done,
-                            (int64_t)run->n_entries * chosen->n_lengths * chosen->n_depths);
-    }
-    return CLI_OK;
+static void on_prefill(void *user, int32_t done) {
+    niah_run *run = user;
+    cli_progress_update(&run->progress, run->n_done + done, run->n_tokens);
 }
 
-static int run_entry(niah_run *run, niah_entry *entry) {
-    const niah_options *chosen = run->chosen;
-    entry->found = calloc((size_t)(chosen->n_lengths * chosen->n_depths), sizeof *entry->found);
-    if (!entry->found)
-        return cli_quire_error("cannot ask", QUIRE_E_NOMEM, "out of memory");
-    const cli_session_wish wish = {
-        .kv = entry->kv, .context = run->context, .max_logits = 1, .stop = cli_interrupt_seen};
-    quire_session *session = NULL;
-    quire_sampler *sampler = NULL;
+static quire_status grow(niah_run *run, quire_seq *seq, int32_t from, int32_t to) {
+    if (from == to)
+        return QUIRE_OK;
+    quire_status status = quire_session_prefill(run->session, seq, run->hay.tokens + from, to - from, on_prefill, run);
+    run->n_done += to - from;
+    return status;
+}
+
+static quire_status ask_cell(niah_run *run, quire_seq *text, const cli_niah_cell *cell, const cli_needle *needle,
+                             cli_niah_map *map) {
+    const int32_t i = cli_niah_index(&run->grid, cell);
+    quire_status status = ask(run, text, needle, &map->found[i]);
+    map->n_found += map->found[i];
+    map->n_lost += run->maps[0].found[i] && !map->found[i];
+    return status;
+}
+
+static quire_status tell(niah_run *run, quire_seq *seq, const cli_needle *needle) {
+    return quire_session_prefill(run->session, seq, needle->fact, needle->n_fact, NULL, NULL);
+}
+
+/* Cells with the fact at one place, from the shortest text to the longest; *at moves behind them. */
+static quire_status ask_place(niah_run *run, quire_seq *hay, int32_t *at, cli_niah_map *map) {
+    const cli_niah_grid *grid = &run->grid;
+    const int32_t fact_at = grid->cells[*at].fact_at;
+    cli_needle needle;
+    if (!cli_needle_make(run->model, grid->cells[*at].fact, &needle))
+        return QUIRE_E_INVALID;
+    quire_seq *text;
+    quire_status status = quire_seq_fork(hay, &text);
+    if (status != QUIRE_OK)
+        return status;
+    status = tell(run, text, &needle);
+    for (int32_t done = fact_at; status == QUIRE_OK && *at < grid->n_cells; ++*at) {
+        const cli_niah_cell *cell = &grid->cells[*at];
+        if (cell->fact_at != fact_at)
+            break;
+        status = grow(run, text, done, cell->end);
+        done = cell->end;
+        if (status == QUIRE_OK)
+            status = ask_cell(run, text, cell, &needle, map);
+    }
+    quire_seq_free(text);
+    return status;
+}
+
+static quire_status ask_alone(niah_run *run, quire_seq *hay, cli_niah_map *map) {
+    quire_status status = QUIRE_OK;
+    for (int32_t at = 0; status == QUIRE_OK && at < run->grid.n_cells;) {
+        status = grow(run, hay, quire_seq_length(hay), run->grid.cells[at].fact_at);
+        if (status == QUIRE_OK)
+            status = ask_place(run, hay, &at, map);
+    }
+    return status;
+}
+
+/* One text: hay up to each fact, the fact; at the end of each length the questions of its cells. */
+static quire_status ask_together(niah_run *run, quire_seq *text, cli_niah_map *map) {
+    const cli_niah_grid *grid = &run->grid;
+    quire_status status = QUIRE_OK;
+    cli_needle needle;
+    int32_t done = 0, told = 0; /* tokens of hay; facts */
+    for (int32_t length = 0; length < grid->n_lengths; length++) {
+        int32_t end = 0;
+        for (int32_t i = 0; i < grid->n_cells; i++)
+            end = grid->cells[i].length == length ? grid->cells[i].end : end;
+        for (int32_t i = 0; status == QUIRE_OK && i < grid->n_cells && grid->cells[i].fact_at <= end; i++) {
+            const cli_niah_cell *cell = &grid->cells[i];
+            if (cell->fact != told)
+                continue;
+            status = grow(run, text, done, cell->fact_at);
+            done = cell->fact_at;
+            told++;
+            if (status == QUIRE_OK)
+                status = cli_needle_make(run->model, cell->fact, &needle) ? tell(run, text, &needle) : QUIRE_E_INVALID;
+        }
+        if (status == QUIRE_OK)
+            status = grow(run, text, done, end);
+        done = end;
+        for (int32_t i = 0; status == QUIRE_OK && i < grid->n_cells; i++) {
+            const cli_niah_cell *cell = &grid->cells[i];
+            if (cell->length == length)
+                status = cli_needle_make(run->model, cell->fact, &needle) ? ask_cell(run, text, cell, &needle, map)
+                                                                          : QUIRE_E_INVALID;
+        }
+    }
+    return status;
+}
+
+static int ask_all(niah_run *run, cli_niah_map *map) {
+    quire_seq *hay;
+    quire_status status = quire_seq_create(quire_session_pool(run->session), &hay);
+    if (status != QUIRE_OK)
+        return cli_quire_error("cannot ask", status, NULL);
+    status = run->chosen->together ? ask_together(run, hay, map) : ask_alone(run, hay, map);
+    quire_seq_free(hay);
+    if (status == QUIRE_E_ABORTED)
+        return CLI_INTERRUPTED;
+    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot ask", status, NULL);
+}
+
+static int run_map(niah_run *run, cli_niah_map *map) {
+    const cli_session_wish wish = {.kv = map->kv,
+                                   .context = run->grid.context,
+                                   .max_seqs = SEQUENCES,
+                                   .max_logits = 1,
+                                   .stop = cli_interrupt_seen};
     quire_sampler_options greedy;
     quire_sampler_options_default(&greedy);
     greedy.temp = 0;
-    int status = cli_session_open(&chosen->model, run->model, &wish, &session);
-    if (status == CLI_OK && quire_sampler_create(&sampler, run->model, &greedy) != QUIRE_OK)
-        status = CLI_FAILURE;
-    if (status == CLI_OK)
-        status = ask_all(run, session, sampler, entry);
-    quire_sampler_free(sampler);
-    quire_session_free(session);
+    int status = cli_session_open(&run->chosen->model, run->model, &wish, &run->session);
+    if (status == CLI_OK) {
+        quire_status made = quire_sampler_create(&run->sampler, run->model, &greedy);
+        status = made == QUIRE_OK ? ask_all(run, map) : cli_quire_error("cannot ask", made, NULL);
+    }
+    quire_sampler_free(run->sampler);
+    quire_session_free(run->session);
+    run->sampler = NULL;
+    run->session = NULL;
     return status;
 }
 
 /* ------------------------------------------------------------------ report */
 
-static json_t *entry_json(const niah_run *run, const niah_entry *entry) {
-    const niah_options *chosen = run->chosen;
-    json_t *grid = json_array();
-    for (int32_t i = 0; i < chosen->n_lengths * chosen->n_depths; i++)
-        cli_json_append(&grid,
-                        json_pack("{s:i, s:o, s:b}", "length", (int)length_at(run, i / chosen->n_depths), "depth",
-                                  cli_json_number(depth_at(run, i % chosen->n_depths)), "found", (int)entry->found[i]));
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:o}", "kv", entry->kv, "ctx", (int)run->context, "found",
-                     (int)entry->n_found, "tried", (int)(chosen->n_lengths * chosen->n_depths), "found_raw",
-                     (int)run->entries[0].n_found, "lost", (int)entry->n_lost, "grid", grid);
+static json_t *map_json(const niah_run *run, const cli_niah_map *map) {
+    const cli_niah_grid *grid = &run->grid;
+    json_t *cells = json_array();
+    for (int32_t i = 0; i < grid->n_lengths * grid->n_places; i++)
+        cli_json_append(&cells, json_pack("{s:i, s:o, s:b}", "length", (int)cli_niah_length(grid, i / grid->n_places),
+                                          "depth", cli_json_number(cli_niah_depth(grid, i % grid->n_places)), "found",
+                                          (int)map->found[i]));
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:o}", "kv", map->kv, "ctx", (int)grid->context, "found",
+                     (int)map->n_found, "tried", (int)grid->n_cells, "found_raw", (int)run->maps[0].n_found, "lost",
+                     (int)map->n_lost, "grid", cells);
 }
 
 static int print_json(const niah_run *run) {
     json_t *list = json_array();
-    for (size_t i = 1; i < run->n_entries; i++)
-        cli_json_append(&list, entry_json(run, &run->entries[i]));
+    for (size_t i = 1; i < run->n_maps; i++)
+        cli_json_append(&list, map_json(run, &run->maps[i]));
     return cli_print_entries(list);
-}
-
-static void print_text(const niah_run *run) {
-    const niah_options *chosen = run->chosen;
-    for (size_t e = 0; e < run->n_entries; e++) {
-        const niah_entry *entry = &run->entries[e];
-        printf("%s: %d of %d found", entry->kv, (int)entry->n_found, (int)(chosen->n_lengths * chosen->n_depths));
-        if (e > 0)
-            printf(", %d lost that the raw cache finds", (int)entry->n_lost);
-        printf("\n  depth ");
-        for (int32_t i = 0; i < chosen->n_lengths; i++)
-            printf(" %7d", (int)length_at(run, i));
-        putchar('\n');
-        for (int32_t d = 0; d < chosen->n_depths; d++) {
-            printf("  %4.0f %%", 100 * depth_at(run, d));
-            for (int32_t i = 0; i < chosen->n_lengths; i++)
-                printf(" %7s", entry->found[i * chosen->n_depths + d] ? "######" : ".");
-            putchar('\n');
-        }
-        putchar('\n');
-    }
-}
-
-/* A heat map for each cache, side by side. */
-static int plot(const niah_run *run) {
-    const niah_options *chosen = run->chosen;
-    FILE *gnuplot = popen("gnuplot", "w");
-    if (!gnuplot) {
-        cli_error("gnuplot cannot be run for --plot");
-        return CLI_FAILURE;
-    }
-    fprintf(gnuplot, "set terminal pngcairo size %zu,420\nset output '%s'\nset multiplot layout 1,%zu\n",
-            260 * run->n_entries + 80, chosen->plot, run->n_entries);
-    fputs("set palette defined (0 '#c0392b', 1 '#27ae60')\nset cbrange [0:1]\nunset colorbox\nunset key\n"
-          "set xlabel 'tokens'\nset ylabel 'depth, %'\nset tics nomirror out\nset xtics rotate by -45\n",
-          gnuplot);
-    for (size_t e = 0; e < run->n_entries; e++) {
-        fprintf(gnuplot,
-                "set title '%s' noenhanced\nset yrange [%g:-%g]\nplot '-' matrix rowheaders columnheaders with image\n",
-                run->entries[e].kv, chosen->n_depths - 0.5, 0.5);
-        fprintf(gnuplot, "%d", (int)chosen->n_lengths);
-        for (int32_t i = 0; i < chosen->n_lengths; i++)
-            fprintf(gnuplot, " %d", (int)length_at(run, i));
-        for (int32_t d = 0; d < chosen->n_depths; d++) {
-            fprintf(gnuplot, "\n%.0f", 100 * depth_at(run, d));
-            for (int32_t i = 0; i < chosen->n_lengths; i++)
-                fprintf(gnuplot, " %d", (int)run->entries[e].found[i * chosen->n_depths + d]);
-        }
-        fputs("\ne\n", gnuplot);
-    }
-    if (pclose(gnuplot) == 0)
-        return CLI_OK;
-    cli_error("gnuplot could not write '%s'", chosen->plot);
-    return CLI_FAILURE;
 }
 
 /* ------------------------------------------------------------------ command */
 
-static int evaluate(niah_run *run, char **names) {
+static int prepare(niah_run *run) {
     const niah_options *chosen = run->chosen;
     int status = cli_model_open(&chosen->model, &run->model);
     if (status != CLI_OK)
         return status;
     quire_model_info info;
     quire_model_get_info(run->model, &info);
-    run->context = chosen->model.context ? chosen->model.context : info.context;
-    cli_interrupt_catch();
-    cli_progress_start(&run->progress, "niah");
-    for (size_t i = 0; status == CLI_OK && i < run->n_entries; i++) {
-        run->entries[i].kv = i == 0 ? "none" : names[i - 1];
-        status = run_entry(run, &run->entries[i]);
+    cli_niah_grid *grid = &run->grid;
+    grid->context = chosen->model.context ? chosen->model.context : info.context;
+    grid->n_lengths = chosen->n_lengths;
+    grid->n_places = chosen->n_places;
+    cli_needle any;
+    if (!cli_needle_make(run->model, 0, &any))
+        return CLI_FAILURE;
+    const int32_t n_together = chosen->together ? chosen->n_lengths * chosen->n_places : 1;
+    grid->reserved = n_together * (any.n_fact + 2) + any.n_question + ANSWER_TOKENS + 8; /* facts differ a little */
+    if (!cli_hay_make(run->model, chosen->hay, grid->context, &run->hay) || !cli_niah_grid_make(grid, &run->hay))
+        return CLI_FAILURE;
+    if (chosen->together && grid->n_facts > CLI_NEEDLES) {
+        cli_error("--together has %d different facts, and %d lengths with %d depths need %d", CLI_NEEDLES,
+                  (int)chosen->n_lengths, (int)chosen->n_places, (int)grid->n_facts);
+        return CLI_USAGE;
     }
-    cli_progress_end(&run->progress);
-    if (status != CLI_OK)
-        return status;
-    if (chosen->json)
+    run->n_tokens = (int64_t)run->n_maps * cli_niah_tokens(grid, chosen->together);
+    for (size_t i = 0; i < run->n_maps; i++) {
+        run->maps[i].found = calloc((size_t)grid->n_cells, sizeof *run->maps[i].found);
+        if (!run->maps[i].found)
+            return cli_quire_error("cannot ask", QUIRE_E_NOMEM, "out of memory");
+    }
+    return CLI_OK;
+}
+
+/* The raw cache is asked first; where the list names it as well, that is the answer. */
+static int evaluate(niah_run *run) {
+    int status = prepare(run);
+    cli_interrupt_catch();
+    for (size_t i = 0; status == CLI_OK && i < run->n_maps; i++) {
+        cli_niah_map *map = &run->maps[i];
+        if (i > 0 && strcmp(map->kv, run->maps[0].kv) == 0) {
+            memcpy(map->found, run->maps[0].found, (size_t)run->grid.n_cells * sizeof *map->found);
+            map->n_found = run->maps[0].n_found;
+            run->n_done += run->n_tokens / (int64_t)run->n_maps;
+            continue;
+        }
+        cli_progress_start(&run->progress, map->kv);
+        status = run_map(run, map);
+        cli_progress_end(&run->progress);
+        if (status == CLI_OK && !run->chosen->json)
+            cli_niah_print(&run->grid, map, stdout);
+        fflush(stdout);
+    }
+    if (status == CLI_OK && run->chosen->json)
         status = print_json(run);
-    else
-        print_text(run);
-    return status == CLI_OK && chosen->plot ? plot(run) : status;
+    if (status == CLI_OK && run->chosen->plot)
+        status = cli_niah_plot(&run->grid, run->maps, run->n_maps, run->chosen->plot);
+    return status;
 }
 
 int cli_eval_niah_run(int argc, char **argv) {
-    niah_options chosen = {.n_lengths = 4, .n_depths = 5};
+    niah_options chosen = {.n_lengths = 4, .n_places = 5};
     cli_model_args_default(&chosen.model);
-    enum { OWN = 4 };
+    enum { OWN = 6 };
     cli_option options[OWN + CLI_MODEL_OPTIONS] = {
         cli_int("lengths", &chosen.n_lengths, 1, GRID_MAX, "lengths of the text, up to --ctx"),
-        cli_int("depths", &chosen.n_depths, 1, GRID_MAX, "places of the fact in it"),
-        cli_string("plot", &chosen.plot, "FILE", "also draw the map as PNG, with gnuplot"),
+        cli_int("depths", &chosen.n_places, 1, GRID_MAX, "places of the fact in it"),
+        cli_flag("together", &chosen.together, "all facts in one text, instead of one text for each"),
+        cli_string("hay", &chosen.hay, "FILE", "lines of a text to hide it in (default: sentences of our own)"),
+        cli_string("plot", &chosen.plot, "FILE", "also draw the maps as PNG, with gnuplot"),
         cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
     };
     cli_model_options(&chosen.model, options + OWN);
     static const char *const examples[] = {
-        "quire eval niah -m smollm2 --ctx 4096 --kv k8v8,k8v4 --plot niah.png",
+        "quire eval niah -m smollm2 --ctx 8192 --kv k8v8,k8v4 --plot niah.png",
+        "quire eval niah -m gemma3 --ctx 32768 --together --kv k8v8,k8v4,k4v4",
         NULL,
     };
     const cli_usage usage = {
         .command = "eval niah",
         .about = "A needle in a haystack: a number is told somewhere in a long text and asked for at its end, for\n"
-                 "several lengths and places. The raw cache runs first; a needle is lost if it alone finds it.",
+                 "several lengths and places. --kv may be a list. The raw cache (none) runs first; what it finds and\n"
+                 "another does not is lost. What texts have in common is computed once.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};
@@ -252,12 +320,19 @@ int cli_eval_niah_run(int argc, char **argv) {
         return status;
     size_t n;
     char **names = cli_list_split(chosen.model.kv, &n);
-    niah_run run = {.chosen = &chosen, .n_entries = n + 1};
-    run.entries = calloc(run.n_entries, sizeof *run.entries);
-    status = names && run.entries ? evaluate(&run, names) : CLI_FAILURE;
-    for (size_t i = 0; run.entries && i < run.n_entries; i++)
-        free(run.entries[i].found);
-    free(run.entries);
+    niah_run run = {.chosen = &chosen, .n_maps = n + 1};
+    run.maps = calloc(run.n_maps, sizeof *run.maps);
+    for (size_t i = 0; names && run.maps && i < run.n_maps; i++)
+        run.maps[i].kv = i == 0 ? "none" : names[i - 1];
+    if (!names || !run.maps)
+        status = CLI_FAILURE;
+    else
+        status = cli_kv_names_check(&chosen.model, names, n) ? evaluate(&run) : CLI_USAGE;
+    for (size_t i = 0; run.maps && i < run.n_maps; i++)
+        free(run.maps[i].found);
+    cli_niah_grid_free(&run.grid);
+    cli_hay_free(&run.hay);
+    free(run.maps);
     free(names);
     quire_model_free(run.model);
     return status;

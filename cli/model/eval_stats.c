@@ -35,6 +35,11 @@ cli_divergence cli_divergence_of(const float *base, const float *other, int32_t 
                             .same_top = a.top == b.top};
 }
 
+double cli_nll(const float *logits, int32_t n, int32_t token) {
+    const softmax s = softmax_of(logits, n);
+    return s.max + s.log_sum - (double)logits[token];
+}
+
 static int by_kld(const void *a, const void *b) {
     const double x = ((const cli_divergence *)a)->kld, y = ((const cli_divergence *)b)->kld;
     return (x > y) - (x < y);

@@ -15,6 +15,9 @@ typedef struct cli_divergence {
 /* base, other: (n) logits */
 cli_divergence cli_divergence_of(const float *base, const float *other, int32_t n, int32_t truth);
 
+/* -ln of the probability of a token. */
+double cli_nll(const float *logits, int32_t n, int32_t token);
+
 typedef struct cli_divergences {
     double ppl, ppl_base;
     double kld_mean, kld_error /* half of a 95 % interval */, kld_median, kld_p999, kld_max;

@@ -25,6 +25,15 @@ void cli_model_args_default(cli_model_args *args) {
                              .kv_windowed = "raw:raw"};
 }
 
+cli_model_args cli_model_args_raw(const cli_model_args *args, quire_type raw) {
+    cli_model_args base = *args;
+    base.raw = (int32_t)raw;
+    base.kv_layers = NULL;
+    base.kv_windowed = "raw:raw";
+    base.max_kv = 0;
+    return base;
+}
+
 void cli_model_options(cli_model_args *args, cli_option *options) {
     const cli_option all[CLI_MODEL_OPTIONS] = {
         cli_with_letter(cli_string("model", &args->model, "FILE", "a GGUF file, or smollm2 or gemma3: fetched once"),
@@ -126,6 +135,14 @@ static bool fill_policy(const cli_model_args *args, const char *kv, quire_policy
     return true;
 }
 
+bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n) {
+    quire_policy unused;
+    for (size_t i = 0; i < n; i++)
+        if (!fill_policy(args, names[i], &unused))
+            return false;
+    return true;
+}
+
 static int create(const quire_model *model, quire_session_options *options, quire_session **session) {
     quire_status status = quire_session_create(session, model, options);
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make the cache", status, NULL);
@@ -143,6 +160,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model, const
     options.max_kv = args->max_kv;
     options.keep = args->max_kv ? args->keep : 0;
     options.kv_bytes = args->kv_bytes;
+    options.exact_trim = wish->exact_trim;
     options.stop = wish->stop;
     options.stop_user = wish->stop_user;
     if (wish->max_seqs)

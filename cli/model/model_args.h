@@ -17,6 +17,8 @@ enum cli_weights { CLI_WEIGHTS_REPACKED, CLI_WEIGHTS_FILE, CLI_WEIGHTS_F32 };
 enum { CLI_MODEL_OPTIONS = 12 };
 
 void cli_model_args_default(cli_model_args *args);
+/* The same with a raw cache of this type in every layer, without a bound: what others are compared with. */
+cli_model_args cli_model_args_raw(const cli_model_args *args, quire_type raw);
 /* Writes CLI_MODEL_OPTIONS options, which set `args`. */
 void cli_model_options(cli_model_args *args, cli_option *options);
 
@@ -26,6 +28,7 @@ typedef struct cli_session_wish {
     const char *kv;                         /* one entry of args->kv */
     int32_t context;                        /* used where args->context is not given */
     int32_t max_seqs, max_rows, max_logits; /* 0: the engine's defaults */
+    bool exact_trim;                        /* it will be cut short: hold what that needs */
     bool (*stop)(void *user);
     void *stop_user;
 } cli_session_wish;
@@ -33,6 +36,9 @@ typedef struct cli_session_wish {
 /* A session with `wish->kv` on all layers but those that --kv-layers and --kv-windowed name. Exit status. */
 int cli_session_open(const cli_model_args *args, const quire_model *model, const cli_session_wish *wish,
                      quire_session **session);
+
+/* Whether every name could be one; a misspelt last one should not cost minutes. False, with a message. */
+bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n);
 
 /* "a,b,c" cut at its commas. free() the result: pointers and text are one piece. NULL, with a message: no memory. */
 char **cli_list_split(const char *text, size_t *n);

@@ -1,4 +1,4 @@
-/* niah_text.c: sentences until the text is long enough. */
+/* niah_text.c: sentences until the text is long enough; a number for a place. */
 #include "niah_text.h"
 
 #include "model_args.h"
@@ -9,6 +9,8 @@
 #include <string.h>
 
 enum { SENTENCE_BYTES = 256 };
+
+static const char OPENING[] = "Here is a text. It contains a secret number. Remember it.\n\n";
 
 static const char *const HAY[] = {
     " The ferry left the harbour a little after eight, and the gulls followed it as far as the lighthouse.",
@@ -28,70 +30,123 @@ static const char *const HAY[] = {
 };
 enum { N_HAY = sizeof HAY / sizeof *HAY };
 
-static const char *const PLACES[] = {"blue house", "old mill", "north gate", "green tower", "red barn", "stone bridge"};
-enum { N_PLACES = sizeof PLACES / sizeof *PLACES };
+static const char *const LOOKS[] = {"blue", "old", "green", "stone", "red", "little", "white", "broken"};
+static const char *const THINGS[] = {"house", "mill", "tower", "bridge", "barn", "chapel", "gate", "wheel"};
+enum { N_LOOKS = sizeof LOOKS / sizeof *LOOKS, N_THINGS = sizeof THINGS / sizeof *THINGS };
+
+/* ------------------------------------------------------------------ hay */
 
 typedef struct builder {
     const quire_model *model;
-    int32_t *tokens, n, capacity;
+    cli_hay *hay;
+    int32_t n, capacity, n_wanted;
     bool failed;
 } builder;
 
-static int32_t count(builder *b, const char *text, int flags) {
-    int32_t n = 0;
-    quire_status status = quire_model_tokenize(b->model, text, strlen(text), flags, NULL, 0, &n);
-    b->failed = b->failed || (status != QUIRE_OK && status != QUIRE_E_TOO_BIG);
-    return n;
-}
-
-static void append(builder *b, const char *text, int flags) {
+static void append(builder *b, const char *text, size_t n_bytes, int flags) {
     int32_t n = 0;
     quire_status status =
-        quire_model_tokenize(b->model, text, strlen(text), flags, b->tokens + b->n, b->capacity - b->n, &n);
-    if (status == QUIRE_OK)
-        b->n += n;
-    else
+        quire_model_tokenize(b->model, text, n_bytes, flags, b->hay->tokens + b->n, b->capacity - b->n, &n);
+    if (status == QUIRE_E_TOO_BIG) { /* a longer sentence than any before: room for it and for the rest */
+        b->capacity = 2 * (b->n + n + b->n_wanted);
+        int32_t *larger = realloc(b->hay->tokens, (size_t)b->capacity * sizeof *larger);
+        if (larger) {
+            b->hay->tokens = larger;
+            status = quire_model_tokenize(b->model, text, n_bytes, flags, larger + b->n, b->capacity - b->n, &n);
+        }
+    }
+    if (status != QUIRE_OK) {
+        cli_quire_error("cannot make a text", status, NULL);
         b->failed = true;
+    } else if (n > 0) {
+        b->n += n;
+        b->hay->ends[b->hay->n_ends++] = b->n;
+    }
 }
 
-bool cli_niah_make(const quire_model *model, int32_t length, double depth, uint32_t seed, cli_niah *niah) {
-    builder b = {.model = model, .capacity = length, .tokens = malloc((size_t)length * sizeof(int32_t))};
-    if (!b.tokens) {
-        cli_error("out of memory");
-        return false;
+static void append_own(builder *b) {
+    for (uint32_t i = 0; !b->failed && b->n < b->n_wanted; i++)
+        append(b, HAY[i % N_HAY], strlen(HAY[i % N_HAY]), 0);
+}
+
+static void append_file(builder *b, const char *file) {
+    size_t n_bytes;
+    char *text = cli_file_read(file, &n_bytes);
+    b->failed = !text;
+    while (!b->failed && b->n < b->n_wanted) {
+        const int32_t before = b->n;
+        for (const char *line = text; *line && !b->failed && b->n < b->n_wanted;) {
+            size_t n = strcspn(line, "\n");
+            n += line[n] == '\n';
+            if (strspn(line, " \r\n") < n)
+                append(b, line, n, 0);
+            line += n;
+        }
+        if (!b->failed && b->n == before) {
+            cli_error("'%s' has no text", file);
+            b->failed = true;
+        }
     }
-    char fact[SENTENCE_BYTES], question[SENTENCE_BYTES];
-    const char *place = PLACES[seed % N_PLACES];
-    snprintf(niah->answer, sizeof niah->answer, "%u", 1000 + (seed * 2654435761u >> 8) % 9000);
-    snprintf(fact, sizeof fact, " The secret number of the %s is %s.", place, niah->answer);
+    free(text);
+}
+
+bool cli_hay_make(const quire_model *model, const char *file, int32_t n_tokens, cli_hay *hay) {
+    *hay = (cli_hay){.ends = malloc(((size_t)n_tokens + 2) * sizeof *hay->ends)};
+    builder b = {.model = model, .hay = hay, .n_wanted = n_tokens};
+    if (hay->ends)
+        append(&b, OPENING, strlen(OPENING), QUIRE_TOKENIZE_START);
+    else
+        cli_error("out of memory");
+    if (hay->ends && !b.failed) {
+        if (file)
+            append_file(&b, file);
+        else
+            append_own(&b);
+    }
+    if (hay->ends && !b.failed)
+        return true;
+    cli_hay_free(hay);
+    return false;
+}
+
+void cli_hay_free(cli_hay *hay) {
+    free(hay->tokens);
+    free(hay->ends);
+    *hay = (cli_hay){0};
+}
+
+int32_t cli_hay_end_before(const cli_hay *hay, int32_t n_tokens) {
+    int32_t low = 0, high = hay->n_ends; /* ends below `low` are at or before it, those from `high` on are not */
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if (hay->ends[middle] <= n_tokens)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low > 0 ? hay->ends[low - 1] : 0;
+}
+
+/* ------------------------------------------------------------------ needle */
+
+static bool cut(const quire_model *model, const char *text, int32_t *tokens, int32_t *n) {
+    quire_status status = quire_model_tokenize(model, text, strlen(text), 0, tokens, CLI_NEEDLE_TOKENS, n);
+    if (status != QUIRE_OK)
+        cli_quire_error("cannot make a question", status, NULL);
+    return status == QUIRE_OK;
+}
+
+/* The first eight share no word, and all of CLI_NEEDLES differ. */
+bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle) {
+    _Static_assert(CLI_NEEDLES == N_LOOKS * N_THINGS, "every look with every thing");
+    char place[SENTENCE_BYTES / 4], fact[SENTENCE_BYTES], question[SENTENCE_BYTES];
+    const uint32_t i = (uint32_t)index % CLI_NEEDLES;
+    snprintf(place, sizeof place, "%s %s", LOOKS[i % N_LOOKS], THINGS[(i + i / N_LOOKS) % N_THINGS]);
+    snprintf(needle->answer, sizeof needle->answer, "%u", 1000 + (1309 + i * 2477) % 9000); /* all different */
+    snprintf(fact, sizeof fact, " The secret number of the %s is %s.", place, needle->answer);
     snprintf(question, sizeof question,
              "\n\nQuestion: What is the secret number of the %s?\nAnswer: The secret number of the %s is", place,
              place);
-    static const char start[] = "Here is a text. It contains a secret number. Remember it.\n\n";
-    const int32_t fixed = count(&b, fact, 0) + count(&b, question, 0);
-    append(&b, start, QUIRE_TOKENIZE_START);
-    const int32_t first = b.n, room = length - fixed - first;
-    const int32_t hidden_at = first + (int32_t)(depth * (room > 0 ? room : 0));
-    bool hidden = false;
-    for (uint32_t i = 0; !b.failed; i++) {
-        const char *sentence = HAY[(i + seed) % N_HAY];
-        if (!hidden && b.n + count(&b, sentence, 0) > hidden_at) {
-            append(&b, fact, 0);
-            hidden = true;
-        }
-        if (b.n + count(&b, sentence, 0) + (hidden ? fixed - count(&b, fact, 0) : fixed) > length)
-            break;
-        append(&b, sentence, 0);
-    }
-    if (!hidden)
-        append(&b, fact, 0);
-    append(&b, question, 0);
-    if (b.failed || room < 0) {
-        cli_error("a text of %d tokens is too short for a fact and a question", (int)length);
-        free(b.tokens);
-        return false;
-    }
-    niah->tokens = b.tokens;
-    niah->n_tokens = b.n;
-    return true;
+    return cut(model, fact, needle->fact, &needle->n_fact) &&
+           cut(model, question, needle->question, &needle->n_question);
 }

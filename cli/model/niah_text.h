@@ -1,17 +1,32 @@
-/* niah_text.h: a long text with one fact hidden in it, and the question for it, as tokens. */
+/* niah_text.h: a long text, facts to hide in it, and questions for them, as tokens. */
 #ifndef CLI_NIAH_TEXT_H
 #define CLI_NIAH_TEXT_H
 
 #include "quire_engine.h"
 
-typedef struct cli_niah {
-    int32_t *tokens; /* (n_tokens): free() */
-    int32_t n_tokens;
-    char answer[16]; /* what a right continuation contains */
-} cli_niah;
+/* An opening and then sentence after sentence. A fact may stand between any two of them. */
+typedef struct cli_hay {
+    int32_t *tokens;
+    int32_t *ends; /* (n_ends) tokens up to the end of the opening, of the first sentence, of the second .. */
+    int32_t n_ends;
+} cli_hay;
 
-/* About `length` tokens, never more, with the fact at `depth` (0: first, 1: last). `seed` picks the fact. False, with a
- * message. */
-bool cli_niah_make(const quire_model *model, int32_t length, double depth, uint32_t seed, cli_niah *niah);
+/* At least `n_tokens`. file NULL: sentences of our own, over and over; else the lines of a text, over and over. False,
+ * with a message. */
+bool cli_hay_make(const quire_model *model, const char *file, int32_t n_tokens, cli_hay *hay);
+void cli_hay_free(cli_hay *hay);
+/* The last end at or before `n_tokens`; 0 if there is none. */
+int32_t cli_hay_end_before(const cli_hay *hay, int32_t n_tokens);
+
+enum { CLI_NEEDLE_TOKENS = 256, CLI_NEEDLES = 64 };
+
+typedef struct cli_needle {
+    int32_t fact[CLI_NEEDLE_TOKENS], question[CLI_NEEDLE_TOKENS];
+    int32_t n_fact, n_question;
+    char answer[16]; /* what a right continuation of the question contains */
+} cli_needle;
+
+/* CLI_NEEDLES different facts; `index` goes round them. False, with a message. */
+bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle);
 
 #endif

@@ -46,8 +46,11 @@ int cli_text_report_print(const cli_text_report *report) {
             rate(r->n_generated, r->decode_seconds));
     if (r->n_drafted > 0)
         fprintf(stderr, "; %d of %d guessed tokens were right", (int)r->n_accepted, (int)r->n_drafted);
-    fprintf(stderr, "\ncache    %s, %d tokens: %s resident, %s in bf16 (%.2fx)\n", report->kv,
-            (int)quire_seq_length(report->seq), cli_bytes(cache.kv_bytes).text, cli_bytes(cache.kv_bytes_bf16).text,
+    fprintf(stderr,
+            "\ncache    %s, %d tokens: %s resident (full pages %s, open page %s, kept raw %s), %s in bf16 (%.2fx)\n",
+            report->kv, (int)quire_seq_length(report->seq), cli_bytes(cache.kv_bytes).text,
+            cli_bytes(cache.packed_bytes).text, cli_bytes(cache.open_bytes).text,
+            cli_bytes(cache.kept_bytes + cache.sink_bytes).text, cli_bytes(cache.kv_bytes_bf16).text,
             rate((double)cache.kv_bytes_bf16, (double)cache.kv_bytes));
     if (report->saved)
         fprintf(stderr, "saved    %s\n", report->saved);

@@ -341,6 +341,8 @@ quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep) {
             if (length / QUIRE_T > seq->length / QUIRE_T)
                 seq->kept_page = length / QUIRE_T - 1;
             seq->length = length;
+            if (!pool->exact_trim)
+                quire__seq_drop_kept(seq);
             quire__seq_recycle(seq);
         }
         seq->batch = NULL;

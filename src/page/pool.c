@@ -28,7 +28,8 @@ void quire_pool_options_default(quire_pool_options *options) {
                                     .max_seqs = 64,
                                     .max_batch_tokens = 512,
                                     .max_batches = 1,
-                                    .max_workers = 8};
+                                    .max_workers = 8,
+                                    .exact_trim = true};
     quire_policy_parse("none", &options->policy);
 }
 
@@ -420,6 +421,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     float *head_values = carve(&head, n_head_values, sizeof(float));
     pool->allocator = allocator;
     pool->raw = o->raw;
+    pool->exact_trim = o->exact_trim;
     pool->n_layers = o->n_layers;
     pool->max_seqs = o->max_seqs;
     pool->max_batch_tokens = o->max_batch_tokens;

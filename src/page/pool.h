@@ -100,6 +100,7 @@ struct quire_pool {
     pthread_mutex_t lock; /* page tables, leaves, arena, sequence and batch slots */
     quire_kernels kernels;
     quire_type raw;
+    bool exact_trim;
     size_t budget_bytes, total_bytes;
     int32_t n_layers, n_groups, max_seqs, max_tokens, max_pages, max_batch_tokens, max_batches, max_workers;
     int32_t n_regions;        /* scratch regions of a batch */
@@ -219,6 +220,7 @@ static inline bool quire__sinks_needed(const quire_group *group, const quire_seq
 void quire__seq_recycle(quire_seq *seq);                     /* drops pages that no query from `length` on can see */
 void quire__seq_release(quire_seq *seq);                     /* frees it */
 void quire__seq_in_file(const quire_seq *seq, bool in_file); /* takes the lock itself */
+void quire__seq_drop_kept(quire_seq *seq);                   /* the raw rows of the page sealed last */
 quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens);
 
 #endif

@@ -109,6 +109,14 @@ void quire__seq_in_file(const quire_seq *seq, bool in_file) {
 
 int32_t quire_seq_length(const quire_seq *seq) { return seq ? seq->length : 0; }
 
+void quire__seq_drop_kept(quire_seq *seq) {
+    for (int32_t g = 0; g < seq->pool->n_groups; g++) {
+        quire__leaf_drop(seq->pool, seq->group[g].kept);
+        seq->group[g].kept = QUIRE_NO_LEAF;
+    }
+    seq->kept_page = -1;
+}
+
 /* The page sealed last stays, whatever the window: a roll-back may open it again. */
 void quire__seq_recycle(quire_seq *seq) {
     quire_pool *pool = seq->pool;

@@ -4,7 +4,8 @@
  * The median row tells a mistake from ggml's table of GELU, which rounds to f16 and so makes a step of a
  * small difference in a few rows. "itself" is the distance of libllama with flash attention, which rounds q to f16, from
  * libllama without: what that costs in this model. The first token attends to itself alone, so that nothing but the
- * weights can differ in it.
+ * weights can differ in it. ggml multiplies a lone row by another routine, so "decode" is compared with a libllama that
+ * is fed token by token as well ("itself_decode": its two ways of attention, so fed).
  * usage: oracle MODEL TOKENS THREADS [TEXT]      TOKENS made up, or from the file TEXT
  * ORACLE_REPACK=1: both with weights rearranged for this processor. */
 #include "quire_engine.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SEQS = 3, MAX_ROWS = 128, MAX_DISTANCES = 16384 };
+enum { N_SEQS = 3, MAX_ROWS = 128, PEER_ROWS = 64, MAX_DISTANCES = 16384 };
 
 typedef struct world {
     quire_model *model;
@@ -23,7 +24,7 @@ typedef struct world {
     struct llama_model *peer;
     int32_t *tokens; /* (N_SEQS, n_tokens) */
     int32_t n_tokens, n_threads;
-    float *expected; /* (N_SEQS, n_tokens, n_vocab) */
+    float *expected; /* (N_SEQS, n_tokens, n_vocab): what is compared with */
 } world;
 
 static void check(quire_status status, const char *what) {
@@ -74,11 +75,11 @@ typedef struct distance {
 
 static void compare(const world *w, int32_t seq, int32_t position, const float *logits, distance *d);
 
-/* NULL: these logits are the ones to expect. */
-static void run_peer(world *w, enum llama_flash_attn_type flash, distance *d) {
+/* The first n_seqs sequences in steps of `rows`. d NULL: these logits are the ones to expect. */
+static void run_peer(world *w, enum llama_flash_attn_type flash, int32_t n_seqs, int32_t rows, distance *d) {
     struct llama_context_params params = llama_context_default_params();
     params.n_ctx = (uint32_t)(N_SEQS * (w->n_tokens + 64));
-    params.n_batch = params.n_ubatch = 64;
+    params.n_batch = params.n_ubatch = PEER_ROWS;
     params.n_seq_max = N_SEQS;
     params.n_threads = params.n_threads_batch = w->n_threads;
     params.type_k = params.type_v = GGML_TYPE_F32;
@@ -86,11 +87,11 @@ static void run_peer(world *w, enum llama_flash_attn_type flash, distance *d) {
     params.swa_full = true;
     struct llama_context *ctx = llama_init_from_model(w->peer, params);
     require(ctx != NULL, "no context");
-    struct llama_batch batch = llama_batch_init(64, 0, 1);
+    struct llama_batch batch = llama_batch_init(PEER_ROWS, 0, 1);
     const size_t n_vocab = (size_t)w->info.n_vocab;
-    for (int32_t s = 0; s < N_SEQS; s++)
+    for (int32_t s = 0; s < n_seqs; s++)
         for (int32_t at = 0; at < w->n_tokens; at += batch.n_tokens) {
-            batch.n_tokens = w->n_tokens - at < 64 ? w->n_tokens - at : 64;
+            batch.n_tokens = w->n_tokens - at < rows ? w->n_tokens - at : rows;
             for (int32_t i = 0; i < batch.n_tokens; i++) {
                 batch.token[i] = w->tokens[s * w->n_tokens + at + i];
                 batch.pos[i] = at + i;
@@ -234,15 +235,18 @@ int main(int argc, char **argv) {
         read_tokens(&w, argv[4]);
     else
         make_tokens(&w);
-    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_DISABLED, NULL);
-    distance itself = {0};
-    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_ENABLED, &itself);
+    distance itself = {0}, itself_decode = {0};
+    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_DISABLED, N_SEQS, PEER_ROWS, NULL);
+    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_ENABLED, N_SEQS, PEER_ROWS, &itself);
     printf("{\n");
     print("itself", itself, ",");
     print("prefill", feed(&w, MAX_ROWS, true), ",");
     print("odd_chunks", feed(&w, 37, true), ",");
-    print("decode", feed(&w, 1, false), ",");
-    print("batch", feed_batch(&w), "");
+    print("batch", feed_batch(&w), ",");
+    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_DISABLED, 1, 1, NULL); /* overwrites what was expected of the first sequence */
+    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_ENABLED, 1, 1, &itself_decode);
+    print("itself_decode", itself_decode, ",");
+    print("decode", feed(&w, 1, false), "");
     printf("}\n");
     llama_model_free(w.peer);
     quire_model_free(w.model);

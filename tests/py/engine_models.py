@@ -138,11 +138,15 @@ class Maker:
 
 
 def make(path, arch, **options):
-    """Writes the model and returns its path. `without` names a tensor to leave out, `spoil` changes it: name -> array."""
+    """Writes the model and returns its path. `without` names a tensor to leave out, `spoil` changes it: name -> array;
+    `extra` are tensors that it should not have, `more_keys` gets the writer."""
     without, spoil = options.pop("without", None), options.pop("spoil", {})
+    extra, more_keys = options.pop("extra", {}), options.pop("more_keys", lambda writer: None)
     maker = Maker(path, arch, **options)
     maker.fill()
+    more_keys(maker.writer)
     maker.tensors.pop(without, None)
+    maker.tensors.update(extra)
     for name, change in spoil.items():
         maker.tensors[name] = change(maker.tensors[name])
     maker.write()
