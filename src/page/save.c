@@ -127,10 +127,8 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from) {
             s->sinks = sinks[g];
         }
         s->table[page] = leaves[g];
-        quire__leaf_drop(pool, s->kept); /* raw rows of an earlier page are no longer those of the last one */
-        s->kept = QUIRE_NO_LEAF;
     }
-    seq->kept_page = -1;
+    quire__seq_drop_kept(seq); /* raw rows of an earlier page are no longer those of the last one */
     seq->length += QUIRE_T;
     quire__seq_recycle(seq);
     return QUIRE_OK;
