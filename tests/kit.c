@@ -340,6 +340,14 @@ void oracle_attend(const fixture *f, int layer, const source *s, int position, c
     oracle_attend_rows(f, layer, s, position, 1, &shifted, out, lse);
 }
 
+bool halves_side(const fixture *f, bool is_v) {
+    quire_layer_stats stats;
+    assert_ok(quire_layer_get_stats(f->pool, 0, &stats));
+    const quire_codec codec = is_v ? stats.pair.v : stats.pair.k;
+    return strcmp(stats.kernel, HALVING_KERNEL) == 0 && f->options.raw == QUIRE_F16 &&
+           (codec == QUIRE_CODEC_RAW || codec == QUIRE_CODEC_F16);
+}
+
 double relative_error(const float *x, const double *wanted, size_t n) {
     double error = 0, norm = 0;
     for (size_t i = 0; i < n; i++) {

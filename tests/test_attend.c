@@ -1,7 +1,7 @@
 /* Attention against dense fp64 attention over the decoded codes, for every codec, shape and feature.
  *
  * Bounds, as relative L2 error over all rows of a case, K and q of unit variance:
- *   1e-5   a raw side: fp32 sums alone
+ *   1e-5   a raw side: fp32 sums alone. 2.08e-4 where f16 meets q or weights that are fp16 too (HALVING_ERROR in kit.h)
  *   2e-4   an 8-bit side: q as 15-bit, weights as 16-bit integers
  *   7e-3   K below 8 bits, q as int8, at 128 channels and logits of standard deviation 1. The error of a logit is half a
  *          step of max|q|/127 against every channel: it grows with the logits' scale, with max|q| (the root of ln 2D,
@@ -32,7 +32,7 @@ static double k_bound(const fixture *f) {
     const quire_layer *l = &f->layer[0];
     const double logits = l->scale > 0 ? l->scale * sqrt(l->k_dim) : 1;
     if (is_family(&info, "raw"))
-        return 1e-5 * logits;
+        return (halves_side(f, false) ? HALVING_ERROR : 1e-5) * logits;
     if (info.bits == 8)
         return 2e-4 * logits;
     return 7e-3 * logits * sqrt(log(2.0 * l->k_dim) / log(256)) * (is_family(&info, "channel") ? 1.1 : 1) *
@@ -42,7 +42,7 @@ static double k_bound(const fixture *f) {
 static double v_bound(const fixture *f) {
     const quire_codec_info info = info_of(f->options.policy.pair.v);
     if (is_family(&info, "raw"))
-        return 1e-5;
+        return halves_side(f, true) ? HALVING_ERROR : 1e-5;
     if (info.bits == 8)
         return 2e-4;
     return is_family(&info, "affine") || is_family(&info, "block") ? 8.5e-3 : 7e-3;
