@@ -650,6 +650,68 @@ static void pages_unseen(void **state) /* outside every row's window: there or n
         }
 }
 
+static void half_a_block_unseen(void **state) /* the same where sinks shorten a page beside one that is seen */ {
+    (void)state;
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    rng r = {20};
+    for (int p = 0; p < COUNT(PAIRS); p++)
+        for (int level = 0; level < n_levels; level++) {
+            kernel_case c;
+            const case_shape shape = {.k = PAIRS[p][0],
+                                      .v = PAIRS[p][1],
+                                      .k_dim = 64,
+                                      .v_dim = 64,
+                                      .n_rows = 2,
+                                      .n_group = 3,
+                                      .n_pages = 2,
+                                      .raw = QUIRE_F16};
+            assert_true(open_normal(&c, &shape, &r));
+            c.job.see.window = T;
+            for (c.job.skip = 1; c.job.skip < T; c.job.skip += 9) {
+                c.job.record[0] = c.record[0].data;
+                case_result with = case_attend(&c, &levels[level]);
+                c.job.record[0] = NULL;
+                case_result without = case_attend(&c, &levels[level]);
+                for (int i = 0; i < case_heads(&c); i++)
+                    same_bits(&c, levels[level].name, "without the page before", &with, i, &without, i);
+                result_free(&with), result_free(&without);
+            }
+            case_close(&c);
+        }
+}
+
+static void sinks_unseen(void **state) /* raw rows, with sinks outside every window and without */ {
+    (void)state;
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    rng r = {21};
+    for (int sinks = 1; sinks <= T; sinks += 7)
+        for (int type = 0; type < 3; type++)
+            for (int level = 0; level < n_levels; level++) {
+                kernel_case c;
+                const case_shape shape = {.k = QUIRE_CODEC_RAW,
+                                          .v = QUIRE_CODEC_RAW,
+                                          .k_dim = 64,
+                                          .v_dim = 48,
+                                          .n_rows = 20,
+                                          .n_group = 2,
+                                          .raw = (quire_type)type};
+                assert_true(case_open(&c, &shape, true));
+                rng_fill(&r, c.q.data, (size_t)(case_heads(&c) * c.format.k.dim), 0.2f);
+                case_add_runs(&c, &r, shape.raw, sinks, 30);
+                c.job.see.window = 60;
+                case_result with = case_attend_raw(&c, &levels[level]);
+                c.job.run[0] = c.job.run[1];
+                c.job.n_runs = 1;
+                case_result without = case_attend_raw(&c, &levels[level]);
+                for (int i = 0; i < case_heads(&c); i++)
+                    same_bits(&c, levels[level].name, "without sinks", &with, i, &without, i);
+                result_free(&with), result_free(&without);
+                case_close(&c);
+            }
+}
+
 /* ------------------------------------------------------------------ raw rows */
 
 static double longest_raw_row(const kernel_case *c) {
@@ -857,11 +919,23 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--bench") == 0)
         return kernel_bench(argc > 2 ? argv[2] : "");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(integers),     cmocka_unit_test(every_pair),      cmocka_unit_test(parameter_types),
-        cmocka_unit_test(head_sizes),   cmocka_unit_test(groups_of_heads), cmocka_unit_test(every_rule),
-        cmocka_unit_test(window_edges), cmocka_unit_test(whole_chunk),     cmocka_unit_test(extremes),
-        cmocka_unit_test(rows_alone),   cmocka_unit_test(pages_unseen),    cmocka_unit_test(raw_rows),
-        cmocka_unit_test(seal),         cmocka_unit_test(rotations),       cmocka_unit_test(largest_halves),
+        cmocka_unit_test(integers),
+        cmocka_unit_test(every_pair),
+        cmocka_unit_test(parameter_types),
+        cmocka_unit_test(head_sizes),
+        cmocka_unit_test(groups_of_heads),
+        cmocka_unit_test(every_rule),
+        cmocka_unit_test(window_edges),
+        cmocka_unit_test(whole_chunk),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(rows_alone),
+        cmocka_unit_test(pages_unseen),
+        cmocka_unit_test(raw_rows),
+        cmocka_unit_test(seal),
+        cmocka_unit_test(rotations),
+        cmocka_unit_test(largest_halves),
+        cmocka_unit_test(half_a_block_unseen),
+        cmocka_unit_test(sinks_unseen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

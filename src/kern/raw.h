@@ -42,10 +42,11 @@ typedef struct raw_block {
     quire_attend_job *job;
     raw_work *work;
     struct quire_raw_run run[2];
-    int n_runs, n_tokens;
-    quire_type type[2]; /* K, V: as stored */
-    bool narrow[2];     /* multiplied as they are, and ... */
-    bool direct[2];     /* ... read from the pages themselves, not from widened copies */
+    int n_runs, start[2]; /* where in the block a run's tokens are */
+    int n_tokens;         /* of the block, gaps included */
+    quire_type type[2];   /* K, V: as stored */
+    bool narrow[2];       /* multiplied as they are, and ... */
+    bool direct[2];       /* ... read from the pages themselves, not from widened copies */
 } raw_block;
 
 enum { MOST_DIRECT_ROWS = 8, TILE_TOKENS = 8 /* the widest tile's */, VALUE_SUMS = 8 /* of a row, at most */ };
@@ -55,14 +56,25 @@ static void widen_row(quire_type type, const uint8_t *from, int n, float *to) {
         f_store(to + i, load_elements(type, from, i));
 }
 
-/* Where the rows of K (or V) are read from: the pages themselves, or widened copies. */
+/* A token's place is its position modulo 4W, because sums are taken in so many lanes: a row must get the same bits whether
+ * or not tokens that it does not see come before. */
+static void add_run(raw_block *b, struct quire_raw_run run) {
+    const int lanes = 4 * W, start = (b->n_tokens + lanes - 1) / lanes * lanes + run.first % lanes;
+    b->run[b->n_runs] = run;
+    b->start[b->n_runs++] = start;
+    b->n_tokens = start + run.count;
+}
+
+/* Where the rows of K (or V) are read from: the pages themselves, or widened copies; zeros where there is no token. */
 static void find_rows(const raw_block *b, bool values) {
     const int dim = values ? b->job->format->v.dim : b->job->format->k.dim;
     const quire_type type = b->type[values];
     const size_t row_bytes = (size_t)dim * quire__type_bytes(type);
-    const uint8_t **row = b->work->row[values];
+    const uint8_t **row = b->work->row[values], *nothing = (const uint8_t *)b->work->zero_row;
     int t = 0;
-    for (int run = 0; run < b->n_runs; run++)
+    for (int run = 0; run < b->n_runs; run++) {
+        for (; t < b->start[run]; t++)
+            row[t] = nothing;
         for (int j = 0; j < b->run[run].count; j++, t++) {
             row[t] = (values ? b->run[run].v : b->run[run].k) + (size_t)j * row_bytes;
             if (b->direct[values])
@@ -71,13 +83,10 @@ static void find_rows(const raw_block *b, bool values) {
             widen_row(type, row[t], dim, copy);
             row[t] = (const uint8_t *)copy;
         }
+        b->job->bytes_read += (uint64_t)b->run[run].count * row_bytes;
+    }
     for (; t % TILE_TOKENS; t++)
-        row[t] = (const uint8_t *)b->work->zero_row;
-    b->job->bytes_read += (uint64_t)b->n_tokens * row_bytes;
-}
-
-static int32_t token_of(const raw_block *b, int at) {
-    return at < b->run[0].count ? b->run[0].first + at : b->run[1].first + at - b->run[0].count;
+        row[t] = nothing;
 }
 
 /* ------------------------------------------------------------------ scores */
@@ -138,25 +147,35 @@ static void score_rows(const raw_block *b) {
     }
 }
 
+static void hide(float *s, int from, int to) {
+    for (int at = from; at < to; at++)
+        s[at] = -INFINITY;
+}
+
 /* Hide what a row may not see, and everything else between a dot product and a logit. */
 static void apply_rules(const raw_block *b) {
     const quire_attend_job *job = b->job;
     const quire_visibility *see = &job->see;
-    const int n = job->n_rows * job->n_group;
+    const int n = job->n_rows * job->n_group, lanes = 4 * W;
     const int32_t last = see->first_position + job->n_rows - 1;
     const bool plain = see->softcap_log2 == 0 && !see->alibi && !see->mask &&
-                       (see->window == 0 || last - token_of(b, 0) < see->window);
+                       (see->window == 0 || last - b->run[0].first < see->window);
     for (int i = 0; i < n; i++) {
         float *s = job->scratch + (size_t)i * BLOCK;
         const int32_t position = see->first_position + i / job->n_group;
-        for (int at = b->n_tokens - 1; at >= 0; at--) {
-            const int32_t t = token_of(b, at);
-            if (plain && t <= position)
-                break; /* tokens ascend: all before are seen */
-            s[at] = plain ? -INFINITY : quire__ref_logit(see, i / job->n_group, i % job->n_group, t, s[at]);
+        int end = 0;
+        for (int run = 0; run < b->n_runs; run++) {
+            const int start = b->start[run], shift = b->run[run].first - start;
+            hide(s, end, start);
+            end = start + b->run[run].count;
+            for (int at = end - 1; at >= start; at--) {
+                if (plain && at + shift <= position)
+                    break; /* tokens ascend: all before are seen */
+                s[at] =
+                    plain ? -INFINITY : quire__ref_logit(see, i / job->n_group, i % job->n_group, at + shift, s[at]);
+            }
         }
-        for (int at = b->n_tokens; at % (4 * W); at++)
-            s[at] = -INFINITY;
+        hide(s, end, (end + lanes - 1) / lanes * lanes);
     }
 }
 
@@ -297,11 +316,8 @@ static raw_block start(quire_attend_job *job, quire_type k_type, quire_type v_ty
 
 static void attend_raw(quire_attend_job *job, const quire_state *state) {
     raw_block b = start(job, job->raw, job->raw, state);
-    b.n_runs = job->n_runs;
-    for (int i = 0; i < job->n_runs; i++) {
-        b.run[i] = job->run[i];
-        b.n_tokens += job->run[i].count;
-    }
+    for (int i = 0; i < job->n_runs; i++)
+        add_run(&b, job->run[i]);
     attend_block(&b, state);
 }
 
@@ -319,9 +335,8 @@ static bool attend_sealed(quire_attend_job *job, const quire_state *state) {
             const int32_t t0 = (job->first_page + first + p) * T, skip = t0 < job->skip ? job->skip - t0 : 0;
             if (!record || skip >= T)
                 continue;
-            b.run[b.n_runs++] = (struct quire_raw_run){t0 + skip, T - skip, record + f->k.codes + (size_t)skip * k_row,
-                                                       record + f->v.codes + (size_t)skip * v_row};
-            b.n_tokens += T - skip;
+            add_run(&b, (struct quire_raw_run){t0 + skip, T - skip, record + f->k.codes + (size_t)skip * k_row,
+                                               record + f->v.codes + (size_t)skip * v_row});
         }
         if (b.n_tokens)
             attend_block(&b, state);
