@@ -340,11 +340,15 @@ void oracle_attend(const fixture *f, int layer, const source *s, int position, c
     oracle_attend_rows(f, layer, s, position, 1, &shifted, out, lse);
 }
 
+bool kernel_halves(const char *name) {
+    return strcmp(name, "neon_fp16_raw") == 0 || strcmp(name, "neon_bf16_raw") == 0;
+}
+
 bool halves_side(const fixture *f, bool is_v) {
     quire_layer_stats stats;
     assert_ok(quire_layer_get_stats(f->pool, 0, &stats));
     const quire_codec codec = is_v ? stats.pair.v : stats.pair.k;
-    return strcmp(stats.kernel, HALVING_KERNEL) == 0 && f->options.raw == QUIRE_F16 &&
+    return kernel_halves(stats.kernel) && f->options.raw == QUIRE_F16 &&
            (codec == QUIRE_CODEC_RAW || codec == QUIRE_CODEC_F16);
 }
 

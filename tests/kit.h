@@ -100,8 +100,8 @@ void oracle_attend_rows(const fixture *f, int layer, const source *s, int positi
                         const step_options *options, double *out, double *lse);
 double relative_error(const float *x, const double *wanted, size_t n); /* L2 */
 
-/* The kernel that rounds q (or weights) to fp16 too, where all of K (or V) is raw f16: src/kern/neon/narrow.h. */
-#define HALVING_KERNEL "neon_fp16_raw"
+/* Whether a kernel rounds q (or weights) to fp16 too, where all of K (or V) is raw f16: src/kern/neon/halves.h. */
+bool kernel_halves(const char *name);
 bool halves_side(const fixture *f, bool is_v); /* whether layer 0 has such a side */
 /* What that costs a side, as relative L2 error at logits of standard deviation 1. fp16 rounds by up to 2^-11 of the power of
  * two below a number, uniformly; over all mantissas the root of the mean square is 2^-11 * sqrt(3 / (8 ln 2) / 3) of the

@@ -1,7 +1,8 @@
 /* Attention against dense fp64 attention over the decoded codes, for every codec, shape and feature.
  *
  * Bounds, as relative L2 error over all rows of a case, K and q of unit variance:
- *   1e-5   a raw side: fp32 sums alone. 2.08e-4 where f16 meets q or weights that are fp16 too (HALVING_ERROR in kit.h)
+ *   1e-5   a raw side: fp32 sums alone, or q and weights as two bf16 numbers each, which leave out at most 2^-18.
+ *          2.08e-4 where f16 meets q or weights that are fp16 too (HALVING_ERROR in kit.h)
  *   2e-4   an 8-bit side: q as 15-bit, weights as 16-bit integers
  *   7e-3   K below 8 bits, q as int8, at 128 channels and logits of standard deviation 1. The error of a logit is half a
  *          step of max|q|/127 against every channel: it grows with the logits' scale, with max|q| (the root of ln 2D,

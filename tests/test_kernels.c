@@ -7,7 +7,8 @@
  *                  step, a difference as large as u8's own noise (5e-3, relative L2 of all rows), though the error against
  *                  exact attention hardly changes (test_attend); with 16 bits 2e-5; raw sides 2e-6. A kernel that rounds
  *                  q and weights to fp16 (neon/narrow.h) is compared with the reference over q rounded so by the test; its
- *                  weights are off by at most 2^-11 each, and so is O, whose parts have random signs
+ *                  weights are off by at most 2^-11 each, and so is O, whose parts have random signs. Two bf16 numbers for
+ *                  one of q (or a weight) leave out at most 2^-18 of it, and that much of a logit (of O)
  *   memory         every buffer is guarded (guard.h), what is the kernel's own starts as NaN
  *
  * `test_kernels --bench [PATTERN]` times the same entries (kernel_bench.c).
@@ -37,6 +38,7 @@ static const quire_codec PAIRS[][2] = {
     {QUIRE_CODEC_A2G32, QUIRE_CODEC_A4G32}, {QUIRE_CODEC_Q8_0, QUIRE_CODEC_Q4_0},
     {QUIRE_CODEC_Q4_0, QUIRE_CODEC_Q8_0},   {QUIRE_CODEC_KC4, QUIRE_CODEC_A2G32},
     {QUIRE_CODEC_F16, QUIRE_CODEC_F16},     {QUIRE_CODEC_BF16, QUIRE_CODEC_F32},
+    {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW},
 };
 
 /* ------------------------------------------------------------------ against the reference */
@@ -81,7 +83,7 @@ static double length(const float *x, int n) {
 }
 
 /* How far a logit of head i may be off. */
-static double logit_error(const kernel_case *c, int i, double k_length) {
+static double logit_error(const kernel_case *c, int i, double k_length, double rounding) {
     const quire_visibility *see = &c->job.see;
     double size = length((const float *)c->q.data + i * c->format.k.dim, c->format.k.dim) * k_length;
     if (see->softcap_log2 > 0)
@@ -90,17 +92,74 @@ static double logit_error(const kernel_case *c, int i, double k_length) {
         size += (double)see->alibi[i % c->n_group] * see->first_position;
     if (see->mask)
         size += 4;
-    return 0x1p-20 * size + (double)FLT_MIN;
+    return rounding * size + (double)FLT_MIN;
 }
 
 static double bound_of(const quire_side_format *v) {
     return v->family == QUIRE_FAMILY_RAW ? 2e-6 : v->bits == 8 ? 2e-5 : 5e-3;
 }
 
-/* Whether the level rounds q (or weights) to fp16: where a layer's raw rows and sealed pages are both f16. */
+static const char *kernel_of(const kernel_case *c, const kernel_level *level) {
+    return quire__attend_kernel(&level->kernels, &c->format)->name;
+}
+
+/* Whether the level rounds q (or weights) to fp16, or splits them into two bf16: where a layer's raw rows and sealed pages
+ * are both of that type. */
 static bool halves_side_of(const kernel_case *c, const kernel_level *level, const quire_side_format *side) {
-    return strcmp(quire__attend_kernel(&level->kernels, &c->format)->name, HALVING_KERNEL) == 0 &&
-           c->job.raw == QUIRE_F16 && side->type == QUIRE_F16;
+    return kernel_halves(kernel_of(c, level)) && c->job.raw == QUIRE_F16 && side->type == QUIRE_F16;
+}
+static bool splits_side_of(const kernel_case *c, const kernel_level *level, const quire_side_format *side) {
+    return strcmp(kernel_of(c, level), "neon_bf16_raw") == 0 && c->job.raw == QUIRE_BF16 && side->type == QUIRE_BF16;
+}
+
+typedef struct tolerance {
+    double logit; /* of the size of its terms */
+    double exp2;  /* the largest error of 2^x; what u8 weights need is 9.1e-4: fixed point 3.4e-4, fp16 5.7e-4 */
+    double o;     /* relative L2, all rows */
+} tolerance;
+
+static tolerance tolerance_of(const kernel_case *c, const kernel_level *level, bool raw) {
+    const double o = raw ? 2e-6 : bound_of(&c->format.v);
+    tolerance t = {0x1p-20, o < 1e-5 ? 2e-6 : o < 1e-3 ? 1e-4 : 9.1e-4, o};
+    if (halves_side_of(c, level, &c->format.v))
+        t.o = 0x1p-11, t.exp2 = 0x1p-11 + 3e-6;
+    if (splits_side_of(c, level, &c->format.k))
+        t.logit += 0x1p-18, t.o += 0x1p-18;
+    if (splits_side_of(c, level, &c->format.v))
+        t.o += 0x1p-18;
+    return t;
+}
+
+/* `least`: square of the size that outputs have when V does not cancel by chance; 0 where rows and channels are many. */
+static void compare(const kernel_case *c, const char *level, const case_result *wanted, const case_result *got,
+                    double k_length, tolerance may, double least) {
+    const int dim = c->format.v.dim;
+    double error = 0, size = 0;
+    for (int i = 0; i < case_heads(c); i++) {
+        const double m = (double)wanted->m[i], l = (double)wanted->l[i], slack = logit_error(c, i, k_length, may.logit);
+        if (l == 0) {
+            bool empty = got->m[i] == QUIRE_NOTHING_SEEN && got->l[i] == 0;
+            for (int d = 0; d < dim; d++)
+                empty = empty && got->o[i * dim + d] == 0;
+            if (!empty)
+                fail_msg("%s, %s: row %d sees nothing, but m %g, l %g", level, c->text, i, (double)got->m[i],
+                         (double)got->l[i]);
+            continue;
+        }
+        if (!(fabs((double)got->m[i] - m) <= slack))
+            fail_msg("%s, %s: row %d: m %.9g instead of %.9g, may differ by %.1e", level, c->text, i, (double)got->m[i],
+                     m, slack);
+        if (!(fabs((double)got->l[i] - l) <= l * (may.exp2 + 2 * slack)))
+            fail_msg("%s, %s: row %d: l %.9g instead of %.9g", level, c->text, i, (double)got->l[i], l);
+        for (int d = 0; d < dim; d++) {
+            const double x = (double)wanted->o[i * dim + d] / l, y = (double)got->o[i * dim + d] / (double)got->l[i];
+            error += (y - x) * (y - x);
+            size += x * x;
+        }
+    }
+    size = fmax(size, least);
+    if (!(sqrt(error) <= may.o * sqrt(size)))
+        fail_msg("%s, %s: differs by %.2e, bound %.2e", level, c->text, sqrt(error / size), may.o);
 }
 
 static void halve_queries(kernel_case *c) {
@@ -133,41 +192,6 @@ static case_result wanted_of(kernel_case *c, const kernel_level *level, attend_f
     return wanted;
 }
 
-/* `least`: square of the size that outputs have when V does not cancel by chance; 0 where rows and channels are many. */
-static void compare(const kernel_case *c, const char *level, const case_result *wanted, const case_result *got,
-                    double k_length, double bound, double least) {
-    const int dim = c->format.v.dim;
-    double error = 0, size = 0;
-    for (int i = 0; i < case_heads(c); i++) {
-        const double m = (double)wanted->m[i], l = (double)wanted->l[i], slack = logit_error(c, i, k_length);
-        if (l == 0) {
-            bool empty = got->m[i] == QUIRE_NOTHING_SEEN && got->l[i] == 0;
-            for (int d = 0; d < dim; d++)
-                empty = empty && got->o[i * dim + d] == 0;
-            if (!empty)
-                fail_msg("%s, %s: row %d sees nothing, but m %g, l %g", level, c->text, i, (double)got->m[i],
-                         (double)got->l[i]);
-            continue;
-        }
-        if (!(fabs((double)got->m[i] - m) <= slack))
-            fail_msg("%s, %s: row %d: m %.9g instead of %.9g, may differ by %.1e", level, c->text, i, (double)got->m[i],
-                     m, slack);
-        /* the largest error of 2^x: in fp32; under 16-bit weights; rounded to fp16; under u8 weights, where fixed point
-         * (3.4e-4) and fp16 (5.7e-4) will do */
-        const double exp2_error = bound < 1e-5 ? 2e-6 : bound < 1e-4 ? 1e-4 : bound < 1e-3 ? 0x1p-11 + 3e-6 : 9.1e-4;
-        if (!(fabs((double)got->l[i] - l) <= l * (exp2_error + 2 * slack)))
-            fail_msg("%s, %s: row %d: l %.9g instead of %.9g", level, c->text, i, (double)got->l[i], l);
-        for (int d = 0; d < dim; d++) {
-            const double x = (double)wanted->o[i * dim + d] / l, y = (double)got->o[i * dim + d] / (double)got->l[i];
-            error += (y - x) * (y - x);
-            size += x * x;
-        }
-    }
-    size = fmax(size, least);
-    if (!(sqrt(error) <= bound * sqrt(size)))
-        fail_msg("%s, %s: differs by %.2e, bound %.2e", level, c->text, sqrt(error / size), bound);
-}
-
 static void against_reference(kernel_case *c, double least) {
     const kernel_level *levels;
     const int n = kernel_levels(&levels);
@@ -177,8 +201,7 @@ static void against_reference(kernel_case *c, double least) {
             quire__attend_kernel(&levels[i - 1].kernels, &c->format))
             continue; /* as the level below */
         case_result wanted = wanted_of(c, &levels[i], case_attend), got = case_attend(c, &levels[i]);
-        const bool halves = halves_side_of(c, &levels[i], &c->format.v);
-        compare(c, levels[i].name, &wanted, &got, k_length, halves ? 0x1p-11 : bound_of(&c->format.v), least);
+        compare(c, levels[i].name, &wanted, &got, k_length, tolerance_of(c, &levels[i], false), least);
         result_free(&wanted), result_free(&got);
     }
 }
@@ -741,8 +764,7 @@ static void check_raw(const case_shape *shape, int sinks, int offset, int rules,
         if (levels[i].kernels.raw == levels[i - 1].kernels.raw)
             continue;
         case_result wanted = wanted_of(&c, &levels[i], case_attend_raw), got = case_attend_raw(&c, &levels[i]);
-        const bool halves = halves_side_of(&c, &levels[i], &c.format.v);
-        compare(&c, levels[i].name, &wanted, &got, longest_raw_row(&c), halves ? 0x1p-11 : 2e-6, 0);
+        compare(&c, levels[i].name, &wanted, &got, longest_raw_row(&c), tolerance_of(&c, &levels[i], true), 0);
         result_free(&wanted), result_free(&got);
     }
     case_close(&c);

@@ -16,7 +16,7 @@
 #include "kern/elements.h"
 #include "kern/ref/ref.h"
 
-enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS, TILE_ROWS = 4 };
+enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS, TILE_ROWS = 4, VALUE_SUMS = 8 /* of a row, at most */ };
 
 #ifdef NARROW
 #include NARROW
@@ -24,6 +24,7 @@ enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS, TILE_ROWS = 4 };
 typedef float narrow_query;
 INLINE bool is_narrow(quire_type type) { return (void)type, false; }
 #define narrow_tokens(type, rows) 4
+#define narrow_vectors(type, rows) 4
 #define narrow_unit(type) 1
 #define narrow_prepare(...) (void)0
 #define narrow_dots(...) (void)0
@@ -49,7 +50,7 @@ typedef struct raw_block {
     bool direct[2];       /* ... read from the pages themselves, not from widened copies */
 } raw_block;
 
-enum { MOST_DIRECT_ROWS = 8, TILE_TOKENS = 8 /* the widest tile's */, VALUE_SUMS = 8 /* of a row, at most */ };
+enum { MOST_DIRECT_ROWS = 8, TILE_TOKENS = 8 /* the widest tile's */ };
 
 static void widen_row(quire_type type, const uint8_t *from, int n, float *to) {
     for (int i = 0; i < n; i += W)
@@ -109,41 +110,6 @@ INLINE void score_rows_of(const quire_type type, const bool narrow, const int ro
             narrow_dots(type, rows, tokens, &b->work->query[i / TILE_ROWS], k, dim, s, BLOCK);
         else
             dots(type, rows, q, k, dim, s, BLOCK);
-    }
-}
-
-/* One instance per element type, way to multiply and tile height: a lone row must not pay for others that are not there. */
-#define BY_ROWS(function, type, narrow, rows, ...)                                                                     \
-    do {                                                                                                               \
-        if (rows == 1)                                                                                                 \
-            function(type, narrow, 1, __VA_ARGS__);                                                                    \
-        else if (rows == 2)                                                                                            \
-            function(type, narrow, 2, __VA_ARGS__);                                                                    \
-        else if (rows == 3)                                                                                            \
-            function(type, narrow, 3, __VA_ARGS__);                                                                    \
-        else                                                                                                           \
-            function(type, narrow, 4, __VA_ARGS__);                                                                    \
-    } while (0)
-#define BY_TYPE_AND_ROWS(function, type, narrow, rows, ...)                                                            \
-    do {                                                                                                               \
-        if (is_narrow(QUIRE_F16) && narrow && type == QUIRE_F16)                                                       \
-            BY_ROWS(function, QUIRE_F16, true, rows, __VA_ARGS__);                                                     \
-        else if (type == QUIRE_F32)                                                                                    \
-            BY_ROWS(function, QUIRE_F32, false, rows, __VA_ARGS__);                                                    \
-        else if (type == QUIRE_F16)                                                                                    \
-            BY_ROWS(function, QUIRE_F16, false, rows, __VA_ARGS__);                                                    \
-        else                                                                                                           \
-            BY_ROWS(function, QUIRE_BF16, false, rows, __VA_ARGS__);                                                   \
-    } while (0)
-
-INLINE int tile_rows(int left, int most) { return left < most ? left : most; }
-
-static void score_rows(const raw_block *b) {
-    const quire_type type = b->direct[0] ? b->type[0] : QUIRE_F32;
-    const int n = b->job->n_rows * b->job->n_group;
-    for (int i = 0, rows; i < n; i += rows) {
-        rows = tile_rows(n - i, b->narrow[0] ? TILE_ROWS : TILE_SUMS / 4);
-        BY_TYPE_AND_ROWS(score_rows_of, type, b->narrow[0], rows, b, i);
     }
 }
 
@@ -252,7 +218,12 @@ INLINE void add_values_of(const quire_type type, const bool narrow, const int ro
                           const row_factors *f, float *o) {
     const int dim = b->job->format->v.dim;
     /* Vectors at a time: as many as there are registers for. */
-    const int most = narrow && rows <= 2 ? 8 : rows * 4 <= TILE_SUMS ? 4 : 2, least = narrow ? 4 : 1;
+    const int most = narrow                  ? narrow_vectors(type, rows)
+                     : rows * 4 <= TILE_SUMS ? 4
+                                             : 2,
+              least = !narrow    ? 1
+                      : most < 4 ? most
+                                 : 4;
     int d = 0;
     for (; d + most * W <= dim; d += most * W)
         add_vectors(type, narrow, rows, most, b, e, f, o, dim, d);
@@ -260,12 +231,61 @@ INLINE void add_values_of(const quire_type type, const bool narrow, const int ro
         add_vectors(type, narrow, rows, least, b, e, f, o, dim, d);
 }
 
+/* ------------------------------------------------------------------ instances */
+
+/* A function per element type, way to multiply and tile height: a lone row must not pay for others that are not there, and
+ * compilers find registers for one tile better than for several. */
+typedef struct instance {
+    void (*score[TILE_ROWS])(const raw_block *b, int i); /* 1 .. 4 rows */
+    void (*add[TILE_ROWS])(const raw_block *b, const float *e, const row_factors *f, float *o);
+} instance;
+
+#define INSTANCE_ROWS(name, type, narrow, rows)                                                                        \
+    static void score_##name##_##rows(const raw_block *b, int i) { score_rows_of(type, narrow, rows, b, i); }          \
+    static void add_##name##_##rows(const raw_block *b, const float *e, const row_factors *f, float *o) {              \
+        add_values_of(type, narrow, rows, b, e, f, o);                                                                 \
+    }
+#define INSTANCE(name, type, narrow)                                                                                   \
+    INSTANCE_ROWS(name, type, narrow, 1)                                                                               \
+    INSTANCE_ROWS(name, type, narrow, 2)                                                                               \
+    INSTANCE_ROWS(name, type, narrow, 3)                                                                               \
+    INSTANCE_ROWS(name, type, narrow, 4)                                                                               \
+    static const instance name = {{score_##name##_1, score_##name##_2, score_##name##_3, score_##name##_4},            \
+                                  {add_##name##_1, add_##name##_2, add_##name##_3, add_##name##_4}};
+INSTANCE(WIDEN_F32, QUIRE_F32, false)
+INSTANCE(WIDEN_F16, QUIRE_F16, false)
+INSTANCE(WIDEN_BF16, QUIRE_BF16, false)
+#ifdef NARROW
+INSTANCE(NARROW_F16, QUIRE_F16, true)
+INSTANCE(NARROW_BF16, QUIRE_BF16, true)
+#endif
+
+static const instance *instance_of(const raw_block *b, int side) {
+    const quire_type type = b->direct[side] ? b->type[side] : QUIRE_F32;
+#ifdef NARROW
+    if (b->narrow[side])
+        return type == QUIRE_F16 ? &NARROW_F16 : &NARROW_BF16;
+#endif
+    return type == QUIRE_F32 ? &WIDEN_F32 : type == QUIRE_F16 ? &WIDEN_F16 : &WIDEN_BF16;
+}
+
+INLINE int tile_rows(int left, int most) { return left < most ? left : most; }
+
+static void score_rows(const raw_block *b) {
+    const instance *by = instance_of(b, 0);
+    const int n = b->job->n_rows * b->job->n_group, most = b->narrow[0] ? TILE_ROWS : TILE_SUMS / 4;
+    for (int i = 0, rows; i < n; i += rows) {
+        rows = tile_rows(n - i, most);
+        by->score[rows - 1](b, i);
+    }
+}
+
 static void attend_block(raw_block *b, const quire_state *state) {
     quire_attend_job *job = b->job;
     const int n = job->n_rows * job->n_group, dim = job->format->v.dim;
     for (int side = 0; side < 2; side++)
         b->direct[side] = n <= MOST_DIRECT_ROWS || b->narrow[side];
-    const quire_type type = b->direct[1] ? b->type[1] : QUIRE_F32;
+    const instance *by = instance_of(b, 1);
     find_rows(b, false);
     if (b->direct[1])
         find_rows(b, true);
@@ -286,7 +306,7 @@ static void attend_block(raw_block *b, const quire_state *state) {
             const float *e = job->scratch + (size_t)(i + done) * BLOCK;
             float *o = state->o + (size_t)(i + done) * (size_t)dim;
             rows = tile_rows(seen - done, 4);
-            BY_TYPE_AND_ROWS(add_values_of, type, b->narrow[1], rows, b, e, f + done, o);
+            by->add[rows - 1](b, e, f + done, o);
         }
         i += seen < 4 ? seen + 1 : seen; /* and past the row that saw nothing */
     }
@@ -310,7 +330,9 @@ static raw_block start(quire_attend_job *job, quire_type k_type, quire_type v_ty
     quire__ref_empty_state(job, state);
     memset(b.work->zero_row, 0, sizeof b.work->zero_row);
     if (b.narrow[0])
-        narrow_prepare(k_type, job->q, job->n_rows * job->n_group, f->k.dim, b.work->query);
+        for (int i = 0, n = job->n_rows * job->n_group; i < n; i += TILE_ROWS)
+            narrow_prepare(k_type, tile_rows(n - i, TILE_ROWS), job->q + (size_t)i * (size_t)f->k.dim, f->k.dim,
+                           &b.work->query[i / TILE_ROWS]);
     return b;
 }
 

@@ -1,125 +1,56 @@
-/* Raw f16 rows without widening, for kern/raw.h: FMLAL multiplies fp16 into fp32 sums, at the rate of an fp32 fma.
- *
- *   q'      fp16(q * 2^(12 - a)), a: exponent of the row's largest |q| (channel_query.h)
- *   K.q     sums of K * q' in fp32, times 2^(a - 12)
- *   p'      fp16(2^15 * 2^(s - m)): normal numbers down to 2^-29 of the block's largest
- *   l, O    sums of p' and of p' * V in fp32. l is the sum of the rounded weights, so that they still add up to one
- *
- * So q and the weights are rounded as K and V were when they were stored: to 11 bits.
- */
+/* What kern/raw.h asks of a level that multiplies 16-bit elements as they are: f16 (halves.h), and bf16 where the core has it
+ * (bfloats.h). */
 #ifndef QUIRE_KERN_NEON_NARROW_H
 #define QUIRE_KERN_NEON_NARROW_H
 
-#include "kern/channel_query.h"
-#include "kern/neon/fvec.h"
+#include "kern/neon/bfloats.h"
+#include "kern/neon/halves.h"
 
-/* Up to four rows of q: [8 dims][row][8], rows as many as there are; and what one unit is worth. */
-typedef struct narrow_query {
-    float16_t q[TILE_ROWS * QUIRE_DIM_MAX];
-    float unit[TILE_ROWS];
+INLINE bool is_narrow(const quire_type type) { return type == QUIRE_F16 || (HAVE_BFLOATS && type == QUIRE_BF16); }
+
+/* Tokens of a tile of K, vectors of a tile of V: enough sums to hide their latency, and no more than fit. */
+INLINE int narrow_tokens(const quire_type type, const int rows) { return type == QUIRE_F16 && rows > 1 ? 4 : 8; }
+INLINE int narrow_vectors(const quire_type type, const int rows) {
+    return type == QUIRE_F16 ? (rows <= 2 ? 8 : 4) : rows == 1 ? 8 : rows == 2 ? 4 : 2;
+}
+
+/* What a weight of 1 and its sum are worth. */
+INLINE float narrow_unit(const quire_type type) { return type == QUIRE_F16 ? HALF_UNIT : 1; }
+
+/* q of a tile of rows. */
+typedef union narrow_query {
+    half_query half;
+    bfloat_query bfloat;
 } narrow_query;
 
-INLINE bool is_narrow(quire_type type) { return type == QUIRE_F16; }
-INLINE int narrow_tokens(const quire_type type, const int rows) {
-    return (void)type, rows == 1 ? 8 : 4;
-} /* of a tile: sums enough to hide their latency */
-enum { HALF_LIFT = 15 }; /* the largest weight is 2^15 */
-INLINE float narrow_unit(const quire_type type) { return (void)type, 0x1p-15f; }
-
-INLINE float16x8_t load_halves(const uint8_t *row, int i) { return vreinterpretq_f16_u8(vld1q_u8(row + 2 * i)); }
-
-static void narrow_prepare(quire_type type, const float *q, int n, int dim, narrow_query *to) {
-    (void)type;
-    for (int i = 0; i < n; i++, q += dim) {
-        const int first = i / TILE_ROWS * TILE_ROWS, rows = n - first < TILE_ROWS ? n - first : TILE_ROWS;
-        narrow_query *tile = &to[i / TILE_ROWS];
-        float32x4_t most[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-        for (int d = 0; d < dim; d += 8)
-            UNROLL for (int u = 0; u < 2; u++) most[u] = vmaxq_f32(most[u], vabsq_f32(vld1q_f32(q + d + 4 * u)));
-        const int exponent = quire__query_exponent(vmaxvq_f32(vmaxq_f32(most[0], most[1])));
-        const float factor = quire__query_factor(exponent);
-        tile->unit[i - first] = quire__query_unit(exponent);
-        for (int d = 0; d < dim; d += 8)
-            vst1q_f16(tile->q + d * rows + 8 * (i - first),
-                      vcvt_high_f16_f32(vcvt_f16_f32(vmulq_n_f32(vld1q_f32(q + d), factor)),
-                                        vmulq_n_f32(vld1q_f32(q + d + 4), factor)));
-    }
+static void narrow_prepare(quire_type type, int rows, const float *q, int dim, narrow_query *to) {
+    if (type == QUIRE_F16)
+        half_prepare(rows, q, dim, &to->half);
+    else
+        bfloat_prepare(rows, q, dim, &to->bfloat);
 }
 
-/* As dots() of elements.h, `tokens` at a time. */
-INLINE void narrow_dots(const quire_type type, const int rows, const int tokens, const narrow_query *query,
+/* Dot products of rows of q with some tokens: a number each, rows `stride` apart. */
+INLINE void narrow_dots(const quire_type type, const int rows, const int tokens, const narrow_query *q,
                         const uint8_t *const *k, int dim, float *to, size_t stride) {
-    (void)type;
-    const float16_t *q = query->q;
-    float32x4_t acc[TILE_ROWS][8];
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int t = 0; t < tokens; t++) acc[r][t] = vdupq_n_f32(0);
-    int d = 0;
-    _Pragma("GCC unroll 1") do {
-        float16x8_t y[8];
-        UNROLL for (int t = 0; t < tokens; t++) y[t] = load_halves(k[t], d);
-        UNROLL for (int r = 0; r < rows; r++) {
-            const float16x8_t x = vld1q_f16(q + 8 * r);
-            UNROLL for (int t = 0; t < tokens; t++) acc[r][t] = vfmlalq_low_f16(acc[r][t], x, y[t]);
-            UNROLL for (int t = 0; t < tokens; t++) acc[r][t] = vfmlalq_high_f16(acc[r][t], x, y[t]);
-        }
-        q += 8 * rows;
-        d += 8;
-    }
-    while (d < dim)
-        ;
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int t = 0; t < tokens; t += 4) {
-        UNROLL for (int j = 0; j < 4; j++) acc[r][t + j] = vmulq_n_f32(acc[r][t + j], query->unit[r]);
-        f_store_sums(to + (size_t)r * stride + t, acc[r] + t);
-    }
+    if (type == QUIRE_F16)
+        half_dots(rows, tokens, &q->half, k, dim, to, stride);
+    else
+        bfloat_dots(rows, tokens, &q->bfloat, k, dim, to, stride);
 }
 
-/* Scores of a row, padded with -inf to sixteens, become weights in the same place; returns their sum, in units. A hidden
- * token's 2^-126 rounds to zero. */
+/* Scores of a row, padded with -inf to sixteens, become weights 2^(s - m) in the same place; returns their sum. */
 static float narrow_weights(quire_type type, float *s, int n_tokens, float m) {
-    (void)type;
-    float16_t *to = (float16_t *)(void *)s; /* half the size: behind what is still to be read */
-    const float16x8_t one = vdupq_n_f16(1);
-    float32x4_t sum[4];
-    EACH sum[u] = vdupq_n_f32(0);
-    for (int t = 0; t < n_tokens; t += 16) {
-        float32x4_t x[4];
-        float16x8_t p[2];
-        EACH x[u] = vsubq_f32(vld1q_f32(s + t + 4 * u), vdupq_n_f32(m));
-        exp2_neg4(x, 4, HALF_LIFT);
-        UNROLL for (int u = 0; u < 2; u++) p[u] = vcvt_high_f16_f32(vcvt_f16_f32(x[2 * u]), x[2 * u + 1]);
-        UNROLL for (int u = 0; u < 2; u++) {
-            sum[2 * u] = vfmlalq_low_f16(sum[2 * u], p[u], one);
-            sum[2 * u + 1] = vfmlalq_high_f16(sum[2 * u + 1], p[u], one);
-            vst1q_f16(to + t + 8 * u, p[u]);
-        }
-    }
-    return vaddvq_f32(vaddq_f32(vaddq_f32(sum[0], sum[1]), vaddq_f32(sum[2], sum[3])));
+    return type == QUIRE_F16 ? half_weights(s, n_tokens, m) : bfloat_weights(s, n_tokens, m);
 }
 
 /* acc[r][j] += weights of row r times V, channels d + 4 * j on. Rows of weights are as far apart as rows of scores. */
 INLINE void narrow_values(const quire_type type, const int rows, const int n, const float *weights,
-                          const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][8]) {
-    (void)type;
-    int t = 0;
-    _Pragma("GCC unroll 1") do {
-        float16x8_t p[TILE_ROWS];
-        UNROLL for (int r = 0; r < rows; r++) p[r] =
-            vld1q_f16((const float16_t *)(const void *)(weights + r * BLOCK) + t);
-#define TOKEN(lane)                                                                                                    \
-    UNROLL for (int j = 0; j < n; j += 2) {                                                                            \
-        const float16x8_t x = load_halves(v[t + lane], d + 4 * j);                                                     \
-        UNROLL for (int r = 0; r < rows; r++) {                                                                        \
-            acc[r][j] = vfmlalq_laneq_low_f16(acc[r][j], x, p[r], lane);                                               \
-            acc[r][j + 1] = vfmlalq_laneq_high_f16(acc[r][j + 1], x, p[r], lane);                                      \
-        }                                                                                                              \
-    }
-        TOKEN(0)
-        TOKEN(1) TOKEN(2) TOKEN(3) TOKEN(4) TOKEN(5) TOKEN(6) TOKEN(7)
-#undef TOKEN
-            t += 8;
-    }
-    while (t < n_tokens)
-        ;
+                          const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
+    if (type == QUIRE_F16)
+        half_values(rows, n, weights, v, n_tokens, d, acc);
+    else
+        bfloat_values(rows, n, weights, v, n_tokens, d, acc);
 }
 
 #endif
