@@ -132,6 +132,20 @@ static void every_preset(void **state) {
     }
 }
 
+/* Raw pages of every type, K with a bias that all tokens share: what rounding q does to it must cancel. */
+static void raw_types(void **state) {
+    (void)state;
+    const source s = source_default(21);
+    const quire_type types[] = {QUIRE_F16, QUIRE_BF16, QUIRE_F32};
+    for (int i = 0; i < 3; i++)
+        for (int rows = 1; rows <= 30; rows += 29) {
+            fixture f;
+            fixture_init(&f, 1, 8, 2, 128, 96, "none");
+            f.options.raw = types[i];
+            check(&f, "raw types", 930, rows, &s, (step_options){0});
+        }
+}
+
 static void head_sizes(void **state) {
     (void)state;
     const source s = plain_source(13);
@@ -336,7 +350,7 @@ int main(void) {
         cmocka_unit_test(every_codec),  cmocka_unit_test(every_preset), cmocka_unit_test(head_sizes),
         cmocka_unit_test(head_groups),  cmocka_unit_test(features),     cmocka_unit_test(explicit_mask),
         cmocka_unit_test(sees_nothing), cmocka_unit_test(bad_queries),  cmocka_unit_test(constant_in_k),
-        cmocka_unit_test(input_types),
+        cmocka_unit_test(input_types),  cmocka_unit_test(raw_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
