@@ -241,7 +241,7 @@ typedef struct quire_pool_options {
     int32_t max_batches;              /* batches in flight at once; default 1 */
     int32_t max_workers;              /* the largest nth of store and attend; default 8 */
     const quire_allocator *allocator; /* NULL: aligned malloc */
-    const char *cpu; /* highest kernel level: "ref", "neon", .. "neon_i8mm", "neon_bf16"; NULL: $QUIRE_CPU, or the best */
+    const char *cpu; /* highest kernel level: "ref", "neon", .. "neon_bf16"; NULL: $QUIRE_CPU, or the best */
 } quire_pool_options;
 
 QUIRE_API void quire_layer_default(quire_layer *layer);

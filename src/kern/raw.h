@@ -217,13 +217,9 @@ INLINE void add_vectors(const quire_type type, const bool narrow, const int rows
 INLINE void add_values_of(const quire_type type, const bool narrow, const int rows, const raw_block *b, const float *e,
                           const row_factors *f, float *o) {
     const int dim = b->job->format->v.dim;
-    /* Vectors at a time: as many as there are registers for. */
-    const int most = narrow                  ? narrow_vectors(type, rows)
-                     : rows * 4 <= TILE_SUMS ? 4
-                                             : 2,
-              least = !narrow    ? 1
-                      : most < 4 ? most
-                                 : 4;
+    /* Vectors at a time: as many as there are registers for, then what divides the rest. */
+    const int wide = rows * 4 <= TILE_SUMS ? 4 : 2, most = narrow ? narrow_vectors(type, rows) : wide,
+              least = narrow ? 2 : 1;
     int d = 0;
     for (; d + most * W <= dim; d += most * W)
         add_vectors(type, narrow, rows, most, b, e, f, o, dim, d);

@@ -7,7 +7,7 @@
 #define QUIRE_KERN_NEON_BFLOATS_H
 
 #include "kern/elements.h"
-#include "kern/neon/fvec.h"
+#include "kern/neon/halves.h"
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define HAVE_BFLOATS 1
@@ -63,7 +63,7 @@ static float bfloat_weights(float *s, int n_tokens, float m) {
     EACH sum[u] = vdupq_n_f32(0);
     for (int t = 0; t < n_tokens; t += 16) {
         float32x4_t x[4], e[4];
-        EACH x[u] = vld1q_f32(s + t + 4 * u);
+        EACH x[u] = load_score(s + t + 4 * u);
         EACH e[u] = vsubq_f32(x[u], vdupq_n_f32(m));
         exp2_neg4(e, 5, 0);
         EACH e[u] = f_where_above(x[u], QUIRE_NOTHING_SEEN, e[u]);

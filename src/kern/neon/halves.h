@@ -24,7 +24,7 @@ typedef struct half_query {
 
 INLINE float16x8_t load_halves(const uint8_t *row, int i) { return vreinterpretq_f16_u8(vld1q_u8(row + 2 * i)); }
 
-static void half_prepare(const int rows, const float *q, int dim, half_query *to) {
+static void half_prepare(int rows, const float *q, int dim, half_query *to) {
     for (int r = 0; r < rows; r++, q += dim) {
         float32x4_t most[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
         for (int d = 0; d < dim; d += 8)
@@ -64,6 +64,9 @@ INLINE void half_dots(const int rows, const int tokens, const half_query *query,
     }
 }
 
+/* As bytes, because numbers of another type are written over them. */
+INLINE float32x4_t load_score(const float *s) { return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)s)); }
+
 /* Scores of a row, padded with -inf to sixteens, become weights in the same place; returns their sum, in units. A hidden
  * token's 2^-126 rounds to zero. */
 static float half_weights(float *s, int n_tokens, float m) {
@@ -74,7 +77,7 @@ static float half_weights(float *s, int n_tokens, float m) {
     for (int t = 0; t < n_tokens; t += 16) {
         float32x4_t x[4];
         float16x8_t p[2];
-        EACH x[u] = vsubq_f32(vld1q_f32(s + t + 4 * u), vdupq_n_f32(m));
+        EACH x[u] = vsubq_f32(load_score(s + t + 4 * u), vdupq_n_f32(m));
         exp2_neg4(x, 4, HALF_LIFT);
         UNROLL for (int u = 0; u < 2; u++) p[u] = vcvt_high_f16_f32(vcvt_f16_f32(x[2 * u]), x[2 * u + 1]);
         UNROLL for (int u = 0; u < 2; u++) {
@@ -86,7 +89,20 @@ static float half_weights(float *s, int n_tokens, float m) {
     return vaddvq_f32(vaddq_f32(vaddq_f32(sum[0], sum[1]), vaddq_f32(sum[2], sum[3])));
 }
 
-/* acc[r][j] += weights of row r times V, channels d + 4 * j on. Rows of weights are as far apart as rows of scores. */
+/* One token, whose weights are in lane `lane` of p. */
+INLINE void half_token(const int lane, const int rows, const int n, const float16x8_t p[TILE_ROWS], const uint8_t *v,
+                       int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
+    UNROLL for (int j = 0; j < n; j += 2) {
+        const float16x8_t x = load_halves(v, d + 4 * j);
+        UNROLL for (int r = 0; r < rows; r++) {
+            acc[r][j] = vfmlalq_laneq_low_f16(acc[r][j], x, p[r], lane);
+            acc[r][j + 1] = vfmlalq_laneq_high_f16(acc[r][j + 1], x, p[r], lane);
+        }
+    }
+}
+
+/* acc[r][j] += weights of row r times V, channels d + 4 * j on; n is even. Rows of weights are as far apart as rows of
+ * scores. */
 INLINE void half_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
                         fvec acc[TILE_ROWS][VALUE_SUMS]) {
     int t = 0;
@@ -94,19 +110,15 @@ INLINE void half_values(const int rows, const int n, const float *weights, const
         float16x8_t p[TILE_ROWS];
         UNROLL for (int r = 0; r < rows; r++) p[r] =
             vld1q_f16((const float16_t *)(const void *)(weights + r * BLOCK) + t);
-#define TOKEN(lane)                                                                                                    \
-    UNROLL for (int j = 0; j < n; j += 2) {                                                                            \
-        const float16x8_t x = load_halves(v[t + lane], d + 4 * j);                                                     \
-        UNROLL for (int r = 0; r < rows; r++) {                                                                        \
-            acc[r][j] = vfmlalq_laneq_low_f16(acc[r][j], x, p[r], lane);                                               \
-            acc[r][j + 1] = vfmlalq_laneq_high_f16(acc[r][j + 1], x, p[r], lane);                                      \
-        }                                                                                                              \
-    }
-        TOKEN(0)
-        TOKEN(1)
-        TOKEN(2) TOKEN(3) TOKEN(4) TOKEN(5) TOKEN(6) TOKEN(7)
-#undef TOKEN
-            t += 8;
+        half_token(0, rows, n, p, v[t], d, acc);
+        half_token(1, rows, n, p, v[t + 1], d, acc);
+        half_token(2, rows, n, p, v[t + 2], d, acc);
+        half_token(3, rows, n, p, v[t + 3], d, acc);
+        half_token(4, rows, n, p, v[t + 4], d, acc);
+        half_token(5, rows, n, p, v[t + 5], d, acc);
+        half_token(6, rows, n, p, v[t + 6], d, acc);
+        half_token(7, rows, n, p, v[t + 7], d, acc);
+        t += 8;
     }
     while (t < n_tokens)
         ;
