@@ -248,7 +248,7 @@ typedef struct quire_pool_options {
     int32_t max_batches;              /* batches in flight at once; default 1 */
     int32_t max_workers;              /* the largest nth of store and attend; default 8 */
     const quire_allocator *allocator; /* NULL: aligned malloc */
-    const char *cpu; /* highest kernel level: "ref", "neon", "neon_i8mm" ..; NULL: $QUIRE_CPU, or the best */
+    const char *cpu; /* highest kernel level: "ref", "neon", .. "neon_bf16"; NULL: $QUIRE_CPU, or the best */
     /* Hold the raw rows of the page sealed last, so that a trim into it is exact; default. Without, a sequence holds 64
      * raw rows less, and such a trim reopens the page from its packed values. What quire_batch_commit takes back is
      * exact either way. */

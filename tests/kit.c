@@ -340,6 +340,18 @@ void oracle_attend(const fixture *f, int layer, const source *s, int position, c
     oracle_attend_rows(f, layer, s, position, 1, &shifted, out, lse);
 }
 
+bool kernel_halves(const char *name) {
+    return strcmp(name, "neon_fp16_raw") == 0 || strcmp(name, "neon_bf16_raw") == 0;
+}
+
+bool halves_side(const fixture *f, bool is_v) {
+    quire_layer_stats stats;
+    assert_ok(quire_layer_get_stats(f->pool, 0, &stats));
+    const quire_codec codec = is_v ? stats.pair.v : stats.pair.k;
+    return kernel_halves(stats.kernel) && f->options.raw == QUIRE_F16 &&
+           (codec == QUIRE_CODEC_RAW || codec == QUIRE_CODEC_F16);
+}
+
 double relative_error(const float *x, const double *wanted, size_t n) {
     double error = 0, norm = 0;
     for (size_t i = 0; i < n; i++) {
@@ -360,25 +372,25 @@ static quire_codec_info info_of(quire_codec codec) {
 
 static bool is_family(const quire_codec_info *info, const char *family) { return strcmp(info->family, family) == 0; }
 
-static double k_bound(quire_codec codec, int k_dim, double logits) {
+static double k_bound(quire_codec codec, int k_dim, double logits, bool halved) {
     const quire_codec_info info = info_of(codec);
     if (is_family(&info, "raw"))
-        return 1e-5 * logits;
+        return (halved ? HALVING_ERROR : 1e-5) * logits;
     if (info.bits == 8)
         return 2e-4 * logits;
     return 7e-3 * logits * sqrt(log(2.0 * k_dim) / log(256)) * (is_family(&info, "channel") ? 1.1 : 1) *
            (info.bits == 2 ? sqrt(1.2) : 1);
 }
 
-static double v_bound(quire_codec codec) {
+static double v_bound(quire_codec codec, bool halved) {
     const quire_codec_info info = info_of(codec);
     if (is_family(&info, "raw"))
-        return 1e-5;
+        return halved ? HALVING_ERROR : 1e-5;
     if (info.bits == 8)
         return 2e-4;
     return is_family(&info, "affine") || is_family(&info, "block") ? 8.5e-3 : 7e-3;
 }
 
-double attend_bound(quire_pair pair, int k_dim, double logits) {
-    return hypot(k_bound(pair.k, k_dim, logits), v_bound(pair.v));
+double attend_bound(quire_pair pair, int k_dim, double logits, bool k_halved, bool v_halved) {
+    return hypot(k_bound(pair.k, k_dim, logits, k_halved), v_bound(pair.v, v_halved));
 }

@@ -1,7 +1,8 @@
 /* Attention against dense fp64 attention over the decoded codes, for every codec, shape and feature.
  *
  * Bounds, as relative L2 error over all rows of a case, K and q of unit variance:
- *   1e-5   a raw side: fp32 sums alone
+ *   1e-5   a raw side: fp32 sums alone, or q and weights as two bf16 numbers each, which leave out at most 2^-18.
+ *          2.08e-4 where f16 meets q or weights that are fp16 too (HALVING_ERROR in kit.h)
  *   2e-4   an 8-bit side: q as 15-bit, weights as 16-bit integers
  *   7e-3   K below 8 bits, q as int8, at 128 channels and logits of standard deviation 1. The error of a logit is half a
  *          step of max|q|/127 against every channel: it grows with the logits' scale, with max|q| (the root of ln 2D,
@@ -20,7 +21,8 @@
 
 static double bound_of(const fixture *f, int rows) {
     const quire_layer *l = &f->layer[0];
-    return attend_bound(f->options.policy.pair, l->k_dim, l->scale > 0 ? l->scale * sqrt(l->k_dim) : 1) *
+    return attend_bound(f->options.policy.pair, l->k_dim, l->scale > 0 ? l->scale * sqrt(l->k_dim) : 1,
+                        halves_side(f, false), halves_side(f, true)) *
            (1 + 1 / sqrt(rows * l->n_heads));
 }
 
@@ -101,6 +103,20 @@ static void every_preset(void **state) {
         f.options.raw = types[i % 3];
         check(&f, preset.name, 500, 70, &s, (step_options){.type = QUIRE_F32});
     }
+}
+
+/* Raw pages of every type, K with a bias that all tokens share: what rounding q does to it must cancel. */
+static void raw_types(void **state) {
+    (void)state;
+    const source s = source_default(21);
+    const quire_type types[] = {QUIRE_F16, QUIRE_BF16, QUIRE_F32};
+    for (int i = 0; i < 3; i++)
+        for (int rows = 1; rows <= 30; rows += 29) {
+            fixture f;
+            fixture_init(&f, 1, 8, 2, 128, 96, "none");
+            f.options.raw = types[i];
+            check(&f, "raw types", 930, rows, &s, (step_options){0});
+        }
 }
 
 static void head_sizes(void **state) {
@@ -307,7 +323,7 @@ int main(void) {
         cmocka_unit_test(every_codec),  cmocka_unit_test(every_preset), cmocka_unit_test(head_sizes),
         cmocka_unit_test(head_groups),  cmocka_unit_test(features),     cmocka_unit_test(explicit_mask),
         cmocka_unit_test(sees_nothing), cmocka_unit_test(bad_queries),  cmocka_unit_test(constant_in_k),
-        cmocka_unit_test(input_types),
+        cmocka_unit_test(input_types),  cmocka_unit_test(raw_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,10 +46,20 @@ static const quire_codec K_CODECS[] = {QUIRE_CODEC_RAW,  QUIRE_CODEC_KC8, QUIRE_
 static const quire_codec V_CODECS[] = {QUIRE_CODEC_RAW, QUIRE_CODEC_VT8,   QUIRE_CODEC_VT4,  QUIRE_CODEC_VT2,
                                        QUIRE_CODEC_TQ3, QUIRE_CODEC_A4G32, QUIRE_CODEC_Q8_0, QUIRE_CODEC_F32};
 
+static bool is_one_of(quire_codec codec, quire_codec a, quire_codec b) { return codec == a || codec == b; }
+
+/* Where both sides are raw, f16 may meet q or weights that are fp16 too: halves_side. */
+static double bound_under(const form *f, int cache) {
+    const quire_pair pair = f->pair[cache];
+    const bool k = is_one_of(pair.k, QUIRE_CODEC_RAW, QUIRE_CODEC_F16),
+               v = is_one_of(pair.v, QUIRE_CODEC_RAW, QUIRE_CODEC_F16),
+               raw = (k || pair.k == QUIRE_CODEC_F32) && (v || pair.v == QUIRE_CODEC_F32) && f->raw == QUIRE_F16;
+    return attend_bound(pair, D, 1, raw && k, raw && v);
+}
+
 static double bound_now(const world *w, int layer) {
     const int cache = layer == 2 ? 0 : layer;
-    const double now = attend_bound(w->m.now.pair[cache], D, 1),
-                 before = w->m.changing ? attend_bound(w->m.before.pair[cache], D, 1) : 0;
+    const double now = bound_under(&w->m.now, cache), before = w->m.changing ? bound_under(&w->m.before, cache) : 0;
     return now > before ? now : before;
 }
 

@@ -29,15 +29,24 @@ INLINE void dots(const quire_type type, const int rows, const float *const q[4],
 }
 
 /* As quire__exp2: exact at 0, so that a state which nothing changes stays what it is, bit for bit. */
-INLINE fvec exp2_exact(fvec x) {
+INLINE void exp2_exact_each(const int n, fvec *x) { /* side by side, because each is a long chain */
     static const float c[7] = {1.0f,          6.9314718e-1f, 2.4022651e-1f, 5.5504109e-2f,
                                9.6181291e-3f, 1.3333558e-3f, 1.5403530e-4f};
     const fvec magic = f_all(QUIRE_ROUND_MAGIC);
-    x = f_max(x, f_all(-126.0f));
-    const fvec y = f_add(x, magic), f = f_sub(x, f_sub(y, magic));
-    fvec p = f_all(c[6]);
-    UNROLL for (int i = 5; i >= 0; i--) p = f_fma(p, f, f_all(c[i]));
-    return f_from_bits(i_add(f_bits(p), i_shl(f_bits(y), 23)));
+    fvec y[4], f[4], p[4];
+    UNROLL for (int u = 0; u < n; u++) {
+        x[u] = f_max(x[u], f_all(-126.0f));
+        y[u] = f_add(x[u], magic);
+    }
+    UNROLL for (int u = 0; u < n; u++) f[u] = f_sub(x[u], f_sub(y[u], magic));
+    UNROLL for (int u = 0; u < n; u++) p[u] = f_fma(f_all(c[6]), f[u], f_all(c[5]));
+    UNROLL for (int i = 4; i >= 0; i--) UNROLL for (int u = 0; u < n; u++) p[u] = f_fma(p[u], f[u], f_all(c[i]));
+    UNROLL for (int u = 0; u < n; u++) x[u] = f_from_bits(i_add(f_bits(p[u]), i_shl(f_bits(y[u]), 23)));
+}
+
+INLINE fvec exp2_exact(fvec x) {
+    exp2_exact_each(1, &x);
+    return x;
 }
 
 #endif

@@ -17,8 +17,8 @@ typedef struct level {
 
 #if defined(__aarch64__) && !defined(QUIRE_PORTABLE)
 extern const quire_attend_kernel quire__attend_neon, quire__attend_neon_dotprod, quire__attend_neon_i8mm,
-    quire__attend_neon_sealed_raw;
-extern const quire_raw_kernel quire__attend_neon_raw;
+    quire__attend_neon_sealed_raw, quire__attend_neon_fp16_sealed_raw, quire__attend_neon_bf16_sealed_raw;
+extern const quire_raw_kernel quire__attend_neon_raw, quire__attend_neon_fp16_raw, quire__attend_neon_bf16_raw;
 #endif
 
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
@@ -57,8 +57,13 @@ static const level LEVELS[] = {
     {"neon_dotprod", QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD, {&quire__attend_neon_dotprod}, NULL, NULL},
     {"neon_i8mm",
      QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_I8MM | QUIRE_CPU_FP16,
-     {&quire__attend_neon_i8mm},
-     NULL,
+     {&quire__attend_neon_i8mm, &quire__attend_neon_fp16_sealed_raw},
+     &quire__attend_neon_fp16_raw,
+     NULL},
+    {"neon_bf16",
+     QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_I8MM | QUIRE_CPU_FP16 | QUIRE_CPU_BF16,
+     {&quire__attend_neon_bf16_sealed_raw},
+     &quire__attend_neon_bf16_raw,
      NULL},
 #endif
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)

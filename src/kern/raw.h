@@ -1,10 +1,11 @@
-/* Raw rows in fp32: a query's own page and the raw sinks, and sealed pages of the raw codecs. One source for every
- * instruction set: included by one file per feature level, which names its SIMD (vectors of W numbers, and TILE_SUMS, the
- * sums that its registers hold at a time).
+/* Raw rows: a query's own page and the raw sinks, and sealed pages of the raw codecs. One source for every instruction set:
+ * included by one file per feature level, which names its SIMD (vectors of W numbers, and TILE_SUMS, the sums that its
+ * registers hold at a time), and NARROW if it has products of 16-bit elements (neon/narrow.h says what that defines).
  *
  * A block is at most 128 tokens. Scores come from tiles of four dot products per row, values from a few vectors of
- * channels. Few query rows (decode) widen elements as they load them; many share rows that were widened once. What a row
- * gets depends on neither, nor on which rows share its tile.
+ * channels. In fp32, few query rows (decode) widen elements as they load them; many share rows that were widened once.
+ * Narrow types are multiplied as they lie in the page. What a row gets depends on none of this but the type, nor on which
+ * rows share its tile.
  */
 #ifndef QUIRE_KERN_RAW_H
 #define QUIRE_KERN_RAW_H
@@ -15,125 +16,132 @@
 #include "kern/elements.h"
 #include "kern/ref/ref.h"
 
-enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS };
+enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS, TILE_ROWS = 4, VALUE_SUMS = 8 /* of a row, at most */ };
+
+#ifdef NARROW
+#include NARROW
+#else
+typedef float narrow_query;
+INLINE bool is_narrow(quire_type type) { return (void)type, false; }
+#define narrow_tokens(type, rows) 4
+#define narrow_vectors(type, rows) 4
+#define narrow_unit(type) 1
+#define narrow_prepare(...) (void)0
+#define narrow_dots(...) (void)0
+#define narrow_weights(...) 0
+#define narrow_values(...) (void)0
+#endif
 
 typedef struct raw_work {
     float zero_row[QUIRE_DIM_MAX];     /* zero in every type; stands in for tokens that the last tile lacks */
     float rows[BLOCK * QUIRE_DIM_MAX]; /* K, then V, widened */
     const uint8_t *row[2][BLOCK];      /* where each token's K and V are */
+    narrow_query query[];              /* one per tile of rows, if K is narrow */
 } raw_work;
 
 typedef struct raw_block {
     quire_attend_job *job;
     raw_work *work;
     struct quire_raw_run run[2];
-    int n_runs, n_tokens;
-    bool direct;               /* elements are widened as they are loaded */
-    quire_type k_type, v_type; /* as stored */
+    int n_runs, start[2]; /* where in the block a run's tokens are */
+    int n_tokens;         /* of the block, gaps included */
+    quire_type type[2];   /* K, V: as stored */
+    bool narrow[2];       /* multiplied as they are, and ... */
+    bool direct[2];       /* ... read from the pages themselves, not from widened copies */
 } raw_block;
 
-enum { MOST_DIRECT_ROWS = 8 };
+enum { MOST_DIRECT_ROWS = 8, TILE_TOKENS = 8 /* the widest tile's */ };
 
 static void widen_row(quire_type type, const uint8_t *from, int n, float *to) {
     for (int i = 0; i < n; i += W)
         f_store(to + i, load_elements(type, from, i));
 }
 
-/* Where the rows of K (or V) are read from: the pages themselves, or widened copies. */
+/* A token's place is its position modulo 4W, because sums are taken in so many lanes: a row must get the same bits whether
+ * or not tokens that it does not see come before. */
+static void add_run(raw_block *b, struct quire_raw_run run) {
+    const int lanes = 4 * W, start = (b->n_tokens + lanes - 1) / lanes * lanes + run.first % lanes;
+    b->run[b->n_runs] = run;
+    b->start[b->n_runs++] = start;
+    b->n_tokens = start + run.count;
+}
+
+/* Where the rows of K (or V) are read from: the pages themselves, or widened copies; zeros where there is no token. */
 static void find_rows(const raw_block *b, bool values) {
     const int dim = values ? b->job->format->v.dim : b->job->format->k.dim;
-    const quire_type type = values ? b->v_type : b->k_type;
+    const quire_type type = b->type[values];
     const size_t row_bytes = (size_t)dim * quire__type_bytes(type);
-    const uint8_t **row = b->work->row[values];
+    const uint8_t **row = b->work->row[values], *nothing = (const uint8_t *)b->work->zero_row;
     int t = 0;
-    for (int run = 0; run < b->n_runs; run++)
+    for (int run = 0; run < b->n_runs; run++) {
+        for (; t < b->start[run]; t++)
+            row[t] = nothing;
         for (int j = 0; j < b->run[run].count; j++, t++) {
             row[t] = (values ? b->run[run].v : b->run[run].k) + (size_t)j * row_bytes;
-            if (b->direct)
+            if (b->direct[values])
                 continue;
             float *copy = b->work->rows + t * dim;
             widen_row(type, row[t], dim, copy);
             row[t] = (const uint8_t *)copy;
         }
-    for (; t % 4; t++)
-        row[t] = (const uint8_t *)b->work->zero_row;
-    b->job->bytes_read += (uint64_t)b->n_tokens * row_bytes;
-}
-
-static int32_t token_of(const raw_block *b, int at) {
-    return at < b->run[0].count ? b->run[0].first + at : b->run[1].first + at - b->run[0].count;
+        b->job->bytes_read += (uint64_t)b->run[run].count * row_bytes;
+    }
+    for (; t % TILE_TOKENS; t++)
+        row[t] = nothing;
 }
 
 /* ------------------------------------------------------------------ scores */
 
-INLINE void score_rows_of(const quire_type type, const int rows, const raw_block *b, int i) {
+INLINE void score_rows_of(const quire_type type, const bool narrow, const int rows, const raw_block *b, int i) {
     const quire_attend_job *job = b->job;
-    const int dim = job->format->k.dim;
-    const size_t v_bytes = (size_t)job->format->v.dim * quire__type_bytes(b->v_type);
-    const float *q[4];
+    const int dim = job->format->k.dim, tokens = narrow ? narrow_tokens(type, rows) : 4;
+    const size_t v_bytes = (size_t)job->format->v.dim * quire__type_bytes(b->type[1]);
+    const float *q[TILE_ROWS];
     for (int r = 0; r < rows; r++)
         q[r] = job->q + (size_t)(i + r) * (size_t)dim;
-    for (int t = 0; t < b->n_tokens; t += 4) {
-        if (b->direct && i == 0) /* V of these tokens comes next, in strides that the hardware does not foresee */
-            for (int j = 0; j < 4 && t + j < b->n_tokens; j++)
+    for (int t = 0; t < b->n_tokens; t += tokens) {
+        const uint8_t *const *k = b->work->row[0] + t;
+        float *s = job->scratch + (size_t)i * BLOCK + t;
+        if (b->direct[1] && i == 0) /* V of these tokens comes next, in strides that the hardware does not foresee */
+            for (int j = 0; j < tokens && t + j < b->n_tokens; j++)
                 for (size_t at = 0; at < v_bytes; at += 64)
                     __builtin_prefetch(b->work->row[1][t + j] + at, 0, 3);
-        dots(type, rows, q, b->work->row[0] + t, dim, job->scratch + (size_t)i * BLOCK + t, BLOCK);
+        if (narrow)
+            narrow_dots(type, rows, tokens, &b->work->query[i / TILE_ROWS], k, dim, s, BLOCK);
+        else
+            dots(type, rows, q, k, dim, s, BLOCK);
     }
 }
 
-/* One instance per element type and tile height: a lone row must not pay for others that are not there. */
-#define BY_ROWS(function, type, rows, ...)                                                                             \
-    do {                                                                                                               \
-        if (rows == 1)                                                                                                 \
-            function(type, 1, __VA_ARGS__);                                                                            \
-        else if (rows == 2)                                                                                            \
-            function(type, 2, __VA_ARGS__);                                                                            \
-        else if (rows == 3)                                                                                            \
-            function(type, 3, __VA_ARGS__);                                                                            \
-        else                                                                                                           \
-            function(type, 4, __VA_ARGS__);                                                                            \
-    } while (0)
-#define BY_TYPE_AND_ROWS(function, type, rows, ...)                                                                    \
-    do {                                                                                                               \
-        if (type == QUIRE_F32)                                                                                         \
-            BY_ROWS(function, QUIRE_F32, rows, __VA_ARGS__);                                                           \
-        else if (type == QUIRE_F16)                                                                                    \
-            BY_ROWS(function, QUIRE_F16, rows, __VA_ARGS__);                                                           \
-        else                                                                                                           \
-            BY_ROWS(function, QUIRE_BF16, rows, __VA_ARGS__);                                                          \
-    } while (0)
-
-INLINE int tile_rows(int left, int most) { return left < most ? left : most; }
-
-static void score_rows(const raw_block *b) {
-    const quire_type type = b->direct ? b->k_type : QUIRE_F32;
-    const int n = b->job->n_rows * b->job->n_group;
-    for (int i = 0, rows; i < n; i += rows) {
-        rows = tile_rows(n - i, TILE_SUMS / 4);
-        BY_TYPE_AND_ROWS(score_rows_of, type, rows, b, i);
-    }
+static void hide(float *s, int from, int to) {
+    for (int at = from; at < to; at++)
+        s[at] = -INFINITY;
 }
 
 /* Hide what a row may not see, and everything else between a dot product and a logit. */
 static void apply_rules(const raw_block *b) {
     const quire_attend_job *job = b->job;
     const quire_visibility *see = &job->see;
-    const int n = job->n_rows * job->n_group;
+    const int n = job->n_rows * job->n_group, lanes = 4 * W;
     const int32_t last = see->first_position + job->n_rows - 1;
     const bool plain = see->softcap_log2 == 0 && !see->alibi && !see->mask &&
-                       (see->window == 0 || last - token_of(b, 0) < see->window);
+                       (see->window == 0 || last - b->run[0].first < see->window);
     for (int i = 0; i < n; i++) {
         float *s = job->scratch + (size_t)i * BLOCK;
         const int32_t position = see->first_position + i / job->n_group;
-        for (int at = b->n_tokens - 1; at >= 0; at--) {
-            const int32_t t = token_of(b, at);
-            if (plain && t <= position)
-                break; /* tokens ascend: all before are seen */
-            s[at] = plain ? -INFINITY : quire__ref_logit(see, i / job->n_group, i % job->n_group, t, s[at]);
+        int end = 0;
+        for (int run = 0; run < b->n_runs; run++) {
+            const int start = b->start[run], shift = b->run[run].first - start;
+            hide(s, end, start);
+            end = start + b->run[run].count;
+            for (int at = end - 1; at >= start; at--) {
+                if (plain && at + shift <= position)
+                    break; /* tokens ascend: all before are seen */
+                s[at] =
+                    plain ? -INFINITY : quire__ref_logit(see, i / job->n_group, i % job->n_group, at + shift, s[at]);
+            }
         }
-        for (int at = b->n_tokens; at % W; at++)
-            s[at] = -INFINITY;
+        hide(s, end, (end + lanes - 1) / lanes * lanes);
     }
 }
 
@@ -143,20 +151,34 @@ typedef struct row_factors {
     float keep, add; /* of the old O; of the block's */
 } row_factors;
 
-/* Scores of a row become 2^(s - max), 0 where hidden. */
-static row_factors exponentials(float *s, int n_tokens, float *m, float *l) {
-    const int n = (n_tokens + W - 1) / W * W;
-    fvec top = f_all(QUIRE_NOTHING_SEEN), sum = f_all(0);
-    for (int t = 0; t < n; t += W)
-        top = f_max(top, f_load(s + t));
-    const float block_m = f_largest(top);
+/* Scores of a row become 2^(s - m), 0 where hidden; returns their sum. */
+static float exponentials(float *s, int n_tokens, float m) {
+    fvec sum[4];
+    EACH sum[u] = f_all(0);
+    for (int t = 0; t < n_tokens; t += 4 * W) {
+        fvec x[4], e[4];
+        EACH x[u] = f_load(s + t + u * W);
+        EACH e[u] = f_sub(x[u], f_all(m));
+        exp2_exact_each(4, e);
+        EACH e[u] = f_where_above(x[u], QUIRE_NOTHING_SEEN, e[u]);
+        EACH sum[u] = f_add(sum[u], e[u]);
+        EACH f_store(s + t + u * W, e[u]);
+    }
+    return f_sum(f_add(f_add(sum[0], sum[1]), f_add(sum[2], sum[3])));
+}
+
+/* Scores of a row become weights. */
+static row_factors weigh_row(const raw_block *b, float *s, float *m, float *l) {
+    const int n_tokens = b->n_tokens;
+    fvec top[4];
+    EACH top[u] = f_all(QUIRE_NOTHING_SEEN);
+    for (int t = 0; t < n_tokens; t += 4 * W)
+        EACH top[u] = f_max(top[u], f_load(s + t + u * W));
+    const float block_m = f_largest(f_max(f_max(top[0], top[1]), f_max(top[2], top[3])));
     if (block_m == QUIRE_NOTHING_SEEN || block_m < *m - QUIRE_DROP_BELOW)
         return (row_factors){1, 0};
-    for (int t = 0; t < n; t += W) {
-        const fvec x = f_load(s + t), e = f_where_above(x, QUIRE_NOTHING_SEEN, exp2_exact(f_sub(x, f_all(block_m))));
-        sum = f_add(sum, e);
-        f_store(s + t, e);
-    }
+    const float sum =
+        b->narrow[1] ? narrow_weights(b->type[1], s, n_tokens, block_m) : exponentials(s, n_tokens, block_m);
     row_factors f = {1, 1};
     if (block_m > *m) {
         f.keep = quire__exp2(*m - block_m);
@@ -164,63 +186,115 @@ static row_factors exponentials(float *s, int n_tokens, float *m, float *l) {
     } else {
         f.add = quire__exp2(block_m - *m);
     }
-    *l = *l * f.keep + f_sum(sum) * f.add;
+    if (b->narrow[1])
+        f.add *= narrow_unit(b->type[1]);
+    *l = *l * f.keep + sum * f.add;
     return f;
 }
 
 /* n vectors of channels from d on. */
-INLINE void add_vectors(const quire_type type, const int rows, const int n, const raw_block *b, const float *e,
-                        const row_factors *f, float *o, int dim, int d) {
-    fvec acc[4][4];
+INLINE void add_vectors(const quire_type type, const bool narrow, const int rows, const int n, const raw_block *b,
+                        const float *e, const row_factors *f, float *o, int dim, int d) {
+    fvec acc[TILE_ROWS][VALUE_SUMS];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < n; j++) acc[r][j] = f_all(0);
-    for (int t = 0; t < b->n_tokens; t++) {
-        fvec v[4];
-        UNROLL for (int j = 0; j < n; j++) v[j] = load_elements(type, b->work->row[1][t], d + j * W);
-        UNROLL for (int r = 0; r < rows; r++) {
-            const fvec weight = f_all(e[r * BLOCK + t]);
-            UNROLL for (int j = 0; j < n; j++) acc[r][j] = f_fma(v[j], weight, acc[r][j]);
+    if (narrow)
+        narrow_values(type, rows, n, e, b->work->row[1], b->n_tokens, d, acc);
+    else
+        for (int t = 0; t < b->n_tokens; t++) {
+            fvec v[4];
+            UNROLL for (int j = 0; j < n; j++) v[j] = load_elements(type, b->work->row[1][t], d + j * W);
+            UNROLL for (int r = 0; r < rows; r++) {
+                const fvec weight = f_all(e[r * BLOCK + t]);
+                UNROLL for (int j = 0; j < n; j++) acc[r][j] = f_fma(v[j], weight, acc[r][j]);
+            }
         }
-    }
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < n; j++) {
         float *at = o + r * dim + d + j * W;
         f_store(at, f_fma(acc[r][j], f_all(f[r].add), f_mul(f_load(at), f_all(f[r].keep))));
     }
 }
 
-INLINE void add_values_of(const quire_type type, const int rows, const raw_block *b, const float *e,
+INLINE void add_values_of(const quire_type type, const bool narrow, const int rows, const raw_block *b, const float *e,
                           const row_factors *f, float *o) {
     const int dim = b->job->format->v.dim;
+    /* Vectors at a time: as many as there are registers for, then what divides the rest. */
+    const int wide = rows * 4 <= TILE_SUMS ? 4 : 2, most = narrow ? narrow_vectors(type, rows) : wide,
+              least = narrow ? 2 : 1;
     int d = 0;
-    for (; d + 4 * W <= dim; d += 4 * W)
-        if (rows * 4 <= TILE_SUMS) {
-            add_vectors(type, rows, 4, b, e, f, o, dim, d);
-        } else {
-            add_vectors(type, rows, 2, b, e, f, o, dim, d);
-            add_vectors(type, rows, 2, b, e, f, o, dim, d + 2 * W);
-        }
-    for (; d < dim; d += W)
-        add_vectors(type, rows, 1, b, e, f, o, dim, d);
+    for (; d + most * W <= dim; d += most * W)
+        add_vectors(type, narrow, rows, most, b, e, f, o, dim, d);
+    for (; d < dim; d += least * W)
+        add_vectors(type, narrow, rows, least, b, e, f, o, dim, d);
+}
+
+/* ------------------------------------------------------------------ instances */
+
+/* A function per element type, way to multiply and tile height: a lone row must not pay for others that are not there, and
+ * compilers find registers for one tile better than for several. */
+typedef struct instance {
+    void (*score[TILE_ROWS])(const raw_block *b, int i); /* 1 .. 4 rows */
+    void (*add[TILE_ROWS])(const raw_block *b, const float *e, const row_factors *f, float *o);
+} instance;
+
+#define INSTANCE_ROWS(name, type, narrow, rows)                                                                        \
+    static void score_##name##_##rows(const raw_block *b, int i) { score_rows_of(type, narrow, rows, b, i); }          \
+    static void add_##name##_##rows(const raw_block *b, const float *e, const row_factors *f, float *o) {              \
+        add_values_of(type, narrow, rows, b, e, f, o);                                                                 \
+    }
+#define INSTANCE(name, type, narrow)                                                                                   \
+    INSTANCE_ROWS(name, type, narrow, 1)                                                                               \
+    INSTANCE_ROWS(name, type, narrow, 2)                                                                               \
+    INSTANCE_ROWS(name, type, narrow, 3)                                                                               \
+    INSTANCE_ROWS(name, type, narrow, 4)                                                                               \
+    static const instance name = {{score_##name##_1, score_##name##_2, score_##name##_3, score_##name##_4},            \
+                                  {add_##name##_1, add_##name##_2, add_##name##_3, add_##name##_4}};
+INSTANCE(WIDEN_F32, QUIRE_F32, false)
+INSTANCE(WIDEN_F16, QUIRE_F16, false)
+INSTANCE(WIDEN_BF16, QUIRE_BF16, false)
+#ifdef NARROW
+INSTANCE(NARROW_F16, QUIRE_F16, true)
+INSTANCE(NARROW_BF16, QUIRE_BF16, true)
+#endif
+
+static const instance *instance_of(const raw_block *b, int side) {
+    const quire_type type = b->direct[side] ? b->type[side] : QUIRE_F32;
+#ifdef NARROW
+    if (b->narrow[side])
+        return type == QUIRE_F16 ? &NARROW_F16 : &NARROW_BF16;
+#endif
+    return type == QUIRE_F32 ? &WIDEN_F32 : type == QUIRE_F16 ? &WIDEN_F16 : &WIDEN_BF16;
+}
+
+INLINE int tile_rows(int left, int most) { return left < most ? left : most; }
+
+static void score_rows(const raw_block *b) {
+    const instance *by = instance_of(b, 0);
+    const int n = b->job->n_rows * b->job->n_group, most = b->narrow[0] ? TILE_ROWS : TILE_SUMS / 4;
+    for (int i = 0, rows; i < n; i += rows) {
+        rows = tile_rows(n - i, most);
+        by->score[rows - 1](b, i);
+    }
 }
 
 static void attend_block(raw_block *b, const quire_state *state) {
     quire_attend_job *job = b->job;
     const int n = job->n_rows * job->n_group, dim = job->format->v.dim;
-    b->direct = n <= MOST_DIRECT_ROWS;
-    const quire_type type = b->direct ? b->v_type : QUIRE_F32;
+    for (int side = 0; side < 2; side++)
+        b->direct[side] = n <= MOST_DIRECT_ROWS || b->narrow[side];
+    const instance *by = instance_of(b, 1);
     find_rows(b, false);
-    if (b->direct)
+    if (b->direct[1])
         find_rows(b, true);
     score_rows(b);
     apply_rules(b);
-    if (!b->direct) /* the copies of K make room */
+    if (!b->direct[1]) /* the copies of K make room */
         find_rows(b, true);
     for (int i = 0; i < n;) {
         /* Consecutive rows that see something, up to four. A row that does not is left alone. */
         row_factors f[4];
         int seen = 0;
         for (; seen < 4 && i + seen < n; seen++) {
-            f[seen] = exponentials(job->scratch + (size_t)(i + seen) * BLOCK, b->n_tokens, &state->m[i + seen],
-                                   &state->l[i + seen]);
+            f[seen] = weigh_row(b, job->scratch + (size_t)(i + seen) * BLOCK, &state->m[i + seen], &state->l[i + seen]);
             if (f[seen].add == 0)
                 break;
         }
@@ -228,20 +302,40 @@ static void attend_block(raw_block *b, const quire_state *state) {
             const float *e = job->scratch + (size_t)(i + done) * BLOCK;
             float *o = state->o + (size_t)(i + done) * (size_t)dim;
             rows = tile_rows(seen - done, 4);
-            BY_TYPE_AND_ROWS(add_values_of, type, rows, b, e, f + done, o);
+            by->add[rows - 1](b, e, f + done, o);
         }
         i += seen < 4 ? seen + 1 : seen; /* and past the row that saw nothing */
     }
 }
 
-static void attend_raw(quire_attend_job *job, const quire_state *state) {
-    raw_block b = {.job = job, .work = job->workspace, .n_runs = job->n_runs, .k_type = job->raw, .v_type = job->raw};
+/* Both sides raw. */
+static bool serves(const quire_format *format) {
+    return format->k.family == QUIRE_FAMILY_RAW && format->v.family == QUIRE_FAMILY_RAW;
+}
+
+/* An empty state, and a block without tokens. */
+static raw_block start(quire_attend_job *job, quire_type k_type, quire_type v_type, const quire_state *state) {
+    const quire_format *f = job->format;
+    raw_block b = {.job = job, .work = job->workspace, .type = {k_type, v_type}};
+    /* All tokens of a layer must meet the same q: what rounding it does to the part of K that they share then cancels. So
+     * narrow is what its own page and its sealed pages are both. */
+    if (serves(f) && is_narrow(job->raw)) {
+        b.narrow[0] = f->k.type == job->raw;
+        b.narrow[1] = f->v.type == job->raw;
+    }
     quire__ref_empty_state(job, state);
     memset(b.work->zero_row, 0, sizeof b.work->zero_row);
-    for (int i = 0; i < job->n_runs; i++) {
-        b.run[i] = job->run[i];
-        b.n_tokens += job->run[i].count;
-    }
+    if (b.narrow[0])
+        for (int i = 0, n = job->n_rows * job->n_group; i < n; i += TILE_ROWS)
+            narrow_prepare(k_type, tile_rows(n - i, TILE_ROWS), job->q + (size_t)i * (size_t)f->k.dim, f->k.dim,
+                           &b.work->query[i / TILE_ROWS]);
+    return b;
+}
+
+static void attend_raw(quire_attend_job *job, const quire_state *state) {
+    raw_block b = start(job, job->raw, job->raw, state);
+    for (int i = 0; i < job->n_runs; i++)
+        add_run(&b, job->run[i]);
     attend_block(&b, state);
 }
 
@@ -251,18 +345,16 @@ static bool attend_sealed(quire_attend_job *job, const quire_state *state) {
     const quire_format *f = job->format;
     const size_t k_row = (size_t)f->k.dim * quire__type_bytes(f->k.type),
                  v_row = (size_t)f->v.dim * quire__type_bytes(f->v.type);
-    quire__ref_empty_state(job, state);
-    memset(((raw_work *)job->workspace)->zero_row, 0, sizeof((raw_work *)0)->zero_row);
+    const raw_block empty = start(job, f->k.type, f->v.type, state);
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += QUIRE_BLOCK_PAGES) {
-        raw_block b = {.job = job, .work = job->workspace, .k_type = f->k.type, .v_type = f->v.type};
+        raw_block b = empty;
         for (int p = 0; p < QUIRE_BLOCK_PAGES; p++) {
             const uint8_t *record = job->record[first + p];
             const int32_t t0 = (job->first_page + first + p) * T, skip = t0 < job->skip ? job->skip - t0 : 0;
             if (!record || skip >= T)
                 continue;
-            b.run[b.n_runs++] = (struct quire_raw_run){t0 + skip, T - skip, record + f->k.codes + (size_t)skip * k_row,
-                                                       record + f->v.codes + (size_t)skip * v_row};
-            b.n_tokens += T - skip;
+            add_run(&b, (struct quire_raw_run){t0 + skip, T - skip, record + f->k.codes + (size_t)skip * k_row,
+                                               record + f->v.codes + (size_t)skip * v_row});
         }
         if (b.n_tokens)
             attend_block(&b, state);
@@ -271,12 +363,7 @@ static bool attend_sealed(quire_attend_job *job, const quire_state *state) {
 }
 
 static size_t workspace_bytes(int n_rows) {
-    (void)n_rows;
-    return sizeof(raw_work);
-}
-
-static bool serves(const quire_format *format) {
-    return format->k.family == QUIRE_FAMILY_RAW && format->v.family == QUIRE_FAMILY_RAW;
+    return sizeof(raw_work) + (size_t)((n_rows + TILE_ROWS - 1) / TILE_ROWS) * sizeof(narrow_query);
 }
 
 #endif

@@ -96,17 +96,21 @@ INLINE int32x4_t sum_start(const bool magic) {
 
 #define EACH UNROLL for (int u = 0; u < 4; u++)
 
-/* Minimax polynomials of 2^f, |f| <= 1/2: relative error 7.5e-5 (degree 3, where weights are rounded to u8), 7.5e-8. */
+/* Minimax polynomials of 2^f, |f| <= 1/2: relative error 7.5e-5 (degree 3, where weights are rounded to u8), 2.6e-6 (4, to
+ * fp16), 7.5e-8. */
 static const float EXP2_3[4][4] = {FOUR(0.9999280571937561f), FOUR(0.6932609677314758f), FOUR(0.2426111251115799f),
                                    FOUR(0.0551716685295105f)};
+static const float EXP2_4[5][4] = {FOUR(0.9999992847442627f), FOUR(0.6931217908859253f), FOUR(0.240247443318367f),
+                                   FOUR(0.05591785907745361f), FOUR(0.009570102207362652f)};
 static const float EXP2_5[6][4] = {FOUR(1.0000001192092896f),   FOUR(0.6931469440460205f),
                                    FOUR(0.24022120237350464f),  FOUR(0.05550713092088699f),
                                    FOUR(0.009675540961325169f), FOUR(0.0013276472454890609f)};
 
-/* 2^x, x <= 0: four vectors in lock step, because the chain is long and the issue queues are short. */
-INLINE void exp2_neg4(float32x4_t *x, const int degree) {
-    const float(*c)[4] = degree == 3 ? EXP2_3 : EXP2_5;
-    const float32x4_t magic = vdupq_n_f32(QUIRE_ROUND_MAGIC), lowest = vdupq_n_f32(-126.0f), top = vld1q_f32(c[degree]);
+/* 2^(x + lift), x <= 0: four vectors in lock step, because the chain is long and the issue queues are short. */
+INLINE void exp2_neg4(float32x4_t *x, const int degree, const int lift) {
+    const float(*c)[4] = degree == 3 ? EXP2_3 : degree == 4 ? EXP2_4 : EXP2_5;
+    const float32x4_t magic = vdupq_n_f32(QUIRE_ROUND_MAGIC + (float)lift), lowest = vdupq_n_f32(-126.0f),
+                      top = vld1q_f32(c[degree]);
     float32x4_t y[4], f[4], p[4];
     EACH x[u] = vmaxnmq_f32(x[u], lowest); /* a NaN too: a hidden token under a scale of zero */
     EACH y[u] = vaddq_f32(x[u], magic);

@@ -42,7 +42,7 @@ INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NUL
             float32x4_t e[4];
             EACH e[u] = vsubq_f32(vld1q_f32(w->score[p].s[pair][i + u]), best);
             EACH e[u] = vfmaq_f32(fresh(gap), e[u], step);
-            exp2_neg4(e, degree);
+            exp2_neg4(e, degree, 0);
             EACH sum[u % chains] = vaddq_f32(sum[u % chains], e[u]);
             if (scale) {
                 EACH e[u] = vmulq_f32(e[u], tokens_of(scale + p * T, i + u, lone));

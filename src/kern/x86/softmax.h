@@ -4,8 +4,6 @@
 
 #include "kern/x86/work.h"
 
-#define EACH UNROLL for (int u = 0; u < 4; u++)
-
 /* Minimax polynomials of 2^f, |f| <= 1/2: relative error 7.5e-5 (degree 3, where weights are rounded to u8), 7.5e-8. */
 static const float EXP2_3[4] = {0.9999280571937561f, 0.6932609677314758f, 0.2426111251115799f, 0.0551716685295105f};
 static const float EXP2_5[6] = {1.0000001192092896f,  0.6931469440460205f,   0.24022120237350464f,
