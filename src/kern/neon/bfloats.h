@@ -75,7 +75,7 @@ static float bfloat_weights(float *s, int n_tokens, float m) {
 
 /* As half_values(). Four tokens of eight channels are transposed into pairs of channels. */
 INLINE void bfloat_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens,
-                          int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
+                          int d, fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
     float32x4_t pair[TILE_ROWS][2 * VALUE_SUMS];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 2 * n; j++) pair[r][j] = vdupq_n_f32(0);
     int t = 0;
@@ -83,6 +83,10 @@ INLINE void bfloat_values(const int rows, const int n, const float *weights, con
         bfloat16x8_t p[TILE_ROWS];
         UNROLL for (int r = 0; r < rows; r++) p[r] =
             vld1q_bf16((const bfloat16_t *)(const void *)(weights + r * BLOCK + t));
+        if (ahead) {
+            UNROLL for (int j = 0; j < n; j += 2) __builtin_prefetch(ahead + 32 * j, 0, 2);
+            ahead += 32 * n;
+        }
         UNROLL for (int j = 0; j < n; j += 2) {
             uint16x8_t x[4];
             UNROLL for (int u = 0; u < 4; u++) x[u] = vreinterpretq_u16_bf16(load_bfloats(v[t + u], d + 4 * j));

@@ -104,12 +104,16 @@ INLINE void half_token(const int lane, const int rows, const int n, const float1
 /* acc[r][j] += weights of row r times V, channels d + 4 * j on; n is even. Rows of weights are as far apart as rows of
  * scores. */
 INLINE void half_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
-                        fvec acc[TILE_ROWS][VALUE_SUMS]) {
+                        fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
     int t = 0;
     _Pragma("GCC unroll 1") do {
         float16x8_t p[TILE_ROWS];
         UNROLL for (int r = 0; r < rows; r++) p[r] =
             vld1q_f16((const float16_t *)(const void *)(weights + r * BLOCK) + t);
+        if (ahead) {
+            UNROLL for (int j = 0; j < n; j++) __builtin_prefetch(ahead + 64 * j, 0, 2);
+            ahead += 64 * n;
+        }
         half_token(0, rows, n, p, v[t], d, acc);
         half_token(1, rows, n, p, v[t + 1], d, acc);
         half_token(2, rows, n, p, v[t + 2], d, acc);

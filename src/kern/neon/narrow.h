@@ -44,13 +44,15 @@ static float narrow_weights(quire_type type, float *s, int n_tokens, float m) {
     return type == QUIRE_F16 ? half_weights(s, n_tokens, m) : bfloat_weights(s, n_tokens, m);
 }
 
-/* acc[r][j] += weights of row r times V, channels d + 4 * j on. Rows of weights are as far apart as rows of scores. */
+/* acc[r][j] += weights of row r times V, channels d + 4 * j on. Rows of weights are as far apart as rows of scores. `ahead`:
+ * from where on to fetch meanwhile, n lines per eight tokens; or NULL. */
 INLINE void narrow_values(const quire_type type, const int rows, const int n, const float *weights,
-                          const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
+                          const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
+                          const uint8_t *ahead) {
     if (type == QUIRE_F16)
-        half_values(rows, n, weights, v, n_tokens, d, acc);
+        half_values(rows, n, weights, v, n_tokens, d, acc, ahead);
     else
-        bfloat_values(rows, n, weights, v, n_tokens, d, acc);
+        bfloat_values(rows, n, weights, v, n_tokens, d, acc, ahead);
 }
 
 #endif
