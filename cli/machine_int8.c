@@ -41,7 +41,7 @@ static void run_smlal(long rounds) {
 }
 
 cli_int8_probe cli_int8_probe_of(const char *isa) {
-    if (strstr(isa, "i8mm"))
+    if (strstr(isa, "i8mm") || strstr(isa, "bf16")) /* the level above it */
         return (cli_int8_probe){"SMMLA", 24 * 32, cli_int8_smmla};
     if (strstr(isa, "dotprod"))
         return (cli_int8_probe){"SDOT", 24 * 16, cli_int8_sdot};
