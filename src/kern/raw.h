@@ -96,9 +96,8 @@ static void find_rows(const raw_block *b, bool values) {
 /* The next block comes into L2 in the order of memory and in even steps: its first page while tokens are scored, its second
  * while they are weighed (weigh_ahead). The hardware follows the order of use, K of two pages and then V of both, at
  * half the speed of memory. */
-INLINE void fetch(const raw_block *b, int t, int n) {
-    const quire_format *f = b->job->format;
-    const size_t v_bytes = (size_t)f->v.dim * quire__type_bytes(b->type[1]), share = f->bytes / BLOCK;
+INLINE void fetch(const raw_block *b, int t, int n, size_t v_bytes /* of a row */) {
+    const size_t share = b->job->format->bytes / BLOCK;
     for (int j = t; j < t + n && j < b->n_tokens; j++) /* comes next, in strides */
         for (size_t at = 0; at < v_bytes; at += 64)
             __builtin_prefetch(b->work->row[1][j] + at, 0, 3);
@@ -116,6 +115,7 @@ INLINE const uint8_t *weigh_ahead(const raw_block *b, const float *e, int d, int
 INLINE void score_rows_of(const quire_type type, const bool narrow, const int rows, const raw_block *b, int i) {
     const quire_attend_job *job = b->job;
     const int dim = job->format->k.dim, tokens = narrow ? narrow_tokens(type, rows) : 4;
+    const size_t v_bytes = (size_t)job->format->v.dim * quire__type_bytes(b->type[1]);
     const float *q[TILE_ROWS];
     for (int r = 0; r < rows; r++)
         q[r] = job->q + (size_t)(i + r) * (size_t)dim;
@@ -123,7 +123,7 @@ INLINE void score_rows_of(const quire_type type, const bool narrow, const int ro
         const uint8_t *const *k = b->work->row[0] + t;
         float *s = job->scratch + (size_t)i * BLOCK + t;
         if (b->direct[1] && i == 0)
-            fetch(b, t, tokens);
+            fetch(b, t, tokens, rows > 2 && b->narrow[1] ? 64 : v_bytes);
         if (narrow)
             narrow_dots(type, rows, tokens, &b->work->query[i / TILE_ROWS], k, dim, s, BLOCK);
         else

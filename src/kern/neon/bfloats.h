@@ -87,6 +87,8 @@ INLINE void bfloat_values(const int rows, const int n, const float *weights, con
             UNROLL for (int j = 0; j < n; j += 2) __builtin_prefetch(ahead + 32 * j, 0, 2);
             ahead += 32 * n;
         }
+        if (rows > 2) /* as half_token */
+            UNROLL for (int u = 0; u < 4; u++) __builtin_prefetch(v[t + u] + 2 * (d + 4 * n), 0, 3);
         UNROLL for (int j = 0; j < n; j += 2) {
             uint16x8_t x[4];
             UNROLL for (int u = 0; u < 4; u++) x[u] = vreinterpretq_u16_bf16(load_bfloats(v[t + u], d + 4 * j));

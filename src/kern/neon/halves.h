@@ -92,6 +92,8 @@ static float half_weights(float *s, int n_tokens, float m) {
 /* One token, whose weights are in lane `lane` of p. */
 INLINE void half_token(const int lane, const int rows, const int n, const float16x8_t p[TILE_ROWS], const uint8_t *v,
                        int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
+    if (rows > 2) /* several passes per line: the next one comes now, not all of V at once */
+        __builtin_prefetch(v + 2 * (d + 4 * n), 0, 3);
     UNROLL for (int j = 0; j < n; j += 2) {
         const float16x8_t x = load_halves(v, d + 4 * j);
         UNROLL for (int r = 0; r < rows; r++) {
