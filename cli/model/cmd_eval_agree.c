@@ -334,7 +334,7 @@ int cli_eval_agree_run(int argc, char **argv) {
     const cli_usage usage = {
         .command = "eval agree",
         .about =
-            "Texts of the likeliest tokens on quantized caches, beside those on a raw cache in bf16: tokens until\n"
+            "Texts of the likeliest tokens on quantized caches, beside those on a raw cache (--raw): tokens until\n"
             "they part (mean, least), the share of groups of four tokens that stood there before, the share of\n"
             "pairs that are new, and the perplexity of the text for the model with the raw cache.",
         .options = options,
