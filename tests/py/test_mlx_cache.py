@@ -128,6 +128,12 @@ def quantizers(cache):
     return ((cache.group_size, cache.bits),) * 2
 
 
+@pytest.fixture(autouse=True)
+def reference_kernels(monkeypatch):
+    """What is tested is what the files hold, and fast kernels round q and weights of raw f16 rows to fp16."""
+    monkeypatch.setenv("QUIRE_CPU", "ref")
+
+
 def assert_same_step(path, caches, bound):
     """The next token in Quire, over the file, against mlx. It comes in raw here and quantized there: constant rows, which
     mlx's codecs hold exactly."""
