@@ -191,6 +191,11 @@ typedef struct quire_page_source {
 quire_page_source quire__page_source(const quire_seq *seq, int32_t group, int32_t page);
 void quire__page_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer, int32_t head, bool is_v,
                       float *rows /* (64, D) */);
+/* Decoding, turning and rounding may lead beyond what the next form takes. */
+void quire__clamp_rows(float *rows, size_t n, float largest);
+/* The first rows of page 0 into a sink leaf of the pool's form. */
+void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const float *k, const float *v,
+                      int32_t leaf);
 /* Rows, cut to what the raw type holds, into a raw leaf. */
 void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows, int32_t leaf);
 

@@ -206,19 +206,11 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
     const bool from_packed = c->source.raw == QUIRE_NO_LEAF && c->source.leaf != QUIRE_NO_LEAF;
     for (int v = 0; v < 2; v++) {
         const quire_side_format *side = side_of(now, v);
-        const size_t n = QUIRE_T * (size_t)side->dim;
-        float *rows = pool->rows[v];
-        quire__page_rows(pool, &c->source, layer, head, v, rows);
-        for (size_t i = 0; i < n; i++) /* a decoded value may pass the largest by a rounding */
-            rows[i] = rows[i] > side->max_abs ? side->max_abs : rows[i] < -side->max_abs ? -side->max_abs : rows[i];
+        quire__page_rows(pool, &c->source, layer, head, v, pool->rows[v]);
+        quire__clamp_rows(pool->rows[v], QUIRE_T * (size_t)side->dim, side->max_abs);
     }
-    if (c->new_sinks != QUIRE_NO_LEAF) {
-        uint8_t *to = quire__sink_record(pool, now, c->new_sinks, head);
-        memset(to, 0, now->sink_record_bytes);
-        for (int v = 0; v < 2; v++)
-            pool->kernels.rows->store(pool->raw, to + (v ? now->sink_v_offset : 0),
-                                      (size_t)n_sinks * (size_t)side_of(now, v)->dim, pool->rows[v]);
-    }
+    if (c->new_sinks != QUIRE_NO_LEAF)
+        quire__sink_rows(pool, layer, head, pool->rows[0], pool->rows[1], c->new_sinks);
     if (c->new_leaf == QUIRE_NO_LEAF)
         return;
     if (group->raw) {

@@ -42,12 +42,26 @@ void quire__page_rows(const quire_pool *pool, const quire_page_source *source, i
     }
 }
 
+void quire__clamp_rows(float *rows, size_t n, float largest) {
+    for (size_t i = 0; i < n; i++)
+        rows[i] = rows[i] > largest ? largest : rows[i] < -largest ? -largest : rows[i];
+}
+
+void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const float *k, const float *v,
+                      int32_t leaf) {
+    const quire_layer_state *l = &pool->layer[layer];
+    const size_t n = (size_t)pool->group[l->group].sinks;
+    uint8_t *to = quire__sink_record(pool, l, leaf, head);
+    memset(to, 0, l->sink_record_bytes);
+    pool->kernels.rows->store(pool->raw, to, n * (size_t)l->config.k_dim, k);
+    pool->kernels.rows->store(pool->raw, to + l->sink_v_offset, n * (size_t)l->config.v_dim, v);
+}
+
 void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows, int32_t leaf) {
     const quire_layer_state *l = &pool->layer[layer];
     const float limit = pool->raw == QUIRE_F16 ? QUIRE_F16_MAX : QUIRE_BF16_MAX;
     const size_t n = QUIRE_T * (size_t)(is_v ? l->config.v_dim : l->config.k_dim);
-    for (size_t i = 0; i < n; i++) /* a decoded value may pass the raw type's largest by a rounding */
-        rows[i] = rows[i] > limit ? limit : rows[i] < -limit ? -limit : rows[i];
+    quire__clamp_rows(rows, n, limit);
     pool->kernels.rows->store(pool->raw, quire__raw_record(pool, l, leaf, head) + (is_v ? l->raw_v_offset : 0), n,
                               rows);
 }

@@ -120,8 +120,7 @@ static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32
             turn_row(rope_of(s, layer), turns, to + (size_t)j * dim);
     }
     const float largest = v ? pool->layer[layer].format.v.max_abs : pool->layer[layer].format.k.max_abs;
-    for (size_t i = 0; i < QUIRE_T * dim; i++) /* decoding and turning may lead beyond it */
-        rows[i] = rows[i] > largest ? largest : rows[i] < -largest ? -largest : rows[i];
+    quire__clamp_rows(rows, QUIRE_T * dim, largest);
 }
 
 /* ------------------------------------------------------------------ new pages */
@@ -150,14 +149,8 @@ static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t
         for (int32_t head = 0; head < l->config.n_kv_heads; head++) {
             for (int v = 0; v < 2; v++)
                 gather(s, g, page, i, head, v, turns);
-            if (sinks != QUIRE_NO_LEAF) {
-                uint8_t *to = quire__sink_record(pool, l, sinks, head);
-                memset(to, 0, l->sink_record_bytes);
-                for (int v = 0; v < 2; v++)
-                    pool->kernels.rows->store(pool->raw, to + (v ? l->sink_v_offset : 0),
-                                              (size_t)(n_sinks * (v ? l->config.v_dim : l->config.k_dim)),
-                                              pool->rows[v]);
-            }
+            if (sinks != QUIRE_NO_LEAF)
+                quire__sink_rows(pool, i, head, pool->rows[0], pool->rows[1], sinks);
             const int32_t raw = open != QUIRE_NO_LEAF ? open : pool->group[g].raw ? leaf : QUIRE_NO_LEAF;
             for (int v = 0; raw != QUIRE_NO_LEAF && v < 2; v++)
                 quire__raw_rows(pool, i, head, v, pool->rows[v], raw);

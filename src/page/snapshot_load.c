@@ -241,30 +241,16 @@ static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g
 
 /* ------------------------------------------------------------------ pages in other codecs */
 
-/* Decoded values may pass what the target takes by a rounding. */
-static void clamp(const quire_pool *pool, const quire_side_format *side, float *rows, size_t n) {
-    const float largest = quire__largest_value(pool->raw, side);
-    for (size_t i = 0; i < n; i++)
-        rows[i] = rows[i] > largest ? largest : rows[i] < -largest ? -largest : rows[i];
-}
-
 /* Rows to raw and, for packed pages, back: the seal must see what an open page would have held. */
 static void round_to_raw(const quire_pool *pool, const quire_layer_state *l, float *k, float *v, uint8_t *raw) {
     const size_t n_k = QUIRE_T * (size_t)l->config.k_dim, n_v = QUIRE_T * (size_t)l->config.v_dim;
     const quire_row_kernels *rows = pool->kernels.rows;
-    clamp(pool, &l->format.k, k, n_k);
-    clamp(pool, &l->format.v, v, n_v);
+    quire__clamp_rows(k, n_k, quire__largest_value(pool->raw, &l->format.k));
+    quire__clamp_rows(v, n_v, quire__largest_value(pool->raw, &l->format.v));
     rows->store(pool->raw, raw, n_k, k);
     rows->store(pool->raw, raw + l->raw_v_offset, n_v, v);
     rows->load(pool->raw, raw, n_k, k);
     rows->load(pool->raw, raw + l->raw_v_offset, n_v, v);
-}
-
-static void put_sinks(const quire_pool *pool, const quire_layer_state *l, const uint8_t *raw, uint8_t *to) {
-    const size_t n = (size_t)pool->group[l->group].sinks * quire__type_bytes(pool->raw);
-    memset(to, 0, l->sink_record_bytes);
-    memcpy(to, raw, n * (size_t)l->config.k_dim);
-    memcpy(to + l->sink_v_offset, raw + l->raw_v_offset, n * (size_t)l->config.v_dim);
 }
 
 static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer, int32_t head, int32_t page,
@@ -284,7 +270,7 @@ static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer,
     QUIRE_TRY(quire_file_rows(file, layer, head, page, file->k, file->v, &n_rows));
     round_to_raw(pool, l, file->k, file->v, raw);
     if (has_sinks)
-        put_sinks(pool, l, raw, quire__sink_record(pool, l, s->sinks, head));
+        quire__sink_rows(pool, layer, head, file->k, file->v, s->sinks);
     if (is_kept)
         memcpy(quire__raw_record(pool, l, s->kept, head), raw, l->raw_record_bytes);
     if (leaf != QUIRE_NO_LEAF && (open || group->raw))

@@ -229,30 +229,37 @@ static quire_status check_form(const quire_seq *seq) {
     return QUIRE_OK;
 }
 
+/* From here on, until quire__seq_in_file(seq, false), the pages and their form stay as they are. */
+static quire_status begin(const quire_seq *seq) {
+    pthread_mutex_lock(&seq->pool->lock);
+    quire_status status = !seq->used   ? quire__fail(QUIRE_E_INVALID, "sequence was freed before")
+                          : seq->batch ? quire__fail(QUIRE_E_BUSY, "cannot save a sequence that is in a batch")
+                                       : check_form(seq);
+    if (status == QUIRE_OK)
+        ((quire_seq *)(uintptr_t)seq)->in_file = true; /* nothing that a caller could see */
+    pthread_mutex_unlock(&seq->pool->lock);
+    return status;
+}
+
+/* Without the lock: leaves with a reference do not move, and only their own sequence changes them. */
+static quire_status save(const quire_seq *seq, const char *path, const quire_save_options *options) {
+    saver s = {.seq = seq, .options = options};
+    QUIRE_TRY(check_options(seq, options));
+    QUIRE_TRY(quire__writer_open(&s.writer, path));
+    const quire_status status = write_file(&s);
+    if (status == QUIRE_OK)
+        return quire__writer_commit(&s.writer);
+    quire__writer_abort(&s.writer);
+    return status;
+}
+
 quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_save_options *options) {
     if (!seq || !path)
         return quire__fail(QUIRE_E_INVALID, "sequence or path is NULL");
     quire_save_options defaults;
     quire_save_options_default(&defaults);
-    options = options ? options : &defaults;
-    quire_pool *pool = seq->pool;
-    pthread_mutex_lock(&pool->lock);
-    const bool busy = seq->batch != NULL, used = seq->used;
-    const quire_status form = used && !busy ? check_form(seq) : QUIRE_OK;
-    pthread_mutex_unlock(&pool->lock);
-    if (!used || busy)
-        return used ? quire__fail(QUIRE_E_BUSY, "cannot save a sequence that is in a batch")
-                    : quire__fail(QUIRE_E_INVALID, "sequence was freed before");
-    QUIRE_TRY(form);
-    QUIRE_TRY(check_options(seq, options));
-    saver s = {.seq = seq, .options = options};
-    QUIRE_TRY(quire__writer_open(&s.writer, path));
-    /* Without the lock: leaves with a reference do not move, and only their own sequence changes them. */
-    quire__seq_in_file(seq, true);
-    const quire_status status = check_form(seq) == QUIRE_OK ? write_file(&s) : QUIRE_E_STATE;
+    QUIRE_TRY(begin(seq));
+    const quire_status status = save(seq, path, options ? options : &defaults);
     quire__seq_in_file(seq, false);
-    if (status == QUIRE_OK)
-        return quire__writer_commit(&s.writer);
-    quire__writer_abort(&s.writer);
     return status;
 }

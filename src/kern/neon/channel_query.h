@@ -2,7 +2,6 @@
 #ifndef QUIRE_KERN_NEON_CHANNEL_QUERY_H
 #define QUIRE_KERN_NEON_CHANNEL_QUERY_H
 
-#include "kern/channel_query.h"
 #include "kern/neon/half8.h"
 #include "kern/neon/query.h"
 
@@ -14,14 +13,10 @@ INLINE float16x8_t in_code_order(float16x8_t x) {
 
 /* q' of one row, and what one unit of it is worth. */
 static float halve_query(const float *q, int dim, float16_t *to) {
-    float32x4_t most[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-    for (int d = 0; d < dim; d += 8)
-        UNROLL for (int j = 0; j < 2; j++) most[j] = vmaxq_f32(most[j], vabsq_f32(vld1q_f32(q + d + 4 * j)));
-    const int exponent = quire__query_exponent(vmaxvq_f32(vmaxq_f32(most[0], most[1])));
+    const int exponent = exponent_of_query(q, dim);
     const float factor = quire__query_factor(exponent);
     for (int d = 0; d < dim; d += 8)
-        vst1q_f16(to + d, in_code_order(vcombine_f16(vcvt_f16_f32(vmulq_n_f32(vld1q_f32(q + d), factor)),
-                                                     vcvt_f16_f32(vmulq_n_f32(vld1q_f32(q + d + 4), factor)))));
+        vst1q_f16(to + d, in_code_order(halve8(q + d, factor)));
     return quire__query_unit(exponent);
 }
 

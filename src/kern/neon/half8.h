@@ -3,7 +3,21 @@
 #ifndef QUIRE_KERN_NEON_HALF8_H
 #define QUIRE_KERN_NEON_HALF8_H
 
+#include "kern/channel_query.h"
 #include "kern/neon/simd.h"
+
+/* a of channel_query.h for a row of q. */
+INLINE int exponent_of_query(const float *q, int dim) {
+    float32x4_t most[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    for (int d = 0; d < dim; d += 8)
+        UNROLL for (int j = 0; j < 2; j++) most[j] = vmaxq_f32(most[j], vabsq_f32(vld1q_f32(q + d + 4 * j)));
+    return quire__query_exponent(vmaxvq_f32(vmaxq_f32(most[0], most[1])));
+}
+
+/* Eight numbers times a factor, as fp16. */
+INLINE float16x8_t halve8(const float *x, float factor) {
+    return vcvt_high_f16_f32(vcvt_f16_f32(vmulq_n_f32(vld1q_f32(x), factor)), vmulq_n_f32(vld1q_f32(x + 4), factor));
+}
 
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
 typedef float16x8_t half8;

@@ -10,8 +10,8 @@
 #ifndef QUIRE_KERN_NEON_HALVES_H
 #define QUIRE_KERN_NEON_HALVES_H
 
-#include "kern/channel_query.h"
 #include "kern/neon/fvec.h"
+#include "kern/neon/half8.h"
 
 enum { HALF_LIFT = 15 }; /* the largest weight is 2^15 */
 #define HALF_UNIT 0x1p-15f
@@ -26,15 +26,11 @@ INLINE float16x8_t load_halves(const uint8_t *row, int i) { return vreinterpretq
 
 static void half_prepare(int rows, const float *q, int dim, half_query *to) {
     for (int r = 0; r < rows; r++, q += dim) {
-        float32x4_t most[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-        for (int d = 0; d < dim; d += 8)
-            UNROLL for (int u = 0; u < 2; u++) most[u] = vmaxq_f32(most[u], vabsq_f32(vld1q_f32(q + d + 4 * u)));
-        const int exponent = quire__query_exponent(vmaxvq_f32(vmaxq_f32(most[0], most[1])));
+        const int exponent = exponent_of_query(q, dim);
         const float factor = quire__query_factor(exponent);
         to->unit[r] = quire__query_unit(exponent);
         for (int d = 0; d < dim; d += 8)
-            vst1q_f16(to->q + d * rows + 8 * r, vcvt_high_f16_f32(vcvt_f16_f32(vmulq_n_f32(vld1q_f32(q + d), factor)),
-                                                                  vmulq_n_f32(vld1q_f32(q + d + 4), factor)));
+            vst1q_f16(to->q + d * rows + 8 * r, halve8(q + d, factor));
     }
 }
 
