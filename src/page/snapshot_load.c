@@ -1,7 +1,8 @@
 /* A file into a new sequence: pages are reserved, filled and checked while nobody else can see them. */
-#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/ahead.h"
 #include "base/element.h"
 #include "page/snapshot.h"
 
@@ -142,52 +143,68 @@ static quire_status reserve(quire_seq *seq, const quire_file *file, bool as_they
 
 /* ------------------------------------------------------------------ pages as they are */
 
-enum { AHEAD_BYTES = 16 << 20 };
+typedef enum part_kind { SINKS, RAW_ROWS, SEALED } part_kind;
 
+/* What is known of a leaf when the last of its places is filled. */
+typedef struct arrival {
+    int32_t leaf; /* NO_LEAF: more of it follows */
+    int32_t n_rows;
+    part_kind kind;
+} arrival;
+
+/* A group's section, in the order of the file. */
 typedef struct reader {
-    const quire_file *file;
     const quire_seq *seq;
     int32_t group;
-    uint64_t at, ahead; /* read up to; asked for up to */
-    quire_hash hash;
+    quire_place *place;
+    arrival *arrival;
+    size_t n_places;
+    uint8_t padding[QUIRE_FILE_ALIGN];
     int32_t bad_layer, bad_head; /* the first whose values cannot be; -1: none */
 } reader;
 
-/* The disk works on the next pages while these are hashed and checked. */
-static void ask_ahead(reader *r) {
-#ifdef POSIX_FADV_WILLNEED
-    const quire_file_section *section = &r->file->section[QUIRE_SECTION_PAGES + r->group];
-    if (r->at + AHEAD_BYTES / 2 < r->ahead || r->ahead >= section->offset + section->bytes)
+static void expect(reader *r, void *to, size_t n_bytes, arrival then) {
+    r->place[r->n_places] = (quire_place){to, n_bytes};
+    r->arrival[r->n_places++] = then;
+}
+
+static void expect_leaf(reader *r, int32_t leaf, part_kind kind, int32_t n_rows) {
+    const quire_pool *pool = r->seq->pool;
+    if (leaf != QUIRE_NO_LEAF)
+        expect(r, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes, (arrival){leaf, n_rows, kind});
+}
+
+/* The file has the rows in use alone, the leaf has room for all. */
+static void expect_open(reader *r) {
+    const quire_pool *pool = r->seq->pool;
+    const int32_t leaf = r->seq->group[r->group].open, n_rows = r->seq->length % QUIRE_T;
+    const size_t n = (size_t)n_rows * quire__type_bytes(pool->raw);
+    const arrival more = {.leaf = QUIRE_NO_LEAF};
+    if (leaf == QUIRE_NO_LEAF)
         return;
-    r->ahead = r->at + AHEAD_BYTES;
-    posix_fadvise(r->file->fd, (off_t)r->at, AHEAD_BYTES, POSIX_FADV_WILLNEED);
-#else
-    (void)r;
-#endif
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer_state *l = &pool->layer[i];
+        for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
+            uint8_t *record = quire__raw_record(pool, l, leaf, head);
+            expect(r, record, n * (size_t)l->config.k_dim, more);
+            expect(r, record + l->raw_v_offset, n * (size_t)l->config.v_dim, more);
+        }
+    }
+    r->arrival[r->n_places - 1] = (arrival){leaf, n_rows, RAW_ROWS};
 }
-
-static quire_status read_into(reader *r, void *to, size_t n_bytes) {
-    ask_ahead(r);
-    QUIRE_TRY(quire__read_at(r->file->fd, r->at, to, n_bytes));
-    quire__hash_add(&r->hash, to, n_bytes);
-    r->at += n_bytes;
-    return QUIRE_OK;
-}
-
-typedef enum part_kind { SINKS, RAW_ROWS, SEALED } part_kind;
 
 /* Whatever the bytes are, attending over them must be safe. Checked while a leaf is still near; told after the checksum. */
-static void check_leaf(reader *r, int32_t leaf, part_kind kind, int32_t n_rows) {
+static void check_leaf(reader *r, const arrival *a) {
     const quire_pool *pool = r->seq->pool;
     for (int32_t i = 0; i < pool->n_layers && r->bad_layer < 0; i++) {
         const quire_layer_state *l = &pool->layer[i];
         for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
-            const uint8_t *record = kind == SEALED  ? quire__sealed_record(pool, l, leaf, head)
-                                    : kind == SINKS ? quire__sink_record(pool, l, leaf, head)
-                                                    : quire__raw_record(pool, l, leaf, head);
-            const size_t v_offset = kind == SINKS ? l->sink_v_offset : l->raw_v_offset;
-            if (kind == SEALED ? quire__record_valid(l, record)
-                               : quire__raw_rows_valid(l, pool->raw, record, n_rows, v_offset))
+            const uint8_t *record = a->kind == SEALED  ? quire__sealed_record(pool, l, a->leaf, head)
+                                    : a->kind == SINKS ? quire__sink_record(pool, l, a->leaf, head)
+                                                       : quire__raw_record(pool, l, a->leaf, head);
+            const size_t v_offset = a->kind == SINKS ? l->sink_v_offset : l->raw_v_offset;
+            if (a->kind == SEALED ? quire__record_valid(l, record)
+                                  : quire__raw_rows_valid(l, pool->raw, record, a->n_rows, v_offset))
                 continue;
             r->bad_layer = i;
             r->bad_head = head;
@@ -196,47 +213,50 @@ static void check_leaf(reader *r, int32_t leaf, part_kind kind, int32_t n_rows) 
     }
 }
 
-static quire_status read_leaf(reader *r, int32_t leaf, part_kind kind, int32_t n_rows) {
-    const quire_pool *pool = r->seq->pool;
-    if (leaf == QUIRE_NO_LEAF)
-        return QUIRE_OK;
-    QUIRE_TRY(read_into(r, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes));
-    check_leaf(r, leaf, kind, n_rows);
+static quire_status take_all(reader *r, quire_ahead *ahead, quire_hash *hash) {
+    for (size_t i = 0; i < r->n_places; i++) {
+        QUIRE_TRY(quire__ahead_next(ahead));
+        quire__hash_add(hash, r->place[i].to, r->place[i].n_bytes);
+        if (r->arrival[i].leaf != QUIRE_NO_LEAF)
+            check_leaf(r, &r->arrival[i]);
+    }
     return QUIRE_OK;
 }
 
-static quire_status read_open(reader *r) {
-    const quire_pool *pool = r->seq->pool;
-    const int32_t leaf = r->seq->group[r->group].open, n_rows = r->seq->length % QUIRE_T;
-    const size_t n = (size_t)n_rows * quire__type_bytes(pool->raw);
-    if (leaf == QUIRE_NO_LEAF)
-        return QUIRE_OK;
-    for (int32_t i = 0; i < pool->n_layers; i++) {
-        const quire_layer_state *l = &pool->layer[i];
-        for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
-            uint8_t *record = quire__raw_record(pool, l, leaf, head);
-            QUIRE_TRY(read_into(r, record, n * (size_t)l->config.k_dim));
-            QUIRE_TRY(read_into(r, record + l->raw_v_offset, n * (size_t)l->config.v_dim));
-        }
-    }
-    check_leaf(r, leaf, RAW_ROWS, n_rows);
-    return QUIRE_OK;
+static quire_status read_group(reader *r, const quire_file *file) {
+    const quire_file_section *section = &file->section[QUIRE_SECTION_PAGES + r->group];
+    const quire_seq_group *s = &r->seq->group[r->group];
+    expect_leaf(r, s->sinks, SINKS, r->seq->pool->group[r->group].sinks);
+    expect_leaf(r, s->kept, RAW_ROWS, QUIRE_T);
+    expect_open(r);
+    for (int32_t p = 0; p < file->n_pages; p++)
+        expect_leaf(r, s->table[p], SEALED, QUIRE_T);
+    expect(r, r->padding, (size_t)(quire__file_align(section->bytes) - section->bytes),
+           (arrival){.leaf = QUIRE_NO_LEAF});
+    quire_ahead ahead;
+    quire_hash hash;
+    quire__hash_start(&hash);
+    quire__ahead_start(&ahead, file->fd, section->offset, r->place, r->n_places);
+    const quire_status status = take_all(r, &ahead, &hash);
+    quire__ahead_end(&ahead);
+    QUIRE_TRY(status);
+    QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + r->group, &hash));
+    return r->bad_layer < 0 ? QUIRE_OK : quire__page_invalid(r->bad_layer, r->bad_head);
 }
 
 static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g) {
-    const quire_file_section *section = &file->section[QUIRE_SECTION_PAGES + g];
-    const quire_seq_group *s = &seq->group[g];
-    reader r = {.file = file, .seq = seq, .group = g, .at = section->offset, .bad_layer = -1};
-    uint8_t padding[QUIRE_FILE_ALIGN];
-    quire__hash_start(&r.hash);
-    QUIRE_TRY(read_leaf(&r, s->sinks, SINKS, seq->pool->group[g].sinks));
-    QUIRE_TRY(read_leaf(&r, s->kept, RAW_ROWS, QUIRE_T));
-    QUIRE_TRY(read_open(&r));
-    for (int32_t p = 0; p < file->n_pages; p++)
-        QUIRE_TRY(read_leaf(&r, s->table[p], SEALED, QUIRE_T));
-    QUIRE_TRY(read_into(&r, padding, (size_t)(quire__file_align(section->bytes) - section->bytes)));
-    QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + g, &r.hash));
-    return r.bad_layer < 0 ? QUIRE_OK : quire__page_invalid(r.bad_layer, r.bad_head);
+    const quire_pool *pool = seq->pool;
+    size_t n = 3 + (size_t)file->n_pages; /* sinks, kept page, padding; and the open page: K and V of every head */
+    for (int32_t i = 0; i < pool->n_layers; i++)
+        n += pool->layer[i].group == g ? 2 * (size_t)pool->layer[i].config.n_kv_heads : 0;
+    reader r = {.seq = seq, .group = g, .bad_layer = -1};
+    r.place = malloc(n * sizeof *r.place);
+    r.arrival = malloc(n * sizeof *r.arrival);
+    const quire_status status =
+        r.place && r.arrival ? read_group(&r, file) : quire__fail(QUIRE_E_NOMEM, "no memory to read pages");
+    free(r.place);
+    free(r.arrival);
+    return status;
 }
 
 /* ------------------------------------------------------------------ pages in other codecs */
