@@ -71,6 +71,7 @@ bool case_open(kernel_case *c, const case_shape *s, bool at_end) {
     }
     guarded_open(&c->q, q_bytes, 64, at_end);
     c->job.q = c->q.data;
+    c->job.q_is_new = true;
     if (c->format.k.rotated) {
         guarded_open(&c->q_rotated, q_bytes, 64, at_end);
         c->job.q_rotated = c->q_rotated.data;
@@ -230,15 +231,23 @@ static void prepare(kernel_case *c, size_t workspace_bytes, const char *level) {
     set_inputs_writable(c, false);
 }
 
+static size_t output_bytes(const kernel_case *c) {
+    return (size_t)case_heads(c) * (size_t)c->format.v.dim * sizeof(float);
+}
+
+static case_result copy_result(const kernel_case *c) {
+    const size_t n = (size_t)case_heads(c);
+    case_result r = {malloc(n * sizeof(float)), malloc(n * sizeof(float)), malloc(output_bytes(c))};
+    memcpy(r.m, c->m.data, n * sizeof(float));
+    memcpy(r.l, c->l.data, n * sizeof(float));
+    memcpy(r.o, c->o.data, output_bytes(c));
+    return r;
+}
+
 static case_result finish(kernel_case *c, const char *level) {
     set_inputs_writable(c, true);
     check_outputs(c, level);
-    const size_t n = (size_t)case_heads(c), o_bytes = n * (size_t)c->format.v.dim * sizeof(float);
-    case_result r = {malloc(n * sizeof(float)), malloc(n * sizeof(float)), malloc(o_bytes)};
-    memcpy(r.m, c->m.data, n * sizeof(float));
-    memcpy(r.l, c->l.data, n * sizeof(float));
-    memcpy(r.o, c->o.data, o_bytes);
-    return r;
+    return copy_result(c);
 }
 
 static quire_state state_of(const kernel_case *c) { return (quire_state){c->m.data, c->l.data, c->o.data}; }
@@ -249,6 +258,15 @@ case_result case_attend(kernel_case *c, const kernel_level *level) {
     prepare(c, kernel->workspace_bytes(case_heads(c)), level->name);
     if (!kernel->attend(&c->job, &state))
         fail_msg("%s, %s: declined", level->name, c->text);
+    if (case_heads(c) <= 16) { /* what a kernel kept of q serves as well */
+        case_result first = copy_result(c);
+        c->job.q_is_new = false;
+        c->job.bytes_read = 0;
+        kernel->attend(&c->job, &state);
+        c->job.q_is_new = true;
+        assert_memory_equal(first.o, c->o.data, output_bytes(c));
+        result_free(&first);
+    }
     size_t most = 0;
     for (int p = 0; p < QUIRE_CHUNK_PAGES; p++)
         most += c->job.record[p] ? c->format.bytes : 0;

@@ -12,7 +12,7 @@
 static uint8_t record[PAGES][256 * QUIRE_DIM_MAX];
 static set_query got[PAGES];
 static float q[SET][QUIRE_DIM_MAX], zero[QUIRE_DIM_MAX], q_unit[SET];
-static float16_t q_half[SET][QUIRE_DIM_MAX], k_half[PAGES][QUIRE_DIM_MAX];
+static float16_t q_half[SET][QUIRE_DIM_MAX], q_magnitude[SET][QUIRE_DIM_MAX], k_half[PAGES][QUIRE_DIM_MAX];
 
 /* Ordinary rows; tiny and huge ones; all channels at the largest; one channel alone; nothing. */
 static void make_query(rng *r, int dim, int how, float *to) {
@@ -61,9 +61,10 @@ static void check(const quire_side_format *k) {
     channel_page page[PAGES];
     channel_rows rows = {.unit = q_unit};
     for (int row = 0; row < SET; row++) {
-        q_unit[row] = halve_query(q[row], k->dim, q_half[row]);
+        q_unit[row] = halve_query(q[row], k->dim, q_half[row], q_magnitude[row]);
         rows.row[row] = q[row];
         rows.half[row] = q_half[row];
+        rows.magnitude[row] = q_magnitude[row];
     }
     for (int p = 0; p < PAGES; p++)
         page[p] = (channel_page){k_half[p], zero, halve_scales(record[p] + k->params, k->dim, k_half[p])};

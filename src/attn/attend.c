@@ -90,6 +90,7 @@ static quire_attend_job make_job(const call *c, const work *w) {
     c->worker->loaded = w->tile;
     c->worker->loaded_kv = w->kv;
     job.q = c->worker->q;
+    job.q_is_new = true;
     return job;
 }
 
@@ -230,6 +231,7 @@ static void run_whole(const call *c, const work *w) {
     quire_attend_job job = make_job(c, w);
     empty(w, total);
     for (int32_t i = 0; i < quire__tile_parts(w->plan); i++) {
+        job.q_is_new = i == 0 || w->plan->mixed;
         attend_part(c, w, &job, i, part);
         merge_all(w, total, part, dim);
     }

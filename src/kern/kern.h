@@ -62,6 +62,7 @@ typedef struct quire_attend_job {
     const float *q;           /* (n_rows, n_group, DK), scaled */
     const float *q_rotated;   /* the same, rotated; NULL unless K is */
     const float *q_projected; /* the same, rotated and projected; NULL unless K is prod */
+    bool q_is_new;            /* false: the last use of the workspace was an attend of these queries in this format */
     quire_visibility see;
     float *scratch;  /* (n_rows * n_group, 128), the kernel's own ... */
     void *workspace; /* ... and so is this: workspace_bytes of the kernel, aligned to 64 */

@@ -91,6 +91,20 @@ static void find_rows(const raw_block *b, bool values) {
         row[t] = nothing;
 }
 
+/* The block without what comes after row i of the job: hidden tokens at its end add nothing, exactly. */
+static raw_block up_to_row(const raw_block *b, int i) {
+    const int32_t position = b->job->see.first_position + i / b->job->n_group, lanes = 4 * W;
+    raw_block seen = *b;
+    int32_t end = 0;
+    for (int run = 0; run < b->n_runs && position >= b->run[run].first; run++) {
+        const int32_t n = position - b->run[run].first + 1;
+        end = b->start[run] + (n < b->run[run].count ? n : b->run[run].count);
+    }
+    end = (end + lanes - 1) / lanes * lanes;
+    seen.n_tokens = end < b->n_tokens ? end : b->n_tokens;
+    return seen;
+}
+
 /* ------------------------------------------------------------------ scores */
 
 /* The next block comes into L2 in the order of memory and in even steps: its first page while tokens are scored, its second
@@ -290,7 +304,8 @@ static void score_rows(const raw_block *b) {
     const int n = b->job->n_rows * b->job->n_group, most = b->narrow[0] ? TILE_ROWS : TILE_SUMS / 4;
     for (int i = 0, rows; i < n; i += rows) {
         rows = tile_rows(n - i, most);
-        by->score[rows - 1](b, i);
+        const raw_block seen = up_to_row(b, i + rows - 1);
+        by->score[rows - 1](&seen, i);
     }
 }
 
@@ -309,10 +324,12 @@ static void attend_block(raw_block *b, const quire_state *state) {
         find_rows(b, true);
     for (int i = 0; i < n;) {
         /* Consecutive rows that see something, up to four. A row that does not is left alone. */
+        const raw_block tokens = up_to_row(b, i + 3 < n ? i + 3 : n - 1);
         row_factors f[4];
         int seen = 0;
         for (; seen < 4 && i + seen < n; seen++) {
-            f[seen] = weigh_row(b, job->scratch + (size_t)(i + seen) * BLOCK, &state->m[i + seen], &state->l[i + seen]);
+            f[seen] =
+                weigh_row(&tokens, job->scratch + (size_t)(i + seen) * BLOCK, &state->m[i + seen], &state->l[i + seen]);
             if (f[seen].add == 0)
                 break;
         }
@@ -320,7 +337,7 @@ static void attend_block(raw_block *b, const quire_state *state) {
             const float *e = job->scratch + (size_t)(i + done) * BLOCK;
             float *o = state->o + (size_t)(i + done) * (size_t)dim;
             rows = tile_rows(seen - done, 4);
-            by->add[rows - 1](b, e, f + done, o);
+            by->add[rows - 1](&tokens, e, f + done, o);
         }
         i += seen < 4 ? seen + 1 : seen; /* and past the row that saw nothing */
     }

@@ -145,7 +145,8 @@ VALUES(VALUES_)
 SCORE_RAW(1)
 SCORE_RAW(2)
 SCORE_RAW(3)
-SCORE_RAW(4) VALUE_RAW(1) VALUE_RAW(2) VALUE_RAW(3)
+SCORE_RAW(4)
+VALUE_RAW(1) VALUE_RAW(2) VALUE_RAW(3)
     VALUE_RAW(4) static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
 static const value_function RAW_VALUES[SET] = {value_raw_1, value_raw_2, value_raw_3, value_raw_4};
 
@@ -250,9 +251,10 @@ static void halve_queries(const quire_attend_job *job, neon_work *w, int n_sets)
     const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
     w->q_unit = (float *)(void *)(w->set + n_sets);
     w->q_half = (float16_t *)(void *)(w->q_unit + n_sets * SET);
-    for (int i = 0; i < n_sets * SET; i++)
+    w->q_magnitude = w->q_half + (size_t)(n_sets * SET) * (size_t)dim;
+    for (int i = 0; i < n_sets * SET && job->q_is_new; i++)
         w->q_unit[i] = halve_query(i < n ? job->q + (size_t)i * (size_t)dim : w->zero_row, dim,
-                                   w->q_half + (size_t)i * (size_t)dim);
+                                   w->q_half + (size_t)i * (size_t)dim, w->q_magnitude + (size_t)i * (size_t)dim);
 }
 
 static bool attend(quire_attend_job *job, const quire_state *state) {
@@ -300,7 +302,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
 }
 
 static size_t workspace_bytes(int n_rows) {
-    const size_t set_bytes = sizeof(set_state) + SET * (sizeof(float) + QUIRE_DIM_MAX * sizeof(float16_t));
+    const size_t set_bytes = sizeof(set_state) + SET * (sizeof(float) + 2 * QUIRE_DIM_MAX * sizeof(float16_t));
     return sizeof(neon_work) + (size_t)((n_rows + SET - 1) / SET) * set_bytes;
 }
 

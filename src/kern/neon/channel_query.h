@@ -11,12 +11,19 @@ INLINE float16x8_t in_code_order(float16x8_t x) {
     return vreinterpretq_f16_u8(vqtbl1q_u8(vreinterpretq_u8_f16(x), vld1q_u8(order)));
 }
 
-/* q' of one row, and what one unit of it is worth. */
-static float halve_query(const float *q, int dim, float16_t *to) {
+INLINE float16x8_t without_sign(float16x8_t x) {
+    return vreinterpretq_f16_u16(vandq_u16(vreinterpretq_u16_f16(x), vdupq_n_u16(0x7fff)));
+}
+
+/* q' of one row, |q'|, and what one unit of them is worth. */
+static float halve_query(const float *q, int dim, float16_t *to, float16_t *magnitude) {
     const int exponent = exponent_of_query(q, dim);
     const float factor = quire__query_factor(exponent);
-    for (int d = 0; d < dim; d += 8)
-        vst1q_f16(to + d, in_code_order(halve8(q + d, factor)));
+    for (int d = 0; d < dim; d += 8) {
+        const float16x8_t half = in_code_order(halve8(q + d, factor));
+        vst1q_f16(to + d, half);
+        vst1q_f16(magnitude + d, without_sign(half));
+    }
     return quire__query_unit(exponent);
 }
 
@@ -50,8 +57,8 @@ static float halve_scales(const uint8_t *scales /* (dim) fp16 */, int dim, float
 /* Rows of a set: in fp32 for q.zero, and halved. */
 typedef struct channel_rows {
     const float *row[SET];
-    const float16_t *half[SET];
-    const float *unit; /* (SET) of half */
+    const float16_t *half[SET], *magnitude[SET]; /* |half|: spares each product its sign */
+    const float *unit;                           /* (SET) of half */
 } channel_rows;
 
 typedef struct channel_page {
@@ -74,12 +81,12 @@ INLINE void quantize_by_channels(const channel_rows *q, const int rows, const ch
         half8 s[PAGES];
         float32x4_t z[PAGES][2];
         UNROLL for (int p = 0; p < pages; p++) {
-            s[p] = h_load(page[p].scale + d);
+            s[p] = h_abs(h_load(page[p].scale + d));
             UNROLL for (int j = 0; j < 2; j++) z[p][j] = vld1q_f32(page[p].zero + d + 4 * j);
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            const half8 half = h_load(q->half[r] + d);
-            UNROLL for (int p = 0; p < pages; p++) most[p * n + r] = h_max_abs(most[p * n + r], h_mul(half, s[p]));
+            const half8 size = h_load(q->magnitude[r] + d);
+            UNROLL for (int p = 0; p < pages; p++) most[p * n + r] = h_max(most[p * n + r], h_mul(size, s[p]));
             UNROLL for (int j = 0; j < 2; j++) {
                 const float32x4_t x = vld1q_f32(q->row[r] + d + 4 * j);
                 UNROLL for (int p = 0; p < pages; p++) dot[p * n + r] = vfmaq_f32(dot[p * n + r], x, z[p][j]);

@@ -28,7 +28,8 @@ INLINE half8 h_power_of_two(int exponent /* -14 .. 15 */) {
     return vreinterpretq_f16_u16(vdupq_n_u16((uint16_t)((15 + exponent) << 10)));
 }
 INLINE half8 h_mul(half8 a, half8 b) { return vmulq_f16(a, b); }
-INLINE half8 h_max_abs(half8 most, half8 x) { return vmaxq_f16(most, vabsq_f16(x)); }
+INLINE half8 h_abs(half8 x) { return vabsq_f16(x); }
+INLINE half8 h_max(half8 a, half8 b) { return vmaxq_f16(a, b); }
 INLINE float32x4_t h_largest4(half8 a, half8 b, half8 c, half8 d) {
     const half8 x = vpmaxq_f16(vpmaxq_f16(a, b), vpmaxq_f16(c, d));
     return vcvt_f32_f16(vget_low_f16(vpmaxq_f16(x, x)));
@@ -59,9 +60,8 @@ INLINE half8 h_zero(void) { return (half8){vdupq_n_f32(0), vdupq_n_f32(0)}; }
 INLINE half8 h_mul(half8 a, half8 b) {
     return (half8){round_half(vmulq_f32(a.lo, b.lo)), round_half(vmulq_f32(a.hi, b.hi))};
 }
-INLINE half8 h_max_abs(half8 most, half8 x) {
-    return (half8){vmaxq_f32(most.lo, vabsq_f32(x.lo)), vmaxq_f32(most.hi, vabsq_f32(x.hi))};
-}
+INLINE half8 h_abs(half8 x) { return (half8){vabsq_f32(x.lo), vabsq_f32(x.hi)}; }
+INLINE half8 h_max(half8 a, half8 b) { return (half8){vmaxq_f32(a.lo, b.lo), vmaxq_f32(a.hi, b.hi)}; }
 INLINE float32x4_t h_largest4(half8 a, half8 b, half8 c, half8 d) {
     return vpmaxq_f32(vpmaxq_f32(vmaxq_f32(a.lo, a.hi), vmaxq_f32(b.lo, b.hi)),
                       vpmaxq_f32(vmaxq_f32(c.lo, c.hi), vmaxq_f32(d.lo, d.hi)));

@@ -43,6 +43,7 @@ INLINE void quantize_set(const block *b, const float *queries, const int rows, c
         for (int r = 0; r < 2 * n_pairs; r++) {
             halved.row[r] = q[r];
             halved.half[r] = w->q_half + (size_t)(set * SET + r) * (size_t)k->dim;
+            halved.magnitude[r] = w->q_magnitude + (size_t)(set * SET + r) * (size_t)k->dim;
         }
         for (int p = 0; p < b->n; p++)
             page[p] = (channel_page){w->k_half[b->from + p], w->k_zero[b->from + p], w->k_unit[b->from + p]};
