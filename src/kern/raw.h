@@ -129,7 +129,8 @@ INLINE const uint8_t *weigh_ahead(const raw_block *b, const float *e, int d, int
 INLINE void score_rows_of(const quire_type type, const bool narrow, const int rows, const raw_block *b, int i) {
     const quire_attend_job *job = b->job;
     const int dim = job->format->k.dim, tokens = narrow ? narrow_tokens(type, rows) : 4;
-    const size_t v_bytes = (size_t)job->format->v.dim * quire__type_bytes(b->type[1]);
+    const size_t v_bytes = (size_t)job->format->v.dim * quire__type_bytes(b->type[1]),
+                 row_bytes = (size_t)dim * quire__type_bytes(type);
     const float *q[TILE_ROWS];
     for (int r = 0; r < rows; r++)
         q[r] = job->q + (size_t)(i + r) * (size_t)dim;
@@ -138,6 +139,10 @@ INLINE void score_rows_of(const quire_type type, const bool narrow, const int ro
         float *s = job->scratch + (size_t)i * BLOCK + t;
         if (b->direct[1] && i == 0)
             fetch(b, t, tokens, rows > 2 && b->narrow[1] ? 64 : v_bytes);
+        if (narrow && type == QUIRE_F16 && rows > 2 && row_bytes >= 256 && t + 2 * tokens <= b->n_tokens)
+            for (int j = 0; j < tokens; j++)
+                for (size_t at = 0; at < row_bytes; at += 64)
+                    __builtin_prefetch(k[tokens + j] + at, 0, 3); /* measured: long rows of f16 wait for L2 otherwise */
         if (narrow)
             narrow_dots(type, rows, tokens, &b->work->query[i / TILE_ROWS], k, dim, s, BLOCK);
         else
