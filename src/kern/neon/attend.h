@@ -81,7 +81,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
     const float *scale = role == VALUE_TOKEN ? b->work->v_scale : NULL;
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
         sum[pair] = exponentials(b->work, scale, planes == 1 ? 3 : 5, pair, is_lone(rows, pair), b->from, b->n, m[pair],
-                                 &largest[pair]);
+                                 &largest[pair], set == 0 && pair == 0 ? b->ahead : NULL);
         st->l[pair] = vfmaq_f32(st->l[pair], sum[pair], factor[pair]);
     }
     for (int g = 0; g < v->n_groups; g++) {
@@ -146,7 +146,8 @@ SCORE_RAW(1)
 SCORE_RAW(2)
 SCORE_RAW(3)
 SCORE_RAW(4)
-VALUE_RAW(1) VALUE_RAW(2) VALUE_RAW(3)
+VALUE_RAW(1)
+VALUE_RAW(2) VALUE_RAW(3)
     VALUE_RAW(4) static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
 static const value_function RAW_VALUES[SET] = {value_raw_1, value_raw_2, value_raw_3, value_raw_4};
 

@@ -15,7 +15,8 @@ typedef struct block {
     neon_work *work;
     int first;                                                            /* page of the chunk */
     const uint8_t *k[PAGES], *v[PAGES], *k_ahead[PAGES], *v_ahead[PAGES]; /* codes; NULL: no such page */
-    int from, n;                                                          /* first page present, number present */
+    const uint8_t *ahead; /* to fetch between keys and values, or NULL */
+    int from, n;          /* first page present, number present */
 } block;
 
 static bool is_token_scaled(quire_family family) {
@@ -96,6 +97,7 @@ static void fetch_params(const quire_format *f, const uint8_t *record) {
 static void fetch_in_order(block *b, const uint8_t *const *record) {
     const quire_format *f = b->job->format;
     const size_t bytes = f->k.code_bytes;
+    b->ahead = record[1];
     for (int p = 0; p < PAGES; p++) {
         b->k_ahead[p] = record[0] + (size_t)p * bytes;
         b->v_ahead[p] = record[1] + (size_t)p * bytes;

@@ -90,9 +90,9 @@ INLINE void value_raw_set(const block *b, const int rows, int set, float *o) {
     float32x4_t m[PAIRS], factor[PAIRS], keep[PAIRS];
     if (!enter_block(b, n_pairs, st, m, factor, keep))
         return;
-    UNROLL for (int pair = 0; pair < n_pairs; pair++) st->l[pair] =
-        vfmaq_f32(st->l[pair], exponentials(b->work, NULL, 5, pair, is_lone(rows, pair), b->from, b->n, m[pair], NULL),
-                  factor[pair]);
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) st->l[pair] = vfmaq_f32(
+        st->l[pair], exponentials(b->work, NULL, 5, pair, is_lone(rows, pair), b->from, b->n, m[pair], NULL, NULL),
+        factor[pair]);
     if (type == QUIRE_F32)
         weigh_raw(b, QUIRE_F32, rows, factor, keep, o);
     else if (type == QUIRE_F16)

@@ -30,8 +30,10 @@ INLINE bool enter_block(const block *b, const int n_pairs, set_state *st, float3
 /* s becomes 2^(logit - m), or, given the scales of V, the weight 2^(logit - m) * scale, whose largest is then found on the
  * way. Four chains in lock step: one alone is latency-bound. Returns the sum of 2^(logit - m), two parts per row. */
 INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NULL */, const int degree, int pair,
-                                const bool lone, int first, int n, float32x4_t m, float32x4_t *largest) {
-    const int chains = lone ? 2 : 4; /* of sums: tokens t, t + 8, t + 16 .. of a page in one lane */
+                                const bool lone, int first, int n, float32x4_t m, float32x4_t *largest,
+                                const uint8_t *ahead /* some of it is fetched meanwhile; may be NULL */) {
+    const int lines = lone ? 12 : 6,
+              chains = lone ? 2 : 4; /* of sums: tokens t, t + 8, t + 16 .. of a page in one lane */
     float32x4_t sum[4], top[4];
     EACH sum[u] = top[u] = vdupq_n_f32(0);
     for (int p = first; p < first + n; p++) {
@@ -40,6 +42,10 @@ INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NUL
         vst1q_f32(gap, vsubq_f32(w->score[p].peak[pair], m));
         for (int i = 0; i < cells_of(lone); i += 4) {
             float32x4_t e[4];
+            if (ahead) {
+                UNROLL for (int j = 0; j < lines; j++) __builtin_prefetch(ahead + 64 * j, 0, 2);
+                ahead += 64 * lines;
+            }
             EACH e[u] = vsubq_f32(vld1q_f32(w->score[p].s[pair][i + u]), best);
             EACH e[u] = vfmaq_f32(fresh(gap), e[u], step);
             exp2_neg4(e, degree, 0);
