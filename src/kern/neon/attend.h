@@ -35,8 +35,10 @@ INLINE void weights32(const block *b, const int rows, const int planes, const va
             vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(vdivq_f32(vdupq_n_f32(steps), largest)), usable));
         uint32x4_t total = vdupq_n_u32(0);
         for (int p = b->from; p < b->from + b->n; p++)
-            weights_of_page(b->work, grouped ? scale : NULL, n_pairs, planes, pair, lone, p, inverse, &total);
+            weights_of_page(b->work, grouped ? scale : NULL, rows, planes, pair, lone, p, inverse, &total);
         const float32x4_t unit = vmulq_f32(vmulq_n_f32(largest, 1.0f / steps), factor[pair]);
+        if (is_folded(rows, planes)) /* all lanes are r0's */
+            total = vaddq_u32(total, vextq_u32(total, total, 2));
         /* total is [r0 a, r0 b, r1 a, r1 b] */
         const float32x4_t integers = for_cells(sum_of_rows(vcvtq_f32_u32(total)), lone);
         const float32x4_t shift = vmulq_f32(vmulq_n_f32(integers, v->mid), unit);
@@ -74,8 +76,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
             st->shift[pair] = vfmaq_f32(shift, st->shift[pair], terms.keep[pair]);
             st->l[pair] = vfmaq_f32(st->l[pair], sum[pair], factor[pair]);
         }
-        weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->from, b->n, b->work, 0, v->dim / 16, book, -1, &terms,
-                    o);
+        weigh_block(kind, rows, planes, b->v, b->v_ahead, b->from, b->n, b->work, 0, v->dim / 16, book, -1, &terms, o);
         return;
     }
     const float *scale = role == VALUE_TOKEN ? b->work->v_scale : NULL;
@@ -86,7 +87,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
     }
     for (int g = 0; g < v->n_groups; g++) {
         weights32(b, rows, planes, role, g, factor, largest, st, &terms);
-        weigh_block(kind, n_pairs, planes, b->v, b->v_ahead, b->from, b->n, b->work, g * v->group / 16, v->group / 16,
+        weigh_block(kind, rows, planes, b->v, b->v_ahead, b->from, b->n, b->work, g * v->group / 16, v->group / 16,
                     book, role == VALUE_GROUP ? g : -1, &terms, o);
     }
 }
@@ -147,7 +148,8 @@ SCORE_RAW(2)
 SCORE_RAW(3)
 SCORE_RAW(4)
 VALUE_RAW(1)
-VALUE_RAW(2) VALUE_RAW(3)
+VALUE_RAW(2)
+VALUE_RAW(3)
     VALUE_RAW(4) static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
 static const value_function RAW_VALUES[SET] = {value_raw_1, value_raw_2, value_raw_3, value_raw_4};
 

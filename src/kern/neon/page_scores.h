@@ -67,8 +67,8 @@ INLINE void quantize_set(const block *b, const float *queries, const int rows, c
     }
     for (int pair = 0; pair < n_pairs; pair++)
         for (int g = 0; g < k->n_groups; g++)
-            quantize_pair(q[2 * pair], q[2 * pair + 1], g * k->group, k->group, n_pairs, planes, natural, k->mid, pair,
-                          g, out);
+            quantize_pair(q[2 * pair], q[2 * pair + 1], g * k->group, k->group, rows, planes, natural, k->mid, pair, g,
+                          out);
 }
 
 INLINE void put_scale(set_scores *score, int pair, float32x4_t top, float32x4_t peak, float32x4_t step) {
@@ -85,11 +85,17 @@ INLINE int32x4_t cell_of(int32x4_t (*acc)[OPERANDS], int c, int operand, const b
         vzip1q_s64(vreinterpretq_s64_s32(acc[2 * c][operand]), vreinterpretq_s64_s32(acc[2 * c + 1][operand])));
 }
 
+/* The upper halves: the low plane of a folded row. */
+INLINE int32x4_t low_cell_of(int32x4_t (*acc)[OPERANDS], int c) {
+    return vreinterpretq_s32_s64(
+        vzip2q_s64(vreinterpretq_s64_s32(acc[2 * c][0]), vreinterpretq_s64_s32(acc[2 * c + 1][0])));
+}
+
 INLINE void score_page(const block *b, const source_kind kind, const int rows, const int planes, const key_role role,
                        int p, const set_query *q) {
     const quire_side_format *k = &b->job->format->k;
     const int n_pairs = pairs_of(rows);
-    const int operands = n_pairs * planes, pairs = operands <= 2 ? 8 : 4;
+    const int operands = operands_of(rows, planes), pairs = operands <= 2 ? 8 : 4;
     const int n_groups = role == KEY_SUM ? k->n_groups : 1, group = role == KEY_SUM ? k->group : k->dim;
     /* codes of 4 bits and one plane of q stay far below 2^22 */
     const bool unconverted = role == KEY_CHANNEL && planes == 1,
@@ -114,9 +120,11 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
                 UNROLL for (int i = 0; i < pairs / per_cell; i++) {
                     const int cell = at / per_cell + i;
                     float *s = w->score[p].s[pair][cell];
-                    const int32x4_t sum = planes == 1 ? cell_of(acc, i, pair, lone)
-                                                      : vaddq_s32(vshlq_n_s32(cell_of(acc, i, pair, lone), 7),
-                                                                  cell_of(acc, i, n_pairs + pair, lone));
+                    const int32x4_t high = cell_of(acc, i, pair, lone),
+                                    low = is_folded(rows, planes)
+                                              ? low_cell_of(acc, i)
+                                              : cell_of(acc, i, planes == 2 ? n_pairs + pair : pair, lone);
+                    const int32x4_t sum = planes == 1 ? high : vaddq_s32(vshlq_n_s32(high, 7), low);
                     float32x4_t y = unconverted ? as_f32(sum) : vcvtq_f32_s32(sum);
                     if (role != KEY_CHANNEL)
                         y = vmulq_f32(vsubq_f32(y, centre), tokens_of(w->k_scale[p] + g * T, cell, lone));
@@ -275,8 +283,8 @@ INLINE void score_set(const block *b, const source_kind kind, const int rows, co
         if (k->family == QUIRE_FAMILY_PROD) {
             for (int pair = 0; pair < n_pairs && p == b->from && requantize; pair++)
                 quantize_pair(query_row(b, job->q_projected, set * SET + 2 * pair),
-                              query_row(b, job->q_projected, set * SET + 2 * pair + 1), 0, k->dim, n_pairs, 1, false,
-                              0.5f, pair, 0, &b->work->q[1]);
+                              query_row(b, job->q_projected, set * SET + 2 * pair + 1), 0, k->dim, rows, 1, false, 0.5f,
+                              pair, 0, &b->work->q[1]);
             add_signs(b, rows, p, &b->work->q[1]);
         }
         apply_rules(b, rows, set, p);

@@ -36,8 +36,9 @@ INLINE int32x4_t sum_bytes(int32x4_t sum, int8x16_t x) {
 
 /* Operands of channels first .. first+n of a pair, whose scaled rows are a and b; of a lone row, a and nothing. */
 INLINE void put_integers(const float *a, const float *b, const bool lone, int first, int n, pair_scale scale,
-                         const int n_pairs, const int planes, const bool natural, float mid, int pair, int g,
+                         const int rows, const int planes, const bool natural, float mid, int pair, int g,
                          set_query *out) {
+    const int n_pairs = pairs_of(rows);
     const float32x4_t i0 = vdupq_laneq_f32(scale.inverse, 0), i1 = vdupq_laneq_f32(scale.inverse, 2);
     const uint8x16_t order = vld1q_u8(DIM_ORDER[natural]);
     int32x4_t sum = vdupq_n_s32(0), sum_low = sum;
@@ -60,6 +61,13 @@ INLINE void put_integers(const float *a, const float *b, const bool lone, int fi
             UNROLL for (int u = 0; u < in_use; u++) x[u] = vsubq_s32(x[u], as_s32(vld1q_f32(MAGIC)));
             UNROLL for (int u = 0; u < in_use; u++) hi[u] = vshrq_n_s32(vaddq_s32(x[u], vdupq_n_s32(64)), 7);
             UNROLL for (int u = 0; u < in_use; u++) lo[u] = vsubq_s32(x[u], vshlq_n_s32(hi[u], 7));
+            if (is_folded(rows, planes)) {
+                const int8x16_t c = narrow2(hi[0], hi[1], lo[0], lo[1], order);
+                vst1q_s8(out->q8[d / 8][pair], c);
+                if (mid != 0)
+                    sum = sum_bytes(sum, c);
+                continue;
+            }
             const int8x16_t h = narrow2(hi[0], hi[1], hi[2], hi[3], order),
                             l = narrow2(lo[0], lo[1], lo[2], lo[3], order);
             vst1q_s8(out->q8[d / 8][pair], h);
@@ -70,13 +78,15 @@ INLINE void put_integers(const float *a, const float *b, const bool lone, int fi
             }
         }
     }
+    if (is_folded(rows, planes)) /* [high, high, low, low] */
+        sum_low = vextq_s32(sum, sum, 2);
     const float32x4_t total = vcvtq_f32_s32(planes == 2 ? vaddq_s32(vshlq_n_s32(sum, 7), sum_low) : sum);
     out->scale[g][pair] = scale.step;
     out->centre[g][pair] = vmulq_n_f32(sum_of_rows(total), mid);
 }
 
 /* One group of a pair; offset is the sum of q. */
-INLINE void quantize_pair(const float *q0, const float *q1, int first, int n, const int n_pairs, const int planes,
+INLINE void quantize_pair(const float *q0, const float *q1, int first, int n, const int rows, const int planes,
                           const bool natural, float mid, int pair, int g, set_query *out) {
     float32x4_t magnitude[2] = {vdupq_n_f32(0), vdupq_n_f32(0)}, sum[2] = {magnitude[0], magnitude[0]};
     for (int d = first; d < first + n; d += 4) {
@@ -87,7 +97,7 @@ INLINE void quantize_pair(const float *q0, const float *q1, int first, int n, co
         sum[1] = vaddq_f32(sum[1], b);
     }
     const pair_scale scale = scale_of(magnitude[0], magnitude[1], planes == 2 ? 127 * 128 : 127);
-    put_integers(q0, q1, false, first, n, scale, n_pairs, planes, natural, mid, pair, g, out);
+    put_integers(q0, q1, is_folded(rows, planes), first, n, scale, rows, planes, natural, mid, pair, g, out);
     out->offset[g][pair] = sum_of_rows(vpaddq_f32(sum[0], sum[1]));
 }
 
@@ -123,7 +133,7 @@ INLINE void quantize_channels(const float *const q[SET], const float *const scal
     UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) out[p].offset[0][pair] =
         sum_of_rows(vpaddq_f32(dot[p][2 * pair], dot[p][2 * pair + 1]));
     UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++)
-        put_integers(scaled[p][2 * pair], scaled[p][2 * pair + 1], is_lone(rows, pair), 0, dim, s[p][pair], n_pairs,
+        put_integers(scaled[p][2 * pair], scaled[p][2 * pair + 1], is_lone(rows, pair), 0, dim, s[p][pair], rows,
                      planes, natural, mid, pair, 0, &out[p]);
 }
 

@@ -98,15 +98,24 @@ INLINE void weights_of_atom(const neon_work *w, const float *scale, int pair, co
         vuzp1q_u16(vreinterpretq_u16_s32(v[j]), vreinterpretq_u16_s32(v[j + 1]));
 }
 
+/* High bytes of eight 16-bit numbers, then low ones. */
+static const uint8_t PLANES_APART[16] = {1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10, 12, 14};
+
 /* Operands of one page; adds the integers to *total. */
-INLINE void weights_of_page(neon_work *w, const float *scale /* NULL: s holds weights */, const int n_pairs,
+INLINE void weights_of_page(neon_work *w, const float *scale /* NULL: s holds weights */, const int rows,
                             const int planes, int pair, const bool lone, int p, float32x4_t inverse,
                             uint32x4_t *total) {
-    const uint8x16_t order = vld1q_u8(ROW_ORDER);
+    const int n_pairs = pairs_of(rows);
+    const uint8x16_t order = vld1q_u8(ROW_ORDER), planes_apart = vld1q_u8(PLANES_APART);
     UNROLL for (int atom = 0; atom < 8; atom++) {
         uint16x8_t x[2];
         uint8x16_t low, high;
         weights_of_atom(w, scale, pair, lone, p, atom, inverse, x);
+        if (is_folded(rows, planes)) {
+            vst1q_u8(w->p8[p * 8 + atom][0], vqtbl1q_u8(vreinterpretq_u8_u16(x[0]), planes_apart));
+            *total = vpadalq_u16(*total, x[0]);
+            continue;
+        }
         if (lone) { /* the other row's weights are zero */
             low = vuzp1q_u8(vreinterpretq_u8_u16(x[0]), vdupq_n_u8(0));
             high = vuzp2q_u8(vreinterpretq_u8_u16(x[0]), vdupq_n_u8(0));

@@ -65,11 +65,11 @@ typedef struct block_terms {
 } block_terms;
 
 /* O of channel tiles first .. first+n. */
-INLINE void weigh_block(const source_kind kind, const int n_pairs, const int planes, const uint8_t *const v[PAGES],
+INLINE void weigh_block(const source_kind kind, const int rows, const int planes, const uint8_t *const v[PAGES],
                         const uint8_t *const ahead[PAGES], int from, int n_pages, const neon_work *w, int first, int n,
                         int8x16_t book, int group /* -1: V has no groups */, const block_terms *terms, float *o) {
     const bool reflects = group >= 0 && kind != UNPACKED;
-    const int operands = n_pairs * planes, pairs = operands <= 2 ? 8 : 4;
+    const int n_pairs = pairs_of(rows), operands = operands_of(rows, planes), pairs = operands <= 2 ? 8 : 4;
     for (int tile = first; tile < first + n; tile++)
         for (int row = 0; row < 8; row += pairs) {
             int32x4_t acc[8][OPERANDS];
@@ -84,9 +84,12 @@ INLINE void weigh_block(const source_kind kind, const int n_pairs, const int pla
                 ;
             UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
                 float *at = o + ((size_t)(tile * 8 + row + i) * PAIRS + (size_t)pair) * 4;
-                const float32x4_t x =
-                    planes == 1 ? vsubq_f32(as_f32(acc[i][pair]), vld1q_f32(MAGIC)) /* at most 128 * 255 * 127 */
-                                : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(acc[i][pair], 8), acc[i][n_pairs + pair]));
+                const int32x4_t high = acc[i][pair], low = is_folded(rows, planes) ? vextq_s32(high, high, 2)
+                                                           : planes == 2           ? acc[i][n_pairs + pair]
+                                                                                   : high;
+                const float32x4_t x = planes == 1
+                                          ? vsubq_f32(as_f32(high), vld1q_f32(MAGIC)) /* at most 128 * 255 * 127 */
+                                          : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
                 float32x4_t old = vmulq_f32(vld1q_f32(at), terms->keep[pair]);
                 if (group >= 0)
                     old = vaddq_f32(old, terms->constant[pair]);

@@ -31,6 +31,11 @@ enum {
 /* Sets of 1 to 4 rows: the last pair of an odd number is a lone row. */
 INLINE int pairs_of(const int rows) { return (rows + 1) / 2; }
 INLINE bool is_lone(const int rows, const int pair) { return rows % 2 != 0 && pair == rows / 2; }
+/* Two planes of a row that is alone in its set are the two rows of one operand: half the products. */
+INLINE bool is_folded(const int rows, const int planes) { return rows == 1 && planes == 2; }
+INLINE int operands_of(const int rows, const int planes) {
+    return is_folded(rows, planes) ? 1 : pairs_of(rows) * planes;
+}
 INLINE int cells_of(const bool lone) { return lone ? T / 4 : T / 2; } /* of a page */
 
 typedef struct set_state {
