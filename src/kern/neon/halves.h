@@ -86,9 +86,9 @@ static float half_weights(float *s, int n_tokens, float m) {
 }
 
 /* One token, whose weights are in lane `lane` of p. */
-INLINE void half_token(const int lane, const int rows, const int n, const float16x8_t p[TILE_ROWS], const uint8_t *v,
-                       int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
-    if (rows > 2) /* several passes per line: the next one comes now, not all of V at once */
+INLINE void half_token(const int lane, const int rows, const int n, const bool line_ends,
+                       const float16x8_t p[TILE_ROWS], const uint8_t *v, int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
+    if (rows > 2 && line_ends) /* several passes per line: the next one comes now, not all of V at once */
         __builtin_prefetch(v + 2 * (d + 4 * n), 0, 3);
     UNROLL for (int j = 0; j < n; j += 2) {
         const float16x8_t x = load_halves(v, d + 4 * j);
@@ -101,8 +101,9 @@ INLINE void half_token(const int lane, const int rows, const int n, const float1
 
 /* acc[r][j] += weights of row r times V, channels d + 4 * j on; n is even. Rows of weights are as far apart as rows of
  * scores. */
-INLINE void half_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
-                        fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
+INLINE void half_values_at(const int rows, const int n, const bool line_ends, const float *weights,
+                           const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
+                           const uint8_t *ahead) {
     int t = 0;
     _Pragma("GCC unroll 1") do {
         float16x8_t p[TILE_ROWS];
@@ -112,18 +113,26 @@ INLINE void half_values(const int rows, const int n, const float *weights, const
             UNROLL for (int j = 0; j < n; j++) __builtin_prefetch(ahead + 64 * j, 0, 2);
             ahead += 64 * n;
         }
-        half_token(0, rows, n, p, v[t], d, acc);
-        half_token(1, rows, n, p, v[t + 1], d, acc);
-        half_token(2, rows, n, p, v[t + 2], d, acc);
-        half_token(3, rows, n, p, v[t + 3], d, acc);
-        half_token(4, rows, n, p, v[t + 4], d, acc);
-        half_token(5, rows, n, p, v[t + 5], d, acc);
-        half_token(6, rows, n, p, v[t + 6], d, acc);
-        half_token(7, rows, n, p, v[t + 7], d, acc);
+        half_token(0, rows, n, line_ends, p, v[t], d, acc);
+        half_token(1, rows, n, line_ends, p, v[t + 1], d, acc);
+        half_token(2, rows, n, line_ends, p, v[t + 2], d, acc);
+        half_token(3, rows, n, line_ends, p, v[t + 3], d, acc);
+        half_token(4, rows, n, line_ends, p, v[t + 4], d, acc);
+        half_token(5, rows, n, line_ends, p, v[t + 5], d, acc);
+        half_token(6, rows, n, line_ends, p, v[t + 6], d, acc);
+        half_token(7, rows, n, line_ends, p, v[t + 7], d, acc);
         t += 8;
     }
     while (t < n_tokens)
         ;
+}
+
+INLINE void half_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
+                        fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
+    if (2 * (d + 4 * n) % 64 == 0) /* the next pass begins a line */
+        half_values_at(rows, n, true, weights, v, n_tokens, d, acc, ahead);
+    else
+        half_values_at(rows, n, false, weights, v, n_tokens, d, acc, ahead);
 }
 
 #endif
