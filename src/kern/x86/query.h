@@ -28,9 +28,9 @@ INLINE void put_integers(const product kind, const float *x, int first, int n, f
 /* What mixed blocks add to a row's centre: their codes' middles differ from the others' by 2^(bits-1), or -2^(bits-2). */
 static int32_t mixed_centre(const quire_side_format *k, const int8_t *integers) {
     int32_t sum = 0;
-    for (int block = 0; block < k->n_mixed; block++)
+    for (int b = 0; b < k->n_mixed; b++)
         for (int i = 0; i < 8; i++)
-            sum += 2 * integers[16 * block + i] - integers[16 * block + 8 + i];
+            sum += 2 * integers[16 * b + i] - integers[16 * b + 8 + i];
     return sum * (1 << (k->bits - 1)); /* centres are doubled */
 }
 
