@@ -60,8 +60,6 @@ static void compare(const quire_side_format *k, int rows, int p) {
 static void check(const quire_side_format *k) {
     channel_page page[PAGES];
     channel_rows rows = {.unit = q_unit};
-    int8_t twice_mid[QUIRE_DIM_MAX / 8];
-    find_middles(k, twice_mid);
     for (int row = 0; row < SET; row++) {
         q_unit[row] = halve_query(q[row], k->dim, q_half[row]);
         rows.row[row] = q[row];
@@ -70,7 +68,7 @@ static void check(const quire_side_format *k) {
     for (int p = 0; p < PAGES; p++)
         page[p] = (channel_page){k_half[p], zero, halve_scales(record[p] + k->params, k->dim, k_half[p])};
 #define CHECK(n, pages)                                                                                                \
-    quantize_by_channels(&rows, n, page, pages, k->dim, twice_mid, got);                                               \
+    quantize_by_channels(&rows, n, page, pages, k, got);                                                               \
     for (int p = 0; p < pages; p++)                                                                                    \
         compare(k, n, p);
     CHECK(1, 1) CHECK(2, 1) CHECK(3, 1) CHECK(4, 1) CHECK(1, 2) CHECK(2, 2) CHECK(3, 2) CHECK(4, 2)

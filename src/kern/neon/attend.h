@@ -147,7 +147,8 @@ SCORE_RAW(1)
 SCORE_RAW(2)
 SCORE_RAW(3)
 SCORE_RAW(4)
-VALUE_RAW(1) VALUE_RAW(2) VALUE_RAW(3)
+VALUE_RAW(1)
+VALUE_RAW(2) VALUE_RAW(3)
     VALUE_RAW(4) static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
 static const value_function RAW_VALUES[SET] = {value_raw_1, value_raw_2, value_raw_3, value_raw_4};
 
@@ -250,7 +251,6 @@ static void finish_set(const quire_attend_job *job, neon_work *w, int set, const
 /* Halved rows lie behind the sets; those that the last set lacks are zero. */
 static void halve_queries(const quire_attend_job *job, neon_work *w, int n_sets) {
     const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
-    find_middles(&job->format->k, w->twice_mid);
     w->q_unit = (float *)(void *)(w->set + n_sets);
     w->q_half = (float16_t *)(void *)(w->q_unit + n_sets * SET);
     for (int i = 0; i < n_sets * SET; i++)

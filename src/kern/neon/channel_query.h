@@ -60,26 +60,23 @@ typedef struct channel_page {
     float unit; /* of scale */
 } channel_page;
 
-/* Twice the middle code of each 8 channels. */
-static void find_middles(const quire_side_format *k, int8_t *twice_mid /* (dim / 8) */) {
-    for (int octet = 0; octet < k->dim / 8; octet++)
-        twice_mid[octet] = (int8_t)(2 * quire__code_mid(k, 8 * octet));
-}
-
-/* sum += weight times the integers of two rows x 8 channels; |weight| is below 32. */
-INLINE int32x4_t sum_weighted(int32x4_t sum, int8x16_t x, const int8_t *weight) {
-#if defined(__ARM_FEATURE_DOTPROD)
-    return vdotq_s32(sum, x, vld1q_dup_s8(weight));
-#else
-    return vpadalq_s16(sum, vmulq_n_s16(vpaddlq_s8(x), *weight));
-#endif
+/* The middle code of km's mixed blocks is 2^(bits-1) above, then 2^(bits-2) below that of the others: what they add to the
+ * sum of integers times the middle, over 2^(bits-2). */
+INLINE int32x4_t mixed_sum(const set_query *q, int pair, int n_mixed) {
+    int32x4_t wider = vdupq_n_s32(0), narrower = wider;
+    for (int b = 0; b < n_mixed; b++) {
+        wider = sum_bytes(wider, vld1q_s8(q->q8[2 * b][pair]));
+        narrower = sum_bytes(narrower, vld1q_s8(q->q8[2 * b + 1][pair]));
+    }
+    return vsubq_s32(vaddq_s32(wider, wider), narrower);
 }
 
 /* A whole set against a block's pages; offset is q.zero. All rows and both pages side by side, so that q is loaded once and
  * no chain waits for another. */
 INLINE void quantize_by_channels(const channel_rows *q, const int rows, const channel_page *page, const int pages,
-                                 int dim, const int8_t *twice_mid /* (dim / 8) */, set_query *out /* (pages) */) {
+                                 const quire_side_format *k, set_query *out /* (pages) */) {
     enum { MOST = PAGES * SET };
+    const int dim = k->dim;
     const int n_pairs = pairs_of(rows), n = 2 * n_pairs, count = pages * n;
     half8 most[MOST];
     float32x4_t dot[MOST];
@@ -132,12 +129,17 @@ INLINE void quantize_by_channels(const channel_rows *q, const int rows, const ch
                                 c = vuzp1q_s8(h_round_product(h_mul(a, s[p]), inverse[i / 4], i % 4),
                                               lone ? zero : h_round_product(h_mul(b, s[p]), inverse[i / 4], i % 4 + 1));
                 vst1q_s8(out[p].q8[d / 8][pair], c);
-                sum[p][pair] = sum_weighted(sum[p][pair], c, twice_mid + d / 8);
+                sum[p][pair] = sum_bytes(sum[p][pair], c);
             }
         }
     }
-    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) out[p].centre[0][pair] =
-        vmulq_n_f32(sum_of_rows(vcvtq_f32_s32(sum[p][pair])), 0.5f); /* whole numbers below 2^24: exact */
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        float32x4_t centre = vmulq_n_f32(vcvtq_f32_s32(sum[p][pair]), k->mid); /* halves below 2^23: exact */
+        if (k->n_mixed)
+            centre =
+                vfmaq_n_f32(centre, vcvtq_f32_s32(mixed_sum(&out[p], pair, k->n_mixed)), (float)(1 << (k->bits - 2)));
+        out[p].centre[0][pair] = sum_of_rows(centre);
+    }
 }
 
 #endif

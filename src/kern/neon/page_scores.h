@@ -47,9 +47,9 @@ INLINE void quantize_set(const block *b, const float *queries, const int rows, c
         for (int p = 0; p < b->n; p++)
             page[p] = (channel_page){w->k_half[b->from + p], w->k_zero[b->from + p], w->k_unit[b->from + p]};
         if (b->n == PAGES)
-            quantize_by_channels(&halved, rows, page, PAGES, k->dim, w->twice_mid, out);
+            quantize_by_channels(&halved, rows, page, PAGES, k, out);
         else
-            quantize_by_channels(&halved, rows, page, 1, k->dim, w->twice_mid, out);
+            quantize_by_channels(&halved, rows, page, 1, k, out);
         return;
     }
     if (role == KEY_CHANNEL) {

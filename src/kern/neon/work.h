@@ -72,8 +72,7 @@ typedef struct neon_work {
     float scaled[PAGES][SET][QUIRE_DIM_MAX]; /* q times the channels' scales */
     float16_t k_half[PAGES][QUIRE_DIM_MAX];  /* channel_query.h: scales of a page, and what one unit is worth, ... */
     float k_unit[PAGES];
-    int8_t twice_mid[QUIRE_DIM_MAX / 8]; /* channel_query.h */
-    float16_t *q_half;                   /* ... rows, behind the sets: (rows rounded up to sets, DK), (rows) */
+    float16_t *q_half; /* ... rows, behind the sets: (rows rounded up to sets, DK), (rows) */
     float *q_unit;
     float zero_row[QUIRE_DIM_MAX];       /* stands in for rows that a set lacks */
     int8_t k8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked: [16 tokens][8 dims][token pair][2 tokens x 8 dims] */

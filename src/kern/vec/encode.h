@@ -21,16 +21,21 @@ INLINE void put_params(const quire_side_format *side, uint8_t *record, size_t fi
 
 /* ------------------------------------------------------------------ channel */
 
+/* Elements j * LANES on of sixteen: eight of one kind, eight of another. */
+INLINE vf halves(float first, float second, const int j) {
+#define LANE(i) (i)
+    const vi lane = {PER_LANE(LANE)};
+#undef LANE
+    return select_f(lane + j * LANES < 8, splat(first), splat(second));
+}
+
 /* The highest and the middle code of channels d .. d+15: in mixed blocks, eight of one width and eight of another. */
 INLINE void code_range(const quire_side_format *side, int d, vf top[PER_16], vf mid[PER_16]) {
-    float t[16], m[16];
-    for (int i = 0; i < 16; i++) {
-        t[i] = (float)quire__highest_code(side, d + i);
-        m[i] = quire__code_mid(side, d + i);
-    }
+    const float tops[2] = {(float)quire__highest_code(side, d), (float)quire__highest_code(side, d + 8)};
+    const float mids[2] = {quire__code_mid(side, d), quire__code_mid(side, d + 8)};
     UNROLL for (int j = 0; j < PER_16; j++) {
-        top[j] = load_f(t + j * LANES);
-        mid[j] = load_f(m + j * LANES);
+        top[j] = halves(tops[0], tops[1], j);
+        mid[j] = halves(mids[0], mids[1], j);
     }
 }
 
