@@ -145,6 +145,7 @@ typedef struct quire_codec_info {
     int32_t bits;        /* of one code, for km on average; 0 for raw, whose type decides */
     int32_t group;       /* channels that share a scale; 0: none do */
     bool for_k, for_v;
+    bool ordered; /* km: a layer needs k_order */
 } quire_codec_info;
 
 QUIRE_API size_t quire_codec_count(void);

@@ -58,7 +58,8 @@ quire_status quire_codec_at(size_t index, quire_codec_info *info) {
                                row->bits,
                                row->group,
                                (row->sides & QUIRE_SIDE_K) != 0,
-                               (row->sides & QUIRE_SIDE_V) != 0};
+                               (row->sides & QUIRE_SIDE_V) != 0,
+                               quire__codec_is_mixed(row->codec)};
     return QUIRE_OK;
 }
 
