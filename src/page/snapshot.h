@@ -1,4 +1,4 @@
-/* A sequence as a file. docs/FORMAT.md, section 9, is the definition; in short:
+/* A sequence as a file. docs/FORMAT.md, section 10, is the definition; in short:
  *
  *   | header, table of sections | identity | layers | tokens | state | pages of group 0 | pages of group 1 | ...
  *

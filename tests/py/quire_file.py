@@ -1,4 +1,4 @@
-"""A second reader of saved sequences, written from docs/FORMAT.md, section 9, alone. Checksums are the xxhash package's."""
+"""A second reader of saved sequences, written from docs/FORMAT.md, section 10, alone. Checksums are the xxhash package's."""
 
 import struct
 from dataclasses import dataclass
