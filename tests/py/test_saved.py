@@ -1,6 +1,9 @@
 """Files of the library against quire_file.py, which was written from docs/FORMAT.md alone."""
 
 import ctypes as C
+import json
+import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -85,3 +88,22 @@ def test_read_by_the_document(tmp_path, raw, n):
                 there.add(0)
             assert seen <= there
             assert (("kept", n // 64 - 1) in parts) == (n >= 64 and not file.raw_group[layer.group])
+
+
+@pytest.mark.skipif(not os.path.exists(os.environ.get("QUIRE_PROGRAM", "")), reason="built without the program")
+def test_convert_gives_natural_order(tmp_path):
+    """Rows of km4 as another program gets them: the channels are where they were."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs.safetensors"
+    save(ours, ["km4:vt4"], [(0, 0)], 200)
+    subprocess.run([os.environ["QUIRE_PROGRAM"], "convert", ours, theirs, "--kv", "none"], check=True)
+    data = theirs.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    entry = json.loads(data[8:start])["0.0"]
+    assert entry["dtype"] == "F16" and entry["shape"] == [1, KV_HEADS, 200, 64]
+    got = np.frombuffer(data[start:], "<f2")[entry["data_offsets"][0] // 2:entry["data_offsets"][1] // 2].reshape(entry["shape"])
+    file = quire_file.SavedFile(ours.read_bytes(), CODECS)
+    for head in range(KV_HEADS):
+        parts = file.rows(0, head)
+        wanted = np.concatenate([parts["page", 0][0], parts["page", 1][0], parts["kept", 2][0], parts["open", 3][0]])
+        wanted[:4] = parts["sinks", 0][0]
+        assert np.array_equal(got[0, head], wanted.astype(np.float16))
