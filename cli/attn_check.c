@@ -51,6 +51,7 @@ typedef struct check_job {
 typedef struct scratch {
     void *page;
     kv_page given, raw, later;  /* as given; as its own rows see it; as rows of later pages see it */
+    kv_page placed;             /* with K in its order of channels */
     softmax_state *held, *full; /* (n_rows * H/G) over what the cache holds; over the rows as given */
     double *acc;
 } scratch;
@@ -78,6 +79,7 @@ static void free_scratch(scratch *s) {
     free_kv_page(&s->given);
     free_kv_page(&s->raw);
     free_kv_page(&s->later);
+    free_kv_page(&s->placed);
     free(s->held);
     free(s->full);
     free(s->acc);
@@ -91,7 +93,8 @@ static bool new_scratch(const check_job *job, scratch *s) {
     s->held = calloc(n_states, sizeof *s->held);
     s->full = calloc(n_states, sizeof *s->full);
     s->acc = calloc(2 * n_states, v_dim * sizeof *s->acc);
-    bool pages = new_kv_page(&s->given, shape) && new_kv_page(&s->raw, shape) && new_kv_page(&s->later, shape);
+    bool pages = new_kv_page(&s->given, shape) && new_kv_page(&s->raw, shape) && new_kv_page(&s->later, shape) &&
+                 new_kv_page(&s->placed, shape);
     return s->page && s->held && s->full && s->acc && pages;
 }
 
@@ -112,6 +115,23 @@ static quire_status through_page(const quire_page_shape *shape, const kv_page *i
     return status == QUIRE_OK ? quire_page_decode(shape, page, out->k, out->v) : status;
 }
 
+/* K of a page that is packed in an order of channels goes in and comes out in it. */
+static quire_status through_ordered_page(const check_job *job, int32_t head, const kv_page *in, int32_t skip,
+                                         scratch *s, kv_page *out) {
+    const uint16_t *order = cli_cache_order(job->cache, job->k_rows.layer, head);
+    const int32_t dim = job->k_rows.dim;
+    if (!order)
+        return through_page(&job->packed_shape, in, skip, s->page, out);
+    for (int32_t i = 0; i < T * dim; i++)
+        s->placed.k[i] = in->k[i / dim * dim + order[i % dim]];
+    memcpy(s->placed.v, in->v, (size_t)T * (size_t)job->v_rows.dim * sizeof(float));
+    quire_status status = through_page(&job->packed_shape, &s->placed, skip, s->page, &s->placed);
+    for (int32_t i = 0; i < T * dim; i++)
+        out->k[i / dim * dim + order[i % dim]] = s->placed.k[i];
+    memcpy(out->v, s->placed.v, (size_t)T * (size_t)job->v_rows.dim * sizeof(float));
+    return status;
+}
+
 static quire_status make_page(const check_job *job, int32_t page, int32_t head, scratch *s) {
     size_t k_dim = (size_t)job->k_rows.dim, v_dim = (size_t)job->v_rows.dim;
     for (int32_t t = 0; t < T; t++) {
@@ -124,7 +144,7 @@ static quire_status make_page(const check_job *job, int32_t page, int32_t head, 
         return status;
 
     size_t sinks = page == 0 ? (size_t)job->cache->options.policy.sinks : 0;
-    status = through_page(&job->packed_shape, &s->raw, (int32_t)sinks, s->page, &s->later);
+    status = through_ordered_page(job, head, &s->raw, (int32_t)sinks, s, &s->later);
     memcpy(s->later.k, s->raw.k, sinks * k_dim * sizeof(float));
     memcpy(s->later.v, s->raw.v, sinks * v_dim * sizeof(float));
     return status;

@@ -4,6 +4,7 @@
 #include "command.h"
 #include "progress.h"
 #include "report.h"
+#include "synth.h"
 #include "text_table.h"
 
 #include <math.h>
@@ -42,6 +43,12 @@ static quire_status open_pool(ops_bench *b, const quire_policy *policy) {
     quire_layer_default(&layer);
     layer.n_heads = layer.n_kv_heads = 1;
     layer.k_dim = layer.v_dim = DIM;
+    const cli_synth rows = {.stream = CLI_STREAM_K, .n_heads = 1, .dim = DIM};
+    uint16_t order[DIM];
+    const quire_status status = cli_synth_order(&rows, order); /* any will do: rows are not attended */
+    if (status != QUIRE_OK)
+        return status;
+    layer.k_order = order;
     quire_pool_options o;
     quire_pool_options_default(&o);
     o.layers = &layer;

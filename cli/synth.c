@@ -44,6 +44,23 @@ void cli_synth_head(const cli_synth *synth, int32_t token, int32_t head, float *
         out[c] += next_offset(&offset_state);
 }
 
+quire_status cli_synth_order(const cli_synth *k_rows, uint16_t *order) {
+    quire_status status = QUIRE_OK;
+    for (int32_t head = 0; status == QUIRE_OK && head < k_rows->n_heads; head++) {
+        float row[QUIRE_DIM_MAX], low[QUIRE_DIM_MAX], high[QUIRE_DIM_MAX], range[QUIRE_DIM_MAX];
+        for (int32_t token = 0; token < QUIRE_PAGE_TOKENS; token++) {
+            cli_synth_head(k_rows, token, head, row);
+            for (int32_t c = 0; c < k_rows->dim; c++) {
+                low[c] = token == 0 || row[c] < low[c] ? row[c] : low[c];
+                high[c] = token == 0 || row[c] > high[c] ? row[c] : high[c];
+                range[c] = high[c] - low[c];
+            }
+        }
+        status = quire_channel_order(range, k_rows->dim, order + (size_t)head * (size_t)k_rows->dim);
+    }
+    return status;
+}
+
 void cli_synth_row(const cli_synth *synth, int32_t token, float *out) {
     for (int32_t head = 0; head < synth->n_heads; head++) {
         cli_synth_head(synth, token, head, out + (size_t)head * (size_t)synth->dim);

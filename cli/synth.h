@@ -6,6 +6,8 @@
 #ifndef CLI_SYNTH_H
 #define CLI_SYNTH_H
 
+#include "quire.h"
+
 #include <stdint.h>
 
 typedef enum cli_stream { CLI_STREAM_K = 1, CLI_STREAM_V = 2, CLI_STREAM_Q = 3 } cli_stream;
@@ -19,5 +21,7 @@ typedef struct cli_synth {
 
 void cli_synth_head(const cli_synth *synth, int32_t token, int32_t head, float *out /* (dim) */);
 void cli_synth_row(const cli_synth *synth, int32_t token, float *out /* (n_heads, dim) */);
+/* The order of channels that km4 and km3 want of K: by their ranges in the first page. q's channels are all alike. */
+quire_status cli_synth_order(const cli_synth *k_rows, uint16_t *order /* (n_heads, dim) */);
 
 #endif

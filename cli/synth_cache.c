@@ -42,6 +42,30 @@ static quire_status create_pool(cli_cache *cache, const quire_layer *layers) {
     }
 }
 
+const uint16_t *cli_cache_order(const cli_cache *cache, int32_t layer, int32_t head) {
+    const cli_shape *shape = &cache->options.shape;
+    if (!cache->orders)
+        return NULL;
+    return cache->orders + ((size_t)layer * (size_t)shape->n_kv_heads + (size_t)head) * (size_t)shape->k_dim;
+}
+
+static quire_status make_orders(cli_cache *cache, quire_layer *layers) {
+    const cli_cache_options *options = &cache->options;
+    const size_t per_layer = (size_t)options->shape.n_kv_heads * (size_t)options->shape.k_dim;
+    quire_status status = QUIRE_OK;
+    if (!cli_codec_is_ordered(options->policy.pair.k))
+        return QUIRE_OK;
+    cache->orders = calloc((size_t)options->n_layers * per_layer, sizeof *cache->orders);
+    if (!cache->orders)
+        return QUIRE_E_NOMEM;
+    for (int32_t i = 0; status == QUIRE_OK && i < options->n_layers; i++) {
+        const cli_synth k_rows = cli_cache_synth(cache, CLI_STREAM_K, i);
+        status = cli_synth_order(&k_rows, cache->orders + (size_t)i * per_layer);
+        layers[i].k_order = cache->orders + (size_t)i * per_layer;
+    }
+    return status;
+}
+
 static quire_status create_pool_of_equal_layers(cli_cache *cache) {
     const cli_cache_options *options = &cache->options;
     quire_layer *layers = calloc((size_t)options->n_layers, sizeof *layers);
@@ -56,7 +80,9 @@ static quire_status create_pool_of_equal_layers(cli_cache *cache) {
         layers[i].window = options->window;
         layers[i].keep = options->keep;
     }
-    quire_status status = create_pool(cache, layers);
+    quire_status status = make_orders(cache, layers);
+    if (status == QUIRE_OK)
+        status = create_pool(cache, layers);
     free(layers);
     return status;
 }
@@ -104,6 +130,7 @@ void cli_cache_close(cli_cache *cache) {
     free(cache->v);
     free(cache->q);
     free(cache->out);
+    free(cache->orders);
     *cache = (cli_cache){.pool = NULL};
 }
 

@@ -29,6 +29,7 @@ typedef struct cli_cache {
     quire_seq *seq;
     cli_workers *workers;
     int32_t batch_rows; /* the most rows of any batch */
+    uint16_t *orders;   /* (n_layers,G,DK) of channels, where K's codec needs them; else NULL */
 
     /* the open batch */
     quire_batch *batch;
@@ -53,5 +54,7 @@ int cli_cache_commit(cli_cache *cache);
 void cli_cache_abort(cli_cache *cache);
 
 cli_synth cli_cache_synth(const cli_cache *cache, cli_stream stream, int32_t layer);
+/* Of one layer and KV head, or NULL. */
+const uint16_t *cli_cache_order(const cli_cache *cache, int32_t layer, int32_t head);
 
 #endif

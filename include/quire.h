@@ -72,7 +72,7 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
     X(E_MODEL, 15, "not a model that can run")                                                                         \
     X(E_ABORTED, 16, "stopped by the caller")                                                                          \
     X(E_FOREIGN, 17, "not a saved cache")                                                                              \
-    X(E_VERSION, 18, "file is of a newer format")                                                                      \
+    X(E_VERSION, 18, "file is of another format")                                                                      \
     X(E_TRUNCATED, 19, "file is cut off")                                                                              \
     X(E_CORRUPT, 20, "file is damaged")                                                                                \
     X(E_IDENTITY, 21, "cache belongs to another model")                                                                \
@@ -103,6 +103,8 @@ typedef enum quire_type { QUIRE_F32 = 0, QUIRE_F16 = 1, QUIRE_BF16 = 2 } quire_t
     X(KC4, 17, "kc4", CHANNEL, 4, 0, 1)                                                                                \
     X(KC3, 18, "kc3", CHANNEL, 3, 0, 1)                                                                                \
     X(KC2, 19, "kc2", CHANNEL, 2, 0, 1)                                                                                \
+    X(KM4, 20, "km4", CHANNEL, 4, 0, 1) /* K: the same with 5, 4 and 3 bits, in an order of channels: quire_layer */   \
+    X(KM3, 21, "km3", CHANNEL, 3, 0, 1) /* 4, 3 and 2 bits */                                                          \
     X(VT8, 24, "vt8", UNIFORM, 8, 0, 3) /* V: rotated, uniform codes, one scale per token (vt8: K too) */              \
     X(VT4, 25, "vt4", UNIFORM, 4, 0, 2)                                                                                \
     X(VT3, 26, "vt3", UNIFORM, 3, 0, 2)                                                                                \
@@ -140,9 +142,10 @@ typedef struct quire_codec_info {
     const char *name;
     const char *family;  /* "channel", "uniform", ... */
     const char *summary; /* one line */
-    int32_t bits;        /* of one code; 0 for raw, whose type decides */
+    int32_t bits;        /* of one code, for km on average; 0 for raw, whose type decides */
     int32_t group;       /* channels that share a scale; 0: none do */
     bool for_k, for_v;
+    bool ordered; /* km: a layer needs k_order */
 } quire_codec_info;
 
 QUIRE_API size_t quire_codec_count(void);
@@ -172,7 +175,9 @@ typedef struct quire_policy {
 QUIRE_API quire_status quire_policy_parse(const char *text, quire_policy *policy);
 
 /* ------------------------------------------------------------------ one page, outside any pool
- * A page record holds 64 tokens of one layer and KV head. Used to move pages, to test, and to read them elsewhere. */
+ * A page record holds 64 tokens of one layer and KV head. Used to move pages, to test, and to read them elsewhere.
+ * A record knows nothing of orders: K rows of km4 and km3 go in and come out with their channels as they stand in the
+ * record, place p being channel k_order[p] of the head (quire_layer). */
 
 typedef struct quire_page_shape {
     quire_pair pair;
@@ -226,7 +231,18 @@ typedef struct quire_layer {
     const float *sink_logits;    /* (H) learned sinks, or NULL; copied. Each adds exp(sink) to its head's denominator */
     quire_codec k, v;            /* QUIRE_CODEC_DEFAULT: as the policy says */
     int32_t share;               /* -1; else this layer attends over that earlier layer's cache and stores nothing */
+    /* (G, DK) for km4 and km3, NULL or unused for other codecs; copied. Place p of a packed K row of head h holds channel
+     * k_order[h * DK + p]: a permutation. In the first DK/32 (rounded down) blocks of 16 places, the first 8 have codes of
+     * a bit more, the others of a bit less. A layer that shares has its source's. Rows and queries are given, and come
+     * back, in natural order. quire_channel_order makes one. */
+    const uint16_t *k_order;
 } quire_layer;
+
+/* An order for one K head: the 8*(DK/32) channels of largest importance get the wider codes, those of least the
+ * narrower ones (of equal channels the lower is the more important). A good measure is the range of a channel's K over a
+ * page, times the root mean square of q in it, over some text; the order must not change while pages last. E_VALUE: NaN. */
+QUIRE_API quire_status quire_channel_order(const float *importance /* (k_dim) */, int32_t k_dim,
+                                           uint16_t *order /* (k_dim) */);
 
 /* Replaceable memory. `alloc` gets a power-of-two alignment and returns NULL when it cannot. */
 typedef struct quire_allocator {
@@ -393,8 +409,9 @@ typedef struct quire_file_info {
     size_t identity_bytes;
     const int32_t *tokens; /* (n_tokens) */
     int32_t n_tokens;
-    int32_t length;            /* tokens in the cache */
-    const quire_layer *layers; /* (n_layers) codecs resolved; scale, softcap, alibi and sink_logits are not told */
+    int32_t length; /* tokens in the cache */
+    /* (n_layers) codecs resolved; scale, softcap, alibi and sink_logits are not told, k_order only for km4 and km3 */
+    const quire_layer *layers;
     int32_t n_layers;
     quire_type raw;
     int32_t sinks;
@@ -410,7 +427,8 @@ QUIRE_API void quire_file_close(quire_file *file); /* NULL is fine */
 QUIRE_API void quire_file_get_info(const quire_file *file,
                                    quire_file_info *info); /* pointers live as long as the file */
 QUIRE_API quire_status quire_file_check(quire_file *file); /* reads the pages too, every byte and every value */
-/* One page of a layer and KV head: its packed record as quire_page_decode takes it (raw layers: rows of the raw type).
+/* One page of a layer and KV head: its packed record as quire_page_decode takes it (raw layers: rows of the raw type);
+ * channels of km4 and km3 come out of that in the layer's k_order.
  * E_GONE: not in the file, for it had left the window. E_INVALID: not sealed. */
 QUIRE_API quire_status quire_file_page(quire_file *file, int32_t layer, int32_t head, int32_t page, void *record,
                                        size_t n_bytes);

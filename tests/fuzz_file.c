@@ -27,9 +27,13 @@ static quire_pool *pool;
 
 static quire_pool *make_pool(const char *kv) {
     quire_layer layer[2];
+    uint16_t order[QUIRE_DIM_MAX];
+    for (int p = 0; p < QUIRE_DIM_MAX; p++)
+        order[p] = (uint16_t)p;
     for (int i = 0; i < 2; i++) {
         quire_layer_default(&layer[i]);
         layer[i].n_heads = layer[i].n_kv_heads = 1;
+        layer[i].k_order = order;
         layer[i].k_dim = layer[i].v_dim = DIM;
     }
     layer[1].window = 70;

@@ -83,6 +83,7 @@ enum { MAX_SEQS = 4, MAX_ROWS = 96, MAX_LAYERS = 3, DIM = 32 };
 typedef struct life {
     quire_pool *pool;
     quire_layer layer[MAX_LAYERS];
+    uint16_t order[MAX_LAYERS][DIM];
     int n_layers;
     quire_seq *seq[MAX_SEQS];
     int32_t length[MAX_SEQS];
@@ -265,6 +266,9 @@ static bool open_pool(life *l, input *in) {
         quire_layer_default(layer);
         layer->n_heads = layer->n_kv_heads = 1;
         layer->k_dim = layer->v_dim = DIM;
+        layer->k_order = l->order[i];
+        for (unsigned p = 0, first = take(in); p < DIM; p++)
+            l->order[i][p] = (uint16_t)((first + p) % DIM);
         layer->window = take_below(in, 2) ? (int32_t)take(in) : 0;
         layer->keep = take_below(in, 2) ? (int32_t)take(in) : 0;
         layer->softcap = take_below(in, 4) ? 0 : 20;

@@ -176,16 +176,18 @@ static void bench_pages(const char *pattern, const char *k, const char *v, int d
 }
 
 int kernel_bench(const char *pattern) {
-    static const char *const PAIRS[][2] = {{"kc4", "vt4"}, {"kc8", "vt4"},  {"kc8", "vt8"},   {"kc3", "vt3"},
-                                           {"kc2", "vt2"}, {"tq4", "tq4"},  {"tq3", "tq3"},   {"tqp4", "tq4"},
-                                           {"a8", "a8"},   {"a4", "a4"},    {"q8_0", "q8_0"}, {"q4_0", "q4_0"},
-                                           {"f16", "f16"}, {"bf16", "bf16"}};
+    static const char *const PAIRS[][2] = {{"kc4", "vt4"}, {"kc8", "vt4"},   {"kc8", "vt8"},   {"kc3", "vt3"},
+                                           {"kc2", "vt2"}, {"tq4", "tq4"},   {"tq3", "tq3"},   {"tqp4", "tq4"},
+                                           {"a8", "a8"},   {"a4", "a4"},     {"q8_0", "q8_0"}, {"q4_0", "q4_0"},
+                                           {"f16", "f16"}, {"bf16", "bf16"}, {"km4", "vt4"},   {"km3", "vt3"}};
     static const int ROWS[][2] = {{1, 1}, {1, 4}, {1, 8}, {64, 4}};
     for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++)
         for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
             bench_attend(pattern, PAIRS[p][0], PAIRS[p][1], ROWS[i][0], ROWS[i][1], 128);
     bench_attend(pattern, "kc4", "vt4", 1, 3, 64);
     bench_attend(pattern, "kc4", "vt4", 1, 4, 256);
+    bench_attend(pattern, "km4", "vt4", 1, 3, 64);
+    bench_attend(pattern, "km4", "vt4", 1, 4, 256);
     for (int type = 0; type < 3; type++)
         for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
             bench_raw(pattern, (quire_type)type, ROWS[i][0], ROWS[i][1], 128);

@@ -137,7 +137,7 @@ void case_put_codes(kernel_case *c, int page, bool is_v, const uint8_t *codes, c
     quire__side_pack(side, codes, record);
     if (signs) {
         memset(record + side->signs, 0, side->sign_bytes);
-        quire__k_pack(1, side->dim, signs, record + side->signs);
+        quire__k_pack(1, 0, side->dim, signs, record + side->signs);
     }
 }
 

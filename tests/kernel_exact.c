@@ -12,24 +12,29 @@ static double power(int e) { return ldexp(1, e); }
 
 /* ------------------------------------------------------------------ codes */
 
-static int random_pattern(const quire_side_format *side, int limit, rng *r) {
+static int random_pattern(const quire_side_format *side, int d, int limit, rng *r) {
     if (side->bits < 8)
-        return rng_below(r, 1 << side->bits);
+        return rng_below(r, 1 << quire__code_bits(side, d));
     return (uint8_t)(int8_t)(rng_below(r, 2 * limit + 1) - limit);
 }
 
 static void random_codes(const quire_side_format *side, int limit, rng *r, uint8_t *codes) {
-    const int dim = side->dim, top = side->bits == 8 ? limit : (1 << side->bits) - 1;
+    const int dim = side->dim;
     const int bottom = side->bits == 8 ? (uint8_t)(int8_t)-limit : 0;
     for (int i = 0; i < TOKENS * dim; i++)
-        codes[i] = (uint8_t)random_pattern(side, limit, r);
-    memset(codes + 7 * dim, bottom, (size_t)dim); /* extremes, among the others */
-    memset(codes + 42 * dim, top, (size_t)dim);
+        codes[i] = (uint8_t)random_pattern(side, i % dim, limit, r);
+    for (int d = 0; d < dim; d++) { /* extremes, among the others */
+        codes[7 * dim + d] = (uint8_t)bottom;
+        codes[42 * dim + d] = (uint8_t)(side->bits == 8 ? limit : (1 << quire__code_bits(side, d)) - 1);
+    }
 }
 
 /* The integer that a pattern stands for, less the middle: a multiple of a half. */
-static double centred(const quire_side_format *side, uint8_t pattern) {
-    return (side->book ? side->book[pattern] : side->bits == 8 ? (int8_t)pattern : pattern) - (double)side->mid;
+static double centred(const quire_side_format *side, int d, uint8_t pattern) {
+    return (side->book        ? side->book[pattern]
+            : side->bits == 8 ? (int8_t)pattern
+                              : pattern) -
+           (double)quire__code_mid(side, d);
 }
 
 /* ------------------------------------------------------------------ q: what the integers must be */
@@ -39,7 +44,9 @@ typedef struct int_query {
 } int_query;
 
 static void random_query(const quire_side_format *k, bool small, rng *r, int_query *q) {
-    const int steps = k->bits == 8 ? 127 * 128 : 127, range = small ? SMALL_QUERY : k->dim > 256 ? steps / 4 : steps;
+    /* Sums stay below 2^24 of their smallest steps; groups add up in steps of very different sizes. */
+    const bool many = k->dim > 256 || (k->bits == 8 && k->n_groups > 1);
+    const int steps = k->bits == 8 ? 127 * 128 : 127, range = small ? SMALL_QUERY : many ? steps / 4 : steps;
     for (int d = 0; d < k->dim; d++)
         q->x[d] = rng_below(r, 2 * range - 1) - (range - 1) + 0.25 * (rng_below(r, 4) - 2);
     for (int g = 0; g < k->n_groups; g++)
@@ -86,7 +93,7 @@ static double expected_logit(const quire_side_format *k, const int_query *q, int
     for (int g = 0; g < k->n_groups; g++) {
         double dot = 0, sum = 0;
         for (int d = g * k->group; d < (g + 1) * k->group; d++) {
-            dot += nearbyint(q->x[d]) * centred(k, codes[t * k->dim + d]);
+            dot += nearbyint(q->x[d]) * centred(k, d, codes[t * k->dim + d]);
             sum += q->x[d];
         }
         if (k->family == QUIRE_FAMILY_CHANNEL)
@@ -129,7 +136,7 @@ static void put_values(exact_case *e, int page, rng *r) {
             }
             for (int d = g * v->group; d < (g + 1) * v->group; d++) {
                 const size_t at = (size_t)((page * TOKENS + t) * v->dim + d);
-                const double step = (double)s * (double)v->unit, c = centred(v, codes[t * v->dim + d]);
+                const double step = (double)s * (double)v->unit, c = centred(v, d, codes[t * v->dim + d]);
                 e->v[at] = step * (c + (double)v->mid_steps) + (double)zero;
                 e->v_error[at] = 0x1p-20 * (fabs(step) * (fabs(c) + fabs((double)v->mid) + fabs((double)v->mid_steps)) +
                                             fabs((double)zero));

@@ -52,11 +52,19 @@ void source_k(const source *s, const quire_layer *l, int layer, int position, fl
 void source_v(const source *s, const quire_layer *l, int layer, int position, float *row /* (G, DV) */);
 void source_q(const source *s, const quire_layer *l, int layer, int position, float *row /* (H, DK) */);
 
+/* ---- orders of channels */
+/* (g, dk): a random permutation for each head, the same at every call. */
+const uint16_t *random_order(int g, int dk);
+/* (64, dk) rows as they stand in a record of K, or back. `codec` other than km: as they are. */
+void rows_into_order(quire_codec codec, const uint16_t *order, int dk, const float *rows, float *placed);
+void rows_from_order(quire_codec codec, const uint16_t *order, int dk, const float *placed, float *rows);
+
 /* ---- a pool with its layers */
 typedef struct fixture {
     quire_pool *pool;
     quire_pool_options options;
     quire_layer layer[8];
+    bool no_orders; /* else layers without one get random_order, so that any codec may be asked for */
 } fixture;
 
 /* Sets defaults: one layer, H x G x D, the policy `kv`, 64 MiB. Change what you like, then fixture_open. */

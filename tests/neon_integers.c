@@ -47,7 +47,7 @@ static void compare(const quire_side_format *k, int rows, int p) {
         vst1q_f32(scale, got[p].scale[0][pair]);
         vst1q_f32(centre, got[p].centre[0][pair]);
         assert_true(scale[lane] == wanted.scale[0]);
-        assert_true(centre[lane] == k->mid * (float)wanted.sum[0]);
+        assert_true(centre[lane] == 0.5f * (float)wanted.centre[0]);
         for (int d = 0; d < k->dim; d++) {
             const int x = got[p].q8[d / 8][pair][row % 2 * 8 + order[d % 8]];
             if (x != wanted.plane[0][d])
@@ -69,14 +69,15 @@ static void check(const quire_side_format *k) {
     for (int p = 0; p < PAGES; p++)
         page[p] = (channel_page){k_half[p], zero, halve_scales(record[p] + k->params, k->dim, k_half[p])};
 #define CHECK(n, pages)                                                                                                \
-    quantize_by_channels(&rows, n, page, pages, k->dim, k->mid, got);                                                  \
+    quantize_by_channels(&rows, n, page, pages, k, got);                                                               \
     for (int p = 0; p < pages; p++)                                                                                    \
         compare(k, n, p);
     CHECK(1, 1) CHECK(2, 1) CHECK(3, 1) CHECK(4, 1) CHECK(1, 2) CHECK(2, 2) CHECK(3, 2) CHECK(4, 2)
 }
 
 static void channel_queries(void **state) {
-    static const quire_codec codecs[] = {QUIRE_CODEC_KC4, QUIRE_CODEC_KC3, QUIRE_CODEC_KC2};
+    static const quire_codec codecs[] = {QUIRE_CODEC_KC4, QUIRE_CODEC_KC3, QUIRE_CODEC_KC2, QUIRE_CODEC_KM4,
+                                         QUIRE_CODEC_KM3};
     static const int dims[] = {32, 48, 64, 80, 96, 112, 128, 192, 256, 576};
     rng r = {11};
     (void)state;

@@ -84,8 +84,12 @@ static page *page_packed(model *m, int layer, int index, const float *k, const f
     assert_ok(quire_page_bytes(&shape, &bytes));
     uint8_t *record = malloc(bytes);
     page *p = page_new(m, bytes);
-    assert_ok(quire_page_encode(&shape, k, v, index == 0 ? model_sinks(&m->now, layer) : 0, record));
-    assert_ok(quire_page_decode(&shape, record, p->k, p->v));
+    const uint16_t *order = m->f.layer[layer].k_order;
+    float placed[T * D];
+    rows_into_order(shape.pair.k, order, D, k, placed);
+    assert_ok(quire_page_encode(&shape, placed, v, index == 0 ? model_sinks(&m->now, layer) : 0, record));
+    assert_ok(quire_page_decode(&shape, record, placed, p->v));
+    rows_from_order(shape.pair.k, order, D, placed, p->k);
     free(record);
     return p;
 }

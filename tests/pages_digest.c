@@ -94,6 +94,13 @@ static int attention(const char *kv, int softcap) {
     quire_layer_default(&layer);
     quire_pool_options_default(&o);
     layer.n_heads = H, layer.n_kv_heads = G, layer.k_dim = layer.v_dim = D, layer.softcap = (float)softcap;
+    uint16_t order[G * D];
+    for (int h = 0; h < G; h++) {
+        fill(k, 1, D);
+        if (quire_channel_order(k, D, order + h * D) != QUIRE_OK)
+            return fail(kv);
+    }
+    layer.k_order = order;
     o.layers = &layer, o.n_layers = 1, o.budget_bytes = (size_t)16 << 20, o.max_seqs = 1, o.max_workers = 1;
     if (quire_policy_parse(kv, &o.policy) != QUIRE_OK || quire_pool_create(&pool, &o) != QUIRE_OK)
         return fail(kv);
@@ -131,6 +138,6 @@ int main(void) {
         state = 5000 + i;
         failures += attention(preset.name, i % 3 ? 0 : 30);
     }
-    failures += attention("tqp4:vt3", 0);
+    failures += attention("tqp4:vt3", 0) + attention("km4:vt4", 0) + attention("km3:vt3", 0);
     return failures != 0;
 }

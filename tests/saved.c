@@ -61,7 +61,7 @@ static uint64_t little(const uint8_t *at, int n) {
     return x;
 }
 
-/* Both by docs/FORMAT.md, section 9. */
+/* Both by docs/FORMAT.md, section 10. */
 void file_sign_header(bytes file) {
     const size_t n_sections = (size_t)little(file.data + 12, 4), head = (64 + 48 * n_sections + 63) / 64 * 64;
     memset(file.data + 48, 0, 16);

@@ -6,7 +6,8 @@
 
 enum { H = 4, G = 2, D = 64, CONTEXT = 1110, ROWS = 90, N_OUT = ROWS * H * D };
 
-static const char *const PAIRS[] = {"none", "k8v8", "k8v4", "k4v4", "tq3", "mlx4", "q4_0", "tqp4:vt2"};
+static const char *const PAIRS[] = {"none", "k8v8", "k8v4",     "k4v4",    "tq3",
+                                    "mlx4", "q4_0", "tqp4:vt2", "km4:vt4", "km3:vt3"};
 enum { N_PAIRS = sizeof PAIRS / sizeof *PAIRS };
 
 static void open_pool(fixture *f, const char *kv, int window) {

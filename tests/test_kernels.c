@@ -38,14 +38,15 @@ static const quire_codec PAIRS[][2] = {
     {QUIRE_CODEC_A2G32, QUIRE_CODEC_A4G32}, {QUIRE_CODEC_Q8_0, QUIRE_CODEC_Q4_0},
     {QUIRE_CODEC_Q4_0, QUIRE_CODEC_Q8_0},   {QUIRE_CODEC_KC4, QUIRE_CODEC_A2G32},
     {QUIRE_CODEC_F16, QUIRE_CODEC_F16},     {QUIRE_CODEC_BF16, QUIRE_CODEC_F32},
-    {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW},
+    {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW},     {QUIRE_CODEC_KM4, QUIRE_CODEC_VT4},
+    {QUIRE_CODEC_KM3, QUIRE_CODEC_VT3},
 };
 
 /* ------------------------------------------------------------------ against the reference */
 
 /* Largest length that a row of a side can have, its parts not cancelling. */
 static double largest_row(const kernel_case *c, const quire_side_format *side) {
-    const double range = side->book ? 127 : side->bits == 8 ? 128 : (double)side->mid;
+    const double widest = side->book ? 127 : side->bits == 8 ? 128 : (double)side->mid;
     double largest = 0;
     for (int p = 0; p < c->n_pages; p++) {
         const uint8_t *record = c->record[p].data;
@@ -53,6 +54,7 @@ static double largest_row(const kernel_case *c, const quire_side_format *side) {
             double squares = 0;
             for (int d = 0; d < side->dim; d++) {
                 const size_t at = (size_t)(d / side->group * T + t);
+                const double range = side->n_mixed ? (double)quire__code_mid(side, d) : widest;
                 double x;
                 if (side->family == QUIRE_FAMILY_RAW) {
                     x = (double)quire__load(side->type, record + side->codes, (size_t)(t * side->dim + d));
@@ -288,9 +290,9 @@ static void integers(void **state) {
                                   {1, 8}, {1, 9}, {1, 16}, {3, 5}, {31, 3}};
     quire_codec ks[MOST_CODECS], vs[MOST_CODECS];
     const int n_k = codecs_of_side(false, ks), n_v = codecs_of_side(true, vs);
-    rng r = {5};
     int turn = 0, v = 0;
-    for (int k = 0; k < n_k; k++)
+    for (int k = 0; k < n_k; k++) {
+        rng r = {(uint64_t)ks[k]}; /* of its own: a new codec does not change the others' numbers */
         for (int d = 0; d < COUNT(DIMS); d++)
             for (int data = 0; data < EXACT_N; data++, turn++) {
                 if (!serves(ks[k], false, DIMS[d]) || (data == EXACT_SIGNS && !is_prod(ks[k])))
@@ -310,6 +312,7 @@ static void integers(void **state) {
                                           .raw = (quire_type)(turn % 3)},
                             data, &r);
             }
+    }
 }
 
 /* ------------------------------------------------------------------ shapes and codecs */
@@ -497,12 +500,12 @@ static void change_codes(kernel_case *c, bool is_v, code_mode mode) {
     const quire_side_format *side = is_v ? &c->format.v : &c->format.k;
     if (mode == CODES_AS_SEALED || side->family == QUIRE_FAMILY_RAW)
         return;
-    const int lowest = side->bits < 8                        ? 0
-                       : side->family == QUIRE_FAMILY_AFFINE ? 0x80
-                                                             : 0x81,
-              highest = side->bits < 8 ? (1 << side->bits) - 1 : 0x7f;
+    const int lowest = side->bits < 8 ? 0 : side->family == QUIRE_FAMILY_AFFINE ? 0x80 : 0x81;
     uint8_t *codes = malloc((size_t)(T * side->dim));
-    memset(codes, mode == CODES_LOWEST ? lowest : highest, (size_t)(T * side->dim));
+    for (int i = 0; i < T * side->dim; i++) {
+        const int highest = side->bits < 8 ? (1 << quire__code_bits(side, i % side->dim)) - 1 : 0x7f;
+        codes[i] = (uint8_t)(mode == CODES_LOWEST ? lowest : highest);
+    }
     for (int p = 0; p < c->n_pages; p++)
         case_put_codes(c, p, is_v, codes, NULL);
     free(codes);

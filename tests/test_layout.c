@@ -9,33 +9,48 @@
 #include <math.h>
 
 enum { T = 64 };
-typedef void (*pack_function)(int bits, int dim, const uint8_t *codes, uint8_t *section);
-typedef void (*unpack_function)(int bits, int dim, const uint8_t *section, uint8_t *codes);
+typedef void (*pack_function)(int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section);
+typedef void (*unpack_function)(int bits, int n_mixed, int dim, const uint8_t *section, uint8_t *codes);
+
+static void v_pack(int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section) {
+    assert_int_equal(n_mixed, 0);
+    quire__v_pack(bits, dim, codes, section);
+}
+static void v_unpack(int bits, int n_mixed, int dim, const uint8_t *section, uint8_t *codes) {
+    assert_int_equal(n_mixed, 0);
+    quire__v_unpack(bits, dim, section, codes);
+}
 
 static uint8_t codes[T * QUIRE_DIM_MAX], again[T * QUIRE_DIM_MAX], section[T * QUIRE_DIM_MAX], other[T * QUIRE_DIM_MAX];
 
-static void check_width(pack_function pack, unpack_function unpack, int bits, int dim) {
+/* All bits of a code at dim d: mixed blocks have a bit more in their first eight dims, a bit less in the others. */
+static uint8_t mask_of(int bits, int n_mixed, int d) {
+    const int own = d >= 16 * n_mixed ? bits : d % 16 < 8 ? bits + 1 : bits - 1;
+    return (uint8_t)((1u << own) - 1);
+}
+
+static void check_width(pack_function pack, unpack_function unpack, int bits, int n_mixed, int dim) {
     const size_t n = (size_t)(T * dim), bytes = n * (size_t)bits / 8;
-    const uint8_t mask = (uint8_t)((1u << bits) - 1);
     rng r = {(uint64_t)(bits * 1000 + dim)};
     /* all ones fill the section: no padding bit, and nothing outside */
-    memset(codes, mask, n);
+    for (size_t i = 0; i < n; i++)
+        codes[i] = mask_of(bits, n_mixed, (int)i % dim);
     memset(section, 0, sizeof section);
-    pack(bits, dim, codes, section);
+    pack(bits, n_mixed, dim, codes, section);
     for (size_t i = 0; i < sizeof section; i++)
         assert_int_equal(section[i], i < bytes ? 255 : 0);
     /* random codes survive, and random sections do: the map is one to one */
     for (size_t i = 0; i < n; i++)
-        codes[i] = (uint8_t)rng_next(&r) & mask;
+        codes[i] = (uint8_t)rng_next(&r) & mask_of(bits, n_mixed, (int)i % dim);
     memset(section, 0, bytes);
-    pack(bits, dim, codes, section);
-    unpack(bits, dim, section, again);
+    pack(bits, n_mixed, dim, codes, section);
+    unpack(bits, n_mixed, dim, section, again);
     assert_memory_equal(codes, again, n);
     for (size_t i = 0; i < bytes; i++)
         section[i] = (uint8_t)rng_next(&r);
-    unpack(bits, dim, section, codes);
+    unpack(bits, n_mixed, dim, section, codes);
     memset(other, 0, bytes);
-    pack(bits, dim, codes, other);
+    pack(bits, n_mixed, dim, codes, other);
     assert_memory_equal(section, other, bytes);
 }
 
@@ -44,9 +59,11 @@ static void every_width_and_size(void **state) {
     const int k_bits[] = {1, 2, 3, 4, 8}, v_bits[] = {2, 3, 4, 8};
     for (int dim = QUIRE_DIM_MIN; dim <= QUIRE_DIM_MAX; dim += QUIRE_DIM_STEP) {
         for (int i = 0; i < 5; i++)
-            check_width(quire__k_pack, quire__k_unpack, k_bits[i], dim);
+            check_width(quire__k_pack, quire__k_unpack, k_bits[i], 0, dim);
+        for (int bits = 3; bits <= 4; bits++)
+            check_width(quire__k_pack, quire__k_unpack, bits, dim / 32, dim);
         for (int i = 0; i < 4; i++)
-            check_width(quire__v_pack, quire__v_unpack, v_bits[i], dim);
+            check_width(v_pack, v_unpack, v_bits[i], 0, dim);
     }
 }
 
@@ -60,10 +77,15 @@ static void known_places(void **state) {
             memset(codes, 0, sizeof codes);
             codes[t * dim + d] = 15;
             memset(section, 0, sizeof section);
-            quire__k_pack(4, dim, codes, section); /* [T/16][D/64][8][4][16 B] */
+            quire__k_pack(4, 0, dim, codes, section); /* [T/16][D/64][8][4][16 B] */
             const int k =
                 ((t / 16 * 2 + d / 64) * 8 + t % 16 / 2) * 64 + d % 64 / 16 * 16 + t % 2 * 8 + (d & 4) + swap[d % 4];
             assert_int_equal(section[k], d / 8 % 2 ? 0xf0 : 0x0f);
+            codes[t * dim + d] = 255;
+            memset(section, 0, sizeof section);
+            quire__k_pack(4, dim / 32, dim, codes, section);
+            assert_int_equal(section[k], d < 64 ? (d / 8 % 2 ? 0xe0 : 0x1f) : d / 8 % 2 ? 0xf0 : 0x0f);
+            codes[t * dim + d] = 15;
             memset(section, 0, sizeof section);
             quire__v_pack(4, dim, codes, section); /* [D/16][8][4][16 B] */
             const int v = (d / 16 * 8 + d % 16 / 2) * 64 + t % 16 / 4 * 16 + d % 2 * 8 + t / 16 % 2 * 4 + t % 4;

@@ -40,9 +40,9 @@ typedef struct world {
     int n_rows, n_changes, n_converted, n_trims, n_gone, n_wraps, n_lists, n_loads;
 } world;
 
-static const quire_codec K_CODECS[] = {QUIRE_CODEC_RAW,  QUIRE_CODEC_KC8, QUIRE_CODEC_KC4,  QUIRE_CODEC_KC2,
-                                       QUIRE_CODEC_VT8,  QUIRE_CODEC_TQ4, QUIRE_CODEC_TQP4, QUIRE_CODEC_A8G32,
-                                       QUIRE_CODEC_Q8_0, QUIRE_CODEC_Q4_0};
+static const quire_codec K_CODECS[] = {QUIRE_CODEC_RAW,  QUIRE_CODEC_KC8,  QUIRE_CODEC_KC4,  QUIRE_CODEC_KC2,
+                                       QUIRE_CODEC_VT8,  QUIRE_CODEC_TQ4,  QUIRE_CODEC_TQP4, QUIRE_CODEC_A8G32,
+                                       QUIRE_CODEC_Q8_0, QUIRE_CODEC_Q4_0, QUIRE_CODEC_KM4,  QUIRE_CODEC_KM3};
 static const quire_codec V_CODECS[] = {QUIRE_CODEC_RAW, QUIRE_CODEC_VT8,   QUIRE_CODEC_VT4,  QUIRE_CODEC_VT2,
                                        QUIRE_CODEC_TQ3, QUIRE_CODEC_A4G32, QUIRE_CODEC_Q8_0, QUIRE_CODEC_F32};
 

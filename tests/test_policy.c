@@ -33,10 +33,10 @@ static void precedence(void **state) {
     fixture_open(&f);
     expect_pair(&f, 0, QUIRE_CODEC_KC8, QUIRE_CODEC_VT8);
     expect_pair(&f, 1, QUIRE_CODEC_RAW, QUIRE_CODEC_RAW);
-    expect_pair(&f, 2, QUIRE_CODEC_KC4, QUIRE_CODEC_VT4);
+    expect_pair(&f, 2, QUIRE_CODEC_KM4, QUIRE_CODEC_VT4);
     expect_pair(&f, 3, QUIRE_CODEC_RAW, QUIRE_CODEC_A4);
     expect_pair(&f, 4, QUIRE_CODEC_TQ4, QUIRE_CODEC_VT4);
-    expect_pair(&f, 5, QUIRE_CODEC_KC4, QUIRE_CODEC_VT4);
+    expect_pair(&f, 5, QUIRE_CODEC_KM4, QUIRE_CODEC_VT4);
     expect_pair(&f, 6, QUIRE_CODEC_TQ4, QUIRE_CODEC_VT4);
     expect_pair(&f, 7, QUIRE_CODEC_KC8, QUIRE_CODEC_VT8);
     fixture_close(&f);

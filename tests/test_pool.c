@@ -96,6 +96,13 @@ static void bad_layers(void **state) {
     assert_refused(f.layer[1].v = QUIRE_CODEC_KC4, QUIRE_E_UNSUPPORTED, "layer 1: codec kc4 does not serve V");
     assert_refused(f.layer[1].v = QUIRE_CODEC_A4, QUIRE_E_UNSUPPORTED,
                    "layer 1: codec a4 needs a V head size divisible by 64");
+    static const uint16_t twice[2 * 64] = {0}, beyond[2 * 64] = {64};
+    assert_refused((f.layer[1].k = QUIRE_CODEC_KM4, f.no_orders = true), QUIRE_E_INVALID,
+                   "layer 1: codec km4 needs an order of channels");
+    assert_refused(f.layer[1].k_order = twice, QUIRE_E_INVALID,
+                   "layer 1, KV head 0: k_order[1] is channel 0, which came before");
+    assert_refused(f.layer[1].k_order = beyond, QUIRE_E_INVALID,
+                   "layer 1, KV head 0: k_order[0] is channel 64, which does not exist");
     assert_refused(f.layer[1].k = (quire_codec)999, QUIRE_E_UNKNOWN, "layer 1: K codec number 999");
 }
 

@@ -37,7 +37,8 @@ static quire_requantize_stats convert_all(fixture *f, const char *kv) {
 /* A raw cache that becomes quantized is from then on the one that always was: same bits, same bytes, same roll-back. */
 static void raw_becomes_what_it_would_have_been(void **state) {
     (void)state;
-    static const char *const kvs[] = {"k8v4", "k4v4", "tq4", "tqp4:vt3", "mlx4", "q8_0", "raw:vt4", "kc8:raw"};
+    static const char *const kvs[] = {"k8v4", "k4v4",    "tq4",     "tqp4:vt3", "mlx4",
+                                      "q8_0", "raw:vt4", "kc8:raw", "km4:vt4",  "km3:vt2"};
     static const int lengths[] = {1, 63, 64, 65, 130, 200, 333, 700};
     for (size_t i = 0; i < sizeof kvs / sizeof *kvs; i++)
         for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
@@ -123,8 +124,12 @@ static void every_codec_to_every_other(void **state) {
             float *k = malloc(64 * 128 * 4), *v = malloc(64 * 128 * 4);
             assert_int_equal(quire_seq_page_bytes(f.pool, 0), old_bytes);
             assert_ok(quire_seq_page_save(seq, 0, packed, old_bytes));
-            assert_ok(quire_page_decode(&old, packed, k, v));
-            assert_ok(quire_page_encode(&new, k, v, 0, wanted));
+            float *placed = malloc(64 * 128 * 4);
+            assert_ok(quire_page_decode(&old, packed, placed, v));
+            rows_from_order(from.k, f.layer[0].k_order, 128, placed, k);
+            rows_into_order(to.k, f.layer[0].k_order, 128, k, placed);
+            assert_ok(quire_page_encode(&new, placed, v, 0, wanted));
+            free(placed);
             const quire_policy policy = {.pair = to, .windowed = to};
             quire_requantize_stats stats;
             assert_ok(quire_pool_requantize(f.pool, &policy));

@@ -1,4 +1,5 @@
 /* Saved sequences: they go on bit for bit, and no damaged, foreign or hostile file changes anything. */
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -95,7 +96,7 @@ static void check_goes_on(const char *kv, variant v, quire_type raw) {
 
 static void test_goes_on(void **state) {
     (void)state;
-    static const char *const kv[] = {"none", "k8v4", "k4v4", "tq4", "mlx4", "q8_0"};
+    static const char *const kv[] = {"none", "k8v4", "k4v4", "tq4", "mlx4", "q8_0", "km4:vt4", "km3:vt3"};
     for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++)
         check_goes_on(kv[i], i % 2 ? MIXED : FULL, QUIRE_F16);
     check_goes_on("k8v4", FULL, QUIRE_BF16);
@@ -145,7 +146,7 @@ static const int32_t TOKENS[90] = {11, 22, 33, 44};
 static void small_open(small_case *c) {
     const source s = source_default(1), other = source_default(2);
     quire_seq *seq;
-    fixture_init(&c->f, 1, 2, 1, 32, 32, "k4v4");
+    fixture_init(&c->f, 1, 2, 1, 32, 32, "km4:vt4");
     small_pool(&c->f, (size_t)1 << 20);
     fixture_open(&c->f);
     assert_ok(quire_seq_create(c->f.pool, &seq));
@@ -339,11 +340,15 @@ static void test_errors(void **state) {
     assert_status(saved_load(c.f.pool, saved_path("nothing"), &o, &seq), QUIRE_E_IO);
     assert_status(saved_load(c.f.pool, "/tmp", &o, &seq), QUIRE_E_IO);
     bytes newer = file_read(path);
+    for (int version = 1; version <= 3; version += 2) { /* before, and after */
+        newer.data[8] = (uint8_t)version;
+        file_sign(newer);
+        file_write(saved_path("newer"), newer.data, newer.n);
+        assert_status(saved_load(c.f.pool, saved_path("newer"), &o, &seq), QUIRE_E_VERSION);
+        assert_non_null(
+            strstr(quire_last_error(), version == 1 ? "format 1, which is older" : "format 3, which is newer"));
+    }
     newer.data[8] = 2;
-    file_sign(newer);
-    file_write(saved_path("newer"), newer.data, newer.n);
-    assert_status(saved_load(c.f.pool, saved_path("newer"), &o, &seq), QUIRE_E_VERSION);
-    newer.data[8] = 1;
     quire_file *file;
     quire_file_info info;
     assert_ok(quire_file_open(&file, path));
@@ -360,7 +365,8 @@ static void test_errors(void **state) {
     assert_int_equal(info.identity_bytes, 7);
     assert_memory_equal(info.identity, "a model", 7);
     assert_int_equal(info.n_layers, 1);
-    assert_int_equal(info.layers[0].k, QUIRE_CODEC_KC4);
+    assert_int_equal(info.layers[0].k, QUIRE_CODEC_KM4);
+    assert_memory_equal(info.layers[0].k_order, random_order(1, 32), 32 * sizeof(uint16_t));
     assert_int_equal(info.sinks, 4);
     assert_int_equal(info.bytes, c.file.n);
 
@@ -380,16 +386,17 @@ static void test_errors(void **state) {
         quire_status wanted;
     } other;
     static const other others[] = {
-        {2, 2, 1, 32, 0, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
-        {1, 2, 2, 32, 0, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
-        {1, 2, 1, 64, 0, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
-        {1, 2, 1, 32, 99, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
-        {1, 4, 1, 32, 0, 0, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
-        {1, 2, 1, 32, 0, 0.5f, "k4v4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {2, 2, 1, 32, 0, 0, "km4:vt4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 2, 2, 32, 0, 0, "km4:vt4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 2, 1, 64, 0, 0, "km4:vt4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 2, 1, 32, 99, 0, "km4:vt4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 4, 1, 32, 0, 0, "km4:vt4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
+        {1, 2, 1, 32, 0, 0.5f, "km4:vt4", 4, QUIRE_F16, QUIRE_E_IDENTITY},
         {1, 2, 1, 32, 0, 0, "k8v4", 4, QUIRE_F16, QUIRE_E_CODEC},
+        {1, 2, 1, 32, 0, 0, "kc4:vt4", 4, QUIRE_F16, QUIRE_E_CODEC},
         {1, 2, 1, 32, 0, 0, "none", 0, QUIRE_F16, QUIRE_E_CODEC},
-        {1, 2, 1, 32, 0, 0, "k4v4", 0, QUIRE_F16, QUIRE_E_CODEC},
-        {1, 2, 1, 32, 0, 0, "k4v4", 4, QUIRE_BF16, QUIRE_E_CODEC},
+        {1, 2, 1, 32, 0, 0, "km4:vt4", 0, QUIRE_F16, QUIRE_E_CODEC},
+        {1, 2, 1, 32, 0, 0, "km4:vt4", 4, QUIRE_BF16, QUIRE_E_CODEC},
     };
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         const other *x = &others[i];
@@ -448,7 +455,7 @@ static void test_errors(void **state) {
 /* Rows are functions of position here: raw pages sealed while loading must be what a pool of that codec has itself. */
 static void test_reseal_raw(void **state) {
     (void)state;
-    static const char *const kv[] = {"k8v4", "k4v4", "tq3", "mlx8", "q4_0", "kc2:vt2"};
+    static const char *const kv[] = {"k8v4", "k4v4", "tq3", "mlx8", "q4_0", "kc2:vt2", "km4:vt4"};
     const source s = source_default(12);
     for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++)
         for (int v = FULL; v <= MIXED; v++)
@@ -491,7 +498,7 @@ static void test_reseal_packed(void **state) {
         fixture from, to;
         quire_seq *a, *b;
         quire_file *x, *y;
-        open_variant(&from, "k8v4", (variant)v, QUIRE_F16);
+        open_variant(&from, v == WINDOWED ? "k8v4" : "km4:vt4", (variant)v, QUIRE_F16);
         open_variant(&to, "none", (variant)v, QUIRE_F32);
         assert_ok(quire_seq_create(from.pool, &a));
         feed(&from, a, &s, 300, 64, 1, 0, NULL);
@@ -523,6 +530,70 @@ static void test_reseal_packed(void **state) {
         fixture_close(&from);
         fixture_close(&to);
     }
+}
+
+/* A file has the order of its km layers: rows come out in natural order, other orders are other codecs, and no order that
+ * is none is believed. */
+static void test_orders(void **state) {
+    (void)state;
+    const source s = source_default(14);
+    fixture f, natural;
+    quire_seq *seq, *other;
+    quire_file *file;
+    quire_file_info info;
+    float k[64 * 64], v[64 * 64], row[2 * 64];
+    uint16_t straight[2 * 64];
+    int32_t n_rows;
+    for (int i = 0; i < 2 * 64; i++)
+        straight[i] = (uint16_t)(i % 64);
+    fixture_init(&f, 2, 4, 2, 64, 64, "km4:vt4");
+    fixture_init(&natural, 2, 4, 2, 64, 64, "km4:vt4");
+    f.layer[0].k = QUIRE_CODEC_KC8; /* its order is nobody's business */
+    natural.layer[0].k = QUIRE_CODEC_KC8;
+    natural.layer[0].k_order = natural.layer[1].k_order = straight;
+    fixture_open(&f);
+    fixture_open(&natural);
+    assert_ok(quire_seq_create(f.pool, &seq));
+    feed(&f, seq, &s, 200, 64, 1, 0, NULL);
+    assert_ok(quire_seq_save(seq, saved_path("orders"), NULL));
+    assert_ok(quire_file_open(&file, saved_path("orders")));
+    quire_file_get_info(file, &info);
+    assert_null(info.layers[0].k_order);
+    assert_memory_equal(info.layers[1].k_order, random_order(2, 64), sizeof straight);
+    for (int head = 0; head < 2; head++) {
+        assert_ok(quire_file_rows(file, 1, head, 1, k, v, &n_rows));
+        double error = 0, spread = 0;
+        for (int t = 0; t < 64; t++) {
+            source_k(&s, &f.layer[1], 1, 64 + t, row);
+            for (int d = 0; d < 64; d++) {
+                error += pow((double)(k[t * 64 + d] - row[head * 64 + d]), 2);
+                spread += 1; /* rows are of unit variance around each channel's own constant */
+            }
+        }
+        /* Steps of a 3-bit channel are 4.8 / 7, of others less: error below that of 3 bits throughout. */
+        assert_true(sqrt(error / spread) < 4.8 / 7 / sqrt(12));
+    }
+    const quire_load_options reseal = {.struct_size = sizeof reseal, .reseal = true};
+    assert_status(quire_seq_load(natural.pool, file, NULL, &other), QUIRE_E_CODEC);
+    assert_non_null(strstr(quire_last_error(), "layer 1"));
+    assert_non_null(strstr(quire_last_error(), "another order"));
+    assert_ok(quire_seq_load(natural.pool, file, &reseal, &other));
+    assert_ok(quire_seq_free(other));
+    assert_ok(quire_seq_load(f.pool, file, NULL, &other));
+    assert_same_future(&f, seq, &f, other, &s, N_MORE);
+
+    bytes bad = file_read(saved_path("orders"));
+    const size_t at = (size_t)info.sections[1].offset + 32 + 2 * 48;
+    bad.data[at] = bad.data[at + 2]; /* a channel twice */
+    bad.data[at + 1] = bad.data[at + 3];
+    file_sign(bad);
+    quire_file_close(file);
+    file_write(saved_path("orders"), bad.data, bad.n);
+    assert_status(quire_file_open(&file, saved_path("orders")), QUIRE_E_FORMAT);
+    assert_non_null(strstr(quire_last_error(), "orders of channels"));
+    free(bad.data);
+    fixture_close(&f);
+    fixture_close(&natural);
 }
 
 /* A pool that is given other codecs: refused until its pages have them; then the file is the one that a pool which had
@@ -621,10 +692,10 @@ static int remove_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goes_on),     cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_flips),
-        cmocka_unit_test(test_truncations), cmocka_unit_test(test_hostile),    cmocka_unit_test(test_hostile_table),
-        cmocka_unit_test(test_errors),      cmocka_unit_test(test_reseal_raw), cmocka_unit_test(test_reseal_packed),
-        cmocka_unit_test(test_requantized), cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_goes_on),     cmocka_unit_test(test_same_bytes),  cmocka_unit_test(test_flips),
+        cmocka_unit_test(test_truncations), cmocka_unit_test(test_hostile),     cmocka_unit_test(test_hostile_table),
+        cmocka_unit_test(test_errors),      cmocka_unit_test(test_reseal_raw),  cmocka_unit_test(test_reseal_packed),
+        cmocka_unit_test(test_orders),      cmocka_unit_test(test_requantized), cmocka_unit_test(test_killed),
     };
     return cmocka_run_group_tests(tests, NULL, remove_files);
 }

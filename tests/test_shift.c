@@ -208,8 +208,8 @@ static void every_rope(void **state) {
  * hold): that is shown, not promised. */
 static void error_by_codec(void **state) {
     (void)state;
-    static const char *const kvs[] = {"none",    "k8v8", "k8v4", "k4v4", "k3v3", "tq4",      "tq3",
-                                      "vt8:tq4", "mlx8", "mlx4", "q8_0", "q4_0", "tqp4:vt8", "tqp3:vt8"};
+    static const char *const kvs[] = {"none", "k8v8", "k8v4", "k4v4", "k3v3",     "tq4",      "tq3",     "vt8:tq4",
+                                      "mlx8", "mlx4", "q8_0", "q4_0", "tqp4:vt8", "tqp3:vt8", "km4:vt4", "km3:vt3"};
     print_message("%-8s %10s %10s %10s %10s\n", "kv", "before", "1 page", "1 odd", "5 odd");
     for (size_t i = 0; i < sizeof kvs / sizeof *kvs; i++) {
         double error[4];

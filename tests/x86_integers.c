@@ -56,7 +56,7 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
             const uint32_t bias = kind == SMALL ? 0 : K_BIAS, sum = (uint32_t)wanted.sum[g];
             assert_true(work.q[0].step[r][g] == wanted.scale[g] * (twice_mid ? 0.5f : 1));
             assert_int_equal((uint32_t)work.q[0].centre[r][g],
-                             twice_mid ? ((uint32_t)twice_mid + 2 * bias) * sum : bias * sum);
+                             twice_mid ? (uint32_t)wanted.centre[g] + 2 * bias * sum : bias * sum);
             for (int rows = r + 1; rows <= SET; rows++) {
                 DOT[from][kind][rows - 1](b.k[0], k->dim, g * k->group / 16, k->group / 16, k->book,
                                           b.ahead[0] + k->codes, &work.q[0], work.dots);
@@ -160,7 +160,7 @@ static void keys_of(rng *r, const quire_format *f) {
             make_query(r, f->k.dim, how == 0 ? row : 2, q[row]);
         check_page(f, UNPACKED, q);
         if (has_direct(&f->k))
-            check_page(f, f->k.bits == 8 ? BYTES : NIBBLES, q);
+            check_page(f, f->k.bits == 8 ? BYTES : f->k.n_mixed ? MIXED : NIBBLES, q);
     }
 }
 

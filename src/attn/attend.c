@@ -36,7 +36,8 @@ static void load_queries(const call *c, const work *w) {
     const quire_layer *config = &c->layer->config;
     const quire_row_kernels *kernels = c->batch->pool->kernels.rows;
     const quire_side_format *k = &c->layer->format.k, *before = &c->batch->pool->layer_before[c->index].format.k;
-    const bool rotated = k->rotated || (w->plan->mixed && before->rotated),
+    const bool ordered = k->n_mixed || (w->plan->mixed && before->n_mixed),
+               rotated = k->rotated || (w->plan->mixed && before->rotated),
                projected = k->family == QUIRE_FAMILY_PROD || (w->plan->mixed && before->family == QUIRE_FAMILY_PROD);
     const size_t dim = (size_t)config->k_dim, size = quire__type_bytes(c->args->q.type);
     for (int32_t i = 0; i < w->n; i++) {
@@ -53,6 +54,9 @@ static void load_queries(const call *c, const work *w) {
         c->worker->usable[i] = !unusable;
         if (unusable)
             memset(q, 0, dim * sizeof *q);
+        if (ordered)
+            quire__into_order(config->k_order + (size_t)w->kv * dim, (int)dim, q,
+                              c->worker->q_ordered + (size_t)i * dim);
         if (rotated) {
             float *q_rotated = c->worker->q_rotated + (size_t)i * dim;
             memcpy(q_rotated, q, dim * sizeof *q);
@@ -89,7 +93,6 @@ static quire_attend_job make_job(const call *c, const work *w) {
         load_queries(c, w);
     c->worker->loaded = w->tile;
     c->worker->loaded_kv = w->kv;
-    job.q = c->worker->q;
     job.q_is_new = true;
     return job;
 }
@@ -102,6 +105,7 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
     const quire_group *group = stale ? &pool->group_before[c->layer->group] : &pool->group[c->layer->group];
     const int32_t first_seen = quire__window_start(group, job->see.first_position) / QUIRE_T;
     job->format = &form->format;
+    job->q = form->format.k.n_mixed ? c->worker->q_ordered : c->worker->q;
     job->q_rotated = form->format.k.rotated ? c->worker->q_rotated : NULL;
     job->q_projected = form->format.k.family == QUIRE_FAMILY_PROD ? c->worker->q_projected : NULL;
     job->first_page = chunk * QUIRE_CHUNK_PAGES;
@@ -128,6 +132,7 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
 /* The tile's own page, and the raw sinks when that is not page 0. */
 static void attend_raw(const call *c, const work *w, quire_attend_job *job, const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
+    job->q = c->worker->q;
     job->n_runs = 0;
     if (w->tile->page > 0 && w->seq->sinks != QUIRE_NO_LEAF) {
         const quire_layer_state *form = quire__layer_of(pool, c->index, w->seq->sinks);

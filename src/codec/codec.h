@@ -16,7 +16,7 @@ enum { QUIRE_SECTION_ALIGN = 64, QUIRE_RECORD_ALIGN = 128 };
 
 typedef enum quire_family {
     QUIRE_FAMILY_RAW,     /* elements as they are, row by row */
-    QUIRE_FAMILY_CHANNEL, /* kc: value = zero[d] + scale[d] * (code - mid) */
+    QUIRE_FAMILY_CHANNEL, /* kc, km: value = zero[d] + scale[d] * (code - mid) */
     QUIRE_FAMILY_UNIFORM, /* vt: rotated; value = scale[t] * unit * (code - mid) */
     QUIRE_FAMILY_BOOK,    /* tq: rotated; value = scale[t] * unit * book[code] */
     QUIRE_FAMILY_PROD,    /* tqp: tq, and one sign per coordinate of the projected residual */
@@ -31,11 +31,13 @@ typedef struct quire_side_format {
     bool is_v;
     bool rotated;       /* codes live in the rotated space: q (for K) or the output (for V) must be rotated too */
     int dim;            /* D */
-    int bits;           /* of one code in the code section (tqp: without the sign) */
+    int bits;           /* of one code in the code section (tqp: without the sign); km: on average */
+    int n_mixed;        /* km: so many first blocks of 16 channels have 8 codes of a bit more, then 8 of a bit less */
     int group;          /* channels that share a scale: D itself where one scale serves the row or the channel */
     int n_groups;       /* D / group */
     quire_type type;    /* raw: of the elements; a8 a4 a2: of scales and biases; else f16 */
-    float mid;          /* the code (as expanded by quire__side_expand) that stands for the middle of the range */
+    float mid;          /* the code (as expanded by quire__side_expand) that stands for the middle of the range;
+                           km: quire__code_mid */
     float mid_steps;    /* affine, block: the middle's value in steps, before any bias; 0 for the others */
     float unit;         /* value of one step of an expanded code, before its scale */
     const int8_t *book; /* codebook, or NULL */
@@ -48,6 +50,14 @@ typedef struct quire_format {
     quire_side_format k, v;
     size_t bytes; /* of a record */
 } quire_format;
+
+/* Bits of channel d's codes, and the code in the middle of its range. */
+static inline int quire__code_bits(const quire_side_format *side, int d) {
+    return d / 16 >= side->n_mixed ? side->bits : d / 8 % 2 ? side->bits - 1 : side->bits + 1;
+}
+static inline float quire__code_mid(const quire_side_format *side, int d) {
+    return d / 16 >= side->n_mixed ? side->mid : (float)((1 << quire__code_bits(side, d)) - 1) * 0.5f;
+}
 
 /* E_INVALID (sizes), E_UNSUPPORTED (codec cannot serve the side or the size), E_UNKNOWN (codec number). */
 quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim, quire_type raw);
@@ -77,5 +87,16 @@ static inline bool quire__codec_is_raw(quire_codec codec) {
     return codec == QUIRE_CODEC_RAW || codec == QUIRE_CODEC_F32 || codec == QUIRE_CODEC_F16 ||
            codec == QUIRE_CODEC_BF16;
 }
+
+static inline bool quire__codec_is_mixed(quire_codec codec) {
+    return codec == QUIRE_CODEC_KM4 || codec == QUIRE_CODEC_KM3;
+}
+
+/* ---- the order in which km stores channels: place p of a record holds channel order[p] (order.c) */
+
+void quire__into_order(const uint16_t *order, int dim, const float *row, float *placed);
+void quire__from_order(const uint16_t *order, int dim, const float *placed, float *row);
+/* The first place whose channel is none, or came before; dim: a permutation. */
+int quire__order_fault(const uint16_t *order, int dim);
 
 #endif

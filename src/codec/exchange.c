@@ -129,7 +129,7 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
     if (side->family == QUIRE_FAMILY_PROD) {
         for (size_t t = 0; t < T; t++)
             out->residual_norms[t] = quire__side_param(side, record, T + t);
-        quire__k_unpack(1, dim, record + side->signs, codes);
+        quire__k_unpack(1, 0, dim, record + side->signs, codes);
         for (int t = 0; t < T; t++)
             stream_write(codes + t * dim, dim, 1, (uint8_t *)(out->signs + sign_words * (size_t)t));
     }
@@ -191,7 +191,7 @@ quire_status quire_page_import(const quire_page_shape *shape, quire_side which, 
             quire__put_param(side, record, T + t, in->residual_norms[t]);
         for (int t = 0; t < T; t++)
             stream_read((const uint8_t *)(in->signs + sign_words * (size_t)t), dim, 1, codes + t * dim);
-        quire__k_pack(1, dim, codes, record + side->signs);
+        quire__k_pack(1, 0, dim, codes, record + side->signs);
     }
     return QUIRE_OK;
 }

@@ -22,14 +22,14 @@ extern const quire_family_ops quire__channel_ops, quire__uniform_ops, quire__boo
 void quire__side_pack(const quire_side_format *side, const uint8_t *codes, uint8_t *record);
 void quire__side_unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes);
 
-/* channel, uniform: 8-bit codes are signed, and -128 is never used. */
+/* channel, uniform: codes of channel d; 8-bit ones are signed, and -128 is never used. */
 static inline int quire__lowest_code(const quire_side_format *side) { return side->bits == 8 ? -127 : 0; }
-static inline int quire__highest_code(const quire_side_format *side) {
-    return side->bits == 8 ? 127 : (1 << side->bits) - 1;
+static inline int quire__highest_code(const quire_side_format *side, int d) {
+    return side->bits == 8 ? 127 : (1 << quire__code_bits(side, d)) - 1;
 }
 
-static inline uint8_t quire__nearest_code(const quire_side_format *side, float x) {
-    const int lowest = quire__lowest_code(side), highest = quire__highest_code(side);
+static inline uint8_t quire__nearest_code(const quire_side_format *side, int d, float x) {
+    const int lowest = quire__lowest_code(side), highest = quire__highest_code(side, d);
     return (uint8_t)(x <= (float)lowest ? lowest : x >= (float)highest ? highest : quire__round(x));
 }
 

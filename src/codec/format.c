@@ -50,13 +50,16 @@ quire_status quire_codec_at(size_t index, quire_codec_info *info) {
     *info = (quire_codec_info){row->codec,
                                row->name,
                                ops ? ops->name : "raw",
-                               ops         ? ops->summary
+                               quire__codec_is_mixed(row->codec)
+                                   ? "K: as kc, a quarter of the channels a bit wider, a quarter narrower"
+                               : ops       ? ops->summary
                                : row->bits ? "elements as they are"
                                            : "elements in the pool's raw type",
                                row->bits,
                                row->group,
                                (row->sides & QUIRE_SIDE_K) != 0,
-                               (row->sides & QUIRE_SIDE_V) != 0};
+                               (row->sides & QUIRE_SIDE_V) != 0,
+                               quire__codec_is_mixed(row->codec)};
     return QUIRE_OK;
 }
 
@@ -102,6 +105,7 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
         break;
     case QUIRE_FAMILY_CHANNEL:
         n_params = 2 * (size_t)dim;
+        side->n_mixed = quire__codec_is_mixed(codec) ? dim / 32 : 0;
         break;
     case QUIRE_FAMILY_UNIFORM:
         n_params = T;
@@ -192,11 +196,17 @@ bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
 }
 
 void quire__side_pack(const quire_side_format *side, const uint8_t *codes, uint8_t *record) {
-    (side->is_v ? quire__v_pack : quire__k_pack)(side->bits, side->dim, codes, record + side->codes);
+    if (side->is_v)
+        quire__v_pack(side->bits, side->dim, codes, record + side->codes);
+    else
+        quire__k_pack(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
 
 void quire__side_unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes) {
-    (side->is_v ? quire__v_unpack : quire__k_unpack)(side->bits, side->dim, record + side->codes, codes);
+    if (side->is_v)
+        quire__v_unpack(side->bits, side->dim, record + side->codes, codes);
+    else
+        quire__k_unpack(side->bits, side->n_mixed, side->dim, record + side->codes, codes);
 }
 
 void quire__side_encode(const quire_side_format *side, const float *rows, int skip, uint8_t *record) {
@@ -234,7 +244,7 @@ void quire__side_expand(const quire_side_format *side, const uint8_t *record, in
 }
 
 void quire__side_signs(const quire_side_format *side, const uint8_t *record, int8_t *signs) {
-    quire__k_unpack(1, side->dim, record + side->signs, (uint8_t *)signs);
+    quire__k_unpack(1, 0, side->dim, record + side->signs, (uint8_t *)signs);
 }
 
 void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record) {

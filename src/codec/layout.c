@@ -14,7 +14,8 @@
 
 enum { T = QUIRE_PAGE_TOKENS };
 
-/* A code is one bit field, or two: 3-bit codes of token tile 3 (K) or slot 3 (V) live in what the others leave over. */
+/* A code is one bit field, or two: 3-bit codes of token tile 3 (K) or slot 3 (V) live in what the others leave over.
+ * Mixed blocks split the same bytes elsewhere: 5|3 for 4|4, and 4|2 for 3|3. */
 typedef struct place {
     size_t byte, high_byte;
     int shift, bits, high_shift, high_bits; /* high_bits 0: one field */
@@ -26,8 +27,9 @@ static inline place two(size_t byte, int shift, int bits, size_t high_byte, int 
     return (place){byte, high_byte, shift, bits, high_shift, high_bits};
 }
 
-static inline place k_place(int bits, int dim, int t, int d) {
+static inline place k_place(int bits, int n_mixed, int dim, int t, int d) {
     const int tile = t / 16, r = t % 16 / 2, octet = d / 8, block = d / 16, hi = octet % 2;
+    const int more = block < n_mixed; /* bits, for the low octet; the high one has as many fewer */
     /* Below 8 bits dims are stored 0 2 1 3 in each four bytes: a 16-bit mask then yields neighbours on the GPU. */
     const int j = bits == 8 ? d % 8 : (d & 4) | (d & 1) << 1 | (d >> 1 & 1);
     const size_t at = (size_t)(t % 2 * 8 + j);
@@ -35,16 +37,19 @@ static inline place k_place(int bits, int dim, int t, int d) {
     case 8:
         return one((size_t)tile * 16 * (size_t)dim + quire__k_atom(dim / 8, 1, octet, 0, r) + at, 0, 8);
     case 4:
-        return one((size_t)tile * 8 * (size_t)dim + quire__k_atom(dim / 16, 1, block, 0, r) + at, 4 * hi, 4);
+        return one((size_t)tile * 8 * (size_t)dim + quire__k_atom(dim / 16, 1, block, 0, r) + at, (4 + more) * hi,
+                   hi ? 4 - more : 4 + more);
     case 2:
         return one(quire__k_atom(dim / 8, 1, octet, 0, r) + at, 2 * tile, 2);
     case 1:
         return one(quire__k_atom(dim / 16, 1, block, 0, r) + at, tile + 4 * hi, 1);
     default:
         if (tile < 3)
-            return one(quire__k_atom(dim / 16, 3, block, tile, r) + at, 3 * hi, 3);
+            return one(quire__k_atom(dim / 16, 3, block, tile, r) + at, (3 + more) * hi, hi ? 3 - more : 3 + more);
+        if (more && hi)
+            return one(quire__k_atom(dim / 16, 3, block, 1, r) + at, 6, 2);
         return two(quire__k_atom(dim / 16, 3, block, hi, r) + at, 6, 2, quire__k_atom(dim / 16, 3, block, 2, r) + at,
-                   6 + hi, 1);
+                   6 + hi, 1 + more);
     }
 }
 
@@ -89,11 +94,14 @@ static inline uint8_t get(const uint8_t *section, place p) {
     return (uint8_t)code;
 }
 
+#define K_PLACE(bits) k_place(bits, n_mixed, dim, t, d)
+#define V_PLACE(bits) v_place(bits, dim, t, d)
+
 /* One loop per width, so that the compiler sees `bits` as a constant. */
 #define FOR_EACH_CODE(place_of, bits, statement)                                                                       \
     for (int d = 0; d < dim; d++)                                                                                      \
         for (int t = 0; t < T; t++) {                                                                                  \
-            const place p = place_of(bits, dim, t, d);                                                                 \
+            const place p = place_of(bits);                                                                            \
             statement;                                                                                                 \
         }                                                                                                              \
     break
@@ -112,18 +120,18 @@ static inline uint8_t get(const uint8_t *section, place p) {
         FOR_EACH_CODE(place_of, 1, statement);                                                                         \
     }
 
-void quire__k_pack(int bits, int dim, const uint8_t *codes, uint8_t *section) {
-    FOR_EACH_WIDTH(k_place, put(section, p, codes[t * dim + d]))
+void quire__k_pack(int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section) {
+    FOR_EACH_WIDTH(K_PLACE, put(section, p, codes[t * dim + d]))
 }
 
-void quire__k_unpack(int bits, int dim, const uint8_t *section, uint8_t *codes) {
-    FOR_EACH_WIDTH(k_place, codes[t * dim + d] = get(section, p))
+void quire__k_unpack(int bits, int n_mixed, int dim, const uint8_t *section, uint8_t *codes) {
+    FOR_EACH_WIDTH(K_PLACE, codes[t * dim + d] = get(section, p))
 }
 
 void quire__v_pack(int bits, int dim, const uint8_t *codes, uint8_t *section) {
-    FOR_EACH_WIDTH(v_place, put(section, p, codes[t * dim + d]))
+    FOR_EACH_WIDTH(V_PLACE, put(section, p, codes[t * dim + d]))
 }
 
 void quire__v_unpack(int bits, int dim, const uint8_t *section, uint8_t *codes) {
-    FOR_EACH_WIDTH(v_place, codes[t * dim + d] = get(section, p))
+    FOR_EACH_WIDTH(V_PLACE, codes[t * dim + d] = get(section, p))
 }

@@ -5,9 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* K: bits 1, 2, 3, 4, 8. V: bits 2, 3, 4, 8. `section` is 64*dim*bits/8 bytes, zero before packing. */
-void quire__k_pack(int bits, int dim, const uint8_t *codes, uint8_t *section);
-void quire__k_unpack(int bits, int dim, const uint8_t *section, uint8_t *codes);
+/* K: bits 1, 2, 3, 4, 8. V: bits 2, 3, 4, 8. `section` is 64*dim*bits/8 bytes, zero before packing.
+ * K of 3 and 4 bits: in the first n_mixed blocks of 16 dims, 8 have codes of a bit more and 8 of a bit less. */
+void quire__k_pack(int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section);
+void quire__k_unpack(int bits, int n_mixed, int dim, const uint8_t *section, uint8_t *codes);
 void quire__v_pack(int bits, int dim, const uint8_t *codes, uint8_t *section);
 void quire__v_unpack(int bits, int dim, const uint8_t *section, uint8_t *codes);
 

@@ -7,8 +7,8 @@ static const quire_preset_info PRESETS[] = {
 #define PRESET(name, k, v, sinks)                                                                                      \
     { name, {QUIRE_CODEC_##k, QUIRE_CODEC_##v}, sinks }
     PRESET("none", RAW, RAW, 0),   PRESET("k8v8", KC8, VT8, 4),       PRESET("k8v4", KC8, VT4, 4),
-    PRESET("k4v4", KC4, VT4, 4),   PRESET("k4v3", KC4, VT3, 4),       PRESET("k3v3", KC3, VT3, 4),
-    PRESET("k4v2", KC4, VT2, 4),   PRESET("tq4", TQ4, TQ4, 4),        PRESET("tq3", TQ3, TQ3, 4),
+    PRESET("k4v4", KM4, VT4, 4),   PRESET("k4v3", KM4, VT3, 4),       PRESET("k3v3", KM3, VT3, 4),
+    PRESET("k4v2", KM4, VT2, 4),   PRESET("tq4", TQ4, TQ4, 4),        PRESET("tq3", TQ3, TQ3, 4),
     PRESET("mlx8", A8, A8, 4),     PRESET("mlx4", A4, A4, 4),         PRESET("q8_0", Q8_0, Q8_0, 4),
     PRESET("q4_0", Q4_0, Q4_0, 4), PRESET("rot_k_tq4v", VT8, TQ4, 4),
 #undef PRESET

@@ -40,7 +40,7 @@ static void encode_uniform(const quire_side_format *side, const float *rows, int
         const float inverse = reciprocal(quire__side_param(side, record, (size_t)t) * side->unit);
         for (int d = 0; d < dim; d++) {
             const float x = y[d] * inverse + side->mid;
-            codes[t * dim + d] = quire__nearest_code(side, x);
+            codes[t * dim + d] = quire__nearest_code(side, d, x);
         }
     }
 }
@@ -114,7 +114,7 @@ static void encode_prod(const quire_side_format *side, const float *rows, int sk
         for (int d = 0; d < dim; d++)
             signs[t * dim + d] = y[d] >= 0;
     }
-    quire__k_pack(1, dim, signs, record + side->signs);
+    quire__k_pack(1, 0, dim, signs, record + side->signs);
 }
 
 static void decode_prod(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {

@@ -36,8 +36,9 @@ enum {
 typedef struct quire_int_query {
     int8_t plane[2][QUIRE_DIM_MAX];
     int n_planes;
-    float scale[QUIRE_MAX_GROUPS]; /* value of one integer step */
-    int32_t sum[QUIRE_MAX_GROUPS]; /* of the integers of a group */
+    float scale[QUIRE_MAX_GROUPS];    /* value of one integer step */
+    int32_t sum[QUIRE_MAX_GROUPS];    /* of the integers of a group */
+    int32_t centre[QUIRE_MAX_GROUPS]; /* the same, each integer times twice the middle of its channel's codes */
 } quire_int_query;
 
 /* What a query row may see. Shared by all rows of a job; rows are consecutive positions. */
@@ -59,7 +60,7 @@ typedef struct quire_state {
 typedef struct quire_attend_job {
     const quire_format *format;
     int n_rows, n_group;      /* query rows; query heads per KV head */
-    const float *q;           /* (n_rows, n_group, DK), scaled */
+    const float *q;           /* (n_rows, n_group, DK), scaled; channels as the job's K has them (km: in its order) */
     const float *q_rotated;   /* the same, rotated; NULL unless K is */
     const float *q_projected; /* the same, rotated and projected; NULL unless K is prod */
     bool q_is_new;            /* false: the last use of the workspace was an attend of these queries in this format */

@@ -34,6 +34,7 @@ typedef struct quire_tile {
 typedef struct quire_worker {
     float *k_rows, *v_rows;             /* (64, DK), (64, DV) while sealing */
     float *q, *q_rotated, *q_projected; /* (rows * heads per KV head, DK) */
+    float *q_ordered;                   /* the same, channels in K's order; only where a layer has one */
     bool *usable;                       /* (rows * heads per KV head) whether q is finite and not too large */
     quire_state part, total;            /* of one chunk, and merged */
     float *scores;

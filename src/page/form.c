@@ -26,6 +26,11 @@ quire_status quire__form_layer(const quire_pool *pool, const quire_policy *polic
         reason[sizeof reason - 1] = 0;
         return quire__fail(status, "layer %d: %s", (int)i, reason);
     }
+    if (s->format.k.n_mixed && !s->config.k_order)
+        return quire__fail(QUIRE_E_INVALID,
+                           "layer %d: codec %s needs an order of channels: set quire_layer.k_order when the pool is "
+                           "made (quire_channel_order finds one)",
+                           (int)i, quire_codec_name(pair.k));
     s->config.k = pair.k;
     s->config.v = pair.v;
     s->packed = quire__attend_kernel(&pool->kernels, &s->format);

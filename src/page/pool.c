@@ -114,7 +114,25 @@ static float *copy_heads(float **heads, const float *from, int32_t n) {
     return to;
 }
 
-static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, int32_t i, float **heads) {
+/* Of a layer whose sizes are sound. */
+static quire_status copy_order(quire_layer *l, int32_t i, uint16_t **orders) {
+    const size_t n = (size_t)l->n_kv_heads * (size_t)l->k_dim;
+    for (int32_t h = 0; l->k_order && h < l->n_kv_heads; h++) {
+        const uint16_t *order = l->k_order + (size_t)h * (size_t)l->k_dim;
+        const int fault = quire__order_fault(order, l->k_dim);
+        if (fault < l->k_dim)
+            return quire__fail(QUIRE_E_INVALID, "layer %d, KV head %d: k_order[%d] is channel %d, %s", (int)i, (int)h,
+                               fault, (int)order[fault],
+                               order[fault] < l->k_dim ? "which came before" : "which does not exist");
+    }
+    if (l->k_order)
+        l->k_order = memcpy(*orders, l->k_order, n * sizeof **orders);
+    *orders += l->k_order ? n : 0;
+    return QUIRE_OK;
+}
+
+static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, int32_t i, float **heads,
+                               uint16_t **orders) {
     quire_layer_state *s = &pool->layer[i];
     s->config = o->layers[i];
     if (s->config.share != -1)
@@ -126,10 +144,13 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
     s->config.alibi = copy_heads(heads, l->alibi, l->n_heads);
     s->config.sink_logits = copy_heads(heads, l->sink_logits, l->n_heads);
 
-    if (s->source != i)
+    if (s->source != i) {
+        s->config.k_order = pool->layer[s->source].config.k_order;
         return QUIRE_OK;
+    }
     s->asked = (quire_pair){l->k, l->v};
     QUIRE_TRY(quire__form_layer(pool, &o->policy, i, s));
+    QUIRE_TRY(copy_order(&s->config, i, orders));
     s->group = find_group(pool, l, quire__form_is_raw(s, pool->raw));
     return QUIRE_OK;
 }
@@ -186,6 +207,7 @@ static void *carve(carver *c, size_t count, size_t size) {
 
 typedef struct widest { /* over all layers */
     size_t kv_heads, heads_per_kv, q_floats, o_floats, k_dim, v_dim, partial_floats, workspace_bytes;
+    size_t ordered_floats; /* q_floats, of layers with an order of channels */
 } widest;
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
@@ -202,6 +224,7 @@ static widest widest_of(const quire_pool *pool) {
         w.kv_heads = larger(w.kv_heads, (size_t)l->n_kv_heads);
         w.heads_per_kv = larger(w.heads_per_kv, group);
         w.q_floats = larger(w.q_floats, group * dk);
+        w.ordered_floats = larger(w.ordered_floats, l->k_order ? group * dk : 0);
         w.o_floats = larger(w.o_floats, group * dv);
         w.k_dim = larger(w.k_dim, dk);
         w.v_dim = larger(w.v_dim, dv);
@@ -230,6 +253,7 @@ static void carve_worker(carver *c, quire_worker *worker, const quire_pool *pool
     worker->q = carve(c, rows * w->q_floats, sizeof(float));
     worker->q_rotated = carve(c, rows * w->q_floats, sizeof(float));
     worker->q_projected = carve(c, rows * w->q_floats, sizeof(float));
+    worker->q_ordered = carve(c, rows * w->ordered_floats, sizeof(float));
     worker->usable = carve(c, rows * w->heads_per_kv, sizeof *worker->usable);
     worker->scores = carve(c, rows * w->heads_per_kv * QUIRE_BLOCK_TOKENS, sizeof(float));
     worker->workspace = carve(c, 1, w->workspace_bytes);
@@ -393,12 +417,15 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     *result = NULL;
     QUIRE_TRY(check_options(o));
     const quire_allocator allocator = o->allocator ? *o->allocator : quire__default_allocator;
-    size_t n_head_values = 0;
+    size_t n_head_values = 0, n_ordered = 0;
     for (int32_t i = 0; i < o->n_layers; i++) {
-        QUIRE_TRY(check_layer(&o->layers[i], i));
-        n_head_values += 2 * (size_t)o->layers[i].n_heads;
+        const quire_layer *l = &o->layers[i];
+        QUIRE_TRY(check_layer(l, i));
+        n_head_values += 2 * (size_t)l->n_heads;
+        if (l->k_order && l->share == -1 && l->k_dim > 0 && l->k_dim <= QUIRE_DIM_MAX) /* others are refused below */
+            n_ordered += (size_t)l->n_kv_heads * (size_t)l->k_dim;
     }
-    /* The pool, its layers, groups and per-head values in one block. */
+    /* The pool, its layers, groups, per-head values and orders in one block. */
     const size_t n = (size_t)o->n_layers;
     carver head = {NULL, 0, false};
     carve(&head, 1, sizeof(quire_pool));
@@ -407,6 +434,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
         carve(&head, n, sizeof(quire_group));
     }
     carve(&head, n_head_values, sizeof(float));
+    carve(&head, n_ordered, sizeof(uint16_t));
     const size_t head_bytes = head.used;
     uint8_t *block = quire__alloc(&allocator, head_bytes, CACHE_LINE);
     if (!block)
@@ -419,6 +447,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     pool->layer_before = carve(&head, n, sizeof(quire_layer_state));
     pool->group_before = carve(&head, n, sizeof(quire_group));
     float *head_values = carve(&head, n_head_values, sizeof(float));
+    uint16_t *orders = carve(&head, n_ordered, sizeof(uint16_t));
     pool->allocator = allocator;
     pool->raw = o->raw;
     pool->exact_trim = o->exact_trim;
@@ -430,7 +459,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
 
     quire_status status = quire__kernels_init(&pool->kernels, o->cpu);
     for (int32_t i = 0; i < o->n_layers && status == QUIRE_OK; i++)
-        status = init_layer(pool, o, i, &head_values);
+        status = init_layer(pool, o, i, &head_values, &orders);
     if (status == QUIRE_OK) {
         quire__form_place(pool->raw, o->policy.sinks, pool->layer, pool->n_layers, pool->group, pool->n_groups);
         lay_out_scratch(pool);

@@ -60,9 +60,10 @@ typedef struct quire_group {
 } quire_group;
 
 typedef struct quire_layer_state {
-    quire_pair asked;   /* the codecs it was given; DEFAULT: as the policy says */
-    quire_layer config; /* codecs resolved; alibi (times log2 e) and sink logits (times log2 e) point into the pool */
-    float q_scale;      /* what q is multiplied by before scoring: kern.h */
+    quire_pair asked; /* the codecs it was given; DEFAULT: as the policy says */
+    quire_layer
+        config;    /* codecs resolved; alibi (times log2 e), sink logits (times log2 e) and order point into the pool */
+    float q_scale; /* what q is multiplied by before scoring: kern.h */
     int32_t group;
     int32_t source; /* the layer whose cache this one reads: itself, or `share` */
     quire_format format;
@@ -179,6 +180,13 @@ static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_la
                                           int32_t head) {
     return quire__leaf_memory(pool, leaf) + layer->sink_offset + (size_t)head * layer->sink_record_bytes;
 }
+
+/* ---- records <-> rows of one layer and KV head, channels in natural order (rows.c) */
+
+/* Packs a page. `k` is scratch afterwards. */
+void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer, int32_t head, float *k,
+                      const float *v, int32_t skip, uint8_t *record);
+void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v, const uint8_t *record, float *rows);
 
 /* ---- rows of one page, layer and KV head, from wherever they are best known (rows.c); the caller holds the lock */
 typedef struct quire_page_source {

@@ -1,8 +1,38 @@
-/* Rows of a page out of and into leaves, in fp32: for pages that are opened again or rebuilt. */
+/* Rows of a page out of and into records and leaves, in fp32. */
 #include <string.h>
 
 #include "base/element.h"
 #include "page/pool.h"
+
+/* The order of the channels of a layer's packed K, or NULL. */
+static const uint16_t *order_of(const quire_layer_state *layer, int32_t head) {
+    return layer->format.k.n_mixed ? layer->config.k_order + (size_t)head * (size_t)layer->config.k_dim : NULL;
+}
+
+typedef void (*reorder)(const uint16_t *order, int dim, const float *from, float *to);
+
+static void reorder_rows(reorder f, const uint16_t *order, int dim, float *rows /* (64, dim) */) {
+    float row[QUIRE_DIM_MAX];
+    for (int32_t t = 0; t < QUIRE_T; t++, rows += dim) {
+        memcpy(row, rows, (size_t)dim * sizeof *row);
+        f(order, dim, row, rows);
+    }
+}
+
+void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer, int32_t head, float *k,
+                      const float *v, int32_t skip, uint8_t *record) {
+    const uint16_t *order = order_of(layer, head);
+    if (order)
+        reorder_rows(quire__into_order, order, layer->config.k_dim, k);
+    kernels->seal(&layer->format, k, v, skip, record);
+}
+
+void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v, const uint8_t *record, float *rows) {
+    const uint16_t *order = is_v ? NULL : order_of(layer, head);
+    quire__side_decode(is_v ? &layer->format.v : &layer->format.k, record, rows);
+    if (order)
+        reorder_rows(quire__from_order, order, layer->config.k_dim, rows);
+}
 
 quire_page_source quire__page_source(const quire_seq *seq, int32_t group, int32_t page) {
     const quire_seq_group *s = &seq->group[group];
@@ -29,8 +59,7 @@ void quire__page_rows(const quire_pool *pool, const quire_page_source *source, i
     }
     if (source->leaf != QUIRE_NO_LEAF) {
         const quire_layer_state *form = quire__layer_of(pool, layer, source->leaf);
-        quire__side_decode(is_v ? &form->format.v : &form->format.k,
-                           quire__sealed_record(pool, form, source->leaf, head), rows);
+        quire__record_rows(form, head, is_v, quire__sealed_record(pool, form, source->leaf, head), rows);
     } else { /* nobody sees them */
         memset(rows, 0, QUIRE_T * dim * sizeof *rows);
     }

@@ -157,7 +157,7 @@ static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t
             if (leaf == QUIRE_NO_LEAF || pool->group[g].raw)
                 continue;
             uint8_t *record = quire__sealed_record(pool, l, leaf, head);
-            pool->kernels.rows->seal(&l->format, pool->rows[0], pool->rows[1], n_sinks, record);
+            quire__seal_rows(pool->kernels.rows, l, head, pool->rows[0], pool->rows[1], n_sinks, record);
             copy_v(s, g, page, i, head, record);
             atomic_fetch_add(&pool->sealed_pages, 1);
         }

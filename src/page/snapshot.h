@@ -1,4 +1,4 @@
-/* A sequence as a file. docs/FORMAT.md, section 9, is the definition; in short:
+/* A sequence as a file. docs/FORMAT.md, section 10, is the definition; in short:
  *
  *   | header, table of sections | identity | layers | tokens | state | pages of group 0 | pages of group 1 | ...
  *
@@ -17,8 +17,8 @@
 #define QUIRE_FILE_MAGIC "\x89QUIRE\r\n" /* as PNG's: a transfer that changes line ends or drops a bit shows */
 
 enum {
-    QUIRE_FILE_VERSION = 1,
-    QUIRE_ROTATION = 1, /* FORMAT.md, section 5 */
+    QUIRE_FILE_VERSION = 2, /* 1 had no orders of channels; no release wrote it */
+    QUIRE_ROTATION = 1,     /* FORMAT.md, section 5 */
     QUIRE_FILE_ALIGN = 64,
     QUIRE_FILE_HEADER = 64,
     QUIRE_FILE_ENTRY = 48, /* of the table of sections */
@@ -57,6 +57,7 @@ struct quire_file {
     quire_file_section *section; /* (4 + n_groups) */
     uint8_t *small;              /* the sections before the pages, as they are in the file */
     quire_layer *config;         /* (n_layers) info.layers */
+    uint16_t *orders;            /* of the channels of its km layers, one after the other */
     quire_layer_state *layer;    /* (n_layers) placed as a pool would */
     uint64_t *attention;         /* (n_layers) digest of what changes attention but not the cache; 0: not told */
     quire_group *group;          /* (n_groups) */
@@ -81,6 +82,16 @@ quire_status quire__page_invalid(int32_t layer, int32_t head); /* E_FORMAT */
 /* Compares with what the table of sections says. E_CORRUPT. */
 quire_status quire__file_checksum(const quire_file *file, int32_t section, const quire_hash *hash);
 
+/* Whether a layer's order of channels stands in a file. */
+static inline bool quire__file_has_order(const quire_layer *layer) {
+    return layer->share == -1 && quire__codec_is_mixed(layer->k);
+}
+
+static inline void quire__put16(uint8_t *at, uint16_t x) {
+    at[0] = (uint8_t)x;
+    at[1] = (uint8_t)(x >> 8);
+}
+static inline uint16_t quire__get16(const uint8_t *at) { return (uint16_t)(at[0] | at[1] << 8); }
 static inline void quire__put32(uint8_t *at, uint32_t x) {
     for (int i = 0; i < 4; i++)
         at[i] = (uint8_t)(x >> 8 * i);

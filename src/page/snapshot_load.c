@@ -51,6 +51,10 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
             return quire__fail(QUIRE_E_CODEC, "layer %d is %s:%s in the file, %s:%s here", (int)i,
                                quire_codec_name(a->k), quire_codec_name(a->v), quire_codec_name(b->k),
                                quire_codec_name(b->v));
+        if (quire__file_has_order(a) &&
+            memcmp(a->k_order, b->k_order, (size_t)a->n_kv_heads * (size_t)a->k_dim * sizeof *a->k_order) != 0)
+            return quire__fail(QUIRE_E_CODEC, "layer %d is %s in the file as here, but its channels have another order",
+                               (int)i, quire_codec_name(a->k));
     }
     for (int32_t i = 0; i < pool->n_layers; i++)
         if (file->layer[i].group != pool->layer[i].group)
@@ -296,8 +300,8 @@ static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer,
     if (leaf != QUIRE_NO_LEAF && (open || group->raw))
         memcpy(quire__raw_record(pool, l, leaf, head), raw, l->raw_record_bytes);
     else if (leaf != QUIRE_NO_LEAF)
-        pool->kernels.rows->seal(&l->format, file->k, file->v, page == 0 ? group->sinks : 0,
-                                 quire__sealed_record(pool, l, leaf, head));
+        quire__seal_rows(pool->kernels.rows, l, head, file->k, file->v, page == 0 ? group->sinks : 0,
+                         quire__sealed_record(pool, l, leaf, head));
     return QUIRE_OK;
 }
 

@@ -30,9 +30,11 @@ static quire_status read_header(quire_file *file, uint8_t *header) {
     if (n < QUIRE_FILE_HEADER)
         return quire__fail(QUIRE_E_TRUNCATED, "the file has only %llu bytes", (unsigned long long)bytes);
     file->info.version = quire__get32(header + 8);
-    if (file->info.version > QUIRE_FILE_VERSION)
-        return quire__fail(QUIRE_E_VERSION, "the file is of format %u, this program knows up to %d",
-                           (unsigned)file->info.version, QUIRE_FILE_VERSION);
+    if (file->info.version != QUIRE_FILE_VERSION)
+        return quire__fail(QUIRE_E_VERSION, "the file is of format %u, which is %s; this program reads format %d",
+                           (unsigned)file->info.version,
+                           file->info.version > QUIRE_FILE_VERSION ? "newer" : "older than any release",
+                           QUIRE_FILE_VERSION);
     return QUIRE_OK;
 }
 
@@ -107,10 +109,9 @@ static quire_status read_sections(quire_file *file) {
 static quire_status read_small(quire_file *file) {
     const uint64_t first = file->section[0].offset, end = file->section[QUIRE_SECTION_PAGES].offset;
     const quire_file_section *s = file->section;
-    if (s[QUIRE_SECTION_IDENTITY].bytes > QUIRE_IDENTITY_MAX ||
-        s[QUIRE_SECTION_LAYERS].bytes > QUIRE_FILE_LAYERS_HEAD + (uint64_t)MAX_LAYERS * QUIRE_FILE_LAYER ||
-        s[QUIRE_SECTION_TOKENS].bytes > 4ull * INT32_MAX || s[QUIRE_SECTION_TOKENS].bytes % 4 != 0)
-        return impossible("identity, layers or tokens");
+    if (s[QUIRE_SECTION_IDENTITY].bytes > QUIRE_IDENTITY_MAX || s[QUIRE_SECTION_TOKENS].bytes > 4ull * INT32_MAX ||
+        s[QUIRE_SECTION_TOKENS].bytes % 4 != 0)
+        return impossible("identity or tokens");
     file->small = malloc((size_t)(end - first)); /* no more than the file has */
     if (!file->small)
         return no_memory();
@@ -176,6 +177,36 @@ static quire_status read_layer(quire_file *file, int32_t i, const uint8_t *entry
     return group->window == l->window && group->keep == l->keep ? QUIRE_OK : impossible("layers");
 }
 
+/* Behind the layers, for those that have one: u16 (KV heads, DK). */
+static quire_status read_orders(quire_file *file, const uint8_t *at, uint64_t bytes) {
+    uint64_t wanted = 0; /* at most 4096 layers of 4096 heads: no overflow */
+    for (int32_t i = 0; i < file->info.n_layers; i++) {
+        const quire_layer *l = &file->config[i];
+        wanted += quire__file_has_order(l) ? 2 * (uint64_t)l->n_kv_heads * (uint64_t)l->k_dim : 0;
+    }
+    if (bytes != wanted)
+        return impossible("orders of channels");
+    file->orders = malloc((size_t)bytes + 1);
+    if (!file->orders)
+        return no_memory();
+    for (size_t p = 0; p < bytes / 2; p++)
+        file->orders[p] = quire__get16(at + 2 * p);
+    const uint16_t *order = file->orders;
+    for (int32_t i = 0; i < file->info.n_layers; i++) {
+        quire_layer *l = &file->config[i];
+        if (quire__file_has_order(l)) {
+            l->k_order = order;
+            for (int32_t h = 0; h < l->n_kv_heads; h++, order += l->k_dim)
+                if (quire__order_fault(order, l->k_dim) < l->k_dim)
+                    return impossible("orders of channels");
+        } else if (l->share != -1) {
+            l->k_order = file->config[l->share].k_order;
+        }
+        file->layer[i].config.k_order = l->k_order;
+    }
+    return QUIRE_OK;
+}
+
 static quire_status read_layers(quire_file *file) {
     const uint8_t *at = small_section(file, QUIRE_SECTION_LAYERS);
     const uint64_t bytes = file->section[QUIRE_SECTION_LAYERS].bytes;
@@ -191,8 +222,9 @@ static quire_status read_layers(quire_file *file) {
                            (unsigned)page_format, (unsigned)rotation, QUIRE_PAGE_FORMAT, QUIRE_ROTATION);
     if (page_format == 0 || rotation == 0 || quire__get32(at + 8) != QUIRE_PAGE_TOKENS ||
         !quire__type_valid(file->info.raw) || sinks > QUIRE_T || n_layers < 1 || n_layers > MAX_LAYERS ||
-        quire__get32(at + 28) != 0 || bytes != QUIRE_FILE_LAYERS_HEAD + (uint64_t)n_layers * QUIRE_FILE_LAYER)
+        quire__get32(at + 28) != 0 || bytes < QUIRE_FILE_LAYERS_HEAD + (uint64_t)n_layers * QUIRE_FILE_LAYER)
         return impossible("layers");
+    const size_t orders = QUIRE_FILE_LAYERS_HEAD + (size_t)n_layers * QUIRE_FILE_LAYER;
     file->info.sinks = (int32_t)sinks;
     file->info.n_layers = (int32_t)n_layers;
     file->config = calloc(n_layers, sizeof *file->config);
@@ -204,6 +236,7 @@ static quire_status read_layers(quire_file *file) {
     file->info.layers = file->config;
     for (int32_t i = 0; i < (int32_t)n_layers; i++)
         QUIRE_TRY(read_layer(file, i, at + QUIRE_FILE_LAYERS_HEAD + (size_t)i * QUIRE_FILE_LAYER));
+    QUIRE_TRY(read_orders(file, at + orders, bytes - orders));
     quire__form_place(file->info.raw, file->info.sinks, file->layer, file->info.n_layers, file->group, file->n_groups);
     return file->n_groups == (int32_t)n_groups && file->info.n_sections == QUIRE_FILE_SECTIONS + file->n_groups
                ? QUIRE_OK
@@ -332,8 +365,9 @@ void quire_file_close(quire_file *file) {
         return;
     if (file->fd >= 0)
         close(file->fd);
-    void *const owned[] = {file->section, file->small, file->config, file->layer, file->attention, file->group,
-                           file->part,    file->rank,  file->record, file->raw,   file->k,         file->v};
+    void *const owned[] = {file->section,   file->small, file->config, file->orders, file->layer,
+                           file->attention, file->group, file->part,   file->rank,   file->record,
+                           file->raw,       file->k,     file->v};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++)
         free(owned[i]);
     free(file);

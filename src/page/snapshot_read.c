@@ -214,8 +214,8 @@ quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int3
         QUIRE_TRY(read_sealed(file, l, head, page, file->record));
         if (!quire__record_valid(l, file->record))
             return quire__page_invalid(layer, head);
-        quire__side_decode(&l->format.k, file->record, k);
-        quire__side_decode(&l->format.v, file->record, v);
+        quire__record_rows(l, head, false, file->record, k);
+        quire__record_rows(l, head, true, file->record, v);
     } else {
         *n_rows = page == 0 && part->flags & QUIRE_HELD_SINKS ? group->sinks : 0;
         if (*n_rows == 0)

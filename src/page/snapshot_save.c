@@ -65,6 +65,17 @@ static quire_status end_section(saver *s, int32_t index) {
     return quire__writer_patch(&s->writer, QUIRE_FILE_HEADER + (uint64_t)index * QUIRE_FILE_ENTRY, entry, sizeof entry);
 }
 
+/* Without it nobody could tell the channels of packed rows apart. */
+static quire_status add_order(saver *s, const quire_layer *l) {
+    uint8_t order[2 * QUIRE_DIM_MAX];
+    for (int32_t h = 0; quire__file_has_order(l) && h < l->n_kv_heads; h++) {
+        for (int32_t p = 0; p < l->k_dim; p++)
+            quire__put16(order + 2 * p, l->k_order[h * l->k_dim + p]);
+        QUIRE_TRY(add(s, order, 2 * (size_t)l->k_dim));
+    }
+    return QUIRE_OK;
+}
+
 static quire_status add_layers(saver *s) {
     const quire_pool *pool = s->seq->pool;
     uint8_t head[QUIRE_FILE_LAYERS_HEAD] = {0};
@@ -90,6 +101,8 @@ static quire_status add_layers(saver *s) {
         quire__put64(entry + 40, s->options->any_attention ? 0 : quire__attention_digest(layer));
         QUIRE_TRY(add(s, entry, sizeof entry));
     }
+    for (int32_t i = 0; i < pool->n_layers; i++)
+        QUIRE_TRY(add_order(s, &pool->layer[i].config));
     return QUIRE_OK;
 }
 

@@ -1,4 +1,4 @@
-"""A second reader of saved sequences, written from docs/FORMAT.md, section 9, alone. Checksums are the xxhash package's."""
+"""A second reader of saved sequences, written from docs/FORMAT.md, section 10, alone. Checksums are the xxhash package's."""
 
 import struct
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class SavedFile:
         self.data, self.codecs = data, codecs
         assert data[:8] == bytes.fromhex("89 51 55 49 52 45 0d 0a")
         version, n_sections, length = struct.unpack_from("<IIQ", data, 8)
-        assert version == 1 and length == len(data) and data[24:48] == bytes(24)
+        assert version == 2 and length == len(data) and data[24:48] == bytes(24)
         head = padded(64 + 48 * n_sections)
         assert xxhash.xxh3_128(data[:48] + bytes(16) + data[64:head]).digest() == data[48:64]
         self.sections, at = [], head
@@ -58,10 +58,21 @@ class SavedFile:
     def _layers(self):
         section = self.sections[1]
         page_format, rotation, tokens, raw, self.sinks, n_layers, self.n_groups, zero = struct.unpack_from("<8I", section)
-        assert (page_format, rotation, tokens, zero) == (1, 1, 64, 0) and len(section) == 32 + 48 * n_layers
+        assert (page_format, rotation, tokens, zero) == (1, 1, 64, 0)
         self.raw = RAW_TYPES[raw]
         self.layers = [Layer(*struct.unpack_from("<10i", section, 32 + 48 * i)) for i in range(n_layers)]
         self.records = [quire_page.Record(self.codecs[x.k], self.codecs[x.v], x.k_dim, x.v_dim, self.raw) for x in self.layers]
+        self.orders, at = [], 32 + 48 * n_layers  # (KV heads, DK) of each layer, or None
+        for layer in self.layers:
+            order = None
+            if layer.share >= 0:
+                order = self.orders[layer.share]
+            elif self.codecs[layer.k] in quire_page.MIXED:
+                order = np.frombuffer(section, "<u2", layer.kv_heads * layer.k_dim, at).reshape(layer.kv_heads, layer.k_dim)
+                assert (np.sort(order) == np.arange(layer.k_dim)).all()
+                at += 2 * order.size
+            self.orders.append(order)
+        assert at == len(section)
         keys = []
         for layer in self.layers:
             is_raw = all(self.codecs[c] in ("raw", self.raw) for c in (layer.k, layer.v))
@@ -82,6 +93,13 @@ class SavedFile:
             at = 8 + g * (8 + n_pages)
             first, flags = struct.unpack_from("<iI", section, at)
             self.parts.append((first, flags, list(section[at + 8:at + 8 + n_pages])))
+
+    def in_natural_order(self, layer, head, placed):
+        if self.orders[layer] is None:
+            return placed
+        k = np.empty_like(placed)
+        k[:, self.orders[layer][head]] = placed
+        return k
 
     def rows(self, layer, head):
         """{(part, page): (K rows, V rows)} of one head: part is "sinks", "kept", "open" or "page" (decoded)."""
@@ -115,7 +133,8 @@ class SavedFile:
                 for h in range(x.kv_heads):
                     n = self.records[i].n_bytes
                     if (i, h) == (layer, head):
-                        out["page", page] = self.records[i].decode(np.ascontiguousarray(section[at:at + n]))
+                        k, v = self.records[i].decode(np.ascontiguousarray(section[at:at + n]))
+                        out["page", page] = self.in_natural_order(i, h, k), v
                     at += n
         assert at == section.size
         return out

@@ -25,6 +25,7 @@ class CodecInfo(C.Structure):
         ("group", C.c_int32),
         ("for_k", C.c_bool),
         ("for_v", C.c_bool),
+        ("ordered", C.c_bool),
     ]
 
 
@@ -54,14 +55,14 @@ class Arrays(C.Structure):
 class Layer(C.Structure):
     _fields_ = [(n, C.c_int32) for n in ("n_heads", "n_kv_heads", "k_dim", "v_dim", "window", "keep")] + [
         ("scale", C.c_float), ("softcap", C.c_float), ("alibi", C.c_void_p), ("sink_logits", C.c_void_p),
-        ("k", C.c_int), ("v", C.c_int), ("share", C.c_int32)]
+        ("k", C.c_int), ("v", C.c_int), ("share", C.c_int32), ("k_order", C.c_void_p)]
 
 
 class PoolOptions(C.Structure):
     _fields_ = [("struct_size", C.c_size_t), ("layers", C.POINTER(Layer)), ("n_layers", C.c_int32),
                 ("policy", Policy), ("budget_bytes", C.c_size_t), ("raw", C.c_int)] + [
         (n, C.c_int32) for n in ("max_seqs", "max_tokens", "max_batch_tokens", "max_batches", "max_workers")] + [
-        ("allocator", C.c_void_p), ("cpu", C.c_char_p)]
+        ("allocator", C.c_void_p), ("cpu", C.c_char_p), ("exact_trim", C.c_bool)]
 
 
 class LoadOptions(C.Structure):

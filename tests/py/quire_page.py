@@ -56,7 +56,8 @@ TYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 # ---------------------------------------------------------------- 3, 4: where a code lies
 # A layout is a list of pieces (byte, shift, width, low): bits `low` .. `low + width - 1` of the code of (t, d) are the
-# bits from `shift` on of byte `byte`. byte and shift are arrays (T, D). One piece, but two for 3-bit codes.
+# bits from `shift` on of byte `byte`. byte and shift are arrays (T, D). One piece, but two for 3-bit codes. Where codes
+# have different widths, `width` is an array too, 0 where a code does not have the piece.
 
 
 def pieces(bits, byte, shift, top_byte=None, top_shift=None):
@@ -94,6 +95,33 @@ def k_layout(dim, bits):
     low = atom(dim // 16, 3, block, np.where(last, hi, tile)) + inside
     top = atom(dim // 16, 3, block, np.where(last, 2, tile)) + inside
     return pieces(3, low, np.where(last, 6, 3 * hi), top, np.where(last, 6 + hi, 3 * hi + 2))
+
+
+def mixed_widths(dim, bits):
+    """Of every channel's code: the first D/32 blocks of 16 have 8 of a bit more, then 8 of a bit less."""
+    d = np.arange(dim)
+    return np.where(d // 16 < dim // 32, np.where(d % 16 < 8, bits + 1, bits - 1), bits)
+
+
+@lru_cache(maxsize=None)
+def mixed_layout(dim, bits):
+    """Section 3, the lines of km4 and km3."""
+    t, d = np.arange(T)[:, None], np.arange(dim)[None, :]
+    plain = k_layout(dim, bits)
+    mixed = np.broadcast_to(d // 16 < dim // 32, (T, dim))
+    hi = np.broadcast_to(d // 8 % 2 == 1, (T, dim))
+    widths = np.broadcast_to(mixed_widths(dim, bits), (T, dim))
+    if bits == 4:
+        byte, shift, _, _ = plain[0]
+        return [(byte, np.where(mixed & hi, 5, shift), widths, 0)]
+    last = np.broadcast_to(t >= 48, (T, dim))
+    (low, low_shift, _, _), (top, top_shift, _, _) = plain
+    # Plain codes are two bits, then one, wherever they lie. Mixed ones: all in their tile's atom, but in tile 3 two bits
+    # of either octet's atom, and the other two of the wide ones on top of the third atom.
+    first_width = np.where(mixed & ~last, widths, 2)
+    second_width = np.where(mixed, np.where(last & ~hi, 2, 0), 1)
+    return [(low, np.where(mixed & ~last & hi, 4, low_shift), first_width, 0),
+            (top, np.where(mixed & last & ~hi, 6, top_shift), second_width, 2)]
 
 
 def v_runs(n_tiles, most):
@@ -258,16 +286,38 @@ class Channel:
 
     def values(self, u, p):
         scale, zero = p
-        return zero + scale * (u.astype(F) - mid(self.bits))
+        return zero + scale * (u.astype(F) - self.middles())
+
+    def middles(self):
+        return mid(self.bits)
+
+    def steps(self):
+        return F(254 if self.bits == 8 else (1 << self.bits) - 1)
 
     def codes(self, x):
         if not len(x):  # every token skipped: no statistic at all
             return np.zeros(x.shape, np.int64), [np.zeros(self.dim, F)] * 2
         top, bottom = x.max(axis=0), x.min(axis=0)
-        scale = f16((top - bottom) / F(254 if self.bits == 8 else (1 << self.bits) - 1))
+        scale = f16((top - bottom) / self.steps())
         zero = f16((top + bottom) * F(0.5) + F(0))  # never -0, whichever zero max and min choose
-        u = (x - zero) * inverse_or_0(scale) + mid(self.bits)
-        return clamp_code(u, self.bits), [scale, zero]
+        u = (x - zero) * inverse_or_0(scale) + self.middles()
+        return self.clamp(u), [scale, zero]
+
+    def clamp(self, u):
+        return clamp_code(u, self.bits)
+
+
+class Mixed(Channel):
+    """Rows are in the order of the record: which channel stands where is for whoever has the order."""
+
+    def middles(self):
+        return (self.steps() / F(2)).astype(F)
+
+    def steps(self):
+        return (2.0 ** mixed_widths(self.dim, self.bits) - 1).astype(F)
+
+    def clamp(self, u):
+        return np.minimum(np.maximum(np.rint(u), 0), self.steps()).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -409,13 +459,14 @@ class Block:
 
 KINDS = {"raw": None, "f32": "f32", "f16": "f16", "bf16": "bf16"}
 CHANNEL = {f"kc{b}": b for b in (8, 4, 3, 2)}
+MIXED = {"km4": 4, "km3": 3}
 UNIFORM = {f"vt{b}": b for b in (8, 4, 3, 2)}
 BOOK = {f"tq{b}": b for b in (4, 3, 2)}
 PROD = {"tqp4": 3, "tqp3": 2}
 AFFINE = {f"a{b}{'' if g == 64 else f'g{g}'}": (b, g) for b in (8, 4, 2) for g in (32, 64, 128)}
 BLOCK = {"q8_0": 8, "q4_0": 4}
 BOTH = [*KINDS, "vt8", *BOOK, *AFFINE, *BLOCK]
-K_CODECS = [*BOTH, *CHANNEL, *PROD]
+K_CODECS = [*BOTH, *CHANNEL, *MIXED, *PROD]
 V_CODECS = [*BOTH, "vt4", "vt3", "vt2"]
 
 
@@ -427,6 +478,8 @@ def supports(codec, dim):
 def family(codec, dim, raw):
     if codec in CHANNEL:
         return Channel(CHANNEL[codec], dim)
+    if codec in MIXED:
+        return Mixed(MIXED[codec], dim)
     if codec in UNIFORM:
         return Uniform(UNIFORM[codec], dim)
     if codec in BOOK:
@@ -451,7 +504,7 @@ class Side:
             return
         self.family = family(codec, dim, raw)
         bits = self.family.bits
-        self.layout = (k_layout if side == "k" else v_layout)(dim, bits)
+        self.layout = (mixed_layout if codec in MIXED else k_layout if side == "k" else v_layout)(dim, bits)
         self.sign_layout = k_layout(dim, 1) if codec in PROD else None
         params = sum(TYPE_BYTES[kind] * int(np.prod(shape)) for kind, shape in self.family.params())
         self.sizes = [T * dim * bits // 8, T * dim // 8 if codec in PROD else 0, params]

@@ -87,7 +87,7 @@ def test_inspect_window_recycles():
 def test_codecs_and_version():
     listing = report("codecs", "--dim", "80")
     names = {codec["name"]: codec for codec in listing["codecs"]}
-    assert {"kc4", "vt4", "tq4", "tqp4", "a4", "q4_0", "raw"} <= names.keys()
+    assert {"kc4", "km4", "km3", "vt4", "tq4", "tqp4", "a4", "q4_0", "raw"} <= names.keys()
     assert names["q4_0"]["bits_per_element"] is None  # 80 is no multiple of 32
     presets = {preset["name"]: preset for preset in listing["presets"]}
     assert presets["k4v4"]["bits_per_element"] == pytest.approx(4.4)
@@ -128,11 +128,12 @@ def test_help_goes_to_stdout(arguments):
 def test_bench_seal():
     row = report("bench", "seal", "--shape", "4x2x64", "--kv", "k4v4", "--min-time", "0.01")
     assert {"kv", "pair", "shape", "raw", "isa", "us_seal", "us_store", "mb_per_s", "repeats"} <= row.keys()
-    assert row["pair"] == "kc4:vt4" and row["page_bytes"] == 4480 and row["repeats"] >= 20
+    assert row["pair"] == "km4:vt4" and row["page_bytes"] == 4480 and row["repeats"] >= 20
     # 64 rows of K and V in fp16, in the time that sealing takes.
     assert row["us_seal"] > 0 and row["mb_per_s"] == pytest.approx(64 * 128 * 2 / row["us_seal"], rel=1e-6)
     rows = report("bench", "seal", "--shape", "4x2x96", "--kv", "kc3:vt3,tqp4:vt8,q8_0:raw", "--raw", "bf16", "--min-time", "0.01")
     assert [row["kv"] for row in rows] == ["kc3:vt3", "tqp4:vt8", "q8_0:raw"] and rows[0]["raw"] == "bf16"
+    assert report("bench", "seal", "--shape", "4x2x80", "--kv", "km4:vt4", "--min-time", "0.01")["page_bytes"] == 5632
     help_text = run("help", "bench", "seal").stdout
     assert "--kv" in help_text and "us seal" in help_text
 

@@ -101,7 +101,7 @@ def test_policy_by_layer(smollm2):
                  "0-1=none,29=kc8:vt8")
     lines = [line.split() for line in done.stderr.splitlines()]
     assert [(line[0], line[1]) for line in lines if len(line) > 6 and ":" in line[1] and line[0].isdigit()] == \
-        [("2", "raw:raw"), ("27", "kc4:vt4"), ("1", "kc8:vt8")]
+        [("2", "raw:raw"), ("27", "km4:vt4"), ("1", "kc8:vt8")]
 
 
 def test_chat_computes_what_is_new(smollm2):
@@ -309,7 +309,7 @@ def test_saved_text_of_another_model(tiny, tmp_path):
     again = models.make(tmp_path / "again.gguf", "llama")
     quire("run", "-m", again, *common, "--load", file)
     refused = quire("run", "-m", tiny, *common, "--load", file, "--kv", "k4v4", status=1).stderr
-    assert "layer 0 is kc8:vt4 in the file, kc4:vt4 here" in refused and "--reseal" in refused
+    assert "layer 0 is kc8:vt4 in the file, km4:vt4 here" in refused and "--reseal" in refused
     quire("run", "-m", tiny, *common, "--load", file, "--kv", "k4v4", "--reseal")
     refused = quire("run", "-m", tiny, *common, "--load", file, "--max-kv-size", 200, status=1).stderr
     assert "window" in refused

@@ -17,6 +17,8 @@ PAIRS = [(c, c) for c in BOTH] + [
     ("kc4", "vt4"),
     ("kc3", "vt3"),
     ("kc2", "vt2"),
+    ("km4", "vt4"),
+    ("km3", "vt3"),
     ("tqp4", "vt4"),
     ("tqp3", "vt3"),
 ]
@@ -331,6 +333,17 @@ def test_codes_fill_their_section():
                 ones = np.full((T, dim), (1 << bits) - 1)
                 section = quire_page.pack(ones, layout(dim, bits), T * dim * bits // 8)
                 assert (section == 255).all(), (layout.__name__, dim, bits)
+
+
+def test_mixed_codes_fill_their_section():
+    """The same where channels have different widths: as many bits as those of one width."""
+    for dim in range(32, 577, 16):
+        for bits in (4, 3):
+            widths = quire_page.mixed_widths(dim, bits)
+            assert widths.sum() == dim * bits and (widths > bits).sum() == 8 * (dim // 32)
+            ones = np.broadcast_to(2**widths - 1, (T, dim))
+            section = quire_page.pack(ones, quire_page.mixed_layout(dim, bits), T * dim * bits // 8)
+            assert (section == 255).all(), (dim, bits)
 
 
 def test_rotation_is_orthogonal():

@@ -50,7 +50,7 @@ INLINE sums multiply_wide(sums acc, codes x, operand y) {
 INLINE sums k_multiply(const product kind, sums acc, const codes *x, const operand *q) {
     if (kind != SMALL)
         return multiply_wide(acc, x[0], q[0]);
-    /* at most 4 * 15 * 127 in 16 bits */
+    /* at most 4 * 31 * 127 in 16 bits */
     const ivec pairs =
         _mm256_add_epi16(_mm256_maddubs_epi16(x[0].even, q[0].even), _mm256_maddubs_epi16(x[1].even, q[1].even));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));

@@ -98,6 +98,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
 #define KEYS(X)                                                                                                        \
     X(FROM_4, 1, KEY_CHANNEL)                                                                                          \
     X(FROM_4, 1, KEY_SUM)                                                                                              \
+    X(FROM_4_MIXED, 1, KEY_CHANNEL)                                                                                    \
     X(FROM_4_BOOK, 1, KEY_TOKEN)                                                                                       \
     X(FROM_8, 2, KEY_CHANNEL)                                                                                          \
     X(FROM_8, 2, KEY_TOKEN)                                                                                            \
@@ -211,7 +212,7 @@ static source_kind kind_of(const quire_side_format *side) {
         return FROM_8;
     if (side->bits != 4 || side->family == QUIRE_FAMILY_PROD)
         return UNPACKED;
-    return side->family == QUIRE_FAMILY_BOOK ? FROM_4_BOOK : FROM_4;
+    return side->family == QUIRE_FAMILY_BOOK ? FROM_4_BOOK : side->n_mixed ? FROM_4_MIXED : FROM_4;
 }
 
 /* ------------------------------------------------------------------ the chunk */

@@ -158,9 +158,9 @@ static void unpack_keys(block *b) {
     for (int p = 0; p < PAGES; p++) {
         if (!b->k[p])
             continue;
-        unpack_k(k->bits, k->dim, b->k[p], k->book, b->work->k8[p]);
+        unpack_k(k->bits, k->n_mixed, k->dim, b->k[p], k->book, b->work->k8[p]);
         if (k->family == QUIRE_FAMILY_PROD)
-            unpack_k(1, k->dim, b->job->record[b->first + p] + k->signs, NULL, b->work->sign8[p]);
+            unpack_k(1, 0, k->dim, b->job->record[b->first + p] + k->signs, NULL, b->work->sign8[p]);
         b->k[p] = (const uint8_t *)b->work->k8[p];
     }
 }

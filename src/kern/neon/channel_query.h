@@ -67,11 +67,23 @@ typedef struct channel_page {
     float unit; /* of scale */
 } channel_page;
 
+/* The middle code of km's mixed blocks is 2^(bits-1) above, then 2^(bits-2) below that of the others: what they add to the
+ * sum of integers times the middle, over 2^(bits-2). */
+INLINE int32x4_t mixed_sum(const set_query *q, int pair, int n_mixed) {
+    int32x4_t wider = vdupq_n_s32(0), narrower = wider;
+    for (int b = 0; b < n_mixed; b++) {
+        wider = sum_bytes(wider, vld1q_s8(q->q8[2 * b][pair]));
+        narrower = sum_bytes(narrower, vld1q_s8(q->q8[2 * b + 1][pair]));
+    }
+    return vsubq_s32(vaddq_s32(wider, wider), narrower);
+}
+
 /* A whole set against a block's pages; offset is q.zero. All rows and both pages side by side, so that q is loaded once and
  * no chain waits for another. */
 INLINE void quantize_by_channels(const channel_rows *q, const int rows, const channel_page *page, const int pages,
-                                 int dim, float mid, set_query *out /* (pages) */) {
+                                 const quire_side_format *k, set_query *out /* (pages) */) {
     enum { MOST = PAGES * SET };
+    const int dim = k->dim;
     const int n_pairs = pairs_of(rows), n = 2 * n_pairs, count = pages * n;
     half8 most[MOST];
     float32x4_t dot[MOST];
@@ -128,8 +140,13 @@ INLINE void quantize_by_channels(const channel_rows *q, const int rows, const ch
             }
         }
     }
-    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) out[p].centre[0][pair] =
-        vmulq_n_f32(sum_of_rows(vcvtq_f32_s32(sum[p][pair])), mid);
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        float32x4_t centre = vmulq_n_f32(vcvtq_f32_s32(sum[p][pair]), k->mid); /* halves below 2^23: exact */
+        if (k->n_mixed)
+            centre =
+                vfmaq_n_f32(centre, vcvtq_f32_s32(mixed_sum(&out[p], pair, k->n_mixed)), (float)(1 << (k->bits - 2)));
+        out[p].centre[0][pair] = sum_of_rows(centre);
+    }
 }
 
 #endif

@@ -48,9 +48,9 @@ INLINE void quantize_set(const block *b, const float *queries, const int rows, c
         for (int p = 0; p < b->n; p++)
             page[p] = (channel_page){w->k_half[b->from + p], w->k_zero[b->from + p], w->k_unit[b->from + p]};
         if (b->n == PAGES)
-            quantize_by_channels(&halved, rows, page, PAGES, k->dim, k->mid, out);
+            quantize_by_channels(&halved, rows, page, PAGES, k, out);
         else
-            quantize_by_channels(&halved, rows, page, 1, k->dim, k->mid, out);
+            quantize_by_channels(&halved, rows, page, 1, k, out);
         return;
     }
     if (role == KEY_CHANNEL) {
@@ -97,7 +97,7 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
     const int n_pairs = pairs_of(rows);
     const int operands = operands_of(rows, planes), pairs = operands <= 2 ? 8 : 4;
     const int n_groups = role == KEY_SUM ? k->n_groups : 1, group = role == KEY_SUM ? k->group : k->dim;
-    /* codes of 4 bits and one plane of q stay far below 2^22 */
+    /* codes of 5 bits and one plane of q stay far below 2^22 */
     const bool unconverted = role == KEY_CHANNEL && planes == 1,
                zeros = role == KEY_SUM && k->family != QUIRE_FAMILY_PROD;
     const int8x16_t book = load_book(k->book, k->bits);
@@ -109,8 +109,15 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
             int32x4_t acc[8][OPERANDS];
             UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
                 sum_start(unconverted);
-            multiply_octets(kind, operands, pairs, b->k[p], k->dim, at / 8, at % 8, g * group / 8, group / 8, q->q8,
-                            book, b->k_ahead[p], acc);
+            if (kind == FROM_4_MIXED) {
+                multiply_octets(FROM_5_3, operands, pairs, b->k[p], k->dim, at / 8, at % 8, 0, k->dim / 32 * 2, q->q8,
+                                book, b->k_ahead[p], acc);
+                multiply_octets(FROM_4, operands, pairs, b->k[p], k->dim, at / 8, at % 8, k->dim / 32 * 2,
+                                k->dim / 8 - k->dim / 32 * 2, q->q8, book, b->k_ahead[p], acc);
+            } else {
+                multiply_octets(kind, operands, pairs, b->k[p], k->dim, at / 8, at % 8, g * group / 8, group / 8, q->q8,
+                                book, b->k_ahead[p], acc);
+            }
             UNROLL for (int pair = 0; pair < n_pairs; pair++) {
                 const bool lone = is_lone(rows, pair);
                 const int per_cell = lone ? 2 : 1; /* products */

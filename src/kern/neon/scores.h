@@ -4,15 +4,16 @@
 
 #include "kern/neon/work.h"
 
-/* How K or V reaches the multiplier: 4-bit or 8-bit codes straight from the page, or int8 unpacked beforehand. */
-typedef enum source_kind { FROM_4, FROM_4_BOOK, FROM_8, UNPACKED } source_kind;
+/* How K or V reaches the multiplier: 4-bit or 8-bit codes straight from the page, or int8 unpacked beforehand. FROM_4_MIXED
+ * is FROM_5_3 in the first half of the columns (rounded down), whose bytes are 5 and 3 bits, then FROM_4. */
+typedef enum source_kind { FROM_4, FROM_4_BOOK, FROM_4_MIXED, FROM_5_3, FROM_8, UNPACKED } source_kind;
 
 /* Two vectors side by side, so that their steps overlap. */
-INLINE void split_nibbles(const source_kind kind, const uint8x16_t x[2], int8x16_t book, int8x16_t lo[2],
-                          int8x16_t hi[2]) {
+INLINE void split_bytes(const source_kind kind, const uint8x16_t x[2], int8x16_t book, int8x16_t lo[2],
+                        int8x16_t hi[2]) {
     UNROLL for (int u = 0; u < 2; u++) {
-        lo[u] = vreinterpretq_s8_u8(vandq_u8(x[u], vdupq_n_u8(15)));
-        hi[u] = vreinterpretq_s8_u8(vshrq_n_u8(x[u], 4));
+        lo[u] = vreinterpretq_s8_u8(vandq_u8(x[u], vdupq_n_u8(kind == FROM_5_3 ? 31 : 15)));
+        hi[u] = vreinterpretq_s8_u8(kind == FROM_5_3 ? vshrq_n_u8(x[u], 5) : vshrq_n_u8(x[u], 4));
     }
     if (kind == FROM_4_BOOK)
         UNROLL for (int u = 0; u < 2; u++) {
@@ -27,7 +28,7 @@ INLINE void split_nibbles(const source_kind kind, const uint8x16_t x[2], int8x16
 INLINE void multiply_columns(const source_kind kind, const int operands, const int pairs, const uint8_t *at,
                              size_t stride, size_t column_stride, int columns, const int8_t (*q8)[OPERANDS][16],
                              int8x16_t book, const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
-    const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
+    const bool halves = kind == FROM_4 || kind == FROM_4_BOOK || kind == FROM_5_3; /* two octets to a column */
     const uint8_t *end = at + (size_t)columns * column_stride, *soon = at + 1024;
     _Pragma("GCC unroll 1") do {
         int8x16_t q[2][OPERANDS];
@@ -38,15 +39,15 @@ INLINE void multiply_columns(const source_kind kind, const int operands, const i
             }
         UNROLL for (int r = 0; r < operands; r++) {
             q[0][r] = vld1q_s8(q8[0][r]);
-            if (nibbles)
+            if (halves)
                 q[1][r] = vld1q_s8(q8[1][r]);
         }
         UNROLL for (int i = 0; i < pairs; i += 2) {
             uint8x16_t x[2];
             UNROLL for (int u = 0; u < 2; u++) x[u] = vld1q_u8(at + (size_t)(i + u) * stride);
-            if (nibbles) {
+            if (halves) {
                 int8x16_t lo[2], hi[2];
-                split_nibbles(kind, x, book, lo, hi);
+                split_bytes(kind, x, book, lo, hi);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
                     mma_s8(acc[i + u][r], q[0][r], lo[u]);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
@@ -57,7 +58,7 @@ INLINE void multiply_columns(const source_kind kind, const int operands, const i
             }
         }
         at += column_stride;
-        q8 += nibbles ? 2 : 1;
+        q8 += halves ? 2 : 1;
         ahead += 16 * pairs;
         soon += 16 * pairs;
     }

@@ -21,8 +21,39 @@ INLINE void put_k(int8_t *out, int dim, int tile, int octet, int r, int8x16_t x)
     vst1q_s8(out + (size_t)tile * 16 * (size_t)dim + (size_t)octet * 128 + (size_t)r * 16, x);
 }
 
-static void unpack_k(int bits, int dim, const uint8_t *k, const int8_t *book, int8_t *out) {
+/* Where the codes of a K side go, and how. */
+typedef struct k_target {
+    int8_t *out;
+    int dim;
+    const int8_t *book;
+    int8x16_t table;
+} k_target;
+
+INLINE void put_codes(const k_target *to, int tile, int column, int r, uint8x16_t low, uint8x16_t high) {
+    put_k(to->out, to->dim, tile, 2 * column, r, code_value(low, to->book, to->table));
+    put_k(to->out, to->dim, tile, 2 * column + 1, r, code_value(high, to->book, to->table));
+}
+
+/* Two octets of four bits, or in mixed blocks (codec/layout.h) of five and three. */
+INLINE void unpack_k4(const bool mixed, uint8x16_t x, int tile, int column, int r, const k_target *to) {
+    put_codes(to, tile, column, r, vandq_u8(x, vdupq_n_u8(mixed ? 31 : 15)),
+              mixed ? vshrq_n_u8(x, 5) : vshrq_n_u8(x, 4));
+}
+
+/* Two octets of three bits, or of four and two, of all token tiles. */
+INLINE void unpack_k3(const bool mixed, const uint8x16_t slab[3], int column, int r, const k_target *to) {
+    for (int tile = 0; tile < 3; tile++)
+        put_codes(to, tile, column, r, vandq_u8(slab[tile], vdupq_n_u8(mixed ? 15 : 7)),
+                  mixed ? vandq_u8(vshrq_n_u8(slab[tile], 4), vdupq_n_u8(3))
+                        : vandq_u8(vshrq_n_u8(slab[tile], 3), vdupq_n_u8(7)));
+    const uint8x16_t low = vshrq_n_u8(slab[0], 6), high = vshrq_n_u8(slab[1], 6);
+    put_codes(to, 3, column, r, vorrq_u8(low, vandq_u8(vshrq_n_u8(slab[2], 4), vdupq_n_u8(mixed ? 12 : 4))),
+              mixed ? high : vorrq_u8(high, vandq_u8(vshrq_n_u8(slab[2], 5), vdupq_n_u8(4))));
+}
+
+static void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k, const int8_t *book, int8_t *out) {
     const int8x16_t table = load_book(book, bits);
+    const k_target to = {out, dim, book, table};
     const bool by_octet = bits == 8 || bits == 2;
     const int n_columns = dim / (by_octet ? 8 : 16), slabs = bits == 3 ? 3 : 1;
     for (int group = 0; group < n_columns; group += 4) {
@@ -36,12 +67,12 @@ static void unpack_k(int bits, int dim, const uint8_t *k, const int8_t *book, in
                     for (int tile = 0; tile < 4; tile++) {
                         const uint8x16_t x =
                             vld1q_u8(k + (size_t)tile * (size_t)(bits == 8 ? 16 : 8) * (size_t)dim + at);
-                        if (bits == 8) {
+                        if (bits == 8)
                             put_k(out, dim, tile, column, r, vreinterpretq_s8_u8(x));
-                        } else {
-                            put_k(out, dim, tile, 2 * column, r, code_value(vandq_u8(x, vdupq_n_u8(15)), book, table));
-                            put_k(out, dim, tile, 2 * column + 1, r, code_value(vshrq_n_u8(x, 4), book, table));
-                        }
+                        else if (column < n_mixed)
+                            unpack_k4(true, x, tile, column, r, &to);
+                        else
+                            unpack_k4(false, x, tile, column, r, &to);
                     }
                 } else if (bits == 2) {
                     uint8x16_t x = vld1q_u8(k + at);
@@ -53,17 +84,11 @@ static void unpack_k(int bits, int dim, const uint8_t *k, const int8_t *book, in
                         put_k(out, dim, bit % 4, 2 * column + bit / 4, r,
                               vreinterpretq_s8_u8(vandq_u8(x, vdupq_n_u8(1))));
                 } else {
-                    const uint8x16_t a = vld1q_u8(k + at), b = vld1q_u8(k + at + slab), d = vld1q_u8(k + at + 2 * slab);
-                    const uint8x16_t seven = vdupq_n_u8(7), four = vdupq_n_u8(4), tiles[3] = {a, b, d};
-                    for (int tile = 0; tile < 3; tile++) {
-                        put_k(out, dim, tile, 2 * column, r, code_value(vandq_u8(tiles[tile], seven), book, table));
-                        put_k(out, dim, tile, 2 * column + 1, r,
-                              code_value(vandq_u8(vshrq_n_u8(tiles[tile], 3), seven), book, table));
-                    }
-                    const uint8x16_t lo = vorrq_u8(vshrq_n_u8(a, 6), vandq_u8(vshrq_n_u8(d, 4), four));
-                    const uint8x16_t hi = vorrq_u8(vshrq_n_u8(b, 6), vandq_u8(vshrq_n_u8(d, 5), four));
-                    put_k(out, dim, 3, 2 * column, r, code_value(lo, book, table));
-                    put_k(out, dim, 3, 2 * column + 1, r, code_value(hi, book, table));
+                    const uint8x16_t x[3] = {vld1q_u8(k + at), vld1q_u8(k + at + slab), vld1q_u8(k + at + 2 * slab)};
+                    if (column < n_mixed)
+                        unpack_k3(true, x, column, r, &to);
+                    else
+                        unpack_k3(false, x, column, r, &to);
                 }
             }
     }

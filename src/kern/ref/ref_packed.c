@@ -43,11 +43,11 @@ static void load_k(quire_ref_keys *page, const quire_side_format *side, const ui
         load_group_params(side, record, page->scale, page->zero);
 }
 
-/* Integer dot product less mid times the sum of q: doubled, so that it stays an integer. */
-static float centred(const quire_side_format *side, int32_t dot, int32_t sum) {
+/* Integer dot product less that of q with the middles: doubled, so that it stays an integer. */
+static float centred(const quire_side_format *side, int32_t dot, int32_t centre) {
     if (side->mid == 0)
         return (float)dot; /* 8-bit codes of a long row: twice that would overflow */
-    return (float)(2 * dot - (int32_t)(2 * side->mid) * sum) * 0.5f;
+    return (float)(2 * dot - centre) * 0.5f;
 }
 
 static void score_raw(const quire_ref_keys *page, const float *q, float *scores /* (64) */) {
@@ -89,7 +89,7 @@ static void score_page(const quire_attend_job *job, const quire_ref_keys *page, 
     if (side->family == QUIRE_FAMILY_CHANNEL) {
         const float offset = channel_zero_dot(page, q);
         for (int t = 0; t < T; t++)
-            scores[t] = integers.scale[0] * centred(side, dots[t], integers.sum[0]) + offset;
+            scores[t] = integers.scale[0] * centred(side, dots[t], integers.centre[0]) + offset;
         return;
     }
     for (int t = 0; t < T; t++)
@@ -100,7 +100,7 @@ static void score_page(const quire_attend_job *job, const quire_ref_keys *page, 
             q_sum += q[g * side->group + d];
         for (int t = 0; t < T; t++) {
             const float scale = page->scale[g * T + t] * integers.scale[g];
-            scores[t] += scale * centred(side, dots[g * T + t], integers.sum[g]) + page->zero[g * T + t] * q_sum;
+            scores[t] += scale * centred(side, dots[g * T + t], integers.centre[g]) + page->zero[g * T + t] * q_sum;
         }
     }
     if (side->family == QUIRE_FAMILY_PROD)

@@ -26,12 +26,13 @@ static void quantize_by_channels(const quire_side_format *k, const uint8_t *reco
     const float inverse = quire__channel_inverse(magnitude);
     out->n_planes = 1;
     out->scale[0] = quire__query_unit(a) * quire__power_of_two(b) / inverse;
-    out->sum[0] = 0;
+    out->sum[0] = out->centre[0] = 0;
     for (int d = 0; d < k->dim; d++) {
         const int32_t x = quire__round_product(y[d], inverse);
         out->plane[0][d] = (int8_t)x;
         out->plane[1][d] = 0;
         out->sum[0] += x;
+        out->centre[0] += x * (int32_t)(2 * quire__code_mid(k, d));
     }
 }
 
@@ -66,6 +67,7 @@ void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record
             out->plane[0][d] = (int8_t)hi;
             out->plane[1][d] = (int8_t)(out->n_planes == 2 ? x - 128 * hi : 0);
         }
+        out->centre[g] = out->sum[g] * (int32_t)(2 * k->mid);
     }
 }
 

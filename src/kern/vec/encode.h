@@ -21,14 +21,32 @@ INLINE void put_params(const quire_side_format *side, uint8_t *record, size_t fi
 
 /* ------------------------------------------------------------------ channel */
 
+/* Elements j * LANES on of sixteen: eight of one kind, eight of another. */
+INLINE vf halves(float first, float second, const int j) {
+#define LANE(i) (i)
+    const vi lane = {PER_LANE(LANE)};
+#undef LANE
+    return select_f(lane + j * LANES < 8, splat(first), splat(second));
+}
+
+/* The highest and the middle code of channels d .. d+15: in mixed blocks, eight of one width and eight of another. */
+INLINE void code_range(const quire_side_format *side, int d, vf top[PER_16], vf mid[PER_16]) {
+    const float tops[2] = {(float)quire__highest_code(side, d), (float)quire__highest_code(side, d + 8)};
+    const float mids[2] = {quire__code_mid(side, d), quire__code_mid(side, d + 8)};
+    UNROLL for (int j = 0; j < PER_16; j++) {
+        top[j] = halves(tops[0], tops[1], j);
+        mid[j] = halves(mids[0], mids[1], j);
+    }
+}
+
 static void encode_channel(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
                            uint8_t *record) {
     const int dim = side->dim;
-    const vf steps = splat((float)(quire__highest_code(side) - quire__lowest_code(side)));
-    const vf lowest = splat((float)quire__lowest_code(side)), highest = splat((float)quire__highest_code(side));
+    const vf lowest = splat((float)quire__lowest_code(side));
     float param[2 * QUIRE_DIM_MAX];
     for (int d = 0; d < dim; d += 16) {
-        vf min[PER_16], max[PER_16];
+        vf min[PER_16], max[PER_16], top[PER_16], mid[PER_16];
+        code_range(side, d, top, mid);
         UNROLL for (int j = 0; j < PER_16; j++) min[j] = max[j] = load_f(rows + skip * dim + d + j * LANES);
         for (int t = skip + 1; t < T; t++)
             UNROLL for (int j = 0; j < PER_16; j++) {
@@ -37,13 +55,14 @@ static void encode_channel(const quire_side_format *side, const float *rows, int
                 max[j] = max_f(max[j], x);
             }
         UNROLL for (int j = 0; j < PER_16; j++) {
-            store_f(param + d + j * LANES, (max[j] - min[j]) / steps);
+            store_f(param + d + j * LANES, (max[j] - min[j]) / (top[j] - lowest));
             store_f(param + dim + d + j * LANES, (max[j] + min[j]) * 0.5f + 0.0f);
         }
     }
     put_params(side, record, 0, 2 * (size_t)dim, param);
     for (int d = 0; d < dim; d += 16) {
-        vf inverse[PER_16], zero[PER_16];
+        vf inverse[PER_16], zero[PER_16], top[PER_16], mid[PER_16];
+        code_range(side, d, top, mid);
         UNROLL for (int j = 0; j < PER_16; j++) {
             const vf scale = load_f(param + d + j * LANES);
             inverse[j] = and_f(1.0f / scale, scale > 0.0f);
@@ -52,8 +71,8 @@ static void encode_channel(const quire_side_format *side, const float *rows, int
         for (int t = skip; t < T; t++) {
             vf x[PER_16];
             UNROLL for (int j = 0; j < PER_16; j++) x[j] =
-                (load_f(rows + t * dim + d + j * LANES) - zero[j]) * inverse[j] + side->mid;
-            store_16(codes + t * dim + d, rounded_codes(x, lowest, highest));
+                (load_f(rows + t * dim + d + j * LANES) - zero[j]) * inverse[j] + mid[j];
+            store_16(codes + t * dim + d, rounded_codes_up_to(x, lowest, top));
         }
     }
 }
@@ -74,7 +93,7 @@ INLINE void rotate_rows(const rotation *r, const float *rows, int dim, int n, fl
 static void encode_uniform(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
                            uint8_t *record) {
     const int dim = side->dim;
-    const vf lowest = splat((float)quire__lowest_code(side)), highest = splat((float)quire__highest_code(side));
+    const vf lowest = splat((float)quire__lowest_code(side)), highest = splat((float)quire__highest_code(side, 0));
     float y[ROWS * QUIRE_DIM_MAX], squares[ROWS], scale[ROWS];
     rotation r;
     rotation_init(&r, dim, QUIRE_STREAM_ROTATION);
@@ -191,7 +210,7 @@ static void encode_prod(const quire_side_format *side, const float *rows, int sk
         put_params(side, record, (size_t)t, (size_t)n, rms);
         put_params(side, record, (size_t)(T + t), (size_t)n, residual);
     }
-    pack_k(1, dim, signs, record + side->signs);
+    pack_k(1, 0, dim, signs, record + side->signs);
 }
 
 /* ------------------------------------------------------------------ affine, block */

@@ -38,27 +38,30 @@ static void pack_k8(int dim, const uint8_t *codes, uint8_t *section) {
         }
 }
 
-static void pack_k4(int dim, const uint8_t *codes, uint8_t *section) {
+/* Mixed blocks (codec/layout.h) have low codes of a bit more: the high ones begin a bit higher up. */
+static void pack_k4(int n_mixed, int dim, const uint8_t *codes, uint8_t *section) {
     for (int t = 0; t < T; t += 2)
         for (int b = 0; b < dim / 16; b++) {
             const octets x = token_pair(codes, dim, t, b);
             uint8_t *tile = section + t / 16 * 8 * dim;
-            store_16(tile + quire__k_atom(dim / 16, 1, b, 0, t % 16 / 2), middle_swapped(x.low | LEFT(x.high, 4)));
+            const u8x16 high = b < n_mixed ? LEFT(x.high, 5) : LEFT(x.high, 4);
+            store_16(tile + quire__k_atom(dim / 16, 1, b, 0, t % 16 / 2), middle_swapped(x.low | high));
         }
 }
 
 /* The other widths mix the four tiles of 16 tokens. */
-INLINE void pack_k_tiles(const int bits, int dim, const uint8_t *codes, uint8_t *section) {
+INLINE void pack_k_tiles(const int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section) {
     for (int r = 0; r < 8; r++)
         for (int b = 0; b < dim / 16; b++) {
             octets x[4];
             UNROLL for (int tile = 0; tile < 4; tile++) x[tile] = token_pair(codes, dim, 16 * tile + 2 * r, b);
             if (bits == 3) {
                 u8x16 slab[3];
-                UNROLL for (int i = 0; i < 3; i++) slab[i] = x[i].low | LEFT(x[i].high, 3);
+                UNROLL for (int i = 0; i < 3; i++) slab[i] =
+                    x[i].low | (b < n_mixed ? LEFT(x[i].high, 4) : LEFT(x[i].high, 3));
                 slab[0] |= LEFT(x[3].low & 3, 6);
                 slab[1] |= LEFT(x[3].high & 3, 6);
-                slab[2] |= LEFT(x[3].low & 4, 4) | LEFT(x[3].high & 4, 5);
+                slab[2] |= LEFT(x[3].low & 12, 4) | LEFT(x[3].high & 4, 5); /* a wider low code, or both top bits */
                 UNROLL for (int i = 0; i < 3; i++)
                     store_16(section + quire__k_atom(dim / 16, 3, b, i, r), middle_swapped(slab[i]));
             } else if (bits == 2) {
@@ -74,22 +77,22 @@ INLINE void pack_k_tiles(const int bits, int dim, const uint8_t *codes, uint8_t 
         }
 }
 
-static void pack_k(int bits, int dim, const uint8_t *codes, uint8_t *section) {
+static void pack_k(int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section) {
     switch (bits) {
     case 8:
         pack_k8(dim, codes, section);
         break;
     case 4:
-        pack_k4(dim, codes, section);
+        pack_k4(n_mixed, dim, codes, section);
         break;
     case 3:
-        pack_k_tiles(3, dim, codes, section);
+        pack_k_tiles(3, n_mixed, dim, codes, section);
         break;
     case 2:
-        pack_k_tiles(2, dim, codes, section);
+        pack_k_tiles(2, 0, dim, codes, section);
         break;
     default:
-        pack_k_tiles(1, dim, codes, section);
+        pack_k_tiles(1, 0, dim, codes, section);
     }
 }
 

@@ -35,7 +35,10 @@ static void seal_side(const quire_side_format *side, const float *rows, int skip
     default:
         encode_block(side, rows, skip, codes, record);
     }
-    (side->is_v ? pack_v : pack_k)(side->bits, side->dim, codes, record + side->codes);
+    if (side->is_v)
+        pack_v(side->bits, side->dim, codes, record + side->codes);
+    else
+        pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
 
 static void seal(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record) {

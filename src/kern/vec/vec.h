@@ -179,11 +179,18 @@ INLINE float sum_of_squares(const float *x, int n) {
     return sum[0][0];
 }
 
-/* The nearest integer (ties to even) of x[], after clamping; as bytes. */
-INLINE u8x16 rounded_codes(vf x[PER_16], vf lowest, vf highest) {
+/* The nearest integers (ties to even) of x[], after clamping; as bytes. */
+INLINE u8x16 rounded_codes_up_to(vf x[PER_16], vf lowest, const vf highest[PER_16]) {
     vi bits[PER_16];
-    UNROLL for (int j = 0; j < PER_16; j++) { bits[j] = (vi)(min_f(max_f(x[j], lowest), highest) + QUIRE_ROUND_MAGIC); }
+    UNROLL for (int j = 0; j < PER_16; j++) {
+        bits[j] = (vi)(min_f(max_f(x[j], lowest), highest[j]) + QUIRE_ROUND_MAGIC);
+    }
     return low_bytes(bits); /* the low mantissa bits are the integer, also a negative one */
+}
+INLINE u8x16 rounded_codes(vf x[PER_16], vf lowest, vf highest) {
+    vf all[PER_16];
+    UNROLL for (int j = 0; j < PER_16; j++) all[j] = highest;
+    return rounded_codes_up_to(x, lowest, all);
 }
 
 #endif

@@ -21,35 +21,36 @@ typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, 
                                const uint8_t *const ahead[PAGES], const uint8_t (*p)[2][BLOCK],
                                int32_t (*total)[QUIRE_DIM_MAX]);
 
-#define INSTANCE(from, kind, rows)                                                                                     \
+#define DOT_INSTANCE(from, kind, rows)                                                                                 \
     static void dot_##from##_##kind##_##rows(const uint8_t *k, int dim, int first, int n, const int8_t *book,          \
                                              const uint8_t *ahead, const set_query *q, int32_t(*dots)[T]) {            \
         multiply_page(kind, from, rows, k, dim, first, n, load_book(book), ahead, q, dots);                            \
-    }                                                                                                                  \
+    }
+#define WEIGH_INSTANCE(from, kind, rows)                                                                               \
     static void weigh_##from##_##kind##_##rows(const uint8_t *const v[PAGES], int first, int n, const int8_t *book,    \
                                                const uint8_t *const ahead[PAGES], const uint8_t(*p)[2][BLOCK],         \
                                                int32_t(*total)[QUIRE_DIM_MAX]) {                                       \
         weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, p, total);                                  \
     }
-#define INSTANCES(from, kind)                                                                                          \
-    INSTANCE(from, kind, 1) INSTANCE(from, kind, 2) INSTANCE(from, kind, 3) INSTANCE(from, kind, 4)
+#define BY_ROWS(instance, from, kind)                                                                                  \
+    instance(from, kind, 1) instance(from, kind, 2) instance(from, kind, 3) instance(from, kind, 4)
+#define INSTANCES(from, kind) BY_ROWS(DOT_INSTANCE, from, kind) BY_ROWS(WEIGH_INSTANCE, from, kind)
 INSTANCES(NIBBLES, SMALL)
 INSTANCES(NIBBLES, SIGNED)
 INSTANCES(BYTES, WIDE)
 INSTANCES(UNPACKED, SMALL)
 INSTANCES(UNPACKED, SIGNED)
 INSTANCES(UNPACKED, WIDE)
+BY_ROWS(DOT_INSTANCE, MIXED, SMALL)
 
 #define ROWS(what, from, kind)                                                                                         \
     [from][kind] = {what##_##from##_##kind##_1, what##_##from##_##kind##_2, what##_##from##_##kind##_3,                \
                     what##_##from##_##kind##_4}
 #define TABLE(what)                                                                                                    \
-    {                                                                                                                  \
-        ROWS(what, NIBBLES, SMALL), ROWS(what, NIBBLES, SIGNED), ROWS(what, BYTES, WIDE), ROWS(what, UNPACKED, SMALL), \
-            ROWS(what, UNPACKED, SIGNED), ROWS(what, UNPACKED, WIDE)                                                   \
-    }
-static const dot_function DOT[3][3][SET] = TABLE(dot);
-static const weigh_function WEIGH[3][3][SET] = TABLE(weigh);
+    ROWS(what, NIBBLES, SMALL), ROWS(what, NIBBLES, SIGNED), ROWS(what, BYTES, WIDE), ROWS(what, UNPACKED, SMALL),     \
+        ROWS(what, UNPACKED, SIGNED), ROWS(what, UNPACKED, WIDE)
+static const dot_function DOT[4][3][SET] = {TABLE(dot), ROWS(dot, MIXED, SMALL)};
+static const weigh_function WEIGH[3][3][SET] = {TABLE(weigh)};
 
 /* ------------------------------------------------------------------ a block's pages */
 
@@ -113,18 +114,18 @@ static void load_keys_of(block *b, int p) {
         return;
     }
     if (b->k_source == UNPACKED) {
-        unpack_k(k->bits, k->dim, b->k[p], k->book, product_of(k), w->k8[p]);
+        unpack_k(k->bits, k->n_mixed, k->dim, b->k[p], k->book, product_of(k), w->k8[p]);
         b->k[p] = w->k8[p];
     }
     if (k->family == QUIRE_FAMILY_PROD)
-        unpack_k(1, k->dim, record + k->signs, NULL, SMALL, w->sign8[p]);
+        unpack_k(1, 0, k->dim, record + k->signs, NULL, SMALL, w->sign8[p]);
     b->job->bytes_read += b->job->format->v.codes;
 }
 
 /* Finds the pages, loads K. With few rows codes are multiplied as they lie, where their width allows. */
 static void load_block(block *b, bool few) {
     const quire_format *f = b->job->format;
-    b->k_source = !few ? UNPACKED : f->k.bits == 8 ? BYTES : f->k.bits == 4 ? NIBBLES : UNPACKED;
+    b->k_source = !few ? UNPACKED : f->k.bits == 8 ? BYTES : f->k.bits != 4 ? UNPACKED : f->k.n_mixed ? MIXED : NIBBLES;
     b->v_source = !few ? UNPACKED : f->v.bits == 8 ? BYTES : f->v.bits == 4 ? NIBBLES : UNPACKED;
     for (int p = 0; p < PAGES; p++) {
         const int next = b->first + PAGES + p;

@@ -25,6 +25,15 @@ INLINE void put_integers(const product kind, const float *x, int first, int n, f
     out->step[row][g] = step * (twice_mid ? 0.5f : 1.0f);
 }
 
+/* What mixed blocks add to a row's centre: their codes' middles differ from the others' by 2^(bits-1), or -2^(bits-2). */
+static int32_t mixed_centre(const quire_side_format *k, const int8_t *integers) {
+    int32_t sum = 0;
+    for (int b = 0; b < k->n_mixed; b++)
+        for (int i = 0; i < 8; i++)
+            sum += 2 * integers[16 * b + i] - integers[16 * b + 8 + i];
+    return sum * (1 << (k->bits - 1)); /* centres are doubled */
+}
+
 /* The same with the scale that the largest, `magnitude`, asks for: the reference's group. */
 INLINE void put_group(const product kind, const float *x, int first, int n, float magnitude, float mid, int row, int g,
                       set_query *out) {
@@ -96,6 +105,7 @@ static void quantize_row(const quire_side_format *k, const product kind, const f
     if (k->family == QUIRE_FAMILY_CHANNEL && kind == SMALL) {
         quantize_channels(SMALL, true, q, w->q_half + (size_t)i * (size_t)k->dim, w->q_unit[i] * w->k_unit[p],
                           w->k_scale[p], w->k_zero[p], k->dim, k->mid, row, w->scaled, out);
+        out->centre[row][0] += mixed_centre(k, out->plane[row][0]);
         return;
     }
     if (k->family == QUIRE_FAMILY_CHANNEL) {

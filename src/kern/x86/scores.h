@@ -44,6 +44,9 @@ INLINE void load_keys(const product kind, const source_kind from, const slices *
         if (from == BYTES) {
             x[0][pairs] = y;
             x[1][pairs] = b_load_rows(at + 16 + (size_t)pairs * s->stride, 2 * s->stride);
+        } else if (from == SPLIT_5_3) {
+            x[0][pairs] = b_field(y, 0, 31);
+            x[1][pairs] = b_field(y, 5, 7);
         } else {
             x[0][pairs] = b_field(y, 0, 15);
             x[1][pairs] = b_field(y, 4, 15);
@@ -83,18 +86,31 @@ INLINE void multiply_slices(const product kind, const source_kind from, const in
     }
 }
 
+/* Slices first .. end of W tokens, number `at`; returns what comes next after as many bytes of `ahead`. */
+INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from, const int rows, const uint8_t *k,
+                                      int dim, int at, int first, int end, ivec book, const uint8_t *ahead,
+                                      const set_query *q, sums acc[2][SET]) {
+    for (int slice = first; slice < end;) {
+        const slices s = find_slices(from, k, dim, at / STEPS, at % STEPS, slice, end);
+        multiply_slices(kind, from, rows, &s, book, ahead, q, slice, acc);
+        slice += s.n;
+        if (from != UNPACKED)
+            ahead += s.n * (from == BYTES ? 16 : 8) * W;
+    }
+    return ahead;
+}
+
 /* Slices first .. first+n of all 64 tokens and `rows` rows. `ahead`: where as many bytes lie that come next. */
 INLINE void multiply_page(const product kind, const source_kind from, const int rows, const uint8_t *k, int dim,
                           int first, int n, ivec book, const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
     for (int at = 0; at < T / W; at++) {
         sums acc[2][SET];
         UNROLL for (int r = 0; r < rows; r++) acc[0][r] = acc[1][r] = no_sums();
-        for (int slice = first; slice < first + n;) {
-            const slices s = find_slices(from, k, dim, at / STEPS, at % STEPS, slice, first + n);
-            multiply_slices(kind, from, rows, &s, book, ahead, q, slice, acc);
-            slice += s.n;
-            if (from != UNPACKED)
-                ahead += s.n * (from == BYTES ? 16 : 8) * W;
+        if (from == MIXED) {
+            ahead = multiply_tokens(kind, SPLIT_5_3, rows, k, dim, at, 0, dim / 32, book, ahead, q, acc);
+            ahead = multiply_tokens(kind, NIBBLES, rows, k, dim, at, dim / 32, dim / 16, book, ahead, q, acc);
+        } else {
+            ahead = multiply_tokens(kind, from, rows, k, dim, at, first, first + n, book, ahead, q, acc);
         }
         UNROLL for (int r = 0; r < rows; r++) i_store(dots[r] + at * W, k_join(kind, acc[0][r], acc[1][r]));
     }

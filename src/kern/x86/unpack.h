@@ -28,17 +28,18 @@ INLINE void put_k(const k_target *to, int tile, int octet, int j, ivec code) {
             k_raise(to->kind, code_value(code, to->book, to->table)));
 }
 
-/* One column of one vector of row pairs: codes of every token tile. `slab`: distance of a 3-bit code's parts. */
-INLINE void unpack_column(const int bits, const uint8_t *at, size_t stride, size_t tile_stride, size_t slab, int column,
-                          int j, const k_target *to) {
+/* One column of one vector of row pairs: codes of every token tile. `slab`: distance of a 3-bit code's parts. Mixed: low
+ * codes have a bit more, high ones a bit less (codec/layout.h). */
+INLINE void unpack_column(const int bits, const bool mixed, const uint8_t *at, size_t stride, size_t tile_stride,
+                          size_t slab, int column, int j, const k_target *to) {
     if (bits == 8 || bits == 4) {
         for (int tile = 0; tile < T / TILE; tile++) {
             const ivec x = b_load_rows(at + (size_t)tile * tile_stride, 2 * stride);
             if (bits == 8) {
                 put_k(to, tile, column, j, x);
             } else {
-                put_k(to, tile, 2 * column, j, b_field(x, 0, 15));
-                put_k(to, tile, 2 * column + 1, j, b_field(x, 4, 15));
+                put_k(to, tile, 2 * column, j, b_field(x, 0, mixed ? 31 : 15));
+                put_k(to, tile, 2 * column + 1, j, mixed ? b_field(x, 5, 7) : b_field(x, 4, 15));
             }
         }
         return;
@@ -52,38 +53,42 @@ INLINE void unpack_column(const int bits, const uint8_t *at, size_t stride, size
         const ivec b = b_load_rows(at + slab, 2 * stride), c = b_load_rows(at + 2 * slab, 2 * stride);
         const ivec part[3] = {a, b, c};
         UNROLL for (int tile = 0; tile < 3; tile++) {
-            put_k(to, tile, 2 * column, j, b_field(part[tile], 0, 7));
-            put_k(to, tile, 2 * column + 1, j, b_field(part[tile], 3, 7));
+            put_k(to, tile, 2 * column, j, b_field(part[tile], 0, mixed ? 15 : 7));
+            put_k(to, tile, 2 * column + 1, j, mixed ? b_field(part[tile], 4, 3) : b_field(part[tile], 3, 7));
         }
-        put_k(to, 3, 2 * column, j, b_or(b_field(a, 6, 3), b_field(c, 4, 4)));
-        put_k(to, 3, 2 * column + 1, j, b_or(b_field(b, 6, 3), b_field(c, 5, 4)));
+        const ivec low = b_field(a, 6, 3), high = b_field(b, 6, 3);
+        put_k(to, 3, 2 * column, j, b_or(low, b_field(c, 4, mixed ? 12 : 4)));
+        put_k(to, 3, 2 * column + 1, j, mixed ? high : b_or(high, b_field(c, 5, 4)));
     }
 }
 
-INLINE void unpack_columns(const int bits, const uint8_t *k, const k_target *to) {
+INLINE void unpack_columns(const int bits, int n_mixed, const uint8_t *k, const k_target *to) {
     const int n = to->dim / (bits == 8 || bits == 2 ? 8 : 16), slabs = bits == 3 ? 3 : 1;
     for (int column = 0; column < n; column++) {
         const int group = column & ~3, width = n - group < 4 ? n - group : 4;
         const size_t stride = (size_t)width * 16;
         for (int j = 0; j < VECTORS; j++) {
             const size_t at = (size_t)(group * 128 * slabs + (column - group) * 16) + (size_t)first_pair(j) * stride;
-            unpack_column(bits, k + at, stride, (size_t)(bits * 2 * to->dim), 8 * stride, column, j, to);
+            if (column < n_mixed)
+                unpack_column(bits, true, k + at, stride, (size_t)(bits * 2 * to->dim), 8 * stride, column, j, to);
+            else
+                unpack_column(bits, false, k + at, stride, (size_t)(bits * 2 * to->dim), 8 * stride, column, j, to);
         }
     }
 }
 
-static void unpack_k(int bits, int dim, const uint8_t *k, const int8_t *book, product kind, uint8_t *out) {
+static void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k, const int8_t *book, product kind, uint8_t *out) {
     const k_target to = {out, dim, book, load_book(book), kind};
     if (bits == 8)
-        unpack_columns(8, k, &to);
+        unpack_columns(8, 0, k, &to);
     else if (bits == 4)
-        unpack_columns(4, k, &to);
+        unpack_columns(4, n_mixed, k, &to);
     else if (bits == 3)
-        unpack_columns(3, k, &to);
+        unpack_columns(3, n_mixed, k, &to);
     else if (bits == 2)
-        unpack_columns(2, k, &to);
+        unpack_columns(2, 0, k, &to);
     else
-        unpack_columns(1, k, &to);
+        unpack_columns(1, 0, k, &to);
 }
 
 /* ------------------------------------------------------------------ V */

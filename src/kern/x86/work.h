@@ -21,8 +21,9 @@ enum {
     SET = 4 /* rows of a set */
 };
 
-/* Where codes come from: the page itself, 4 or 8 bits wide, or int8 unpacked beforehand (unpack.h). */
-typedef enum source_kind { NIBBLES, BYTES, UNPACKED } source_kind;
+/* Where codes come from: the page itself, 4 or 8 bits wide, or int8 unpacked beforehand (unpack.h). MIXED, of K, is
+ * SPLIT_5_3 in the first half of the columns (rounded down), whose bytes are 5 and 3 bits, then NIBBLES. */
+typedef enum source_kind { NIBBLES, BYTES, UNPACKED, MIXED, SPLIT_5_3 } source_kind;
 
 typedef struct set_query {
     int8_t plane[SET][2][QUIRE_DIM_MAX];   /* operands of the products, 8 bytes per octet of dims */

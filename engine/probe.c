@@ -1,0 +1,204 @@
+#include "probe.h"
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "probe_text.h"
+#include "watch.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    PROBE_VERSION = 1,
+    PROBE_TOKENS = 256, /* more change few channels, and no KLD that can be measured: docs/FIDELITY.md */
+    PROBE_STEP = QUIRE_PAGE_TOKENS,
+    PROBE_SKIP = 4 /* as many first tokens as presets keep raw */
+};
+static const char MAGIC[16] = "quire order 001\n";
+
+/* ------------------------------------------------------------------ where orders lie */
+
+static size_t n_channels(const quire_layer *l) { return l->share == -1 ? (size_t)l->n_kv_heads * (size_t)l->k_dim : 0; }
+
+static size_t all_channels(const quire_model *model) {
+    size_t n = 0;
+    for (int32_t i = 0; i < model->n_layers; i++)
+        n += n_channels(&model->cache[i]);
+    return n;
+}
+
+/* Pointers to each layer's part. */
+static void divide(quire_model *model) {
+    const uint16_t *at = model->order;
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        model->orders[i] = n_channels(&model->cache[i]) > 0 ? at : NULL;
+        at += n_channels(&model->cache[i]);
+    }
+}
+
+static quire_status allocate(quire_model *model) {
+    if (!model->order)
+        model->order = malloc(all_channels(model) * sizeof *model->order);
+    if (!model->orders)
+        model->orders = malloc((size_t)model->n_layers * sizeof *model->orders);
+    return model->order && model->orders ? QUIRE_OK : quire__fail(QUIRE_E_NOMEM, "out of memory");
+}
+
+void quire__probe_free(quire_model *model) {
+    free(model->order);
+    free((void *)model->orders);
+    free(model->cache_dir);
+}
+
+/* ------------------------------------------------------------------ the probe */
+
+static quire_status rank(const quire__watch *watch, int32_t layer, uint16_t *order) {
+    const quire_layer *l = &watch->model->cache[layer];
+    float importance[QUIRE_DIM_MAX];
+    for (int32_t h = 0; h < l->n_kv_heads; h++, order += l->k_dim) {
+        const quire__head_figures *head = &watch->heads[layer][h];
+        for (int32_t d = 0; d < l->k_dim; d++) /* a text shorter than a page has the range so far */
+            importance[d] = (float)((watch->n_pages > 0 ? head->range[d] : (double)(head->high[d] - head->low[d])) *
+                                    sqrt(head->q_square[d]));
+        QUIRE_TRY(quire_channel_order(importance, l->k_dim, order));
+    }
+    return QUIRE_OK;
+}
+
+static quire_status run_text(const quire_model *model, quire_session *session, const int32_t *tokens, int32_t n,
+                             quire__watch *watch) {
+    quire_seq *seq;
+    QUIRE_TRY(quire_seq_create(quire_session_pool(session), &seq));
+    quire_status status = QUIRE_OK;
+    for (int32_t done = 0; done < n && status == QUIRE_OK;) {
+        const int32_t rows = n - done < PROBE_STEP ? n - done : PROBE_STEP;
+        const quire_step_item item = {.seq = seq, .tokens = tokens + done, .n_tokens = rows, .n_logits = 1};
+        status = quire_session_decode(session, &item, 1, true);
+        quire__watch_advance(watch, rows);
+        done += rows;
+        if (model->on_probe)
+            model->on_probe(model->on_probe_user, done, n);
+    }
+    quire_seq_free(seq);
+    return status;
+}
+
+static quire_status probe(quire_model *model, int32_t n_threads) {
+    int32_t tokens[PROBE_TOKENS * 8], n = 0; /* no more tokens than bytes */
+    _Static_assert(sizeof PROBE_TEXT <= sizeof tokens / sizeof *tokens, "room for a token per byte");
+    QUIRE_TRY(quire_model_tokenize(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, QUIRE_TOKENIZE_START, tokens,
+                                   PROBE_TOKENS * 8, &n));
+    n = n < PROBE_TOKENS ? n : PROBE_TOKENS;
+    n = n < model->context ? n : model->context;
+    quire_session_options options;
+    quire_session_options_default(&options);
+    options.raw = QUIRE_F32;
+    options.context = n;
+    options.max_rows = PROBE_STEP;
+    options.max_logits = 1;
+    options.n_threads = n_threads;
+    quire_session *session;
+    quire__watch watch;
+    QUIRE_TRY(quire__watch_open(&watch, model, PROBE_SKIP));
+    quire_status status = quire_session_create(&session, model, &options);
+    if (status == QUIRE_OK) {
+        quire__session_watch(session, &watch);
+        status = run_text(model, session, tokens, n, &watch);
+        quire_session_free(session);
+    }
+    for (int32_t i = 0; i < model->n_layers && status == QUIRE_OK; i++)
+        if (model->orders[i])
+            status = rank(&watch, i, (uint16_t *)model->orders[i]);
+    quire__watch_close(&watch);
+    return status;
+}
+
+/* ------------------------------------------------------------------ kept in a file
+ * MAGIC, orders of all layers and heads (u16), XXH3-128 of both. Of no use to any other model, so its name is all that it
+ * says of itself. */
+
+static bool path_of(const quire_model *model, char *path, size_t capacity) {
+    const char *identity;
+    if (!model->cache_dir || quire_model_identity(model, &identity) != QUIRE_OK)
+        return false;
+    const quire_digest digest = quire__hash_of(identity, strlen(identity));
+    char name[2 * sizeof digest.byte + 1];
+    for (size_t i = 0; i < sizeof digest.byte; i++)
+        snprintf(name + 2 * i, 3, "%02x", digest.byte[i]);
+    const int n =
+        snprintf(path, capacity, "%s/%s-%s-%d.order", model->cache_dir, name, model->weights_as, PROBE_VERSION);
+    return n > 0 && (size_t)n < capacity;
+}
+
+static quire_digest digest_of(const uint16_t *order, size_t n) {
+    quire_hash hash;
+    quire__hash_start(&hash);
+    quire__hash_add(&hash, MAGIC, sizeof MAGIC);
+    quire__hash_add(&hash, order, n * sizeof *order);
+    return quire__hash_end(&hash);
+}
+
+static bool read_orders(quire_model *model, const char *path) {
+    const size_t n = all_channels(model), bytes = n * sizeof *model->order;
+    char magic[sizeof MAGIC];
+    quire_digest digest;
+    struct stat info;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool good = fstat(fd, &info) == 0 && (uint64_t)info.st_size == sizeof magic + bytes + sizeof digest.byte &&
+                quire__read_at(fd, 0, magic, sizeof magic) == QUIRE_OK &&
+                quire__read_at(fd, sizeof magic, model->order, bytes) == QUIRE_OK &&
+                quire__read_at(fd, sizeof magic + bytes, digest.byte, sizeof digest.byte) == QUIRE_OK;
+    close(fd);
+    if (!good || memcmp(magic, MAGIC, sizeof MAGIC) != 0)
+        return false;
+    const quire_digest right = digest_of(model->order, n);
+    return memcmp(right.byte, digest.byte, sizeof digest.byte) == 0;
+}
+
+/* A file that cannot be written costs the next process a probe, nothing else. */
+static void write_orders(const quire_model *model, const char *path) {
+    const size_t n = all_channels(model);
+    const quire_digest digest = digest_of(model->order, n);
+    quire_writer *w = malloc(sizeof *w);
+    mkdir(model->cache_dir, 0755);
+    if (w && quire__writer_open(w, path) == QUIRE_OK) {
+        if (quire__writer_add(w, MAGIC, sizeof MAGIC) == QUIRE_OK &&
+            quire__writer_add(w, model->order, n * sizeof *model->order) == QUIRE_OK &&
+            quire__writer_add(w, digest.byte, sizeof digest.byte) == QUIRE_OK)
+            quire__writer_commit(w);
+        quire__writer_abort(w);
+    }
+    free(w);
+}
+
+/* ------------------------------------------------------------------ orders of a model */
+
+static quire_status find_orders(quire_model *model, int32_t n_threads) {
+    QUIRE_TRY(allocate(model));
+    divide(model);
+    char path[QUIRE_PATH_BYTES];
+    const bool kept = path_of(model, path, sizeof path);
+    if (kept && read_orders(model, path))
+        return QUIRE_OK;
+    QUIRE_TRY(probe(model, n_threads));
+    if (kept)
+        write_orders(model, path);
+    return QUIRE_OK;
+}
+
+quire_status quire__model_orders(const quire_model *constant, int32_t n_threads, const uint16_t *const **orders) {
+    quire_model *model = (quire_model *)constant; /* only what is remembered changes */
+    pthread_mutex_lock(&model->probe_lock);
+    const quire_status status = model->probed ? QUIRE_OK : find_orders(model, n_threads);
+    model->probed = status == QUIRE_OK;
+    pthread_mutex_unlock(&model->probe_lock);
+    *orders = model->orders;
+    return status;
+}

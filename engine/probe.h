@@ -1,0 +1,16 @@
+/* probe.h: what must be known of a model once, before caches of some codecs can be made: the order of each head's channels
+ * (km4, km3; quire.h, quire_layer.k_order).
+ *
+ * A text of our own runs through the model on a raw cache. A channel's importance is the mean range of its K over a page
+ * times the root mean square of q in it. The orders are kept with the model and, if it has a directory for that, in a file
+ * named by the digest of its weights and by how they are multiplied, which may change the last digits of K and q. */
+#ifndef ENGINE_PROBE_H
+#define ENGINE_PROBE_H
+
+#include "model.h"
+
+/* Orders of all layers, (n_layers): NULL for layers that share another's cache. They live as long as the model. */
+quire_status quire__model_orders(const quire_model *model, int32_t n_threads, const uint16_t *const **orders);
+void quire__probe_free(quire_model *model);
+
+#endif
