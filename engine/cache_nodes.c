@@ -1,6 +1,8 @@
 /* cache_nodes.c: where ggml's threads meet the cache. */
 #include "graph.h"
 
+#include "watch.h"
+
 #include <stdatomic.h>
 #include <string.h>
 
@@ -17,12 +19,16 @@ static void note(quire__step *step, quire_status status) {
 
 void quire__store_node(struct ggml_tensor *dst, int ith, int nth, void *user) {
     const quire__node *node = user;
+    if (ith == 0 && node->step->watch)
+        quire__watch_keys(node->step->watch, node->layer, dst->src[0], node->step->n_rows);
     note(node->step,
          quire_batch_store(node->step->batch, node->layer, rows_of(dst->src[0]), rows_of(dst->src[1]), ith, nth));
 }
 
 void quire__attend_node(struct ggml_tensor *dst, int ith, int nth, void *user) {
     const quire__node *node = user;
+    if (ith == 0 && node->step->watch)
+        quire__watch_queries(node->step->watch, node->layer, dst->src[0], node->step->n_rows);
     const quire_attend_args args = {
         .q = rows_of(dst->src[0]), .out = dst->data, .out_stride = dst->nb[1] / sizeof(float)};
     note(node->step, quire_batch_attend(node->step->batch, node->layer, &args, ith, nth));

@@ -1,6 +1,7 @@
 /* model.c: loads a model: file, shapes, tensors, vocabulary. */
 #include "model.h"
 
+#include "probe.h"
 #include "quiet.h"
 #include "tensor_check.h"
 
@@ -73,7 +74,21 @@ static quire_status load_name(quire_model *model) {
     return QUIRE_OK;
 }
 
+static quire_status keep_options(quire_model *model, const quire_model_options *options) {
+    model->weights_as = options->f32_weights ? "f32" : options->repack ? "repacked" : "file";
+    model->on_probe = options->on_probe;
+    model->on_probe_user = options->on_probe_user;
+    if (!options->cache_dir)
+        return QUIRE_OK;
+    model->cache_dir = malloc(strlen(options->cache_dir) + 1);
+    if (!model->cache_dir)
+        return quire__fail(QUIRE_E_NOMEM, "out of memory");
+    strcpy(model->cache_dir, options->cache_dir);
+    return QUIRE_OK;
+}
+
 static quire_status load(quire_model *model, const char *path, const quire_model_options *options) {
+    QUIRE_TRY(keep_options(model, options));
     QUIRE_TRY(quire__gguf_open(&model->file, path));
     QUIRE_TRY(find_architecture(model));
     QUIRE_TRY(load_sizes(model));
@@ -110,6 +125,11 @@ quire_status quire_model_load(quire_model **result, const char *path, const quir
         free(model);
         return quire__fail(QUIRE_E_NOMEM, "no mutex to be had");
     }
+    if (pthread_mutex_init(&model->probe_lock, NULL) != 0) {
+        pthread_mutex_destroy(&model->identity_lock);
+        free(model);
+        return quire__fail(QUIRE_E_NOMEM, "no mutex to be had");
+    }
     const quire_status status = load(model, path, options);
     if (status != QUIRE_OK) {
         quire_model_free(model);
@@ -129,7 +149,9 @@ void quire_model_free(quire_model *model) {
     free(model->cache);
     free(model->name);
     free(model->identity);
+    quire__probe_free(model);
     pthread_mutex_destroy(&model->identity_lock);
+    pthread_mutex_destroy(&model->probe_lock);
     free(model);
 }
 

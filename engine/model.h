@@ -67,6 +67,15 @@ struct quire_model {
     struct ggml_tensor *input_embedding, *input_proj, *input_proj_norm; /* (P*layers, vocab), (E, P*layers), (P) */
     pthread_mutex_t identity_lock;
     char *identity; /* NULL: nobody has asked yet */
+    /* probe.h */
+    pthread_mutex_t probe_lock;
+    bool probed;
+    uint16_t *order;         /* of all layers' heads */
+    const uint16_t **orders; /* (n_layers) */
+    const char *weights_as;  /* "repacked", "file", "f32" */
+    char *cache_dir;         /* NULL: orders are kept in memory alone */
+    void (*on_probe)(void *user, int32_t done, int32_t total);
+    void *on_probe_user;
 };
 
 /* ---- pieces for architecture files (model_parts.c) */

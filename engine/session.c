@@ -2,6 +2,8 @@
 #include "budget.h"
 #include "exact.h"
 #include "plan.h"
+#include "probe.h"
+#include "watch.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -70,6 +72,34 @@ static void bound_layer(const quire_session_options *o, int32_t n_layers, int32_
     layer->v = pair.v;
 }
 
+static bool is_ordered(quire_codec codec) {
+    quire_codec_info info;
+    for (size_t i = 0; quire_codec_at(i, &info) == QUIRE_OK; i++)
+        if (info.codec == codec)
+            return info.ordered;
+    return false;
+}
+
+/* Codecs that need an order of channels get the caller's, or the model's own. */
+static quire_status order_channels(const quire_session *session, quire_layer *layers) {
+    const quire_session_options *o = &session->options;
+    const quire_model *model = session->model;
+    bool needed = is_ordered(o->policy.pair.k) || is_ordered(o->policy.windowed.k) || is_ordered(o->policy.edge.k);
+    for (int32_t i = 0; i < model->n_layers; i++)
+        needed = needed || is_ordered(layers[i].k);
+    const uint16_t *const *orders = NULL;
+    bool all_given = o->order_from != NULL;
+    for (int32_t i = 0; all_given && i < model->n_layers; i++)
+        all_given = o->order_from[i].k_order || o->order_from[i].share != -1;
+    if (needed && !all_given)
+        QUIRE_TRY(quire__model_orders(model, o->n_threads, &orders));
+    for (int32_t i = 0; needed && i < model->n_layers; i++)
+        layers[i].k_order = o->order_from && o->order_from[i].k_order ? o->order_from[i].k_order
+                            : orders                                  ? orders[i]
+                                                                      : NULL;
+    return QUIRE_OK;
+}
+
 static quire_status create_pool(quire_session *session) {
     const quire_model *model = session->model;
     const quire_session_options *o = &session->options;
@@ -88,6 +118,7 @@ static quire_status create_pool(quire_session *session) {
         if (o->layers[i].v != QUIRE_CODEC_DEFAULT)
             layers[i].v = o->layers[i].v;
     }
+    QUIRE_TRY(order_channels(session, layers));
     quire_pool_options pool;
     quire_pool_options_default(&pool);
     pool.layers = layers;
@@ -139,6 +170,7 @@ quire_status quire_session_create(quire_session **result, const quire_model *mod
     session->options = *options;
     const quire_status status = open_session(session);
     session->options.layers = NULL; /* borrowed */
+    session->options.order_from = NULL;
     if (status != QUIRE_OK) {
         quire_session_free(session);
         return status;
@@ -157,6 +189,8 @@ void quire_session_free(quire_session *session) {
     free(session->items);
     free(session);
 }
+
+void quire__session_watch(quire_session *session, quire__watch *watch) { session->step.watch = watch; }
 
 quire_pool *quire_session_pool(const quire_session *session) { return session->pool; }
 const quire_model *quire_session_model(const quire_session *session) { return session->model; }

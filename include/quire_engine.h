@@ -42,6 +42,12 @@ typedef struct quire_model_options {
     bool repack;
     /* Expand every weight to f32 (memory!): takes ggml's rounding of activations out of comparisons. */
     bool f32_weights;
+    /* Codecs km4 and km3 need to know which channels of K matter most (quire.h, quire_layer.k_order). A text of 256 tokens
+     * tells, once for a model: at the first session that needs it, and kept in this directory, which is made if its parent
+     * exists. NULL: in memory alone. on_probe: NULL, or told how far it is. */
+    const char *cache_dir;
+    void (*on_probe)(void *user, int32_t done, int32_t total);
+    void *on_probe_user;
 } quire_model_options;
 
 typedef struct quire_model_info {
@@ -104,9 +110,11 @@ typedef struct quire_session_options {
     int32_t max_kv, keep;     /* max_kv 0: none; else full-attention layers hold the first `keep` and the last
                                  max_kv - keep tokens, packed like the others */
     const quire_pair *layers; /* (n_layers) NULL: as the policy says; else pairs, QUIRE_CODEC_DEFAULT: as the policy */
-    size_t kv_bytes;          /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
-    bool exact_trim;          /* as quire_pool_options has it; default */
-    bool (*stop)(void *user); /* asked between operations; true ends the step with E_ABORTED */
+    const quire_layer *order_from; /* (n_layers) NULL: the model's own orders of channels; else those of these layers'
+                                      k_order, where they have one: a saved file's, whose cache is to be loaded */
+    size_t kv_bytes;               /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
+    bool exact_trim;               /* as quire_pool_options has it; default */
+    bool (*stop)(void *user);      /* asked between operations; true ends the step with E_ABORTED */
     void *stop_user;
 } quire_session_options;
 

@@ -4,6 +4,7 @@
 #include "cache_args.h"
 #include "command.h"
 #include "model_find.h"
+#include "progress.h"
 #include "report.h"
 #include "workers.h"
 
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { TOKENS_MAX = 1 << 24, SINKS_MAX = QUIRE_PAGE_TOKENS };
 
@@ -55,6 +57,35 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
     memcpy(options, all, sizeof all);
 }
 
+/* Where tools/ keeps models, too. "": nowhere. */
+static void find_cache_dir(char *path, size_t capacity) {
+    const char *own = getenv("QUIRE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = own && *own     ? snprintf(path, capacity, "%s/orders", own)
+            : xdg && *xdg   ? snprintf(path, capacity, "%s/quire/orders", xdg)
+            : home && *home ? snprintf(path, capacity, "%s/.cache/quire/orders", home)
+                            : 0;
+    if (n <= 0 || (size_t)n >= capacity)
+        path[0] = 0;
+}
+
+/* Every directory on the way that is not there; what cannot be made will be missed when it is written to. */
+static void make_parents(char *path) {
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0755);
+        *slash = '/';
+    }
+}
+
+static void on_probe(void *user, int32_t done, int32_t total) {
+    cli_progress *progress = user;
+    if (progress->started == 0)
+        cli_progress_start(progress, "channels");
+    cli_progress_update(progress, done, total);
+    if (done == total)
+        cli_progress_end(progress);
+}
+
 int cli_model_open(const cli_model_args *args, quire_model **model) {
     if (!args->model) {
         cli_error("no model was given; -m FILE, -m smollm2 or -m gemma3");
@@ -68,6 +99,15 @@ int cli_model_open(const cli_model_args *args, quire_model **model) {
     quire_model_options_default(&options);
     options.repack = args->weights == CLI_WEIGHTS_REPACKED;
     options.f32_weights = args->weights == CLI_WEIGHTS_F32;
+    static cli_progress progress; /* outlives the model's loading: probes come with the first session */
+    char cache_dir[4096];
+    find_cache_dir(cache_dir, sizeof cache_dir);
+    if (cache_dir[0]) {
+        make_parents(cache_dir);
+        options.cache_dir = cache_dir;
+    }
+    options.on_probe = on_probe;
+    options.on_probe_user = &progress;
     quire_status loaded = quire_model_load(model, path, &options);
     free(path);
     return loaded == QUIRE_OK ? CLI_OK : cli_quire_error("cannot load the model", loaded, NULL);
