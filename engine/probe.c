@@ -89,10 +89,9 @@ static quire_status run_text(const quire_model *model, quire_session *session, c
 }
 
 static quire_status probe(quire_model *model, int32_t n_threads) {
-    int32_t tokens[PROBE_TOKENS * 8], n = 0; /* no more tokens than bytes */
-    _Static_assert(sizeof PROBE_TEXT <= sizeof tokens / sizeof *tokens, "room for a token per byte");
+    int32_t tokens[3 * sizeof PROBE_TEXT + 16], n = 0; /* a space may become three bytes, a byte a token */
     QUIRE_TRY(quire_model_tokenize(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, QUIRE_TOKENIZE_START, tokens,
-                                   PROBE_TOKENS * 8, &n));
+                                   (int32_t)(sizeof tokens / sizeof *tokens), &n));
     n = n < PROBE_TOKENS ? n : PROBE_TOKENS;
     n = n < model->context ? n : model->context;
     quire_session_options options;

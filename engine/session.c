@@ -80,23 +80,31 @@ static bool is_ordered(quire_codec codec) {
     return false;
 }
 
+/* The order that the caller has for a layer of this shape, or NULL. */
+static const uint16_t *given_order(const quire_session_options *o, const quire_layer *layer, int32_t i) {
+    const quire_layer *from = o->order_from ? &o->order_from[i] : NULL;
+    return from && from->n_kv_heads == layer->n_kv_heads && from->k_dim == layer->k_dim ? from->k_order : NULL;
+}
+
 /* Codecs that need an order of channels get the caller's, or the model's own. */
 static quire_status order_channels(const quire_session *session, quire_layer *layers) {
     const quire_session_options *o = &session->options;
-    const quire_model *model = session->model;
+    const int32_t n = session->model->n_layers;
     bool needed = is_ordered(o->policy.pair.k) || is_ordered(o->policy.windowed.k) || is_ordered(o->policy.edge.k);
-    for (int32_t i = 0; i < model->n_layers; i++)
+    bool all_given = true;
+    for (int32_t i = 0; i < n; i++) {
         needed = needed || is_ordered(layers[i].k);
+        all_given = all_given && (layers[i].share != -1 || given_order(o, &layers[i], i));
+    }
+    if (!needed)
+        return QUIRE_OK;
     const uint16_t *const *orders = NULL;
-    bool all_given = o->order_from != NULL;
-    for (int32_t i = 0; all_given && i < model->n_layers; i++)
-        all_given = o->order_from[i].k_order || o->order_from[i].share != -1;
-    if (needed && !all_given)
-        QUIRE_TRY(quire__model_orders(model, o->n_threads, &orders));
-    for (int32_t i = 0; needed && i < model->n_layers; i++)
-        layers[i].k_order = o->order_from && o->order_from[i].k_order ? o->order_from[i].k_order
-                            : orders                                  ? orders[i]
-                                                                      : NULL;
+    if (!all_given)
+        QUIRE_TRY(quire__model_orders(session->model, o->n_threads, &orders));
+    for (int32_t i = 0; i < n; i++) {
+        const uint16_t *given = given_order(o, &layers[i], i);
+        layers[i].k_order = given || !orders ? given : orders[i];
+    }
     return QUIRE_OK;
 }
 
@@ -133,7 +141,10 @@ static quire_status create_pool(quire_session *session) {
     pool.budget_bytes = o->kv_bytes;
     if (pool.budget_bytes == 0)
         QUIRE_TRY(quire__pool_budget(&pool, &pool.budget_bytes));
-    return quire_pool_create(&session->pool, &pool);
+    const quire_status status = quire_pool_create(&session->pool, &pool);
+    for (int32_t i = 0; i < model->n_layers; i++)
+        layers[i].k_order = NULL; /* borrowed; the pool has copied it */
+    return status;
 }
 
 /* Asked by ggml between nodes. */

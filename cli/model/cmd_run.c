@@ -225,6 +225,17 @@ static int32_t needed_context(const run_state *run) {
     return needed < info.context ? (int32_t)needed : info.context;
 }
 
+/* The orders of channels of a saved text, so that its pages can be taken as they are; NULL: it is not of this model. */
+static const quire_layer *saved_order(const run_state *run) {
+    if (!run->saved)
+        return NULL;
+    quire_model_info model;
+    quire_file_info saved;
+    quire_model_get_info(run->model, &model);
+    quire_file_get_info(run->saved, &saved);
+    return saved.n_layers == model.n_layers ? saved.layers : NULL;
+}
+
 static int run_prompt(run_state *run) {
     const run_options *chosen = run->chosen;
     int status = cli_model_open(&chosen->model, &run->model);
@@ -237,6 +248,7 @@ static int run_prompt(run_state *run) {
     const cli_session_wish wish = {.kv = chosen->model.kv,
                                    .context = needed_context(run),
                                    .max_logits = cli_sample_max_logits(&chosen->sample),
+                                   .order_from = saved_order(run),
                                    .stop = cli_interrupt_seen};
     status = cli_session_open(&chosen->model, run->model, &wish, &run->session);
     if (status != CLI_OK)

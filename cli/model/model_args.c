@@ -42,7 +42,7 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
                         'm'),
         cli_string("kv", &args->kv, "NAME", "codecs of the cache: a preset or K:V, see 'quire codecs'"),
         cli_string("kv-layers", &args->kv_layers, "LIST", "other codecs for some layers: 0-1=k8v8,29=none"),
-        cli_string("kv-windowed", &args->kv_windowed, "NAME", "codecs of layers with a sliding window"),
+        cli_string("kv-windowed", &args->kv_windowed, "NAME", "codecs of layers with a sliding window; same: as --kv"),
         cli_int("sinks", &args->sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),
         cli_int("max-kv-size", &args->max_kv, 1, TOKENS_MAX,
                 "keep this many tokens of a sequence, the newest, and drop the others"),
@@ -168,8 +168,9 @@ static bool parse_layers(const char *text, int32_t n_layers, quire_pair *pairs) 
 /* ------------------------------------------------------------------ session */
 
 static bool fill_policy(const cli_model_args *args, const char *kv, quire_policy *policy) {
+    const bool same = strcmp(args->kv_windowed, "same") == 0;
     quire_policy windowed;
-    if (!cli_policy_parse(kv, args->sinks, policy) || !cli_policy_parse(args->kv_windowed, -1, &windowed))
+    if (!cli_policy_parse(kv, args->sinks, policy) || !cli_policy_parse(same ? kv : args->kv_windowed, -1, &windowed))
         return false;
     policy->windowed = windowed.pair;
     return true;
@@ -201,6 +202,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model, const
     options.keep = args->max_kv ? args->keep : 0;
     options.kv_bytes = args->kv_bytes;
     options.exact_trim = wish->exact_trim;
+    options.order_from = wish->order_from;
     options.stop = wish->stop;
     options.stop_user = wish->stop_user;
     if (wish->max_seqs)

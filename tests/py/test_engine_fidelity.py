@@ -1,0 +1,104 @@
+"""What presets cost real models: KL divergence from the raw cache, on a text that nothing was tuned on.
+
+Bounds are twice what was measured (docs/FIDELITY.md), so that no change of a kernel or codec can cost quality unnoticed.
+The figures are the same in every run on one machine; another machine's rounding moves them by a few percent.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import engine_models as models
+from test_engine import fetched
+from test_engine_cli import pytestmark, quire  # noqa: F401
+
+LICENCE = Path("/usr/share/common-licenses/GPL-3")  # of every Debian machine
+
+BOUNDS = {  # mean KLD, 2 x measured: SmolLM2; Gemma 3 with its sliding layers packed too
+    "k8v8": (0.0002, 0.0001),
+    "k8v4": (0.0025, 0.0013),
+    "k4v4": (0.008, 0.010),
+    "k4v3": (0.017, 0.020),
+    "k3v3": (0.038, 0.021),
+    "k4v2": (0.057, 0.026),
+    "tq4": (0.048, 0.067),
+    "tq3": (0.28, 0.36),
+    "mlx8": (0.0004, 0.0005),
+    "mlx4": (0.067, 0.084),
+    "q8_0": (0.0005, 0.0006),
+    "q4_0": (0.20, 0.070),
+    "rot_k_tq4v": (0.0028, 0.0017),
+}
+
+
+@pytest.mark.skipif(not LICENCE.exists(), reason="no licence text on this machine")
+@pytest.mark.parametrize("index, name", [(0, "smollm2"), (1, "gemma3")])
+def test_no_preset_costs_more_than_it_did(index, name):
+    listed = json.loads(quire("codecs", "--json").stdout)["presets"]
+    assert {preset["name"] for preset in listed} - {"none"} == set(BOUNDS), "every preset has a bound"
+    rows = json.loads(quire("eval", "kld", "-m", fetched(name), "--weights", "f32", "--kv-windowed", "same", "--text", LICENCE,
+                            "--ctx", 384, "--chunks", 1, "--kv", ",".join(BOUNDS), "--json").stdout)
+    found = {row["kv"]: row["kld_mean"] for row in rows}
+    assert not {kv: (kld, BOUNDS[kv][index]) for kv, kld in found.items() if kld > BOUNDS[kv][index]}
+    assert all(row["fallbacks"] == 0 for row in rows)
+    assert found["k8v8"] < found["k8v4"] < found["k4v4"] < found["tq4"]  # and what bits buy, they still buy
+    assert found["k4v4"] < min(found["mlx4"], found["q4_0"]) / 3
+
+
+@pytest.fixture()
+def tiny(tmp_path):
+    return models.make(tmp_path / "tiny.gguf", "llama")
+
+
+def run(model, cache, *more, kv="k4v4"):
+    env = {**os.environ, "QUIRE_CACHE": str(cache)}
+    return quire("run", "-m", model, "-p", "ab" * 90, "-n", 12, "--temp", 0, "--kv", kv, "--quiet", *more, env=env).stdout
+
+
+def orders(cache):
+    return {file.name: file.read_bytes() for file in (cache / "orders").iterdir()}
+
+
+def test_a_model_is_probed_once(tiny, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    text = run(tiny, one, "-t", 1)
+    kept = orders(one)
+    assert len(kept) == 1 and list(kept)[0].endswith("-repacked-1.order")
+    assert run(tiny, two, "-t", 2) == text
+    assert orders(two) == kept, "threads change nothing"
+    file = one / "orders" / list(kept)[0]
+    before = file.stat().st_mtime_ns
+    assert run(tiny, one) == text and file.stat().st_mtime_ns == before, "a second run does not probe"
+    run(tiny, one, "--weights", "f32")
+    assert len(orders(one)) == 2, "other arithmetic, other last digits of K"
+    assert not (tmp_path / "three").exists()
+    run(tiny, tmp_path / "three", kv="k8v4")
+    assert not list((tmp_path / "three").glob("orders/*")), "only codecs that need an order ask for one"
+
+
+def test_a_damaged_order_is_found_anew(tiny, tmp_path):
+    text = run(tiny, tmp_path)
+    kept = orders(tmp_path)
+    file = tmp_path / "orders" / list(kept)[0]
+    whole = kept[file.name]
+    for damaged in (whole[:-1], whole[:20] + bytes([whole[20] ^ 1]) + whole[21:], b"", whole + b"x"):
+        file.write_bytes(damaged)
+        assert run(tiny, tmp_path) == text
+        assert orders(tmp_path) == kept
+
+
+def test_no_place_for_orders_is_no_failure(tiny, tmp_path):
+    text = run(tiny, tmp_path)
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a directory should be")
+    assert run(tiny, blocked) == text
+
+
+def test_a_saved_text_brings_its_orders(tiny, tmp_path):
+    file = tmp_path / "text.quire"
+    run(tiny, tmp_path / "one", "--save", file)
+    env = {**os.environ, "QUIRE_CACHE": str(tmp_path / "other")}
+    quire("run", "-m", tiny, "--load", file, "-n", 4, "--temp", 0, "--kv", "k4v4", env=env)
+    assert not list((tmp_path / "other").glob("orders/*")), "nothing had to be probed"
