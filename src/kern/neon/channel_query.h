@@ -67,15 +67,14 @@ typedef struct channel_page {
     float unit; /* of scale */
 } channel_page;
 
-/* The middle code of km's mixed blocks is 2^(bits-1) above, then 2^(bits-2) below that of the others: what they add to the
- * sum of integers times the middle, over 2^(bits-2). */
-INLINE int32x4_t mixed_sum(const set_query *q, int pair, int n_mixed) {
-    int32x4_t wider = vdupq_n_s32(0), narrower = wider;
-    for (int b = 0; b < n_mixed; b++) {
-        wider = sum_bytes(wider, vld1q_s8(q->q8[2 * b][pair]));
-        narrower = sum_bytes(narrower, vld1q_s8(q->q8[2 * b + 1][pair]));
-    }
-    return vsubq_s32(vaddq_s32(wider, wider), narrower);
+/* sum += weight * the bytes, which are two rows; weight is the same in all lanes. */
+INLINE int32x4_t sum_weighted(int32x4_t sum, int8x16_t x, int8x16_t weight) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    return vdotq_s32(sum, x, weight);
+#else
+    const int16x8_t pairs = vpaddlq_s8(x); /* of one row; at most 254 * 31 */
+    return vpadalq_s16(sum, vmulq_s16(pairs, vmovl_s8(vget_low_s8(weight))));
+#endif
 }
 
 /* A whole set against a block's pages; offset is q.zero. All rows and both pages side by side, so that q is loaded once and
@@ -125,6 +124,7 @@ INLINE void quantize_by_channels(const channel_rows *q, const int rows, const ch
             i % 4 == 0 ? vzip1q_f32(step[i / 4], step[i / 4]) : vzip2q_f32(step[i / 4], step[i / 4]);
     }
     for (int d = 0; d < dim; d += 8) {
+        const int8x16_t twice_mid = vdupq_n_s8((int8_t)((1 << quire__code_bits(k, d)) - 1));
         half8 s[PAGES];
         UNROLL for (int p = 0; p < pages; p++) s[p] = h_load(page[p].scale + d);
         UNROLL for (int pair = 0; pair < n_pairs; pair++) {
@@ -136,17 +136,12 @@ INLINE void quantize_by_channels(const channel_rows *q, const int rows, const ch
                                 c = vuzp1q_s8(h_round_product(h_mul(a, s[p]), inverse[i / 4], i % 4),
                                               lone ? zero : h_round_product(h_mul(b, s[p]), inverse[i / 4], i % 4 + 1));
                 vst1q_s8(out[p].q8[d / 8][pair], c);
-                sum[p][pair] = sum_bytes(sum[p][pair], c);
+                sum[p][pair] = sum_weighted(sum[p][pair], c, twice_mid);
             }
         }
     }
-    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-        float32x4_t centre = vmulq_n_f32(vcvtq_f32_s32(sum[p][pair]), k->mid); /* halves below 2^23: exact */
-        if (k->n_mixed)
-            centre =
-                vfmaq_n_f32(centre, vcvtq_f32_s32(mixed_sum(&out[p], pair, k->n_mixed)), (float)(1 << (k->bits - 2)));
-        out[p].centre[0][pair] = sum_of_rows(centre);
-    }
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) out[p].centre[0][pair] =
+        vmulq_n_f32(sum_of_rows(vcvtq_f32_s32(sum[p][pair])), 0.5f); /* below 2^24: exact */
 }
 
 #endif

@@ -83,11 +83,16 @@ INLINE void multiply_octets(const source_kind kind, const int operands, const in
         multiply_columns(kind, operands, pairs, k + at, 64, 16, 4, q8 + column * octets, book, ahead + at, acc);
     }
     while (column < end) { /* the narrow last group, or a part of a group */
-        const int group = column / 4 * 4, width = n_columns - group < 4 ? n_columns - group : 4;
+        const int group = column / 4 * 4, width = n_columns - group < 4 ? n_columns - group : 4, done = column - group;
         const int last = group + width < end ? group + width : end;
-        const size_t at = base + (size_t)group * 128 + (size_t)(row * width + column - group) * 16;
-        multiply_columns(kind, operands, pairs, k + at, (size_t)width * 16, 16, last - column, q8 + column * octets,
-                         book, ahead + at, acc);
+        const size_t rows = base + (size_t)group * 128 + (size_t)(row * width) * 16, at = rows + (size_t)done * 16;
+        const uint8_t *fetch = ahead + rows + (size_t)(done * pairs) * 16; /* each column brings a part of the rows */
+        if (width == 4)
+            multiply_columns(kind, operands, pairs, k + at, 64, 16, last - column, q8 + column * octets, book, fetch,
+                             acc);
+        else
+            multiply_columns(kind, operands, pairs, k + at, (size_t)width * 16, 16, last - column, q8 + column * octets,
+                             book, fetch, acc);
         column = last;
     }
 }
