@@ -24,6 +24,7 @@ int cli_run_run(int argc, char **argv);
 int cli_chat_run(int argc, char **argv);
 int cli_bench_model_run(int argc, char **argv);
 int cli_eval_kld_run(int argc, char **argv);
+int cli_eval_ppl_run(int argc, char **argv);
 int cli_eval_agree_run(int argc, char **argv);
 int cli_eval_niah_run(int argc, char **argv);
 

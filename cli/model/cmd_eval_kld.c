@@ -1,4 +1,4 @@
-/* cmd_eval_kld.c: quire eval kld. What a codec changes in a model's predictions, on a text. */
+/* cmd_eval_kld.c: quire eval kld, what a codec changes in a model's predictions on a text; quire eval ppl, how good they are. */
 #include "args.h"
 #include "cache_args.h"
 #include "cache_report.h"
@@ -15,13 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT_MAX = 1 << 20, CHUNKS_MAX = 1 << 16, ROWS_MAX = 512 };
+enum { CONTEXT_MAX = 1 << 20, CHUNKS_MAX = 1 << 16, ROWS_MAX = 512, OWN_OPTIONS = 4 };
 
 typedef struct kld_options {
     cli_model_args model;
     const char *text, *base;
     int32_t n_chunks, n_rows, base_raw;
     bool json;
+    bool alone; /* ppl: nothing to compare with */
 } kld_options;
 
 /* One cache: the base, or an entry of --kv. */
@@ -90,10 +91,11 @@ typedef struct compare_job {
 static void compare_rows(void *user, int32_t ith, int32_t nth) {
     const compare_job *job = user;
     const cli_part part = cli_part_of(job->n, ith, nth);
+    const quire_session *base = job->run->chosen->alone ? job->entry->session : job->run->base.session;
     for (int32_t i = part.first; i < part.last; i++)
         job->entry->rows[job->run->n_scored + (size_t)i] =
-            cli_divergence_of(quire_session_logits(job->run->base.session, i),
-                              quire_session_logits(job->entry->session, i), job->run->n_vocab, job->truths[i]);
+            cli_divergence_of(quire_session_logits(base, i), quire_session_logits(job->entry->session, i),
+                              job->run->n_vocab, job->truths[i]);
 }
 
 /* Rows at..at+n-1 of a chunk through one cache; the last n_logits of them are scored. */
@@ -104,7 +106,7 @@ static quire_status advance(kld_entry *entry, const int32_t *tokens, int32_t n, 
 
 static int run_step(kld_run *run, const int32_t *chunk, int32_t at, int32_t n) {
     int32_t n_logits = at < run->first_row ? 0 : n; /* a step does not cross first_row */
-    quire_status status = advance(&run->base, chunk + at, n, n_logits);
+    quire_status status = run->chosen->alone ? QUIRE_OK : advance(&run->base, chunk + at, n, n_logits);
     for (size_t i = 0; status == QUIRE_OK && i < run->n_entries; i++) {
         kld_entry *entry = &run->entries[i];
         status = advance(entry, chunk + at, n, n_logits);
@@ -124,7 +126,7 @@ static quire_status start_chunk(kld_entry *entry) {
 }
 
 static int run_chunk(kld_run *run, int32_t index, cli_progress *progress) {
-    quire_status status = start_chunk(&run->base);
+    quire_status status = run->chosen->alone ? QUIRE_OK : start_chunk(&run->base);
     for (size_t i = 0; status == QUIRE_OK && i < run->n_entries; i++)
         status = start_chunk(&run->entries[i]);
     int result = status == QUIRE_OK ? CLI_OK : fail(status);
@@ -143,8 +145,18 @@ static int run_chunk(kld_run *run, int32_t index, cli_progress *progress) {
 
 /* ------------------------------------------------------------------ report */
 
+static json_t *ppl_json(const kld_run *run, const kld_entry *entry) {
+    const cli_divergences *s = &entry->sum;
+    return json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:I}", "kv", entry->kv, "ctx", (int)run->context, "chunks",
+                     (int)run->chosen->n_chunks, "tokens", (int)s->n, "ppl", cli_json_number(s->ppl), "ppl_error",
+                     cli_json_number(s->ppl_error), "bits", cli_json_number(entry->cache.bits), "fallbacks",
+                     (json_int_t)entry->cache.fallbacks);
+}
+
 static json_t *entry_json(const kld_run *run, const kld_entry *entry) {
     const cli_divergences *s = &entry->sum;
+    if (run->chosen->alone)
+        return ppl_json(run, entry);
     json_t *root = json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kv", entry->kv,
                              "ctx", (int)run->context, "chunks", (int)run->chosen->n_chunks, "tokens", (int)s->n, "ppl",
                              cli_json_number(s->ppl), "ppl_base", cli_json_number(s->ppl_base), "kld_mean",
@@ -164,7 +176,24 @@ static int print_json(const kld_run *run) {
     return cli_print_entries(list);
 }
 
+static int print_ppl(const kld_run *run) {
+    static const cli_column columns[] = {{"kv", false}, {"bits", true}, {"perplexity", true}, {"+-", true}};
+    printf("%s, %d chunks of %d tokens of %s, the second half of each\n\n", run->chosen->model.model,
+           (int)run->chosen->n_chunks, (int)run->context, run->chosen->text);
+    cli_table table;
+    cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < run->n_entries; i++) {
+        cli_table_cell(&table, "%s", run->entries[i].kv);
+        cli_table_cell(&table, "%s", cli_bits(run->entries[i].cache.bits).text);
+        cli_table_cell(&table, "%.4f", run->entries[i].sum.ppl);
+        cli_table_cell(&table, "%.4f", run->entries[i].sum.ppl_error);
+    }
+    return cli_table_print(&table, stdout);
+}
+
 static int print_text(const kld_run *run) {
+    if (run->chosen->alone)
+        return print_ppl(run);
     static const cli_column columns[] = {
         {"kv", false},     {"bits", true},     {"KLD", true},        {"+-", true},   {"99.9 %", true},
         {"largest", true}, {"same top", true}, {"perplexity", true}, {"base", true},
@@ -208,7 +237,7 @@ static int open_all(kld_run *run, char **names) {
     run->entries = calloc(run->n_entries, sizeof *run->entries);
     if (!run->entries)
         return cli_quire_error("cannot evaluate", QUIRE_E_NOMEM, "out of memory");
-    int status = open_entry(run, &run->base, &base, chosen->base);
+    int status = chosen->alone ? CLI_OK : open_entry(run, &run->base, &base, chosen->base);
     const size_t n_rows = (size_t)chosen->n_chunks * (size_t)run->context;
     for (size_t i = 0; status == CLI_OK && i < run->n_entries; i++) {
         status = open_entry(run, &run->entries[i], &chosen->model, names[i]);
@@ -235,7 +264,7 @@ static int evaluate(kld_run *run, char **names) {
         status = open_all(run, names);
     cli_interrupt_catch();
     cli_progress progress;
-    cli_progress_start(&progress, "kld");
+    cli_progress_start(&progress, chosen->alone ? "ppl" : "kld");
     for (int32_t i = 0; status == CLI_OK && i < chosen->n_chunks; i++)
         status = run_chunk(run, i, &progress);
     cli_progress_end(&progress);
@@ -250,19 +279,73 @@ static int evaluate(kld_run *run, char **names) {
     return status;
 }
 
+static void own_options(kld_options *chosen, cli_option *options) {
+    const cli_option all[OWN_OPTIONS] = {
+        cli_string("text", &chosen->text, "FILE", "the text; '-': standard input"),
+        cli_int("chunks", &chosen->n_chunks, 1, CHUNKS_MAX, "pieces of --ctx tokens (default of --ctx: 2048)"),
+        cli_int("rows", &chosen->n_rows, 1, ROWS_MAX, "tokens of a step; 1: as in decoding"),
+        cli_flag("json", &chosen->json, "print JSON: an object, or an array for more than one --kv"),
+    };
+    memcpy(options, all, sizeof all);
+    cli_model_options(&chosen->model, options + OWN_OPTIONS);
+}
+
+static int run_command(kld_options *chosen, const cli_usage *usage, int argc, char **argv) {
+    int status;
+    if (!cli_args_parse(usage, argc, argv, &status))
+        return status;
+    if (!chosen->text) {
+        cli_error("no text was given: --text FILE");
+        return CLI_USAGE;
+    }
+    kld_run run = {.chosen = chosen};
+    run.context = chosen->model.context ? chosen->model.context : 2048;
+    chosen->model.context = 0;
+    if (run.context < 4 || run.context > CONTEXT_MAX || (int64_t)run.context * chosen->n_chunks > INT32_MAX) {
+        cli_error("--ctx %d and --chunks %d cannot be evaluated", (int)run.context, (int)chosen->n_chunks);
+        return CLI_USAGE;
+    }
+    run.first_row = run.context / 2;
+    char **names = cli_list_split(chosen->model.kv, &run.n_entries);
+    status = names ? evaluate(&run, names) : CLI_FAILURE;
+    for (size_t i = 0; run.entries && i < run.n_entries; i++) {
+        quire_session_free(run.entries[i].session);
+        free(run.entries[i].rows);
+    }
+    quire_session_free(run.base.session);
+    cli_workers_stop(run.workers);
+    free(run.entries);
+    free(run.tokens);
+    free(names);
+    quire_model_free(run.model);
+    return status;
+}
+
+int cli_eval_ppl_run(int argc, char **argv) {
+    kld_options chosen = {.n_chunks = 4, .n_rows = 64, .alone = true};
+    cli_model_args_default(&chosen.model);
+    cli_option options[OWN_OPTIONS + CLI_MODEL_OPTIONS];
+    own_options(&chosen, options);
+    static const char *const examples[] = {"quire eval ppl -m smollm2 --text wiki.test.raw --kv none,k8v4", NULL};
+    const cli_usage usage = {
+        .command = "eval ppl",
+        .about = "Perplexity of a text: how well a model predicts it on a cache, over the second half of every piece.\n"
+                 "--kv may be a list. 'quire eval kld' tells small differences much better.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .examples = examples};
+    return run_command(&chosen, &usage, argc, argv);
+}
+
 int cli_eval_kld_run(int argc, char **argv) {
     kld_options chosen = {.n_chunks = 4, .n_rows = 64, .base = "none", .base_raw = QUIRE_BF16};
     cli_model_args_default(&chosen.model);
-    enum { OWN = 6 };
-    cli_option options[OWN + CLI_MODEL_OPTIONS] = {
-        cli_string("text", &chosen.text, "FILE", "the text; '-': standard input"),
-        cli_int("chunks", &chosen.n_chunks, 1, CHUNKS_MAX, "pieces of --ctx tokens (default of --ctx: 2048)"),
-        cli_int("rows", &chosen.n_rows, 1, ROWS_MAX, "tokens of a step; 1: as in decoding"),
+    enum { BASE_OPTIONS = 2 };
+    cli_option options[BASE_OPTIONS + OWN_OPTIONS + CLI_MODEL_OPTIONS] = {
         cli_string("base", &chosen.base, "NAME", "the cache to compare with"),
         cli_choice("base-raw", &chosen.base_raw, cli_raw_names, "type of the base's raw rows: f16, bf16 or f32"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
     };
-    cli_model_options(&chosen.model, options + OWN);
+    own_options(&chosen, options + BASE_OPTIONS);
     static const char *const examples[] = {
         "quire eval kld -m smollm2 --text wiki.test.raw --kv k8v8,k8v4,k4v4 --weights f32",
         NULL,
@@ -276,32 +359,5 @@ int cli_eval_kld_run(int argc, char **argv) {
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};
-    int status;
-    if (!cli_args_parse(&usage, argc, argv, &status))
-        return status;
-    if (!chosen.text) {
-        cli_error("no text was given: --text FILE");
-        return CLI_USAGE;
-    }
-    kld_run run = {.chosen = &chosen};
-    run.context = chosen.model.context ? chosen.model.context : 2048;
-    chosen.model.context = 0;
-    if (run.context < 4 || run.context > CONTEXT_MAX || (int64_t)run.context * chosen.n_chunks > INT32_MAX) {
-        cli_error("--ctx %d and --chunks %d cannot be evaluated", (int)run.context, (int)chosen.n_chunks);
-        return CLI_USAGE;
-    }
-    run.first_row = run.context / 2;
-    char **names = cli_list_split(chosen.model.kv, &run.n_entries);
-    status = names ? evaluate(&run, names) : CLI_FAILURE;
-    for (size_t i = 0; run.entries && i < run.n_entries; i++) {
-        quire_session_free(run.entries[i].session);
-        free(run.entries[i].rows);
-    }
-    quire_session_free(run.base.session);
-    cli_workers_stop(run.workers);
-    free(run.entries);
-    free(run.tokens);
-    free(names);
-    quire_model_free(run.model);
-    return status;
+    return run_command(&chosen, &usage, argc, argv);
 }

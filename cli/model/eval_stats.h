@@ -19,8 +19,8 @@ cli_divergence cli_divergence_of(const float *base, const float *other, int32_t 
 double cli_nll(const float *logits, int32_t n, int32_t token);
 
 typedef struct cli_divergences {
-    double ppl, ppl_base;
-    double kld_mean, kld_error /* half of a 95 % interval */, kld_median, kld_p999, kld_max;
+    double ppl, ppl_base, ppl_error; /* errors are half of a 95 % interval */
+    double kld_mean, kld_error, kld_median, kld_p999, kld_max;
     double same_top;
     size_t n;
 } cli_divergences;

@@ -160,6 +160,9 @@ def test_kld(tiny):
     stepped = json.loads(quire(*common, "--kv", "k4v4", "--rows", 1).stdout)
     whole = json.loads(quire(*common, "--kv", "k4v4").stdout)
     assert stepped["kld_mean"] == whole["kld_mean"]
+    alone = json.loads(quire(*(word if word != "kld" else "ppl" for word in common), "--kv", "k4v4").stdout)
+    assert alone["ppl"] == whole["ppl"] and alone["ppl_error"] > 0 and alone["tokens"] == whole["tokens"]
+    assert "perplexity" in quire("eval", "ppl", "-m", tiny, "--text", TEXT, "--ctx", 256, "--chunks", 1, "-t", 1).stdout
 
 
 @pytest.mark.parametrize("together", [(), ("--together",)])
