@@ -102,3 +102,12 @@ def test_a_saved_text_brings_its_orders(tiny, tmp_path):
     env = {**os.environ, "QUIRE_CACHE": str(tmp_path / "other")}
     quire("run", "-m", tiny, "--load", file, "-n", 4, "--temp", 0, "--kv", "k4v4", env=env)
     assert not list((tmp_path / "other").glob("orders/*")), "nothing had to be probed"
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3", "gemma4"])
+def test_every_architecture_has_orders(arch, tmp_path):
+    """Head shapes that differ by layer, layers that share a cache, large K biases, sliding layers packed too."""
+    model = models.make(tmp_path / "model.gguf", arch)
+    more = ("--kv-windowed", "same", "--exact")
+    assert run(model, tmp_path, *more, "-t", 1, kv="k3v3") == run(model, tmp_path / "other", *more, "-t", 2, kv="k3v3")
+    assert orders(tmp_path) == orders(tmp_path / "other")
