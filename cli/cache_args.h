@@ -22,7 +22,6 @@ extern const char *const cli_raw_names[]; /* by quire_type */
 bool cli_policy_parse(const char *text, int32_t sinks, quire_policy *policy);
 /* Whether the codecs of `policy` serve heads of this shape. */
 bool cli_policy_fits(const char *text, const quire_policy *policy, const cli_shape *shape, quire_type raw);
-cli_text cli_pair_text(quire_pair pair);      /* "kc8:vt4" */
-bool cli_codec_is_ordered(quire_codec codec); /* a layer needs an order of channels for it */
+cli_text cli_pair_text(quire_pair pair); /* "kc8:vt4" */
 
 #endif

@@ -53,7 +53,7 @@ static quire_status make_orders(cli_cache *cache, quire_layer *layers) {
     const cli_cache_options *options = &cache->options;
     const size_t per_layer = (size_t)options->shape.n_kv_heads * (size_t)options->shape.k_dim;
     quire_status status = QUIRE_OK;
-    if (!cli_codec_is_ordered(options->policy.pair.k))
+    if (!quire_codec_is_ordered(options->policy.pair.k))
         return QUIRE_OK;
     cache->orders = calloc((size_t)options->n_layers * per_layer, sizeof *cache->orders);
     if (!cache->orders)

@@ -90,11 +90,9 @@ static quire_status digest_weights(const quire__gguf *file, quire_digest *digest
 }
 
 static void append_digest(char *text, const char *name, quire_digest digest) {
-    char *at = text + strlen(text);
-    at += sprintf(at, "%s ", name);
-    for (size_t i = 0; i < sizeof digest.byte; i++)
-        at += sprintf(at, "%02x", digest.byte[i]);
-    strcpy(at, "\n");
+    char digits[33];
+    quire__digest_text(digest, digits);
+    sprintf(text + strlen(text), "%s %s\n", name, digits);
 }
 
 static quire_status make_identity(quire_model *model) {

@@ -125,10 +125,8 @@ static bool path_of(const quire_model *model, char *path, size_t capacity) {
     const char *identity;
     if (!model->cache_dir || quire_model_identity(model, &identity) != QUIRE_OK)
         return false;
-    const quire_digest digest = quire__hash_of(identity, strlen(identity));
-    char name[2 * sizeof digest.byte + 1];
-    for (size_t i = 0; i < sizeof digest.byte; i++)
-        snprintf(name + 2 * i, 3, "%02x", digest.byte[i]);
+    char name[33];
+    quire__digest_text(quire__hash_of(identity, strlen(identity)), name);
     const int n =
         snprintf(path, capacity, "%s/%s-%s-%d.order", model->cache_dir, name, model->weights_as, PROBE_VERSION);
     return n > 0 && (size_t)n < capacity;
@@ -161,12 +159,21 @@ static bool read_orders(quire_model *model, const char *path) {
     return memcmp(right.byte, digest.byte, sizeof digest.byte) == 0;
 }
 
+/* Every directory on the way that is not there; what cannot be made will be missed when it is written to. */
+static void make_directories(char *path) {
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0755);
+        *slash = '/';
+    }
+}
+
 /* A file that cannot be written costs the next process a probe, nothing else. */
-static void write_orders(const quire_model *model, const char *path) {
+static void write_orders(const quire_model *model, char *path) {
     const size_t n = all_channels(model);
     const quire_digest digest = digest_of(model->order, n);
     quire_writer *w = malloc(sizeof *w);
-    mkdir(model->cache_dir, 0755);
+    make_directories(path);
     if (w && quire__writer_open(w, path) == QUIRE_OK) {
         if (quire__writer_add(w, MAGIC, sizeof MAGIC) == QUIRE_OK &&
             quire__writer_add(w, model->order, n * sizeof *model->order) == QUIRE_OK &&

@@ -72,14 +72,6 @@ static void bound_layer(const quire_session_options *o, int32_t n_layers, int32_
     layer->v = pair.v;
 }
 
-static bool is_ordered(quire_codec codec) {
-    quire_codec_info info;
-    for (size_t i = 0; quire_codec_at(i, &info) == QUIRE_OK; i++)
-        if (info.codec == codec)
-            return info.ordered;
-    return false;
-}
-
 /* The order that the caller has for a layer of this shape, or NULL. */
 static const uint16_t *given_order(const quire_session_options *o, const quire_layer *layer, int32_t i) {
     const quire_layer *from = o->order_from ? &o->order_from[i] : NULL;
@@ -90,10 +82,11 @@ static const uint16_t *given_order(const quire_session_options *o, const quire_l
 static quire_status order_channels(const quire_session *session, quire_layer *layers) {
     const quire_session_options *o = &session->options;
     const int32_t n = session->model->n_layers;
-    bool needed = is_ordered(o->policy.pair.k) || is_ordered(o->policy.windowed.k) || is_ordered(o->policy.edge.k);
+    bool needed = quire_codec_is_ordered(o->policy.pair.k) || quire_codec_is_ordered(o->policy.windowed.k) ||
+                  quire_codec_is_ordered(o->policy.edge.k);
     bool all_given = true;
     for (int32_t i = 0; i < n; i++) {
-        needed = needed || is_ordered(layers[i].k);
+        needed = needed || quire_codec_is_ordered(layers[i].k);
         all_given = all_given && (layers[i].share != -1 || given_order(o, &layers[i], i));
     }
     if (!needed)

@@ -148,6 +148,7 @@ typedef struct quire_codec_info {
     bool ordered; /* km: a layer needs k_order */
 } quire_codec_info;
 
+QUIRE_API bool quire_codec_is_ordered(quire_codec codec); /* km: a layer needs k_order; false for unknown numbers */
 QUIRE_API size_t quire_codec_count(void);
 QUIRE_API quire_status quire_codec_at(size_t index, quire_codec_info *info);
 QUIRE_API const char *quire_codec_name(quire_codec codec); /* NULL for an unknown number */

@@ -343,16 +343,15 @@ int cli_eval_agree_run(int argc, char **argv) {
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
-    size_t n;
-    char **names = cli_list_split(chosen.model.kv, &n);
-    agree_run run = {.chosen = &chosen, .n_entries = n + 1};
-    run.entries = calloc(run.n_entries, sizeof *run.entries);
-    for (size_t i = 0; names && run.entries && i < run.n_entries; i++)
-        run.entries[i].kv = i == 0 ? "none" : names[i - 1];
-    if (!names || !run.entries)
-        status = CLI_FAILURE;
-    else
-        status = cli_kv_names_check(&chosen.model, names, n) ? evaluate(&run) : CLI_USAGE;
+    char **names = NULL;
+    agree_run run = {.chosen = &chosen};
+    status = cli_kv_names_after_none(&chosen.model, &names, &run.n_entries);
+    if (status == CLI_OK)
+        run.entries = calloc(run.n_entries, sizeof *run.entries);
+    for (size_t i = 0; run.entries && i < run.n_entries; i++)
+        run.entries[i].kv = names[i];
+    if (status == CLI_OK)
+        status = run.entries ? evaluate(&run) : CLI_FAILURE;
     close_run(&run);
     free(names);
     return status;

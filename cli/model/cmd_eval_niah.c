@@ -318,16 +318,15 @@ int cli_eval_niah_run(int argc, char **argv) {
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
-    size_t n;
-    char **names = cli_list_split(chosen.model.kv, &n);
-    niah_run run = {.chosen = &chosen, .n_maps = n + 1};
-    run.maps = calloc(run.n_maps, sizeof *run.maps);
-    for (size_t i = 0; names && run.maps && i < run.n_maps; i++)
-        run.maps[i].kv = i == 0 ? "none" : names[i - 1];
-    if (!names || !run.maps)
-        status = CLI_FAILURE;
-    else
-        status = cli_kv_names_check(&chosen.model, names, n) ? evaluate(&run) : CLI_USAGE;
+    char **names = NULL;
+    niah_run run = {.chosen = &chosen};
+    status = cli_kv_names_after_none(&chosen.model, &names, &run.n_maps);
+    if (status == CLI_OK)
+        run.maps = calloc(run.n_maps, sizeof *run.maps);
+    for (size_t i = 0; run.maps && i < run.n_maps; i++)
+        run.maps[i].kv = names[i];
+    if (status == CLI_OK)
+        status = run.maps ? evaluate(&run) : CLI_FAILURE;
     for (size_t i = 0; run.maps && i < run.n_maps; i++)
         free(run.maps[i].found);
     cli_niah_grid_free(&run.grid);

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { TOKENS_MAX = 1 << 24, SINKS_MAX = QUIRE_PAGE_TOKENS };
 
@@ -68,15 +67,6 @@ static void find_cache_dir(char *path, size_t capacity) {
         path[0] = 0;
 }
 
-/* Every directory on the way that is not there; what cannot be made will be missed when it is written to. */
-static void make_parents(char *path) {
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        mkdir(path, 0755);
-        *slash = '/';
-    }
-}
-
 static void on_probe(void *user, int32_t done, int32_t total) {
     cli_progress *progress = user;
     if (progress->started == 0)
@@ -102,10 +92,8 @@ int cli_model_open(const cli_model_args *args, quire_model **model) {
     static cli_progress progress; /* outlives the model's loading: probes come with the first session */
     char cache_dir[4096];
     find_cache_dir(cache_dir, sizeof cache_dir);
-    if (cache_dir[0]) {
-        make_parents(cache_dir);
+    if (cache_dir[0])
         options.cache_dir = cache_dir;
-    }
     options.on_probe = on_probe;
     options.on_probe_user = &progress;
     quire_status loaded = quire_model_load(model, path, &options);
@@ -226,6 +214,19 @@ int cli_session_open(const cli_model_args *args, const quire_model *model, const
 }
 
 /* ------------------------------------------------------------------ lists, files, tokens */
+
+int cli_kv_names_after_none(const cli_model_args *args, char ***names, size_t *n) {
+    const size_t n_bytes = strlen("none,") + strlen(args->kv) + 1;
+    char *text = malloc(n_bytes);
+    if (!text)
+        return cli_quire_error("cannot evaluate", QUIRE_E_NOMEM, "out of memory");
+    snprintf(text, n_bytes, "none,%s", args->kv);
+    *names = cli_list_split(text, n);
+    free(text);
+    if (!*names)
+        return CLI_FAILURE;
+    return cli_kv_names_check(args, *names, *n) ? CLI_OK : CLI_USAGE;
+}
 
 char **cli_list_split(const char *text, size_t *n) {
     *n = 1;

@@ -41,6 +41,9 @@ int cli_session_open(const cli_model_args *args, const quire_model *model, const
 /* Whether every name could be one; a misspelt last one should not cost minutes. False, with a message. */
 bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n);
 
+/* "none" and the entries of --kv, all of them possible names. free() the result. Exit status, with a message. */
+int cli_kv_names_after_none(const cli_model_args *args, char ***names, size_t *n);
+
 /* "a,b,c" cut at its commas. free() the result: pointers and text are one piece. NULL, with a message: no memory. */
 char **cli_list_split(const char *text, size_t *n);
 

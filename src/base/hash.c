@@ -26,3 +26,12 @@ quire_digest quire__hash_end(const quire_hash *hash) {
 }
 
 quire_digest quire__hash_of(const void *bytes, size_t n_bytes) { return digest_of(XXH3_128bits(bytes, n_bytes)); }
+
+void quire__digest_text(quire_digest digest, char text[33]) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < sizeof digest.byte; i++) {
+        text[2 * i] = digits[digest.byte[i] >> 4];
+        text[2 * i + 1] = digits[digest.byte[i] & 15];
+    }
+    text[2 * sizeof digest.byte] = 0;
+}

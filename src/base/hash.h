@@ -18,5 +18,6 @@ void quire__hash_start(quire_hash *hash);
 void quire__hash_add(quire_hash *hash, const void *bytes, size_t n_bytes);
 quire_digest quire__hash_end(const quire_hash *hash);
 quire_digest quire__hash_of(const void *bytes, size_t n_bytes);
+void quire__digest_text(quire_digest digest, char text[33]); /* 32 digits and a final 0 */
 
 #endif

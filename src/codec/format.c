@@ -63,6 +63,8 @@ quire_status quire_codec_at(size_t index, quire_codec_info *info) {
     return QUIRE_OK;
 }
 
+bool quire_codec_is_ordered(quire_codec codec) { return quire__codec_is_mixed(codec); }
+
 const char *quire_codec_name(quire_codec codec) {
     const codec_row *row = find(codec);
     return row ? row->name : NULL;

@@ -40,6 +40,9 @@ typedef enum quire_section_kind {
 
 typedef enum quire_held { QUIRE_HELD_SINKS = 1, QUIRE_HELD_OPEN = 2, QUIRE_HELD_KEPT = 4 } quire_held;
 
+/* What a leaf of a group is. */
+typedef enum quire_part_kind { QUIRE_PART_SINKS, QUIRE_PART_RAW_ROWS, QUIRE_PART_SEALED } quire_part_kind;
+
 /* Parts of a group's section, in their order. */
 typedef struct quire_file_group {
     int32_t live_from, n_held;

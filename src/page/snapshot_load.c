@@ -147,13 +147,11 @@ static quire_status reserve(quire_seq *seq, const quire_file *file, bool as_they
 
 /* ------------------------------------------------------------------ pages as they are */
 
-typedef enum part_kind { SINKS, RAW_ROWS, SEALED } part_kind;
-
 /* What is known of a leaf when the last of its places is filled. */
 typedef struct arrival {
     int32_t leaf; /* NO_LEAF: more of it follows */
     int32_t n_rows;
-    part_kind kind;
+    quire_part_kind kind;
 } arrival;
 
 /* A group's section, in the order of the file. */
@@ -172,7 +170,7 @@ static void expect(reader *r, void *to, size_t n_bytes, arrival then) {
     r->arrival[r->n_places++] = then;
 }
 
-static void expect_leaf(reader *r, int32_t leaf, part_kind kind, int32_t n_rows) {
+static void expect_leaf(reader *r, int32_t leaf, quire_part_kind kind, int32_t n_rows) {
     const quire_pool *pool = r->seq->pool;
     if (leaf != QUIRE_NO_LEAF)
         expect(r, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes, (arrival){leaf, n_rows, kind});
@@ -194,7 +192,7 @@ static void expect_open(reader *r) {
             expect(r, record + l->raw_v_offset, n * (size_t)l->config.v_dim, more);
         }
     }
-    r->arrival[r->n_places - 1] = (arrival){leaf, n_rows, RAW_ROWS};
+    r->arrival[r->n_places - 1] = (arrival){leaf, n_rows, QUIRE_PART_RAW_ROWS};
 }
 
 /* Whatever the bytes are, attending over them must be safe. Checked while a leaf is still near; told after the checksum. */
@@ -203,12 +201,12 @@ static void check_leaf(reader *r, const arrival *a) {
     for (int32_t i = 0; i < pool->n_layers && r->bad_layer < 0; i++) {
         const quire_layer_state *l = &pool->layer[i];
         for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
-            const uint8_t *record = a->kind == SEALED  ? quire__sealed_record(pool, l, a->leaf, head)
-                                    : a->kind == SINKS ? quire__sink_record(pool, l, a->leaf, head)
-                                                       : quire__raw_record(pool, l, a->leaf, head);
-            const size_t v_offset = a->kind == SINKS ? l->sink_v_offset : l->raw_v_offset;
-            if (a->kind == SEALED ? quire__record_valid(l, record)
-                                  : quire__raw_rows_valid(l, pool->raw, record, a->n_rows, v_offset))
+            const uint8_t *record = a->kind == QUIRE_PART_SEALED  ? quire__sealed_record(pool, l, a->leaf, head)
+                                    : a->kind == QUIRE_PART_SINKS ? quire__sink_record(pool, l, a->leaf, head)
+                                                                  : quire__raw_record(pool, l, a->leaf, head);
+            const size_t v_offset = a->kind == QUIRE_PART_SINKS ? l->sink_v_offset : l->raw_v_offset;
+            if (a->kind == QUIRE_PART_SEALED ? quire__record_valid(l, record)
+                                             : quire__raw_rows_valid(l, pool->raw, record, a->n_rows, v_offset))
                 continue;
             r->bad_layer = i;
             r->bad_head = head;
@@ -230,11 +228,11 @@ static quire_status take_all(reader *r, quire_ahead *ahead, quire_hash *hash) {
 static quire_status read_group(reader *r, const quire_file *file) {
     const quire_file_section *section = &file->section[QUIRE_SECTION_PAGES + r->group];
     const quire_seq_group *s = &r->seq->group[r->group];
-    expect_leaf(r, s->sinks, SINKS, r->seq->pool->group[r->group].sinks);
-    expect_leaf(r, s->kept, RAW_ROWS, QUIRE_T);
+    expect_leaf(r, s->sinks, QUIRE_PART_SINKS, r->seq->pool->group[r->group].sinks);
+    expect_leaf(r, s->kept, QUIRE_PART_RAW_ROWS, QUIRE_T);
     expect_open(r);
     for (int32_t p = 0; p < file->n_pages; p++)
-        expect_leaf(r, s->table[p], SEALED, QUIRE_T);
+        expect_leaf(r, s->table[p], QUIRE_PART_SEALED, QUIRE_T);
     expect(r, r->padding, (size_t)(quire__file_align(section->bytes) - section->bytes),
            (arrival){.leaf = QUIRE_NO_LEAF});
     quire_ahead ahead;

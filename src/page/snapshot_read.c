@@ -81,10 +81,8 @@ static quire_status next(walk *w, size_t n_bytes) {
     return QUIRE_OK;
 }
 
-typedef enum part_kind { SINKS, RAW_ROWS, SEALED } part_kind;
-
 /* One leaf of a group, record by record. *valid: every value is; told after the checksum, which explains it better. */
-static quire_status walk_leaf(walk *w, int32_t g, part_kind kind, int32_t n_rows, bool *valid) {
+static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t n_rows, bool *valid) {
     const quire_file *file = w->file;
     const quire_type raw = file->info.raw;
     for (int32_t i = 0; i < file->info.n_layers; i++) {
@@ -92,13 +90,13 @@ static quire_status walk_leaf(walk *w, int32_t g, part_kind kind, int32_t n_rows
         if (l->group != g || l->source != i)
             continue;
         const size_t row = quire__type_bytes(raw) * (size_t)n_rows, v_offset = row * (size_t)l->config.k_dim;
-        const size_t bytes = kind == SINKS    ? l->sink_record_bytes
-                             : kind == SEALED ? l->format.bytes
-                                              : v_offset + row * (size_t)l->config.v_dim;
+        const size_t bytes = kind == QUIRE_PART_SINKS    ? l->sink_record_bytes
+                             : kind == QUIRE_PART_SEALED ? l->format.bytes
+                                                         : v_offset + row * (size_t)l->config.v_dim;
         for (int32_t head = 0; head < l->config.n_kv_heads; head++) {
             QUIRE_TRY(next(w, bytes));
-            const bool good = kind == SEALED ? quire__record_valid(l, file->record)
-                                             : quire__raw_rows_valid(l, raw, file->record, n_rows, v_offset);
+            const bool good = kind == QUIRE_PART_SEALED ? quire__record_valid(l, file->record)
+                                                        : quire__raw_rows_valid(l, raw, file->record, n_rows, v_offset);
             if (!good && *valid)
                 quire__page_invalid(i, head);
             *valid = *valid && good;
@@ -114,13 +112,13 @@ static quire_status check_group(quire_file *file, int32_t g) {
     bool valid = true;
     quire__hash_start(&w.hash);
     if (part->flags & QUIRE_HELD_SINKS)
-        QUIRE_TRY(walk_leaf(&w, g, SINKS, file->group[g].sinks, &valid));
+        QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_SINKS, file->group[g].sinks, &valid));
     if (part->flags & QUIRE_HELD_KEPT)
-        QUIRE_TRY(walk_leaf(&w, g, RAW_ROWS, QUIRE_T, &valid));
+        QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_RAW_ROWS, QUIRE_T, &valid));
     if (part->flags & QUIRE_HELD_OPEN)
-        QUIRE_TRY(walk_leaf(&w, g, RAW_ROWS, file->info.length % QUIRE_T, &valid));
+        QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_RAW_ROWS, file->info.length % QUIRE_T, &valid));
     for (int32_t i = 0; i < part->n_held; i++)
-        QUIRE_TRY(walk_leaf(&w, g, SEALED, QUIRE_T, &valid));
+        QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_SEALED, QUIRE_T, &valid));
     QUIRE_TRY(next(&w, (size_t)(quire__file_align(s->bytes) - s->bytes)));
     const quire_digest digest = quire__hash_end(&w.hash);
     if (memcmp(digest.byte, s->checksum, sizeof digest.byte) != 0)
