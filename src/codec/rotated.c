@@ -1,6 +1,7 @@
 /* vt, tq, tqp: rows are rotated (rotate.c), divided by their RMS, and quantized coordinate by coordinate.
  *
- *   vt8 vt4 vt3 vt2  uniform codes around `mid`;              scale[t] = RMS of the row
+ *   vt8              uniform codes;                           scale[t] = what makes the largest coordinate +-127
+ *   vt4 vt3 vt2      uniform codes around `mid`;              scale[t] = RMS of the row times what fits it best
  *   tq4 tq3 tq2      Lloyd-Max codes;                         scale[t] = what keeps the row's norm ("norm correction")
  *   tqp4 tqp3        Lloyd-Max codes of one bit less, then the signs of S (residual);
  *                    scale[t] = RMS of the row, residual[t] = norm of (row - codes), of a row of norm 1
@@ -9,6 +10,7 @@
  * tqp: scale * (unit * level[code] + residual * sqrt(pi/2) * S^T sign).
  * Parameters: fp16 scale[T]; tqp: then fp16 residual[T].
  */
+#include "base/half.h"
 #include "base/real.h"
 #include "codec/family.h"
 #include "codec/layout.h"
@@ -30,18 +32,55 @@ static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX
 
 /* ------------------------------------------------------------------ vt */
 
+static void uniform_codes(const quire_side_format *side, const float *y, float step, uint8_t *codes) {
+    const float inverse = reciprocal(step);
+    for (int d = 0; d < side->dim; d++) {
+        const float x = y[d] * inverse + side->mid;
+        codes[d] = quire__nearest_code(side, d, x);
+    }
+}
+
+static float squared_error(const quire_side_format *side, const float *y, float step, const uint8_t *codes) {
+    float error[QUIRE_DIM_MAX];
+    for (int d = 0; d < side->dim; d++)
+        error[d] = y[d] - step * ((float)codes[d] - side->mid);
+    return quire__sum_of_products(error, error, side->dim);
+}
+
+static float largest_size(const float *y, int dim) {
+    float largest = 0;
+    for (int d = 0; d < dim; d++)
+        largest = fabsf(y[d]) > largest ? fabsf(y[d]) : largest;
+    return largest;
+}
+
+/* Of equal errors the first counts. */
+static float fitting_scale(const quire_side_format *side, const float *y, float rms) {
+    uint8_t codes[QUIRE_DIM_MAX];
+    float best = 0, least = INFINITY;
+    for (int i = 0; i < QUIRE_UNIFORM_FITS; i++) {
+        const float scale = quire__f16_to_f32(quire__f32_to_f16(at_most_f16(rms * quire__uniform_fits[i])));
+        const float step = scale * side->unit;
+        uniform_codes(side, y, step, codes);
+        const float error = squared_error(side, y, step, codes);
+        if (error < least) {
+            least = error;
+            best = scale;
+        }
+    }
+    return best;
+}
+
 static void encode_uniform(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
                            uint8_t *record) {
     const int dim = side->dim;
     float y[QUIRE_DIM_MAX];
     for (int t = skip; t < T; t++) {
         const float squares = rotate_row(side, rows + t * dim, y);
-        quire__put_param(side, record, (size_t)t, at_most_f16(sqrtf(squares / (float)dim)));
-        const float inverse = reciprocal(quire__side_param(side, record, (size_t)t) * side->unit);
-        for (int d = 0; d < dim; d++) {
-            const float x = y[d] * inverse + side->mid;
-            codes[t * dim + d] = quire__nearest_code(side, d, x);
-        }
+        const float scale = side->bits == 8 ? at_most_f16(largest_size(y, dim) / (127 * side->unit))
+                                            : fitting_scale(side, y, sqrtf(squares / (float)dim));
+        quire__put_param(side, record, (size_t)t, scale);
+        uniform_codes(side, y, quire__side_param(side, record, (size_t)t) * side->unit, codes + t * dim);
     }
 }
 

@@ -4,10 +4,15 @@
 
 #include <stdint.h>
 
-/* Step of the best uniform quantizer with 2^bits levels. */
+/* Step of the best uniform quantizer with 2^bits levels; 8 bits: of none, for there the row's largest coordinate sets it. */
 static inline float quire__uniform_step(int bits) {
     return bits == 8 ? 0.031f : bits == 4 ? 0.3350f : bits == 3 ? 0.5860f : 0.9955f;
 }
+
+/* A row has its own largest coordinate, and its best step is not the distribution's: below 8 bits a scale is the row's RMS
+ * times whichever of these leaves the least error (at 4 bits 19 % less than 1 alone for D 64, 11 % for D 128, 6 % for D 256). */
+static const float quire__uniform_fits[] = {0.85f, 0.90f, 0.95f, 1.0f, 1.05f, 1.10f, 1.15f};
+enum { QUIRE_UNIFORM_FITS = sizeof quire__uniform_fits / sizeof *quire__uniform_fits };
 
 /* Lloyd-Max levels rounded to int8 (value = level * unit): the rounding costs less than 0.1 % of the distortion. */
 typedef struct quire_book {

@@ -343,9 +343,19 @@ class Uniform(Rotated):
 
     def codes(self, x):
         y = self.rotation.forward(x)
-        scale = f16(np.minimum(self.rms(sumsq(y)), F16_MAX))
-        inv = inverse_or_0(scale * STEP[self.bits], 1e-30)
-        return clamp_code(y * inv[:, None] + mid(self.bits), self.bits), [scale]
+        if self.bits == 8:
+            return self.fit(y, np.abs(y).max(axis=1) / (F(127) * STEP[8]))[:2]
+        rms = self.rms(sumsq(y))
+        tried = [self.fit(y, rms * F(m)) for m in (0.85, 0.90, 0.95, 1.0, 1.05, 1.10, 1.15)]
+        best = np.argmin([error for _, _, error in tried], axis=0)  # the first of equals
+        pick = lambda parts: np.stack(parts)[best, np.arange(len(y))]  # noqa: E731
+        return pick([codes for codes, _, _ in tried]), [pick([scale for _, [scale], _ in tried])]
+
+    def fit(self, y, scale):
+        scale = f16(np.minimum(scale, F16_MAX))
+        step = scale * STEP[self.bits]
+        codes = clamp_code(y * inverse_or_0(step, 1e-30)[:, None] + mid(self.bits), self.bits)
+        return codes, [scale], sumsq(y - step[:, None] * (codes.astype(F) - mid(self.bits)))
 
 
 class Book(Rotated):

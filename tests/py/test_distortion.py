@@ -26,8 +26,8 @@ def normal_mse(codec):
 @lru_cache(maxsize=None)
 def finite_mse(codec, dim):
     """The same for rows of D elements, by simulation: normal rows are normal under any rotation, so none is needed. A
-    row is divided by its own rms, which makes it a point on a sphere, and tq's norm is the row's own: both leave less
-    error than the limit has."""
+    row is divided by its own rms, which makes it a point on a sphere, tq's norm is the row's own, and vt's step is the one
+    of seven that fits the row best (vt8: by its largest element): all leave less error than the limit has."""
     bits = quire_lib.CODECS[codec].bits
     z = np.random.default_rng(dim).standard_normal((1_000_000 // dim, dim))
     z /= np.sqrt((z**2).mean(axis=1, keepdims=True))
@@ -36,8 +36,10 @@ def finite_mse(codec, dim):
         image /= np.sqrt((image**2).mean(axis=1, keepdims=True))
     else:
         low, high, mid = (-127, 127, 0) if bits == 8 else (0, (1 << bits) - 1, ((1 << bits) - 1) / 2)
-        step = float(STEP[bits])
-        image = step * (np.clip(np.rint(z / step + mid), low, high) - mid)
+        largest = np.abs(z).max(axis=1, keepdims=True)
+        steps = [largest / 127] if bits == 8 else [float(STEP[bits]) * (0.85 + 0.05 * i) for i in range(7)]
+        images = [step * (np.clip(np.rint(z / step + mid), low, high) - mid) for step in steps]
+        return np.min([((z - image) ** 2).mean(axis=1) for image in images], axis=0).mean()
     return ((z - image) ** 2).mean()
 
 
@@ -64,20 +66,18 @@ def normal_rows(dim, seed):
     return np.random.default_rng(seed).standard_normal((n, dim)).astype(F)
 
 
-def check_vt8(mse):
-    """step^2/12 inside the range; the rest is overload, too rare (1 in 12000) to be sampled within 2 %."""
-    assert float(STEP[8]) ** 2 / 12 * 0.99 < mse <= UNIFORM["vt8"] * 1.02
-
-
 @pytest.mark.parametrize("codec", ROTATED)
 def test_normal_rows(codec):
-    """D = 512 is close to the limit: less than 1 % below it. (tq4 is 1.8 % below at 256.)"""
+    """D = 512 is close to the limit: tq less than 1 % below it (tq4 1.8 % at 256), vt, which fits each row, less than 5 %;
+    vt8 has no overload and leaves less than a step for the limit's range does."""
     dim = 512
     mse = relative_mse(codec, normal_rows(dim, 1))
-    if codec == "vt8":
-        check_vt8(mse)
-    else:
+    if codec in BOOK:
         assert mse == pytest.approx(normal_mse(codec), rel=0.02)
+    elif codec == "vt8":
+        assert mse < float(STEP[8]) ** 2 / 12
+    else:
+        assert 0.95 * normal_mse(codec) < mse < normal_mse(codec)
 
 
 @pytest.mark.parametrize("dim", [64, 80, 96, 128, 256, 576])
@@ -86,10 +86,7 @@ def test_normal_rows_of_other_sizes(codec, dim):
     """Shorter rows, and sizes where two passes of the rotation overlap. 80 elements are far from the limit (tq4 is 6 %
     below it), so that a simulation of that size is needed."""
     mse = relative_mse(codec, normal_rows(dim, 2))
-    if codec == "vt8":
-        check_vt8(mse)
-    else:
-        assert mse == pytest.approx(finite_mse(codec, dim), rel=0.02)
+    assert mse == pytest.approx(finite_mse(codec, dim), rel=0.02)
 
 
 @pytest.mark.parametrize("dim", [80, 128, 256, 576])
@@ -97,12 +94,14 @@ def test_normal_rows_of_other_sizes(codec, dim):
 def test_spiky_rows(codec, dim):
     """Eight coordinates hold nearly everything. Rotated, each coordinate is their sum with signs: none of its moments
     exceeds that of the normal law, so that codes overload less often, and the error is at most the normal one. It falls
-    to 0.78 of that in one pass (a power of two), where a sum of eight spreads least."""
+    to 0.78 of that in one pass (a power of two), where a sum of eight spreads least; vt's steps shrink with the largest
+    coordinate and leave 0.61 there, vt8's 0.30."""
     rng = np.random.default_rng(3)
     x = normal_rows(dim, 3) * F(0.05)
     at = rng.random(x.shape).argsort(axis=1)[:, :8]
     np.put_along_axis(x, at, rng.standard_normal(at.shape).astype(F) * F(30), axis=1)
-    assert 0.7 * normal_mse(codec) < relative_mse(codec, x) < 1.02 * normal_mse(codec)
+    least = 0.7 if codec in BOOK else 0.3 if codec == "vt8" else 0.6
+    assert least < relative_mse(codec, x) / normal_mse(codec) < 1.02
 
 
 @pytest.mark.parametrize("dim", [64, 128, 256, 512])

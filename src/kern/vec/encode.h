@@ -90,6 +90,49 @@ INLINE void rotate_rows(const rotation *r, const float *rows, int dim, int n, fl
     }
 }
 
+static float largest_size(const float *y, int dim) {
+    vf largest = {0};
+    for (int d = 0; d < dim; d += LANES)
+        largest = max_f(largest, abs_f(load_f(y + d)));
+    return largest_of(largest);
+}
+
+/* The sum has the order of sum_of_squares. */
+INLINE float squared_error(const quire_side_format *side, const float *y, float step) {
+    const vf highest = splat((float)quire__highest_code(side, 0));
+    const float inverse = reciprocal(step);
+    vf sum[PER_16] = {{0}};
+    for (int d = 0; d < side->dim; d += 16)
+        UNROLL for (int j = 0; j < PER_16; j++) {
+            const vf row = load_f(y + d + j * LANES);
+            const vf x = min_f(max_f(row * inverse + side->mid, splat(0)), highest);
+            const vf code = (x + QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC, error = row - step * (code - side->mid);
+            sum[j] += error * error;
+        }
+    return sum_of_16(sum);
+}
+
+/* The fit that leaves the least error, the first of equals; scales of n rows, rounded as they are stored. */
+static void fitting_scales(const quire_side_format *side, const float *y, int n, const float *squares, float *scale) {
+    float least[ROWS], fit[ROWS];
+    uint16_t half[ROWS];
+    for (int i = 0; i < n; i++)
+        least[i] = INFINITY;
+    for (int k = 0; k < QUIRE_UNIFORM_FITS; k++) {
+        for (int i = 0; i < n; i++)
+            fit[i] = at_most_f16(sqrtf(squares[i] / (float)side->dim) * quire__uniform_fits[k]);
+        quire__store_row(QUIRE_F16, half, (size_t)n, fit);
+        quire__load_row(QUIRE_F16, half, (size_t)n, fit);
+        for (int i = 0; i < n; i++) {
+            const float error = squared_error(side, y + i * side->dim, fit[i] * side->unit);
+            if (error < least[i]) {
+                least[i] = error;
+                scale[i] = fit[i];
+            }
+        }
+    }
+}
+
 static void encode_uniform(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
                            uint8_t *record) {
     const int dim = side->dim;
@@ -100,8 +143,11 @@ static void encode_uniform(const quire_side_format *side, const float *rows, int
     for (int t = skip, n; t < T; t += n) {
         n = T - t < ROWS ? T - t : ROWS;
         rotate_rows(&r, rows + t * dim, dim, n, y, squares);
-        for (int i = 0; i < n; i++)
-            scale[i] = at_most_f16(sqrtf(squares[i] / (float)dim));
+        if (side->bits == 8)
+            for (int i = 0; i < n; i++)
+                scale[i] = at_most_f16(largest_size(y + i * dim, dim) / (127 * side->unit));
+        else
+            fitting_scales(side, y, n, squares, scale);
         put_params(side, record, (size_t)t, (size_t)n, scale);
         for (int i = 0; i < n; i++) {
             const float inverse = reciprocal(scale[i] * side->unit);

@@ -162,14 +162,8 @@ INLINE float largest_of(vf x) {
     return x[0];
 }
 
-/* quire__sum_of_products of x with itself: sixteen running sums, then the tree. */
-INLINE float sum_of_squares(const float *x, int n) {
-    vf sum[PER_16] = {{0}};
-    for (int i = 0; i < n; i += 16)
-        UNROLL for (int j = 0; j < PER_16; j++) {
-            const vf v = load_f(x + i + j * LANES);
-            sum[j] += v * v;
-        }
+/* The tree of quire__sum_of_products over its sixteen running sums. */
+INLINE float sum_of_16(vf sum[PER_16]) {
     UNROLL for (int width = PER_16 / 2; width > 0; width /= 2) {
         UNROLL for (int j = 0; j < width; j++) sum[j] += sum[j + width];
     }
@@ -177,6 +171,17 @@ INLINE float sum_of_squares(const float *x, int n) {
     EACH_SWAP_DOWN(STEP)
 #undef STEP
     return sum[0][0];
+}
+
+/* quire__sum_of_products of x with itself. */
+INLINE float sum_of_squares(const float *x, int n) {
+    vf sum[PER_16] = {{0}};
+    for (int i = 0; i < n; i += 16)
+        UNROLL for (int j = 0; j < PER_16; j++) {
+            const vf v = load_f(x + i + j * LANES);
+            sum[j] += v * v;
+        }
+    return sum_of_16(sum);
 }
 
 /* The nearest integers (ties to even) of x[], after clamping; as bytes. */
