@@ -237,6 +237,10 @@ typedef struct quire_layer {
      * a bit more, the others of a bit less. A layer that shares has its source's. Rows and queries are given, and come
      * back, in natural order. quire_channel_order makes one. */
     const uint16_t *k_order;
+    /* (G, DK*(DK-1)/2), or NULL; copied. How the rounding error of a channel of K is passed on to later ones, for K codecs
+     * of fewer than 8 bits with channel scales, in k_order if the layer has one (then for km4 and km3 alone).
+     * quire_channel_feedback makes it. What is stored reads the same with or without it. */
+    const float *k_feedback;
 } quire_layer;
 
 /* An order for one K head: the 8*(DK/32) channels of largest importance get the wider codes, those of least the
@@ -244,6 +248,13 @@ typedef struct quire_layer {
  * page, times the root mean square of q in it, over some text; the order must not change while pages last. E_VALUE: NaN. */
 QUIRE_API quire_status quire_channel_order(const float *importance /* (k_dim) */, int32_t k_dim,
                                            uint16_t *order /* (k_dim) */);
+
+/* Feedback for one K head from the second moment of the queries that will meet it: moment[i * DK + j] is the mean of
+ * q[i] * q[j], in natural order, over the positions that will be asked from (RoPE turns it). `order` is the head's k_order,
+ * or NULL. Errors of K then fall where queries do not look. E_VALUE: not finite, or not a second moment. */
+QUIRE_API quire_status quire_channel_feedback(const float *moment /* (k_dim, k_dim) */,
+                                              const uint16_t *order /* (k_dim) */, int32_t k_dim,
+                                              float *feedback /* (k_dim*(k_dim-1)/2) */);
 
 /* Replaceable memory. `alloc` gets a power-of-two alignment and returns NULL when it cannot. */
 typedef struct quire_allocator {

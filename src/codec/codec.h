@@ -99,4 +99,18 @@ void quire__from_order(const uint16_t *order, int dim, const float *placed, floa
 /* The first place whose channel is none, or came before; dim: a permutation. */
 int quire__order_fault(const uint16_t *order, int dim);
 
+/* ---- rounding with feedback (feedback.c) */
+
+static inline size_t quire__n_feedback(int dim) { return (size_t)dim * (size_t)(dim - 1) / 2; }
+/* Whether codes of this side may be shaped: channel scales, fewer than 8 bits. */
+static inline bool quire__side_is_shapeable(const quire_side_format *side) {
+    return side->family == QUIRE_FAMILY_CHANNEL && side->bits < 8;
+}
+/* Codes (64, D) with the parameters that `record` has already. feedback: quire_channel_feedback, in the record's order. */
+void quire__shape_codes(const quire_side_format *side, const float *rows, int skip, const float *feedback,
+                        const uint8_t *record, uint8_t *codes);
+/* The same, packed into the record in place of plain rounding's. */
+void quire__side_shape(const quire_side_format *side, const float *rows, int skip, const float *feedback,
+                       uint8_t *record);
+
 #endif

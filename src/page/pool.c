@@ -131,8 +131,20 @@ static quire_status copy_order(quire_layer *l, int32_t i, uint16_t **orders) {
     return QUIRE_OK;
 }
 
+static quire_status copy_feedback(quire_layer *l, int32_t i, float **feedbacks) {
+    const size_t n = (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim);
+    if (!l->k_feedback)
+        return QUIRE_OK;
+    for (size_t j = 0; j < n; j++)
+        if (!isfinite(l->k_feedback[j]))
+            return quire__fail(QUIRE_E_INVALID, "layer %d: k_feedback[%zu] is not finite", (int)i, j);
+    l->k_feedback = memcpy(*feedbacks, l->k_feedback, n * sizeof **feedbacks);
+    *feedbacks += n;
+    return QUIRE_OK;
+}
+
 static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, int32_t i, float **heads,
-                               uint16_t **orders) {
+                               uint16_t **orders, float **feedbacks) {
     quire_layer_state *s = &pool->layer[i];
     s->config = o->layers[i];
     if (s->config.share != -1)
@@ -146,11 +158,13 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
 
     if (s->source != i) {
         s->config.k_order = pool->layer[s->source].config.k_order;
+        s->config.k_feedback = NULL;
         return QUIRE_OK;
     }
     s->asked = (quire_pair){l->k, l->v};
     QUIRE_TRY(quire__form_layer(pool, &o->policy, i, s));
     QUIRE_TRY(copy_order(&s->config, i, orders));
+    QUIRE_TRY(copy_feedback(&s->config, i, feedbacks));
     s->group = find_group(pool, l, quire__form_is_raw(s, pool->raw));
     return QUIRE_OK;
 }
@@ -417,15 +431,17 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     *result = NULL;
     QUIRE_TRY(check_options(o));
     const quire_allocator allocator = o->allocator ? *o->allocator : quire__default_allocator;
-    size_t n_head_values = 0, n_ordered = 0;
+    size_t n_head_values = 0, n_ordered = 0, n_feedback = 0;
     for (int32_t i = 0; i < o->n_layers; i++) {
         const quire_layer *l = &o->layers[i];
         QUIRE_TRY(check_layer(l, i));
         n_head_values += 2 * (size_t)l->n_heads;
-        if (l->k_order && l->share == -1 && l->k_dim > 0 && l->k_dim <= QUIRE_DIM_MAX) /* others are refused below */
-            n_ordered += (size_t)l->n_kv_heads * (size_t)l->k_dim;
+        if (l->share != -1 || l->k_dim <= 0 || l->k_dim > QUIRE_DIM_MAX) /* the latter are refused below */
+            continue;
+        n_ordered += l->k_order ? (size_t)l->n_kv_heads * (size_t)l->k_dim : 0;
+        n_feedback += l->k_feedback ? (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) : 0;
     }
-    /* The pool, its layers, groups, per-head values and orders in one block. */
+    /* The pool, its layers, groups, per-head values, orders and feedback in one block. */
     const size_t n = (size_t)o->n_layers;
     carver head = {NULL, 0, false};
     carve(&head, 1, sizeof(quire_pool));
@@ -435,6 +451,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     }
     carve(&head, n_head_values, sizeof(float));
     carve(&head, n_ordered, sizeof(uint16_t));
+    carve(&head, n_feedback, sizeof(float));
     const size_t head_bytes = head.used;
     uint8_t *block = quire__alloc(&allocator, head_bytes, CACHE_LINE);
     if (!block)
@@ -448,6 +465,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     pool->group_before = carve(&head, n, sizeof(quire_group));
     float *head_values = carve(&head, n_head_values, sizeof(float));
     uint16_t *orders = carve(&head, n_ordered, sizeof(uint16_t));
+    float *feedbacks = carve(&head, n_feedback, sizeof(float));
     pool->allocator = allocator;
     pool->raw = o->raw;
     pool->exact_trim = o->exact_trim;
@@ -459,7 +477,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
 
     quire_status status = quire__kernels_init(&pool->kernels, o->cpu);
     for (int32_t i = 0; i < o->n_layers && status == QUIRE_OK; i++)
-        status = init_layer(pool, o, i, &head_values, &orders);
+        status = init_layer(pool, o, i, &head_values, &orders, &feedbacks);
     if (status == QUIRE_OK) {
         quire__form_place(pool->raw, o->policy.sinks, pool->layer, pool->n_layers, pool->group, pool->n_groups);
         lay_out_scratch(pool);

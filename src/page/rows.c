@@ -9,6 +9,13 @@ static const uint16_t *order_of(const quire_layer_state *layer, int32_t head) {
     return layer->format.k.n_mixed ? layer->config.k_order + (size_t)head * (size_t)layer->config.k_dim : NULL;
 }
 
+/* How rounding errors of a head's packed K are passed on, or NULL: feedback in an order is of no use without it. */
+static const float *feedback_of(const quire_layer_state *layer, int32_t head) {
+    const quire_layer *l = &layer->config;
+    const bool fits = quire__side_is_shapeable(&layer->format.k) && (layer->format.k.n_mixed > 0 || !l->k_order);
+    return fits && l->k_feedback ? l->k_feedback + (size_t)head * quire__n_feedback(l->k_dim) : NULL;
+}
+
 typedef void (*reorder)(const uint16_t *order, int dim, const float *from, float *to);
 
 static void reorder_rows(reorder f, const uint16_t *order, int dim, float *rows /* (64, dim) */) {
@@ -25,6 +32,9 @@ void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state 
     if (order)
         reorder_rows(quire__into_order, order, layer->config.k_dim, k);
     kernels->seal(&layer->format, k, v, skip, record);
+    const float *feedback = feedback_of(layer, head);
+    if (feedback && skip < QUIRE_T)
+        kernels->shape(&layer->format.k, k, skip, feedback, record);
 }
 
 void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v, const uint8_t *record, float *rows) {
