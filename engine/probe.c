@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     PROBE_VERSION = 1,
@@ -83,12 +84,19 @@ static quire_status run_text(const quire_model *model, quire_session *session, c
     return status;
 }
 
+quire_status quire__probe_tokens(const quire_model *model, int32_t most, int32_t *tokens, int32_t *n) {
+    int32_t all[3 * sizeof PROBE_TEXT + 16]; /* a space may become three bytes, a byte a token */
+    QUIRE_TRY(quire_model_tokenize(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, QUIRE_TOKENIZE_START, all,
+                                   (int32_t)(sizeof all / sizeof *all), n));
+    *n = *n < most ? *n : most;
+    *n = *n < model->context ? *n : model->context;
+    memcpy(tokens, all, (size_t)*n * sizeof *tokens);
+    return QUIRE_OK;
+}
+
 static quire_status probe(quire_model *model, int32_t n_threads) {
-    int32_t tokens[3 * sizeof PROBE_TEXT + 16], n = 0; /* a space may become three bytes, a byte a token */
-    QUIRE_TRY(quire_model_tokenize(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, QUIRE_TOKENIZE_START, tokens,
-                                   (int32_t)(sizeof tokens / sizeof *tokens), &n));
-    n = n < PROBE_TOKENS ? n : PROBE_TOKENS;
-    n = n < model->context ? n : model->context;
+    int32_t tokens[PROBE_TOKENS], n = 0;
+    QUIRE_TRY(quire__probe_tokens(model, PROBE_TOKENS, tokens, &n));
     quire_session_options options;
     quire_session_options_default(&options);
     options.raw = QUIRE_F32;
