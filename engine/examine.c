@@ -3,6 +3,7 @@
  * A text runs through the model on a raw cache, which is surveyed (survey.h) and whose predictions are kept; then once with
  * every layer packed, for each rung of a ladder of codecs, and once for each layer with that layer alone packed. Losses
  * are mean KL divergences of the next token. */
+#include "examine_text.h"
 #include "kept.h"
 #include "probe.h"
 #include "survey.h"
@@ -173,7 +174,7 @@ static bool serves(const quire_model *model, quire_pair pair) {
 static quire_status start(examination *x) {
     quire_report *report = x->report;
     const quire_model *model = x->model;
-    QUIRE_TRY(quire__probe_tokens(model, TOKENS, x->tokens, &report->n_tokens));
+    QUIRE_TRY(quire__first_tokens(model, EXAMINE_TEXT, sizeof EXAMINE_TEXT - 1, TOKENS, x->tokens, &report->n_tokens));
     if (report->n_tokens < LAYER_TOKENS)
         return quire__fail(QUIRE_E_UNSUPPORTED,
                            "a text of %d tokens is too short to examine a model: its context is %d",

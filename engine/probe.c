@@ -84,19 +84,26 @@ static quire_status run_text(const quire_model *model, quire_session *session, c
     return status;
 }
 
-quire_status quire__probe_tokens(const quire_model *model, int32_t most, int32_t *tokens, int32_t *n) {
-    int32_t all[3 * sizeof PROBE_TEXT + 16]; /* a space may become three bytes, a byte a token */
-    QUIRE_TRY(quire_model_tokenize(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, QUIRE_TOKENIZE_START, all,
-                                   (int32_t)(sizeof all / sizeof *all), n));
-    *n = *n < most ? *n : most;
-    *n = *n < model->context ? *n : model->context;
-    memcpy(tokens, all, (size_t)*n * sizeof *tokens);
-    return QUIRE_OK;
+quire_status quire__first_tokens(const quire_model *model, const char *text, size_t n_bytes, int32_t most,
+                                 int32_t *tokens, int32_t *n) {
+    const size_t capacity = 3 * n_bytes + 16; /* a space may become three bytes, a byte a token */
+    int32_t *all = malloc(capacity * sizeof *all);
+    if (!all)
+        return quire__fail(QUIRE_E_NOMEM, "out of memory");
+    const quire_status status =
+        quire_model_tokenize(model, text, n_bytes, QUIRE_TOKENIZE_START, all, (int32_t)capacity, n);
+    if (status == QUIRE_OK) {
+        *n = *n < most ? *n : most;
+        *n = *n < model->context ? *n : model->context;
+        memcpy(tokens, all, (size_t)*n * sizeof *tokens);
+    }
+    free(all);
+    return status;
 }
 
 static quire_status probe(quire_model *model, int32_t n_threads) {
     int32_t tokens[PROBE_TOKENS], n = 0;
-    QUIRE_TRY(quire__probe_tokens(model, PROBE_TOKENS, tokens, &n));
+    QUIRE_TRY(quire__first_tokens(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, PROBE_TOKENS, tokens, &n));
     quire_session_options options;
     quire_session_options_default(&options);
     options.raw = QUIRE_F32;

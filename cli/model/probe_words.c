@@ -9,7 +9,7 @@
 enum { LIST_BYTES = 512, SENTENCE_BYTES = 1024 };
 
 /* By these a layer is named. */
-static const double BIAS = 10, WIDEST = 8, SINK = 0.5, SHARE = 3; /* share: times the mean layer's */
+static const double BIAS = 20, WIDEST = 8, SINK = 0.5, SHARE = 3; /* share: times the mean layer's */
 
 typedef bool (*stands_out)(const cli_probe *probe, int32_t layer);
 
