@@ -7,6 +7,10 @@
 
 enum { T = QUIRE_PAGE_TOKENS, SINKS = 4 };
 
+/* What a layer loses depends on the text about as much as on the layer: measured shares are pulled half way to even ones,
+ * or layers that one text happens not to need would pay for it on the next. */
+static const double EVEN = 0.5;
+
 void quire_choice_options_default(quire_choice_options *options) {
     if (options)
         *options =
@@ -50,6 +54,13 @@ typedef struct choosing {
     int32_t *n_allowed, *rung; /* (n_layers) */
 } choosing;
 
+static double expected_share(const choosing *c, int32_t layer) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < c->report->n_layers; i++)
+        n += c->model->cache[i].share == -1;
+    return EVEN / n + (1 - EVEN) * c->report->layers[layer].share;
+}
+
 static quire_status fill(const choosing *c) {
     const int32_t n_rungs = c->report->n_rungs;
     for (int32_t i = 0; i < c->report->n_layers; i++) {
@@ -58,7 +69,7 @@ static quire_status fill(const choosing *c) {
         c->n_allowed[i] = open ? n_rungs : 1;
         for (int32_t r = 0; r < n_rungs && layer->share == -1; r++) {
             const int64_t at = (int64_t)i * n_rungs + r;
-            c->loss[at] = c->report->rungs[r].kld * c->report->layers[i].share;
+            c->loss[at] = c->report->rungs[r].kld * expected_share(c, i);
             QUIRE_TRY(layer_bytes(layer, c->report->rungs[r].pair, c->options, &c->bytes[at]));
         }
     }

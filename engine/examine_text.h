@@ -1,30 +1,38 @@
-/* examine_text.h: what losses are measured on. Not the probe's text: orders of channels were fitted to that one, and look
- * better on it than on any other. Changing a word changes all reports: then EXAMINE_VERSION (examine.c) must change, too. */
+/* examine_text.h: what losses are measured on: a text that keeps coming back to what it said, since that is what a cache is
+ * for. (On plain prose, which hardly looks back, models lose a third of what they do here.) Not the probe's text: orders of
+ * channels were fitted to that one. Changing a word changes all reports: then EXAMINE_VERSION (examine.c) must change. */
 #ifndef ENGINE_EXAMINE_TEXT_H
 #define ENGINE_EXAMINE_TEXT_H
 
 static const char EXAMINE_TEXT[] =
-    "The canal between the two lakes was dug by hand in the last years of the eighteenth century. Eleven hundred men "
-    "worked on it for six summers, and a third of them came from villages that no longer exist. When the railway "
-    "reached the valley in 1867, the barges lost their trade within a decade, and the locks were left to rust. A "
-    "society of former boatmen bought the upper reach for a symbolic price, planted poplars along the towpath, and "
-    "kept a single lock in working order. Today the water carries rowing clubs, a floating library and, on Sundays, "
-    "the slow procession of people who have nowhere else to be.\n\n"
-    "Engineers who study the canal are mostly interested in its failures. The third embankment gave way twice, each "
-    "time after a dry spring followed by sudden rain. Clay shrinks when it dries; the cracks fill with water, the "
-    "pressure rises, and a wall that stood for fifty years is gone in an afternoon. The repair of 1803 used oak piles "
-    "and packed gravel, which let the water through slowly instead of trying to hold it back. It has not moved "
-    "since.\n\n"
-    "\"You are late again,\" Marta said without looking up from the ledger.\n\"The ferry waited for the doctor,\" he "
-    "answered. \"I could have swum, but then you would complain about the floor.\"\nShe closed the book and pushed a "
-    "letter across the table. \"Read it before you take your coat off. They want the house by the end of the month, "
-    "and they are not asking.\"\n\n"
-    "To prepare the dough, mix 500 g of flour with 10 g of salt and a spoon of sugar. Dissolve the yeast in lukewarm "
-    "water, pour it into the middle, and knead for ten minutes until the dough no longer sticks to your hands. Cover "
-    "the bowl with a damp cloth and leave it in a warm place for an hour. Then divide it into eight pieces, roll each "
-    "one out thinly, and bake them on a hot stone until they begin to brown at the edges.\n\n"
-    "def mean_by_group(rows):\n    totals = {}\n    for name, value in rows:\n        count, sum_ = totals.get(name, "
-    "(0, 0.0))\n        totals[name] = (count + 1, sum_ + value)\n    return {name: s / n for name, (n, s) in "
-    "totals.items()}\n";
+    "Minutes of the Harlow Bridge committee, 14 March. Present: Dr. Ines Calloway (chair), Tobias Renn, Farida Osei "
+    "and "
+    "Peter Quill. Dr. Calloway opened the meeting at 18:30. Tobias Renn reported that the survey had found 27 cracks "
+    "in "
+    "the north pier and 4 in the south pier, and that the repair would cost 86,400 euros. Farida Osei asked whether "
+    "the "
+    "north pier could be closed in April. Peter Quill thought that the ferry could carry the traffic, as it did in "
+    "1997. "
+    "The committee voted to close the north pier from 3 April to 21 May.\n\n"
+    "| member | role | vote |\n|---|---|---|\n| Dr. Ines Calloway | chair | yes |\n| Tobias Renn | engineer | yes |\n"
+    "| Farida Osei | treasurer | no |\n| Peter Quill | secretary | yes |\n\n"
+    "Question: How many cracks did the survey find in the north pier, and what will the repair cost?\n"
+    "Answer: The survey found 27 cracks in the north pier, and the repair will cost 86,400 euros.\n"
+    "Question: Who reported on the survey, and who voted against closing the north pier?\n"
+    "Answer: Tobias Renn reported on the survey, and Farida Osei, the treasurer, voted against it.\n\n"
+    "Minutes of the Harlow Bridge committee, 11 April. Present: Dr. Ines Calloway (chair), Tobias Renn and Peter "
+    "Quill; "
+    "Farida Osei sent her apologies. Dr. Calloway opened the meeting at 18:30. Tobias Renn reported that the north "
+    "pier "
+    "had been closed on 3 April, that 19 of the 27 cracks in the north pier were repaired, and that 51,200 of the "
+    "86,400 "
+    "euros had been spent. Peter Quill reported that the ferry carried the traffic without delays.\n\n"
+    "def repair_cost(pier, cracks):\n    cost = 0\n    for crack in cracks:\n        if crack.pier == pier:\n          "
+    "  "
+    "cost += crack.length * crack.price\n    return cost\n\ndef repair_days(pier, cracks):\n    days = 0\n    for "
+    "crack "
+    "in cracks:\n        if crack.pier == pier:\n            days += crack.days\n    return days\n\n"
+    "[{\"pier\": \"north\", \"cracks\": 27, \"repaired\": 19, \"closed\": \"3 April\"},\n {\"pier\": \"south\", "
+    "\"cracks\": 4, \"repaired\": 0, \"closed\": null}]\n";
 
 #endif

@@ -236,7 +236,7 @@ typedef struct quire_choice {
 QUIRE_API void quire_choice_options_default(quire_choice_options *options);
 /* The pairs of all layers for quire_session_options.layers: from raw:raw down, always the step that costs least KLD for
  * the bytes it saves; until `bytes` holds, or as far as `kld` allows. A layer's loss on a rung is predicted as its share of
- * the rung's. E_BUDGET: it cannot be; quire_last_error() says what is the least. E_INVALID. */
+ * the rung's, the measured share pulled half way to an even one. E_BUDGET: it cannot be; quire_last_error() says what is the least. E_INVALID. */
 QUIRE_API quire_status quire_choose(const quire_model *model, const quire_report *report,
                                     const quire_choice_options *options, quire_pair *pairs, quire_choice *choice);
 

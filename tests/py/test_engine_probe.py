@@ -76,7 +76,7 @@ def bits(pair):
 
 def test_figures_of_a_plain_model(llama):
     found = probe(llama)
-    assert found["n_layers"] == 3 and found["tokens"] == 384 and found["scored"] == 256
+    assert found["n_layers"] == 3 and found["tokens"] == 512 and found["scored"] == 384
     for layer in found["layers"]:  # random weights: normal, without bias, outliers or sinks
         assert layer["k_bias"] < 3 and layer["outliers"] == 0 and layer["k_outlier"] < 3
         assert 2.5 < layer["k_kurtosis"] < 3.5 and 2.5 < layer["v_kurtosis"] < 3.5
@@ -175,28 +175,28 @@ def test_a_report_is_made_once_and_is_the_same_everywhere(tmp_path):
 
     def report(place, *more):
         env = {**os.environ, "QUIRE_CACHE": str(tmp_path / place)}
-        text = quire("probe", "-m", model, *more, env=env).stdout
+        text = quire("probe", "-m", model, "-t", 1, *more, env=env).stdout
         return text, {file: file.read_bytes() for file in (tmp_path / place / "orders").glob("*.report")}
 
-    text, kept = report("one", "-t", 1)
+    text, kept = report("one")
     (file,) = kept
-    assert report("two", "-t", 2)[0] == text
-    assert list(report("two")[1].values()) == list(kept.values()), "threads change nothing"
+    other = report("two", "-t", 2)
+    assert other[0] == text and list(other[1].values()) == list(kept.values()), "threads change nothing"
     before = file.stat().st_mtime_ns
     assert report("one") == (text, kept) and file.stat().st_mtime_ns == before, "a second one is read"
     env = {**os.environ, "QUIRE_CACHE": str(tmp_path / "one")}
-    quire("run", "-m", model, "-p", "abc", "-n", 2, "--kv", "auto", env=env)  # other arithmetic, the same report
+    quire("run", "-m", model, "-p", "abc", "-n", 2, "-t", 1, "--kv", "auto", env=env)  # other arithmetic, the same report
     assert file.stat().st_mtime_ns == before
     file.write_bytes(kept[file][:-1])
     assert report("one") == (text, kept), "a damaged one is made anew"
     assert report("one", "--anew") == (text, kept) and file.stat().st_mtime_ns != before
     three = {**os.environ, "QUIRE_CACHE": str(tmp_path / "three")}
-    quire("run", "-m", model, "-p", "abc", "-n", 2, "--kv", "auto", "--weights", "f32", env=three)
+    quire("run", "-m", model, "-p", "abc", "-n", 2, "-t", 1, "--kv", "auto", "--weights", "f32", env=three)
     assert [f.read_bytes() for f in (tmp_path / "three" / "orders").glob("*.report")] == list(kept.values())
 
 
 def test_run_says_what_it_chose(llama):
-    arguments = ("run", "-m", llama, "-p", "abc", "-n", 4, "--temp", 0, "--kv", "auto:0.01", "--ctx", 2000)
+    arguments = ("run", "-m", llama, "-p", "abc", "-n", 4, "-t", 1, "--temp", 0, "--kv", "auto:0.01", "--ctx", 2000)
     said = quire(*arguments)
     assert "auto:0.01: --kv k8v8 --kv-layers " in said.stderr and "2000 tokens" in said.stderr and "predicted" in said.stderr
     quiet = quire(*arguments, "--quiet")
@@ -205,7 +205,7 @@ def test_run_says_what_it_chose(llama):
 
 
 def test_the_picture(sliding):
-    text = quire("probe", "-m", sliding).stdout
+    text = quire("probe", "-m", sliding, "-t", 1).stdout
     for word in ("kurtosis", "########################", "km4:vt4", "sliding window", "bits by layer", "--kv "):
         assert word in text
 
