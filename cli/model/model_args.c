@@ -40,10 +40,8 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
     const cli_option all[CLI_MODEL_OPTIONS] = {
         cli_with_letter(cli_string("model", &args->model, "FILE", "a GGUF file, or smollm2 or gemma3: fetched once"),
                         'm'),
-        cli_string(
-            "kv", &args->kv, "NAME",
-            "codecs of the cache: a preset or K:V, see 'quire codecs'; auto, auto:KLD or auto:BYTES: the model's own, "
-            "see 'quire probe'"),
+        cli_string("kv", &args->kv, "NAME",
+                   "codecs of the cache: a preset or K:V, see 'quire codecs'; auto[:KLD|:BYTES], see 'quire probe'"),
         cli_string("kv-layers", &args->kv_layers, "LIST", "other codecs for some layers: 0-1=k8v8,29=none"),
         cli_string("kv-windowed", &args->kv_windowed, "NAME", "codecs of layers with a sliding window; same: as --kv"),
         cli_int("sinks", &args->sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),

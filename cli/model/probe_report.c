@@ -67,7 +67,8 @@ static int print_figures(const cli_probe *probe) {
 static void bar(char text[BAR + 1], double part) {
     const int n = (int)lround(BAR * fmin(fmax(part, 0), 1));
     memset(text, '#', (size_t)n);
-    text[n] = '\0';
+    memset(text + n, '.', (size_t)(BAR - n));
+    text[BAR] = '\0';
 }
 
 /* Loss by layer, the largest as a full bar, and attention on the first tokens, 100 % as a full bar. */
@@ -90,7 +91,7 @@ static int print_picture(const cli_probe *probe) {
         cli_table_cell(&table, "%d", (int)i);
         cli_table_cell(&table, stores(probe, i) ? "%.6f" : "-", l->kld);
         cli_table_cell(&table, stores(probe, i) ? "%.1f %%" : "-", 100 * l->share);
-        cli_table_cell(&table, "%-*s", (int)BAR, loss);
+        cli_table_cell(&table, "%s", loss);
         cli_table_cell(&table, "%.0f %%", 100 * l->sink);
         cli_table_cell(&table, "%s", sink);
     }
