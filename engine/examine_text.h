@@ -1,5 +1,5 @@
 /* examine_text.h: what losses are measured on: a text that keeps coming back to what it said, since that is what a cache is
- * for. (On plain prose, which hardly looks back, models lose a third of what they do here.) Not the probe's text: orders of
+ * for. (On plain prose, which hardly looks back, SmolLM2 lost a third of what it does here.) Not the probe's text: orders of
  * channels were fitted to that one. Changing a word changes all reports: then EXAMINE_VERSION (examine.c) must change. */
 #ifndef ENGINE_EXAMINE_TEXT_H
 #define ENGINE_EXAMINE_TEXT_H
