@@ -108,11 +108,10 @@ json_t *cli_probe_words(const cli_probe *probe) {
     }
     list_layers(probe, slides, layers);
     if (layers[0]) {
-        snprintf(
-            sentence, sizeof sentence,
-            "%s: a sliding window. Small at any context: stays raw, unless a budget in bytes or --kv-windowed same "
-            "asks for more.",
-            layers);
+        snprintf(sentence, sizeof sentence,
+                 "%s: a sliding window, small at any context: raw, unless a budget in bytes or --kv-windowed same asks "
+                 "for more.",
+                 layers);
         add(&words, sentence);
     }
     list_layers(probe, shares, layers);
