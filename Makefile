@@ -72,7 +72,8 @@ eval: ## what codecs cost a model: KL divergence on a text (TEXT=FILE), needles 
 	@tools/setup build >/dev/null
 	@$(MAKE) build
 	build/bin/quire eval kld -m smollm2 --weights f32 --text "$(or $(TEXT),/usr/share/common-licenses/GPL-3)" \
-	    --kv none,k8v8,k8v4,k4v4,k3v3,tq4 $(if $(TEXT),,--ctx 1024)
+	    --kv none,k8v8,k8v4,k4v4,k3v3,tq4,auto,auto:0.01 $(if $(TEXT),,--ctx 1024)
+	build/bin/quire probe -m smollm2 --kv-budget 0.001,0.002,0.01,48M
 	build/bin/quire eval kld -m gemma3 --weights f32 --kv-windowed same --text "$(or $(TEXT),/usr/share/common-licenses/GPL-3)" \
 	    --kv k8v8,k8v4,k4v4,k3v3 $(if $(TEXT),,--ctx 1024)
 	build/bin/quire eval niah -m smollm2 --ctx 2048 --kv k8v8,k8v4,k4v4

@@ -24,6 +24,7 @@ static const cli_command commands[] = {
     {"help", "explain a command", run_help, NULL},
     {"inspect", "report what a saved cache, or a made-up one, holds", cli_inspect_run, NULL},
 #if QUIRE_ENGINE
+    {"probe", "look at a model's K and V, and find codecs that fit a budget", cli_probe_run, NULL},
     {"run", "continue a text with a model", cli_run_run, NULL},
 #endif
     {"version", "print the version, page format and kernels", cli_version_run, NULL},

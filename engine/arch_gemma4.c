@@ -123,7 +123,7 @@ static struct ggml_tensor *layer_inputs(quire__graph *g, struct ggml_tensor *x) 
     looked_up = ggml_reshape_3d(g->ctx, looked_up, p, n, g->n_rows);
     looked_up = ggml_scale(g->ctx, looked_up, sqrtf((float)p));
     struct ggml_tensor *projected =
-        ggml_scale(g->ctx, ggml_mul_mat(g->ctx, m->input_proj, x), 1 / sqrtf((float)m->n_embd));
+        ggml_scale(g->ctx, quire__linear(g, x, m->input_proj, NULL), 1 / sqrtf((float)m->n_embd));
     projected = quire__norm(g, ggml_reshape_3d(g->ctx, projected, p, n, g->n_rows), m->input_proj_norm);
     struct ggml_tensor *both = ggml_scale(g->ctx, ggml_add(g->ctx, projected, looked_up), 1 / sqrtf(2));
     return ggml_cont(g->ctx, ggml_permute(g->ctx, both, 0, 2, 1, 3));

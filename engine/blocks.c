@@ -16,6 +16,8 @@ struct ggml_tensor *quire__norm(quire__graph *g, struct ggml_tensor *x, struct g
 
 struct ggml_tensor *quire__linear(quire__graph *g, struct ggml_tensor *x, struct ggml_tensor *weight,
                                   struct ggml_tensor *bias) {
+    if (g->model->expand && weight->type != GGML_TYPE_F32)
+        weight = ggml_cast(g->ctx, weight, GGML_TYPE_F32);
     x = ggml_mul_mat(g->ctx, weight, x);
     return bias ? ggml_add(g->ctx, x, bias) : x;
 }

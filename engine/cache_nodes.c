@@ -1,6 +1,7 @@
 /* cache_nodes.c: where ggml's threads meet the cache. */
 #include "graph.h"
 
+#include "survey.h"
 #include "watch.h"
 
 #include <stdatomic.h>
@@ -21,6 +22,8 @@ void quire__store_node(struct ggml_tensor *dst, int ith, int nth, void *user) {
     const quire__node *node = user;
     if (ith == 0 && node->step->watch)
         quire__watch_keys(node->step->watch, node->layer, dst->src[0], node->step->n_rows);
+    if (ith == 0 && node->step->survey)
+        quire__survey_rows(node->step->survey, node->layer, dst->src[0], dst->src[1], node->step->n_rows);
     note(node->step,
          quire_batch_store(node->step->batch, node->layer, rows_of(dst->src[0]), rows_of(dst->src[1]), ith, nth));
 }
@@ -29,6 +32,8 @@ void quire__attend_node(struct ggml_tensor *dst, int ith, int nth, void *user) {
     const quire__node *node = user;
     if (ith == 0 && node->step->watch)
         quire__watch_queries(node->step->watch, node->layer, dst->src[0], node->step->n_rows);
+    if (ith == 0 && node->step->survey)
+        quire__survey_queries(node->step->survey, node->layer, dst->src[0], node->step->n_rows);
     const quire_attend_args args = {
         .q = rows_of(dst->src[0]), .out = dst->data, .out_stride = dst->nb[1] / sizeof(float)};
     note(node->step, quire_batch_attend(node->step->batch, node->layer, &args, ith, nth));

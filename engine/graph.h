@@ -53,6 +53,7 @@ struct ggml_tensor *quire__logits(quire__graph *g, struct ggml_tensor *x);
 
 struct quire__step;
 struct quire__watch;
+struct quire__survey;
 typedef struct quire__node {
     struct quire__step *step;
     int32_t layer;
@@ -61,9 +62,10 @@ typedef struct quire__node {
 /* The step in flight: what the nodes of a running graph work on. */
 typedef struct quire__step {
     quire_batch *batch;
-    int32_t n_rows;             /* of the batch, without padding */
-    _Atomic int failure;        /* quire_status of the first worker that failed */
-    struct quire__watch *watch; /* NULL: nobody looks */
+    int32_t n_rows;               /* of the batch, without padding */
+    _Atomic int failure;          /* quire_status of the first worker that failed */
+    struct quire__watch *watch;   /* NULL: nobody looks */
+    struct quire__survey *survey; /* NULL: nor here */
 } quire__step;
 
 void quire__store_node(struct ggml_tensor *dst, int ith, int nth, void *user);

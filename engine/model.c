@@ -139,6 +139,17 @@ quire_status quire_model_load(quire_model **result, const char *path, const quir
     return QUIRE_OK;
 }
 
+quire_status quire__model_expanding(const quire_model *model, quire_model **twin) {
+    quire_model_options options;
+    quire_model_options_default(&options);
+    options.repack = false;
+    options.cache_dir = model->cache_dir;
+    QUIRE_TRY(quire_model_load(twin, model->file.path, &options));
+    (*twin)->expand = true;
+    (*twin)->weights_as = "f32";
+    return QUIRE_OK;
+}
+
 void quire_model_free(quire_model *model) {
     if (!model)
         return;

@@ -73,6 +73,7 @@ struct quire_model {
     uint16_t *order;         /* of all layers' heads */
     const uint16_t **orders; /* (n_layers) */
     const char *weights_as;  /* "repacked", "file", "f32" */
+    bool expand;             /* weights become f32 in the graph, one at a time: as f32 weights without their memory */
     char *cache_dir;         /* NULL: orders are kept in memory alone */
     void (*on_probe)(void *user, int32_t done, int32_t total);
     void *on_probe_user;
@@ -95,6 +96,11 @@ quire_status quire__load_rope_factors(quire_model *model, int32_t layer, quire__
 quire_status quire__load_post_norms(quire_model *model, int32_t layer);
 /* model->cache[] from the shapes: no window, usual scale. */
 void quire__describe_cache(quire_model *model);
+
+/* ---- model.c */
+
+/* The same file again, with `expand`. */
+quire_status quire__model_expanding(const quire_model *model, quire_model **twin);
 
 /* ---- vocabulary (tokens.c) */
 quire_status quire__vocab_load(quire_model *model, const char *path);

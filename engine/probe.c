@@ -1,17 +1,13 @@
 #include "probe.h"
 
-#include "base/file.h"
-#include "base/hash.h"
+#include "kept.h"
 #include "probe_text.h"
 #include "watch.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     PROBE_VERSION = 1,
@@ -19,7 +15,7 @@ enum {
     PROBE_STEP = QUIRE_PAGE_TOKENS,
     PROBE_SKIP = 4 /* as many first tokens as presets keep raw */
 };
-static const char MAGIC[16] = "quire order 001\n";
+static const char KIND[QUIRE__KIND_BYTES] = "quire order 001\n";
 
 /* ------------------------------------------------------------------ where orders lie */
 
@@ -88,12 +84,26 @@ static quire_status run_text(const quire_model *model, quire_session *session, c
     return status;
 }
 
+quire_status quire__first_tokens(const quire_model *model, const char *text, size_t n_bytes, int32_t most,
+                                 int32_t *tokens, int32_t *n) {
+    const size_t capacity = 3 * n_bytes + 16; /* a space may become three bytes, a byte a token */
+    int32_t *all = malloc(capacity * sizeof *all);
+    if (!all)
+        return quire__fail(QUIRE_E_NOMEM, "out of memory");
+    const quire_status status =
+        quire_model_tokenize(model, text, n_bytes, QUIRE_TOKENIZE_START, all, (int32_t)capacity, n);
+    if (status == QUIRE_OK) {
+        *n = *n < most ? *n : most;
+        *n = *n < model->context ? *n : model->context;
+        memcpy(tokens, all, (size_t)*n * sizeof *tokens);
+    }
+    free(all);
+    return status;
+}
+
 static quire_status probe(quire_model *model, int32_t n_threads) {
-    int32_t tokens[3 * sizeof PROBE_TEXT + 16], n = 0; /* a space may become three bytes, a byte a token */
-    QUIRE_TRY(quire_model_tokenize(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, QUIRE_TOKENIZE_START, tokens,
-                                   (int32_t)(sizeof tokens / sizeof *tokens), &n));
-    n = n < PROBE_TOKENS ? n : PROBE_TOKENS;
-    n = n < model->context ? n : model->context;
+    int32_t tokens[PROBE_TOKENS], n = 0;
+    QUIRE_TRY(quire__first_tokens(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, PROBE_TOKENS, tokens, &n));
     quire_session_options options;
     quire_session_options_default(&options);
     options.raw = QUIRE_F32;
@@ -117,85 +127,19 @@ static quire_status probe(quire_model *model, int32_t n_threads) {
     return status;
 }
 
-/* ------------------------------------------------------------------ kept in a file
- * MAGIC, orders of all layers and heads (u16), XXH3-128 of both. Of no use to any other model, so its name is all that it
- * says of itself. */
-
-static bool path_of(const quire_model *model, char *path, size_t capacity) {
-    const char *identity;
-    if (!model->cache_dir || quire_model_identity(model, &identity) != QUIRE_OK)
-        return false;
-    char name[33];
-    quire__digest_text(quire__hash_of(identity, strlen(identity)), name);
-    const int n =
-        snprintf(path, capacity, "%s/%s-%s-%d.order", model->cache_dir, name, model->weights_as, PROBE_VERSION);
-    return n > 0 && (size_t)n < capacity;
-}
-
-static quire_digest digest_of(const uint16_t *order, size_t n) {
-    quire_hash hash;
-    quire__hash_start(&hash);
-    quire__hash_add(&hash, MAGIC, sizeof MAGIC);
-    quire__hash_add(&hash, order, n * sizeof *order);
-    return quire__hash_end(&hash);
-}
-
-static bool read_orders(quire_model *model, const char *path) {
-    const size_t n = all_channels(model), bytes = n * sizeof *model->order;
-    char magic[sizeof MAGIC];
-    quire_digest digest;
-    struct stat info;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    bool good = fstat(fd, &info) == 0 && (uint64_t)info.st_size == sizeof magic + bytes + sizeof digest.byte &&
-                quire__read_at(fd, 0, magic, sizeof magic) == QUIRE_OK &&
-                quire__read_at(fd, sizeof magic, model->order, bytes) == QUIRE_OK &&
-                quire__read_at(fd, sizeof magic + bytes, digest.byte, sizeof digest.byte) == QUIRE_OK;
-    close(fd);
-    if (!good || memcmp(magic, MAGIC, sizeof MAGIC) != 0)
-        return false;
-    const quire_digest right = digest_of(model->order, n);
-    return memcmp(right.byte, digest.byte, sizeof digest.byte) == 0;
-}
-
-/* Every directory on the way that is not there; what cannot be made will be missed when it is written to. */
-static void make_directories(char *path) {
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        mkdir(path, 0755);
-        *slash = '/';
-    }
-}
-
-/* A file that cannot be written costs the next process a probe, nothing else. */
-static void write_orders(const quire_model *model, char *path) {
-    const size_t n = all_channels(model);
-    const quire_digest digest = digest_of(model->order, n);
-    quire_writer *w = malloc(sizeof *w);
-    make_directories(path);
-    if (w && quire__writer_open(w, path) == QUIRE_OK) {
-        if (quire__writer_add(w, MAGIC, sizeof MAGIC) == QUIRE_OK &&
-            quire__writer_add(w, model->order, n * sizeof *model->order) == QUIRE_OK &&
-            quire__writer_add(w, digest.byte, sizeof digest.byte) == QUIRE_OK)
-            quire__writer_commit(w);
-        quire__writer_abort(w);
-    }
-    free(w);
-}
-
 /* ------------------------------------------------------------------ orders of a model */
 
 static quire_status find_orders(quire_model *model, int32_t n_threads) {
     QUIRE_TRY(allocate(model));
     divide(model);
-    char path[QUIRE_PATH_BYTES];
-    const bool kept = path_of(model, path, sizeof path);
-    if (kept && read_orders(model, path))
+    char name[32];
+    snprintf(name, sizeof name, "%s-%d.order", model->weights_as, PROBE_VERSION);
+    const quire__part parts[] = {{model->order, all_channels(model) * sizeof *model->order}};
+    enum { N_PARTS = sizeof parts / sizeof *parts };
+    if (quire__kept_read(model, name, KIND, parts, N_PARTS))
         return QUIRE_OK;
     QUIRE_TRY(probe(model, n_threads));
-    if (kept)
-        write_orders(model, path);
+    quire__kept_write(model, name, KIND, parts, N_PARTS);
     return QUIRE_OK;
 }
 

@@ -12,5 +12,8 @@
 /* Orders of all layers, (n_layers): NULL for layers that share another's cache. They live as long as the model. */
 quire_status quire__model_orders(const quire_model *model, int32_t n_threads, const uint16_t *const **orders);
 void quire__probe_free(quire_model *model);
+/* A text's first `most` tokens, or as many as there are, or as the model's context takes. */
+quire_status quire__first_tokens(const quire_model *model, const char *text, size_t n_bytes, int32_t most,
+                                 int32_t *tokens, int32_t *n);
 
 #endif

@@ -3,6 +3,7 @@
 #include "exact.h"
 #include "plan.h"
 #include "probe.h"
+#include "survey.h"
 #include "watch.h"
 
 #include <stdatomic.h>
@@ -195,6 +196,8 @@ void quire_session_free(quire_session *session) {
 }
 
 void quire__session_watch(quire_session *session, quire__watch *watch) { session->step.watch = watch; }
+
+void quire__session_survey(quire_session *session, quire__survey *survey) { session->step.survey = survey; }
 
 quire_pool *quire_session_pool(const quire_session *session) { return session->pool; }
 const quire_model *quire_session_model(const quire_session *session) { return session->model; }

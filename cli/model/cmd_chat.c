@@ -209,6 +209,7 @@ static int chat(chat_state *state) {
                                    .context = info.context,
                                    .max_logits = cli_sample_max_logits(&chosen->sample),
                                    .exact_trim = true,
+                                   .quiet = chosen->quiet,
                                    .stop = cli_interrupt_seen};
     status = cli_session_open(&chosen->model, state->model, &wish, &state->session);
     if (status != CLI_OK)

@@ -187,13 +187,13 @@ static quire_status score(agree_run *run, const prompt *p, const int32_t *text, 
         return status;
     status = quire_session_prefill(run->scorer, seq, p->tokens, p->n, NULL, NULL);
     if (status == QUIRE_OK)
-        *nll += cli_nll(quire_session_logits(run->scorer, 0), run->n_vocab, text[0]);
+        *nll += quire_logits_nll(quire_session_logits(run->scorer, 0), run->n_vocab, text[0]);
     for (int32_t at = 0; status == QUIRE_OK && at < n - 1;) {
         const int32_t rows = n - 1 - at < SCORE_ROWS ? n - 1 - at : SCORE_ROWS;
         const quire_step_item item = {.seq = seq, .tokens = text + at, .n_tokens = rows, .n_logits = rows};
         status = quire_session_decode(run->scorer, &item, 1, true);
         for (int32_t i = 0; status == QUIRE_OK && i < rows; i++)
-            *nll += cli_nll(quire_session_logits(run->scorer, i), run->n_vocab, text[at + i + 1]);
+            *nll += quire_logits_nll(quire_session_logits(run->scorer, i), run->n_vocab, text[at + i + 1]);
         at += rows;
     }
     quire_seq_free(seq);

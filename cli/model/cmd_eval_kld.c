@@ -30,7 +30,7 @@ typedef struct kld_entry {
     const char *kv;
     quire_session *session;
     quire_seq *seq;
-    cli_divergence *rows;
+    quire_divergence *rows;
     cli_divergences sum;
     cli_cache_report cache;
 } kld_entry;
@@ -94,8 +94,8 @@ static void compare_rows(void *user, int32_t ith, int32_t nth) {
     const quire_session *base = job->run->chosen->alone ? job->entry->session : job->run->base.session;
     for (int32_t i = part.first; i < part.last; i++)
         job->entry->rows[job->run->n_scored + (size_t)i] =
-            cli_divergence_of(quire_session_logits(base, i), quire_session_logits(job->entry->session, i),
-                              job->run->n_vocab, job->truths[i]);
+            quire_logits_compare(quire_session_logits(base, i), quire_session_logits(job->entry->session, i),
+                                 job->run->n_vocab, job->truths[i]);
 }
 
 /* Rows at..at+n-1 of a chunk through one cache; the last n_logits of them are scored. */
@@ -241,7 +241,7 @@ static int open_all(kld_run *run, char **names) {
     const size_t n_rows = (size_t)chosen->n_chunks * (size_t)run->context;
     for (size_t i = 0; status == CLI_OK && i < run->n_entries; i++) {
         status = open_entry(run, &run->entries[i], &chosen->model, names[i]);
-        run->entries[i].rows = malloc(n_rows * sizeof(cli_divergence));
+        run->entries[i].rows = malloc(n_rows * sizeof(quire_divergence));
         if (!run->entries[i].rows)
             status = cli_quire_error("cannot evaluate", QUIRE_E_NOMEM, "out of memory");
     }

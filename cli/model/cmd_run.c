@@ -249,6 +249,7 @@ static int run_prompt(run_state *run) {
                                    .context = needed_context(run),
                                    .max_logits = cli_sample_max_logits(&chosen->sample),
                                    .order_from = saved_order(run),
+                                   .quiet = chosen->quiet || chosen->json,
                                    .stop = cli_interrupt_seen};
     status = cli_session_open(&chosen->model, run->model, &wish, &run->session);
     if (status != CLI_OK)

@@ -1,6 +1,7 @@
 /* model_args.c: models, caches and texts as typed. */
 #include "model_args.h"
 
+#include "auto_kv.h"
 #include "cache_args.h"
 #include "command.h"
 #include "model_find.h"
@@ -39,7 +40,8 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
     const cli_option all[CLI_MODEL_OPTIONS] = {
         cli_with_letter(cli_string("model", &args->model, "FILE", "a GGUF file, or smollm2 or gemma3: fetched once"),
                         'm'),
-        cli_string("kv", &args->kv, "NAME", "codecs of the cache: a preset or K:V, see 'quire codecs'"),
+        cli_string("kv", &args->kv, "NAME",
+                   "codecs of the cache: a preset or K:V, see 'quire codecs'; auto[:KLD|:BYTES], see 'quire probe'"),
         cli_string("kv-layers", &args->kv_layers, "LIST", "other codecs for some layers: 0-1=k8v8,29=none"),
         cli_string("kv-windowed", &args->kv_windowed, "NAME", "codecs of layers with a sliding window; same: as --kv"),
         cli_int("sinks", &args->sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),
@@ -155,7 +157,11 @@ static bool parse_layers(const char *text, int32_t n_layers, quire_pair *pairs) 
 
 /* ------------------------------------------------------------------ session */
 
+/* auto: every layer gets its pair later; what is left of the policy is that of a packed cache. */
 static bool fill_policy(const cli_model_args *args, const char *kv, quire_policy *policy) {
+    cli_budget unused;
+    if (cli_auto_is(kv))
+        return cli_auto_parse(args, kv, &unused) && cli_policy_parse("k8v8", args->sinks, policy);
     const bool same = strcmp(args->kv_windowed, "same") == 0;
     quire_policy windowed;
     if (!cli_policy_parse(kv, args->sinks, policy) || !cli_policy_parse(same ? kv : args->kv_windowed, -1, &windowed))
@@ -199,7 +205,8 @@ int cli_session_open(const cli_model_args *args, const quire_model *model, const
         options.max_rows = wish->max_rows;
     if (wish->max_logits)
         options.max_logits = wish->max_logits;
-    if (!args->kv_layers)
+    const bool automatic = cli_auto_is(wish->kv);
+    if (!args->kv_layers && !automatic)
         return create(model, &options, session);
 
     quire_model_info info;
@@ -208,7 +215,13 @@ int cli_session_open(const cli_model_args *args, const quire_model *model, const
     if (!pairs)
         return cli_quire_error("cannot make the cache", QUIRE_E_NOMEM, "out of memory");
     options.layers = pairs;
-    int status = parse_layers(args->kv_layers, info.n_layers, pairs) ? create(model, &options, session) : CLI_USAGE;
+    int status = CLI_OK;
+    if (automatic)
+        status = cli_auto_pairs(args, model, wish, pairs);
+    else if (!parse_layers(args->kv_layers, info.n_layers, pairs))
+        status = CLI_USAGE;
+    if (status == CLI_OK)
+        status = create(model, &options, session);
     free(pairs);
     return status;
 }

@@ -29,6 +29,7 @@ typedef struct cli_session_wish {
     int32_t context;                        /* used where args->context is not given */
     int32_t max_seqs, max_rows, max_logits; /* 0: the engine's defaults */
     bool exact_trim;                        /* it will be cut short: hold what that needs */
+    bool quiet;                             /* say nothing of what --kv auto chose */
     const quire_layer *order_from;          /* as quire_session_options has it */
     bool (*stop)(void *user);
     void *stop_user;
