@@ -72,6 +72,8 @@ struct quire_model {
     bool probed;
     uint16_t *order;         /* of all layers' heads */
     const uint16_t **orders; /* (n_layers) */
+    float *feedback;         /* of all layers' heads, in these orders */
+    const float **feedbacks; /* (n_layers) */
     const char *weights_as;  /* "repacked", "file", "f32" */
     bool expand;             /* weights become f32 in the graph, one at a time: as f32 weights without their memory */
     char *cache_dir;         /* NULL: orders are kept in memory alone */

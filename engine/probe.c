@@ -10,12 +10,12 @@
 #include <string.h>
 
 enum {
-    PROBE_VERSION = 1,
+    PROBE_VERSION = 2,
     PROBE_TOKENS = 256, /* more change few channels, and no KLD that can be measured: docs/FIDELITY.md */
     PROBE_STEP = QUIRE_PAGE_TOKENS,
     PROBE_SKIP = 4 /* as many first tokens as presets keep raw */
 };
-static const char KIND[QUIRE__KIND_BYTES] = "quire order 001\n";
+static const char KIND[QUIRE__KIND_BYTES] = "quire order 002\n";
 
 /* ------------------------------------------------------------------ where orders lie */
 
@@ -28,12 +28,29 @@ static size_t all_channels(const quire_model *model) {
     return n;
 }
 
+static size_t n_feedback(int32_t dim) { return (size_t)dim * (size_t)(dim - 1) / 2; } /* of a head */
+
+static size_t n_weights(const quire_layer *l) {
+    return l->share == -1 ? (size_t)l->n_kv_heads * n_feedback(l->k_dim) : 0;
+}
+
+static size_t all_weights(const quire_model *model) {
+    size_t n = 0;
+    for (int32_t i = 0; i < model->n_layers; i++)
+        n += n_weights(&model->cache[i]);
+    return n;
+}
+
 /* Pointers to each layer's part. */
 static void divide(quire_model *model) {
-    const uint16_t *at = model->order;
+    const uint16_t *order = model->order;
+    const float *feedback = model->feedback;
     for (int32_t i = 0; i < model->n_layers; i++) {
-        model->orders[i] = n_channels(&model->cache[i]) > 0 ? at : NULL;
-        at += n_channels(&model->cache[i]);
+        const bool own = n_channels(&model->cache[i]) > 0;
+        model->orders[i] = own ? order : NULL;
+        model->feedbacks[i] = own ? feedback : NULL;
+        order += n_channels(&model->cache[i]);
+        feedback += n_weights(&model->cache[i]);
     }
 }
 
@@ -42,12 +59,20 @@ static quire_status allocate(quire_model *model) {
         model->order = malloc(all_channels(model) * sizeof *model->order);
     if (!model->orders)
         model->orders = malloc((size_t)model->n_layers * sizeof *model->orders);
-    return model->order && model->orders ? QUIRE_OK : quire__fail(QUIRE_E_NOMEM, "out of memory");
+    if (!model->feedback)
+        model->feedback = malloc(all_weights(model) * sizeof *model->feedback);
+    if (!model->feedbacks)
+        model->feedbacks = malloc((size_t)model->n_layers * sizeof *model->feedbacks);
+    return model->order && model->orders && model->feedback && model->feedbacks
+               ? QUIRE_OK
+               : quire__fail(QUIRE_E_NOMEM, "out of memory");
 }
 
 void quire__probe_free(quire_model *model) {
     free(model->order);
     free((void *)model->orders);
+    free(model->feedback);
+    free((void *)model->feedbacks);
     free(model->cache_dir);
 }
 
@@ -64,6 +89,25 @@ static quire_status rank(const quire__watch *watch, int32_t layer, uint16_t *ord
         QUIRE_TRY(quire_channel_order(importance, l->k_dim, order));
     }
     return QUIRE_OK;
+}
+
+/* A rotation that is not known leaves the directions of queries unknown: plain rounding. */
+static quire_status weigh(const quire__watch *watch, int32_t layer, const uint16_t *order, float *feedback) {
+    const quire_layer *l = &watch->model->cache[layer];
+    const size_t dim = (size_t)l->k_dim;
+    if (watch->turns[layer].n == 0) {
+        memset(feedback, 0, n_weights(l) * sizeof *feedback);
+        return QUIRE_OK;
+    }
+    float *moment = malloc(dim * dim * sizeof *moment);
+    quire_status status = moment ? QUIRE_OK : quire__fail(QUIRE_E_NOMEM, "out of memory");
+    for (int32_t h = 0; h < l->n_kv_heads && status == QUIRE_OK; h++) {
+        quire__moment_mean(watch->heads[layer][h].moment, &watch->turns[layer], watch->model->context, moment);
+        status = quire_channel_feedback(moment, order + (size_t)h * dim, l->k_dim,
+                                        feedback + (size_t)h * n_feedback(l->k_dim));
+    }
+    free(moment);
+    return status;
 }
 
 static quire_status run_text(const quire_model *model, quire_session *session, const int32_t *tokens, int32_t n,
@@ -121,8 +165,11 @@ static quire_status probe(quire_model *model, int32_t n_threads) {
         quire_session_free(session);
     }
     for (int32_t i = 0; i < model->n_layers && status == QUIRE_OK; i++)
-        if (model->orders[i])
+        if (model->orders[i]) {
             status = rank(&watch, i, (uint16_t *)model->orders[i]);
+            if (status == QUIRE_OK)
+                status = weigh(&watch, i, model->orders[i], (float *)model->feedbacks[i]);
+        }
     quire__watch_close(&watch);
     return status;
 }
@@ -134,7 +181,8 @@ static quire_status find_orders(quire_model *model, int32_t n_threads) {
     divide(model);
     char name[32];
     snprintf(name, sizeof name, "%s-%d.order", model->weights_as, PROBE_VERSION);
-    const quire__part parts[] = {{model->order, all_channels(model) * sizeof *model->order}};
+    const quire__part parts[] = {{model->order, all_channels(model) * sizeof *model->order},
+                                 {model->feedback, all_weights(model) * sizeof *model->feedback}};
     enum { N_PARTS = sizeof parts / sizeof *parts };
     if (quire__kept_read(model, name, KIND, parts, N_PARTS))
         return QUIRE_OK;
@@ -143,12 +191,14 @@ static quire_status find_orders(quire_model *model, int32_t n_threads) {
     return QUIRE_OK;
 }
 
-quire_status quire__model_orders(const quire_model *constant, int32_t n_threads, const uint16_t *const **orders) {
+quire_status quire__model_orders(const quire_model *constant, int32_t n_threads, const uint16_t *const **orders,
+                                 const float *const **feedbacks) {
     quire_model *model = (quire_model *)constant; /* only what is remembered changes */
     pthread_mutex_lock(&model->probe_lock);
     const quire_status status = model->probed ? QUIRE_OK : find_orders(model, n_threads);
     model->probed = status == QUIRE_OK;
     pthread_mutex_unlock(&model->probe_lock);
     *orders = model->orders;
+    *feedbacks = model->feedbacks;
     return status;
 }

@@ -11,12 +11,14 @@ static int32_t source_of(const quire_model *model, int32_t layer) {
     return share == -1 ? layer : share;
 }
 
-static size_t bytes_of_head(int32_t dim) { return (size_t)dim * 2 * (sizeof(float) + sizeof(double)); }
+static size_t bytes_of_head(int32_t dim) {
+    return (size_t)dim * 2 * (sizeof(float) + sizeof(double)) + quire__moment_size(dim) * sizeof(double);
+}
 
 quire_status quire__watch_open(quire__watch *w, const quire_model *model, int32_t skip) {
     *w = (quire__watch){.model = model, .skip = skip};
     const size_t n = (size_t)model->n_layers;
-    size_t bytes = n * sizeof *w->heads;
+    size_t bytes = n * (sizeof *w->heads + sizeof *w->turns);
     for (size_t i = 0; i < n; i++) {
         const quire_layer *l = &model->cache[i];
         if (l->share == -1)
@@ -26,10 +28,13 @@ quire_status quire__watch_open(quire__watch *w, const quire_model *model, int32_
     if (!w->memory)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     char *at = w->memory;
+    w->turns = (quire__turns *)(void *)at;
+    at += n * sizeof *w->turns;
     w->heads = (quire__head_figures **)(void *)at;
     at += n * sizeof *w->heads;
     for (size_t i = 0; i < n; i++) {
         const quire_layer *l = &model->cache[i];
+        quire__turns_of(model, (int32_t)i, &w->turns[i]);
         if (l->share != -1)
             continue;
         w->heads[i] = (quire__head_figures *)(void *)at;
@@ -37,7 +42,8 @@ quire_status quire__watch_open(quire__watch *w, const quire_model *model, int32_
         for (int32_t h = 0; h < l->n_kv_heads; h++) {
             const size_t dim = (size_t)l->k_dim;
             quire__head_figures *head = &w->heads[i][h];
-            head->range = (double *)(void *)at;
+            head->moment = (double *)(void *)at;
+            head->range = head->moment + quire__moment_size(l->k_dim);
             head->q_square = head->range + dim;
             head->low = (float *)(void *)(head->q_square + dim);
             head->high = head->low + dim;
@@ -82,8 +88,11 @@ void quire__watch_queries(quire__watch *w, int32_t layer, const struct ggml_tens
         quire__head_figures *head = &w->heads[source_of(w->model, layer)][h / group];
         for (int32_t r = 0; r < n_rows; r++) {
             const float *row = row_of(q, h, r);
-            for (int32_t d = 0; d < l->k_dim && w->position + r >= w->skip; d++)
+            if (w->position + r < w->skip)
+                continue;
+            for (int32_t d = 0; d < l->k_dim; d++)
                 head->q_square[d] += (double)row[d] * (double)row[d];
+            quire__moment_add(head->moment, &w->turns[layer], row, w->position + r);
         }
     }
 }

@@ -3,13 +3,14 @@
 #ifndef ENGINE_WATCH_H
 #define ENGINE_WATCH_H
 
-#include "model.h"
+#include "moment.h"
 
-/* One KV head of a layer; arrays are (D). */
+/* One KV head of a layer; arrays are (D), moment (D * D). */
 typedef struct quire__head_figures {
     float *low, *high; /* of K in the page at hand */
     double *range;     /* of K in a page, summed over pages */
     double *q_square;  /* of all query heads that meet this head, summed over rows */
+    double *moment;    /* of the same queries, moment.h */
 } quire__head_figures;
 
 typedef struct quire__watch {
@@ -17,6 +18,7 @@ typedef struct quire__watch {
     int32_t skip;                /* first tokens that do not count: they stay raw */
     int32_t position;            /* of the step's first row */
     int32_t n_pages;             /* that are complete */
+    quire__turns *turns;         /* (n_layers) */
     quire__head_figures **heads; /* (n_layers)(G); NULL for a layer that shares another's cache */
     void *memory;
 } quire__watch;

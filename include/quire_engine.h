@@ -112,6 +112,7 @@ typedef struct quire_session_options {
     const quire_pair *layers; /* (n_layers) NULL: as the policy says; else pairs, QUIRE_CODEC_DEFAULT: as the policy */
     const quire_layer *order_from; /* (n_layers) NULL: the model's own orders of channels; else those of these layers'
                                       k_order, where they have one: a saved file's, whose cache is to be loaded */
+    bool plain_rounding;           /* km4, km3: round every channel of K for itself, not by what queries look at */
     size_t kv_bytes;               /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
     bool exact_trim;               /* as quire_pool_options has it; default */
     bool (*stop)(void *user);      /* asked between operations; true ends the step with E_ABORTED */

@@ -45,6 +45,8 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
         cli_string("kv-layers", &args->kv_layers, "LIST", "other codecs for some layers: 0-1=k8v8,29=none"),
         cli_string("kv-windowed", &args->kv_windowed, "NAME", "codecs of layers with a sliding window; same: as --kv"),
         cli_int("sinks", &args->sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),
+        cli_flag("plain-rounding", &args->plain_rounding,
+                 "km4, km3: round every channel of K for itself, not by what queries look at"),
         cli_int("max-kv-size", &args->max_kv, 1, TOKENS_MAX,
                 "keep this many tokens of a sequence, the newest, and drop the others"),
         cli_int("keep", &args->keep, 0, TOKENS_MAX, "first tokens that --max-kv-size never drops"),
@@ -197,6 +199,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model, const
     options.kv_bytes = args->kv_bytes;
     options.exact_trim = wish->exact_trim;
     options.order_from = wish->order_from;
+    options.plain_rounding = args->plain_rounding;
     options.stop = wish->stop;
     options.stop_user = wish->stop_user;
     if (wish->max_seqs)

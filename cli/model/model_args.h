@@ -8,13 +8,14 @@
 typedef struct cli_model_args {
     const char *model, *kv, *kv_layers, *kv_windowed;
     int32_t sinks, max_kv, keep, context, n_threads, raw;
+    bool plain_rounding;
     size_t kv_bytes;
     int32_t weights; /* cli_weights */
 } cli_model_args;
 
 enum cli_weights { CLI_WEIGHTS_REPACKED, CLI_WEIGHTS_FILE, CLI_WEIGHTS_F32 };
 
-enum { CLI_MODEL_OPTIONS = 12 };
+enum { CLI_MODEL_OPTIONS = 13 };
 
 void cli_model_args_default(cli_model_args *args);
 /* The same with a raw cache of this type in every layer, without a bound: what others are compared with. */
