@@ -55,8 +55,9 @@ class Perplexity:
 
     def run(self, model, text, ctx, chunks, base, pair, *more):
         k, v = pair.split(":")
-        return programs.run_text(self.tools / "llama-perplexity", "-m", self.weights(model), "-f", text, "-c", ctx, "-b", min(ctx, BATCH),
-                                 "--chunks", chunks, "-fa", "on", "-ctk", k, "-ctv", v, "-t", self.threads, "--kl-divergence-base", base, *more)
+        return programs.run_text(self.tools / "llama-perplexity", "-m", self.weights(model), "-f", text, "-c", ctx,
+                                 "-b", min(ctx, BATCH), "--chunks", chunks, "-fa", "on", "-ctk", k, "-ctv", v,
+                                 "-t", self.threads, "--kl-divergence-base", base, *more)
 
     def measure(self, model, text, ctx, chunks, pairs):
         """A dict of figures for each pair of cache types."""
