@@ -1,7 +1,9 @@
-"""llama.cpp's own llama-perplexity: what its K/V cache types cost a model, as it prints it.
+"""llama.cpp's own llama-perplexity: what its K/V cache types cost a model.
 
 Built from the sources that the program's libllama comes from (tools/build-llama --tools: minutes, once). Weights are
-expanded to F32 by its llama-quantize; the base is its f16 cache, its log-probabilities kept in 16 bits, which is its way.
+expanded to F32 by its llama-quantize. The base is its f16 cache; it keeps log-probabilities in 16 bits, none more than 16
+below the largest, which hardly shows in a divergence, but does in the perplexity of an unlikely text: the base's is taken
+from the run that made it.
 It tokenizes with the same library as Quire, cuts the same pieces, begins each with the model's first token and scores the
 same rows: those from ctx / 2 to ctx - 2."""
 
@@ -32,8 +34,15 @@ def parse(text):
 
     kld, error = figure(r"Mean\s+KLD")
     return {"kld": kld, "kld_error": 1.96 * error, "kld_p999": figure(r"99\.9%\s+KLD")[0],
-            "same_top": figure(r"Same top p")[0] / 100, "ppl_ratio": figure(r"Mean PPL\(Q\)/PPL\(base\)")[0],
-            "ppl_base": figure(r"Mean PPL\(base\)")[0]}
+            "same_top": figure(r"Same top p")[0] / 100, "ppl": figure(r"Mean PPL\(Q\)")[0]}
+
+
+def parse_perplexity(text):
+    """Of the base: it prints [1]12.3456,[2]12.4567, and so on, the mean so far after each piece."""
+    found = re.findall(r"\[\d+\]([\d.]+),", text)
+    if not found:
+        programs.fail(f"llama-perplexity did not print a perplexity:\n{text[-2000:]}")
+    return float(found[-1])
 
 
 class Perplexity:
@@ -64,8 +73,10 @@ class Perplexity:
         with tempfile.TemporaryDirectory(dir=self.work) as folder:
             base = pathlib.Path(folder) / "base"
             print(f"fidelity: llama.cpp f16:f16, {model}, {text}", file=sys.stderr)
-            self.run(model, text, ctx, chunks, base, "f16:f16")
+            ppl_base = parse_perplexity(self.run(model, text, ctx, chunks, base, "f16:f16"))
             for pair in pairs:
                 print(f"fidelity: llama.cpp {pair}, {model}, {text}", file=sys.stderr)
-                yield {"cache": pair, "bits": pair_bits(pair),
-                       **parse(self.run(model, text, ctx, chunks, base, pair, "--kl-divergence")), "where": self.where}
+                figures = parse(self.run(model, text, ctx, chunks, base, pair, "--kl-divergence"))
+                ppl = figures.pop("ppl")
+                yield {"cache": pair, "bits": pair_bits(pair), **figures, "ppl_ratio": ppl / ppl_base, "ppl_base": ppl_base,
+                       "where": self.where}
