@@ -68,20 +68,18 @@ bench-memory: ## what a prefill of Gemma 3 holds in memory, 1K to 32K tokens, as
 	@$(MAKE) build
 	@bench/memory --json build/memory.json --plot build/memory.svg
 
-eval: ## what codecs cost a model: KL divergence on a text (TEXT=FILE), needles in a haystack
-	@tools/setup build >/dev/null
-	@$(MAKE) build
-	build/bin/quire eval kld -m smollm2 --weights f32 --text "$(or $(TEXT),/usr/share/common-licenses/GPL-3)" \
-	    --kv none,k8v8,k8v4,k4v4,k3v3,tq4,auto,auto:0.01 $(if $(TEXT),,--ctx 1024)
-	build/bin/quire probe -m smollm2 --kv-budget 0.001,0.002,0.01,48M
-	build/bin/quire eval kld -m gemma3 --weights f32 --kv-windowed same --text "$(or $(TEXT),/usr/share/common-licenses/GPL-3)" \
-	    --kv k8v8,k8v4,k4v4,k3v3 $(if $(TEXT),,--ctx 1024)
-	build/bin/quire eval niah -m smollm2 --ctx 2048 --kv k8v8,k8v4,k4v4
-
-eval-long: ## needles at 8K and 32K tokens, agreement of texts on every preset (build/eval/: text and pictures; about an hour)
+eval: ## what codecs cost a model, beside llama.cpp: KL divergence on a text (TEXT=FILE; build/eval/fidelity.json, .svg), needles
 	@tools/setup build >/dev/null
 	@$(MAKE) build
 	@mkdir -p build/eval
+	@bench/fidelity $(EVAL_TEXT) --json build/eval/fidelity.json --plot build/eval/fidelity.svg
+	build/bin/quire eval niah -m smollm2 --ctx 2048 --kv k8v8,k8v4,k4v4
+
+eval-long: ## other texts, long contexts, ablation; needles at 8K and 32K tokens, agreement of texts (build/eval/; hours)
+	@tools/setup build >/dev/null
+	@$(MAKE) build
+	@mkdir -p build/eval
+	@bench/fidelity $(EVAL_TEXT) --texts --ablation --long --json build/eval/fidelity-long.json | tee build/eval/fidelity-long.txt
 	build/bin/quire eval niah -m smollm2 --ctx 8192 --kv k8v8,k8v4,k4v4 --plot build/eval/niah-smollm2.png | tee build/eval/niah-smollm2.txt
 	build/bin/quire eval niah -m gemma3 --ctx 32768 --together --kv k8v8,k8v4,k4v4 --plot build/eval/niah-gemma3.png | tee build/eval/niah-gemma3.txt
 	build/bin/quire eval agree -m smollm2 --chat -n 200 --kv $(PRESETS) | tee build/eval/agree-smollm2.txt
@@ -97,4 +95,6 @@ clean: ## remove build/
 	rm -rf build
 
 comma := ,
+# GPL-3, which is on every Debian machine, has no more than four pieces of 1024 tokens and a bit.
+EVAL_TEXT = $(if $(TEXT),--text "$(TEXT)",--ctx 1024)
 PRESETS = $(shell build/bin/quire codecs --json | sed -n '/"presets"/,/\]/ s/.*"name": "\(.*\)".*/\1/p' | paste -sd,)

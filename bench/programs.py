@@ -1,0 +1,37 @@
+"""What the benches have in common: where things are, and how a program is run."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def cache_dir():
+    """Where tools/ keep what they fetch and build."""
+    home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(os.environ.get("QUIRE_CACHE") or pathlib.Path(home) / "quire")
+
+
+def fail(message):
+    sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {message}")
+
+
+def run_text(*command, quiet=True):
+    """Its standard output. `quiet` shows what it says on stderr only when it fails."""
+    done = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None,
+                          text=True)
+    if done.returncode != 0:
+        fail(f"{' '.join(map(str, command))}: {done.stderr.strip() if quiet else 'failed'}")
+    return done.stdout.strip()
+
+
+def run(*command, quiet=True):
+    return json.loads(run_text(*command, quiet=quiet))
+
+
+def model_file(name):
+    """The path of a model that tools/fetch-model knows, or the path that the name is."""
+    return pathlib.Path(run_text(ROOT / "tools/fetch-model", name, quiet=False) if name in ("smollm2", "gemma3") else name)
