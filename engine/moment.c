@@ -1,21 +1,20 @@
 #include "moment.h"
 
+#include "rope.h"
+
 #include <complex.h>
-#include <ggml.h>
-#include <math.h>
 
 void quire__turns_of(const quire_model *model, int32_t layer, quire__turns *turns) {
     const quire__rope *r = &model->layers[layer].rope;
     const int32_t dim = model->cache[layer].k_dim, half = r->n_dims / 2;
     *turns = (quire__turns){0};
-    if ((r->type != GGML_ROPE_TYPE_NORMAL && r->type != GGML_ROPE_TYPE_NEOX) || r->ext_factor != 0)
+    if (!quire__rope_is_simple(r))
         return;
     for (int32_t j = 0; j < half; j++) {
-        const double factor = r->factors ? (double)((const float *)r->factors->data)[j] : 1;
         const bool neighbours = r->type == GGML_ROPE_TYPE_NORMAL;
         turns->first[j] = (uint16_t)(neighbours ? 2 * j : j);
         turns->second[j] = (uint16_t)(neighbours ? 2 * j + 1 : j + half);
-        turns->angle[j] = pow((double)r->base, -2.0 * j / r->n_dims) / factor * (double)r->scale;
+        turns->angle[j] = quire__rope_frequency(r, j) * (double)r->scale;
     }
     for (int32_t j = half; j < dim / 2; j++) {
         turns->first[j] = (uint16_t)(2 * j);

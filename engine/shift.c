@@ -1,10 +1,8 @@
 /* shift.c: tokens out of the middle of a sequence, with the model's own rotation. */
-#include <ggml.h>
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/status.h"
-#include "model.h"
+#include "rope.h"
 
 static quire_status rope_of(const quire_model *model, int32_t layer, float *frequency, quire_rope *rope) {
     const quire__rope *r = &model->layers[layer].rope;
@@ -13,10 +11,8 @@ static quire_status rope_of(const quire_model *model, int32_t layer, float *freq
                            (int)layer);
     if (r->ext_factor != 0)
         return quire__fail(QUIRE_E_UNSUPPORTED, "layer %d: cannot shift a model with YaRN", (int)layer);
-    for (int32_t j = 0; j < r->n_dims / 2; j++) {
-        const double factor = r->factors ? (double)((const float *)r->factors->data)[j] : 1;
-        frequency[j] = (float)(pow((double)r->base, -2.0 * j / r->n_dims) / factor);
-    }
+    for (int32_t j = 0; j < r->n_dims / 2; j++)
+        frequency[j] = (float)quire__rope_frequency(r, j);
     *rope = (quire_rope){
         .n_rot = r->n_dims, .interleaved = r->type == GGML_ROPE_TYPE_NORMAL, .scale = r->scale, .frequency = frequency};
     return QUIRE_OK;

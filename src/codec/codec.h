@@ -94,6 +94,7 @@ static inline bool quire__codec_is_mixed(quire_codec codec) {
 
 /* ---- the order in which km stores channels: place p of a record holds channel order[p] (order.c) */
 
+quire_status quire__check_k_dim(int32_t k_dim); /* E_INVALID */
 void quire__into_order(const uint16_t *order, int dim, const float *row, float *placed);
 void quire__from_order(const uint16_t *order, int dim, const float *placed, float *row);
 /* The first place whose channel is none, or came before; dim: a permutation. */

@@ -49,9 +49,7 @@ static void factor(double *m, int n) {
 quire_status quire_channel_feedback(const float *moment, const uint16_t *order, int32_t k_dim, float *feedback) {
     if (!moment || !feedback)
         return quire__fail(QUIRE_E_INVALID, "moment or feedback is NULL");
-    if (k_dim < QUIRE_DIM_MIN || k_dim > QUIRE_DIM_MAX || k_dim % QUIRE_DIM_STEP)
-        return quire__fail(QUIRE_E_INVALID, "K head size %d: must be a multiple of %d from %d to %d", (int)k_dim,
-                           QUIRE_DIM_STEP, QUIRE_DIM_MIN, QUIRE_DIM_MAX);
+    QUIRE_TRY(quire__check_k_dim(k_dim));
     QUIRE_TRY(check_moment(moment, order, k_dim));
     const int n = k_dim;
     double *m = malloc((size_t)(n * n) * sizeof *m), mean = 0;

@@ -10,12 +10,17 @@
 
 #include "codec/codec.h"
 
-quire_status quire_channel_order(const float *importance, int32_t k_dim, uint16_t *order) {
-    if (!importance || !order)
-        return quire__fail(QUIRE_E_INVALID, "importance or order is NULL");
+quire_status quire__check_k_dim(int32_t k_dim) {
     if (k_dim < QUIRE_DIM_MIN || k_dim > QUIRE_DIM_MAX || k_dim % QUIRE_DIM_STEP)
         return quire__fail(QUIRE_E_INVALID, "K head size %d: must be a multiple of %d from %d to %d", (int)k_dim,
                            QUIRE_DIM_STEP, QUIRE_DIM_MIN, QUIRE_DIM_MAX);
+    return QUIRE_OK;
+}
+
+quire_status quire_channel_order(const float *importance, int32_t k_dim, uint16_t *order) {
+    if (!importance || !order)
+        return quire__fail(QUIRE_E_INVALID, "importance or order is NULL");
+    QUIRE_TRY(quire__check_k_dim(k_dim));
     for (int d = 0; d < k_dim; d++)
         if (isnan(importance[d]))
             return quire__fail(QUIRE_E_VALUE, "the importance of channel %d is not a number", d);
