@@ -99,9 +99,28 @@ def test_no_place_for_orders_is_no_failure(tiny, tmp_path):
 def test_a_saved_text_brings_its_orders(tiny, tmp_path):
     file = tmp_path / "text.quire"
     run(tiny, tmp_path / "one", "--save", file)
-    env = {**os.environ, "QUIRE_CACHE": str(tmp_path / "other")}
-    quire("run", "-m", tiny, "--load", file, "-n", 4, "--temp", 0, "--kv", "k4v4", env=env)
-    assert not list((tmp_path / "other").glob("orders/*")), "nothing had to be probed"
+
+    def loaded(cache, *more):
+        env = {**os.environ, "QUIRE_CACHE": str(cache)}
+        return quire("run", "-m", tiny, "--load", file, "-n", 100, "--temp", 0, "--kv", "k4v4", *more, env=env).stdout
+
+    text = loaded(tmp_path / "one")
+    assert loaded(tmp_path / "other") == text
+    # Weights multiplied in another way may be probed to another order; the file's is used all the same.
+    loaded(tmp_path / "other", "--weights", "f32")
+
+
+def test_rounding_by_queries_can_be_switched_off(tiny, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("the quick brown fox " * 60)
+
+    def kld(*more):
+        env = {**os.environ, "QUIRE_CACHE": str(tmp_path)}
+        done = quire("eval", "kld", "-m", tiny, "--weights", "f32", "--text", text, "--ctx", 256, "--chunks", 1, "--kv", "k3v3", "--json",
+                     *more, env=env)
+        return json.loads(done.stdout)["kld_mean"]
+
+    assert kld() == kld() != kld("--plain-rounding")
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3", "gemma4"])
