@@ -136,13 +136,13 @@ def test_layers_that_share_a_cache(tmp_path):
 
 
 def test_the_layer_that_matters_gets_the_bits(touchy):
-    found = probe(touchy, "--kv-budget", "0.002,600K", "--ctx", 2048)
+    found = probe(touchy, "--kv-budget", "0.001,740K", "--ctx", 2048)
     assert found["layers"][1]["share"] > 0.9
     for choice in found["choices"]:
         given = [bits(pair) for pair in choice["layers"]]
         assert given[1] > given[0] and given[1] > given[2]
-    losses = kld(touchy, "auto:0.002,k4v4")
-    assert losses["auto:0.002"] < 0.004 < losses["k4v4"]
+    losses = kld(touchy, "auto:0.001,k4v4")
+    assert losses["auto:0.001"] < 0.002 < losses["k4v4"]
 
 
 @pytest.mark.parametrize("name", ["llama", "sliding", "biased"])
@@ -196,12 +196,12 @@ def test_a_report_is_made_once_and_is_the_same_everywhere(tmp_path):
 
 
 def test_run_says_what_it_chose(llama):
-    arguments = ("run", "-m", llama, "-p", "abc", "-n", 4, "-t", 1, "--temp", 0, "--kv", "auto:0.01", "--ctx", 2000)
+    arguments = ("run", "-m", llama, "-p", "abc", "-n", 4, "-t", 1, "--temp", 0, "--kv", "auto:0.002", "--ctx", 2000)
     said = quire(*arguments)
-    assert "auto:0.01: --kv k8v8 --kv-layers " in said.stderr and "2000 tokens" in said.stderr and "predicted" in said.stderr
+    assert "auto:0.002: --kv k8v8 --kv-layers " in said.stderr and "2000 tokens" in said.stderr and "predicted" in said.stderr
     quiet = quire(*arguments, "--quiet")
     assert quiet.stdout == said.stdout and quiet.stderr == ""
-    assert json.loads(quire(*arguments, "--json").stderr)["kv"] == "auto:0.01"
+    assert json.loads(quire(*arguments, "--json").stderr)["kv"] == "auto:0.002"
 
 
 def test_the_picture(sliding):
