@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { T = QUIRE_PAGE_TOKENS, SINKS = 4 };
+enum { T = QUIRE_PAGE_TOKENS };
 
 /* What a layer loses depends on the text about as much as on the layer: measured shares are pulled half way to even ones,
  * or layers that one text happens not to need would pay for it on the next. */
@@ -13,8 +13,8 @@ static const double EVEN = 0.5;
 
 void quire_choice_options_default(quire_choice_options *options) {
     if (options)
-        *options =
-            (quire_choice_options){.struct_size = sizeof *options, .kld = INFINITY, .sinks = SINKS, .raw = QUIRE_F16};
+        *options = (quire_choice_options){
+            .struct_size = sizeof *options, .kld = INFINITY, .sinks = QUIRE__SINKS, .raw = QUIRE_F16};
 }
 
 /* What a layer holds of a text, a window's edge page included. */

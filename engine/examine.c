@@ -18,8 +18,7 @@ enum {
     FIRST_SCORED = 2 * QUIRE_PAGE_TOKENS, /* from here on most of what a query sees is packed */
     LAYER_TOKENS = 6 * QUIRE_PAGE_TOKENS, /* of a pass for one layer: there are many, and only their ratios count */
     TOKENS = 8 * QUIRE_PAGE_TOKENS,
-    STEP = 2 * QUIRE_PAGE_TOKENS,
-    SINKS = 4
+    STEP = 2 * QUIRE_PAGE_TOKENS
 };
 static const char KIND[QUIRE__KIND_BYTES] = "quire report 01\n";
 
@@ -98,7 +97,7 @@ static quire_status run_text(examination *x, quire_session *session, quire_seq *
 static quire_status run_pass(examination *x, int32_t n_tokens, quire__survey *survey, double *kld) {
     quire_session_options options;
     quire_session_options_default(&options);
-    options.policy.sinks = SINKS;
+    options.policy.sinks = QUIRE__SINKS;
     options.layers = x->pairs;
     options.raw = QUIRE_F32;
     options.context = n_tokens;

@@ -68,6 +68,11 @@ typedef struct quire__step {
     struct quire__survey *survey; /* NULL: nor here */
 } quire__step;
 
+/* Row `row` of a head of x, which is (D, heads, rows) as the nodes get it. */
+static inline const float *quire__head_row(const struct ggml_tensor *x, int32_t head, int32_t row) {
+    return (const float *)(const void *)((const char *)x->data + (size_t)head * x->nb[1] + (size_t)row * x->nb[2]);
+}
+
 void quire__store_node(struct ggml_tensor *dst, int ith, int nth, void *user);
 void quire__attend_node(struct ggml_tensor *dst, int ith, int nth, void *user);
 

@@ -46,6 +46,8 @@ typedef struct quire__architecture {
 
 extern const quire__architecture quire__llama, quire__qwen2, quire__qwen3, quire__gemma3, quire__gemma4;
 
+enum { QUIRE__SINKS = 4 }; /* first tokens that presets keep raw */
+
 struct quire_model {
     quire__gguf file;
     quire__repacked repacked;

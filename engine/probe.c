@@ -1,5 +1,6 @@
 #include "probe.h"
 
+#include "codec/codec.h"
 #include "kept.h"
 #include "probe_text.h"
 #include "watch.h"
@@ -12,8 +13,7 @@
 enum {
     PROBE_VERSION = 2,
     PROBE_TOKENS = 256, /* more change few channels, and no KLD that can be measured: docs/FIDELITY.md */
-    PROBE_STEP = QUIRE_PAGE_TOKENS,
-    PROBE_SKIP = 4 /* as many first tokens as presets keep raw */
+    PROBE_STEP = QUIRE_PAGE_TOKENS
 };
 static const char KIND[QUIRE__KIND_BYTES] = "quire order 002\n";
 
@@ -21,23 +21,14 @@ static const char KIND[QUIRE__KIND_BYTES] = "quire order 002\n";
 
 static size_t n_channels(const quire_layer *l) { return l->share == -1 ? (size_t)l->n_kv_heads * (size_t)l->k_dim : 0; }
 
-static size_t all_channels(const quire_model *model) {
-    size_t n = 0;
-    for (int32_t i = 0; i < model->n_layers; i++)
-        n += n_channels(&model->cache[i]);
-    return n;
-}
-
-static size_t n_feedback(int32_t dim) { return (size_t)dim * (size_t)(dim - 1) / 2; } /* of a head */
-
 static size_t n_weights(const quire_layer *l) {
-    return l->share == -1 ? (size_t)l->n_kv_heads * n_feedback(l->k_dim) : 0;
+    return l->share == -1 ? (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) : 0;
 }
 
-static size_t all_weights(const quire_model *model) {
+static size_t in_all_layers(const quire_model *model, size_t (*count)(const quire_layer *)) {
     size_t n = 0;
     for (int32_t i = 0; i < model->n_layers; i++)
-        n += n_weights(&model->cache[i]);
+        n += count(&model->cache[i]);
     return n;
 }
 
@@ -56,11 +47,11 @@ static void divide(quire_model *model) {
 
 static quire_status allocate(quire_model *model) {
     if (!model->order)
-        model->order = malloc(all_channels(model) * sizeof *model->order);
+        model->order = malloc(in_all_layers(model, n_channels) * sizeof *model->order);
     if (!model->orders)
         model->orders = malloc((size_t)model->n_layers * sizeof *model->orders);
     if (!model->feedback)
-        model->feedback = malloc(all_weights(model) * sizeof *model->feedback);
+        model->feedback = malloc(in_all_layers(model, n_weights) * sizeof *model->feedback);
     if (!model->feedbacks)
         model->feedbacks = malloc((size_t)model->n_layers * sizeof *model->feedbacks);
     return model->order && model->orders && model->feedback && model->feedbacks
@@ -104,7 +95,7 @@ static quire_status weigh(const quire__watch *watch, int32_t layer, const uint16
     for (int32_t h = 0; h < l->n_kv_heads && status == QUIRE_OK; h++) {
         quire__moment_mean(watch->heads[layer][h].moment, &watch->turns[layer], watch->model->context, moment);
         status = quire_channel_feedback(moment, order + (size_t)h * dim, l->k_dim,
-                                        feedback + (size_t)h * n_feedback(l->k_dim));
+                                        feedback + (size_t)h * quire__n_feedback(l->k_dim));
     }
     free(moment);
     return status;
@@ -157,7 +148,7 @@ static quire_status probe(quire_model *model, int32_t n_threads) {
     options.n_threads = n_threads;
     quire_session *session;
     quire__watch watch;
-    QUIRE_TRY(quire__watch_open(&watch, model, PROBE_SKIP));
+    QUIRE_TRY(quire__watch_open(&watch, model, QUIRE__SINKS));
     quire_status status = quire_session_create(&session, model, &options);
     if (status == QUIRE_OK) {
         quire__session_watch(session, &watch);
@@ -181,8 +172,8 @@ static quire_status find_orders(quire_model *model, int32_t n_threads) {
     divide(model);
     char name[32];
     snprintf(name, sizeof name, "%s-%d.order", model->weights_as, PROBE_VERSION);
-    const quire__part parts[] = {{model->order, all_channels(model) * sizeof *model->order},
-                                 {model->feedback, all_weights(model) * sizeof *model->feedback}};
+    const quire__part parts[] = {{model->order, in_all_layers(model, n_channels) * sizeof *model->order},
+                                 {model->feedback, in_all_layers(model, n_weights) * sizeof *model->feedback}};
     enum { N_PARTS = sizeof parts / sizeof *parts };
     if (quire__kept_read(model, name, KIND, parts, N_PARTS))
         return QUIRE_OK;

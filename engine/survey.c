@@ -1,12 +1,14 @@
 /* survey.c: K is kept and looked at in the end; V and q are summed up as they come. */
 #include "survey.h"
 
+#include "graph.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    FIRST = 4,        /* tokens that presets keep raw */
+    FIRST = QUIRE__SINKS,
     QUERY_EARLY = 16, /* queries before it have few others to look at */
     QUERY_STEP = 4    /* every fourth is enough for a mean */
 };
@@ -42,10 +44,6 @@ void quire__survey_close(quire__survey *s) {
 void quire__survey_advance(quire__survey *s, int32_t n_rows) { s->position += n_rows; }
 
 /* ------------------------------------------------------------------ rows */
-
-static const float *row_of(const struct ggml_tensor *x, int32_t head, int32_t row) {
-    return (const float *)(const void *)((const char *)x->data + (size_t)head * x->nb[1] + (size_t)row * x->nb[2]);
-}
 
 static float *key_of(const quire__survey *s, int32_t layer, int32_t token, int32_t head) {
     const quire_layer *l = &s->model->cache[layer];
@@ -92,8 +90,8 @@ void quire__survey_rows(quire__survey *s, int32_t layer, const struct ggml_tenso
     for (int32_t r = 0; r < n_rows && s->position + r < s->n_tokens; r++) {
         const int32_t t = s->position + r;
         for (int32_t h = 0; h < l->n_kv_heads; h++) {
-            memcpy(key_of(s, layer, t, h), row_of(k, h, r), (size_t)l->k_dim * sizeof(float));
-            const float *value = row_of(v, h, r);
+            memcpy(key_of(s, layer, t, h), quire__head_row(k, h, r), (size_t)l->k_dim * sizeof(float));
+            const float *value = quire__head_row(v, h, r);
             if (t < FIRST) {
                 sums->v_norm_first += norm_of(value, l->v_dim);
                 sums->n_values_first++;
@@ -138,7 +136,7 @@ void quire__survey_queries(quire__survey *s, int32_t layer, const struct ggml_te
         if (t < QUERY_EARLY || t % QUERY_STEP != 0 || (l->window > 0 && t >= l->window))
             continue;
         for (int32_t h = 0; h < l->n_heads; h++) {
-            s->layers[layer].sink += first_share(s, source, h / group, row_of(q, h, r), t, scale);
+            s->layers[layer].sink += first_share(s, source, h / group, quire__head_row(q, h, r), t, scale);
             s->layers[layer].n_queries++;
         }
     }

@@ -1,5 +1,7 @@
 #include "watch.h"
 
+#include "graph.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,10 +60,6 @@ void quire__watch_close(quire__watch *w) {
     *w = (quire__watch){0};
 }
 
-static const float *row_of(const struct ggml_tensor *x, int32_t head, int32_t row) {
-    return (const float *)(const void *)((const char *)x->data + (size_t)head * x->nb[1] + (size_t)row * x->nb[2]);
-}
-
 /* A page's figures begin with its first token that counts and are summed up with its last. */
 void quire__watch_keys(quire__watch *w, int32_t layer, const struct ggml_tensor *k, int32_t n_rows) {
     const quire_layer *l = &w->model->cache[layer];
@@ -70,7 +68,7 @@ void quire__watch_keys(quire__watch *w, int32_t layer, const struct ggml_tensor 
         for (int32_t r = 0; r < n_rows; r++) {
             const int32_t t = w->position + r;
             const bool starts = t == w->skip || (t % T == 0 && t > w->skip);
-            const float *row = row_of(k, h, r);
+            const float *row = quire__head_row(k, h, r);
             for (int32_t d = 0; d < l->k_dim && t >= w->skip; d++) {
                 head->low[d] = starts ? row[d] : fminf(head->low[d], row[d]);
                 head->high[d] = starts ? row[d] : fmaxf(head->high[d], row[d]);
@@ -87,7 +85,7 @@ void quire__watch_queries(quire__watch *w, int32_t layer, const struct ggml_tens
     for (int32_t h = 0; h < l->n_heads; h++) {
         quire__head_figures *head = &w->heads[source_of(w->model, layer)][h / group];
         for (int32_t r = 0; r < n_rows; r++) {
-            const float *row = row_of(q, h, r);
+            const float *row = quire__head_row(q, h, r);
             if (w->position + r < w->skip)
                 continue;
             for (int32_t d = 0; d < l->k_dim; d++)

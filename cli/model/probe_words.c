@@ -3,6 +3,7 @@
 #include "report.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,53 +72,38 @@ static double sum_shares(const cli_probe *probe) {
     return sum;
 }
 
-static void add(json_t **words, const char *sentence) { cli_json_append(words, json_string(sentence)); }
+/* "layers 0-2: " and the sentence, if there are layers of which it is true. */
+__attribute__((format(printf, 4, 5))) static void say(json_t **words, const cli_probe *probe, stands_out question,
+                                                      const char *format, ...) {
+    char layers[LIST_BYTES], sentence[SENTENCE_BYTES];
+    list_layers(probe, question, layers);
+    if (!layers[0])
+        return;
+    const size_t used = (size_t)snprintf(sentence, sizeof sentence, "%s: ", layers);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(sentence + used, sizeof sentence - used, format, values);
+    va_end(values);
+    cli_json_append(words, json_string(sentence));
+}
 
 json_t *cli_probe_words(const cli_probe *probe) {
     json_t *words = json_array();
-    char layers[LIST_BYTES], sentence[SENTENCE_BYTES];
-    list_layers(probe, has_bias, layers);
-    if (layers[0]) {
-        snprintf(
-            sentence, sizeof sentence,
-            "%s: channels of K lie up to %.0f times their deviation from 0 (a large bias). kc and km codecs have a "
-            "zero point for each channel, which takes that away; tq, a8/a4 and q8_0/q4_0 spend their range on it.",
-            layers, largest(probe, offsetof(quire_layer_report, k_bias)));
-        add(&words, sentence);
-    }
-    list_layers(probe, is_wide, layers);
-    if (layers[0]) {
-        snprintf(
-            sentence, sizeof sentence,
-            "%s: K has channels up to %.0f times as wide as the median one. kc and km codecs scale each channel by "
-            "itself; codecs with a scale for a token lose there.",
-            layers, largest(probe, offsetof(quire_layer_report, k_outlier)));
-        add(&words, sentence);
-    }
-    list_layers(probe, has_sink, layers);
-    if (layers[0]) {
-        snprintf(sentence, sizeof sentence,
-                 "%s: half of all attention or more goes to the first four tokens. Leave --sinks at 4.", layers);
-        add(&words, sentence);
-    }
-    list_layers(probe, is_sensitive, layers);
-    if (layers[0]) {
-        snprintf(sentence, sizeof sentence, "%s: %.0f %% of the loss comes from here. More bits pay there first.",
-                 layers, 100 * sum_shares(probe));
-        add(&words, sentence);
-    }
-    list_layers(probe, slides, layers);
-    if (layers[0]) {
-        snprintf(sentence, sizeof sentence,
-                 "%s: a sliding window, small at any context: raw, unless a budget in bytes or --kv-windowed same asks "
-                 "for more.",
-                 layers);
-        add(&words, sentence);
-    }
-    list_layers(probe, shares, layers);
-    if (layers[0]) {
-        snprintf(sentence, sizeof sentence, "%s: the cache of an earlier layer, and none besides.", layers);
-        add(&words, sentence);
-    }
+    say(&words, probe, has_bias,
+        "channels of K lie up to %.0f times their deviation from 0 (a large bias). kc and km codecs have a zero point "
+        "for "
+        "each channel, which takes that away; tq, a8/a4 and q8_0/q4_0 spend their range on it.",
+        largest(probe, offsetof(quire_layer_report, k_bias)));
+    say(&words, probe, is_wide,
+        "K has channels up to %.0f times as wide as the median one. kc and km codecs scale each channel by itself; "
+        "codecs "
+        "with a scale for a token lose there.",
+        largest(probe, offsetof(quire_layer_report, k_outlier)));
+    say(&words, probe, has_sink, "half of all attention or more goes to the first four tokens. Leave --sinks at 4.");
+    say(&words, probe, is_sensitive, "%.0f %% of the loss comes from here. More bits pay there first.",
+        100 * sum_shares(probe));
+    say(&words, probe, slides,
+        "a sliding window, small at any context: raw, unless a budget in bytes or --kv-windowed same asks for more.");
+    say(&words, probe, shares, "the cache of an earlier layer, and none besides.");
     return words;
 }

@@ -52,30 +52,30 @@ quire_status quire_channel_feedback(const float *moment, const uint16_t *order, 
     QUIRE_TRY(quire__check_k_dim(k_dim));
     QUIRE_TRY(check_moment(moment, order, k_dim));
     const int n = k_dim;
-    double *m = malloc((size_t)(n * n) * sizeof *m), mean = 0;
-    if (!m)
-        return quire__fail(QUIRE_E_NOMEM, "out of memory");
+    double mean = 0;
     for (int d = 0; d < n; d++)
         mean += (double)moment[d * n + d] / n;
+    if (mean == 0) { /* no query seen: plain rounding */
+        memset(feedback, 0, quire__n_feedback(n) * sizeof *feedback);
+        return QUIRE_OK;
+    }
+    double *m = malloc((size_t)(n * n) * sizeof *m);
+    if (!m)
+        return quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) {
             const int a = order ? order[i] : i, b = order ? order[j] : j;
             m[i * n + j] = (double)moment[a * n + b] + (i == j ? DAMPING * mean : 0);
         }
-    if (mean > 0)
-        factor(m, n);
+    factor(m, n);
     bool definite = true;
     for (int d = 0; d < n; d++)
         definite = definite && m[d * n + d] > 0;
-    for (int j = 1; j < n && definite && mean > 0; j++)
+    for (int j = 1; j < n && definite; j++)
         for (int i = 0; i < j; i++)
             *feedback++ = (float)m[i * n + j];
-    for (int i = 0; i < n * (n - 1) / 2 && mean == 0; i++) /* no query seen: plain rounding */
-        feedback[i] = 0;
     free(m);
-    return definite || mean == 0
-               ? QUIRE_OK
-               : quire__fail(QUIRE_E_VALUE, "moment is no second moment: it is not positive definite");
+    return definite ? QUIRE_OK : quire__fail(QUIRE_E_VALUE, "moment is no second moment: it is not positive definite");
 }
 
 void quire__shape_codes(const quire_side_format *side, const float *rows, int skip, const float *feedback,

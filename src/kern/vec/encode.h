@@ -114,13 +114,15 @@ INLINE float squared_error(const quire_side_format *side, const float *y, float 
 
 /* The fit that leaves the least error, the first of equals; scales of n rows, rounded as they are stored. */
 static void fitting_scales(const quire_side_format *side, const float *y, int n, const float *squares, float *scale) {
-    float least[ROWS], fit[ROWS];
+    float rms[ROWS], least[ROWS], fit[ROWS];
     uint16_t half[ROWS];
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        rms[i] = sqrtf(squares[i] / (float)side->dim);
         least[i] = INFINITY;
+    }
     for (int k = 0; k < QUIRE_UNIFORM_FITS; k++) {
         for (int i = 0; i < n; i++)
-            fit[i] = at_most_f16(sqrtf(squares[i] / (float)side->dim) * quire__uniform_fits[k]);
+            fit[i] = at_most_f16(rms[i] * quire__uniform_fits[k]);
         quire__store_row(QUIRE_F16, half, (size_t)n, fit);
         quire__load_row(QUIRE_F16, half, (size_t)n, fit);
         for (int i = 0; i < n; i++) {
