@@ -89,11 +89,13 @@ static quire_attend_job make_job(const call *c, const work *w) {
     job.scratch = c->worker->scores;
     job.workspace = c->worker->workspace;
     job.raw = c->batch->pool->raw;
-    if (c->worker->loaded != w->tile || c->worker->loaded_kv != w->kv) /* units come in runs of one tile and head */
+    /* Units come in runs of one tile and head, the raw one last: queries are prepared once for a run. */
+    const bool known = c->worker->loaded == w->tile && c->worker->loaded_kv == w->kv;
+    if (!known)
         load_queries(c, w);
     c->worker->loaded = w->tile;
     c->worker->loaded_kv = w->kv;
-    job.q_is_new = true;
+    job.q_is_new = !known || w->plan->mixed;
     return job;
 }
 
@@ -255,7 +257,7 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
     if (unit < n_parts)
         attend_part(c, w, &job, unit, part);
     else
-        attend_raw(c, w, &job, part);
+        attend_raw(c, w, &job, part); /* last of its run: the workspace is now its own */
     save_part(c, w, unit, part);
     if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < n_units)
         return;

@@ -102,6 +102,8 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
                zeros = role == KEY_SUM && k->family != QUIRE_FAMILY_PROD;
     const int8x16_t book = load_book(k->book, k->bits);
     neon_work *w = b->work;
+    set_scores *score =
+        &w->score[p]; /* read once: what is stored below might be w->score, for all the compiler knows */
     float32x4_t top[PAIRS];
     UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     for (int at = 0; at < T / 2; at += pairs)
@@ -109,14 +111,15 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
             int32x4_t acc[8][OPERANDS];
             UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
                 sum_start(unconverted);
-            if (kind == FROM_4_MIXED) {
+            if (kind == FROM_4_MIXED && k->n_mixed % 4 == 0) { /* a loop for each width, of whole groups of columns */
                 multiply_octets(FROM_5_3, operands, pairs, b->k[p], k->dim, at / 8, at % 8, 0, k->dim / 32 * 2, q->q8,
-                                book, b->k_ahead[p], acc);
+                                book, NULL, b->k_ahead[p], acc);
                 multiply_octets(FROM_4, operands, pairs, b->k[p], k->dim, at / 8, at % 8, k->dim / 32 * 2,
-                                k->dim / 8 - k->dim / 32 * 2, q->q8, book, b->k_ahead[p], acc);
+                                k->dim / 8 - k->dim / 32 * 2, q->q8, book, NULL, b->k_ahead[p], acc);
             } else {
-                multiply_octets(kind, operands, pairs, b->k[p], k->dim, at / 8, at % 8, g * group / 8, group / 8, q->q8,
-                                book, b->k_ahead[p], acc);
+                multiply_octets(kind == FROM_4_MIXED ? FROM_RULES : kind, operands, pairs, b->k[p], k->dim, at / 8,
+                                at % 8, g * group / 8, group / 8, q->q8, book, SPLIT_RULES + MOST_MIXED - k->n_mixed,
+                                b->k_ahead[p], acc);
             }
             UNROLL for (int pair = 0; pair < n_pairs; pair++) {
                 const bool lone = is_lone(rows, pair);
@@ -126,7 +129,7 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
                                   offset = for_cells(q->offset[g][pair], lone);
                 UNROLL for (int i = 0; i < pairs / per_cell; i++) {
                     const int cell = at / per_cell + i;
-                    float *s = w->score[p].s[pair][cell];
+                    float *s = score->s[pair][cell];
                     const int32x4_t high = cell_of(acc, i, pair, lone),
                                     low = is_folded(rows, planes)
                                               ? low_cell_of(acc, i)
@@ -156,11 +159,11 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
         const float32x4_t value = unconverted ? vsubq_f32(best, vld1q_f32(MAGIC)) : best;
         const float32x4_t centre = for_cells(q->centre[0][pair], lone), offset = for_cells(q->offset[0][pair], lone);
         if (role == KEY_CHANNEL)
-            put_scale(&w->score[p], pair, best, vfmaq_f32(offset, vsubq_f32(value, centre), scale), scale);
+            put_scale(score, pair, best, vfmaq_f32(offset, vsubq_f32(value, centre), scale), scale);
         else if (role == KEY_TOKEN)
-            put_scale(&w->score[p], pair, best, vmulq_f32(best, scale), scale);
+            put_scale(score, pair, best, vmulq_f32(best, scale), scale);
         else
-            put_scale(&w->score[p], pair, best, best, vdupq_n_f32(1));
+            put_scale(score, pair, best, best, vdupq_n_f32(1));
     }
 }
 
@@ -175,7 +178,7 @@ INLINE void add_signs(const block *b, const int rows, int p, const set_query *q)
         int32x4_t acc[8][OPERANDS];
         UNROLL for (int i = 0; i < 8; i++) UNROLL for (int r = 0; r < n_pairs; r++) acc[i][r] = vdupq_n_s32(0);
         multiply_octets(UNPACKED, n_pairs, 8, (const uint8_t *)w->sign8[p], k->dim, tile, 0, 0, k->dim / 8, q->q8,
-                        vdupq_n_s8(0), (const uint8_t *)w->sign8[p], acc);
+                        vdupq_n_s8(0), NULL, (const uint8_t *)w->sign8[p], acc);
         UNROLL for (int pair = 0; pair < n_pairs; pair++) {
             const bool lone = is_lone(rows, pair);
             const float32x4_t centre = for_cells(q->centre[0][pair], lone),

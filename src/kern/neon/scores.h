@@ -5,12 +5,42 @@
 #include "kern/neon/work.h"
 
 /* How K or V reaches the multiplier: 4-bit or 8-bit codes straight from the page, or int8 unpacked beforehand. FROM_4_MIXED
- * is FROM_5_3 in the first half of the columns (rounded down), whose bytes are 5 and 3 bits, then FROM_4. */
-typedef enum source_kind { FROM_4, FROM_4_BOOK, FROM_4_MIXED, FROM_5_3, FROM_8, UNPACKED } source_kind;
+ * is FROM_5_3 in the first half of the columns (rounded down), whose bytes are 5 and 3 bits, then FROM_4; or FROM_RULES,
+ * where a column's rule says which. */
+typedef enum source_kind { FROM_4, FROM_4_BOOK, FROM_4_MIXED, FROM_5_3, FROM_RULES, FROM_8, UNPACKED } source_kind;
+
+INLINE bool is_split(const source_kind kind) { return kind != FROM_8 && kind != UNPACKED; } /* two octets to a column */
+
+/* How a column's bytes split in two: x & mask, x >> shift. */
+typedef struct split_rule {
+    uint8_t mask[16];
+    int8_t left[16]; /* minus the shift */
+} split_rule;
+
+enum { MOST_MIXED = 18 };
+_Static_assert(MOST_MIXED == QUIRE_DIM_MAX / 32, "rules for the widest head");
+#define SIX(x) x, x, x, x, x, x
+#define SIXTEEN(x) SIX(x), SIX(x), x, x, x, x
+#define SPLIT_AT(bits)                                                                                                 \
+    {                                                                                                                  \
+        {SIXTEEN((1 << bits) - 1)}, { SIXTEEN(-bits) }                                                                 \
+    }
+/* Enough rules of either kind; those of a page with n mixed columns start at MOST_MIXED - n. */
+static const split_rule SPLIT_RULES[2 * MOST_MIXED] = {SIX(SPLIT_AT(5)), SIX(SPLIT_AT(5)), SIX(SPLIT_AT(5)),
+                                                       SIX(SPLIT_AT(4)), SIX(SPLIT_AT(4)), SIX(SPLIT_AT(4))};
 
 /* Two vectors side by side, so that their steps overlap. */
-INLINE void split_bytes(const source_kind kind, const uint8x16_t x[2], int8x16_t book, int8x16_t lo[2],
-                        int8x16_t hi[2]) {
+INLINE void split_bytes(const source_kind kind, const uint8x16_t x[2], int8x16_t book, const split_rule *rule,
+                        int8x16_t lo[2], int8x16_t hi[2]) {
+    if (kind == FROM_RULES) {
+        const uint8x16_t mask = vld1q_u8(rule->mask);
+        const int8x16_t left = vld1q_s8(rule->left);
+        UNROLL for (int u = 0; u < 2; u++) {
+            lo[u] = vreinterpretq_s8_u8(vandq_u8(x[u], mask));
+            hi[u] = vreinterpretq_s8_u8(vshlq_u8(x[u], left));
+        }
+        return;
+    }
     UNROLL for (int u = 0; u < 2; u++) {
         lo[u] = vreinterpretq_s8_u8(vandq_u8(x[u], vdupq_n_u8(kind == FROM_5_3 ? 31 : 15)));
         hi[u] = vreinterpretq_s8_u8(kind == FROM_5_3 ? vshrq_n_u8(x[u], 5) : vshrq_n_u8(x[u], 4));
@@ -27,8 +57,8 @@ INLINE void split_bytes(const source_kind kind, const uint8x16_t x[2], int8x16_t
  * between registers. */
 INLINE void multiply_columns(const source_kind kind, const int operands, const int pairs, const uint8_t *at,
                              size_t stride, size_t column_stride, int columns, const int8_t (*q8)[OPERANDS][16],
-                             int8x16_t book, const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
-    const bool halves = kind == FROM_4 || kind == FROM_4_BOOK || kind == FROM_5_3; /* two octets to a column */
+                             int8x16_t book, const split_rule *rule, const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
+    const bool halves = is_split(kind);
     const uint8_t *end = at + (size_t)columns * column_stride, *soon = at + 1024;
     _Pragma("GCC unroll 1") do {
         int8x16_t q[2][OPERANDS];
@@ -47,7 +77,7 @@ INLINE void multiply_columns(const source_kind kind, const int operands, const i
             UNROLL for (int u = 0; u < 2; u++) x[u] = vld1q_u8(at + (size_t)(i + u) * stride);
             if (halves) {
                 int8x16_t lo[2], hi[2];
-                split_bytes(kind, x, book, lo, hi);
+                split_bytes(kind, x, book, rule, lo, hi);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
                     mma_s8(acc[i + u][r], q[0][r], lo[u]);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
@@ -59,6 +89,8 @@ INLINE void multiply_columns(const source_kind kind, const int operands, const i
         }
         at += column_stride;
         q8 += halves ? 2 : 1;
+        if (kind == FROM_RULES)
+            rule++;
         ahead += 16 * pairs;
         soon += 16 * pairs;
     }
@@ -66,13 +98,17 @@ INLINE void multiply_columns(const source_kind kind, const int operands, const i
         ;
 }
 
+INLINE const split_rule *rule_of(const source_kind kind, const split_rule *rules, int column) {
+    return kind == FROM_RULES ? rules + column : NULL;
+}
+
 /* Octets first .. first+n of the tokens from pair `row` of tile `tile` on. */
 INLINE void multiply_octets(const source_kind kind, const int operands, const int pairs, const uint8_t *k, int dim,
                             int tile, int row, int first, int n, const int8_t (*q8)[OPERANDS][16], int8x16_t book,
-                            const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
+                            const split_rule *rules, const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
     if (kind == UNPACKED) {
         const uint8_t *at = k + (size_t)tile * 16 * (size_t)dim + (size_t)first * 128 + (size_t)row * 16;
-        multiply_columns(kind, operands, pairs, at, 16, 128, n, q8 + first, book, at, acc);
+        multiply_columns(kind, operands, pairs, at, 16, 128, n, q8 + first, book, NULL, at, acc);
         return;
     }
     const int octets = kind == FROM_8 ? 1 : 2, n_columns = dim / (8 * octets), end = (first + n) / octets;
@@ -80,7 +116,8 @@ INLINE void multiply_octets(const source_kind kind, const int operands, const in
     int column = first / octets;
     for (; column + 4 <= end && column % 4 == 0 && column + 4 <= n_columns; column += 4) {
         const size_t at = base + (size_t)column * 128 + (size_t)row * 64;
-        multiply_columns(kind, operands, pairs, k + at, 64, 16, 4, q8 + column * octets, book, ahead + at, acc);
+        multiply_columns(kind, operands, pairs, k + at, 64, 16, 4, q8 + column * octets, book,
+                         rule_of(kind, rules, column), ahead + at, acc);
     }
     while (column < end) { /* the narrow last group, or a part of a group */
         const int group = column / 4 * 4, width = n_columns - group < 4 ? n_columns - group : 4, done = column - group;
@@ -88,11 +125,11 @@ INLINE void multiply_octets(const source_kind kind, const int operands, const in
         const size_t rows = base + (size_t)group * 128 + (size_t)(row * width) * 16, at = rows + (size_t)done * 16;
         const uint8_t *fetch = ahead + rows + (size_t)(done * pairs) * 16; /* each column brings a part of the rows */
         if (width == 4)
-            multiply_columns(kind, operands, pairs, k + at, 64, 16, last - column, q8 + column * octets, book, fetch,
-                             acc);
+            multiply_columns(kind, operands, pairs, k + at, 64, 16, last - column, q8 + column * octets, book,
+                             rule_of(kind, rules, column), fetch, acc);
         else
             multiply_columns(kind, operands, pairs, k + at, (size_t)width * 16, 16, last - column, q8 + column * octets,
-                             book, fetch, acc);
+                             book, rule_of(kind, rules, column), fetch, acc);
         column = last;
     }
 }

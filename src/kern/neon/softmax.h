@@ -37,16 +37,17 @@ INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NUL
     float32x4_t sum[4], top[4];
     EACH sum[u] = top[u] = vdupq_n_f32(0);
     for (int p = first; p < first + n; p++) {
-        const float32x4_t best = w->score[p].top[pair], step = w->score[p].step[pair];
+        set_scores *score = &w->score[p];
+        const float32x4_t best = score->top[pair], step = score->step[pair];
         float gap[4];
-        vst1q_f32(gap, vsubq_f32(w->score[p].peak[pair], m));
+        vst1q_f32(gap, vsubq_f32(score->peak[pair], m));
         for (int i = 0; i < cells_of(lone); i += 4) {
             float32x4_t e[4];
             if (ahead) {
                 UNROLL for (int j = 0; j < lines; j++) __builtin_prefetch(ahead + 64 * j, 0, 2);
                 ahead += 64 * lines;
             }
-            EACH e[u] = vsubq_f32(vld1q_f32(w->score[p].s[pair][i + u]), best);
+            EACH e[u] = vsubq_f32(vld1q_f32(score->s[pair][i + u]), best);
             EACH e[u] = vfmaq_f32(fresh(gap), e[u], step);
             exp2_neg4(e, degree, 0);
             EACH sum[u % chains] = vaddq_f32(sum[u % chains], e[u]);
@@ -54,7 +55,7 @@ INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NUL
                 EACH e[u] = vmulq_f32(e[u], tokens_of(scale + p * T, i + u, lone));
                 EACH top[u] = vmaxq_f32(top[u], e[u]);
             }
-            EACH vst1q_f32(w->score[p].s[pair][i + u], e[u]);
+            EACH vst1q_f32(score->s[pair][i + u], e[u]);
         }
     }
     if (scale)

@@ -81,8 +81,8 @@ INLINE float32x4_t exponentials16(neon_work *w, int pair, const bool lone, int p
         uint16x8_t y[4];
         float16x8_t e[4];
         EACH {
-            a[u] = vsubq_f32(vld1q_f32(w->score[p].s[pair][2 * (i + u)]), top);
-            b[u] = vsubq_f32(vld1q_f32(w->score[p].s[pair][2 * (i + u) + 1]), top);
+            a[u] = vsubq_f32(vld1q_f32(score->s[pair][2 * (i + u)]), top);
+            b[u] = vsubq_f32(vld1q_f32(score->s[pair][2 * (i + u) + 1]), top);
         }
         EACH {
             a[u] = vfmsq_f32(fresh(base), a[u], step);

@@ -39,7 +39,7 @@ INLINE void weigh_page(const source_kind kind, const int operands, const int pai
                 UNROLL for (int u = 0; u < 2; u++) x[u] = veorq_u8(x[u], flip);
             if (nibbles) {
                 int8x16_t lo[2], hi[2];
-                split_bytes(kind, x, book, lo, hi);
+                split_bytes(kind, x, book, NULL, lo, hi);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
                     mma_u8(acc[i + u][r], p[0][r], lo[u]);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
