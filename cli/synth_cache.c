@@ -6,6 +6,7 @@
 #include "progress.h"
 #include "report.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -66,6 +67,32 @@ static quire_status make_orders(cli_cache *cache, quire_layer *layers) {
     return status;
 }
 
+/* Neighbours in the order of channels are alike, by half for each place between them: as good as any to be timed. */
+static quire_status fill_feedback(const cli_shape *shape, float *moment, float *feedback) {
+    const size_t dim = (size_t)shape->k_dim, n_weights = dim * (dim - 1) / 2;
+    quire_status status = QUIRE_OK;
+    for (size_t i = 0; i < dim * dim; i++)
+        moment[i] = exp2f(-fabsf((float)(i / dim) - (float)(i % dim)));
+    for (int32_t head = 0; status == QUIRE_OK && head < shape->n_kv_heads; head++)
+        status = quire_channel_feedback(moment, NULL, shape->k_dim, feedback + (size_t)head * n_weights);
+    return status;
+}
+
+static quire_status make_feedback(cli_cache *cache, quire_layer *layers) {
+    const cli_shape *shape = &cache->options.shape;
+    const size_t dim = (size_t)shape->k_dim;
+    if (!cache->options.by_queries || !cache->orders)
+        return QUIRE_OK;
+    float *moment = calloc(dim * dim, sizeof *moment);
+    cache->feedback = calloc((size_t)shape->n_kv_heads * (dim * (dim - 1) / 2), sizeof *cache->feedback);
+    const quire_status status =
+        moment && cache->feedback ? fill_feedback(shape, moment, cache->feedback) : QUIRE_E_NOMEM;
+    for (int32_t i = 0; i < cache->options.n_layers; i++)
+        layers[i].k_feedback = cache->feedback;
+    free(moment);
+    return status;
+}
+
 static quire_status create_pool_of_equal_layers(cli_cache *cache) {
     const cli_cache_options *options = &cache->options;
     quire_layer *layers = calloc((size_t)options->n_layers, sizeof *layers);
@@ -81,6 +108,8 @@ static quire_status create_pool_of_equal_layers(cli_cache *cache) {
         layers[i].keep = options->keep;
     }
     quire_status status = make_orders(cache, layers);
+    if (status == QUIRE_OK)
+        status = make_feedback(cache, layers);
     if (status == QUIRE_OK)
         status = create_pool(cache, layers);
     free(layers);
@@ -131,6 +160,7 @@ void cli_cache_close(cli_cache *cache) {
     free(cache->q);
     free(cache->out);
     free(cache->orders);
+    free(cache->feedback);
     *cache = (cli_cache){.pool = NULL};
 }
 

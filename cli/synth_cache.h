@@ -19,6 +19,7 @@ typedef struct cli_cache_options {
     quire_policy policy;
     quire_type raw;
     size_t budget_bytes; /* 0: computed */
+    bool by_queries;     /* where K's codec has an order, it is rounded by (made-up) moments of queries too */
     int32_t n_workers;
     uint64_t seed;
 } cli_cache_options;
@@ -30,6 +31,7 @@ typedef struct cli_cache {
     cli_workers *workers;
     int32_t batch_rows; /* the most rows of any batch */
     uint16_t *orders;   /* (n_layers,G,DK) of channels, where K's codec needs them; else NULL */
+    float *feedback;    /* (G,DK*(DK-1)/2) of every layer, with by_queries; else NULL */
 
     /* the open batch */
     quire_batch *batch;

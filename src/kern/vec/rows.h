@@ -3,6 +3,7 @@
 #include "kern/vec/encode.h"
 #include "kern/vec/hadamard.h"
 #include "kern/vec/pack.h"
+#include "kern/vec/shape.h"
 
 static void seal_side(const quire_side_format *side, const float *rows, int skip, uint8_t *record) {
     const size_t n = (size_t)T * (size_t)side->dim, skipped = (size_t)skip * (size_t)side->dim;
@@ -50,7 +51,7 @@ static void seal(const quire_format *format, const float *k, const float *v, int
 
 static void shape(const quire_side_format *side, const float *rows, int skip, const float *feedback, uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
-    quire__shape_codes(side, rows, skip, feedback, record, codes);
+    shape_codes(side, rows, skip, feedback, record, codes);
     memset(record + side->codes, 0, side->code_bytes);
     pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
