@@ -168,3 +168,21 @@ def test_misspelt_peers_are_refused():
     done = subprocess.run([sys.executable, BENCH / "fidelity", "--draw", "x", "--peer", "q9_0:q4_0"], text=True,
                           capture_output=True)
     assert done.returncode == 2 and "q9_0:q4_0" in done.stderr
+
+
+def test_speeds_are_multiples_of_f16(fidelity, monkeypatch, tmp_path, capsys):
+    class Ggml:
+        def measure(self, work, pair, threads):
+            return {"f16:f16": 16, "q8_0:q4_0": 32}[pair]
+
+    times = iter([3, 2, 4])  # the best of the rounds counts
+    monkeypatch.setattr(fidelity.peer_ggml, "Ggml", Ggml)
+    monkeypatch.setattr(fidelity.programs, "run", lambda *_: [{"kv": "none", "ms_best": 8}, {"kv": "k4v4", "ms_best": next(times)}])
+    monkeypatch.setattr(sys, "argv", ["fidelity", "--stored", "--draw", "x"])
+    options = fidelity.parse_arguments()
+    options.stored, options.peer, options.kv, options.build = False, "q8_0:q4_0", "k4v4", tmp_path
+    assert fidelity.Bench(options, tmp_path).decode_speed() == {"none": 2, "k4v4": 8, "f16:f16": 1, "q8_0:q4_0": 0.5}
+    options.no_speed = True
+    assert fidelity.Bench(options, tmp_path).decode_speed() == {}
+    fidelity.print_table([row(decode=8.0), row(cache="k3v3")])
+    assert "8.00x" in capsys.readouterr().out
