@@ -45,7 +45,7 @@ extern "C" {
 #define QUIRE_VERSION_MAJOR 0
 #define QUIRE_VERSION_MINOR 1
 #define QUIRE_VERSION_PATCH 0
-#define QUIRE_PAGE_FORMAT 1 /* version of docs/FORMAT.md */
+#define QUIRE_PAGE_FORMAT 2 /* version of docs/FORMAT.md */
 
 enum { QUIRE_PAGE_TOKENS = 64, QUIRE_DIM_MIN = 32, QUIRE_DIM_MAX = 576, QUIRE_DIM_STEP = 16 };
 
@@ -197,21 +197,23 @@ QUIRE_API quire_status quire_page_decode(const quire_page_shape *shape, const vo
  *   a8 a4 a2   codes u32 (T, D*bits/32) little-endian bit stream, scales and biases (T, D/g) of type `raw`: mlx
  *   q8_0 q4_0  codes = ggml blocks (T, D/32 * block bytes), scales inside; scales, biases unused
  *   tq tqp     codes u32 (T, ceil(D*mse_bits/32)) bit stream, norms f32 (T); tqp also residual norms f32 (T) and
- *              signs u32 (T, ceil(D/32)): mlx-vlm's state arrays, its norms widened to f32
+ *              signs u32 (T, ceil(D/32)): mlx-vlm's state arrays, its norms widened to f32. K of tq: also means f32 (D),
+ *              added to every row after it is rotated back; mlx-vlm has none, and on import NULL stands for zeros
  * Other codecs: E_UNSUPPORTED. Unused pointers may be NULL. */
 typedef struct quire_arrays {
     void *codes;
     void *scales, *biases;
     float *norms, *residual_norms;
     uint32_t *signs;
+    float *means;
 } quire_arrays;
 
 typedef enum quire_side { QUIRE_SIDE_K = 1, QUIRE_SIDE_V = 2 } quire_side;
 
 QUIRE_API quire_status quire_page_export(const quire_page_shape *shape, quire_side side, const void *page,
                                          const quire_arrays *out);
-/* Writes one side's sections of `page` and leaves the other side's alone. E_VALUE: a scale, bias or norm is not finite
- * or does not fit. */
+/* Writes one side's sections of `page` and leaves the other side's alone. E_VALUE: a scale, bias, norm or mean is
+ * not finite or does not fit. */
 QUIRE_API quire_status quire_page_import(const quire_page_shape *shape, quire_side side, const quire_arrays *in,
                                          void *page);
 

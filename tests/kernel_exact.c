@@ -88,6 +88,19 @@ static void put_k_params(const quire_side_format *k, int page, bool signs_alone,
         }
 }
 
+/* K of tq: small integers, whose products add up exactly; q itself is free, for the codes meet q_rotated. */
+static void put_mean(const quire_side_format *k, rng *r, uint8_t *record) {
+    for (int d = 0; d < k->dim; d++)
+        quire__put_param(k, record, k->zeros + (size_t)d, (float)(rng_below(r, 7) - 3));
+}
+
+static double mean_logit(const quire_side_format *k, const float *q, const uint8_t *record) {
+    double dot = 0;
+    for (int d = 0; d < k->dim; d++)
+        dot += (double)q[d] * (double)quire__side_param(k, record, k->zeros + (size_t)d);
+    return dot;
+}
+
 static double expected_logit(const quire_side_format *k, const int_query *q, int page, int t, const uint8_t *codes) {
     double total = 0;
     for (int g = 0; g < k->n_groups; g++) {
@@ -171,6 +184,9 @@ bool exact_open(exact_case *e, const case_shape *shape, exact_data data, rng *r)
         random_query(k, small_query, r, &q[i]);
         put_query(k, &q[i], rows + i * dim);
     }
+    const bool centred_k = k->family == QUIRE_FAMILY_BOOK;
+    for (int i = 0; i < n * dim && centred_k; i++)
+        ((float *)c->q.data)[i] = (float)(rng_below(r, 7) - 3);
     uint8_t *codes = malloc((size_t)(TOKENS * dim)), *signs = malloc((size_t)(TOKENS * dim));
     for (int p = 0; p < c->n_pages; p++) {
         random_codes(k, limit, r, codes);
@@ -184,6 +200,8 @@ bool exact_open(exact_case *e, const case_shape *shape, exact_data data, rng *r)
             signs[i] = (uint8_t)rng_below(r, 2);
         case_put_codes(c, p, false, codes, k->sign_bytes ? signs : NULL);
         put_k_params(k, p, signs_alone, c->record[p].data);
+        if (centred_k)
+            put_mean(k, r, c->record[p].data);
         put_values(e, p, r);
         for (int t = 0; t < TOKENS; t++) {
             const size_t at = (size_t)(p * TOKENS + t);
@@ -191,7 +209,8 @@ bool exact_open(exact_case *e, const case_shape *shape, exact_data data, rng *r)
             e->quantum[at] = signs_alone ? token_scale(k, 0, t) : k->unit == 1 ? 0 : k->mid == 0 ? unit : 0.5 * unit;
             for (int i = 0; i < n; i++)
                 e->logit[(size_t)i * tokens + at] =
-                    signs_alone ? expected_sign_logit(k, &q[i], t, signs) : expected_logit(k, &q[i], p, t, codes);
+                    (signs_alone ? expected_sign_logit(k, &q[i], t, signs) : expected_logit(k, &q[i], p, t, codes)) +
+                    (centred_k ? mean_logit(k, (const float *)c->q.data + i * dim, c->record[p].data) : 0);
         }
     }
     free(codes), free(signs), free(q);

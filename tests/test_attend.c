@@ -260,15 +260,15 @@ static void bad_queries(void **state) /* NaN in, NaN out, for that row and head 
         }
 }
 
-/* Adding a constant vector to all K only shifts every logit of a query: kc* keeps it in its zeros. */
+/* Adding a constant vector to all K only shifts every logit of a query: kc* keeps it in its zeros, tq* in its mean. */
 static void constant_in_k(void **state) {
     (void)state;
-    const char *pairs[] = {"kc8:f32", "kc4:f32", "kc3:f32", "kc2:f32"};
+    const char *pairs[] = {"kc8:f32", "kc4:f32", "kc3:f32", "kc2:f32", "tq4:f32", "tq3:f32", "tq2:f32"};
     float offset[128];
     rng r = {8};
     for (int d = 0; d < 128; d++)
         offset[d] = (float)(rng_below(&r, 33) - 16); /* integers: no rounding of K itself in f32 */
-    for (int p = 0; p < 4; p++) {
+    for (int p = 0; p < 7; p++) {
         static float out[2][400 * 2 * 128];
         for (int shifted = 0; shifted < 2; shifted++) {
             source s = source_default(19);
@@ -289,8 +289,8 @@ static void constant_in_k(void **state) {
             norm += pow((double)out[0][i], 2);
         }
         /* A zero near 16 is rounded by up to 2^-7 (2^-8 on average), which makes that fraction of a step's codes flip.
-         * A flip moves a value by one step; 64 normal values span about 4.8. */
-        const int levels[] = {255, 16, 8, 4};
+         * A flip moves a value by one step; 64 normal values span about 4.8, and the levels of tq less. */
+        const int levels[] = {255, 16, 8, 4, 16, 8, 4};
         const double bound = sqrt(4.8 / (levels[p] - 1) * 0x1p-8);
         if (!(sqrt(error / norm) < bound))
             fail_msg("%s: changed by %.2e, bound %.2e", pairs[p], sqrt(error / norm), bound);

@@ -238,7 +238,7 @@ static void exchange_errors(void **state) {
     shape = shape_of("tqp4:a4", 128, 128, QUIRE_F32);
     assert_status(quire_page_export(&shape, QUIRE_SIDE_K, page, &arrays), QUIRE_E_INVALID);
     assert_status(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page), QUIRE_E_INVALID);
-    arrays = (quire_arrays){codes, a, b, a, b, signs};
+    arrays = (quire_arrays){codes, a, b, a, b, signs, NULL};
     for (int bad = 0; bad < 4; bad++) {
         for (int i = 0; i < T * 4; i++)
             a[i] = b[i] = 1;
@@ -246,12 +246,55 @@ static void exchange_errors(void **state) {
         assert_status(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page), QUIRE_E_VALUE);
         assert_status(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page), QUIRE_E_VALUE);
     }
+    shape = shape_of("tq4:tq4", 128, 128, QUIRE_F16);
+    for (int i = 0; i < T * 4; i++)
+        a[i] = b[i] = 1;
+    assert_status(quire_page_export(&shape, QUIRE_SIDE_K, page, &arrays), QUIRE_E_INVALID); /* its mean has no place */
+    assert_ok(quire_page_export(&shape, QUIRE_SIDE_V, page, &arrays));
+    assert_ok(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page));
+    arrays.means = b;
+    const float bad[] = {NAN, INFINITY, -7e4f};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        b[127] = bad[i];
+        assert_status(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page), QUIRE_E_VALUE);
+        assert_ok(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page)); /* V has none to look at */
+    }
+}
+
+/* K of tq keeps what its tokens share apart from the codes: rows that are all the same cost nothing but fp16. V does not. */
+static void page_mean(void **state) {
+    (void)state;
+    static float rows[T * 64], k[T * 64], v[T * 64];
+    static uint8_t page[T * 64 * 8];
+    rng r = {31};
+    const char *pairs[] = {"tq4:tq4", "tq3:tq3", "tq2:tq2"};
+    const size_t bytes[] = {4480, 3456, 2432};
+    for (size_t p = 0; p < 3; p++) {
+        const quire_page_shape shape = shape_of(pairs[p], 64, 64, QUIRE_F16);
+        size_t size;
+        assert_ok(quire_page_bytes(&shape, &size));
+        assert_int_equal(size, bytes[p]);
+        for (int d = 0; d < 64; d++) {
+            rows[d] = rng_normal(&r) * 100;
+            for (int t = 1; t < T; t++)
+                rows[t * 64 + d] = rows[d];
+        }
+        for (int skip = 0; skip < T; skip += 21) {
+            assert_ok(quire_page_encode(&shape, rows, rows, skip, page));
+            assert_ok(quire_page_decode(&shape, page, k, v));
+            const double of_k = row_error(rows + skip * 64, k + skip * 64, (T - skip) * 64),
+                         of_v = row_error(rows + skip * 64, v + skip * 64, (T - skip) * 64);
+            if (!(of_k < 0x1p-12 && of_v > 0.05))
+                fail_msg("%s, skip %d: K off by %g, V by %g", pairs[p], skip, of_k, of_v);
+        }
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names),          cmocka_unit_test(shapes),         cmocka_unit_test(extremes),
         cmocka_unit_test(refused_values), cmocka_unit_test(skipped_tokens), cmocka_unit_test(exchange_errors),
+        cmocka_unit_test(page_mean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,6 +68,8 @@ static double largest_row(const kernel_case *c, const quire_side_format *side) {
                         x += fabs((double)quire__side_param(side, record, at + (size_t)(side->n_groups * T)));
                     if (side->family == QUIRE_FAMILY_PROD)
                         x += s * fabs((double)quire__side_param(side, record, (size_t)(T + t)));
+                    if (side->zeros)
+                        x += fabs((double)quire__side_param(side, record, side->zeros + (size_t)d));
                 }
                 squares += x * x;
             }

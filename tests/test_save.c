@@ -353,10 +353,12 @@ static void test_errors(void **state) {
     quire_file_info info;
     assert_ok(quire_file_open(&file, path));
     quire_file_get_info(file, &info);
-    newer.data[info.sections[1].offset] = 2; /* pages of a later format in a file of this one */
-    file_sign(newer);
-    file_write(saved_path("newer"), newer.data, newer.n);
-    assert_status(saved_load(c.f.pool, saved_path("newer"), &o, &seq), QUIRE_E_VERSION);
+    for (int other = QUIRE_PAGE_FORMAT - 1; other <= QUIRE_PAGE_FORMAT + 1; other += 2) {
+        newer.data[info.sections[1].offset] = (uint8_t)other; /* pages of another format in a file of this one */
+        file_sign(newer);
+        file_write(saved_path("newer"), newer.data, newer.n);
+        assert_status(saved_load(c.f.pool, saved_path("newer"), &o, &seq), QUIRE_E_VERSION);
+    }
     free(newer.data);
 
     assert_int_equal(info.length, 67);

@@ -91,8 +91,8 @@ json_t *cli_probe_words(const cli_probe *probe) {
     json_t *words = json_array();
     say(&words, probe, has_bias,
         "channels of K lie up to %.0f times their deviation from 0 (a large bias). kc and km codecs have a zero point "
-        "for "
-        "each channel, which takes that away; tq, a8/a4 and q8_0/q4_0 spend their range on it.",
+        "for each channel, tq the mean of a page, which takes that away; tqp, a8/a4 and q8_0/q4_0 spend their range on "
+        "it.",
         largest(probe, offsetof(quire_layer_report, k_bias)));
     say(&words, probe, is_wide,
         "K has channels up to %.0f times as wide as the median one. kc and km codecs scale each channel by itself; "

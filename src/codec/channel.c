@@ -28,10 +28,10 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
         }
         quire__put_param(side, record, (size_t)d,
                          (max - min) / (float)(quire__highest_code(side, d) - quire__lowest_code(side)));
-        quire__put_param(side, record, (size_t)(dim + d),
+        quire__put_param(side, record, side->zeros + (size_t)d,
                          (max + min) * 0.5f + 0.0f); /* never -0: min and max may be either */
         const float scale = quire__side_param(side, record, (size_t)d);
-        const float zero = quire__side_param(side, record, (size_t)(dim + d));
+        const float zero = quire__side_param(side, record, side->zeros + (size_t)d);
         const float inverse = scale > 0 ? 1.0f / scale : 0, mid = quire__code_mid(side, d);
         for (int t = skip; t < T; t++) {
             const float x = (rows[t * dim + d] - zero) * inverse + mid;
@@ -44,7 +44,7 @@ static void decode(const quire_side_format *side, const uint8_t *codes, const ui
     const int dim = side->dim;
     for (int d = 0; d < dim; d++) {
         const float scale = quire__side_param(side, record, (size_t)d);
-        const float zero = quire__side_param(side, record, (size_t)(dim + d)), mid = quire__code_mid(side, d);
+        const float zero = quire__side_param(side, record, side->zeros + (size_t)d), mid = quire__code_mid(side, d);
         for (int t = 0; t < T; t++) {
             const float code = quire__signed_code(side, codes[t * dim + d]);
             rows[t * dim + d] = zero + scale * (code - mid);

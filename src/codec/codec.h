@@ -18,7 +18,7 @@ typedef enum quire_family {
     QUIRE_FAMILY_RAW,     /* elements as they are, row by row */
     QUIRE_FAMILY_CHANNEL, /* kc, km: value = zero[d] + scale[d] * (code - mid) */
     QUIRE_FAMILY_UNIFORM, /* vt: rotated; value = scale[t] * unit * (code - mid) */
-    QUIRE_FAMILY_BOOK,    /* tq: rotated; value = scale[t] * unit * book[code] */
+    QUIRE_FAMILY_BOOK,    /* tq: rotated; value = scale[t] * unit * book[code]; K: less the page's mean, see `zeros` */
     QUIRE_FAMILY_PROD,    /* tqp: tq, and one sign per coordinate of the projected residual */
     QUIRE_FAMILY_AFFINE,  /* a: value = scale[g][t] * code + bias[g][t] */
     QUIRE_FAMILY_BLOCK    /* q8_0, q4_0: value = scale[g][t] * (code - offset) */
@@ -41,6 +41,8 @@ typedef struct quire_side_format {
     float mid_steps;    /* affine, block: the middle's value in steps, before any bias; 0 for the others */
     float unit;         /* value of one step of an expanded code, before its scale */
     const int8_t *book; /* codebook, or NULL */
+    size_t zeros;       /* number of the first of D parameters that all tokens share, one value to be added to each
+                           channel (never rotated): zero of kc and km, mean of K of tq; 0: none */
     float max_abs;      /* larger values cannot be stored */
     size_t codes, signs, params;                /* where the sections start in the record */
     size_t code_bytes, sign_bytes, param_bytes; /* their lengths without padding; sign_bytes 0: no signs */

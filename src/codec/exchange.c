@@ -71,7 +71,7 @@ static void blocks_read(const quire_side_format *side, const uint8_t *in, uint8_
 
 /* ------------------------------------------------------------------ the two directions */
 
-static quire_status prepare(const quire_page_shape *shape, quire_side side, const quire_arrays *arrays,
+static quire_status prepare(const quire_page_shape *shape, quire_side side, const quire_arrays *arrays, bool importing,
                             const void *page, quire_format *format, const quire_side_format **chosen) {
     if (!shape || !arrays || !page)
         return quire__fail(QUIRE_E_INVALID, "shape, arrays or page is NULL");
@@ -87,7 +87,7 @@ static quire_status prepare(const quire_page_shape *shape, quire_side side, cons
     case QUIRE_FAMILY_BLOCK:
         break;
     case QUIRE_FAMILY_BOOK:
-        complete = complete && arrays->norms;
+        complete = complete && arrays->norms && (!s->zeros || arrays->means || importing);
         break;
     case QUIRE_FAMILY_PROD:
         complete = complete && arrays->norms && arrays->residual_norms && arrays->signs;
@@ -102,7 +102,7 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
                                const quire_arrays *out) {
     quire_format format;
     const quire_side_format *side;
-    QUIRE_TRY(prepare(shape, which, out, page, &format, &side));
+    QUIRE_TRY(prepare(shape, which, out, false, page, &format, &side));
     const uint8_t *record = page;
     const int dim = side->dim;
     uint8_t codes[T * QUIRE_DIM_MAX];
@@ -126,6 +126,8 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
     }
     for (size_t t = 0; t < T; t++)
         out->norms[t] = quire__side_param(side, record, t) * sqrtf((float)dim);
+    for (size_t d = 0; d < (size_t)dim && side->zeros; d++)
+        out->means[d] = quire__side_param(side, record, side->zeros + d);
     if (side->family == QUIRE_FAMILY_PROD) {
         for (size_t t = 0; t < T; t++)
             out->residual_norms[t] = quire__side_param(side, record, T + t);
@@ -151,16 +153,18 @@ static quire_status check_foreign(const quire_side_format *side, const quire_arr
             if (side->family == QUIRE_FAMILY_PROD)
                 fits = fits && in->residual_norms[t] >= 0 && in->residual_norms[t] <= QUIRE_F16_MAX;
         }
+        for (int d = 0; d < side->dim && side->zeros && in->means; d++)
+            fits = fits && fabsf(in->means[d]) <= QUIRE_F16_MAX;
     }
     return fits ? QUIRE_OK
-                : quire__fail(QUIRE_E_VALUE, "codec %s: a scale, bias or norm is not finite or does not fit",
+                : quire__fail(QUIRE_E_VALUE, "codec %s: a scale, bias, norm or mean is not finite or does not fit",
                               quire_codec_name(side->codec));
 }
 
 quire_status quire_page_import(const quire_page_shape *shape, quire_side which, const quire_arrays *in, void *page) {
     quire_format format;
     const quire_side_format *side;
-    QUIRE_TRY(prepare(shape, which, in, page, &format, &side));
+    QUIRE_TRY(prepare(shape, which, in, true, page, &format, &side));
     QUIRE_TRY(check_foreign(side, in));
     uint8_t *record = page;
     const int dim = side->dim;
@@ -185,6 +189,8 @@ quire_status quire_page_import(const quire_page_shape *shape, quire_side which, 
     } else if (side->family != QUIRE_FAMILY_BLOCK) {
         for (size_t t = 0; t < T; t++)
             quire__put_param(side, record, t, in->norms[t] / sqrtf((float)dim));
+        for (size_t d = 0; d < (size_t)dim && side->zeros && in->means; d++)
+            quire__put_param(side, record, side->zeros + d, in->means[d]);
     }
     if (side->family == QUIRE_FAMILY_PROD) {
         for (size_t t = 0; t < T; t++)

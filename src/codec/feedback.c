@@ -86,7 +86,7 @@ void quire__shape_codes(const quire_side_format *side, const float *rows, int sk
         const float *weight = feedback;
         for (int d = 0; d < dim; d++, weight += d - 1) {
             const float scale = quire__side_param(side, record, (size_t)d);
-            const float zero = quire__side_param(side, record, (size_t)(dim + d));
+            const float zero = quire__side_param(side, record, side->zeros + (size_t)d);
             const float inverse = scale > 0 ? 1.0f / scale : 0, mid = quire__code_mid(side, d);
             const float highest = (float)quire__highest_code(side, d);
             float carried[TOGETHER] = {0}, x[TOGETHER];

@@ -106,6 +106,7 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
             side->max_abs = QUIRE_BF16_MAX;
         break;
     case QUIRE_FAMILY_CHANNEL:
+        side->zeros = (size_t)dim;
         n_params = 2 * (size_t)dim;
         side->n_mixed = quire__codec_is_mixed(codec) ? dim / 32 : 0;
         break;
@@ -125,6 +126,10 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
         side->mid = 0;
         side->unit = quire__book(side->bits)->unit;
         side->book = quire__book(side->bits)->level;
+        if (row->family == QUIRE_FAMILY_BOOK && !is_v) {
+            side->zeros = T;
+            n_params += (size_t)dim;
+        }
         break;
     case QUIRE_FAMILY_AFFINE:
         n_params = 2 * (size_t)side->n_groups * T;
@@ -191,7 +196,7 @@ bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
     const bool lengths = side->family == QUIRE_FAMILY_UNIFORM || side->family == QUIRE_FAMILY_BOOK ||
                          side->family == QUIRE_FAMILY_PROD || (side->family == QUIRE_FAMILY_BLOCK && side->bits == 8);
     if (lengths)
-        for (size_t i = 0; i < n; i++) /* lengths: kernels rely on their sign */
+        for (size_t i = 0; i < (side->zeros ? side->zeros : n); i++) /* lengths: kernels rely on their sign */
             if (quire__side_param(side, record, i) < 0)
                 return false;
     return true;

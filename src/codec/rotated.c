@@ -8,7 +8,12 @@
  *
  * value (rotated) = scale * unit * (code - mid), or scale * unit * level[code];
  * tqp: scale * (unit * level[code] + residual * sqrt(pi/2) * S^T sign).
- * Parameters: fp16 scale[T]; tqp: then fp16 residual[T].
+ *
+ * K of tq: before anything else, the mean of the page's rows is taken off. Keys have a part that all tokens share, often
+ * larger than what tells them apart; rotation would spread it over every code and the row's scale would have to cover it.
+ * Attention adds q.mean to the scores of a page, in fp32. V has no mean: a token of small V and large weight, as a
+ * sink is, would get errors of the size of the page's others.
+ * Parameters: fp16 scale[T]; tqp: then fp16 residual[T]; K of tq: then fp16 mean[D], of the rows as they came.
  */
 #include "base/half.h"
 #include "base/real.h"
@@ -19,11 +24,16 @@
 
 #include <string.h>
 
+static float rotate_there(const quire_side_format *side, float *y) /* -> sum of squares */
+{
+    quire__rotate(y, side->dim);
+    return quire__sum_of_products(y, y, side->dim);
+}
+
 static float rotate_row(const quire_side_format *side, const float *row, float *y) /* -> sum of squares */
 {
     memcpy(y, row, (size_t)side->dim * sizeof *y);
-    quire__rotate(y, side->dim);
-    return quire__sum_of_products(y, y, side->dim);
+    return rotate_there(side, y);
 }
 
 /* A row this small is zero: its reciprocal would not be finite. */
@@ -114,11 +124,26 @@ static int book_codes(const quire_side_format *side, const float *y, float inver
     return squares;
 }
 
+/* Means of the channels, as they are stored. Values within fp16 have a mean within fp16. */
+static void put_mean(const quire_side_format *side, const float *rows, int skip, uint8_t *record, float *mean) {
+    for (int d = 0; d < side->dim; d++) {
+        float sum = 0;
+        for (int t = skip; t < T; t++)
+            sum += rows[t * side->dim + d];
+        quire__put_param(side, record, side->zeros + (size_t)d, sum / (float)(T - skip));
+        mean[d] = quire__side_param(side, record, side->zeros + (size_t)d);
+    }
+}
+
 static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
-    float y[QUIRE_DIM_MAX];
+    float y[QUIRE_DIM_MAX], mean[QUIRE_DIM_MAX] = {0};
+    if (side->zeros)
+        put_mean(side, rows, skip, record, mean);
     for (int t = skip; t < T; t++) {
-        const float squares = rotate_row(side, rows + t * dim, y);
+        for (int d = 0; d < dim; d++)
+            y[d] = rows[t * dim + d] - mean[d];
+        const float squares = rotate_there(side, y);
         const float inverse = reciprocal(sqrtf(squares / (float)dim));
         const int levels = book_codes(side, y, inverse, codes + t * dim);
         quire__put_param(side, record, (size_t)t, at_most_f16(sqrtf(squares / (float)levels) / side->unit));
@@ -127,11 +152,16 @@ static void encode_book(const quire_side_format *side, const float *rows, int sk
 
 static void decode_book(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
     const int dim = side->dim;
+    float mean[QUIRE_DIM_MAX];
+    for (int d = 0; d < dim && side->zeros; d++)
+        mean[d] = quire__side_param(side, record, side->zeros + (size_t)d);
     for (int t = 0; t < T; t++) {
         const float scale = quire__side_param(side, record, (size_t)t) * side->unit;
         for (int d = 0; d < dim; d++)
             rows[t * dim + d] = scale * (float)side->book[codes[t * dim + d]];
         quire__unrotate(rows + t * dim, dim);
+        for (int d = 0; d < dim && side->zeros; d++)
+            rows[t * dim + d] += mean[d];
     }
 }
 
@@ -175,7 +205,7 @@ static void decode_prod(const quire_side_format *side, const uint8_t *codes, con
 
 const quire_family_ops quire__uniform_ops = {"uniform", "rotated, uniform codes, one scale per token", encode_uniform,
                                              decode_uniform};
-const quire_family_ops quire__book_ops = {"book", "TurboQuant mse: rotated, Lloyd-Max codebook", encode_book,
-                                          decode_book};
+const quire_family_ops quire__book_ops = {"book", "TurboQuant mse: rotated, Lloyd-Max codebook; K less the page's mean",
+                                          encode_book, decode_book};
 const quire_family_ops quire__prod_ops = {"prod", "TurboQuant prod: codebook and a sign of the residual", encode_prod,
                                           decode_prod};

@@ -216,13 +216,13 @@ static quire_status read_layers(quire_file *file) {
     const uint32_t n_layers = quire__get32(at + 20), n_groups = quire__get32(at + 24), sinks = quire__get32(at + 16);
     file->info.page_format = page_format;
     file->info.raw = (quire_type)quire__get32(at + 12);
-    if (page_format > QUIRE_PAGE_FORMAT || rotation > QUIRE_ROTATION)
+    if (page_format != QUIRE_PAGE_FORMAT || rotation != QUIRE_ROTATION)
         return quire__fail(QUIRE_E_VERSION,
                            "the file's pages are of format %u (rotation %u), this program knows %d (%d)",
                            (unsigned)page_format, (unsigned)rotation, QUIRE_PAGE_FORMAT, QUIRE_ROTATION);
-    if (page_format == 0 || rotation == 0 || quire__get32(at + 8) != QUIRE_PAGE_TOKENS ||
-        !quire__type_valid(file->info.raw) || sinks > QUIRE_T || n_layers < 1 || n_layers > MAX_LAYERS ||
-        quire__get32(at + 28) != 0 || bytes < QUIRE_FILE_LAYERS_HEAD + (uint64_t)n_layers * QUIRE_FILE_LAYER)
+    if (quire__get32(at + 8) != QUIRE_PAGE_TOKENS || !quire__type_valid(file->info.raw) || sinks > QUIRE_T ||
+        n_layers < 1 || n_layers > MAX_LAYERS || quire__get32(at + 28) != 0 ||
+        bytes < QUIRE_FILE_LAYERS_HEAD + (uint64_t)n_layers * QUIRE_FILE_LAYER)
         return impossible("layers");
     const size_t orders = QUIRE_FILE_LAYERS_HEAD + (size_t)n_layers * QUIRE_FILE_LAYER;
     file->info.sinks = (int32_t)sinks;

@@ -58,7 +58,7 @@ class SavedFile:
     def _layers(self):
         section = self.sections[1]
         page_format, rotation, tokens, raw, self.sinks, n_layers, self.n_groups, zero = struct.unpack_from("<8I", section)
-        assert (page_format, rotation, tokens, zero) == (1, 1, 64, 0)
+        assert (page_format, rotation, tokens, zero) == (2, 1, 64, 0)
         self.raw = RAW_TYPES[raw]
         self.layers = [Layer(*struct.unpack_from("<10i", section, 32 + 48 * i)) for i in range(n_layers)]
         self.records = [quire_page.Record(self.codecs[x.k], self.codecs[x.v], x.k_dim, x.v_dim, self.raw) for x in self.layers]

@@ -49,7 +49,7 @@ class PageShape(C.Structure):
 
 
 class Arrays(C.Structure):
-    _fields_ = [(name, C.c_void_p) for name in ("codes", "scales", "biases", "norms", "residual_norms", "signs")]
+    _fields_ = [(name, C.c_void_p) for name in ("codes", "scales", "biases", "norms", "residual_norms", "signs", "means")]
 
 
 class Layer(C.Structure):
@@ -246,6 +246,8 @@ class Page:
             "codes": np.zeros((T, (dim * mse_bits + 31) // 32), np.uint32),
             "norms": np.zeros(T, np.float32),
         }
+        if family == "book" and side == "k":
+            out["means"] = np.zeros(dim, np.float32)
         if prod:
             out["residual_norms"] = np.zeros(T, np.float32)
             out["signs"] = np.zeros((T, (dim + 31) // 32), np.uint32)
@@ -261,6 +263,8 @@ class Page:
         page = zeros_aligned(self.n_bytes) if page is None else self._aligned(page)
         kept = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
         for name, a in self.empty_arrays(side).items():
+            if name == "means" and name not in kept:
+                continue  # of systems that have none
             assert kept[name].nbytes == a.nbytes and kept[name].itemsize == a.itemsize, name
         struct = Arrays(**{name: a.ctypes.data for name, a in kept.items()})
         check(lib.quire_page_import(C.byref(self.shape), SIDES[side], C.byref(struct), page.ctypes.data))

@@ -375,6 +375,24 @@ class Book(Rotated):
         return u, [f16(np.minimum(scale, F16_MAX))]
 
 
+class CentredBook(Book):
+    """K: the mean of the page's rows is taken off, and kept in the channels' own space."""
+
+    def params(self):
+        return [("f16", (T,)), ("f16", (self.dim,))]
+
+    def values(self, u, p):
+        return super().values(u, p[:1]) + p[1]
+
+    def codes(self, x):
+        total = np.zeros(self.dim, F)
+        for row in x:  # in this order, whatever numpy's sum would do
+            total = total + row
+        mean = f16(total / F(max(len(x), 1)))
+        u, [scale] = super().codes(x - mean)
+        return u, [scale, mean]
+
+
 class Prod(Book):
     """bits is the width of the code section. The signs are a third array of codes()."""
 
@@ -485,7 +503,7 @@ def supports(codec, dim):
     return dim % group == 0
 
 
-def family(codec, dim, raw):
+def family(side, codec, dim, raw):
     if codec in CHANNEL:
         return Channel(CHANNEL[codec], dim)
     if codec in MIXED:
@@ -493,7 +511,7 @@ def family(codec, dim, raw):
     if codec in UNIFORM:
         return Uniform(UNIFORM[codec], dim)
     if codec in BOOK:
-        return Book(BOOK[codec], dim)
+        return (CentredBook if side == "k" else Book)(BOOK[codec], dim)
     if codec in PROD:
         return Prod(PROD[codec], dim)
     if codec in AFFINE:
@@ -512,7 +530,7 @@ class Side:
         if self.kind:
             self.sizes = [T * dim * TYPE_BYTES[self.kind], 0, 0]
             return
-        self.family = family(codec, dim, raw)
+        self.family = family(side, codec, dim, raw)
         bits = self.family.bits
         self.layout = (mixed_layout if codec in MIXED else k_layout if side == "k" else v_layout)(dim, bits)
         self.sign_layout = k_layout(dim, 1) if codec in PROD else None

@@ -91,7 +91,7 @@ def test_codecs_and_version():
     assert names["q4_0"]["bits_per_element"] is None  # 80 is no multiple of 32
     presets = {preset["name"]: preset for preset in listing["presets"]}
     assert presets["k4v4"]["bits_per_element"] == pytest.approx(4.4)
-    assert report("version")["page_format"] == 1
+    assert report("version")["page_format"] == 2
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,23 @@ def test_one_spike(codec, dim):
     assert relative_mse(codec, x) <= bound * 1.01
 
 
+@pytest.mark.parametrize("dim", [64, 80, 128])
+@pytest.mark.parametrize("codec", BOOK)
+def test_what_tokens_share_costs_nothing(codec, dim):
+    """K of tq: a vector that is ten times a row's length, the same in all rows of a page, is kept beside the codes; what is
+    left is what rows less their mean lose (63/64 of the error without), and the fp16 of values up to 64."""
+    page = quire_lib.Page(codec, "raw", dim, dim, "f32")
+    x = normal_rows(dim, 6)[: 64 * T]
+    shared = 10 * np.random.default_rng(7).standard_normal(dim).astype(F)
+    pages = [page.decode(page.encode(rows + shared, rows))[0] - shared - rows for rows in x.reshape(-1, T, dim)]
+    mse = (np.concatenate(pages).astype(np.float64) ** 2).sum() / (x.astype(np.float64) ** 2).sum()
+    assert mse == pytest.approx(63 / 64 * finite_mse(codec, dim), rel=0.03)
+    v = quire_lib.Page("raw", codec, dim, dim, "f32")  # V has no mean, and the codes pay for it
+    rows = x[:T]
+    error = v.decode(v.encode(rows, rows + shared))[1] - shared - rows
+    assert (error.astype(np.float64) ** 2).mean() > 30 * mse
+
+
 # ---------------------------------------------------------------- inner products
 
 # D * MSE of <q, x> at D = 128, with <q, x> = 0.5. tq has a bias and a variance; tqp only a variance, a larger one.

@@ -93,9 +93,10 @@ def test_a_large_bias_is_seen_where_it_is(biased):
     for layer in found["layers"]:
         assert layer["k_bias"] > 40 if layer["layer"] == BIASED else layer["k_bias"] < 3
     assert [w for w in found["words"] if w.startswith(f"layer {BIASED}: ") and "bias" in w]
-    losses = kld(biased, "auto:0.01,k4v4,tq4")
+    losses = kld(biased, "auto:0.01,k4v4,tq4,q4_0")
     assert losses["auto:0.01"] <= 0.01
-    assert losses["k4v4"] < losses["tq4"] / 3, "a zero point for each channel takes the bias away"
+    assert losses["k4v4"] < losses["q4_0"] / 3, "a zero point for each channel takes the bias away"
+    assert losses["tq4"] < losses["q4_0"] / 3, "and so does the mean of a page"
 
 
 def test_a_sink_is_seen_where_it_is(tmp_path):

@@ -129,7 +129,6 @@ static void load_block(block *b) {
                 w->k_unit[p] = halve_scales(record + f->k.params, f->k.dim, w->k_half[p]);
             else
                 load_params(&f->k, record, 0, f->k.dim, w->k_scale[p]);
-            load_params(&f->k, record, (size_t)f->k.dim, f->k.dim, w->k_zero[p]);
         } else if (is_token_scaled(f->k.family)) {
             load_tokens(&f->k, record, w->k_scale[p]);
             if (f->k.family == QUIRE_FAMILY_PROD)
@@ -137,6 +136,8 @@ static void load_block(block *b) {
         } else if (f->k.family != QUIRE_FAMILY_RAW) {
             load_groups(&f->k, record, T, w->k_scale[p], w->k_zero[p]);
         }
+        if (f->k.zeros)
+            load_params(&f->k, record, f->k.zeros, f->k.dim, w->k_zero[p]);
         if (weighs_in_fp16(&f->v))
             load_scales16(w, p, record + f->v.params);
         else if (is_token_scaled(f->v.family))

@@ -12,7 +12,7 @@
 /* What the scales of K make of a dot product. */
 typedef enum key_role {
     KEY_CHANNEL, /* scales are in q already: one step and offset per page */
-    KEY_TOKEN,   /* one scale per token */
+    KEY_TOKEN,   /* one scale per token, and perhaps an offset per page */
     KEY_SUM      /* a sum of parts that have scales of their own: groups of channels, or signs to come */
 } key_role;
 
@@ -203,6 +203,37 @@ INLINE void add_signs(const block *b, const int rows, int p, const set_query *q)
     }
 }
 
+/* The mean of K's pages: adds q.mean to the logits of a set, which moves `peak` alone. All rows and both pages side by
+ * side, so that q is loaded once and no chain waits for another. */
+INLINE void add_means_of(const block *b, const int rows, const int pages, int set) {
+    const int dim = b->job->format->k.dim, n_pairs = pairs_of(rows);
+    const float *q[SET];
+    float32x4_t dot[PAGES][SET];
+    for (int r = 0; r < rows; r++)
+        q[r] = query_row(b, b->job->q, set * SET + r);
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int r = 0; r < 2 * n_pairs; r++) dot[p][r] = vdupq_n_f32(0);
+    for (int d = 0; d < dim; d += 4) {
+        float32x4_t mean[PAGES];
+        UNROLL for (int p = 0; p < pages; p++) mean[p] = vld1q_f32(b->work->k_zero[b->from + p] + d);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const float32x4_t x = vld1q_f32(q[r] + d);
+            UNROLL for (int p = 0; p < pages; p++) dot[p][r] = vfmaq_f32(dot[p][r], x, mean[p]);
+        }
+    }
+    UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+        const float32x4_t offset = sum_of_rows(vpaddq_f32(dot[p][2 * pair], dot[p][2 * pair + 1]));
+        float32x4_t *peak = &b->work->score[b->from + p].peak[pair];
+        *peak = vaddq_f32(*peak, for_cells(offset, is_lone(rows, pair)));
+    }
+}
+
+INLINE void add_means(const block *b, const int rows, int set) {
+    if (b->n == PAGES)
+        add_means_of(b, rows, PAGES, set);
+    else
+        add_means_of(b, rows, 1, set);
+}
+
 /* Hide what a row does not see: window edges and raw sinks. The other scores stay as they are, so that a row gets the same
  * bits whether or not another row of its tile needs this. */
 static bool hides_tokens(const block *b, int p) {
@@ -297,8 +328,11 @@ INLINE void score_set(const block *b, const source_kind kind, const int rows, co
                               pair, 0, &b->work->q[1]);
             add_signs(b, rows, p, &b->work->q[1]);
         }
-        apply_rules(b, rows, set, p);
     }
+    if (role == KEY_TOKEN && k->zeros)
+        add_means(b, rows, set);
+    for (int p = b->from; p < b->from + b->n; p++)
+        apply_rules(b, rows, set, p);
 }
 
 #endif

@@ -69,7 +69,7 @@ typedef struct neon_work {
 #endif
     uint8_t p8[BLOCK / 8][OPERANDS][16]; /* [8 tokens][pair, or pair of the low plane][2 rows x 8 tokens] */
     float k_scale[PAGES][QUIRE_MAX_GROUPS * T],
-        k_zero[PAGES][QUIRE_MAX_GROUPS * T];                                   /* per channel, or group and token */
+        k_zero[PAGES][QUIRE_MAX_GROUPS * T]; /* per channel (k_zero: K of tq too), or group and token */
     float v_scale[QUIRE_MAX_GROUPS * BLOCK], v_zero[QUIRE_MAX_GROUPS * BLOCK]; /* per group and token of a block */
     uint8_t negative[PAGES][QUIRE_MAX_GROUPS][8]
                     [16];                    /* V: 255 where a token's scale is negative, as atoms lie: unpack.h */

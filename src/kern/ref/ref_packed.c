@@ -10,11 +10,14 @@ enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS };
 
 /* ------------------------------------------------------------------ K: scores of one page */
 
-static float channel_zero_dot(const quire_ref_keys *page, const float *q) {
+/* What the values that all tokens of a page share add to its scores; q is not rotated. */
+static float zeros_dot(const quire_ref_keys *page, const float *q) {
     const int dim = page->side->dim;
     float zero[QUIRE_DIM_MAX];
+    if (!page->side->zeros)
+        return 0;
     for (int d = 0; d < dim; d++)
-        zero[d] = quire__side_param(page->side, page->record, (size_t)(dim + d));
+        zero[d] = quire__side_param(page->side, page->record, page->side->zeros + (size_t)d);
     return quire__sum_of_products(q, zero, dim);
 }
 
@@ -86,14 +89,14 @@ static void score_page(const quire_attend_job *job, const quire_ref_keys *page, 
     int32_t dots[QUIRE_MAX_GROUPS * T];
     quire__ref_quantize_query(side, page->record, q, &integers);
     quire__ref_dot_page(side, &integers, page->codes, dots);
+    const float offset = zeros_dot(page, job->q + i * dim);
     if (side->family == QUIRE_FAMILY_CHANNEL) {
-        const float offset = channel_zero_dot(page, q);
         for (int t = 0; t < T; t++)
             scores[t] = integers.scale[0] * centred(side, dots[t], integers.centre[0]) + offset;
         return;
     }
     for (int t = 0; t < T; t++)
-        scores[t] = 0;
+        scores[t] = offset;
     for (int g = 0; g < side->n_groups; g++) {
         float q_sum = 0;
         for (int d = 0; d < side->group; d++)

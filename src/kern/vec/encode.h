@@ -82,10 +82,13 @@ static void encode_channel(const quire_side_format *side, const float *rows, int
 static float reciprocal(float x) { return x > 1e-30f ? 1.0f / x : 0; }
 static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX; }
 
-/* Rows t .. t+n-1, rotated, into y; their sums of squares. */
-INLINE void rotate_rows(const rotation *r, const float *rows, int dim, int n, float *y, float *squares) {
+/* Rows t .. t+n-1, less `mean` where there is one, rotated, into y; their sums of squares. */
+INLINE void rotate_rows(const rotation *r, const float *rows, const float *mean, int dim, int n, float *y,
+                        float *squares) {
     for (int i = 0; i < n; i++) {
-        rotate_there(r, rows + i * dim, y + i * dim, dim);
+        for (int d = 0; d < dim && mean; d += LANES)
+            store_f(y + i * dim + d, load_f(rows + i * dim + d) - load_f(mean + d));
+        rotate_there(r, (mean ? y : rows) + i * dim, y + i * dim, dim);
         squares[i] = sum_of_squares(y + i * dim, dim);
     }
 }
@@ -144,7 +147,7 @@ static void encode_uniform(const quire_side_format *side, const float *rows, int
     rotation_init(&r, dim, QUIRE_STREAM_ROTATION);
     for (int t = skip, n; t < T; t += n) {
         n = T - t < ROWS ? T - t : ROWS;
-        rotate_rows(&r, rows + t * dim, dim, n, y, squares);
+        rotate_rows(&r, rows + t * dim, NULL, dim, n, y, squares);
         if (side->bits == 8)
             for (int i = 0; i < n; i++)
                 scale[i] = at_most_f16(largest_size(y + i * dim, dim) / (127 * side->unit));
@@ -209,15 +212,29 @@ static int book_codes(const quire_side_format *side, const float *y, float inver
     }
 }
 
+/* Means of the channels, as they are stored. */
+static void put_mean(const quire_side_format *side, const float *rows, int skip, uint8_t *record, float *mean) {
+    const int dim = side->dim;
+    for (int d = 0; d < dim; d += 16) {
+        vf sum[PER_16] = {{0}};
+        for (int t = skip; t < T; t++)
+            UNROLL for (int j = 0; j < PER_16; j++) sum[j] += load_f(rows + t * dim + d + j * LANES);
+        UNROLL for (int j = 0; j < PER_16; j++) store_f(mean + d + j * LANES, sum[j] / (float)(T - skip));
+    }
+    put_params(side, record, side->zeros, (size_t)dim, mean);
+}
+
 static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
-    float y[ROWS * QUIRE_DIM_MAX], squares[ROWS], inverse[ROWS], scale[ROWS];
+    float y[ROWS * QUIRE_DIM_MAX], mean[QUIRE_DIM_MAX], squares[ROWS], inverse[ROWS], scale[ROWS];
     int levels[ROWS];
     rotation r;
     rotation_init(&r, dim, QUIRE_STREAM_ROTATION);
+    if (side->zeros)
+        put_mean(side, rows, skip, record, mean);
     for (int t = skip, n; t < T; t += n) {
         n = T - t < ROWS ? T - t : ROWS;
-        rotate_rows(&r, rows + t * dim, dim, n, y, squares);
+        rotate_rows(&r, rows + t * dim, side->zeros ? mean : NULL, dim, n, y, squares);
         for (int i = 0; i < n; i++)
             inverse[i] = reciprocal(sqrtf(squares[i] / (float)dim));
         for (int i = 0; i < n; i++)
@@ -238,7 +255,7 @@ static void encode_prod(const quire_side_format *side, const float *rows, int sk
     memset(signs, 0, (size_t)(skip * dim));
     for (int t = skip, n; t < T; t += n) {
         n = T - t < ROWS ? T - t : ROWS;
-        rotate_rows(&r, rows + t * dim, dim, n, y, squares);
+        rotate_rows(&r, rows + t * dim, NULL, dim, n, y, squares);
         for (int i = 0; i < n; i++) {
             float *row = y + i * dim;
             uint8_t *code = codes + (t + i) * dim, *sign = signs + (t + i) * dim;

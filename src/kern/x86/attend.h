@@ -100,7 +100,6 @@ static void load_keys_of(block *b, int p) {
         load_params(k, record, 0, k->dim, w->k_scale[p]);
         if (k->bits < 8)
             w->k_unit[p] = halve_scales(w->k_scale[p], k->dim);
-        load_params(k, record, (size_t)k->dim, k->dim, w->k_zero[p]);
     } else if (is_token_scaled(k->family)) {
         load_tokens(k, record, w->k_scale[p]);
         if (k->family == QUIRE_FAMILY_PROD)
@@ -108,6 +107,8 @@ static void load_keys_of(block *b, int p) {
     } else if (k->family != QUIRE_FAMILY_RAW) {
         load_groups(k, record, T, w->k_scale[p], w->k_zero[p]);
     }
+    if (k->zeros)
+        load_params(k, record, k->zeros, k->dim, w->k_zero[p]);
     b->k[p] = record + k->codes;
     if (k->family == QUIRE_FAMILY_RAW) {
         b->job->bytes_read += b->job->format->v.codes;
@@ -190,6 +191,7 @@ static void load_values_of_block(block *b) {
 static void add_scores(const quire_side_format *k, const set_query *q, int r, int g, const int32_t *dots,
                        const float *scale, const float *zero, float *s) {
     const bool channel = k->family == QUIRE_FAMILY_CHANNEL, grouped = !channel && !is_token_scaled(k->family);
+    const bool centred = !channel && k->zeros;
     const ivec centre = i_all(q->centre[r][g]);
     const fvec step = f_all(q->step[r][g]), offset = f_all(q->offset[r][g]);
     for (int t = 0; t < T; t += W) {
@@ -198,6 +200,8 @@ static void add_scores(const quire_side_format *k, const set_query *q, int r, in
         fvec y;
         if (channel) {
             y = f_fma(x, step, offset);
+        } else if (centred) {
+            y = f_fma(f_mul(x, step), f_load(scale + t), offset);
         } else {
             y = f_mul(f_mul(x, step), f_load(scale + g * T + t));
             if (grouped)
@@ -257,6 +261,8 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
         set_query *integers = &w->q[channel ? p : 0];
         for (int r = 0; r < rows && (channel || (requantize && p == b->from)); r++)
             quantize_row(k, kind, q + r * k->dim, w, p, first + r, r, integers);
+        for (int r = 0; r < rows && k->zeros && !channel; r++)
+            integers->offset[r][0] = dot_of(job->q + (size_t)(first + r) * (size_t)k->dim, w->k_zero[p], k->dim);
         for (int g = 0; g < k->n_groups; g++) {
             const int at = g * k->group / 16, n = k->group / 16;
             DOT[b->k_source][kind][rows - 1](b->k[p], k->dim, at, n, k->book,

@@ -77,6 +77,13 @@ INLINE void quantize_channels(const product kind, const bool half, const float *
     out->offset[row][0] = f_sum(dot);
 }
 
+INLINE float dot_of(const float *a, const float *b, int dim) {
+    fvec sum = f_all(0);
+    for (int d = 0; d < dim; d += W)
+        sum = f_fma(f_load(a + d), f_load(b + d), sum);
+    return f_sum(sum);
+}
+
 /* s' of one page in place, and what one unit of it is worth. */
 static float halve_scales(float *scale, int dim) {
     fvec most = f_all(0);

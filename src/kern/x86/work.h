@@ -28,7 +28,7 @@ typedef enum source_kind { NIBBLES, BYTES, UNPACKED, MIXED, SPLIT_5_3 } source_k
 typedef struct set_query {
     int8_t plane[SET][2][QUIRE_DIM_MAX];   /* operands of the products, 8 bytes per octet of dims */
     float step[SET][QUIRE_MAX_GROUPS];     /* value of one integer step, halved where scores are doubled */
-    float offset[SET][QUIRE_MAX_GROUPS];   /* channel: q.zero; group: sum of q */
+    float offset[SET][QUIRE_MAX_GROUPS];   /* channel: q.zero; K of tq: q.mean of the page at hand; group: sum of q */
     int32_t centre[SET][QUIRE_MAX_GROUPS]; /* sum of the integers times the middle code, doubled with the scores */
 } set_query;
 
