@@ -4,7 +4,7 @@
 
 /* ------------------------------------------------------------------ which, and how large */
 
-static size_t leaf_bytes(const quire_group *group) { return group->raw ? group->raw_bytes : group->sealed_bytes; }
+size_t quire__piece_leaf_bytes(const quire_group *group) { return group->raw ? group->raw_bytes : group->sealed_bytes; }
 
 static bool has_sinks(const quire_group *group, int32_t page) { return page == 0 && group->sinks > 0; }
 
@@ -40,11 +40,16 @@ size_t quire__piece_bytes(quire_pieces p, int32_t piece, int32_t page) {
     if (!quire__piece_exists(p, piece, page))
         return 0;
     if (piece > 0)
-        return is_sinks(piece) ? p.group[group_of(piece)].sink_bytes : leaf_bytes(&p.group[group_of(piece)]);
+        return is_sinks(piece) ? p.group[group_of(piece)].sink_bytes
+                               : quire__piece_leaf_bytes(&p.group[group_of(piece)]);
+    return quire__piece_offset(p, page, p.n_groups);
+}
+
+size_t quire__piece_offset(quire_pieces p, int32_t page, int32_t group) {
     size_t bytes = 0;
-    for (int32_t g = 0; g < p.n_groups; g++)
+    for (int32_t g = 0; g < group; g++)
         if (p.group[g].window == 0)
-            bytes += leaf_bytes(&p.group[g]) + (has_sinks(&p.group[g], page) ? p.group[g].sink_bytes : 0);
+            bytes += quire__piece_leaf_bytes(&p.group[g]) + (has_sinks(&p.group[g], page) ? p.group[g].sink_bytes : 0);
     return bytes;
 }
 
@@ -150,22 +155,21 @@ static void plan(quire_seq *seq, int32_t n_pages) {
     }
 }
 
-quire_status quire__seq_begin_pieces(quire_pool *pool, int32_t n_pages, quire_seq **result) {
-    *result = NULL;
+quire_status quire__seq_begin_pieces(quire_pool *pool, quire_seq **seq) {
+    QUIRE_TRY(quire_seq_create(pool, seq));
+    quire__seq_in_file(*seq, true);
+    return QUIRE_OK;
+}
+
+quire_status quire__seq_reserve_pieces(quire_seq *seq, int32_t n_pages) {
+    quire_pool *pool = seq->pool;
     if (n_pages > pool->max_tokens / QUIRE_T)
         return quire__fail(QUIRE_E_TOO_BIG, "%d tokens, and a sequence here holds at most %d", (int)n_pages * QUIRE_T,
                            (int)pool->max_tokens);
-    quire_seq *seq;
-    QUIRE_TRY(quire_seq_create(pool, &seq));
     pthread_mutex_lock(&pool->lock);
-    seq->in_file = true;
     plan(seq, n_pages);
     const quire_status status = quire__restore_reserve(seq, n_pages * QUIRE_T, -1);
     pthread_mutex_unlock(&pool->lock);
-    if (status != QUIRE_OK)
-        quire__seq_end_pieces(seq, false);
-    else
-        *result = seq;
     return status;
 }
 
@@ -216,7 +220,7 @@ bool quire__piece_valid(const quire_form *form, int32_t piece, int32_t page, con
         if (piece == 0 || !is_sinks(piece)) {
             if (!leaf_valid(form, g, false, from))
                 return false;
-            from += leaf_bytes(group);
+            from += quire__piece_leaf_bytes(group);
         }
         if (piece == 0 ? has_sinks(group, page) : is_sinks(piece)) {
             if (!leaf_valid(form, g, true, from))

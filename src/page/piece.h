@@ -31,6 +31,9 @@ bool quire__piece_exists(quire_pieces p, int32_t piece, int32_t page);
 /* Whether a sequence of n_pages full pages and nothing more needs it. */
 bool quire__piece_needed(quire_pieces p, int32_t piece, int32_t page, int32_t n_pages);
 size_t quire__piece_bytes(quire_pieces p, int32_t piece, int32_t page);
+/* Where the leaf of a group without a window lies in piece 0; its sinks, if it has some there, follow it. */
+size_t quire__piece_offset(quire_pieces p, int32_t page, int32_t group);
+size_t quire__piece_leaf_bytes(const quire_group *group);
 /* The first page that such a sequence still has of a group. */
 int32_t quire__live_from(const quire_group *group, int32_t n_pages);
 
@@ -44,9 +47,10 @@ quire_status quire__file_piece(const quire_file *file, int32_t piece, int32_t pa
 /* The section "layers", as it is. */
 const uint8_t *quire__file_layers(const quire_file *file, size_t *n_bytes);
 
-/* ---- into a new sequence: begin, every piece that it needs, end. Nobody else sees it in between, and the pool's form
- * stays what it is. E_TOO_BIG, E_NO_SLOT, E_NO_PAGES: nothing happened. */
-quire_status quire__seq_begin_pieces(quire_pool *pool, int32_t n_pages, quire_seq **seq);
+/* ---- into a new sequence: begin, reserve, every piece that it needs, end. Nobody else sees it in between, and the pool's
+ * form stays what it is. */
+quire_status quire__seq_begin_pieces(quire_pool *pool, quire_seq **seq); /* E_NO_SLOT */
+quire_status quire__seq_reserve_pieces(quire_seq *seq, int32_t n_pages); /* E_TOO_BIG, E_NO_PAGES */
 /* Copies, then checks the copy. E_FORMAT: values that cannot be; the sequence must then be dropped. */
 quire_status quire__seq_take_piece(quire_seq *seq, int32_t piece, int32_t page, const uint8_t *from);
 void quire__seq_end_pieces(quire_seq *seq, bool keep); /* keep false: as if it had never been */
