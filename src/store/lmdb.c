@@ -23,7 +23,7 @@
 #include "base/file.h"
 #include "store/store.h"
 
-enum { ID_BYTES = 34, NODE_BYTES = 24, USE_BYTES = 44, N_COUNTS = 5, TRIES = 8 };
+enum { ID_BYTES = 34, NODE_BYTES = 24, USE_BYTES = 44, N_COUNTS = 5, TREE_BYTES = 384, TRIES = 8 };
 
 static const uint64_t DEFAULT_LIMIT = (uint64_t)8 << 30, LEAST_LIMIT = (uint64_t)1 << 20,
                       MOST_BATCH = (uint64_t)32 << 20;
@@ -225,12 +225,12 @@ static int node_change(lmdb *l, MDB_txn *txn, const quire_store_key *key, const 
     return mdb_put(txn, l->nodes, &name, &data, 0);
 }
 
-/* What a record takes of the file: a large one whole pages of its own. */
+/* What a record takes of the file: a large one whole pages of its own, and its lines in the trees. */
 static uint64_t room_of(lmdb *l, size_t n_bytes) {
     MDB_stat info;
     mdb_env_stat(l->env, &info);
     const uint64_t page = info.ms_psize;
-    return n_bytes + 128 < page / 2 ? n_bytes + 128 : (n_bytes + 16 + page - 1) / page * page;
+    return TREE_BYTES + (n_bytes < page / 2 ? n_bytes : (n_bytes + 16 + page - 1) / page * page);
 }
 
 static int add_room(lmdb *l, MDB_txn *txn, uint64_t more, uint64_t less) {
@@ -306,7 +306,8 @@ static int evict(lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, uint64
     }
 }
 
-static uint64_t most_bytes(const lmdb *l) { return l->limit - l->limit / 8; }
+/* The rest is for LMDB: trees that are half empty, and pages of the last transactions, which it may not use yet. */
+static uint64_t most_bytes(const lmdb *l) { return l->limit - l->limit / 8 - LEAST_LIMIT / 4; }
 
 /* Transactions that leave `spare` bytes free, and let LMDB have them. */
 static int make_room(lmdb *l, uint64_t spare, uint64_t before) {
