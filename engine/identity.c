@@ -13,8 +13,8 @@
  */
 #include "base/file.h"
 #include "base/hash.h"
-#include "codec/codec.h"
 #include "identity.h"
+#include "page/snapshot.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,29 +131,6 @@ quire_status quire_model_identity(const quire_model *constant, const char **text
 
 /* ------------------------------------------------------------------ sessions */
 
-/* What decides the codes of K beside its rows, in the layers that use it. */
-static bool digest_rounding(const quire_session *session, quire_digest *digest) {
-    const quire_model *model = quire_session_model(session);
-    const quire_layer *layers = quire_session_layers(session);
-    bool any = false;
-    quire_hash hash;
-    quire__hash_start(&hash);
-    for (int32_t i = 0; i < model->n_layers; i++) {
-        const quire_layer *l = &layers[i];
-        quire_layer_stats stats;
-        if (l->share != -1 || !l->k_feedback ||
-            quire_layer_get_stats(quire_session_pool(session), i, &stats) != QUIRE_OK ||
-            !quire_codec_is_ordered(stats.pair.k))
-            continue;
-        any = true;
-        add_number(&hash, i);
-        quire__hash_add(&hash, l->k_feedback,
-                        (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) * sizeof *l->k_feedback);
-    }
-    *digest = quire__hash_end(&hash);
-    return any;
-}
-
 quire_status quire__session_identity(const quire_session *session, char **text) {
     const char *identity;
     const quire_model *model = quire_session_model(session);
@@ -163,7 +140,7 @@ quire_status quire__session_identity(const quire_session *session, char **text) 
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     quire_digest rounding;
     snprintf(all, IDENTITY_BYTES, "%scomputing %s\n", identity, model->weights_as);
-    if (digest_rounding(session, &rounding))
+    if (quire__rounding_digest(quire_session_pool(session), &rounding))
         append_digest(all, "rounding", rounding);
     else
         strcat(all, "rounding plain\n");

@@ -31,6 +31,23 @@ uint64_t quire__attention_digest(const quire_layer_state *layer) {
     return word ? word : 1;
 }
 
+bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest) {
+    bool any = false;
+    quire_hash hash;
+    quire__hash_start(&hash);
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer *l = &pool->layer[i].config;
+        const float *feedback = pool->layer[i].source == i ? quire__layer_feedback(&pool->layer[i], 0) : NULL;
+        if (!feedback)
+            continue;
+        any = true;
+        quire__hash_add(&hash, &i, sizeof i);
+        quire__hash_add(&hash, feedback, (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) * sizeof *feedback);
+    }
+    *digest = quire__hash_end(&hash);
+    return any;
+}
+
 size_t quire__layers_bytes(const quire_pool *pool) {
     size_t bytes = QUIRE_FILE_LAYERS_HEAD + (size_t)pool->n_layers * QUIRE_FILE_LAYER;
     for (int32_t i = 0; i < pool->n_layers; i++) {

@@ -86,6 +86,9 @@ struct quire_file {
 /* ---- layers.c: the section "layers", also what a store knows of its pages' form */
 /* What changes a layer's attention but not its cache: query heads, scale, soft-cap, ALiBi, learned sinks. Never 0. */
 uint64_t quire__attention_digest(const quire_layer_state *layer);
+/* Of the feedback that K is rounded with, which no description of layers has: pages read the same with or without it. False:
+ * every layer is rounded plainly. */
+bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest);
 size_t quire__layers_bytes(const quire_pool *pool);
 void quire__layers_describe(const quire_pool *pool, bool any_attention, uint8_t *to);
 /* Into a form of zeros; to be freed also on failure. E_VERSION, E_FORMAT, E_NOMEM. */

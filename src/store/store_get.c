@@ -123,21 +123,29 @@ static quire_status take(void *user, const uint8_t *payload) {
     return quire__seq_take_piece(t->seq, t->piece, t->page, payload);
 }
 
-/* *found false: a record was bad, or has just gone. Then *page is the one that it belongs to. */
+static quire_status only_look(void *user, const uint8_t *payload) {
+    (void)user, (void)payload;
+    return QUIRE_OK;
+}
+
+/* *whole false: a record was bad, or has just gone; *page is the first that such a one belongs to. What is bad seldom comes
+ * alone: the others are looked at too, so that they are gone when this text is put again. */
 static quire_status fill(quire_store *store, const quire_chain *chain, const quire_store_text *text, quire_seq *seq,
-                         bool *found, int32_t *page) {
+                         bool *whole, int32_t *page) {
     const quire_pieces pieces = quire__pool_pieces(seq->pool);
     const int32_t n_pages = quire_seq_length(seq) / QUIRE_PAGE_TOKENS, n_pieces = quire__piece_count(pieces);
-    *found = true;
-    for (*page = 0; *page < n_pages; ++*page)
+    *whole = true;
+    for (int32_t p = 0; p < n_pages; p++)
         for (int32_t piece = 0; piece < n_pieces; piece++) {
-            taking t = {.seq = seq, .piece = piece, .page = *page};
-            const quire_record wanted = wanted_record(chain, pieces, piece, *page);
-            if (!quire__piece_needed(pieces, piece, *page, n_pages))
+            taking t = {.seq = seq, .piece = piece, .page = p};
+            const quire_record wanted = wanted_record(chain, pieces, piece, p);
+            bool found;
+            if (!quire__piece_needed(pieces, piece, p, n_pages))
                 continue;
-            QUIRE_TRY(quire__store_payload(store, &wanted, tokens_of(text, *page), take, &t, found));
-            if (!*found)
-                return QUIRE_OK;
+            QUIRE_TRY(quire__store_payload(store, &wanted, tokens_of(text, p), *whole ? take : only_look, &t, &found));
+            if (!found && *whole)
+                *page = p;
+            *whole = *whole && found;
         }
     return QUIRE_OK;
 }
@@ -146,7 +154,7 @@ static quire_status fill(quire_store *store, const quire_chain *chain, const qui
 static quire_status attempt(quire_store *store, const quire_store_text *text, int32_t max_pages, quire_seq *seq,
                             bool *whole, int32_t *reach) {
     quire_chain chain;
-    int32_t n_pages, bad_page;
+    int32_t n_pages, bad_page = 0;
     QUIRE_TRY(quire__chain_of_pool(&chain, text, seq->pool, *reach));
     quire_status status = quire__store_reach(store, &chain, text, quire__pool_pieces(seq->pool), &n_pages);
     if (status == QUIRE_OK)
