@@ -197,7 +197,7 @@ static void test_wrong_records(void **state) {
     check_refused(store, &p, &k[2], k[3].bytes.data, k[3].bytes.n); /* another page's */
     check_refused(store, &p, &k[2], k[0].bytes.data, k[0].bytes.n); /* the root's */
     /* From here on checksums are right, as whoever means harm would have them. */
-    for (int change = 0; change < 8; change++) {
+    for (int change = 0; change < 9; change++) {
         memcpy(data, k[2].bytes.data, n);
         size_t length = n;
         switch (change) {
@@ -225,6 +225,9 @@ static void test_wrong_records(void **state) {
             break;
         case 7: /* values that are not finite: scales are somewhere in the second half */
             memset(data + 384 + k[2].record.payload_bytes / 4, 0xff, k[2].record.payload_bytes * 3 / 4);
+            break;
+        case 8: /* a depth beyond all tokens */
+            quire__put32(data + 16, 0x7fffffff);
             break;
         }
         quire__record_seal(data, length);

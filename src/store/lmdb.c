@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 
 #include "base/file.h"
@@ -45,8 +46,16 @@ typedef struct node {
 
 /* ------------------------------------------------------------------ errors */
 
-static quire_status failed(const char *what, int rc) {
-    switch (rc) {
+/* LMDB calls a write that fits in part an I/O error. */
+static bool disk_is_full(const lmdb *l) {
+    const char *path;
+    struct statvfs disk;
+    return mdb_env_get_path(l->env, &path) == 0 && statvfs(path, &disk) == 0 &&
+           (uint64_t)disk.f_bavail * disk.f_frsize < LEAST_LIMIT;
+}
+
+static quire_status failed(const lmdb *l, const char *what, int rc) {
+    switch (rc == EIO && disk_is_full(l) ? ENOSPC : rc) {
     case ENOMEM:
         return quire__fail(QUIRE_E_NOMEM, "the store cannot %s: out of memory", what);
     case ENOSPC:
@@ -414,7 +423,7 @@ static quire_status keep(quire_keeper *keeper, const quire_keeper_item *items, s
     if (rc == 0)
         return QUIRE_OK;
     *added = (quire_store_added){0};
-    return failed("take a page", rc);
+    return failed(l, "take a page", rc);
 }
 
 static quire_status forget(quire_keeper *keeper, const quire_record_id *ids, size_t n) {
@@ -422,7 +431,7 @@ static quire_status forget(quire_keeper *keeper, const quire_record_id *ids, siz
     MDB_txn *txn;
     int rc = begin(l, true, &txn);
     if (rc != 0)
-        return failed("drop a page", rc);
+        return failed(l, "drop a page", rc);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         uint8_t bytes[ID_BYTES];
         MDB_val name = id_value(&ids[i], bytes), data;
@@ -445,7 +454,7 @@ static quire_status forget(quire_keeper *keeper, const quire_record_id *ids, siz
         rc = rc == MDB_NOTFOUND ? 0 : rc; /* somebody else was faster */
     }
     rc = commit(l, txn, NULL, rc);
-    return rc ? failed("drop a page", rc) : QUIRE_OK;
+    return rc ? failed(l, "drop a page", rc) : QUIRE_OK;
 }
 
 /* A node of a text that is there and was noted long ago. */
@@ -476,10 +485,10 @@ static quire_status touch(quire_keeper *keeper, const quire_store_key *keys, siz
     MDB_txn *txn;
     int rc = is_stale(l, keys, n, &stale);
     if (rc != 0 || !stale)
-        return rc ? failed("be read", rc) : QUIRE_OK;
+        return rc ? failed(l, "be read", rc) : QUIRE_OK;
     rc = begin(l, true, &txn);
     if (rc != 0)
-        return failed("note a use", rc);
+        return failed(l, "note a use", rc);
     uint64_t moment;
     rc = next_moment(l, txn, &moment);
     for (size_t i = 0; rc == 0 && i < n; i++) {
@@ -493,7 +502,7 @@ static quire_status touch(quire_keeper *keeper, const quire_store_key *keys, siz
         rc = rc == MDB_NOTFOUND ? 0 : rc;
     }
     rc = commit(l, txn, NULL, rc);
-    return rc ? failed("note a use", rc) : QUIRE_OK;
+    return rc ? failed(l, "note a use", rc) : QUIRE_OK;
 }
 
 static void count(quire_keeper *keeper, const quire_keeper_counts *more) {
@@ -508,7 +517,7 @@ static quire_status has(quire_keeper *keeper, const quire_record_id *ids, size_t
     MDB_txn *txn;
     int rc = begin(l, false, &txn);
     if (rc != 0)
-        return failed("be read", rc);
+        return failed(l, "be read", rc);
     for (size_t i = 0; rc == 0 && i < n; i++) {
         uint8_t bytes[ID_BYTES];
         MDB_val name = id_value(&ids[i], bytes), data;
@@ -517,7 +526,7 @@ static quire_status has(quire_keeper *keeper, const quire_record_id *ids, size_t
         rc = rc == MDB_NOTFOUND ? 0 : rc;
     }
     mdb_txn_abort(txn);
-    return rc ? failed("be read", rc) : QUIRE_OK;
+    return rc ? failed(l, "be read", rc) : QUIRE_OK;
 }
 
 static quire_status read_record(quire_keeper *keeper, const quire_record_id *id, quire_keeper_view view, void *user,
@@ -529,14 +538,14 @@ static quire_status read_record(quire_keeper *keeper, const quire_record_id *id,
     *found = false;
     int rc = begin(l, false, &txn);
     if (rc != 0)
-        return failed("be read", rc);
+        return failed(l, "be read", rc);
     rc = mdb_get(txn, l->records, &name, &data);
     if (rc == 0) {
         *found = true;
         view(user, id, data.mv_data, data.mv_size, 0);
     }
     mdb_txn_abort(txn);
-    return rc && rc != MDB_NOTFOUND ? failed("be read", rc) : QUIRE_OK;
+    return rc && rc != MDB_NOTFOUND ? failed(l, "be read", rc) : QUIRE_OK;
 }
 
 static int walk_records(lmdb *l, MDB_txn *txn, MDB_cursor *cursor, quire_keeper_view view, void *user) {
@@ -562,14 +571,14 @@ static quire_status walk(quire_keeper *keeper, quire_keeper_view view, void *use
     MDB_cursor *cursor;
     int rc = begin(l, false, &txn);
     if (rc != 0)
-        return failed("be read", rc);
+        return failed(l, "be read", rc);
     rc = mdb_cursor_open(txn, l->records, &cursor);
     if (rc == 0) {
         rc = walk_records(l, txn, cursor, view, user);
         mdb_cursor_close(cursor);
     }
     mdb_txn_abort(txn);
-    return rc ? failed("be read", rc) : QUIRE_OK;
+    return rc ? failed(l, "be read", rc) : QUIRE_OK;
 }
 
 static quire_status room(quire_keeper *keeper, quire_keeper_room *r, quire_keeper_counts *counts) {
@@ -582,7 +591,7 @@ static quire_status room(quire_keeper *keeper, quire_keeper_room *r, quire_keepe
     uint64_t roots = 0;
     int rc = begin(l, false, &txn);
     if (rc != 0)
-        return failed("be read", rc);
+        return failed(l, "be read", rc);
     rc = mdb_stat(txn, l->records, &records);
     if (rc == 0)
         rc = mdb_stat(txn, l->nodes, &nodes);
@@ -598,7 +607,7 @@ static quire_status room(quire_keeper *keeper, quire_keeper_room *r, quire_keepe
     if (rc == 0)
         rc = mdb_env_get_fd(l->env, &fd);
     if (rc != 0 || fstat(fd, &file) != 0)
-        return failed("be read", rc ? rc : errno);
+        return failed(l, "be read", rc ? rc : errno);
     r->records = (int64_t)records.ms_entries;
     r->nodes = (int64_t)nodes.ms_entries;
     r->roots = (int64_t)roots;
@@ -667,14 +676,13 @@ static quire_status open_failed(const char *directory, int rc) {
     case MDB_VERSION_MISMATCH:
         return quire__fail(QUIRE_E_VERSION, "'%.200s' was written by another version of LMDB", directory);
     case ENOSPC:
-        return quire__fail(QUIRE_E_IO, "cannot open the store '%.200s': the disk is full", directory);
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be written: the disk is full", directory);
     case EACCES:
     case EPERM:
     case EROFS:
-        return quire__fail(QUIRE_E_IO, "cannot open the store '%.200s': %s (to write it, one must be allowed to)",
-                           directory, strerror(rc));
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be read and written: %s", directory, strerror(rc));
     default:
-        return quire__fail(QUIRE_E_IO, "cannot open the store '%.200s': %s", directory, mdb_strerror(rc));
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be opened: %s", directory, mdb_strerror(rc));
     }
 }
 
@@ -722,7 +730,7 @@ static quire_status check_length(lmdb *l, const char *directory) {
     struct stat file;
     if (mdb_env_info(l->env, &info) != 0 || mdb_env_stat(l->env, &stat) != 0 || mdb_env_get_fd(l->env, &fd) != 0 ||
         fstat(fd, &file) != 0)
-        return quire__fail(QUIRE_E_IO, "cannot open the store '%.200s'", directory);
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be looked at", directory);
     if ((uint64_t)file.st_size < ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize)
         return quire__fail(QUIRE_E_TRUNCATED, "'%.200s/data.mdb' is cut off", directory);
     return QUIRE_OK;

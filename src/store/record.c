@@ -41,7 +41,8 @@ bool quire__record_read(const uint8_t *bytes, size_t n_bytes, const quire_record
     memcpy(r->id.key.byte, bytes + 32, sizeof r->id.key.byte);
     memcpy(r->parent.byte, bytes + 64, sizeof r->parent.byte);
     memcpy(r->root.byte, bytes + 96, sizeof r->root.byte);
-    if (quire__get32(bytes + 20) != (r->depth > 0 ? QUIRE_PAGE_TOKENS : 0) || payload_bytes > n_bytes ||
+    if (r->depth > QUIRE_FILE_TOKENS_MAX / QUIRE_PAGE_TOKENS ||
+        quire__get32(bytes + 20) != (r->depth > 0 ? QUIRE_PAGE_TOKENS : 0) || payload_bytes > n_bytes ||
         quire__record_bytes(r->depth, (size_t)payload_bytes) != n_bytes)
         return false;
     r->payload_bytes = (size_t)payload_bytes;

@@ -95,7 +95,7 @@ static bool read_link(void *user, const quire_record_id *id, const uint8_t *byte
     way_step *l = user;
     quire_store_key key;
     l->good = quire__record_read(bytes, n_bytes, id, &l->record) && l->record.depth > 0 &&
-              l->record.depth <= QUIRE_FILE_TOKENS_MAX / QUIRE_PAGE_TOKENS && quire__record_sound(bytes, n_bytes);
+              quire__record_sound(bytes, n_bytes);
     for (int i = 0; l->good && i < QUIRE_PAGE_TOKENS; i++)
         l->tokens[i] = (int32_t)quire__get32(l->record.tokens + 4 * i);
     if (l->good) {

@@ -61,7 +61,7 @@ static bool page_right(verifier *v, const quire_record *r, const quire_form *for
 static bool record_right(verifier *v, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes) {
     quire_record r;
     quire_root root;
-    if (!quire__record_read(bytes, n_bytes, id, &r) || !quire__record_sound(bytes, n_bytes) || r.depth > INT32_MAX)
+    if (!quire__record_read(bytes, n_bytes, id, &r) || !quire__record_sound(bytes, n_bytes))
         return false;
     if (r.depth == 0)
         return quire__root_read(&r, &root);
