@@ -24,7 +24,7 @@
 #include "base/file.h"
 #include "store/store.h"
 
-enum { ID_BYTES = 34, NODE_BYTES = 24, USE_BYTES = 44, N_COUNTS = 5, TREE_BYTES = 384, TRIES = 8 };
+enum { ID_BYTES = 34, NODE_BYTES = 24, USE_BYTES = 44, N_COUNTS = 5, TREE_BYTES = 384, TRIES = 8, LOCK_ROOM = 1 << 17 };
 
 static const uint64_t DEFAULT_LIMIT = (uint64_t)8 << 30, LEAST_LIMIT = (uint64_t)1 << 20,
                       MOST_BATCH = (uint64_t)32 << 20;
@@ -46,16 +46,19 @@ typedef struct node {
 
 /* ------------------------------------------------------------------ errors */
 
-/* LMDB calls a write that fits in part an I/O error. */
-static bool disk_is_full(const lmdb *l) {
-    const char *path;
+static bool disk_is_full(const char *directory, uint64_t n_bytes) {
     struct statvfs disk;
-    return mdb_env_get_path(l->env, &path) == 0 && statvfs(path, &disk) == 0 &&
-           (uint64_t)disk.f_bavail * disk.f_frsize < LEAST_LIMIT;
+    return statvfs(directory, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < n_bytes;
+}
+
+/* LMDB calls a write that fits in part an I/O error. */
+static bool is_full(const lmdb *l) {
+    const char *directory;
+    return mdb_env_get_path(l->env, &directory) == 0 && disk_is_full(directory, LEAST_LIMIT);
 }
 
 static quire_status failed(const lmdb *l, const char *what, int rc) {
-    switch (rc == EIO && disk_is_full(l) ? ENOSPC : rc) {
+    switch (rc == EIO && is_full(l) ? ENOSPC : rc) {
     case ENOMEM:
         return quire__fail(QUIRE_E_NOMEM, "the store cannot %s: out of memory", what);
     case ENOSPC:
@@ -755,7 +758,18 @@ static quire_status open_trees_and_meta(lmdb *l, const char *directory, const qu
     return rc ? open_failed(directory, rc) : QUIRE_OK;
 }
 
+/* LMDB writes to a new lock.mdb through a map: if the disk has no room for it, that would end the process. */
+static bool no_room_for_lock(const char *directory) {
+    char path[QUIRE_PATH_BYTES];
+    struct stat info;
+    const int n = snprintf(path, sizeof path, "%s/lock.mdb", directory);
+    return n > 0 && n < (int)sizeof path && (stat(path, &info) != 0 || info.st_size == 0) &&
+           disk_is_full(directory, LOCK_ROOM);
+}
+
 static quire_status open_env(lmdb *l, const char *directory, const quire_store_options *o, bool fresh) {
+    if (no_room_for_lock(directory))
+        return open_failed(directory, ENOSPC);
     int rc = mdb_env_create(&l->env);
     if (rc == 0)
         rc = mdb_env_set_maxdbs(l->env, 4);
