@@ -82,23 +82,23 @@ QUIRE_API quire_status quire_store_get(quire_store *store, quire_pool *pool, con
 
 /* ------------------------------------------------------------------ files */
 
-/* The pages up to `key` as a saved sequence (quire.h). E_UNKNOWN: no such page. E_GONE: pages that come before it, or that
- * its windows see, are not there any more. E_CORRUPT: a record was bad. E_VERSION, E_IO, E_NOMEM. */
-QUIRE_API quire_status quire_store_export(quire_store *store, const quire_store_key *key, const char *path);
-
-typedef struct quire_store_import_options {
-    size_t struct_size; /* set by quire_store_import_options_default */
+typedef struct quire_store_file_options {
+    size_t struct_size; /* set by quire_store_file_options_default */
     void (*on_progress)(void *user, int32_t done, int32_t total);
     void *user;
-} quire_store_import_options;
+} quire_store_file_options;
 
-QUIRE_API void quire_store_import_options_default(quire_store_import_options *options);
+QUIRE_API void quire_store_file_options_default(quire_store_file_options *options);
+/* The pages up to `key` as a saved sequence (quire.h). options NULL: the defaults. E_UNKNOWN: no such page. E_GONE: pages
+ * that come before it, or that its windows see, are not there any more. E_CORRUPT: a record was bad. E_VERSION, E_IO,
+ * E_NOMEM. */
+QUIRE_API quire_status quire_store_export(quire_store *store, const quire_store_key *key, const char *path,
+                                          const quire_store_file_options *options);
 /* The full pages of a saved sequence, after every byte of it has been checked; *key is that of the last (may be NULL).
  * Its identity is the file's. options NULL: the defaults. E_FORMAT: it has no tokens, or no full page. Else as
  * quire_store_put and quire_file_check. */
-QUIRE_API quire_status quire_store_import(quire_store *store, quire_file *file,
-                                          const quire_store_import_options *options, quire_store_key *key,
-                                          quire_store_added *added);
+QUIRE_API quire_status quire_store_import(quire_store *store, quire_file *file, const quire_store_file_options *options,
+                                          quire_store_key *key, quire_store_added *added);
 
 /* ------------------------------------------------------------------ what is there */
 

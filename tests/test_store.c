@@ -326,7 +326,7 @@ static void check_export(const char *kv, pool_kind kind) {
         int32_t n_found;
         assert_ok(quire_store_find(store, a.pool, &text, &key, &n_found));
         assert_int_equal(n_found, n);
-        assert_ok(quire_store_export(store, &key, saved_path("exported")));
+        assert_ok(quire_store_export(store, &key, saved_path("exported"), NULL));
         quire_file *file;
         quire_file_info info;
         assert_ok(quire_file_open(&file, saved_path("exported")));
@@ -353,7 +353,7 @@ static void check_export(const char *kv, pool_kind kind) {
         assert_memory_equal(&key, &again, sizeof key);
         assert_int_equal(added.pages, n / 64);
         assert_int_equal(check_found(second, &a, &b, &s, tokens, n, 0), n);
-        assert_ok(quire_store_export(second, &again, saved_path("twice")));
+        assert_ok(quire_store_export(second, &again, saved_path("twice"), NULL));
         bytes x = file_read(saved_path("exported")), y = file_read(saved_path("twice"));
         assert_int_equal(x.n, y.n);
         assert_memory_equal(x.data, y.data, x.n);
@@ -361,7 +361,7 @@ static void check_export(const char *kv, pool_kind kind) {
         quire_file_close(file);
     }
     quire_store_key none = {{1, 2, 3}};
-    assert_status(quire_store_export(store, &none, saved_path("none")), QUIRE_E_UNKNOWN);
+    assert_status(quire_store_export(store, &none, saved_path("none"), NULL), QUIRE_E_UNKNOWN);
     quire_store_close(store);
     quire_store_close(second);
     fixture_close(&a);

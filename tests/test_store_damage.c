@@ -109,7 +109,7 @@ static void test_every_byte(void **state) {
                 int32_t n_tokens;
                 assert_int_equal(found(store, &p), 64);
                 assert_ok(quire_store_find(store, p.f.pool, &p.text, &key, &n_tokens));
-                const quire_status status = quire_store_export(store, &key, saved_path("exported"));
+                const quire_status status = quire_store_export(store, &key, saved_path("exported"), NULL);
                 assert_true(status == QUIRE_E_CORRUPT || status == QUIRE_E_GONE);
                 assert_int_equal(access(saved_path("exported"), F_OK), -1);
             } else {

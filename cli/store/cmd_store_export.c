@@ -1,11 +1,26 @@
 /* cmd_store_export.c: quire store export. A text of a store as a saved cache. */
 #include "args.h"
 #include "command.h"
+#include "progress.h"
 #include "report.h"
 #include "store_args.h"
 #include "text_table.h"
 
 #include <stdio.h>
+
+static void on_progress(void *user, int32_t done, int32_t total) { cli_progress_update(user, done, total); }
+
+static int export(quire_store *store, const quire_store_key *key, const char *path) {
+    cli_progress progress;
+    quire_store_file_options options;
+    quire_store_file_options_default(&options);
+    options.on_progress = on_progress;
+    options.user = &progress;
+    cli_progress_start(&progress, "export");
+    quire_status status = quire_store_export(store, key, path, &options);
+    cli_progress_end(&progress);
+    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot export", status, NULL);
+}
 
 static int report(const char *path, const quire_store_key *key, bool json) {
     quire_file *file;
@@ -60,10 +75,8 @@ int cli_store_export_run(int argc, char **argv) {
     if (status != CLI_OK)
         return status;
     status = cli_store_name(store, digits, &key);
-    if (status == CLI_OK) {
-        quire_status written = quire_store_export(store, &key, path);
-        status = written == QUIRE_OK ? CLI_OK : cli_quire_error("cannot export", written, NULL);
-    }
+    if (status == CLI_OK)
+        status = export(store, &key, path);
     quire_store_close(store);
     return status == CLI_OK ? report(path, &key, json) : status;
 }

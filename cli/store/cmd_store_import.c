@@ -29,8 +29,8 @@ static int import(quire_store *store, const char *path, imported *result) {
     quire_status status = quire_file_open(&file, path);
     if (status == QUIRE_OK) {
         cli_progress progress;
-        quire_store_import_options options;
-        quire_store_import_options_default(&options);
+        quire_store_file_options options;
+        quire_store_file_options_default(&options);
         options.on_progress = on_progress;
         options.user = &progress;
         quire_file_get_info(file, &info);

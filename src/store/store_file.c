@@ -4,12 +4,22 @@
 
 #include "store/store.h"
 
-/* ------------------------------------------------------------------ import */
-
-void quire_store_import_options_default(quire_store_import_options *options) {
+void quire_store_file_options_default(quire_store_file_options *options) {
     if (options)
-        *options = (quire_store_import_options){.struct_size = sizeof *options};
+        *options = (quire_store_file_options){.struct_size = sizeof *options};
 }
+
+/* The caller's, or the defaults. */
+static quire_status options_of(const quire_store_file_options *given, quire_store_file_options *o) {
+    quire_store_file_options_default(o);
+    if (given)
+        *o = *given;
+    return o->struct_size == sizeof *o
+               ? QUIRE_OK
+               : quire__fail(QUIRE_E_INVALID, "options were not set up by quire_store_file_options_default");
+}
+
+/* ------------------------------------------------------------------ import */
 
 static bool file_has(const void *user, int32_t piece, int32_t page) { return quire__file_has_piece(user, piece, page); }
 
@@ -17,7 +27,7 @@ static quire_status file_read(const void *user, int32_t piece, int32_t page, uin
     return quire__file_piece(user, piece, page, to);
 }
 
-static quire_status import_checked(quire_store *store, const quire_file *file, const quire_store_import_options *o,
+static quire_status import_checked(quire_store *store, const quire_file *file, const quire_store_file_options *o,
                                    quire_store_key *key, quire_store_added *added) {
     quire_file_info info;
     quire_file_get_info(file, &info);
@@ -47,17 +57,15 @@ static quire_status import_checked(quire_store *store, const quire_file *file, c
     return status;
 }
 
-quire_status quire_store_import(quire_store *store, quire_file *file, const quire_store_import_options *options,
+quire_status quire_store_import(quire_store *store, quire_file *file, const quire_store_file_options *options,
                                 quire_store_key *key, quire_store_added *added) {
-    quire_store_import_options o;
+    quire_store_file_options o;
     quire_store_added unused;
     added = added ? added : &unused;
     *added = (quire_store_added){0};
-    quire_store_import_options_default(&o);
-    if (options)
-        o = *options;
-    if (!store || !file || o.struct_size != sizeof o)
-        return quire__fail(QUIRE_E_INVALID, "store or file is NULL, or options were not set up");
+    QUIRE_TRY(options_of(options, &o));
+    if (!store || !file)
+        return quire__fail(QUIRE_E_INVALID, "store or file is NULL");
     if (store->keeper->read_only)
         return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
     if (file->info.n_tokens == 0)
@@ -81,6 +89,7 @@ typedef struct exporter {
     uint8_t *payload; /* of one record, aligned as records in a pool are */
     int32_t piece, page, group;
     bool sinks; /* the group's sinks are wanted, not its leaf */
+    quire_store_file_options options;
 } exporter;
 
 /* One link of the way back from a page to its root. */
@@ -236,9 +245,14 @@ static quire_status add_state(const exporter *e, quire_snapshot *to) {
 static quire_status add_pages(exporter *e, int32_t g) {
     if (holds_sinks(e, g))
         QUIRE_TRY(add_part(e, g, 0, true));
-    for (int32_t page = 0; page < e->n_pages; page++)
+    const int32_t n_groups = e->root.form.n_groups;
+    for (int32_t page = 0; page < e->n_pages; page++) {
         if (holds_page(e, g, page))
             QUIRE_TRY(add_part(e, g, page, false));
+        if (e->options.on_progress) /* in pages, though each comes once for each group */
+            e->options.on_progress(e->options.user, (int32_t)(((int64_t)g * e->n_pages + page + 1) / n_groups),
+                                   e->n_pages);
+    }
     return QUIRE_OK;
 }
 
@@ -259,10 +273,12 @@ static quire_status add_section(void *user, quire_snapshot *to, int32_t index) {
     }
 }
 
-quire_status quire_store_export(quire_store *store, const quire_store_key *key, const char *path) {
+quire_status quire_store_export(quire_store *store, const quire_store_key *key, const char *path,
+                                const quire_store_file_options *options) {
     if (!store || !key || !path)
         return quire__fail(QUIRE_E_INVALID, "store, key or path is NULL");
     exporter e = {.store = store};
+    QUIRE_TRY(options_of(options, &e.options));
     pthread_mutex_lock(&store->lock);
     quire_status status = prepare(&e, key);
     if (status == QUIRE_OK)
