@@ -48,8 +48,9 @@ quire_status quire__store_payload(quire_store *store, const quire_record *wanted
         return QUIRE_OK;
     if (l.good && l.status != QUIRE_E_FORMAT)
         return l.status;
-    *found = false; /* what it is not: E_FORMAT, values that cannot be */
-    return quire__store_drop_bad(store, &wanted->id);
+    *found = false;                            /* E_FORMAT: values that cannot be */
+    quire__store_drop_bad(store, &wanted->id); /* if that fails (a full disk), it is a miss all the same */
+    return QUIRE_OK;
 }
 
 static quire_record wanted_record(const quire_chain *chain, quire_pieces pieces, int32_t piece, int32_t page) {
@@ -128,10 +129,10 @@ static quire_status only_look(void *user, const uint8_t *payload) {
     return QUIRE_OK;
 }
 
-/* *whole false: a record was bad, or has just gone; *page is the first that such a one belongs to. What is bad seldom comes
- * alone: the others are looked at too, so that they are gone when this text is put again. */
+/* *whole false: a record was bad, or has just gone; *reach is then how far another attempt may go at most, less than this
+ * one. What is bad seldom comes alone: the others are looked at too, so that they are gone when this text is put again. */
 static quire_status fill(quire_store *store, const quire_chain *chain, const quire_store_text *text, quire_seq *seq,
-                         bool *whole, int32_t *page) {
+                         bool *whole, int32_t *reach) {
     const quire_pieces pieces = quire__pool_pieces(seq->pool);
     const int32_t n_pages = quire_seq_length(seq) / QUIRE_PAGE_TOKENS, n_pieces = quire__piece_count(pieces);
     *whole = true;
@@ -143,8 +144,8 @@ static quire_status fill(quire_store *store, const quire_chain *chain, const qui
             if (!quire__piece_needed(pieces, piece, p, n_pages))
                 continue;
             QUIRE_TRY(quire__store_payload(store, &wanted, tokens_of(text, p), *whole ? take : only_look, &t, &found));
-            if (!found && *whole)
-                *page = p;
+            if (!found && *whole) /* without a piece of a window only this length fails */
+                *reach = piece == 0 ? p : n_pages - 1;
             *whole = *whole && found;
         }
     return QUIRE_OK;
@@ -154,15 +155,13 @@ static quire_status fill(quire_store *store, const quire_chain *chain, const qui
 static quire_status attempt(quire_store *store, const quire_store_text *text, int32_t max_pages, quire_seq *seq,
                             bool *whole, int32_t *reach) {
     quire_chain chain;
-    int32_t n_pages, bad_page = 0;
+    int32_t n_pages;
     QUIRE_TRY(quire__chain_of_pool(&chain, text, seq->pool, *reach));
     quire_status status = quire__store_reach(store, &chain, text, quire__pool_pieces(seq->pool), &n_pages);
     if (status == QUIRE_OK)
         status = quire__seq_reserve_pieces(seq, n_pages);
     if (status == QUIRE_OK)
-        status = fill(store, &chain, text, seq, whole, &bad_page);
-    if (status == QUIRE_OK && !*whole && store->keeper->read_only)
-        *reach = bad_page; /* it will be there again */
+        status = fill(store, &chain, text, seq, whole, reach);
     if (status == QUIRE_OK && *whole) {
         const quire_keeper_counts counts = {.hit_pages = (uint64_t)n_pages,
                                             .missed_pages = (uint64_t)(max_pages - n_pages)};
@@ -191,7 +190,7 @@ quire_status quire_store_get(quire_store *store, quire_pool *pool, const quire_s
     const int32_t max_pages = pages_of(text, pool, leave);
     int32_t reach = max_pages;
     pthread_mutex_lock(&store->lock);
-    for (bool whole = false; status == QUIRE_OK && !whole;) { /* each attempt that fails leaves a record less */
+    for (bool whole = false; status == QUIRE_OK && !whole;) { /* each attempt reaches less far */
         status = quire__seq_begin_pieces(pool, &seq);
         if (status == QUIRE_OK)
             status = attempt(store, text, max_pages, seq, &whole, &reach);
