@@ -189,6 +189,10 @@ static bool take_word(const cli_usage *usage, const word *w, size_t *n_arguments
             *usage->arguments[(*n_arguments)++].target = w->typed;
             return true;
         }
+        if (usage->rest) {
+            usage->rest->words[usage->rest->n++] = w->typed;
+            return true;
+        }
         cli_error("%s: unexpected argument '%s'", usage->command, w->typed);
         return false;
     case WORD_HELP:
@@ -211,6 +215,10 @@ bool cli_args_parse(const cli_usage *usage, int argc, char **argv, int *status) 
         good = take_word(usage, &found, &n_arguments);
     if (good && n_arguments < usage->n_arguments && usage->arguments[n_arguments].required) {
         cli_error("%s: %s is missing", usage->command, usage->arguments[n_arguments].name);
+        good = false;
+    }
+    if (good && usage->rest && usage->rest->required && usage->rest->n == 0) {
+        cli_error("%s: %s is missing", usage->command, usage->rest->name);
         good = false;
     }
     if (!good)

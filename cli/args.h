@@ -46,6 +46,14 @@ typedef struct cli_argument {
     bool required;
 } cli_argument;
 
+/* Words after the arguments, as many as there are. */
+typedef struct cli_rest {
+    const char *name;   /* "FILE" */
+    const char **words; /* room for argc of them */
+    size_t n;
+    bool required; /* one at least */
+} cli_rest;
+
 typedef struct cli_usage {
     const char *command; /* "bench attn" */
     const char *about;   /* what it does, lines of at most 100 columns */
@@ -53,6 +61,7 @@ typedef struct cli_usage {
     size_t n_options;
     const cli_argument *arguments; /* (n_arguments) words that are no options, in their order */
     size_t n_arguments;
+    cli_rest *rest;              /* NULL: none */
     const char *const *examples; /* ends with NULL */
 } cli_usage;
 

@@ -36,6 +36,8 @@ void cli_usage_print(const cli_usage *usage, FILE *file) {
     fprintf(file, "usage: quire %s", usage->command);
     for (size_t i = 0; i < usage->n_arguments; i++)
         fprintf(file, usage->arguments[i].required ? " %s" : " [%s]", usage->arguments[i].name);
+    if (usage->rest)
+        fprintf(file, usage->rest->required ? " %s..." : " [%s...]", usage->rest->name);
     fprintf(file, " [options]\n\n%s\n\noptions:\n", usage->about);
     for (size_t i = 0; i < usage->n_options; i++) {
         const cli_option *option = &usage->options[i];

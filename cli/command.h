@@ -32,6 +32,17 @@ int cli_eval_niah_run(int argc, char **argv);
 extern const cli_command cli_eval_commands[];
 #endif
 
+#if QUIRE_STORE
+int cli_store_list_run(int argc, char **argv);
+int cli_store_stat_run(int argc, char **argv);
+int cli_store_export_run(int argc, char **argv);
+int cli_store_import_run(int argc, char **argv);
+int cli_store_verify_run(int argc, char **argv);
+int cli_store_remove_run(int argc, char **argv);
+
+extern const cli_command cli_store_commands[];
+#endif
+
 extern const cli_command cli_bench_commands[];
 
 #endif

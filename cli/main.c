@@ -27,6 +27,9 @@ static const cli_command commands[] = {
     {"probe", "look at a model's K and V, and find codecs that fit a budget", cli_probe_run, NULL},
     {"run", "continue a text with a model", cli_run_run, NULL},
 #endif
+#if QUIRE_STORE
+    {"store", "look after a directory of pages that texts share", NULL, cli_store_commands},
+#endif
     {"version", "print the version, page format and kernels", cli_version_run, NULL},
     {NULL, NULL, NULL, NULL},
 };

@@ -5,10 +5,16 @@
  *   config     ..   every key of the architecture: sizes, RoPE, windows, norms
  *   tokenizer  ..   every key of the vocabulary but the chat template
  *   weights    ..   names, types, shapes and places of all tensors, and their data
+ *
+ * and, for a session, how it computes: the same model and tokens then give the same bytes
+ *
+ *   computing repacked
+ *   rounding   ..   feedback of the layers that are rounded by what queries look at; "plain": there are none
  */
 #include "base/file.h"
 #include "base/hash.h"
-#include "model.h"
+#include "identity.h"
+#include "page/snapshot.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,12 +131,29 @@ quire_status quire_model_identity(const quire_model *constant, const char **text
 
 /* ------------------------------------------------------------------ sessions */
 
+quire_status quire__session_identity(const quire_session *session, char **text) {
+    const char *identity;
+    const quire_model *model = quire_session_model(session);
+    QUIRE_TRY(quire_model_identity(model, &identity));
+    char *all = malloc(IDENTITY_BYTES);
+    if (!all)
+        return quire__fail(QUIRE_E_NOMEM, "out of memory");
+    quire_digest rounding;
+    snprintf(all, IDENTITY_BYTES, "%scomputing %s\n", identity, model->weights_as);
+    if (quire__rounding_digest(quire_session_pool(session), &rounding))
+        append_digest(all, "rounding", rounding);
+    else
+        strcat(all, "rounding plain\n");
+    *text = all;
+    return QUIRE_OK;
+}
+
 quire_status quire_session_save(const quire_session *session, const quire_seq *seq, const char *path,
                                 const int32_t *tokens, int32_t n_tokens) {
     if (!session || !tokens || n_tokens < 1)
         return quire__fail(QUIRE_E_INVALID, "session or tokens is NULL, or there are none");
     const char *identity = NULL;
-    QUIRE_TRY(quire_model_identity(quire_session_model(session), &identity));
+    QUIRE_TRY(quire_session_identity((quire_session *)(uintptr_t)session, &identity)); /* only remembered in it */
     quire_save_options options;
     quire_save_options_default(&options);
     options.identity = identity;
@@ -140,11 +163,11 @@ quire_status quire_session_save(const quire_session *session, const quire_seq *s
     return quire_seq_save(seq, path, &options);
 }
 
-/* The name of the first line that differs, for a sentence. */
+/* The model must be the same; how it computed need not. The sentence has the name of the first line that differs. */
 static quire_status check_identity(const quire_file_info *info, const char *mine) {
     const char *theirs = info->identity;
     const size_t n = info->identity_bytes;
-    if (n == strlen(mine) && memcmp(theirs, mine, n) == 0)
+    if (n >= strlen(mine) && memcmp(theirs, mine, strlen(mine)) == 0)
         return QUIRE_OK;
     static const char start[] = "quire model ";
     if (n < sizeof start - 1 || memcmp(theirs, start, sizeof start - 1) != 0)

@@ -1,6 +1,7 @@
 /* session.c: a pool and plans; steps over them. */
 #include "budget.h"
 #include "exact.h"
+#include "identity.h"
 #include "plan.h"
 #include "probe.h"
 #include "survey.h"
@@ -23,6 +24,7 @@ struct quire_session {
     quire__plan *last;       /* where the logits of the last step lie */
     int32_t n_logits;        /* of it */
     quire_batch_item *items; /* (max_seqs) scratch */
+    char *identity;          /* NULL: nobody has asked yet */
 };
 
 void quire_session_options_default(quire_session_options *options) {
@@ -192,6 +194,7 @@ void quire_session_free(quire_session *session) {
     quire_pool_free(session->pool);
     free(session->layers);
     free(session->items);
+    free(session->identity);
     free(session);
 }
 
@@ -202,6 +205,13 @@ void quire__session_survey(quire_session *session, quire__survey *survey) { sess
 quire_pool *quire_session_pool(const quire_session *session) { return session->pool; }
 const quire_model *quire_session_model(const quire_session *session) { return session->model; }
 const quire_layer *quire_session_layers(const quire_session *session) { return session->layers; }
+quire_status quire_session_identity(quire_session *session, const char **text) {
+    if (!session || !text)
+        return quire__fail(QUIRE_E_INVALID, "session or text is NULL");
+    const quire_status status = session->identity ? QUIRE_OK : quire__session_identity(session, &session->identity);
+    *text = session->identity;
+    return status;
+}
 int32_t quire_session_context(const quire_session *session) { return session->options.context; }
 size_t quire_session_compute_bytes(const quire_session *session) { return quire__plans_bytes(&session->plans); }
 

@@ -248,6 +248,10 @@ QUIRE_API quire_status quire_choose(const quire_model *model, const quire_report
  * at the first call), not from its name: tensors and their data, the vocabulary, and every number of the architecture,
  * RoPE and windows included; not general.* nor the chat template. Lives as long as the model. E_IO, E_NOMEM. */
 QUIRE_API quire_status quire_model_identity(const quire_model *model, const char **text);
+/* The same, and how this session computes: what the weights are expanded to, how K is rounded. With it in
+ * quire_store_text.identity a store gives the bytes that a cold run would compute, on machines and builds that compute
+ * alike. Lives as long as the session. */
+QUIRE_API quire_status quire_session_identity(quire_session *session, const char **text);
 /* `tokens` are all that the sequence holds, and any that are to follow: the last one generated, if you like. */
 QUIRE_API quire_status quire_session_save(const quire_session *session, const quire_seq *seq, const char *path,
                                           const int32_t *tokens, int32_t n_tokens);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `cmake --install` leaves behind is usable: a small program is built against it with pkg-config, with CMake's
-# find_package, and with pkg-config --static, and run; another on the engine, where that is built.
+# find_package, and with pkg-config --static, and run; others on the engine and on the store, where these are built.
 # usage: install.sh BUILD_DIR CC CMAKE_GENERATOR
 set -euo pipefail
 build=$1 cc=$2 generator=$3
@@ -81,6 +81,35 @@ CMAKE
         [ "$got" = "$(pkg-config --modversion quire-engine) QUIRE_E_IO" ] || { echo "install: engine: printed '$got'"; exit 1; }
     done
     echo "install: quire-engine, with pkg-config and with quire::quire_engine: $got"
+fi
+
+if [ -e "$prefix/include/quire_store.h" ]; then
+    mkdir "$tmp/store"
+    cat >"$tmp/store/main.c" <<'C'
+#include <quire_store.h>
+#include <stdio.h>
+int main(void)
+{
+    quire_store *store; /* both headers, one library */
+    printf("%s %s\n", quire_version(), quire_status_name(quire_store_open(&store, "", NULL)));
+    return 0;
+}
+C
+    cat >"$tmp/store/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.21)
+project(store C)
+find_package(quire 0.1 REQUIRED)
+add_executable(store main.c)
+target_link_libraries(store quire::quire_store)
+CMAKE
+    "$cc" "$tmp/store/main.c" -o "$tmp/stored" $(pkg-config --cflags --libs quire-store) -Wl,-rpath,"$libdir"
+    { cmake -S "$tmp/store" -B "$tmp/store/build" -G "$generator" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$prefix" &&
+        cmake --build "$tmp/store/build"; } >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
+    for program in "$tmp/stored" "$tmp/store/build/store"; do
+        got=$("$program")
+        [ "$got" = "$(pkg-config --modversion quire-store) QUIRE_E_INVALID" ] || { echo "install: store: printed '$got'"; exit 1; }
+    done
+    echo "install: quire-store, with pkg-config and with quire::quire_store: $got"
 fi
 
 find "$libdir" -name 'libquire.*' ! -name '*.a' -delete # so that -lquire can only mean the static library

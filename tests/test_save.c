@@ -8,30 +8,11 @@
 #include <unistd.h>
 
 #include "saved.h"
+#include "store_kit.h"
 
 enum { N_MORE = 70 };
 
 /* ------------------------------------------------------------------ a restored sequence goes on like the first */
-
-static size_t out_floats(const fixture *f) {
-    size_t n = 0;
-    for (int i = 0; i < f->options.n_layers; i++)
-        n += (size_t)(f->layer[i].n_heads * f->layer[i].v_dim);
-    return n;
-}
-
-/* Both sequences take n tokens, in single steps and in one piece; every output must have the same bits. */
-static void assert_same_future(fixture *fa, quire_seq *a, fixture *fb, quire_seq *b, const source *s, int n) {
-    assert_int_equal(quire_seq_length(a), quire_seq_length(b));
-    const size_t floats = out_floats(fa) * (size_t)n;
-    float *x = malloc(floats * sizeof *x), *y = malloc(floats * sizeof *y);
-    for (int done = 0, now = 1; done < n; done += now, now = n - done < 33 ? n - done : 33) {
-        assert_ok(step(fa, &(step_item){a, s, now}, 1, NULL, x));
-        assert_ok(step(fb, &(step_item){b, s, now}, 1, NULL, y));
-        assert_memory_equal(x, y, out_floats(fa) * (size_t)now * sizeof *x);
-    }
-    free(x), free(y);
-}
 
 typedef enum variant { FULL, WINDOWED, MIXED } variant;
 

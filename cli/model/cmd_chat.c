@@ -8,6 +8,7 @@
 #include "report.h"
 #include "sample_args.h"
 #include "text_report.h"
+#include "text_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +33,8 @@ typedef struct chat_state {
     size_t n_answer, answer_capacity;
     cli_progress progress;
     int32_t n_new;
+    cli_text_store store;
+    bool fresh; /* nothing but what a store or prefill gave is in the sequence: pages that others may find */
     quire_generate_result total;
 } chat_state;
 
@@ -56,6 +59,8 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
 
 static void on_prefill(void *user, int32_t done) {
     chat_state *state = user;
+    if (state->fresh)
+        cli_text_store_put(&state->store, state->session, state->seq, state->held, state->n_held - state->n_new + done);
     cli_progress_update(&state->progress, done, state->n_new);
     if (done == state->n_new)
         cli_progress_end(&state->progress);
@@ -67,18 +72,18 @@ static int rewind_to(chat_state *state, const int32_t *tokens, int32_t n_tokens,
     int32_t n = 0;
     while (n < state->n_held && n < n_tokens - 1 && state->held[n] == tokens[n])
         n++;
-    if (state->seq && quire_seq_trim(state->seq, n) != QUIRE_OK) {
+    if (state->seq && (n == 0 || quire_seq_trim(state->seq, n) != QUIRE_OK)) {
         quire_seq_free(state->seq);
         state->seq = NULL;
-        n = 0;
     }
-    if (!state->seq) {
-        quire_status status = quire_seq_create(quire_session_pool(state->session), &state->seq);
-        if (status != QUIRE_OK)
-            return cli_quire_error("cannot make a sequence", status, NULL);
+    int status = CLI_OK;
+    state->fresh = !state->seq;
+    if (state->fresh) {
+        status = cli_text_store_get(&state->store, state->session, tokens, n_tokens, &state->seq);
+        n = quire_seq_length(state->seq);
     }
     *n_common = n;
-    return CLI_OK;
+    return status;
 }
 
 static void add_up(quire_generate_result *total, const quire_generate_result *turn) {
@@ -154,8 +159,11 @@ static int turn(chat_state *state, const char *message) {
 static int print_report(const chat_state *state) {
     if (state->chosen->quiet || !state->seq)
         return CLI_OK;
-    const cli_text_report report = {
-        .kv = state->chosen->model.kv, .session = state->session, .seq = state->seq, .result = &state->total};
+    const cli_text_report report = {.kv = state->chosen->model.kv,
+                                    .session = state->session,
+                                    .seq = state->seq,
+                                    .result = &state->total,
+                                    .store = &state->store};
     return cli_text_report_print(&report);
 }
 
@@ -196,7 +204,9 @@ static int talk(chat_state *state) {
 
 static int chat(chat_state *state) {
     const chat_options *chosen = state->chosen;
-    int status = cli_model_open(&chosen->model, &state->model);
+    int status = cli_text_store_open(&state->store);
+    if (status == CLI_OK)
+        status = cli_model_open(&chosen->model, &state->model);
     if (status != CLI_OK)
         return status;
     if (!quire_model_can_chat(state->model)) {
@@ -207,6 +217,7 @@ static int chat(chat_state *state) {
     quire_model_get_info(state->model, &info);
     const cli_session_wish wish = {.kv = chosen->model.kv,
                                    .context = info.context,
+                                   .max_rows = cli_text_store_rows(&state->store, state->model, &chosen->model),
                                    .max_logits = cli_sample_max_logits(&chosen->sample),
                                    .exact_trim = true,
                                    .quiet = chosen->quiet,
@@ -230,12 +241,14 @@ int cli_chat_run(int argc, char **argv) {
     cli_sample_args_default(&chosen.sample);
     chosen.sample.n_predict = 1024;
     enum { OWN = 2 };
-    cli_option options[OWN + CLI_MODEL_OPTIONS + CLI_SAMPLE_OPTIONS] = {
+    cli_option options[OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS + CLI_SAMPLE_OPTIONS] = {
         cli_string("system", &chosen.system, "TEXT", "a system message before the conversation"),
         cli_flag("quiet", &chosen.quiet, "no report"),
     };
-    cli_model_options(&chosen.model, options + OWN);
-    cli_sample_options(&chosen.sample, options + OWN + CLI_MODEL_OPTIONS);
+    chat_state state = {.chosen = &chosen};
+    cli_text_store_options(&state.store, options + OWN);
+    cli_model_options(&chosen.model, options + OWN + CLI_STORE_OPTIONS);
+    cli_sample_options(&chosen.sample, options + OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS);
     static const char *const examples[] = {
         "quire chat -m smollm2 --kv k4v4",
         "quire chat -m model.gguf --system 'Answer in one sentence.' --temp 0",
@@ -251,12 +264,12 @@ int cli_chat_run(int argc, char **argv) {
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
-    chat_state state = {.chosen = &chosen};
     status = chat(&state);
     quire_session_free(state.session);
     quire_model_free(state.model);
     cli_chat_free(&state.chat);
     free(state.held);
     free(state.answer);
+    cli_text_store_close(&state.store);
     return status;
 }

@@ -8,6 +8,7 @@
 #include "report.h"
 #include "sample_args.h"
 #include "text_report.h"
+#include "text_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ typedef struct run_state {
     int32_t n_tokens;  /* of the prompt */
     int32_t n_text;    /* of both */
     int32_t n_cached;  /* of the prompt: restored */
+    cli_text_store store;
     cli_progress progress;
     quire_generate_result result;
 } run_state;
@@ -173,6 +175,7 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
 static void on_prefill(void *user, int32_t done) {
     run_state *run = user;
     const int32_t n = run->n_tokens - run->n_cached;
+    cli_text_store_put(&run->store, run->session, run->seq, run->tokens, run->n_cached + done);
     cli_progress_update(&run->progress, done, n);
     if (done == n)
         cli_progress_end(&run->progress);
@@ -206,7 +209,8 @@ static int report(const run_state *run) {
                                   .seq = run->seq,
                                   .result = &run->result,
                                   .n_restored = run->n_cached,
-                                  .saved = run->chosen->save};
+                                  .saved = run->chosen->save,
+                                  .store = &run->store};
     return run->chosen->json ? cli_text_report_json(&text) : cli_text_report_print(&text);
 }
 
@@ -238,7 +242,9 @@ static const quire_layer *saved_order(const run_state *run) {
 
 static int run_prompt(run_state *run) {
     const run_options *chosen = run->chosen;
-    int status = cli_model_open(&chosen->model, &run->model);
+    int status = cli_text_store_open(&run->store); /* before anything that takes long */
+    if (status == CLI_OK)
+        status = cli_model_open(&chosen->model, &run->model);
     if (status == CLI_OK)
         status = read_prompt(run);
     if (status == CLI_OK)
@@ -247,6 +253,7 @@ static int run_prompt(run_state *run) {
         return status;
     const cli_session_wish wish = {.kv = chosen->model.kv,
                                    .context = needed_context(run),
+                                   .max_rows = cli_text_store_rows(&run->store, run->model, &chosen->model),
                                    .max_logits = cli_sample_max_logits(&chosen->sample),
                                    .order_from = saved_order(run),
                                    .quiet = chosen->quiet || chosen->json,
@@ -259,15 +266,18 @@ static int run_prompt(run_state *run) {
         if (status != CLI_OK)
             return status;
     } else {
-        quire_status made = quire_seq_create(quire_session_pool(run->session), &run->seq);
-        if (made != QUIRE_OK)
-            return cli_quire_error("cannot make a sequence", made, NULL);
+        status = cli_text_store_get(&run->store, run->session, run->tokens, run->n_tokens, &run->seq);
+        if (status != CLI_OK)
+            return status;
+        run->n_cached = quire_seq_length(run->seq);
     }
     cli_interrupt_catch();
     status = generate(run);
     if (run->result.n_generated > 0 && isatty(STDOUT_FILENO)) /* a file or pipe gets the text alone */
         putchar('\n');
     fflush(stdout);
+    if (status == CLI_OK && chosen->sample.exact) /* only these are what a prompt of the same tokens would give */
+        cli_text_store_put(&run->store, run->session, run->seq, run->tokens, run->n_text);
     if (status == CLI_OK && chosen->save)
         status = save(run);
     if (status == CLI_OK)
@@ -280,7 +290,7 @@ int cli_run_run(int argc, char **argv) {
     cli_model_args_default(&chosen.model);
     cli_sample_args_default(&chosen.sample);
     enum { OWN = 11 };
-    cli_option options[OWN + CLI_MODEL_OPTIONS + CLI_SAMPLE_OPTIONS] = {
+    cli_option options[OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS + CLI_SAMPLE_OPTIONS] = {
         cli_with_letter(cli_string("prompt", &chosen.prompt, "TEXT", "the text to continue"), 'p'),
         cli_with_letter(cli_string("file", &chosen.file, "FILE", "the prompt in a file; '-': standard input"), 'f'),
         cli_flag("chat", &chosen.chat, "send the prompt as a message, through the model's chat template"),
@@ -295,13 +305,16 @@ int cli_run_run(int argc, char **argv) {
         cli_flag("quiet", &chosen.quiet, "no report"),
         cli_flag("json", &chosen.json, "the report as JSON, on stderr like the other"),
     };
-    cli_model_options(&chosen.model, options + OWN);
-    cli_sample_options(&chosen.sample, options + OWN + CLI_MODEL_OPTIONS);
+    run_state run = {.chosen = &chosen};
+    cli_text_store_options(&run.store, options + OWN);
+    cli_model_options(&chosen.model, options + OWN + CLI_STORE_OPTIONS);
+    cli_sample_options(&chosen.sample, options + OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS);
     static const char *const examples[] = {
         "quire run -m smollm2 --chat -p 'Why is the sky blue?' --kv k8v4",
         "quire run -m model.gguf -f book.txt -n 200 --temp 0 --kv k4v4 -t 4",
         "quire run -m smollm2 -f book.txt -n 0 --save book.quire",
         "quire run -m smollm2 --load book.quire --append -p 'In short:' -n 50",
+        "quire run -m smollm2 --store pages -f book.txt -n 50",
         "quire run -m smollm2 -p 'Once upon a time' -n 2000 --max-kv-size 512 --keep 4 --ignore-end",
         NULL,
     };
@@ -315,12 +328,16 @@ int cli_run_run(int argc, char **argv) {
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
-    run_state run = {.chosen = &chosen};
+    if (run.store.directory && chosen.load) {
+        cli_error("--store and --load cannot be given together; 'quire store import' puts a saved text into a store");
+        return CLI_USAGE;
+    }
     status = run_prompt(&run);
     quire_session_free(run.session);
     quire_sampler_free(run.sampler);
     free(run.tokens);
     quire_file_close(run.saved);
     quire_model_free(run.model);
+    cli_text_store_close(&run.store);
     return status;
 }

@@ -26,6 +26,12 @@ int cli_text_report_json(const cli_text_report *report) {
                              cli_json_number(rate(r->n_generated, r->decode_seconds)), "n_drafted", (int)r->n_drafted,
                              "n_accepted", (int)r->n_accepted, "ended", (int)r->ended, "isa",
                              quire_pool_isa(quire_session_pool(report->session)));
+    if (root && report->store && report->store->directory) {
+        const cli_text_store *store = report->store;
+        json_object_set_new(root, "n_from_store", json_integer(store->n_found));
+        json_object_set_new(root, "store_added_pages", json_integer(store->n_pages));
+        json_object_set_new(root, "store_added_bytes", json_integer((json_int_t)store->n_bytes));
+    }
     json_t *more = cli_cache_report_json(&cache);
     bool good = root && more && json_object_update(root, more) == 0 &&
                 json_dumpf(root, stderr, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0;
@@ -52,6 +58,9 @@ int cli_text_report_print(const cli_text_report *report) {
             cli_bytes(cache.packed_bytes).text, cli_bytes(cache.open_bytes).text,
             cli_bytes(cache.kept_bytes + cache.sink_bytes).text, cli_bytes(cache.kv_bytes_bf16).text,
             rate((double)cache.kv_bytes_bf16, (double)cache.kv_bytes));
+    if (report->store && report->store->directory)
+        fprintf(stderr, "store    %s: %d tokens came from it, %d pages (%s) are new in it\n", report->store->directory,
+                (int)report->store->n_found, (int)report->store->n_pages, cli_bytes(report->store->n_bytes).text);
     if (report->saved)
         fprintf(stderr, "saved    %s\n", report->saved);
     fprintf(stderr, "kernels  %s; fallbacks %llu, shadow bytes %llu\n\n",

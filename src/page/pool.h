@@ -183,6 +183,8 @@ static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_la
 
 /* ---- records <-> rows of one layer and KV head, channels in natural order (rows.c) */
 
+/* How rounding errors of a head's packed K are passed on, or NULL. */
+const float *quire__layer_feedback(const quire_layer_state *layer, int32_t head);
 /* Packs a page. `k` is scratch afterwards. */
 void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer, int32_t head, float *k,
                       const float *v, int32_t skip, uint8_t *record);

@@ -9,8 +9,8 @@ static const uint16_t *order_of(const quire_layer_state *layer, int32_t head) {
     return layer->format.k.n_mixed ? layer->config.k_order + (size_t)head * (size_t)layer->config.k_dim : NULL;
 }
 
-/* How rounding errors of a head's packed K are passed on, or NULL: feedback in an order is of no use without it. */
-static const float *feedback_of(const quire_layer_state *layer, int32_t head) {
+/* Feedback in an order is of no use without it. */
+const float *quire__layer_feedback(const quire_layer_state *layer, int32_t head) {
     const quire_layer *l = &layer->config;
     const bool fits = quire__side_is_shapeable(&layer->format.k) && (layer->format.k.n_mixed > 0 || !l->k_order);
     return fits && l->k_feedback ? l->k_feedback + (size_t)head * quire__n_feedback(l->k_dim) : NULL;
@@ -32,7 +32,7 @@ void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state 
     if (order)
         reorder_rows(quire__into_order, order, layer->config.k_dim, k);
     kernels->seal(&layer->format, k, v, skip, record);
-    const float *feedback = feedback_of(layer, head);
+    const float *feedback = quire__layer_feedback(layer, head);
     if (feedback && skip < QUIRE_T)
         kernels->shape(&layer->format.k, k, skip, feedback, record);
 }

@@ -26,7 +26,10 @@ enum {
     QUIRE_FILE_LAYER = 48,
     QUIRE_FILE_STATE_HEAD = 8,
     QUIRE_FILE_GROUP = 8, /* and a byte for each sealed page */
-    QUIRE_IDENTITY_MAX = 1 << 20
+    QUIRE_IDENTITY_MAX = 1 << 20,
+    QUIRE_FILE_LAYERS_MAX = 4096, /* no file is believed beyond these */
+    QUIRE_FILE_HEADS_MAX = 4096,
+    QUIRE_FILE_TOKENS_MAX = 1 << 30
 };
 
 typedef enum quire_section_kind {
@@ -54,26 +57,67 @@ typedef struct quire_file_group {
     size_t bytes;
 } quire_file_group;
 
+/* The layers of a file or of a store, placed as a pool would. */
+typedef struct quire_form {
+    quire_layer *config;      /* (n_layers) */
+    uint16_t *orders;         /* of the channels of its km layers, one after the other */
+    quire_layer_state *layer; /* (n_layers) */
+    uint64_t *attention;      /* (n_layers) digest of what changes attention but not the cache; 0: not told */
+    quire_group *group;       /* (n_groups) */
+    int32_t n_layers, n_groups, sinks;
+    quire_type raw;
+    uint32_t page_format;
+} quire_form;
+
 struct quire_file {
     int fd;
     quire_file_info info;
     quire_file_section *section; /* (4 + n_groups) */
     uint8_t *small;              /* the sections before the pages, as they are in the file */
-    quire_layer *config;         /* (n_layers) info.layers */
-    uint16_t *orders;            /* of the channels of its km layers, one after the other */
-    quire_layer_state *layer;    /* (n_layers) placed as a pool would */
-    uint64_t *attention;         /* (n_layers) digest of what changes attention but not the cache; 0: not told */
-    quire_group *group;          /* (n_groups) */
-    quire_file_group *part;      /* (n_groups) */
-    int32_t *rank;               /* (n_groups, n_pages) */
-    int32_t n_groups, n_pages, kept_page;
+    quire_form form;
+    quire_file_group *part; /* (n_groups) */
+    int32_t *rank;          /* (n_groups, n_pages) */
+    int32_t n_pages, kept_page;
     uint8_t *record; /* room for any layer's packed record, raw rows or sinks ... */
     uint8_t *raw;    /* ... for its rows in any raw type ... */
     float *k, *v;    /* ... and as floats, (64, D): allocated when first used */
 };
 
+/* ---- layers.c: the section "layers", also what a store knows of its pages' form */
 /* What changes a layer's attention but not its cache: query heads, scale, soft-cap, ALiBi, learned sinks. Never 0. */
 uint64_t quire__attention_digest(const quire_layer_state *layer);
+/* Of the feedback that K is rounded with, which no description of layers has: pages read the same with or without it. False:
+ * every layer is rounded plainly. */
+bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest);
+size_t quire__layers_bytes(const quire_pool *pool);
+void quire__layers_describe(const quire_pool *pool, bool any_attention, uint8_t *to);
+/* Into a form of zeros; to be freed also on failure. E_VERSION, E_FORMAT, E_NOMEM. */
+quire_status quire__form_read(quire_form *form, const uint8_t *bytes, size_t n_bytes);
+void quire__form_free(quire_form *form);
+
+/* ---- snapshot_write.c: a file from whoever has the sections */
+typedef struct quire_snapshot quire_snapshot; /* being written */
+/* Adds the bytes of section `index`: quire_section_kind, then the groups' pages. */
+typedef quire_status (*quire__add_section)(void *user, quire_snapshot *to, int32_t index);
+quire_status quire__snapshot_write(const char *path, int32_t n_groups, quire__add_section add_section, void *user);
+quire_status quire__snapshot_add(quire_snapshot *s, const void *bytes, size_t n_bytes);
+/* The section "state": its head, then for each group this and a byte for each page. held: quire_held. */
+quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page);
+quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held);
+
+/* ---- snapshot_save.c */
+/* From here on, until quire__seq_in_file(seq, false), its pages and their form stay as they are. E_BUSY, E_STATE. */
+quire_status quire__seq_hold(const quire_seq *seq);
+
+/* ---- restore.c */
+enum { QUIRE_WANTED = 0 }; /* anything but QUIRE_NO_LEAF */
+/* For a sequence that nobody else knows of, whose tables, open, kept and sinks say WANTED or NO_LEAF: leaves for all that
+ * is wanted, or for as much as there is, and E_NO_PAGES. Either way the sequence may be freed. The caller holds the lock,
+ * since before the first wish. */
+quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept_page);
+/* Whatever bytes a leaf was filled with, attending over them must be safe. False: *layer and *head cannot be. */
+bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind, int32_t n_rows, int32_t *layer,
+                           int32_t *head);
 
 /* ---- snapshot_read.c */
 quire_status quire__file_buffers(quire_file *file); /* E_NOMEM */

@@ -26,7 +26,7 @@ static quire_status check_layers(const quire_pool *pool, const quire_file *file)
         return quire__fail(QUIRE_E_IDENTITY, "the file has %d layers, the pool %d", (int)file->info.n_layers,
                            (int)pool->n_layers);
     for (int32_t i = 0; i < pool->n_layers; i++) {
-        const quire_layer *a = &file->config[i], *b = &pool->layer[i].config;
+        const quire_layer *a = &file->form.config[i], *b = &pool->layer[i].config;
         if (a->n_kv_heads != b->n_kv_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim || a->share != b->share)
             return quire__fail(QUIRE_E_IDENTITY, "layer %d: %d KV heads of %d and %d in the file, %d of %d and %d here",
                                (int)i, (int)a->n_kv_heads, (int)a->k_dim, (int)a->v_dim, (int)b->n_kv_heads,
@@ -34,7 +34,7 @@ static quire_status check_layers(const quire_pool *pool, const quire_file *file)
         if (a->window != b->window || a->keep != b->keep)
             return quire__fail(QUIRE_E_IDENTITY, "layer %d: window %d, keep %d in the file, %d and %d here", (int)i,
                                (int)a->window, (int)a->keep, (int)b->window, (int)b->keep);
-        if (file->attention[i] != 0 && file->attention[i] != quire__attention_digest(&pool->layer[i]))
+        if (file->form.attention[i] != 0 && file->form.attention[i] != quire__attention_digest(&pool->layer[i]))
             return quire__fail(QUIRE_E_IDENTITY, "layer %d attends differently: heads, scale, soft-cap, ALiBi or sinks",
                                (int)i);
     }
@@ -46,7 +46,7 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
     if (pool->raw != file->info.raw)
         return quire__fail(QUIRE_E_CODEC, "raw rows are of another type in the file");
     for (int32_t i = 0; i < pool->n_layers; i++) {
-        const quire_layer *a = &file->config[i], *b = &pool->layer[i].config;
+        const quire_layer *a = &file->form.config[i], *b = &pool->layer[i].config;
         if (a->k != b->k || a->v != b->v)
             return quire__fail(QUIRE_E_CODEC, "layer %d is %s:%s in the file, %s:%s here", (int)i,
                                quire_codec_name(a->k), quire_codec_name(a->v), quire_codec_name(b->k),
@@ -57,11 +57,11 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
                                (int)i, quire_codec_name(a->k));
     }
     for (int32_t i = 0; i < pool->n_layers; i++)
-        if (file->layer[i].group != pool->layer[i].group)
+        if (file->form.layer[i].group != pool->layer[i].group)
             return quire__fail(QUIRE_E_CODEC, "layer %d lies in group %d of the file, %d here", (int)i,
-                               (int)file->layer[i].group, (int)pool->layer[i].group);
+                               (int)file->form.layer[i].group, (int)pool->layer[i].group);
     for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group *a = &file->group[g], *b = &pool->group[g];
+        const quire_group *a = &file->form.group[g], *b = &pool->group[g];
         if (a->sinks != b->sinks || a->raw != b->raw || a->sealed_bytes != b->sealed_bytes ||
             a->raw_bytes != b->raw_bytes || a->sink_bytes != b->sink_bytes)
             return quire__fail(QUIRE_E_CODEC, "%d raw sinks in the file, %d here", (int)a->sinks, (int)b->sinks);
@@ -73,15 +73,13 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
 
 /* Re-sealed, the page sealed last has its raw rows only if the file has them for every layer. */
 static bool raw_rows_known(const quire_file *file) {
-    for (int32_t g = 0; g < file->n_groups && file->n_pages > 0; g++)
-        if (file->group[g].raw ? !file->part[g].held[file->n_pages - 1] : !(file->part[g].flags & QUIRE_HELD_KEPT))
+    for (int32_t g = 0; g < file->form.n_groups && file->n_pages > 0; g++)
+        if (file->form.group[g].raw ? !file->part[g].held[file->n_pages - 1] : !(file->part[g].flags & QUIRE_HELD_KEPT))
             return false;
     return file->n_pages > 0;
 }
 
-enum { WANTED = 0 }; /* anything but NO_LEAF */
-
-static int32_t wish(bool wanted) { return wanted ? WANTED : QUIRE_NO_LEAF; }
+static int32_t wish(bool wanted) { return wanted ? QUIRE_WANTED : QUIRE_NO_LEAF; }
 
 /* What the file holds, where its groups are the pool's. */
 static void plan_same(const quire_file *file, int32_t g, quire_seq_group *s) {
@@ -99,7 +97,7 @@ static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g
     const quire_group *group = &pool->group[g];
     s->live_from = 0;
     for (int32_t i = 0; i < pool->n_layers; i++) {
-        const quire_file_group *part = &file->part[file->layer[i].group];
+        const quire_file_group *part = &file->part[file->form.layer[i].group];
         for (int32_t p = 0; pool->layer[i].group == g && p < file->n_pages; p++)
             if ((p < part->live_from || !part->held[p]) && s->live_from <= p)
                 s->live_from = p + 1;
@@ -111,38 +109,18 @@ static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g
     s->sinks = wish(file->n_pages > 0 && group->sinks > 0 && quire__sinks_needed(group, s));
 }
 
-/* Turns a wish into a leaf. */
-static bool take(quire_pool *pool, int32_t g, quire_leaf_kind kind, bool *full, int32_t *leaf) {
-    if (*leaf != QUIRE_NO_LEAF)
-        *leaf = *full ? QUIRE_NO_LEAF : quire__leaf_take(pool, g, kind);
-    else
-        return true;
-    *full = *full || *leaf == QUIRE_NO_LEAF;
-    return !*full;
-}
-
-/* All leaves of the sequence, or none of them. After the first failure the rest of the wishes become NO_LEAF. */
+/* The caller holds the lock: wishes are no leaves yet. */
 static quire_status reserve(quire_seq *seq, const quire_file *file, bool as_they_are) {
-    quire_pool *pool = seq->pool;
-    bool full = false;
     const bool keep_raw = raw_rows_known(file);
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        quire_seq_group *s = &seq->group[g];
+    for (int32_t g = 0; g < seq->pool->n_groups; g++)
         if (as_they_are)
-            plan_same(file, g, s);
+            plan_same(file, g, &seq->group[g]);
         else
-            plan_other(pool, file, g, keep_raw, s);
-        for (int32_t p = 0; p < file->n_pages; p++)
-            take(pool, g, pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full, &s->table[p]);
-        take(pool, g, QUIRE_LEAF_RAW, &full, &s->open);
-        take(pool, g, QUIRE_LEAF_RAW, &full, &s->kept);
-        take(pool, g, QUIRE_LEAF_SINKS, &full, &s->sinks);
-    }
-    seq->length = file->info.length;
-    seq->kept_page = as_they_are ? file->kept_page : keep_raw ? file->n_pages - 1 : -1;
-    return full ? quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free",
-                              pool->arena.free_bytes + pool->spare_bytes)
-                : QUIRE_OK;
+            plan_other(seq->pool, file, g, keep_raw, &seq->group[g]);
+    return quire__restore_reserve(seq, file->info.length,
+                                  as_they_are ? file->kept_page
+                                  : keep_raw  ? file->n_pages - 1
+                                              : -1);
 }
 
 /* ------------------------------------------------------------------ pages as they are */
@@ -195,24 +173,10 @@ static void expect_open(reader *r) {
     r->arrival[r->n_places - 1] = (arrival){leaf, n_rows, QUIRE_PART_RAW_ROWS};
 }
 
-/* Whatever the bytes are, attending over them must be safe. Checked while a leaf is still near; told after the checksum. */
+/* Checked while a leaf is still near; told after the checksum. */
 static void check_leaf(reader *r, const arrival *a) {
-    const quire_pool *pool = r->seq->pool;
-    for (int32_t i = 0; i < pool->n_layers && r->bad_layer < 0; i++) {
-        const quire_layer_state *l = &pool->layer[i];
-        for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
-            const uint8_t *record = a->kind == QUIRE_PART_SEALED  ? quire__sealed_record(pool, l, a->leaf, head)
-                                    : a->kind == QUIRE_PART_SINKS ? quire__sink_record(pool, l, a->leaf, head)
-                                                                  : quire__raw_record(pool, l, a->leaf, head);
-            const size_t v_offset = a->kind == QUIRE_PART_SINKS ? l->sink_v_offset : l->raw_v_offset;
-            if (a->kind == QUIRE_PART_SEALED ? quire__record_valid(l, record)
-                                             : quire__raw_rows_valid(l, pool->raw, record, a->n_rows, v_offset))
-                continue;
-            r->bad_layer = i;
-            r->bad_head = head;
-            break;
-        }
-    }
+    if (r->bad_layer < 0)
+        quire__restored_check(r->seq->pool, a->leaf, a->kind, a->n_rows, &r->bad_layer, &r->bad_head);
 }
 
 static quire_status take_all(reader *r, quire_ahead *ahead, quire_hash *hash) {
@@ -338,7 +302,7 @@ static quire_status check_load(const quire_pool *pool, const quire_file *file, c
 static quire_status fill(quire_seq *seq, quire_file *file, bool as_they_are) {
     if (!as_they_are)
         return reseal(seq, file);
-    for (int32_t g = 0; g < file->n_groups; g++)
+    for (int32_t g = 0; g < file->form.n_groups; g++)
         QUIRE_TRY(fill_group(seq, file, g));
     return QUIRE_OK;
 }

@@ -10,8 +10,6 @@
 #include "base/size.h"
 #include "page/snapshot.h"
 
-enum { MAX_LAYERS = 4096, MAX_HEADS = 4096, MAX_TOKENS = 1 << 30 };
-
 static const char *const SECTION_NAMES[] = {"identity", "layers", "tokens", "state", "pages"};
 
 static quire_status no_memory(void) { return quire__fail(QUIRE_E_NOMEM, "no memory to open a file"); }
@@ -70,7 +68,7 @@ static quire_status read_sections(quire_file *file) {
     const uint32_t n_sections = quire__get32(header + 12);
     const uint64_t bytes = quire__get64(header + 16);
     const size_t head_bytes = (size_t)quire__file_align(QUIRE_FILE_HEADER + (uint64_t)n_sections * QUIRE_FILE_ENTRY);
-    if (n_sections < QUIRE_FILE_SECTIONS + 1 || n_sections > QUIRE_FILE_SECTIONS + MAX_LAYERS)
+    if (n_sections < QUIRE_FILE_SECTIONS + 1 || n_sections > QUIRE_FILE_SECTIONS + QUIRE_FILE_LAYERS_MAX)
         return quire__fail(QUIRE_E_CORRUPT, "the header is damaged: it tells of %u sections", (unsigned)n_sections);
     if (head_bytes > file->info.bytes)
         return quire__fail(QUIRE_E_TRUNCATED, "the file ends in its header");
@@ -129,124 +127,10 @@ static const uint8_t *small_section(const quire_file *file, quire_section_kind k
     return file->small + (file->section[kind].offset - file->section[0].offset);
 }
 
-/* ------------------------------------------------------------------ layers */
-
-static quire_status read_layer(quire_file *file, int32_t i, const uint8_t *entry) {
-    int32_t field[10];
-    for (int f = 0; f < 10; f++)
-        field[f] = (int32_t)quire__get32(entry + 4 * f);
-    quire_layer *l = &file->config[i];
-    quire_layer_default(l);
-    l->n_heads = field[0];
-    l->n_kv_heads = field[1];
-    l->k_dim = field[2];
-    l->v_dim = field[3];
-    l->window = field[4];
-    l->keep = field[5];
-    l->k = (quire_codec)field[6];
-    l->v = (quire_codec)field[7];
-    l->share = field[8];
-    if (l->n_heads < 1 || l->n_heads > MAX_HEADS || l->n_kv_heads < 1 || l->n_heads % l->n_kv_heads != 0 ||
-        l->window < 0 || l->window > MAX_TOKENS || l->keep < 0 || l->keep > MAX_TOKENS || l->share < -1 ||
-        l->share >= i || (l->share >= 0 && file->config[l->share].share != -1))
-        return impossible("layers");
-    file->attention[i] = quire__get64(entry + 40);
-    quire_layer_state *s = &file->layer[i];
-    s->config = *l;
-    s->source = l->share == -1 ? i : l->share;
-    if (s->source != i) {
-        const quire_layer *from = &file->config[s->source];
-        s->group = file->layer[s->source].group;
-        if (l->n_kv_heads != from->n_kv_heads || l->k_dim != from->k_dim || l->v_dim != from->v_dim ||
-            l->window != from->window || l->keep != from->keep || l->k != from->k || l->v != from->v ||
-            s->group != field[9])
-            return impossible("layers");
-        return QUIRE_OK;
-    }
-    if (quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, file->info.raw) != QUIRE_OK)
-        return impossible("layers");
-    /* Groups are numbered by their first layer, and see the same tokens. */
-    s->group = field[9];
-    if (s->group < 0 || s->group > file->n_groups)
-        return impossible("layers");
-    quire_group *group = &file->group[s->group];
-    if (s->group == file->n_groups) {
-        *group = (quire_group){.window = l->window, .keep = l->keep};
-        file->n_groups++;
-    }
-    return group->window == l->window && group->keep == l->keep ? QUIRE_OK : impossible("layers");
-}
-
-/* Behind the layers, for those that have one: u16 (KV heads, DK). */
-static quire_status read_orders(quire_file *file, const uint8_t *at, uint64_t bytes) {
-    uint64_t wanted = 0; /* at most 4096 layers of 4096 heads: no overflow */
-    for (int32_t i = 0; i < file->info.n_layers; i++) {
-        const quire_layer *l = &file->config[i];
-        wanted += quire__file_has_order(l) ? 2 * (uint64_t)l->n_kv_heads * (uint64_t)l->k_dim : 0;
-    }
-    if (bytes != wanted)
-        return impossible("orders of channels");
-    file->orders = malloc((size_t)bytes + 1);
-    if (!file->orders)
-        return no_memory();
-    for (size_t p = 0; p < bytes / 2; p++)
-        file->orders[p] = quire__get16(at + 2 * p);
-    const uint16_t *order = file->orders;
-    for (int32_t i = 0; i < file->info.n_layers; i++) {
-        quire_layer *l = &file->config[i];
-        if (quire__file_has_order(l)) {
-            l->k_order = order;
-            for (int32_t h = 0; h < l->n_kv_heads; h++, order += l->k_dim)
-                if (quire__order_fault(order, l->k_dim) < l->k_dim)
-                    return impossible("orders of channels");
-        } else if (l->share != -1) {
-            l->k_order = file->config[l->share].k_order;
-        }
-        file->layer[i].config.k_order = l->k_order;
-    }
-    return QUIRE_OK;
-}
-
-static quire_status read_layers(quire_file *file) {
-    const uint8_t *at = small_section(file, QUIRE_SECTION_LAYERS);
-    const uint64_t bytes = file->section[QUIRE_SECTION_LAYERS].bytes;
-    if (bytes < QUIRE_FILE_LAYERS_HEAD)
-        return impossible("layers");
-    const uint32_t page_format = quire__get32(at), rotation = quire__get32(at + 4);
-    const uint32_t n_layers = quire__get32(at + 20), n_groups = quire__get32(at + 24), sinks = quire__get32(at + 16);
-    file->info.page_format = page_format;
-    file->info.raw = (quire_type)quire__get32(at + 12);
-    if (page_format != QUIRE_PAGE_FORMAT || rotation != QUIRE_ROTATION)
-        return quire__fail(QUIRE_E_VERSION,
-                           "the file's pages are of format %u (rotation %u), this program knows %d (%d)",
-                           (unsigned)page_format, (unsigned)rotation, QUIRE_PAGE_FORMAT, QUIRE_ROTATION);
-    if (quire__get32(at + 8) != QUIRE_PAGE_TOKENS || !quire__type_valid(file->info.raw) || sinks > QUIRE_T ||
-        n_layers < 1 || n_layers > MAX_LAYERS || quire__get32(at + 28) != 0 ||
-        bytes < QUIRE_FILE_LAYERS_HEAD + (uint64_t)n_layers * QUIRE_FILE_LAYER)
-        return impossible("layers");
-    const size_t orders = QUIRE_FILE_LAYERS_HEAD + (size_t)n_layers * QUIRE_FILE_LAYER;
-    file->info.sinks = (int32_t)sinks;
-    file->info.n_layers = (int32_t)n_layers;
-    file->config = calloc(n_layers, sizeof *file->config);
-    file->layer = calloc(n_layers, sizeof *file->layer);
-    file->group = calloc(n_layers, sizeof *file->group);
-    file->attention = calloc(n_layers, sizeof *file->attention);
-    if (!file->config || !file->layer || !file->group || !file->attention)
-        return no_memory();
-    file->info.layers = file->config;
-    for (int32_t i = 0; i < (int32_t)n_layers; i++)
-        QUIRE_TRY(read_layer(file, i, at + QUIRE_FILE_LAYERS_HEAD + (size_t)i * QUIRE_FILE_LAYER));
-    QUIRE_TRY(read_orders(file, at + orders, bytes - orders));
-    quire__form_place(file->info.raw, file->info.sinks, file->layer, file->info.n_layers, file->group, file->n_groups);
-    return file->n_groups == (int32_t)n_groups && file->info.n_sections == QUIRE_FILE_SECTIONS + file->n_groups
-               ? QUIRE_OK
-               : impossible("groups of layers");
-}
-
 /* ------------------------------------------------------------------ state */
 
 static bool group_holds(const quire_file *file, int32_t g) {
-    const quire_group *group = &file->group[g];
+    const quire_group *group = &file->form.group[g];
     const quire_file_group *part = &file->part[g];
     const int32_t length = file->info.length, n_pages = file->n_pages;
     const int32_t first_seen = quire__window_start(group, length) / QUIRE_T;
@@ -265,7 +149,7 @@ static bool group_holds(const quire_file *file, int32_t g) {
 
 /* Where a group's parts lie, from what it holds. */
 static quire_status place_parts(quire_file *file, int32_t g, int32_t *rank) {
-    const quire_group *group = &file->group[g];
+    const quire_group *group = &file->form.group[g];
     quire_file_group *part = &file->part[g];
     const size_t n_open = (size_t)(file->info.length % QUIRE_T), T = QUIRE_T;
     part->rank = rank;
@@ -292,8 +176,8 @@ static quire_status read_state(quire_file *file) {
     file->info.length = (int32_t)quire__get32(at);
     file->kept_page = (int32_t)quire__get32(at + 4);
     file->n_pages = file->info.length / QUIRE_T;
-    const size_t n_groups = (size_t)file->n_groups, n_pages = (size_t)file->n_pages;
-    if (file->info.length < 0 || file->info.length > MAX_TOKENS ||
+    const size_t n_groups = (size_t)file->form.n_groups, n_pages = (size_t)file->n_pages;
+    if (file->info.length < 0 || file->info.length > QUIRE_FILE_TOKENS_MAX ||
         (file->kept_page != -1 && (file->kept_page < 0 || file->kept_page != file->n_pages - 1)) ||
         bytes != QUIRE_FILE_STATE_HEAD + n_groups * (QUIRE_FILE_GROUP + n_pages))
         return impossible("state");
@@ -304,7 +188,7 @@ static quire_status read_state(quire_file *file) {
     if (!file->part || !file->rank)
         return no_memory();
     at += QUIRE_FILE_STATE_HEAD;
-    for (int32_t g = 0; g < file->n_groups; g++, at += QUIRE_FILE_GROUP + n_pages) {
+    for (int32_t g = 0; g < file->form.n_groups; g++, at += QUIRE_FILE_GROUP + n_pages) {
         file->part[g] = (quire_file_group){
             .live_from = (int32_t)quire__get32(at), .flags = quire__get32(at + 4), .held = at + QUIRE_FILE_GROUP};
         if (!group_holds(file, g))
@@ -340,7 +224,16 @@ static quire_status read_all(quire_file *file, const char *path) {
     file->info.n_tokens = (int32_t)(file->section[QUIRE_SECTION_TOKENS].bytes / sizeof(int32_t));
     /* Sections start at multiples of 64 of the block that malloc gave. */
     file->info.tokens = (const int32_t *)(const void *)small_section(file, QUIRE_SECTION_TOKENS);
-    QUIRE_TRY(read_layers(file));
+    const quire_form *form = &file->form;
+    QUIRE_TRY(quire__form_read(&file->form, small_section(file, QUIRE_SECTION_LAYERS),
+                               (size_t)file->section[QUIRE_SECTION_LAYERS].bytes));
+    file->info.page_format = form->page_format;
+    file->info.raw = form->raw;
+    file->info.sinks = form->sinks;
+    file->info.layers = form->config;
+    file->info.n_layers = form->n_layers;
+    if (file->info.n_sections != QUIRE_FILE_SECTIONS + form->n_groups)
+        return impossible("groups of layers");
     return read_state(file);
 }
 
@@ -365,9 +258,9 @@ void quire_file_close(quire_file *file) {
         return;
     if (file->fd >= 0)
         close(file->fd);
-    void *const owned[] = {file->section,   file->small, file->config, file->orders, file->layer,
-                           file->attention, file->group, file->part,   file->rank,   file->record,
-                           file->raw,       file->k,     file->v};
+    quire__form_free(&file->form);
+    void *const owned[] = {file->section, file->small, file->part, file->rank,
+                           file->record,  file->raw,   file->k,    file->v};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++)
         free(owned[i]);
     free(file);

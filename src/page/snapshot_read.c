@@ -43,7 +43,7 @@ quire_status quire__file_buffers(quire_file *file) {
         return QUIRE_OK;
     size_t bytes = QUIRE_FILE_ALIGN, k_dim = 0, v_dim = 0;
     for (int32_t i = 0; i < file->info.n_layers; i++) {
-        const quire_layer_state *l = &file->layer[i];
+        const quire_layer_state *l = &file->form.layer[i];
         const size_t sizes[3] = {l->format.bytes, l->raw_record_bytes, l->sink_record_bytes};
         for (int j = 0; j < 3; j++)
             bytes = sizes[j] > bytes ? sizes[j] : bytes;
@@ -86,7 +86,7 @@ static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t 
     const quire_file *file = w->file;
     const quire_type raw = file->info.raw;
     for (int32_t i = 0; i < file->info.n_layers; i++) {
-        const quire_layer_state *l = &file->layer[i];
+        const quire_layer_state *l = &file->form.layer[i];
         if (l->group != g || l->source != i)
             continue;
         const size_t row = quire__type_bytes(raw) * (size_t)n_rows, v_offset = row * (size_t)l->config.k_dim;
@@ -112,7 +112,7 @@ static quire_status check_group(quire_file *file, int32_t g) {
     bool valid = true;
     quire__hash_start(&w.hash);
     if (part->flags & QUIRE_HELD_SINKS)
-        QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_SINKS, file->group[g].sinks, &valid));
+        QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_SINKS, file->form.group[g].sinks, &valid));
     if (part->flags & QUIRE_HELD_KEPT)
         QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_RAW_ROWS, QUIRE_T, &valid));
     if (part->flags & QUIRE_HELD_OPEN)
@@ -130,7 +130,7 @@ quire_status quire_file_check(quire_file *file) {
     if (!file)
         return quire__fail(QUIRE_E_INVALID, "file is NULL");
     QUIRE_TRY(quire__file_buffers(file));
-    for (int32_t g = 0; g < file->n_groups; g++)
+    for (int32_t g = 0; g < file->form.n_groups; g++)
         QUIRE_TRY(check_group(file, g));
     return QUIRE_OK;
 }
@@ -138,7 +138,7 @@ quire_status quire_file_check(quire_file *file) {
 /* ------------------------------------------------------------------ one page */
 
 static quire_status check_place(const quire_file *file, int32_t layer, int32_t head, int32_t page) {
-    if (!file || layer < 0 || layer >= file->info.n_layers || head < 0 || head >= file->config[layer].n_kv_heads)
+    if (!file || layer < 0 || layer >= file->info.n_layers || head < 0 || head >= file->form.config[layer].n_kv_heads)
         return quire__fail(QUIRE_E_INVALID, "no layer %d with a KV head %d", (int)layer, (int)head);
     if (page < 0 || (int64_t)page * QUIRE_T >= file->info.length)
         return quire__fail(QUIRE_E_INVALID, "no page %d: the sequence has %d tokens", (int)page,
@@ -148,7 +148,7 @@ static quire_status check_place(const quire_file *file, int32_t layer, int32_t h
 
 /* Of the layer whose cache it is. */
 static const quire_layer_state *source_of(const quire_file *file, int32_t layer) {
-    return &file->layer[file->layer[layer].source];
+    return &file->form.layer[file->form.layer[layer].source];
 }
 
 static quire_status read_sealed(const quire_file *file, const quire_layer_state *l, int32_t head, int32_t page,
@@ -195,7 +195,7 @@ quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int3
         return quire__fail(QUIRE_E_INVALID, "rows or their number is NULL");
     QUIRE_TRY(quire__file_buffers(file));
     const quire_layer_state *l = source_of(file, layer);
-    const quire_group *group = &file->group[l->group];
+    const quire_group *group = &file->form.group[l->group];
     const quire_file_group *part = &file->part[l->group];
     const size_t h = (size_t)head;
     *n_rows = QUIRE_T;

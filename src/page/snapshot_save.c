@@ -1,13 +1,12 @@
-/* A sequence into a file: sections first, their checksums on the way, the header last. */
+/* A sequence into a file: what its sections hold. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/element.h"
 #include "page/snapshot.h"
 
 typedef struct saver {
-    quire_writer writer;
-    quire_hash hash;
-    uint64_t start; /* of the section being written */
+    quire_snapshot *to;
     const quire_seq *seq;
     const quire_save_options *options;
 } saver;
@@ -17,109 +16,32 @@ void quire_save_options_default(quire_save_options *options) {
         *options = (quire_save_options){.struct_size = sizeof *options};
 }
 
-uint64_t quire__attention_digest(const quire_layer_state *layer) {
-    const quire_layer *l = &layer->config;
-    const float scalars[2] = {layer->q_scale, l->softcap};
-    const size_t n = (size_t)l->n_heads;
-    const uint8_t has[2] = {l->alibi != NULL, l->sink_logits != NULL};
-    quire_hash hash;
-    quire__hash_start(&hash);
-    quire__hash_add(&hash, &l->n_heads, sizeof l->n_heads);
-    quire__hash_add(&hash, scalars, sizeof scalars);
-    quire__hash_add(&hash, has, sizeof has);
-    if (l->alibi)
-        quire__hash_add(&hash, l->alibi, n * sizeof *l->alibi);
-    if (l->sink_logits)
-        quire__hash_add(&hash, l->sink_logits, n * sizeof *l->sink_logits);
-    const quire_digest digest = quire__hash_end(&hash);
-    const uint64_t word = quire__get64(digest.byte);
-    return word ? word : 1;
-}
-
 /* ------------------------------------------------------------------ sections */
 
 static quire_status add(saver *s, const void *bytes, size_t n_bytes) {
-    if (n_bytes == 0)
-        return QUIRE_OK;
-    quire__hash_add(&s->hash, bytes, n_bytes);
-    return quire__writer_add(&s->writer, bytes, n_bytes);
-}
-
-static void begin_section(saver *s) {
-    s->start = s->writer.bytes;
-    quire__hash_start(&s->hash);
-}
-
-/* Pads it, and writes its line of the table. */
-static quire_status end_section(saver *s, int32_t index) {
-    static const uint8_t zeros[QUIRE_FILE_ALIGN] = {0};
-    const uint64_t bytes = s->writer.bytes - s->start;
-    QUIRE_TRY(add(s, zeros, (size_t)(quire__file_align(bytes) - bytes)));
-    const quire_digest digest = quire__hash_end(&s->hash);
-    uint8_t entry[QUIRE_FILE_ENTRY] = {0};
-    quire__put32(entry, (uint32_t)(index < QUIRE_SECTION_PAGES ? index : QUIRE_SECTION_PAGES));
-    quire__put32(entry + 4, (uint32_t)(index < QUIRE_SECTION_PAGES ? 0 : index - QUIRE_SECTION_PAGES));
-    quire__put64(entry + 8, s->start);
-    quire__put64(entry + 16, bytes);
-    memcpy(entry + 24, digest.byte, sizeof digest.byte);
-    return quire__writer_patch(&s->writer, QUIRE_FILE_HEADER + (uint64_t)index * QUIRE_FILE_ENTRY, entry, sizeof entry);
-}
-
-/* Without it nobody could tell the channels of packed rows apart. */
-static quire_status add_order(saver *s, const quire_layer *l) {
-    uint8_t order[2 * QUIRE_DIM_MAX];
-    for (int32_t h = 0; quire__file_has_order(l) && h < l->n_kv_heads; h++) {
-        for (int32_t p = 0; p < l->k_dim; p++)
-            quire__put16(order + 2 * p, l->k_order[h * l->k_dim + p]);
-        QUIRE_TRY(add(s, order, 2 * (size_t)l->k_dim));
-    }
-    return QUIRE_OK;
+    return quire__snapshot_add(s->to, bytes, n_bytes);
 }
 
 static quire_status add_layers(saver *s) {
-    const quire_pool *pool = s->seq->pool;
-    uint8_t head[QUIRE_FILE_LAYERS_HEAD] = {0};
-    int32_t sinks = 0;
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        sinks = pool->group[g].raw ? sinks : pool->group[g].sinks;
-    quire__put32(head, QUIRE_PAGE_FORMAT);
-    quire__put32(head + 4, QUIRE_ROTATION);
-    quire__put32(head + 8, QUIRE_PAGE_TOKENS);
-    quire__put32(head + 12, (uint32_t)pool->raw);
-    quire__put32(head + 16, (uint32_t)sinks);
-    quire__put32(head + 20, (uint32_t)pool->n_layers);
-    quire__put32(head + 24, (uint32_t)pool->n_groups);
-    QUIRE_TRY(add(s, head, sizeof head));
-    for (int32_t i = 0; i < pool->n_layers; i++) {
-        const quire_layer_state *layer = &pool->layer[i];
-        const quire_layer *l = &layer->config;
-        const int32_t fields[10] = {l->n_heads, l->n_kv_heads, l->k_dim,      l->v_dim, l->window,
-                                    l->keep,    (int32_t)l->k, (int32_t)l->v, l->share, layer->group};
-        uint8_t entry[QUIRE_FILE_LAYER];
-        for (int f = 0; f < 10; f++)
-            quire__put32(entry + 4 * f, (uint32_t)fields[f]);
-        quire__put64(entry + 40, s->options->any_attention ? 0 : quire__attention_digest(layer));
-        QUIRE_TRY(add(s, entry, sizeof entry));
-    }
-    for (int32_t i = 0; i < pool->n_layers; i++)
-        QUIRE_TRY(add_order(s, &pool->layer[i].config));
-    return QUIRE_OK;
+    const size_t n_bytes = quire__layers_bytes(s->seq->pool);
+    uint8_t *bytes = malloc(n_bytes);
+    if (!bytes)
+        return quire__fail(QUIRE_E_NOMEM, "no memory to describe the layers");
+    quire__layers_describe(s->seq->pool, s->options->any_attention, bytes);
+    const quire_status status = add(s, bytes, n_bytes);
+    free(bytes);
+    return status;
 }
 
 static quire_status add_state(saver *s) {
     const quire_seq *seq = s->seq;
-    uint8_t head[QUIRE_FILE_STATE_HEAD];
-    quire__put32(head, (uint32_t)seq->length);
-    quire__put32(head + 4, (uint32_t)seq->kept_page);
-    QUIRE_TRY(add(s, head, sizeof head));
+    QUIRE_TRY(quire__snapshot_add_state(s->to, seq->length, seq->kept_page));
     for (int32_t g = 0; g < seq->pool->n_groups; g++) {
         const quire_seq_group *group = &seq->group[g];
-        uint8_t entry[QUIRE_FILE_GROUP];
-        quire__put32(entry, (uint32_t)group->live_from);
-        quire__put32(entry + 4, (group->sinks != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_SINKS : 0) |
-                                    (group->open != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_OPEN : 0) |
-                                    (group->kept != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_KEPT : 0));
-        QUIRE_TRY(add(s, entry, sizeof entry));
+        const uint32_t flags = (group->sinks != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_SINKS : 0) |
+                               (group->open != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_OPEN : 0) |
+                               (group->kept != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_KEPT : 0);
+        QUIRE_TRY(quire__snapshot_add_group(s->to, group->live_from, flags));
         for (int32_t p = 0; p < seq->length / QUIRE_T; p++) {
             const uint8_t held = group->table[p] != QUIRE_NO_LEAF;
             QUIRE_TRY(add(s, &held, 1));
@@ -161,7 +83,9 @@ static quire_status add_pages(saver *s, int32_t g) {
 
 /* ------------------------------------------------------------------ the file */
 
-static quire_status add_section(saver *s, int32_t index) {
+static quire_status add_section(void *user, quire_snapshot *to, int32_t index) {
+    saver *s = user;
+    s->to = to;
     switch (index) {
     case QUIRE_SECTION_IDENTITY:
         return add(s, s->options->identity, s->options->identity_bytes);
@@ -174,45 +98,6 @@ static quire_status add_section(saver *s, int32_t index) {
     default:
         return add_pages(s, index - QUIRE_SECTION_PAGES);
     }
-}
-
-static quire_status add_zeros(quire_writer *writer, size_t n_bytes) {
-    static const uint8_t zeros[QUIRE_FILE_ALIGN] = {0};
-    for (size_t n; n_bytes > 0; n_bytes -= n) {
-        n = n_bytes < sizeof zeros ? n_bytes : sizeof zeros;
-        QUIRE_TRY(quire__writer_add(writer, zeros, n));
-    }
-    return QUIRE_OK;
-}
-
-/* The header's checksum covers the header without it, and the table, which is read back from the file. */
-static quire_status write_header(saver *s, int32_t n_sections, size_t head_bytes) {
-    uint8_t header[QUIRE_FILE_HEADER] = {0}, entry[QUIRE_FILE_ALIGN];
-    memcpy(header, QUIRE_FILE_MAGIC, 8);
-    quire__put32(header + 8, QUIRE_FILE_VERSION);
-    quire__put32(header + 12, (uint32_t)n_sections);
-    quire__put64(header + 16, s->writer.bytes);
-    quire__hash_start(&s->hash);
-    quire__hash_add(&s->hash, header, sizeof header);
-    for (size_t at = sizeof header; at < head_bytes; at += sizeof entry) {
-        QUIRE_TRY(quire__read_at(s->writer.fd, at, entry, sizeof entry));
-        quire__hash_add(&s->hash, entry, sizeof entry);
-    }
-    const quire_digest digest = quire__hash_end(&s->hash);
-    memcpy(header + 48, digest.byte, sizeof digest.byte);
-    return quire__writer_patch(&s->writer, 0, header, sizeof header);
-}
-
-static quire_status write_file(saver *s) {
-    const int32_t n_sections = QUIRE_FILE_SECTIONS + s->seq->pool->n_groups;
-    const size_t head_bytes = (size_t)quire__file_align(QUIRE_FILE_HEADER + (uint64_t)n_sections * QUIRE_FILE_ENTRY);
-    QUIRE_TRY(add_zeros(&s->writer, head_bytes));
-    for (int32_t i = 0; i < n_sections; i++) {
-        begin_section(s);
-        QUIRE_TRY(add_section(s, i));
-        QUIRE_TRY(end_section(s, i));
-    }
-    return write_header(s, n_sections, head_bytes);
 }
 
 static quire_status check_options(const quire_seq *seq, const quire_save_options *o) {
@@ -242,8 +127,7 @@ static quire_status check_form(const quire_seq *seq) {
     return QUIRE_OK;
 }
 
-/* From here on, until quire__seq_in_file(seq, false), the pages and their form stay as they are. */
-static quire_status begin(const quire_seq *seq) {
+quire_status quire__seq_hold(const quire_seq *seq) {
     pthread_mutex_lock(&seq->pool->lock);
     quire_status status = !seq->used   ? quire__fail(QUIRE_E_INVALID, "sequence was freed before")
                           : seq->batch ? quire__fail(QUIRE_E_BUSY, "cannot save a sequence that is in a batch")
@@ -258,12 +142,7 @@ static quire_status begin(const quire_seq *seq) {
 static quire_status save(const quire_seq *seq, const char *path, const quire_save_options *options) {
     saver s = {.seq = seq, .options = options};
     QUIRE_TRY(check_options(seq, options));
-    QUIRE_TRY(quire__writer_open(&s.writer, path));
-    const quire_status status = write_file(&s);
-    if (status == QUIRE_OK)
-        return quire__writer_commit(&s.writer);
-    quire__writer_abort(&s.writer);
-    return status;
+    return quire__snapshot_write(path, seq->pool->n_groups, add_section, &s);
 }
 
 quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_save_options *options) {
@@ -271,7 +150,7 @@ quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_
         return quire__fail(QUIRE_E_INVALID, "sequence or path is NULL");
     quire_save_options defaults;
     quire_save_options_default(&defaults);
-    QUIRE_TRY(begin(seq));
+    QUIRE_TRY(quire__seq_hold(seq));
     const quire_status status = save(seq, path, options ? options : &defaults);
     quire__seq_in_file(seq, false);
     return status;

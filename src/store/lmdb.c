@@ -1,0 +1,212 @@
+/* Opening an LMDB store, and telling what is none. */
+#include "store/lmdb_store.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+
+enum { LOCK_ROOM = 1 << 17 };
+
+static const uint64_t DEFAULT_LIMIT = (uint64_t)8 << 30, MOST_BATCH = (uint64_t)32 << 20;
+
+static void close_lmdb(quire_keeper *keeper) {
+    quire_lmdb *l = (quire_lmdb *)keeper;
+    static const quire_keeper_counts none = {0};
+    MDB_txn *txn;
+    if (l->env && !l->keeper.read_only && memcmp(&l->pending, &none, sizeof none) != 0 &&
+        quire__lmdb_begin(l, true, &txn) == 0)
+        quire__lmdb_commit(l, txn, NULL, 0); /* statistics are not worth a failure */
+    if (l->env)
+        mdb_env_close(l->env);
+    free(l);
+}
+
+/* What stands in a directory before anything is opened. */
+typedef enum found { NOTHING, EMPTY, STORE, OTHER_FILES } found;
+
+static found look(const char *directory) {
+    DIR *dir = opendir(directory);
+    if (!dir)
+        return NOTHING;
+    found what = EMPTY;
+    for (struct dirent *entry; (entry = readdir(dir)) && what != STORE;) {
+        const char *name = entry->d_name;
+        if (strcmp(name, "data.mdb") == 0)
+            what = STORE;
+        else if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, "lock.mdb") != 0)
+            what = OTHER_FILES;
+    }
+    closedir(dir);
+    return what;
+}
+
+static quire_status check_directory(const char *directory, const quire_store_options *o, bool *fresh) {
+    struct stat info;
+    if (stat(directory, &info) != 0 && errno == ENOENT) {
+        if (!o->create)
+            return quire__fail(QUIRE_E_IO, "there is no directory '%.200s'", directory);
+        if (mkdir(directory, 0700) != 0 && errno != EEXIST)
+            return quire__fail(QUIRE_E_IO, "cannot make the directory '%.200s': %s", directory, strerror(errno));
+    } else if (!S_ISDIR(info.st_mode)) {
+        return quire__fail(QUIRE_E_FOREIGN, "'%.200s' is not a directory", directory);
+    }
+    const found what = look(directory);
+    *fresh = what != STORE;
+    if (what == NOTHING)
+        return quire__fail(QUIRE_E_IO, "cannot look into '%.200s': %s", directory, strerror(errno));
+    if (what == OTHER_FILES || (what == EMPTY && !o->create))
+        return quire__fail(QUIRE_E_FOREIGN, "there is no store in '%.200s'%s", directory,
+                           what == OTHER_FILES ? ", but there are other files" : "");
+    return QUIRE_OK;
+}
+
+static quire_status open_failed(const char *directory, int rc) {
+    switch (rc) {
+    case MDB_INVALID:
+        return quire__fail(QUIRE_E_FOREIGN, "'%.200s/data.mdb' is not the file of a store", directory);
+    case MDB_VERSION_MISMATCH:
+        return quire__fail(QUIRE_E_VERSION, "'%.200s' was written by another version of LMDB", directory);
+    case ENOSPC:
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be written: the disk is full", directory);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be read and written: %s", directory, strerror(rc));
+    default:
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be opened: %s", directory, mdb_strerror(rc));
+    }
+}
+
+/* The four trees, and the format; all in one transaction, so that a killed process leaves nothing half made. */
+static int open_trees(quire_lmdb *l, MDB_txn *txn, bool make, bool *foreign) {
+    struct {
+        const char *name;
+        MDB_dbi *dbi;
+    } trees[] = {{"meta", &l->meta}, {"records", &l->records}, {"nodes", &l->nodes}, {"uses", &l->uses}};
+    MDB_dbi main_tree;
+    MDB_stat info;
+    int rc = mdb_dbi_open(txn, NULL, 0, &main_tree);
+    if (rc == 0)
+        rc = mdb_stat(txn, main_tree, &info);
+    make = make && rc == 0 && info.ms_entries == 0;
+    for (size_t i = 0; rc == 0 && i < sizeof trees / sizeof trees[0]; i++)
+        rc = mdb_dbi_open(txn, trees[i].name, make ? MDB_CREATE : 0, trees[i].dbi);
+    *foreign = rc == MDB_NOTFOUND || rc == MDB_INCOMPATIBLE;
+    return rc == 0 && make ? quire__lmdb_put(l, txn, "format", QUIRE_STORE_FORMAT) : rc;
+}
+
+static quire_status read_meta(quire_lmdb *l, MDB_txn *txn, const char *directory, const quire_store_options *o) {
+    uint64_t format, limit;
+    int rc = quire__lmdb_get(l, txn, "format", &format);
+    if (rc == 0)
+        rc = quire__lmdb_get(l, txn, "limit", &limit);
+    if (rc != 0)
+        return open_failed(directory, rc);
+    if (format > QUIRE_STORE_FORMAT)
+        return quire__fail(QUIRE_E_VERSION, "the store '%.200s' is of format %llu, which is newer; this program has %d",
+                           directory, (unsigned long long)format, QUIRE_STORE_FORMAT);
+    if (format == 0)
+        return quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store", directory);
+    l->limit = o->max_bytes ? o->max_bytes : limit ? limit : DEFAULT_LIMIT;
+    if (l->limit != limit && !l->keeper.read_only)
+        rc = quire__lmdb_put(l, txn, "limit", l->limit);
+    return rc ? open_failed(directory, rc) : QUIRE_OK;
+}
+
+/* LMDB reads through a map: a file that ends too early would end the process. */
+static quire_status check_length(quire_lmdb *l, const char *directory) {
+    MDB_envinfo info;
+    MDB_stat stat;
+    mdb_filehandle_t fd;
+    struct stat file;
+    if (mdb_env_info(l->env, &info) != 0 || mdb_env_stat(l->env, &stat) != 0 || mdb_env_get_fd(l->env, &fd) != 0 ||
+        fstat(fd, &file) != 0)
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be looked at", directory);
+    if ((uint64_t)file.st_size < ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize)
+        return quire__fail(QUIRE_E_TRUNCATED, "'%.200s/data.mdb' is cut off", directory);
+    return QUIRE_OK;
+}
+
+static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory, const quire_store_options *o) {
+    MDB_txn *txn;
+    bool foreign = false;
+    int rc = quire__lmdb_begin(l, !o->read_only, &txn);
+    if (rc != 0)
+        return open_failed(directory, rc);
+    rc = open_trees(l, txn, o->create && !o->read_only, &foreign);
+    quire_status status = foreign
+                              ? quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store", directory)
+                          : rc ? open_failed(directory, rc)
+                               : read_meta(l, txn, directory, o);
+    if (status != QUIRE_OK) {
+        mdb_txn_abort(txn);
+        return status;
+    }
+    rc = mdb_txn_commit(txn); /* also keeps the handles of a reading transaction */
+    return rc ? open_failed(directory, rc) : QUIRE_OK;
+}
+
+/* LMDB writes to a new lock.mdb through a map: if the disk has no room for it, that would end the process. */
+static bool no_room_for_lock(const char *directory) {
+    char path[QUIRE_PATH_BYTES];
+    struct stat info;
+    const int n = snprintf(path, sizeof path, "%s/lock.mdb", directory);
+    return n > 0 && n < (int)sizeof path && (stat(path, &info) != 0 || info.st_size == 0) &&
+           quire__disk_is_full(directory, LOCK_ROOM);
+}
+
+static quire_status open_env(quire_lmdb *l, const char *directory, const quire_store_options *o, bool fresh) {
+    if (no_room_for_lock(directory))
+        return open_failed(directory, ENOSPC);
+    int rc = mdb_env_create(&l->env);
+    if (rc == 0)
+        rc = mdb_env_set_maxdbs(l->env, 4);
+    if (rc == 0 && (fresh || o->max_bytes))
+        rc = mdb_env_set_mapsize(l->env, (size_t)(o->max_bytes ? o->max_bytes : DEFAULT_LIMIT));
+    if (rc == 0) /* NOMETASYNC: a power cut may cost the last transaction, never more */
+        rc = mdb_env_open(l->env, directory, MDB_NOTLS | MDB_NOMETASYNC | (o->read_only ? MDB_RDONLY : 0u), 0600);
+    if (rc != 0)
+        return open_failed(directory, rc);
+    int n_dead;
+    mdb_reader_check(l->env, &n_dead); /* killed processes must not keep old pages from being used again */
+    QUIRE_TRY(check_length(l, directory));
+    QUIRE_TRY(open_trees_and_meta(l, directory, o));
+    rc = mdb_env_set_mapsize(l->env, (size_t)l->limit);
+    return rc ? open_failed(directory, rc) : QUIRE_OK;
+}
+
+quire_status quire__lmdb_open(quire_keeper **result, const char *directory, const quire_store_options *o) {
+    bool fresh = false;
+    if (o->max_bytes && (o->max_bytes < QUIRE_LMDB_LEAST || o->max_bytes > SIZE_MAX / 2))
+        return quire__fail(QUIRE_E_INVALID, "a store cannot have %llu bytes: at least %llu",
+                           (unsigned long long)o->max_bytes, (unsigned long long)QUIRE_LMDB_LEAST);
+    QUIRE_TRY(check_directory(directory, o, &fresh));
+    quire_lmdb *l = calloc(1, sizeof *l);
+    if (!l)
+        return quire__fail(QUIRE_E_NOMEM, "no memory to open a store");
+    l->keeper = (quire_keeper){.read_only = o->read_only,
+                               .close = close_lmdb,
+                               .has = quire__lmdb_has,
+                               .read = quire__lmdb_read,
+                               .write = quire__lmdb_keep,
+                               .remove = quire__lmdb_forget,
+                               .touch = quire__lmdb_touch,
+                               .walk = quire__lmdb_walk,
+                               .count = quire__lmdb_count,
+                               .room = quire__lmdb_describe};
+    l->touch_micros = (int64_t)o->touch_seconds * 1000000;
+    const quire_status status = open_env(l, directory, o, fresh);
+    if (status != QUIRE_OK) {
+        close_lmdb(&l->keeper);
+        return status;
+    }
+    const uint64_t part = l->limit / 16;
+    l->keeper.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
+    *result = &l->keeper;
+    return QUIRE_OK;
+}

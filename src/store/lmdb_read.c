@@ -1,0 +1,111 @@
+/* Records of an LMDB store. Their bytes are those of the map: nothing is copied here. */
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "store/lmdb_store.h"
+
+quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, size_t n, bool *present) {
+    quire_lmdb *l = (quire_lmdb *)keeper;
+    MDB_txn *txn;
+    int rc = quire__lmdb_begin(l, false, &txn);
+    if (rc != 0)
+        return quire__lmdb_failed(l, "be read", rc);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        uint8_t bytes[QUIRE_LMDB_ID];
+        MDB_val name = quire__lmdb_id(&ids[i], bytes), data;
+        rc = mdb_get(txn, l->records, &name, &data);
+        present[i] = rc == 0;
+        rc = rc == MDB_NOTFOUND ? 0 : rc;
+    }
+    mdb_txn_abort(txn);
+    return rc ? quire__lmdb_failed(l, "be read", rc) : QUIRE_OK;
+}
+
+quire_status quire__lmdb_read(quire_keeper *keeper, const quire_record_id *id, quire_keeper_view view, void *user,
+                              bool *found) {
+    quire_lmdb *l = (quire_lmdb *)keeper;
+    uint8_t bytes[QUIRE_LMDB_ID];
+    MDB_val name = quire__lmdb_id(id, bytes), data;
+    MDB_txn *txn;
+    *found = false;
+    int rc = quire__lmdb_begin(l, false, &txn);
+    if (rc != 0)
+        return quire__lmdb_failed(l, "be read", rc);
+    rc = mdb_get(txn, l->records, &name, &data);
+    if (rc == 0) {
+        *found = true;
+        view(user, id, data.mv_data, data.mv_size, 0);
+    }
+    mdb_txn_abort(txn);
+    return rc && rc != MDB_NOTFOUND ? quire__lmdb_failed(l, "be read", rc) : QUIRE_OK;
+}
+
+static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, quire_keeper_view view, void *user) {
+    MDB_val name, data;
+    int rc = mdb_cursor_get(cursor, &name, &data, MDB_FIRST);
+    for (; rc == 0; rc = mdb_cursor_get(cursor, &name, &data, MDB_NEXT)) {
+        quire_record_id id;
+        quire_lmdb_node n = {0};
+        if (!quire__lmdb_read_id(&name, &id))
+            return MDB_CORRUPTED;
+        rc = quire__node_get(l, txn, &id.key, &n);
+        if (rc != 0 && rc != MDB_NOTFOUND)
+            return rc;
+        if (!view(user, &id, data.mv_data, data.mv_size, (int64_t)(n.used / 1000000)))
+            return 0;
+    }
+    return rc == MDB_NOTFOUND ? 0 : rc;
+}
+
+quire_status quire__lmdb_walk(quire_keeper *keeper, quire_keeper_view view, void *user) {
+    quire_lmdb *l = (quire_lmdb *)keeper;
+    MDB_txn *txn;
+    MDB_cursor *cursor;
+    int rc = quire__lmdb_begin(l, false, &txn);
+    if (rc != 0)
+        return quire__lmdb_failed(l, "be read", rc);
+    rc = mdb_cursor_open(txn, l->records, &cursor);
+    if (rc == 0) {
+        rc = walk_records(l, txn, cursor, view, user);
+        mdb_cursor_close(cursor);
+    }
+    mdb_txn_abort(txn);
+    return rc ? quire__lmdb_failed(l, "be read", rc) : QUIRE_OK;
+}
+
+quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, quire_keeper_counts *counts) {
+    quire_lmdb *l = (quire_lmdb *)keeper;
+    MDB_txn *txn;
+    MDB_stat records, nodes;
+    MDB_envinfo info;
+    mdb_filehandle_t fd;
+    struct stat file;
+    uint64_t roots = 0;
+    int rc = quire__lmdb_begin(l, false, &txn);
+    if (rc != 0)
+        return quire__lmdb_failed(l, "be read", rc);
+    rc = mdb_stat(txn, l->records, &records);
+    if (rc == 0)
+        rc = mdb_stat(txn, l->nodes, &nodes);
+    if (rc == 0)
+        rc = quire__lmdb_get(l, txn, "bytes", &r->bytes);
+    if (rc == 0)
+        rc = quire__lmdb_get(l, txn, "roots", &roots);
+    if (rc == 0)
+        rc = quire__lmdb_counts(l, txn, counts);
+    mdb_txn_abort(txn);
+    if (rc == 0)
+        rc = mdb_env_info(l->env, &info);
+    if (rc == 0)
+        rc = mdb_env_get_fd(l->env, &fd);
+    if (rc != 0 || fstat(fd, &file) != 0)
+        return quire__lmdb_failed(l, "be read", rc ? rc : errno);
+    r->records = (int64_t)records.ms_entries;
+    r->nodes = (int64_t)nodes.ms_entries;
+    r->roots = (int64_t)roots;
+    r->file_bytes = (uint64_t)file.st_size;
+    r->max_bytes = l->limit;
+    quire__counts_add(counts, &l->pending);
+    return QUIRE_OK;
+}

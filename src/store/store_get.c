@@ -1,0 +1,228 @@
+/* The longest prefix that is there, out of a store into fresh pages of a pool. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/store.h"
+
+quire_status quire__store_check_text(const quire_store *store, const quire_store_text *text) {
+    if (!store || !text || text->n_tokens < 0 || (text->n_tokens > 0 && !text->tokens))
+        return quire__fail(QUIRE_E_INVALID, "store, text or its tokens is NULL");
+    if (text->identity_bytes > QUIRE_IDENTITY_MAX || (text->identity_bytes > 0 && !text->identity))
+        return quire__fail(QUIRE_E_INVALID, "identity is NULL or longer than %d bytes", QUIRE_IDENTITY_MAX);
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ one record */
+
+typedef struct look {
+    const quire_record *wanted;
+    const int32_t *tokens;
+    quire_payload_view view; /* NULL: the header is enough */
+    void *user;
+    bool good;
+    quire_status status; /* of the view */
+} look;
+
+static bool as_wanted(const look *l, const quire_record *r) {
+    const quire_record *w = l->wanted;
+    return r->depth == w->depth && quire__same_key(&r->parent, &w->parent) && quire__same_key(&r->root, &w->root) &&
+           r->payload_bytes == w->payload_bytes && quire__record_has_tokens(r, l->tokens);
+}
+
+static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes, int64_t used) {
+    (void)used;
+    look *l = user;
+    quire_record record;
+    l->good = quire__record_read(bytes, n_bytes, id, &record) && as_wanted(l, &record) &&
+              (!l->view || quire__record_sound(bytes, n_bytes));
+    if (l->good && l->view)
+        l->status = l->view(l->user, record.payload);
+    return true;
+}
+
+quire_status quire__store_payload(quire_store *store, const quire_record *wanted, const int32_t *tokens,
+                                  quire_payload_view view, void *user, bool *found) {
+    look l = {.wanted = wanted, .tokens = tokens, .view = view, .user = user};
+    QUIRE_TRY(store->keeper->read(store->keeper, &wanted->id, look_at, &l, found));
+    if (!*found || (l.good && l.status == QUIRE_OK))
+        return QUIRE_OK;
+    if (l.good && l.status != QUIRE_E_FORMAT)
+        return l.status;
+    *found = false;                            /* E_FORMAT: values that cannot be */
+    quire__store_drop_bad(store, &wanted->id); /* if that fails (a full disk), it is a miss all the same */
+    return QUIRE_OK;
+}
+
+static quire_record wanted_record(const quire_chain *chain, quire_pieces pieces, int32_t piece, int32_t page) {
+    return (quire_record){.id = {.key = chain->key[page + 1], .piece = (uint32_t)piece},
+                          .parent = chain->key[page],
+                          .root = chain->key[0],
+                          .depth = (uint32_t)(page + 1),
+                          .payload_bytes = quire__piece_bytes(pieces, piece, page)};
+}
+
+static const int32_t *tokens_of(const quire_store_text *text, int32_t page) {
+    return text->tokens + (size_t)page * QUIRE_PAGE_TOKENS;
+}
+
+/* ------------------------------------------------------------------ how far it goes */
+
+/* Whether a sequence of n_pages pages finds all it needs; there[page * n_pieces + piece]. */
+static bool complete(quire_pieces pieces, const bool *there, int32_t n_pages) {
+    const int32_t n_pieces = quire__piece_count(pieces);
+    for (int32_t page = n_pages - 1; page >= 0; page--)
+        for (int32_t piece = 1; piece < n_pieces; piece++)
+            if (!there[(size_t)page * (size_t)n_pieces + (size_t)piece] &&
+                quire__piece_needed(pieces, piece, page, n_pages))
+                return false;
+    return true;
+}
+
+static bool has_windows(quire_pieces pieces) {
+    for (int32_t g = 0; g < pieces.n_groups; g++)
+        if (pieces.group[g].window > 0)
+            return true;
+    return false;
+}
+
+quire_status quire__store_reach(quire_store *store, const quire_chain *chain, const quire_store_text *text,
+                                quire_pieces pieces, int32_t *n_pages) {
+    const int32_t n_pieces = quire__piece_count(pieces);
+    bool *there = calloc((size_t)chain->n_pages * (size_t)n_pieces + 1, sizeof *there);
+    if (!there)
+        return quire__fail(QUIRE_E_NOMEM, "no memory to look for pages");
+    quire_status status = QUIRE_OK;
+    int32_t n = 0;
+    for (bool found = true; n < chain->n_pages && status == QUIRE_OK; n += found) {
+        const quire_record first = wanted_record(chain, pieces, 0, n);
+        status = quire__store_payload(store, &first, tokens_of(text, n), NULL, NULL, &found);
+        if (status != QUIRE_OK || !found)
+            break;
+        for (int32_t piece = 1; piece < n_pieces && status == QUIRE_OK; piece++) {
+            const quire_record more = wanted_record(chain, pieces, piece, n);
+            if (quire__piece_exists(pieces, piece, n))
+                status = quire__store_payload(store, &more, tokens_of(text, n), NULL, NULL,
+                                              &there[(size_t)n * (size_t)n_pieces + (size_t)piece]);
+        }
+    }
+    while (has_windows(pieces) && n > 0 && !complete(pieces, there, n))
+        n--;
+    free(there);
+    *n_pages = n;
+    return status;
+}
+
+/* ------------------------------------------------------------------ into a sequence */
+
+typedef struct taking {
+    quire_seq *seq;
+    int32_t piece, page;
+} taking;
+
+static quire_status take(void *user, const uint8_t *payload) {
+    const taking *t = user;
+    return quire__seq_take_piece(t->seq, t->piece, t->page, payload);
+}
+
+static quire_status only_look(void *user, const uint8_t *payload) {
+    (void)user, (void)payload;
+    return QUIRE_OK;
+}
+
+/* *whole false: a record was bad, or has just gone; *reach is then how far another attempt may go at most, less than this
+ * one. What is bad seldom comes alone: the others are looked at too, so that they are gone when this text is put again. */
+static quire_status fill(quire_store *store, const quire_chain *chain, const quire_store_text *text, quire_seq *seq,
+                         bool *whole, int32_t *reach) {
+    const quire_pieces pieces = quire__pool_pieces(seq->pool);
+    const int32_t n_pages = quire_seq_length(seq) / QUIRE_PAGE_TOKENS, n_pieces = quire__piece_count(pieces);
+    *whole = true;
+    for (int32_t p = 0; p < n_pages; p++)
+        for (int32_t piece = 0; piece < n_pieces; piece++) {
+            taking t = {.seq = seq, .piece = piece, .page = p};
+            const quire_record wanted = wanted_record(chain, pieces, piece, p);
+            bool found;
+            if (!quire__piece_needed(pieces, piece, p, n_pages))
+                continue;
+            QUIRE_TRY(quire__store_payload(store, &wanted, tokens_of(text, p), *whole ? take : only_look, &t, &found));
+            if (!found && *whole) /* without a piece of a window only this length fails */
+                *reach = piece == 0 ? p : n_pages - 1;
+            *whole = *whole && found;
+        }
+    return QUIRE_OK;
+}
+
+/* One attempt, with a sequence that holds the pool to its form. *whole false: another may go less far, up to *reach. */
+static quire_status attempt(quire_store *store, const quire_store_text *text, int32_t max_pages, quire_seq *seq,
+                            bool *whole, int32_t *reach) {
+    quire_chain chain;
+    int32_t n_pages;
+    QUIRE_TRY(quire__chain_of_pool(&chain, text, seq->pool, *reach));
+    quire_status status = quire__store_reach(store, &chain, text, quire__pool_pieces(seq->pool), &n_pages);
+    if (status == QUIRE_OK)
+        status = quire__seq_reserve_pieces(seq, n_pages);
+    if (status == QUIRE_OK)
+        status = fill(store, &chain, text, seq, whole, reach);
+    if (status == QUIRE_OK && *whole) {
+        const quire_keeper_counts counts = {.hit_pages = (uint64_t)n_pages,
+                                            .missed_pages = (uint64_t)(max_pages - n_pages)};
+        store->keeper->count(store->keeper, &counts);
+        if (n_pages > 0 && !store->keeper->read_only) /* a use that cannot be noted is no harm */
+            store->keeper->touch(store->keeper, chain.key, (size_t)n_pages + 1);
+    }
+    quire__chain_free(&chain);
+    return status;
+}
+
+/* Pages of a text that may be taken, and that a sequence of the pool may hold. */
+static int32_t pages_of(const quire_store_text *text, const quire_pool *pool, int32_t leave) {
+    const int32_t n = text->n_tokens > leave ? text->n_tokens - leave : 0;
+    return (n < pool->max_tokens ? n : pool->max_tokens) / QUIRE_PAGE_TOKENS;
+}
+
+quire_status quire_store_get(quire_store *store, quire_pool *pool, const quire_store_text *text, int32_t leave,
+                             quire_seq **result) {
+    QUIRE_TRY(quire__store_check_text(store, text));
+    if (!pool || !result || leave < 0)
+        return quire__fail(QUIRE_E_INVALID, "pool or result is NULL, or leave is negative");
+    *result = NULL;
+    quire_seq *seq = NULL;
+    quire_status status = QUIRE_OK;
+    const int32_t max_pages = pages_of(text, pool, leave);
+    int32_t reach = max_pages;
+    pthread_mutex_lock(&store->lock);
+    for (bool whole = false; status == QUIRE_OK && !whole;) { /* each attempt reaches less far */
+        status = quire__seq_begin_pieces(pool, &seq);
+        if (status == QUIRE_OK)
+            status = attempt(store, text, max_pages, seq, &whole, &reach);
+        if (seq)
+            quire__seq_end_pieces(seq, status == QUIRE_OK && whole);
+    }
+    pthread_mutex_unlock(&store->lock);
+    *result = status == QUIRE_OK ? seq : NULL;
+    return status;
+}
+
+quire_status quire_store_find(quire_store *store, quire_pool *pool, const quire_store_text *text, quire_store_key *key,
+                              int32_t *n_tokens) {
+    QUIRE_TRY(quire__store_check_text(store, text));
+    if (!pool || !key)
+        return quire__fail(QUIRE_E_INVALID, "pool or key is NULL");
+    quire_chain chain;
+    quire_seq *seq;
+    int32_t n_pages = 0;
+    QUIRE_TRY(quire__seq_begin_pieces(pool, &seq)); /* only to hold the pool to its form */
+    quire_status status = quire__chain_of_pool(&chain, text, pool, pages_of(text, pool, 0));
+    if (status == QUIRE_OK) {
+        pthread_mutex_lock(&store->lock);
+        status = quire__store_reach(store, &chain, text, quire__pool_pieces(pool), &n_pages);
+        pthread_mutex_unlock(&store->lock);
+        *key = chain.key[n_pages];
+        quire__chain_free(&chain);
+    }
+    quire__seq_end_pieces(seq, false);
+    if (n_tokens)
+        *n_tokens = n_pages * QUIRE_PAGE_TOKENS;
+    if (status == QUIRE_OK && n_pages == 0)
+        return quire__fail(QUIRE_E_UNKNOWN, "the store has no page of this text");
+    return status;
+}

@@ -1,0 +1,272 @@
+/* Many processes at one store, processes that are killed, and a limit that is reached. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "quire_store.h"
+#include "store_kit.h"
+
+enum { N_TEXT = 320, PAGES = N_TEXT / 64, N_KILLS = 50 };
+
+typedef struct writer {
+    fixture f;
+    quire_seq *seq; /* rows are the same for all texts: their tokens tell them apart */
+    int32_t tokens[N_TEXT];
+} writer;
+
+static void open_writer(writer *w) {
+    const source s = source_default(5);
+    open_small_pool(&w->f, "k4v4");
+    assert_ok(quire_seq_create(w->f.pool, &w->seq));
+    feed(&w->f, w->seq, &s, N_TEXT, 64, 1, 0, NULL);
+}
+
+static quire_store_text text_of(writer *w, uint64_t seed, int n) {
+    text_tokens(seed, N_TEXT, w->tokens);
+    return (quire_store_text){.identity = "me", .identity_bytes = 2, .tokens = w->tokens, .n_tokens = n};
+}
+
+static quire_store *open_store(const char *dir, uint64_t max_bytes) {
+    quire_store_options o;
+    quire_store *store;
+    quire_store_options_default(&o);
+    o.max_bytes = max_bytes;
+    o.touch_seconds = 0;
+    return quire_store_open(&store, dir, &o) == QUIRE_OK ? store : NULL;
+}
+
+static int found(quire_store *store, writer *w, uint64_t seed) {
+    const quire_store_text text = text_of(w, seed, N_TEXT);
+    quire_seq *seq;
+    assert_ok(quire_store_get(store, w->f.pool, &text, 0, &seq));
+    const int n = quire_seq_length(seq);
+    assert_ok(quire_seq_free(seq));
+    return n;
+}
+
+static void assert_sound(quire_store *store, bool none_lost) {
+    quire_store_verdict verdict;
+    assert_ok(quire_store_verify(store, NULL, &verdict));
+    assert_int_equal(verdict.bad, 0);
+    if (none_lost)
+        assert_int_equal(verdict.lost, 0);
+}
+
+static quire_store_stats stats_of(quire_store *store) {
+    quire_store_stats stats;
+    assert_ok(quire_store_get_stats(store, &stats));
+    return stats;
+}
+
+/* ------------------------------------------------------------------ side by side */
+
+static int write_and_read(const char *dir, writer *w, uint64_t first, int n) {
+    quire_store *store = open_store(dir, 0);
+    if (!store)
+        return 2;
+    for (int round = 0; round < n; round++) {
+        const uint64_t seed = first + (uint64_t)round;
+        for (int length = 64; length <= N_TEXT; length += 64) {
+            const quire_store_text text = text_of(w, seed, length);
+            if (quire_store_put(store, w->seq, &text, NULL) != QUIRE_OK)
+                return 3;
+        }
+        const quire_store_text text = text_of(w, seed, N_TEXT);
+        quire_seq *seq;
+        if (quire_store_get(store, w->f.pool, &text, 0, &seq) != QUIRE_OK || quire_seq_length(seq) != N_TEXT)
+            return 4;
+        quire_seq_free(seq);
+    }
+    quire_store_close(store);
+    return 0;
+}
+
+static void test_side_by_side(void **state) {
+    (void)state;
+    enum { WRITERS = 4, TEXTS = 12, STEP = 6 }; /* each shares half of its texts with the next */
+    writer w;
+    open_writer(&w);
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s", store_dir("side-by-side"));
+    pid_t child[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        child[i] = fork();
+        if (child[i] == 0)
+            _exit(write_and_read(dir, &w, (uint64_t)(100 + STEP * i), TEXTS));
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        int status;
+        assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+    quire_store *store = open_store(dir, 0);
+    assert_non_null(store);
+    assert_sound(store, true);
+    const int n_texts = STEP * (WRITERS - 1) + TEXTS;
+    for (int i = 0; i < n_texts; i++)
+        assert_int_equal(found(store, &w, (uint64_t)(100 + i)), N_TEXT);
+    const quire_store_stats stats = stats_of(store);
+    assert_int_equal(stats.pages, n_texts * PAGES);
+    assert_int_equal(stats.added_pages, stats.pages); /* each once */
+    assert_int_equal(stats.hit_pages, (WRITERS * TEXTS + n_texts) * PAGES);
+    assert_int_equal(stats.bad_records, 0);
+    quire_store_close(store);
+    fixture_close(&w.f);
+}
+
+/* ------------------------------------------------------------------ killed */
+
+static void put_for_ever(const char *dir, writer *w, uint64_t seed) {
+    quire_store *store = open_store(dir, (uint64_t)2 << 20); /* small: dropping pages is interrupted too */
+    for (; store; seed++) {
+        const quire_store_text text = text_of(w, seed, N_TEXT);
+        quire_seq *seq;
+        if (quire_store_put(store, w->seq, &text, NULL) != QUIRE_OK ||
+            quire_store_get(store, w->f.pool, &text, 0, &seq) != QUIRE_OK)
+            _exit(3);
+        quire_seq_free(seq);
+    }
+    _exit(2);
+}
+
+static void test_killed(void **state) {
+    (void)state;
+    writer w;
+    rng r = {11};
+    open_writer(&w);
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s", store_dir("killed"));
+    uint64_t added = 0;
+    for (int i = 0; i < N_KILLS; i++) {
+        const pid_t child = fork();
+        if (child == 0)
+            put_for_ever(dir, &w, (uint64_t)(1000 * i));
+        const struct timespec wait = {0, 1000000L + 1000L * rng_below(&r, 25000)};
+        nanosleep(&wait, NULL);
+        int status;
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status)); /* it had not ended by itself */
+        quire_store *store = open_store(dir, 0);
+        assert_non_null(store);
+        assert_sound(store, true);
+        const quire_store_stats stats = stats_of(store);
+        assert_true(stats.added_pages >= added);
+        assert_true(stats.file_bytes <= stats.max_bytes);
+        added = stats.added_pages;
+        quire_store_close(store);
+    }
+    assert_true(added > N_KILLS);
+    quire_store *store = open_store(dir, 0);
+    const quire_store_text text = text_of(&w, 999999, N_TEXT);
+    assert_ok(quire_store_put(store, w.seq, &text, NULL));
+    assert_int_equal(found(store, &w, 999999), N_TEXT);
+    quire_store_close(store);
+    fixture_close(&w.f);
+}
+
+/* ------------------------------------------------------------------ a limit */
+
+static bool is_whole(void *user, const quire_store_entry *entry) {
+    (void)user;
+    assert_true(entry->whole);
+    return true;
+}
+
+static void test_eviction(void **state) {
+    (void)state;
+    enum { LIMIT = 1 << 20, TEXTS = 120, FAVOURITE = 5 };
+    writer w;
+    open_writer(&w);
+    quire_store *store = open_store(store_dir("eviction"), LIMIT);
+    assert_non_null(store);
+    for (int i = 0; i < TEXTS; i++) {
+        const quire_store_text text = text_of(&w, (uint64_t)i, N_TEXT);
+        assert_ok(quire_store_put(store, w.seq, &text, NULL));
+        assert_int_equal(found(store, &w, (uint64_t)i), N_TEXT);
+        if (i >= FAVOURITE) /* used again and again: it stays */
+            assert_int_equal(found(store, &w, FAVOURITE), N_TEXT);
+        assert_true(stats_of(store).file_bytes <= LIMIT);
+        assert_ok(quire_store_walk(store, is_whole, NULL)); /* whatever goes, what stays can be found */
+    }
+    const quire_store_stats stats = stats_of(store);
+    assert_true(stats.evicted_pages > 0);
+    assert_int_equal(stats.added_pages, TEXTS * PAGES);
+    assert_int_equal(stats.pages + (int64_t)stats.evicted_pages, stats.added_pages);
+    assert_sound(store, true);
+    /* Oldest first: once one is whole, all that came after it are; at most one is there in part, from its start. */
+    int before = 0, n_whole = 0, n_part = 0;
+    for (int i = 0; i < TEXTS; i++) {
+        quire_store_key key;
+        int32_t n = 0;
+        const quire_store_text text = text_of(&w, (uint64_t)i, N_TEXT);
+        quire_store_find(store, w.f.pool, &text, &key, &n);
+        if (i == FAVOURITE)
+            continue;
+        assert_true(n >= before);
+        before = n;
+        n_whole += n == N_TEXT;
+        n_part += n > 0 && n < N_TEXT;
+    }
+    assert_true(n_whole > 10 && n_part <= 1);
+    quire_store_close(store);
+    fixture_close(&w.f);
+}
+
+/* A text that is larger than the limit: its start stays, and what others use is not thrown out for its end. */
+static void test_too_long_for_the_limit(void **state) {
+    (void)state;
+    enum { LONG = 64 * 600 };
+    const source s = source_default(5);
+    fixture f;
+    fixture_init(&f, 1, 2, 1, 32, 32, "k4v4");
+    f.options.max_seqs = 2;
+    fixture_open(&f);
+    quire_seq *seq, *again;
+    assert_ok(quire_seq_create(f.pool, &seq));
+    feed(&f, seq, &s, LONG, 512, 1, 0, NULL);
+    int32_t *tokens = malloc(LONG * sizeof *tokens);
+    text_tokens(77, LONG, tokens);
+    const quire_store_text text = {.identity = "me", .identity_bytes = 2, .tokens = tokens, .n_tokens = LONG};
+    quire_store *store = open_store(store_dir("too-long"), 1 << 20);
+    quire_store_added added;
+    assert_status(quire_store_put(store, seq, &text, &added), QUIRE_E_TOO_BIG);
+    assert_true(added.pages > 50 && added.pages < 600);
+    assert_ok(quire_store_get(store, f.pool, &text, 1, &again));
+    assert_int_equal(quire_seq_length(again), added.pages * 64);
+    assert_ok(quire_seq_free(again));
+    assert_sound(store, true);
+    assert_true(stats_of(store).file_bytes <= 1 << 20);
+    quire_store_close(store);
+    /* With more room it fits: the limit can be changed. */
+    store = open_store(store_dir("too-long"), 8 << 20);
+    assert_ok(quire_store_put(store, seq, &text, &added));
+    assert_ok(quire_store_get(store, f.pool, &text, 0, &again));
+    assert_int_equal(quire_seq_length(again), LONG);
+    quire_store_close(store);
+    store = open_store(store_dir("too-long"), 0);
+    assert_int_equal(stats_of(store).max_bytes, 8 << 20);
+    quire_store_close(store);
+    free(tokens);
+    fixture_close(&f);
+}
+
+static int teardown(void **state) {
+    (void)state;
+    store_remove_all();
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_side_by_side),
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_too_long_for_the_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, teardown);
+}
