@@ -54,63 +54,40 @@ check "pkg-config" "$tmp/shared"
 check "find_package, quire::quire" "$tmp/use/build/use_shared"
 check "find_package, quire::quire_static" "$tmp/use/build/use_static"
 
-if [ -e "$prefix/include/quire_engine.h" ]; then
-    mkdir "$tmp/model"
-    cat >"$tmp/model/main.c" <<'C'
-#include <quire_engine.h>
+# A library that holds libquire: its header and quire.h, one thing to link. `call` is something in it that must fail.
+# usage: part NAME TYPE CALL STATUS
+part() {
+    local name=$1 type=$2 call=$3 status=$4 dir=$tmp/$1
+    [ -e "$prefix/include/quire_$name.h" ] || return 0
+    mkdir "$dir"
+    cat >"$dir/main.c" <<C
+#include <quire_$name.h>
 #include <stdio.h>
 int main(void)
 {
-    quire_model *model; /* both headers, one library: a status of the engine, named by libquire */
-    printf("%s %s\n", quire_version(), quire_status_name(quire_model_load(&model, "no such file", NULL)));
+    $type *it; /* both headers, one library: its status, named by libquire */
+    printf("%s %s\\n", quire_version(), quire_status_name($call));
     return 0;
 }
 C
-    cat >"$tmp/model/CMakeLists.txt" <<'CMAKE'
+    cat >"$dir/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.21)
-project(model C)
+project(use_$name C)
 find_package(quire 0.1 REQUIRED)
-add_executable(model main.c)
-target_link_libraries(model quire::quire_engine)
+add_executable(use_$name main.c)
+target_link_libraries(use_$name quire::quire_$name)
 CMAKE
-    "$cc" "$tmp/model/main.c" -o "$tmp/engine" $(pkg-config --cflags --libs quire-engine) -Wl,-rpath,"$libdir"
-    { cmake -S "$tmp/model" -B "$tmp/model/build" -G "$generator" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$prefix" &&
-        cmake --build "$tmp/model/build"; } >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
-    for program in "$tmp/engine" "$tmp/model/build/model"; do
+    "$cc" "$dir/main.c" -o "$dir/use" $(pkg-config --cflags --libs "quire-$name") -Wl,-rpath,"$libdir"
+    { cmake -S "$dir" -B "$dir/build" -G "$generator" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$prefix" &&
+        cmake --build "$dir/build"; } >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
+    for program in "$dir/use" "$dir/build/use_$name"; do
         got=$("$program")
-        [ "$got" = "$(pkg-config --modversion quire-engine) QUIRE_E_IO" ] || { echo "install: engine: printed '$got'"; exit 1; }
+        [ "$got" = "$(pkg-config --modversion "quire-$name") $status" ] || { echo "install: $name: printed '$got'"; exit 1; }
     done
-    echo "install: quire-engine, with pkg-config and with quire::quire_engine: $got"
-fi
-
-if [ -e "$prefix/include/quire_store.h" ]; then
-    mkdir "$tmp/store"
-    cat >"$tmp/store/main.c" <<'C'
-#include <quire_store.h>
-#include <stdio.h>
-int main(void)
-{
-    quire_store *store; /* both headers, one library */
-    printf("%s %s\n", quire_version(), quire_status_name(quire_store_open(&store, "", NULL)));
-    return 0;
+    echo "install: quire-$name, with pkg-config and with quire::quire_$name: $got"
 }
-C
-    cat >"$tmp/store/CMakeLists.txt" <<'CMAKE'
-cmake_minimum_required(VERSION 3.21)
-project(store C)
-find_package(quire 0.1 REQUIRED)
-add_executable(store main.c)
-target_link_libraries(store quire::quire_store)
-CMAKE
-    "$cc" "$tmp/store/main.c" -o "$tmp/stored" $(pkg-config --cflags --libs quire-store) -Wl,-rpath,"$libdir"
-    { cmake -S "$tmp/store" -B "$tmp/store/build" -G "$generator" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$prefix" &&
-        cmake --build "$tmp/store/build"; } >"$tmp/log" 2>&1 || { cat "$tmp/log"; exit 1; }
-    for program in "$tmp/stored" "$tmp/store/build/store"; do
-        got=$("$program")
-        [ "$got" = "$(pkg-config --modversion quire-store) QUIRE_E_INVALID" ] || { echo "install: store: printed '$got'"; exit 1; }
-    done
-    echo "install: quire-store, with pkg-config and with quire::quire_store: $got"
-fi
+part engine quire_model 'quire_model_load(&it, "no such file", NULL)' QUIRE_E_IO
+part store quire_store 'quire_store_open(&it, "", NULL)' QUIRE_E_INVALID
 
 find "$libdir" -name 'libquire.*' ! -name '*.a' -delete # so that -lquire can only mean the static library
 "$cc" "$tmp/use/main.c" -o "$tmp/static" $(pkg-config --static --cflags --libs quire)
