@@ -109,10 +109,8 @@ static inline size_t quire__n_feedback(int dim) { return (size_t)dim * (size_t)(
 static inline bool quire__side_is_shapeable(const quire_side_format *side) {
     return side->family == QUIRE_FAMILY_CHANNEL && side->bits < 8;
 }
-/* Codes (64, D) with the parameters that `record` has already. feedback: quire_channel_feedback, in the record's order. */
-void quire__shape_codes(const quire_side_format *side, const float *rows, int skip, const float *feedback,
-                        const uint8_t *record, uint8_t *codes);
-/* The same, packed into the record in place of plain rounding's. */
+/* Codes for the parameters that the record has already, packed in place of plain rounding's. feedback:
+ * quire_channel_feedback, in the record's order. */
 void quire__side_shape(const quire_side_format *side, const float *rows, int skip, const float *feedback,
                        uint8_t *record);
 

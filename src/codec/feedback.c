@@ -78,7 +78,8 @@ quire_status quire_channel_feedback(const float *moment, const uint16_t *order, 
     return definite ? QUIRE_OK : quire__fail(QUIRE_E_VALUE, "moment is no second moment: it is not positive definite");
 }
 
-void quire__shape_codes(const quire_side_format *side, const float *rows, int skip, const float *feedback,
+/* Codes (64, D) with the parameters that the record has already. */
+static void shape_codes(const quire_side_format *side, const float *rows, int skip, const float *feedback,
                         const uint8_t *record, uint8_t *codes) {
     const int dim = side->dim;
     float error[QUIRE_DIM_MAX][TOGETHER];
@@ -111,7 +112,7 @@ void quire__shape_codes(const quire_side_format *side, const float *rows, int sk
 void quire__side_shape(const quire_side_format *side, const float *rows, int skip, const float *feedback,
                        uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
-    quire__shape_codes(side, rows, skip, feedback, record, codes);
+    shape_codes(side, rows, skip, feedback, record, codes);
     memset(record + side->codes, 0, side->code_bytes);
     quire__side_pack(side, codes, record);
 }

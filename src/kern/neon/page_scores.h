@@ -102,8 +102,8 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
                zeros = role == KEY_SUM && k->family != QUIRE_FAMILY_PROD;
     const int8x16_t book = load_book(k->book, k->bits);
     neon_work *w = b->work;
-    set_scores *score =
-        &w->score[p]; /* read once: what is stored below might be w->score, for all the compiler knows */
+    /* Read once: what is stored below might be w->score, for all the compiler knows. */
+    set_scores *score = &w->score[p];
     float32x4_t top[PAIRS];
     UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     for (int at = 0; at < T / 2; at += pairs)
