@@ -62,7 +62,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
                       int set, float *o) {
     const int n_pairs = pairs_of(rows);
     const quire_side_format *v = &b->job->format->v;
-    const int8x16_t book = load_book(v->book, v->bits);
+    const int8x16_t book = is_book(kind) ? load_book(v->book, v->bits) : vdupq_n_s8(0);
     set_state *st = &b->work->set[set];
     block_terms terms;
     float32x4_t m[PAIRS], factor[PAIRS], largest[PAIRS], sum[PAIRS], integers[PAIRS];
@@ -96,6 +96,11 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
 
 /* One function per way that codes are read, number of planes, role of the scales, and number of rows in a set. */
 #define KEYS(X)                                                                                                        \
+    X(FROM_2, 1, KEY_CHANNEL)                                                                                          \
+    X(FROM_2_BOOK, 1, KEY_TOKEN)                                                                                       \
+    X(FROM_3, 1, KEY_CHANNEL)                                                                                          \
+    X(FROM_3_MIXED, 1, KEY_CHANNEL)                                                                                    \
+    X(FROM_3_BOOK, 1, KEY_TOKEN)                                                                                       \
     X(FROM_4, 1, KEY_CHANNEL)                                                                                          \
     X(FROM_4, 1, KEY_SUM)                                                                                              \
     X(FROM_4_MIXED, 1, KEY_CHANNEL)                                                                                    \
@@ -110,6 +115,10 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
     X(UNPACKED, 2, KEY_TOKEN)                                                                                          \
     X(UNPACKED, 2, KEY_SUM)
 #define VALUES(X)                                                                                                      \
+    X(FROM_2, 1, VALUE_TOKEN)                                                                                          \
+    X(FROM_2_BOOK, 1, VALUE_TOKEN)                                                                                     \
+    X(FROM_3, 1, VALUE_TOKEN)                                                                                          \
+    X(FROM_3_BOOK, 1, VALUE_TOKEN)                                                                                     \
     X(FROM_4, 1, VALUE_TOKEN)                                                                                          \
     X(FROM_4, 1, VALUE_GROUP)                                                                                          \
     X(FROM_4_BOOK, 1, VALUE_TOKEN)                                                                                     \
@@ -151,7 +160,7 @@ SCORE_RAW(4)
 VALUE_RAW(1)
 VALUE_RAW(2)
 VALUE_RAW(3)
-    VALUE_RAW(4) static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
+VALUE_RAW(4) static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
 static const value_function RAW_VALUES[SET] = {value_raw_1, value_raw_2, value_raw_3, value_raw_4};
 
 static const struct {
@@ -208,11 +217,26 @@ static const value_function *value_functions(const quire_side_format *v, source_
 }
 
 static source_kind kind_of(const quire_side_format *side) {
-    if (side->bits == 8)
-        return FROM_8;
-    if (side->bits != 4 || side->family == QUIRE_FAMILY_PROD)
+    const bool book = side->family == QUIRE_FAMILY_BOOK, mixed = side->n_mixed > 0;
+    if (side->family == QUIRE_FAMILY_PROD || (side->family == QUIRE_FAMILY_AFFINE && side->bits < 4))
         return UNPACKED;
-    return side->family == QUIRE_FAMILY_BOOK ? FROM_4_BOOK : side->n_mixed ? FROM_4_MIXED : FROM_4;
+    switch (side->bits) {
+    case 2:
+        return book ? FROM_2_BOOK : FROM_2;
+    case 3:
+        return book ? FROM_3_BOOK : mixed ? FROM_3_MIXED : FROM_3;
+    case 4:
+        return book ? FROM_4_BOOK : mixed ? FROM_4_MIXED : FROM_4;
+    case 8:
+        return FROM_8;
+    default:
+        return UNPACKED; /* raw */
+    }
+}
+
+/* The last tiles of an odd number share bytes in another way: unpack.h knows it. */
+static source_kind kind_of_values(const quire_side_format *v) {
+    return v->dim / 16 % quire__v_share(v->bits) == 0 ? kind_of(v) : UNPACKED;
 }
 
 /* ------------------------------------------------------------------ the chunk */
@@ -267,7 +291,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     neon_work *w = job->workspace;
     const int n = job->n_rows * job->n_group, n_sets = (n + SET - 1) / SET, last_rows = n - (n_sets - 1) * SET;
     const bool many = n_sets > MOST_DIRECT_SETS;
-    const source_kind kk = many ? UNPACKED : kind_of(&f->k), vk = many ? UNPACKED : kind_of(&f->v);
+    const source_kind kk = many ? UNPACKED : kind_of(&f->k), vk = many ? UNPACKED : kind_of_values(&f->v);
     const score_function *score = score_functions(&f->k, kk);
     const value_function *value = value_functions(&f->v, vk);
     const size_t set_floats = (size_t)SET * (size_t)f->v.dim;

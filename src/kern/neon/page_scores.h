@@ -95,23 +95,32 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
                        int p, const set_query *q) {
     const quire_side_format *k = &b->job->format->k;
     const int n_pairs = pairs_of(rows);
-    const int operands = operands_of(rows, planes), pairs = operands <= 2 ? 8 : 4;
+    const int operands = operands_of(rows, planes), tiles = tiles_of_k(kind), pairs = pairs_of_pass(tiles, operands);
     const int n_groups = role == KEY_SUM ? k->n_groups : 1, group = role == KEY_SUM ? k->group : k->dim;
     /* codes of 5 bits and one plane of q stay far below 2^22 */
     const bool unconverted = role == KEY_CHANNEL && planes == 1,
                zeros = role == KEY_SUM && k->family != QUIRE_FAMILY_PROD;
-    const int8x16_t book = load_book(k->book, k->bits);
+    const int8x16_t book = is_book(kind) ? load_book(k->book, k->bits) : vdupq_n_s8(0);
     neon_work *w = b->work;
     /* Read once: what is stored below might be w->score, for all the compiler knows. */
     set_scores *score = &w->score[p];
     float32x4_t top[PAIRS];
     UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
-    for (int at = 0; at < T / 2; at += pairs)
+    for (int at = 0; at < T / 2 / tiles; at += pairs)
         for (int g = 0; g < n_groups; g++) {
-            int32x4_t acc[8][OPERANDS];
-            UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
+            int32x4_t acc[SUMS][OPERANDS];
+            UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
                 sum_start(unconverted);
-            if (kind == FROM_4_MIXED && k->n_mixed % 4 == 0) { /* a loop for each width, of whole groups of columns */
+            if (kind == FROM_3_MIXED) {
+                multiply_tiles(FROM_4_2, operands, pairs, b->k[p], k->dim, at, 0, k->n_mixed, q->q8, book,
+                               b->k_ahead[p], acc);
+                multiply_tiles(FROM_3, operands, pairs, b->k[p], k->dim, at, k->n_mixed, k->dim / 16, q->q8, book,
+                               b->k_ahead[p], acc);
+            } else if (is_shared(kind)) {
+                multiply_tiles(kind, operands, pairs, b->k[p], k->dim, at, 0, k->dim / (kind >= FROM_3 ? 16 : 8), q->q8,
+                               book, b->k_ahead[p], acc);
+            } else if (kind == FROM_4_MIXED &&
+                       k->n_mixed % 4 == 0) { /* a loop for each width, of whole groups of columns */
                 multiply_octets(FROM_5_3, operands, pairs, b->k[p], k->dim, at / 8, at % 8, 0, k->dim / 32 * 2, q->q8,
                                 book, NULL, b->k_ahead[p], acc);
                 multiply_octets(FROM_4, operands, pairs, b->k[p], k->dim, at / 8, at % 8, k->dim / 32 * 2,
@@ -127,8 +136,8 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
                 const float32x4_t centre = for_cells(q->centre[g][pair], lone),
                                   scale = for_cells(q->scale[g][pair], lone),
                                   offset = for_cells(q->offset[g][pair], lone);
-                UNROLL for (int i = 0; i < pairs / per_cell; i++) {
-                    const int cell = at / per_cell + i;
+                UNROLL for (int i = 0; i < tiles * pairs / per_cell; i++) {
+                    const int tile = i * per_cell / pairs, cell = (8 * tile + at + i * per_cell % pairs) / per_cell;
                     float *s = score->s[pair][cell];
                     const int32x4_t high = cell_of(acc, i, pair, lone),
                                     low = is_folded(rows, planes)
@@ -175,7 +184,7 @@ INLINE void add_signs(const block *b, const int rows, int p, const set_query *q)
     float32x4_t top[PAIRS];
     UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     for (int tile = 0; tile < T / 16; tile++) {
-        int32x4_t acc[8][OPERANDS];
+        int32x4_t acc[SUMS][OPERANDS];
         UNROLL for (int i = 0; i < 8; i++) UNROLL for (int r = 0; r < n_pairs; r++) acc[i][r] = vdupq_n_s32(0);
         multiply_octets(UNPACKED, n_pairs, 8, (const uint8_t *)w->sign8[p], k->dim, tile, 0, 0, k->dim / 8, q->q8,
                         vdupq_n_s8(0), NULL, (const uint8_t *)w->sign8[p], acc);

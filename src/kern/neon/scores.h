@@ -2,14 +2,34 @@
 #ifndef QUIRE_KERN_NEON_SCORES_H
 #define QUIRE_KERN_NEON_SCORES_H
 
+#include "kern/neon/slabs.h"
 #include "kern/neon/work.h"
 
-/* How K or V reaches the multiplier: 4-bit or 8-bit codes straight from the page, or int8 unpacked beforehand. FROM_4_MIXED
- * is FROM_5_3 in the first half of the columns (rounded down), whose bytes are 5 and 3 bits, then FROM_4; or FROM_RULES,
- * where a column's rule says which. */
-typedef enum source_kind { FROM_4, FROM_4_BOOK, FROM_4_MIXED, FROM_5_3, FROM_RULES, FROM_8, UNPACKED } source_kind;
+/* How K or V reaches the multiplier: codes straight from the page, or int8 unpacked beforehand. FROM_4_MIXED is FROM_5_3 in
+ * the first half of the columns (rounded down), whose bytes are 5 and 3 bits, then FROM_4; or FROM_RULES, where a column's
+ * rule says which. FROM_3_MIXED is FROM_4_2 in the first half, then FROM_3. */
+typedef enum source_kind {
+    FROM_2,
+    FROM_2_BOOK,
+    FROM_3,
+    FROM_3_BOOK,
+    FROM_3_MIXED,
+    FROM_4_2,
+    FROM_4,
+    FROM_4_BOOK,
+    FROM_4_MIXED,
+    FROM_5_3,
+    FROM_RULES,
+    FROM_8,
+    UNPACKED
+} source_kind;
 
+INLINE bool is_shared(const source_kind kind) { return kind <= FROM_4_2; } /* bytes hold codes of several tiles */
 INLINE bool is_split(const source_kind kind) { return kind != FROM_8 && kind != UNPACKED; } /* two octets to a column */
+INLINE bool is_book(const source_kind kind) {
+    return kind == FROM_2_BOOK || kind == FROM_3_BOOK || kind == FROM_4_BOOK;
+}
+INLINE int shared_bits(const source_kind kind) { return kind == FROM_2 || kind == FROM_2_BOOK ? 2 : 3; }
 
 /* How a column's bytes split in two: x & mask, x >> shift. */
 typedef struct split_rule {
@@ -28,6 +48,14 @@ _Static_assert(MOST_MIXED == QUIRE_DIM_MAX / 32, "rules for the widest head");
 /* Enough rules of either kind; those of a page with n mixed columns start at MOST_MIXED - n. */
 static const split_rule SPLIT_RULES[2 * MOST_MIXED] = {SIX(SPLIT_AT(5)), SIX(SPLIT_AT(5)), SIX(SPLIT_AT(5)),
                                                        SIX(SPLIT_AT(4)), SIX(SPLIT_AT(4)), SIX(SPLIT_AT(4))};
+
+/* Sums of a pass: so many tiles, and so many pairs (of tokens, of channels) of each. */
+enum { SUMS = 16 };
+INLINE int tiles_of_k(const source_kind kind) { return is_shared(kind) ? 4 : 1; }
+INLINE int tiles_of_v(const source_kind kind) { return is_shared(kind) ? (shared_bits(kind) == 2 ? 2 : 4) : 1; }
+INLINE int pairs_of_pass(const int tiles, const int operands) {
+    return tiles > 1 ? SUMS / (tiles * operands) : operands <= 2 ? 8 : 4;
+}
 
 /* Two vectors side by side, so that their steps overlap. */
 INLINE void split_bytes(const source_kind kind, const uint8x16_t x[2], int8x16_t book, const split_rule *rule,
@@ -57,7 +85,8 @@ INLINE void split_bytes(const source_kind kind, const uint8x16_t x[2], int8x16_t
  * between registers. */
 INLINE void multiply_columns(const source_kind kind, const int operands, const int pairs, const uint8_t *at,
                              size_t stride, size_t column_stride, int columns, const int8_t (*q8)[OPERANDS][16],
-                             int8x16_t book, const split_rule *rule, const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
+                             int8x16_t book, const split_rule *rule, const uint8_t *ahead,
+                             int32x4_t acc[SUMS][OPERANDS]) {
     const bool halves = is_split(kind);
     const uint8_t *end = at + (size_t)columns * column_stride, *soon = at + 1024;
     _Pragma("GCC unroll 1") do {
@@ -105,7 +134,7 @@ INLINE const split_rule *rule_of(const source_kind kind, const split_rule *rules
 /* Octets first .. first+n of the tokens from pair `row` of tile `tile` on. */
 INLINE void multiply_octets(const source_kind kind, const int operands, const int pairs, const uint8_t *k, int dim,
                             int tile, int row, int first, int n, const int8_t (*q8)[OPERANDS][16], int8x16_t book,
-                            const split_rule *rules, const uint8_t *ahead, int32x4_t acc[8][OPERANDS]) {
+                            const split_rule *rules, const uint8_t *ahead, int32x4_t acc[SUMS][OPERANDS]) {
     if (kind == UNPACKED) {
         const uint8_t *at = k + (size_t)tile * 16 * (size_t)dim + (size_t)first * 128 + (size_t)row * 16;
         multiply_columns(kind, operands, pairs, at, 16, 128, n, q8 + first, book, NULL, at, acc);
@@ -130,6 +159,64 @@ INLINE void multiply_octets(const source_kind kind, const int operands, const in
         else
             multiply_columns(kind, operands, pairs, k + at, (size_t)width * 16, 16, last - column, q8 + column * octets,
                              book, rule_of(kind, rules, column), fetch, acc);
+        column = last;
+    }
+}
+
+/* ------------------------------------------------------------------ bytes that tiles share */
+
+INLINE int8x16_t shared_code(const source_kind kind, const uint8x16_t *slab, const int z, const int h, int8x16_t book) {
+    const uint8x16_t code = slab_code(shared_bits(kind), kind == FROM_4_2, slab, z, h);
+    return is_book(kind) ? vqtbl1q_s8(book, code) : vreinterpretq_s8_u8(code);
+}
+
+/* acc[tile * pairs + i][r] += token pair i of each tile times operand r, over `columns` columns, at least one. A column is 16
+ * dims (3 bits) or 8 (2 bits). */
+INLINE void multiply_shared(const source_kind kind, const int operands, const int pairs, const uint8_t *at,
+                            size_t stride, size_t slab_stride, int columns, const int8_t (*q8)[OPERANDS][16],
+                            int8x16_t book, int32x4_t acc[SUMS][OPERANDS]) {
+    const int bits = shared_bits(kind), slabs = slabs_of(bits), octets = bits == 3 ? 2 : 1;
+    const uint8_t *end = at + 16 * columns;
+    _Pragma("GCC unroll 1") do {
+        int8x16_t q[2][OPERANDS];
+        __asm__("" : "+r"(at)); /* else loads of the next group are kept in registers that sums need */
+        UNROLL for (int o = 0; o < octets; o++) UNROLL for (int r = 0; r < operands; r++) q[o][r] = vld1q_s8(q8[o][r]);
+        UNROLL for (int i = 0; i < pairs; i++) {
+            uint8x16_t slab[3];
+            UNROLL for (int s = 0; s < slabs; s++) slab[s] =
+                vld1q_u8(at + (size_t)i * stride + (size_t)s * slab_stride);
+            UNROLL for (int tile = 0; tile < 4; tile++) UNROLL for (int o = 0; o < octets; o++) {
+                const int8x16_t x = bits == 3 ? shared_code(kind, slab, tile, o, book)
+                                              : shared_code(kind, slab, tile / 2, tile % 2, book);
+                UNROLL for (int r = 0; r < operands; r++) acc[tile * pairs + i][r] =
+                    mma_s8(acc[tile * pairs + i][r], q[o][r], x);
+            }
+        }
+        at += 16;
+        q8 += octets;
+    }
+    while (at != end)
+        ;
+}
+
+/* Columns first .. end of all token tiles, pairs row .. row+pairs of each. */
+INLINE void multiply_tiles(const source_kind kind, const int operands, const int pairs, const uint8_t *k, int dim,
+                           int row, int first, int end, const int8_t (*q8)[OPERANDS][16], int8x16_t book,
+                           const uint8_t *ahead, int32x4_t acc[SUMS][OPERANDS]) {
+    const int bits = shared_bits(kind), slabs = slabs_of(bits), octets = bits == 3 ? 2 : 1;
+    const int n_columns = dim / (8 * octets);
+    for (int column = first; column < end;) {
+        const int group = column / 4 * 4, width = n_columns - group < 4 ? n_columns - group : 4;
+        const int last = group + width < end ? group + width : end;
+        const size_t start = (size_t)group * 128 * (size_t)slabs + (size_t)(row * width) * 16,
+                     at = start + (size_t)(column - group) * 16;
+        UNROLL for (int s = 0; s < slabs; s++) UNROLL for (int i = 0; i < pairs; i++)
+            __builtin_prefetch(ahead + start + (size_t)(s * width * 128 + i * width * 16), 0, 2);
+        if (width == 4)
+            multiply_shared(kind, operands, pairs, k + at, 64, 512, last - column, q8 + column * octets, book, acc);
+        else
+            multiply_shared(kind, operands, pairs, k + at, (size_t)width * 16, (size_t)width * 128, last - column,
+                            q8 + column * octets, book, acc);
         column = last;
     }
 }

@@ -2,6 +2,8 @@
 #ifndef QUIRE_KERN_NEON_UNPACK_H
 #define QUIRE_KERN_NEON_UNPACK_H
 
+#include "codec/layout.h"
+#include "kern/neon/slabs.h"
 #include "kern/neon/work.h"
 
 INLINE int8x16_t code_value(uint8x16_t code, const int8_t *book, int8x16_t table) {
@@ -11,7 +13,7 @@ INLINE int8x16_t code_value(uint8x16_t code, const int8_t *book, int8x16_t table
 INLINE int8x16_t load_book(const int8_t *book, int bits) {
     int8_t table[16] = {0};
     if (book)
-        memcpy(table, book, (size_t)1 << bits);
+        memcpy(table, book, bits < 4 ? (size_t)1 << bits : 16);
     return vld1q_s8(table);
 }
 
@@ -42,16 +44,12 @@ INLINE void unpack_k4(const bool mixed, uint8x16_t x, int tile, int column, int 
 
 /* Two octets of three bits, or of four and two, of all token tiles. */
 INLINE void unpack_k3(const bool mixed, const uint8x16_t slab[3], int column, int r, const k_target *to) {
-    for (int tile = 0; tile < 3; tile++)
-        put_codes(to, tile, column, r, vandq_u8(slab[tile], vdupq_n_u8(mixed ? 15 : 7)),
-                  mixed ? vandq_u8(vshrq_n_u8(slab[tile], 4), vdupq_n_u8(3))
-                        : vandq_u8(vshrq_n_u8(slab[tile], 3), vdupq_n_u8(7)));
-    const uint8x16_t low = vshrq_n_u8(slab[0], 6), high = vshrq_n_u8(slab[1], 6);
-    put_codes(to, 3, column, r, vorrq_u8(low, vandq_u8(vshrq_n_u8(slab[2], 4), vdupq_n_u8(mixed ? 12 : 4))),
-              mixed ? high : vorrq_u8(high, vandq_u8(vshrq_n_u8(slab[2], 5), vdupq_n_u8(4))));
+    UNROLL for (int tile = 0; tile < 4; tile++)
+        put_codes(to, tile, column, r, slab_code(3, mixed, slab, tile, 0), slab_code(3, mixed, slab, tile, 1));
 }
 
-static void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k, const int8_t *book, int8_t *out) {
+static __attribute__((noinline)) void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k, const int8_t *book,
+                                               int8_t *out) {
     const int8x16_t table = load_book(book, bits);
     const k_target to = {out, dim, book, table};
     const bool by_octet = bits == 8 || bits == 2;
@@ -75,9 +73,10 @@ static void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k, const int
                             unpack_k4(false, x, tile, column, r, &to);
                     }
                 } else if (bits == 2) {
-                    uint8x16_t x = vld1q_u8(k + at);
-                    for (int tile = 0; tile < 4; tile++, x = vshrq_n_u8(x, 2))
-                        put_k(out, dim, tile, column, r, code_value(vandq_u8(x, vdupq_n_u8(3)), book, table));
+                    const uint8x16_t x = vld1q_u8(k + at);
+                    UNROLL for (int tile = 0; tile < 4; tile++)
+                        put_k(out, dim, tile, column, r,
+                              code_value(slab_code(2, false, &x, tile / 2, tile % 2), book, table));
                 } else if (bits == 1) {
                     uint8x16_t x = vld1q_u8(k + at);
                     for (int bit = 0; bit < 8; bit++, x = vshrq_n_u8(x, 1))
@@ -100,20 +99,9 @@ INLINE void put_v(int8_t *out, int tile, int atom, int r, int8x16_t x) {
     vst1q_s8(out + (size_t)tile * 1024 + (size_t)atom * 128 + (size_t)r * 16, x);
 }
 
-/* The code of slot z, half h from the slabs of one atom position. */
-INLINE uint8x16_t v_slot(int bits, int z, int h, const uint8x16_t *slab) {
-    const int8x16_t down = vdupq_n_s8((int8_t)(bits == 2 ? -(4 * z + 2 * h) : -3 * h));
-    if (bits == 2)
-        return vandq_u8(vshlq_u8(slab[0], down), vdupq_n_u8(3));
-    if (z < 3)
-        return vandq_u8(vshlq_u8(slab[z], down), vdupq_n_u8(7));
-    const uint8x16_t top = vandq_u8(vshlq_u8(slab[2], vdupq_n_s8((int8_t)(-4 - h))), vdupq_n_u8(4));
-    return vorrq_u8(vshrq_n_u8(slab[h], 6), top);
-}
-
-static void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, int8_t *out) {
+INLINE void unpack_v_bits(const int bits, int dim, const uint8_t *v, const int8_t *book, int8_t *out) {
     const int8x16_t table = load_book(book, bits);
-    const int n_tiles = dim / 16, share = bits == 2 ? 2 : bits == 3 ? 4 : 1, slabs = bits == 3 ? 3 : 1;
+    const int n_tiles = dim / 16, share = quire__v_share(bits);
     for (int first = 0, run = share; first < n_tiles; first += run) {
         while (first + run > n_tiles)
             run /= 2;
@@ -131,14 +119,30 @@ static void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, in
                     put_v(out, first, 4 + c, r, code_value(vshrq_n_u8(x, 4), book, table));
                 } else {
                     uint8x16_t slab[3];
-                    for (int i = 0; i < slabs; i++)
-                        slab[i] = vld1q_u8(at + (size_t)(i * columns) * 128);
-                    for (int z = 0; z < share; z++)
-                        for (int h = 0; h < 2; h++)
-                            put_v(out, first + z % run, 4 * h + c + columns * (z / run), r,
-                                  code_value(v_slot(bits, z, h, slab), book, table));
+                    UNROLL for (int i = 0; i < slabs_of(bits); i++) slab[i] =
+                        vld1q_u8(at + (size_t)(i * columns) * 128);
+                    UNROLL for (int z = 0; z < share; z++) UNROLL for (int h = 0; h < 2; h++)
+                        put_v(out, first + z % run, 4 * h + c + columns * (z / run), r,
+                              code_value(slab_code(bits, false, slab, z, h), book, table));
                 }
             }
+    }
+}
+
+static __attribute__((noinline)) void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, int8_t *out) {
+    switch (bits) {
+    case 2:
+        unpack_v_bits(2, dim, v, book, out);
+        break;
+    case 3:
+        unpack_v_bits(3, dim, v, book, out);
+        break;
+    case 4:
+        unpack_v_bits(4, dim, v, book, out);
+        break;
+    default:
+        unpack_v_bits(8, dim, v, book, out);
+        break;
     }
 }
 

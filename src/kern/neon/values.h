@@ -9,7 +9,7 @@
 INLINE void weigh_page(const source_kind kind, const int operands, const int pairs, const uint8_t *v, int tile, int row,
                        const uint8_t (*p8)[OPERANDS][16], int8x16_t book,
                        const uint8_t (*negative)[16] /* (8), or NULL: nothing is reflected */, const uint8_t *ahead,
-                       int32x4_t acc[8][OPERANDS]) {
+                       int32x4_t acc[SUMS][OPERANDS]) {
     const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
     /* unpacked: [atom][channel pair]; 8 bits: [half][channel pair][4 atoms]; 4 bits: [channel pair][4 atoms of both halves] */
     const size_t stride = kind == UNPACKED ? 16 : 64,
@@ -59,6 +59,36 @@ INLINE void weigh_page(const source_kind kind, const int operands, const int pai
         ;
 }
 
+/* acc[z * pairs + i][r] += channel pair i of each of the tiles that share bytes; channels 16*(tile + z) + 2*row on. */
+INLINE void weigh_shared(const source_kind kind, const int operands, const int pairs, const uint8_t *v, int tile,
+                         int row, const uint8_t (*p8)[OPERANDS][16], int8x16_t book, const uint8_t *ahead,
+                         int32x4_t acc[SUMS][OPERANDS]) {
+    const int bits = shared_bits(kind), slabs = slabs_of(bits);
+    const size_t start = (size_t)tile * 128 * (size_t)bits + (size_t)row * 64;
+    const uint8_t *at = v + start;
+    UNROLL for (int s = 0; s < slabs; s++) UNROLL for (int i = 0; i < pairs; i++)
+        __builtin_prefetch(ahead + start + (size_t)(s * 512 + i * 64), 0, 2);
+    int atom = 0;
+    _Pragma("GCC unroll 1") do {
+        uint8x16_t p[2][OPERANDS];
+        __asm__("" : "+r"(at)); /* as in multiply_shared */
+        UNROLL for (int h = 0; h < 2; h++) UNROLL for (int r = 0; r < operands; r++) p[h][r] =
+            vld1q_u8(p8[4 * h + atom][r]);
+        UNROLL for (int i = 0; i < pairs; i++) {
+            uint8x16_t slab[3];
+            UNROLL for (int s = 0; s < slabs; s++) slab[s] = vld1q_u8(at + 64 * i + 512 * s);
+            UNROLL for (int z = 0; z < tiles_of_v(kind); z++) UNROLL for (int h = 0; h < 2; h++) {
+                const int8x16_t x = shared_code(kind, slab, z, h, book);
+                UNROLL for (int r = 0; r < operands; r++) acc[z * pairs + i][r] =
+                    mma_u8(acc[z * pairs + i][r], p[h][r], x);
+            }
+        }
+        at += 16;
+    }
+    while (++atom < 4)
+        ;
+}
+
 /* What a block adds to O: o = o * keep + integer * unit + constant. */
 typedef struct block_terms {
     float32x4_t unit[PAIRS], keep[PAIRS], constant[PAIRS]; /* constant: V in groups only */
@@ -69,21 +99,26 @@ INLINE void weigh_block(const source_kind kind, const int rows, const int planes
                         const uint8_t *const ahead[PAGES], int from, int n_pages, const neon_work *w, int first, int n,
                         int8x16_t book, int group /* -1: V has no groups */, const block_terms *terms, float *o) {
     const bool reflects = group >= 0 && kind != UNPACKED;
-    const int n_pairs = pairs_of(rows), operands = operands_of(rows, planes), pairs = operands <= 2 ? 8 : 4;
-    for (int tile = first; tile < first + n; tile++)
+    const int n_pairs = pairs_of(rows), operands = operands_of(rows, planes);
+    const int tiles = tiles_of_v(kind), pairs = pairs_of_pass(tiles, operands);
+    for (int tile = first; tile < first + n; tile += tiles)
         for (int row = 0; row < 8; row += pairs) {
-            int32x4_t acc[8][OPERANDS];
-            UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
+            int32x4_t acc[SUMS][OPERANDS];
+            UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
                 sum_start(planes == 1);
             int p = from;
             _Pragma("GCC unroll 1") do {
-                weigh_page(kind, operands, pairs, v[p], tile, row, &w->p8[8 * p], book,
-                           reflects ? w->negative[p][group] : NULL, ahead[p], acc);
+                if (is_shared(kind))
+                    weigh_shared(kind, operands, pairs, v[p], tile, row, &w->p8[8 * p], book, ahead[p], acc);
+                else
+                    weigh_page(kind, operands, pairs, v[p], tile, row, &w->p8[8 * p], book,
+                               reflects ? w->negative[p][group] : NULL, ahead[p], acc);
             }
             while (++p < from + n_pages)
                 ;
-            UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-                float *at = o + ((size_t)(tile * 8 + row + i) * PAIRS + (size_t)pair) * 4;
+            UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+                const int at_pair = (tile + i / pairs) * 8 + row + i % pairs;
+                float *at = o + ((size_t)at_pair * PAIRS + (size_t)pair) * 4;
                 const int32x4_t high = acc[i][pair], low = is_folded(rows, planes) ? vextq_s32(high, high, 2)
                                                            : planes == 2           ? acc[i][n_pairs + pair]
                                                                                    : high;
