@@ -29,12 +29,14 @@ static double complex *products_with_conjugates(double *sums, int32_t n) {
     return (double complex *)(void *)sums + (size_t)n * (size_t)n;
 }
 
+/* e^(i angle). */
+static double complex turn_by(double angle) { return cos(angle) + sin(angle) * I; }
+
 void quire__moment_add(double *sums, const quire__turns *turns, const float *q, int32_t position) {
     const int32_t n = turns->n;
     double complex z[QUIRE_DIM_MAX / 2], *plain = products(sums), *conjugate = products_with_conjugates(sums, n);
     for (int32_t a = 0; a < n; a++)
-        z[a] = CMPLX((double)q[turns->first[a]], (double)q[turns->second[a]]) *
-               cexp(CMPLX(0, -turns->angle[a] * position));
+        z[a] = ((double)q[turns->first[a]] + (double)q[turns->second[a]] * I) * turn_by(-turns->angle[a] * position);
     for (int32_t a = 0; a < n; a++)
         for (int32_t b = 0; b <= a; b++) {
             plain[a * n + b] += z[a] * z[b];
@@ -47,7 +49,7 @@ static double complex mean_turn(double angle, int32_t n) {
     const double half = sin(angle / 2);
     if (fabs(half) < 1e-12)
         return 1;
-    return cexp(CMPLX(0, angle * (n - 1) / 2)) * (sin(angle * n / 2) / (n * half));
+    return turn_by(angle * (n - 1) / 2) * (sin(angle * n / 2) / (n * half));
 }
 
 void quire__moment_mean(const double *sums, const quire__turns *turns, int32_t n_positions, float *moment) {

@@ -44,7 +44,21 @@ static const uint16_t MAGIC16[8] = {ROUND_HALF, ROUND_HALF, ROUND_HALF, ROUND_HA
 INLINE int8x16_t h_round_product(half8 x, float16x4_t r, const int lane) {
     float16x8_t sum; /* loaded, not copied: see fresh() */
     __asm__ volatile("ldr %q0, %1" : "=w"(sum) : "m"(MAGIC16));
-    return vreinterpretq_s8_f16(vfmaq_lane_f16(sum, x, r, lane));
+    switch (lane) { /* a literal for every compiler; `lane` is known where this is inlined */
+    case 0:
+        sum = vfmaq_lane_f16(sum, x, r, 0);
+        break;
+    case 1:
+        sum = vfmaq_lane_f16(sum, x, r, 1);
+        break;
+    case 2:
+        sum = vfmaq_lane_f16(sum, x, r, 2);
+        break;
+    default:
+        sum = vfmaq_lane_f16(sum, x, r, 3);
+        break;
+    }
+    return vreinterpretq_s8_f16(sum);
 }
 #else
 typedef struct half8 {

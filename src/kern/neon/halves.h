@@ -85,6 +85,18 @@ static float half_weights(float *s, int n_tokens, float m) {
     return vaddvq_f32(vaddq_f32(vaddq_f32(sum[0], sum[1]), vaddq_f32(sum[2], sum[3])));
 }
 
+/* acc[0] and acc[1] += x times lane `lane` of p. The lane is known where this is inlined, but not every compiler takes it for
+ * the constant that these instructions want. */
+INLINE void half_add(const int lane, fvec acc[2], float16x8_t x, float16x8_t p) {
+#define CASE(i)                                                                                                        \
+    case i:                                                                                                            \
+        acc[0] = vfmlalq_laneq_low_f16(acc[0], x, p, i);                                                               \
+        acc[1] = vfmlalq_laneq_high_f16(acc[1], x, p, i);                                                              \
+        break;
+    switch (lane) { CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) }
+#undef CASE
+}
+
 /* One token, whose weights are in lane `lane` of p. */
 INLINE void half_token(const int lane, const int rows, const int n, const bool line_ends,
                        const float16x8_t p[TILE_ROWS], const uint8_t *v, int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
@@ -92,10 +104,7 @@ INLINE void half_token(const int lane, const int rows, const int n, const bool l
         __builtin_prefetch(v + 2 * (d + 4 * n), 0, 3);
     UNROLL for (int j = 0; j < n; j += 2) {
         const float16x8_t x = load_halves(v, d + 4 * j);
-        UNROLL for (int r = 0; r < rows; r++) {
-            acc[r][j] = vfmlalq_laneq_low_f16(acc[r][j], x, p[r], lane);
-            acc[r][j + 1] = vfmlalq_laneq_high_f16(acc[r][j + 1], x, p[r], lane);
-        }
+        UNROLL for (int r = 0; r < rows; r++) half_add(lane, &acc[r][j], x, p[r]);
     }
 }
 
