@@ -19,6 +19,7 @@
 #include "progress.h"
 #include "report.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ typedef struct niah_options {
 typedef struct niah_run {
     const niah_options *chosen;
     quire_model *model;
+    int32_t n_vocab;
     cli_hay hay;
     cli_niah_grid grid;
     cli_niah_map *maps; /* the first is the raw cache's */
@@ -63,7 +65,25 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
     return true;
 }
 
-static quire_status ask(niah_run *run, quire_seq *text, const cli_needle *needle, bool *found) {
+/* Of the right answer behind the question. Nothing of it stays in `seq`. */
+static quire_status measure(niah_run *run, quire_seq *seq, const cli_needle *needle, double *p) {
+    int32_t tokens[CLI_NEEDLE_TOKENS + CLI_ANSWER_TOKENS];
+    memcpy(tokens, needle->question, (size_t)needle->n_question * sizeof *tokens);
+    memcpy(tokens + needle->n_question, needle->said, (size_t)needle->n_said * sizeof *tokens);
+    const quire_step_item item = {
+        .seq = seq, .tokens = tokens, .n_tokens = needle->n_question + needle->n_said - 1, .n_logits = needle->n_said};
+    quire_status status = quire_session_eval(run->session, &item, 1, false);
+    if (status != QUIRE_OK)
+        return status;
+    double nats = 0;
+    for (int32_t i = 0; i < needle->n_said; i++)
+        nats += quire_logits_nll(quire_session_logits(run->session, i), run->n_vocab, needle->said[i]);
+    *p = exp(-nats);
+    quire_session_abort(run->session);
+    return QUIRE_OK;
+}
+
+static quire_status ask(niah_run *run, quire_seq *text, const cli_needle *needle, bool *found, double *p) {
     quire_seq *seq;
     quire_status status = quire_seq_fork(text, &seq);
     if (status != QUIRE_OK)
@@ -75,7 +95,10 @@ static quire_status ask(niah_run *run, quire_seq *text, const cli_needle *needle
     options.on_token = on_token;
     options.user = &given;
     quire_generate_result unused;
-    status = quire_generate(run->session, seq, run->sampler, needle->question, needle->n_question, &options, &unused);
+    status = measure(run, seq, needle, p);
+    if (status == QUIRE_OK)
+        status =
+            quire_generate(run->session, seq, run->sampler, needle->question, needle->n_question, &options, &unused);
     *found = strstr(given.text, needle->answer) != NULL;
     quire_seq_free(seq);
     return status;
@@ -97,7 +120,7 @@ static quire_status grow(niah_run *run, quire_seq *seq, int32_t from, int32_t to
 static quire_status ask_cell(niah_run *run, quire_seq *text, const cli_niah_cell *cell, const cli_needle *needle,
                              cli_niah_map *map) {
     const int32_t i = cli_niah_index(&run->grid, cell);
-    quire_status status = ask(run, text, needle, &map->found[i]);
+    quire_status status = ask(run, text, needle, &map->found[i], &map->p[i]);
     map->n_found += map->found[i];
     map->n_lost += run->maps[0].found[i] && !map->found[i];
     return status;
@@ -191,7 +214,7 @@ static int run_map(niah_run *run, cli_niah_map *map) {
     const cli_session_wish wish = {.kv = map->kv,
                                    .context = run->grid.context,
                                    .max_seqs = SEQUENCES,
-                                   .max_logits = 1,
+                                   .max_logits = CLI_ANSWER_TOKENS,
                                    .stop = cli_interrupt_seen};
     quire_sampler_options greedy;
     quire_sampler_options_default(&greedy);
@@ -214,12 +237,14 @@ static json_t *map_json(const niah_run *run, const cli_niah_map *map) {
     const cli_niah_grid *grid = &run->grid;
     json_t *cells = json_array();
     for (int32_t i = 0; i < grid->n_lengths * grid->n_places; i++)
-        cli_json_append(&cells, json_pack("{s:i, s:o, s:b}", "length", (int)cli_niah_length(grid, i / grid->n_places),
-                                          "depth", cli_json_number(cli_niah_depth(grid, i % grid->n_places)), "found",
-                                          (int)map->found[i]));
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:o}", "kv", map->kv, "ctx", (int)grid->context, "found",
+        cli_json_append(&cells,
+                        json_pack("{s:i, s:o, s:b, s:o}", "length", (int)cli_niah_length(grid, i / grid->n_places),
+                                  "depth", cli_json_number(cli_niah_depth(grid, i % grid->n_places)), "found",
+                                  (int)map->found[i], "p", cli_json_number(map->p[i])));
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o}", "kv", map->kv, "ctx", (int)grid->context, "found",
                      (int)map->n_found, "tried", (int)grid->n_cells, "found_raw", (int)run->maps[0].n_found, "lost",
-                     (int)map->n_lost, "grid", cells);
+                     (int)map->n_lost, "p_mean", cli_json_number(cli_niah_mean_p(grid, map)), "p_mean_raw",
+                     cli_json_number(cli_niah_mean_p(grid, &run->maps[0])), "grid", cells);
 }
 
 static int print_json(const niah_run *run) {
@@ -238,6 +263,7 @@ static int prepare(niah_run *run) {
         return status;
     quire_model_info info;
     quire_model_get_info(run->model, &info);
+    run->n_vocab = info.n_vocab;
     cli_niah_grid *grid = &run->grid;
     grid->context = chosen->model.context ? chosen->model.context : info.context;
     grid->n_lengths = chosen->n_lengths;
@@ -257,7 +283,8 @@ static int prepare(niah_run *run) {
     run->n_tokens = (int64_t)run->n_maps * cli_niah_tokens(grid, chosen->together);
     for (size_t i = 0; i < run->n_maps; i++) {
         run->maps[i].found = calloc((size_t)grid->n_cells, sizeof *run->maps[i].found);
-        if (!run->maps[i].found)
+        run->maps[i].p = calloc((size_t)grid->n_cells, sizeof *run->maps[i].p);
+        if (!run->maps[i].found || !run->maps[i].p)
             return cli_quire_error("cannot ask", QUIRE_E_NOMEM, "out of memory");
     }
     return CLI_OK;
@@ -271,6 +298,7 @@ static int evaluate(niah_run *run) {
         cli_niah_map *map = &run->maps[i];
         if (i > 0 && strcmp(map->kv, run->maps[0].kv) == 0) {
             memcpy(map->found, run->maps[0].found, (size_t)run->grid.n_cells * sizeof *map->found);
+            memcpy(map->p, run->maps[0].p, (size_t)run->grid.n_cells * sizeof *map->p);
             map->n_found = run->maps[0].n_found;
             run->n_done += run->n_tokens / (int64_t)run->n_maps;
             continue;
@@ -279,7 +307,7 @@ static int evaluate(niah_run *run) {
         status = run_map(run, map);
         cli_progress_end(&run->progress);
         if (status == CLI_OK && !run->chosen->json)
-            cli_niah_print(&run->grid, map, stdout);
+            cli_niah_print(&run->grid, map, &run->maps[0], stdout);
         fflush(stdout);
     }
     if (status == CLI_OK && run->chosen->json)
@@ -309,9 +337,11 @@ int cli_eval_niah_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "eval niah",
-        .about = "A needle in a haystack: a number is told somewhere in a long text and asked for at its end, for\n"
-                 "several lengths and places. --kv may be a list. The raw cache (none) runs first; what it finds and\n"
-                 "another does not is lost. What texts have in common is computed once.",
+        .about =
+            "A needle in a haystack: a number is told somewhere in a long text and asked for at its end, for\n"
+            "several lengths and places. --kv may be a list. The raw cache (none) runs first; what it finds and\n"
+            "another does not is lost. The probability of the right answer says how sure the model was of it. What\n"
+            "texts have in common is computed once.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};
@@ -327,8 +357,10 @@ int cli_eval_niah_run(int argc, char **argv) {
         run.maps[i].kv = names[i];
     if (status == CLI_OK)
         status = run.maps ? evaluate(&run) : CLI_FAILURE;
-    for (size_t i = 0; run.maps && i < run.n_maps; i++)
+    for (size_t i = 0; run.maps && i < run.n_maps; i++) {
         free(run.maps[i].found);
+        free(run.maps[i].p);
+    }
     cli_niah_grid_free(&run.grid);
     cli_hay_free(&run.hay);
     free(run.maps);

@@ -71,9 +71,25 @@ void cli_niah_grid_free(cli_niah_grid *grid) {
 
 /* ------------------------------------------------------------------ maps */
 
-void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, FILE *file) {
-    fprintf(file, "%s: %d of %d found, %d lost against none\n  depth ", map->kv, (int)map->n_found, (int)grid->n_cells,
-            (int)map->n_lost);
+double cli_niah_mean_p(const cli_niah_grid *grid, const cli_niah_map *map) {
+    double sum = 0;
+    for (int32_t i = 0; i < grid->n_cells; i++)
+        sum += map->p[i];
+    return sum / grid->n_cells;
+}
+
+/* How sure the model was of what is lost: even odds are nobody's fault. */
+static void print_lost(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw, FILE *file) {
+    for (int32_t i = 0; i < grid->n_cells; i++)
+        if (raw->found[i] && !map->found[i])
+            fprintf(file, "  lost at %.0f %% of %d: probability of the answer %.2f, with %s %.2f\n",
+                    100 * cli_niah_depth(grid, i % grid->n_places), (int)cli_niah_length(grid, i / grid->n_places),
+                    map->p[i], raw->kv, raw->p[i]);
+}
+
+void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw, FILE *file) {
+    fprintf(file, "%s: %d of %d found, %d lost against none; mean probability of the answer %.3f\n  depth ", map->kv,
+            (int)map->n_found, (int)grid->n_cells, (int)map->n_lost, cli_niah_mean_p(grid, map));
     for (int32_t i = 0; i < grid->n_lengths; i++)
         fprintf(file, " %7d", (int)cli_niah_length(grid, i));
     fputc('\n', file);
@@ -83,6 +99,7 @@ void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, FILE *fi
             fprintf(file, " %7s", map->found[i * grid->n_places + p] ? "######" : ".");
         fputc('\n', file);
     }
+    print_lost(grid, map, raw, file);
     fputc('\n', file);
 }
 

@@ -33,6 +33,7 @@ double cli_niah_depth(const cli_niah_grid *grid, int32_t i); /* 0: first, 1: las
 typedef struct cli_niah_map {
     const char *kv;
     bool *found;
+    double *p;               /* of the right answer, whatever was answered */
     int32_t n_found, n_lost; /* lost: the raw cache finds it */
 } cli_niah_map;
 
@@ -40,7 +41,8 @@ static inline int32_t cli_niah_index(const cli_niah_grid *grid, const cli_niah_c
     return cell->length * grid->n_places + cell->place;
 }
 
-void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, FILE *file);
+double cli_niah_mean_p(const cli_niah_grid *grid, const cli_niah_map *map);
+void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw, FILE *file);
 /* A picture of all maps side by side, with gnuplot. Exit status. */
 int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_maps, const char *path);
 

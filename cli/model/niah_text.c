@@ -129,8 +129,8 @@ int32_t cli_hay_end_before(const cli_hay *hay, int32_t n_tokens) {
 
 /* ------------------------------------------------------------------ needle */
 
-static bool cut(const quire_model *model, const char *text, int32_t *tokens, int32_t *n) {
-    quire_status status = quire_model_tokenize(model, text, strlen(text), 0, tokens, CLI_NEEDLE_TOKENS, n);
+static bool cut(const quire_model *model, const char *text, int32_t *tokens, int32_t most, int32_t *n) {
+    quire_status status = quire_model_tokenize(model, text, strlen(text), 0, tokens, most, n);
     if (status != QUIRE_OK)
         cli_quire_error("cannot make a question", status, NULL);
     return status == QUIRE_OK;
@@ -139,7 +139,7 @@ static bool cut(const quire_model *model, const char *text, int32_t *tokens, int
 /* The first eight share no word, and all of CLI_NEEDLES differ. */
 bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle) {
     _Static_assert(CLI_NEEDLES == N_LOOKS * N_THINGS, "every look with every thing");
-    char place[SENTENCE_BYTES / 4], fact[SENTENCE_BYTES], question[SENTENCE_BYTES];
+    char place[SENTENCE_BYTES / 4], fact[SENTENCE_BYTES], question[SENTENCE_BYTES], said[sizeof needle->answer + 1];
     const uint32_t i = (uint32_t)index % CLI_NEEDLES;
     snprintf(place, sizeof place, "%s %s", LOOKS[i % N_LOOKS], THINGS[(i + i / N_LOOKS) % N_THINGS]);
     snprintf(needle->answer, sizeof needle->answer, "%u", 1000 + (1309 + i * 2477) % 9000); /* all different */
@@ -147,6 +147,8 @@ bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle
     snprintf(question, sizeof question,
              "\n\nQuestion: What is the secret number of the %s?\nAnswer: The secret number of the %s is", place,
              place);
-    return cut(model, fact, needle->fact, &needle->n_fact) &&
-           cut(model, question, needle->question, &needle->n_question);
+    snprintf(said, sizeof said, " %s", needle->answer);
+    return cut(model, fact, needle->fact, CLI_NEEDLE_TOKENS, &needle->n_fact) &&
+           cut(model, question, needle->question, CLI_NEEDLE_TOKENS, &needle->n_question) &&
+           cut(model, said, needle->said, CLI_ANSWER_TOKENS, &needle->n_said);
 }

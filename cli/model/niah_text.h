@@ -18,12 +18,13 @@ void cli_hay_free(cli_hay *hay);
 /* The last end at or before `n_tokens`; 0 if there is none. */
 int32_t cli_hay_end_before(const cli_hay *hay, int32_t n_tokens);
 
-enum { CLI_NEEDLE_TOKENS = 256, CLI_NEEDLES = 64 };
+enum { CLI_NEEDLE_TOKENS = 256, CLI_NEEDLES = 64, CLI_ANSWER_TOKENS = 16 };
 
 typedef struct cli_needle {
     int32_t fact[CLI_NEEDLE_TOKENS], question[CLI_NEEDLE_TOKENS];
     int32_t n_fact, n_question;
-    char answer[16]; /* what a right continuation of the question contains */
+    char answer[16];                         /* what a right continuation of the question contains */
+    int32_t said[CLI_ANSWER_TOKENS], n_said; /* that continuation, as tokens */
 } cli_needle;
 
 /* CLI_NEEDLES different facts; `index` goes round them. False, with a message. */

@@ -174,6 +174,8 @@ def test_needles(smollm2, together):
         assert result["tried"] == 2 and len(result["grid"]) == 2
         assert result["found"] == sum(cell["found"] for cell in result["grid"])
         assert result["found_raw"] == 2 and result["lost"] == 0
+        assert result["p_mean"] == pytest.approx(sum(cell["p"] for cell in result["grid"]) / 2)
+    assert raw["p_mean"] > 0.5 and abs(k8v4["p_mean"] - raw["p_mean"]) < 0.05 and k8v4["p_mean_raw"] == raw["p_mean"]
 
 
 def test_needles_in_any_text(tiny, tmp_path):
@@ -181,6 +183,7 @@ def test_needles_in_any_text(tiny, tmp_path):
     common = ("eval", "niah", "-m", tiny, "--ctx", 900, "--lengths", 2, "--depths", 3, "--kv", "k4v4", "-t", 1, "--json")
     result = json.loads(quire(*common, "--hay", TEXT).stdout)
     assert result["tried"] == 6 and result["found"] == 0 and [cell["length"] for cell in result["grid"]] == 3 * [450] + 3 * [900]
+    assert all(0 < cell["p"] < 0.01 for cell in result["grid"])
     (tmp_path / "empty").write_text("\n\n")
     assert "no text" in quire(*common, "--hay", tmp_path / "empty", status=1).stderr
     assert "too short" in quire(*common, "--ctx", 60, status=1).stderr
