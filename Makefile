@@ -81,7 +81,7 @@ eval-long: ## other texts, long contexts, ablation; needles at 8K and 32K tokens
 	@mkdir -p build/eval
 	@bench/fidelity $(EVAL_TEXT) --texts --ablation --long --json build/eval/fidelity-long.json | tee build/eval/fidelity-long.txt
 	build/bin/quire eval niah -m smollm2 --ctx 8192 --kv k8v8,k8v4,k4v4 --plot build/eval/niah-smollm2.png | tee build/eval/niah-smollm2.txt
-	build/bin/quire eval niah -m gemma3 --ctx 32768 --together --kv k8v8,k8v4,k4v4 --plot build/eval/niah-gemma3.png | tee build/eval/niah-gemma3.txt
+	build/bin/quire eval niah -m gemma3 --ctx 32768 --lengths 1 --raw bf16 --kv k8v8,k8v4,k4v4 --plot build/eval/niah-gemma3.png | tee build/eval/niah-gemma3.txt
 	build/bin/quire eval agree -m smollm2 --chat -n 200 --kv $(PRESETS) | tee build/eval/agree-smollm2.txt
 	build/bin/quire eval agree -m gemma3 -n 200 --kv $(PRESETS) | tee build/eval/agree-gemma3.txt
 
