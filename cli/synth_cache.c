@@ -68,13 +68,13 @@ static quire_status make_orders(cli_cache *cache, quire_layer *layers) {
 }
 
 /* Neighbours in the order of channels are alike, by half for each place between them: as good as any to be timed. */
-static quire_status fill_feedback(const cli_shape *shape, float *moment, float *feedback) {
-    const size_t dim = (size_t)shape->k_dim, n_weights = dim * (dim - 1) / 2;
+static quire_status fill_feedback(const cli_shape *shape, const quire_rope *rope, float *moment, float *feedback) {
+    const size_t dim = (size_t)shape->k_dim, n_weights = dim * dim / 2;
     quire_status status = QUIRE_OK;
     for (size_t i = 0; i < dim * dim; i++)
         moment[i] = exp2f(-fabsf((float)(i / dim) - (float)(i % dim)));
     for (int32_t head = 0; status == QUIRE_OK && head < shape->n_kv_heads; head++)
-        status = quire_channel_feedback(moment, NULL, shape->k_dim, feedback + (size_t)head * n_weights);
+        status = quire_channel_feedback(moment, rope, shape->k_dim, feedback + (size_t)head * n_weights);
     return status;
 }
 
@@ -83,12 +83,13 @@ static quire_status make_feedback(cli_cache *cache, quire_layer *layers) {
     const size_t dim = (size_t)shape->k_dim;
     if (!cache->options.by_queries || !cache->orders)
         return QUIRE_OK;
+    cache->rope = (quire_rope){.n_rot = shape->k_dim, .base = 10000};
     float *moment = calloc(dim * dim, sizeof *moment);
-    cache->feedback = calloc((size_t)shape->n_kv_heads * (dim * (dim - 1) / 2), sizeof *cache->feedback);
+    cache->feedback = calloc((size_t)shape->n_kv_heads * (dim * dim / 2), sizeof *cache->feedback);
     const quire_status status =
-        moment && cache->feedback ? fill_feedback(shape, moment, cache->feedback) : QUIRE_E_NOMEM;
+        moment && cache->feedback ? fill_feedback(shape, &cache->rope, moment, cache->feedback) : QUIRE_E_NOMEM;
     for (int32_t i = 0; i < cache->options.n_layers; i++)
-        layers[i].k_feedback = cache->feedback;
+        layers[i].k_feedback = cache->feedback, layers[i].k_rope = &cache->rope;
     free(moment);
     return status;
 }

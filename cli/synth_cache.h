@@ -31,7 +31,8 @@ typedef struct cli_cache {
     cli_workers *workers;
     int32_t batch_rows; /* the most rows of any batch */
     uint16_t *orders;   /* (n_layers,G,DK) of channels, where K's codec needs them; else NULL */
-    float *feedback;    /* (G,DK*(DK-1)/2) of every layer, with by_queries; else NULL */
+    float *feedback;    /* (G,DK*DK/2) of every layer, with by_queries; else NULL */
+    quire_rope rope;    /* that goes with it */
 
     /* the open batch */
     quire_batch *batch;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum {
-    EXAMINE_VERSION = 2,                  /* changes with the text, the ladder, any figure, and what codecs lose */
+    EXAMINE_VERSION = 3,                  /* changes with the text, the ladder, any figure, and what codecs lose */
     FIRST_SCORED = 2 * QUIRE_PAGE_TOKENS, /* from here on most of what a query sees is packed */
     LAYER_TOKENS = 6 * QUIRE_PAGE_TOKENS, /* of a pass for one layer: there are many, and only their ratios count */
     TOKENS = 8 * QUIRE_PAGE_TOKENS,

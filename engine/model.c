@@ -3,6 +3,7 @@
 
 #include "probe.h"
 #include "quiet.h"
+#include "rope.h"
 #include "tensor_check.h"
 
 #include <ggml-cpu.h>
@@ -99,6 +100,7 @@ static quire_status load(quire_model *model, const char *path, const quire_model
     QUIRE_TRY(quire__tensors_all_used(&model->file));
     QUIRE_TRY(quire__vocab_load(model, path));
     QUIRE_TRY(quire__gguf_bind(&model->file, options->f32_weights));
+    QUIRE_TRY(quire__load_ropes(model));
     count_weights(model);
     if (!options->repack || options->f32_weights)
         return QUIRE_OK;
@@ -158,6 +160,7 @@ void quire_model_free(quire_model *model) {
     quire__gguf_close(&model->file);
     free(model->layers);
     free(model->cache);
+    free(model->ropes);
     free(model->name);
     free(model->identity);
     quire__probe_free(model);

@@ -64,6 +64,7 @@ struct quire_model {
     const char *weight_type;
     quire__layer *layers; /* (n_layers) */
     quire_layer *cache;   /* (n_layers) the same layers as the pool sees them */
+    quire_rope *ropes;    /* (n_layers) and how their K is rotated; of rotations that are not simple (rope.h) it means nothing */
     struct ggml_tensor *embedding, *output_norm, *output, *output_bias; /* (E, vocab), (E), (E, vocab), (vocab) */
     int32_t input_dim;                                                  /* P: gemma4's input per layer; 0: none */
     struct ggml_tensor *input_embedding, *input_proj, *input_proj_norm; /* (P*layers, vocab), (E, P*layers), (P) */
@@ -74,7 +75,7 @@ struct quire_model {
     bool probed;
     uint16_t *order;         /* of all layers' heads */
     const uint16_t **orders; /* (n_layers) */
-    float *feedback;         /* of all layers' heads, in these orders */
+    float *feedback;         /* of all layers' heads */
     const float **feedbacks; /* (n_layers) */
     const char *weights_as;  /* "repacked", "file", "f32" */
     bool expand;             /* weights become f32 in the graph, one at a time: as f32 weights without their memory */

@@ -1,27 +1,9 @@
 #include "moment.h"
 
-#include "rope.h"
-
 #include <complex.h>
+#include <math.h>
 
-void quire__turns_of(const quire_model *model, int32_t layer, quire__turns *turns) {
-    const quire__rope *r = &model->layers[layer].rope;
-    const int32_t dim = model->cache[layer].k_dim, half = r->n_dims / 2;
-    *turns = (quire__turns){0};
-    if (!quire__rope_is_simple(r))
-        return;
-    for (int32_t j = 0; j < half; j++) {
-        const bool neighbours = r->type == GGML_ROPE_TYPE_NORMAL;
-        turns->first[j] = (uint16_t)(neighbours ? 2 * j : j);
-        turns->second[j] = (uint16_t)(neighbours ? 2 * j + 1 : j + half);
-        turns->angle[j] = quire__rope_frequency(r, j) * (double)r->scale;
-    }
-    for (int32_t j = half; j < dim / 2; j++) {
-        turns->first[j] = (uint16_t)(2 * j);
-        turns->second[j] = (uint16_t)(2 * j + 1);
-    }
-    turns->n = dim / 2;
-}
+enum { PAGE = QUIRE_PAGE_TOKENS, MAX_OCTAVES = 32 };
 
 /* Two (n, n) matrices of complex numbers, of which a >= b is used. */
 static double complex *products(double *sums) { return (double complex *)(void *)sums; }
@@ -32,7 +14,7 @@ static double complex *products_with_conjugates(double *sums, int32_t n) {
 /* e^(i angle). */
 static double complex turn_by(double angle) { return cos(angle) + sin(angle) * I; }
 
-void quire__moment_add(double *sums, const quire__turns *turns, const float *q, int32_t position) {
+void quire__moment_add(double *sums, const quire_turns *turns, const float *q, int32_t position) {
     const int32_t n = turns->n;
     double complex z[QUIRE_DIM_MAX / 2], *plain = products(sums), *conjugate = products_with_conjugates(sums, n);
     for (int32_t a = 0; a < n; a++)
@@ -44,22 +26,47 @@ void quire__moment_add(double *sums, const quire__turns *turns, const float *q, 
         }
 }
 
-/* Of e^(i p angle) over p = 0 .. n - 1. */
-static double complex mean_turn(double angle, int32_t n) {
-    const double half = sin(angle / 2);
-    if (fabs(half) < 1e-12)
-        return 1;
-    return turn_by(angle * (n - 1) / 2) * (sin(angle * n / 2) / (n * half));
+/* Distances from the middle of a page: half a page, twice that and so on up to the reach. */
+typedef struct octaves {
+    int n;
+    double edge[MAX_OCTAVES + 1];
+    double complex turned[MAX_OCTAVES + 1][QUIRE_DIM_MAX / 2]; /* each pair, from position 0 to where an edge is */
+} octaves;
+
+static void divide(octaves *o, const quire_turns *turns, int32_t reach) {
+    const double end = reach > PAGE ? reach : PAGE;
+    o->n = 0;
+    for (double edge = PAGE / 2; edge < end; edge *= 2)
+        o->edge[o->n++] = edge;
+    o->edge[o->n] = end;
+    for (int i = 0; i <= o->n; i++)
+        for (int32_t a = 0; a < turns->n; a++)
+            o->turned[i][a] = turn_by(turns->angle[a] * (PAGE / 2 + o->edge[i]));
 }
 
-void quire__moment_mean(const double *sums, const quire__turns *turns, int32_t n_positions, float *moment) {
+/* Of e^(i p angle) over all these positions p, angle being that of pair a and, added or subtracted, that of pair b. */
+static double complex mean_turn(const octaves *o, const quire_turns *turns, int32_t a, int32_t b, bool add) {
+    const double complex step = turn_by(turns->angle[a] + (add ? 1 : -1) * turns->angle[b]) - 1;
+    double complex mean = 0;
+    for (int i = 0; i < o->n; i++) {
+        double complex ends[2];
+        for (int k = 0; k < 2; k++)
+            ends[k] = o->turned[i + k][a] * (add ? o->turned[i + k][b] : conj(o->turned[i + k][b]));
+        const double width = o->edge[i + 1] - o->edge[i], weight = log2(o->edge[i + 1] / o->edge[i]);
+        mean += weight * (cabs(step) < 1e-9 ? (ends[0] + ends[1]) / 2 : (ends[1] - ends[0]) / (step * width));
+    }
+    return mean;
+}
+
+void quire__moment_mean(const double *sums, const quire_turns *turns, int32_t reach, float *moment) {
     const int32_t n = turns->n, dim = 2 * n;
     const double complex *plain = products((double *)sums), *conjugate = products_with_conjugates((double *)sums, n);
+    octaves o;
+    divide(&o, turns, reach);
     for (int32_t a = 0; a < n; a++)
         for (int32_t b = 0; b <= a; b++) {
-            const double complex sum = plain[a * n + b] * mean_turn(turns->angle[a] + turns->angle[b], n_positions);
-            const double complex difference =
-                conjugate[a * n + b] * mean_turn(turns->angle[a] - turns->angle[b], n_positions);
+            const double complex sum = plain[a * n + b] * mean_turn(&o, turns, a, b, true);
+            const double complex difference = conjugate[a * n + b] * mean_turn(&o, turns, a, b, false);
             /* z_a z_b = (xx' - yy') + i (xy' + yx');  z_a conj(z_b) = (xx' + yy') + i (yx' - xy') */
             const double real[2][2] = {
                 {(creal(difference) + creal(sum)) / 2, (cimag(sum) - cimag(difference)) / 2},

@@ -11,11 +11,11 @@
 #include <string.h>
 
 enum {
-    PROBE_VERSION = 2,
-    PROBE_TOKENS = 256, /* more change few channels, and no KLD that can be measured: docs/FIDELITY.md */
+    PROBE_VERSION = 3,  /* changes with the text, with what is made of it, and with the order of pairs (codec/turns.c) */
+    PROBE_TOKENS = 512, /* half would do for the orders; moments of 512 leave a twentieth less: docs/FIDELITY.md */
     PROBE_STEP = QUIRE_PAGE_TOKENS
 };
-static const char KIND[QUIRE__KIND_BYTES] = "quire order 002\n";
+static const char KIND[QUIRE__KIND_BYTES] = "quire order 003\n";
 
 /* ------------------------------------------------------------------ where orders lie */
 
@@ -83,9 +83,10 @@ static quire_status rank(const quire__watch *watch, int32_t layer, uint16_t *ord
 }
 
 /* A rotation that is not known leaves the directions of queries unknown: plain rounding. */
-static quire_status weigh(const quire__watch *watch, int32_t layer, const uint16_t *order, float *feedback) {
+static quire_status weigh(const quire__watch *watch, int32_t layer, float *feedback) {
     const quire_layer *l = &watch->model->cache[layer];
     const size_t dim = (size_t)l->k_dim;
+    const int32_t context = watch->model->context, reach = l->window > 0 && l->window < context ? l->window : context;
     if (watch->turns[layer].n == 0) {
         memset(feedback, 0, n_weights(l) * sizeof *feedback);
         return QUIRE_OK;
@@ -93,8 +94,8 @@ static quire_status weigh(const quire__watch *watch, int32_t layer, const uint16
     float *moment = malloc(dim * dim * sizeof *moment);
     quire_status status = moment ? QUIRE_OK : quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int32_t h = 0; h < l->n_kv_heads && status == QUIRE_OK; h++) {
-        quire__moment_mean(watch->heads[layer][h].moment, &watch->turns[layer], watch->model->context, moment);
-        status = quire_channel_feedback(moment, order + (size_t)h * dim, l->k_dim,
+        quire__moment_mean(watch->heads[layer][h].moment, &watch->turns[layer], reach, moment);
+        status = quire_channel_feedback(moment, &watch->model->ropes[layer], l->k_dim,
                                         feedback + (size_t)h * quire__n_feedback(l->k_dim));
     }
     free(moment);
@@ -159,7 +160,7 @@ static quire_status probe(quire_model *model, int32_t n_threads) {
         if (model->orders[i]) {
             status = rank(&watch, i, (uint16_t *)model->orders[i]);
             if (status == QUIRE_OK)
-                status = weigh(&watch, i, model->orders[i], (float *)model->feedbacks[i]);
+                status = weigh(&watch, i, (float *)model->feedbacks[i]);
         }
     quire__watch_close(&watch);
     return status;

@@ -2,7 +2,7 @@
  * (km4, km3; quire.h, quire_layer.k_order), and how their rounding errors are passed on (k_feedback).
  *
  * A text of our own runs through the model on a raw cache. A channel's importance is the mean range of its K over a page
- * times the root mean square of q in it; feedback comes from the second moment of q over the model's context (moment.h).
+ * times the root mean square of q in it; feedback comes from the second moment of the queries that look at a page (moment.h).
  * Both are kept with the model and, if it has a directory for that, in a file
  * named by the digest of its weights and by how they are multiplied, which may change the last digits of K and q. */
 #ifndef ENGINE_PROBE_H

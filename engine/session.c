@@ -4,6 +4,7 @@
 #include "identity.h"
 #include "plan.h"
 #include "probe.h"
+#include "rope.h"
 #include "survey.h"
 #include "watch.h"
 
@@ -81,7 +82,7 @@ static const uint16_t *given_order(const quire_session_options *o, const quire_l
     return from && from->n_kv_heads == layer->n_kv_heads && from->k_dim == layer->k_dim ? from->k_order : NULL;
 }
 
-/* Codecs that need an order of channels get the caller's, or the model's own, for which it also knows how to round. */
+/* Codecs that need an order of channels get the caller's, or the model's own; the model also knows how to round. */
 static quire_status order_channels(const quire_session *session, quire_layer *layers) {
     const quire_session_options *o = &session->options;
     const int32_t n = session->model->n_layers;
@@ -96,10 +97,9 @@ static quire_status order_channels(const quire_session *session, quire_layer *la
     QUIRE_TRY(quire__model_orders(session->model, o->n_threads, &orders, &feedbacks));
     for (int32_t i = 0; i < n; i++) {
         const uint16_t *given = given_order(o, &layers[i], i);
-        const size_t bytes = (size_t)layers[i].n_kv_heads * (size_t)layers[i].k_dim * sizeof *given;
-        const bool own = orders[i] && (!given || memcmp(given, orders[i], bytes) == 0);
         layers[i].k_order = given ? given : orders[i];
-        layers[i].k_feedback = own && !o->plain_rounding ? feedbacks[i] : NULL;
+        layers[i].k_feedback = o->plain_rounding ? NULL : feedbacks[i];
+        layers[i].k_rope = quire__rope_is_simple(&session->model->layers[i].rope) ? &session->model->ropes[i] : NULL;
     }
     return QUIRE_OK;
 }
@@ -139,7 +139,7 @@ static quire_status create_pool(quire_session *session) {
         QUIRE_TRY(quire__pool_budget(&pool, &pool.budget_bytes));
     const quire_status status = quire_pool_create(&session->pool, &pool);
     for (int32_t i = 0; i < model->n_layers; i++)
-        layers[i].k_order = NULL, layers[i].k_feedback = NULL; /* borrowed; the pool has copied them */
+        layers[i].k_order = NULL, layers[i].k_feedback = NULL, layers[i].k_rope = NULL; /* borrowed; the pool has copied them */
     return status;
 }
 

@@ -223,6 +223,17 @@ typedef struct quire_pool quire_pool;
 typedef struct quire_seq quire_seq;
 typedef struct quire_batch quire_batch;
 
+/* How a layer's K rows were rotated by their positions before they were stored. Pair j of a head turns by
+ * position * scale * frequency[j] radians. Pairs are (0, n_rot/2), (1, n_rot/2 + 1) and so on or, interleaved, (0, 1),
+ * (2, 3), counted from channel `first`. For YaRN and the like give their frequencies; the factor on K stays. */
+typedef struct quire_rope {
+    int32_t first, n_rot; /* channels first .. first + n_rot - 1 turn; n_rot 0: none do (ALiBi, no positions) */
+    bool interleaved;
+    float base;             /* frequency[j] = base ^ (-2 j / n_rot), unless given */
+    float scale;            /* 0: 1 */
+    const float *frequency; /* (n_rot/2), or NULL */
+} quire_rope;
+
 typedef struct quire_layer {
     int32_t n_heads, n_kv_heads; /* H, G: H is a multiple of G */
     int32_t k_dim, v_dim;        /* 32..576, multiples of 16 */
@@ -239,10 +250,10 @@ typedef struct quire_layer {
      * a bit more, the others of a bit less. A layer that shares has its source's. Rows and queries are given, and come
      * back, in natural order. quire_channel_order makes one. */
     const uint16_t *k_order;
-    /* (G, DK*(DK-1)/2), or NULL; copied. How the rounding error of a channel of K is passed on to later ones, for K codecs
-     * of fewer than 8 bits with channel scales, in k_order if the layer has one (then for km4 and km3 alone).
-     * quire_channel_feedback makes it. What is stored reads the same with or without it. */
+    /* (G, DK*DK/2), or NULL; copied. How rounding errors of K's channels are passed on to others, for K codecs of fewer than
+     * 8 bits with channel scales; quire_channel_feedback makes it. What is stored reads the same with or without it. */
     const float *k_feedback;
+    const quire_rope *k_rope; /* that k_feedback was made with; copied */
 } quire_layer;
 
 /* An order for one K head: the 8*(DK/32) channels of largest importance get the wider codes, those of least the
@@ -252,11 +263,11 @@ QUIRE_API quire_status quire_channel_order(const float *importance /* (k_dim) */
                                            uint16_t *order /* (k_dim) */);
 
 /* Feedback for one K head from the second moment of the queries that will meet it: moment[i * DK + j] is the mean of
- * q[i] * q[j], in natural order, over the positions that will be asked from (RoPE turns it). `order` is the head's k_order,
- * or NULL. Errors of K then fall where queries do not look. E_VALUE: not finite, or not a second moment. */
-QUIRE_API quire_status quire_channel_feedback(const float *moment /* (k_dim, k_dim) */,
-                                              const uint16_t *order /* (k_dim) */, int32_t k_dim,
-                                              float *feedback /* (k_dim*(k_dim-1)/2) */);
+ * q[i] * q[j] over the queries that look at a sequence's first page. Those that look at a later page are taken to be the
+ * same, turned by `rope` as far as the page lies behind the first (NULL: nothing turns). Errors of K then fall where
+ * queries do not look. E_VALUE: not finite, or not a second moment. */
+QUIRE_API quire_status quire_channel_feedback(const float *moment /* (k_dim, k_dim) */, const quire_rope *rope,
+                                              int32_t k_dim, float *feedback /* (k_dim*k_dim/2) */);
 
 /* Replaceable memory. `alloc` gets a power-of-two alignment and returns NULL when it cannot. */
 typedef struct quire_allocator {
@@ -302,17 +313,6 @@ QUIRE_API quire_status quire_seq_fork(quire_seq *seq, quire_seq **child);
 QUIRE_API quire_status quire_seq_trim(quire_seq *seq, int32_t n_tokens);
 QUIRE_API quire_status quire_seq_free(quire_seq *seq); /* E_BUSY while in a batch; NULL is fine */
 QUIRE_API int32_t quire_seq_length(const quire_seq *seq);
-
-/* How a layer's K rows were rotated by their positions before they were stored. Pair j of a head turns by
- * position * scale * frequency[j] radians. Pairs are (0, n_rot/2), (1, n_rot/2 + 1) and so on or, interleaved, (0, 1),
- * (2, 3), counted from channel `first`. For YaRN and the like give their frequencies; the factor on K stays. */
-typedef struct quire_rope {
-    int32_t first, n_rot; /* channels first .. first + n_rot - 1 turn; n_rot 0: none do (ALiBi, no positions) */
-    bool interleaved;
-    float base;             /* frequency[j] = base ^ (-2 j / n_rot), unless given */
-    float scale;            /* 0: 1 */
-    const float *frequency; /* (n_rot/2), or NULL */
-} quire_rope;
 
 /* Drop tokens from .. to-1 of a sequence: those behind them move down, with K turned to its new position. `rope` has
  * one entry for all layers (n_rope 1) or one for each. Only this sequence changes; pages before `from` stay shared.

@@ -42,7 +42,7 @@ typedef struct quire_model_options {
     bool repack;
     /* Expand every weight to f32 (memory!): takes ggml's rounding of activations out of comparisons. */
     bool f32_weights;
-    /* Codecs km4 and km3 need to know which channels of K matter most (quire.h, quire_layer.k_order). A text of 256 tokens
+    /* Codecs km4 and km3 need to know which channels of K matter most (quire.h, quire_layer.k_order). A text of 512 tokens
      * tells, once for a model: at the first session that needs it, and kept in this directory, which is made if it is not
      * there. NULL: in memory alone. on_probe: NULL, or told how far it is. */
     const char *cache_dir;

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 /* errno's model: one message per thread, so that concurrent callers never see each other's. */
 static _Thread_local char last_error[320];
@@ -40,6 +41,19 @@ quire_status quire__fail(quire_status status, const char *format, ...) {
     va_start(args, format);
     vsnprintf(last_error, sizeof last_error, format, args);
     va_end(args);
+    keep_text(last_error);
+    return status;
+}
+
+quire_status quire__fail_where(quire_status status, const char *format, ...) {
+    char sentence[sizeof last_error];
+    memcpy(sentence, last_error, sizeof sentence);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(last_error, sizeof last_error, format, args);
+    va_end(args);
+    const size_t n = strlen(last_error);
+    snprintf(last_error + n, sizeof last_error - n, ": %s", sentence);
     keep_text(last_error);
     return status;
 }

@@ -13,6 +13,9 @@
 /* Remembers the sentence for quire_last_error() in this thread and returns `status`. */
 quire_status quire__fail(quire_status status, const char *format, ...) QUIRE_PRINTF(2, 3);
 
+/* Says where the failure last remembered happened, "<where>: <its sentence>", and returns its status. */
+quire_status quire__fail_where(quire_status status, const char *format, ...) QUIRE_PRINTF(2, 3);
+
 #define QUIRE_TRY(call)                                                                                                \
     do {                                                                                                               \
         const quire_status status_ = (call);                                                                           \

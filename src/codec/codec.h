@@ -102,16 +102,40 @@ void quire__from_order(const uint16_t *order, int dim, const float *placed, floa
 /* The first place whose channel is none, or came before; dim: a permutation. */
 int quire__order_fault(const uint16_t *order, int dim);
 
+/* ---- pairs of channels that RoPE turns together (turns.c) */
+
+typedef struct quire_turns {
+    int32_t n; /* half the channels: those that stand still are paired too, with an angle of 0, and come first */
+    uint16_t first[QUIRE_DIM_MAX / 2], second[QUIRE_DIM_MAX / 2];
+    double angle[QUIRE_DIM_MAX / 2]; /* radians from a position to the next */
+} quire_turns;
+
+/* rope NULL: all stand still. E_INVALID. */
+quire_status quire__turns_init(quire_turns *turns, const quire_rope *rope, int32_t dim);
+
 /* ---- rounding with feedback (feedback.c) */
 
-static inline size_t quire__n_feedback(int dim) { return (size_t)dim * (size_t)(dim - 1) / 2; }
+static inline size_t quire__n_feedback(int dim) { return (size_t)dim * (size_t)dim / 2; }
+/* Whether it can be worked with: E_INVALID names the element that is at fault. */
+quire_status quire__check_feedback(const float *feedback, int32_t dim);
 /* Whether codes of this side may be shaped: channel scales, fewer than 8 bits. */
 static inline bool quire__side_is_shapeable(const quire_side_format *side) {
     return side->family == QUIRE_FAMILY_CHANNEL && side->bits < 8;
 }
-/* Codes for the parameters that the record has already, packed in place of plain rounding's. feedback:
- * quire_channel_feedback, in the record's order. */
-void quire__side_shape(const quire_side_format *side, const float *rows, int skip, const float *feedback,
+
+/* How errors are passed on in one head's K of one page. */
+typedef struct quire_shaping {
+    const float *feedback;
+    uint16_t place[QUIRE_DIM_MAX]; /* in the record, of the channels as they are rounded: pair after pair */
+    float cosine[QUIRE_DIM_MAX / 2], sine[QUIRE_DIM_MAX / 2]; /* of each pair's turn from the first page to this one */
+    float within[QUIRE_DIM_MAX / 2]; /* the share of a pair's first error that its second channel takes over */
+} quire_shaping;
+
+/* order: of the record's channels, or NULL. */
+void quire__shaping_init(quire_shaping *shaping, const quire_turns *turns, const float *feedback, const uint16_t *order,
+                         int32_t page);
+/* Codes for the parameters that the record has already, packed in place of plain rounding's. */
+void quire__side_shape(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
                        uint8_t *record);
 
 #endif

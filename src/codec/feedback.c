@@ -8,6 +8,12 @@
  *     code[j] = nearest(x[j] + sum over i < j of (x[i] - value[i]) * U[i][j])
  *
  * which leaves sum D[j] r[j]^2, r being plain rounding errors, instead of sum M[j][j] r[j]^2. Reading is as without it.
+ *
+ * M depends on where the page lies: RoPE turns pairs of channels with the position, of K and of q. Seen from a page, though,
+ * queries come from the same distances wherever it lies, so M of page p is M of page 0 with every pair turned by 64 p
+ * positions. Channels are therefore rounded pair after pair, U and D consisting of blocks of 2 x 2: then turning M turns
+ * each block of U and D and leaves them triangular. So one U serves all pages: errors are turned back to where they would
+ * be in page 0, weighed there, and what a pair is to take over is turned forth.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,17 +27,22 @@ enum { TOGETHER = 16 }; /* tokens: their sums stay in registers */
 /* Of the mean of M's diagonal. M is an estimate, and inputs drift; between .01 and .1 it makes no difference. */
 static const double DAMPING = 0.03;
 
-static quire_status check_moment(const float *moment, const uint16_t *order, int32_t n) {
+/* Of pair j: 2j weights for its first channel and 2j for its second, of the errors before them in the frame of page 0; then
+ * what D has for the pair, as the direction of its ellipse: (D00 - D11, 2 D01) / (D00 + D11). */
+static size_t pair_at(int j) { return 2 * (size_t)j * (size_t)j; }
+
+static quire_status check_moment(const float *moment, int32_t n) {
     for (int32_t i = 0; i < n * n; i++)
         if (!isfinite(moment[i]))
             return quire__fail(QUIRE_E_VALUE, "moment of channels %d and %d is not finite", (int)(i / n), (int)(i % n));
     for (int32_t d = 0; d < n; d++)
         if (moment[d * n + d] < 0)
             return quire__fail(QUIRE_E_VALUE, "the mean square of channel %d is negative", (int)d);
-    if (order && quire__order_fault(order, n) < n)
-        return quire__fail(QUIRE_E_INVALID, "order is not a permutation");
     return QUIRE_OK;
 }
+
+/* Channels as they are rounded. */
+static int channel_at(const quire_turns *turns, int i) { return i % 2 ? turns->second[i / 2] : turns->first[i / 2]; }
 
 /* The upper triangle of m becomes U, its diagonal D. */
 static void factor(double *m, int n) {
@@ -46,11 +57,25 @@ static void factor(double *m, int n) {
             m[i * n + k] /= m[k * n + k];
 }
 
-quire_status quire_channel_feedback(const float *moment, const uint16_t *order, int32_t k_dim, float *feedback) {
+static void write_pair(const double *m, int n, int j, float *to) {
+    const int first = 2 * j, second = first + 1;
+    const double share = m[first * n + second], d0 = m[first * n + first], d1 = m[second * n + second];
+    for (int i = 0; i < first; i++) {
+        to[i] = (float)m[i * n + first];
+        to[first + i] = (float)(m[i * n + second] - share * m[i * n + first]); /* the rest comes by way of the first */
+    }
+    const double long_side = d0 + share * share * d1; /* the block is (long_side, share d1; share d1, d1) */
+    to[2 * first] = (float)((long_side - d1) / (long_side + d1));
+    to[2 * first + 1] = (float)(2 * share * d1 / (long_side + d1));
+}
+
+quire_status quire_channel_feedback(const float *moment, const quire_rope *rope, int32_t k_dim, float *feedback) {
     if (!moment || !feedback)
         return quire__fail(QUIRE_E_INVALID, "moment or feedback is NULL");
     QUIRE_TRY(quire__check_k_dim(k_dim));
-    QUIRE_TRY(check_moment(moment, order, k_dim));
+    quire_turns turns;
+    QUIRE_TRY(quire__turns_init(&turns, rope, k_dim));
+    QUIRE_TRY(check_moment(moment, k_dim));
     const int n = k_dim;
     double mean = 0;
     for (int d = 0; d < n; d++)
@@ -63,56 +88,117 @@ quire_status quire_channel_feedback(const float *moment, const uint16_t *order, 
     if (!m)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++) {
-            const int a = order ? order[i] : i, b = order ? order[j] : j;
-            m[i * n + j] = (double)moment[a * n + b] + (i == j ? DAMPING * mean : 0);
-        }
+        for (int j = 0; j < n; j++)
+            m[i * n + j] = (double)moment[channel_at(&turns, i) * n + channel_at(&turns, j)] +
+                           (i == j ? DAMPING * mean : 0);
     factor(m, n);
     bool definite = true;
     for (int d = 0; d < n; d++)
         definite = definite && m[d * n + d] > 0;
-    for (int j = 1; j < n && definite; j++)
-        for (int i = 0; i < j; i++)
-            *feedback++ = (float)m[i * n + j];
+    for (int j = 0; j < n / 2 && definite; j++)
+        write_pair(m, n, j, feedback + pair_at(j));
     free(m);
     return definite ? QUIRE_OK : quire__fail(QUIRE_E_VALUE, "moment is no second moment: it is not positive definite");
 }
 
+quire_status quire__check_feedback(const float *feedback, int32_t dim) {
+    for (size_t i = 0; i < quire__n_feedback(dim); i++)
+        if (!isfinite(feedback[i]))
+            return quire__fail(QUIRE_E_INVALID, "k_feedback[%zu] is not finite", i);
+    for (int j = 0; j < dim / 2; j++) {
+        const float *ellipse = feedback + pair_at(j) + 4 * j;
+        if (!(ellipse[0] * ellipse[0] + ellipse[1] * ellipse[1] < 1))
+            return quire__fail(QUIRE_E_INVALID, "k_feedback[%zu] and the next are no direction of an ellipse",
+                               pair_at(j) + 4 * (size_t)j);
+    }
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ a page */
+
+void quire__shaping_init(quire_shaping *s, const quire_turns *turns, const float *feedback, const uint16_t *order,
+                         int32_t page) {
+    uint16_t place_of[QUIRE_DIM_MAX];
+    for (int p = 0; p < 2 * turns->n; p++)
+        place_of[order ? order[p] : p] = (uint16_t)p;
+    s->feedback = feedback;
+    for (int j = 0; j < turns->n; j++) {
+        const float *ellipse = feedback + pair_at(j) + 4 * j;
+        const double angle = turns->angle[j] * T * page, a = (double)ellipse[0], b = (double)ellipse[1];
+        const double c = cos(angle), i = sin(angle), cc = c * c - i * i, ii = 2 * c * i; /* it turns twice as fast */
+        s->place[2 * j] = place_of[turns->first[j]];
+        s->place[2 * j + 1] = place_of[turns->second[j]];
+        s->cosine[j] = (float)c;
+        s->sine[j] = (float)i;
+        s->within[j] = (float)((a * ii + b * cc) / (1 - (a * cc - b * ii))); /* D01 / D11 */
+    }
+}
+
+/* A channel's codes in 16 tokens: `error` gets what is left of x. */
+static void round_channel(const quire_side_format *side, const uint8_t *record, int place, const float *x,
+                          const float *carried, float *error, uint8_t *codes) {
+    const float scale = quire__side_param(side, record, (size_t)place);
+    const float zero = quire__side_param(side, record, side->zeros + (size_t)place);
+    const float inverse = scale > 0 ? 1.0f / scale : 0, mid = quire__code_mid(side, place);
+    const float highest = (float)quire__highest_code(side, place);
+    for (int t = 0; t < TOGETHER; t++) {
+        float code = (x[t] + carried[t] - zero) * inverse + mid;
+        code = code < 0 ? 0 : code > highest ? highest : code;
+        code = (code + QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC;
+        error[t] = x[t] - (zero + scale * (code - mid));
+        codes[t * side->dim + place] = (uint8_t)code;
+    }
+}
+
+/* Skipped tokens stand at their channels' zeros. */
+static void load_channel(const quire_side_format *side, const uint8_t *record, const float *rows, int first, int skip,
+                         int place, float *x) {
+    const float zero = quire__side_param(side, record, side->zeros + (size_t)place);
+    for (int t = 0; t < TOGETHER; t++)
+        x[t] = first + t < skip ? zero : rows[(first + t) * side->dim + place];
+}
+
 /* Codes (64, D) with the parameters that the record has already. */
-static void shape_codes(const quire_side_format *side, const float *rows, int skip, const float *feedback,
+static void shape_codes(const quire_side_format *side, const float *rows, int skip, const quire_shaping *s,
                         const uint8_t *record, uint8_t *codes) {
-    const int dim = side->dim;
-    float error[QUIRE_DIM_MAX][TOGETHER];
+    const int n = side->dim;
+    float error[QUIRE_DIM_MAX][TOGETHER]; /* in the frame of page 0 */
     for (int first = 0; first < T; first += TOGETHER) {
-        const float *weight = feedback;
-        for (int d = 0; d < dim; d++, weight += d - 1) {
-            const float scale = quire__side_param(side, record, (size_t)d);
-            const float zero = quire__side_param(side, record, side->zeros + (size_t)d);
-            const float inverse = scale > 0 ? 1.0f / scale : 0, mid = quire__code_mid(side, d);
-            const float highest = (float)quire__highest_code(side, d);
-            float carried[TOGETHER] = {0}, x[TOGETHER];
-            for (int i = 0; i < d; i++)
-                for (int t = 0; t < TOGETHER; t++)
-                    carried[t] += weight[i] * error[i][t];
-            for (int t = 0; t < TOGETHER; t++)
-                x[t] = first + t < skip ? zero : rows[(first + t) * dim + d];
+        uint8_t *at = codes + first * n;
+        for (int d = 0; d < n; d += 2) {
+            const float *weight = s->feedback + pair_at(d / 2), *next = weight + d;
+            const float c = s->cosine[d / 2], i = s->sine[d / 2], within = s->within[d / 2];
+            float x[TOGETHER], e0[TOGETHER], e1[TOGETHER], carried[TOGETHER], later[TOGETHER];
+            float still0[TOGETHER] = {0}, still1[TOGETHER] = {0};
+            for (int k = 0; k < d; k++)
+                for (int t = 0; t < TOGETHER; t++) {
+                    still0[t] += weight[k] * error[k][t];
+                    still1[t] += next[k] * error[k][t];
+                }
             for (int t = 0; t < TOGETHER; t++) {
-                float code = (x[t] + carried[t] - zero) * inverse + mid;
-                code = code < 0 ? 0 : code > highest ? highest : code;
-                code = (code + QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC;
-                error[d][t] = x[t] - (zero + scale * (code - mid));
-                codes[(first + t) * dim + d] = (uint8_t)code;
+                carried[t] = c * still0[t] - i * still1[t];
+                later[t] = i * still0[t] + c * still1[t];
+            }
+            load_channel(side, record, rows, first, skip, s->place[d], x);
+            round_channel(side, record, s->place[d], x, carried, e0, at);
+            for (int t = 0; t < TOGETHER; t++)
+                later[t] += within * (e0[t] + carried[t]);
+            load_channel(side, record, rows, first, skip, s->place[d + 1], x);
+            round_channel(side, record, s->place[d + 1], x, later, e1, at);
+            for (int t = 0; t < TOGETHER; t++) {
+                error[d][t] = c * e0[t] + i * e1[t];
+                error[d + 1][t] = c * e1[t] - i * e0[t];
             }
         }
     }
-    for (int i = 0; i < skip * dim; i++)
+    for (int i = 0; i < skip * n; i++)
         codes[i] = 0;
 }
 
-void quire__side_shape(const quire_side_format *side, const float *rows, int skip, const float *feedback,
+void quire__side_shape(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
                        uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
-    shape_codes(side, rows, skip, feedback, record, codes);
+    shape_codes(side, rows, skip, shaping, record, codes);
     memset(record + side->codes, 0, side->code_bytes);
     quire__side_pack(side, codes, record);
 }

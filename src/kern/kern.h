@@ -109,7 +109,8 @@ typedef struct quire_row_kernels {
     /* Pack a page: both sides, gaps included. */
     void (*seal)(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record);
     /* Of a page that is packed: its K codes again, rounded with feedback (codec.h, quire__side_shape). */
-    void (*shape)(const quire_side_format *side, const float *rows, int skip, const float *feedback, uint8_t *record);
+    void (*shape)(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
+                  uint8_t *record);
 } quire_row_kernels;
 
 typedef struct quire_kernels {

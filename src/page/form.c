@@ -20,12 +20,8 @@ quire_pair quire__form_pair(const quire_pool *pool, const quire_policy *p, int32
 quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i, quire_layer_state *s) {
     const quire_pair pair = quire__form_pair(pool, policy, i);
     const quire_status status = quire__format_init(&s->format, pair, s->config.k_dim, s->config.v_dim, pool->raw);
-    if (status != QUIRE_OK) {
-        char reason[200];
-        strncpy(reason, quire_last_error(), sizeof reason - 1);
-        reason[sizeof reason - 1] = 0;
-        return quire__fail(status, "layer %d: %s", (int)i, reason);
-    }
+    if (status != QUIRE_OK)
+        return quire__fail_where(status, "layer %d", (int)i);
     if (s->format.k.n_mixed && !s->config.k_order)
         return quire__fail(QUIRE_E_INVALID,
                            "layer %d: codec %s needs an order of channels: set quire_layer.k_order when the pool is "

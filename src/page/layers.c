@@ -37,12 +37,17 @@ bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest) {
     quire__hash_start(&hash);
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *l = &pool->layer[i].config;
-        const float *feedback = pool->layer[i].source == i ? quire__layer_feedback(&pool->layer[i], 0) : NULL;
-        if (!feedback)
+        const quire_turns *turns = pool->layer[i].turns;
+        if (pool->layer[i].source != i || !quire__layer_is_shaped(&pool->layer[i]))
             continue;
         any = true;
+        const size_t n = (size_t)turns->n;
         quire__hash_add(&hash, &i, sizeof i);
-        quire__hash_add(&hash, feedback, (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) * sizeof *feedback);
+        quire__hash_add(&hash, l->k_feedback,
+                        (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) * sizeof *l->k_feedback);
+        quire__hash_add(&hash, turns->first, n * sizeof *turns->first);
+        quire__hash_add(&hash, turns->second, n * sizeof *turns->second);
+        quire__hash_add(&hash, turns->angle, n * sizeof *turns->angle);
     }
     *digest = quire__hash_end(&hash);
     return any;

@@ -131,20 +131,26 @@ static quire_status copy_order(quire_layer *l, int32_t i, uint16_t **orders) {
     return QUIRE_OK;
 }
 
-static quire_status copy_feedback(quire_layer *l, int32_t i, float **feedbacks) {
-    const size_t n = (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim);
+static quire_status copy_feedback(quire_layer_state *s, int32_t i, float **feedbacks, quire_turns **turns) {
+    quire_layer *l = &s->config;
+    const size_t per_head = quire__n_feedback(l->k_dim), n = (size_t)l->n_kv_heads * per_head;
+    const quire_rope *rope = l->k_rope;
+    l->k_rope = NULL;
     if (!l->k_feedback)
         return QUIRE_OK;
-    for (size_t j = 0; j < n; j++)
-        if (!isfinite(l->k_feedback[j]))
-            return quire__fail(QUIRE_E_INVALID, "layer %d: k_feedback[%zu] is not finite", (int)i, j);
+    quire_status status = quire__turns_init(*turns, rope, l->k_dim);
+    for (int32_t h = 0; h < l->n_kv_heads && status == QUIRE_OK; h++)
+        status = quire__check_feedback(l->k_feedback + (size_t)h * per_head, l->k_dim);
+    if (status != QUIRE_OK)
+        return quire__fail_where(status, "layer %d", (int)i);
+    s->turns = (*turns)++;
     l->k_feedback = memcpy(*feedbacks, l->k_feedback, n * sizeof **feedbacks);
     *feedbacks += n;
     return QUIRE_OK;
 }
 
 static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, int32_t i, float **heads,
-                               uint16_t **orders, float **feedbacks) {
+                               uint16_t **orders, float **feedbacks, quire_turns **turns) {
     quire_layer_state *s = &pool->layer[i];
     s->config = o->layers[i];
     if (s->config.share != -1)
@@ -158,13 +164,13 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
 
     if (s->source != i) {
         s->config.k_order = pool->layer[s->source].config.k_order;
-        s->config.k_feedback = NULL;
+        s->config.k_feedback = NULL, s->config.k_rope = NULL;
         return QUIRE_OK;
     }
     s->asked = (quire_pair){l->k, l->v};
     QUIRE_TRY(quire__form_layer(pool, &o->policy, i, s));
     QUIRE_TRY(copy_order(&s->config, i, orders));
-    QUIRE_TRY(copy_feedback(&s->config, i, feedbacks));
+    QUIRE_TRY(copy_feedback(s, i, feedbacks, turns));
     s->group = find_group(pool, l, quire__form_is_raw(s, pool->raw));
     return QUIRE_OK;
 }
@@ -431,7 +437,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     *result = NULL;
     QUIRE_TRY(check_options(o));
     const quire_allocator allocator = o->allocator ? *o->allocator : quire__default_allocator;
-    size_t n_head_values = 0, n_ordered = 0, n_feedback = 0;
+    size_t n_head_values = 0, n_ordered = 0, n_feedback = 0, n_turns = 0;
     for (int32_t i = 0; i < o->n_layers; i++) {
         const quire_layer *l = &o->layers[i];
         QUIRE_TRY(check_layer(l, i));
@@ -440,6 +446,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
             continue;
         n_ordered += l->k_order ? (size_t)l->n_kv_heads * (size_t)l->k_dim : 0;
         n_feedback += l->k_feedback ? (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) : 0;
+        n_turns += l->k_feedback != NULL;
     }
     /* The pool, its layers, groups, per-head values, orders and feedback in one block. */
     const size_t n = (size_t)o->n_layers;
@@ -452,6 +459,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     carve(&head, n_head_values, sizeof(float));
     carve(&head, n_ordered, sizeof(uint16_t));
     carve(&head, n_feedback, sizeof(float));
+    carve(&head, n_turns, sizeof(quire_turns));
     const size_t head_bytes = head.used;
     uint8_t *block = quire__alloc(&allocator, head_bytes, CACHE_LINE);
     if (!block)
@@ -466,6 +474,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     float *head_values = carve(&head, n_head_values, sizeof(float));
     uint16_t *orders = carve(&head, n_ordered, sizeof(uint16_t));
     float *feedbacks = carve(&head, n_feedback, sizeof(float));
+    quire_turns *turns = carve(&head, n_turns, sizeof(quire_turns));
     pool->allocator = allocator;
     pool->raw = o->raw;
     pool->exact_trim = o->exact_trim;
@@ -477,7 +486,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
 
     quire_status status = quire__kernels_init(&pool->kernels, o->cpu);
     for (int32_t i = 0; i < o->n_layers && status == QUIRE_OK; i++)
-        status = init_layer(pool, o, i, &head_values, &orders, &feedbacks);
+        status = init_layer(pool, o, i, &head_values, &orders, &feedbacks, &turns);
     if (status == QUIRE_OK) {
         quire__form_place(pool->raw, o->policy.sinks, pool->layer, pool->n_layers, pool->group, pool->n_groups);
         lay_out_scratch(pool);

@@ -61,8 +61,9 @@ typedef struct quire_group {
 
 typedef struct quire_layer_state {
     quire_pair asked; /* the codecs it was given; DEFAULT: as the policy says */
-    quire_layer
-        config;    /* codecs resolved; alibi (times log2 e), sink logits (times log2 e) and order point into the pool */
+    quire_layer config; /* codecs resolved; alibi and sink logits (times log2 e), order and feedback point into the pool,
+                           k_rope to nothing: it has become ... */
+    const quire_turns *turns; /* ... these; with k_feedback */
     float q_scale; /* what q is multiplied by before scoring: kern.h */
     int32_t group;
     int32_t source; /* the layer whose cache this one reads: itself, or `share` */
@@ -183,11 +184,11 @@ static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_la
 
 /* ---- records <-> rows of one layer and KV head, channels in natural order (rows.c) */
 
-/* How rounding errors of a head's packed K are passed on, or NULL. */
-const float *quire__layer_feedback(const quire_layer_state *layer, int32_t head);
-/* Packs a page. `k` is scratch afterwards. */
-void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer, int32_t head, float *k,
-                      const float *v, int32_t skip, uint8_t *record);
+/* Whether rounding errors of its packed K are passed on. */
+bool quire__layer_is_shaped(const quire_layer_state *layer);
+/* Packs page number `page` of a sequence. `k` is scratch afterwards. */
+void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer, int32_t head, int32_t page,
+                      float *k, const float *v, int32_t skip, uint8_t *record);
 void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v, const uint8_t *record, float *rows);
 
 /* ---- rows of one page, layer and KV head, from wherever they are best known (rows.c); the caller holds the lock */

@@ -224,7 +224,7 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
         memmove(record, quire__sealed_record(pool, before, c->leaf, head), now->format.bytes);
         return;
     }
-    quire__seal_rows(pool->kernels.rows, now, head, pool->rows[0], pool->rows[1], n_sinks, record);
+    quire__seal_rows(pool->kernels.rows, now, head, c->page, pool->rows[0], pool->rows[1], n_sinks, record);
     atomic_fetch_add(&pool->sealed_pages, 1);
 }
 

@@ -9,11 +9,8 @@ static const uint16_t *order_of(const quire_layer_state *layer, int32_t head) {
     return layer->format.k.n_mixed ? layer->config.k_order + (size_t)head * (size_t)layer->config.k_dim : NULL;
 }
 
-/* Feedback in an order is of no use without it. */
-const float *quire__layer_feedback(const quire_layer_state *layer, int32_t head) {
-    const quire_layer *l = &layer->config;
-    const bool fits = quire__side_is_shapeable(&layer->format.k) && (layer->format.k.n_mixed > 0 || !l->k_order);
-    return fits && l->k_feedback ? l->k_feedback + (size_t)head * quire__n_feedback(l->k_dim) : NULL;
+bool quire__layer_is_shaped(const quire_layer_state *layer) {
+    return layer->config.k_feedback && quire__side_is_shapeable(&layer->format.k);
 }
 
 typedef void (*reorder)(const uint16_t *order, int dim, const float *from, float *to);
@@ -26,15 +23,18 @@ static void reorder_rows(reorder f, const uint16_t *order, int dim, float *rows 
     }
 }
 
-void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer, int32_t head, float *k,
-                      const float *v, int32_t skip, uint8_t *record) {
+void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer, int32_t head, int32_t page,
+                      float *k, const float *v, int32_t skip, uint8_t *record) {
     const uint16_t *order = order_of(layer, head);
     if (order)
         reorder_rows(quire__into_order, order, layer->config.k_dim, k);
     kernels->seal(&layer->format, k, v, skip, record);
-    const float *feedback = quire__layer_feedback(layer, head);
-    if (feedback && skip < QUIRE_T)
-        kernels->shape(&layer->format.k, k, skip, feedback, record);
+    if (!quire__layer_is_shaped(layer) || skip >= QUIRE_T)
+        return;
+    quire_shaping shaping;
+    const float *feedback = layer->config.k_feedback + (size_t)head * quire__n_feedback(layer->config.k_dim);
+    quire__shaping_init(&shaping, layer->turns, feedback, order, page);
+    kernels->shape(&layer->format.k, k, skip, &shaping, record);
 }
 
 void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v, const uint8_t *record, float *rows) {

@@ -27,15 +27,10 @@ static const quire_rope *rope_of(const shift *s, int32_t layer) { return &s->rop
 
 static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int32_t i) {
     const quire_layer *l = &pool->layer[i].config;
-    if (r->n_rot < 0 || r->n_rot % 2 || r->first < 0 || r->first > l->k_dim || r->n_rot > l->k_dim - r->first)
-        return quire__fail(QUIRE_E_INVALID, "layer %d: %d channels from %d on cannot be rotated in heads of %d", (int)i,
-                           (int)r->n_rot, (int)r->first, (int)l->k_dim);
-    bool sound = quire__finite(r->scale) && (r->frequency || r->n_rot == 0 || (quire__finite(r->base) && r->base > 0));
-    for (int32_t j = 0; r->frequency && j < r->n_rot / 2; j++)
-        sound = sound && quire__finite(r->frequency[j]);
-    if (!sound)
-        return quire__fail(QUIRE_E_INVALID, "layer %d: rotation with base %g, scale %g, or a frequency not finite",
-                           (int)i, (double)r->base, (double)r->scale);
+    quire_turns turns;
+    const quire_status status = quire__turns_init(&turns, r, l->k_dim);
+    if (status != QUIRE_OK)
+        return quire__fail_where(status, "layer %d", (int)i);
     const quire_side_format *k = &pool->layer[i].format.k;
     if (!pool->group[pool->layer[i].group].raw && k->family != QUIRE_FAMILY_RAW &&
         k->bits + (k->family == QUIRE_FAMILY_PROD) < 3)
@@ -69,34 +64,32 @@ static quire_status check_window(const shift *s) {
 
 /* ------------------------------------------------------------------ rows of a new page */
 
-/* (64, n_rot/2): cosine and sine of one step of `by` positions, for every pair */
-typedef struct turn {
-    double cosine, sine;
-} turn;
+/* A layer's pairs of channels, and the turn of each by `by` positions down. */
+typedef struct step {
+    quire_turns pairs;
+    double cosine[QUIRE_DIM_MAX / 2], sine[QUIRE_DIM_MAX / 2];
+} step;
 
-static int32_t make_turns(const shift *s, int32_t layer, turn *turns) {
-    const quire_rope *r = rope_of(s, layer);
-    const double scale = r->scale != 0 ? (double)r->scale : 1;
-    for (int32_t j = 0; j < r->n_rot / 2; j++) {
-        const double frequency = r->frequency ? (double)r->frequency[j] : pow((double)r->base, -2.0 * j / r->n_rot);
-        const double angle = -(double)s->by * scale * frequency;
-        turns[j] = (turn){cos(angle), sin(angle)};
+static void make_step(const shift *s, int32_t layer, step *turn) {
+    quire__turns_init(&turn->pairs, rope_of(s, layer), s->pool->layer[layer].config.k_dim); /* checked before */
+    for (int32_t j = 0; j < turn->pairs.n; j++) {
+        const double angle = -(double)s->by * turn->pairs.angle[j];
+        turn->cosine[j] = cos(angle);
+        turn->sine[j] = sin(angle);
     }
-    return r->n_rot / 2;
 }
 
-static void turn_row(const quire_rope *r, const turn *turns, float *row) {
-    const int32_t half = r->n_rot / 2;
-    for (int32_t j = 0; j < half; j++) {
-        float *x = row + r->first + (r->interleaved ? 2 * j : j), *y = r->interleaved ? x + 1 : x + half;
+static void turn_row(const step *turn, float *row) {
+    for (int32_t j = 0; j < turn->pairs.n; j++) {
+        float *x = &row[turn->pairs.first[j]], *y = &row[turn->pairs.second[j]];
         const double a = (double)*x, b = (double)*y;
-        *x = (float)(a * turns[j].cosine - b * turns[j].sine);
-        *y = (float)(a * turns[j].sine + b * turns[j].cosine);
+        *x = (float)(a * turn->cosine[j] - b * turn->sine[j]);
+        *y = (float)(a * turn->sine[j] + b * turn->cosine[j]);
     }
 }
 
 /* Rows of new page `page` into pool->rows[v]; those past the end become zeros. */
-static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head, int v, const turn *turns) {
+static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head, int v, const step *turn) {
     const quire_pool *pool = s->pool;
     const quire_layer *l = &pool->layer[layer].config;
     const size_t dim = (size_t)(v ? l->v_dim : l->k_dim);
@@ -117,7 +110,7 @@ static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32
         quire__page_rows(pool, &source, layer, head, v, old);
         memcpy(to, old + (size_t)(at % QUIRE_T) * dim, (size_t)n * dim * sizeof *to);
         for (int32_t j = 0; !v && token >= s->from && j < n; j++)
-            turn_row(rope_of(s, layer), turns, to + (size_t)j * dim);
+            turn_row(turn, to + (size_t)j * dim);
     }
     const float largest = v ? pool->layer[layer].format.v.max_abs : pool->layer[layer].format.k.max_abs;
     quire__clamp_rows(rows, QUIRE_T * dim, largest);
@@ -140,15 +133,15 @@ static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32
 static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t sinks, int32_t open) {
     quire_pool *pool = s->pool;
     const int32_t n_sinks = page == 0 ? pool->group[g].sinks : 0;
-    turn turns[QUIRE_DIM_MAX / 2];
+    step turn;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *l = &pool->layer[i];
         if (l->group != g || l->source != i)
             continue;
-        make_turns(s, i, turns);
+        make_step(s, i, &turn);
         for (int32_t head = 0; head < l->config.n_kv_heads; head++) {
             for (int v = 0; v < 2; v++)
-                gather(s, g, page, i, head, v, turns);
+                gather(s, g, page, i, head, v, &turn);
             if (sinks != QUIRE_NO_LEAF)
                 quire__sink_rows(pool, i, head, pool->rows[0], pool->rows[1], sinks);
             const int32_t raw = open != QUIRE_NO_LEAF ? open : pool->group[g].raw ? leaf : QUIRE_NO_LEAF;
@@ -157,7 +150,7 @@ static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t
             if (leaf == QUIRE_NO_LEAF || pool->group[g].raw)
                 continue;
             uint8_t *record = quire__sealed_record(pool, l, leaf, head);
-            quire__seal_rows(pool->kernels.rows, l, head, pool->rows[0], pool->rows[1], n_sinks, record);
+            quire__seal_rows(pool->kernels.rows, l, head, page, pool->rows[0], pool->rows[1], n_sinks, record);
             copy_v(s, g, page, i, head, record);
             atomic_fetch_add(&pool->sealed_pages, 1);
         }

@@ -262,7 +262,7 @@ static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer,
     if (leaf != QUIRE_NO_LEAF && (open || group->raw))
         memcpy(quire__raw_record(pool, l, leaf, head), raw, l->raw_record_bytes);
     else if (leaf != QUIRE_NO_LEAF)
-        quire__seal_rows(pool->kernels.rows, l, head, file->k, file->v, page == 0 ? group->sinks : 0,
+        quire__seal_rows(pool->kernels.rows, l, head, page, file->k, file->v, page == 0 ? group->sinks : 0,
                          quire__sealed_record(pool, l, leaf, head));
     return QUIRE_OK;
 }

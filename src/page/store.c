@@ -72,7 +72,7 @@ static void seal(quire_batch *batch, const quire_tile *tile, const quire_layer_s
     const quire_row_kernels *kernels = pool->kernels.rows;
     kernels->load(pool->raw, raw, QUIRE_T * dk, worker->k_rows);
     kernels->load(pool->raw, raw + layer->raw_v_offset, QUIRE_T * dv, worker->v_rows);
-    quire__seal_rows(kernels, layer, head, worker->k_rows, worker->v_rows, sinks,
+    quire__seal_rows(kernels, layer, head, tile->page, worker->k_rows, worker->v_rows, sinks,
                      quire__sealed_record(pool, layer, plan->seal, head));
     atomic_fetch_add(&pool->sealed_pages, 1);
     if (sinks == 0)

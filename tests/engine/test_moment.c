@@ -1,4 +1,4 @@
-/* test_moment.c: the second moment of queries over a context, against turning every query to every position. */
+/* test_moment.c: the second moment of queries that look at a page, against turning every query to every position. */
 #include "moment.h"
 
 #include <math.h>
@@ -9,9 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include <ggml.h>
 
-enum { DIM = 32, ROWS = 6, POSITIONS = 300 };
+enum { DIM = 32, ROWS = 6, HALF_PAGE = QUIRE_PAGE_TOKENS / 2 };
 
 static uint64_t seed = 1;
 static float uniform(void) {
@@ -19,24 +18,30 @@ static float uniform(void) {
     return (float)(seed >> 40) / (float)(1 << 24) * 2 - 1;
 }
 
-/* As ggml turns a row: pair j by position * base^(-2j/n) * scale. */
-static void turn(const quire__rope *r, double position, const double *q, double *turned) {
+/* Pair j turns by position * base^(-2j/n) * scale. */
+static void turn(const quire_rope *r, double position, const double *q, double *turned) {
     memcpy(turned, q, DIM * sizeof *turned);
-    for (int j = 0; j < r->n_dims / 2; j++) {
-        const bool neighbours = r->type == GGML_ROPE_TYPE_NORMAL;
-        const int a = neighbours ? 2 * j : j, b = neighbours ? 2 * j + 1 : j + r->n_dims / 2;
-        const double angle = position * pow((double)r->base, -2.0 * j / r->n_dims) * (double)r->scale;
+    for (int j = 0; j < r->n_rot / 2; j++) {
+        const int a = r->interleaved ? 2 * j : j, b = r->interleaved ? 2 * j + 1 : j + r->n_rot / 2;
+        const double angle = position * pow((double)r->base, -2.0 * j / r->n_rot) * (double)r->scale;
         turned[a] = q[a] * cos(angle) - q[b] * sin(angle);
         turned[b] = q[a] * sin(angle) + q[b] * cos(angle);
     }
 }
 
-static void check(int type, int n_dims, float scale) {
-    quire__layer layer = {.rope = {.type = type, .n_dims = n_dims, .base = 10000, .scale = scale}};
-    quire_layer cache = {.k_dim = DIM};
-    const quire_model model = {.layers = &layer, .cache = &cache};
-    quire__turns turns;
-    quire__turns_of(&model, 0, &turns);
+/* Of a query at a distance of d from the page's middle: every doubling counts the same, and so does every d within it. */
+static double weight(int d, int reach) {
+    int first = HALF_PAGE;
+    while (2 * first <= d)
+        first *= 2;
+    const int end = 2 * first < reach ? 2 * first : reach;
+    return log2((double)end / first) / (end - first);
+}
+
+static void check(bool interleaved, int n_rot, float scale, int reach) {
+    const quire_rope rope = {.n_rot = n_rot, .interleaved = interleaved, .base = 10000, .scale = scale};
+    quire_turns turns;
+    assert_int_equal(quire__turns_init(&turns, &rope, DIM), QUIRE_OK);
     assert_int_equal(turns.n, DIM / 2);
     static double sums[DIM * DIM], wanted[DIM * DIM];
     static float moment[DIM * DIM];
@@ -48,49 +53,52 @@ static void check(int type, int n_dims, float scale) {
         const int seen_at = 7 * i + 3;
         for (int d = 0; d < DIM; d++)
             q[d] = (double)uniform();
-        turn(&layer.rope, seen_at, q, turned);
+        turn(&rope, seen_at, q, turned);
         for (int d = 0; d < DIM; d++)
             row[d] = (float)turned[d];
         quire__moment_add(sums, &turns, row, seen_at);
-        for (int p = 0; p < POSITIONS; p++) {
-            turn(&layer.rope, p, q, turned);
+        for (int d = HALF_PAGE; d < reach; d++) {
+            turn(&rope, HALF_PAGE + d, q, turned);
             for (int a = 0; a < DIM; a++)
                 for (int b = 0; b < DIM; b++)
-                    wanted[a * DIM + b] += turned[a] * turned[b] / POSITIONS;
+                    wanted[a * DIM + b] += turned[a] * turned[b] * weight(d, reach);
         }
     }
-    quire__moment_mean(sums, &turns, POSITIONS, moment);
+    quire__moment_mean(sums, &turns, reach, moment);
     for (int i = 0; i < DIM * DIM; i++)
         assert_true(fabs((double)moment[i] - wanted[i]) < 1e-5 * ROWS);
 }
 
 static void all_positions(void **state) {
     (void)state;
-    check(GGML_ROPE_TYPE_NORMAL, DIM, 1);
-    check(GGML_ROPE_TYPE_NEOX, DIM, 1);
-    check(GGML_ROPE_TYPE_NEOX, DIM, 0.125f);
-    check(GGML_ROPE_TYPE_NORMAL, DIM / 2, 1); /* the other half stays as it is */
-    check(GGML_ROPE_TYPE_NEOX, DIM / 2, 1);
+    check(true, DIM, 1, 300);
+    check(false, DIM, 1, 300);
+    check(false, DIM, 0.125f, 1024);
+    check(true, DIM / 2, 1, 64); /* the other half stays as it is */
+    check(false, DIM / 2, 1, 3000);
 }
 
-static void rotations_that_are_not_known(void **state) {
+/* A window of less than a page is looked at as one of a page is. */
+static void short_reach(void **state) {
     (void)state;
-    quire__layer layer = {.rope = {.type = GGML_ROPE_TYPE_MROPE, .n_dims = DIM, .base = 10000, .scale = 1}};
-    quire_layer cache = {.k_dim = DIM};
-    const quire_model model = {.layers = &layer, .cache = &cache};
-    quire__turns turns;
-    quire__turns_of(&model, 0, &turns);
-    assert_int_equal(turns.n, 0);
-    layer.rope.type = GGML_ROPE_TYPE_NEOX;
-    layer.rope.ext_factor = 1; /* YaRN */
-    quire__turns_of(&model, 0, &turns);
-    assert_int_equal(turns.n, 0);
+    const quire_rope rope = {.n_rot = DIM, .base = 10000};
+    static double sums[DIM * DIM];
+    static float moment[2][DIM * DIM];
+    quire_turns turns;
+    float row[DIM];
+    assert_int_equal(quire__turns_init(&turns, &rope, DIM), QUIRE_OK);
+    for (int d = 0; d < DIM; d++)
+        row[d] = uniform();
+    quire__moment_add(sums, &turns, row, 5);
+    quire__moment_mean(sums, &turns, 1, moment[0]);
+    quire__moment_mean(sums, &turns, QUIRE_PAGE_TOKENS, moment[1]);
+    assert_memory_equal(moment[0], moment[1], sizeof moment[0]);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_positions),
-        cmocka_unit_test(rotations_that_are_not_known),
+        cmocka_unit_test(short_reach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ class Layer(C.Structure):
     _fields_ = [(n, C.c_int32) for n in ("n_heads", "n_kv_heads", "k_dim", "v_dim", "window", "keep")] + [
         ("scale", C.c_float), ("softcap", C.c_float), ("alibi", C.c_void_p), ("sink_logits", C.c_void_p),
         ("k", C.c_int), ("v", C.c_int), ("share", C.c_int32), ("k_order", C.c_void_p),
-        ("k_feedback", C.c_void_p)]
+        ("k_feedback", C.c_void_p), ("k_rope", C.c_void_p)]
 
 
 class PoolOptions(C.Structure):

@@ -49,9 +49,10 @@ static void seal(const quire_format *format, const float *k, const float *v, int
     memset(record + end, 0, format->bytes - end);
 }
 
-static void shape(const quire_side_format *side, const float *rows, int skip, const float *feedback, uint8_t *record) {
+static void shape(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
+                  uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
-    shape_codes(side, rows, skip, feedback, record, codes);
+    shape_codes(side, rows, skip, shaping, record, codes);
     memset(record + side->codes, 0, side->code_bytes);
     pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
