@@ -64,7 +64,7 @@ struct quire_model {
     const char *weight_type;
     quire__layer *layers; /* (n_layers) */
     quire_layer *cache;   /* (n_layers) the same layers as the pool sees them */
-    quire_rope *ropes;    /* (n_layers) and how their K is rotated; of rotations that are not simple (rope.h) it means nothing */
+    quire_rope *ropes;    /* (n_layers) how their K is rotated; means nothing where that is not simple (rope.h) */
     struct ggml_tensor *embedding, *output_norm, *output, *output_bias; /* (E, vocab), (E), (E, vocab), (vocab) */
     int32_t input_dim;                                                  /* P: gemma4's input per layer; 0: none */
     struct ggml_tensor *input_embedding, *input_proj, *input_proj_norm; /* (P*layers, vocab), (E, P*layers), (P) */

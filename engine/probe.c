@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    PROBE_VERSION = 3,  /* changes with the text, with what is made of it, and with the order of pairs (codec/turns.c) */
+    PROBE_VERSION = 3, /* changes with the text, with what is made of it, and with the order of pairs (codec/turns.c) */
     PROBE_TOKENS = 512, /* half would do for the orders; moments of 512 leave a twentieth less: docs/FIDELITY.md */
     PROBE_STEP = QUIRE_PAGE_TOKENS
 };

@@ -139,7 +139,7 @@ static quire_status create_pool(quire_session *session) {
         QUIRE_TRY(quire__pool_budget(&pool, &pool.budget_bytes));
     const quire_status status = quire_pool_create(&session->pool, &pool);
     for (int32_t i = 0; i < model->n_layers; i++)
-        layers[i].k_order = NULL, layers[i].k_feedback = NULL, layers[i].k_rope = NULL; /* borrowed; the pool has copied them */
+        layers[i].k_order = NULL, layers[i].k_feedback = NULL, layers[i].k_rope = NULL; /* the pool has copied them */
     return status;
 }
 

@@ -64,9 +64,9 @@ static void write_pair(const double *m, int n, int j, float *to) {
         to[i] = (float)m[i * n + first];
         to[first + i] = (float)(m[i * n + second] - share * m[i * n + first]); /* the rest comes by way of the first */
     }
-    const double long_side = d0 + share * share * d1; /* the block is (long_side, share d1; share d1, d1) */
-    to[2 * first] = (float)((long_side - d1) / (long_side + d1));
-    to[2 * first + 1] = (float)(2 * share * d1 / (long_side + d1));
+    const double d00 = d0 + share * share * d1, d01 = share * d1; /* the block is (d00, d01; d01, d1) */
+    to[2 * first] = (float)((d00 - d1) / (d00 + d1));
+    to[2 * first + 1] = (float)(2 * d01 / (d00 + d1));
 }
 
 quire_status quire_channel_feedback(const float *moment, const quire_rope *rope, int32_t k_dim, float *feedback) {
@@ -89,8 +89,8 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
-            m[i * n + j] = (double)moment[channel_at(&turns, i) * n + channel_at(&turns, j)] +
-                           (i == j ? DAMPING * mean : 0);
+            m[i * n + j] =
+                (double)moment[channel_at(&turns, i) * n + channel_at(&turns, j)] + (i == j ? DAMPING * mean : 0);
     factor(m, n);
     bool definite = true;
     for (int d = 0; d < n; d++)

@@ -61,10 +61,10 @@ typedef struct quire_group {
 
 typedef struct quire_layer_state {
     quire_pair asked; /* the codecs it was given; DEFAULT: as the policy says */
-    quire_layer config; /* codecs resolved; alibi and sink logits (times log2 e), order and feedback point into the pool,
-                           k_rope to nothing: it has become ... */
-    const quire_turns *turns; /* ... these; with k_feedback */
-    float q_scale; /* what q is multiplied by before scoring: kern.h */
+    /* Codecs resolved; alibi and sink logits (times log2 e), order and feedback point into the pool; k_rope is NULL. */
+    quire_layer config;
+    const quire_turns *turns; /* of k_rope, where there is feedback */
+    float q_scale;            /* what q is multiplied by before scoring: kern.h */
     int32_t group;
     int32_t source; /* the layer whose cache this one reads: itself, or `share` */
     quire_format format;

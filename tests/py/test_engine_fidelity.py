@@ -65,7 +65,7 @@ def test_a_model_is_probed_once(tiny, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     text = run(tiny, one, "-t", 1)
     kept = orders(one)
-    assert len(kept) == 1 and list(kept)[0].endswith("-repacked-2.order")
+    assert len(kept) == 1 and list(kept)[0].endswith("-repacked-3.order")
     assert run(tiny, two, "-t", 2) == text
     assert orders(two) == kept, "threads change nothing"
     file = one / "orders" / list(kept)[0]

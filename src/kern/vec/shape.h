@@ -39,7 +39,8 @@ INLINE void round_channel(const channel *c, const vf carried[PER_16], vf x[PER_1
 }
 
 /* 16 tokens, a pair of channels at a time: errors are loaded once for both. Sums have the reference's order. */
-static void shape_16(const channel *channels, int dim, const quire_shaping *s, columns x, columns error, uint8_t *codes) {
+static void shape_16(const channel *channels, int dim, const quire_shaping *s, columns x, columns error,
+                     uint8_t *codes) {
     for (int d = 0; d < dim; d += 2) {
         const float *weight = s->feedback + d * d / 2, *next = weight + d;
         const float c = s->cosine[d / 2], i = s->sine[d / 2], within = s->within[d / 2];
