@@ -1,7 +1,8 @@
 """What presets cost real models: KL divergence from the raw cache, on a text that nothing was tuned on.
 
 Bounds are twice what was measured (docs/FIDELITY.md), so that no change of a kernel or codec can cost quality unnoticed.
-The figures are the same in every run on one machine; another machine's rounding moves them by a few percent.
+The figures are the same in every run on one machine; another machine's rounding moves them by a few percent. SmolLM2 has
+four pieces: two unlucky tokens double the mean of one of them.
 """
 
 import json
@@ -17,29 +18,29 @@ from test_engine_cli import pytestmark, quire  # noqa: F401
 LICENCE = Path("/usr/share/common-licenses/GPL-3")  # of every Debian machine
 
 BOUNDS = {  # mean KLD, 2 x measured: SmolLM2; Gemma 3 with its sliding layers packed too
-    "k8v8": (0.0002, 0.0001),
-    "k8v4": (0.0025, 0.0013),
-    "k4v4": (0.008, 0.010),
-    "k4v3": (0.017, 0.020),
-    "k3v3": (0.038, 0.021),
-    "k4v2": (0.057, 0.026),
-    "tq4": (0.014, 0.023),
+    "k8v8": (0.00015, 0.0001),
+    "k8v4": (0.0021, 0.0013),
+    "k4v4": (0.0078, 0.0040),
+    "k4v3": (0.012, 0.0087),
+    "k3v3": (0.021, 0.017),
+    "k4v2": (0.056, 0.023),
+    "tq4": (0.012, 0.023),
     "tq3": (0.041, 0.069),
     "mlx8": (0.0004, 0.0005),
-    "mlx4": (0.067, 0.084),
-    "q8_0": (0.0005, 0.0006),
-    "q4_0": (0.20, 0.070),
-    "rot_k_tq4v": (0.0028, 0.0017),
+    "mlx4": (0.058, 0.084),
+    "q8_0": (0.0004, 0.0006),
+    "q4_0": (0.10, 0.070),
+    "rot_k_tq4v": (0.0019, 0.0017),
 }
 
 
 @pytest.mark.skipif(not LICENCE.exists(), reason="no licence text on this machine")
-@pytest.mark.parametrize("index, name", [(0, "smollm2"), (1, "gemma3")])
-def test_no_preset_costs_more_than_it_did(index, name):
+@pytest.mark.parametrize("index, name, pieces", [(0, "smollm2", 4), (1, "gemma3", 1)])
+def test_no_preset_costs_more_than_it_did(index, name, pieces):
     listed = json.loads(quire("codecs", "--json").stdout)["presets"]
     assert {preset["name"] for preset in listed} - {"none"} == set(BOUNDS), "every preset has a bound"
     rows = json.loads(quire("eval", "kld", "-m", fetched(name), "--weights", "f32", "--kv-windowed", "same", "--text", LICENCE,
-                            "--ctx", 384, "--chunks", 1, "--kv", ",".join(BOUNDS), "--json").stdout)
+                            "--ctx", 384, "--chunks", pieces, "--kv", ",".join(BOUNDS), "--json").stdout)
     found = {row["kv"]: row["kld_mean"] for row in rows}
     assert not {kv: (kld, BOUNDS[kv][index]) for kv, kld in found.items() if kld > BOUNDS[kv][index]}
     assert all(row["fallbacks"] == 0 for row in rows)
