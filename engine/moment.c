@@ -29,7 +29,7 @@ void quire__moment_add(double *sums, const quire_turns *turns, const float *q, i
 /* Distances from the middle of a page: half a page, twice that and so on up to the reach. */
 typedef struct octaves {
     int n;
-    double edge[MAX_OCTAVES + 1];
+    double edge[MAX_OCTAVES + 1], weight[MAX_OCTAVES];
     double complex turned[MAX_OCTAVES + 1][QUIRE_DIM_MAX / 2]; /* each pair, from position 0 to where an edge is */
 } octaves;
 
@@ -39,6 +39,8 @@ static void divide(octaves *o, const quire_turns *turns, int32_t reach) {
     for (double edge = PAGE / 2; edge < end; edge *= 2)
         o->edge[o->n++] = edge;
     o->edge[o->n] = end;
+    for (int i = 0; i < o->n; i++)
+        o->weight[i] = log2(o->edge[i + 1] / o->edge[i]); /* 1, but for the last */
     for (int i = 0; i <= o->n; i++)
         for (int32_t a = 0; a < turns->n; a++)
             o->turned[i][a] = turn_by(turns->angle[a] * (PAGE / 2 + o->edge[i]));
@@ -52,8 +54,8 @@ static double complex mean_turn(const octaves *o, const quire_turns *turns, int3
         double complex ends[2];
         for (int k = 0; k < 2; k++)
             ends[k] = o->turned[i + k][a] * (add ? o->turned[i + k][b] : conj(o->turned[i + k][b]));
-        const double width = o->edge[i + 1] - o->edge[i], weight = log2(o->edge[i + 1] / o->edge[i]);
-        mean += weight * (cabs(step) < 1e-9 ? (ends[0] + ends[1]) / 2 : (ends[1] - ends[0]) / (step * width));
+        const double width = o->edge[i + 1] - o->edge[i];
+        mean += o->weight[i] * (cabs(step) < 1e-9 ? (ends[0] + ends[1]) / 2 : (ends[1] - ends[0]) / (step * width));
     }
     return mean;
 }

@@ -116,6 +116,9 @@ quire_status quire__turns_init(quire_turns *turns, const quire_rope *rope, int32
 /* ---- rounding with feedback (feedback.c) */
 
 static inline size_t quire__n_feedback(int dim) { return (size_t)dim * (size_t)dim / 2; }
+/* Of pair j: 2j weights for its first channel and 2j for its second, of the errors before them in the frame of page 0; then
+ * what D (feedback.c) has for the pair, as the direction of its ellipse: (D00 - D11, 2 D01) / (D00 + D11). */
+static inline size_t quire__feedback_at(int j) { return 2 * (size_t)j * (size_t)j; }
 /* Whether it can be worked with: E_INVALID names the element that is at fault. */
 quire_status quire__check_feedback(const float *feedback, int32_t dim);
 /* Whether codes of this side may be shaped: channel scales, fewer than 8 bits. */

@@ -27,10 +27,6 @@ enum { TOGETHER = 16 }; /* tokens: their sums stay in registers */
 /* Of the mean of M's diagonal. M is an estimate, and inputs drift; between .01 and .1 it makes no difference. */
 static const double DAMPING = 0.03;
 
-/* Of pair j: 2j weights for its first channel and 2j for its second, of the errors before them in the frame of page 0; then
- * what D has for the pair, as the direction of its ellipse: (D00 - D11, 2 D01) / (D00 + D11). */
-static size_t pair_at(int j) { return 2 * (size_t)j * (size_t)j; }
-
 static quire_status check_moment(const float *moment, int32_t n) {
     for (int32_t i = 0; i < n * n; i++)
         if (!isfinite(moment[i]))
@@ -96,7 +92,7 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
     for (int d = 0; d < n; d++)
         definite = definite && m[d * n + d] > 0;
     for (int j = 0; j < n / 2 && definite; j++)
-        write_pair(m, n, j, feedback + pair_at(j));
+        write_pair(m, n, j, feedback + quire__feedback_at(j));
     free(m);
     return definite ? QUIRE_OK : quire__fail(QUIRE_E_VALUE, "moment is no second moment: it is not positive definite");
 }
@@ -106,10 +102,10 @@ quire_status quire__check_feedback(const float *feedback, int32_t dim) {
         if (!isfinite(feedback[i]))
             return quire__fail(QUIRE_E_INVALID, "k_feedback[%zu] is not finite", i);
     for (int j = 0; j < dim / 2; j++) {
-        const float *ellipse = feedback + pair_at(j) + 4 * j;
+        const float *ellipse = feedback + quire__feedback_at(j) + 4 * j;
         if (!(ellipse[0] * ellipse[0] + ellipse[1] * ellipse[1] < 1))
             return quire__fail(QUIRE_E_INVALID, "k_feedback[%zu] and the next are no direction of an ellipse",
-                               pair_at(j) + 4 * (size_t)j);
+                               quire__feedback_at(j) + 4 * (size_t)j);
     }
     return QUIRE_OK;
 }
@@ -123,7 +119,7 @@ void quire__shaping_init(quire_shaping *s, const quire_turns *turns, const float
         place_of[order ? order[p] : p] = (uint16_t)p;
     s->feedback = feedback;
     for (int j = 0; j < turns->n; j++) {
-        const float *ellipse = feedback + pair_at(j) + 4 * j;
+        const float *ellipse = feedback + quire__feedback_at(j) + 4 * j;
         const double angle = turns->angle[j] * T * page, a = (double)ellipse[0], b = (double)ellipse[1];
         const double c = cos(angle), i = sin(angle), cc = c * c - i * i, ii = 2 * c * i; /* it turns twice as fast */
         s->place[2 * j] = place_of[turns->first[j]];
@@ -166,7 +162,7 @@ static void shape_codes(const quire_side_format *side, const float *rows, int sk
     for (int first = 0; first < T; first += TOGETHER) {
         uint8_t *at = codes + first * n;
         for (int d = 0; d < n; d += 2) {
-            const float *weight = s->feedback + pair_at(d / 2), *next = weight + d;
+            const float *weight = s->feedback + quire__feedback_at(d / 2), *next = weight + d;
             const float c = s->cosine[d / 2], i = s->sine[d / 2], within = s->within[d / 2];
             float x[TOGETHER], e0[TOGETHER], e1[TOGETHER], carried[TOGETHER], later[TOGETHER];
             float still0[TOGETHER] = {0}, still1[TOGETHER] = {0};

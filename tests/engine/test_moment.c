@@ -1,5 +1,5 @@
 /* test_moment.c: the second moment of queries that look at a page, against turning every query to every position. */
-#include "moment.h"
+#include "watch.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include <ggml.h>
 
 enum { DIM = 32, ROWS = 6, HALF_PAGE = QUIRE_PAGE_TOKENS / 2 };
 
@@ -78,6 +79,22 @@ static void all_positions(void **state) {
     check(false, DIM / 2, 1, 3000);
 }
 
+static void rotations_that_are_not_known(void **state) {
+    (void)state;
+    quire__layer layer = {.rope = {.type = GGML_ROPE_TYPE_MROPE, .n_dims = DIM, .base = 10000, .scale = 1}};
+    quire_layer cache = {.n_heads = 1, .n_kv_heads = 1, .k_dim = DIM, .v_dim = DIM, .share = -1};
+    quire_rope rope = {.n_rot = DIM, .base = 10000};
+    const quire_model model = {.layers = &layer, .cache = &cache, .ropes = &rope, .n_layers = 1};
+    for (int i = 0; i < 3; i++) {
+        quire__watch watch;
+        assert_int_equal(quire__watch_open(&watch, &model, 0), QUIRE_OK);
+        assert_int_equal(watch.turns[0].n, i == 1 ? DIM / 2 : 0);
+        quire__watch_close(&watch);
+        layer.rope.type = GGML_ROPE_TYPE_NEOX;
+        layer.rope.ext_factor = (float)i; /* the last: YaRN */
+    }
+}
+
 /* A window of less than a page is looked at as one of a page is. */
 static void short_reach(void **state) {
     (void)state;
@@ -98,6 +115,7 @@ static void short_reach(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_positions),
+        cmocka_unit_test(rotations_that_are_not_known),
         cmocka_unit_test(short_reach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

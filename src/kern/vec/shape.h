@@ -42,7 +42,7 @@ INLINE void round_channel(const channel *c, const vf carried[PER_16], vf x[PER_1
 static void shape_16(const channel *channels, int dim, const quire_shaping *s, columns x, columns error,
                      uint8_t *codes) {
     for (int d = 0; d < dim; d += 2) {
-        const float *weight = s->feedback + d * d / 2, *next = weight + d;
+        const float *weight = s->feedback + quire__feedback_at(d / 2), *next = weight + d;
         const float c = s->cosine[d / 2], i = s->sine[d / 2], within = s->within[d / 2];
         const int first = s->place[d], second = s->place[d + 1];
         vf carried[PER_16], later[PER_16], e0[PER_16], e1[PER_16];
