@@ -2,9 +2,21 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/element.h"
+#include "kern/kern.h"
+
+/* ------------------------------------------------------------------ kernel levels */
+
+bool level_is_missing(void) {
+    quire_kernels kernels;
+    if (quire__kernels_init(&kernels, NULL) != QUIRE_E_UNSUPPORTED)
+        return false;
+    printf("left out: %s\n", quire_last_error());
+    return true;
+}
 
 /* ------------------------------------------------------------------ random */
 

@@ -49,7 +49,7 @@ static void compare(const quire_side_format *k, int rows, int p) {
         assert_true(scale[lane] == wanted.scale[0]);
         assert_true(centre[lane] == 0.5f * (float)wanted.centre[0]);
         for (int d = 0; d < k->dim; d++) {
-            const int x = got[p].q8[d / 8][pair][row % 2 * 8 + order[d % 8]];
+            const int x = (int8_t)got[p].q8[d / 8][pair][row % 2 * OPERAND_BYTES / 2 + order[d % 8]];
             if (x != wanted.plane[0][d])
                 fail_msg("%s, dim %d, %d rows, page %d, row %d, channel %d: %d, not %d", quire_codec_name(k->codec),
                          k->dim, rows, p, row, d, x, wanted.plane[0][d]);
@@ -100,10 +100,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(channel_queries)};
     unsigned needed = QUIRE_CPU_NEON;
 #if defined(__ARM_FEATURE_DOTPROD)
-    needed |= QUIRE_CPU_DOTPROD;
+    needed |= QUIRE_CPU_DOTPROD | QUIRE_CPU_FP16;
 #endif
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-    needed |= QUIRE_CPU_I8MM | QUIRE_CPU_FP16;
+    needed |= QUIRE_CPU_I8MM | QUIRE_CPU_FP16_FML;
 #endif
     if ((quire__cpu_features() & needed) != needed) {
         puts("integers: left out: this machine does not have the instructions");

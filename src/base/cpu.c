@@ -10,8 +10,10 @@ unsigned quire__cpu_features(void) {
     unsigned features = QUIRE_CPU_NEON; /* part of every aarch64 */
     if (caps >> DOTPROD_BIT & 1)
         features |= QUIRE_CPU_DOTPROD;
-    if (caps >> FP16_BIT & caps >> FP16_FML_BIT & 1)
+    if (caps >> FP16_BIT & 1)
         features |= QUIRE_CPU_FP16;
+    if (caps >> FP16_FML_BIT & 1)
+        features |= QUIRE_CPU_FP16_FML;
     if (caps2 >> I8MM_BIT & 1)
         features |= QUIRE_CPU_I8MM;
     if (caps2 >> BF16_BIT & 1)
@@ -32,7 +34,7 @@ static unsigned has(const char *name, unsigned feature) {
 unsigned quire__cpu_features(void) {
     return QUIRE_CPU_NEON | has("hw.optional.arm.FEAT_DotProd", QUIRE_CPU_DOTPROD) |
            has("hw.optional.arm.FEAT_I8MM", QUIRE_CPU_I8MM) | has("hw.optional.arm.FEAT_BF16", QUIRE_CPU_BF16) |
-           (has("hw.optional.arm.FEAT_FP16", QUIRE_CPU_FP16) & has("hw.optional.arm.FEAT_FHM", QUIRE_CPU_FP16));
+           has("hw.optional.arm.FEAT_FP16", QUIRE_CPU_FP16) | has("hw.optional.arm.FEAT_FHM", QUIRE_CPU_FP16_FML);
 }
 
 #elif defined(__x86_64__)

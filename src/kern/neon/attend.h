@@ -62,7 +62,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
                       int set, float *o) {
     const int n_pairs = pairs_of(rows);
     const quire_side_format *v = &b->job->format->v;
-    const int8x16_t book = is_book(kind) ? load_book(v->book, v->bits) : vdupq_n_s8(0);
+    const int8x16_t book = is_book(kind) ? as_value(load_book(v->book, v->bits)) : vdupq_n_s8(0);
     set_state *st = &b->work->set[set];
     block_terms terms;
     float32x4_t m[PAIRS], factor[PAIRS], largest[PAIRS], sum[PAIRS], integers[PAIRS];

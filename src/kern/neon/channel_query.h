@@ -135,7 +135,7 @@ INLINE void quantize_by_channels(const channel_rows *q, const int rows, const ch
                 const int8x16_t zero = vdupq_n_s8(0),
                                 c = vuzp1q_s8(h_round_product(h_mul(a, s[p]), inverse[i / 4], i % 4),
                                               lone ? zero : h_round_product(h_mul(b, s[p]), inverse[i / 4], i % 4 + 1));
-                vst1q_s8(out[p].q8[d / 8][pair], c);
+                put_operand(out[p].q8[d / 8][pair], vreinterpretq_u8_s8(c));
                 sum[p][pair] = sum_weighted(sum[p][pair], c, twice_mid);
             }
         }

@@ -77,25 +77,26 @@ INLINE void put_scale(set_scores *score, int pair, float32x4_t top, float32x4_t 
     score->step[pair] = step;
 }
 
-/* Cell c of products acc[first on]: a lone row takes two products' lower halves. */
-INLINE int32x4_t cell_of(int32x4_t (*acc)[OPERANDS], int c, int operand, const bool lone) {
+/* Cell c of operand r: a lone row takes two products' lower halves. */
+INLINE int32x4_t cell_of(int32x4_t (*total)[OPERANDS], int c, int r, const bool lone) {
     if (!lone)
-        return acc[c][operand];
+        return total[c][r];
     return vreinterpretq_s32_s64(
-        vzip1q_s64(vreinterpretq_s64_s32(acc[2 * c][operand]), vreinterpretq_s64_s32(acc[2 * c + 1][operand])));
+        vzip1q_s64(vreinterpretq_s64_s32(total[2 * c][r]), vreinterpretq_s64_s32(total[2 * c + 1][r])));
 }
 
 /* The upper halves: the low plane of a folded row. */
-INLINE int32x4_t low_cell_of(int32x4_t (*acc)[OPERANDS], int c) {
+INLINE int32x4_t low_cell_of(int32x4_t (*total)[OPERANDS], int c) {
     return vreinterpretq_s32_s64(
-        vzip2q_s64(vreinterpretq_s64_s32(acc[2 * c][0]), vreinterpretq_s64_s32(acc[2 * c + 1][0])));
+        vzip2q_s64(vreinterpretq_s64_s32(total[2 * c][0]), vreinterpretq_s64_s32(total[2 * c + 1][0])));
 }
 
 INLINE void score_page(const block *b, const source_kind kind, const int rows, const int planes, const key_role role,
                        int p, const set_query *q) {
     const quire_side_format *k = &b->job->format->k;
     const int n_pairs = pairs_of(rows);
-    const int operands = operands_of(rows, planes), tiles = tiles_of_k(kind), pairs = pairs_of_pass(tiles, operands);
+    const int operands = operands_of(rows, planes), tiles = tiles_of_k(kind),
+              pairs = pairs_of_pass(tiles, rows, planes);
     const int n_groups = role == KEY_SUM ? k->n_groups : 1, group = role == KEY_SUM ? k->group : k->dim;
     /* codes of 5 bits and one plane of q stay far below 2^22 */
     const bool unconverted = role == KEY_CHANNEL && planes == 1,
@@ -108,28 +109,31 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
     UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     for (int at = 0; at < T / 2 / tiles; at += pairs)
         for (int g = 0; g < n_groups; g++) {
-            int32x4_t acc[SUMS][OPERANDS];
+            sums acc[SUMS][OPERANDS];
+            int32x4_t total[SUMS][OPERANDS];
             UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
-                sum_start(unconverted);
+                start_of_sums(unconverted);
             if (kind == FROM_3_MIXED) {
-                multiply_tiles(FROM_4_2, operands, pairs, b->k[p], k->dim, at, 0, k->n_mixed, q->q8, book,
+                multiply_tiles(FROM_4_2, rows, planes, pairs, b->k[p], k->dim, at, 0, k->n_mixed, q->q8, book,
                                b->k_ahead[p], acc);
-                multiply_tiles(FROM_3, operands, pairs, b->k[p], k->dim, at, k->n_mixed, k->dim / 16, q->q8, book,
+                multiply_tiles(FROM_3, rows, planes, pairs, b->k[p], k->dim, at, k->n_mixed, k->dim / 16, q->q8, book,
                                b->k_ahead[p], acc);
             } else if (is_shared(kind)) {
-                multiply_tiles(kind, operands, pairs, b->k[p], k->dim, at, 0, k->dim / (kind >= FROM_3 ? 16 : 8), q->q8,
-                               book, b->k_ahead[p], acc);
+                multiply_tiles(kind, rows, planes, pairs, b->k[p], k->dim, at, 0, k->dim / (kind >= FROM_3 ? 16 : 8),
+                               q->q8, book, b->k_ahead[p], acc);
             } else if (kind == FROM_4_MIXED &&
                        k->n_mixed % 4 == 0) { /* a loop for each width, of whole groups of columns */
-                multiply_octets(FROM_5_3, operands, pairs, b->k[p], k->dim, at / 8, at % 8, 0, k->dim / 32 * 2, q->q8,
-                                book, NULL, b->k_ahead[p], acc);
-                multiply_octets(FROM_4, operands, pairs, b->k[p], k->dim, at / 8, at % 8, k->dim / 32 * 2,
+                multiply_octets(FROM_5_3, rows, planes, pairs, b->k[p], k->dim, at / 8, at % 8, 0, k->dim / 32 * 2,
+                                q->q8, book, NULL, b->k_ahead[p], acc);
+                multiply_octets(FROM_4, rows, planes, pairs, b->k[p], k->dim, at / 8, at % 8, k->dim / 32 * 2,
                                 k->dim / 8 - k->dim / 32 * 2, q->q8, book, NULL, b->k_ahead[p], acc);
             } else {
-                multiply_octets(kind == FROM_4_MIXED ? FROM_RULES : kind, operands, pairs, b->k[p], k->dim, at / 8,
+                multiply_octets(kind == FROM_4_MIXED ? FROM_RULES : kind, rows, planes, pairs, b->k[p], k->dim, at / 8,
                                 at % 8, g * group / 8, group / 8, q->q8, book, SPLIT_RULES + MOST_MIXED - k->n_mixed,
                                 b->k_ahead[p], acc);
             }
+            UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int r = 0; r < operands; r++) total[i][r] =
+                total_of(acc[i][r], is_single(rows, planes, r));
             UNROLL for (int pair = 0; pair < n_pairs; pair++) {
                 const bool lone = is_lone(rows, pair);
                 const int per_cell = lone ? 2 : 1; /* products */
@@ -139,10 +143,10 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
                 UNROLL for (int i = 0; i < tiles * pairs / per_cell; i++) {
                     const int tile = i * per_cell / pairs, cell = (8 * tile + at + i * per_cell % pairs) / per_cell;
                     float *s = score->s[pair][cell];
-                    const int32x4_t high = cell_of(acc, i, pair, lone),
+                    const int32x4_t high = cell_of(total, i, pair, lone),
                                     low = is_folded(rows, planes)
-                                              ? low_cell_of(acc, i)
-                                              : cell_of(acc, i, planes == 2 ? n_pairs + pair : pair, lone);
+                                              ? low_cell_of(total, i)
+                                              : cell_of(total, i, planes == 2 ? n_pairs + pair : pair, lone);
                     const int32x4_t sum = planes == 1 ? high : vaddq_s32(vshlq_n_s32(high, 7), low);
                     float32x4_t y = unconverted ? as_f32(sum) : vcvtq_f32_s32(sum);
                     if (role != KEY_CHANNEL)
@@ -184,10 +188,13 @@ INLINE void add_signs(const block *b, const int rows, int p, const set_query *q)
     float32x4_t top[PAIRS];
     UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     for (int tile = 0; tile < T / 16; tile++) {
-        int32x4_t acc[SUMS][OPERANDS];
-        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int r = 0; r < n_pairs; r++) acc[i][r] = vdupq_n_s32(0);
-        multiply_octets(UNPACKED, n_pairs, 8, (const uint8_t *)w->sign8[p], k->dim, tile, 0, 0, k->dim / 8, q->q8,
+        sums acc[SUMS][OPERANDS];
+        int32x4_t total[SUMS][OPERANDS];
+        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int r = 0; r < n_pairs; r++) acc[i][r] = start_of_sums(false);
+        multiply_octets(UNPACKED, rows, 1, 8, (const uint8_t *)w->sign8[p], k->dim, tile, 0, 0, k->dim / 8, q->q8,
                         vdupq_n_s8(0), NULL, (const uint8_t *)w->sign8[p], acc);
+        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int r = 0; r < n_pairs; r++) total[i][r] =
+            total_of(acc[i][r], is_lone(rows, r));
         UNROLL for (int pair = 0; pair < n_pairs; pair++) {
             const bool lone = is_lone(rows, pair);
             const float32x4_t centre = for_cells(q->centre[0][pair], lone),
@@ -196,7 +203,7 @@ INLINE void add_signs(const block *b, const int rows, int p, const set_query *q)
             UNROLL for (int i = 0; i < cells; i++) {
                 const int cell = tile * cells + i;
                 /* centre was made with mid = 1/2: 2 (dot - sum/2) */
-                const float32x4_t x = vsubq_f32(vcvtq_f32_s32(cell_of(acc, i, pair, lone)), centre);
+                const float32x4_t x = vsubq_f32(vcvtq_f32_s32(cell_of(total, i, pair, lone)), centre);
                 const float32x4_t scale =
                     vmulq_f32(tokens_of(w->k_scale[p], cell, lone), tokens_of(w->residual[p], cell, lone));
                 float *s = w->score[p].s[pair][cell];

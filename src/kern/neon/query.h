@@ -53,7 +53,7 @@ INLINE void put_integers(const float *a, const float *b, const bool lone, int fi
             x[2] = x[3] = vdupq_n_s32(0);
         if (planes == 1) {
             const int8x16_t c = narrow2(x[0], x[1], x[2], x[3], order);
-            vst1q_s8(out->q8[d / 8][pair], c);
+            put_operand(out->q8[d / 8][pair], vreinterpretq_u8_s8(c));
             sum = sum_bytes(sum, c);
         } else {
             const int in_use = lone ? 2 : 4;
@@ -63,15 +63,15 @@ INLINE void put_integers(const float *a, const float *b, const bool lone, int fi
             UNROLL for (int u = 0; u < in_use; u++) lo[u] = vsubq_s32(x[u], vshlq_n_s32(hi[u], 7));
             if (is_folded(rows, planes)) {
                 const int8x16_t c = narrow2(hi[0], hi[1], lo[0], lo[1], order);
-                vst1q_s8(out->q8[d / 8][pair], c);
+                put_operand(out->q8[d / 8][pair], vreinterpretq_u8_s8(c));
                 if (mid != 0)
                     sum = sum_bytes(sum, c);
                 continue;
             }
             const int8x16_t h = narrow2(hi[0], hi[1], hi[2], hi[3], order),
                             l = narrow2(lo[0], lo[1], lo[2], lo[3], order);
-            vst1q_s8(out->q8[d / 8][pair], h);
-            vst1q_s8(out->q8[d / 8][n_pairs + pair], l);
+            put_operand(out->q8[d / 8][pair], vreinterpretq_u8_s8(h));
+            put_operand(out->q8[d / 8][n_pairs + pair], vreinterpretq_u8_s8(l));
             if (mid != 0) {
                 sum = sum_bytes(sum, h);
                 sum_low = sum_bytes(sum_low, l);

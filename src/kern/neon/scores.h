@@ -53,8 +53,12 @@ static const split_rule SPLIT_RULES[2 * MOST_MIXED] = {SIX(SPLIT_AT(5)), SIX(SPL
 enum { SUMS = 16 };
 INLINE int tiles_of_k(const source_kind kind) { return is_shared(kind) ? 4 : 1; }
 INLINE int tiles_of_v(const source_kind kind) { return is_shared(kind) ? (shared_bits(kind) == 2 ? 2 : 4) : 1; }
-INLINE int pairs_of_pass(const int tiles, const int operands) {
-    return tiles > 1 ? SUMS / (tiles * operands) : operands <= 2 ? 8 : 4;
+INLINE int pairs_of_pass(const int tiles, const int rows, const int planes) {
+    const int operands = operands_of(rows, planes), vectors = ROW_BY_ROW ? 2 : 1; /* of a sum */
+    if (tiles == 1)
+        return (operands <= 2 ? 8 : 4) / vectors;
+    const int pairs = SUMS / (tiles * operands * vectors);
+    return pairs == 1 && rows % 2 != 0 ? 2 : pairs; /* cells of a lone row hold two */
 }
 
 /* Two vectors side by side, so that their steps overlap. */
@@ -83,23 +87,24 @@ INLINE void split_bytes(const source_kind kind, const uint8x16_t x[2], int8x16_t
 /* acc[i][r] += token pair i times operand r, over `columns` columns, at least one. `stride` is the distance of token pairs. A
  * column is 16 dims (4 bits) or 8. Not unrolled, and no test before the first column: else the accumulators get copied
  * between registers. */
-INLINE void multiply_columns(const source_kind kind, const int operands, const int pairs, const uint8_t *at,
-                             size_t stride, size_t column_stride, int columns, const int8_t (*q8)[OPERANDS][16],
-                             int8x16_t book, const split_rule *rule, const uint8_t *ahead,
-                             int32x4_t acc[SUMS][OPERANDS]) {
+INLINE void multiply_columns(const source_kind kind, const int rows, const int planes, const int pairs,
+                             const uint8_t *at, size_t stride, size_t column_stride, int columns,
+                             const uint8_t (*q8)[OPERANDS][OPERAND_BYTES], int8x16_t book, const split_rule *rule,
+                             const uint8_t *ahead, sums acc[SUMS][OPERANDS]) {
     const bool halves = is_split(kind);
+    const int operands = operands_of(rows, planes);
     const uint8_t *end = at + (size_t)columns * column_stride, *soon = at + 1024;
     _Pragma("GCC unroll 1") do {
-        int8x16_t q[2][OPERANDS];
+        operand q[2][OPERANDS];
         if (kind != UNPACKED)
             UNROLL for (int i = 0; i < pairs; i += 4) {
                 __builtin_prefetch(ahead + 16 * i, 0, 2);
                 __builtin_prefetch(soon + 16 * i, 0, 3);
             }
         UNROLL for (int r = 0; r < operands; r++) {
-            q[0][r] = vld1q_s8(q8[0][r]);
+            q[0][r] = load_operand(q8[0][r], is_single(rows, planes, r));
             if (halves)
-                q[1][r] = vld1q_s8(q8[1][r]);
+                q[1][r] = load_operand(q8[1][r], is_single(rows, planes, r));
         }
         UNROLL for (int i = 0; i < pairs; i += 2) {
             uint8x16_t x[2];
@@ -108,12 +113,12 @@ INLINE void multiply_columns(const source_kind kind, const int operands, const i
                 int8x16_t lo[2], hi[2];
                 split_bytes(kind, x, book, rule, lo, hi);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
-                    mma_s8(acc[i + u][r], q[0][r], lo[u]);
+                    mma_s8(acc[i + u][r], q[0][r], lo[u], is_single(rows, planes, r));
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
-                    mma_s8(acc[i + u][r], q[1][r], hi[u]);
+                    mma_s8(acc[i + u][r], q[1][r], hi[u], is_single(rows, planes, r));
             } else {
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
-                    mma_s8(acc[i + u][r], q[0][r], vreinterpretq_s8_u8(x[u]));
+                    mma_s8(acc[i + u][r], q[0][r], vreinterpretq_s8_u8(x[u]), is_single(rows, planes, r));
             }
         }
         at += column_stride;
@@ -132,12 +137,12 @@ INLINE const split_rule *rule_of(const source_kind kind, const split_rule *rules
 }
 
 /* Octets first .. first+n of the tokens from pair `row` of tile `tile` on. */
-INLINE void multiply_octets(const source_kind kind, const int operands, const int pairs, const uint8_t *k, int dim,
-                            int tile, int row, int first, int n, const int8_t (*q8)[OPERANDS][16], int8x16_t book,
-                            const split_rule *rules, const uint8_t *ahead, int32x4_t acc[SUMS][OPERANDS]) {
+INLINE void multiply_octets(const source_kind kind, const int rows, const int planes, const int pairs, const uint8_t *k,
+                            int dim, int tile, int row, int first, int n, const uint8_t (*q8)[OPERANDS][OPERAND_BYTES],
+                            int8x16_t book, const split_rule *rules, const uint8_t *ahead, sums acc[SUMS][OPERANDS]) {
     if (kind == UNPACKED) {
         const uint8_t *at = k + (size_t)tile * 16 * (size_t)dim + (size_t)first * 128 + (size_t)row * 16;
-        multiply_columns(kind, operands, pairs, at, 16, 128, n, q8 + first, book, NULL, at, acc);
+        multiply_columns(kind, rows, planes, pairs, at, 16, 128, n, q8 + first, book, NULL, at, acc);
         return;
     }
     const int octets = kind == FROM_8 ? 1 : 2, n_columns = dim / (8 * octets), end = (first + n) / octets;
@@ -145,20 +150,20 @@ INLINE void multiply_octets(const source_kind kind, const int operands, const in
     int column = first / octets;
     for (; column + 4 <= end && column % 4 == 0 && column + 4 <= n_columns; column += 4) {
         const size_t at = base + (size_t)column * 128 + (size_t)row * 64;
-        multiply_columns(kind, operands, pairs, k + at, 64, 16, 4, q8 + column * octets, book,
+        multiply_columns(kind, rows, planes, pairs, k + at, 64, 16, 4, q8 + column * octets, book,
                          rule_of(kind, rules, column), ahead + at, acc);
     }
     while (column < end) { /* the narrow last group, or a part of a group */
         const int group = column / 4 * 4, width = n_columns - group < 4 ? n_columns - group : 4, done = column - group;
         const int last = group + width < end ? group + width : end;
-        const size_t rows = base + (size_t)group * 128 + (size_t)(row * width) * 16, at = rows + (size_t)done * 16;
-        const uint8_t *fetch = ahead + rows + (size_t)(done * pairs) * 16; /* each column brings a part of the rows */
+        const size_t start = base + (size_t)group * 128 + (size_t)(row * width) * 16, at = start + (size_t)done * 16;
+        const uint8_t *fetch = ahead + start + (size_t)(done * pairs) * 16; /* each column brings a part of the rows */
         if (width == 4)
-            multiply_columns(kind, operands, pairs, k + at, 64, 16, last - column, q8 + column * octets, book,
+            multiply_columns(kind, rows, planes, pairs, k + at, 64, 16, last - column, q8 + column * octets, book,
                              rule_of(kind, rules, column), fetch, acc);
         else
-            multiply_columns(kind, operands, pairs, k + at, (size_t)width * 16, 16, last - column, q8 + column * octets,
-                             book, rule_of(kind, rules, column), fetch, acc);
+            multiply_columns(kind, rows, planes, pairs, k + at, (size_t)width * 16, 16, last - column,
+                             q8 + column * octets, book, rule_of(kind, rules, column), fetch, acc);
         column = last;
     }
 }
@@ -172,15 +177,17 @@ INLINE int8x16_t shared_code(const source_kind kind, const uint8x16_t *slab, con
 
 /* acc[tile * pairs + i][r] += token pair i of each tile times operand r, over `columns` columns, at least one. A column is 16
  * dims (3 bits) or 8 (2 bits). */
-INLINE void multiply_shared(const source_kind kind, const int operands, const int pairs, const uint8_t *at,
-                            size_t stride, size_t slab_stride, int columns, const int8_t (*q8)[OPERANDS][16],
-                            int8x16_t book, int32x4_t acc[SUMS][OPERANDS]) {
+INLINE void multiply_shared(const source_kind kind, const int rows, const int planes, const int pairs,
+                            const uint8_t *at, size_t stride, size_t slab_stride, int columns,
+                            const uint8_t (*q8)[OPERANDS][OPERAND_BYTES], int8x16_t book, sums acc[SUMS][OPERANDS]) {
     const int bits = shared_bits(kind), slabs = slabs_of(bits), octets = bits == 3 ? 2 : 1;
+    const int operands = operands_of(rows, planes);
     const uint8_t *end = at + 16 * columns;
     _Pragma("GCC unroll 1") do {
-        int8x16_t q[2][OPERANDS];
+        operand q[2][OPERANDS];
         __asm__("" : "+r"(at)); /* else loads of the next group are kept in registers that sums need */
-        UNROLL for (int o = 0; o < octets; o++) UNROLL for (int r = 0; r < operands; r++) q[o][r] = vld1q_s8(q8[o][r]);
+        UNROLL for (int o = 0; o < octets; o++) UNROLL for (int r = 0; r < operands; r++) q[o][r] =
+            load_operand(q8[o][r], is_single(rows, planes, r));
         UNROLL for (int i = 0; i < pairs; i++) {
             uint8x16_t slab[3];
             UNROLL for (int s = 0; s < slabs; s++) slab[s] =
@@ -189,7 +196,7 @@ INLINE void multiply_shared(const source_kind kind, const int operands, const in
                 const int8x16_t x = bits == 3 ? shared_code(kind, slab, tile, o, book)
                                               : shared_code(kind, slab, tile / 2, tile % 2, book);
                 UNROLL for (int r = 0; r < operands; r++) acc[tile * pairs + i][r] =
-                    mma_s8(acc[tile * pairs + i][r], q[o][r], x);
+                    mma_s8(acc[tile * pairs + i][r], q[o][r], x, is_single(rows, planes, r));
             }
         }
         at += 16;
@@ -200,9 +207,9 @@ INLINE void multiply_shared(const source_kind kind, const int operands, const in
 }
 
 /* Columns first .. end of all token tiles, pairs row .. row+pairs of each. */
-INLINE void multiply_tiles(const source_kind kind, const int operands, const int pairs, const uint8_t *k, int dim,
-                           int row, int first, int end, const int8_t (*q8)[OPERANDS][16], int8x16_t book,
-                           const uint8_t *ahead, int32x4_t acc[SUMS][OPERANDS]) {
+INLINE void multiply_tiles(const source_kind kind, const int rows, const int planes, const int pairs, const uint8_t *k,
+                           int dim, int row, int first, int end, const uint8_t (*q8)[OPERANDS][OPERAND_BYTES],
+                           int8x16_t book, const uint8_t *ahead, sums acc[SUMS][OPERANDS]) {
     const int bits = shared_bits(kind), slabs = slabs_of(bits), octets = bits == 3 ? 2 : 1;
     const int n_columns = dim / (8 * octets);
     for (int column = first; column < end;) {
@@ -213,9 +220,9 @@ INLINE void multiply_tiles(const source_kind kind, const int operands, const int
         UNROLL for (int s = 0; s < slabs; s++) UNROLL for (int i = 0; i < pairs; i++)
             __builtin_prefetch(ahead + start + (size_t)(s * width * 128 + i * width * 16), 0, 2);
         if (width == 4)
-            multiply_shared(kind, operands, pairs, k + at, 64, 512, last - column, q8 + column * octets, book, acc);
+            multiply_shared(kind, rows, planes, pairs, k + at, 64, 512, last - column, q8 + column * octets, book, acc);
         else
-            multiply_shared(kind, operands, pairs, k + at, (size_t)width * 16, (size_t)width * 128, last - column,
+            multiply_shared(kind, rows, planes, pairs, k + at, (size_t)width * 16, (size_t)width * 128, last - column,
                             q8 + column * octets, book, acc);
         column = last;
     }

@@ -14,41 +14,6 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* acc += a (2 rows x 8) times b^T (2 x 8). Without i8mm the same product from smaller steps. */
-INLINE int32x4_t mma_s8(int32x4_t acc, int8x16_t a, int8x16_t b) {
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-    return vmmlaq_s32(acc, a, b);
-#elif defined(__ARM_FEATURE_DOTPROD)
-    const int32x4_t zero = vdupq_n_s32(0);
-    const int32x4_t x = vdotq_s32(zero, vcombine_s8(vget_low_s8(a), vget_low_s8(a)), b);
-    const int32x4_t y = vdotq_s32(zero, vcombine_s8(vget_high_s8(a), vget_high_s8(a)), b);
-    return vaddq_s32(acc, vpaddq_s32(x, y));
-#else
-    const int8x8_t a0 = vget_low_s8(a), a1 = vget_high_s8(a), b0 = vget_low_s8(b), b1 = vget_high_s8(b);
-    const int32x4_t x = vpaddq_s32(vpaddlq_s16(vmull_s8(a0, b0)), vpaddlq_s16(vmull_s8(a0, b1)));
-    const int32x4_t y = vpaddq_s32(vpaddlq_s16(vmull_s8(a1, b0)), vpaddlq_s16(vmull_s8(a1, b1)));
-    return vaddq_s32(acc, vpaddq_s32(x, y));
-#endif
-}
-
-/* The same with a unsigned. */
-INLINE int32x4_t mma_u8(int32x4_t acc, uint8x16_t a, int8x16_t b) {
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-    return vusmmlaq_s32(acc, a, b);
-#else
-    const int16x8_t a0 = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(a)));
-    const int16x8_t a1 = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(a)));
-    const int16x8_t b0 = vmovl_s8(vget_low_s8(b)), b1 = vmovl_s8(vget_high_s8(b));
-    int32x4_t s[4] = {vmull_s16(vget_low_s16(a0), vget_low_s16(b0)), vmull_s16(vget_low_s16(a0), vget_low_s16(b1)),
-                      vmull_s16(vget_low_s16(a1), vget_low_s16(b0)), vmull_s16(vget_low_s16(a1), vget_low_s16(b1))};
-    s[0] = vmlal_high_s16(s[0], a0, b0);
-    s[1] = vmlal_high_s16(s[1], a0, b1);
-    s[2] = vmlal_high_s16(s[2], a1, b0);
-    s[3] = vmlal_high_s16(s[3], a1, b1);
-    return vaddq_s32(acc, vpaddq_s32(vpaddq_s32(s[0], s[1]), vpaddq_s32(s[2], s[3])));
-#endif
-}
-
 /* Two tokens' scalars for both rows: [t0, t1, t0, t1]. */
 INLINE float32x4_t tokens2(const float *x) {
     return vreinterpretq_f32_f64(vld1q_dup_f64((const double *)(const void *)x));
@@ -84,13 +49,12 @@ INLINE float32x4_t fresh(const float *constant /* (4) */) {
     { x, x, x, x }
 static const float MAGIC[4] = FOUR(QUIRE_ROUND_MAGIC);
 
-/* Where a sum of integers starts so that its bits, read as fp32, are QUIRE_ROUND_MAGIC plus the sum: a subtraction then
- * replaces the conversion, of which the core does one per cycle. For sums below 2^22. */
-INLINE int32x4_t sum_start(const bool magic) {
+/* Where a sum of integers starts: at MAGIC so that its bits, read as fp32, are QUIRE_ROUND_MAGIC plus the sum (a subtraction
+ * then replaces the conversion, of which the core does one per cycle; for sums below 2^22), or at a zero that is not a copy
+ * of another. */
+INLINE int32x4_t fresh_zero(void) {
     int32x4_t zero;
-    if (magic)
-        return vreinterpretq_s32_f32(fresh(MAGIC));
-    __asm__ volatile("movi %0.4s, #0" : "=w"(zero)); /* not a copy of another zero */
+    __asm__ volatile("movi %0.4s, #0" : "=w"(zero));
     return zero;
 }
 

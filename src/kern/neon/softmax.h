@@ -113,7 +113,7 @@ INLINE void weights_of_page(neon_work *w, const float *scale /* NULL: s holds we
         uint8x16_t low, high;
         weights_of_atom(w, scale, pair, lone, p, atom, inverse, x);
         if (is_folded(rows, planes)) {
-            vst1q_u8(w->p8[p * 8 + atom][0], vqtbl1q_u8(vreinterpretq_u8_u16(x[0]), planes_apart));
+            put_operand(w->p8[p * 8 + atom][0], vqtbl1q_u8(vreinterpretq_u8_u16(x[0]), planes_apart));
             *total = vpadalq_u16(*total, x[0]);
             continue;
         }
@@ -126,10 +126,10 @@ INLINE void weights_of_page(neon_work *w, const float *scale /* NULL: s holds we
         }
         *total = vpadalq_u16(*total, vpaddlq_u8(low));
         if (planes == 1) {
-            vst1q_u8(w->p8[p * 8 + atom][pair], low);
+            put_operand(w->p8[p * 8 + atom][pair], low);
         } else {
-            vst1q_u8(w->p8[p * 8 + atom][pair], high);
-            vst1q_u8(w->p8[p * 8 + atom][n_pairs + pair], low);
+            put_operand(w->p8[p * 8 + atom][pair], high);
+            put_operand(w->p8[p * 8 + atom][n_pairs + pair], low);
             *total = vaddq_u32(*total, vshlq_n_u32(vpaddlq_u16(vpaddlq_u8(high)), 8));
         }
     }

@@ -42,13 +42,22 @@ INLINE void exp16_4(const uint16x8_t y[4], float16x8_t e[4]) {
     EACH e[u] = vreinterpretq_f16_u16(vqsubq_u16(vreinterpretq_u16_f16(x[u]), n[u]));
 }
 
+/* sum + the lower or upper four. */
+INLINE float32x4_t add_half16(float32x4_t sum, float16x8_t x, const bool upper) {
+#if defined(__ARM_FEATURE_FP16_FML)
+    const float16x8_t one = vdupq_n_f16(1);
+    return upper ? vfmlalq_high_f16(sum, x, one) : vfmlalq_low_f16(sum, x, one);
+#else
+    return vaddq_f32(sum, upper ? vcvt_high_f32_f16(x) : vcvt_f32_f16(vget_low_f16(x)));
+#endif
+}
+
 /* Sum of the four vectors, as it is beside another row: token t with t + 4, then those with the ones 8 on. */
 INLINE void add_sums16(const float16x8_t e[4], const bool lone, float32x4_t sum[2]) {
-    const float16x8_t one = vdupq_n_f16(1);
     if (!lone) {
         const float16x8_t four = vaddq_f16(vaddq_f16(e[0], e[1]), vaddq_f16(e[2], e[3]));
-        sum[0] = vfmlalq_low_f16(sum[0], four, one);
-        sum[1] = vfmlalq_high_f16(sum[1], four, one);
+        sum[0] = add_half16(sum[0], four, false);
+        sum[1] = add_half16(sum[1], four, true);
         return;
     }
     UNROLL for (int u = 0; u < 4; u += 2) {
@@ -56,7 +65,7 @@ INLINE void add_sums16(const float16x8_t e[4], const bool lone, float32x4_t sum[
         const float16x8_t two =
             vaddq_f16(vreinterpretq_f16_u64(vzip1q_u64(a, b)), vreinterpretq_f16_u64(vzip2q_u64(a, b)));
         const float16x8_t four = vaddq_f16(two, vextq_f16(two, two, 4));
-        sum[0] = vfmlalq_low_f16(sum[0], four, one);
+        sum[0] = add_half16(sum[0], four, false);
     }
 }
 
@@ -118,7 +127,7 @@ INLINE uint32x4_t weights16(neon_work *w, int pair, int p, float16x8_t inverse) 
             b[u] = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i + 4]), inverse);
         }
         EACH x[u] = vqtbl1q_u8(vuzp1q_u8(vreinterpretq_u8_f16(a[u]), vreinterpretq_u8_f16(b[u])), order);
-        EACH vst1q_u8(w->p8[p * 8 + atom + u][pair], x[u]);
+        EACH put_operand(w->p8[p * 8 + atom + u][pair], x[u]);
         EACH total[u & 1] = vdotq_u32(total[u & 1], x[u], vdupq_n_u8(1));
     }
     return vaddq_u32(total[0], total[1]);
@@ -133,8 +142,8 @@ INLINE uint32x4_t weights16_lone(neon_work *w, int pair, int p, float16x8_t inve
         const float16x8_t a = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i]), inverse),
                           b = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i + 2]), inverse);
         const uint8x16_t x = vuzp1q_u8(vreinterpretq_u8_f16(a), vreinterpretq_u8_f16(b));
-        vst1q_u8(w->p8[p * 8 + atom][pair], vreinterpretq_u8_u32(vuzp1q_u32(vreinterpretq_u32_u8(x), zero)));
-        vst1q_u8(w->p8[p * 8 + atom + 1][pair], vreinterpretq_u8_u32(vuzp2q_u32(vreinterpretq_u32_u8(x), zero)));
+        put_operand(w->p8[p * 8 + atom][pair], vreinterpretq_u8_u32(vuzp1q_u32(vreinterpretq_u32_u8(x), zero)));
+        put_operand(w->p8[p * 8 + atom + 1][pair], vreinterpretq_u8_u32(vuzp2q_u32(vreinterpretq_u32_u8(x), zero)));
         total = vdotq_u32(total, x, vdupq_n_u8(1));
     }
     return total;

@@ -96,7 +96,7 @@ static __attribute__((noinline)) void unpack_k(int bits, int n_mixed, int dim, c
 /* ------------------------------------------------------------------ V: [16 channels][atom][channel pair][16 bytes] */
 
 INLINE void put_v(int8_t *out, int tile, int atom, int r, int8x16_t x) {
-    vst1q_s8(out + (size_t)tile * 1024 + (size_t)atom * 128 + (size_t)r * 16, x);
+    vst1q_s8(out + (size_t)tile * 1024 + (size_t)atom * 128 + (size_t)r * 16, as_value(x));
 }
 
 INLINE void unpack_v_bits(const int bits, int dim, const uint8_t *v, const int8_t *book, int8_t *out) {

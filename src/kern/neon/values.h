@@ -6,11 +6,12 @@
 #include "kern/neon/work.h"
 
 /* acc[i][r] += channel pair i times operand r over one page's 64 tokens; channels 16*tile + 2*row on. */
-INLINE void weigh_page(const source_kind kind, const int operands, const int pairs, const uint8_t *v, int tile, int row,
-                       const uint8_t (*p8)[OPERANDS][16], int8x16_t book,
+INLINE void weigh_page(const source_kind kind, const int rows, const int planes, const int pairs, const uint8_t *v,
+                       int tile, int row, const uint8_t (*p8)[OPERANDS][OPERAND_BYTES], int8x16_t book,
                        const uint8_t (*negative)[16] /* (8), or NULL: nothing is reflected */, const uint8_t *ahead,
-                       int32x4_t acc[SUMS][OPERANDS]) {
+                       sums acc[SUMS][OPERANDS]) {
     const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
+    const int operands = operands_of(rows, planes);
     /* unpacked: [atom][channel pair]; 8 bits: [half][channel pair][4 atoms]; 4 bits: [channel pair][4 atoms of both halves] */
     const size_t stride = kind == UNPACKED ? 16 : 64,
                  start = (size_t)tile * (nibbles ? 512 : 1024) + (size_t)row * stride;
@@ -18,13 +19,13 @@ INLINE void weigh_page(const source_kind kind, const int operands, const int pai
     ahead += start;
     int atom = 0;
     _Pragma("GCC unroll 1") do {
-        uint8x16_t p[2][OPERANDS];
+        operand p[2][OPERANDS];
         if (kind != UNPACKED)
             UNROLL for (int i = 0; i < pairs; i += 4) __builtin_prefetch(ahead + 16 * i, 0, 2);
         UNROLL for (int r = 0; r < operands; r++) {
-            p[0][r] = vld1q_u8(p8[atom][r]); /* half 0: low nibbles */
+            p[0][r] = load_operand(p8[atom][r], is_single(rows, planes, r)); /* half 0: low nibbles */
             if (nibbles)
-                p[1][r] = vld1q_u8(p8[4 + atom][r]);
+                p[1][r] = load_operand(p8[4 + atom][r], is_single(rows, planes, r));
         }
         uint8x16_t flip = vdupq_n_u8(0);
         if (negative) {
@@ -41,12 +42,15 @@ INLINE void weigh_page(const source_kind kind, const int operands, const int pai
                 int8x16_t lo[2], hi[2];
                 split_bytes(kind, x, book, NULL, lo, hi);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
-                    mma_u8(acc[i + u][r], p[0][r], lo[u]);
+                    mma_u8(acc[i + u][r], p[0][r], lo[u], is_single(rows, planes, r));
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
-                    mma_u8(acc[i + u][r], p[1][r], hi[u]);
+                    mma_u8(acc[i + u][r], p[1][r], hi[u], is_single(rows, planes, r));
             } else {
+                int8x16_t code[2] = {vreinterpretq_s8_u8(x[0]), vreinterpretq_s8_u8(x[1])};
+                if (kind == FROM_8)
+                    UNROLL for (int u = 0; u < 2; u++) code[u] = as_value(code[u]);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
-                    mma_u8(acc[i + u][r], p[0][r], vreinterpretq_s8_u8(x[u]));
+                    mma_u8(acc[i + u][r], p[0][r], code[u], is_single(rows, planes, r));
             }
         }
         atom++;
@@ -60,33 +64,38 @@ INLINE void weigh_page(const source_kind kind, const int operands, const int pai
 }
 
 /* acc[z * pairs + i][r] += channel pair i of each of the tiles that share bytes; channels 16*(tile + z) + 2*row on. */
-INLINE void weigh_shared(const source_kind kind, const int operands, const int pairs, const uint8_t *v, int tile,
-                         int row, const uint8_t (*p8)[OPERANDS][16], int8x16_t book, const uint8_t *ahead,
-                         int32x4_t acc[SUMS][OPERANDS]) {
-    const int bits = shared_bits(kind), slabs = slabs_of(bits);
+INLINE void weigh_shared(const source_kind kind, const int rows, const int planes, const int pairs, const uint8_t *v,
+                         int tile, int row, const uint8_t (*p8)[OPERANDS][OPERAND_BYTES], int8x16_t book,
+                         const uint8_t *ahead, sums acc[SUMS][OPERANDS]) {
+    const int bits = shared_bits(kind), slabs = slabs_of(bits), operands = operands_of(rows, planes);
     const size_t start = (size_t)tile * 128 * (size_t)bits + (size_t)row * 64;
     const uint8_t *at = v + start;
     UNROLL for (int s = 0; s < slabs; s++) UNROLL for (int i = 0; i < pairs; i++)
         __builtin_prefetch(ahead + start + (size_t)(s * 512 + i * 64), 0, 2);
     int atom = 0;
     _Pragma("GCC unroll 1") do {
-        uint8x16_t p[2][OPERANDS];
+        operand p[2][OPERANDS];
         __asm__("" : "+r"(at)); /* as in multiply_shared */
         UNROLL for (int h = 0; h < 2; h++) UNROLL for (int r = 0; r < operands; r++) p[h][r] =
-            vld1q_u8(p8[4 * h + atom][r]);
+            load_operand(p8[4 * h + atom][r], is_single(rows, planes, r));
         UNROLL for (int i = 0; i < pairs; i++) {
             uint8x16_t slab[3];
             UNROLL for (int s = 0; s < slabs; s++) slab[s] = vld1q_u8(at + 64 * i + 512 * s);
             UNROLL for (int z = 0; z < tiles_of_v(kind); z++) UNROLL for (int h = 0; h < 2; h++) {
                 const int8x16_t x = shared_code(kind, slab, z, h, book);
                 UNROLL for (int r = 0; r < operands; r++) acc[z * pairs + i][r] =
-                    mma_u8(acc[z * pairs + i][r], p[h][r], x);
+                    mma_u8(acc[z * pairs + i][r], p[h][r], x, is_single(rows, planes, r));
             }
         }
         at += 16;
     }
     while (++atom < 4)
         ;
+}
+
+/* Whether as_value has changed these codes. */
+INLINE bool is_moved(const source_kind kind) {
+    return ROW_BY_ROW && (is_book(kind) || kind == FROM_8 || kind == UNPACKED);
 }
 
 /* What a block adds to O: o = o * keep + integer * unit + constant. */
@@ -100,18 +109,22 @@ INLINE void weigh_block(const source_kind kind, const int rows, const int planes
                         int8x16_t book, int group /* -1: V has no groups */, const block_terms *terms, float *o) {
     const bool reflects = group >= 0 && kind != UNPACKED;
     const int n_pairs = pairs_of(rows), operands = operands_of(rows, planes);
-    const int tiles = tiles_of_v(kind), pairs = pairs_of_pass(tiles, operands);
+    const int tiles = tiles_of_v(kind), pairs = pairs_of_pass(tiles, rows, planes);
+    sums start[OPERANDS];
+    if (is_moved(kind))
+        UNROLL for (int r = 0; r < operands; r++) start[r] =
+            start_of_weights(planes == 1, w->p8[8 * from][r], sizeof w->p8[0], 8 * n_pages);
     for (int tile = first; tile < first + n; tile += tiles)
         for (int row = 0; row < 8; row += pairs) {
-            int32x4_t acc[SUMS][OPERANDS];
+            sums acc[SUMS][OPERANDS];
             UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
-                sum_start(planes == 1);
+                is_moved(kind) ? start[r] : start_of_sums(planes == 1);
             int p = from;
             _Pragma("GCC unroll 1") do {
                 if (is_shared(kind))
-                    weigh_shared(kind, operands, pairs, v[p], tile, row, &w->p8[8 * p], book, ahead[p], acc);
+                    weigh_shared(kind, rows, planes, pairs, v[p], tile, row, &w->p8[8 * p], book, ahead[p], acc);
                 else
-                    weigh_page(kind, operands, pairs, v[p], tile, row, &w->p8[8 * p], book,
+                    weigh_page(kind, rows, planes, pairs, v[p], tile, row, &w->p8[8 * p], book,
                                reflects ? w->negative[p][group] : NULL, ahead[p], acc);
             }
             while (++p < from + n_pages)
@@ -119,9 +132,11 @@ INLINE void weigh_block(const source_kind kind, const int rows, const int planes
             UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
                 const int at_pair = (tile + i / pairs) * 8 + row + i % pairs;
                 float *at = o + ((size_t)at_pair * PAIRS + (size_t)pair) * 4;
-                const int32x4_t high = acc[i][pair], low = is_folded(rows, planes) ? vextq_s32(high, high, 2)
-                                                           : planes == 2           ? acc[i][n_pairs + pair]
-                                                                                   : high;
+                const bool lone = is_single(rows, planes, pair);
+                const int32x4_t high = total_of(acc[i][pair], lone),
+                                low = is_folded(rows, planes) ? vextq_s32(high, high, 2)
+                                      : planes == 2           ? total_of(acc[i][n_pairs + pair], lone)
+                                                              : high;
                 const float32x4_t x = planes == 1
                                           ? vsubq_f32(as_f32(high), vld1q_f32(MAGIC)) /* at most 128 * 255 * 127 */
                                           : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));

@@ -8,11 +8,12 @@
 
 #include "kern/kern.h"
 #include "kern/neon/fvec.h"
+#include "kern/neon/products.h"
 
 #include "kern/elements.h" /* over those vectors */
 
 /* Whether this level makes u8 weights in fp16 (softmax16.h). */
-#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_FP16_FML)
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
 #define HAVE_SOFTMAX16 1
 #else
 #define HAVE_SOFTMAX16 0
@@ -36,6 +37,10 @@ INLINE bool is_folded(const int rows, const int planes) { return rows == 1 && pl
 INLINE int operands_of(const int rows, const int planes) {
     return is_folded(rows, planes) ? 1 : pairs_of(rows) * planes;
 }
+/* Whether operand r is a lone row and nothing else. */
+INLINE bool is_single(const int rows, const int planes, const int r) {
+    return !is_folded(rows, planes) && is_lone(rows, r % pairs_of(rows));
+}
 INLINE int cells_of(const bool lone) { return lone ? T / 4 : T / 2; } /* of a page */
 
 typedef struct set_state {
@@ -45,7 +50,7 @@ typedef struct set_state {
 
 /* One quantized query set against one page: operands [8 dims][pair, or pair of the low plane][2 rows x 8 dims]. */
 typedef struct set_query {
-    int8_t q8[QUIRE_DIM_MAX / 8][OPERANDS][16];
+    uint8_t q8[QUIRE_DIM_MAX / 8][OPERANDS][OPERAND_BYTES];
     float32x4_t scale[QUIRE_MAX_GROUPS][PAIRS];  /* of one integer step */
     float32x4_t centre[QUIRE_MAX_GROUPS][PAIRS]; /* mid times the sum of the integers */
     float32x4_t offset[QUIRE_MAX_GROUPS][PAIRS]; /* channel: q.zero; group: sum of q */
@@ -67,7 +72,7 @@ typedef struct neon_work {
     float16_t w16[PAGES][PAIRS][T / 4][8], scale16[PAGES][T / 4][8]; /* softmax16.h */
     int exponent16[PAGES];
 #endif
-    uint8_t p8[BLOCK / 8][OPERANDS][16]; /* [8 tokens][pair, or pair of the low plane][2 rows x 8 tokens] */
+    uint8_t p8[BLOCK / 8][OPERANDS][OPERAND_BYTES]; /* [8 tokens][pair, or pair of the low plane][2 rows x 8 tokens] */
     float k_scale[PAGES][QUIRE_MAX_GROUPS * T],
         k_zero[PAGES][QUIRE_MAX_GROUPS * T]; /* per channel (k_zero: K of tq too), or group and token */
     float v_scale[QUIRE_MAX_GROUPS * BLOCK], v_zero[QUIRE_MAX_GROUPS * BLOCK]; /* per group and token of a block */
