@@ -3,11 +3,17 @@
 
 enum { PIECE = 16, PIECES_PER_THREAD = 4, ROWS_AT_ONCE = 2, ROWS_AT_ONCE_REPACKED = 4 };
 
-/* On x86-64, K-quants take another routine from 8 rows on. */
+/* With few rows, another routine may multiply: K-quants below 8 on x86-64; f16 below 8 and f32 below 4 on aarch64. */
+enum { LEAST_ROWS = 2, ENOUGH_ROWS = 8 };
 #if defined(__x86_64__)
-enum { LEAST_ROWS = 8 };
+static bool minds_few_rows(const struct ggml_tensor *t) {
+    (void)t;
+    return true;
+}
 #else
-enum { LEAST_ROWS = 2 };
+static bool minds_few_rows(const struct ggml_tensor *t) {
+    return (t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_F32) && t->ne[1] > 1;
+}
 #endif
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -36,18 +42,21 @@ static bool good(const quire__exact *exact, int32_t n_rows) {
 }
 
 int32_t quire__exact_rows(const quire__exact *exact, int32_t n_rows, int32_t max_rows) {
-    for (int32_t n = n_rows < LEAST_ROWS ? LEAST_ROWS : n_rows; n < max_rows; n++)
+    for (int32_t n = n_rows < exact->least ? exact->least : n_rows; n < max_rows; n++)
         if (good(exact, n))
             return n;
     return max_rows;
 }
 
 void quire__exact_init(quire__exact *exact, const quire_model *model, int32_t n_threads) {
-    *exact =
-        (quire__exact){.n_threads = n_threads, .step = model->repacked.buffer ? ROWS_AT_ONCE_REPACKED : ROWS_AT_ONCE};
+    *exact = (quire__exact){.n_threads = n_threads,
+                            .least = LEAST_ROWS,
+                            .step = model->repacked.buffer ? ROWS_AT_ONCE_REPACKED : ROWS_AT_ONCE};
     for (struct ggml_tensor *t = ggml_get_first_tensor(model->file.tensors); t;
          t = ggml_get_next_tensor(model->file.tensors, t)) {
         int32_t i = 0;
+        if (minds_few_rows(t))
+            exact->least = ENOUGH_ROWS;
         while (i < exact->n_widths && exact->widths[i] != t->ne[1])
             i++;
         if (t->ne[1] > 1 && i == exact->n_widths && i < QUIRE__WIDTHS)

@@ -16,7 +16,7 @@ enum { QUIRE__WIDTHS = 16 };
 typedef struct quire__exact {
     int64_t widths[QUIRE__WIDTHS]; /* columns of the results of the model's products: each number once */
     int32_t n_widths, n_threads;
-    int32_t step; /* rows come in multiples of this */
+    int32_t least, step; /* so many rows at least, in multiples of this */
 } quire__exact;
 
 void quire__exact_init(quire__exact *exact, const quire_model *model, int32_t n_threads);

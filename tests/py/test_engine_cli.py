@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def quire(*arguments, status=0, **options):
-    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=600,
+    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=2400,
                           errors="backslashreplace", **options)
     assert done.returncode == status, done.stdout + done.stderr
     return done
