@@ -24,7 +24,7 @@
 
 enum { TOGETHER = 16 }; /* tokens: their sums stay in registers */
 
-/* Of the mean of M's diagonal. M is an estimate, and inputs drift; between .01 and .1 it makes no difference. */
+/* Of the mean of M's diagonal. M is an estimate, and inputs drift; .1 costs medians of K alone 3 to 5 %. */
 static const double DAMPING = 0.03;
 
 static quire_status check_moment(const float *moment, int32_t n) {
