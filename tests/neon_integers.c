@@ -107,7 +107,7 @@ int main(void) {
 #endif
     if ((quire__cpu_features() & needed) != needed) {
         puts("integers: left out: this machine does not have the instructions");
-        return 77;
+        return LEFT_OUT;
     }
     (void)attend, (void)workspace_bytes, (void)serves;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,9 @@
  * so there each row has an operand of its own, its eight numbers twice, and sums [t0, t0, t1, t1] of the first and the last
  * four, which meet when all is added up (total_of). Integers are exact: every level has the same bits.
  *
+ * Sums may start at MAGIC, so that their bits, read as fp32, are QUIRE_ROUND_MAGIC plus the sum: a subtraction then replaces
+ * the conversion, of which the core does one per cycle. For sums below 2^22.
+ *
  * Dot products of unsigned with signed bytes came with i8mm. Weights are unsigned, so V's codes have to be as well: those that
  * are not get 128 added, and sums of such codes start at -128 times the sum of the weights (start_of_weights). */
 #ifndef QUIRE_KERN_NEON_PRODUCTS_H

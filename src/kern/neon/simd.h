@@ -49,9 +49,7 @@ INLINE float32x4_t fresh(const float *constant /* (4) */) {
     { x, x, x, x }
 static const float MAGIC[4] = FOUR(QUIRE_ROUND_MAGIC);
 
-/* Where a sum of integers starts: at MAGIC so that its bits, read as fp32, are QUIRE_ROUND_MAGIC plus the sum (a subtraction
- * then replaces the conversion, of which the core does one per cycle; for sums below 2^22), or at a zero that is not a copy
- * of another. */
+/* A zero that is not a copy of another. */
 INLINE int32x4_t fresh_zero(void) {
     int32x4_t zero;
     __asm__ volatile("movi %0.4s, #0" : "=w"(zero));
