@@ -237,7 +237,8 @@ int cli_bench_ops_run(int argc, char **argv) {
         .about =
             "Times what is done to caches between tokens: merging sequences into a list, extracting one,\n"
             "filtering, extending, trimming, and changing the codecs of a page. Sequences have one layer with\n"
-            "one small KV head: a page counts as one piece, however many layers and heads are in it. Best of many.",
+            "one small KV head: a page counts as one piece, however many layers and heads are in it. Best of many;\n"
+            "freeing and requantizing are timed once.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

@@ -1,5 +1,5 @@
 # Toolchain file: static x86-64 programs on another Linux machine, whose tests run under qemu-user.
-#   cmake -S . -B build/x86 -DCMAKE_TOOLCHAIN_FILE=cmake/x86_64-linux-gnu.cmake -DQUIRE_CLI=OFF
+#   cmake -S . -B build/x86 -DCMAKE_TOOLCHAIN_FILE=cmake/x86_64-linux-gnu.cmake -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR x86_64)
 set(CMAKE_C_COMPILER x86_64-linux-gnu-gcc)

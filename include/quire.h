@@ -265,7 +265,7 @@ QUIRE_API quire_status quire_channel_order(const float *importance /* (k_dim) */
 /* Feedback for one K head from the second moment of the queries that will meet it: moment[i * DK + j] is the mean of
  * q[i] * q[j] over the queries that look at a sequence's first page. Those that look at a later page are taken to be the
  * same, turned by `rope` as far as the page lies behind the first (NULL: nothing turns). Errors of K then fall where
- * queries do not look. E_VALUE: not finite, or not a second moment. */
+ * queries do not look. E_VALUE: not finite, or not a second moment. E_NOMEM. */
 QUIRE_API quire_status quire_channel_feedback(const float *moment /* (k_dim, k_dim) */, const quire_rope *rope,
                                               int32_t k_dim, float *feedback /* (k_dim*k_dim/2) */);
 
@@ -404,7 +404,7 @@ QUIRE_API void quire_save_options_default(quire_save_options *options);
 /* Writes PATH.part, brings it to stable storage and gives it its name: after a crash at any moment PATH is the old file
  * or the new one, whole. Readable by its owner alone. The sequence must not be used meanwhile, other sequences may.
  * options NULL: no identity, no tokens. E_BUSY: in a batch, or somebody else is writing PATH. E_STATE: not all of its
- * pages have been requantized yet. E_IO. */
+ * pages have been requantized yet. E_IO, E_NOMEM. */
 QUIRE_API quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_save_options *options);
 
 typedef struct quire_file quire_file; /* a saved sequence, open for reading; used by one thread at a time */
@@ -463,7 +463,7 @@ typedef struct quire_load_options {
 QUIRE_API void quire_load_options_default(quire_load_options *options);
 /* A new sequence from a file. All of it is read into fresh pages and checked before the sequence exists: on failure the
  * pool is as it was. E_IDENTITY (also: layers of another shape or window), E_CODEC, E_CORRUPT, E_FORMAT, E_TRUNCATED,
- * E_TOO_BIG, E_NO_SLOT, E_NO_PAGES, E_IO. options NULL: the defaults. */
+ * E_TOO_BIG, E_NO_SLOT, E_NO_PAGES, E_IO, E_NOMEM. options NULL: the defaults. */
 QUIRE_API quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load_options *options,
                                       quire_seq **seq);
 

@@ -50,7 +50,9 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
         cli_int("max-kv-size", &args->max_kv, 1, TOKENS_MAX,
                 "keep this many tokens of a sequence, the newest, and drop the others"),
         cli_int("keep", &args->keep, 0, TOKENS_MAX, "first tokens that --max-kv-size never drops"),
-        cli_int("ctx", &args->context, 1, TOKENS_MAX, "tokens of a sequence (default: what is needed)"),
+        cli_int(
+            "ctx", &args->context, 1, TOKENS_MAX,
+            "tokens of a sequence (default: what is needed; chat, eval niah: the model's own; eval kld, ppl: 2048)"),
         cli_size("kv-bytes", &args->kv_bytes, 1, 0x1p50, "memory of the cache, e.g. 512M (default: computed)"),
         cli_choice("raw", &args->raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
         cli_choice("weights", &args->weights, weight_names,

@@ -33,12 +33,13 @@ int cli_store_verify_run(int argc, char **argv) {
         cli_flag("delete", &delete_bad, "remove bad records"),
         cli_flag("json", &json, "print JSON"),
     };
-    const cli_usage usage = {.command = "store verify",
-                             .about = "Reads every byte and every value of a store. Exit status 1: something is bad.",
-                             .options = options,
-                             .n_options = sizeof options / sizeof options[0],
-                             .arguments = arguments,
-                             .n_arguments = 1};
+    const cli_usage usage = {
+        .command = "store verify",
+        .about = "Reads every byte and every value of a store. Exit status 1: something is bad and stays.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .arguments = arguments,
+        .n_arguments = 1};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
