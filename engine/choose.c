@@ -17,12 +17,14 @@ void quire_choice_options_default(quire_choice_options *options) {
             .struct_size = sizeof *options, .kld = INFINITY, .sinks = QUIRE__SINKS, .raw = QUIRE_F16};
 }
 
-/* What a layer holds of a text, a window's edge page included. */
-static int64_t held_tokens(const quire_layer *layer, const quire_choice_options *o) {
-    int64_t window = (int64_t)layer->window + layer->keep;
-    if (layer->window == 0 && o->max_kv > 0)
-        window = o->max_kv;
-    return window > 0 && window + T < o->context ? window + T : o->context;
+static bool is_raw(quire_pair pair) { return pair.k == QUIRE_CODEC_RAW && pair.v == QUIRE_CODEC_RAW; }
+
+/* What a layer holds of a text, a window's edge page included, and pages of kept tokens unless they are raw sinks. */
+static int64_t held_tokens(const quire_layer *layer, quire_pair pair, const quire_choice_options *o) {
+    const bool bounded = layer->window == 0 && o->max_kv > 0;
+    const int64_t keep = bounded ? o->keep : layer->keep, window = bounded ? o->max_kv - keep : layer->window;
+    const int64_t pinned = keep > (is_raw(pair) ? 0 : o->sinks) ? (keep + T - 1) / T * T : 0;
+    return window > 0 && window + T + pinned < o->context ? window + T + pinned : o->context;
 }
 
 static quire_status page_bytes(const quire_layer *layer, quire_pair pair, quire_type raw, double *bytes) {
@@ -40,8 +42,8 @@ static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, const
     double packed, raw;
     QUIRE_TRY(page_bytes(layer, pair, o->raw, &packed));
     QUIRE_TRY(page_bytes(layer, (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}, o->raw, &raw));
-    *bytes = (double)((held_tokens(layer, o) - 1) / T) * packed + raw;
-    if (pair.k != QUIRE_CODEC_RAW || pair.v != QUIRE_CODEC_RAW)
+    *bytes = (double)((held_tokens(layer, pair, o) - 1) / T) * packed + raw;
+    if (!is_raw(pair))
         *bytes += raw * o->sinks / T + (o->exact_trim ? raw : 0);
     return QUIRE_OK;
 }
@@ -106,9 +108,12 @@ static quire_status check(const quire_model *model, const quire_report *report, 
         return quire__fail(QUIRE_E_INVALID, "options were not set by quire_choice_options_default");
     if (report->n_layers != model->n_layers || report->n_rungs < 1 || report->n_rungs > QUIRE_RUNGS_MAX)
         return quire__fail(QUIRE_E_INVALID, "the report is of another model");
-    if (o->context < 0 || o->max_kv < 0 || o->sinks < 0 || !(o->kld >= 0))
-        return quire__fail(QUIRE_E_INVALID, "context %d, max_kv %d, sinks %d or kld %g is below 0", (int)o->context,
-                           (int)o->max_kv, (int)o->sinks, o->kld);
+    if (o->context < 0 || o->max_kv < 0 || o->keep < 0 || o->sinks < 0 || !(o->kld >= 0))
+        return quire__fail(QUIRE_E_INVALID, "context %d, max_kv %d, keep %d, sinks %d or kld %g is below 0",
+                           (int)o->context, (int)o->max_kv, (int)o->keep, (int)o->sinks, o->kld);
+    if (o->max_kv > 0 && o->keep >= o->max_kv)
+        return quire__fail(QUIRE_E_INVALID, "max_kv %d leaves no window behind the %d tokens to keep", (int)o->max_kv,
+                           (int)o->keep);
     return QUIRE_OK;
 }
 

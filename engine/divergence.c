@@ -25,10 +25,10 @@ quire_divergence quire_logits_compare(const float *base, const float *other, int
     double kld = 0;
     for (int32_t i = 0; i < n; i++) {
         const double log_p = (double)base[i] - a.max - a.log_sum;
-        if (log_p > -40) /* e^-40 of anything does not show */
+        if (!(log_p <= -40)) /* e^-40 of anything does not show; NaN does */
             kld += exp(log_p) * (log_p - ((double)other[i] - b.max - b.log_sum));
     }
-    return (quire_divergence){.kld = kld > 0 ? kld : 0,
+    return (quire_divergence){.kld = kld < 0 ? 0 : kld, /* NaN stays */
                               .nll = b.max + b.log_sum - (double)other[truth],
                               .nll_base = a.max + a.log_sum - (double)base[truth],
                               .same_top = a.top == b.top};

@@ -42,7 +42,7 @@ static bool good(const quire__exact *exact, int32_t n_rows) {
 }
 
 int32_t quire__exact_rows(const quire__exact *exact, int32_t n_rows, int32_t max_rows) {
-    for (int32_t n = n_rows < exact->least ? exact->least : n_rows; n < max_rows; n++)
+    for (int32_t n = n_rows < exact->least ? exact->least : n_rows; n < max_rows && !exact->many; n++)
         if (good(exact, n))
             return n;
     return max_rows;
@@ -59,7 +59,11 @@ void quire__exact_init(quire__exact *exact, const quire_model *model, int32_t n_
             exact->least = ENOUGH_ROWS;
         while (i < exact->n_widths && exact->widths[i] != t->ne[1])
             i++;
-        if (t->ne[1] > 1 && i == exact->n_widths && i < QUIRE__WIDTHS)
-            exact->widths[exact->n_widths++] = t->ne[1];
+        if (t->ne[1] <= 1 || i < exact->n_widths)
+            continue;
+        exact->many = i == QUIRE__WIDTHS;
+        if (exact->many)
+            break;
+        exact->widths[exact->n_widths++] = t->ne[1];
     }
 }

@@ -16,6 +16,7 @@ enum { QUIRE__WIDTHS = 16 };
 typedef struct quire__exact {
     int64_t widths[QUIRE__WIDTHS]; /* columns of the results of the model's products: each number once */
     int32_t n_widths, n_threads;
+    bool many;           /* more of them than there is room for: every step is padded to the most rows */
     int32_t least, step; /* so many rows at least, in multiples of this */
 } quire__exact;
 

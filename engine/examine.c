@@ -57,18 +57,18 @@ static void set_pairs(examination *x, quire_pair pair) {
 }
 
 /* Logits of a step's rows, which are those from `row` on: kept, or compared with those that are. */
-static double take_logits(const examination *x, const quire_session *session, int32_t row, int32_t n, bool keep) {
+static quire_status take_logits(const examination *x, const quire_session *session, int32_t row, int32_t n, bool keep,
+                                double *sum) {
     const size_t n_vocab = (size_t)x->model->n_vocab;
-    double sum = 0;
     for (int32_t i = 0; i < n; i++) {
         float *base = x->base + (size_t)(row + i) * n_vocab;
         const float *logits = quire_session_logits(session, i);
         if (keep)
             memcpy(base, logits, n_vocab * sizeof *base);
         else
-            sum += quire_logits_compare(base, logits, x->model->n_vocab, 0).kld;
+            *sum += quire_logits_compare(base, logits, x->model->n_vocab, 0).kld;
     }
-    return sum;
+    return isfinite(*sum) ? QUIRE_OK : quire__fail(QUIRE_E_VALUE, "the model predicts what is not a number");
 }
 
 static quire_status run_text(examination *x, quire_session *session, quire_seq *seq, int32_t n_tokens,
@@ -82,7 +82,7 @@ static quire_status run_text(examination *x, quire_session *session, quire_seq *
         const quire_step_item item = {.seq = seq, .tokens = x->tokens + at, .n_tokens = n, .n_logits = n_logits};
         QUIRE_TRY(quire_session_decode(session, &item, 1, true));
         if (scored)
-            sum += take_logits(x, session, at - FIRST_SCORED, n, survey != NULL);
+            QUIRE_TRY(take_logits(x, session, at - FIRST_SCORED, n, survey != NULL, &sum));
         if (survey)
             quire__survey_advance(survey, n);
         x->n_done += n;

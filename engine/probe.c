@@ -137,7 +137,7 @@ quire_status quire__first_tokens(const quire_model *model, const char *text, siz
     return status;
 }
 
-static quire_status probe(quire_model *model, int32_t n_threads) {
+static quire_status probe(quire_model *model, const quire_session_options *like) {
     int32_t tokens[PROBE_TOKENS], n = 0;
     QUIRE_TRY(quire__first_tokens(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, PROBE_TOKENS, tokens, &n));
     quire_session_options options;
@@ -146,7 +146,9 @@ static quire_status probe(quire_model *model, int32_t n_threads) {
     options.context = n;
     options.max_rows = PROBE_STEP;
     options.max_logits = 1;
-    options.n_threads = n_threads;
+    options.n_threads = like->n_threads;
+    options.stop = like->stop;
+    options.stop_user = like->stop_user;
     quire_session *session;
     quire__watch watch;
     QUIRE_TRY(quire__watch_open(&watch, model, QUIRE__SINKS));
@@ -168,7 +170,7 @@ static quire_status probe(quire_model *model, int32_t n_threads) {
 
 /* ------------------------------------------------------------------ orders of a model */
 
-static quire_status find_orders(quire_model *model, int32_t n_threads) {
+static quire_status find_orders(quire_model *model, const quire_session_options *like) {
     QUIRE_TRY(allocate(model));
     divide(model);
     char name[32];
@@ -178,16 +180,16 @@ static quire_status find_orders(quire_model *model, int32_t n_threads) {
     enum { N_PARTS = sizeof parts / sizeof *parts };
     if (quire__kept_read(model, name, KIND, parts, N_PARTS))
         return QUIRE_OK;
-    QUIRE_TRY(probe(model, n_threads));
+    QUIRE_TRY(probe(model, like));
     quire__kept_write(model, name, KIND, parts, N_PARTS);
     return QUIRE_OK;
 }
 
-quire_status quire__model_orders(const quire_model *constant, int32_t n_threads, const uint16_t *const **orders,
-                                 const float *const **feedbacks) {
+quire_status quire__model_orders(const quire_model *constant, const quire_session_options *like,
+                                 const uint16_t *const **orders, const float *const **feedbacks) {
     quire_model *model = (quire_model *)constant; /* only what is remembered changes */
     pthread_mutex_lock(&model->probe_lock);
-    const quire_status status = model->probed ? QUIRE_OK : find_orders(model, n_threads);
+    const quire_status status = model->probed ? QUIRE_OK : find_orders(model, like);
     model->probed = status == QUIRE_OK;
     pthread_mutex_unlock(&model->probe_lock);
     *orders = model->orders;

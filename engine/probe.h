@@ -11,9 +11,9 @@
 #include "model.h"
 
 /* Orders of all layers and their k_feedback, (n_layers): NULL for layers that share another's cache. They live as long as
- * the model. */
-quire_status quire__model_orders(const quire_model *model, int32_t n_threads, const uint16_t *const **orders,
-                                 const float *const **feedbacks);
+ * the model. A probe has the threads of the session that wants them, and stops when it is told to. */
+quire_status quire__model_orders(const quire_model *model, const quire_session_options *like,
+                                 const uint16_t *const **orders, const float *const **feedbacks);
 void quire__probe_free(quire_model *model);
 /* A text's first `most` tokens, or as many as there are, or as the model's context takes. */
 quire_status quire__first_tokens(const quire_model *model, const char *text, size_t n_bytes, int32_t most,

@@ -94,7 +94,7 @@ static quire_status order_channels(const quire_session *session, quire_layer *la
         return QUIRE_OK;
     const uint16_t *const *orders;
     const float *const *feedbacks;
-    QUIRE_TRY(quire__model_orders(session->model, o->n_threads, &orders, &feedbacks));
+    QUIRE_TRY(quire__model_orders(session->model, o, &orders, &feedbacks));
     for (int32_t i = 0; i < n; i++) {
         const uint16_t *given = given_order(o, &layers[i], i);
         layers[i].k_order = given ? given : orders[i];

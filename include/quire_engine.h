@@ -115,7 +115,8 @@ typedef struct quire_session_options {
     bool plain_rounding;           /* km4, km3: round every channel of K for itself, not by what queries look at */
     size_t kv_bytes;               /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
     bool exact_trim;               /* as quire_pool_options has it; default */
-    bool (*stop)(void *user);      /* asked between operations; true ends the step with E_ABORTED */
+    bool (*stop)(void *user);      /* asked between operations; true ends the step, or a first session's probe, with
+                                      E_ABORTED */
     void *stop_user;
 } quire_session_options;
 
@@ -219,12 +220,12 @@ QUIRE_API quire_status quire_model_examine(const quire_model *model, const quire
                                            quire_report **report);
 
 typedef struct quire_choice_options {
-    size_t struct_size;    /* set by quire_choice_options_default */
-    size_t bytes;          /* the most that one sequence may hold; 0: no limit */
-    double kld;            /* the most that may be predicted; default: no limit */
-    bool windowed;         /* pack layers with a sliding window too, which are small and stay raw otherwise */
-    int32_t context;       /* tokens; 0: as many as the model was trained on */
-    int32_t max_kv, sinks; /* from here on as quire_session_options and quire_policy have them; sinks 4, f16 */
+    size_t struct_size;          /* set by quire_choice_options_default */
+    size_t bytes;                /* the most that one sequence may hold; 0: no limit */
+    double kld;                  /* the most that may be predicted; default: no limit */
+    bool windowed;               /* pack layers with a sliding window too, which are small and stay raw otherwise */
+    int32_t context;             /* tokens; 0: as many as the model was trained on */
+    int32_t max_kv, keep, sinks; /* from here on as quire_session_options and quire_policy have them; sinks 4, f16 */
     quire_type raw;
     bool exact_trim;
 } quire_choice_options;

@@ -6,8 +6,6 @@
 
 #include <stdlib.h>
 
-enum { SINKS = 4 }; /* as presets have them */
-
 static bool same(quire_pair a, quire_pair b) { return a.k == b.k && a.v == b.v; }
 
 static bool is_raw(quire_pair pair) { return pair.k == QUIRE_CODEC_RAW && pair.v == QUIRE_CODEC_RAW; }
@@ -27,6 +25,13 @@ static cli_text name_of(quire_pair pair) {
 
 static bool is_of(const quire_layer *layer, bool windowed) {
     return layer->share == -1 && (layer->window > 0) == windowed;
+}
+
+static bool any_packed(const quire_model_info *info, const quire_pair *pairs) {
+    for (int32_t i = 0; i < info->n_layers; i++)
+        if (info->layers[i].share == -1 && !is_raw(pairs[i]))
+            return true;
+    return false;
 }
 
 /* The pair of most layers of a kind; raw:raw if there are none. A packed one goes before raw: it brings the sinks. */
@@ -68,11 +73,10 @@ int cli_chosen_describe(const cli_model_args *args, const quire_model *model, co
     quire_model_get_info(model, &info);
     const quire_pair full = usual(&info, pairs, false, true), windowed = usual(&info, pairs, true, false);
     *chosen = (cli_chosen){.kv = name_of(full), .sinks = args->sinks};
-    if (!is_raw(windowed)) {
+    if (!is_raw(windowed))
         chosen->windowed = name_of(windowed);
-        if (is_raw(full) && args->sinks < 0)
-            chosen->sinks = SINKS; /* --kv none would have none */
-    }
+    if (is_raw(full) && args->sinks < 0 && any_packed(&info, pairs))
+        chosen->sinks = CLI_SINKS_USUAL; /* --kv none would have none */
     size_t n_bytes;
     FILE *list = open_memstream(&chosen->layers, &n_bytes);
     if (list)

@@ -73,12 +73,21 @@ int cli_choose(const cli_model_args *args, const quire_model *model, const quire
     options.windowed = budget->bytes > 0 || strcmp(args->kv_windowed, "same") == 0;
     options.context = context;
     options.max_kv = args->max_kv;
+    options.keep = args->max_kv ? args->keep : 0;
     options.raw = (quire_type)args->raw;
     options.exact_trim = exact_trim;
     if (args->sinks >= 0)
         options.sinks = args->sinks;
     const quire_status status = quire_choose(model, report, &options, pairs, choice);
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot choose codecs", status, NULL);
+}
+
+const char *cli_predicted_for(const cli_model_args *args) {
+    const bool sinks = args->sinks >= 0 && args->sinks != CLI_SINKS_USUAL;
+    return sinks && args->plain_rounding ? " (with 4 raw sinks and rounding by queries)"
+           : sinks                       ? " (with 4 raw sinks)"
+           : args->plain_rounding        ? " (with rounding by queries)"
+                                         : "";
 }
 
 static int tell(const cli_model_args *args, const cli_session_wish *wish, const quire_model *model, int32_t context,
@@ -89,8 +98,8 @@ static int tell(const cli_model_args *args, const cli_session_wish *wish, const 
         return status;
     fprintf(stderr, "%s: ", wish->kv);
     cli_chosen_print(&chosen, stderr);
-    fprintf(stderr, "; KLD %.2g predicted, %s for %d tokens, raw %s\n", choice->kld, cli_bytes(choice->bytes).text,
-            (int)context, cli_bytes(choice->raw_bytes).text);
+    fprintf(stderr, "; KLD %.2g predicted%s, %s for %d tokens, raw %s\n", choice->kld, cli_predicted_for(args),
+            cli_bytes(choice->bytes).text, (int)context, cli_bytes(choice->raw_bytes).text);
     free(chosen.layers);
     return CLI_OK;
 }

@@ -30,6 +30,10 @@ int cli_choose(const cli_model_args *args, const quire_model *model, const quire
 int cli_auto_pairs(const cli_model_args *args, const quire_model *model, const cli_session_wish *wish,
                    quire_pair *pairs);
 
+enum { CLI_SINKS_USUAL = 4 }; /* as presets have them, and reports are made with */
+/* What a report's prediction takes for granted, where the options say otherwise: " (with ..)", or "". */
+const char *cli_predicted_for(const cli_model_args *args);
+
 /* The options that name these pairs. */
 typedef struct cli_chosen {
     cli_text kv, windowed; /* windowed "": not needed */

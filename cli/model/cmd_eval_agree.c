@@ -221,8 +221,7 @@ static int score_texts(agree_run *run, agree_entry *entry) {
         if (status != QUIRE_OK)
             return fail(status);
     }
-    const double count = run->n_prompts, variance = count > 1 ? (squares - sum * sum / count) / (count - 1) : 0;
-    entry->repeats_error = 1.96 * sqrt((variance > 0 ? variance : 0) / count);
+    entry->repeats_error = cli_half_interval(sum, squares, (size_t)run->n_prompts);
     entry->ppl = entry->n_tokens ? exp(nll / entry->n_tokens) : 0;
     return CLI_OK;
 }
@@ -266,7 +265,10 @@ static int print_text(const agree_run *run) {
         cli_table_cell(&table, "%d", (int)e->agree_min);
         cli_table_cell(&table, "%d of %d", (int)e->n_same, (int)run->n_prompts);
         cli_table_cell(&table, "%.3f", e->repeats);
-        cli_table_cell(&table, "%.3f", e->repeats_error);
+        if (isnan(e->repeats_error)) /* one prompt tells nothing of others */
+            cli_table_cell(&table, "-");
+        else
+            cli_table_cell(&table, "%.3f", e->repeats_error);
         cli_table_cell(&table, "%.3f", 1 - e->repeats_short);
         cli_table_cell(&table, "%.3f", e->ppl);
     }

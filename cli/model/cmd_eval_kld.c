@@ -11,11 +11,12 @@
 #include "text_table.h"
 #include "workers.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT_MAX = 1 << 20, CHUNKS_MAX = 1 << 16, ROWS_MAX = 512, OWN_OPTIONS = 4 };
+enum { CONTEXT_MAX = 1 << 20, CONTEXT_DEFAULT = 2048, CHUNKS_MAX = 1 << 16, ROWS_MAX = 512, OWN_OPTIONS = 4 };
 
 typedef struct kld_options {
     cli_model_args model;
@@ -104,6 +105,20 @@ static quire_status advance(kld_entry *entry, const int32_t *tokens, int32_t n, 
     return quire_session_decode(entry->session, &item, 1, true);
 }
 
+/* A mean would hide it, or be hidden by it. */
+static int check_rows(const kld_run *run, size_t first) {
+    for (size_t i = 0; i < run->n_entries; i++)
+        for (size_t row = first; row < run->n_scored; row++) {
+            const quire_divergence *d = &run->entries[i].rows[row];
+            if (isfinite(d->kld) && isfinite(d->nll) && isfinite(d->nll_base))
+                continue;
+            cli_error("cannot evaluate: with %s, a prediction is not a number (the %zuth that is scored)",
+                      isfinite(d->nll_base) ? run->entries[i].kv : run->chosen->base, row + 1);
+            return CLI_FAILURE;
+        }
+    return CLI_OK;
+}
+
 static int run_step(kld_run *run, const int32_t *chunk, int32_t at, int32_t n) {
     int32_t n_logits = at < run->first_row ? 0 : n; /* a step does not cross first_row */
     quire_status status = run->chosen->alone ? QUIRE_OK : advance(&run->base, chunk + at, n, n_logits);
@@ -115,8 +130,9 @@ static int run_step(kld_run *run, const int32_t *chunk, int32_t at, int32_t n) {
             cli_workers_run(run->workers, compare_rows, &job);
         }
     }
+    const size_t first = run->n_scored;
     run->n_scored += (size_t)n_logits;
-    return status == QUIRE_OK ? CLI_OK : fail(status);
+    return status == QUIRE_OK ? check_rows(run, first) : fail(status);
 }
 
 static quire_status start_chunk(kld_entry *entry) {
@@ -251,6 +267,16 @@ static int open_all(kld_run *run, char **names) {
     return run->workers ? CLI_OK : CLI_FAILURE;
 }
 
+static int choose_context(kld_run *run, const quire_model_info *info) {
+    const int32_t given = run->chosen->model.context, n_chunks = run->chosen->n_chunks;
+    run->context = given ? given : info->context < CONTEXT_DEFAULT ? info->context : CONTEXT_DEFAULT;
+    run->first_row = run->context / 2;
+    if (run->context >= 4 && run->context <= CONTEXT_MAX && (int64_t)run->context * n_chunks <= INT32_MAX)
+        return CLI_OK;
+    cli_error("--ctx %d and --chunks %d cannot be evaluated", (int)run->context, (int)n_chunks);
+    return CLI_USAGE;
+}
+
 static int evaluate(kld_run *run, char **names) {
     const kld_options *chosen = run->chosen;
     int status = cli_model_open(&chosen->model, &run->model);
@@ -259,7 +285,9 @@ static int evaluate(kld_run *run, char **names) {
     quire_model_info info;
     quire_model_get_info(run->model, &info);
     run->n_vocab = info.n_vocab;
-    status = cut_text(run);
+    status = choose_context(run, &info);
+    if (status == CLI_OK)
+        status = cut_text(run);
     if (status == CLI_OK)
         status = open_all(run, names);
     cli_interrupt_catch();
@@ -282,7 +310,8 @@ static int evaluate(kld_run *run, char **names) {
 static void own_options(kld_options *chosen, cli_option *options) {
     const cli_option all[OWN_OPTIONS] = {
         cli_string("text", &chosen->text, "FILE", "the text; '-': standard input"),
-        cli_int("chunks", &chosen->n_chunks, 1, CHUNKS_MAX, "pieces of --ctx tokens (default of --ctx: 2048)"),
+        cli_int("chunks", &chosen->n_chunks, 1, CHUNKS_MAX,
+                "pieces of --ctx tokens (default of --ctx: 2048, or the model's own)"),
         cli_int("rows", &chosen->n_rows, 1, ROWS_MAX, "tokens of a step; 1: as in decoding"),
         cli_flag("json", &chosen->json, "print JSON: an object, or an array for more than one --kv"),
     };
@@ -299,13 +328,6 @@ static int run_command(kld_options *chosen, const cli_usage *usage, int argc, ch
         return CLI_USAGE;
     }
     kld_run run = {.chosen = chosen};
-    run.context = chosen->model.context ? chosen->model.context : 2048;
-    chosen->model.context = 0;
-    if (run.context < 4 || run.context > CONTEXT_MAX || (int64_t)run.context * chosen->n_chunks > INT32_MAX) {
-        cli_error("--ctx %d and --chunks %d cannot be evaluated", (int)run.context, (int)chosen->n_chunks);
-        return CLI_USAGE;
-    }
-    run.first_row = run.context / 2;
     char **names = cli_list_split(chosen->model.kv, &run.n_entries);
     status = names ? evaluate(&run, names) : CLI_FAILURE;
     for (size_t i = 0; run.entries && i < run.n_entries; i++) {
@@ -322,7 +344,7 @@ static int run_command(kld_options *chosen, const cli_usage *usage, int argc, ch
 }
 
 int cli_eval_ppl_run(int argc, char **argv) {
-    kld_options chosen = {.n_chunks = 4, .n_rows = 64, .alone = true};
+    kld_options chosen = {.n_chunks = 4, .n_rows = 64, .base = "none", .alone = true};
     cli_model_args_default(&chosen.model);
     cli_option options[OWN_OPTIONS + CLI_MODEL_OPTIONS];
     own_options(&chosen, options);

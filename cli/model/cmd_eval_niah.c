@@ -35,6 +35,7 @@ typedef struct niah_options {
 
 typedef struct niah_run {
     const niah_options *chosen;
+    cli_model_args raw; /* of the first map */
     quire_model *model;
     int32_t n_vocab;
     cli_hay hay;
@@ -99,7 +100,7 @@ static quire_status ask(niah_run *run, quire_seq *text, const cli_needle *needle
     if (status == QUIRE_OK)
         status =
             quire_generate(run->session, seq, run->sampler, needle->question, needle->n_question, &options, &unused);
-    *found = strstr(given.text, needle->answer) != NULL;
+    *found = cli_needle_is_in(needle, given.text);
     quire_seq_free(seq);
     return status;
 }
@@ -210,7 +211,7 @@ static int ask_all(niah_run *run, cli_niah_map *map) {
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot ask", status, NULL);
 }
 
-static int run_map(niah_run *run, cli_niah_map *map) {
+static int run_map(niah_run *run, const cli_model_args *args, cli_niah_map *map) {
     const cli_session_wish wish = {.kv = map->kv,
                                    .context = run->grid.context,
                                    .max_seqs = SEQUENCES,
@@ -219,7 +220,7 @@ static int run_map(niah_run *run, cli_niah_map *map) {
     quire_sampler_options greedy;
     quire_sampler_options_default(&greedy);
     greedy.temp = 0;
-    int status = cli_session_open(&run->chosen->model, run->model, &wish, &run->session);
+    int status = cli_session_open(args, run->model, &wish, &run->session);
     if (status == CLI_OK) {
         quire_status made = quire_sampler_create(&run->sampler, run->model, &greedy);
         status = made == QUIRE_OK ? ask_all(run, map) : cli_quire_error("cannot ask", made, NULL);
@@ -290,13 +291,14 @@ static int prepare(niah_run *run) {
     return CLI_OK;
 }
 
-/* The raw cache is asked first; where the list names it as well, that is the answer. */
+/* The raw cache is asked first; where the list names it as well, that is the answer, unless options change it. */
 static int evaluate(niah_run *run) {
+    const cli_model_args *given = &run->chosen->model;
     int status = prepare(run);
     cli_interrupt_catch();
     for (size_t i = 0; status == CLI_OK && i < run->n_maps; i++) {
         cli_niah_map *map = &run->maps[i];
-        if (i > 0 && strcmp(map->kv, run->maps[0].kv) == 0) {
+        if (i > 0 && strcmp(map->kv, run->maps[0].kv) == 0 && cli_model_args_same_cache(given, &run->raw)) {
             memcpy(map->found, run->maps[0].found, (size_t)run->grid.n_cells * sizeof *map->found);
             memcpy(map->p, run->maps[0].p, (size_t)run->grid.n_cells * sizeof *map->p);
             map->n_found = run->maps[0].n_found;
@@ -304,7 +306,7 @@ static int evaluate(niah_run *run) {
             continue;
         }
         cli_progress_start(&run->progress, map->kv);
-        status = run_map(run, map);
+        status = run_map(run, i == 0 ? &run->raw : given, map);
         cli_progress_end(&run->progress);
         if (status == CLI_OK && !run->chosen->json)
             cli_niah_print(&run->grid, map, &run->maps[0], stdout);
@@ -349,7 +351,7 @@ int cli_eval_niah_run(int argc, char **argv) {
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
     char **names = NULL;
-    niah_run run = {.chosen = &chosen};
+    niah_run run = {.chosen = &chosen, .raw = cli_model_args_raw(&chosen.model, (quire_type)chosen.model.raw)};
     status = cli_kv_names_after_none(&chosen.model, &names, &run.n_maps);
     if (status == CLI_OK)
         run.maps = calloc(run.n_maps, sizeof *run.maps);

@@ -20,7 +20,7 @@ typedef struct probe_options {
 } probe_options;
 
 /* Those of the options of a model that change what can be chosen. */
-static const char *const shared_options[] = {"model", "kv-windowed", "sinks", "max-kv-size", "raw", "threads"};
+static const char *const shared_options[] = {"model", "kv-windowed", "sinks", "max-kv-size", "keep", "raw", "threads"};
 enum { N_SHARED = sizeof shared_options / sizeof shared_options[0] };
 
 static void fill_options(probe_options *chosen, cli_option *options) {
@@ -61,6 +61,7 @@ static int run_probe(cli_probe *probe, const probe_options *chosen, quire_model 
     quire_model_get_info(model, &probe->info);
     const int32_t usual = probe->info.context < CONTEXT_DEFAULT ? probe->info.context : CONTEXT_DEFAULT;
     probe->context = chosen->context ? chosen->context : usual;
+    probe->predicted_for = cli_predicted_for(&chosen->model);
     int status = cli_examine(model, chosen->model.n_threads, chosen->anew, &report);
     probe->report = report;
     probe->choices = calloc(probe->n_choices, sizeof *probe->choices);

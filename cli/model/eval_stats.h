@@ -5,11 +5,14 @@
 #include "quire_engine.h"
 
 typedef struct cli_divergences {
-    double ppl, ppl_base, ppl_error; /* errors are half of a 95 % interval */
+    double ppl, ppl_base, ppl_error; /* errors are half of a 95 % interval, NaN for one row */
     double kld_mean, kld_error, kld_median, kld_p999, kld_max;
     double same_top;
     size_t n;
 } cli_divergences;
+
+/* Half of a 95 % interval of the mean of n numbers, by their sum and that of their squares. NaN for fewer than two. */
+double cli_half_interval(double sum, double squares, size_t n);
 
 /* Sorts `rows` by kld. */
 cli_divergences cli_divergences_sum(quire_divergence *rows, size_t n);

@@ -4,6 +4,7 @@
 #include "auto_kv.h"
 #include "cache_args.h"
 #include "command.h"
+#include "interrupt.h"
 #include "model_find.h"
 #include "progress.h"
 #include "report.h"
@@ -34,6 +35,11 @@ cli_model_args cli_model_args_raw(const cli_model_args *args, quire_type raw) {
     base.kv_windowed = "raw:raw";
     base.max_kv = 0;
     return base;
+}
+
+bool cli_model_args_same_cache(const cli_model_args *a, const cli_model_args *b) {
+    return a->raw == b->raw && a->max_kv == b->max_kv && a->kv_layers == b->kv_layers &&
+           strcmp(a->kv_windowed, b->kv_windowed) == 0;
 }
 
 void cli_model_options(cli_model_args *args, cli_option *options) {
@@ -184,7 +190,22 @@ bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n) {
 
 static int create(const quire_model *model, quire_session_options *options, quire_session **session) {
     quire_status status = quire_session_create(session, model, options);
+    if (status == QUIRE_E_ABORTED)
+        return CLI_INTERRUPTED;
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make the cache", status, NULL);
+}
+
+/* Not an error: some models go further than they were trained to. But nobody should take the loss for the cache's. */
+static void warn_of_context(const quire_model *model, int32_t context) {
+    static bool told; /* once, however many caches are compared */
+    quire_model_info info;
+    quire_model_get_info(model, &info);
+    if (context > info.context && !told)
+        fprintf(stderr,
+                "quire: the model was trained on %d tokens of context, not on %d: what it predicts behind them may be "
+                "poor\n",
+                (int)info.context, (int)context);
+    told = told || context > info.context;
 }
 
 int cli_session_open(const cli_model_args *args, const quire_model *model, const cli_session_wish *wish,
@@ -195,6 +216,8 @@ int cli_session_open(const cli_model_args *args, const quire_model *model, const
         return CLI_USAGE;
     options.raw = (quire_type)args->raw;
     options.context = args->context ? args->context : wish->context;
+    if (!wish->quiet)
+        warn_of_context(model, options.context);
     options.n_threads = args->n_threads;
     options.max_kv = args->max_kv;
     options.keep = args->max_kv ? args->keep : 0;

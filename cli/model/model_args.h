@@ -20,6 +20,8 @@ enum { CLI_MODEL_OPTIONS = 13 };
 void cli_model_args_default(cli_model_args *args);
 /* The same with a raw cache of this type in every layer, without a bound: what others are compared with. */
 cli_model_args cli_model_args_raw(const cli_model_args *args, quire_type raw);
+/* Whether one name of --kv means the same cache with both, one of which is of cli_model_args_raw. */
+bool cli_model_args_same_cache(const cli_model_args *a, const cli_model_args *b);
 /* Writes CLI_MODEL_OPTIONS options, which set `args`. */
 void cli_model_options(cli_model_args *args, cli_option *options);
 
@@ -30,8 +32,8 @@ typedef struct cli_session_wish {
     int32_t context;                        /* used where args->context is not given */
     int32_t max_seqs, max_rows, max_logits; /* 0: the engine's defaults */
     bool exact_trim;                        /* it will be cut short: hold what that needs */
-    bool quiet;                             /* say nothing of what --kv auto chose */
-    const quire_layer *order_from;          /* as quire_session_options has it */
+    bool quiet;                    /* say nothing of what --kv auto chose, nor of a context beyond the model's */
+    const quire_layer *order_from; /* as quire_session_options has it */
     bool (*stop)(void *user);
     void *stop_user;
 } cli_session_wish;

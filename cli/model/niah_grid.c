@@ -25,8 +25,11 @@ static int by_beginning(const void *a, const void *b) {
 int64_t cli_niah_tokens(const cli_niah_grid *grid, bool together) {
     const cli_niah_cell *cells = grid->cells;
     int64_t n = cells[grid->n_cells - 1].fact_at; /* the hay that facts branch off from */
-    if (together)
+    if (together) {
+        for (int32_t i = 0; i < grid->n_cells; i++)
+            n = cells[i].end > n ? cells[i].end : n;
         return n;
+    }
     for (int32_t i = 0; i < grid->n_cells; i++) {
         const bool branches = i == 0 || cells[i].fact_at != cells[i - 1].fact_at;
         n += cells[i].end - (branches ? cells[i].fact_at : cells[i - 1].end);

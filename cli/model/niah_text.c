@@ -152,3 +152,13 @@ bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle
            cut(model, question, needle->question, CLI_NEEDLE_TOKENS, &needle->n_question) &&
            cut(model, said, needle->said, CLI_ANSWER_TOKENS, &needle->n_said);
 }
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+bool cli_needle_is_in(const cli_needle *needle, const char *text) {
+    const size_t n = strlen(needle->answer);
+    for (const char *at = text; (at = strstr(at, needle->answer)) != NULL; at++)
+        if (!is_digit(at[n]) && (at == text || !is_digit(at[-1])))
+            return true;
+    return false;
+}

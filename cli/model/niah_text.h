@@ -29,5 +29,7 @@ typedef struct cli_needle {
 
 /* CLI_NEEDLES different facts; `index` goes round them. False, with a message. */
 bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle);
+/* Whether a text has the number, and not as a part of another. */
+bool cli_needle_is_in(const cli_needle *needle, const char *text);
 
 #endif

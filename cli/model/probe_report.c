@@ -126,8 +126,9 @@ static void print_digits(const cli_probe *probe, const quire_pair *pairs, quire_
 }
 
 static void print_choice(const cli_probe *probe, const cli_probe_choice *choice) {
-    printf("\nauto:%s at %d tokens: %s instead of %s, KLD %.2g predicted\n", choice->budget, (int)probe->context,
-           cli_bytes(choice->choice.bytes).text, cli_bytes(choice->choice.raw_bytes).text, choice->choice.kld);
+    printf("\nauto:%s at %d tokens: %s instead of %s, KLD %.2g predicted%s\n", choice->budget, (int)probe->context,
+           cli_bytes(choice->choice.bytes).text, cli_bytes(choice->choice.raw_bytes).text, choice->choice.kld,
+           probe->predicted_for);
     print_digits(probe, choice->pairs, QUIRE_SIDE_K);
     print_digits(probe, choice->pairs, QUIRE_SIDE_V);
     fputs("  ", stdout);
@@ -190,11 +191,12 @@ static json_t *choice_json(const cli_probe *probe, const cli_probe_choice *c) {
     for (int32_t i = 0; i < probe->info.n_layers; i++)
         cli_json_append(&pairs, stores(probe, i) ? json_string(cli_pair_text(c->pairs[i]).text) : json_null());
     const cli_chosen *chosen = &c->chosen;
-    return json_pack("{s:s, s:i, s:I, s:I, s:f, s:s, s:s?, s:s?, s:o}", "budget", c->budget, "ctx", (int)probe->context,
-                     "bytes", (json_int_t)c->choice.bytes, "raw_bytes", (json_int_t)c->choice.raw_bytes, "kld",
-                     c->choice.kld, "kv", chosen->kv.text, "kv_windowed",
-                     chosen->windowed.text[0] ? chosen->windowed.text : NULL, "kv_layers", chosen->layers, "layers",
-                     pairs);
+    json_t *sinks = chosen->sinks >= 0 ? json_integer(chosen->sinks) : json_null();
+    return json_pack("{s:s, s:i, s:I, s:I, s:f, s:s, s:s?, s:s?, s:o, s:o}", "budget", c->budget, "ctx",
+                     (int)probe->context, "bytes", (json_int_t)c->choice.bytes, "raw_bytes",
+                     (json_int_t)c->choice.raw_bytes, "kld", c->choice.kld, "kv", chosen->kv.text, "kv_windowed",
+                     chosen->windowed.text[0] ? chosen->windowed.text : NULL, "kv_layers", chosen->layers, "sinks",
+                     sinks, "layers", pairs);
 }
 
 int cli_probe_print_json(const cli_probe *probe) {

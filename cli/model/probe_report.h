@@ -20,6 +20,7 @@ typedef struct cli_probe {
     const quire_report *report;
     const char *path; /* as typed */
     int32_t context;
+    const char *predicted_for; /* cli_predicted_for */
     cli_probe_choice *choices; /* (n_choices) */
     size_t n_choices;
 } cli_probe;

@@ -178,6 +178,13 @@ def test_needles(smollm2, together):
     assert raw["p_mean"] > 0.5 and abs(k8v4["p_mean"] - raw["p_mean"]) < 0.05 and k8v4["p_mean_raw"] == raw["p_mean"]
 
 
+def test_needles_are_compared_with_a_whole_raw_cache(smollm2):
+    """What bounds the caches of --kv does not bound the one that they are compared with."""
+    result = json.loads(quire("eval", "niah", "-m", smollm2, "--ctx", 320, "--lengths", 1, "--depths", 2, "--kv", "none",
+                              "--max-kv-size", 128, "-t", 1, "--json").stdout)
+    assert result["found_raw"] == 2 and result["found"] == 1 and result["lost"] == 1
+
+
 def test_needles_in_any_text(tiny, tmp_path):
     """A model of random weights finds nothing, wherever it looks; lines of a file serve as hay."""
     common = ("eval", "niah", "-m", tiny, "--ctx", 900, "--lengths", 2, "--depths", 3, "--kv", "k4v4", "-t", 1, "--json")

@@ -152,21 +152,38 @@ def test_the_arguments_are_what_auto_does(name, budget, request):
     """What is printed, typed in again: the same cache, to the last bit of the KLD."""
     model = request.getfixturevalue(name)
     choice = probe(model, "--kv-budget", budget[5:], "--ctx", 384)["choices"][0]
-    given = [choice["kv"]]
-    for option in ("kv-windowed", "kv-layers"):
-        value = choice[option.replace("-", "_")]
-        given += [f"--{option}", value] if value else []
-    assert kld(model, *given) == kld(model, budget)
+    assert kld(model, *typed(choice)) == kld(model, budget)
 
 
-@pytest.mark.parametrize("name, budget, tokens", [("llama", "auto:900K", 2000), ("sliding", "auto:400K", 2000),
-                                                  ("llama", "auto:0.01", 640), ("sliding", "auto", 1025)])
-def test_bytes_are_those_of_the_cache(name, budget, tokens, request):
+def typed(choice):
+    """--kv and what goes with it, as a user would type it."""
+    values = {option: choice[option.replace("-", "_")] for option in ("kv-windowed", "kv-layers", "sinks")}
+    return [choice["kv"]] + [word for option, value in values.items() if value is not None for word in (f"--{option}", value)]
+
+
+def test_sinks_come_with_the_first_packed_layer(tmp_path):
+    """A little less than raw, the global layer touchy: one with a window is packed, and --kv none would give it no sinks."""
+    model = models.make(tmp_path / "sliding.gguf", "gemma3",
+                        spoil={f"blk.{i}.post_attention_norm.weight": times(3.0 if i == 5 else 0.1) for i in range(7)})
+    everything = probe(model, "--kv-budget", "1G", "--ctx", 384)["choices"][0]
+    assert everything["kv"] == "none" and everything["sinks"] is None
+    budget = f"{everything['raw_bytes'] - 1}"
+    choice = probe(model, "--kv-budget", budget, "--ctx", 384)["choices"][0]
+    assert choice["kv"] == "none" and choice["kv_windowed"] is None and choice["kv_layers"] and choice["sinks"] == 4
+    assert kld(model, *typed(choice)) == kld(model, f"auto:{budget}")
+
+
+@pytest.mark.parametrize("name, budget, tokens, more", [
+    ("llama", "auto:900K", 2000, ()), ("sliding", "auto:400K", 2000, ()),
+    ("llama", "auto:0.01", 640, ()), ("sliding", "auto", 1025, ()),
+    ("llama", "auto:1e-9", 2000, ("--max-kv-size", 256)), ("llama", "auto:0.01", 2000, ("--max-kv-size", 256, "--keep", 70)),
+])
+def test_bytes_are_those_of_the_cache(name, budget, tokens, more, request):
     model = request.getfixturevalue(name)
     done = quire("bench", "model", "-m", model, "--kv", budget, "--depth", tokens - 1, "--gen", 1, "--prompt", 0, "--ctx", tokens,
-                 "-t", 1, "--json")
+                 "-t", 1, "--json", *more)
     held = json.loads(done.stdout)["kv_bytes"]
-    predicted = probe(model, "--kv-budget", budget[5:] or "0.002", "--ctx", tokens)["choices"][0]["bytes"]
+    predicted = probe(model, "--kv-budget", budget[5:] or "0.002", "--ctx", tokens, *more)["choices"][0]["bytes"]
     assert 0.8 * predicted < held <= predicted
     assert budget[5:].endswith("K") is False or held <= int(budget[5:-1]) << 10
 
