@@ -8,6 +8,7 @@
 #include "command.h"
 #include "report.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -252,7 +253,7 @@ static int write_array(writing *w, int32_t layer, int side, int part) {
                     return fail("cannot read a page", status);
             }
             if (fwrite(w->arrays[side][part] + (size_t)(token % T) * bytes, 1, bytes, w->out) != bytes)
-                return fail("cannot write", QUIRE_E_IO);
+                return cli_quire_error("cannot write", QUIRE_E_IO, strerror(errno));
         }
     return CLI_OK;
 }
@@ -267,7 +268,7 @@ static int write_layers(writing *w) {
         int32_t numbers[8];
         const int n = w->scalars ? numbers_of(w, t, numbers) : 0;
         if (n > 0 && status == CLI_OK && fwrite(numbers, sizeof *numbers, (size_t)n, w->out) != (size_t)n)
-            status = fail("cannot write", QUIRE_E_IO);
+            status = cli_quire_error("cannot write", QUIRE_E_IO, strerror(errno));
     }
     return status;
 }
@@ -311,12 +312,15 @@ static int write_file(writing *w, const char *to, const cli_mlx_options *options
     w->out = fopen(part, "wb");
     if (!w->out) {
         json_decref(w->list.header);
-        return cli_quire_error("cannot write", QUIRE_E_IO, part);
+        cli_error("cannot write '%s': %s", part, strerror(errno));
+        return CLI_FAILURE;
     }
     status = cli_tensor_list_write(&w->list, w->out) ? write_layers(w) : CLI_FAILURE;
     const bool flushed = fflush(w->out) == 0 && fsync(fileno(w->out)) == 0;
-    if ((fclose(w->out) != 0 || !flushed || rename(part, to) != 0) && status == CLI_OK)
-        status = cli_quire_error("cannot write", QUIRE_E_IO, to);
+    if ((fclose(w->out) != 0 || !flushed || rename(part, to) != 0) && status == CLI_OK) {
+        cli_error("cannot write '%s': %s", to, strerror(errno));
+        status = CLI_FAILURE;
+    }
     if (status != CLI_OK)
         unlink(part);
     return status;

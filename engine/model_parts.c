@@ -37,6 +37,9 @@ static quire_status load_head_sizes(quire_model *model) {
     int32_t k_dim = model->n_embd / model->layers[0].n_heads, v_dim = k_dim;
     QUIRE_TRY(quire__gguf_int(&model->file, ".attention.key_length", false, 1, QUIRE_DIM_MAX, &k_dim));
     QUIRE_TRY(quire__gguf_int(&model->file, ".attention.value_length", false, 1, QUIRE_DIM_MAX, &v_dim));
+    if (k_dim < 1 || k_dim > QUIRE_DIM_MAX || v_dim < 1 || v_dim > QUIRE_DIM_MAX) /* also where no key says so */
+        return quire__fail(QUIRE_E_MODEL, "'%s': heads of %d channels for K and %d for V, not 1 to %d",
+                           model->file.path, k_dim, v_dim, QUIRE_DIM_MAX);
     for (int32_t i = 0; i < model->n_layers; i++) {
         quire__layer *layer = &model->layers[i];
         layer->k_dim = k_dim;

@@ -3,10 +3,12 @@
 #include "quiet.h"
 
 #include <llama.h>
+#include <math.h>
 #include <stdlib.h>
 
 struct quire_sampler {
     int32_t n_vocab;
+    int32_t n_offered;            /* of them: a grammar knows only those that have a text */
     struct llama_sampler *chain;  /* NULL: the likeliest token */
     llama_token_data *candidates; /* (n_vocab), with a chain alone */
 };
@@ -25,8 +27,13 @@ static quire_status add(quire_sampler *sampler, struct llama_sampler *link) {
 }
 
 static quire_status add_grammar(quire_sampler *sampler, const quire_model *model, const char *grammar) {
+    const struct llama_vocab *vocab = llama_model_get_vocab(model->vocab);
+    if (!*grammar) /* libllama would take it for none */
+        return quire__fail(QUIRE_E_INVALID, "the grammar is empty");
+    const int32_t n_known = llama_vocab_n_tokens(vocab);
+    sampler->n_offered = n_known < sampler->n_offered ? n_known : sampler->n_offered;
     quire__quiet_clear();
-    struct llama_sampler *link = llama_sampler_init_grammar(llama_model_get_vocab(model->vocab), grammar, "root");
+    struct llama_sampler *link = llama_sampler_init_grammar(vocab, grammar, "root");
     if (!link)
         return quire__fail(QUIRE_E_INVALID, "the grammar cannot be read: %s", quire__quiet_last());
     llama_sampler_chain_add(sampler->chain, link);
@@ -61,7 +68,7 @@ quire_status quire_sampler_create(quire_sampler **result, const quire_model *mod
     quire_sampler *sampler = calloc(1, sizeof *sampler);
     if (!sampler)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
-    sampler->n_vocab = model->n_vocab;
+    sampler->n_vocab = sampler->n_offered = model->n_vocab;
     quire_status status = QUIRE_OK;
     if (options->temp > 0 || options->grammar)
         status = build_chain(sampler, model, options);
@@ -96,13 +103,14 @@ quire_status quire_sampler_next(quire_sampler *sampler, const float *logits, int
         *token = likeliest(logits, sampler->n_vocab);
         return QUIRE_OK;
     }
-    for (int32_t i = 0; i < sampler->n_vocab; i++)
+    for (int32_t i = 0; i < sampler->n_offered; i++)
         sampler->candidates[i] = (llama_token_data){.id = i, .logit = logits[i]};
     llama_token_data_array array = {
-        .data = sampler->candidates, .size = (size_t)sampler->n_vocab, .selected = -1, .sorted = false};
+        .data = sampler->candidates, .size = (size_t)sampler->n_offered, .selected = -1, .sorted = false};
     llama_sampler_apply(sampler->chain, &array);
-    if (array.selected < 0 || (size_t)array.selected >= array.size)
-        return quire__fail(QUIRE_E_VALUE, "no token could be chosen");
+    /* What a grammar forbids has a logit of -infinity; accepting it all the same would end the process. */
+    if (array.selected < 0 || (size_t)array.selected >= array.size || !(array.data[array.selected].logit > -INFINITY))
+        return quire__fail(QUIRE_E_VALUE, "no token could be chosen: none is allowed by the grammar, if there is one");
     *token = array.data[array.selected].id;
     llama_sampler_accept(sampler->chain, *token);
     return QUIRE_OK;

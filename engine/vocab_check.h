@@ -4,7 +4,8 @@
 
 #include "gguf_file.h"
 
-/* The list of tokens is there, is no longer than n_vocab, and has no token twice. E_MODEL names what is wrong. */
+/* There is a tokenizer; its list of tokens is no longer than n_vocab, has none twice, and can spell every byte where
+ * libllama counts on that. E_MODEL names what is wrong. */
 quire_status quire__vocab_check(const quire__gguf *file, int32_t n_vocab);
 
 #endif

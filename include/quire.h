@@ -281,13 +281,14 @@ typedef struct quire_pool_options {
     const quire_layer *layers; /* (n_layers) borrowed during the call */
     int32_t n_layers;
     quire_policy policy;
-    size_t budget_bytes;              /* for everything the pool allocates */
-    quire_type raw;                   /* of open pages and of the codec `raw`: f16 (default), bf16 or f32 */
-    int32_t max_seqs;                 /* sequences alive at once; default 64 */
-    int32_t max_tokens;               /* of one sequence; 0: as many as the budget can hold */
-    int32_t max_batch_tokens;         /* rows of one batch; default 512 */
-    int32_t max_batches;              /* batches in flight at once; default 1 */
-    int32_t max_workers;              /* the largest nth of store and attend; default 8 */
+    size_t budget_bytes;      /* for everything the pool allocates */
+    quire_type raw;           /* of open pages and of the codec `raw`: f16 (default), bf16 or f32 */
+    int32_t max_seqs;         /* sequences alive at once; default 64 */
+    int32_t max_tokens;       /* of one sequence; 0: as many as the budget can hold in the codecs it is made with,
+                                         and no more than 4M */
+    int32_t max_batch_tokens; /* rows of one batch; default 512 */
+    int32_t max_batches;      /* batches in flight at once; default 1 */
+    int32_t max_workers;      /* the largest nth of store and attend; default 8 */
     const quire_allocator *allocator; /* NULL: aligned malloc */
     const char *cpu; /* highest kernel level: "ref", "neon", .. "neon_bf16"; NULL: $QUIRE_CPU, or the best */
     /* Hold the raw rows of the page sealed last, so that a trim into it is exact; default. Without, a sequence holds 64
@@ -367,7 +368,8 @@ typedef struct quire_requantize_stats {
 } quire_requantize_stats;
 
 /* The policy that the pool has: OK and nothing to do. E_BUSY: a batch is in flight. E_STATE: an earlier change is not
- * finished (it may be finished, or taken back by giving the policy of before). E_UNSUPPORTED, E_UNKNOWN, E_INVALID. */
+ * finished (it may be finished, or taken back by giving the policy of before). E_VALUE: an open page holds what the new
+ * codecs cannot. E_UNSUPPORTED, E_UNKNOWN, E_INVALID. Nothing changes when it fails. */
 QUIRE_API quire_status quire_pool_requantize(quire_pool *pool, const quire_policy *policy);
 /* Convert up to max_pages pages, holding the pool's lock; stats (NULL is fine) count from the last
  * quire_pool_requantize. Needs room for one page more, or none if pages become smaller. E_NO_PAGES: no page that is
@@ -537,7 +539,7 @@ typedef struct quire_pool_stats {
     int32_t n_seqs, n_batches;
     uint64_t sealed_pages;   /* times a page was sealed: layers x KV heads x pages */
     uint64_t reopened_pages; /* times trim had to reopen from packed values */
-    uint64_t resealed_pages; /* times a page was packed from another codec's values: layers x KV heads x pages */
+    uint64_t resealed_pages; /* of the sealed ones, those from another codec's values or a file's */
 } quire_pool_stats;
 
 typedef struct quire_layer_stats {

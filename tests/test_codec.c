@@ -261,6 +261,35 @@ static void exchange_errors(void **state) {
     }
 }
 
+/* What is imported is all that a page has: its bytes do not depend on what lay there before. */
+static void import_leaves_nothing_of_before(void **state) {
+    (void)state;
+    static const char *const kv[] = {"tq4:tq4", "tqp4:tq3", "mlx4", "mlx8", "q8_0", "q4_0"};
+    static uint8_t page[2][T * 128 * 8], codes[T * 128 * 8];
+    static float norms[T * 8], means[128];
+    static uint32_t signs[T * 4];
+    const quire_arrays arrays = {codes, norms, norms, norms, norms, signs, means};
+    for (size_t i = 0; i < sizeof kv / sizeof *kv; i++)
+        for (int dim = 64; dim <= 96; dim += i < 2 ? 16 : 64) { /* 80: no multiple of 32 */
+            const quire_page_shape shape = shape_of(kv[i], dim, dim, QUIRE_F32);
+            size_t bytes;
+            assert_ok(quire_page_bytes(&shape, &bytes));
+            assert_true(bytes <= sizeof page[0]);
+            memset(page[0], 0, bytes);
+            memset(page[1], 0xa5, bytes);
+            for (int p = 0; p < 2; p++) {
+                assert_ok(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page[p]));
+                assert_ok(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page[p]));
+            }
+            assert_memory_equal(page[0], page[1], bytes);
+        }
+    /* A scale of q8_0 is a length: what no encoder writes is refused here, not when the page is loaded. */
+    const quire_page_shape shape = shape_of("q8_0", 64, 64, QUIRE_F16);
+    codes[1] = 0xbc; /* -1 */
+    assert_status(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page[0]), QUIRE_E_VALUE);
+    codes[1] = 0;
+}
+
 /* K of tq keeps what its tokens share apart from the codes: rows that are all the same cost nothing but fp16. V does not. */
 static void page_mean(void **state) {
     (void)state;
@@ -292,8 +321,13 @@ static void page_mean(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),          cmocka_unit_test(shapes),         cmocka_unit_test(extremes),
-        cmocka_unit_test(refused_values), cmocka_unit_test(skipped_tokens), cmocka_unit_test(exchange_errors),
+        cmocka_unit_test(names),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(refused_values),
+        cmocka_unit_test(skipped_tokens),
+        cmocka_unit_test(exchange_errors),
+        cmocka_unit_test(import_leaves_nothing_of_before),
         cmocka_unit_test(page_mean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,6 +112,9 @@ static void bad_lists(void **state) {
     assert_int_equal(balance(&f).n_seqs, 1); /* the fork that had succeeded is gone again */
     assert_ok(quire_list_merge(&list, four, 2));
     assert_ok(quire_list_merge(&other, &y, 1));
+    assert_status(quire_list_merge(&list, &y, 1),
+                  QUIRE_E_INVALID); /* of another pool: nobody could filter it out again */
+    assert_status(quire_list_merge(&other, (quire_seq *[]){y, x}, 2), QUIRE_E_INVALID);
     assert_status(quire_list_extend(&list, &other), QUIRE_E_INVALID);
     assert_status(quire_list_extend(&list, &list), QUIRE_E_INVALID);
     assert_status(quire_list_extract(&list, 2, &one), QUIRE_E_INVALID);

@@ -353,7 +353,7 @@ static void values_that_do_not_fit(void **state) {
     fixture_open(&f);
     source large = SOURCE;
     large.v_scale = 1e6f;
-    quire_seq *seq = fed_seq(&f, &large, 130);
+    quire_seq *seq = fed_seq(&f, &large, 128);
     float *answers = probe(&f, seq, &SOURCE, 2);
     const quire_policy policy = policy_of("k8v8"), back = policy_of("none");
     quire_requantize_stats stats;
@@ -371,6 +371,69 @@ static void values_that_do_not_fit(void **state) {
     fixture_close(&f);
 }
 
+/* An open page would be packed later, when nobody can say any more what was wrong. */
+static void values_that_do_not_fit_in_an_open_page(void **state) {
+    (void)state;
+    fixture f;
+    fixture_init(&f, 1, 1, 1, 32, 32, "none");
+    f.options.raw = QUIRE_BF16;
+    fixture_open(&f);
+    source large = SOURCE;
+    large.k_scale = 1e6f;
+    quire_seq *seq = fed_seq(&f, &large, 10);
+    float *answers = probe(&f, seq, &SOURCE, 60);
+    const quire_policy policy = policy_of("k8v8");
+    assert_status(quire_pool_requantize(f.pool, &policy), QUIRE_E_VALUE);
+    assert_reason("page 0, layer 0, KV head 0: K holds");
+    assert_answers(&f, seq, &SOURCE, 60, answers); /* nothing has changed */
+    free(answers);
+    /* Half-way, a trim opens a page that awaits its conversion; it cannot be packed, and says so. */
+    drop(seq);
+    seq = fed_seq(&f, &large, 64);
+    assert_ok(quire_pool_requantize(f.pool, &policy));
+    assert_ok(quire_seq_trim(seq, 10));
+    static const float zeros[54 * 32];
+    const quire_rows rows = {.data = zeros, .type = QUIRE_F32};
+    const quire_batch_item item = {seq, 54};
+    quire_batch *batch;
+    assert_ok(quire_batch_begin(f.pool, &item, 1, &batch));
+    assert_status(quire_batch_store(batch, 0, rows, rows, 0, 1), QUIRE_E_VALUE);
+    assert_reason("page 0, layer 0, KV head 0: K holds");
+    quire_batch_abort(batch);
+    assert_int_equal(quire_seq_length(seq), 10);
+    drop(seq);
+    assert_all_free(&f);
+    fixture_close(&f);
+}
+
+/* The new form has sinks, and a page of the old one has none: it waits, it has not left a window. */
+static void saving_before_conversion(void **state) {
+    (void)state;
+    fixture f;
+    fixture_init(&f, 1, 1, 1, 32, 32, "none");
+    fixture_open(&f);
+    quire_seq *seq = fed_seq(&f, &SOURCE, 192);
+    const quire_policy policy = policy_of("k8v8");
+    assert_ok(quire_pool_requantize(f.pool, &policy));
+    const size_t n = quire_seq_page_bytes(f.pool, 0);
+    uint8_t *bytes = malloc(n);
+    assert_status(quire_seq_page_save(seq, 0, bytes, n), QUIRE_E_STATE);
+    assert_ok(quire_pool_requantize_step(f.pool, 10, NULL));
+    assert_ok(quire_seq_page_save(seq, 0, bytes, n));
+    free(bytes);
+    /* What goes from one codec to another counts as packed anew; what comes from raw rows, as the last page's, does not. */
+    quire_pool_stats stats;
+    quire_pool_get_stats(f.pool, &stats);
+    assert_int_equal(stats.resealed_pages, 0);
+    const quire_policy smaller = policy_of("k4v4");
+    assert_ok(quire_pool_requantize(f.pool, &smaller));
+    assert_ok(quire_pool_requantize_step(f.pool, 10, NULL));
+    quire_pool_get_stats(f.pool, &stats);
+    assert_int_equal(stats.resealed_pages, 2);
+    drop(seq);
+    fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(raw_becomes_what_it_would_have_been),
@@ -382,6 +445,8 @@ int main(void) {
         cmocka_unit_test(busy),
         cmocka_unit_test(bad_arguments),
         cmocka_unit_test(values_that_do_not_fit),
+        cmocka_unit_test(values_that_do_not_fit_in_an_open_page),
+        cmocka_unit_test(saving_before_conversion),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

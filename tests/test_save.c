@@ -355,6 +355,9 @@ static void test_errors(void **state) {
 
     o.identity = "b model";
     assert_status(quire_seq_load(c.f.pool, file, &o, &seq), QUIRE_E_IDENTITY);
+    o.identity = NULL;
+    assert_status(quire_seq_load(c.f.pool, file, &o, &seq), QUIRE_E_INVALID);
+    o.identity = "b model";
     assert_status(quire_seq_load(c.f.pool, file, NULL, &seq), QUIRE_E_IDENTITY);
     o.any_identity = true;
     assert_ok(quire_seq_load(c.f.pool, file, &o, &seq));

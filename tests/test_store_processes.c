@@ -255,6 +255,86 @@ static void test_too_long_for_the_limit(void **state) {
     fixture_close(&f);
 }
 
+/* A process that has the store open goes by the limit that another gives it. */
+static void test_another_changes_the_limit(void **state) {
+    (void)state;
+    enum { SMALL = 1 << 20, LARGE = 8 << 20, TEXTS = 120 };
+    writer w;
+    open_writer(&w);
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s", store_dir("another-limit"));
+    quire_store *store = open_store(dir, SMALL);
+    assert_non_null(store);
+    for (int round = 0; round < 2; round++) { /* more, then less again */
+        const pid_t child = fork();
+        if (child == 0) {
+            quire_store *other = open_store(dir, round == 0 ? LARGE : SMALL);
+            quire_store_close(other);
+            _exit(other ? 0 : 2);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        for (int i = 0; i < TEXTS; i++) {
+            const quire_store_text text = text_of(&w, (uint64_t)(TEXTS * round + i), N_TEXT);
+            assert_ok(quire_store_put(store, w.seq, &text, NULL));
+        }
+        const quire_store_stats stats = stats_of(store);
+        assert_int_equal(stats.max_bytes, round == 0 ? LARGE : SMALL);
+        if (round == 0) {
+            assert_int_equal(stats.evicted_pages, 0);
+            assert_int_equal(stats.pages, TEXTS * PAGES);
+            assert_true(stats.file_bytes > SMALL);
+        } else {
+            assert_true(stats.evicted_pages > TEXTS * PAGES);
+            assert_true(stats.bytes <= SMALL);
+        }
+        assert_sound(store, true);
+    }
+    quire_store_close(store);
+    fixture_close(&w.f);
+}
+
+static void die_while_reading(void *user, int64_t done, int64_t total) {
+    (void)user, (void)done, (void)total;
+    raise(SIGKILL);
+}
+
+/* A reader that was killed holds on to old pages of the file until somebody looks whether it lives. */
+static void test_killed_reader(void **state) {
+    (void)state;
+    enum { LIMIT = 1 << 20, TEXTS = 200 };
+    writer w;
+    open_writer(&w);
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s", store_dir("killed-reader"));
+    quire_store *store = open_store(dir, LIMIT);
+    assert_non_null(store);
+    for (int i = 0; i < TEXTS; i++) {
+        const quire_store_text text = text_of(&w, (uint64_t)i, N_TEXT);
+        assert_ok(quire_store_put(store, w.seq, &text, NULL));
+        if (i != TEXTS / 2)
+            continue;
+        const pid_t child = fork();
+        if (child == 0) {
+            quire_store_verify_options options;
+            quire_store_verify_options_default(&options);
+            options.on_progress = die_while_reading;
+            quire_store_verdict unused;
+            quire_store_verify(open_store(dir, 0), &options, &unused);
+            _exit(0);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status));
+    }
+    assert_int_equal(found(store, &w, TEXTS - 1), N_TEXT);
+    assert_true(stats_of(store).pages > 20 * PAGES); /* no more than room asks for has gone */
+    assert_sound(store, true);
+    quire_store_close(store);
+    fixture_close(&w.f);
+}
+
 static int teardown(void **state) {
     (void)state;
     store_remove_all();
@@ -267,6 +347,8 @@ int main(void) {
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_too_long_for_the_limit),
+        cmocka_unit_test(test_another_changes_the_limit),
+        cmocka_unit_test(test_killed_reader),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

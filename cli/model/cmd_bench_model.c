@@ -243,7 +243,9 @@ int cli_bench_model_run(int argc, char **argv) {
     size_t n;
     char **names = cli_list_split(chosen.model.kv, &n);
     quire_model *model = NULL;
-    status = names ? cli_model_open(&chosen.model, &model) : CLI_FAILURE;
+    status = !names                                         ? CLI_FAILURE
+             : !cli_kv_names_check(&chosen.model, names, n) ? CLI_USAGE
+                                                            : cli_model_open(&chosen.model, &model);
     cli_interrupt_catch();
     if (status == CLI_OK)
         status = bench_all(&chosen, model, names, n);

@@ -100,6 +100,13 @@ static int read_prompt(run_state *run) {
                                  : "give a prompt with -p TEXT or with -f FILE ('-': standard input)");
         return CLI_USAGE;
     }
+    const char *alone = chosen->system && !chosen->chat   ? "--system needs --chat"
+                        : chosen->reseal && !chosen->load ? "--reseal needs --load FILE"
+                                                          : NULL;
+    if (alone) {
+        cli_error("%s", alone);
+        return CLI_USAGE;
+    }
     int status = given ? tokenize_prompt(run) : CLI_OK;
     if (status != CLI_OK || !chosen->load)
         return status == CLI_OK ? make_room(run, NULL, 0) : status;

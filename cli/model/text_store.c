@@ -37,13 +37,20 @@ int32_t cli_text_store_rows(const cli_text_store *ts, const quire_model *model, 
     return rows < QUIRE_PAGE_TOKENS ? QUIRE_PAGE_TOKENS : rows / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
 }
 
+static int without_store(const cli_text_store *ts) {
+    if (!ts->max_bytes)
+        return CLI_OK;
+    cli_error("--store-size needs --store DIR");
+    return CLI_USAGE;
+}
+
 #if QUIRE_STORE
 
 #include "quire_store.h"
 
 int cli_text_store_open(cli_text_store *ts) {
     if (!ts->directory)
-        return CLI_OK;
+        return without_store(ts);
     quire_store_options options;
     quire_store_options_default(&options);
     options.max_bytes = ts->max_bytes;
@@ -101,7 +108,7 @@ void cli_text_store_close(cli_text_store *ts) {
 
 int cli_text_store_open(cli_text_store *ts) {
     if (!ts->directory)
-        return CLI_OK;
+        return without_store(ts);
     cli_error("--store: this program was built without a store (QUIRE_STORE)");
     return CLI_USAGE;
 }

@@ -56,13 +56,13 @@ static int import_all(const import_options *chosen, const cli_rest *files, json_
         status = import(store, files->words[i], &one);
         if (status != CLI_OK)
             break;
-        const char *key = cli_key_text(&one.key).text;
+        const cli_key key = cli_key_text(&one.key);
         if (chosen->json)
-            cli_json_append(list, json_pack("{s:s, s:s, s:i, s:i, s:I}", "file", files->words[i], "key", key,
+            cli_json_append(list, json_pack("{s:s, s:s, s:i, s:i, s:I}", "file", files->words[i], "key", key.text,
                                             "n_tokens", (int)one.n_tokens, "added_pages", (int)one.added.pages,
                                             "added_bytes", (json_int_t)one.added.bytes));
         else
-            printf("%.16s  %s: %d tokens in full pages; %d pages were new (%s)\n", key, files->words[i],
+            printf("%.16s  %s: %d tokens in full pages; %d pages were new (%s)\n", key.text, files->words[i],
                    (int)one.n_tokens, (int)one.added.pages, cli_bytes(one.added.bytes).text);
     }
     quire_store_close(store);

@@ -145,8 +145,10 @@ static quire_status check_foreign(const quire_side_format *side, const quire_arr
     if (side->family == QUIRE_FAMILY_AFFINE) {
         fits = quire__all_finite(side->type, in->scales, n) && quire__all_finite(side->type, in->biases, n);
     } else if (side->family == QUIRE_FAMILY_BLOCK) {
-        for (size_t i = 0; i < n && fits; i++)
-            fits = quire__all_finite(QUIRE_F16, (const uint8_t *)in->codes + i * block_bytes(side), 1);
+        for (size_t i = 0; i < n && fits; i++) {
+            const uint8_t *scale = (const uint8_t *)in->codes + i * block_bytes(side);
+            fits = quire__all_finite(QUIRE_F16, scale, 1) && !(side->bits == 8 && quire__load(QUIRE_F16, scale, 0) < 0);
+        }
     } else {
         for (int t = 0; t < T && fits; t++) {
             fits = in->norms[t] >= 0 && in->norms[t] / sqrtf((float)side->dim) <= QUIRE_F16_MAX;
@@ -169,7 +171,7 @@ quire_status quire_page_import(const quire_page_shape *shape, quire_side which, 
     uint8_t *record = page;
     const int dim = side->dim;
     uint8_t codes[T * QUIRE_DIM_MAX];
-    memset(record + side->codes, 0, side->params + side->param_bytes - side->codes);
+    memset(record + side->codes, 0, (side->is_v ? format.bytes : quire__side_end(side)) - side->codes);
     const size_t words = stream_words(dim, side->bits), sign_words = stream_words(dim, 1);
     if (side->family == QUIRE_FAMILY_BLOCK) {
         blocks_read(side, in->codes, codes, record);

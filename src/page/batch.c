@@ -284,9 +284,10 @@ static quire_status check_commit(const quire_batch *batch, const int32_t *n_keep
         if (batch->pool->layer[i].source == i && !quire__batch_stored(batch, i))
             return quire__fail(QUIRE_E_STATE, "layer %d was not stored by all workers", (int)i);
     for (int32_t i = 0; n_keep && i < batch->n_items; i++) {
-        const int32_t n = batch->item[i].n_tokens, kept = batch->before[i] + n_keep[i], end = batch->before[i] + n;
+        const int32_t n = batch->item[i].n_tokens;
         if (n_keep[i] < 0 || n_keep[i] > n)
             return quire__fail(QUIRE_E_INVALID, "item %d keeps %d of %d tokens", (int)i, (int)n_keep[i], (int)n);
+        const int32_t kept = batch->before[i] + n_keep[i], end = batch->before[i] + n;
         if (kept % QUIRE_T != 0 && kept / QUIRE_T < end / QUIRE_T - 1)
             return quire__fail(QUIRE_E_INVALID, "item %d: token %d lies before the last two pages", (int)i, (int)kept);
     }

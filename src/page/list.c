@@ -14,6 +14,10 @@ quire_status quire_list_merge(quire_list *list, quire_seq *const *seqs, int32_t 
     if (n > list->capacity - list->n)
         return quire__fail(QUIRE_E_TOO_BIG, "a list for %d sequences has %d and cannot take %d more",
                            (int)list->capacity, (int)list->n, (int)n);
+    const quire_seq *first = list->n > 0 ? list->seq[0] : n > 0 ? seqs[0] : NULL;
+    for (int32_t i = 0; i < n; i++)
+        if (!seqs[i] || seqs[i]->pool != first->pool)
+            return quire__fail(QUIRE_E_INVALID, "sequence %d to merge is NULL or of another pool", (int)i);
     for (int32_t i = 0; i < n; i++) {
         const quire_status status = quire_seq_fork(seqs[i], &list->seq[list->n + i]);
         if (status == QUIRE_OK)

@@ -202,6 +202,9 @@ typedef struct quire_page_source {
 quire_page_source quire__page_source(const quire_seq *seq, int32_t group, int32_t page);
 void quire__page_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer, int32_t head, bool is_v,
                       float *rows /* (64, D) */);
+/* E_VALUE: one of them is beyond what a page of this form takes. */
+quire_status quire__check_rows(const quire_side_format *side, const float *rows, size_t n_rows, int32_t page,
+                               int32_t layer, int32_t head);
 /* Decoding, turning and rounding may lead beyond what the next form takes. */
 void quire__clamp_rows(float *rows, size_t n, float largest);
 /* The first rows of page 0 into a sink leaf of the pool's form. */

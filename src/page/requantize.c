@@ -57,6 +57,33 @@ static quire_status make_form(quire_pool *pool, const quire_policy *policy) {
     return QUIRE_OK;
 }
 
+static const quire_side_format *side_of(const quire_layer_state *layer, int v) {
+    return v ? &layer->format.v : &layer->format.k;
+}
+
+/* An open page is packed when it is full: what the form to come cannot hold must not be in it. */
+static quire_status check_open_page(const quire_pool *pool, const quire_seq *seq, int32_t layer) {
+    const quire_layer_state *now = &pool->layer[layer], *next = &pool->layer_before[layer];
+    const int32_t leaf = seq->group[now->group].open, page = seq->length / QUIRE_T;
+    const size_t n = (size_t)(seq->length % QUIRE_T);
+    for (int32_t head = 0; head < now->config.n_kv_heads && leaf != QUIRE_NO_LEAF; head++)
+        for (int v = 0; v < 2; v++) {
+            const quire_side_format *side = side_of(next, v);
+            const uint8_t *raw = quire__raw_record(pool, now, leaf, head) + (v ? now->raw_v_offset : 0);
+            pool->kernels.rows->load(pool->raw, raw, n * (size_t)side->dim, pool->rows[0]);
+            QUIRE_TRY(quire__check_rows(side, pool->rows[0], n, page, layer, head));
+        }
+    return QUIRE_OK;
+}
+
+static quire_status check_open_pages(const quire_pool *pool) {
+    for (int32_t s = 0; s < pool->max_seqs && pool->raw != QUIRE_F16; s++) /* no codec takes less than f16 */
+        for (int32_t i = 0; i < pool->n_layers && pool->seq[s].used && pool->seq[s].length % QUIRE_T != 0; i++)
+            if (pool->layer[i].source == i)
+                QUIRE_TRY(check_open_page(pool, &pool->seq[s], i));
+    return QUIRE_OK;
+}
+
 /* The form before becomes that of the pool, and the other way round; with it, what is stale. */
 static void swap_forms(quire_pool *pool) {
     quire__leaf_settle(pool); /* leaves that wait for reuse have the sizes of now */
@@ -94,6 +121,7 @@ static quire_status change_policy(quire_pool *pool, const quire_policy *policy) 
         return quire__fail(QUIRE_E_STATE, "an earlier change of the policy is not finished");
     if (!pool->changing)
         QUIRE_TRY(make_form(pool, policy));
+    QUIRE_TRY(check_open_pages(pool));
     swap_forms(pool);
     return QUIRE_OK;
 }
@@ -170,10 +198,6 @@ static bool survey(change *c) {
     return true;
 }
 
-static const quire_side_format *side_of(const quire_layer_state *layer, int v) {
-    return v ? &layer->format.v : &layer->format.k;
-}
-
 /* Values that the form before could hold and the new one cannot are refused, as they are when they arrive. */
 static quire_status check_values(const change *c, int32_t layer) {
     quire_pool *pool = c->pool;
@@ -185,13 +209,8 @@ static quire_status check_values(const change *c, int32_t layer) {
         if (pool->raw == QUIRE_F16)
             continue; /* no codec takes less */
         for (int32_t head = 0; head < now->config.n_kv_heads; head++) {
-            size_t bad;
             quire__page_rows(pool, &c->source, layer, head, v, pool->rows[0]);
-            if (!quire__side_accepts(side, pool->rows[0], QUIRE_T * (size_t)side->dim, &bad))
-                return quire__fail(QUIRE_E_VALUE,
-                                   "page %d, layer %d, KV head %d: %s holds %g; %s stores values up to %g",
-                                   (int)c->page, (int)layer, (int)head, v ? "V" : "K", (double)pool->rows[0][bad],
-                                   quire_codec_name(side->codec), (double)side->max_abs);
+            QUIRE_TRY(quire__check_rows(side, pool->rows[0], QUIRE_T, c->page, layer, head));
         }
     }
     return QUIRE_OK;
@@ -226,6 +245,7 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
     }
     quire__seal_rows(pool->kernels.rows, now, head, c->page, pool->rows[0], pool->rows[1], n_sinks, record);
     atomic_fetch_add(&pool->sealed_pages, 1);
+    pool->resealed_pages += from_packed && !same_codecs(now, before);
 }
 
 /* Whether the new records may be written over the old ones, each being read before it is written. */

@@ -81,6 +81,16 @@ void quire__page_rows(const quire_pool *pool, const quire_page_source *source, i
     }
 }
 
+quire_status quire__check_rows(const quire_side_format *side, const float *rows, size_t n_rows, int32_t page,
+                               int32_t layer, int32_t head) {
+    size_t bad;
+    if (quire__side_accepts(side, rows, n_rows * (size_t)side->dim, &bad))
+        return QUIRE_OK;
+    return quire__fail(QUIRE_E_VALUE, "page %d, layer %d, KV head %d: %s holds %g; %s stores values up to %g",
+                       (int)page, (int)layer, (int)head, side->is_v ? "V" : "K", (double)rows[bad],
+                       quire_codec_name(side->codec), (double)side->max_abs);
+}
+
 void quire__clamp_rows(float *rows, size_t n, float largest) {
     for (size_t i = 0; i < n; i++)
         rows[i] = rows[i] > largest ? largest : rows[i] < -largest ? -largest : rows[i];
@@ -98,7 +108,7 @@ void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const
 
 void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows, int32_t leaf) {
     const quire_layer_state *l = &pool->layer[layer];
-    const float limit = pool->raw == QUIRE_F16 ? QUIRE_F16_MAX : QUIRE_BF16_MAX;
+    const float limit = quire__largest_value(pool->raw, is_v ? &l->format.v : &l->format.k);
     const size_t n = QUIRE_T * (size_t)(is_v ? l->config.v_dim : l->config.k_dim);
     quire__clamp_rows(rows, n, limit);
     pool->kernels.rows->store(pool->raw, quire__raw_record(pool, l, leaf, head) + (is_v ? l->raw_v_offset : 0), n,

@@ -1,4 +1,5 @@
 /* Sealed pages out of and into a sequence, as the bytes they are. */
+#include <stdint.h>
 #include <string.h>
 
 #include "base/element.h"
@@ -8,43 +9,52 @@ static size_t group_bytes(const quire_group *group, int32_t page) {
     return (group->raw ? group->raw_bytes : group->sealed_bytes) + (page == 0 && group->sinks ? group->sink_bytes : 0);
 }
 
-size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page) {
+static size_t page_bytes(const quire_pool *pool, int32_t page) {
     size_t bytes = 0;
-    for (int32_t g = 0; pool && g < pool->n_groups; g++)
+    for (int32_t g = 0; g < pool->n_groups; g++)
         bytes += group_bytes(&pool->group[g], page);
     return bytes;
 }
 
-static quire_status check_bytes(const quire_pool *pool, int32_t page, const void *bytes, size_t n_bytes) {
-    const size_t wanted = quire_seq_page_bytes(pool, page);
-    if (!bytes)
-        return quire__fail(QUIRE_E_INVALID, "bytes is NULL");
+size_t quire_seq_page_bytes(const quire_pool *constant, int32_t page) {
+    quire_pool *pool = (quire_pool *)(uintptr_t)constant; /* only its lock changes */
+    if (!pool)
+        return 0;
+    pthread_mutex_lock(&pool->lock);
+    const size_t bytes = page_bytes(pool, page);
+    pthread_mutex_unlock(&pool->lock);
+    return bytes;
+}
+
+/* The caller holds the lock: the policy may change at any other moment. */
+static quire_status check_bytes(const quire_pool *pool, int32_t page, size_t n_bytes) {
+    const size_t wanted = page_bytes(pool, page);
     if (n_bytes != wanted)
         return quire__fail(QUIRE_E_FORMAT, "page %d has %zu bytes in this pool, not %zu", (int)page, wanted, n_bytes);
     return QUIRE_OK;
 }
 
-quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes) {
-    if (!seq)
-        return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
-    quire_pool *pool = seq->pool;
-    QUIRE_TRY(check_bytes(pool, page, bytes, n_bytes));
-    pthread_mutex_lock(&pool->lock);
-    quire_status status = QUIRE_OK;
+static quire_status check_held(const quire_seq *seq, int32_t page) {
+    const quire_pool *pool = seq->pool;
     if (page < 0 || page >= seq->length / QUIRE_T)
-        status = quire__fail(QUIRE_E_INVALID, "page %d is not sealed: the sequence has %d tokens", (int)page,
-                             (int)seq->length);
-    for (int32_t g = 0; g < pool->n_groups && status == QUIRE_OK; g++)
-        if (seq->group[g].table[page] == QUIRE_NO_LEAF ||
-            (page == 0 && pool->group[g].sinks && seq->group[g].sinks == QUIRE_NO_LEAF))
-            status =
-                quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)pool->group[g].window);
-    for (int32_t g = 0; g < pool->n_groups && status == QUIRE_OK; g++)
+        return quire__fail(QUIRE_E_INVALID, "page %d is not sealed: the sequence has %d tokens", (int)page,
+                           (int)seq->length);
+    for (int32_t g = 0; g < pool->n_groups; g++)
+        if (seq->group[g].table[page] == QUIRE_NO_LEAF)
+            return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)pool->group[g].window);
+    for (int32_t g = 0; g < pool->n_groups; g++)
         if (quire__leaf_stale(pool, seq->group[g].table[page]))
-            status = quire__fail(QUIRE_E_STATE, "page %d still has the codecs of before: finish requantizing first",
-                                 (int)page);
-    uint8_t *to = bytes;
-    for (int32_t g = 0; g < pool->n_groups && status == QUIRE_OK; g++) {
+            return quire__fail(QUIRE_E_STATE, "page %d still has the codecs of before: finish requantizing first",
+                               (int)page);
+    for (int32_t g = 0; g < pool->n_groups; g++)
+        if (page == 0 && pool->group[g].sinks && seq->group[g].sinks == QUIRE_NO_LEAF)
+            return quire__fail(QUIRE_E_GONE, "page 0 has left a window of %d", (int)pool->group[g].window);
+    return QUIRE_OK;
+}
+
+static void copy_page(const quire_seq *seq, int32_t page, uint8_t *to) {
+    const quire_pool *pool = seq->pool;
+    for (int32_t g = 0; g < pool->n_groups; g++) {
         const quire_group *group = &pool->group[g];
         const int32_t leaf = seq->group[g].table[page];
         memcpy(to, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes);
@@ -54,6 +64,18 @@ quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes
             to += group->sink_bytes;
         }
     }
+}
+
+quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes) {
+    if (!seq || !bytes)
+        return quire__fail(QUIRE_E_INVALID, "sequence or bytes is NULL");
+    quire_pool *pool = seq->pool;
+    pthread_mutex_lock(&pool->lock);
+    quire_status status = check_bytes(pool, page, n_bytes);
+    if (status == QUIRE_OK)
+        status = check_held(seq, page);
+    if (status == QUIRE_OK)
+        copy_page(seq, page, bytes);
     pthread_mutex_unlock(&pool->lock);
     return status;
 }
@@ -135,11 +157,12 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from) {
 }
 
 quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes) {
-    if (!seq)
-        return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
-    QUIRE_TRY(check_bytes(seq->pool, seq->length / QUIRE_T, bytes, n_bytes));
+    if (!seq || !bytes)
+        return quire__fail(QUIRE_E_INVALID, "sequence or bytes is NULL");
     pthread_mutex_lock(&seq->pool->lock);
-    const quire_status status = load_locked(seq, bytes);
+    quire_status status = check_bytes(seq->pool, seq->length / QUIRE_T, n_bytes);
+    if (status == QUIRE_OK)
+        status = load_locked(seq, bytes);
     pthread_mutex_unlock(&seq->pool->lock);
     return status;
 }

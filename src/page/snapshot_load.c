@@ -280,6 +280,7 @@ static quire_status reseal(quire_seq *seq, quire_file *file) {
                     p < file->n_pages && !pool->group[l->group].raw && seq->group[l->group].table[p] != QUIRE_NO_LEAF;
             }
     }
+    atomic_fetch_add(&pool->sealed_pages, n_resealed);
     pthread_mutex_lock(&pool->lock);
     pool->resealed_pages += n_resealed;
     pthread_mutex_unlock(&pool->lock);
@@ -291,6 +292,8 @@ static quire_status reseal(quire_seq *seq, quire_file *file) {
 static quire_status check_load(const quire_pool *pool, const quire_file *file, const quire_load_options *o) {
     if (o->struct_size != sizeof *o)
         return quire__fail(QUIRE_E_INVALID, "options were not set up by quire_load_options_default");
+    if (!o->identity && o->identity_bytes > 0)
+        return quire__fail(QUIRE_E_INVALID, "identity is NULL, but has %zu bytes", o->identity_bytes);
     QUIRE_TRY(check_identity(file, o));
     QUIRE_TRY(check_layers(pool, file));
     if (file->info.length > pool->max_tokens)

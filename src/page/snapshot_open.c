@@ -201,7 +201,7 @@ static quire_status read_state(quire_file *file) {
 /* ------------------------------------------------------------------ open and close */
 
 static quire_status open_path(quire_file *file, const char *path) {
-    file->fd = open(path, O_RDONLY | O_CLOEXEC);
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would make us wait for a writer */
     struct stat info;
     if (file->fd < 0 || fstat(file->fd, &info) != 0)
         return quire__fail(QUIRE_E_IO, "cannot open '%.200s': %s", path, strerror(errno));

@@ -62,9 +62,10 @@ static void copy_shared_rows(const quire_batch *batch, const quire_tile *tile, c
     memcpy(raw + layer->raw_v_offset, from + layer->raw_v_offset, rows * (size_t)layer->config.v_dim * size);
 }
 
-static void seal(quire_batch *batch, const quire_tile *tile, const quire_layer_state *layer, int32_t head,
-                 const uint8_t *raw, quire_worker *worker) {
+static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t index, int32_t head, const uint8_t *raw,
+                         quire_worker *worker) {
     quire_pool *pool = batch->pool;
+    const quire_layer_state *layer = &pool->layer[index];
     const quire_tile_group *plan = &tile->group[layer->group];
     const int32_t sinks = tile->page == 0 ? pool->group[layer->group].sinks : 0;
     const size_t size = quire__type_bytes(pool->raw), dk = (size_t)layer->config.k_dim,
@@ -72,15 +73,20 @@ static void seal(quire_batch *batch, const quire_tile *tile, const quire_layer_s
     const quire_row_kernels *kernels = pool->kernels.rows;
     kernels->load(pool->raw, raw, QUIRE_T * dk, worker->k_rows);
     kernels->load(pool->raw, raw + layer->raw_v_offset, QUIRE_T * dv, worker->v_rows);
+    if (tile->offset > 0 && pool->raw != QUIRE_F16) { /* rows of before a change of the policy, which took more */
+        QUIRE_TRY(quire__check_rows(&layer->format.k, worker->k_rows, (size_t)tile->offset, tile->page, index, head));
+        QUIRE_TRY(quire__check_rows(&layer->format.v, worker->v_rows, (size_t)tile->offset, tile->page, index, head));
+    }
     quire__seal_rows(kernels, layer, head, tile->page, worker->k_rows, worker->v_rows, sinks,
                      quire__sealed_record(pool, layer, plan->seal, head));
     atomic_fetch_add(&pool->sealed_pages, 1);
     if (sinks == 0)
-        return;
+        return QUIRE_OK;
     uint8_t *to = quire__sink_record(pool, layer, plan->sinks, head);
     memset(to, 0, layer->sink_record_bytes);
     memcpy(to, raw, (size_t)sinks * dk * size);
     memcpy(to + layer->sink_v_offset, raw + layer->raw_v_offset, (size_t)sinks * dv * size);
+    return QUIRE_OK;
 }
 
 static quire_status store_tile(quire_batch *batch, const quire_tile *tile, int32_t index, int32_t head, const source *k,
@@ -92,7 +98,7 @@ static quire_status store_tile(quire_batch *batch, const quire_tile *tile, int32
     QUIRE_TRY(store_rows(batch, tile, index, head, k, raw));
     QUIRE_TRY(store_rows(batch, tile, index, head, v, raw));
     if (tile->full && !batch->pool->group[layer->group].raw)
-        seal(batch, tile, layer, head, raw, worker);
+        return seal(batch, tile, index, head, raw, worker);
     return QUIRE_OK;
 }
 

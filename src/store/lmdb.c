@@ -12,7 +12,7 @@
 
 enum { LOCK_ROOM = 1 << 17 };
 
-static const uint64_t DEFAULT_LIMIT = (uint64_t)8 << 30, MOST_BATCH = (uint64_t)32 << 20;
+static const uint64_t DEFAULT_LIMIT = (uint64_t)8 << 30;
 
 static void close_lmdb(quire_keeper *keeper) {
     quire_lmdb *l = (quire_lmdb *)keeper;
@@ -47,7 +47,10 @@ static found look(const char *directory) {
 
 static quire_status check_directory(const char *directory, const quire_store_options *o, bool *fresh) {
     struct stat info;
-    if (stat(directory, &info) != 0 && errno == ENOENT) {
+    const bool there = stat(directory, &info) == 0;
+    if (!there && errno != ENOENT)
+        return quire__fail(QUIRE_E_IO, "cannot look for '%.200s': %s", directory, strerror(errno));
+    if (!there) {
         if (!o->create)
             return quire__fail(QUIRE_E_IO, "there is no directory '%.200s'", directory);
         if (mkdir(directory, 0700) != 0 && errno != EEXIST)
@@ -176,7 +179,7 @@ static quire_status open_env(quire_lmdb *l, const char *directory, const quire_s
     mdb_reader_check(l->env, &n_dead); /* killed processes must not keep old pages from being used again */
     QUIRE_TRY(check_length(l, directory));
     QUIRE_TRY(open_trees_and_meta(l, directory, o));
-    rc = mdb_env_set_mapsize(l->env, (size_t)l->limit);
+    rc = quire__lmdb_set_limit(l, l->limit);
     return rc ? open_failed(directory, rc) : QUIRE_OK;
 }
 
@@ -205,8 +208,6 @@ quire_status quire__lmdb_open(quire_keeper **result, const char *directory, cons
         close_lmdb(&l->keeper);
         return status;
     }
-    const uint64_t part = l->limit / 16;
-    l->keeper.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
     *result = &l->keeper;
     return QUIRE_OK;
 }

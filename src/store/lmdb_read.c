@@ -81,7 +81,7 @@ quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, qu
     MDB_envinfo info;
     mdb_filehandle_t fd;
     struct stat file;
-    uint64_t roots = 0;
+    uint64_t roots = 0, limit = 0;
     int rc = quire__lmdb_begin(l, false, &txn);
     if (rc != 0)
         return quire__lmdb_failed(l, "be read", rc);
@@ -92,6 +92,8 @@ quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, qu
         rc = quire__lmdb_get(l, txn, "bytes", &r->bytes);
     if (rc == 0)
         rc = quire__lmdb_get(l, txn, "roots", &roots);
+    if (rc == 0)
+        rc = quire__lmdb_get(l, txn, "limit", &limit);
     if (rc == 0)
         rc = quire__lmdb_counts(l, txn, counts);
     mdb_txn_abort(txn);
@@ -105,7 +107,7 @@ quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, qu
     r->nodes = (int64_t)nodes.ms_entries;
     r->roots = (int64_t)roots;
     r->file_bytes = (uint64_t)file.st_size;
-    r->max_bytes = l->limit;
+    r->max_bytes = limit ? limit : l->limit;
     quire__counts_add(counts, &l->pending);
     return QUIRE_OK;
 }

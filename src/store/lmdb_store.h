@@ -9,7 +9,8 @@
  * never has children that stay. A new node takes its parent's last use instead of now, which keeps that true without
  * touching the parents.
  *
- * The map is as large as the limit, so the file cannot grow beyond it. Records are dropped a little earlier, because
+ * The map is as large as the limit, so the file cannot grow beyond it (a file that was larger when the limit was lowered
+ * has a little more: LMDB does not give room back). Records are dropped a little earlier, because
  * LMDB reuses the room of dropped ones only two transactions later, and needs some for its own trees. */
 #ifndef QUIRE_STORE_LMDB_STORE_H
 #define QUIRE_STORE_LMDB_STORE_H
@@ -46,6 +47,8 @@ bool quire__lmdb_read_id(const MDB_val *from, quire_record_id *id);
 /* A number of `meta`; 0 if it is not there. */
 int quire__lmdb_get(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t *number);
 int quire__lmdb_put(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t number);
+/* What this process goes by from now on, and the size of its map. Between transactions alone. */
+int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit);
 int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn);
 /* With what was counted since the last one, and `more` of this one. rc: what happened so far; unless 0, all is undone. */
 int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_keeper_counts *more, int rc);

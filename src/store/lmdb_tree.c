@@ -6,7 +6,7 @@
 
 #include "store/lmdb_store.h"
 
-enum { NODE_BYTES = 24, N_COUNTS = 5, TREE_BYTES = 384 };
+enum { NODE_BYTES = 24, N_COUNTS = 5, TREE_BYTES = 384, MOST_BATCH = 32 << 20 };
 
 /* ------------------------------------------------------------------ errors */
 
@@ -83,7 +83,7 @@ int quire__lmdb_put(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t numb
 
 /* ------------------------------------------------------------------ transactions */
 
-int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
+static int begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
     int rc = mdb_txn_begin(l->env, NULL, writes ? 0 : MDB_RDONLY, txn);
     if (rc == MDB_MAP_RESIZED) { /* another process has raised the limit */
         rc = mdb_env_set_mapsize(l->env, 0);
@@ -91,6 +91,38 @@ int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
             rc = mdb_txn_begin(l->env, NULL, writes ? 0 : MDB_RDONLY, txn);
     }
     return rc;
+}
+
+int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit) {
+    const uint64_t part = limit / 16;
+    MDB_envinfo info;
+    MDB_stat stat;
+    int rc = mdb_env_info(l->env, &info);
+    if (rc == 0)
+        rc = mdb_env_stat(l->env, &stat);
+    if (rc != 0)
+        return rc;
+    l->limit = limit;
+    l->keeper.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
+    /* A file that is larger already needs room for the transactions that drop what is too much. */
+    const uint64_t used = ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize;
+    return mdb_env_set_mapsize(l->env, (size_t)(used > limit ? used + QUIRE_LMDB_LEAST : limit));
+}
+
+/* Another process may have changed the limit: what is written now must go by it, or pages would be dropped that fit. */
+int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
+    uint64_t limit = 0;
+    int rc = begin(l, writes, txn);
+    if (rc != 0 || !writes || l->limit == 0) /* it is being opened */
+        return rc;
+    rc = quire__lmdb_get(l, *txn, "limit", &limit);
+    if (rc == 0 && (limit == l->limit || limit == 0))
+        return 0;
+    mdb_txn_abort(*txn); /* a map changes its size between transactions alone */
+    *txn = NULL;
+    if (rc == 0)
+        rc = quire__lmdb_set_limit(l, limit);
+    return rc == 0 ? begin(l, writes, txn) : rc;
 }
 
 static void counts_pack(const quire_keeper_counts *c, uint8_t *bytes) {

@@ -136,7 +136,9 @@ quire_status quire__lmdb_keep(quire_keeper *keeper, const quire_keeper_item *ite
     for (size_t i = 0; i < n; i++)
         wanted += quire__lmdb_room(l, items[i].n_bytes);
     *added = (quire_store_added){0};
-    int rc = write_once(l, items, n, added);
+    int rc = write_once(l, items, n, added), n_dead = 0;
+    if (rc == MDB_MAP_FULL && mdb_reader_check(l->env, &n_dead) == 0 && n_dead > 0)
+        rc = write_once(l, items, n, added); /* readers that were killed had kept room from being used again */
     for (int i = 0; rc == MDB_MAP_FULL && i < TRIES; i++) {
         rc = oldest_use(l, items, n, &before);
         if (rc == 0) /* a little more each time: free pages may lie apart */

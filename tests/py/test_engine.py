@@ -155,6 +155,44 @@ def test_unsupported_parts(folder, changes, said):
         assert words in answer, answer
 
 
+def without_keys(*names):
+    return lambda writer: [writer.kv_data[0].pop(name) for name in names]
+
+
+def with_key(name, change):
+    def more_keys(writer):
+        entry = writer.kv_data[0][name]
+        entry.value = change(entry.value)
+    return more_keys
+
+
+def test_heads_too_wide_by_default(folder):
+    """No key says how wide heads are: then it is all of the embedding."""
+    keys = ("llama.attention.key_length", "llama.attention.value_length", "llama.rope.dimension_count")
+    path = models.make(folder / "wide.gguf", "llama", embd=1280, heads=1, kv=1, dim=1280, more_keys=without_keys(*keys))
+    said = refusal(path)
+    assert said.startswith("QUIRE_E_MODEL") and "heads of 1280 channels" in said
+
+
+@pytest.mark.parametrize("change, said", [
+    (with_key("tokenizer.ggml.model", lambda kind: "none"), "has no tokenizer"),
+    (with_key("tokenizer.ggml.tokens", lambda tokens: [t if t != "<0x41>" else "spoilt" for t in tokens]), "no token <0x41>"),
+    (with_key("tokenizer.ggml.tokens", lambda tokens: tokens[:-1] + tokens[:1]), "is there twice"),
+])
+def test_vocabularies_that_would_end_the_process(folder, change, said):
+    answer = refusal(models.make(folder / "vocabulary.gguf", "llama", more_keys=change))
+    assert answer.startswith("QUIRE_E_MODEL") and said in answer, answer
+
+
+def test_a_byte_may_be_its_own_token(folder):
+    def more_keys(writer):
+        with_key("tokenizer.ggml.tokens", lambda tokens: [t if t != "<0x41>" else "A" for t in tokens])(writer)
+        with_key("tokenizer.ggml.token_type",
+                 lambda kinds: [k if i != 3 + 0x41 else int(gguf.TokenType.NORMAL) for i, k in enumerate(kinds)])(writer)
+
+    assert outcomes([models.make(folder / "byte.gguf", "llama", more_keys=more_keys)])[0].startswith("QUIRE_OK")
+
+
 def test_not_a_model(folder):
     other = folder / "not.gguf"
     other.write_bytes(b"hello, this is a text and not a model")
