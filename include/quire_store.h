@@ -18,8 +18,9 @@
  *   open it once, and not across fork(). Killing a process at any moment harms nothing; after a power cut the last pages
  *   put may be missing.
  * - Threads: a store may be used by many threads, one call at a time (a lock sees to it).
- * - Size: the directory's file never grows beyond its limit. Pages used longest ago go first, and the end of a text before
- *   its start, so that what stays can be found.
+ * - Size: the directory's file never grows beyond its limit (one that is larger when the limit is lowered stays as large,
+ *   give or take). Pages used longest ago go first, and the end of a text before its start, so that what stays can be
+ *   found.
  * - Errors are those of quire.h: a status, and quire_last_error() with the sentence.
  */
 #ifndef QUIRE_STORE_H

@@ -258,7 +258,7 @@ static void test_too_long_for_the_limit(void **state) {
 /* A process that has the store open goes by the limit that another gives it. */
 static void test_another_changes_the_limit(void **state) {
     (void)state;
-    enum { SMALL = 1 << 20, LARGE = 8 << 20, TEXTS = 120 };
+    enum { SMALL = 1 << 20, LARGE = 64 << 20, TEXTS = 2000 };
     writer w;
     open_writer(&w);
     char dir[300];

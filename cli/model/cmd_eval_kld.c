@@ -113,7 +113,7 @@ static int check_rows(const kld_run *run, size_t first) {
             if (isfinite(d->kld) && isfinite(d->nll) && isfinite(d->nll_base))
                 continue;
             cli_error("cannot evaluate: with %s, a prediction is not a number (the %zuth that is scored)",
-                      isfinite(d->nll_base) ? run->entries[i].kv : run->chosen->base, row + 1);
+                      run->chosen->alone || isfinite(d->nll_base) ? run->entries[i].kv : run->chosen->base, row + 1);
             return CLI_FAILURE;
         }
     return CLI_OK;
@@ -344,7 +344,7 @@ static int run_command(kld_options *chosen, const cli_usage *usage, int argc, ch
 }
 
 int cli_eval_ppl_run(int argc, char **argv) {
-    kld_options chosen = {.n_chunks = 4, .n_rows = 64, .base = "none", .alone = true};
+    kld_options chosen = {.n_chunks = 4, .n_rows = 64, .alone = true};
     cli_model_args_default(&chosen.model);
     cli_option options[OWN_OPTIONS + CLI_MODEL_OPTIONS];
     own_options(&chosen, options);

@@ -34,6 +34,7 @@ cli_model_args cli_model_args_raw(const cli_model_args *args, quire_type raw) {
     base.kv_layers = NULL;
     base.kv_windowed = "raw:raw";
     base.max_kv = 0;
+    base.kv_bytes = 0;
     return base;
 }
 

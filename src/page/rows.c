@@ -108,7 +108,7 @@ void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const
 
 void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows, int32_t leaf) {
     const quire_layer_state *l = &pool->layer[layer];
-    const float limit = quire__largest_value(pool->raw, is_v ? &l->format.v : &l->format.k);
+    const float limit = pool->raw == QUIRE_F16 ? QUIRE_F16_MAX : QUIRE_BF16_MAX;
     const size_t n = QUIRE_T * (size_t)(is_v ? l->config.v_dim : l->config.k_dim);
     quire__clamp_rows(rows, n, limit);
     pool->kernels.rows->store(pool->raw, quire__raw_record(pool, l, leaf, head) + (is_v ? l->raw_v_offset : 0), n,

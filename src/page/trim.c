@@ -37,7 +37,12 @@ static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
         for (int32_t head = 0;
              pool->layer[i].group == g && pool->layer[i].source == i && head < pool->layer[i].config.n_kv_heads; head++)
             for (int v = 0; v < 2; v++) {
+                /* By the form that it has: if a change of the policy has not reached it yet, `seal` refuses what is too
+                 * large for the new one. */
+                const quire_format *form = &quire__layer_of(pool, i, source.leaf)->format;
+                const quire_side_format *side = v ? &form->v : &form->k;
                 quire__page_rows(pool, &source, i, head, v, pool->rows[0]);
+                quire__clamp_rows(pool->rows[0], QUIRE_T * (size_t)side->dim, quire__largest_value(pool->raw, side));
                 quire__raw_rows(pool, i, head, v, pool->rows[0], leaf);
             }
     return leaf;

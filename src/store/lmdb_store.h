@@ -9,9 +9,10 @@
  * never has children that stay. A new node takes its parent's last use instead of now, which keeps that true without
  * touching the parents.
  *
- * The map is as large as the limit, so the file cannot grow beyond it (a file that was larger when the limit was lowered
- * has a little more: LMDB does not give room back). Records are dropped a little earlier, because
- * LMDB reuses the room of dropped ones only two transactions later, and needs some for its own trees. */
+ * The map is as large as the limit, so the file cannot grow beyond it. (A file that was larger when the limit was lowered
+ * stays so, as LMDB gives no room back, and may grow by a sixteenth while records are dropped.) Records are dropped a
+ * little earlier, because LMDB reuses the room of dropped ones only two transactions later, and needs some for its own
+ * trees. */
 #ifndef QUIRE_STORE_LMDB_STORE_H
 #define QUIRE_STORE_LMDB_STORE_H
 
@@ -26,6 +27,8 @@ typedef struct quire_lmdb {
     MDB_env *env;
     MDB_dbi meta, records, nodes, uses;
     uint64_t limit;
+    uint64_t
+        step; /* bytes to drop in one transaction, if the file is larger than the limit: LMDB copies what it touches */
     int64_t touch_micros;
     quire_keeper_counts pending; /* to be written with the next transaction */
 } quire_lmdb;

@@ -104,9 +104,11 @@ int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit) {
         return rc;
     l->limit = limit;
     l->keeper.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
-    /* A file that is larger already needs room for the transactions that drop what is too much. */
+    /* A file that is larger already needs room for the transactions that drop what is too much, a step at a time. */
     const uint64_t used = ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize;
-    return mdb_env_set_mapsize(l->env, (size_t)(used > limit ? used + QUIRE_LMDB_LEAST : limit));
+    const bool too_large = used > limit;
+    l->step = too_large ? used / 128 + QUIRE_LMDB_LEAST / 4 : UINT64_MAX;
+    return mdb_env_set_mapsize(l->env, (size_t)(too_large ? used + 8 * l->step : limit));
 }
 
 /* Another process may have changed the limit: what is written now must go by it, or pages would be dropped that fit. */

@@ -8,12 +8,15 @@ enum { TRIES = 8 };
 
 /* ------------------------------------------------------------------ dropping what was used longest ago */
 
-/* Nodes used before `before` go until at most `target` bytes are left. MDB_MAP_FULL: that cannot be. */
-static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, uint64_t *n_dropped) {
-    for (;;) {
-        uint64_t bytes;
-        int rc = quire__lmdb_get(l, txn, "bytes", &bytes);
-        if (rc != 0 || bytes <= target)
+/* Nodes used before `before` go until at most `target` bytes are left, or a step has gone. MDB_MAP_FULL: that cannot be. */
+static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, uint64_t *n_dropped, bool *reached) {
+    uint64_t bytes, at_first;
+    int rc = quire__lmdb_get(l, txn, "bytes", &at_first);
+    *reached = false;
+    while (rc == 0) {
+        rc = quire__lmdb_get(l, txn, "bytes", &bytes);
+        *reached = rc == 0 && bytes <= target;
+        if (rc != 0 || *reached || at_first - bytes >= l->step)
             return rc;
         MDB_cursor *cursor;
         MDB_val name, data;
@@ -38,6 +41,7 @@ static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, 
             return rc;
         *n_dropped += n.depth > 0;
     }
+    return rc;
 }
 
 /* The rest is for LMDB: trees that are half empty, and pages of the last transactions, which it may not use yet. */
@@ -45,19 +49,21 @@ static uint64_t most_bytes(const quire_lmdb *l) { return l->limit - l->limit / 8
 
 /* Transactions that leave `spare` bytes free, and let LMDB have them. */
 static int make_room(quire_lmdb *l, uint64_t spare, uint64_t before) {
-    for (int i = 0; i < 2; i++) { /* what one frees, the one after the next may use */
+    for (int after = 0; after < 2;) { /* what one frees, the one after the next may use */
         MDB_txn *txn;
         uint64_t n_dropped = 0, moment;
+        bool reached = false;
         int rc = quire__lmdb_begin(l, true, &txn);
         if (rc != 0)
             return rc;
-        rc = spare >= most_bytes(l) ? MDB_MAP_FULL : evict(l, txn, most_bytes(l) - spare, before, &n_dropped);
+        rc = spare >= most_bytes(l) ? MDB_MAP_FULL : evict(l, txn, most_bytes(l) - spare, before, &n_dropped, &reached);
         if (rc == 0)
             rc = quire__lmdb_moment(l, txn, &moment);
         const quire_keeper_counts more = {.evicted_pages = n_dropped};
         rc = quire__lmdb_commit(l, txn, &more, rc);
         if (rc != 0)
             return rc;
+        after += reached;
     }
     return 0;
 }
