@@ -344,16 +344,20 @@ static void bad_arguments(void **state) {
     fixture_close(&f);
 }
 
-/* Values that bf16 holds and an f16 scale does not. */
+/* Values that bf16 holds and an f16 scale does not: a million times the usual K or V. */
+static quire_seq *fed_with_large(fixture *f, const char *kv, int dim, bool is_v, int n) {
+    fixture_init(f, 1, 1, 1, dim, dim, kv);
+    f->options.raw = QUIRE_BF16;
+    fixture_open(f);
+    source large = SOURCE;
+    *(is_v ? &large.v_scale : &large.k_scale) = 1e6f;
+    return fed_seq(f, &large, n);
+}
+
 static void values_that_do_not_fit(void **state) {
     (void)state;
     fixture f;
-    fixture_init(&f, 1, 1, 1, 32, 32, "none");
-    f.options.raw = QUIRE_BF16;
-    fixture_open(&f);
-    source large = SOURCE;
-    large.v_scale = 1e6f;
-    quire_seq *seq = fed_seq(&f, &large, 128);
+    quire_seq *seq = fed_with_large(&f, "none", 32, true, 128);
     float *answers = probe(&f, seq, &SOURCE, 2);
     const quire_policy policy = policy_of("k8v8"), back = policy_of("none");
     quire_requantize_stats stats;
@@ -375,12 +379,7 @@ static void values_that_do_not_fit(void **state) {
 static void values_that_do_not_fit_in_an_open_page(void **state) {
     (void)state;
     fixture f;
-    fixture_init(&f, 1, 1, 1, 32, 32, "none");
-    f.options.raw = QUIRE_BF16;
-    fixture_open(&f);
-    source large = SOURCE;
-    large.k_scale = 1e6f;
-    quire_seq *seq = fed_seq(&f, &large, 10);
+    quire_seq *seq = fed_with_large(&f, "none", 32, false, 10);
     float *answers = probe(&f, seq, &SOURCE, 60);
     const quire_policy policy = policy_of("k8v8");
     assert_status(quire_pool_requantize(f.pool, &policy), QUIRE_E_VALUE);
@@ -398,12 +397,7 @@ static void a_trim_half_way(void **state) {
     static const char *const kv[] = {"none", "mlx4"};
     for (int i = 0; i < 2; i++) {
         fixture f;
-        fixture_init(&f, 1, 1, 1, 64, 64, kv[i]);
-        f.options.raw = QUIRE_BF16;
-        fixture_open(&f);
-        source large = SOURCE;
-        large.k_scale = 1e6f;
-        quire_seq *seq = fed_seq(&f, &large, 192);
+        quire_seq *seq = fed_with_large(&f, kv[i], 64, false, 192);
         const quire_policy policy = policy_of("k8v8");
         assert_ok(quire_pool_requantize(f.pool, &policy));
         assert_ok(quire_seq_trim(seq, 10));

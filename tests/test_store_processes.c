@@ -255,16 +255,24 @@ static void test_too_long_for_the_limit(void **state) {
     fixture_close(&f);
 }
 
+enum { DIR_BYTES = 300 };
+
+/* A writer, and a store of its own, whose directory other processes are told. */
+static quire_store *open_both(writer *w, char dir[DIR_BYTES], const char *name, uint64_t limit) {
+    open_writer(w);
+    snprintf(dir, DIR_BYTES, "%s", store_dir(name));
+    quire_store *store = open_store(dir, limit);
+    assert_non_null(store);
+    return store;
+}
+
 /* A process that has the store open goes by the limit that another gives it. */
 static void test_another_changes_the_limit(void **state) {
     (void)state;
     enum { SMALL = 1 << 20, LARGE = 64 << 20, TEXTS = 2000 };
     writer w;
-    open_writer(&w);
-    char dir[300];
-    snprintf(dir, sizeof dir, "%s", store_dir("another-limit"));
-    quire_store *store = open_store(dir, SMALL);
-    assert_non_null(store);
+    char dir[DIR_BYTES];
+    quire_store *store = open_both(&w, dir, "another-limit", SMALL);
     for (int round = 0; round < 2; round++) { /* more, then less again */
         const pid_t child = fork();
         if (child == 0) {
@@ -305,11 +313,8 @@ static void test_killed_reader(void **state) {
     (void)state;
     enum { LIMIT = 1 << 20, TEXTS = 200 };
     writer w;
-    open_writer(&w);
-    char dir[300];
-    snprintf(dir, sizeof dir, "%s", store_dir("killed-reader"));
-    quire_store *store = open_store(dir, LIMIT);
-    assert_non_null(store);
+    char dir[DIR_BYTES];
+    quire_store *store = open_both(&w, dir, "killed-reader", LIMIT);
     for (int i = 0; i < TEXTS; i++) {
         const quire_store_text text = text_of(&w, (uint64_t)i, N_TEXT);
         assert_ok(quire_store_put(store, w.seq, &text, NULL));

@@ -123,14 +123,12 @@ static quire_status read_meta(quire_lmdb *l, MDB_txn *txn, const char *directory
 
 /* LMDB reads through a map: a file that ends too early would end the process. */
 static quire_status check_length(quire_lmdb *l, const char *directory) {
-    MDB_envinfo info;
-    MDB_stat stat;
+    uint64_t used;
     mdb_filehandle_t fd;
     struct stat file;
-    if (mdb_env_info(l->env, &info) != 0 || mdb_env_stat(l->env, &stat) != 0 || mdb_env_get_fd(l->env, &fd) != 0 ||
-        fstat(fd, &file) != 0)
+    if (quire__lmdb_used(l, &used) != 0 || mdb_env_get_fd(l->env, &fd) != 0 || fstat(fd, &file) != 0)
         return quire__fail(QUIRE_E_IO, "'%.200s' cannot be looked at", directory);
-    if ((uint64_t)file.st_size < ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize)
+    if ((uint64_t)file.st_size < used)
         return quire__fail(QUIRE_E_TRUNCATED, "'%.200s/data.mdb' is cut off", directory);
     return QUIRE_OK;
 }

@@ -27,8 +27,7 @@ typedef struct quire_lmdb {
     MDB_env *env;
     MDB_dbi meta, records, nodes, uses;
     uint64_t limit;
-    uint64_t
-        step; /* bytes to drop in one transaction, if the file is larger than the limit: LMDB copies what it touches */
+    uint64_t step; /* most bytes to drop in a transaction, if the file exceeds the limit: LMDB copies what it touches */
     int64_t touch_micros;
     quire_keeper_counts pending; /* to be written with the next transaction */
 } quire_lmdb;
@@ -50,6 +49,7 @@ bool quire__lmdb_read_id(const MDB_val *from, quire_record_id *id);
 /* A number of `meta`; 0 if it is not there. */
 int quire__lmdb_get(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t *number);
 int quire__lmdb_put(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t number);
+int quire__lmdb_used(quire_lmdb *l, uint64_t *bytes); /* of the file, free pages between others included */
 /* What this process goes by from now on, and the size of its map. Between transactions alone. */
 int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit);
 int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn);

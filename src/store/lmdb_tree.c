@@ -93,19 +93,25 @@ static int begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
     return rc;
 }
 
-int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit) {
-    const uint64_t part = limit / 16;
+int quire__lmdb_used(quire_lmdb *l, uint64_t *bytes) {
     MDB_envinfo info;
     MDB_stat stat;
     int rc = mdb_env_info(l->env, &info);
     if (rc == 0)
         rc = mdb_env_stat(l->env, &stat);
+    *bytes = rc == 0 ? ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize : 0;
+    return rc;
+}
+
+int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit) {
+    const uint64_t part = limit / 16;
+    uint64_t used;
+    const int rc = quire__lmdb_used(l, &used);
     if (rc != 0)
         return rc;
     l->limit = limit;
     l->keeper.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
     /* A file that is larger already needs room for the transactions that drop what is too much, a step at a time. */
-    const uint64_t used = ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize;
     const bool too_large = used > limit;
     l->step = too_large ? used / 128 + QUIRE_LMDB_LEAST / 4 : UINT64_MAX;
     return mdb_env_set_mapsize(l->env, (size_t)(too_large ? used + 8 * l->step : limit));

@@ -10,13 +10,11 @@ enum { TRIES = 8 };
 
 /* Nodes used before `before` go until at most `target` bytes are left, or a step has gone. MDB_MAP_FULL: that cannot be. */
 static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, uint64_t *n_dropped, bool *reached) {
-    uint64_t bytes, at_first;
-    int rc = quire__lmdb_get(l, txn, "bytes", &at_first);
-    *reached = false;
-    while (rc == 0) {
-        rc = quire__lmdb_get(l, txn, "bytes", &bytes);
+    for (uint64_t gone = 0;;) {
+        uint64_t bytes;
+        int rc = quire__lmdb_get(l, txn, "bytes", &bytes);
         *reached = rc == 0 && bytes <= target;
-        if (rc != 0 || *reached || at_first - bytes >= l->step)
+        if (rc != 0 || *reached || gone >= l->step)
             return rc;
         MDB_cursor *cursor;
         MDB_val name, data;
@@ -40,8 +38,8 @@ static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, 
         if (rc != 0)
             return rc;
         *n_dropped += n.depth > 0;
+        gone += n.bytes;
     }
-    return rc;
 }
 
 /* The rest is for LMDB: trees that are half empty, and pages of the last transactions, which it may not use yet. */
