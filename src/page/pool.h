@@ -213,11 +213,12 @@ void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const
 /* Rows, cut to what the raw type holds, into a raw leaf. */
 void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows, int32_t leaf);
 
-/* The largest value that both the raw type and the codec can take: rounding to raw never leads beyond it. */
+/* The largest value that both the raw type and the codec can take: rounding to raw never leads beyond it.
+ * The mask is a variable for a reason: gcc 12 on x86-64 compiles `is_bf16 ? bits_float(bits & 0xffff0000) : x` to x. */
 static inline float quire__largest_value(quire_type raw, const quire_side_format *side) {
-    if (raw == QUIRE_F16)
-        return QUIRE_F16_MAX; /* no codec takes less */
-    return raw == QUIRE_BF16 ? quire__bits_float(quire__float_bits(side->max_abs) & 0xffff0000u) : side->max_abs;
+    const uint32_t kept_bits = raw == QUIRE_BF16 ? 0xffff0000u : 0xffffffffu;
+    return raw == QUIRE_F16 ? QUIRE_F16_MAX /* no codec takes less */
+                            : quire__bits_float(quire__float_bits(side->max_abs) & kept_bits);
 }
 
 /* ---- sequences; the caller holds the lock (seq.c, trim.c) */
