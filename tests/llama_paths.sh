@@ -66,7 +66,7 @@ real='CPU : '
 check "installed" one "$tmp/empty" "$real" -DCMAKE_PREFIX_PATH="$(dirname "$installed")" # an empty cache: nothing was built
 check "source tree" two "$tmp/empty" '^toy$' -DQUIRE_LLAMA_SOURCE="$tmp/toy"
 check "the installed one is left for a source tree" one "$tmp/empty" '^toy$' -DQUIRE_LLAMA_SOURCE="$tmp/toy"
-if [ -e "$cache/llama-install/stamp" ]; then
+if compgen -G "$cache/llama-install-*/stamp" >/dev/null; then
     check "pinned" three "$cache" "$real" -DQUIRE_LLAMA_INSTALLED=OFF
     check "the source tree is left for the pinned one" two "$cache" "$real" -DQUIRE_LLAMA_SOURCE= -DQUIRE_LLAMA_INSTALLED=OFF
 fi
@@ -77,3 +77,26 @@ if configure four "$tmp/empty" -DQUIRE_LLAMA_SOURCE="$tmp/use"; then
 fi
 grep -q "$tmp/use is not a llama.cpp tree" "$tmp/log" || { tail -n 20 "$tmp/log"; exit 1; }
 echo "llama_paths: a folder that is no tree is refused by name"
+
+# Two builds at once: one builds, the other waits for it and takes what it made.
+export CC=$cc CXX=$cxx
+QUIRE_CACHE=$tmp/race "$root/tools/build-llama" "$tmp/toy" >"$tmp/first" 2>"$tmp/first.log" &
+QUIRE_CACHE=$tmp/race "$root/tools/build-llama" "$tmp/toy" >"$tmp/second" 2>"$tmp/second.log"
+wait
+n=$(cat "$tmp/first.log" "$tmp/second.log" | grep -c 'building')
+if [ "$n" != 1 ] || [ ! -e "$(cat "$tmp/first")/stamp" ] || ! cmp -s "$tmp/first" "$tmp/second"; then
+    cat "$tmp/first.log" "$tmp/second.log"
+    echo "llama_paths: two builds at once did not make one"
+    exit 1
+fi
+echo "llama_paths: two builds at once make one"
+
+# Another processor, which is what the compiler says it is: a build of its own, beside the first.
+printf '#!/bin/sh\n"%s" "$@" || exit $?\ncase "$*" in *native*) echo "#define __OTHER_PROCESSOR__ 1" ;; esac\n' "$cc" >"$tmp/other-cc"
+chmod +x "$tmp/other-cc"
+other=$(CC=$tmp/other-cc QUIRE_CACHE=$tmp/race "$root/tools/build-llama" "$tmp/toy" 2>"$tmp/log") || { cat "$tmp/log"; exit 1; }
+if [ "$other" = "$(cat "$tmp/first")" ] || [ ! -e "$(cat "$tmp/first")/stamp" ]; then
+    echo "llama_paths: a build for one processor was taken for another"
+    exit 1
+fi
+echo "llama_paths: another processor has a build of its own"
