@@ -1,11 +1,15 @@
 /* oracle.c: the same tokens through the engine with a raw f32 cache and through libllama with an f32 cache.
- * Prints, as JSON, how far the logits are apart: for every way of feeding the tokens, the largest relative L2 distance of
- * a row, and in how many rows the likeliest token is another one although libllama's two best are not nearly tied.
- * The median row tells a mistake from ggml's table of GELU, which rounds to f16 and so makes a step of a
- * small difference in a few rows. "itself" is the distance of libllama with flash attention, which rounds q to f16, from
- * libllama without: what that costs in this model. The first token attends to itself alone, so that nothing but the
- * weights can differ in it. ggml multiplies a lone row by another routine, so "decode" is compared with a libllama that
- * is fed token by token as well ("itself_decode": its two ways of attention, so fed).
+ * Prints, as JSON, how far the logits are apart, for every way of feeding the tokens:
+ *   largest, median   relative L2 distance of a row
+ *   first             the same for first tokens, which attend to themselves alone: only the weights can differ there
+ *   other_top         rows whose likeliest token is another one, although libllama's two best are not nearly tied
+ *   farther           rows that are farther from libllama than libllama with flash attention, which rounds q to f16, is
+ *                     from libllama without ("itself", "itself_decode")
+ * "lone" and "lone_decode" feed many sequences of one token each, all in one step and one by one. Nothing but the weights
+ * can differ in any of these rows, and both engines multiply the same number of rows, so the bits must be the same.
+ * The median tells a mistake from ggml's table of GELU, which rounds to f16 and so makes a step of a small difference in a
+ * few rows. ggml multiplies a lone row by another routine, so "decode" is compared with a libllama that is fed token by
+ * token as well.
  * usage: oracle MODEL TOKENS THREADS [TEXT]      TOKENS made up, or from the file TEXT
  * ORACLE_REPACK=1: both with weights rearranged for this processor. */
 #include "quire_engine.h"
@@ -16,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SEQS = 3, MAX_ROWS = 128, PEER_ROWS = 64, MAX_DISTANCES = 16384 };
+enum { N_SEQS = 3, N_LONE = 64, MAX_ROWS = 128, PEER_ROWS = 64, MAX_DISTANCES = 16384 };
 
 typedef struct world {
     quire_model *model;
@@ -25,6 +29,7 @@ typedef struct world {
     int32_t *tokens; /* (N_SEQS, n_tokens) */
     int32_t n_tokens, n_threads;
     float *expected; /* (N_SEQS, n_tokens, n_vocab): what is compared with */
+    double *itself;  /* (N_SEQS, n_tokens): distances of libllama with flash attention from libllama without */
 } world;
 
 static void check(quire_status status, const char *what) {
@@ -70,7 +75,7 @@ static void read_tokens(world *w, const char *path) {
 
 typedef struct distance {
     double largest, first, rows[MAX_DISTANCES];
-    int32_t n_rows, n_other_top;
+    int32_t n_rows, n_other_top, n_farther;
 } distance;
 
 static void compare(const world *w, int32_t seq, int32_t position, const float *logits, distance *d);
@@ -102,10 +107,13 @@ static void run_peer(world *w, enum llama_flash_attn_type flash, int32_t n_seqs,
             require(llama_decode(ctx, batch) == 0, "llama_decode failed");
             for (int32_t i = 0; i < batch.n_tokens; i++) {
                 const float *logits = llama_get_logits_ith(ctx, i);
-                if (d)
+                if (d) {
                     compare(w, s, at + i, logits, d);
-                else
+                    w->itself[s * w->n_tokens + at + i] = d->rows[d->n_rows - 1];
+                    d->n_farther = 0; /* not from itself */
+                } else {
                     memcpy(w->expected + (size_t)(s * w->n_tokens + at + i) * n_vocab, logits, n_vocab * sizeof(float));
+                }
             }
         }
     llama_batch_free(batch);
@@ -131,7 +139,8 @@ static int32_t top_of(const float *x, int32_t n, float *gap) {
 static void compare(const world *w, int32_t seq, int32_t position, const float *logits, distance *d) {
     require(logits != NULL, "no logits");
     const int32_t n = w->info.n_vocab;
-    const float *expected = w->expected + (size_t)(seq * w->n_tokens + position) * (size_t)n;
+    const size_t row = (size_t)(seq * w->n_tokens + position);
+    const float *expected = w->expected + row * (size_t)n;
     double apart = 0, size = 0;
     for (int32_t i = 0; i < n; i++) {
         const double x = (double)logits[i] - (double)expected[i];
@@ -144,17 +153,18 @@ static void compare(const world *w, int32_t seq, int32_t position, const float *
     d->rows[d->n_rows++] = relative;
     if (position == 0 && relative > d->first)
         d->first = relative;
+    d->n_farther += relative > w->itself[row];
     float gap, unused;
     const int32_t theirs = top_of(expected, n, &gap), ours = top_of(logits, n, &unused);
     d->n_other_top += theirs != ours && gap > 4 * relative * sqrt(size / n);
 }
 
-static quire_session *open_session(const world *w) {
+static quire_session *open_session(const world *w, int32_t max_seqs) {
     quire_session_options o;
     quire_session_options_default(&o);
     o.raw = QUIRE_F32;
     o.context = w->n_tokens;
-    o.max_seqs = N_SEQS;
+    o.max_seqs = max_seqs;
     o.max_rows = o.max_logits = MAX_ROWS;
     o.n_threads = w->n_threads;
     quire_session *session;
@@ -162,19 +172,23 @@ static quire_session *open_session(const world *w) {
     return session;
 }
 
-/* One sequence, in steps of `rows`; all rows get logits. */
-static distance feed(const world *w, int32_t rows, bool exact) {
+/* The first n_seqs sequences, one after the other, in steps of `rows`; all rows get logits. */
+static distance feed(const world *w, int32_t n_seqs, int32_t rows, bool exact) {
     distance d = {0};
-    quire_session *session = open_session(w);
-    quire_seq *seq;
-    check(quire_seq_create(quire_session_pool(session), &seq), "sequence");
-    for (int32_t at = 0; at < w->n_tokens;) {
-        const int32_t n = w->n_tokens - at < rows ? w->n_tokens - at : rows;
-        const quire_step_item item = {.seq = seq, .tokens = w->tokens + at, .n_tokens = n, .n_logits = n};
-        check(quire_session_decode(session, &item, 1, exact), "decode");
-        for (int32_t i = 0; i < n; i++)
-            compare(w, 0, at + i, quire_session_logits(session, i), &d);
-        at += n;
+    quire_session *session = open_session(w, N_SEQS);
+    for (int32_t s = 0; s < n_seqs; s++) {
+        quire_seq *seq;
+        check(quire_seq_create(quire_session_pool(session), &seq), "sequence");
+        for (int32_t at = 0; at < w->n_tokens;) {
+            const int32_t n = w->n_tokens - at < rows ? w->n_tokens - at : rows;
+            const quire_step_item item = {
+                .seq = seq, .tokens = w->tokens + s * w->n_tokens + at, .n_tokens = n, .n_logits = n};
+            check(quire_session_decode(session, &item, 1, exact), "decode");
+            for (int32_t i = 0; i < n; i++)
+                compare(w, s, at + i, quire_session_logits(session, i), &d);
+            at += n;
+        }
+        check(quire_seq_free(seq), "free");
     }
     quire_session_free(session);
     return d;
@@ -183,7 +197,7 @@ static distance feed(const world *w, int32_t rows, bool exact) {
 /* Three sequences of different lengths: prompts by prefill, then steps of one token each. */
 static distance feed_batch(const world *w) {
     distance d = {0};
-    quire_session *session = open_session(w);
+    quire_session *session = open_session(w, N_SEQS);
     quire_seq *seq[N_SEQS];
     int32_t length[N_SEQS];
     for (int32_t s = 0; s < N_SEQS; s++) {
@@ -205,6 +219,60 @@ static distance feed_batch(const world *w) {
     return d;
 }
 
+/* N_LONE sequences of one token each, in steps of `rows` rows, through libllama. */
+static void lone_peer(const world *w, int32_t rows, float *logits) {
+    struct llama_context_params params = llama_context_default_params();
+    params.n_ctx = 64 * N_LONE;
+    params.n_batch = params.n_ubatch = params.n_seq_max = N_LONE;
+    params.n_threads = params.n_threads_batch = w->n_threads;
+    params.type_k = params.type_v = GGML_TYPE_F32;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    struct llama_context *ctx = llama_init_from_model(w->peer, params);
+    require(ctx != NULL, "no context");
+    struct llama_batch batch = llama_batch_init(N_LONE, 0, 1);
+    const size_t n_vocab = (size_t)w->info.n_vocab;
+    for (int32_t at = 0; at < N_LONE; at += rows) {
+        batch.n_tokens = rows;
+        for (int32_t i = 0; i < rows; i++) {
+            batch.token[i] = w->tokens[(at + i) % (N_SEQS * w->n_tokens)];
+            batch.pos[i] = 0;
+            batch.n_seq_id[i] = 1;
+            batch.seq_id[i][0] = at + i;
+            batch.logits[i] = 1;
+        }
+        require(llama_decode(ctx, batch) == 0, "llama_decode failed");
+        for (int32_t i = 0; i < rows; i++)
+            memcpy(logits + (size_t)(at + i) * n_vocab, llama_get_logits_ith(ctx, i), n_vocab * sizeof(float));
+    }
+    llama_batch_free(batch);
+    llama_free(ctx);
+}
+
+/* The same through the engine; counts rows whose bits differ. */
+static int32_t lone_rows_apart(const world *w, int32_t rows) {
+    const size_t n_vocab = (size_t)w->info.n_vocab;
+    float *expected = malloc(N_LONE * n_vocab * sizeof *expected);
+    require(expected != NULL, "out of memory");
+    lone_peer(w, rows, expected);
+    quire_session *session = open_session(w, N_LONE);
+    int32_t n_apart = 0;
+    for (int32_t at = 0; at < N_LONE; at += rows) {
+        quire_step_item items[N_LONE];
+        for (int32_t i = 0; i < rows; i++) {
+            items[i] = (quire_step_item){
+                .tokens = w->tokens + (at + i) % (N_SEQS * w->n_tokens), .n_tokens = 1, .n_logits = 1};
+            check(quire_seq_create(quire_session_pool(session), &items[i].seq), "sequence");
+        }
+        check(quire_session_decode(session, items, (size_t)rows, false), "decode");
+        for (int32_t i = 0; i < rows; i++)
+            n_apart += memcmp(quire_session_logits(session, i), expected + (size_t)(at + i) * n_vocab,
+                              n_vocab * sizeof *expected) != 0;
+    }
+    quire_session_free(session);
+    free(expected);
+    return n_apart;
+}
+
 static int by_size(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -212,8 +280,9 @@ static int by_size(const void *a, const void *b) {
 
 static void print(const char *name, distance d, const char *end) {
     qsort(d.rows, (size_t)d.n_rows, sizeof d.rows[0], by_size);
-    printf("  \"%s\": {\"largest\": %.3g, \"median\": %.3g, \"first\": %.3g, \"rows\": %d, \"other_top\": %d}%s\n",
-           name, d.largest, d.rows[d.n_rows / 2], d.first, (int)d.n_rows, (int)d.n_other_top, end);
+    printf("  \"%s\": {\"largest\": %.3g, \"median\": %.3g, \"first\": %.3g, \"rows\": %d, \"other_top\": %d, "
+           "\"farther\": %d}%s\n",
+           name, d.largest, d.rows[d.n_rows / 2], d.first, (int)d.n_rows, (int)d.n_other_top, (int)d.n_farther, end);
 }
 
 int main(int argc, char **argv) {
@@ -230,7 +299,8 @@ int main(int argc, char **argv) {
     require(w.peer != NULL, "libllama cannot load the model");
     w.tokens = malloc((size_t)(N_SEQS * w.n_tokens) * sizeof *w.tokens);
     w.expected = malloc((size_t)(N_SEQS * w.n_tokens) * (size_t)w.info.n_vocab * sizeof *w.expected);
-    require(w.tokens && w.expected, "out of memory");
+    w.itself = calloc((size_t)(N_SEQS * w.n_tokens), sizeof *w.itself);
+    require(w.tokens && w.expected && w.itself, "out of memory");
     if (argc > 4)
         read_tokens(&w, argv[4]);
     else
@@ -240,17 +310,20 @@ int main(int argc, char **argv) {
     run_peer(&w, LLAMA_FLASH_ATTN_TYPE_ENABLED, N_SEQS, PEER_ROWS, &itself);
     printf("{\n");
     print("itself", itself, ",");
-    print("prefill", feed(&w, MAX_ROWS, true), ",");
-    print("odd_chunks", feed(&w, 37, true), ",");
+    print("prefill", feed(&w, N_SEQS, MAX_ROWS, true), ",");
+    print("odd_chunks", feed(&w, N_SEQS, 37, true), ",");
     print("batch", feed_batch(&w), ",");
-    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_DISABLED, 1, 1, NULL); /* overwrites what was expected of the first sequence */
-    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_ENABLED, 1, 1, &itself_decode);
+    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_DISABLED, N_SEQS, 1, NULL);
+    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_ENABLED, N_SEQS, 1, &itself_decode);
     print("itself_decode", itself_decode, ",");
-    print("decode", feed(&w, 1, false), "");
+    print("decode", feed(&w, N_SEQS, 1, false), ",");
+    printf("  \"lone\": {\"rows\": %d, \"apart\": %d},\n", N_LONE, (int)lone_rows_apart(&w, N_LONE));
+    printf("  \"lone_decode\": {\"rows\": %d, \"apart\": %d}\n", N_LONE, (int)lone_rows_apart(&w, 1));
     printf("}\n");
     llama_model_free(w.peer);
     quire_model_free(w.model);
     free(w.tokens);
     free(w.expected);
+    free(w.itself);
     return 0;
 }

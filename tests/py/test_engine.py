@@ -90,6 +90,7 @@ def test_weight_types(folder, kind, repack, monkeypatch):
     path = folder / "typed.gguf"
     run("retype", plain, path, kind)
     result = oracle(path, 8, 1)
+    assert result["lone"]["apart"] == 0 and result["lone_decode"]["apart"] == 0, result
     for way in ("prefill", "decode", "batch"):
         assert result[way]["first"] < F32_BOUND, (way, result)
         assert result[way]["other_top"] == 0, (way, result)
@@ -283,19 +284,27 @@ def test_smollm2_text(smollm2_f32):
     run("greedy", smollm2_f32, 24, *prompts)
 
 
-@pytest.mark.parametrize("name, repack", [("smollm2", False), ("gemma3", True)])
+def no_farther_than_chance(result, way):
+    """Of rows that are as far from libllama as its own flash attention is, half are farther by chance. Five standard
+    deviations above that happen once in three million."""
+    rows = result[way]["rows"]
+    return result[way]["farther"] <= rows / 2 + 5 * rows**0.5 / 2
+
+
+@pytest.mark.parametrize("name, repack", [("smollm2", False), ("smollm2", True), ("gemma3", True)])
 def test_weights_as_shipped(name, repack, monkeypatch):
-    """The first token sees itself alone: the same products in the same order, so the same bits, in a prompt and as a lone
-    row. Later ones are closer to libllama than its own flash attention, fed in the same way, is."""
+    """A token that sees itself alone takes the same products in the same order as in libllama, so the same bits come out,
+    in a prompt, in a batch of 64 sequences, and as a lone row. Later tokens differ in the last bits of attention, and
+    activations rounded to int8 amplify any difference to the same size, whatever its cause: there only the distribution
+    can be compared. test_smollm2_logits bounds attention itself, with weights in f32."""
     if repack:
         monkeypatch.setenv("ORACLE_REPACK", "1")
     result = oracle(fetched(name), 40, 1, TEXT)
-    for way, itself in (("prefill", "itself"), ("odd_chunks", "itself"), ("decode", "itself_decode")):
+    assert result["lone"]["apart"] == 0 and result["lone_decode"]["apart"] == 0, result
+    for way in ("prefill", "odd_chunks", "decode"):
         assert result[way]["first"] == 0, (way, result)
-        assert result[way]["largest"] < result[itself]["largest"], (way, result)
-        assert result[way]["median"] < result[itself]["median"], (way, result)
-    assert result["batch"]["largest"] < result["itself"]["largest"], result
     for way in ("prefill", "odd_chunks", "decode", "batch"):
+        assert no_farther_than_chance(result, way), (way, result)
         assert result[way]["other_top"] == 0, (way, result)
 
 
