@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := build
-.PHONY: help build debug run test test-quick bench bench-models bench-memory eval eval-long install format clean
+.PHONY: help build debug run check test test-all bench bench-models bench-memory eval eval-long install format clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -16,7 +16,12 @@ compile = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERAT
 	&& cmake --build $(1) -j $(JOBS)
 # $(call ctest,DIR,OPTIONS)
 ctest = ctest --test-dir $(1) -j $(JOBS) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
+# $(call summary,DIR...): how many tests passed in each
+summary = echo; echo "summary"; for dir in $(1); do printf '  %-14s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
+COMPILE_TESTS = $(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON -DQUIRE_WERROR=ON \
+	-DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so)
 SANITIZED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O2 -g" -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON
+LIBRARY_ONLY := -DCMAKE_BUILD_TYPE=Release -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -32,29 +37,32 @@ run: ## install what is missing, build, fetch a small model, and let it answer f
 	@$(MAKE) build
 	build/bin/quire run -m smollm2 --chat -p "Why is the sky blue?" -n 200 --temp 0 --kv k8v4
 
-test: export QUIRE_REQUIRE_ALL := 1
-test: ## install what is missing, then every test: release, ASan+UBSan, TSan, emulated kernels
+check test test-all: export QUIRE_REQUIRE_ALL := 1
+check: ## the library's unit tests, on the best kernels and on the reference: 3 minutes
 	@tools/setup test
-	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON -DQUIRE_WERROR=ON \
-	    -DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so)
-	@$(call ctest,build)
+	@$(COMPILE_TESTS)
+	@$(call ctest,build,-L unit -LE slow)
+
+test: ## what continuous integration runs: release, ASan+UBSan, Python oracles, engine, CLI
+	@tools/setup test
+	@$(COMPILE_TESTS)
+	@$(call ctest,build,-LE long)
 	@$(call compile,build/asan,$(SANITIZED) -DQUIRE_SANITIZE=address$(comma)undefined)
 	@$(call ctest,build/asan,-L unit)
+	@$(call summary,build build/asan)
+
+test-all: test ## also TSan, the AVX-512 kernels emulated, the other processor under qemu, fidelity at length: hours
+	@$(call ctest,build,-L long)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
 	@$(call ctest,build/tsan,-R threads)
-	@$(call compile,build/emulated,-DCMAKE_BUILD_TYPE=Release -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON -DQUIRE_EMULATED=ON)
+	@$(call compile,build/emulated,$(LIBRARY_ONLY) -DQUIRE_EMULATED=ON)
 	@$(call ctest,build/emulated,-R 'kernels|integers|emulated')
-	@echo; echo "summary"
-	@for dir in build build/asan build/tsan build/emulated; do \
-	    printf '  %-14s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
-	@sed -n 's/^pages: /  pages          /p' build/Testing/Temporary/LastTest.log
+	@$(call compile,build/cross,$(LIBRARY_ONLY),--toolchain cmake/linux-cross.cmake)
+	@$(call ctest,build/cross,-L unit)
+	@$(call summary,build build/asan build/tsan build/emulated build/cross)
 
-test-quick: ## the unit tests of the release build only
-	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON)
-	@$(call ctest,build,-L unit)
-
-bench: ## attention beside ggml, mlx and torch, in one run: ratios and the cost by context, as text, build/peers.json and pictures
-	@tools/setup bench >/dev/null
+bench: ## attention beside ggml, mlx and torch in one run (PEERS=all: torch on x86-64 too, 3.6 GB): build/peers.json, pictures
+	@PEERS="$(PEERS)" tools/setup bench >/dev/null
 	@$(MAKE) build
 	@bench/peers --json build/peers.json --plot build/peers.svg --curve build/context.svg
 

@@ -2,7 +2,10 @@
  * Multiplies by a weight matrix of every type, as the file has it and rearranged for the processor (repacked, AMX), with
  * 1, 2, 5 and 64 rows, and compares with the product in double. Each type runs in a process of its own: a compiler or a
  * processor that disagrees with ggml ends that process, not this one.
- * usage: llama_smoke [-v]
+ * usage: llama_smoke [-v | --rows]
+ *   -v       also names what works
+ *   --rows   prints how many rows a product must have for a row's bits not to depend on how many others there are, and
+ *            fails if 8, 16, 64 and 512 rows disagree: the engine's exact steps rely on that (engine/exact.h)
  * Prints the name of every buffer type that failed, one a line, the first failure of each on stderr, and exits with 1. */
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
@@ -19,9 +22,11 @@
 
 /* K: two super-blocks. N: two pairs of AMX tiles; its columns repeat after DISTINCT, since some types take long to pack,
  * and that number shares no factor with the 4 to 32 columns that are rearranged together. */
-enum { K = 512, N = 64, DISTINCT = 5, MAX_ROWS = 64, N_THREADS = 2 };
+enum { K = 512, N = 64, DISTINCT = 5, MAX_ROWS = 512, N_THREADS = 2 };
 enum { WORKS, WRONG, UNSERVED, NO_MEMORY };
-static const int ROWS[] = {1, 2, 5, MAX_ROWS};
+enum mode { QUIET, VERBOSE, SHOW_ROWS };
+static const int ROWS[] = {1, 2, 5, 64, 0}, MORE_ROWS[] = {MAX_ROWS, 64, 16, 8, 4, 2, 1, 0};
+enum { ENOUGH_ROWS = 8 };
 static const double BOUND = .02; /* relative L2: activations are rounded to 8 bits, which costs about .005 */
 
 typedef ggml_backend_buffer_type_t *(*extra_types_fn)(ggml_backend_dev_t device);
@@ -72,9 +77,9 @@ static double distance(const float *got, const float *weights, const float *x, i
     return sqrt(apart / size);
 }
 
-/* One product of n_rows rows, with the weight in a buffer of `buft`. */
+/* One product of n_rows rows, with the weight in a buffer of `buft`, into got (n_rows, N). */
 static int multiply(ggml_backend_t cpu, ggml_backend_buffer_type_t buft, enum ggml_type type, const void *packed,
-                    const float *decoded, const float *x, int n_rows) {
+                    const float *decoded, const float *x, int n_rows, float *got) {
     const struct ggml_init_params params = {.mem_size = 8 * ggml_tensor_overhead() + ggml_graph_overhead(),
                                             .no_alloc = true};
     struct ggml_context *fixed = ggml_init(params), *moving = ggml_init(params);
@@ -91,15 +96,22 @@ static int multiply(ggml_backend_t cpu, ggml_backend_buffer_type_t buft, enum gg
     ggml_backend_tensor_set(rows, x, 0, ggml_nbytes(rows));
     struct ggml_cgraph *graph = ggml_new_graph(moving);
     ggml_build_forward_expand(graph, product);
-    static float got[MAX_ROWS * N];
     if (ggml_backend_graph_compute(cpu, graph) != GGML_STATUS_SUCCESS)
         return WRONG;
     ggml_backend_tensor_get(product, got, 0, ggml_nbytes(product));
-    return distance(got, decoded, x, n_rows) <= BOUND ? WORKS : WRONG; /* NaN is wrong, too */
+    const int compared = n_rows < 64 ? n_rows : 64; /* enough, and the sums in double take time */
+    return distance(got, decoded, x, compared) <= BOUND ? WORKS : WRONG; /* NaN is wrong, too */
 }
 
-static int check(ggml_backend_buffer_type_t buft, enum ggml_type type) {
-    static float weights[DISTINCT * K], decoded[N * K], x[MAX_ROWS * K];
+static int previous(int n_rows) { /* in MORE_ROWS */
+    int before = MAX_ROWS;
+    for (const int *n = MORE_ROWS; *n && *n != n_rows; n++)
+        before = *n;
+    return before;
+}
+
+static int check(ggml_backend_buffer_type_t buft, enum ggml_type type, enum mode mode) {
+    static float weights[DISTINCT * K], decoded[N * K], x[MAX_ROWS * K], got[MAX_ROWS * N], most[MAX_ROWS * N];
     static char packed[sizeof decoded];
     unsigned state = 1;
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
@@ -112,21 +124,31 @@ static int check(ggml_backend_buffer_type_t buft, enum ggml_type type) {
     if (!cpu)
         return NO_MEMORY;
     ggml_backend_cpu_set_n_threads(cpu, N_THREADS);
-    int result = WORKS;
-    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && result == WORKS; i++)
-        result = multiply(cpu, buft, type, packed, decoded, x, ROWS[i]);
-    return result;
+    int least = MAX_ROWS; /* from which on the bits are those of the most rows */
+    for (const int *n = mode == SHOW_ROWS ? MORE_ROWS : ROWS; *n; n++) {
+        const int result = multiply(cpu, buft, type, packed, decoded, x, *n, got);
+        if (result != WORKS)
+            return result;
+        if (*n == MAX_ROWS)
+            memcpy(most, got, sizeof got);
+        if (memcmp(most, got, sizeof(float) * N * (size_t)*n) == 0 && (least == MAX_ROWS || least == previous(*n)))
+            least = *n;
+    }
+    if (mode == SHOW_ROWS)
+        fprintf(stderr, "  %-12s %-8s the same bits from %d rows on\n", ggml_backend_buft_name(buft),
+                ggml_type_name(type), least);
+    return mode == SHOW_ROWS && least > ENOUGH_ROWS ? WRONG : WORKS;
 }
 
 /* In a child: the result, or minus the signal that ended it. */
-static int check_apart(ggml_backend_buffer_type_t buft, enum ggml_type type) {
+static int check_apart(ggml_backend_buffer_type_t buft, enum ggml_type type, enum mode mode) {
     fflush(NULL);
     const pid_t child = fork();
     if (child < 0)
         return NO_MEMORY;
     if (child == 0) {
         alarm(120);
-        _exit(check(buft, type));
+        _exit(check(buft, type, mode));
     }
     int status;
     if (waitpid(child, &status, 0) != child)
@@ -134,15 +156,15 @@ static int check_apart(ggml_backend_buffer_type_t buft, enum ggml_type type) {
     return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static bool check_buffer_type(ggml_backend_buffer_type_t buft, bool verbose) {
+static bool check_buffer_type(ggml_backend_buffer_type_t buft, enum mode mode) {
     const char *name = ggml_backend_buft_name(buft);
     bool works = true;
     for (int t = 0; t < GGML_TYPE_COUNT; t++) {
         const enum ggml_type type = (enum ggml_type)t;
         if (!is_weight_type(type))
             continue;
-        const int result = check_apart(buft, type);
-        if (verbose && result == WORKS)
+        const int result = check_apart(buft, type, mode);
+        if (mode == VERBOSE && result == WORKS)
             fprintf(stderr, "llama_smoke: %s, %s weights: works\n", name, ggml_type_name(type));
         if (result == WORKS || result == UNSERVED)
             continue;
@@ -150,7 +172,7 @@ static bool check_buffer_type(ggml_backend_buffer_type_t buft, bool verbose) {
             fprintf(stderr, "llama_smoke: %s, %s weights: %s\n", name, ggml_type_name(type), strsignal(-result));
         else
             fprintf(stderr, "llama_smoke: %s, %s weights: %s\n", name, ggml_type_name(type),
-                    result == WRONG ? "wrong product" : "out of memory");
+                    result != WRONG ? "out of memory" : mode == SHOW_ROWS ? "rows disagree" : "wrong product");
         works = false;
         break;
     }
@@ -165,13 +187,13 @@ static void say_nothing(enum ggml_log_level level, const char *text, void *unuse
 
 int main(int argc, char **argv) {
     ggml_log_set(say_nothing, NULL);
-    const bool verbose = argc > 1 && strcmp(argv[1], "-v") == 0;
-    bool works = check_buffer_type(ggml_backend_cpu_buffer_type(), verbose);
+    const enum mode mode = argc < 2 ? QUIET : strcmp(argv[1], "--rows") == 0 ? SHOW_ROWS : VERBOSE;
+    bool works = check_buffer_type(ggml_backend_cpu_buffer_type(), mode);
     ggml_backend_reg_t reg = ggml_backend_cpu_reg();
     extra_types_fn get = NULL;
     void *address = ggml_backend_reg_get_proc_address(reg, "ggml_backend_dev_get_extra_bufts");
     memcpy(&get, &address, sizeof get); /* C has no cast from an object pointer to a function's */
     for (ggml_backend_buffer_type_t *buft = get ? get(ggml_backend_reg_dev_get(reg, 0)) : NULL; buft && *buft; buft++)
-        works &= check_buffer_type(*buft, verbose);
+        works &= check_buffer_type(*buft, mode);
     return works ? 0 : 1;
 }
