@@ -2,10 +2,14 @@
 
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
+import time
 
 import pytest
+import xxhash
 
 import engine_models as models
 from test_cli import bad_outputs
@@ -377,6 +381,36 @@ def test_saved_text_of_another_model(tiny, tmp_path):
     refused = quire("run", "-m", tiny, *common, "--load", tiny, status=1).stderr
     assert "not a saved cache" in refused
     assert "--load" in quire("run", "-m", tiny, *common, "--append", "-p", "x", status=2).stderr
+
+
+def test_digest_of_a_model_is_kept(tmp_path):
+    """In a file of the cache, which the next process takes its word for as long as the model's file does not change."""
+    model, saved, cache = models.make(tmp_path / "model.gguf", "llama"), tmp_path / "saved", tmp_path / "cache"
+
+    def weights():
+        quire("run", "-m", model, "-p", "w1", "-n", 1, "-t", 1, "--save", saved, env={**os.environ, "QUIRE_CACHE": str(cache)})
+        return re.search(r"weights\s+([0-9a-f]{32})", quire("inspect", saved).stdout)[1]
+
+    def entry():
+        found = list(cache.glob("orders/file-*"))
+        return found[0].read_bytes() if found else None
+
+    time.sleep(4)  # a file that has just been written is not trusted
+    computed = weights()
+    status = model.stat()
+    key = struct.pack("=7q", status.st_dev, status.st_ino, status.st_size, *divmod(status.st_mtime_ns, 10**9),
+                      *divmod(status.st_ctime_ns, 10**9))
+    content = b"quire digest 1\n\0" + key + bytes.fromhex(computed)
+    assert entry() == content + xxhash.xxh3_128(content).digest() and weights() == computed
+    planted = content[:-16] + b"\xab" * 16
+    next(cache.glob("orders/file-*")).write_bytes(planted + xxhash.xxh3_128(planted).digest())
+    assert weights() == "ab" * 16
+    data = bytearray(model.read_bytes())
+    data[-1] ^= 1
+    with open(model, "r+b") as file:
+        file.write(data)
+    os.utime(model, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert weights() not in (computed, "ab" * 16)
 
 
 def test_inspect_file(tiny, tmp_path):
