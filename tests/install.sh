@@ -2,9 +2,10 @@
 # What `cmake --install` leaves behind is usable: a small program is built against it with pkg-config, with CMake's
 # find_package, and with pkg-config --static, and run; others on the engine and on the store, where these are built.
 # The installed command runs its own helper, wherever the tree was put, and none that others could have written.
-# usage: install.sh BUILD_DIR CC CMAKE_GENERATOR
+# usage: install.sh BUILD_DIR CC CMAKE_GENERATOR [engine|store|cli]..     what was built besides libquire
 set -euo pipefail
 build=$1 cc=$2 generator=$3
+parts=" ${*:4} "
 tmp=$(cd "$(mktemp -d)" && pwd -P) # without links, as the program names files
 trap 'rm -rf "$tmp"' EXIT
 prefix=$tmp/prefix
@@ -59,7 +60,7 @@ check "find_package, quire::quire_static" "$tmp/use/build/use_static"
 # usage: part NAME TYPE CALL STATUS
 part() {
     local name=$1 type=$2 call=$3 status=$4 dir=$tmp/$1
-    [ -e "$prefix/include/quire_$name.h" ] || return 0
+    [[ $parts = *" $name "* ]] || return 0
     mkdir "$dir"
     cat >"$dir/main.c" <<C
 #include <quire_$name.h>
@@ -94,10 +95,10 @@ find "$libdir" -name 'libquire.*' ! -name '*.a' -delete # so that -lquire can on
 "$cc" "$tmp/use/main.c" -o "$tmp/static" $(pkg-config --static --cflags --libs quire)
 check "pkg-config --static" "$tmp/static"
 
-[ -e "$build/bin/quire" ] || exit 0
+[[ $parts = *" cli "* ]] || exit 0
 "$prefix/bin/quire" version >/dev/null
 echo "install: the installed command runs"
-[ -e "$prefix/include/quire_engine.h" ] || exit 0 # a program without the engine has no helper
+[[ $parts = *" engine "* ]] || exit 0 # a program without the engine has no helper
 
 # A model by name: the helper finds the file in the cache and needs no network. It is not a model, which the program says
 # with the path that the helper printed. That helper is the installed one: the test marks it with a name of its own.

@@ -355,11 +355,13 @@ def test_refusals(mlx_lm, tmp_path):
     good = bad.read_bytes()
     for n in (7, 100, len(good) - 1):
         bad.write_bytes(good[:n])
-        quire("convert", bad, tmp_path / "x", status=1)
-    for old, new in ((b"QuantizedKVCache", b"ArraysCache\",\"9\":\""), (b"[1,2,", b"[2,1,"), (b"\"U32\"", b"\"I64\"")):
-        if len(old) == len(new):
-            bad.write_bytes(good.replace(old, new))
-            quire("convert", bad, tmp_path / "x", status=1)
+        said = quire("convert", bad, tmp_path / "x", status=1).stderr
+        assert "not a safetensors file" in said or "bytes do not agree" in said
+    for old, new, said in ((b"QuantizedKVCache", b"SomeOtherKVCache", "is a SomeOtherKVCache, which cannot be converted"),
+                           (b"[1,2,", b"[2,1,", "is not of shape"), (b"\"U32\"", b"\"F32\"", "of a type that cannot be")):
+        assert old in good and len(old) == len(new)
+        bad.write_bytes(good.replace(old, new))
+        assert said in quire("convert", bad, tmp_path / "x", status=1).stderr
     assert not (tmp_path / "x").exists()
     caches[1].offset = 3
     mlx_lm.save_prompt_cache(str(bad), caches)
