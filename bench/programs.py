@@ -15,8 +15,24 @@ def cache_dir():
     return pathlib.Path(os.environ.get("QUIRE_CACHE") or pathlib.Path(home) / "quire")
 
 
+def processors():
+    """Those this process may run on, which is not all of them under taskset."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 def fail(message):
     sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {message}")
+
+
+def check_outputs(*paths):
+    """Before anything is measured: can these files be written? None is no file."""
+    for path in (pathlib.Path(p) for p in paths if p):
+        if path.is_dir():
+            fail(f"cannot write '{path}': it is a directory")
+        if not path.parent.is_dir():
+            fail(f"cannot write '{path}': there is no directory '{path.parent}'")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            fail(f"cannot write '{path}': permission denied")
 
 
 def run_text(*command, quiet=True):

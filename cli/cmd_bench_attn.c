@@ -277,7 +277,7 @@ int cli_bench_attn_run(int argc, char **argv) {
         cli_string("kv", &chosen.kv, "NAME,..", "presets or K:V pairs, see 'quire codecs'"),
         cli_int("sinks", &chosen.sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),
         cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
-        cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, "workers"), 't'),
+        cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP), 't'),
         cli_int("repeat", &chosen.bench.n_repeat, 1, REPEAT_MAX,
                 "timed attends (default: 3 to 1000, see --min-time; 1 if one takes over 5 s)"),
         cli_float("min-time", &chosen.bench.min_seconds, 0, 3600, "seconds to spend on repeats"),

@@ -3,6 +3,7 @@
 #include "args.h"
 #include "command.h"
 #include "disk.h"
+#include "output.h"
 #include "progress.h"
 #include "report.h"
 #include "synth_cache.h"
@@ -121,9 +122,14 @@ static int bench(const save_options *chosen) {
     if (!cli_shape_parse(chosen->shape, &options.shape) || !cli_policy_parse(chosen->kv, -1, &options.policy) ||
         !cli_policy_fits(chosen->kv, &options.policy, &options.shape, options.raw))
         return CLI_USAGE;
+    char some_file[PATH_BYTES];
+    snprintf(some_file, sizeof some_file, "%s/quire-bench", chosen->directory);
+    int status = cli_output_check(some_file);
+    if (status != CLI_OK)
+        return status;
     cli_cache cache;
     save_result result = {0};
-    int status = cli_cache_open(&cache, &options);
+    status = cli_cache_open(&cache, &options);
     if (status == CLI_OK)
         status = cli_cache_fill(&cache, chosen->n_tokens);
     if (status == CLI_OK)

@@ -2,6 +2,7 @@
 #include "args.h"
 #include "command.h"
 #include "mlx_cache.h"
+#include "output.h"
 #include "report.h"
 
 #include <stdio.h>
@@ -47,6 +48,9 @@ int cli_convert_run(int argc, char **argv) {
         .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
+        return status;
+    status = cli_output_check(to);
+    if (status != CLI_OK)
         return status;
     return is_saved_cache(from) ? cli_mlx_from_quire(from, to, &chosen) : cli_mlx_to_quire(from, to);
 }

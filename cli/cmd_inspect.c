@@ -121,7 +121,7 @@ int cli_inspect_run(int argc, char **argv) {
         cli_int("keep", &chosen.keep, 0, TOKENS_MAX, "first tokens that a window keeps for ever"),
         cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
         cli_size("budget", &chosen.budget_bytes, 1, 0x1p50, "bytes of the pool, e.g. 64M (default: computed)"),
-        cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, "workers"), 't'),
+        cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP), 't'),
         cli_int("seed", &chosen.seed, 0, INT32_MAX, "of the made-up rows"),
         cli_flag("json", &chosen.json, "print JSON"),
     };

@@ -1,7 +1,8 @@
 /* mlx_write.c: a file of Quire's into a prompt cache of mlx-lm.
  *
  * Sealed pages of a8 a4 a2 give their codes as they are. What is raw in the file (sinks, the open page, layers without a
- * codec) and what is in codecs that mlx does not have is quantized as mlx would, or written as rows. */
+ * codec) and what is in codecs that mlx does not have is quantized as mlx would, or written as rows: in the file's raw
+ * type, or in f32 where a layer's pages have another type than its open page, so that no value changes. */
 #include "mlx_cache.h"
 
 #include "cache_args.h"
@@ -18,9 +19,10 @@ enum { T = QUIRE_PAGE_TOKENS, PARTS = 3, PATH_BYTES = 4096, NUMBER_BYTES = 32 };
 typedef struct target { /* one layer, as mlx will have it */
     quire_layer layer;
     quire_pair pair;
-    bool as_is; /* sealed pages are in these codecs already */
+    bool as_is; /* mlx has what sealed pages are in: codes or rows are taken as they are */
     int32_t bits[2], group[2];
-    int32_t n_rows; /* of its arrays */
+    quire_type type[2]; /* of rows, or of scales and biases */
+    int32_t n_rows;     /* of its arrays */
 } target;
 
 typedef struct writing {
@@ -36,6 +38,8 @@ typedef struct writing {
 } writing;
 
 static const char *const TYPES[] = {[QUIRE_F32] = "F32", [QUIRE_F16] = "F16", [QUIRE_BF16] = "BF16"};
+static const quire_codec CODECS[] = {
+    [QUIRE_F32] = QUIRE_CODEC_F32, [QUIRE_F16] = QUIRE_CODEC_F16, [QUIRE_BF16] = QUIRE_CODEC_BF16};
 
 static int fail(const char *doing, quire_status status) { return cli_quire_error(doing, status, NULL); }
 
@@ -62,6 +66,11 @@ static bool mlx_has(target *t, quire_pair pair) {
            (t->bits[0] > 0) == (t->bits[1] > 0);
 }
 
+/* A type that holds the values of raw codec `codec` and of raw rows alike. */
+static quire_type type_of_rows(quire_codec codec, quire_type raw) {
+    return codec == QUIRE_CODEC_RAW || codec == CODECS[raw] ? raw : QUIRE_F32;
+}
+
 static int choose_targets(writing *w, const cli_mlx_options *options) {
     quire_policy policy;
     if (options->kv && !cli_policy_parse(options->kv, 0, &policy))
@@ -76,8 +85,12 @@ static int choose_targets(writing *w, const cli_mlx_options *options) {
                       (int)i, quire_codec_name(l->k), quire_codec_name(l->v));
             return CLI_FAILURE;
         }
-        if (t->bits[0] == 0)
-            t->pair = (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
+        t->type[0] = t->type[1] = w->info.raw;
+        if (t->bits[0] == 0) {
+            t->type[0] = t->as_is ? type_of_rows(l->k, w->info.raw) : w->info.raw;
+            t->type[1] = t->as_is ? type_of_rows(l->v, w->info.raw) : w->info.raw;
+            t->pair = (quire_pair){CODECS[t->type[0]], CODECS[t->type[1]]};
+        }
         if (l->share >= 0) {
             cli_error("layer %d has no cache of its own, which mlx cannot express", (int)i);
             return CLI_FAILURE;
@@ -132,7 +145,7 @@ static void describe(writing *w) {
             for (int part = 0; part < (t->bits[0] ? PARTS : 1); part++) {
                 const int32_t cols = !t->bits[side] ? dim : part ? dim / t->group[side] : dim * t->bits[side] / 32;
                 const int64_t dims[4] = {1, l->n_kv_heads, t->n_rows, cols};
-                cli_tensor_list_add(&w->list, t->bits[side] && part == 0 ? "U32" : TYPES[w->info.raw], dims, 4,
+                cli_tensor_list_add(&w->list, t->bits[side] && part == 0 ? "U32" : TYPES[t->type[side]], dims, 4,
                                     t->bits[0] ? "%d.%d.%d" : "%d.%d", (int)i, side, part);
             }
         }
@@ -165,9 +178,9 @@ static quire_page_shape shape_of(const writing *w, const target *t) {
 static quire_status export_record(writing *w, const target *t) {
     const quire_page_shape shape = shape_of(w, t);
     if (t->bits[0] == 0) { /* rows of K, then of V */
-        const size_t size = cli_tensor_type_bytes(TYPES[w->info.raw]), n_k = T * (size_t)shape.k_dim * size;
+        const size_t n_k = T * (size_t)shape.k_dim * cli_tensor_type_bytes(TYPES[t->type[0]]);
         memcpy(w->arrays[0][0], w->record, n_k);
-        memcpy(w->arrays[1][0], w->record + n_k, T * (size_t)shape.v_dim * size);
+        memcpy(w->arrays[1][0], w->record + n_k, T * (size_t)shape.v_dim * cli_tensor_type_bytes(TYPES[t->type[1]]));
         return QUIRE_OK;
     }
     quire_status status = QUIRE_OK;
@@ -179,51 +192,68 @@ static quire_status export_record(writing *w, const target *t) {
     return status;
 }
 
+/* Of one row in w->arrays[side][part]. */
+static size_t row_bytes(const target *t, int side, int part) {
+    const size_t dim = (size_t)(side ? t->layer.v_dim : t->layer.k_dim),
+                 size = cli_tensor_type_bytes(TYPES[t->type[side]]);
+    if (t->bits[side] == 0)
+        return part == 0 ? dim * size : 0;
+    return part == 0 ? dim * (size_t)t->bits[side] / 8 : dim / (size_t)t->group[side] * size;
+}
+
+/* w->k and w->v as the target has them, in w->arrays. */
+static quire_status export_rows(writing *w, const target *t) {
+    const quire_page_shape shape = shape_of(w, t);
+    const quire_status status = quire_page_encode(&shape, w->k, w->v, 0, w->record);
+    return status == QUIRE_OK ? export_record(w, t) : status;
+}
+
+/* A sealed page of a layer that is taken as it is, in w->arrays. */
+static quire_status export_sealed(writing *w, const target *t, int32_t layer, int32_t head, int32_t page) {
+    quire_page_shape sealed = shape_of(w, t);
+    sealed.pair = (quire_pair){t->layer.k, t->layer.v};
+    size_t bytes;
+    quire_status status = quire_page_bytes(&sealed, &bytes);
+    if (status == QUIRE_OK)
+        status = quire_file_page(w->file, layer, head, page, w->record, bytes);
+    if (status != QUIRE_OK)
+        return status;
+    if (t->bits[0] > 0)
+        return export_record(w, t);
+    status = quire_page_decode(&sealed, w->record, w->k, w->v); /* rows, perhaps of another type */
+    return status == QUIRE_OK ? export_rows(w, t) : status;
+}
+
 /* Page `page` of a head in w->arrays. Rows that the file does not have are zeros. */
 static quire_status make_page(writing *w, const target *t, int32_t layer, int32_t head, int32_t page) {
-    const quire_page_shape shape = shape_of(w, t);
-    size_t bytes;
     int32_t n_rows;
-    quire_status status = quire_page_bytes(&shape, &bytes);
-    memset(w->k, 0, T * (size_t)shape.k_dim * sizeof *w->k);
-    memset(w->v, 0, T * (size_t)shape.v_dim * sizeof *w->v);
-    if (status == QUIRE_OK)
-        status = quire_file_rows(w->file, layer, head, page, w->k, w->v, &n_rows);
-    if (status == QUIRE_E_GONE)
-        status = QUIRE_OK;
-    if (status == QUIRE_OK)
-        status = quire_page_encode(&shape, w->k, w->v, 0, w->record);
+    memset(w->k, 0, T * (size_t)t->layer.k_dim * sizeof *w->k);
+    memset(w->v, 0, T * (size_t)t->layer.v_dim * sizeof *w->v);
+    quire_status status = quire_file_rows(w->file, layer, head, page, w->k, w->v, &n_rows);
+    if (status == QUIRE_OK || status == QUIRE_E_GONE)
+        status = export_rows(w, t);
     if (status != QUIRE_OK || !t->as_is || page >= w->info.length / T)
-        return status == QUIRE_OK ? export_record(w, t) : status;
+        return status;
 
-    /* Sealed in these codecs: its own codes, but for the sinks, which it does not have. */
-    status = export_record(w, t);
+    /* What attention sees is the sealed page, but for the sinks, which that does not have. */
     uint8_t *sinks[2][PARTS];
-    size_t kept[2][PARTS] = {{0}};
-    const int32_t n_sinks = page == 0 && t->bits[0] ? w->info.sinks : 0;
+    size_t kept[2][PARTS];
     for (int side = 0; side < 2; side++)
         for (int part = 0; part < PARTS; part++) {
-            const int32_t dim = side ? shape.v_dim : shape.k_dim;
-            const size_t row = !t->bits[0] ? 0
-                               : part      ? (size_t)(dim / t->group[side]) * cli_tensor_type_bytes(TYPES[w->info.raw])
-                                           : (size_t)(dim * t->bits[side] / 8);
-            kept[side][part] = row * (size_t)n_sinks;
+            kept[side][part] = page == 0 ? row_bytes(t, side, part) * (size_t)w->info.sinks : 0;
             sinks[side][part] = malloc(kept[side][part] + 1);
             if (sinks[side][part])
                 memcpy(sinks[side][part], w->arrays[side][part], kept[side][part]);
             else
                 status = QUIRE_E_NOMEM;
         }
-    if (status == QUIRE_OK) {
-        status = quire_file_page(w->file, layer, head, page, w->record, bytes);
-        if (status == QUIRE_OK)
-            status = export_record(w, t);
-        if (status == QUIRE_E_GONE)
-            status = QUIRE_OK; /* nothing but sinks is left of it */
-    }
+    if (status == QUIRE_OK)
+        status = export_sealed(w, t, layer, head, page);
+    if (status == QUIRE_E_GONE)
+        status = QUIRE_OK; /* nothing but sinks is left of it */
     for (int side = 0; side < 2; side++)
         for (int part = 0; part < PARTS; part++) {
-            if (status == QUIRE_OK && sinks[side][part])
+            if (status == QUIRE_OK)
                 memcpy(w->arrays[side][part], sinks[side][part], kept[side][part]);
             free(sinks[side][part]);
         }
@@ -238,11 +268,7 @@ static int32_t token_of(const writing *w, const target *t, int32_t row) {
 /* One array of a layer: heads, rows. */
 static int write_array(writing *w, int32_t layer, int side, int part) {
     const target *t = &w->targets[layer];
-    const int32_t dim = side ? t->layer.v_dim : t->layer.k_dim;
-    const size_t size = cli_tensor_type_bytes(TYPES[w->info.raw]);
-    const size_t bytes = !t->bits[side] ? (size_t)dim * size
-                         : part         ? (size_t)(dim / t->group[side]) * size
-                                        : (size_t)(dim * t->bits[side] / 8);
+    const size_t bytes = row_bytes(t, side, part);
     for (int32_t head = 0; head < t->layer.n_kv_heads; head++)
         for (int32_t row = 0, page = -1; row < t->n_rows; row++) {
             const int32_t token = token_of(w, t, row);

@@ -6,6 +6,7 @@
  * Not pthread_barrier_t, which macOS does not have. */
 #include "workers.h"
 
+#include "processors.h"
 #include "report.h"
 
 #include <pthread.h>
@@ -13,7 +14,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { LOOKS_BEFORE_SLEEP = 20000, LOOKS_PER_YIELD = 64 };
 
@@ -36,11 +36,8 @@ struct cli_workers {
 };
 
 int32_t cli_workers_default(void) {
-    long n = 1;
-#ifdef _SC_NPROCESSORS_ONLN
-    n = sysconf(_SC_NPROCESSORS_ONLN);
-#endif
-    return n < 1 ? 1 : n > CLI_WORKERS_MAX ? CLI_WORKERS_MAX : (int32_t)n;
+    const int32_t n = cli_processors();
+    return n > CLI_WORKERS_MAX ? CLI_WORKERS_MAX : n;
 }
 
 cli_part cli_part_of(int32_t n, int32_t ith, int32_t nth) {

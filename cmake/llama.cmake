@@ -1,6 +1,7 @@
 # ggml and libllama for the engine: the target `llama`, from the first of
 #   -DQUIRE_LLAMA_SOURCE=DIR   a llama.cpp tree, built by tools/build-llama into the cache
-#   find_package(llama)        an installed one, or -Dllama_DIR; -DQUIRE_LLAMA_INSTALLED=OFF does not look for one
+#   find_package(llama)        an installed one, or -Dllama_DIR, if the engine compiles with it (llama_check/);
+#                              -DQUIRE_LLAMA_INSTALLED=OFF does not look for one
 #   the pinned sources         fetched and built by tools/build-llama into the cache
 set(QUIRE_LLAMA_SOURCE "" CACHE PATH "A llama.cpp tree to build the engine on; empty: an installed one, or the pinned one")
 option(QUIRE_LLAMA_INSTALLED "Take an installed llama.cpp where there is one" ON)
@@ -22,7 +23,13 @@ if(QUIRE_LLAMA_BUILT) # by us, for other options perhaps
     unset(QUIRE_LLAMA_BUILT CACHE)
 endif()
 if(QUIRE_LLAMA_INSTALLED AND NOT QUIRE_LLAMA_SOURCE)
-    find_package(llama CONFIG QUIET)
+    add_subdirectory(${CMAKE_CURRENT_LIST_DIR}/llama_check ${CMAKE_BINARY_DIR}/llama_check)
+    if(llama_usable)
+        find_package(llama CONFIG QUIET)
+    elseif(llama_fault)
+        message(WARNING "${llama_fault}. The pinned one is taken instead; -DQUIRE_LLAMA_INSTALLED=OFF silences this.")
+        quire_forget_llama("")
+    endif()
 endif()
 if(NOT TARGET llama)
     set(arguments)

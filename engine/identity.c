@@ -13,12 +13,14 @@
  */
 #include "base/file.h"
 #include "base/hash.h"
+#include "file_digest.h"
 #include "identity.h"
 #include "page/snapshot.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { CHUNK_BYTES = 1 << 20, IDENTITY_BYTES = 512 };
 
@@ -69,7 +71,8 @@ static quire_digest digest_keys(const struct gguf_context *meta, const char *pre
 }
 
 /* Data is read, not touched in the mapping: hashing must not make the weights resident. */
-static quire_status digest_weights(const quire__gguf *file, quire_digest *digest) {
+static quire_status digest_weights(void *user, quire_digest *digest) {
+    const quire__gguf *file = user;
     quire_hash hash;
     quire__hash_start(&hash);
     const int64_t n = gguf_get_n_tensors(file->meta);
@@ -102,10 +105,10 @@ static void append_digest(char *text, const char *name, quire_digest digest) {
 }
 
 static quire_status make_identity(quire_model *model) {
-    const quire__gguf *file = &model->file;
+    quire__gguf *file = &model->file;
     char prefix[sizeof file->architecture + 2];
     quire_digest weights;
-    QUIRE_TRY(digest_weights(file, &weights));
+    QUIRE_TRY(quire__file_digest(model->cache_dir, file->fd, (int64_t)time(NULL), digest_weights, file, &weights));
     char *text = malloc(IDENTITY_BYTES);
     if (!text)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");

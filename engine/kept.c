@@ -50,7 +50,12 @@ static bool read_parts(int fd, const char *kind, const quire__part *parts, size_
 bool quire__kept_read(const quire_model *model, const char *name, const char kind[QUIRE__KIND_BYTES],
                       const quire__part *parts, size_t n_parts) {
     char path[QUIRE_PATH_BYTES];
-    const int fd = path_of(model, name, path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    return path_of(model, name, path) && quire__kept_read_file(path, kind, parts, n_parts);
+}
+
+bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
+                           size_t n_parts) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
     const bool good = read_parts(fd, kind, parts, n_parts);
@@ -59,7 +64,9 @@ bool quire__kept_read(const quire_model *model, const char *name, const char kin
 }
 
 /* Every directory on the way that is not there; what cannot be made will be missed when it is written to. */
-static void make_directories(char *path) {
+static void make_directories(const char *to) {
+    char path[QUIRE_PATH_BYTES];
+    snprintf(path, sizeof path, "%s", to);
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
         mkdir(path, 0755);
@@ -70,8 +77,12 @@ static void make_directories(char *path) {
 void quire__kept_write(const quire_model *model, const char *name, const char kind[QUIRE__KIND_BYTES],
                        const quire__part *parts, size_t n_parts) {
     char path[QUIRE_PATH_BYTES];
-    if (!path_of(model, name, path))
-        return;
+    if (path_of(model, name, path))
+        quire__kept_write_file(path, kind, parts, n_parts);
+}
+
+void quire__kept_write_file(const char *path, const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
+                            size_t n_parts) {
     make_directories(path);
     const quire_digest digest = digest_of(kind, parts, n_parts);
     quire_writer *w = malloc(sizeof *w);

@@ -1,4 +1,4 @@
-/* kept.h: what was found out about a model once, in files of its cache_dir for the next process.
+/* kept.h: what takes long to find out about a model, in files of its cache_dir for the next process.
  *
  *   DIRECTORY/DIGEST-NAME   the digest is that of the model's identity; the name says what it is, and of which version
  *   kind (16 bytes), parts one after the other, XXH3-128 of all before
@@ -22,5 +22,11 @@ bool quire__kept_read(const quire_model *model, const char *name, const char kin
 /* A file that cannot be written costs the next process time, nothing else. */
 void quire__kept_write(const quire_model *model, const char *name, const char kind[QUIRE__KIND_BYTES],
                        const quire__part *parts, size_t n_parts);
+
+/* The same, of any file that is kept: DIRECTORY is made if it is not there. */
+bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
+                           size_t n_parts);
+void quire__kept_write_file(const char *path, const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
+                            size_t n_parts);
 
 #endif

@@ -44,7 +44,8 @@ typedef struct quire_model_options {
     bool f32_weights;
     /* Codecs km4 and km3 need to know which channels of K matter most (quire.h, quire_layer.k_order). A text of 512 tokens
      * tells, once for a model: at the first session that needs it, and kept in this directory, which is made if it is not
-     * there. NULL: in memory alone. on_probe: NULL, or told how far it is. */
+     * there. The digest of the file is kept there too (quire_model_identity). NULL: in memory alone. on_probe: NULL, or
+     * told how far it is. */
     const char *cache_dir;
     void (*on_probe)(void *user, int32_t done, int32_t total);
     void *on_probe_user;
@@ -245,8 +246,9 @@ QUIRE_API quire_status quire_choose(const quire_model *model, const quire_report
 /* ------------------------------------------------------------------ saved sequences
  * Files as quire.h says, with the model's identity in them: a cache is never restored into another model. */
 
-/* What a cache of this model belongs to: lines of text, "weights 0123..". From the bytes of the whole file (read once,
- * at the first call), not from its name: tensors and their data, the vocabulary, and every number of the architecture,
+/* What a cache of this model belongs to: lines of text, "weights 0123..". From the bytes of the whole file, not from
+ * its name. The file is read at the first call; with a cache_dir the result is kept there, and read again only after
+ * the file has changed. It covers tensors and their data, the vocabulary, and every number of the architecture,
  * RoPE and windows included; not general.* nor the chat template. Lives as long as the model. E_IO, E_NOMEM. */
 QUIRE_API quire_status quire_model_identity(const quire_model *model, const char **text);
 /* The same, and how this session computes: what the weights are expanded to, how K is rounded. With it in

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # What `cmake --install` leaves behind is usable: a small program is built against it with pkg-config, with CMake's
 # find_package, and with pkg-config --static, and run; others on the engine and on the store, where these are built.
-# usage: install.sh BUILD_DIR CC CMAKE_GENERATOR
+# The installed command runs its own helper, wherever the tree was put, and none that others could have written.
+# usage: install.sh BUILD_DIR CC CMAKE_GENERATOR [engine|store|cli]..     what was built besides libquire
 set -euo pipefail
 build=$1 cc=$2 generator=$3
-tmp=$(mktemp -d)
+parts=" ${*:4} "
+tmp=$(cd "$(mktemp -d)" && pwd -P) # without links, as the program names files
 trap 'rm -rf "$tmp"' EXIT
 prefix=$tmp/prefix
 
@@ -58,7 +60,7 @@ check "find_package, quire::quire_static" "$tmp/use/build/use_static"
 # usage: part NAME TYPE CALL STATUS
 part() {
     local name=$1 type=$2 call=$3 status=$4 dir=$tmp/$1
-    [ -e "$prefix/include/quire_$name.h" ] || return 0
+    [[ $parts = *" $name "* ]] || return 0
     mkdir "$dir"
     cat >"$dir/main.c" <<C
 #include <quire_$name.h>
@@ -93,7 +95,60 @@ find "$libdir" -name 'libquire.*' ! -name '*.a' -delete # so that -lquire can on
 "$cc" "$tmp/use/main.c" -o "$tmp/static" $(pkg-config --static --cflags --libs quire)
 check "pkg-config --static" "$tmp/static"
 
-if [ -e "$build/bin/quire" ]; then
-    "$prefix/bin/quire" version >/dev/null
-    echo "install: the installed command runs"
+[[ $parts = *" cli "* ]] || exit 0
+"$prefix/bin/quire" version >/dev/null
+echo "install: the installed command runs"
+[[ $parts = *" engine "* ]] || exit 0 # a program without the engine has no helper
+
+# A model by name: the helper finds the file in the cache and needs no network. It is not a model, which the program says
+# with the path that the helper printed. That helper is the installed one: the test marks it with a name of its own.
+export QUIRE_CACHE=$tmp/cache
+mkdir -p "$QUIRE_CACHE/models"
+echo "no model" >"$QUIRE_CACHE/models/smollm2.gguf"
+echo "no model" >"$QUIRE_CACHE/models/marked.gguf"
+
+# said WHAT PROGRAM TEXT: the program, asked for a model by name, fails and says TEXT.
+said() {
+    local got
+    if got=$("$2" run -m smollm2 -p x -n 1 2>&1) || [[ $got != *"$3"* ]]; then
+        echo "install: $1: printed '$got', not '$3'"
+        exit 1
+    fi
+    echo "install: $1"
+}
+helper_of() { find "$1" -name fetch-model; }
+mark() { sed -i.before 's/^echo "$file"$/echo "${file%\/*}\/marked.gguf"/' "$1" && rm "$1.before"; }
+
+said "the program in the build tree finds a model by name" "$build/bin/quire" "$QUIRE_CACHE/models/smollm2.gguf"
+said "so does the installed one" "$prefix/bin/quire" "$QUIRE_CACHE/models/smollm2.gguf"
+mark "$(helper_of "$prefix")"
+said "with the helper that was installed" "$prefix/bin/quire" "$QUIRE_CACHE/models/marked.gguf"
+mv "$prefix" "$tmp/moved"
+prefix=$tmp/moved
+said "also when the tree has moved" "$prefix/bin/quire" "$QUIRE_CACHE/models/marked.gguf"
+ln -s "$prefix/bin/quire" "$tmp/link"
+said "also through a link" "$tmp/link" "$QUIRE_CACHE/models/marked.gguf"
+
+(umask 002 && DESTDIR=$tmp/stage cmake --install "$build" --prefix /opt/quire >/dev/null)
+mark "$(helper_of "$tmp/stage")"
+said "staged in DESTDIR, with a umask of 002" "$tmp/stage/opt/quire/bin/quire" "$QUIRE_CACHE/models/marked.gguf"
+
+# Owners need root to be changed; modes are what can be tried here.
+helper=$(helper_of "$prefix")
+for where in "$helper" "$(dirname "$helper")" "$(dirname "$(dirname "$helper")")"; do
+    for mode in o+w g+w; do
+        chmod $mode "$where"
+        said "no helper is run if $mode is set for ${where#"$prefix"/}" "$prefix/bin/quire" "'$where' is writable by"
+        chmod go-w "$where"
+    done
+done
+chmod o+w "$prefix"
+said "nor below a directory that everybody may write to" "$prefix/bin/quire" "'$prefix' is writable by every user"
+chmod o-w "$prefix"
+said "and it is run again when these are repaired" "$prefix/bin/quire" "$QUIRE_CACHE/models/marked.gguf"
+if [ "$(id -u)" = 0 ]; then
+    chown 12345 "$helper"
+    said "a helper of another user is not run" "$prefix/bin/quire" "'$helper' belongs to another user"
 fi
+rm "$helper"
+said "a program without its helper says so" "$prefix/bin/quire" "is missing; was the program copied without it?"

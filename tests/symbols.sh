@@ -11,7 +11,8 @@ bad=0
 # Prints the defined global names of a library. Arguments go to nm.
 names() { nm --defined-only --format=posix "$@" | awk 'NF > 1 { print $1 }' | sort -u; }
 
-exported=$(names -D "$shared")
+exported=$(names -D "$shared") # on their own lines: nm failing inside an `if` would be taken for nothing found
+globals=$(names -g "$static")
 declared=$(sed -nE 's/^QUIRE_API [^(]*[ *](quire_[a-z0-9_]+)\(.*/\1/p' "${@/#/include/}" | sort -u)
 
 if private=$(grep -vE '^quire_[^_]' <<<"$exported"); then
@@ -26,7 +27,7 @@ if surplus=$(comm -23 <(echo "$exported") <(echo "$declared") | grep .); then
     echo "symbols: exported, but not declared in $*:" $surplus
     bad=1
 fi
-if foreign=$(names -g "$static" | grep -v '^quire_'); then
+if foreign=$(grep -v '^quire_' <<<"$globals"); then
     echo "symbols: global in the static library, but not quire_*:" $foreign
     bad=1
 fi

@@ -248,8 +248,10 @@ static bool open_normal(kernel_case *c, const case_shape *shape, rng *r) {
 
 static void check_normal(const case_shape *shape, rng *r) {
     kernel_case c;
-    if (open_normal(&c, shape, r))
+    const bool opened = open_normal(&c, shape, r), served = shape->k_dim % 32 == 0 && shape->v_dim % 32 == 0;
+    if (opened)
         against_reference(&c, 0);
+    assert_true(opened || !served); /* of the codecs here, some do not serve other sizes */
     case_close(&c);
 }
 

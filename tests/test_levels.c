@@ -195,6 +195,41 @@ static void extremes(void **state) /* sharp and flat softmax, tiny and large V *
                                      .v_scale = v[j]});
 }
 
+/* Levels that are not had are passed over above, so those that this processor has must be had: by what Linux says of it,
+ * and not by the library's own look. */
+static void levels_of_this_machine(void **state) {
+    (void)state;
+    static const struct {
+        const char *level, *line, *words[6];
+    } known[] = {{"avx2", "flags", {"avx2", "fma", "f16c"}},
+                 {"avx512_vnni", "flags", {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}},
+                 {"neon", "Features", {"asimd"}},
+                 {"neon_dotprod", "Features", {"asimddp", "asimdhp"}},
+                 {"neon_i8mm", "Features", {"asimddp", "asimdhp", "i8mm", "asimdfhm"}}};
+    static char line[8192];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    const char *words = NULL;
+    while (file && !words && fgets(line, sizeof line, file))
+        if (strncmp(line, "flags", 5) == 0 || strncmp(line, "Features", 8) == 0)
+            words = strchr(line, ':');
+    if (file)
+        fclose(file);
+    line[strcspn(line, "\n")] = ' '; /* every word has a blank before and behind it */
+    for (size_t i = 0; words && i < sizeof known / sizeof *known; i++) {
+        bool built = false, has = strncmp(line, known[i].line, strlen(known[i].line)) == 0;
+        for (int j = 0; quire__kernel_level(j); j++)
+            built = built || strcmp(quire__kernel_level(j), known[i].level) == 0;
+        for (int j = 0; j < 6 && known[i].words[j]; j++) {
+            char word[32];
+            snprintf(word, sizeof word, " %s ", known[i].words[j]);
+            has = has && strstr(words, word);
+        }
+        if (built && has != has_level(known[i].level))
+            fail_msg("%s: this processor %s, but the library says otherwise", known[i].level,
+                     has ? "has it" : "does not have it");
+    }
+}
+
 static void unknown_level(void **state) {
     (void)state;
     fixture f;
@@ -206,9 +241,10 @@ static void unknown_level(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_codec),        cmocka_unit_test(head_sizes), cmocka_unit_test(groups_of_heads),
-        cmocka_unit_test(raw_with_quantized), cmocka_unit_test(rules),      cmocka_unit_test(extremes),
-        cmocka_unit_test(unknown_level),
+        cmocka_unit_test(every_codec),     cmocka_unit_test(head_sizes),
+        cmocka_unit_test(groups_of_heads), cmocka_unit_test(raw_with_quantized),
+        cmocka_unit_test(rules),           cmocka_unit_test(extremes),
+        cmocka_unit_test(unknown_level),   cmocka_unit_test(levels_of_this_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,6 +171,7 @@ static void half_way(void **state) {
           *both = malloc(answer_floats(&steps, 5) * sizeof *both);
     quire_requantize_stats stats;
     int64_t left = -1;
+    int n_steps = 0;
     do {
         const step_item items[2] = {{b, &SOURCE, 2}, {other, &OTHER, 3}};
         assert_ok(step(&steps, items, 1, &(step_options){.abort = true}, first));
@@ -185,7 +186,10 @@ static void half_way(void **state) {
         assert_ok(quire_pool_requantize_step(steps.pool, 9, &stats));
         assert_true(left < 0 || stats.pages_left == left - 9 || stats.pages_left == 0);
         left = stats.pages_left;
+        n_steps++;
     } while (left > 0);
+    assert_int_equal(n_steps, (stats.pages_done + 8) / 9); /* so many times it was half-way */
+    assert_true(n_steps > 4);
     float *answers = probe(&one_go, a, &SOURCE, 40);
     assert_answers(&steps, b, &SOURCE, 40, answers);
     free(answers), free(first), free(more), free(both);

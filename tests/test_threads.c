@@ -34,6 +34,7 @@ typedef struct user {
     fixture *f;
     uint64_t seed;
     float out[N * H * D];
+    int n_converting; /* steps that left pages converted */
 } user;
 
 static void *use_pool(void *argument) /* create, fill, fork, trim, save, free, while others do the same */
@@ -105,6 +106,7 @@ static void *convert_pool(void *argument) {
             return "requantize";
         if (quire_pool_requantize_step(u->f->pool, 2, &stats) != QUIRE_OK)
             return "step";
+        u->n_converting += stats.pages_done > 0;
     }
     return NULL;
 }
@@ -122,6 +124,9 @@ static void conversion_beside_users(void **state) {
     quire_seq *idle;
     assert_ok(quire_seq_create(f.pool, &idle));
     feed(&f, idle, &s, 300, 300, 1, 0, NULL);
+    quire_policy policy; /* begun before there are others: from then on batches may always be in its way */
+    assert_ok(quire_policy_parse("tq4", &policy));
+    assert_ok(quire_pool_requantize(f.pool, &policy));
     for (int i = 0; i < USERS; i++) {
         users[i].f = &f;
         users[i].seed = 70 + (uint64_t)i;
@@ -133,6 +138,7 @@ static void conversion_beside_users(void **state) {
         if (trouble)
             fail_msg("user %d: %s", i, (const char *)trouble);
     }
+    assert_true(users[0].n_converting > 0);
     quire_requantize_stats stats;
     assert_ok(quire_pool_requantize_step(f.pool, INT32_MAX, &stats));
     assert_int_equal(stats.pages_left, 0);

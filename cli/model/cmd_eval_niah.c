@@ -352,7 +352,9 @@ int cli_eval_niah_run(int argc, char **argv) {
         return status;
     char **names = NULL;
     niah_run run = {.chosen = &chosen, .raw = cli_model_args_raw(&chosen.model, (quire_type)chosen.model.raw)};
-    status = cli_kv_names_after_none(&chosen.model, &names, &run.n_maps);
+    status = chosen.plot ? cli_niah_plot_check(chosen.plot) : CLI_OK; /* before hours of measuring */
+    if (status == CLI_OK)
+        status = cli_kv_names_after_none(&chosen.model, &names, &run.n_maps);
     if (status == CLI_OK)
         run.maps = calloc(run.n_maps, sizeof *run.maps);
     for (size_t i = 0; run.maps && i < run.n_maps; i++)

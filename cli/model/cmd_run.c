@@ -4,6 +4,7 @@
 #include "command.h"
 #include "interrupt.h"
 #include "model_args.h"
+#include "output.h"
 #include "progress.h"
 #include "report.h"
 #include "sample_args.h"
@@ -249,7 +250,9 @@ static const quire_layer *saved_order(const run_state *run) {
 
 static int run_prompt(run_state *run) {
     const run_options *chosen = run->chosen;
-    int status = cli_text_store_open(&run->store); /* before anything that takes long */
+    int status = cli_output_check(chosen->save); /* before anything that takes long */
+    if (status == CLI_OK)
+        status = cli_text_store_open(&run->store);
     if (status == CLI_OK)
         status = cli_model_open(&chosen->model, &run->model);
     if (status == CLI_OK)

@@ -64,7 +64,7 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
         cli_choice("raw", &args->raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
         cli_choice("weights", &args->weights, weight_names,
                    "repacked: copied to be fast; file: as they are; f32: expanded"),
-        cli_with_letter(cli_int("threads", &args->n_threads, 1, CLI_WORKERS_MAX, "threads"), 't'),
+        cli_with_letter(cli_int("threads", &args->n_threads, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP), 't'),
     };
     memcpy(options, all, sizeof all);
 }

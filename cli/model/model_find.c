@@ -1,7 +1,8 @@
-/* model_find.c: runs tools/fetch-model for the names it knows. */
+/* model_find.c: runs the helper fetch-model (tools/fetch-model) for the names it knows. */
 #include "model_find.h"
 
 #include "command.h"
+#include "helper.h"
 #include "report.h"
 
 #include <errno.h>
@@ -14,11 +15,6 @@
 enum { PATH_BYTES = 4096 };
 
 static bool is_name(const char *text) { return strcmp(text, "smollm2") == 0 || strcmp(text, "gemma3") == 0; }
-
-/* In the source tree the program was built from, or where it was installed. */
-static const char *fetch_program(void) {
-    return access(QUIRE_FETCH_MODEL, X_OK) == 0 ? QUIRE_FETCH_MODEL : QUIRE_FETCH_MODEL_INSTALLED;
-}
 
 /* What the program prints on stdout, without the end of line; NULL if it failed. Its stderr is ours. */
 static char *output_of(const char *program, const char *argument) {
@@ -63,7 +59,11 @@ int cli_model_find(const char *name, char **path) {
         strcpy(*path, name);
         return CLI_OK;
     }
-    *path = output_of(fetch_program(), name);
+    char *program = cli_helper_find("fetch-model");
+    if (!program)
+        return CLI_FAILURE;
+    *path = output_of(program, name);
+    free(program);
     if (*path)
         return CLI_OK;
     cli_error("the model '%s' could not be fetched", name);

@@ -2,9 +2,16 @@
 #include "niah_grid.h"
 
 #include "command.h"
+#include "output.h"
 #include "report.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
 
 int32_t cli_niah_length(const cli_niah_grid *grid, int32_t i) {
     return (int32_t)((int64_t)grid->context * (i + 1) / grid->n_lengths);
@@ -106,14 +113,38 @@ void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cl
     fputc('\n', file);
 }
 
-int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_maps, const char *path) {
-    FILE *gnuplot = popen("gnuplot", "w");
-    if (!gnuplot) {
-        cli_error("gnuplot cannot be run for --plot");
+int cli_niah_plot_check(const char *path) {
+    const int status = cli_output_check(path);
+    if (status == CLI_OK && system("command -v gnuplot >/dev/null 2>&1") != 0) {
+        cli_error("--plot needs gnuplot, which is not installed");
         return CLI_FAILURE;
     }
-    fprintf(gnuplot, "set terminal pngcairo size %zu,420\nset output '%s'\nset multiplot layout 1,%zu\n",
-            260 * n_maps + 80, path, n_maps);
+    return status;
+}
+
+/* As gnuplot reads it: a quote inside is written twice. */
+static void put_quoted(const char *text, FILE *file) {
+    fputc('\'', file);
+    for (; *text; text++) {
+        fputc(*text, file);
+        if (*text == '\'')
+            fputc(*text, file);
+    }
+    fputc('\'', file);
+}
+
+int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_maps, const char *path) {
+    char part[PATH_BYTES];
+    snprintf(part, sizeof part, "%s.part", path);
+    FILE *gnuplot = popen("gnuplot", "w");
+    if (!gnuplot) {
+        cli_error("gnuplot cannot be run for --plot: %s", strerror(errno));
+        return CLI_FAILURE;
+    }
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* a gnuplot that has ended shows in its exit status */
+    fprintf(gnuplot, "set terminal pngcairo size %zu,420\nset output ", 260 * n_maps + 80);
+    put_quoted(part, gnuplot);
+    fprintf(gnuplot, "\nset multiplot layout 1,%zu\n", n_maps);
     fputs("set palette defined (0 '#c0392b', 1 '#27ae60')\nset cbrange [0:1]\nunset colorbox\nunset key\n"
           "set xlabel 'tokens'\nset ylabel 'depth, %'\nset tics nomirror out\nset xtics rotate by -45\n",
           gnuplot);
@@ -132,8 +163,11 @@ int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_
         }
         fputs("\ne\n", gnuplot);
     }
-    if (pclose(gnuplot) == 0)
+    const bool drawn = pclose(gnuplot) == 0;
+    signal(SIGPIPE, before);
+    if (drawn && rename(part, path) == 0)
         return CLI_OK;
-    cli_error("gnuplot could not write '%s'", path);
+    unlink(part);
+    cli_error("gnuplot could not draw '%s'", path);
     return CLI_FAILURE;
 }

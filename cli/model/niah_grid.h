@@ -43,7 +43,8 @@ static inline int32_t cli_niah_index(const cli_niah_grid *grid, const cli_niah_c
 
 double cli_niah_mean_p(const cli_niah_grid *grid, const cli_niah_map *map);
 void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw, FILE *file);
-/* A picture of all maps side by side, with gnuplot. Exit status. */
+/* A picture of all maps side by side, with gnuplot. Exit status. The check is for before there are maps. */
+int cli_niah_plot_check(const char *path);
 int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_maps, const char *path);
 
 #endif

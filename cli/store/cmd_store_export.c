@@ -1,6 +1,7 @@
 /* cmd_store_export.c: quire store export. A text of a store as a saved cache. */
 #include "args.h"
 #include "command.h"
+#include "output.h"
 #include "progress.h"
 #include "report.h"
 #include "store_args.h"
@@ -71,7 +72,9 @@ int cli_store_export_run(int argc, char **argv) {
     }
     quire_store *store;
     quire_store_key key;
-    status = cli_store_read(directory, &store);
+    status = cli_output_check(path);
+    if (status == CLI_OK)
+        status = cli_store_read(directory, &store);
     if (status != CLI_OK)
         return status;
     status = cli_store_name(store, digits, &key);

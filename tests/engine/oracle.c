@@ -148,7 +148,8 @@ static void compare(const world *w, int32_t seq, int32_t position, const float *
         size += (double)expected[i] * (double)expected[i];
     }
     const double relative = sqrt(apart / size);
-    d->largest = !(relative <= d->largest) ? relative : d->largest;
+    require(isfinite(relative), "logits that are no numbers"); /* which no comparison below would notice */
+    d->largest = relative > d->largest ? relative : d->largest;
     require(d->n_rows < MAX_DISTANCES, "too many tokens");
     d->rows[d->n_rows++] = relative;
     if (position == 0 && relative > d->first)

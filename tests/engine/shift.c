@@ -60,6 +60,10 @@ int main(int argc, char **argv) {
     double largest = 0, difference = 0;
     for (int32_t i = 0; i < info.n_vocab; i++) {
         const double size = fabs((double)wanted[i]), apart = fabs((double)shifted[i] - (double)wanted[i]);
+        if (!isfinite(apart)) {
+            fprintf(stderr, "shift: logits that are no numbers\n");
+            return 1;
+        }
         largest = size > largest ? size : largest;
         difference = apart > difference ? apart : difference;
     }

@@ -85,7 +85,7 @@ def test_numbers_are_always_the_same(fidelity):
 
 
 def test_every_ablation_names_two_caches(fidelity):
-    assert all(what and on.split()[0] and off.split()[0] and on != off for what, on, off in fidelity.ABLATION)
+    assert fidelity.ABLATION and all(what and on.split()[0] and off.split()[0] and on != off for what, on, off in fidelity.ABLATION)
 
 
 def test_the_line_goes_through_the_best(fidelity):
@@ -186,3 +186,18 @@ def test_speeds_are_multiples_of_f16(fidelity, monkeypatch, tmp_path, capsys):
     assert fidelity.Bench(options, tmp_path).decode_speed() == {}
     fidelity.print_table([row(decode=8.0), row(cache="k3v3")])
     assert "8.00x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("bench, option", [("fidelity", "--json"), ("fidelity", "--plot"), ("models", "--json"), ("memory", "--json"),
+                                           ("memory", "--plot"), ("peers", "--json"), ("peers", "--plot"), ("peers", "--curve")])
+def test_outputs_are_checked_before_anything_is_measured(bench, option, tmp_path):
+    """With programs that are all `true`: something that is measured or built would fail, or not be there."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/quire").symlink_to(shutil.which("true"))
+    build = ["--quire", str(tmp_path / "bin/quire")] if bench == "peers" else ["--build", str(tmp_path)]
+    if bench == "fidelity":
+        build += ["--text", __file__]
+    for path, said in ((tmp_path / "missing/x", "no directory"), (tmp_path, "is a directory")):
+        done = subprocess.run([sys.executable, BENCH / bench, *build, option, path], capture_output=True, text=True, timeout=60,
+                              env={"PATH": "", "QUIRE_CACHE": str(tmp_path / "cache")})
+        assert done.returncode == 1 and said in done.stderr and "cannot write" in done.stderr, done.stderr

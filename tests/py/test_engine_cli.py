@@ -2,12 +2,17 @@
 
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
+import time
 
 import pytest
+import xxhash
 
 import engine_models as models
+from test_cli import bad_outputs
 from test_engine import TEXT, fetched
 
 PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
@@ -38,8 +43,10 @@ def smollm2():
 
 def test_run_separates_text_and_report(smollm2):
     done = quire("run", "-m", smollm2, "-p", "The capital of France is", "-n", 8, "--temp", 0, "-t", 1)
-    assert "Paris" in done.stdout
-    assert "tokens/s" not in done.stdout and "\n\n" not in done.stdout[-1:]
+    assert "Paris" in done.stdout and "tokens/s" not in done.stdout
+    # The text alone, without an end of line that the model did not write: more of the text begins with all of it.
+    longer = text_of("-m", smollm2, "-p", "The capital of France is", "-n", 12, "--temp", 0)
+    assert longer.startswith(done.stdout) and len(longer) > len(done.stdout)
     for word in ("prefill  5 tokens", "decode   8 tokens", "in bf16", "kernels", "fallbacks 0", "kc8:vt4"):
         assert word in done.stderr, done.stderr
 
@@ -147,6 +154,39 @@ def test_errors_say_what_is_wrong(tiny, arguments, said):
     done = subprocess.run([PROGRAM, *(str(tiny) if a == "TINY" else a for a in arguments)], capture_output=True, text=True,
                           input="")
     assert done.returncode in (1, 2) and done.stdout == "" and said in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("command", [("run", "-p", "x", "--save"), ("eval", "niah", "--plot")])
+def test_outputs_are_checked_before_anything_is_computed(command, tmp_path):
+    """A model that is not there is not looked for."""
+    for path, said in bad_outputs(tmp_path).items():
+        refused = quire(*command, path, "-m", "/nowhere/model", status=1).stderr
+        assert "cannot write" in refused and said in refused and "/nowhere" not in refused
+
+
+def test_needles_drawn(tiny, tmp_path):
+    """A picture appears under its name when it is whole. gnuplot is played by a script that keeps what it is told."""
+    gnuplot = tmp_path / "gnuplot"
+    gnuplot.write_text(f"""#!/bin/sh
+cat >'{tmp_path}/script'
+name=$(sed -n "s/^set output '\\(.*\\)'$/\\1/p" '{tmp_path}/script' | sed "s/''/'/g")
+echo picture >"$name"
+exit ${{GNUPLOT_STATUS:-0}}
+""")
+    gnuplot.chmod(0o755)
+    picture = tmp_path / "it's.png"
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ("eval", "niah", "-m", tiny, "--ctx", 900, "--lengths", 2, "--depths", 2, "--kv", "k4v4", "-t", 1, "--hay", TEXT,
+               "--plot", picture)
+    quire(*command, env=path)
+    assert picture.read_text() == "picture\n" and "k4v4: 0 of 4" in (tmp_path / "script").read_text()
+    picture.unlink()
+    assert "could not draw" in quire(*command, env={**path, "GNUPLOT_STATUS": "3"}, status=1).stderr
+    assert not [p for p in tmp_path.iterdir() if "png" in p.name]
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    (nothing / "sh").symlink_to("/bin/sh")
+    assert "needs gnuplot" in quire(*command, env={**os.environ, "PATH": str(nothing)}, status=1).stderr
 
 
 def test_bench_model_keys(tiny):
@@ -341,6 +381,36 @@ def test_saved_text_of_another_model(tiny, tmp_path):
     refused = quire("run", "-m", tiny, *common, "--load", tiny, status=1).stderr
     assert "not a saved cache" in refused
     assert "--load" in quire("run", "-m", tiny, *common, "--append", "-p", "x", status=2).stderr
+
+
+def test_digest_of_a_model_is_kept(tmp_path):
+    """In a file of the cache, which the next process takes its word for as long as the model's file does not change."""
+    model, saved, cache = models.make(tmp_path / "model.gguf", "llama"), tmp_path / "saved", tmp_path / "cache"
+
+    def weights():
+        quire("run", "-m", model, "-p", "w1", "-n", 1, "-t", 1, "--save", saved, env={**os.environ, "QUIRE_CACHE": str(cache)})
+        return re.search(r"weights\s+([0-9a-f]{32})", quire("inspect", saved).stdout)[1]
+
+    def entry():
+        found = list(cache.glob("orders/file-*"))
+        return found[0].read_bytes() if found else None
+
+    time.sleep(4)  # a file that has just been written is not trusted
+    computed = weights()
+    status = model.stat()
+    key = struct.pack("=7q", status.st_dev, status.st_ino, status.st_size, *divmod(status.st_mtime_ns, 10**9),
+                      *divmod(status.st_ctime_ns, 10**9))
+    content = b"quire digest 1\n\0" + key + bytes.fromhex(computed)
+    assert entry() == content + xxhash.xxh3_128(content).digest() and weights() == computed
+    planted = content[:-16] + b"\xab" * 16
+    next(cache.glob("orders/file-*")).write_bytes(planted + xxhash.xxh3_128(planted).digest())
+    assert weights() == "ab" * 16
+    data = bytearray(model.read_bytes())
+    data[-1] ^= 1
+    with open(model, "r+b") as file:
+        file.write(data)
+    os.utime(model, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert weights() not in (computed, "ab" * 16)
 
 
 def test_inspect_file(tiny, tmp_path):

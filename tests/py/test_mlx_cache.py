@@ -282,6 +282,63 @@ def test_quantized_ring_with_meta_state(mlx_lm, tmp_path, place):
         assert mx.array_equal(arrays[name][:, :, sealed], ordered[j][:, :, sealed]), name
 
 
+# ---------------------------------------------------------------- rows of another type than the pool's
+
+def save_raw(path, raw, k_codec, v_codec, n, sinks=0):
+    """A file of LAYERS layers in the codecs f32, f16, bf16 or raw, and the rows (layers, KV, n, DIM) that it should hold."""
+    layers = (quire_lib.Layer * LAYERS)()
+    for layer in layers:
+        lib.quire_layer_default(C.byref(layer))
+        layer.n_heads, layer.n_kv_heads, layer.k_dim, layer.v_dim = HEADS, KV, DIM, DIM
+        layer.k, layer.v = (quire_lib.CODECS[name].codec for name in (k_codec, v_codec))
+    options = quire_lib.PoolOptions()
+    lib.quire_pool_options_default(C.byref(options))
+    options.layers, options.n_layers, options.budget_bytes = layers, LAYERS, 256 << 20
+    options.raw, options.policy.sinks = quire_lib.TYPES[raw], sinks
+    pool, seq, batch = (C.c_void_p() for _ in range(3))
+    check = quire_lib.check
+    check(lib.quire_pool_create(C.byref(pool), C.byref(options)))
+    check(lib.quire_seq_create(pool, C.byref(seq)))
+    k, v = (np.random.default_rng(i).standard_normal((LAYERS, n, KV, DIM)).astype(np.float32) for i in (1, 2))
+    check(lib.quire_batch_begin(pool, C.byref(quire_lib.Item(seq, n)), C.c_size_t(1), C.byref(batch)))
+    for i in range(LAYERS):
+        check(lib.quire_batch_store(batch, i, quire_lib.rows_of(k[i]), quire_lib.rows_of(v[i]), 0, 1))
+    check(lib.quire_batch_commit(batch, None))
+    save = quire_lib.SaveOptions(struct_size=C.sizeof(quire_lib.SaveOptions))
+    check(lib.quire_seq_save(seq, str(path).encode(), C.byref(save)))
+    lib.quire_pool_free(pool)
+    mlx_types = {"f32": mx.float32, "f16": mx.float16, "bf16": mx.bfloat16}
+
+    def held(x, codec):
+        """All rows come in the pool's type; those of full pages that are no sinks are then in the codec's."""
+        rows = mx.array(x.transpose(0, 2, 1, 3)).astype(mlx_types[raw]).astype(mx.float32)
+        packed = rows.astype(mlx_types[raw if codec == "raw" else codec]).astype(mx.float32)
+        sealed = np.zeros(n, bool)
+        sealed[sinks if n >= 64 else 0:n // 64 * 64] = True
+        return mx.where(mx.array(sealed)[None, None, :, None], packed, rows)
+    return held(k, k_codec), held(v, v_codec)
+
+
+@pytest.mark.parametrize("raw, k_codec, v_codec", [("f16", "f32", "f32"), ("f16", "bf16", "bf16"), ("bf16", "f16", "f32"), ("f32", "f16", "f16"),
+                                                   ("f16", "raw", "f32"), ("f16", "f16", "f16"), ("bf16", "raw", "raw")])
+@pytest.mark.parametrize("n, sinks", [(40, 0), (150, 0), (192, 4)])
+def test_rows_of_another_type(mlx_lm, tmp_path, raw, k_codec, v_codec, n, sinks):
+    """No value is changed: rows of the pool's type keep it, others become f32, which holds both."""
+    ours, theirs = tmp_path / "a.quire", tmp_path / "b.safetensors"
+    wanted = save_raw(ours, raw, k_codec, v_codec, n, sinks)
+    quire("convert", ours, theirs)
+    for i, cache in enumerate(mlx_lm.load_prompt_cache(str(theirs))):
+        assert type(cache) is mlx_lm.KVCache and cache.offset == n
+        for rows, codec, values in ((cache.keys, k_codec, wanted[0]), (cache.values, v_codec, wanted[1])):
+            same = codec in ("raw", raw)
+            assert rows.dtype == ({"f16": mx.float16, "bf16": mx.bfloat16, "f32": mx.float32}[raw] if same else mx.float32)
+            assert rows.shape[2] == n and mx.array_equal(rows[0].astype(mx.float32), values[i])
+    if (k_codec in ("raw", raw)) == (v_codec in ("raw", raw)):  # all arrays of one type: it can come back
+        back = tmp_path / "c.quire"
+        quire("convert", theirs, back)
+        assert inspect(back)["length"] == n and inspect(back)["sound"]
+
+
 # ---------------------------------------------------------------- refusals
 
 def test_refusals(mlx_lm, tmp_path):
@@ -298,11 +355,13 @@ def test_refusals(mlx_lm, tmp_path):
     good = bad.read_bytes()
     for n in (7, 100, len(good) - 1):
         bad.write_bytes(good[:n])
-        quire("convert", bad, tmp_path / "x", status=1)
-    for old, new in ((b"QuantizedKVCache", b"ArraysCache\",\"9\":\""), (b"[1,2,", b"[2,1,"), (b"\"U32\"", b"\"I64\"")):
-        if len(old) == len(new):
-            bad.write_bytes(good.replace(old, new))
-            quire("convert", bad, tmp_path / "x", status=1)
+        said = quire("convert", bad, tmp_path / "x", status=1).stderr
+        assert "not a safetensors file" in said or "bytes do not agree" in said
+    for old, new, said in ((b"QuantizedKVCache", b"SomeOtherKVCache", "is a SomeOtherKVCache, which cannot be converted"),
+                           (b"[1,2,", b"[2,1,", "is not of shape"), (b"\"U32\"", b"\"F32\"", "of a type that cannot be")):
+        assert old in good and len(old) == len(new)
+        bad.write_bytes(good.replace(old, new))
+        assert said in quire("convert", bad, tmp_path / "x", status=1).stderr
     assert not (tmp_path / "x").exists()
     caches[1].offset = 3
     mlx_lm.save_prompt_cache(str(bad), caches)

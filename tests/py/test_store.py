@@ -97,11 +97,15 @@ def test_records(book, tmp_path):
             continue
         assert record[32:64].hex() == keys[depth - 1] and (depth == 1 or record[64:96].hex() == keys[depth - 2])
         assert record[128:384] == file.tokens[64 * depth - 64:64 * depth].astype("<i4").tobytes()
-        assert record[384:-16] in data and len(record[384:-16]) > 0
-    # Pages are the bytes that the file has.
+    # Pages are the bytes that the file has: in a section of a group, sinks come first, and full pages last.
     pages = {(depth, piece): data[at + 384:at + size - 16] for depth, piece, at, size in found if depth}
-    assert all(pages[depth, 0] in file.sections[4] for depth in range(2, 6))
-    assert all(pages[depth, 3] in file.sections[5] and pages[depth, 5] in file.sections[6] for depth in (4, 5))
+    leaf = len(pages[2, 0])
+    sinks = len(pages[1, 0]) - leaf
+    assert leaf > 0 and sinks > 0 and pages[1, 0] == file.sections[4][-5 * leaf:][:leaf] + file.sections[4][:sinks]
+    for depth in range(2, 6):
+        assert pages[depth, 0] == file.sections[4][-5 * leaf:][(depth - 1) * leaf:depth * leaf]
+    for piece, section in ((3, file.sections[5]), (5, file.sections[6])):
+        assert len(pages[4, piece]) > 0 and section.endswith(pages[4, piece] + pages[5, piece])
 
 
 def test_export_and_back(book, tmp_path):
@@ -116,6 +120,7 @@ def test_export_and_back(book, tmp_path):
     for layer in range(3):
         for head in range(2):
             ours, theirs = exported.rows(layer, head), original.rows(layer, head)
+            assert {page for part, page in ours if part == "page"} == (set(range(5)) if layer == 0 else {3, 4})
             for part in ours:
                 assert part in theirs and all((a == b).all() for a, b in zip(ours[part], theirs[part]))
     again = report("store", "import", other, out)[0]
