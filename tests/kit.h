@@ -116,7 +116,7 @@ double relative_error(const float *x, const double *wanted, size_t n); /* L2 */
  * `logits`: their standard deviation, times what the layer's scale adds. */
 double attend_bound(quire_pair pair, int k_dim, double logits, bool k_halved, bool v_halved);
 
-/* Whether a kernel rounds q (or weights) to fp16 too, where all of K (or V) is raw f16: src/kern/neon/halves.h. */
+/* Whether a kernel rounds q (or weights) to fp16 too, where all of K (or V) is raw f16: src/kern/neon/raw_fp16.h. */
 bool kernel_halves(const char *name);
 bool halves_side(const fixture *f, bool is_v); /* whether layer 0 has such a side */
 /* What that costs a side, as relative L2 error at logits of standard deviation 1. fp16 rounds by up to 2^-11 of the power of

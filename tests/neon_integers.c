@@ -1,6 +1,6 @@
 /* The integers that the NEON kernels make of q against channel scales, exactly the reference's: every codec that has them,
  * every head size, one row to four, one page and two. Compiled once per feature level, as the kernels are. */
-#include "kern/neon/attend.h"
+#include "kern/neon/packed_tmpl.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* The integers inside the x86-64 kernels against the reference's, exactly: quantized q, K.q and p.V of every codec, head
  * size, source and number of rows. Codes and weights are random bits and extremes, so that anything that saturates or wraps
  * shows. Compiled once per PRODUCTS, over SIMDe or, on x86-64, for the instructions themselves. */
-#include "kern/x86/attend.h"
+#include "kern/x86/packed_tmpl.h"
 
 #include <stdio.h>
 

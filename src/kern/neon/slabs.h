@@ -3,7 +3,7 @@
 #ifndef QUIRE_KERN_NEON_SLABS_H
 #define QUIRE_KERN_NEON_SLABS_H
 
-#include "kern/neon/simd.h"
+#include "kern/neon/cells.h"
 
 INLINE int slabs_of(const int bits) { return bits == 3 ? 3 : 1; }
 

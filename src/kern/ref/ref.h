@@ -1,6 +1,6 @@
 /* The scalar reference: plain C, fixed order of sums, no reliance on any ISA. What it computes is the definition. */
-#ifndef QUIRE_KERN_REF_H
-#define QUIRE_KERN_REF_H
+#ifndef QUIRE_KERN_REF_REF_H
+#define QUIRE_KERN_REF_REF_H
 
 #include "kern/kern.h"
 

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/real.h"
-#include "kern/channel_query.h"
+#include "kern/shared/channel_query.h"
 #include "kern/ref/ref.h"
 
 enum { T = QUIRE_PAGE_TOKENS };

@@ -1,0 +1,181 @@
+/* A block: two pages of a chunk, their parameters as fp32 and, where many rows share them, their codes as int8. */
+#ifndef QUIRE_KERN_NEON_LOAD_BLOCK_TMPL_H
+#define QUIRE_KERN_NEON_LOAD_BLOCK_TMPL_H
+
+#include <math.h>
+#include <string.h>
+
+#include "base/element.h"
+#include "kern/neon/channel_query_tmpl.h"
+#include "kern/neon/unpack_tmpl.h"
+#include "kern/neon/work_tmpl.h"
+
+typedef struct block {
+    const quire_attend_job *job;
+    neon_work *work;
+    int first;                                                            /* page of the chunk */
+    const uint8_t *k[PAGES], *v[PAGES], *k_ahead[PAGES], *v_ahead[PAGES]; /* codes; NULL: no such page */
+    const uint8_t *ahead; /* to fetch between keys and values, or NULL */
+    int from, n;          /* first page present, number present */
+} block;
+
+static bool is_token_scaled(quire_family family) {
+    return family == QUIRE_FAMILY_UNIFORM || family == QUIRE_FAMILY_BOOK || family == QUIRE_FAMILY_PROD;
+}
+
+static bool weighs_in_fp16(const quire_side_format *v) {
+    return HAVE_SOFTMAX16 && is_token_scaled(v->family) && v->bits < 8;
+}
+
+static void load_params(const quire_side_format *side, const uint8_t *record, size_t first, int n, float *to) {
+    const uint8_t *at = record + side->params + first * quire__type_bytes(side->type);
+    if (side->type == QUIRE_F16)
+        widen(at, to, n);
+    else
+        quire__load_row(side->type, at, (size_t)n, to);
+}
+
+/* value = scale * (code - mid) + zero, per group and token; `stride` between groups. */
+static void load_groups(const quire_side_format *side, const uint8_t *record, int stride, float *scale, float *zero) {
+    for (int g = 0; g < side->n_groups; g++) {
+        float *s = scale + g * stride, *z = zero + g * stride;
+        load_params(side, record, (size_t)(g * T), T, s);
+        if (side->family == QUIRE_FAMILY_AFFINE)
+            load_params(side, record, (size_t)((side->n_groups + g) * T), T, z);
+        else
+            memset(z, 0, T * sizeof *z);
+        for (int t = 0; t < T; t++)
+            z[t] += s[t] * side->mid_steps;
+    }
+}
+
+static void load_tokens(const quire_side_format *side, const uint8_t *record, float *scale) {
+    load_params(side, record, 0, T, scale);
+    for (int t = 0; t < T; t++)
+        scale[t] *= side->unit;
+}
+
+#if HAVE_SOFTMAX16
+/* The page's scales of V over 2^exponent, below 4, in the lanes of eight scores: [t0 t1 t0 t1 t2 t3 t2 t3]. */
+static void load_scales16(neon_work *w, int p, const uint8_t *scales /* (64) fp16 */) {
+    float16x8_t v[T / 8];
+    const int exponent = largest_exponent(scales, T);
+    const float16x8_t down = h_power_of_two(-exponent);
+    UNROLL for (int i = 0; i < T / 8; i++) v[i] = vreinterpretq_f16_u8(vld1q_u8(scales + 16 * i));
+    UNROLL for (int i = 0; i < T / 8; i++) {
+        const uint32x4_t x = vreinterpretq_u32_f16(vmulq_f16(v[i], down));
+        vst1q_u32((uint32_t *)(void *)w->scale16[p][2 * i], vzip1q_u32(x, x));
+        vst1q_u32((uint32_t *)(void *)w->scale16[p][2 * i + 1], vzip2q_u32(x, x));
+    }
+    w->exponent16[p] = exponent;
+}
+#else
+static void load_scales16(neon_work *w, int p, const uint8_t *scales) { (void)w, (void)p, (void)scales; }
+#endif
+
+/* V's scales as sizes; where they were negative, codes are reflected instead. */
+static void load_value_groups(const quire_side_format *v, const uint8_t *record, neon_work *w, int p) {
+    load_groups(v, record, BLOCK, w->v_scale + p * T, w->v_zero + p * T);
+    for (int g = 0; g < v->n_groups; g++) {
+        float *scale = w->v_scale + g * BLOCK + p * T;
+        find_negative(scale, w->negative[p][g]);
+        for (int t = 0; t < T; t++)
+            scale[t] = fabsf(scale[t]);
+    }
+}
+
+/* Scales are the first thing that the next block needs, and too few to be noticed by the hardware. */
+static void fetch_params(const quire_format *f, const uint8_t *record) {
+    const quire_side_format *sides[2] = {&f->k, &f->v};
+    for (int i = 0; i < 2; i++)
+        for (size_t at = 0; at < sides[i]->param_bytes; at += 64)
+            __builtin_prefetch(record + sides[i]->params + at, 0, 2);
+}
+
+/* Codes of 8 bits wait for memory most, so the next block comes in its order: the first record while keys are scored, the
+ * second while values are weighed. What is left over at the end of a record comes now. */
+static void fetch_in_order(block *b, const uint8_t *const *record) {
+    const quire_format *f = b->job->format;
+    const size_t bytes = f->k.code_bytes;
+    b->ahead = record[1];
+    for (int p = 0; p < PAGES; p++) {
+        b->k_ahead[p] = record[0] + (size_t)p * bytes;
+        b->v_ahead[p] = record[1] + (size_t)p * bytes;
+        for (size_t at = PAGES * bytes; at < f->v.params; at += 64)
+            __builtin_prefetch(record[p] + at, 0, 2);
+    }
+}
+
+static void load_block(block *b) {
+    const quire_format *f = b->job->format;
+    neon_work *w = b->work;
+    const uint8_t *next_record[PAGES] = {NULL, NULL};
+    b->from = b->n = 0;
+    for (int p = 0; p < PAGES; p++) {
+        const uint8_t *record = b->job->record[b->first + p];
+        const int next = b->first + PAGES + p;
+        const uint8_t *ahead = next < QUIRE_CHUNK_PAGES ? b->job->record[next] : b->job->next[next - QUIRE_CHUNK_PAGES];
+        b->k[p] = b->v[p] = b->k_ahead[p] = b->v_ahead[p] = NULL;
+        if (!record)
+            continue;
+        if (b->n++ == 0)
+            b->from = p;
+        if (ahead)
+            fetch_params(f, ahead);
+        else
+            ahead = record;
+        if (f->k.family == QUIRE_FAMILY_CHANNEL) {
+            if (f->k.bits < 8)
+                w->k_unit[p] = halve_scales(record + f->k.params, f->k.dim, w->k_half[p]);
+            else
+                load_params(&f->k, record, 0, f->k.dim, w->k_scale[p]);
+        } else if (is_token_scaled(f->k.family)) {
+            load_tokens(&f->k, record, w->k_scale[p]);
+            if (f->k.family == QUIRE_FAMILY_PROD)
+                load_params(&f->k, record, T, T, w->residual[p]);
+        } else if (f->k.family != QUIRE_FAMILY_RAW) {
+            load_groups(&f->k, record, T, w->k_scale[p], w->k_zero[p]);
+        }
+        if (f->k.zeros)
+            load_params(&f->k, record, f->k.zeros, f->k.dim, w->k_zero[p]);
+        if (weighs_in_fp16(&f->v))
+            load_scales16(w, p, record + f->v.params);
+        else if (is_token_scaled(f->v.family))
+            load_tokens(&f->v, record, w->v_scale + p * T);
+        else if (f->v.family != QUIRE_FAMILY_RAW)
+            load_value_groups(&f->v, record, w, p);
+        b->k[p] = record + f->k.codes;
+        b->v[p] = record + f->v.codes;
+        b->k_ahead[p] = ahead + f->k.codes;
+        b->v_ahead[p] = ahead + f->v.codes;
+        next_record[p] = ahead == record ? NULL : ahead;
+    }
+    if (f->k.bits == 8 && f->v.bits == 8 && f->k.dim == f->v.dim && next_record[0] && next_record[PAGES - 1])
+        fetch_in_order(b, next_record);
+}
+
+static void unpack_keys(block *b) {
+    const quire_side_format *k = &b->job->format->k;
+    for (int p = 0; p < PAGES; p++) {
+        if (!b->k[p])
+            continue;
+        unpack_k(k->bits, k->n_mixed, k->dim, b->k[p], k->book, b->work->k8[p]);
+        if (k->family == QUIRE_FAMILY_PROD)
+            unpack_k(1, 0, k->dim, b->job->record[b->first + p] + k->signs, NULL, b->work->sign8[p]);
+        b->k[p] = (const uint8_t *)b->work->k8[p];
+    }
+}
+
+static void unpack_values(block *b) {
+    const quire_side_format *v = &b->job->format->v;
+    for (int p = 0; p < PAGES; p++) {
+        if (!b->v[p])
+            continue;
+        unpack_v(v->bits, v->dim, b->v[p], v->book, b->work->v8[p]);
+        if (!is_token_scaled(v->family))
+            reflect_v(v, (const uint8_t(*)[8][16])b->work->negative[p], b->work->v8[p]);
+        b->v[p] = (const uint8_t *)b->work->v8[p];
+    }
+}
+
+#endif

@@ -1,0 +1,4 @@
+#define LEVEL_NAME "neon"
+#include "kern/neon/packed_tmpl.h"
+
+const quire_attend_kernel quire__attend_neon = {attend, workspace_bytes, serves, LEVEL_NAME};

@@ -1,0 +1,58 @@
+/* What kern/shared/raw_tmpl.h asks of a level that multiplies 16-bit elements as they are: f16 (halves.h), and bf16 where the core has it
+ * (bfloats.h). */
+#ifndef QUIRE_KERN_NEON_RAW_NARROW_TMPL_H
+#define QUIRE_KERN_NEON_RAW_NARROW_TMPL_H
+
+#include "kern/neon/raw_bf16_tmpl.h"
+#include "kern/neon/raw_fp16.h"
+
+INLINE bool is_narrow(const quire_type type) { return type == QUIRE_F16 || (HAVE_BFLOATS && type == QUIRE_BF16); }
+
+/* Tokens of a tile of K, vectors of a tile of V: enough sums to hide their latency, and no more than fit. */
+INLINE int narrow_tokens(const quire_type type, const int rows) { return type == QUIRE_F16 && rows > 1 ? 4 : 8; }
+INLINE int narrow_vectors(const quire_type type, const int rows) {
+    return type == QUIRE_F16 ? (rows <= 2 ? 8 : 4) : rows == 1 ? 8 : rows == 2 ? 4 : 2;
+}
+
+/* What a weight of 1 and its sum are worth. */
+INLINE float narrow_unit(const quire_type type) { return type == QUIRE_F16 ? HALF_UNIT : 1; }
+
+/* q of a tile of rows. */
+typedef union narrow_query {
+    half_query half;
+    bfloat_query bfloat;
+} narrow_query;
+
+static void narrow_prepare(quire_type type, int rows, const float *q, int dim, narrow_query *to) {
+    if (type == QUIRE_F16)
+        half_prepare(rows, q, dim, &to->half);
+    else
+        bfloat_prepare(rows, q, dim, &to->bfloat);
+}
+
+/* Dot products of rows of q with some tokens: a number each, rows `stride` apart. */
+INLINE void narrow_dots(const quire_type type, const int rows, const int tokens, const narrow_query *q,
+                        const uint8_t *const *k, int dim, float *to, size_t stride) {
+    if (type == QUIRE_F16)
+        half_dots(rows, tokens, &q->half, k, dim, to, stride);
+    else
+        bfloat_dots(rows, tokens, &q->bfloat, k, dim, to, stride);
+}
+
+/* Scores of a row, padded with -inf to sixteens, become weights 2^(s - m) in the same place; returns their sum. */
+static float narrow_weights(quire_type type, float *s, int n_tokens, float m) {
+    return type == QUIRE_F16 ? half_weights(s, n_tokens, m) : bfloat_weights(s, n_tokens, m);
+}
+
+/* acc[r][j] += weights of row r times V, channels d + 4 * j on. Rows of weights are as far apart as rows of scores. `ahead`:
+ * from where on to fetch meanwhile, n lines per eight tokens; or NULL. */
+INLINE void narrow_values(const quire_type type, const int rows, const int n, const float *weights,
+                          const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
+                          const uint8_t *ahead) {
+    if (type == QUIRE_F16)
+        half_values(rows, n, weights, v, n_tokens, d, acc, ahead);
+    else
+        bfloat_values(rows, n, weights, v, n_tokens, d, acc, ahead);
+}
+
+#endif
