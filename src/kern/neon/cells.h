@@ -10,9 +10,8 @@
 
 #include "base/half.h"
 #include "base/real.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#include "kern/shared/exp2.h"
+#include "kern/shared/inline.h"
 
 /* Two tokens' scalars for both rows: [t0, t1, t0, t1]. */
 INLINE float32x4_t tokens2(const float *x) {
@@ -56,17 +55,8 @@ INLINE int32x4_t fresh_zero(void) {
     return zero;
 }
 
-#define EACH UNROLL for (int u = 0; u < 4; u++)
-
-/* Minimax polynomials of 2^f, |f| <= 1/2: relative error 7.5e-5 (degree 3, where weights are rounded to u8), 2.6e-6 (4, to
- * fp16), 7.5e-8. */
-static const float EXP2_3[4][4] = {FOUR(0.9999280571937561f), FOUR(0.6932609677314758f), FOUR(0.2426111251115799f),
-                                   FOUR(0.0551716685295105f)};
-static const float EXP2_4[5][4] = {FOUR(0.9999992847442627f), FOUR(0.6931217908859253f), FOUR(0.240247443318367f),
-                                   FOUR(0.05591785907745361f), FOUR(0.009570102207362652f)};
-static const float EXP2_5[6][4] = {FOUR(1.0000001192092896f),   FOUR(0.6931469440460205f),
-                                   FOUR(0.24022120237350464f),  FOUR(0.05550713092088699f),
-                                   FOUR(0.009675540961325169f), FOUR(0.0013276472454890609f)};
+static const float EXP2_3[4][4] = {EXP2_DEGREE_3(FOUR)}, EXP2_4[5][4] = {EXP2_DEGREE_4(FOUR)},
+                   EXP2_5[6][4] = {EXP2_DEGREE_5(FOUR)};
 
 /* 2^(x + lift), x <= 0: four vectors in lock step, because the chain is long and the issue queues are short. */
 INLINE void exp2_neg4(float32x4_t *x, const int degree, const int lift) {
@@ -80,15 +70,6 @@ INLINE void exp2_neg4(float32x4_t *x, const int degree, const int lift) {
     EACH p[u] = vfmaq_f32(fresh(c[degree - 1]), top, f[u]);
     UNROLL for (int i = degree - 2; i >= 0; i--) EACH p[u] = vfmaq_f32(fresh(c[i]), p[u], f[u]);
     EACH x[u] = as_f32(vaddq_s32(as_s32(p[u]), vshlq_n_s32(as_s32(y[u]), 23)));
-}
-
-/* n fp16 values to fp32; n is a multiple of 8. */
-INLINE void widen(const uint8_t *from, float *to, int n) {
-    for (int i = 0; i < n; i += 8) {
-        const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(from + 2 * i));
-        vst1q_f32(to + i, vcvt_f32_f16(vget_low_f16(h)));
-        vst1q_f32(to + i + 4, vcvt_high_f32_f16(h));
-    }
 }
 
 #endif

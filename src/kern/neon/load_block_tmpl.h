@@ -3,9 +3,7 @@
 #define QUIRE_KERN_NEON_LOAD_BLOCK_TMPL_H
 
 #include <math.h>
-#include <string.h>
 
-#include "base/element.h"
 #include "kern/neon/channel_query_tmpl.h"
 #include "kern/neon/unpack_tmpl.h"
 #include "kern/neon/work_tmpl.h"
@@ -19,40 +17,8 @@ typedef struct block {
     int from, n;          /* first page present, number present */
 } block;
 
-static bool is_token_scaled(quire_family family) {
-    return family == QUIRE_FAMILY_UNIFORM || family == QUIRE_FAMILY_BOOK || family == QUIRE_FAMILY_PROD;
-}
-
 static bool weighs_in_fp16(const quire_side_format *v) {
     return HAVE_SOFTMAX16 && is_token_scaled(v->family) && v->bits < 8;
-}
-
-static void load_params(const quire_side_format *side, const uint8_t *record, size_t first, int n, float *to) {
-    const uint8_t *at = record + side->params + first * quire__type_bytes(side->type);
-    if (side->type == QUIRE_F16)
-        widen(at, to, n);
-    else
-        quire__load_row(side->type, at, (size_t)n, to);
-}
-
-/* value = scale * (code - mid) + zero, per group and token; `stride` between groups. */
-static void load_groups(const quire_side_format *side, const uint8_t *record, int stride, float *scale, float *zero) {
-    for (int g = 0; g < side->n_groups; g++) {
-        float *s = scale + g * stride, *z = zero + g * stride;
-        load_params(side, record, (size_t)(g * T), T, s);
-        if (side->family == QUIRE_FAMILY_AFFINE)
-            load_params(side, record, (size_t)((side->n_groups + g) * T), T, z);
-        else
-            memset(z, 0, T * sizeof *z);
-        for (int t = 0; t < T; t++)
-            z[t] += s[t] * side->mid_steps;
-    }
-}
-
-static void load_tokens(const quire_side_format *side, const uint8_t *record, float *scale) {
-    load_params(side, record, 0, T, scale);
-    for (int t = 0; t < T; t++)
-        scale[t] *= side->unit;
 }
 
 #if HAVE_SOFTMAX16
@@ -75,21 +41,13 @@ static void load_scales16(neon_work *w, int p, const uint8_t *scales) { (void)w,
 
 /* V's scales as sizes; where they were negative, codes are reflected instead. */
 static void load_value_groups(const quire_side_format *v, const uint8_t *record, neon_work *w, int p) {
-    load_groups(v, record, BLOCK, w->v_scale + p * T, w->v_zero + p * T);
+    load_scale_groups(v, record, BLOCK, w->v_scale + p * T, w->v_zero + p * T);
     for (int g = 0; g < v->n_groups; g++) {
         float *scale = w->v_scale + g * BLOCK + p * T;
         find_negative(scale, w->negative[p][g]);
         for (int t = 0; t < T; t++)
             scale[t] = fabsf(scale[t]);
     }
-}
-
-/* Scales are the first thing that the next block needs, and too few to be noticed by the hardware. */
-static void fetch_params(const quire_format *f, const uint8_t *record) {
-    const quire_side_format *sides[2] = {&f->k, &f->v};
-    for (int i = 0; i < 2; i++)
-        for (size_t at = 0; at < sides[i]->param_bytes; at += 64)
-            __builtin_prefetch(record + sides[i]->params + at, 0, 2);
 }
 
 /* Codes of 8 bits wait for memory most, so the next block comes in its order: the first record while keys are scored, the
@@ -113,8 +71,7 @@ static void load_block(block *b) {
     b->from = b->n = 0;
     for (int p = 0; p < PAGES; p++) {
         const uint8_t *record = b->job->record[b->first + p];
-        const int next = b->first + PAGES + p;
-        const uint8_t *ahead = next < QUIRE_CHUNK_PAGES ? b->job->record[next] : b->job->next[next - QUIRE_CHUNK_PAGES];
+        const uint8_t *ahead = page_ahead(b->job, b->first + p);
         b->k[p] = b->v[p] = b->k_ahead[p] = b->v_ahead[p] = NULL;
         if (!record)
             continue;
@@ -130,18 +87,18 @@ static void load_block(block *b) {
             else
                 load_params(&f->k, record, 0, f->k.dim, w->k_scale[p]);
         } else if (is_token_scaled(f->k.family)) {
-            load_tokens(&f->k, record, w->k_scale[p]);
+            load_token_scales(&f->k, record, w->k_scale[p]);
             if (f->k.family == QUIRE_FAMILY_PROD)
                 load_params(&f->k, record, T, T, w->residual[p]);
         } else if (f->k.family != QUIRE_FAMILY_RAW) {
-            load_groups(&f->k, record, T, w->k_scale[p], w->k_zero[p]);
+            load_scale_groups(&f->k, record, T, w->k_scale[p], w->k_zero[p]);
         }
         if (f->k.zeros)
             load_params(&f->k, record, f->k.zeros, f->k.dim, w->k_zero[p]);
         if (weighs_in_fp16(&f->v))
             load_scales16(w, p, record + f->v.params);
         else if (is_token_scaled(f->v.family))
-            load_tokens(&f->v, record, w->v_scale + p * T);
+            load_token_scales(&f->v, record, w->v_scale + p * T);
         else if (f->v.family != QUIRE_FAMILY_RAW)
             load_value_groups(&f->v, record, w, p);
         b->k[p] = record + f->k.codes;

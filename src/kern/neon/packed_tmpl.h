@@ -334,8 +334,6 @@ static size_t workspace_bytes(int n_rows) {
     return sizeof(neon_work) + (size_t)((n_rows + SET - 1) / SET) * set_bytes;
 }
 
-static bool serves(const quire_format *format) {
-    return format->k.family != QUIRE_FAMILY_RAW || format->v.family != QUIRE_FAMILY_RAW;
-}
+static bool serves(const quire_format *format) { return !is_raw_pair(format); }
 
 #endif

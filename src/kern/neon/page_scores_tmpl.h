@@ -250,22 +250,15 @@ INLINE void add_means(const block *b, const int rows, int set) {
         add_means_of(b, rows, 1, set);
 }
 
-/* Hide what a row does not see: window edges and raw sinks. The other scores stay as they are, so that a row gets the same
- * bits whether or not another row of its tile needs this. */
-static bool hides_tokens(const block *b, int p) {
-    const quire_attend_job *job = b->job;
-    const quire_visibility *see = &job->see;
-    const int32_t t0 = (job->first_page + b->first + p) * T, last = see->first_position + job->n_rows - 1;
-    return t0 < job->skip || (see->window != 0 && last - t0 >= see->window && t0 + T > see->keep);
-}
-
 /* Row of a job and token of a page that lane j of a cell stands for. */
 INLINE int row_of_lane(int set, int pair, int j, bool lone) { return set * SET + 2 * pair + (lone ? 0 : j / 2); }
 INLINE int token_of_lane(int cell, int j, bool lone) { return lone ? 4 * cell + j : 2 * cell + j % 2; }
 
+/* Hide what a row does not see: window edges and raw sinks. The other scores stay as they are, so that a row gets the same
+ * bits whether or not another row of its tile needs this. */
 static void hide_tokens(const block *b, int rows, int set, int p) {
     const quire_attend_job *job = b->job;
-    const int32_t t0 = (job->first_page + b->first + p) * T;
+    const int32_t t0 = first_token(job, b->first + p);
     set_scores *score = &b->work->score[p];
     for (int pair = 0; pair < pairs_of(rows); pair++) {
         const bool lone = is_lone(rows, pair);
@@ -290,14 +283,9 @@ static void hide_tokens(const block *b, int rows, int set, int p) {
 }
 
 /* Soft-cap, ALiBi and masks work on logits; one at a time. */
-static bool changes_logits(const block *b) {
-    const quire_visibility *see = &b->job->see;
-    return see->softcap_log2 > 0 || see->alibi || see->mask;
-}
-
 static void change_logits(const block *b, int rows, int set, int p) {
     const quire_attend_job *job = b->job;
-    const int32_t t0 = (job->first_page + b->first + p) * T;
+    const int32_t t0 = first_token(job, b->first + p);
     const int n = job->n_rows * job->n_group;
     set_scores *score = &b->work->score[p];
     for (int pair = 0; pair < pairs_of(rows); pair++) {
@@ -320,9 +308,9 @@ static void change_logits(const block *b, int rows, int set, int p) {
 }
 
 static void apply_rules(const block *b, int rows, int set, int p) {
-    if (changes_logits(b))
+    if (changes_logits(&b->job->see))
         change_logits(b, rows, set, p);
-    else if (hides_tokens(b, p))
+    else if (hides_tokens(b->job, b->first + p))
         hide_tokens(b, rows, set, p);
 }
 

@@ -11,6 +11,8 @@
 #define QUIRE_KERN_NEON_RAW_FP16_H
 
 #include "kern/neon/neon_simd.h"
+#include "kern/shared/job.h"
+#include "kern/shared/raw_tile.h"
 #include "kern/neon/fp16x8_tmpl.h"
 
 enum { HALF_LIFT = 15 }; /* the largest weight is 2^15 */

@@ -6,11 +6,13 @@
 #ifndef QUIRE_KERN_NEON_WORK_TMPL_H
 #define QUIRE_KERN_NEON_WORK_TMPL_H
 
-#include "kern/kern.h"
-#include "kern/neon/neon_simd.h"
-#include "kern/neon/products_tmpl.h"
+#define SIMD "kern/neon/neon_simd.h"
+#define PARAMS_LOCALITY 2
 
-#include "kern/shared/elements_tmpl.h" /* over those vectors */
+#include "kern/neon/products_tmpl.h"
+#include "kern/shared/elements_tmpl.h"
+#include "kern/shared/job.h"
+#include "kern/shared/page_params_tmpl.h"
 
 /* Whether this level makes u8 weights in fp16 (softmax16.h). */
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
@@ -20,9 +22,6 @@
 #endif
 
 enum {
-    T = QUIRE_PAGE_TOKENS,
-    BLOCK = QUIRE_BLOCK_TOKENS,
-    PAGES = QUIRE_BLOCK_PAGES,
     SET = 4,      /* rows of a set */
     PAIRS = 2,    /* of a set */
     OPERANDS = 4, /* pairs times planes */

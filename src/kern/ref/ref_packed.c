@@ -5,8 +5,7 @@
 #include "base/real.h"
 #include "codec/tables.h"
 #include "kern/ref/ref.h"
-
-enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS };
+#include "kern/shared/job.h"
 
 /* ------------------------------------------------------------------ K: scores of one page */
 
@@ -203,7 +202,7 @@ static void attend_block(quire_attend_job *job, const quire_state *state, int fi
             continue;
         load_k(&ws->k, &f->k, record);
         job->bytes_read += f->v.codes;
-        const int32_t t0 = (job->first_page + first + p) * T;
+        const int32_t t0 = first_token(job, first + p);
         for (int i = 0; i < n; i++) {
             float page[T];
             score_page(job, &ws->k, i, page);

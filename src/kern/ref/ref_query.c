@@ -2,10 +2,9 @@
 #include <string.h>
 
 #include "base/real.h"
-#include "kern/shared/channel_query.h"
 #include "kern/ref/ref.h"
-
-enum { T = QUIRE_PAGE_TOKENS };
+#include "kern/shared/channel_query.h"
+#include "kern/shared/job.h"
 
 /* Channel scales folded in, one plane: channel_query.h. */
 static void quantize_by_channels(const quire_side_format *k, const uint8_t *record, const float *q,

@@ -9,6 +9,7 @@
 
 #include "base/element.h"
 #include "base/real.h"
+#include "kern/shared/inline.h"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -44,9 +45,6 @@
 #endif
 enum { LANES = VEC_LANES };
 enum { PER_16 = 16 / LANES }; /* vectors that hold 16 floats: every head size is a multiple */
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));

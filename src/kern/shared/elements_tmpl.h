@@ -2,8 +2,13 @@
 #ifndef QUIRE_KERN_SHARED_ELEMENTS_TMPL_H
 #define QUIRE_KERN_SHARED_ELEMENTS_TMPL_H
 
+#ifndef SIMD
+#error "elements_tmpl.h needs SIMD"
+#endif
+
 #include "base/real.h"
 #include "quire.h"
+#include SIMD
 
 /* Elements i .. i+W as fp32, wherever they come from. */
 INLINE fvec load_elements(const quire_type type, const uint8_t *at, int i) {

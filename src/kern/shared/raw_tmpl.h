@@ -10,13 +10,15 @@
 #ifndef QUIRE_KERN_SHARED_RAW_TMPL_H
 #define QUIRE_KERN_SHARED_RAW_TMPL_H
 
-#include SIMD
+#ifndef SIMD
+#error "raw_tmpl.h needs SIMD"
+#endif
 
 #include "base/element.h"
 #include "kern/shared/elements_tmpl.h"
 #include "kern/ref/ref.h"
-
-enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS, TILE_ROWS = 4, VALUE_SUMS = 8 /* of a row, at most */ };
+#include "kern/shared/job.h"
+#include "kern/shared/raw_tile.h"
 
 #ifdef NARROW
 #include NARROW
@@ -348,10 +350,7 @@ static void attend_block(raw_block *b, const quire_state *state) {
     }
 }
 
-/* Both sides raw. */
-static bool serves(const quire_format *format) {
-    return format->k.family == QUIRE_FAMILY_RAW && format->v.family == QUIRE_FAMILY_RAW;
-}
+static bool serves(const quire_format *format) { return is_raw_pair(format); }
 
 /* An empty state, and a block without tokens. */
 static raw_block start(quire_attend_job *job, quire_type k_type, quire_type v_type, const quire_state *state) {
@@ -389,11 +388,9 @@ static bool attend_sealed(quire_attend_job *job, const quire_state *state) {
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += QUIRE_BLOCK_PAGES) {
         raw_block b = empty;
         for (int p = 0; p < QUIRE_BLOCK_PAGES; p++) {
-            const int next = first + QUIRE_BLOCK_PAGES + p;
-            const uint8_t *record = job->record[first + p],
-                          *ahead = next < QUIRE_CHUNK_PAGES ? job->record[next] : job->next[next - QUIRE_CHUNK_PAGES];
-            b.ahead[p] = b.narrow[1] ? ahead : NULL;
-            const int32_t t0 = (job->first_page + first + p) * T, skip = t0 < job->skip ? job->skip - t0 : 0;
+            const uint8_t *record = job->record[first + p];
+            b.ahead[p] = b.narrow[1] ? page_ahead(job, first + p) : NULL;
+            const int32_t t0 = first_token(job, first + p), skip = t0 < job->skip ? job->skip - t0 : 0;
             if (!record || skip >= T)
                 continue;
             add_run(&b, (struct quire_raw_run){t0 + skip, T - skip, record + f->k.codes + (size_t)skip * k_row,

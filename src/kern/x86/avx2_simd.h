@@ -31,6 +31,11 @@ INLINE fvec f_where_above(fvec x, float limit, fvec y) {
 INLINE fvec f_load_f16(const uint8_t *at) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)at));
 }
+/* n fp16 numbers to fp32; n is a multiple of 16. */
+INLINE void f_widen_f16(const uint8_t *from, int n, float *to) {
+    for (int i = 0; i < n; i += W)
+        f_store(to + i, f_load_f16(from + 2 * i));
+}
 /* To fp16 and back. */
 INLINE fvec f_round_half(fvec a) { return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 INLINE fvec f_load_bf16(const uint8_t *at) {

@@ -29,6 +29,10 @@ INLINE fvec f_where_above(fvec x, float limit, fvec y) {
 INLINE fvec f_load_f16(const uint8_t *at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)at));
 }
+INLINE void f_widen_f16(const uint8_t *from, int n, float *to) {
+    for (int i = 0; i < n; i += W)
+        f_store(to + i, f_load_f16(from + 2 * i));
+}
 INLINE fvec f_round_half(fvec a) { return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 INLINE fvec f_load_bf16(const uint8_t *at) {
     return f_from_bits(

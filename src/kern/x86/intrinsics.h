@@ -6,9 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-#define EACH UNROLL for (int u = 0; u < 4; u++)
+#include "kern/shared/inline.h"
 
 #ifdef QUIRE_EMULATED
 #include "kern/x86/emulated.h"

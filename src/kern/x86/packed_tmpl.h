@@ -54,44 +54,6 @@ static const weigh_function WEIGH[3][3][SET] = {TABLE(weigh)};
 
 /* ------------------------------------------------------------------ a block's pages */
 
-static void load_params(const quire_side_format *side, const uint8_t *record, size_t first, int n, float *to) {
-    const uint8_t *at = record + side->params + first * quire__type_bytes(side->type);
-    if (side->type == QUIRE_F16)
-        for (int i = 0; i < n; i += W)
-            f_store(to + i, f_load_f16(at + 2 * i));
-    else
-        quire__load_row(side->type, at, (size_t)n, to);
-}
-
-/* value = scale * (code - mid) + zero, per group and token; `stride` between groups. */
-static void load_groups(const quire_side_format *side, const uint8_t *record, int stride, float *scale, float *zero) {
-    const fvec mid = f_all(side->mid_steps);
-    for (int g = 0; g < side->n_groups; g++) {
-        float *s = scale + g * stride, *z = zero + g * stride;
-        load_params(side, record, (size_t)(g * T), T, s);
-        if (side->family == QUIRE_FAMILY_AFFINE)
-            load_params(side, record, (size_t)((side->n_groups + g) * T), T, z);
-        else
-            memset(z, 0, T * sizeof *z);
-        for (int t = 0; t < T; t += W)
-            f_store(z + t, f_fma(f_load(s + t), mid, f_load(z + t)));
-    }
-}
-
-static void load_tokens(const quire_side_format *side, const uint8_t *record, float *scale) {
-    load_params(side, record, 0, T, scale);
-    for (int t = 0; t < T; t += W)
-        f_store(scale + t, f_mul(f_load(scale + t), f_all(side->unit)));
-}
-
-/* Scales are the first thing that the next block needs, and too few to be noticed by the hardware. */
-static void fetch_params(const quire_format *f, const uint8_t *record) {
-    for (size_t at = 0; at < f->k.param_bytes; at += 64)
-        __builtin_prefetch(record + f->k.params + at, 0, 3);
-    for (size_t at = 0; at < f->v.param_bytes; at += 64)
-        __builtin_prefetch(record + f->v.params + at, 0, 3);
-}
-
 static void load_keys_of(block *b, int p) {
     const quire_side_format *k = &b->job->format->k;
     x86_work *w = b->work;
@@ -101,11 +63,11 @@ static void load_keys_of(block *b, int p) {
         if (k->bits < 8)
             w->k_unit[p] = halve_scales(w->k_scale[p], k->dim);
     } else if (is_token_scaled(k->family)) {
-        load_tokens(k, record, w->k_scale[p]);
+        load_token_scales(k, record, w->k_scale[p]);
         if (k->family == QUIRE_FAMILY_PROD)
             load_params(k, record, T, T, w->residual[p]);
     } else if (k->family != QUIRE_FAMILY_RAW) {
-        load_groups(k, record, T, w->k_scale[p], w->k_zero[p]);
+        load_scale_groups(k, record, T, w->k_scale[p], w->k_zero[p]);
     }
     if (k->zeros)
         load_params(k, record, k->zeros, k->dim, w->k_zero[p]);
@@ -129,8 +91,7 @@ static void load_block(block *b, bool few) {
     b->k_source = !few ? UNPACKED : f->k.bits == 8 ? BYTES : f->k.bits != 4 ? UNPACKED : f->k.n_mixed ? MIXED : NIBBLES;
     b->v_source = !few ? UNPACKED : f->v.bits == 8 ? BYTES : f->v.bits == 4 ? NIBBLES : UNPACKED;
     for (int p = 0; p < PAGES; p++) {
-        const int next = b->first + PAGES + p;
-        const uint8_t *ahead = next < QUIRE_CHUNK_PAGES ? b->job->record[next] : b->job->next[next - QUIRE_CHUNK_PAGES];
+        const uint8_t *ahead = page_ahead(b->job, b->first + p);
         b->record[p] = b->job->record[b->first + p];
         b->k[p] = b->v[p] = b->ahead[p] = NULL;
         if (!b->record[p])
@@ -160,9 +121,9 @@ static void load_values_of_block(block *b) {
     bool negative = false;
     for (int p = b->from; p < b->from + b->n; p++) {
         if (!grouped)
-            load_tokens(v, b->record[p], scale + p * T);
+            load_token_scales(v, b->record[p], scale + p * T);
         else
-            load_groups(v, b->record[p], BLOCK, scale + p * T, b->work->v_zero + p * T);
+            load_scale_groups(v, b->record[p], BLOCK, scale + p * T, b->work->v_zero + p * T);
         for (int i = 0; i < (grouped ? v->n_groups * T : 0) && !negative; i++)
             negative = scale[i / T * BLOCK + p * T + i % T] < 0;
         b->job->bytes_read += b->job->format->bytes - b->job->format->v.codes;
@@ -227,17 +188,12 @@ static void add_signs(const block *b, const set_query *q, int r, int p, const in
 
 /* Soft-cap, ALiBi, masks, window edges and raw sinks, one score at a time: pages that need none of it skip this. */
 static bool needs_rules(const block *b, int p) {
-    const quire_attend_job *job = b->job;
-    const quire_visibility *see = &job->see;
-    const int32_t t0 = (job->first_page + b->first + p) * T, last = see->first_position + job->n_rows - 1;
-    if (see->softcap_log2 > 0 || see->alibi || see->mask || t0 < job->skip)
-        return true;
-    return see->window != 0 && last - t0 >= see->window && t0 + T > see->keep;
+    return changes_logits(&b->job->see) || hides_tokens(b->job, b->first + p);
 }
 
 static void apply_rules(const block *b, int row, int p, float *s) {
     const quire_attend_job *job = b->job;
-    const int32_t t0 = (job->first_page + b->first + p) * T;
+    const int32_t t0 = first_token(job, b->first + p);
     for (int t = 0; t < T; t++)
         s[t] = t0 + t < job->skip ? -INFINITY
                                   : quire__ref_logit(&job->see, row / job->n_group, row % job->n_group, t0 + t, s[t]);
@@ -406,8 +362,6 @@ static size_t workspace_bytes(int n_rows) {
     return sizeof(x86_work) + (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float);
 }
 
-static bool serves(const quire_format *format) {
-    return format->k.family != QUIRE_FAMILY_RAW || format->v.family != QUIRE_FAMILY_RAW;
-}
+static bool serves(const quire_format *format) { return !is_raw_pair(format); }
 
 #endif

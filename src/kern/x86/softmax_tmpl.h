@@ -2,12 +2,12 @@
 #ifndef QUIRE_KERN_X86_SOFTMAX_TMPL_H
 #define QUIRE_KERN_X86_SOFTMAX_TMPL_H
 
+#include "kern/shared/exp2.h"
 #include "kern/x86/work_tmpl.h"
 
-/* Minimax polynomials of 2^f, |f| <= 1/2: relative error 7.5e-5 (degree 3, where weights are rounded to u8), 7.5e-8. */
-static const float EXP2_3[4] = {0.9999280571937561f, 0.6932609677314758f, 0.2426111251115799f, 0.0551716685295105f};
-static const float EXP2_5[6] = {1.0000001192092896f,  0.6931469440460205f,   0.24022120237350464f,
-                                0.05550713092088699f, 0.009675540961325169f, 0.0013276472454890609f};
+#define ONE(x) x
+static const float EXP2_3[4] = {EXP2_DEGREE_3(ONE)}, EXP2_5[6] = {EXP2_DEGREE_5(ONE)};
+#undef ONE
 
 /* 2^x, x <= 0; below 2^-126 it gives 2^-126. */
 INLINE fvec exp2_negative(fvec x, const int degree) {

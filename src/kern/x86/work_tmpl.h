@@ -7,19 +7,19 @@
 #ifndef QUIRE_KERN_X86_WORK_TMPL_H
 #define QUIRE_KERN_X86_WORK_TMPL_H
 
-#include "kern/kern.h"
-#include PRODUCTS
+#if !defined(SIMD) || !defined(PRODUCTS)
+#error "the kernels of packed pages need SIMD and PRODUCTS: packed_tmpl.h"
+#endif
+#define PARAMS_LOCALITY 3
 
 #include "base/element.h"
 #include "base/real.h"
-#include "kern/shared/elements_tmpl.h" /* over those vectors */
+#include "kern/shared/elements_tmpl.h"
+#include "kern/shared/job.h"
+#include "kern/shared/page_params_tmpl.h"
+#include PRODUCTS
 
-enum {
-    T = QUIRE_PAGE_TOKENS,
-    BLOCK = QUIRE_BLOCK_TOKENS,
-    PAGES = QUIRE_BLOCK_PAGES,
-    SET = 4 /* rows of a set */
-};
+enum { SET = 4 }; /* rows of a set */
 
 /* Where codes come from: the page itself, 4 or 8 bits wide, or int8 unpacked beforehand (unpack.h). MIXED, of K, is
  * SPLIT_5_3 in the first half of the columns (rounded down), whose bytes are 5 and 3 bits, then NIBBLES. */
@@ -59,11 +59,6 @@ typedef struct block {
     source_kind k_source, v_source;
     bool v_loaded; /* V is not touched when every row drops the block */
 } block;
-
-/* One scale per token, no zero: K and V of vt and tq. */
-INLINE bool is_token_scaled(quire_family family) {
-    return family == QUIRE_FAMILY_UNIFORM || family == QUIRE_FAMILY_BOOK || family == QUIRE_FAMILY_PROD;
-}
 
 INLINE product product_of(const quire_side_format *side) {
     return side->bits == 8 ? WIDE : side->book ? SIGNED : SMALL;
