@@ -4,7 +4,7 @@
  * little different. Weights made in fp16 (rounding 3e-4) go to another of u8's steps once in fifteen times: a difference as
  * large as u8's own noise, 5e-3, though the error against exact attention (test_attend, on every level) hardly changes.
  * Made in fp32, 16 bits of weight: 2e-5. Raw sides: 2e-6. A level that rounds q and weights of a raw f16 layer to fp16
- * (HALVING_ERROR in kit.h, for K times the standard deviation of the logits) is off by that, as a mean over all rows, and
+ * (FP16_ROUNDING in kit.h, for K times the standard deviation of the logits) is off by that, as a mean over all rows, and
  * strays from it as test_attend.c says.
  */
 #include <math.h>
@@ -40,9 +40,10 @@ typedef struct test_case {
 } test_case;
 
 /* By how much outputs may differ because the level rounds to fp16. */
-static double halving_bound(const test_case *c, const fixture *f) {
+static double fp16_bound(const test_case *c, const fixture *f) {
     const double logits = c->q_scale > 0 ? (double)c->q_scale : 1,
-                 k = halves_side(f, false) ? HALVING_ERROR * logits : 0, v = halves_side(f, true) ? HALVING_ERROR : 0;
+                 k = side_uses_fp16(f, false) ? FP16_ROUNDING * logits : 0,
+                 v = side_uses_fp16(f, true) ? FP16_ROUNDING : 0;
     return hypot(k, v) * (1 + 1 / sqrt(c->rows * c->h));
 }
 
@@ -68,9 +69,9 @@ static double run(const test_case *c, const char *level, float *out) {
     quire_layer_stats stats;
     assert_ok(quire_layer_get_stats(f.pool, 0, &stats));
     assert_int_equal(stats.fallbacks, 0);
-    const double halving = halving_bound(c, &f);
+    const double fp16_error = fp16_bound(c, &f);
     fixture_close(&f);
-    return halving;
+    return fp16_error;
 }
 
 static void compare(const test_case *c) {

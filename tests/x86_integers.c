@@ -41,15 +41,15 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
     static float unit[SET], half[SET * QUIRE_DIM_MAX];
     load_keys_of(&b, 0);
     work.q_unit = unit;
-    work.q_half = half;
+    work.q_fp16 = half;
     for (int r = 0; r < SET; r++) {
-        unit[r] = halve_query(q[r], k->dim, half + r * k->dim);
+        unit[r] = query_to_fp16(q[r], k->dim, half + r * k->dim);
         quantize_row(k, kind, q[r], &work, 0, r, r, &work.q[0]);
     }
     quire__side_expand(k, record[0], expanded);
     for (int r = 0; r < SET; r++) {
         quire_int_query wanted;
-        int32_t wanted_dots[QUIRE_MAX_GROUPS * T];
+        int32_t wanted_dots[QUIRE_MAX_SCALE_GROUPS * T];
         quire__ref_quantize_query(k, record[0], q[r], &wanted);
         quire__ref_dot_page(k, &wanted, expanded, wanted_dots);
         for (int g = 0; g < k->n_groups; g++) {
@@ -201,6 +201,6 @@ int main(void) {
         return 77;
     }
 #endif
-    (void)attend, (void)halve_queries, (void)workspace_bytes, (void)serves;
+    (void)attend, (void)queries_to_fp16, (void)workspace_bytes, (void)serves;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ enum {
     QUIRE_CHUNK_PAGES = 16,
     QUIRE_STATE_ROWS = 4,
     QUIRE_MAX_PACKED = 12, /* kernels for packed pages, of all levels together */
-    QUIRE_MAX_GROUPS = QUIRE_DIM_MAX / 32
+    QUIRE_MAX_SCALE_GROUPS = QUIRE_DIM_MAX / 32
 };
 
 #define QUIRE_NOTHING_SEEN (-1e30f) /* m of an empty state: finite, so that differences never become NaN */
@@ -36,9 +36,9 @@ enum {
 typedef struct quire_int_query {
     int8_t plane[2][QUIRE_DIM_MAX];
     int n_planes;
-    float scale[QUIRE_MAX_GROUPS];    /* value of one integer step */
-    int32_t sum[QUIRE_MAX_GROUPS];    /* of the integers of a group */
-    int32_t centre[QUIRE_MAX_GROUPS]; /* the same, each integer times twice the middle of its channel's codes */
+    float scale[QUIRE_MAX_SCALE_GROUPS];    /* value of one integer step */
+    int32_t sum[QUIRE_MAX_SCALE_GROUPS];    /* of the integers of a group */
+    int32_t centre[QUIRE_MAX_SCALE_GROUPS]; /* the same, each integer times twice the middle of its channel's codes */
 } quire_int_query;
 
 /* What a query row may see. Shared by all rows of a job; rows are consecutive positions. */
@@ -109,8 +109,8 @@ typedef struct quire_row_kernels {
     /* Pack a page: both sides, gaps included. */
     void (*seal)(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record);
     /* Of a page that is packed: its K codes again, rounded with feedback (codec.h, quire__side_shape). */
-    void (*shape)(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
-                  uint8_t *record);
+    void (*round_with_feedback)(const quire_side_format *side, const float *rows, int skip,
+                                const quire_shaping *shaping, uint8_t *record);
 } quire_row_kernels;
 
 typedef struct quire_kernels {

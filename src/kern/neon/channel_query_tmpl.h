@@ -16,13 +16,13 @@ INLINE float16x8_t without_sign(float16x8_t x) {
 }
 
 /* q' of one row, |q'|, and what one unit of them is worth. */
-static float halve_query(const float *q, int dim, float16_t *to, float16_t *magnitude) {
+static float query_to_fp16(const float *q, int dim, float16_t *to, float16_t *magnitude) {
     const int exponent = exponent_of_query(q, dim);
     const float factor = quire__query_factor(exponent);
     for (int d = 0; d < dim; d += 8) {
-        const float16x8_t half = in_code_order(halve8(q + d, factor));
-        vst1q_f16(to + d, half);
-        vst1q_f16(magnitude + d, without_sign(half));
+        const float16x8_t x = in_code_order(to_fp16x8(q + d, factor));
+        vst1q_f16(to + d, x);
+        vst1q_f16(magnitude + d, without_sign(x));
     }
     return quire__query_unit(exponent);
 }
@@ -37,7 +37,7 @@ INLINE int largest_exponent(const uint8_t *x, int n) {
 }
 
 /* s' of one page, and what one unit of it is worth. */
-static float halve_scales(const uint8_t *scales /* (dim) fp16 */, int dim, float16_t *to) {
+static float scales_to_fp16(const uint8_t *scales /* (dim) fp16 */, int dim, float16_t *to) {
     const int exponent = largest_exponent(scales, dim);
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
     const float16x8_t factor = h_power_of_two(-exponent);
@@ -57,8 +57,8 @@ static float halve_scales(const uint8_t *scales /* (dim) fp16 */, int dim, float
 /* Rows of a set: in fp32 for q.zero, and halved. */
 typedef struct channel_rows {
     const float *row[SET];
-    const float16_t *half[SET], *magnitude[SET]; /* |half|: spares each product its sign */
-    const float *unit;                           /* (SET) of half */
+    const float16_t *fp16[SET], *magnitude[SET]; /* |fp16|: spares each product its sign */
+    const float *unit;                           /* (SET) of fp16 */
 } channel_rows;
 
 typedef struct channel_page {
@@ -84,19 +84,19 @@ INLINE void quantize_by_channels(const channel_rows *q, const int rows, const ch
     enum { MOST = PAGES * SET };
     const int dim = k->dim;
     const int n_pairs = pairs_of(rows), n = 2 * n_pairs, count = pages * n;
-    half8 most[MOST];
+    fp16x8 most[MOST];
     float32x4_t dot[MOST];
     UNROLL for (int i = 0; i < MOST; i++) most[i] = h_zero();
     UNROLL for (int i = 0; i < MOST; i++) dot[i] = vdupq_n_f32(0);
     for (int d = 0; d < dim; d += 8) {
-        half8 s[PAGES];
+        fp16x8 s[PAGES];
         float32x4_t z[PAGES][2];
         UNROLL for (int p = 0; p < pages; p++) {
             s[p] = h_abs(h_load(page[p].scale + d));
             UNROLL for (int j = 0; j < 2; j++) z[p][j] = vld1q_f32(page[p].zero + d + 4 * j);
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            const half8 size = h_load(q->magnitude[r] + d);
+            const fp16x8 size = h_load(q->magnitude[r] + d);
             UNROLL for (int p = 0; p < pages; p++) most[p * n + r] = h_max(most[p * n + r], h_mul(size, s[p]));
             UNROLL for (int j = 0; j < 2; j++) {
                 const float32x4_t x = vld1q_f32(q->row[r] + d + 4 * j);
@@ -125,11 +125,11 @@ INLINE void quantize_by_channels(const channel_rows *q, const int rows, const ch
     }
     for (int d = 0; d < dim; d += 8) {
         const int8x16_t twice_mid = vdupq_n_s8((int8_t)((1 << quire__code_bits(k, d)) - 1));
-        half8 s[PAGES];
+        fp16x8 s[PAGES];
         UNROLL for (int p = 0; p < pages; p++) s[p] = h_load(page[p].scale + d);
         UNROLL for (int pair = 0; pair < n_pairs; pair++) {
             const bool lone = is_lone(rows, pair);
-            const half8 a = h_load(q->half[2 * pair] + d), b = lone ? h_zero() : h_load(q->half[2 * pair + 1] + d);
+            const fp16x8 a = h_load(q->fp16[2 * pair] + d), b = lone ? h_zero() : h_load(q->fp16[2 * pair + 1] + d);
             UNROLL for (int p = 0; p < pages; p++) {
                 const int i = p * n + 2 * pair;
                 const int8x16_t zero = vdupq_n_s8(0),

@@ -40,7 +40,7 @@ static void load_scales16(neon_work *w, int p, const uint8_t *scales) { (void)w,
 #endif
 
 /* V's scales as sizes; where they were negative, codes are reflected instead. */
-static void load_value_groups(const quire_side_format *v, const uint8_t *record, neon_work *w, int p) {
+static void load_value_scale_groups(const quire_side_format *v, const uint8_t *record, neon_work *w, int p) {
     load_scale_groups(v, record, BLOCK, w->v_scale + p * T, w->v_zero + p * T);
     for (int g = 0; g < v->n_groups; g++) {
         float *scale = w->v_scale + g * BLOCK + p * T;
@@ -83,7 +83,7 @@ static void load_block(block *b) {
             ahead = record;
         if (f->k.family == QUIRE_FAMILY_CHANNEL) {
             if (f->k.bits < 8)
-                w->k_unit[p] = halve_scales(record + f->k.params, f->k.dim, w->k_half[p]);
+                w->k_unit[p] = scales_to_fp16(record + f->k.params, f->k.dim, w->k_scale_fp16[p]);
             else
                 load_params(&f->k, record, 0, f->k.dim, w->k_scale[p]);
         } else if (is_token_scaled(f->k.family)) {
@@ -100,7 +100,7 @@ static void load_block(block *b) {
         else if (is_token_scaled(f->v.family))
             load_token_scales(&f->v, record, w->v_scale + p * T);
         else if (f->v.family != QUIRE_FAMILY_RAW)
-            load_value_groups(&f->v, record, w, p);
+            load_value_scale_groups(&f->v, record, w, p);
         b->k[p] = record + f->k.codes;
         b->v[p] = record + f->v.codes;
         b->k_ahead[p] = ahead + f->k.codes;

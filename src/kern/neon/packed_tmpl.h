@@ -14,8 +14,8 @@
 /* ------------------------------------------------------------------ softmax and values of one set */
 
 typedef enum value_role {
-    VALUE_TOKEN, /* one scale per token */
-    VALUE_GROUP  /* one per token and group of channels, and a zero */
+    VALUE_TOKEN,       /* one scale per token */
+    VALUE_SCALE_GROUPS /* one per token and group of channels, and a zero */
 } value_role;
 
 /* Weights of a block in fp32, and terms, for the channels of group g. */
@@ -24,7 +24,7 @@ INLINE void weights32(const block *b, const int rows, const int planes, const va
                       set_state *st, block_terms *terms) {
     const quire_side_format *v = &b->job->format->v;
     const float *scale = b->work->v_scale + g * BLOCK, *zero = b->work->v_zero + g * BLOCK;
-    const bool grouped = role == VALUE_GROUP;
+    const bool grouped = role == VALUE_SCALE_GROUPS;
     const float steps = planes == 2 ? 65535 : 255;
     const int n_pairs = pairs_of(rows);
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
@@ -88,7 +88,7 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
     for (int g = 0; g < v->n_groups; g++) {
         weights32(b, rows, planes, role, g, factor, largest, st, &terms);
         weigh_block(kind, rows, planes, b->v, b->v_ahead, b->from, b->n, b->work, g * v->group / 16, v->group / 16,
-                    book, role == VALUE_GROUP ? g : -1, &terms, o);
+                    book, role == VALUE_SCALE_GROUPS ? g : -1, &terms, o);
     }
 }
 
@@ -120,14 +120,14 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
     X(FROM_3, 1, VALUE_TOKEN)                                                                                          \
     X(FROM_3_BOOK, 1, VALUE_TOKEN)                                                                                     \
     X(FROM_4, 1, VALUE_TOKEN)                                                                                          \
-    X(FROM_4, 1, VALUE_GROUP)                                                                                          \
+    X(FROM_4, 1, VALUE_SCALE_GROUPS)                                                                                   \
     X(FROM_4_BOOK, 1, VALUE_TOKEN)                                                                                     \
     X(FROM_8, 2, VALUE_TOKEN)                                                                                          \
-    X(FROM_8, 2, VALUE_GROUP)                                                                                          \
+    X(FROM_8, 2, VALUE_SCALE_GROUPS)                                                                                   \
     X(UNPACKED, 1, VALUE_TOKEN)                                                                                        \
-    X(UNPACKED, 1, VALUE_GROUP)                                                                                        \
+    X(UNPACKED, 1, VALUE_SCALE_GROUPS)                                                                                 \
     X(UNPACKED, 2, VALUE_TOKEN)                                                                                        \
-    X(UNPACKED, 2, VALUE_GROUP)
+    X(UNPACKED, 2, VALUE_SCALE_GROUPS)
 
 typedef void (*score_function)(const block *b, int set, bool requantize);
 typedef void (*value_function)(const block *b, int set, float *o);
@@ -207,7 +207,7 @@ static const score_function *score_functions(const quire_side_format *k, source_
 
 static const value_function *value_functions(const quire_side_format *v, source_kind kind) {
     const int planes = v->bits == 8 ? 2 : 1;
-    const value_role role = is_token_scaled(v->family) ? VALUE_TOKEN : VALUE_GROUP;
+    const value_role role = is_token_scaled(v->family) ? VALUE_TOKEN : VALUE_SCALE_GROUPS;
     int i = 0;
     if (v->family == QUIRE_FAMILY_RAW)
         return RAW_VALUES;
@@ -275,14 +275,14 @@ static void finish_set(const quire_attend_job *job, neon_work *w, int set, const
 }
 
 /* Halved rows lie behind the sets; those that the last set lacks are zero. */
-static void halve_queries(const quire_attend_job *job, neon_work *w, int n_sets) {
+static void queries_to_fp16(const quire_attend_job *job, neon_work *w, int n_sets) {
     const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
     w->q_unit = (float *)(void *)(w->set + n_sets);
-    w->q_half = (float16_t *)(void *)(w->q_unit + n_sets * SET);
-    w->q_magnitude = w->q_half + (size_t)(n_sets * SET) * (size_t)dim;
+    w->q_fp16 = (float16_t *)(void *)(w->q_unit + n_sets * SET);
+    w->q_magnitude = w->q_fp16 + (size_t)(n_sets * SET) * (size_t)dim;
     for (int i = 0; i < n_sets * SET && job->q_is_new; i++)
-        w->q_unit[i] = halve_query(i < n ? job->q + (size_t)i * (size_t)dim : w->zero_row, dim,
-                                   w->q_half + (size_t)i * (size_t)dim, w->q_magnitude + (size_t)i * (size_t)dim);
+        w->q_unit[i] = query_to_fp16(i < n ? job->q + (size_t)i * (size_t)dim : w->zero_row, dim,
+                                     w->q_fp16 + (size_t)i * (size_t)dim, w->q_magnitude + (size_t)i * (size_t)dim);
 }
 
 static bool attend(quire_attend_job *job, const quire_state *state) {
@@ -299,7 +299,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     if (n % SET != 0)
         memset(w->zero_row, 0, sizeof w->zero_row);
     if (f->k.family == QUIRE_FAMILY_CHANNEL && f->k.bits < 8)
-        halve_queries(job, w, n_sets);
+        queries_to_fp16(job, w, n_sets);
     bool started = false;
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
         block b = {.job = job, .work = w, .first = first};

@@ -38,19 +38,19 @@ INLINE void quantize_set(const block *b, const float *queries, const int rows, c
         q[r] = query_row(b, queries, set * SET + r);
     if (role == KEY_CHANNEL && planes == 1) {
         const neon_work *w = b->work;
-        channel_rows halved = {.unit = w->q_unit + set * SET};
+        channel_rows in_fp16 = {.unit = w->q_unit + set * SET};
         channel_page page[PAGES];
         for (int r = 0; r < 2 * n_pairs; r++) {
-            halved.row[r] = q[r];
-            halved.half[r] = w->q_half + (size_t)(set * SET + r) * (size_t)k->dim;
-            halved.magnitude[r] = w->q_magnitude + (size_t)(set * SET + r) * (size_t)k->dim;
+            in_fp16.row[r] = q[r];
+            in_fp16.fp16[r] = w->q_fp16 + (size_t)(set * SET + r) * (size_t)k->dim;
+            in_fp16.magnitude[r] = w->q_magnitude + (size_t)(set * SET + r) * (size_t)k->dim;
         }
         for (int p = 0; p < b->n; p++)
-            page[p] = (channel_page){w->k_half[b->from + p], w->k_zero[b->from + p], w->k_unit[b->from + p]};
+            page[p] = (channel_page){w->k_scale_fp16[b->from + p], w->k_zero[b->from + p], w->k_unit[b->from + p]};
         if (b->n == PAGES)
-            quantize_by_channels(&halved, rows, page, PAGES, k, out);
+            quantize_by_channels(&in_fp16, rows, page, PAGES, k, out);
         else
-            quantize_by_channels(&halved, rows, page, 1, k, out);
+            quantize_by_channels(&in_fp16, rows, page, 1, k, out);
         return;
     }
     if (role == KEY_CHANNEL) {

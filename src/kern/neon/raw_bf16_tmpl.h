@@ -10,29 +10,29 @@
 #include "kern/neon/raw_fp16.h"
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-#define HAVE_BFLOATS 1
+#define HAVE_BF16 1
 
 /* Up to four rows of q: [4 dims][row][high 4, low 4]. */
-typedef struct bfloat_query {
+typedef struct bf16_query {
     bfloat16_t q[TILE_ROWS * QUIRE_DIM_MAX * 2];
-} bfloat_query;
+} bf16_query;
 
-INLINE bfloat16x8_t split_bfloats(float32x4_t x) {
+INLINE bfloat16x8_t split_bf16(float32x4_t x) {
     const bfloat16x8_t high = vcvtq_low_bf16_f32(x);
     return vcvtq_high_bf16_f32(high, vsubq_f32(x, vcvtq_low_f32_bf16(high)));
 }
 
-INLINE bfloat16x8_t load_bfloats(const uint8_t *row, int i) { return vreinterpretq_bf16_u8(vld1q_u8(row + 2 * i)); }
+INLINE bfloat16x8_t load_bf16x8(const uint8_t *row, int i) { return vreinterpretq_bf16_u8(vld1q_u8(row + 2 * i)); }
 
-static void bfloat_prepare(int rows, const float *q, int dim, bfloat_query *to) {
+static void bf16_prepare(int rows, const float *q, int dim, bf16_query *to) {
     for (int r = 0; r < rows; r++, q += dim)
         for (int d = 0; d < dim; d += 4)
-            vst1q_bf16(to->q + (d * rows + 4 * r) * 2, split_bfloats(vld1q_f32(q + d)));
+            vst1q_bf16(to->q + (d * rows + 4 * r) * 2, split_bf16(vld1q_f32(q + d)));
 }
 
-/* As half_dots(). */
-INLINE void bfloat_dots(const int rows, const int tokens, const bfloat_query *query, const uint8_t *const *k, int dim,
-                        float *to, size_t stride) {
+/* As fp16_dots(). */
+INLINE void bf16_dots(const int rows, const int tokens, const bf16_query *query, const uint8_t *const *k, int dim,
+                      float *to, size_t stride) {
     const bfloat16_t *q = query->q;
     float32x4_t acc[TILE_ROWS][4];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int t = 0; t < tokens / 2; t++) acc[r][t] = vdupq_n_f32(0);
@@ -41,8 +41,8 @@ INLINE void bfloat_dots(const int rows, const int tokens, const bfloat_query *qu
         bfloat16x8_t x[2][TILE_ROWS];
         UNROLL for (int i = 0; i < 2 * rows; i++) x[i / rows][i % rows] = vld1q_bf16(q + 8 * i);
         UNROLL for (int t = 0; t < tokens / 2; t++) {
-            const uint64x2_t a = vreinterpretq_u64_bf16(load_bfloats(k[2 * t], d)),
-                             b = vreinterpretq_u64_bf16(load_bfloats(k[2 * t + 1], d));
+            const uint64x2_t a = vreinterpretq_u64_bf16(load_bf16x8(k[2 * t], d)),
+                             b = vreinterpretq_u64_bf16(load_bf16x8(k[2 * t + 1], d));
             const bfloat16x8_t first = vreinterpretq_bf16_u64(vzip1q_u64(a, b)),
                                second = vreinterpretq_bf16_u64(vzip2q_u64(a, b));
             UNROLL for (int r = 0; r < rows; r++) acc[r][t] = vbfmmlaq_f32(acc[r][t], first, x[0][r]);
@@ -57,8 +57,8 @@ INLINE void bfloat_dots(const int rows, const int tokens, const bfloat_query *qu
         vst1q_f32(to + (size_t)r * stride + t, vpaddq_f32(acc[r][t / 2], acc[r][t / 2 + 1]));
 }
 
-/* As half_weights(): four weights take the room of four scores. */
-static float bfloat_weights(float *s, int n_tokens, float m) {
+/* As fp16_weights(): four weights take the room of four scores. */
+static float bf16_weights(float *s, int n_tokens, float m) {
     float32x4_t sum[4];
     EACH sum[u] = vdupq_n_f32(0);
     for (int t = 0; t < n_tokens; t += 16) {
@@ -68,14 +68,14 @@ static float bfloat_weights(float *s, int n_tokens, float m) {
         exp2_neg4(e, 5, 0);
         EACH e[u] = f_where_above(x[u], QUIRE_NOTHING_SEEN, e[u]);
         EACH sum[u] = vaddq_f32(sum[u], e[u]);
-        EACH vst1q_bf16((bfloat16_t *)(void *)(s + t + 4 * u), split_bfloats(e[u]));
+        EACH vst1q_bf16((bfloat16_t *)(void *)(s + t + 4 * u), split_bf16(e[u]));
     }
     return vaddvq_f32(vaddq_f32(vaddq_f32(sum[0], sum[1]), vaddq_f32(sum[2], sum[3])));
 }
 
-/* As half_values(). Four tokens of eight channels are transposed into pairs of channels. */
-INLINE void bfloat_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens,
-                          int d, fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
+/* As fp16_values(). Four tokens of eight channels are transposed into pairs of channels. */
+INLINE void bf16_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
+                        fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
     float32x4_t pair[TILE_ROWS][2 * VALUE_SUMS];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 2 * n; j++) pair[r][j] = vdupq_n_f32(0);
     int t = 0;
@@ -87,11 +87,11 @@ INLINE void bfloat_values(const int rows, const int n, const float *weights, con
             UNROLL for (int j = 0; j < n; j += 2) __builtin_prefetch(ahead + 32 * j, 0, 2);
             ahead += 32 * n;
         }
-        if (rows > 2) /* as half_token */
+        if (rows > 2) /* as fp16_token */
             UNROLL for (int u = 0; u < 4; u++) __builtin_prefetch(v[t + u] + 2 * (d + 4 * n), 0, 3);
         UNROLL for (int j = 0; j < n; j += 2) {
             uint16x8_t x[4];
-            UNROLL for (int u = 0; u < 4; u++) x[u] = vreinterpretq_u16_bf16(load_bfloats(v[t + u], d + 4 * j));
+            UNROLL for (int u = 0; u < 4; u++) x[u] = vreinterpretq_u16_bf16(load_bf16x8(v[t + u], d + 4 * j));
             const uint32x4_t a = vreinterpretq_u32_u16(vzip1q_u16(x[0], x[1])),
                              b = vreinterpretq_u32_u16(vzip1q_u16(x[2], x[3])),
                              c = vreinterpretq_u32_u16(vzip2q_u16(x[0], x[1])),
@@ -109,11 +109,11 @@ INLINE void bfloat_values(const int rows, const int n, const float *weights, con
 }
 
 #else
-#define HAVE_BFLOATS 0
-typedef float bfloat_query;
-#define bfloat_prepare(...) (void)0
-#define bfloat_dots(...) (void)0
-#define bfloat_weights(...) 0
-#define bfloat_values(...) (void)0
+#define HAVE_BF16 0
+typedef float bf16_query;
+#define bf16_prepare(...) (void)0
+#define bf16_dots(...) (void)0
+#define bf16_weights(...) 0
+#define bf16_values(...) (void)0
 #endif
 #endif

@@ -15,29 +15,29 @@
 #include "kern/shared/raw_tile.h"
 #include "kern/neon/fp16x8_tmpl.h"
 
-enum { HALF_LIFT = 15 }; /* the largest weight is 2^15 */
-#define HALF_UNIT 0x1p-15f
+enum { FP16_LIFT = 15 }; /* the largest weight is 2^15 */
+#define FP16_UNIT 0x1p-15f
 
 /* Up to four rows of q: [8 dims][row][8], rows as many as there are; and what one unit is worth. */
-typedef struct half_query {
+typedef struct fp16_query {
     float16_t q[TILE_ROWS * QUIRE_DIM_MAX];
     float unit[TILE_ROWS];
-} half_query;
+} fp16_query;
 
-INLINE float16x8_t load_halves(const uint8_t *row, int i) { return vreinterpretq_f16_u8(vld1q_u8(row + 2 * i)); }
+INLINE float16x8_t load_fp16x8(const uint8_t *row, int i) { return vreinterpretq_f16_u8(vld1q_u8(row + 2 * i)); }
 
-static void half_prepare(int rows, const float *q, int dim, half_query *to) {
+static void fp16_prepare(int rows, const float *q, int dim, fp16_query *to) {
     for (int r = 0; r < rows; r++, q += dim) {
         const int exponent = exponent_of_query(q, dim);
         const float factor = quire__query_factor(exponent);
         to->unit[r] = quire__query_unit(exponent);
         for (int d = 0; d < dim; d += 8)
-            vst1q_f16(to->q + d * rows + 8 * r, halve8(q + d, factor));
+            vst1q_f16(to->q + d * rows + 8 * r, to_fp16x8(q + d, factor));
     }
 }
 
 /* As dots() of elements.h, `tokens` at a time. */
-INLINE void half_dots(const int rows, const int tokens, const half_query *query, const uint8_t *const *k, int dim,
+INLINE void fp16_dots(const int rows, const int tokens, const fp16_query *query, const uint8_t *const *k, int dim,
                       float *to, size_t stride) {
     const float16_t *q = query->q;
     float32x4_t acc[TILE_ROWS][8];
@@ -45,7 +45,7 @@ INLINE void half_dots(const int rows, const int tokens, const half_query *query,
     int d = 0;
     _Pragma("GCC unroll 1") do {
         float16x8_t y[8];
-        UNROLL for (int t = 0; t < tokens; t++) y[t] = load_halves(k[t], d);
+        UNROLL for (int t = 0; t < tokens; t++) y[t] = load_fp16x8(k[t], d);
         UNROLL for (int r = 0; r < rows; r++) {
             const float16x8_t x = vld1q_f16(q + 8 * r);
             UNROLL for (int t = 0; t < tokens; t++) acc[r][t] = vfmlalq_low_f16(acc[r][t], x, y[t]);
@@ -67,7 +67,7 @@ INLINE float32x4_t load_score(const float *s) { return vreinterpretq_f32_u8(vld1
 
 /* Scores of a row, padded with -inf to sixteens, become weights in the same place; returns their sum, in units. A hidden
  * token's 2^-126 rounds to zero. */
-static float half_weights(float *s, int n_tokens, float m) {
+static float fp16_weights(float *s, int n_tokens, float m) {
     float16_t *to = (float16_t *)(void *)s; /* half the size: behind what is still to be read */
     const float16x8_t one = vdupq_n_f16(1);
     float32x4_t sum[4];
@@ -76,7 +76,7 @@ static float half_weights(float *s, int n_tokens, float m) {
         float32x4_t x[4];
         float16x8_t p[2];
         EACH x[u] = vsubq_f32(load_score(s + t + 4 * u), vdupq_n_f32(m));
-        exp2_neg4(x, 4, HALF_LIFT);
+        exp2_neg4(x, 4, FP16_LIFT);
         UNROLL for (int u = 0; u < 2; u++) p[u] = vcvt_high_f16_f32(vcvt_f16_f32(x[2 * u]), x[2 * u + 1]);
         UNROLL for (int u = 0; u < 2; u++) {
             sum[2 * u] = vfmlalq_low_f16(sum[2 * u], p[u], one);
@@ -89,7 +89,7 @@ static float half_weights(float *s, int n_tokens, float m) {
 
 /* acc[0] and acc[1] += x times lane `lane` of p. The lane is known where this is inlined, but not every compiler takes it for
  * the constant that these instructions want. */
-INLINE void half_add(const int lane, fvec acc[2], float16x8_t x, float16x8_t p) {
+INLINE void fp16_add(const int lane, fvec acc[2], float16x8_t x, float16x8_t p) {
 #define CASE(i)                                                                                                        \
     case i:                                                                                                            \
         acc[0] = vfmlalq_laneq_low_f16(acc[0], x, p, i);                                                               \
@@ -100,19 +100,19 @@ INLINE void half_add(const int lane, fvec acc[2], float16x8_t x, float16x8_t p) 
 }
 
 /* One token, whose weights are in lane `lane` of p. */
-INLINE void half_token(const int lane, const int rows, const int n, const bool line_ends,
+INLINE void fp16_token(const int lane, const int rows, const int n, const bool line_ends,
                        const float16x8_t p[TILE_ROWS], const uint8_t *v, int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
     if (rows > 2 && line_ends) /* several passes per line: the next one comes now, not all of V at once */
         __builtin_prefetch(v + 2 * (d + 4 * n), 0, 3);
     UNROLL for (int j = 0; j < n; j += 2) {
-        const float16x8_t x = load_halves(v, d + 4 * j);
-        UNROLL for (int r = 0; r < rows; r++) half_add(lane, &acc[r][j], x, p[r]);
+        const float16x8_t x = load_fp16x8(v, d + 4 * j);
+        UNROLL for (int r = 0; r < rows; r++) fp16_add(lane, &acc[r][j], x, p[r]);
     }
 }
 
 /* acc[r][j] += weights of row r times V, channels d + 4 * j on; n is even. Rows of weights are as far apart as rows of
  * scores. */
-INLINE void half_values_at(const int rows, const int n, const bool line_ends, const float *weights,
+INLINE void fp16_values_at(const int rows, const int n, const bool line_ends, const float *weights,
                            const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
                            const uint8_t *ahead) {
     int t = 0;
@@ -124,26 +124,26 @@ INLINE void half_values_at(const int rows, const int n, const bool line_ends, co
             UNROLL for (int j = 0; j < n; j++) __builtin_prefetch(ahead + 64 * j, 0, 2);
             ahead += 64 * n;
         }
-        half_token(0, rows, n, line_ends, p, v[t], d, acc);
-        half_token(1, rows, n, line_ends, p, v[t + 1], d, acc);
-        half_token(2, rows, n, line_ends, p, v[t + 2], d, acc);
-        half_token(3, rows, n, line_ends, p, v[t + 3], d, acc);
-        half_token(4, rows, n, line_ends, p, v[t + 4], d, acc);
-        half_token(5, rows, n, line_ends, p, v[t + 5], d, acc);
-        half_token(6, rows, n, line_ends, p, v[t + 6], d, acc);
-        half_token(7, rows, n, line_ends, p, v[t + 7], d, acc);
+        fp16_token(0, rows, n, line_ends, p, v[t], d, acc);
+        fp16_token(1, rows, n, line_ends, p, v[t + 1], d, acc);
+        fp16_token(2, rows, n, line_ends, p, v[t + 2], d, acc);
+        fp16_token(3, rows, n, line_ends, p, v[t + 3], d, acc);
+        fp16_token(4, rows, n, line_ends, p, v[t + 4], d, acc);
+        fp16_token(5, rows, n, line_ends, p, v[t + 5], d, acc);
+        fp16_token(6, rows, n, line_ends, p, v[t + 6], d, acc);
+        fp16_token(7, rows, n, line_ends, p, v[t + 7], d, acc);
         t += 8;
     }
     while (t < n_tokens)
         ;
 }
 
-INLINE void half_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
+INLINE void fp16_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
                         fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
     if (2 * (d + 4 * n) % 64 == 0) /* the next pass begins a line */
-        half_values_at(rows, n, true, weights, v, n_tokens, d, acc, ahead);
+        fp16_values_at(rows, n, true, weights, v, n_tokens, d, acc, ahead);
     else
-        half_values_at(rows, n, false, weights, v, n_tokens, d, acc, ahead);
+        fp16_values_at(rows, n, false, weights, v, n_tokens, d, acc, ahead);
 }
 
 #endif

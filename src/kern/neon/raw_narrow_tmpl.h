@@ -6,7 +6,7 @@
 #include "kern/neon/raw_bf16_tmpl.h"
 #include "kern/neon/raw_fp16.h"
 
-INLINE bool is_narrow(const quire_type type) { return type == QUIRE_F16 || (HAVE_BFLOATS && type == QUIRE_BF16); }
+INLINE bool is_narrow(const quire_type type) { return type == QUIRE_F16 || (HAVE_BF16 && type == QUIRE_BF16); }
 
 /* Tokens of a tile of K, vectors of a tile of V: enough sums to hide their latency, and no more than fit. */
 INLINE int narrow_tokens(const quire_type type, const int rows) { return type == QUIRE_F16 && rows > 1 ? 4 : 8; }
@@ -15,33 +15,33 @@ INLINE int narrow_vectors(const quire_type type, const int rows) {
 }
 
 /* What a weight of 1 and its sum are worth. */
-INLINE float narrow_unit(const quire_type type) { return type == QUIRE_F16 ? HALF_UNIT : 1; }
+INLINE float narrow_unit(const quire_type type) { return type == QUIRE_F16 ? FP16_UNIT : 1; }
 
 /* q of a tile of rows. */
 typedef union narrow_query {
-    half_query half;
-    bfloat_query bfloat;
+    fp16_query fp16;
+    bf16_query bf16;
 } narrow_query;
 
 static void narrow_prepare(quire_type type, int rows, const float *q, int dim, narrow_query *to) {
     if (type == QUIRE_F16)
-        half_prepare(rows, q, dim, &to->half);
+        fp16_prepare(rows, q, dim, &to->fp16);
     else
-        bfloat_prepare(rows, q, dim, &to->bfloat);
+        bf16_prepare(rows, q, dim, &to->bf16);
 }
 
 /* Dot products of rows of q with some tokens: a number each, rows `stride` apart. */
 INLINE void narrow_dots(const quire_type type, const int rows, const int tokens, const narrow_query *q,
                         const uint8_t *const *k, int dim, float *to, size_t stride) {
     if (type == QUIRE_F16)
-        half_dots(rows, tokens, &q->half, k, dim, to, stride);
+        fp16_dots(rows, tokens, &q->fp16, k, dim, to, stride);
     else
-        bfloat_dots(rows, tokens, &q->bfloat, k, dim, to, stride);
+        bf16_dots(rows, tokens, &q->bf16, k, dim, to, stride);
 }
 
 /* Scores of a row, padded with -inf to sixteens, become weights 2^(s - m) in the same place; returns their sum. */
 static float narrow_weights(quire_type type, float *s, int n_tokens, float m) {
-    return type == QUIRE_F16 ? half_weights(s, n_tokens, m) : bfloat_weights(s, n_tokens, m);
+    return type == QUIRE_F16 ? fp16_weights(s, n_tokens, m) : bf16_weights(s, n_tokens, m);
 }
 
 /* acc[r][j] += weights of row r times V, channels d + 4 * j on. Rows of weights are as far apart as rows of scores. `ahead`:
@@ -50,9 +50,9 @@ INLINE void narrow_values(const quire_type type, const int rows, const int n, co
                           const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
                           const uint8_t *ahead) {
     if (type == QUIRE_F16)
-        half_values(rows, n, weights, v, n_tokens, d, acc, ahead);
+        fp16_values(rows, n, weights, v, n_tokens, d, acc, ahead);
     else
-        bfloat_values(rows, n, weights, v, n_tokens, d, acc, ahead);
+        bf16_values(rows, n, weights, v, n_tokens, d, acc, ahead);
 }
 
 #endif

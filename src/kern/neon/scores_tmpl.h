@@ -91,7 +91,7 @@ INLINE void multiply_columns(const source_kind kind, const int rows, const int p
                              const uint8_t *at, size_t stride, size_t column_stride, int columns,
                              const uint8_t (*q8)[OPERANDS][OPERAND_BYTES], int8x16_t book, const split_rule *rule,
                              const uint8_t *ahead, sums acc[SUMS][OPERANDS]) {
-    const bool halves = is_split(kind);
+    const bool split = is_split(kind);
     const int operands = operands_of(rows, planes);
     const uint8_t *end = at + (size_t)columns * column_stride, *soon = at + 1024;
     _Pragma("GCC unroll 1") do {
@@ -103,13 +103,13 @@ INLINE void multiply_columns(const source_kind kind, const int rows, const int p
             }
         UNROLL for (int r = 0; r < operands; r++) {
             q[0][r] = load_operand(q8[0][r], is_single(rows, planes, r));
-            if (halves)
+            if (split)
                 q[1][r] = load_operand(q8[1][r], is_single(rows, planes, r));
         }
         UNROLL for (int i = 0; i < pairs; i += 2) {
             uint8x16_t x[2];
             UNROLL for (int u = 0; u < 2; u++) x[u] = vld1q_u8(at + (size_t)(i + u) * stride);
-            if (halves) {
+            if (split) {
                 int8x16_t lo[2], hi[2];
                 split_bytes(kind, x, book, rule, lo, hi);
                 UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
@@ -122,7 +122,7 @@ INLINE void multiply_columns(const source_kind kind, const int rows, const int p
             }
         }
         at += column_stride;
-        q8 += halves ? 2 : 1;
+        q8 += split ? 2 : 1;
         if (kind == FROM_RULES)
             rule++;
         ahead += 16 * pairs;
@@ -153,10 +153,10 @@ INLINE void multiply_octets(const source_kind kind, const int rows, const int pl
         multiply_columns(kind, rows, planes, pairs, k + at, 64, 16, 4, q8 + column * octets, book,
                          rule_of(kind, rules, column), ahead + at, acc);
     }
-    while (column < end) { /* the narrow last group, or a part of a group */
-        const int group = column / 4 * 4, width = n_columns - group < 4 ? n_columns - group : 4, done = column - group;
-        const int last = group + width < end ? group + width : end;
-        const size_t start = base + (size_t)group * 128 + (size_t)(row * width) * 16, at = start + (size_t)done * 16;
+    while (column < end) { /* the narrow last quad, or a part of a quad */
+        const int quad = column / 4 * 4, width = n_columns - quad < 4 ? n_columns - quad : 4, done = column - quad;
+        const int last = quad + width < end ? quad + width : end;
+        const size_t start = base + (size_t)quad * 128 + (size_t)(row * width) * 16, at = start + (size_t)done * 16;
         const uint8_t *fetch = ahead + start + (size_t)(done * pairs) * 16; /* each column brings a part of the rows */
         if (width == 4)
             multiply_columns(kind, rows, planes, pairs, k + at, 64, 16, last - column, q8 + column * octets, book,
@@ -185,7 +185,7 @@ INLINE void multiply_shared(const source_kind kind, const int rows, const int pl
     const uint8_t *end = at + 16 * columns;
     _Pragma("GCC unroll 1") do {
         operand q[2][OPERANDS];
-        __asm__("" : "+r"(at)); /* else loads of the next group are kept in registers that sums need */
+        __asm__("" : "+r"(at)); /* else loads of the next quad are kept in registers that sums need */
         UNROLL for (int o = 0; o < octets; o++) UNROLL for (int r = 0; r < operands; r++) q[o][r] =
             load_operand(q8[o][r], is_single(rows, planes, r));
         UNROLL for (int i = 0; i < pairs; i++) {
@@ -213,10 +213,10 @@ INLINE void multiply_tiles(const source_kind kind, const int rows, const int pla
     const int bits = shared_bits(kind), slabs = slabs_of(bits), octets = bits == 3 ? 2 : 1;
     const int n_columns = dim / (8 * octets);
     for (int column = first; column < end;) {
-        const int group = column / 4 * 4, width = n_columns - group < 4 ? n_columns - group : 4;
-        const int last = group + width < end ? group + width : end;
-        const size_t start = (size_t)group * 128 * (size_t)slabs + (size_t)(row * width) * 16,
-                     at = start + (size_t)(column - group) * 16;
+        const int quad = column / 4 * 4, width = n_columns - quad < 4 ? n_columns - quad : 4;
+        const int last = quad + width < end ? quad + width : end;
+        const size_t start = (size_t)quad * 128 * (size_t)slabs + (size_t)(row * width) * 16,
+                     at = start + (size_t)(column - quad) * 16;
         UNROLL for (int s = 0; s < slabs; s++) UNROLL for (int i = 0; i < pairs; i++)
             __builtin_prefetch(ahead + start + (size_t)(s * width * 128 + i * width * 16), 0, 2);
         if (width == 4)

@@ -54,13 +54,13 @@ static __attribute__((noinline)) void unpack_k(int bits, int n_mixed, int dim, c
     const k_target to = {out, dim, book, table};
     const bool by_octet = bits == 8 || bits == 2;
     const int n_columns = dim / (by_octet ? 8 : 16), slabs = bits == 3 ? 3 : 1;
-    for (int group = 0; group < n_columns; group += 4) {
-        const int width = n_columns - group < 4 ? n_columns - group : 4;
-        const size_t slab = (size_t)(width * 128), start = (size_t)group * 128 * (size_t)slabs;
+    for (int quad = 0; quad < n_columns; quad += 4) {
+        const int width = n_columns - quad < 4 ? n_columns - quad : 4;
+        const size_t slab = (size_t)(width * 128), start = (size_t)quad * 128 * (size_t)slabs;
         for (int r = 0; r < 8; r++)
             for (int c = 0; c < width; c++) {
                 const size_t at = start + (size_t)(r * width + c) * 16;
-                const int column = group + c;
+                const int column = quad + c;
                 if (bits == 8 || bits == 4) {
                     for (int tile = 0; tile < 4; tile++) {
                         const uint8x16_t x =

@@ -106,8 +106,8 @@ typedef struct block_terms {
 /* O of channel tiles first .. first+n. */
 INLINE void weigh_block(const source_kind kind, const int rows, const int planes, const uint8_t *const v[PAGES],
                         const uint8_t *const ahead[PAGES], int from, int n_pages, const neon_work *w, int first, int n,
-                        int8x16_t book, int group /* -1: V has no groups */, const block_terms *terms, float *o) {
-    const bool reflects = group >= 0 && kind != UNPACKED;
+                        int8x16_t book, int scale_group /* -1: V has none */, const block_terms *terms, float *o) {
+    const bool reflects = scale_group >= 0 && kind != UNPACKED;
     const int n_pairs = pairs_of(rows), operands = operands_of(rows, planes);
     const int tiles = tiles_of_v(kind), pairs = pairs_of_pass(tiles, rows, planes);
     sums start[OPERANDS];
@@ -125,7 +125,7 @@ INLINE void weigh_block(const source_kind kind, const int rows, const int planes
                     weigh_shared(kind, rows, planes, pairs, v[p], tile, row, &w->p8[8 * p], book, ahead[p], acc);
                 else
                     weigh_page(kind, rows, planes, pairs, v[p], tile, row, &w->p8[8 * p], book,
-                               reflects ? w->negative[p][group] : NULL, ahead[p], acc);
+                               reflects ? w->negative[p][scale_group] : NULL, ahead[p], acc);
             }
             while (++p < from + n_pages)
                 ;
@@ -141,7 +141,7 @@ INLINE void weigh_block(const source_kind kind, const int rows, const int planes
                                           ? vsubq_f32(as_f32(high), vld1q_f32(MAGIC)) /* at most 128 * 255 * 127 */
                                           : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
                 float32x4_t old = vmulq_f32(vld1q_f32(at), terms->keep[pair]);
-                if (group >= 0)
+                if (scale_group >= 0)
                     old = vaddq_f32(old, terms->constant[pair]);
                 vst1q_f32(at, vfmaq_f32(old, x, terms->unit[pair]));
             }

@@ -50,9 +50,9 @@ typedef struct set_state {
 /* One quantized query set against one page: operands [8 dims][pair, or pair of the low plane][2 rows x 8 dims]. */
 typedef struct set_query {
     uint8_t q8[QUIRE_DIM_MAX / 8][OPERANDS][OPERAND_BYTES];
-    float32x4_t scale[QUIRE_MAX_GROUPS][PAIRS];  /* of one integer step */
-    float32x4_t centre[QUIRE_MAX_GROUPS][PAIRS]; /* mid times the sum of the integers */
-    float32x4_t offset[QUIRE_MAX_GROUPS][PAIRS]; /* channel: q.zero; group: sum of q */
+    float32x4_t scale[QUIRE_MAX_SCALE_GROUPS][PAIRS];  /* of one integer step */
+    float32x4_t centre[QUIRE_MAX_SCALE_GROUPS][PAIRS]; /* mid times the sum of the integers */
+    float32x4_t offset[QUIRE_MAX_SCALE_GROUPS][PAIRS]; /* channel: q.zero; group: sum of q */
 } set_query;
 
 /* A page's scores of a set, much as they left the multiplier, on a scale of their own: the logit of s is
@@ -72,16 +72,18 @@ typedef struct neon_work {
     int exponent16[PAGES];
 #endif
     uint8_t p8[BLOCK / 8][OPERANDS][OPERAND_BYTES]; /* [8 tokens][pair, or pair of the low plane][2 rows x 8 tokens] */
-    float k_scale[PAGES][QUIRE_MAX_GROUPS * T],
-        k_zero[PAGES][QUIRE_MAX_GROUPS * T]; /* per channel (k_zero: K of tq too), or group and token */
-    float v_scale[QUIRE_MAX_GROUPS * BLOCK], v_zero[QUIRE_MAX_GROUPS * BLOCK]; /* per group and token of a block */
-    uint8_t negative[PAGES][QUIRE_MAX_GROUPS][8]
+    float k_scale[PAGES][QUIRE_MAX_SCALE_GROUPS * T],
+        k_zero[PAGES][QUIRE_MAX_SCALE_GROUPS * T]; /* per channel (k_zero: K of tq too), or group and token */
+    float v_scale[QUIRE_MAX_SCALE_GROUPS * BLOCK],
+        v_zero[QUIRE_MAX_SCALE_GROUPS * BLOCK]; /* per group and token of a block */
+    uint8_t negative[PAGES][QUIRE_MAX_SCALE_GROUPS][8]
                     [16];                    /* V: 255 where a token's scale is negative, as atoms lie: unpack.h */
     float residual[PAGES][T];                /* prod */
     float scaled[PAGES][SET][QUIRE_DIM_MAX]; /* q times the channels' scales */
-    float16_t k_half[PAGES][QUIRE_DIM_MAX];  /* channel_query.h: scales of a page, and what one unit is worth, ... */
+    float16_t k_scale_fp16[PAGES]
+                          [QUIRE_DIM_MAX]; /* channel_query.h: scales of a page, and what one unit is worth, ... */
     float k_unit[PAGES];
-    float16_t *q_half, *q_magnitude; /* ... rows, behind the sets: (rows rounded up to sets, DK), twice; (rows) */
+    float16_t *q_fp16, *q_magnitude; /* ... rows, behind the sets: (rows rounded up to sets, DK), twice; (rows) */
     float *q_unit;
     float zero_row[QUIRE_DIM_MAX];       /* stands in for rows that a set lacks */
     int8_t k8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked: [16 tokens][8 dims][token pair][2 tokens x 8 dims] */

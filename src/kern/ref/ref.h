@@ -10,15 +10,15 @@ typedef struct quire_ref_keys {
     const uint8_t *record;
     int8_t codes[QUIRE_PAGE_TOKENS * QUIRE_DIM_MAX], signs[QUIRE_PAGE_TOKENS * QUIRE_DIM_MAX];
     /* per group and token: value = scale * (code - mid) + zero */
-    float scale[QUIRE_MAX_GROUPS * QUIRE_PAGE_TOKENS], zero[QUIRE_MAX_GROUPS * QUIRE_PAGE_TOKENS];
+    float scale[QUIRE_MAX_SCALE_GROUPS * QUIRE_PAGE_TOKENS], zero[QUIRE_MAX_SCALE_GROUPS * QUIRE_PAGE_TOKENS];
 } quire_ref_keys;
 
 typedef struct quire_ref_values {
     const quire_side_format *side;
     const uint8_t *record[QUIRE_BLOCK_PAGES]; /* NULL: absent */
     int8_t codes[QUIRE_BLOCK_TOKENS * QUIRE_DIM_MAX];
-    float scale[QUIRE_MAX_GROUPS * QUIRE_BLOCK_TOKENS],
-        zero[QUIRE_MAX_GROUPS * QUIRE_BLOCK_TOKENS]; /* (n_groups, 128) */
+    float scale[QUIRE_MAX_SCALE_GROUPS * QUIRE_BLOCK_TOKENS],
+        zero[QUIRE_MAX_SCALE_GROUPS * QUIRE_BLOCK_TOKENS]; /* (n_groups, 128) */
 } quire_ref_values;
 
 typedef struct quire_ref_workspace {

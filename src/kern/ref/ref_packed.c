@@ -21,7 +21,7 @@ static float zeros_dot(const quire_ref_keys *page, const float *q) {
 }
 
 /* Scale and zero of every group and token, such that value = scale * (code - mid) + zero. */
-static void load_group_params(const quire_side_format *side, const uint8_t *record, float *scale, float *zero) {
+static void load_scale_groups(const quire_side_format *side, const uint8_t *record, float *scale, float *zero) {
     for (int g = 0; g < side->n_groups; g++)
         for (int t = 0; t < T; t++) {
             const size_t i = (size_t)(g * T + t);
@@ -42,7 +42,7 @@ static void load_k(quire_ref_keys *page, const quire_side_format *side, const ui
     if (side->family == QUIRE_FAMILY_PROD)
         quire__side_signs(side, record, page->signs);
     if (side->family != QUIRE_FAMILY_CHANNEL)
-        load_group_params(side, record, page->scale, page->zero);
+        load_scale_groups(side, record, page->scale, page->zero);
 }
 
 /* Integer dot product less that of q with the middles: doubled, so that it stays an integer. */
@@ -85,7 +85,7 @@ static void score_page(const quire_attend_job *job, const quire_ref_keys *page, 
         return;
     }
     quire_int_query integers;
-    int32_t dots[QUIRE_MAX_GROUPS * T];
+    int32_t dots[QUIRE_MAX_SCALE_GROUPS * T];
     quire__ref_quantize_query(side, page->record, q, &integers);
     quire__ref_dot_page(side, &integers, page->codes, dots);
     const float offset = zeros_dot(page, job->q + i * dim);
@@ -117,9 +117,9 @@ static void load_v(quire_ref_values *block, const quire_side_format *side, const
         block->record[p] = record[p];
         if (!record[p] || side->family == QUIRE_FAMILY_RAW)
             continue;
-        float scale[QUIRE_MAX_GROUPS * T], zero[QUIRE_MAX_GROUPS * T];
+        float scale[QUIRE_MAX_SCALE_GROUPS * T], zero[QUIRE_MAX_SCALE_GROUPS * T];
         quire__side_expand(side, record[p], block->codes + p * T * side->dim);
-        load_group_params(side, record[p], scale, zero);
+        load_scale_groups(side, record[p], scale, zero);
         for (int g = 0; g < side->n_groups; g++) {
             memcpy(block->scale + g * BLOCK + p * T, scale + g * T, T * sizeof *scale);
             memcpy(block->zero + g * BLOCK + p * T, zero + g * T, T * sizeof *zero);

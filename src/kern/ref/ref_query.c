@@ -18,8 +18,8 @@ static void quantize_by_channels(const quire_side_format *k, const uint8_t *reco
     }
     const int a = quire__query_exponent(largest), b = quire__scale_exponent(largest_scale);
     for (int d = 0; d < k->dim; d++) {
-        const float scale = quire__round_half(quire__side_param(k, record, (size_t)d) * quire__power_of_two(-b));
-        y[d] = quire__round_half(quire__round_half(q[d] * quire__query_factor(a)) * scale);
+        const float scale = quire__round_fp16(quire__side_param(k, record, (size_t)d) * quire__power_of_two(-b));
+        y[d] = quire__round_fp16(quire__round_fp16(q[d] * quire__query_factor(a)) * scale);
         magnitude = fmaxf(magnitude, fabsf(y[d]));
     }
     const float inverse = quire__channel_inverse(magnitude);

@@ -22,7 +22,7 @@ INLINE void put_params(const quire_side_format *side, uint8_t *record, size_t fi
 /* ------------------------------------------------------------------ channel */
 
 /* Elements j * LANES on of sixteen: eight of one kind, eight of another. */
-INLINE vf halves(float first, float second, const int j) {
+INLINE vf octet_values(float first, float second, const int j) {
 #define LANE(i) (i)
     const vi lane = {PER_LANE(LANE)};
 #undef LANE
@@ -34,8 +34,8 @@ INLINE void code_range(const quire_side_format *side, int d, vf top[PER_16], vf 
     const float tops[2] = {(float)quire__highest_code(side, d), (float)quire__highest_code(side, d + 8)};
     const float mids[2] = {quire__code_mid(side, d), quire__code_mid(side, d + 8)};
     UNROLL for (int j = 0; j < PER_16; j++) {
-        top[j] = halves(tops[0], tops[1], j);
-        mid[j] = halves(mids[0], mids[1], j);
+        top[j] = octet_values(tops[0], tops[1], j);
+        mid[j] = octet_values(mids[0], mids[1], j);
     }
 }
 
@@ -282,7 +282,7 @@ static void encode_prod(const quire_side_format *side, const float *rows, int sk
 
 enum { MAX_SCALES = QUIRE_DIM_MAX / 32 * T }; /* [group][token] */
 
-static void group_ranges(const quire_side_format *side, const float *rows, int skip, float *min, float *max) {
+static void scale_group_ranges(const quire_side_format *side, const float *rows, int skip, float *min, float *max) {
     const int dim = side->dim, group = side->group;
     memset(min, 0, (size_t)(side->n_groups * T) * sizeof *min);
     memset(max, 0, (size_t)(side->n_groups * T) * sizeof *max);
@@ -300,7 +300,8 @@ static void group_ranges(const quire_side_format *side, const float *rows, int s
 }
 
 /* Skipped tokens have zero parameters. */
-static void put_group_params(const quire_side_format *side, uint8_t *record, int first_group, int skip, float *param) {
+static void put_scale_group_params(const quire_side_format *side, uint8_t *record, int first_group, int skip,
+                                   float *param) {
     for (int g = 0; g < side->n_groups; g++) {
         memset(param + g * T, 0, (size_t)skip * sizeof *param);
         put_params(side, record, (size_t)((first_group + g) * T), T, param + g * T);
@@ -312,7 +313,8 @@ static void encode_affine(const quire_side_format *side, const float *rows, int 
     const float top = (float)((1 << side->bits) - 1);
     const u8x16 stored_as = (u8x16){0} + (uint8_t)(side->bits == 8 ? 128 : 0);
     float scales[MAX_SCALES], biases[MAX_SCALES];
-    group_ranges(side, rows, skip, scales, biases); /* smallest and largest, until they are what they are called */
+    scale_group_ranges(side, rows, skip, scales,
+                       biases); /* smallest and largest, until they are what they are called */
     for (int i = 0; i < side->n_groups * T; i += LANES) {
         const vf min = load_f(scales + i), max = load_f(biases + i);
         const vi from_min = abs_f(min) > abs_f(max);
@@ -331,8 +333,8 @@ static void encode_affine(const quire_side_format *side, const float *rows, int 
                 store_16(codes + t * dim + d, rounded_codes(x, splat(0), splat(top)) ^ stored_as);
             }
         }
-    put_group_params(side, record, 0, skip, scales);
-    put_group_params(side, record, side->n_groups, skip, biases);
+    put_scale_group_params(side, record, 0, skip, scales);
+    put_scale_group_params(side, record, side->n_groups, skip, biases);
 }
 
 /* ggml's choice between two largest magnitudes of either sign is the first. */
@@ -367,7 +369,7 @@ INLINE void encode_block_of(const int bits, const quire_side_format *side, const
                             uint8_t *record) {
     const int dim = side->dim, n = side->n_groups * T;
     float scales[MAX_SCALES], inverses[MAX_SCALES];
-    group_ranges(side, rows, skip, scales, inverses);
+    scale_group_ranges(side, rows, skip, scales, inverses);
     for (int i = 0; i < n; i++) {
         const float above = inverses[i], below = -scales[i];
         if (bits == 8)
@@ -386,7 +388,7 @@ INLINE void encode_block_of(const int bits, const quire_side_format *side, const
         for (int d = 0; d < dim; d += 16)
             store_16(codes + t * dim + d,
                      block_codes_16(bits, rows + t * dim + d, splat(inverses[d / side->group * T + t])));
-    put_group_params(side, record, 0, skip, scales);
+    put_scale_group_params(side, record, 0, skip, scales);
 }
 
 static void encode_block(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {

@@ -39,8 +39,8 @@ INLINE void round_channel(const channel *c, const vf carried[PER_16], vf x[PER_1
 }
 
 /* 16 tokens, a pair of channels at a time: errors are loaded once for both. Sums have the reference's order. */
-static void shape_16(const channel *channels, int dim, const quire_shaping *s, columns x, columns error,
-                     uint8_t *codes) {
+static void feedback_16(const channel *channels, int dim, const quire_shaping *s, columns x, columns error,
+                        uint8_t *codes) {
     for (int d = 0; d < dim; d += 2) {
         const float *weight = s->feedback + quire__feedback_at(d / 2), *next = weight + d;
         const float c = s->cosine[d / 2], i = s->sine[d / 2], within = s->within[d / 2];
@@ -70,8 +70,8 @@ static void shape_16(const channel *channels, int dim, const quire_shaping *s, c
     }
 }
 
-static void shape_codes(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
-                        const uint8_t *record, uint8_t *codes) {
+static void feedback_codes(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
+                           const uint8_t *record, uint8_t *codes) {
     const int dim = side->dim;
     float param[2 * QUIRE_DIM_MAX];
     channel channels[QUIRE_DIM_MAX];
@@ -85,7 +85,7 @@ static void shape_codes(const quire_side_format *side, const float *rows, int sk
                                 .highest = (float)quire__highest_code(side, d)};
     for (int first = 0; first < T; first += 16) {
         transpose(rows, dim, first, skip, param + dim, x);
-        shape_16(channels, dim, shaping, x, error, codes + first * dim);
+        feedback_16(channels, dim, shaping, x, error, codes + first * dim);
     }
     memset(codes, 0, (size_t)(skip * dim));
 }

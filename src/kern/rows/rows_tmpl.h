@@ -49,10 +49,10 @@ static void seal(const quire_format *format, const float *k, const float *v, int
     memset(record + end, 0, format->bytes - end);
 }
 
-static void shape(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
-                  uint8_t *record) {
+static void round_with_feedback(const quire_side_format *side, const float *rows, int skip,
+                                const quire_shaping *shaping, uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
-    shape_codes(side, rows, skip, shaping, record, codes);
+    feedback_codes(side, rows, skip, shaping, record, codes);
     memset(record + side->codes, 0, side->code_bytes);
     pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
@@ -61,4 +61,4 @@ static void load_row(quire_type type, const void *at, size_t n, float *row) { qu
 static void store_row(quire_type type, void *at, size_t n, const float *row) { quire__store_row(type, at, n, row); }
 
 extern const quire_row_kernels QUIRE_ROWS_NAME;
-const quire_row_kernels QUIRE_ROWS_NAME = {rotate, unrotate, project, load_row, store_row, seal, shape};
+const quire_row_kernels QUIRE_ROWS_NAME = {rotate, unrotate, project, load_row, store_row, seal, round_with_feedback};

@@ -36,11 +36,11 @@ static inline int quire__scale_exponent(uint16_t largest) {
     return exponent > 14 ? 14 : exponent;
 }
 
-static inline float quire__round_half(float x) { return quire__f16_to_f32(quire__f32_to_f16(x)); }
+static inline float quire__round_fp16(float x) { return quire__f16_to_f32(quire__f32_to_f16(x)); }
 
 /* r above. */
 static inline float quire__channel_inverse(float magnitude) {
-    return quire__round_half(fminf(QUIRE_CHANNEL_STEPS / magnitude, QUIRE_F16_MAX));
+    return quire__round_fp16(fminf(QUIRE_CHANNEL_STEPS / magnitude, QUIRE_F16_MAX));
 }
 
 #endif

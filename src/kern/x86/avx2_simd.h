@@ -37,7 +37,7 @@ INLINE void f_widen_f16(const uint8_t *from, int n, float *to) {
         f_store(to + i, f_load_f16(from + 2 * i));
 }
 /* To fp16 and back. */
-INLINE fvec f_round_half(fvec a) { return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+INLINE fvec f_round_fp16(fvec a) { return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 INLINE fvec f_load_bf16(const uint8_t *at) {
     return f_from_bits(
         _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)), 16));

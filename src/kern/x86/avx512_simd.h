@@ -33,7 +33,7 @@ INLINE void f_widen_f16(const uint8_t *from, int n, float *to) {
     for (int i = 0; i < n; i += W)
         f_store(to + i, f_load_f16(from + 2 * i));
 }
-INLINE fvec f_round_half(fvec a) { return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+INLINE fvec f_round_fp16(fvec a) { return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 INLINE fvec f_load_bf16(const uint8_t *at) {
     return f_from_bits(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)at)), 16));

@@ -61,7 +61,7 @@ static void load_keys_of(block *b, int p) {
     if (k->family == QUIRE_FAMILY_CHANNEL) {
         load_params(k, record, 0, k->dim, w->k_scale[p]);
         if (k->bits < 8)
-            w->k_unit[p] = halve_scales(w->k_scale[p], k->dim);
+            w->k_unit[p] = scales_to_fp16(w->k_scale[p], k->dim);
     } else if (is_token_scaled(k->family)) {
         load_token_scales(k, record, w->k_scale[p]);
         if (k->family == QUIRE_FAMILY_PROD)
@@ -229,8 +229,8 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
         }
         if (k->family == QUIRE_FAMILY_PROD) {
             for (int r = 0; r < rows && requantize && p == b->from; r++)
-                quantize_group(SMALL, job->q_projected + (size_t)(first + r) * (size_t)k->dim, 0, k->dim, 0.5f, r, 0,
-                               &w->q[1]);
+                quantize_scale_group(SMALL, job->q_projected + (size_t)(first + r) * (size_t)k->dim, 0, k->dim, 0.5f, r,
+                                     0, &w->q[1]);
             DOT[UNPACKED][SMALL][rows - 1](w->sign8[p], k->dim, 0, k->dim / 16, NULL, NULL, &w->q[1], w->dots);
             for (int r = 0; r < rows; r++)
                 add_signs(b, &w->q[1], r, p, w->dots[r], w->s[r] + p * T);
@@ -249,8 +249,8 @@ typedef struct row_update {
 } row_update;
 
 /* Channels of group g: weights, integer p.V, and what enters O. */
-static void weigh_group(const block *b, const row_update *update, int g, int first, int rows,
-                        const quire_state *state) {
+static void weigh_scale_group(const block *b, const row_update *update, int g, int first, int rows,
+                              const quire_state *state) {
     const quire_side_format *v = &b->job->format->v;
     const product kind = product_of(v);
     const bool grouped = !is_token_scaled(v->family);
@@ -323,17 +323,17 @@ static void value_set(block *b, int first, int rows, const quire_state *state) {
             weigh_raw(b, b->work->s[r], update[r].keep, update[r].factor,
                       state->o + (size_t)(first + r) * (size_t)v->dim);
     for (int g = 0; g < v->n_groups && v->family != QUIRE_FAMILY_RAW; g++)
-        weigh_group(b, update, g, first, rows, state);
+        weigh_scale_group(b, update, g, first, rows, state);
 }
 
 /* ------------------------------------------------------------------ the chunk */
 
-static void halve_queries(const quire_attend_job *job, x86_work *w) {
+static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
     const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
     w->q_unit = (float *)(void *)(w + 1);
-    w->q_half = w->q_unit + n;
+    w->q_fp16 = w->q_unit + n;
     for (int i = 0; i < n; i++)
-        w->q_unit[i] = halve_query(job->q + (size_t)i * (size_t)dim, dim, w->q_half + (size_t)i * (size_t)dim);
+        w->q_unit[i] = query_to_fp16(job->q + (size_t)i * (size_t)dim, dim, w->q_fp16 + (size_t)i * (size_t)dim);
 }
 
 static bool attend(quire_attend_job *job, const quire_state *state) {
@@ -342,7 +342,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     bool started = false;
     quire__ref_empty_state(job, state);
     if (job->format->k.family == QUIRE_FAMILY_CHANNEL && job->format->k.bits < 8)
-        halve_queries(job, job->workspace);
+        queries_to_fp16(job, job->workspace);
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
         block b = {.job = job, .work = job->workspace, .first = first};
         load_block(&b, n <= FEW);

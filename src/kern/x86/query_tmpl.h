@@ -35,44 +35,44 @@ static int32_t mixed_centre(const quire_side_format *k, const int8_t *integers) 
 }
 
 /* The same with the scale that the largest, `magnitude`, asks for: the reference's group. */
-INLINE void put_group(const product kind, const float *x, int first, int n, float magnitude, float mid, int row, int g,
-                      set_query *out) {
+INLINE void put_scale_group(const product kind, const float *x, int first, int n, float magnitude, float mid, int row,
+                            int g, set_query *out) {
     const float steps = kind == WIDE ? 127 * 128 : 127;
     const bool zero = magnitude < 1e-30f; /* as the reference: 127 / magnitude must stay finite */
     put_integers(kind, x, first, n, zero ? 0 : steps / magnitude, zero ? 0 : magnitude / steps, mid, row, g, out);
 }
 
 /* One group of a row; offset is the sum of q. */
-INLINE void quantize_group(const product kind, const float *q, int first, int n, float mid, int row, int g,
-                           set_query *out) {
+INLINE void quantize_scale_group(const product kind, const float *q, int first, int n, float mid, int row, int g,
+                                 set_query *out) {
     fvec magnitude = f_all(0), sum = magnitude;
     for (int d = first; d < first + n; d += W) {
         const fvec x = f_load(q + d);
         magnitude = f_max(magnitude, f_abs(x));
         sum = f_add(sum, x);
     }
-    put_group(kind, q, first, n, f_largest(magnitude), mid, row, g, out);
+    put_scale_group(kind, q, first, n, f_largest(magnitude), mid, row, g, out);
     out->offset[row][g] = f_sum(sum);
 }
 
 /* A row with a page's channel scales folded in; offset is q.zero. Both halved where `half`: channel_query.h. */
-INLINE void quantize_channels(const product kind, const bool half, const float *q, const float *halved, float unit,
+INLINE void quantize_channels(const product kind, const bool fp16, const float *q, const float *q_fp16, float unit,
                               const float *scale, const float *zero, int dim, float mid, int row, float *scaled,
                               set_query *out) {
     fvec largest = f_all(0), dot = largest;
     for (int d = 0; d < dim; d += W) {
-        const fvec x = f_load(q + d), exact = f_mul(half ? f_load(halved + d) : x, f_load(scale + d));
-        const fvec y = half ? f_round_half(exact) : exact;
+        const fvec x = f_load(q + d), exact = f_mul(fp16 ? f_load(q_fp16 + d) : x, f_load(scale + d));
+        const fvec y = fp16 ? f_round_fp16(exact) : exact;
         f_store(scaled + d, y);
         largest = f_max(largest, f_abs(y));
         dot = f_fma(x, f_load(zero + d), dot);
     }
     const float magnitude = f_largest(largest);
-    if (half) {
+    if (fp16) {
         const float inverse = quire__channel_inverse(magnitude);
         put_integers(kind, scaled, 0, dim, inverse, unit / inverse, mid, row, 0, out);
     } else {
-        put_group(kind, scaled, 0, dim, magnitude, mid, row, 0, out);
+        put_scale_group(kind, scaled, 0, dim, magnitude, mid, row, 0, out);
     }
     out->offset[row][0] = f_sum(dot);
 }
@@ -85,24 +85,24 @@ INLINE float dot_of(const float *a, const float *b, int dim) {
 }
 
 /* s' of one page in place, and what one unit of it is worth. */
-static float halve_scales(float *scale, int dim) {
+static float scales_to_fp16(float *scale, int dim) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d += W)
         most = f_max(most, f_abs(f_load(scale + d)));
     const int exponent = quire__scale_exponent(quire__f32_to_f16(f_largest(most)));
     for (int d = 0; d < dim; d += W)
-        f_store(scale + d, f_round_half(f_mul(f_load(scale + d), f_all(quire__power_of_two(-exponent)))));
+        f_store(scale + d, f_round_fp16(f_mul(f_load(scale + d), f_all(quire__power_of_two(-exponent)))));
     return quire__power_of_two(exponent);
 }
 
 /* q' of one row, and what one unit of it is worth. */
-static float halve_query(const float *q, int dim, float *to) {
+static float query_to_fp16(const float *q, int dim, float *to) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d += W)
         most = f_max(most, f_abs(f_load(q + d)));
     const int exponent = quire__query_exponent(f_largest(most));
     for (int d = 0; d < dim; d += W)
-        f_store(to + d, f_round_half(f_mul(f_load(q + d), f_all(quire__query_factor(exponent)))));
+        f_store(to + d, f_round_fp16(f_mul(f_load(q + d), f_all(quire__query_factor(exponent)))));
     return quire__query_unit(exponent);
 }
 
@@ -110,7 +110,7 @@ static float halve_query(const float *q, int dim, float *to) {
 static void quantize_row(const quire_side_format *k, const product kind, const float *q, x86_work *w, int p, int i,
                          int row, set_query *out) {
     if (k->family == QUIRE_FAMILY_CHANNEL && kind == SMALL) {
-        quantize_channels(SMALL, true, q, w->q_half + (size_t)i * (size_t)k->dim, w->q_unit[i] * w->k_unit[p],
+        quantize_channels(SMALL, true, q, w->q_fp16 + (size_t)i * (size_t)k->dim, w->q_unit[i] * w->k_unit[p],
                           w->k_scale[p], w->k_zero[p], k->dim, k->mid, row, w->scaled, out);
         out->centre[row][0] += mixed_centre(k, out->plane[row][0]);
         return;
@@ -120,7 +120,7 @@ static void quantize_row(const quire_side_format *k, const product kind, const f
         return;
     }
     for (int g = 0; g < k->n_groups; g++)
-        quantize_group(kind, q, g * k->group, k->group, k->mid, row, g, out);
+        quantize_scale_group(kind, q, g * k->group, k->group, k->mid, row, g, out);
 }
 
 #endif

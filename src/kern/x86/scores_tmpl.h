@@ -25,9 +25,9 @@ typedef struct slices {
 INLINE slices find_slices(const source_kind from, const uint8_t *k, int dim, int tile, int step, int first, int end) {
     if (from == UNPACKED)
         return (slices){k + tile * TILE * dim + step * 2 * VECTOR + first * 256, 0, end - first};
-    const int octets = from == BYTES ? 2 : 1, n = dim / 16 * octets, column = first * octets, group = column & ~3,
-              width = n - group < 4 ? n - group : 4, left = (group + width) / octets - first;
-    return (slices){k + tile * 8 * octets * dim + group * 128 + (column - group) * 16 + step * 2 * LANES * width * 16,
+    const int octets = from == BYTES ? 2 : 1, n = dim / 16 * octets, column = first * octets, quad = column & ~3,
+              width = n - quad < 4 ? n - quad : 4, left = (quad + width) / octets - first;
+    return (slices){k + tile * 8 * octets * dim + quad * 128 + (column - quad) * 16 + step * 2 * LANES * width * 16,
                     (size_t)width * 16, left < end - first ? left : end - first};
 }
 

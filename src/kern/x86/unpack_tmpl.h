@@ -65,10 +65,10 @@ INLINE void unpack_column(const int bits, const bool mixed, const uint8_t *at, s
 INLINE void unpack_columns(const int bits, int n_mixed, const uint8_t *k, const k_target *to) {
     const int n = to->dim / (bits == 8 || bits == 2 ? 8 : 16), slabs = bits == 3 ? 3 : 1;
     for (int column = 0; column < n; column++) {
-        const int group = column & ~3, width = n - group < 4 ? n - group : 4;
+        const int quad = column & ~3, width = n - quad < 4 ? n - quad : 4;
         const size_t stride = (size_t)width * 16;
         for (int j = 0; j < VECTORS; j++) {
-            const size_t at = (size_t)(group * 128 * slabs + (column - group) * 16) + (size_t)first_pair(j) * stride;
+            const size_t at = (size_t)(quad * 128 * slabs + (column - quad) * 16) + (size_t)first_pair(j) * stride;
             if (column < n_mixed)
                 unpack_column(bits, true, k + at, stride, (size_t)(bits * 2 * to->dim), 8 * stride, column, j, to);
             else

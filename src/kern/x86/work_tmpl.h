@@ -26,10 +26,12 @@ enum { SET = 4 }; /* rows of a set */
 typedef enum source_kind { NIBBLES, BYTES, UNPACKED, MIXED, SPLIT_5_3 } source_kind;
 
 typedef struct set_query {
-    int8_t plane[SET][2][QUIRE_DIM_MAX];   /* operands of the products, 8 bytes per octet of dims */
-    float step[SET][QUIRE_MAX_GROUPS];     /* value of one integer step, halved where scores are doubled */
-    float offset[SET][QUIRE_MAX_GROUPS];   /* channel: q.zero; K of tq: q.mean of the page at hand; group: sum of q */
-    int32_t centre[SET][QUIRE_MAX_GROUPS]; /* sum of the integers times the middle code, doubled with the scores */
+    int8_t plane[SET][2][QUIRE_DIM_MAX];     /* operands of the products, 8 bytes per octet of dims */
+    float step[SET][QUIRE_MAX_SCALE_GROUPS]; /* value of one integer step, halved where scores are doubled */
+    float offset[SET]
+                [QUIRE_MAX_SCALE_GROUPS]; /* channel: q.zero; K of tq: q.mean of the page at hand; group: sum of q */
+    int32_t centre[SET]
+                  [QUIRE_MAX_SCALE_GROUPS]; /* sum of the integers times the middle code, doubled with the scores */
 } set_query;
 
 typedef struct x86_work {
@@ -38,14 +40,15 @@ typedef struct x86_work {
     float s[SET][BLOCK];              /* base-2 logits, then weights */
     uint8_t p[SET][2][BLOCK];         /* operands of the products, 8 bytes per atom of V */
     int32_t sums[SET][QUIRE_DIM_MAX]; /* integer p.V of one group */
-    float k_scale[PAGES][QUIRE_MAX_GROUPS * T],
-        k_zero[PAGES][QUIRE_MAX_GROUPS * T];                                   /* per channel, or group and token */
-    float v_scale[QUIRE_MAX_GROUPS * BLOCK], v_zero[QUIRE_MAX_GROUPS * BLOCK]; /* per group and token of a block */
-    float residual[PAGES][T];                                                  /* prod */
-    float scaled[QUIRE_DIM_MAX];                                               /* q times the channels' scales */
-    float k_unit[PAGES]; /* channel_query.h: what one unit of a page's scales is worth, ... */
-    float *q_unit;       /* ... and of a row's q: (rows) behind this, then ... */
-    float *q_half;       /* ... the rows, (rows, DK) */
+    float k_scale[PAGES][QUIRE_MAX_SCALE_GROUPS * T],
+        k_zero[PAGES][QUIRE_MAX_SCALE_GROUPS * T]; /* per channel, or group and token */
+    float v_scale[QUIRE_MAX_SCALE_GROUPS * BLOCK],
+        v_zero[QUIRE_MAX_SCALE_GROUPS * BLOCK]; /* per group and token of a block */
+    float residual[PAGES][T];                   /* prod */
+    float scaled[QUIRE_DIM_MAX];                /* q times the channels' scales */
+    float k_unit[PAGES];                        /* channel_query.h: what one unit of a page's scales is worth, ... */
+    float *q_unit;                              /* ... and of a row's q: (rows) behind this, then ... */
+    float *q_fp16;                              /* ... the rows, (rows, DK) */
     uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX], v8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked */
 } x86_work;
 
