@@ -106,7 +106,7 @@ int main(void) {
     needed |= QUIRE_CPU_I8MM | QUIRE_CPU_FP16_FML;
 #endif
     if ((quire__cpu_features() & needed) != needed) {
-        puts("integers: left out: this machine does not have the instructions");
+        printf("integers: left out %s: this machine does not have the instructions\n", LEVEL_NAME);
         return LEFT_OUT;
     }
     (void)attend, (void)workspace_bytes, (void)serves;

@@ -197,7 +197,7 @@ int main(void) {
 #ifndef QUIRE_EMULATED
     const unsigned needed = W == 8 ? QUIRE_CPU_AVX2 : QUIRE_CPU_AVX512_VNNI;
     if (!(quire__cpu_features() & needed)) {
-        puts("integers: left out: this machine does not have the instructions");
+        printf("integers: left out %s: this machine does not have the instructions\n", W == 8 ? "avx2" : "avx512_vnni");
         return 77;
     }
 #endif

@@ -72,11 +72,16 @@ static const level LEVELS[] = {
      {&quire__attend_avx2, &quire__attend_avx2_sealed_raw},
      &quire__attend_avx2_raw,
      &quire__rows_avx2},
-    {"avx512_vnni",
-     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512_VNNI,
-     {&quire__attend_avx512_vnni, &quire__attend_avx512_sealed_raw},
+    {"avx512",
+     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512,
+     {&quire__attend_avx512_sealed_raw},
      &quire__attend_avx512_raw,
      &quire__rows_avx512},
+    {"avx512_vnni",
+     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512 | QUIRE_CPU_AVX512_VNNI,
+     {&quire__attend_avx512_vnni},
+     NULL,
+     NULL},
 #endif
 };
 enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
@@ -92,30 +97,34 @@ static quire_status find_level(const char *name, int *found) {
     return quire__fail(QUIRE_E_UNKNOWN, "'%.40s' is not a kernel level of this build", name);
 }
 
-quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
-    const unsigned features = quire__cpu_features();
+quire_status quire__kernels_choose(quire_kernels *kernels, const char *wanted, unsigned features) {
     int top = N_LEVELS - 1;
-    if (!wanted)
-        wanted = getenv("QUIRE_CPU");
+    bool complete = false;
     if (wanted && *wanted) {
         QUIRE_TRY(find_level(wanted, &top));
         if ((LEVELS[top].needs & features) != LEVELS[top].needs)
             return quire__fail(QUIRE_E_UNSUPPORTED, "this machine cannot run kernel level %s", wanted);
     }
     *kernels = (quire_kernels){0};
-    for (int i = top; i >= 0; i--) {
+    for (int i = top; i >= 0 && !complete; i--) {
         if ((LEVELS[i].needs & features) != LEVELS[i].needs)
             continue;
         if (kernels->n_packed == 0)
             kernels->isa = LEVELS[i].name;
-        for (int j = 0; j < 3 && LEVELS[i].packed[j]; j++)
-            kernels->packed[kernels->n_packed++] = LEVELS[i].packed[j];
         if (!kernels->raw)
             kernels->raw = LEVELS[i].raw;
         if (!kernels->rows)
             kernels->rows = LEVELS[i].rows;
+        for (int j = 0; j < 3 && LEVELS[i].packed[j]; j++) {
+            kernels->packed[kernels->n_packed++] = LEVELS[i].packed[j];
+            complete = LEVELS[i].packed[j] == &quire__attend_ref; /* which serves everything */
+        }
     }
     return QUIRE_OK;
+}
+
+quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
+    return quire__kernels_choose(kernels, wanted ? wanted : getenv("QUIRE_CPU"), quire__cpu_features());
 }
 
 const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, const quire_format *format) {

@@ -24,7 +24,7 @@ enum {
     QUIRE_BLOCK_TOKENS = QUIRE_BLOCK_PAGES * QUIRE_PAGE_TOKENS,
     QUIRE_CHUNK_PAGES = 16,
     QUIRE_STATE_ROWS = 4,
-    QUIRE_MAX_PACKED = 12, /* kernels for packed pages, of all levels together */
+    QUIRE_MAX_PACKED = 8, /* kernels for packed pages that a pool can have, of all its levels together */
     QUIRE_MAX_SCALE_GROUPS = QUIRE_DIM_MAX / 32
 };
 
@@ -124,6 +124,8 @@ typedef struct quire_kernels {
 /* `level` NULL: the environment's QUIRE_CPU, or else the best this machine has. E_UNKNOWN: no such level; E_UNSUPPORTED:
  * not on this machine. */
 quire_status quire__kernels_init(quire_kernels *kernels, const char *level);
+/* The same for a processor with these features (base/cpu.h); `level` NULL: the best that it has. */
+quire_status quire__kernels_choose(quire_kernels *kernels, const char *level, unsigned features);
 const char *quire__kernel_level(int i); /* of this build, from the bottom upwards; NULL past the last */
 const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, const quire_format *format);
 extern const quire_attend_kernel quire__attend_ref;

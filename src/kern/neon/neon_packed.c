@@ -1,4 +1,3 @@
-#define LEVEL_NAME "neon"
 #include "kern/neon/packed_tmpl.h"
 
-const quire_attend_kernel quire__attend_neon = {attend, workspace_bytes, serves, LEVEL_NAME};
+const quire_attend_kernel quire__attend_neon = {attend, workspace_bytes, serves, "neon"};
