@@ -307,10 +307,14 @@ static void change_logits(const block *b, int rows, int set, int p) {
     }
 }
 
+/* Not inline: gcc would copy the rules into every instance of score_set. */
+static bool needs_other_logits(const block *b) { return changes_logits(&b->job->see); }
+static bool needs_hiding(const block *b, int p) { return hides_tokens(b->job, b->first + p); }
+
 static void apply_rules(const block *b, int rows, int set, int p) {
-    if (changes_logits(&b->job->see))
+    if (needs_other_logits(b))
         change_logits(b, rows, set, p);
-    else if (hides_tokens(b->job, b->first + p))
+    else if (needs_hiding(b, p))
         hide_tokens(b, rows, set, p);
 }
 

@@ -1,4 +1,8 @@
 /* What the kernel table has for rows and pages. A file per instruction set includes this and names the table. */
+#ifndef QUIRE_ROWS_NAME
+#error "rows_tmpl.h needs QUIRE_ROWS_NAME"
+#endif
+
 #include "kern/kern.h"
 #include "kern/rows/encode_tmpl.h"
 #include "kern/rows/hadamard_tmpl.h"
