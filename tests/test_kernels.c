@@ -6,7 +6,7 @@
  *                  2^x came out a little different: made in fp16 (rounding 3e-4), one in fifteen of u8's goes to another
  *                  step, a difference as large as u8's own noise (5e-3, relative L2 of all rows), though the error against
  *                  exact attention hardly changes (test_attend); with 16 bits 2e-5; raw sides 2e-6. A kernel that rounds
- *                  q and weights to fp16 (neon/narrow.h) is compared with the reference over q rounded so by the test; its
+ *                  q and weights to fp16 (neon/raw_narrow_tmpl.h) is compared with the reference over q rounded so by the test; its
  *                  weights are off by at most 2^-11 each, and so is O, whose parts have random signs. Two bf16 numbers for
  *                  one of q (or a weight) leave out at most 2^-18 of it, and that much of a logit (of O)
  *   memory         every buffer is guarded (guard.h), what is the kernel's own starts as NaN

@@ -1,4 +1,5 @@
-/* Choosing kernels: the reference first, then every level that the machine has and the caller allows. */
+/* Chooses kernels: every level that the machine has and the caller allows, down to the
+ * reference. */
 #include "kern/kern.h"
 
 #include <stdlib.h>
@@ -9,10 +10,11 @@
 
 typedef struct level {
     const char *name;
-    unsigned needs;                       /* CPU features */
-    const quire_attend_kernel *packed[3]; /* each after the first serves what those before it do not; NULL: no more */
-    const quire_raw_kernel *raw;          /* NULL: as the level below */
-    const quire_row_kernels *rows;        /* the same */
+    unsigned needs; /* CPU features */
+    /* Each serves what the ones before it do not; NULL: no more. */
+    const quire_attend_kernel *packed[3];
+    const quire_raw_kernel *raw;   /* NULL: use the level below */
+    const quire_row_kernels *rows; /* likewise */
 } level;
 
 #if defined(__aarch64__) && !defined(QUIRE_PORTABLE)
@@ -32,8 +34,8 @@ extern const quire_attend_kernel quire__attend_avx2_emulated, quire__attend_avx2
 extern const quire_raw_kernel quire__attend_avx2_raw_emulated, quire__attend_avx512_raw_emulated;
 #endif
 
-/* From the bottom of the ladder upwards. What lies below the reference, which serves everything, runs only when asked for
- * by name. */
+/* From the bottom of the ladder upwards. Levels below the reference, which serves everything, run
+ * only when named. */
 static const level LEVELS[] = {
 #ifdef QUIRE_EMULATED
     {"avx512_vnni_emulated",
@@ -117,7 +119,7 @@ quire_status quire__kernels_choose(quire_kernels *kernels, const char *wanted, u
             kernels->rows = LEVELS[i].rows;
         for (int j = 0; j < 3 && LEVELS[i].packed[j]; j++) {
             kernels->packed[kernels->n_packed++] = LEVELS[i].packed[j];
-            complete = LEVELS[i].packed[j] == &quire__attend_ref; /* which serves everything */
+            complete = LEVELS[i].packed[j] == &quire__attend_ref; /* it serves everything */
         }
     }
     return QUIRE_OK;

@@ -1,4 +1,6 @@
-/* A set of query rows as int8 operands against pages with channel scales and fewer than 8 bits: kern/shared/channel_query.h. */
+/* Template, part of packed_tmpl.h: a set of query rows as int8 operands against pages with channel
+ * scales and fewer than 8 bits, as kern/shared/channel_query.h defines. Parameters:
+ * packed_tmpl.h. */
 #ifndef QUIRE_KERN_NEON_CHANNEL_QUERY_TMPL_H
 #define QUIRE_KERN_NEON_CHANNEL_QUERY_TMPL_H
 
@@ -15,7 +17,7 @@ INLINE float16x8_t without_sign(float16x8_t x) {
     return vreinterpretq_f16_u16(vandq_u16(vreinterpretq_u16_f16(x), vdupq_n_u16(0x7fff)));
 }
 
-/* q' of one row, |q'|, and what one unit of them is worth. */
+/* q' of one row and |q'|; returns what one unit of them is worth. */
 static float query_to_fp16(const float *q, int dim, float16_t *to, float16_t *magnitude) {
     const int exponent = exponent_of_query(q, dim);
     const float factor = quire__query_factor(exponent);
@@ -27,7 +29,7 @@ static float query_to_fp16(const float *q, int dim, float16_t *to, float16_t *ma
     return quire__query_unit(exponent);
 }
 
-/* Exponent of the largest of n fp16 numbers, whatever their signs; n is a multiple of 16. */
+/* Exponent of the largest of n fp16 numbers, signs ignored; n is a multiple of 16. */
 INLINE int largest_exponent(const uint8_t *x, int n) {
     uint16x8_t most[2] = {vdupq_n_u16(0), vdupq_n_u16(0)};
     for (int i = 0; i < n; i += 16)
@@ -36,7 +38,7 @@ INLINE int largest_exponent(const uint8_t *x, int n) {
     return quire__scale_exponent(vmaxvq_u16(vmaxq_u16(most[0], most[1])));
 }
 
-/* s' of one page, and what one unit of it is worth. */
+/* s' of one page; returns what one unit of it is worth. */
 static float scales_to_fp16(const uint8_t *scales /* (dim) fp16 */, int dim, float16_t *to) {
     const int exponent = largest_exponent(scales, dim);
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
@@ -54,17 +56,18 @@ static float scales_to_fp16(const uint8_t *scales /* (dim) fp16 */, int dim, flo
     return quire__power_of_two(exponent);
 }
 
-/* Rows of a set: in fp32 for q.zero, and halved. */
+/* Rows of a set: in fp32 for q.zero, and in fp16. */
 typedef struct channel_rows {
     const float *row[SET];
-    const float16_t *fp16[SET], *magnitude[SET]; /* |fp16|: spares each product its sign */
-    const float *unit;                           /* (SET) of fp16 */
+    /* |fp16|: saves taking the magnitude of each product. */
+    const float16_t *fp16[SET], *magnitude[SET];
+    const float *unit; /* (SET) value of one unit of fp16 */
 } channel_rows;
 
 typedef struct channel_page {
-    const float16_t *scale; /* halved */
+    const float16_t *scale; /* in fp16 */
     const float *zero;
-    float unit; /* of scale */
+    float unit; /* value of one unit of scale */
 } channel_page;
 
 /* sum += weight * the bytes, which are two rows; weight is the same in all lanes. */
@@ -77,8 +80,8 @@ INLINE int32x4_t sum_weighted(int32x4_t sum, int8x16_t x, int8x16_t weight) {
 #endif
 }
 
-/* A whole set against a block's pages; offset is q.zero. All rows and both pages side by side, so that q is loaded once and
- * no chain waits for another. */
+/* A whole set against a block's pages; the offset is q.zero. All rows and both pages side by side,
+ * so that q is loaded once and no chain waits for another. */
 INLINE void quantize_by_channels(const channel_rows *q, const int rows, const channel_page *page, const int pages,
                                  const quire_side_format *k, set_query *out /* (pages) */) {
     enum { MOST = PAGES * SET };
@@ -104,7 +107,8 @@ INLINE void quantize_by_channels(const channel_rows *q, const int rows, const ch
             }
         }
     }
-    float16x4_t inverse[MOST / 4]; /* all before their use: divisions are slow, but overlap */
+    /* Computed before they are used: divisions are slow, but overlap. */
+    float16x4_t inverse[MOST / 4];
     float32x4_t step[MOST / 4];
     UNROLL for (int i = 0; i < count; i += 4) {
         const float32x4_t m = h_largest4(most[i], most[i + 1], most[i + 2], most[i + 3]);

@@ -1,12 +1,17 @@
-/* Eight fp16 numbers and the few operations of channel_query.h on them: in fp16 where the core has it, else in fp32 with a
- * rounding to fp16 after each product, which gives the same bits. */
+/* Template, part of packed_tmpl.h and raw_narrow_tmpl.h: eight fp16 numbers and the few operations
+ * on them that channel_query.h needs.
+ *
+ * Parameter, from the compiler flags:
+ *   __ARM_FEATURE_FP16_VECTOR_ARITHMETIC  fp16 arithmetic; without it fp32, rounded to fp16 after
+ *                                         each product, which gives the same bits
+ */
 #ifndef QUIRE_KERN_NEON_FP16X8_TMPL_H
 #define QUIRE_KERN_NEON_FP16X8_TMPL_H
 
-#include "kern/shared/channel_query.h"
 #include "kern/neon/cells.h"
+#include "kern/shared/channel_query.h"
 
-/* a of channel_query.h for a row of q. */
+/* a of channel_query.h, for a row of q. */
 INLINE int exponent_of_query(const float *q, int dim) {
     float32x4_t most[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
     for (int d = 0; d < dim; d += 8)
@@ -44,7 +49,7 @@ static const uint16_t MAGIC16[8] = {ROUND_FP16, ROUND_FP16, ROUND_FP16, ROUND_FP
 INLINE int8x16_t h_round_product(fp16x8 x, float16x4_t r, const int lane) {
     float16x8_t sum; /* loaded, not copied: see fresh() */
     __asm__ volatile("ldr %q0, %1" : "=w"(sum) : "m"(MAGIC16));
-    switch (lane) { /* a literal for every compiler; `lane` is known where this is inlined */
+    switch (lane) { /* compilers need a literal; `lane` is known after inlining */
     case 0:
         sum = vfmaq_lane_f16(sum, x, r, 0);
         break;

@@ -1,4 +1,5 @@
-/* A block: two pages of a chunk, their parameters as fp32 and, where many rows share them, their codes as int8. */
+/* Template, part of packed_tmpl.h: a block, that is two pages of a chunk, their parameters as fp32
+ * and, where many rows share them, their codes as int8. */
 #ifndef QUIRE_KERN_NEON_LOAD_BLOCK_TMPL_H
 #define QUIRE_KERN_NEON_LOAD_BLOCK_TMPL_H
 
@@ -11,10 +12,11 @@
 typedef struct block {
     const quire_attend_job *job;
     neon_work *work;
-    int first;                                                            /* page of the chunk */
-    const uint8_t *k[PAGES], *v[PAGES], *k_ahead[PAGES], *v_ahead[PAGES]; /* codes; NULL: no such page */
+    int first; /* page of the chunk */
+    /* Codes; NULL: no such page. */
+    const uint8_t *k[PAGES], *v[PAGES], *k_ahead[PAGES], *v_ahead[PAGES];
     const uint8_t *ahead; /* to fetch between keys and values, or NULL */
-    int from, n;          /* first page present, number present */
+    int from, n;          /* first page present, number of pages present */
 } block;
 
 static bool weighs_in_fp16(const quire_side_format *v) {
@@ -22,7 +24,8 @@ static bool weighs_in_fp16(const quire_side_format *v) {
 }
 
 #if HAVE_SOFTMAX16
-/* The page's scales of V over 2^exponent, below 4, in the lanes of eight scores: [t0 t1 t0 t1 t2 t3 t2 t3]. */
+/* The page's scales of V over 2^exponent, below 4, in the lanes of eight scores: [t0 t1 t0 t1 t2 t3
+ * t2 t3]. */
 static void load_scales16(neon_work *w, int p, const uint8_t *scales /* (64) fp16 */) {
     float16x8_t v[T / 8];
     const int exponent = largest_exponent(scales, T);
@@ -39,7 +42,7 @@ static void load_scales16(neon_work *w, int p, const uint8_t *scales /* (64) fp1
 static void load_scales16(neon_work *w, int p, const uint8_t *scales) { (void)w, (void)p, (void)scales; }
 #endif
 
-/* V's scales as sizes; where they were negative, codes are reflected instead. */
+/* The magnitudes of V's scales; where a scale is negative, codes are reflected instead. */
 static void load_value_scale_groups(const quire_side_format *v, const uint8_t *record, neon_work *w, int p) {
     load_scale_groups(v, record, BLOCK, w->v_scale + p * T, w->v_zero + p * T);
     for (int g = 0; g < v->n_groups; g++) {
@@ -50,8 +53,9 @@ static void load_value_scale_groups(const quire_side_format *v, const uint8_t *r
     }
 }
 
-/* Codes of 8 bits wait for memory most, so the next block comes in its order: the first record while keys are scored, the
- * second while values are weighed. What is left over at the end of a record comes now. */
+/* 8-bit codes depend most on memory, so the next block is fetched in memory order: its first record
+ * while keys are scored, its second while values are weighed. What remains at the end of a record
+ * is fetched now. */
 static void fetch_in_order(block *b, const uint8_t *const *record) {
     const quire_format *f = b->job->format;
     const size_t bytes = f->k.code_bytes;

@@ -1,4 +1,5 @@
-/* NEON's vectors under the names that kern/shared/elements_tmpl.h and kern/shared/raw_tmpl.h use; avx2/simd.h says what each does. */
+/* NEON's vectors under the names that the templates of kern/shared/ use; x86/avx2_simd.h explains
+ * them. */
 #ifndef QUIRE_KERN_NEON_NEON_SIMD_H
 #define QUIRE_KERN_NEON_NEON_SIMD_H
 
@@ -23,7 +24,7 @@ INLINE fvec f_where_above(fvec x, float limit, fvec y) {
     return vreinterpretq_f32_u32(vandq_u32(vcgtq_f32(x, vdupq_n_f32(limit)), vreinterpretq_u32_f32(y)));
 }
 INLINE fvec f_load_f16(const uint8_t *at) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at))); }
-INLINE void f_widen_f16(const uint8_t *from, int n, float *to) { /* eight at a time: half the loads */
+INLINE void f_widen_f16(const uint8_t *from, int n, float *to) { /* eight at a time */
     for (int i = 0; i < n; i += 8) {
         const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(from + 2 * i));
         vst1q_f32(to + i, vcvt_f32_f16(vget_low_f16(h)));

@@ -1,26 +1,34 @@
-/* Attention over one chunk of packed pages with NEON. Included by one file per feature level (neon_base.c, neon_dotprod.c,
- * neon_i8mm.c), each compiled for its instructions. */
+/* Template: attention over one chunk of packed pages with NEON. Included by one file per level,
+ * which is compiled for its instructions.
+ *
+ * Parameters, from the compiler flags:
+ *   __ARM_FEATURE_MATMUL_INT8, __ARM_FEATURE_DOTPROD  integer products (products_tmpl.h)
+ *   __ARM_FEATURE_FP16_VECTOR_ARITHMETIC              weights and channel scales in fp16
+ *                                                     (softmax16_tmpl.h, fp16x8_tmpl.h)
+ *   __ARM_FEATURE_FP16_FML                            sums of fp16 numbers by FMLAL
+ * Defines attend, workspace_bytes and serves.
+ */
 #ifndef QUIRE_KERN_NEON_PACKED_TMPL_H
 #define QUIRE_KERN_NEON_PACKED_TMPL_H
 
 #include <string.h>
 
 #include "kern/neon/load_block_tmpl.h"
-#include "kern/neon/raw_side_tmpl.h"
 #include "kern/neon/page_scores_tmpl.h"
+#include "kern/neon/raw_side_tmpl.h"
 #include "kern/neon/softmax16_tmpl.h"
 #include "kern/neon/values_tmpl.h"
 
-/* ------------------------------------------------------------------ softmax and values of one set */
+/* ---------------------------------------------------------------- softmax and values of one set */
 
 typedef enum value_role {
     VALUE_TOKEN,       /* one scale per token */
-    VALUE_SCALE_GROUPS /* one per token and group of channels, and a zero */
+    VALUE_SCALE_GROUPS /* one per token and scale group, and a zero */
 } value_role;
 
-/* Weights of a block in fp32, and terms, for the channels of group g. */
+/* Weights of a block in fp32, and terms, for the channels of scale group g. */
 INLINE void weights32(const block *b, const int rows, const int planes, const value_role role, int g,
-                      const float32x4_t *factor, const float32x4_t *found /* largest weights, if s holds weights */,
+                      const float32x4_t *factor, const float32x4_t *found /* largest weights, where s holds weights */,
                       set_state *st, block_terms *terms) {
     const quire_side_format *v = &b->job->format->v;
     const float *scale = b->work->v_scale + g * BLOCK, *zero = b->work->v_zero + g * BLOCK;
@@ -37,7 +45,7 @@ INLINE void weights32(const block *b, const int rows, const int planes, const va
         for (int p = b->from; p < b->from + b->n; p++)
             weights_of_page(b->work, grouped ? scale : NULL, rows, planes, pair, lone, p, inverse, &total);
         const float32x4_t unit = vmulq_f32(vmulq_n_f32(largest, 1.0f / steps), factor[pair]);
-        if (is_folded(rows, planes)) /* all lanes are r0's */
+        if (is_folded(rows, planes)) /* all lanes belong to r0 */
             total = vaddq_u32(total, vextq_u32(total, total, 2));
         /* total is [r0 a, r0 b, r1 a, r1 b] */
         const float32x4_t integers = for_cells(sum_of_rows(vcvtq_f32_u32(total)), lone);
@@ -46,7 +54,7 @@ INLINE void weights32(const block *b, const int rows, const int planes, const va
         if (!grouped) {
             st->shift[pair] = vfmaq_f32(shift, st->shift[pair], terms->keep[pair]);
         } else {
-            const int chains = lone ? 1 : 2; /* tokens t, t + 4, t + 8 .. in one lane */
+            const int chains = lone ? 1 : 2; /* one lane adds tokens t, t + 4, t + 8 .. */
             float32x4_t c[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
             for (int p = b->from; p < b->from + b->n; p++)
                 for (int i = 0; i < cells_of(lone); i += chains)
@@ -94,7 +102,8 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
 
 /* ------------------------------------------------------------------ instances */
 
-/* One function per way that codes are read, number of planes, role of the scales, and number of rows in a set. */
+/* One function per way to read codes, number of planes, role of the scales, and number of rows in a
+ * set. */
 #define KEYS(X)                                                                                                        \
     X(FROM_2, 1, KEY_CHANNEL)                                                                                          \
     X(FROM_2_BOOK, 1, KEY_TOKEN)                                                                                       \
@@ -234,7 +243,7 @@ static source_kind kind_of(const quire_side_format *side) {
     }
 }
 
-/* The last tiles of an odd number share bytes in another way: unpack.h knows it. */
+/* The last tiles of an odd number share bytes in another way, which only unpack_tmpl.h handles. */
 static source_kind kind_of_values(const quire_side_format *v) {
     return v->dim / 16 % quire__v_share(v->bits) == 0 ? kind_of(v) : UNPACKED;
 }
@@ -250,7 +259,7 @@ static void start_sets(neon_work *w, int n_sets, float *o, size_t n_floats) {
     memset(o, 0, n_floats * sizeof *o);
 }
 
-/* A set's O becomes rows, in place. */
+/* Turns a set's O into rows, in place. */
 static void finish_set(const quire_attend_job *job, neon_work *w, int set, const quire_state *state) {
     const int n = job->n_rows * job->n_group, dim = job->format->v.dim;
     float *o = state->o + (size_t)set * SET * (size_t)dim, *copy = w->scaled[0][0];
@@ -269,12 +278,12 @@ static void finish_set(const quire_attend_job *job, neon_work *w, int set, const
         }
         vst1q_lane_f32(state->m + row, st->m[pair], 0);
         vst1q_lane_f32(state->l + row, l, 0);
-        vst1q_lane_f32(state->m + row + 1, st->m[pair], 2); /* beyond n: the kernel's own, see kern.h */
+        vst1q_lane_f32(state->m + row + 1, st->m[pair], 2); /* beyond n: see kern.h */
         vst1q_lane_f32(state->l + row + 1, l, 2);
     }
 }
 
-/* Halved rows lie behind the sets; those that the last set lacks are zero. */
+/* Rows in fp16 lie behind the sets; rows that the last set lacks are zero. */
 static void queries_to_fp16(const quire_attend_job *job, neon_work *w, int n_sets) {
     const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
     w->q_unit = (float *)(void *)(w->set + n_sets);
@@ -286,7 +295,7 @@ static void queries_to_fp16(const quire_attend_job *job, neon_work *w, int n_set
 }
 
 static bool attend(quire_attend_job *job, const quire_state *state) {
-    enum { MOST_DIRECT_SETS = 2 }; /* with more rows than this, unpacking once pays */
+    enum { MOST_DIRECT_SETS = 2 }; /* with more rows than this, unpacking once pays off */
     const quire_format *f = job->format;
     neon_work *w = job->workspace;
     const int n = job->n_rows * job->n_group, n_sets = (n + SET - 1) / SET, last_rows = n - (n_sets - 1) * SET;

@@ -1,19 +1,20 @@
-/* Scores of one set over one page: q as integers, integer K.q, and what stands between a dot product and a logit. */
+/* Template, part of packed_tmpl.h: scores of one set over one page: q as integers, integer K.q, and
+ * everything between a dot product and a logit. */
 #ifndef QUIRE_KERN_NEON_PAGE_SCORES_TMPL_H
 #define QUIRE_KERN_NEON_PAGE_SCORES_TMPL_H
 
 #include "codec/tables.h"
-#include "kern/neon/load_block_tmpl.h"
 #include "kern/neon/channel_query_tmpl.h"
+#include "kern/neon/load_block_tmpl.h"
 #include "kern/neon/query_tmpl.h"
 #include "kern/neon/scores_tmpl.h"
 #include "kern/ref/ref.h"
 
-/* What the scales of K make of a dot product. */
+/* How the scales of K enter a score. */
 typedef enum key_role {
-    KEY_CHANNEL, /* scales are in q already: one step and offset per page */
+    KEY_CHANNEL, /* scales are folded into q: one step and offset per page */
     KEY_TOKEN,   /* one scale per token, and perhaps an offset per page */
-    KEY_SUM      /* a sum of parts that have scales of their own: groups of channels, or signs to come */
+    KEY_SUM      /* a sum of parts with scales of their own: scale groups, or signs to be added */
 } key_role;
 
 static key_role key_role_of(const quire_side_format *k) {
@@ -27,7 +28,8 @@ static const float *query_row(const block *b, const float *rows, int row) {
     return row < n ? rows + (size_t)row * (size_t)b->job->format->k.dim : b->work->zero_row;
 }
 
-/* Integers of a set against the block's pages: one set_query per page where channel scales are folded in, else one. */
+/* Integers of a set against the block's pages: one set_query per page where channel scales are
+ * folded in, else one for all. */
 INLINE void quantize_set(const block *b, const float *queries, const int rows, const int planes, const key_role role,
                          int set, set_query *out) {
     const int n_pairs = pairs_of(rows);
@@ -77,7 +79,7 @@ INLINE void put_scale(set_scores *score, int pair, float32x4_t top, float32x4_t 
     score->step[pair] = step;
 }
 
-/* Cell c of operand r: a lone row takes two products' lower halves. */
+/* Cell c of operand r: for a lone row, the lower halves of two products. */
 INLINE int32x4_t cell_of(int32x4_t (*total)[OPERANDS], int c, int r, const bool lone) {
     if (!lone)
         return total[c][r];
@@ -98,12 +100,12 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
     const int operands = operands_of(rows, planes), tiles = tiles_of_k(kind),
               pairs = pairs_of_pass(tiles, rows, planes);
     const int n_groups = role == KEY_SUM ? k->n_groups : 1, group = role == KEY_SUM ? k->group : k->dim;
-    /* codes of 5 bits and one plane of q stay far below 2^22 */
+    /* codes of 5 bits times one plane of q stay far below 2^22 */
     const bool unconverted = role == KEY_CHANNEL && planes == 1,
                zeros = role == KEY_SUM && k->family != QUIRE_FAMILY_PROD;
     const int8x16_t book = is_book(kind) ? load_book(k->book, k->bits) : vdupq_n_s8(0);
     neon_work *w = b->work;
-    /* Read once: what is stored below might be w->score, for all the compiler knows. */
+    /* Read once: the compiler must assume that the stores below may change w->score. */
     set_scores *score = &w->score[p];
     float32x4_t top[PAIRS];
     UNROLL for (int pair = 0; pair < n_pairs; pair++) top[pair] = vdupq_n_f32(QUIRE_NOTHING_SEEN);
@@ -121,8 +123,7 @@ INLINE void score_page(const block *b, const source_kind kind, const int rows, c
             } else if (is_shared(kind)) {
                 multiply_tiles(kind, rows, planes, pairs, b->k[p], k->dim, at, 0, k->dim / (kind >= FROM_3 ? 16 : 8),
                                q->q8, book, b->k_ahead[p], acc);
-            } else if (kind == FROM_4_MIXED &&
-                       k->n_mixed % 4 == 0) { /* a loop for each width, of whole groups of columns */
+            } else if (kind == FROM_4_MIXED && k->n_mixed % 4 == 0) { /* whole quads: a loop per width */
                 multiply_octets(FROM_5_3, rows, planes, pairs, b->k[p], k->dim, at / 8, at % 8, 0, k->dim / 32 * 2,
                                 q->q8, book, NULL, b->k_ahead[p], acc);
                 multiply_octets(FROM_4, rows, planes, pairs, b->k[p], k->dim, at / 8, at % 8, k->dim / 32 * 2,
@@ -202,7 +203,7 @@ INLINE void add_signs(const block *b, const int rows, int p, const set_query *q)
             const int cells = cells_of(lone) / 4; /* of a tile */
             UNROLL for (int i = 0; i < cells; i++) {
                 const int cell = tile * cells + i;
-                /* centre was made with mid = 1/2: 2 (dot - sum/2) */
+                /* centre was computed with mid = 1/2: 2 (dot - sum/2) */
                 const float32x4_t x = vsubq_f32(vcvtq_f32_s32(cell_of(total, i, pair, lone)), centre);
                 const float32x4_t scale =
                     vmulq_f32(tokens_of(w->k_scale[p], cell, lone), tokens_of(w->residual[p], cell, lone));
@@ -219,8 +220,8 @@ INLINE void add_signs(const block *b, const int rows, int p, const set_query *q)
     }
 }
 
-/* The mean of K's pages: adds q.mean to the logits of a set, which moves `peak` alone. All rows and both pages side by
- * side, so that q is loaded once and no chain waits for another. */
+/* The mean of K's pages: adds q.mean to the logits of a set, which moves only `peak`. All rows and
+ * both pages side by side, so that q is loaded once and no chain waits for another. */
 INLINE void add_means_of(const block *b, const int rows, const int pages, int set) {
     const int dim = b->job->format->k.dim, n_pairs = pairs_of(rows);
     const float *q[SET];
@@ -250,12 +251,12 @@ INLINE void add_means(const block *b, const int rows, int set) {
         add_means_of(b, rows, 1, set);
 }
 
-/* Row of a job and token of a page that lane j of a cell stands for. */
+/* The row of the job and the token of the page in lane j of a cell. */
 INLINE int row_of_lane(int set, int pair, int j, bool lone) { return set * SET + 2 * pair + (lone ? 0 : j / 2); }
 INLINE int token_of_lane(int cell, int j, bool lone) { return lone ? 4 * cell + j : 2 * cell + j % 2; }
 
-/* Hide what a row does not see: window edges and raw sinks. The other scores stay as they are, so that a row gets the same
- * bits whether or not another row of its tile needs this. */
+/* Hides what a row does not see: window edges and raw sinks. The other scores stay unchanged, so
+ * that a row gets the same bits whether or not another row of its tile needs this. */
 static void hide_tokens(const block *b, int rows, int set, int p) {
     const quire_attend_job *job = b->job;
     const int32_t t0 = first_token(job, b->first + p);
@@ -282,7 +283,7 @@ static void hide_tokens(const block *b, int rows, int set, int p) {
     }
 }
 
-/* Soft-cap, ALiBi and masks work on logits; one at a time. */
+/* Soft-cap, ALiBi and masks act on logits, one at a time. */
 static void change_logits(const block *b, int rows, int set, int p) {
     const quire_attend_job *job = b->job;
     const int32_t t0 = first_token(job, b->first + p);
@@ -325,7 +326,7 @@ INLINE void score_set(const block *b, const source_kind kind, const int rows, co
     const quire_side_format *k = &job->format->k;
     const float *queries = k->rotated ? job->q_rotated : job->q;
     set_query *q = b->work->q;
-    if (role == KEY_CHANNEL || requantize) /* without channel scales the integers are the same for every page */
+    if (role == KEY_CHANNEL || requantize) /* else the integers are the same for every page */
         quantize_set(b, queries, rows, planes, role, set, q);
     for (int p = b->from; p < b->from + b->n; p++) {
         score_page(b, kind, rows, planes, role, p, role == KEY_CHANNEL ? &q[p - b->from] : q);

@@ -1,14 +1,22 @@
-/* Integer products: two rows of q or of weights, eight numbers each, with two tokens of K or two channels of V.
+/* Template, part of packed_tmpl.h: integer products of two rows of q or of weights, eight numbers
+ * each, with two tokens of K or two channels of V.
  *
- * With i8mm an instruction gives all four sums, [r0 t0, r0 t1, r1 t0, r1 t1]. A dot product adds four neighbours and no more,
- * so there each row has an operand of its own, its eight numbers twice, and sums [t0, t0, t1, t1] of the first and the last
- * four, which meet when all is added up (total_of). Integers are exact: every level has the same bits.
+ * Parameters, from the compiler flags:
+ *   __ARM_FEATURE_MATMUL_INT8  SMMLA, USMMLA
+ *   __ARM_FEATURE_DOTPROD      without the above: SDOT, UDOT, row by row (ROW_BY_ROW)
  *
- * Sums may start at MAGIC, so that their bits, read as fp32, are QUIRE_ROUND_MAGIC plus the sum: a subtraction then replaces
- * the conversion, of which the core does one per cycle. For sums below 2^22.
+ * With i8mm one instruction gives all four sums, [r0 t0, r0 t1, r1 t0, r1 t1]. A dot product adds
+ * only four neighbours, so there each row has an operand of its own, its eight numbers twice, and
+ * sums [t0, t0, t1, t1] over the first and the last four numbers, which total_of adds. Integers are
+ * exact: every level has the same bits.
  *
- * Dot products of unsigned with signed bytes came with i8mm. Weights are unsigned, so V's codes have to be as well: those that
- * are not get 128 added, and sums of such codes start at -128 times the sum of the weights (start_of_weights). */
+ * Sums may start at MAGIC. Their bits, read as fp32, are then QUIRE_ROUND_MAGIC plus the sum, and a
+ * subtraction replaces the conversion, of which the core does one per cycle. For sums below 2^22.
+ *
+ * Dot products of unsigned with signed bytes came with i8mm. Weights are unsigned, so without it
+ * V's codes have to be unsigned too: signed ones get 128 added, and sums of such codes start at
+ * -128 times the sum of the weights (start_of_weights).
+ */
 #ifndef QUIRE_KERN_NEON_PRODUCTS_TMPL_H
 #define QUIRE_KERN_NEON_PRODUCTS_TMPL_H
 
@@ -25,7 +33,7 @@ enum { OPERAND_BYTES = ROW_BY_ROW ? 32 : 16 };
 #if ROW_BY_ROW
 
 typedef struct operand {
-    uint8x16_t row[2]; /* of a lone row, the first alone */
+    uint8x16_t row[2]; /* of a lone row only the first */
 } operand;
 typedef struct sums {
     int32x4_t row[2];
@@ -68,10 +76,11 @@ INLINE sums start_of_sums(const bool magic) {
 }
 INLINE int32x4_t total_of(sums s, const bool lone) { return vpaddq_s32(s.row[0], s.row[lone ? 0 : 1]); }
 
-/* V's codes, signed, as the products of weights take them. */
+/* Converts V's signed codes to the form that the products of weights take. */
 INLINE int8x16_t as_value(int8x16_t x) { return veorq_s8(x, vdupq_n_s8(-128)); }
 
-/* Sums of weights times codes that as_value has made, before the first: `weights` are n operands, `stride` bytes apart. */
+/* Start value for sums of weights times codes that as_value has changed: `weights` are n operands,
+ * `stride` bytes apart. */
 INLINE sums start_of_weights(const bool magic, const uint8_t *weights, size_t stride, int n) {
     uint32x4_t sum[2] = {vdupq_n_u32(0), vdupq_n_u32(0)};
     sums s;
@@ -80,7 +89,8 @@ INLINE sums start_of_weights(const bool magic, const uint8_t *weights, size_t st
             sum[row] = vdotq_u32(sum[row], vld1q_u8(weights + (size_t)i * stride + 16 * row), vdupq_n_u8(1));
     for (int row = 0; row < 2; row++) {
         const uint32x4_t bias = vshlq_n_u32(vpaddq_u32(sum[row], sum[row]), 7);
-        const int32x4_t once = vreinterpretq_s32_u64(vshrq_n_u64(vreinterpretq_u64_u32(bias), 32)); /* [x, 0, x, 0] */
+        /* [x, 0, x, 0] */
+        const int32x4_t once = vreinterpretq_s32_u64(vshrq_n_u64(vreinterpretq_u64_u32(bias), 32));
         s.row[row] = vsubq_s32(magic ? as_s32(vld1q_f32(MAGIC_ONCE)) : vdupq_n_s32(0), once);
     }
     return s;
@@ -110,7 +120,7 @@ INLINE sums mma_s8(sums s, operand a8, int8x16_t b, const bool lone) {
 #endif
 }
 
-/* The same with a unsigned. */
+/* The same with unsigned a. */
 INLINE sums mma_u8(sums s, operand a, int8x16_t b, const bool lone) {
     (void)lone;
 #if defined(__ARM_FEATURE_MATMUL_INT8)

@@ -1,10 +1,11 @@
-/* A set of query rows as int8 operands: bit for bit what quire__ref_quantize_query gives. */
+/* Template, part of packed_tmpl.h: a set of query rows as int8 operands, bit for bit those of
+ * quire__ref_quantize_query. Parameters: packed_tmpl.h. */
 #ifndef QUIRE_KERN_NEON_QUERY_TMPL_H
 #define QUIRE_KERN_NEON_QUERY_TMPL_H
 
 #include "kern/neon/work_tmpl.h"
 
-/* Dims of codes below 8 bits lie 0 2 1 3 in each four bytes; q must lie the same way. */
+/* Below 8 bits, the codes of four dims are stored in the order 0 2 1 3; q must match. */
 static const uint8_t DIM_ORDER[2][16] = {{0, 4, 2, 6, 8, 12, 10, 14, 16, 20, 18, 22, 24, 28, 26, 30},
                                          {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}};
 
@@ -19,7 +20,7 @@ typedef struct pair_scale {
     float32x4_t inverse, step; /* [r0, r0, r1, r1] */
 } pair_scale;
 
-INLINE pair_scale scale_of(float32x4_t r0, float32x4_t r1, float steps) { /* magnitudes, lanes to be folded */
+INLINE pair_scale scale_of(float32x4_t r0, float32x4_t r1, float steps) { /* magnitudes per lane */
     const float32x4_t both = max_of_rows(vpmaxq_f32(r0, r1)), n = vdupq_n_f32(steps);
     const uint32x4_t usable = vcgeq_f32(both, vdupq_n_f32(1e-30f));
     return (pair_scale){vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(vdivq_f32(n, both)), usable)),
@@ -34,7 +35,8 @@ INLINE int32x4_t sum_bytes(int32x4_t sum, int8x16_t x) {
 #endif
 }
 
-/* Operands of channels first .. first+n of a pair, whose scaled rows are a and b; of a lone row, a and nothing. */
+/* Operands of channels first .. first+n of a pair, whose scaled rows are a and b; of a lone row a
+ * and zeros. */
 INLINE void put_integers(const float *a, const float *b, const bool lone, int first, int n, pair_scale scale,
                          const int rows, const int planes, const bool natural, float mid, int pair, int g,
                          set_query *out) {
@@ -85,7 +87,7 @@ INLINE void put_integers(const float *a, const float *b, const bool lone, int fi
     out->centre[g][pair] = vmulq_n_f32(sum_of_rows(total), mid);
 }
 
-/* One group of a pair; offset is the sum of q. */
+/* One scale group of a pair; the offset is the sum of q. */
 INLINE void quantize_pair(const float *q0, const float *q1, int first, int n, const int rows, const int planes,
                           const bool natural, float mid, int pair, int g, set_query *out) {
     float32x4_t magnitude[2] = {vdupq_n_f32(0), vdupq_n_f32(0)}, sum[2] = {magnitude[0], magnitude[0]};
@@ -101,8 +103,8 @@ INLINE void quantize_pair(const float *q0, const float *q1, int first, int n, co
     out->offset[g][pair] = sum_of_rows(vpaddq_f32(sum[0], sum[1]));
 }
 
-/* A whole set with the channel scales of a block's pages folded in; offset is q.zero. All rows and both pages side by side,
- * so that q is loaded once and no chain waits for another. */
+/* A whole set with the channel scales of a block's pages folded in; the offset is q.zero. All rows
+ * and both pages side by side, so that q is loaded once and no chain waits for another. */
 INLINE void quantize_channels(const float *const q[SET], const float *const scale[PAGES],
                               const float *const zero[PAGES], const int pages, int dim, const int rows,
                               const int planes, const bool natural, float mid, float (*scaled)[SET][QUIRE_DIM_MAX],
@@ -127,7 +129,7 @@ INLINE void quantize_channels(const float *const q[SET], const float *const scal
             }
         }
     }
-    pair_scale s[PAGES][PAIRS]; /* all before their use: divisions are slow, but overlap */
+    pair_scale s[PAGES][PAIRS]; /* computed before they are used: divisions are slow, but overlap */
     UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) s[p][pair] =
         scale_of(magnitude[p][2 * pair], magnitude[p][2 * pair + 1], planes == 2 ? 127 * 128 : 127);
     UNROLL for (int p = 0; p < pages; p++) UNROLL for (int pair = 0; pair < n_pairs; pair++) out[p].offset[0][pair] =

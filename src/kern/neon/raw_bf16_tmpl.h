@@ -1,13 +1,18 @@
-/* Raw bf16 rows without widening (narrow.h): BFMMLA multiplies 2 x 4 by 4 x 2 bf16 numbers into fp32 sums.
+/* Template, part of raw_narrow_tmpl.h: raw bf16 rows without widening: BFMMLA multiplies 2 x 4 by 4
+ * x 2 bf16 numbers and adds to fp32 sums.
  *
- * q and the weights are two bf16 numbers each, x = high + low with 2^-18 of x left out, and lie side by side, [high 4, low 4]: one
- * product with two tokens (or channels) gives [t0 high, t0 low, t1 high, t1 low], whose parts are added at the end.
+ * Parameter, from the compiler flags:
+ *   __ARM_FEATURE_BF16_VECTOR_ARITHMETIC  without it HAVE_BF16 is 0 and nothing is defined
+ *
+ * q and the weights are two bf16 numbers each, x = high + low, which leaves out 2^-18 of x. They
+ * lie side by side, [high 4, low 4]: one product with two tokens (or channels) gives [t0 high, t0
+ * low, t1 high, t1 low], whose parts are added at the end.
  */
 #ifndef QUIRE_KERN_NEON_RAW_BF16_TMPL_H
 #define QUIRE_KERN_NEON_RAW_BF16_TMPL_H
 
-#include "kern/shared/elements_tmpl.h"
 #include "kern/neon/raw_fp16.h"
+#include "kern/shared/elements_tmpl.h"
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define HAVE_BF16 1
@@ -87,7 +92,7 @@ INLINE void bf16_values(const int rows, const int n, const float *weights, const
             UNROLL for (int j = 0; j < n; j += 2) __builtin_prefetch(ahead + 32 * j, 0, 2);
             ahead += 32 * n;
         }
-        if (rows > 2) /* as fp16_token */
+        if (rows > 2) /* see fp16_token */
             UNROLL for (int u = 0; u < 4; u++) __builtin_prefetch(v[t + u] + 2 * (d + 4 * n), 0, 3);
         UNROLL for (int j = 0; j < n; j += 2) {
             uint16x8_t x[4];

@@ -1,24 +1,27 @@
-/* Raw f16 rows without widening (narrow.h): FMLAL multiplies fp16 into fp32 sums, at the rate of an fp32 fma.
+/* Raw f16 rows without widening (raw_narrow_tmpl.h): FMLAL multiplies fp16 numbers and adds to fp32
+ * sums, at the rate of an fp32 fma.
  *
  *   q'      fp16(q * 2^(12 - a)), a: exponent of the row's largest |q| (channel_query.h)
  *   K.q     sums of K * q' in fp32, times 2^(a - 12)
  *   p'      fp16(2^15 * 2^(s - m)): normal numbers down to 2^-29 of the block's largest
- *   l, O    sums of p' and of p' * V in fp32. l is the sum of the rounded weights, so that they still add up to one
+ *   l, O    sums of p' and of p' * V in fp32. l sums the rounded weights, so that they still add up
+ *           to one
  *
  * So q and the weights are rounded as K and V were when they were stored: to 11 bits.
  */
 #ifndef QUIRE_KERN_NEON_RAW_FP16_H
 #define QUIRE_KERN_NEON_RAW_FP16_H
 
+#include "kern/neon/fp16x8_tmpl.h"
 #include "kern/neon/neon_simd.h"
 #include "kern/shared/job.h"
 #include "kern/shared/raw_tile.h"
-#include "kern/neon/fp16x8_tmpl.h"
 
 enum { FP16_LIFT = 15 }; /* the largest weight is 2^15 */
 #define FP16_UNIT 0x1p-15f
 
-/* Up to four rows of q: [8 dims][row][8], rows as many as there are; and what one unit is worth. */
+/* Up to four rows of q: [8 dims][row][8], only as many rows as there are; and what one unit is
+ * worth. */
 typedef struct fp16_query {
     float16_t q[TILE_ROWS * QUIRE_DIM_MAX];
     float unit[TILE_ROWS];
@@ -36,7 +39,7 @@ static void fp16_prepare(int rows, const float *q, int dim, fp16_query *to) {
     }
 }
 
-/* As dots() of elements.h, `tokens` at a time. */
+/* As dots() of elements_tmpl.h, `tokens` at a time. */
 INLINE void fp16_dots(const int rows, const int tokens, const fp16_query *query, const uint8_t *const *k, int dim,
                       float *to, size_t stride) {
     const float16_t *q = query->q;
@@ -62,13 +65,14 @@ INLINE void fp16_dots(const int rows, const int tokens, const fp16_query *query,
     }
 }
 
-/* As bytes, because numbers of another type are written over them. */
+/* Loads bytes, because numbers of another type are written over them. */
 INLINE float32x4_t load_score(const float *s) { return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)s)); }
 
-/* Scores of a row, padded with -inf to sixteens, become weights in the same place; returns their sum, in units. A hidden
- * token's 2^-126 rounds to zero. */
+/* Turns the scores of a row, padded with -inf to a multiple of 16, into weights in the same place;
+ * returns their sum, in units. A hidden token's 2^-126 rounds to zero. */
 static float fp16_weights(float *s, int n_tokens, float m) {
-    float16_t *to = (float16_t *)(void *)s; /* half the size: behind what is still to be read */
+    /* Half the size: never ahead of what is still to be read. */
+    float16_t *to = (float16_t *)(void *)s;
     const float16x8_t one = vdupq_n_f16(1);
     float32x4_t sum[4];
     EACH sum[u] = vdupq_n_f32(0);
@@ -87,8 +91,8 @@ static float fp16_weights(float *s, int n_tokens, float m) {
     return vaddvq_f32(vaddq_f32(vaddq_f32(sum[0], sum[1]), vaddq_f32(sum[2], sum[3])));
 }
 
-/* acc[0] and acc[1] += x times lane `lane` of p. The lane is known where this is inlined, but not every compiler takes it for
- * the constant that these instructions want. */
+/* acc[0] and acc[1] += x times lane `lane` of p. The lane is known after inlining, but not every
+ * compiler accepts it as the constant that these instructions require. */
 INLINE void fp16_add(const int lane, fvec acc[2], float16x8_t x, float16x8_t p) {
 #define CASE(i)                                                                                                        \
     case i:                                                                                                            \
@@ -102,7 +106,8 @@ INLINE void fp16_add(const int lane, fvec acc[2], float16x8_t x, float16x8_t p) 
 /* One token, whose weights are in lane `lane` of p. */
 INLINE void fp16_token(const int lane, const int rows, const int n, const bool line_ends,
                        const float16x8_t p[TILE_ROWS], const uint8_t *v, int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
-    if (rows > 2 && line_ends) /* several passes per line: the next one comes now, not all of V at once */
+    /* a line serves several passes: fetch the next line now, not all of V at once. */
+    if (rows > 2 && line_ends)
         __builtin_prefetch(v + 2 * (d + 4 * n), 0, 3);
     UNROLL for (int j = 0; j < n; j += 2) {
         const float16x8_t x = load_fp16x8(v, d + 4 * j);
@@ -110,8 +115,8 @@ INLINE void fp16_token(const int lane, const int rows, const int n, const bool l
     }
 }
 
-/* acc[r][j] += weights of row r times V, channels d + 4 * j on; n is even. Rows of weights are as far apart as rows of
- * scores. */
+/* acc[r][j] += weights of row r times V, channels d + 4 * j on; n is even. Rows of weights are as
+ * far apart as rows of scores. */
 INLINE void fp16_values_at(const int rows, const int n, const bool line_ends, const float *weights,
                            const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
                            const uint8_t *ahead) {
@@ -140,7 +145,7 @@ INLINE void fp16_values_at(const int rows, const int n, const bool line_ends, co
 
 INLINE void fp16_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
                         fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
-    if (2 * (d + 4 * n) % 64 == 0) /* the next pass begins a line */
+    if (2 * (d + 4 * n) % 64 == 0) /* the next pass starts a cache line */
         fp16_values_at(rows, n, true, weights, v, n_tokens, d, acc, ahead);
     else
         fp16_values_at(rows, n, false, weights, v, n_tokens, d, acc, ahead);

@@ -1,4 +1,5 @@
-/* Pairs of one raw and one quantized side: scores of raw K, and raw V under fp32 weights, in the shapes of the others. */
+/* Template, part of packed_tmpl.h: pairs of one raw and one quantized side: scores of raw K, and
+ * raw V with fp32 weights, in the layouts of the integer ones. Parameters: packed_tmpl.h. */
 #ifndef QUIRE_KERN_NEON_RAW_SIDE_TMPL_H
 #define QUIRE_KERN_NEON_RAW_SIDE_TMPL_H
 
@@ -53,7 +54,8 @@ INLINE void score_raw_set(const block *b, const int rows, int set) {
     }
 }
 
-/* O of a set: o = o * keep + factor * sum over tokens of 2^(logit - m) * V. The weights lie in score.s. */
+/* O of a set: o = o * keep + factor * sum over tokens of 2^(logit - m) * V. The weights are in
+ * score.s. */
 INLINE void weigh_raw(const block *b, const quire_type type, const int rows, const float32x4_t *factor,
                       const float32x4_t *keep, float *o) {
     const int dim = b->job->format->v.dim;

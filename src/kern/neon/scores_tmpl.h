@@ -1,13 +1,14 @@
-/* Integer K.q of one page and set, and the fp32 logits. */
+/* Template, part of packed_tmpl.h: integer K.q of one page and set. Parameters: packed_tmpl.h. */
 #ifndef QUIRE_KERN_NEON_SCORES_TMPL_H
 #define QUIRE_KERN_NEON_SCORES_TMPL_H
 
 #include "kern/neon/slabs.h"
 #include "kern/neon/work_tmpl.h"
 
-/* How K or V reaches the multiplier: codes straight from the page, or int8 unpacked beforehand. FROM_4_MIXED is FROM_5_3 in
- * the first half of the columns (rounded down), whose bytes are 5 and 3 bits, then FROM_4; or FROM_RULES, where a column's
- * rule says which. FROM_3_MIXED is FROM_4_2 in the first half, then FROM_3. */
+/* How K or V reaches the multiplier: codes straight from the page, or int8 unpacked beforehand.
+ * FROM_4_MIXED is FROM_5_3 in the first half of the columns (rounded down), whose bytes are 5 and 3
+ * bits, then FROM_4; or FROM_RULES, where each column has a rule. FROM_3_MIXED is FROM_4_2 in the
+ * first half, then FROM_3. */
 typedef enum source_kind {
     FROM_2,
     FROM_2_BOOK,
@@ -24,17 +25,19 @@ typedef enum source_kind {
     UNPACKED
 } source_kind;
 
-INLINE bool is_shared(const source_kind kind) { return kind <= FROM_4_2; } /* bytes hold codes of several tiles */
-INLINE bool is_split(const source_kind kind) { return kind != FROM_8 && kind != UNPACKED; } /* two octets to a column */
+/* a byte holds codes of several tiles. */
+INLINE bool is_shared(const source_kind kind) { return kind <= FROM_4_2; }
+/* a column is two octets. */
+INLINE bool is_split(const source_kind kind) { return kind != FROM_8 && kind != UNPACKED; }
 INLINE bool is_book(const source_kind kind) {
     return kind == FROM_2_BOOK || kind == FROM_3_BOOK || kind == FROM_4_BOOK;
 }
 INLINE int shared_bits(const source_kind kind) { return kind == FROM_2 || kind == FROM_2_BOOK ? 2 : 3; }
 
-/* How a column's bytes split in two: x & mask, x >> shift. */
+/* How a column's bytes are split in two: x & mask, x >> shift. */
 typedef struct split_rule {
     uint8_t mask[16];
-    int8_t left[16]; /* minus the shift */
+    int8_t left[16]; /* the shift, negated */
 } split_rule;
 
 enum { MOST_MIXED = 18 };
@@ -49,7 +52,7 @@ _Static_assert(MOST_MIXED == QUIRE_DIM_MAX / 32, "rules for the widest head");
 static const split_rule SPLIT_RULES[2 * MOST_MIXED] = {SIX(SPLIT_AT(5)), SIX(SPLIT_AT(5)), SIX(SPLIT_AT(5)),
                                                        SIX(SPLIT_AT(4)), SIX(SPLIT_AT(4)), SIX(SPLIT_AT(4))};
 
-/* Sums of a pass: so many tiles, and so many pairs (of tokens, of channels) of each. */
+/* Sums of one pass: a number of tiles, and of pairs (of tokens or of channels) in each. */
 enum { SUMS = 16 };
 INLINE int tiles_of_k(const source_kind kind) { return is_shared(kind) ? 4 : 1; }
 INLINE int tiles_of_v(const source_kind kind) { return is_shared(kind) ? (shared_bits(kind) == 2 ? 2 : 4) : 1; }
@@ -84,9 +87,9 @@ INLINE void split_bytes(const source_kind kind, const uint8x16_t x[2], int8x16_t
         }
 }
 
-/* acc[i][r] += token pair i times operand r, over `columns` columns, at least one. `stride` is the distance of token pairs. A
- * column is 16 dims (4 bits) or 8. Not unrolled, and no test before the first column: else the accumulators get copied
- * between registers. */
+/* acc[i][r] += token pair i times operand r, over `columns` columns, at least one. `stride` is the
+ * distance between token pairs. A column is 16 dims (4 bits) or 8. Not unrolled, and without a test
+ * before the first column: otherwise the accumulators are copied between registers. */
 INLINE void multiply_columns(const source_kind kind, const int rows, const int planes, const int pairs,
                              const uint8_t *at, size_t stride, size_t column_stride, int columns,
                              const uint8_t (*q8)[OPERANDS][OPERAND_BYTES], int8x16_t book, const split_rule *rule,
@@ -153,11 +156,12 @@ INLINE void multiply_octets(const source_kind kind, const int rows, const int pl
         multiply_columns(kind, rows, planes, pairs, k + at, 64, 16, 4, q8 + column * octets, book,
                          rule_of(kind, rules, column), ahead + at, acc);
     }
-    while (column < end) { /* the narrow last quad, or a part of a quad */
+    while (column < end) { /* the narrow last quad, or part of a quad */
         const int quad = column / 4 * 4, width = n_columns - quad < 4 ? n_columns - quad : 4, done = column - quad;
         const int last = quad + width < end ? quad + width : end;
         const size_t start = base + (size_t)quad * 128 + (size_t)(row * width) * 16, at = start + (size_t)done * 16;
-        const uint8_t *fetch = ahead + start + (size_t)(done * pairs) * 16; /* each column brings a part of the rows */
+        /* Each column fetches a part of the rows. */
+        const uint8_t *fetch = ahead + start + (size_t)(done * pairs) * 16;
         if (width == 4)
             multiply_columns(kind, rows, planes, pairs, k + at, 64, 16, last - column, q8 + column * octets, book,
                              rule_of(kind, rules, column), fetch, acc);
@@ -175,8 +179,8 @@ INLINE int8x16_t shared_code(const source_kind kind, const uint8x16_t *slab, con
     return is_book(kind) ? vqtbl1q_s8(book, code) : vreinterpretq_s8_u8(code);
 }
 
-/* acc[tile * pairs + i][r] += token pair i of each tile times operand r, over `columns` columns, at least one. A column is 16
- * dims (3 bits) or 8 (2 bits). */
+/* acc[tile * pairs + i][r] += token pair i of each tile times operand r, over `columns` columns, at
+ * least one. A column is 16 dims (3 bits) or 8 (2 bits). */
 INLINE void multiply_shared(const source_kind kind, const int rows, const int planes, const int pairs,
                             const uint8_t *at, size_t stride, size_t slab_stride, int columns,
                             const uint8_t (*q8)[OPERANDS][OPERAND_BYTES], int8x16_t book, sums acc[SUMS][OPERANDS]) {
@@ -185,7 +189,7 @@ INLINE void multiply_shared(const source_kind kind, const int rows, const int pl
     const uint8_t *end = at + 16 * columns;
     _Pragma("GCC unroll 1") do {
         operand q[2][OPERANDS];
-        __asm__("" : "+r"(at)); /* else loads of the next quad are kept in registers that sums need */
+        __asm__("" : "+r"(at)); /* else the next quad's loads occupy registers that sums need */
         UNROLL for (int o = 0; o < octets; o++) UNROLL for (int r = 0; r < operands; r++) q[o][r] =
             load_operand(q8[o][r], is_single(rows, planes, r));
         UNROLL for (int i = 0; i < pairs; i++) {

@@ -1,8 +1,9 @@
-/* From scores to u8 weights, eight at a time in fp16: for V of fewer than 8 bits with one scale per token.
+/* Template, part of packed_tmpl.h: from scores to u8 weights, eight at a time in fp16, for V of
+ * fewer than 8 bits with one scale per token. Parameters: packed_tmpl.h.
  *
- * u8 rounds weights to 1/510 of the largest; fp16 holds them to 1/4096, and their sum is taken in fp32. Nothing here may
- * depend on a page that the row does not see, so the scales of V are brought into fp16's range page by page, by powers of
- * two, and the two pages of a block meet in fp32.
+ * u8 rounds weights to 1/510 of the largest; fp16 holds them to 1/4096, and their sum is taken in
+ * fp32. A row must not depend on a page that it does not see, so the scales of V are brought into
+ * fp16's range page by page, by powers of two, and the two pages of a block meet in fp32.
  */
 #ifndef QUIRE_KERN_NEON_SOFTMAX16_TMPL_H
 #define QUIRE_KERN_NEON_SOFTMAX16_TMPL_H
@@ -18,12 +19,12 @@ INLINE float16x8_t fresh16(const void *constant /* (8) of 16 bits */) {
     return vreinterpretq_f16_f32(fresh((const float *)constant));
 }
 
-/* Distances y = m - logit as fixed point: adding 1.5 * 2^13 leaves y * 1024 in the low 16 bits. */
+/* Distances y = m - logit in fixed point: adding 1.5 * 2^13 leaves y * 1024 in the low 16 bits. */
 #define FIX10 12288.0f
-static const float FIX10_LAST = FIX10 + 31.96875f; /* farther is as good as infinitely far */
+static const float FIX10_LAST = FIX10 + 31.96875f; /* anything farther has no weight */
 
-/* 1024 * 2^-y for y = n + f: a cubic in f - 1/2 (relative error 7e-5, less than its rounding), then n leaves the exponent;
- * the subtraction saturates at 0. */
+/* 1024 * 2^-y for y = n + f: a cubic in f - 1/2 (relative error 7e-5, less than its rounding), then
+ * n is subtracted from the exponent, saturating at 0. */
 static const float16_t EXP16[4][8] = {EIGHT(724.02537f), EIGHT(-501.97262f), EIGHT(175.66734f), EIGHT(-39.962721f)};
 static const uint16_t FRACTION16[8] = EIGHT(1023);
 #define EXP16_ONE 1024.0f
@@ -52,7 +53,8 @@ INLINE float32x4_t add_half16(float32x4_t sum, float16x8_t x, const bool upper) 
 #endif
 }
 
-/* Sum of the four vectors, as it is beside another row: token t with t + 4, then those with the ones 8 on. */
+/* Adds up the four vectors in the order that they have beside another row: token t with t + 4, then
+ * these with the ones 8 further on. */
 INLINE void add_sums16(const float16x8_t e[4], const bool lone, float32x4_t sum[2]) {
     if (!lone) {
         const float16x8_t four = vaddq_f16(vaddq_f16(e[0], e[1]), vaddq_f16(e[2], e[3]));
@@ -69,7 +71,7 @@ INLINE void add_sums16(const float16x8_t e[4], const bool lone, float32x4_t sum[
     }
 }
 
-/* Scales of eight weights; of a lone row's tokens. */
+/* Scales of eight weights, or of a lone row's eight tokens. */
 INLINE float16x8_t scales16(const neon_work *w, int p, int i, const bool lone) {
     if (!lone)
         return vld1q_f16(w->scale16[p][i]);
@@ -77,8 +79,9 @@ INLINE float16x8_t scales16(const neon_work *w, int p, int i, const bool lone) {
                                             vreinterpretq_u32_f16(vld1q_f16(w->scale16[p][2 * i + 1]))));
 }
 
-/* One page's weights 1024 * 2^(logit - m) * scale to w16; returns the sum without the scale, still parts per row, and the
- * largest. Distances are rounded to 1/1024 from `base` on, which is m - peak rounded the same way. */
+/* One page's weights 1024 * 2^(logit - m) * scale to w16; returns the sum without the scale, as
+ * parts per row, and the largest. Distances are rounded to 1/1024 from `base` on, which is m - peak
+ * rounded the same way. */
 INLINE float32x4_t exponentials16(neon_work *w, int pair, const bool lone, int p, const float *base,
                                   float16x8_t *largest) {
     const set_scores *score = &w->score[p];
@@ -133,7 +136,8 @@ INLINE uint32x4_t weights16(neon_work *w, int pair, int p, float16x8_t inverse) 
     return vaddq_u32(total[0], total[1]);
 }
 
-/* Of a lone row: eight tokens and the eight 16 on hold two atoms; the other row's weights are zero. */
+/* For a lone row: eight tokens and the eight that are 16 further on form two atoms; the other row's
+ * weights are zero. */
 INLINE uint32x4_t weights16_lone(neon_work *w, int pair, int p, float16x8_t inverse) {
     const uint32x4_t zero = vdupq_n_u32(0);
     uint32x4_t total = zero;
@@ -149,7 +153,7 @@ INLINE uint32x4_t weights16_lone(neon_work *w, int pair, int p, float16x8_t inve
     return total;
 }
 
-/* Functions of their own: all registers are for their four chains. */
+/* Separate functions, so that all registers are free for their four chains. */
 #define APART static __attribute__((noinline))
 APART float32x4_t exponentials_of_pair(neon_work *w, int pair, int p, const float *base, float16x8_t *largest) {
     return exponentials16(w, pair, false, p, base, largest);
@@ -164,18 +168,18 @@ APART float32x4_t weights_of_lone(neon_work *w, int pair, int p, float16x8_t inv
     return vdupq_n_f32((float)vaddvq_u32(weights16_lone(w, pair, p, inverse)));
 }
 
-/* 2^x of whole numbers x >= -126. */
+/* 2^x of integers x >= -126. */
 INLINE float32x4_t power_of_two(int32x4_t x) { return as_f32(vshlq_n_s32(vaddq_s32(x, vdupq_n_s32(127)), 23)); }
 
-/* Weights of a set over a block: p8, the sums of 2^(logit - m) (two parts per row), the value of one step of p8 times a V
- * code, and the sums of the integers. Each step for all pairs before the next: reductions and
- * divisions of one hide behind the other's. */
+/* Weights of a set over a block: p8, the sums of 2^(logit - m) (two parts per row), the value of
+ * one step of p8 times a V code, and the sums of the integers. Each step is done for all pairs
+ * before the next, so that the reductions and divisions of one pair hide behind the other's. */
 INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int first, int n, const float32x4_t *m,
                             float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
     const int n_pairs = pairs_of(rows);
     const float32x4_t nothing = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     float16x8_t most[PAIRS][PAGES];
-    float32x4_t rest[PAIRS][PAGES]; /* what rounding m - peak left, as a factor near 1 */
+    float32x4_t rest[PAIRS][PAGES]; /* what rounding m - peak lost, as a factor near 1 */
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
         sum[pair] = vdupq_n_f32(0);
         for (int p = first; p < first + n; p++) {
@@ -206,12 +210,13 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int firs
             largest =
                 vmaxq_f32(largest, vmulq_f32(vcvt_f32_f16(vmax_f16(vget_low_f16(x), vget_high_f16(x))), ratio[p]));
         }
-        /* 255 / largest stays within fp16. A block whose largest weight is that small loses some of u8's range. */
+        /* Keeps 255 / largest within fp16. A block whose largest weight is smaller loses part of
+         * u8's range. */
         largest = vmaxq_f32(max_of_cells(largest, is_lone(rows, pair)), vdupq_n_f32(255.0f / 32768));
         const float32x4_t inverse = vdivq_f32(vdupq_n_f32(255), largest);
         for (int p = first; p < first + n; p++)
             scaled[pair][p] = vcvt_f16_f32(vmulq_f32(inverse, ratio[p]));
-        /* The largest weight is 255 steps exactly, whatever rounding did to its inverse. */
+        /* The largest weight is exactly 255 steps, however its inverse was rounded. */
         unit[pair] = vmulq_f32(vmulq_n_f32(largest, v_unit / (255 * EXP16_ONE)), power_of_two(highest));
         sum[pair] = vmulq_n_f32(sum[pair], 1 / EXP16_ONE);
     }

@@ -1,11 +1,12 @@
-/* From logits to integer weights of one block: block maximum, 2^(s - max), times the scale of V, as u8 or two u8 planes. */
+/* Template, part of packed_tmpl.h: from logits to the integer weights of one block: block maximum,
+ * 2^(s - max), times the scale of V, as u8 or two u8 planes. Parameters: packed_tmpl.h. */
 #ifndef QUIRE_KERN_NEON_SOFTMAX_TMPL_H
 #define QUIRE_KERN_NEON_SOFTMAX_TMPL_H
 
 #include "kern/neon/load_block_tmpl.h"
 
-/* A block's maximum m enters the state: what is there gets the factor `keep`, the block's own part the factor `factor`. l is
- * rescaled already. false: no row gains anything. */
+/* Enters a block's maximum m into the state: what is there gets the factor `keep`, the block's own
+ * part the factor `factor`. l is already rescaled. Returns false if no row gains anything. */
 INLINE bool enter_block(const block *b, const int n_pairs, set_state *st, float32x4_t *m, float32x4_t *factor,
                         float32x4_t *keep) {
     bool any = false;
@@ -27,13 +28,15 @@ INLINE bool enter_block(const block *b, const int n_pairs, set_state *st, float3
     return any;
 }
 
-/* s becomes 2^(logit - m), or, given the scales of V, the weight 2^(logit - m) * scale, whose largest is then found on the
- * way. Four chains in lock step: one alone is latency-bound. Returns the sum of 2^(logit - m), two parts per row. */
+/* Turns s into 2^(logit - m), or, given the scales of V, into the weight 2^(logit - m) * scale, and
+ * finds the largest weight on the way. Four chains in lock step, because a single one is bound by
+ * latency. Returns the sum of 2^(logit - m), two parts per row. */
 INLINE float32x4_t exponentials(neon_work *w, const float *scale /* (128) or NULL */, const int degree, int pair,
                                 const bool lone, int first, int n, float32x4_t m, float32x4_t *largest,
-                                const uint8_t *ahead /* some of it is fetched meanwhile; may be NULL */) {
-    const int lines = lone ? 12 : 6,
-              chains = lone ? 2 : 4; /* of sums: tokens t, t + 8, t + 16 .. of a page in one lane */
+                                const uint8_t *ahead /* partly fetched meanwhile; or NULL */) {
+    const int lines = lone ? 12 : 6;
+    /* Of sums: one lane adds tokens t, t + 8, t + 16 .. of a page. */
+    const int chains = lone ? 2 : 4;
     float32x4_t sum[4], top[4];
     EACH sum[u] = top[u] = vdupq_n_f32(0);
     for (int p = first; p < first + n; p++) {
@@ -76,14 +79,15 @@ INLINE float32x4_t largest_weight(const neon_work *w, const float *scale /* (128
     return max_of_cells(vmaxq_f32(vmaxq_f32(largest[0], largest[1]), vmaxq_f32(largest[2], largest[3])), lone);
 }
 
-/* The 8 tokens of a V atom: column c of half h holds tokens 32h+4c+{0..3} and 32h+16+4c+{0..3}. The first as a token pair. */
+/* The 8 tokens of a V atom: column c of half h holds tokens 32h+4c+{0..3} and 32h+16+4c+{0..3}.
+ * Returns the first of them, as a token pair. */
 INLINE int first_pair_of(int atom) { return atom / 4 * 16 + atom % 4 * 2; }
 
-/* Bytes come as [r0 t01][r1 t01][r0 t23][r1 t23]..; row 0's eight tokens, then row 1's. */
+/* From bytes [r0 t01][r1 t01][r0 t23][r1 t23].. to row 0's eight tokens, then row 1's. */
 static const uint8_t ROW_ORDER[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
 
-/* The weights of an atom's tokens as 16-bit integers: [y] four tokens, as their cells are, or for a lone row all eight in
- * [0]. */
+/* The weights of an atom's tokens as 16-bit integers: four tokens in each of x[0] and x[1], ordered
+ * as in their cells, or for a lone row all eight in x[0]. */
 INLINE void weights_of_atom(const neon_work *w, const float *scale, int pair, const bool lone, int p, int atom,
                             float32x4_t inverse, uint16x8_t x[2]) {
     const int cells = lone ? 2 : 4;

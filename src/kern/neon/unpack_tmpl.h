@@ -1,4 +1,5 @@
-/* Codes of any width to int8 atoms in L1, for prefill (many rows share the work) and for widths without a direct path. */
+/* Template, part of packed_tmpl.h: codes of any width to int8 atoms in L1, for prefill (many rows
+ * share the work) and for widths without a direct path. Parameters: packed_tmpl.h. */
 #ifndef QUIRE_KERN_NEON_UNPACK_TMPL_H
 #define QUIRE_KERN_NEON_UNPACK_TMPL_H
 
@@ -17,13 +18,13 @@ INLINE int8x16_t load_book(const int8_t *book, int bits) {
     return vld1q_s8(table);
 }
 
-/* ------------------------------------------------------------------ K: [16 tokens][8 dims][token pair][16 bytes] */
+/* ------------------------------------------------- K: [16 tokens][8 dims][token pair][16 bytes] */
 
 INLINE void put_k(int8_t *out, int dim, int tile, int octet, int r, int8x16_t x) {
     vst1q_s8(out + (size_t)tile * 16 * (size_t)dim + (size_t)octet * 128 + (size_t)r * 16, x);
 }
 
-/* Where the codes of a K side go, and how. */
+/* Where the codes of a K side go, and their book. */
 typedef struct k_target {
     int8_t *out;
     int dim;
@@ -93,7 +94,7 @@ static __attribute__((noinline)) void unpack_k(int bits, int n_mixed, int dim, c
     }
 }
 
-/* ------------------------------------------------------------------ V: [16 channels][atom][channel pair][16 bytes] */
+/* ----------------------------------------------- V: [16 channels][atom][channel pair][16 bytes] */
 
 INLINE void put_v(int8_t *out, int tile, int atom, int r, int8x16_t x) {
     vst1q_s8(out + (size_t)tile * 1024 + (size_t)atom * 128 + (size_t)r * 16, as_value(x));
@@ -146,8 +147,9 @@ static __attribute__((noinline)) void unpack_v(int bits, int dim, const uint8_t 
     }
 }
 
-/* Where a group's scale is negative its codes are reflected about their middle (kern.h): all their bits change. These are
- * the masks of the eight atoms of 64 tokens: atom 4h+c holds tokens 32h+4c+{0..3} and 32h+16+4c+{0..3} of two channels. */
+/* Where the scale of a scale group is negative, its codes are reflected about their middle
+ * (kern.h): all their bits change. These are the masks for the eight atoms of 64 tokens: atom 4h+c
+ * holds tokens 32h+4c+{0..3} and 32h+16+4c+{0..3} of two channels. */
 static void find_negative(const float *scale /* (64) */, uint8_t (*negative)[16] /* (8) */) {
     for (int h = 0; h < 2; h++) {
         uint32x4_t tokens[2];

@@ -1,18 +1,21 @@
-/* Integer p.V of one block and set into O. O of a set lies as [channel pair][pair][r0 c0, r0 c1, r1 c0, r1 c1]. */
+/* Template, part of packed_tmpl.h: integer p.V of one block and set into O. O of a set lies as
+ * [channel pair][pair][r0 c0, r0 c1, r1 c0, r1 c1]. Parameters: packed_tmpl.h. */
 #ifndef QUIRE_KERN_NEON_VALUES_TMPL_H
 #define QUIRE_KERN_NEON_VALUES_TMPL_H
 
 #include "kern/neon/scores_tmpl.h"
 #include "kern/neon/work_tmpl.h"
 
-/* acc[i][r] += channel pair i times operand r over one page's 64 tokens; channels 16*tile + 2*row on. */
+/* acc[i][r] += channel pair i times operand r over one page's 64 tokens; channels 16*tile + 2*row
+ * on. */
 INLINE void weigh_page(const source_kind kind, const int rows, const int planes, const int pairs, const uint8_t *v,
                        int tile, int row, const uint8_t (*p8)[OPERANDS][OPERAND_BYTES], int8x16_t book,
                        const uint8_t (*negative)[16] /* (8), or NULL: nothing is reflected */, const uint8_t *ahead,
                        sums acc[SUMS][OPERANDS]) {
     const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
     const int operands = operands_of(rows, planes);
-    /* unpacked: [atom][channel pair]; 8 bits: [half][channel pair][4 atoms]; 4 bits: [channel pair][4 atoms of both halves] */
+    /* unpacked: [atom][channel pair]; 8 bits: [half][channel pair][4 atoms]; 4 bits: [channel
+     * pair][4 atoms of both halves] */
     const size_t stride = kind == UNPACKED ? 16 : 64,
                  start = (size_t)tile * (nibbles ? 512 : 1024) + (size_t)row * stride;
     const uint8_t *at = v + start;
@@ -23,14 +26,15 @@ INLINE void weigh_page(const source_kind kind, const int rows, const int planes,
         if (kind != UNPACKED)
             UNROLL for (int i = 0; i < pairs; i += 4) __builtin_prefetch(ahead + 16 * i, 0, 2);
         UNROLL for (int r = 0; r < operands; r++) {
-            p[0][r] = load_operand(p8[atom][r], is_single(rows, planes, r)); /* half 0: low nibbles */
+            /* Half 0 of the page: low nibbles. */
+            p[0][r] = load_operand(p8[atom][r], is_single(rows, planes, r));
             if (nibbles)
                 p[1][r] = load_operand(p8[4 + atom][r], is_single(rows, planes, r));
         }
         uint8x16_t flip = vdupq_n_u8(0);
         if (negative) {
             flip = vld1q_u8(negative[atom]);
-            if (nibbles) /* tokens of half 0 below, of half 1 above */
+            if (nibbles) /* half 0 in the low nibbles, half 1 in the high ones */
                 flip = vbslq_u8(vdupq_n_u8(15), flip, vld1q_u8(negative[4 + atom]));
         }
         UNROLL for (int i = 0; i < pairs; i += 2) {
@@ -63,7 +67,8 @@ INLINE void weigh_page(const source_kind kind, const int rows, const int planes,
         ;
 }
 
-/* acc[z * pairs + i][r] += channel pair i of each of the tiles that share bytes; channels 16*(tile + z) + 2*row on. */
+/* acc[z * pairs + i][r] += channel pair i of each of the tiles that share bytes; channels 16*(tile
+ * + z) + 2*row on. */
 INLINE void weigh_shared(const source_kind kind, const int rows, const int planes, const int pairs, const uint8_t *v,
                          int tile, int row, const uint8_t (*p8)[OPERANDS][OPERAND_BYTES], int8x16_t book,
                          const uint8_t *ahead, sums acc[SUMS][OPERANDS]) {
@@ -75,7 +80,7 @@ INLINE void weigh_shared(const source_kind kind, const int rows, const int plane
     int atom = 0;
     _Pragma("GCC unroll 1") do {
         operand p[2][OPERANDS];
-        __asm__("" : "+r"(at)); /* as in multiply_shared */
+        __asm__("" : "+r"(at)); /* see multiply_shared */
         UNROLL for (int h = 0; h < 2; h++) UNROLL for (int r = 0; r < operands; r++) p[h][r] =
             load_operand(p8[4 * h + atom][r], is_single(rows, planes, r));
         UNROLL for (int i = 0; i < pairs; i++) {
@@ -100,7 +105,7 @@ INLINE bool is_moved(const source_kind kind) {
 
 /* What a block adds to O: o = o * keep + integer * unit + constant. */
 typedef struct block_terms {
-    float32x4_t unit[PAIRS], keep[PAIRS], constant[PAIRS]; /* constant: V in groups only */
+    float32x4_t unit[PAIRS], keep[PAIRS], constant[PAIRS]; /* constant: only with scale groups */
 } block_terms;
 
 /* O of channel tiles first .. first+n. */
@@ -137,9 +142,8 @@ INLINE void weigh_block(const source_kind kind, const int rows, const int planes
                                 low = is_folded(rows, planes) ? vextq_s32(high, high, 2)
                                       : planes == 2           ? total_of(acc[i][n_pairs + pair], lone)
                                                               : high;
-                const float32x4_t x = planes == 1
-                                          ? vsubq_f32(as_f32(high), vld1q_f32(MAGIC)) /* at most 128 * 255 * 127 */
-                                          : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
+                const float32x4_t x = planes == 1 ? vsubq_f32(as_f32(high), vld1q_f32(MAGIC)) /* <= 128 * 255 * 127 */
+                                                  : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
                 float32x4_t old = vmulq_f32(vld1q_f32(at), terms->keep[pair]);
                 if (scale_group >= 0)
                     old = vaddq_f32(old, terms->constant[pair]);

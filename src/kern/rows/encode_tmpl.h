@@ -1,6 +1,7 @@
-/* The families of src/codec (channel.c, rotated.c, affine.c, block.c), 16 elements at a time: rows to codes, one byte
- * each, and parameters. Those files say what and why; here only how. Where a family has one parameter per token or
- * group, all of a page's are computed side by side, so that divisions and roots do not wait for each other. */
+/* Template, part of rows_tmpl.h: the codec families of src/codec (channel.c, rotated.c, affine.c,
+ * block.c), 16 elements at a time: rows to codes, one byte each, and parameters. Those files define
+ * what is computed. Where a family has one parameter per token or scale group, those of a whole
+ * page are computed side by side, so that divisions and roots do not wait for each other. */
 #ifndef QUIRE_KERN_ROWS_ENCODE_TMPL_H
 #define QUIRE_KERN_ROWS_ENCODE_TMPL_H
 
@@ -12,7 +13,8 @@
 
 enum { ROWS = 8 }; /* rotated together */
 
-/* n parameters from number `first` on, rounded as they are stored; param then holds the rounded values. */
+/* n parameters from number `first` on, rounded as they are stored; param then holds the rounded
+ * values. */
 INLINE void put_params(const quire_side_format *side, uint8_t *record, size_t first, size_t n, float *param) {
     uint8_t *at = record + side->params + first * quire__type_bytes(side->type);
     quire__store_row(side->type, at, n, param);
@@ -21,7 +23,7 @@ INLINE void put_params(const quire_side_format *side, uint8_t *record, size_t fi
 
 /* ------------------------------------------------------------------ channel */
 
-/* Elements j * LANES on of sixteen: eight of one kind, eight of another. */
+/* Elements j * LANES .. of sixteen, of which eight have the first value and eight the second. */
 INLINE vf octet_values(float first, float second, const int j) {
 #define LANE(i) (i)
     const vi lane = {PER_LANE(LANE)};
@@ -29,7 +31,8 @@ INLINE vf octet_values(float first, float second, const int j) {
     return select_f(lane + j * LANES < 8, splat(first), splat(second));
 }
 
-/* The highest and the middle code of channels d .. d+15: in mixed blocks, eight of one width and eight of another. */
+/* The highest and the middle code of channels d .. d+15: mixed blocks have eight channels of one
+ * width and eight of another. */
 INLINE void code_range(const quire_side_format *side, int d, vf top[PER_16], vf mid[PER_16]) {
     const float tops[2] = {(float)quire__highest_code(side, d), (float)quire__highest_code(side, d + 8)};
     const float mids[2] = {quire__code_mid(side, d), quire__code_mid(side, d + 8)};
@@ -82,7 +85,7 @@ static void encode_channel(const quire_side_format *side, const float *rows, int
 static float reciprocal(float x) { return x > 1e-30f ? 1.0f / x : 0; }
 static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX; }
 
-/* Rows t .. t+n-1, less `mean` where there is one, rotated, into y; their sums of squares. */
+/* Rotates n rows, minus `mean` if there is one, into y, and takes their sums of squares. */
 INLINE void rotate_rows(const rotation *r, const float *rows, const float *mean, int dim, int n, float *y,
                         float *squares) {
     for (int i = 0; i < n; i++) {
@@ -100,7 +103,7 @@ static float largest_size(const float *y, int dim) {
     return largest_of(largest);
 }
 
-/* The sum has the order of sum_of_squares. */
+/* Summed in the order of sum_of_squares. */
 INLINE float squared_error(const quire_side_format *side, const float *y, float step) {
     const vf highest = splat((float)quire__highest_code(side, 0));
     const float inverse = reciprocal(step);
@@ -115,7 +118,8 @@ INLINE float squared_error(const quire_side_format *side, const float *y, float 
     return sum_of_16(sum);
 }
 
-/* The fit that leaves the least error, the first of equals; scales of n rows, rounded as they are stored. */
+/* Scales of n rows, rounded as they are stored: the fit with the least error, the first of
+ * equals. */
 static void fitting_scales(const quire_side_format *side, const float *y, int n, const float *squares, float *scale) {
     float rms[ROWS], least[ROWS], fit[ROWS];
     uint16_t half[ROWS];
@@ -166,8 +170,9 @@ static void encode_uniform(const quire_side_format *side, const float *rows, int
     }
 }
 
-/* The codebook is symmetric: a code is the number of positive edges below |x|, counted up or down from the middle.
- * Below zero an edge counts also when |x| equals it: as integers, |x| is then taken one larger. */
+/* The codebook is symmetric: a code is the number of positive edges below |x|, counted up or down
+ * from the middle. Below zero an edge also counts if |x| equals it: compared as integers, |x| is
+ * taken one unit larger there. */
 INLINE u8x16 book_codes_16(const float *y, float inverse, const int half, const vi edge[7]) {
     vi code[PER_16];
     UNROLL for (int j = 0; j < PER_16; j++) {
@@ -194,7 +199,7 @@ INLINE int book_codes_of(const int bits, int dim, const float *y, float inverse,
     for (int d = 0; d < dim; d += 16) {
         const u8x16 code = book_codes_16(y + d, inverse, half, edge), level = lookup(table, code);
         const u16x8 low = (u16x8)ZIP_LOW(level, zero), high = (u16x8)ZIP_HIGH(level, zero);
-        const u32x4 squares = (u32x4)(low * low + high * high); /* at most 2 * 104 * 104 in 16 bits */
+        const u32x4 squares = (u32x4)(low * low + high * high); /* at most 2 * 104 * 104: 16 bits */
         sum += (squares & 0xffff) + (squares >> 16);
         store_16(codes + d, code);
     }
@@ -212,7 +217,7 @@ static int book_codes(const quire_side_format *side, const float *y, float inver
     }
 }
 
-/* Means of the channels, as they are stored. */
+/* Means of the channels, rounded as they are stored. */
 static void put_mean(const quire_side_format *side, const float *rows, int skip, uint8_t *record, float *mean) {
     const int dim = side->dim;
     for (int d = 0; d < dim; d += 16) {
@@ -313,8 +318,7 @@ static void encode_affine(const quire_side_format *side, const float *rows, int 
     const float top = (float)((1 << side->bits) - 1);
     const u8x16 stored_as = (u8x16){0} + (uint8_t)(side->bits == 8 ? 128 : 0);
     float scales[MAX_SCALES], biases[MAX_SCALES];
-    scale_group_ranges(side, rows, skip, scales,
-                       biases); /* smallest and largest, until they are what they are called */
+    scale_group_ranges(side, rows, skip, scales, biases); /* smallest and largest, for now */
     for (int i = 0; i < side->n_groups * T; i += LANES) {
         const vf min = load_f(scales + i), max = load_f(biases + i);
         const vi from_min = abs_f(min) > abs_f(max);
@@ -337,7 +341,7 @@ static void encode_affine(const quire_side_format *side, const float *rows, int 
     put_scale_group_params(side, record, side->n_groups, skip, biases);
 }
 
-/* ggml's choice between two largest magnitudes of either sign is the first. */
+/* Of two largest magnitudes with opposite signs ggml takes the first. */
 static float first_largest(const float *x, int n) {
     float largest = 0;
     for (int i = 0; i < n; i++)
@@ -346,7 +350,7 @@ static float first_largest(const float *x, int n) {
     return largest;
 }
 
-/* Halves away from zero, for |x| far below 2^24: truncation and the rest are exact. */
+/* Rounds ties away from zero, for |x| far below 2^24: truncation and remainder are exact. */
 INLINE vi round_away(vf x) {
     const vi whole = __builtin_convertvector(x, vi);
     const vf rest = x - __builtin_convertvector(whole, vf);

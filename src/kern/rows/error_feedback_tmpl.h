@@ -1,5 +1,5 @@
-/* Rounding with feedback (src/codec/feedback.c says what and why), 16 tokens at a time: channels follow each other, tokens
- * are lanes. */
+/* Template, part of rows_tmpl.h: rounding with error feedback (codec/feedback.c defines it), 16
+ * tokens at a time: channels follow each other, tokens are lanes. */
 #ifndef QUIRE_KERN_ROWS_ERROR_FEEDBACK_TMPL_H
 #define QUIRE_KERN_ROWS_ERROR_FEEDBACK_TMPL_H
 
@@ -9,7 +9,7 @@
 /* Channels of 16 tokens. */
 typedef float columns[QUIRE_DIM_MAX][16];
 
-/* Tokens that are skipped stand at their channels' zeros. */
+/* Skipped tokens take their channels' zeros. */
 static void transpose(const float *rows, int dim, int first, int skip, const float *zero, columns x) {
     for (int t = 0; t < 16; t++) {
         const float *from = first + t < skip ? zero : rows + (first + t) * dim;
@@ -18,12 +18,12 @@ static void transpose(const float *rows, int dim, int first, int skip, const flo
     }
 }
 
-/* A channel's codes and how they are rounded. */
+/* How a channel's codes are rounded. */
 typedef struct channel {
     float scale, inverse, zero, mid, highest;
 } channel;
 
-/* x becomes what is left of it; its 16 codes go to every dim-th byte. */
+/* x becomes the rounding error; its 16 codes go to every dim-th byte. */
 INLINE void round_channel(const channel *c, const vf carried[PER_16], vf x[PER_16], int dim, uint8_t *codes) {
     vi code[PER_16];
     uint8_t of_token[16];
@@ -38,7 +38,8 @@ INLINE void round_channel(const channel *c, const vf carried[PER_16], vf x[PER_1
         codes[t * dim] = of_token[t];
 }
 
-/* 16 tokens, a pair of channels at a time: errors are loaded once for both. Sums have the reference's order. */
+/* 16 tokens, two channels at a time, so that errors are loaded once for both. Sums are taken in the
+ * reference's order. */
 static void feedback_16(const channel *channels, int dim, const quire_shaping *s, columns x, columns error,
                         uint8_t *codes) {
     for (int d = 0; d < dim; d += 2) {

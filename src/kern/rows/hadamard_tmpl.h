@@ -1,4 +1,5 @@
-/* The rotation of codec/rotate.c: the same butterflies in the same order, several levels per trip through memory. */
+/* Template, part of rows_tmpl.h: the rotation of codec/rotate.c, the same butterflies in the same
+ * order, several levels per trip through memory. */
 #ifndef QUIRE_KERN_ROWS_HADAMARD_TMPL_H
 #define QUIRE_KERN_ROWS_HADAMARD_TMPL_H
 
@@ -8,7 +9,7 @@
 
 enum { MAX_PASSES = QUIRE_ROTATION_PASSES };
 
-/* Where a pass flips signs, as sign bits: made once for many rows. */
+/* Where each pass flips signs, as sign bits: made once for many rows. */
 typedef struct rotation {
     quire_passes passes;
     float norm;
@@ -19,15 +20,16 @@ static void rotation_init(rotation *r, int dim, int stream) {
     r->passes = quire__passes_of(dim);
     r->norm = 1.0f / sqrtf((float)r->passes.length);
     for (int p = 0; p < r->passes.count; p++)
-        for (int i = 0; i < dim; i += 32) { /* writes up to 16 beyond dim: the row is a multiple of 32 long */
+        for (int i = 0; i < dim; i += 32) { /* may write 16 beyond dim; rows are multiples of 32 */
             const uint32_t word = (uint32_t)(quire__sign_word(stream + p, i / 64) >> (i % 64));
             for (int j = 0; j < 32; j++)
                 r->flip[p][i + j] = word << (31 - j) & 0x80000000u;
         }
 }
 
-/* ---- butterflies inside a vector: lane i meets lane i ^ h, and where bit h is set the difference stays. Multiplying
- * by 1 or -1 is exact, so the fma rounds once, like the addition or subtraction that it stands for. */
+/* ---- butterflies inside a vector: lane i meets lane i ^ h, and where bit h is set the difference
+ * stays. Multiplying by 1 or -1 is exact, so the fma rounds once, like the addition or subtraction
+ * that it replaces. */
 #define SIGN_1(i) ((i)&1 ? -1.0f : 1.0f)
 #define SIGN_2(i) ((i)&2 ? -1.0f : 1.0f)
 #define SIGN_4(i) ((i)&4 ? -1.0f : 1.0f)
@@ -58,8 +60,8 @@ INLINE void butterflies_16(vf x[PER_16]) {
     between(x, PER_16);
 }
 
-/* Levels h, 2h, .. of n coordinates, `width` of them at a time. The last ones also scale, and flip the signs of the way
- * back (`flip`, or NULL). */
+/* Levels h, 2h, .. of n coordinates, `width` of them at a time. The last levels also scale, and
+ * flip the signs of the inverse rotation (`flip`, or NULL). */
 INLINE void butterflies(float *x, int n, int h, const int width, const bool last, float norm, const uint32_t *flip) {
     for (int i = 0; i < n; i += h * width)
         for (int j = i; j < i + h; j += LANES) {
@@ -76,7 +78,8 @@ INLINE void butterflies(float *x, int n, int h, const int width, const bool last
         }
 }
 
-/* One pass over n = 32 .. 512 coordinates. Before: signs to flip first (way there); after: last (way back). */
+/* One pass over n = 32 .. 512 coordinates. `before`: signs to flip first (rotation); `after`: signs
+ * to flip last (inverse). */
 INLINE void hadamard(const float *from, float *x, int n, float norm, const uint32_t *before, const uint32_t *after) {
     for (int i = 0; i < n; i += 16) {
         vf v[PER_16];

@@ -1,6 +1,7 @@
-/* Codes, one byte each (64, D), into the sections of a page by whole 16-byte atoms (codec/layout.c, docs/FORMAT.md).
- * Fields of an atom are shifted together before bytes are moved, so every width shares two movements: interleaving two
- * tokens (K), and transposing 8 tokens x 16 channels (V). */
+/* Template, part of rows_tmpl.h: codes, one byte each (64, D), into the sections of a page by whole
+ * 16-byte atoms (codec/layout.c, docs/FORMAT.md). The fields of an atom are shifted together before
+ * bytes are moved, so every width shares two movements: interleaving two tokens (K), and
+ * transposing 8 tokens x 16 channels (V). */
 #ifndef QUIRE_KERN_ROWS_PACK_TMPL_H
 #define QUIRE_KERN_ROWS_PACK_TMPL_H
 
@@ -8,7 +9,7 @@
 #include "codec/layout.h"
 #include "kern/rows/vec_tmpl.h"
 
-/* Bytes to the left; what they hold must stay in the byte. (There is no shift of bytes on x86.) */
+/* Shifts bytes left; no bit may leave its byte. (x86 has no byte shift.) */
 #define LEFT(x, n) ((u8x16)((u16x8)(x) << (n)))
 
 /* ---- K: an atom is tokens t, t+1 x 8 dims */
@@ -38,7 +39,8 @@ static void pack_k8(int dim, const uint8_t *codes, uint8_t *section) {
         }
 }
 
-/* Mixed blocks (codec/layout.h) have low codes of a bit more: the high ones begin a bit higher up. */
+/* In mixed blocks (codec/layout.h) low codes are a bit wider, and the high ones start a bit
+ * higher. */
 static void pack_k4(int n_mixed, int dim, const uint8_t *codes, uint8_t *section) {
     for (int t = 0; t < T; t += 2)
         for (int b = 0; b < dim / 16; b++) {
@@ -49,7 +51,7 @@ static void pack_k4(int n_mixed, int dim, const uint8_t *codes, uint8_t *section
         }
 }
 
-/* The other widths mix the four tiles of 16 tokens. */
+/* The other widths put codes of the four tiles of 16 tokens into one byte. */
 INLINE void pack_k_tiles(const int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section) {
     for (int r = 0; r < 8; r++)
         for (int b = 0; b < dim / 16; b++) {
@@ -61,7 +63,8 @@ INLINE void pack_k_tiles(const int bits, int n_mixed, int dim, const uint8_t *co
                     x[i].low | (b < n_mixed ? LEFT(x[i].high, 4) : LEFT(x[i].high, 3));
                 slab[0] |= LEFT(x[3].low & 3, 6);
                 slab[1] |= LEFT(x[3].high & 3, 6);
-                slab[2] |= LEFT(x[3].low & 12, 4) | LEFT(x[3].high & 4, 5); /* a wider low code, or both top bits */
+                /* a wider low code, or two top bits. */
+                slab[2] |= LEFT(x[3].low & 12, 4) | LEFT(x[3].high & 4, 5);
                 UNROLL for (int i = 0; i < 3; i++)
                     store_16(section + quire__k_atom(dim / 16, 3, b, i, r), middle_swapped(slab[i]));
             } else if (bits == 2) {
@@ -101,7 +104,8 @@ static void pack_k(int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t
 #define ZIP_LOW(a, b) SHUFFLE(a, b, u8x16, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
 #define ZIP_HIGH(a, b) SHUFFLE(a, b, u8x16, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
 
-/* Zip element i with element i + 4; three times, and 8 tokens x 16 channels are 8 atoms in order. */
+/* Zips element i with element i + 4; after three times, 8 tokens x 16 channels are 8 atoms in
+ * order. */
 INLINE void zip_all(const u8x16 from[8], u8x16 to[8]) {
     UNROLL for (int i = 0; i < 4; i++) {
         to[2 * i] = ZIP_LOW(from[i], from[i + 4]);
@@ -109,7 +113,7 @@ INLINE void zip_all(const u8x16 from[8], u8x16 to[8]) {
     }
 }
 
-/* tokens[j]: 16 channels of the token of byte j. Atoms r = 0..7 go `stride` apart. */
+/* tokens[j]: 16 channels of the token that byte j holds. Atoms r = 0..7 go `stride` apart. */
 INLINE void store_atoms(u8x16 tokens[8], uint8_t *to, int stride) {
     u8x16 other[8];
     zip_all(tokens, other);
@@ -118,7 +122,8 @@ INLINE void store_atoms(u8x16 tokens[8], uint8_t *to, int stride) {
     UNROLL for (int r = 0; r < 8; r++) store_16(to + r * stride, other[r]);
 }
 
-/* Tiles first .. first+m-1 share bytes: slot z of an atom holds tile z % m, column c + cols * (z / m). */
+/* Tiles first .. first+m-1 share bytes: slot z of an atom holds tile z % m, column c + cols * (z /
+ * m). */
 INLINE void pack_v_run(const int bits, int dim, const uint8_t *codes, int first, int m, uint8_t *run) {
     const int share = quire__v_share(bits), cols = 4 * m / share, slab = 128 * cols;
     for (int c = 0; c < cols; c++) {

@@ -1,13 +1,20 @@
-/* What the kernel table has for rows and pages. A file per instruction set includes this and names the table. */
+/* Template: the row and page functions of the kernel table (quire_row_kernels). One source over the
+ * vector types of gcc and clang; a file per instruction set includes it and is compiled with its
+ * flags.
+ *
+ * Parameters:
+ *   QUIRE_ROWS_NAME       name of the table
+ *   VEC_LANES, VEC_PLAIN  optional, see vec_tmpl.h
+ */
 #ifndef QUIRE_ROWS_NAME
 #error "rows_tmpl.h needs QUIRE_ROWS_NAME"
 #endif
 
 #include "kern/kern.h"
 #include "kern/rows/encode_tmpl.h"
+#include "kern/rows/error_feedback_tmpl.h"
 #include "kern/rows/hadamard_tmpl.h"
 #include "kern/rows/pack_tmpl.h"
-#include "kern/rows/error_feedback_tmpl.h"
 
 static void seal_side(const quire_side_format *side, const float *rows, int skip, uint8_t *record) {
     const size_t n = (size_t)T * (size_t)side->dim, skipped = (size_t)skip * (size_t)side->dim;

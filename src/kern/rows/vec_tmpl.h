@@ -1,6 +1,11 @@
-/* One source for every instruction set: vectors as gcc and clang offer them, as wide as the file's flags allow, and the
- * few operations that the language lacks. Whoever includes it sees the same numbers: each operation here is exact or
- * rounded once, as IEEE says, so lanes hold what the reference's scalars hold. */
+/* Template: vectors as gcc and clang offer them, and the few operations that the language lacks.
+ * Each operation is exact or rounded once, as IEEE 754 requires, so a lane holds what the
+ * reference's scalar holds, whatever the width.
+ *
+ * Parameters, both optional and defined only by tests, which run every width on any machine:
+ *   VEC_LANES  floats per vector: 4, 8 or 16; default: as wide as the file's compiler flags allow
+ *   VEC_PLAIN  no intrinsics; default where there is neither AVX2 nor NEON
+ */
 #ifndef QUIRE_KERN_ROWS_VEC_TMPL_H
 #define QUIRE_KERN_ROWS_VEC_TMPL_H
 
@@ -17,7 +22,6 @@
 #include <immintrin.h>
 #endif
 
-/* As wide as the file's flags allow. The tests define these two, and so run every width on any machine. */
 #if !defined(VEC_LANES) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define VEC_LANES 16
 #elif !defined(VEC_LANES) && defined(__AVX2__) && defined(__FMA__)
@@ -29,7 +33,8 @@
 #define VEC_PLAIN
 #endif
 
-/* PER_LANE: a list; EACH_SWAP_UP: statement(h) for h = 1, 2, .. below the number of lanes; EACH_SWAP_DOWN: back. */
+/* PER_LANE(f): the list f(0), f(1), .. EACH_SWAP_UP: statement(h) for h = 1, 2, 4 .. below the
+ * number of lanes; EACH_SWAP_DOWN: in reverse order. */
 #if VEC_LANES == 16
 #define PER_LANE(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
 #define EACH_SWAP_UP(statement) statement(1) statement(2) statement(4) statement(8)
@@ -82,8 +87,9 @@ INLINE vf xor_f(vf x, vi mask) { return (vf)((vi)x ^ mask); }
 INLINE vf select_f(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 INLINE vf abs_f(vf x) { return and_f(x, (vi){0} + 0x7fffffff); }
 
-/* min, max: never of NaN; of zeros of either sign one or the other, which no caller can tell apart.
- * rint_f: to the nearest integer, ties to even. low_bytes: of 16 integers. lookup: table[i], i < 16. */
+/* min_f, max_f: never of NaN; of zeros with different signs either one, which no caller can tell
+ * apart. rint_f: to the nearest integer, ties to even. low_bytes: of 16 integers. lookup: table[i],
+ * i < 16. */
 #if defined(VEC_PLAIN)
 INLINE vf min_f(vf a, vf b) { return select_f(a < b, a, b); }
 INLINE vf max_f(vf a, vf b) { return select_f(a > b, a, b); }
@@ -139,7 +145,7 @@ INLINE u8x16 low_bytes(const vi x[PER_16]) {
 INLINE u8x16 lookup(u8x16 table, u8x16 i) { return (u8x16)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)i); }
 #endif
 
-/* Lane i ^ h in lane i. */
+/* Moves lane i ^ h to lane i. */
 #define SWAP_1(i) ((i) ^ 1)
 #define SWAP_2(i) ((i) ^ 2)
 #define SWAP_4(i) ((i) ^ 4)
@@ -182,13 +188,13 @@ INLINE float sum_of_squares(const float *x, int n) {
     return sum_of_16(sum);
 }
 
-/* The nearest integers (ties to even) of x[], after clamping; as bytes. */
+/* The integers nearest to x[] (ties to even) after clamping, as bytes. */
 INLINE u8x16 rounded_codes_up_to(vf x[PER_16], vf lowest, const vf highest[PER_16]) {
     vi bits[PER_16];
     UNROLL for (int j = 0; j < PER_16; j++) {
         bits[j] = (vi)(min_f(max_f(x[j], lowest), highest[j]) + QUIRE_ROUND_MAGIC);
     }
-    return low_bytes(bits); /* the low mantissa bits are the integer, also a negative one */
+    return low_bytes(bits); /* the low mantissa bits are the integer, also if it is negative */
 }
 INLINE u8x16 rounded_codes(vf x[PER_16], vf lowest, vf highest) {
     vf all[PER_16];

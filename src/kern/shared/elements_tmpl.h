@@ -1,4 +1,8 @@
-/* Raw elements as fp32 vectors, dot products, and 2^x, over the vectors that the includer has: fvec of W numbers. */
+/* Template: raw elements as fp32 vectors, dot products, and 2^x.
+ *
+ * Parameters:
+ *   SIMD  header of the vectors: fvec of W floats and the operations on it
+ */
 #ifndef QUIRE_KERN_SHARED_ELEMENTS_TMPL_H
 #define QUIRE_KERN_SHARED_ELEMENTS_TMPL_H
 
@@ -10,7 +14,7 @@
 #include "quire.h"
 #include SIMD
 
-/* Elements i .. i+W as fp32, wherever they come from. */
+/* Elements i .. i+W-1 as fp32. */
 INLINE fvec load_elements(const quire_type type, const uint8_t *at, int i) {
     return type == QUIRE_F32   ? f_load((const float *)(const void *)at + i)
            : type == QUIRE_F16 ? f_load_f16(at + 2 * i)
@@ -33,7 +37,7 @@ INLINE void dots(const quire_type type, const int rows, const float *const q[4],
     UNROLL for (int r = 0; r < rows; r++) f_store_sums(to + r * stride, acc[r]);
 }
 
-/* As quire__exp2: exact at 0, so that a state which nothing changes stays what it is, bit for bit. */
+/* As quire__exp2: exact at 0, so that a state that nothing changes keeps its bits. */
 INLINE void exp2_exact_each(const int n, fvec *x) { /* side by side, because each is a long chain */
     static const float c[7] = {1.0f,          6.9314718e-1f, 2.4022651e-1f, 5.5504109e-2f,
                                9.6181291e-3f, 1.3333558e-3f, 1.5403530e-4f};

@@ -1,5 +1,6 @@
-/* Minimax polynomials of 2^f, |f| <= 1/2, from the constant term upwards; X is applied to each coefficient. Relative
- * errors: degree 3, for weights rounded to u8, 7.5e-5; degree 4, for fp16, 2.6e-6; degree 5 7.5e-8. */
+/* Minimax polynomials of 2^f, |f| <= 1/2, constant term first; X is applied to each coefficient.
+ * Relative error: degree 3 (weights rounded to u8) 7.5e-5, degree 4 (fp16) 2.6e-6, degree 5
+ * 7.5e-8. */
 #ifndef QUIRE_KERN_SHARED_EXP2_H
 #define QUIRE_KERN_SHARED_EXP2_H
 

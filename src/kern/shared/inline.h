@@ -1,5 +1,5 @@
-/* Keywords of the kernels. UNROLL: loops whose bounds are constants after inlining are unrolled whole. EACH: four
- * independent chains in lock step, because one alone waits for its own results. */
+/* Keywords of the kernels. UNROLL: unrolls loops whose bounds are constants after inlining. EACH:
+ * four independent chains in lock step, because a single one would wait for its own results. */
 #ifndef QUIRE_KERN_SHARED_INLINE_H
 #define QUIRE_KERN_SHARED_INLINE_H
 

@@ -1,4 +1,4 @@
-/* Sizes and questions about a job that every attention kernel has in common. */
+/* Page sizes, and tests on a job, which all attention kernels share. */
 #ifndef QUIRE_KERN_SHARED_JOB_H
 #define QUIRE_KERN_SHARED_JOB_H
 

@@ -1,8 +1,9 @@
-/* Template: the parameters of a page as fp32.
+/* Template: a page's parameters as fp32.
  *
  * Parameters:
  *   SIMD             header of the vectors: fvec of W floats and the operations on it
- *   PARAMS_LOCALITY  where the next block's parameters are fetched to, as __builtin_prefetch has it: 3 L1, 2 L2
+ *   PARAMS_LOCALITY  where the next block's parameters are prefetched to, as the third argument of
+ *                    __builtin_prefetch: 3 for L1, 2 for L2
  */
 #ifndef QUIRE_KERN_SHARED_PAGE_PARAMS_TMPL_H
 #define QUIRE_KERN_SHARED_PAGE_PARAMS_TMPL_H
@@ -49,7 +50,8 @@ static void load_token_scales(const quire_side_format *side, const uint8_t *reco
         f_store(scale + t, f_mul(f_load(scale + t), f_all(side->unit)));
 }
 
-/* Parameters are the first thing that the next block needs, and too few for the hardware's prefetcher to notice. */
+/* Parameters are the first thing that the next block needs, and too few for the hardware's
+ * prefetcher to notice. */
 static void fetch_params(const quire_format *f, const uint8_t *record) {
     const quire_side_format *sides[2] = {&f->k, &f->v};
     for (int i = 0; i < 2; i++)

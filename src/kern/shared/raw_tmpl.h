@@ -1,11 +1,16 @@
-/* Raw rows: a query's own page and the raw sinks, and sealed pages of the raw codecs. One source for every instruction set:
- * included by one file per feature level, which names its SIMD (vectors of W numbers, and TILE_SUMS, the sums that its
- * registers hold at a time), and NARROW if it has products of 16-bit elements (neon/narrow.h says what that defines).
+/* Template: attention over raw rows, that is a query's own page, raw sinks, and sealed pages of the
+ * raw codecs. One source for every instruction set, included by one file per level.
  *
- * A block is at most 128 tokens. Scores come from tiles of four dot products per row, values from a few vectors of
- * channels. In fp32, few query rows (decode) widen elements as they load them; many share rows that were widened once.
- * Narrow types are multiplied as they lie in the page. What a row gets depends on none of this but the type, nor on which
- * rows share its tile.
+ * Parameters:
+ *   SIMD    header of the vectors: fvec of W floats, the operations on it, and TILE_SUMS, the number
+ *           of sums that the registers hold at a time
+ *   NARROW  optional: header of the products of 16-bit elements (neon/raw_narrow_tmpl.h)
+ * Defines attend_raw, attend_sealed, workspace_bytes and serves.
+ *
+ * A block is at most 128 tokens. Scores come from tiles of four dot products per row, values from a
+ * few vectors of channels. In fp32, few query rows (decode) widen elements as they load them; many
+ * rows share rows that were widened once. Narrow types are multiplied as they lie in the page. A
+ * row's result depends on the type alone, not on these choices nor on the rows that share its tile.
  */
 #ifndef QUIRE_KERN_SHARED_RAW_TMPL_H
 #define QUIRE_KERN_SHARED_RAW_TMPL_H
@@ -15,8 +20,8 @@
 #endif
 
 #include "base/element.h"
-#include "kern/shared/elements_tmpl.h"
 #include "kern/ref/ref.h"
+#include "kern/shared/elements_tmpl.h"
 #include "kern/shared/job.h"
 #include "kern/shared/raw_tile.h"
 
@@ -35,8 +40,9 @@ INLINE bool is_narrow(quire_type type) { return (void)type, false; }
 #endif
 
 typedef struct raw_work {
-    float zero_row[QUIRE_DIM_MAX];     /* zero in every type; stands in for tokens that the last tile lacks */
-    float rows[BLOCK * QUIRE_DIM_MAX]; /* K, then V, widened */
+    /* Zero in every type; stands in for tokens that the last tile lacks. */
+    float zero_row[QUIRE_DIM_MAX];
+    float rows[BLOCK * QUIRE_DIM_MAX]; /* widened K, later V */
     const uint8_t *row[2][BLOCK];      /* where each token's K and V are */
     narrow_query query[];              /* one per tile of rows, if K is narrow */
 } raw_work;
@@ -45,23 +51,24 @@ typedef struct raw_block {
     quire_attend_job *job;
     raw_work *work;
     struct quire_raw_run run[2];
-    int n_runs, start[2];                    /* where in the block a run's tokens are */
-    int n_tokens;                            /* of the block, gaps included */
-    quire_type type[2];                      /* K, V: as stored */
-    bool narrow[2];                          /* multiplied as they are, and ... */
-    bool direct[2];                          /* ... read from the pages themselves, not from widened copies */
-    const uint8_t *ahead[QUIRE_BLOCK_PAGES]; /* the next block's pages; NULL: nothing to fetch meanwhile */
+    int n_runs, start[2]; /* where a run's tokens start in the block */
+    int n_tokens;         /* of the block, gaps included */
+    quire_type type[2];   /* K, V: as stored */
+    /* K, V: multiplied as stored; read from the pages themselves, not from widened copies. */
+    bool narrow[2], direct[2];
+    /* The next block's pages; NULL: nothing to fetch meanwhile. */
+    const uint8_t *ahead[QUIRE_BLOCK_PAGES];
 } raw_block;
 
-enum { MOST_DIRECT_ROWS = 8, TILE_TOKENS = 8 /* the widest tile's */ };
+enum { MOST_DIRECT_ROWS = 8, TILE_TOKENS = 8 /* of the widest tile */ };
 
 static void widen_row(quire_type type, const uint8_t *from, int n, float *to) {
     for (int i = 0; i < n; i += W)
         f_store(to + i, load_elements(type, from, i));
 }
 
-/* A token's place is its position modulo 4W, because sums are taken in so many lanes: a row must get the same bits whether
- * or not tokens that it does not see come before. */
+/* A token's place is its position modulo 4W, the number of lanes in which sums are taken: a row
+ * must get the same bits whether or not tokens that it does not see come before. */
 static void add_run(raw_block *b, struct quire_raw_run run) {
     const int lanes = 4 * W, start = (b->n_tokens + lanes - 1) / lanes * lanes + run.first % lanes;
     b->run[b->n_runs] = run;
@@ -69,7 +76,8 @@ static void add_run(raw_block *b, struct quire_raw_run run) {
     b->n_tokens = start + run.count;
 }
 
-/* Where the rows of K (or V) are read from: the pages themselves, or widened copies; zeros where there is no token. */
+/* Finds where the rows of K (or V) are read from: the pages themselves, or widened copies; zeros
+ * where there is no token. */
 static void find_rows(const raw_block *b, bool values) {
     const int dim = values ? b->job->format->v.dim : b->job->format->k.dim;
     const quire_type type = b->type[values];
@@ -93,7 +101,8 @@ static void find_rows(const raw_block *b, bool values) {
         row[t] = nothing;
 }
 
-/* The block without what comes after row i of the job: hidden tokens at its end add nothing, exactly. */
+/* The block without the tokens after row i of the job: hidden tokens at its end add exactly
+ * nothing. */
 static raw_block up_to_row(const raw_block *b, int i) {
     const int32_t position = b->job->see.first_position + i / b->job->n_group, lanes = 4 * W;
     raw_block seen = *b;
@@ -109,12 +118,13 @@ static raw_block up_to_row(const raw_block *b, int i) {
 
 /* ------------------------------------------------------------------ scores */
 
-/* The next block comes into L2 in the order of memory and in even steps: its first page while tokens are scored, its second
- * while they are weighed (weigh_ahead). The hardware follows the order of use, K of two pages and then V of both, at
- * half the speed of memory. */
+/* Fetches the next block into L2 in memory order and in even steps: its first page while tokens are
+ * scored, its second while they are weighed (weigh_ahead). The hardware prefetcher follows the
+ * order of use, K of two pages and then V of both, which reaches half the speed of memory. */
 INLINE void fetch(const raw_block *b, int t, int n, size_t v_bytes /* of a row */) {
     const size_t share = b->job->format->bytes / BLOCK;
-    for (int j = t; j < t + n && j < b->n_tokens; j++) /* comes next, in strides */
+    /* V of these tokens is used next, in strides. */
+    for (int j = t; j < t + n && j < b->n_tokens; j++)
         for (size_t at = 0; at < v_bytes; at += 64)
             __builtin_prefetch(b->work->row[1][j] + at, 0, 3);
     if (b->ahead[0])
@@ -122,7 +132,8 @@ INLINE void fetch(const raw_block *b, int t, int n, size_t v_bytes /* of a row *
             __builtin_prefetch(b->ahead[0] + at, 0, 2);
 }
 
-/* From where on n lines per eight tokens are fetched while n vectors of channels from d on are weighed. */
+/* Where to fetch n lines per eight tokens from, while n vectors of channels from d on are
+ * weighed. */
 INLINE const uint8_t *weigh_ahead(const raw_block *b, const float *e, int d, int n) {
     const bool first_tile = e == b->job->scratch;
     return first_tile && b->ahead[1] ? b->ahead[1] + (size_t)(d / (4 * n)) * (size_t)(BLOCK / 8 * n * 64) : NULL;
@@ -144,7 +155,7 @@ INLINE void score_rows_of(const quire_type type, const bool narrow, const int ro
         if (narrow && type == QUIRE_F16 && rows > 2 && row_bytes >= 256 && t + 2 * tokens <= b->n_tokens)
             for (int j = 0; j < tokens; j++)
                 for (size_t at = 0; at < row_bytes; at += 64)
-                    __builtin_prefetch(k[tokens + j] + at, 0, 3); /* measured: long rows of f16 wait for L2 otherwise */
+                    __builtin_prefetch(k[tokens + j] + at, 0, 3); /* long rows of f16 wait for L2 */
         if (narrow)
             narrow_dots(type, rows, tokens, &b->work->query[i / TILE_ROWS], k, dim, s, BLOCK);
         else
@@ -157,7 +168,7 @@ static void hide(float *s, int from, int to) {
         s[at] = -INFINITY;
 }
 
-/* Hide what a row may not see, and everything else between a dot product and a logit. */
+/* Hides what a row may not see, and applies everything else between a dot product and a logit. */
 static void apply_rules(const raw_block *b) {
     const quire_attend_job *job = b->job;
     const quire_visibility *see = &job->see;
@@ -175,7 +186,7 @@ static void apply_rules(const raw_block *b) {
             end = start + b->run[run].count;
             for (int at = end - 1; at >= start; at--) {
                 if (plain && at + shift <= position)
-                    break; /* tokens ascend: all before are seen */
+                    break; /* tokens ascend: all earlier ones are visible */
                 s[at] =
                     plain ? -INFINITY : quire__ref_logit(see, i / job->n_group, i % job->n_group, at + shift, s[at]);
             }
@@ -187,10 +198,10 @@ static void apply_rules(const raw_block *b) {
 /* ------------------------------------------------------------------ softmax and values */
 
 typedef struct row_factors {
-    float keep, add; /* of the old O; of the block's */
+    float keep, add; /* factors of the old O and of the block's */
 } row_factors;
 
-/* Scores of a row become 2^(s - m), 0 where hidden; returns their sum. */
+/* Turns the scores of a row into 2^(s - m), 0 where hidden; returns their sum. */
 static float exponentials(float *s, int n_tokens, float m) {
     fvec sum[4];
     EACH sum[u] = f_all(0);
@@ -206,7 +217,7 @@ static float exponentials(float *s, int n_tokens, float m) {
     return f_sum(f_add(f_add(sum[0], sum[1]), f_add(sum[2], sum[3])));
 }
 
-/* Scores of a row become weights. */
+/* Turns the scores of a row into weights. */
 static row_factors weigh_row(const raw_block *b, float *s, float *m, float *l) {
     const int n_tokens = b->n_tokens;
     fvec top[4];
@@ -231,7 +242,7 @@ static row_factors weigh_row(const raw_block *b, float *s, float *m, float *l) {
     return f;
 }
 
-/* n vectors of channels from d on. */
+/* n vectors of channels, from d on. */
 INLINE void add_vectors(const quire_type type, const bool narrow, const int rows, const int n, const raw_block *b,
                         const float *e, const row_factors *f, float *o, int dim, int d) {
     fvec acc[TILE_ROWS][VALUE_SUMS];
@@ -256,7 +267,7 @@ INLINE void add_vectors(const quire_type type, const bool narrow, const int rows
 INLINE void add_values_of(const quire_type type, const bool narrow, const int rows, const raw_block *b, const float *e,
                           const row_factors *f, float *o) {
     const int dim = b->job->format->v.dim;
-    /* Vectors at a time: as many as there are registers for, then what divides the rest. */
+    /* As many vectors at a time as there are registers for, then what divides the rest. */
     const int wide = rows * 4 <= TILE_SUMS ? 4 : 2, most = narrow ? narrow_vectors(type, rows) : wide,
               least = narrow ? 2 : 1;
     int d = 0;
@@ -268,10 +279,10 @@ INLINE void add_values_of(const quire_type type, const bool narrow, const int ro
 
 /* ------------------------------------------------------------------ instances */
 
-/* A function per element type, way to multiply and tile height: a lone row must not pay for others that are not there, and
- * compilers find registers for one tile better than for several. */
+/* One function per element type, way to multiply and tile height: a lone row must not pay for rows
+ * that are not there, and compilers allocate registers better for one tile than for several. */
 typedef struct instance {
-    void (*score[TILE_ROWS])(const raw_block *b, int i); /* 1 .. 4 rows */
+    void (*score[TILE_ROWS])(const raw_block *b, int i); /* for 1 to 4 rows */
     void (*add[TILE_ROWS])(const raw_block *b, const float *e, const row_factors *f, float *o);
 } instance;
 
@@ -327,10 +338,10 @@ static void attend_block(raw_block *b, const quire_state *state) {
         find_rows(b, true);
     score_rows(b);
     apply_rules(b);
-    if (!b->direct[1]) /* the copies of K make room */
+    if (!b->direct[1]) /* overwrites the copies of K */
         find_rows(b, true);
     for (int i = 0; i < n;) {
-        /* Consecutive rows that see something, up to four. A row that does not is left alone. */
+        /* Up to four consecutive rows that see something. A row that sees nothing is left alone. */
         const raw_block tokens = up_to_row(b, i + 3 < n ? i + 3 : n - 1);
         row_factors f[4];
         int seen = 0;
@@ -352,12 +363,13 @@ static void attend_block(raw_block *b, const quire_state *state) {
 
 static bool serves(const quire_format *format) { return is_raw_pair(format); }
 
-/* An empty state, and a block without tokens. */
+/* Empties the state, and returns a block without tokens. */
 static raw_block start(quire_attend_job *job, quire_type k_type, quire_type v_type, const quire_state *state) {
     const quire_format *f = job->format;
     raw_block b = {.job = job, .work = job->workspace, .type = {k_type, v_type}};
-    /* All tokens of a layer must meet the same q: what rounding it does to the part of K that they share then cancels. So
-     * narrow is what its own page and its sealed pages are both. */
+    /* All tokens of a layer must meet the same q: the effect of rounding q on the part of K that
+     * the tokens share then cancels. So a side is narrow only if the layer's own page and its
+     * sealed pages both are. */
     if (serves(f) && is_narrow(job->raw)) {
         b.narrow[0] = f->k.type == job->raw;
         b.narrow[1] = f->v.type == job->raw;
@@ -378,7 +390,7 @@ static void attend_raw(quire_attend_job *job, const quire_state *state) {
     attend_block(&b, state);
 }
 
-/* ------------------------------------------------------------------ sealed pages of the raw codecs */
+/* --------------------------------------------------------------- sealed pages of the raw codecs */
 
 static bool attend_sealed(quire_attend_job *job, const quire_state *state) {
     const quire_format *f = job->format;

@@ -1,10 +1,13 @@
-/* Integer products with AVX2, which has no exact u8 x s8: pairs of products saturate at 16 bits. So codes below 16 are
- * multiplied as bytes, where nothing can saturate, and all others as 16-bit numbers, even bytes and odd bytes apart.
+/* Integer products with AVX2, which has no exact u8 x s8 product: pairs of products saturate at 16
+ * bits. So codes below 16 (K: 32), which cannot saturate, are multiplied as bytes, and all others
+ * as 16-bit numbers, even and odd bytes apart.
  *
- * Every product adds four neighbouring bytes into one int32: a row of 8 bytes gives two parts, which the join adds.
- *   small   codes 0..15           operand: 8 bytes (plane 0)
- *   signed  codes -128..127       operand: int16 for the even bytes (plane 0) and for the odd ones (plane 1)
- *   wide    the same, 15-bit q or 16-bit weights. Weights are held less 2^15, which the column sums of V make good.
+ * Every product adds four neighbouring bytes into one int32: a row of 8 bytes gives two parts,
+ * which the join adds.
+ *   small   codes 0..15 (K: 0..31)  operand: 8 bytes (plane 0)
+ *   signed  codes -128..127         operand: int16, even bytes (plane 0), odd bytes (plane 1)
+ *   wide    the same with 15-bit q or 16-bit weights. Weights are stored minus 2^15, which the
+ *           column sums of V make up for.
  */
 #ifndef QUIRE_KERN_X86_AVX2_PRODUCTS_H
 #define QUIRE_KERN_X86_AVX2_PRODUCTS_H
@@ -13,10 +16,10 @@
 
 typedef enum product { SMALL, SIGNED, WIDE } product;
 
-enum { K_BIAS = 0 }; /* what signed codes of K are raised by */
+enum { K_BIAS = 0 }; /* what is added to signed codes of K */
 
 typedef struct codes {
-    ivec even, odd; /* small: all in even */
+    ivec even, odd; /* small: all are in `even` */
 } codes;
 typedef codes operand;
 typedef ivec sums;
@@ -35,7 +38,7 @@ INLINE operand load_operand(const product kind, const uint8_t *plane0, const uin
     return (operand){x, kind == SMALL ? x : b_repeat8(plane1)};
 }
 
-/* How many octets of dims (K), atoms of 8 tokens (V) one multiplication takes. */
+/* How many octets of dims (K) or atoms of 8 tokens (V) one multiplication takes. */
 INLINE int together(const product kind) { return kind == SMALL ? 2 : 1; }
 
 /* ------------------------------------------------------------------ K */
@@ -55,12 +58,13 @@ INLINE sums k_multiply(const product kind, sums acc, const codes *x, const opera
         _mm256_add_epi16(_mm256_maddubs_epi16(x[0].even, q[0].even), _mm256_maddubs_epi16(x[1].even, q[1].even));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
-/* Row pairs 0 2 4 .. and 1 3 5 .. to rows in order. */
+/* From row pairs 0 2 4 .. and 1 3 5 .. to rows in order. */
 INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
     return (void)kind, _mm256_hadd_epi32(even_pairs, odd_pairs);
 }
 
-/* 16 integers of q, for the order of dims in a page: natural for 8-bit codes, else 0 2 1 3 in each four. */
+/* 16 integers of q in the order of a page's dims: natural for 8-bit codes, else 0 2 1 3 in each
+ * four. */
 INLINE void k_store(const product kind, const ivec x[2], int8_t *plane0, int8_t *plane1) {
     if (kind == SMALL) {
         const __m256i words = _mm256_packs_epi32(x[0], x[1]), bytes = _mm256_packs_epi16(words, words);

@@ -1,5 +1,5 @@
-/* The vectors of the x86 kernels with AVX2: 8 numbers, or two rows of 16 bytes. What each function does is written here;
- * avx512/simd.h has the same functions for vectors twice as wide. */
+/* The vectors of the x86 kernels with AVX2: 8 numbers, or two rows of 16 bytes. The functions are
+ * explained here; avx512_simd.h has the same ones for vectors twice as wide. */
 #ifndef QUIRE_KERN_X86_AVX2_SIMD_H
 #define QUIRE_KERN_X86_AVX2_SIMD_H
 
@@ -8,7 +8,7 @@
 typedef __m256 fvec;
 typedef __m256i ivec;
 
-enum { W = 8, LANES = W / 4, TILE_SUMS = 8 }; /* TILE_SUMS: of 16 registers, half */
+enum { W = 8, LANES = W / 4, TILE_SUMS = 8 }; /* TILE_SUMS: half of 16 registers */
 
 /* ------------------------------------------------------------------ fp32 */
 
@@ -52,7 +52,7 @@ INLINE float f_largest(fvec a) {
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
 }
-/* The sums of four vectors, one after the other. */
+/* The sums of four vectors, next to each other. */
 INLINE void f_store_sums(float *at, const fvec x[4]) {
     const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
     _mm_storeu_ps(at, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
@@ -87,16 +87,17 @@ INLINE ivec b_load_rows(const uint8_t *at, size_t stride) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(a),
                                    _mm_loadu_si128((const __m128i *)(const void *)(at + stride)), 1);
 }
-/* 8 bytes, or 16, everywhere. */
+/* 8 bytes, or 16, repeated over the vector. */
 INLINE ivec b_repeat8(const void *at) {
     int64_t x;
     memcpy(&x, at, sizeof x);
     return _mm256_set1_epi64x(x);
 }
 INLINE ivec b_repeat16(const void *at) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(at)); }
-/* Of every byte the bits under `mask`, after a shift to the right; the mask leaves out what comes from the next byte. */
+/* The bits of every byte under `mask`, after a right shift; the mask removes what comes from the
+ * next byte. */
 INLINE ivec b_field(ivec x, const int shift, int mask) { return b_and(_mm256_srli_epi16(x, shift), b_all(mask)); }
-/* Bytes of x, all below 16, as indices into a table made by b_repeat16. */
+/* Looks the bytes of x, all below 16, up in a table made by b_repeat16. */
 INLINE ivec b_lookup(ivec table, ivec x) { return _mm256_shuffle_epi8(table, x); }
 
 #endif

@@ -1,9 +1,9 @@
-/* Integer products with AVX-512 VNNI: u8 x s8, exact. Signed codes of K are raised by 128 to be the unsigned side; the sum
- * of q, times 128, is taken off at the end (query.h). Weights of V are unsigned anyway.
+/* Integer products with AVX-512 VNNI: u8 x s8, exact. Signed codes of K get 128 added to become the
+ * unsigned side; 128 times the sum of q is subtracted at the end (query_tmpl.h). Weights of V are
+ * unsigned anyway.
  *
- * Names and meaning as in avx2/products.h, which says what they do. Operands: 8 bytes (plane 0); wide: the high byte of
- * each number (plane 0; q: x / 128, rounded) and the low one (plane 1).
- */
+ * avx2_products.h explains the functions. Operands: 8 bytes (plane 0); wide: the high byte of each
+ * number (plane 0; of q, x / 128 rounded) and the low byte (plane 1). */
 #ifndef QUIRE_KERN_X86_AVX512_PRODUCTS_H
 #define QUIRE_KERN_X86_AVX512_PRODUCTS_H
 
@@ -30,7 +30,7 @@ INLINE operand load_operand(const product kind, const uint8_t *plane0, const uin
     return (operand){{x, kind == WIDE ? b_repeat8(plane1) : x}};
 }
 
-/* The two parts of each row: [a0+a1, a2+a3, b0+b1, b2+b3] in every 16 bytes. */
+/* Adds the two parts of each row: [a0+a1, a2+a3, b0+b1, b2+b3] in every 16 bytes. */
 INLINE ivec add_parts(ivec a, ivec b) {
     const fvec x = f_from_bits(a), y = f_from_bits(b);
     return i_add(f_bits(_mm512_shuffle_ps(x, y, 0x88)), f_bits(_mm512_shuffle_ps(x, y, 0xdd)));

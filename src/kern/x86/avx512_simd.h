@@ -1,4 +1,5 @@
-/* The vectors of the x86 kernels with AVX-512: 16 numbers, or four rows of 16 bytes. avx2/simd.h says what is what. */
+/* The vectors of the x86 kernels with AVX-512: 16 numbers, or four rows of 16 bytes. avx2_simd.h
+ * explains the functions. */
 #ifndef QUIRE_KERN_X86_AVX512_SIMD_H
 #define QUIRE_KERN_X86_AVX512_SIMD_H
 

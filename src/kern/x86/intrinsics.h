@@ -1,5 +1,5 @@
-/* The compiler's intrinsics, or, in test builds, the same ones in portable C: SIMDe's. The kernels' own source is then the
- * same to the last line, and runs on any machine as a level of its own, `<level>_emulated`. */
+/* The compiler's intrinsics, or SIMDe's, the same in portable C (test builds). The kernels' source
+ * is identical either way, and runs on any machine as a level of its own, `<level>_emulated`. */
 #ifndef QUIRE_KERN_X86_INTRINSICS_H
 #define QUIRE_KERN_X86_INTRINSICS_H
 

@@ -1,19 +1,25 @@
-/* Attention over one chunk of packed pages on x86-64. Included by one file per feature level, which names its PRODUCTS and
- * is compiled for its instructions. */
+/* Template: attention over one chunk of packed pages on x86-64. Included by one file per level,
+ * which is compiled for its instructions.
+ *
+ * Parameters:
+ *   SIMD      header of the vectors: avx2_simd.h, avx512_simd.h
+ *   PRODUCTS  header of the integer products: avx2_products.h, avx512_products.h
+ * Defines attend, workspace_bytes and serves.
+ */
 #ifndef QUIRE_KERN_X86_PACKED_TMPL_H
 #define QUIRE_KERN_X86_PACKED_TMPL_H
 
 #include "base/element.h"
 #include "codec/tables.h"
 #include "kern/ref/ref.h"
-#include "kern/x86/raw_side_tmpl.h"
 #include "kern/x86/query_tmpl.h"
+#include "kern/x86/raw_side_tmpl.h"
 #include "kern/x86/scores_tmpl.h"
 #include "kern/x86/softmax_tmpl.h"
 #include "kern/x86/unpack_tmpl.h"
 #include "kern/x86/values_tmpl.h"
 
-/* ------------------------------------------------------------------ instances: source and kind of codes, rows */
+/* ---------------------------------------------------- instances: source and kind of codes, rows */
 
 typedef void (*dot_function)(const uint8_t *k, int dim, int first, int n, const int8_t *book, const uint8_t *ahead,
                              const set_query *q, int32_t (*dots)[T]);
@@ -85,7 +91,8 @@ static void load_keys_of(block *b, int p) {
     b->job->bytes_read += b->job->format->v.codes;
 }
 
-/* Finds the pages, loads K. With few rows codes are multiplied as they lie, where their width allows. */
+/* Finds the pages and loads K. With few rows, codes are multiplied straight from the page where
+ * their width allows. */
 static void load_block(block *b, bool few) {
     const quire_format *f = b->job->format;
     b->k_source = !few ? UNPACKED : f->k.bits == 8 ? BYTES : f->k.bits != 4 ? UNPACKED : f->k.n_mixed ? MIXED : NIBBLES;
@@ -105,7 +112,8 @@ static void load_block(block *b, bool few) {
     }
 }
 
-/* Weights are unsigned: codes under a negative scale are reflected, for which they must be unpacked. */
+/* Loads V. Weights are unsigned: codes under a negative scale are reflected, and have to be
+ * unpacked for that. */
 static void load_values_of_block(block *b) {
     const quire_side_format *v = &b->job->format->v;
     if (v->family == QUIRE_FAMILY_RAW) {
@@ -139,7 +147,7 @@ static void load_values_of_block(block *b) {
         if (!negative)
             continue;
         reflect_v(v, scale + p * T, b->work->v8[p]);
-        for (int g = 0; g < v->n_groups; g++) /* from here on only their size counts */
+        for (int g = 0; g < v->n_groups; g++) /* from here on only the magnitude counts */
             for (float *s = scale + g * BLOCK + p * T, *end = s + T; s < end; s += W)
                 f_store(s, f_abs(f_load(s)));
     }
@@ -148,7 +156,7 @@ static void load_values_of_block(block *b) {
 
 /* ------------------------------------------------------------------ scores of one set */
 
-/* Logits of a row from the integers of one group. */
+/* Logits of a row from the integers of one scale group. */
 static void add_scores(const quire_side_format *k, const set_query *q, int r, int g, const int32_t *dots,
                        const float *scale, const float *zero, float *s) {
     const bool channel = k->family == QUIRE_FAMILY_CHANNEL, grouped = !channel && !is_token_scaled(k->family);
@@ -177,7 +185,7 @@ static void add_scores(const quire_side_format *k, const set_query *q, int r, in
 /* The sign plane of prod: adds scale * residual * sqrt(pi/2) * (2 dot - sum). */
 static void add_signs(const block *b, const set_query *q, int r, int p, const int32_t *dots, float *s) {
     const float *scale = b->work->k_scale[p], *residual = b->work->residual[p];
-    const ivec centre = i_all(q->centre[r][0]); /* made with a middle of 1/2 */
+    const ivec centre = i_all(q->centre[r][0]); /* computed with a middle of 1/2 */
     const fvec step = f_all(q->step[r][0] * (2 * QUIRE_SQRT_HALF_PI / b->job->format->k.unit));
     for (int t = 0; t < T; t += W) {
         const ivec dot = i_load(dots + t);
@@ -186,7 +194,8 @@ static void add_signs(const block *b, const set_query *q, int r, int p, const in
     }
 }
 
-/* Soft-cap, ALiBi, masks, window edges and raw sinks, one score at a time: pages that need none of it skip this. */
+/* Soft-cap, ALiBi, masks, window edges and raw sinks, one score at a time. Most pages need none of
+ * it. */
 static bool needs_rules(const block *b, int p) {
     return changes_logits(&b->job->see) || hides_tokens(b->job, b->first + p);
 }
@@ -213,7 +222,7 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
                 apply_rules(b, first + r, p, w->s[r] + p * T);
             continue;
         }
-        /* Where no channel scales are folded in, the integers are the same for every page. */
+        /* Unless channel scales are folded in, the integers are the same for every page. */
         set_query *integers = &w->q[channel ? p : 0];
         for (int r = 0; r < rows && (channel || (requantize && p == b->from)); r++)
             quantize_row(k, kind, q + r * k->dim, w, p, first + r, r, integers);
@@ -240,15 +249,15 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
     }
 }
 
-/* ------------------------------------------------------------------ softmax and values of one set */
+/* ---------------------------------------------------------------- softmax and values of one set */
 
 typedef struct row_update {
-    bool alive; /* else nothing of the block is visible, or it is too small to matter */
+    bool alive; /* false: nothing of the block is visible, or it is too small to matter */
     float m, keep, factor;
-    float largest; /* weight, where one scale serves a token */
+    float largest; /* largest weight, where a token has one scale */
 } row_update;
 
-/* Channels of group g: weights, integer p.V, and what enters O. */
+/* Channels of scale group g: weights, integer p.V, and what enters O. */
 static void weigh_scale_group(const block *b, const row_update *update, int g, int first, int rows,
                               const quire_state *state) {
     const quire_side_format *v = &b->job->format->v;
@@ -337,7 +346,7 @@ static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
 }
 
 static bool attend(quire_attend_job *job, const quire_state *state) {
-    enum { FEW = 2 * SET }; /* with more rows than this, unpacking once pays */
+    enum { FEW = 2 * SET }; /* with more rows than this, unpacking once pays off */
     const int n = job->n_rows * job->n_group;
     bool started = false;
     quire__ref_empty_state(job, state);

@@ -1,11 +1,13 @@
-/* A set of query rows as integers: bit for bit what quire__ref_quantize_query gives. */
+/* Template, part of packed_tmpl.h: a set of query rows as integers, bit for bit those of
+ * quire__ref_quantize_query. */
 #ifndef QUIRE_KERN_X86_QUERY_TMPL_H
 #define QUIRE_KERN_X86_QUERY_TMPL_H
 
 #include "kern/shared/channel_query.h"
 #include "kern/x86/work_tmpl.h"
 
-/* Channels first .. first+n of x, all with one scale: integers are those nearest to x * inverse, each worth `step`. */
+/* Channels first .. first+n of x, all with one scale: the integers nearest to x * inverse, each
+ * worth `step`. */
 INLINE void put_integers(const product kind, const float *x, int first, int n, float inverse, float step, float mid,
                          int row, int g, set_query *out) {
     const fvec by = f_all(inverse), magic = f_all(QUIRE_ROUND_MAGIC);
@@ -18,14 +20,16 @@ INLINE void put_integers(const product kind, const float *x, int first, int n, f
         }
         k_store(kind, y, out->plane[row][0] + d, out->plane[row][1] + d);
     }
-    /* Scores are doubled where the middle is a half: integers they stay. Modulo 2^32, as the products. */
+    /* Scores are doubled where the middle is a half, so that they stay integers. Modulo 2^32, like
+     * the products. */
     const int32_t twice_mid = (int32_t)(2 * mid), bias = kind == SMALL ? 0 : K_BIAS;
     const int32_t per_step = twice_mid ? twice_mid + 2 * bias : bias;
     out->centre[row][g] = (int32_t)((uint32_t)per_step * (uint32_t)i_sum(total));
     out->step[row][g] = step * (twice_mid ? 0.5f : 1.0f);
 }
 
-/* What mixed blocks add to a row's centre: their codes' middles differ from the others' by 2^(bits-1), or -2^(bits-2). */
+/* What mixed blocks add to a row's centre: the middles of their codes differ from the others' by
+ * 2^(bits-1), or -2^(bits-2). */
 static int32_t mixed_centre(const quire_side_format *k, const int8_t *integers) {
     int32_t sum = 0;
     for (int b = 0; b < k->n_mixed; b++)
@@ -34,15 +38,17 @@ static int32_t mixed_centre(const quire_side_format *k, const int8_t *integers) 
     return sum * (1 << (k->bits - 1)); /* centres are doubled */
 }
 
-/* The same with the scale that the largest, `magnitude`, asks for: the reference's group. */
+/* The same with the scale that the largest, `magnitude`, requires: one scale group of the
+ * reference. */
 INLINE void put_scale_group(const product kind, const float *x, int first, int n, float magnitude, float mid, int row,
                             int g, set_query *out) {
     const float steps = kind == WIDE ? 127 * 128 : 127;
-    const bool zero = magnitude < 1e-30f; /* as the reference: 127 / magnitude must stay finite */
+    /* As in the reference: 127 / magnitude must stay finite. */
+    const bool zero = magnitude < 1e-30f;
     put_integers(kind, x, first, n, zero ? 0 : steps / magnitude, zero ? 0 : magnitude / steps, mid, row, g, out);
 }
 
-/* One group of a row; offset is the sum of q. */
+/* One scale group of a row; the offset is the sum of q. */
 INLINE void quantize_scale_group(const product kind, const float *q, int first, int n, float mid, int row, int g,
                                  set_query *out) {
     fvec magnitude = f_all(0), sum = magnitude;
@@ -55,7 +61,8 @@ INLINE void quantize_scale_group(const product kind, const float *q, int first, 
     out->offset[row][g] = f_sum(sum);
 }
 
-/* A row with a page's channel scales folded in; offset is q.zero. Both halved where `half`: channel_query.h. */
+/* A row with a page's channel scales folded in; the offset is q.zero. `fp16`: q and scales are
+ * rounded to fp16 as channel_query.h defines. */
 INLINE void quantize_channels(const product kind, const bool fp16, const float *q, const float *q_fp16, float unit,
                               const float *scale, const float *zero, int dim, float mid, int row, float *scaled,
                               set_query *out) {
@@ -84,7 +91,7 @@ INLINE float dot_of(const float *a, const float *b, int dim) {
     return f_sum(sum);
 }
 
-/* s' of one page in place, and what one unit of it is worth. */
+/* Turns a page's scales into s' of channel_query.h; returns what one unit of it is worth. */
 static float scales_to_fp16(float *scale, int dim) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d += W)
@@ -95,7 +102,7 @@ static float scales_to_fp16(float *scale, int dim) {
     return quire__power_of_two(exponent);
 }
 
-/* q' of one row, and what one unit of it is worth. */
+/* q' of one row; returns what one unit of it is worth. */
 static float query_to_fp16(const float *q, int dim, float *to) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d += W)
@@ -106,7 +113,7 @@ static float query_to_fp16(const float *q, int dim, float *to) {
     return quire__query_unit(exponent);
 }
 
-/* i: the row among all, `row`: in its set. */
+/* i: index of the row among all rows; `row`: in its set. */
 static void quantize_row(const quire_side_format *k, const product kind, const float *q, x86_work *w, int p, int i,
                          int row, set_query *out) {
     if (k->family == QUIRE_FAMILY_CHANNEL && kind == SMALL) {

@@ -1,4 +1,5 @@
-/* Pairs of one raw and one quantized side: scores of raw K, and raw V under fp32 weights, beside the integer ones. */
+/* Template, part of packed_tmpl.h: pairs of one raw and one quantized side: scores of raw K, and
+ * raw V with fp32 weights, beside the integer ones. */
 #ifndef QUIRE_KERN_X86_RAW_SIDE_TMPL_H
 #define QUIRE_KERN_X86_RAW_SIDE_TMPL_H
 
@@ -16,7 +17,7 @@ INLINE void score_raw_page(const quire_type type, const uint8_t *k, int dim, con
         for (int r = 0; r < rows; r += AT_ONCE) {
             const float *row[4];
             float dot[4][4];
-            for (int i = 0; i < AT_ONCE; i++) /* a row that is not there repeats the one before it */
+            for (int i = 0; i < AT_ONCE; i++) /* a missing row repeats the one before */
                 row[i] = q + (size_t)(r + i < rows ? r + i : r) * (size_t)dim;
             dots(type, AT_ONCE, row, at, dim, dot[0], 4);
             for (int i = 0; i < AT_ONCE && r + i < rows; i++)
@@ -35,7 +36,8 @@ static void score_raw(const quire_side_format *k, const uint8_t *page, const flo
         score_raw_page(QUIRE_BF16, page, k->dim, q, rows, s, p);
 }
 
-/* o = o * keep + factor * sum of e[t] * V[t] over the pages at hand; channels d .. d+4W, or the rest. */
+/* o = o * keep + factor * sum of e[t] * V[t] over the block's pages; channels d .. d+4W, or the
+ * rest. */
 INLINE void weigh_raw_vectors(const quire_type type, const int n, const block *b, const float *e, float keep,
                               float factor, float *o, int d) {
     const int dim = b->job->format->v.dim;

@@ -1,8 +1,7 @@
-/* Integer K.q of a page.
+/* Template, part of packed_tmpl.h: integer K.q of a page.
  *
- * A vector holds row pairs of one column of atoms: [2 tokens][8 dims] in each 16 bytes. Two of them, the even and the odd
- * pairs of W tokens, join to W scores in order.
- */
+ * A vector holds row pairs of one column of atoms: [2 tokens][8 dims] in each 16 bytes. Two
+ * vectors, the even and the odd pairs of W tokens, join to W scores in order. */
 #ifndef QUIRE_KERN_X86_SCORES_TMPL_H
 #define QUIRE_KERN_X86_SCORES_TMPL_H
 
@@ -14,14 +13,15 @@ INLINE void fetch(const uint8_t *ahead, const int bytes) {
     UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
 }
 
-/* Slices of 16 dims (two octets), W tokens each, that follow each other at one distance. */
+/* Slices of 16 dims (two octets) of W tokens each, at equal distances. */
 typedef struct slices {
     const uint8_t *at;
     size_t stride; /* from one row pair to the next */
     int n;
 } slices;
 
-/* From `first` on, at most up to `end`: columns of the page come in groups of four, the last one narrower. */
+/* The slices from `first` on, at most up to `end`: the columns of a page come in quads, the last of
+ * which may be narrower. */
 INLINE slices find_slices(const source_kind from, const uint8_t *k, int dim, int tile, int step, int first, int end) {
     if (from == UNPACKED)
         return (slices){k + tile * TILE * dim + step * 2 * VECTOR + first * 256, 0, end - first};
@@ -59,7 +59,7 @@ INLINE void load_keys(const product kind, const source_kind from, const slices *
     }
 }
 
-/* acc[even, odd pairs][row] += the slices times q's, from `first` on. */
+/* acc[even, odd pairs][row] += the slices from `first` on times q. */
 INLINE void multiply_slices(const product kind, const source_kind from, const int rows, const slices *s, ivec book,
                             const uint8_t *ahead, const set_query *q, int first, sums acc[2][SET]) {
     const int bytes = (from == BYTES ? 16 : 8) * W;
@@ -86,7 +86,7 @@ INLINE void multiply_slices(const product kind, const source_kind from, const in
     }
 }
 
-/* Slices first .. end of W tokens, number `at`; returns what comes next after as many bytes of `ahead`. */
+/* Slices first .. end of tokens W * at on; returns `ahead` advanced by as many bytes. */
 INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from, const int rows, const uint8_t *k,
                                       int dim, int at, int first, int end, ivec book, const uint8_t *ahead,
                                       const set_query *q, sums acc[2][SET]) {
@@ -100,7 +100,8 @@ INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from
     return ahead;
 }
 
-/* Slices first .. first+n of all 64 tokens and `rows` rows. `ahead`: where as many bytes lie that come next. */
+/* Slices first .. first+n of all 64 tokens and `rows` rows. `ahead`: as many bytes that are used
+ * next, to fetch meanwhile. */
 INLINE void multiply_page(const product kind, const source_kind from, const int rows, const uint8_t *k, int dim,
                           int first, int n, ivec book, const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
     for (int at = 0; at < T / W; at++) {

@@ -1,4 +1,5 @@
-/* From the logits of one row to integer weights of one block: maximum, 2^(s - max), times the scale of V, operands. */
+/* Template, part of packed_tmpl.h: from the logits of one row to the integer weights of one block:
+ * maximum, 2^(s - max), times the scale of V, operands. */
 #ifndef QUIRE_KERN_X86_SOFTMAX_TMPL_H
 #define QUIRE_KERN_X86_SOFTMAX_TMPL_H
 
@@ -9,7 +10,7 @@
 static const float EXP2_3[4] = {EXP2_DEGREE_3(ONE)}, EXP2_5[6] = {EXP2_DEGREE_5(ONE)};
 #undef ONE
 
-/* 2^x, x <= 0; below 2^-126 it gives 2^-126. */
+/* 2^x, x <= 0; below 2^-126 it is 2^-126. */
 INLINE fvec exp2_negative(fvec x, const int degree) {
     const float *c = degree == 3 ? EXP2_3 : EXP2_5;
     const fvec magic = f_all(QUIRE_ROUND_MAGIC);
@@ -28,8 +29,8 @@ INLINE float maximum(const float *s, int n) {
     return f_largest(f_max(f_max(m[0], m[1]), f_max(m[2], m[3])));
 }
 
-/* s becomes 2^(s - m), or, given the scales of V, the weight 2^(s - m) * scale, whose largest is then found on the way.
- * Returns the sum of 2^(s - m). */
+/* Turns s into 2^(s - m), or, given the scales of V, into the weight 2^(s - m) * scale, and finds
+ * the largest weight on the way. Returns the sum of 2^(s - m). */
 INLINE float exponentials(float *s, const float *scale /* (n) or NULL */, const int degree, int n, float m,
                           float *largest) {
     fvec sum[4], top[4];
@@ -48,7 +49,7 @@ INLINE float exponentials(float *s, const float *scale /* (n) or NULL */, const 
     return f_sum(f_add(f_add(sum[0], sum[1]), f_add(sum[2], sum[3])));
 }
 
-/* Of e * scale; *constant is the sum of e * zero. */
+/* The largest e * scale; *constant is the sum of e * zero. */
 INLINE float largest_weight(const float *e, const float *scale, const float *zero, int n, float *constant) {
     fvec top = f_all(0), c[2] = {top, top};
     for (int t = 0; t < n; t += 2 * W)
@@ -61,7 +62,7 @@ INLINE float largest_weight(const float *e, const float *scale, const float *zer
     return f_largest(top);
 }
 
-/* Operands of n weights, given as they are or as e and scale; returns the sum of the integers. */
+/* Operands of n weights, given as weights or as e and scale; returns the sum of the integers. */
 INLINE int32_t put_weights(const product kind, const float *s, const float *scale /* NULL: s holds weights */, int n,
                            float inverse, uint8_t *plane0, uint8_t *plane1) {
     const fvec magic = f_all(QUIRE_ROUND_MAGIC), factor = f_all(inverse);

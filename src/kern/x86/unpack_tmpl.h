@@ -1,6 +1,7 @@
-/* Codes of any width to int8 in L1, in the order in which the products take them: for prefill (many rows share the work)
- * and for widths without a direct path. K: [16 tokens][8 dims], V: [16 channels][atom], then 128 bytes: the row pairs
- * 0 2 (4 6) and 1 3 (5 7), 4 6 and 5 7, a vector each. */
+/* Template, part of packed_tmpl.h: codes of any width to int8 in L1, in the order in which the
+ * products take them: for prefill (many rows share the work) and for widths without a direct path.
+ * K: [16 tokens][8 dims], V: [16 channels][atom], each followed by 128 bytes of row pairs: 0 2 (4
+ * 6) and 1 3 (5 7), 4 6 and 5 7, one vector each. */
 #ifndef QUIRE_KERN_X86_UNPACK_TMPL_H
 #define QUIRE_KERN_X86_UNPACK_TMPL_H
 
@@ -8,7 +9,7 @@
 
 enum { VECTORS = 8 / LANES /* of 8 row pairs */ };
 
-/* The first row pair of vector j; the others follow two by two. */
+/* The first row pair of vector j; the others follow at distances of two. */
 INLINE int first_pair(int j) { return j / 2 * 2 * LANES + j % 2; }
 
 INLINE ivec code_value(ivec code, const int8_t *book, ivec table) { return book ? b_lookup(table, code) : code; }
@@ -28,8 +29,9 @@ INLINE void put_k(const k_target *to, int tile, int octet, int j, ivec code) {
             k_raise(to->kind, code_value(code, to->book, to->table)));
 }
 
-/* One column of one vector of row pairs: codes of every token tile. `slab`: distance of a 3-bit code's parts. Mixed: low
- * codes have a bit more, high ones a bit less (codec/layout.h). */
+/* One column of one vector of row pairs: the codes of every token tile. `slab`: distance between
+ * the parts of a 3-bit code. Mixed: low codes have one bit more, high ones one bit less
+ * (codec/layout.h). */
 INLINE void unpack_column(const int bits, const bool mixed, const uint8_t *at, size_t stride, size_t tile_stride,
                           size_t slab, int column, int j, const k_target *to) {
     if (bits == 8 || bits == 4) {
@@ -97,7 +99,7 @@ INLINE void put_v(uint8_t *out, int tile, int atom, int j, ivec x) {
     b_store(out + tile * 1024 + atom * 128 + j * VECTOR, x);
 }
 
-/* The code of slot z, half h from the slabs of one atom position. */
+/* The code of slot z, half h of the page, from the slabs of one atom position. */
 INLINE ivec v_slot(const int bits, const int z, const int h, const ivec *slab) {
     if (bits == 2)
         return b_field(slab[0], 4 * z + 2 * h, 3);
@@ -131,7 +133,7 @@ INLINE void unpack_run(const int bits, const uint8_t *run, int first, int tiles,
         }
 }
 
-/* Tiles share bytes; at the end of a row fewer do. */
+/* Tiles share bytes; at the end of a row fewer of them do. */
 static void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, uint8_t *out) {
     const int n_tiles = dim / TILE;
     for (int first = 0, run = bits == 2 ? 2 : bits == 3 ? 4 : 1; first < n_tiles; first += run) {
@@ -149,7 +151,8 @@ static void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, ui
     }
 }
 
-/* Where a group's scale is negative its codes are reflected about their middle (kern.h): c -> 2 mid - c. */
+/* Where the scale of a scale group is negative, its codes are reflected about their middle
+ * (kern.h): c -> 2 mid - c. */
 static void reflect_v(const quire_side_format *side, const float *scale /* (n_groups, 128), this page's first */,
                       uint8_t *v8) {
     const ivec flip = b_all(side->bits == 8 ? 255 : (1 << side->bits) - 1);

@@ -1,4 +1,5 @@
-/* Integer p.V of a block. As scores.h, with channels in the place of tokens and tokens in the place of dims. */
+/* Template, part of packed_tmpl.h: integer p.V of a block. Like scores_tmpl.h, with channels in
+ * place of tokens and tokens in place of dims. */
 #ifndef QUIRE_KERN_X86_VALUES_TMPL_H
 #define QUIRE_KERN_X86_VALUES_TMPL_H
 

@@ -1,9 +1,9 @@
-/* What a worker keeps while it attends one chunk, and the block of two pages it is at.
+/* Template, part of packed_tmpl.h: what a worker holds while it attends one chunk, and the current
+ * block of two pages.
  *
- * Query rows (positions x heads of one KV head) are taken in sets of four: codes are loaded and unpacked once for a set.
- * Everything is kept row by row, tokens and channels in their natural order, so a row cannot notice which rows share its
- * set. The including file names its instructions: PRODUCTS is avx2/products.h or avx512/products.h.
- */
+ * Query rows (positions x heads of one KV head) are taken in sets of four: codes are loaded and
+ * unpacked once for a set. Everything is held row by row, tokens and channels in natural order, so
+ * that a row cannot depend on the rows that share its set. */
 #ifndef QUIRE_KERN_X86_WORK_TMPL_H
 #define QUIRE_KERN_X86_WORK_TMPL_H
 
@@ -21,46 +21,50 @@
 
 enum { SET = 4 }; /* rows of a set */
 
-/* Where codes come from: the page itself, 4 or 8 bits wide, or int8 unpacked beforehand (unpack.h). MIXED, of K, is
- * SPLIT_5_3 in the first half of the columns (rounded down), whose bytes are 5 and 3 bits, then NIBBLES. */
+/* Where codes come from: the page itself, 4 or 8 bits wide, or int8 unpacked beforehand
+ * (unpack_tmpl.h). MIXED, of K, is SPLIT_5_3 in the first half of the columns (rounded down), whose
+ * bytes are 5 and 3 bits, then NIBBLES. */
 typedef enum source_kind { NIBBLES, BYTES, UNPACKED, MIXED, SPLIT_5_3 } source_kind;
 
 typedef struct set_query {
-    int8_t plane[SET][2][QUIRE_DIM_MAX];     /* operands of the products, 8 bytes per octet of dims */
-    float step[SET][QUIRE_MAX_SCALE_GROUPS]; /* value of one integer step, halved where scores are doubled */
-    float offset[SET]
-                [QUIRE_MAX_SCALE_GROUPS]; /* channel: q.zero; K of tq: q.mean of the page at hand; group: sum of q */
-    int32_t centre[SET]
-                  [QUIRE_MAX_SCALE_GROUPS]; /* sum of the integers times the middle code, doubled with the scores */
+    int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */
+    /* Of one integer; half of it where scores are doubled. */
+    float step[SET][QUIRE_MAX_SCALE_GROUPS];
+    /* Channel scales: q.zero; K of tq: q.mean of the current page; else the sum of q. */
+    float offset[SET][QUIRE_MAX_SCALE_GROUPS];
+    /* Sum of the integers times the middle code, doubled like the scores. */
+    int32_t centre[SET][QUIRE_MAX_SCALE_GROUPS];
 } set_query;
 
 typedef struct x86_work {
     set_query q[PAGES];
-    int32_t dots[SET][T];             /* integer scores of one page and group */
+    int32_t dots[SET][T];             /* integer scores of one page and scale group */
     float s[SET][BLOCK];              /* base-2 logits, then weights */
-    uint8_t p[SET][2][BLOCK];         /* operands of the products, 8 bytes per atom of V */
-    int32_t sums[SET][QUIRE_DIM_MAX]; /* integer p.V of one group */
-    float k_scale[PAGES][QUIRE_MAX_SCALE_GROUPS * T],
-        k_zero[PAGES][QUIRE_MAX_SCALE_GROUPS * T]; /* per channel, or group and token */
-    float v_scale[QUIRE_MAX_SCALE_GROUPS * BLOCK],
-        v_zero[QUIRE_MAX_SCALE_GROUPS * BLOCK]; /* per group and token of a block */
-    float residual[PAGES][T];                   /* prod */
-    float scaled[QUIRE_DIM_MAX];                /* q times the channels' scales */
-    float k_unit[PAGES];                        /* channel_query.h: what one unit of a page's scales is worth, ... */
-    float *q_unit;                              /* ... and of a row's q: (rows) behind this, then ... */
-    float *q_fp16;                              /* ... the rows, (rows, DK) */
-    uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX], v8[PAGES][T * QUIRE_DIM_MAX]; /* unpacked */
+    uint8_t p[SET][2][BLOCK];         /* operands, 8 bytes per atom of V */
+    int32_t sums[SET][QUIRE_DIM_MAX]; /* integer p.V of one scale group */
+    /* Per channel, or per scale group and token. */
+    float k_scale[PAGES][QUIRE_MAX_SCALE_GROUPS * T], k_zero[PAGES][QUIRE_MAX_SCALE_GROUPS * T];
+    /* Per scale group and token. */
+    float v_scale[QUIRE_MAX_SCALE_GROUPS * BLOCK], v_zero[QUIRE_MAX_SCALE_GROUPS * BLOCK];
+    float residual[PAGES][T];    /* prod */
+    float scaled[QUIRE_DIM_MAX]; /* q times the channel scales */
+    /* q and scales in fp16 (channel_query.h). What one unit of a page's scales is worth, and one of
+     * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK). */
+    float k_unit[PAGES], *q_unit, *q_fp16;
+    /* Unpacked codes. */
+    uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX], v8[PAGES][T * QUIRE_DIM_MAX];
 } x86_work;
 
 typedef struct block {
     quire_attend_job *job;
     x86_work *work;
-    int first;                                   /* page of the chunk */
-    int from, n;                                 /* first page present, number present */
-    const uint8_t *record[PAGES], *ahead[PAGES]; /* NULL: no such page; the page that comes after it */
-    const uint8_t *k[PAGES], *v[PAGES];          /* codes */
+    int first;   /* page of the chunk */
+    int from, n; /* first page present, number of pages present */
+    /* NULL: no such page; `ahead`: the page one block on. */
+    const uint8_t *record[PAGES], *ahead[PAGES];
+    const uint8_t *k[PAGES], *v[PAGES]; /* codes */
     source_kind k_source, v_source;
-    bool v_loaded; /* V is not touched when every row drops the block */
+    bool v_loaded; /* V is not read if every row drops the block */
 } block;
 
 INLINE product product_of(const quire_side_format *side) {
