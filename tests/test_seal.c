@@ -22,22 +22,29 @@ static struct {
 } levels[MOST_LEVELS] = {{"plain C, 8 lanes", &test_rows_8_lanes}, {"plain C, 16 lanes", &test_rows_16_lanes}};
 static int n_levels = 2;
 
-/* Adds the tables of this machine's levels, each once; the reference is what they are compared with. */
+static void add_level(const char *name, const quire_row_kernels *rows) {
+    if (rows == &quire__rows_ref)
+        return; /* what the others are compared with */
+    for (int i = 0; i < n_levels; i++)
+        if (levels[i].rows == rows)
+            return;
+    assert_true(n_levels < MOST_LEVELS);
+    levels[n_levels].name = name;
+    levels[n_levels++].rows = rows;
+}
+
+/* Every table that this machine can run, whether or not its level is ever chosen. */
 static int find_levels(void **state) {
     const kernel_level *found;
     const int n = kernel_levels(&found);
     (void)state;
-    for (int i = 1; i < n; i++) {
-        const quire_row_kernels *rows = found[i].kernels.rows;
-        bool is_new = rows != &quire__rows_ref;
-        for (int j = 0; j < n_levels; j++)
-            is_new = is_new && levels[j].rows != rows;
-        if (!is_new)
-            continue;
-        assert_true(n_levels < MOST_LEVELS);
-        levels[n_levels].name = found[i].name;
-        levels[n_levels++].rows = rows;
-    }
+    for (int i = 0; i < n; i++)
+        add_level(found[i].name, found[i].kernels.rows);
+#if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        add_level("avx512, without VNNI", &quire__rows_avx512);
+#endif
     return 0;
 }
 
