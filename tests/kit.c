@@ -398,15 +398,15 @@ void oracle_attend(const fixture *f, int layer, const source *s, int position, c
     oracle_attend_rows(f, layer, s, position, 1, &shifted, out, lse);
 }
 
-bool kernel_halves(const char *name) {
+bool kernel_uses_fp16(const char *name) {
     return strcmp(name, "neon_fp16_raw") == 0 || strcmp(name, "neon_bf16_raw") == 0;
 }
 
-bool halves_side(const fixture *f, bool is_v) {
+bool side_uses_fp16(const fixture *f, bool is_v) {
     quire_layer_stats stats;
     assert_ok(quire_layer_get_stats(f->pool, 0, &stats));
     const quire_codec codec = is_v ? stats.pair.v : stats.pair.k;
-    return kernel_halves(stats.kernel) && f->options.raw == QUIRE_F16 &&
+    return kernel_uses_fp16(stats.kernel) && f->options.raw == QUIRE_F16 &&
            (codec == QUIRE_CODEC_RAW || codec == QUIRE_CODEC_F16);
 }
 
@@ -433,7 +433,7 @@ static bool is_family(const quire_codec_info *info, const char *family) { return
 static double k_bound(quire_codec codec, int k_dim, double logits, bool halved) {
     const quire_codec_info info = info_of(codec);
     if (is_family(&info, "raw"))
-        return (halved ? HALVING_ERROR : 1e-5) * logits;
+        return (halved ? FP16_ROUNDING : 1e-5) * logits;
     if (info.bits == 8)
         return 2e-4 * logits;
     /* km in a random order: q's step goes by the largest of q times scale, twice as large where a narrow code's is; and
@@ -446,7 +446,7 @@ static double k_bound(quire_codec codec, int k_dim, double logits, bool halved) 
 static double v_bound(quire_codec codec, bool halved) {
     const quire_codec_info info = info_of(codec);
     if (is_family(&info, "raw"))
-        return halved ? HALVING_ERROR : 1e-5;
+        return halved ? FP16_ROUNDING : 1e-5;
     if (info.bits == 8)
         return 2e-4;
     return is_family(&info, "affine") || is_family(&info, "block") ? 8.5e-3 : 7e-3;

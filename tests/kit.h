@@ -116,12 +116,12 @@ double relative_error(const float *x, const double *wanted, size_t n); /* L2 */
  * `logits`: their standard deviation, times what the layer's scale adds. */
 double attend_bound(quire_pair pair, int k_dim, double logits, bool k_halved, bool v_halved);
 
-/* Whether a kernel rounds q (or weights) to fp16 too, where all of K (or V) is raw f16: src/kern/neon/halves.h. */
-bool kernel_halves(const char *name);
-bool halves_side(const fixture *f, bool is_v); /* whether layer 0 has such a side */
+/* Whether a kernel rounds q (or weights) to fp16 too, where all of K (or V) is raw f16: src/kern/neon/raw_fp16.h. */
+bool kernel_uses_fp16(const char *name);
+bool side_uses_fp16(const fixture *f, bool is_v); /* whether layer 0 has such a side */
 /* What that costs a side, as relative L2 error at logits of standard deviation 1. fp16 rounds by up to 2^-11 of the power of
  * two below a number, uniformly; over all mantissas the root of the mean square is 2^-11 * sqrt(3 / (8 ln 2) / 3) of the
  * number. Errors of q meet K as q does, so that a logit is off by that fraction of its standard deviation. */
-#define HALVING_ERROR 2.08e-4
+#define FP16_ROUNDING 2.08e-4
 
 #endif

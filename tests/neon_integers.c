@@ -1,6 +1,6 @@
 /* The integers that the NEON kernels make of q against channel scales, exactly the reference's: every codec that has them,
  * every head size, one row to four, one page and two. Compiled once per feature level, as the kernels are. */
-#include "kern/neon/attend.h"
+#include "kern/neon/packed_tmpl.h"
 
 #include <stdio.h>
 
@@ -12,7 +12,7 @@
 static uint8_t record[PAGES][256 * QUIRE_DIM_MAX];
 static set_query got[PAGES];
 static float q[SET][QUIRE_DIM_MAX], zero[QUIRE_DIM_MAX], q_unit[SET];
-static float16_t q_half[SET][QUIRE_DIM_MAX], q_magnitude[SET][QUIRE_DIM_MAX], k_half[PAGES][QUIRE_DIM_MAX];
+static float16_t q_fp16[SET][QUIRE_DIM_MAX], q_magnitude[SET][QUIRE_DIM_MAX], k_scale_fp16[PAGES][QUIRE_DIM_MAX];
 
 /* Ordinary rows; tiny and huge ones; all channels at the largest; one channel alone; nothing. */
 static void make_query(rng *r, int dim, int how, float *to) {
@@ -61,13 +61,13 @@ static void check(const quire_side_format *k) {
     channel_page page[PAGES];
     channel_rows rows = {.unit = q_unit};
     for (int row = 0; row < SET; row++) {
-        q_unit[row] = halve_query(q[row], k->dim, q_half[row], q_magnitude[row]);
+        q_unit[row] = query_to_fp16(q[row], k->dim, q_fp16[row], q_magnitude[row]);
         rows.row[row] = q[row];
-        rows.half[row] = q_half[row];
+        rows.fp16[row] = q_fp16[row];
         rows.magnitude[row] = q_magnitude[row];
     }
     for (int p = 0; p < PAGES; p++)
-        page[p] = (channel_page){k_half[p], zero, halve_scales(record[p] + k->params, k->dim, k_half[p])};
+        page[p] = (channel_page){k_scale_fp16[p], zero, scales_to_fp16(record[p] + k->params, k->dim, k_scale_fp16[p])};
 #define CHECK(n, pages)                                                                                                \
     quantize_by_channels(&rows, n, page, pages, k, got);                                                               \
     for (int p = 0; p < pages; p++)                                                                                    \
@@ -106,7 +106,7 @@ int main(void) {
     needed |= QUIRE_CPU_I8MM | QUIRE_CPU_FP16_FML;
 #endif
     if ((quire__cpu_features() & needed) != needed) {
-        puts("integers: left out: this machine does not have the instructions");
+        printf("integers: left out %s: this machine does not have the instructions\n", LEVEL_NAME);
         return LEFT_OUT;
     }
     (void)attend, (void)workspace_bytes, (void)serves;

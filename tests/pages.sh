@@ -53,8 +53,8 @@ variant clang-O3 "" clang -O3 -lm
 variant "$other-O3" "qemu-$other" "$other-linux-gnu-gcc" -O3 -static "${other_libm[@]}"
 
 # The row kernels of both processors, without the hardware's fp16, which test_seal compares.
-neon=(-DQUIRE_DIGEST_ROWS=quire__rows_neon src/kern/vec/rows_neon.c)
-avx2=(-mavx2 -mfma -DQUIRE_DIGEST_ROWS=quire__rows_avx2 src/kern/vec/rows_avx2.c)
+neon=(-DQUIRE_DIGEST_ROWS=quire__rows_neon src/kern/neon/neon_rows.c)
+avx2=(-mavx2 -mfma -DQUIRE_DIGEST_ROWS=quire__rows_avx2 src/kern/x86/avx2_rows.c)
 if [ $other = x86_64 ]; then
     variant gcc-neon "" gcc -O3 "${neon[@]}" -lm
     variant clang-neon "" clang -O3 "${neon[@]}" -lm

@@ -2,4 +2,4 @@
 #define VEC_PLAIN
 #define VEC_LANES 16
 #define QUIRE_ROWS_NAME test_rows_16_lanes
-#include "kern/vec/rows.h"
+#include "kern/rows/rows_tmpl.h"

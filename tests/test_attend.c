@@ -2,7 +2,7 @@
  *
  * Bounds, as relative L2 error over all rows of a case, K and q of unit variance:
  *   1e-5   a raw side: fp32 sums alone, or q and weights as two bf16 numbers each, which leave out at most 2^-18.
- *          2.08e-4 where f16 meets q or weights that are fp16 too (HALVING_ERROR in kit.h)
+ *          2.08e-4 where f16 meets q or weights that are fp16 too (FP16_ROUNDING in kit.h)
  *   2e-4   an 8-bit side: q as 15-bit, weights as 16-bit integers
  *   7e-3   K below 8 bits, q as int8, at 128 channels and logits of standard deviation 1. The error of a logit is half a
  *          step of max|q|/127 against every channel: it grows with the logits' scale, with max|q| (the root of ln 2D,
@@ -23,7 +23,7 @@
 static double bound_of(const fixture *f, int rows) {
     const quire_layer *l = &f->layer[0];
     return attend_bound(f->options.policy.pair, l->k_dim, l->scale > 0 ? l->scale * sqrt(l->k_dim) : 1,
-                        halves_side(f, false), halves_side(f, true)) *
+                        side_uses_fp16(f, false), side_uses_fp16(f, true)) *
            (1 + 1 / sqrt(rows * l->n_heads));
 }
 

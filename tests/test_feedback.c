@@ -6,6 +6,7 @@
 
 #include "codec/codec.h"
 #include "kern/kern.h"
+#include "kernel_case.h"
 #include "kit.h"
 
 enum { T = QUIRE_PAGE_TOKENS, DIM_MAX = 256, RECORD_MAX = 4 * T * DIM_MAX };
@@ -244,14 +245,12 @@ extern const quire_row_kernels test_rows_8_lanes, test_rows_16_lanes; /* rows_*_
 static void every_level_the_same(void **state) {
     (void)state;
     rng r = {8};
-    const quire_row_kernels *best[8] = {&test_rows_8_lanes, &test_rows_16_lanes};
-    int n = 2;
-    for (int i = 0; quire__kernel_level(i) && n < 8; i++) {
-        quire_kernels kernels;
-        if (quire__kernels_init(&kernels, quire__kernel_level(i)) == QUIRE_OK)
-            best[n++] = kernels.rows;
-    }
-    assert_true(n >= 3);
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels), n = 2 + n_levels;
+    const quire_row_kernels *best[32] = {&test_rows_8_lanes, &test_rows_16_lanes};
+    assert_true(n <= 32);
+    for (int i = 0; i < n_levels; i++)
+        best[2 + i] = levels[i].kernels.rows;
     for (int dim = 32; dim <= DIM_MAX; dim += 16)
         for (int c = 0; c < N_CODECS; c++)
             for (int huge = 0; huge < 2; huge++) {
@@ -276,7 +275,7 @@ static void every_level_the_same(void **state) {
                 for (int i = 0; i < n; i++) {
                     memset(other, 0xa5, format.bytes);
                     best[i]->seal(&format, k, v, skip, other);
-                    best[i]->shape(&format.k, k, skip, &shaping, other);
+                    best[i]->round_with_feedback(&format.k, k, skip, &shaping, other);
                     assert_memory_equal(other, shaped, format.bytes);
                 }
             }

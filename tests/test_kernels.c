@@ -6,7 +6,7 @@
  *                  2^x came out a little different: made in fp16 (rounding 3e-4), one in fifteen of u8's goes to another
  *                  step, a difference as large as u8's own noise (5e-3, relative L2 of all rows), though the error against
  *                  exact attention hardly changes (test_attend); with 16 bits 2e-5; raw sides 2e-6. A kernel that rounds
- *                  q and weights to fp16 (neon/narrow.h) is compared with the reference over q rounded so by the test; its
+ *                  q and weights to fp16 (neon/raw_narrow_tmpl.h) is compared with the reference over q rounded so by the test; its
  *                  weights are off by at most 2^-11 each, and so is O, whose parts have random signs. Two bf16 numbers for
  *                  one of q (or a weight) leave out at most 2^-18 of it, and that much of a logit (of O)
  *   memory         every buffer is guarded (guard.h), what is the kernel's own starts as NaN
@@ -109,8 +109,8 @@ static const char *kernel_of(const kernel_case *c, const kernel_level *level) {
 
 /* Whether the level rounds q (or weights) to fp16, or splits them into two bf16: where a layer's raw rows and sealed pages
  * are both of that type. */
-static bool halves_side_of(const kernel_case *c, const kernel_level *level, const quire_side_format *side) {
-    return kernel_halves(kernel_of(c, level)) && c->job.raw == QUIRE_F16 && side->type == QUIRE_F16;
+static bool side_of_case_uses_fp16(const kernel_case *c, const kernel_level *level, const quire_side_format *side) {
+    return kernel_uses_fp16(kernel_of(c, level)) && c->job.raw == QUIRE_F16 && side->type == QUIRE_F16;
 }
 static bool splits_side_of(const kernel_case *c, const kernel_level *level, const quire_side_format *side) {
     return strcmp(kernel_of(c, level), "neon_bf16_raw") == 0 && c->job.raw == QUIRE_BF16 && side->type == QUIRE_BF16;
@@ -125,7 +125,7 @@ typedef struct tolerance {
 static tolerance tolerance_of(const kernel_case *c, const kernel_level *level, bool raw) {
     const double o = raw ? 2e-6 : bound_of(&c->format.v);
     tolerance t = {0x1p-20, o < 1e-5 ? 2e-6 : o < 1e-3 ? 1e-4 : 9.1e-4, o};
-    if (halves_side_of(c, level, &c->format.v))
+    if (side_of_case_uses_fp16(c, level, &c->format.v))
         t.o = 0x1p-11, t.exp2 = 0x1p-11 + 3e-6;
     if (splits_side_of(c, level, &c->format.k))
         t.logit += 0x1p-18, t.o += 0x1p-18;
@@ -166,7 +166,7 @@ static void compare(const kernel_case *c, const char *level, const case_result *
         fail_msg("%s, %s: differs by %.2e, bound %.2e", level, c->text, sqrt(error / size), may.o);
 }
 
-static void halve_queries(kernel_case *c) {
+static void queries_to_fp16(kernel_case *c) {
     const int dim = c->format.k.dim;
     for (int i = 0; i < case_heads(c); i++) {
         float *q = (float *)c->q.data + i * dim, largest = 0;
@@ -184,12 +184,12 @@ typedef case_result (*attend_function)(kernel_case *c, const kernel_level *level
 static case_result wanted_of(kernel_case *c, const kernel_level *level, attend_function attend) {
     const kernel_level *levels;
     kernel_levels(&levels);
-    if (!halves_side_of(c, level, &c->format.k))
+    if (!side_of_case_uses_fp16(c, level, &c->format.k))
         return attend(c, &levels[0]);
     const size_t bytes = (size_t)(case_heads(c) * c->format.k.dim) * sizeof(float);
     float *q = malloc(bytes);
     memcpy(q, c->q.data, bytes);
-    halve_queries(c);
+    queries_to_fp16(c);
     case_result wanted = attend(c, &levels[0]);
     memcpy(c->q.data, q, bytes);
     free(q);

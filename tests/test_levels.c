@@ -4,26 +4,16 @@
  * little different. Weights made in fp16 (rounding 3e-4) go to another of u8's steps once in fifteen times: a difference as
  * large as u8's own noise, 5e-3, though the error against exact attention (test_attend, on every level) hardly changes.
  * Made in fp32, 16 bits of weight: 2e-5. Raw sides: 2e-6. A level that rounds q and weights of a raw f16 layer to fp16
- * (HALVING_ERROR in kit.h, for K times the standard deviation of the logits) is off by that, as a mean over all rows, and
+ * (FP16_ROUNDING in kit.h, for K times the standard deviation of the logits) is off by that, as a mean over all rows, and
  * strays from it as test_attend.c says.
  */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "kern/kern.h"
+#include "base/cpu.h"
+#include "kernel_case.h"
 #include "kit.h"
-
-static bool has_level(const char *level) {
-    fixture f;
-    fixture_init(&f, 1, 2, 1, 64, 64, "k4v4");
-    f.options.cpu = level;
-    const quire_status status = fixture_try(&f);
-    if (status != QUIRE_OK && status != QUIRE_E_UNKNOWN && status != QUIRE_E_UNSUPPORTED)
-        fail_msg("%s: %s", level, quire_last_error());
-    fixture_close(&f);
-    return status == QUIRE_OK;
-}
 
 static double bound_of(const char *v_name) {
     quire_codec_info info = {0};
@@ -40,9 +30,10 @@ typedef struct test_case {
 } test_case;
 
 /* By how much outputs may differ because the level rounds to fp16. */
-static double halving_bound(const test_case *c, const fixture *f) {
+static double fp16_bound(const test_case *c, const fixture *f) {
     const double logits = c->q_scale > 0 ? (double)c->q_scale : 1,
-                 k = halves_side(f, false) ? HALVING_ERROR * logits : 0, v = halves_side(f, true) ? HALVING_ERROR : 0;
+                 k = side_uses_fp16(f, false) ? FP16_ROUNDING * logits : 0,
+                 v = side_uses_fp16(f, true) ? FP16_ROUNDING : 0;
     return hypot(k, v) * (1 + 1 / sqrt(c->rows * c->h));
 }
 
@@ -68,9 +59,9 @@ static double run(const test_case *c, const char *level, float *out) {
     quire_layer_stats stats;
     assert_ok(quire_layer_get_stats(f.pool, 0, &stats));
     assert_int_equal(stats.fallbacks, 0);
-    const double halving = halving_bound(c, &f);
+    const double fp16_error = fp16_bound(c, &f);
     fixture_close(&f);
-    return halving;
+    return fp16_error;
 }
 
 static void compare(const test_case *c) {
@@ -80,10 +71,10 @@ static void compare(const test_case *c) {
     run(c, "ref", wanted);
     for (size_t i = 0; i < n; i++)
         exact[i] = wanted[i];
-    const char *level;
-    for (int i = 1; (level = quire__kernel_level(i)); i++) { /* 0 is the reference */
-        if (!has_level(level))
-            continue;
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    for (int i = 1; i < n_levels; i++) { /* 0 is the reference */
+        const char *level = levels[i].name;
         const double bound = run(c, level, got) + bound_of(c->v), error = relative_error(got, exact, n);
         if (!(error <= bound))
             fail_msg("%s, %s:%s, %dx%dx%d/%d, %d rows at %d: differs by %.2e, bound %.2e", level, c->k, c->v, c->h,
@@ -216,7 +207,9 @@ static void levels_of_this_machine(void **state) {
         fclose(file);
     line[strcspn(line, "\n")] = ' '; /* every word has a blank before and behind it */
     for (size_t i = 0; words && i < sizeof known / sizeof *known; i++) {
-        bool built = false, has = strncmp(line, known[i].line, strlen(known[i].line)) == 0;
+        if (strncmp(line, known[i].line, strlen(known[i].line)) != 0)
+            continue; /* of the other processor: this one is emulated, and /proc is not */
+        bool built = false, has = true;
         for (int j = 0; quire__kernel_level(j); j++)
             built = built || strcmp(quire__kernel_level(j), known[i].level) == 0;
         for (int j = 0; j < 6 && known[i].words[j]; j++) {
@@ -227,6 +220,58 @@ static void levels_of_this_machine(void **state) {
         if (built && has != has_level(known[i].level))
             fail_msg("%s: this processor %s, but the library says otherwise", known[i].level,
                      has ? "has it" : "does not have it");
+    }
+}
+
+/* Which level serves which processor, told by its features: the choice runs no instruction of the kernels. */
+static void choice(void **state) {
+    (void)state;
+    enum {
+        NEON = QUIRE_CPU_NEON,
+        DOTPROD = QUIRE_CPU_DOTPROD | QUIRE_CPU_FP16,
+        I8MM = QUIRE_CPU_I8MM | QUIRE_CPU_FP16_FML,
+        BF16 = QUIRE_CPU_BF16,
+        AVX2 = QUIRE_CPU_AVX2,
+        VNNI = QUIRE_CPU_AVX512_VNNI
+    };
+    static const struct {
+        unsigned features;
+        const char *level, *packed, *raw; /* packed: k4v4; raw: sealed pages of f16 */
+    } cases[] = {
+        {0, "ref", "ref", "ref"},
+#if defined(QUIRE_PORTABLE)
+#elif defined(__aarch64__)
+        {NEON, "neon", "neon", "neon_raw"},
+        {NEON | DOTPROD, "neon_dotprod", "neon_dotprod", "neon_raw"},
+        {NEON | DOTPROD | I8MM, "neon_i8mm", "neon_i8mm", "neon_fp16_raw"},
+        {NEON | DOTPROD | I8MM | BF16, "neon_bf16", "neon_i8mm", "neon_bf16_raw"},
+#elif defined(__x86_64__)
+        {AVX2, "avx2", "avx2", "avx2_raw"}, /* AVX-512 without VNNI too */
+        {AVX2 | VNNI, "avx512_vnni", "avx512_vnni", "avx512_raw"},
+#endif
+    };
+    quire_format k4v4, f16;
+    assert_ok(quire__format_init(&k4v4, (quire_pair){QUIRE_CODEC_KC4, QUIRE_CODEC_VT4}, 64, 64, QUIRE_F16));
+    assert_ok(quire__format_init(&f16, (quire_pair){QUIRE_CODEC_F16, QUIRE_CODEC_F16}, 64, 64, QUIRE_F16));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        quire_kernels kernels, named;
+        assert_ok(quire__kernels_choose(&kernels, NULL, cases[i].features));
+        assert_string_equal(kernels.isa, cases[i].level);
+        assert_string_equal(quire__attend_kernel(&kernels, &k4v4)->name, cases[i].packed);
+        assert_string_equal(quire__attend_kernel(&kernels, &f16)->name, cases[i].raw);
+        assert_true(kernels.n_packed <= QUIRE_MAX_PACKED);
+        assert_ok(quire__kernels_choose(&named, cases[i].level, ~0u));
+        assert_string_equal(kernels.isa, named.isa);
+        assert_memory_equal(kernels.packed, named.packed, sizeof named.packed);
+        assert_ptr_equal(kernels.raw, named.raw);
+        assert_ptr_equal(kernels.rows, named.rows);
+#if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
+        assert_ptr_equal(kernels.rows, cases[i].features & VNNI   ? &quire__rows_avx512
+                                       : cases[i].features & AVX2 ? &quire__rows_avx2
+                                                                  : &quire__rows_ref);
+#endif
+        for (size_t above = i + 1; above < sizeof cases / sizeof *cases; above++)
+            assert_status(quire__kernels_choose(&named, cases[above].level, cases[i].features), QUIRE_E_UNSUPPORTED);
     }
 }
 
@@ -244,7 +289,8 @@ int main(void) {
         cmocka_unit_test(every_codec),     cmocka_unit_test(head_sizes),
         cmocka_unit_test(groups_of_heads), cmocka_unit_test(raw_with_quantized),
         cmocka_unit_test(rules),           cmocka_unit_test(extremes),
-        cmocka_unit_test(unknown_level),   cmocka_unit_test(levels_of_this_machine),
+        cmocka_unit_test(choice),          cmocka_unit_test(levels_of_this_machine),
+        cmocka_unit_test(unknown_level),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,7 +48,7 @@ static const quire_codec V_CODECS[] = {QUIRE_CODEC_RAW, QUIRE_CODEC_VT8,   QUIRE
 
 static bool is_one_of(quire_codec codec, quire_codec a, quire_codec b) { return codec == a || codec == b; }
 
-/* Where both sides are raw, f16 may meet q or weights that are fp16 too: halves_side. */
+/* Where both sides are raw, f16 may meet q or weights that are fp16 too: side_uses_fp16. */
 static double bound_under(const form *f, int cache) {
     const quire_pair pair = f->pair[cache];
     const bool k = is_one_of(pair.k, QUIRE_CODEC_RAW, QUIRE_CODEC_F16),

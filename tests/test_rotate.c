@@ -71,7 +71,8 @@ static void check(const char *kv, int max_size, int keep, int sinks, int n, int 
             attend_ring(&r, q + h * 64, k, v, 64, 64, wanted + (t * 2 + h) * 64);
     }
     const double error = relative_error(out, wanted, (size_t)(n * 2 * 64)),
-                 bound = attend_bound(f.options.policy.pair, 64, 1, halves_side(&f, false), halves_side(&f, true));
+                 bound =
+                     attend_bound(f.options.policy.pair, 64, 1, side_uses_fp16(&f, false), side_uses_fp16(&f, true));
     if (!(error < bound))
         fail_msg("%s, max size %d, keep %d, sinks %d, chunks of %d: off by %.2e, bound %.2e", kv, max_size, keep, sinks,
                  chunk, error, bound);

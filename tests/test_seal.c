@@ -8,35 +8,43 @@
 #include "base/element.h"
 #include "codec/rotate.h"
 #include "kern/kern.h"
+#include "kernel_case.h"
 #include "kit.h"
 
 enum { T = QUIRE_PAGE_TOKENS, GUARD = 64, ROW_MAX = T * QUIRE_DIM_MAX };
 
 extern const quire_row_kernels test_rows_8_lanes, test_rows_16_lanes; /* rows_*_lanes.c */
 
+enum { MOST_LEVELS = 16 };
 static struct {
     const char *name;
     const quire_row_kernels *rows;
-} levels[] = {{"plain C, 8 lanes", &test_rows_8_lanes},
-              {"plain C, 16 lanes", &test_rows_16_lanes},
-              {"neon", NULL},
-              {"avx2", NULL},
-              {"avx512_vnni", NULL}};
-enum { N_LEVELS = sizeof levels / sizeof *levels };
+} levels[MOST_LEVELS] = {{"plain C, 8 lanes", &test_rows_8_lanes}, {"plain C, 16 lanes", &test_rows_16_lanes}};
+static int n_levels = 2;
 
-/* What this build and this machine have; the others stay NULL. */
+static void add_level(const char *name, const quire_row_kernels *rows) {
+    if (rows == &quire__rows_ref)
+        return; /* what the others are compared with */
+    for (int i = 0; i < n_levels; i++)
+        if (levels[i].rows == rows)
+            return;
+    assert_true(n_levels < MOST_LEVELS);
+    levels[n_levels].name = name;
+    levels[n_levels++].rows = rows;
+}
+
+/* Every table that this machine can run, whether or not its level is ever chosen. */
 static int find_levels(void **state) {
+    const kernel_level *found;
+    const int n = kernel_levels(&found);
     (void)state;
-    for (int i = 0; i < N_LEVELS; i++) {
-        quire_kernels kernels;
-        if (levels[i].rows)
-            continue;
-        const quire_status status = quire__kernels_init(&kernels, levels[i].name);
-        if (status == QUIRE_OK)
-            levels[i].rows = kernels.rows;
-        else if (status != QUIRE_E_UNKNOWN && status != QUIRE_E_UNSUPPORTED)
-            fail_msg("%s: %s", levels[i].name, quire_last_error());
-    }
+    for (int i = 0; i < n; i++)
+        add_level(found[i].name, found[i].kernels.rows);
+#if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        add_level("avx512, without VNNI", &quire__rows_avx512);
+#endif
     return 0;
 }
 
@@ -137,7 +145,7 @@ static __attribute__((noinline)) void dirty_stack(void) {
 static void compare_seals(const quire_format *format, int skip, const char *what) {
     memset(wanted, 0xa5, format->bytes + 2 * GUARD);
     quire__page_encode(format, k_rows, v_rows, skip, wanted + GUARD);
-    for (int level = 0; level < N_LEVELS; level++) {
+    for (int level = 0; level < n_levels; level++) {
         const quire_row_kernels *rows = levels[level].rows;
         if (!rows)
             continue;
@@ -213,7 +221,7 @@ static void every_input(void **state) {
 
 static void rotations(void **state) {
     (void)state;
-    for (int level = 0; level < N_LEVELS; level++) {
+    for (int level = 0; level < n_levels; level++) {
         const quire_row_kernels *rows = levels[level].rows;
         if (!rows)
             continue;
@@ -240,7 +248,7 @@ static void conversions(void **state) {
     (void)state;
     static uint16_t halves[65536];
     static float row[65536], again[65536];
-    for (int level = -1; level < N_LEVELS; level++) {
+    for (int level = -1; level < n_levels; level++) {
         const quire_row_kernels *rows = level < 0 ? &quire__rows_ref : levels[level].rows;
         if (!rows)
             continue;

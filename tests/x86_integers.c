@@ -1,7 +1,7 @@
 /* The integers inside the x86-64 kernels against the reference's, exactly: quantized q, K.q and p.V of every codec, head
  * size, source and number of rows. Codes and weights are random bits and extremes, so that anything that saturates or wraps
  * shows. Compiled once per PRODUCTS, over SIMDe or, on x86-64, for the instructions themselves. */
-#include "kern/x86/attend.h"
+#include "kern/x86/packed_tmpl.h"
 
 #include <stdio.h>
 
@@ -41,15 +41,15 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
     static float unit[SET], half[SET * QUIRE_DIM_MAX];
     load_keys_of(&b, 0);
     work.q_unit = unit;
-    work.q_half = half;
+    work.q_fp16 = half;
     for (int r = 0; r < SET; r++) {
-        unit[r] = halve_query(q[r], k->dim, half + r * k->dim);
+        unit[r] = query_to_fp16(q[r], k->dim, half + r * k->dim);
         quantize_row(k, kind, q[r], &work, 0, r, r, &work.q[0]);
     }
     quire__side_expand(k, record[0], expanded);
     for (int r = 0; r < SET; r++) {
         quire_int_query wanted;
-        int32_t wanted_dots[QUIRE_MAX_GROUPS * T];
+        int32_t wanted_dots[QUIRE_MAX_SCALE_GROUPS * T];
         quire__ref_quantize_query(k, record[0], q[r], &wanted);
         quire__ref_dot_page(k, &wanted, expanded, wanted_dots);
         for (int g = 0; g < k->n_groups; g++) {
@@ -197,10 +197,10 @@ int main(void) {
 #ifndef QUIRE_EMULATED
     const unsigned needed = W == 8 ? QUIRE_CPU_AVX2 : QUIRE_CPU_AVX512_VNNI;
     if (!(quire__cpu_features() & needed)) {
-        puts("integers: left out: this machine does not have the instructions");
+        printf("integers: left out %s: this machine does not have the instructions\n", W == 8 ? "avx2" : "avx512_vnni");
         return 77;
     }
 #endif
-    (void)attend, (void)halve_queries, (void)workspace_bytes, (void)serves;
+    (void)attend, (void)queries_to_fp16, (void)workspace_bytes, (void)serves;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Choosing kernels: the reference first, then every level that the machine has and the caller allows. */
+/* Chooses kernels: every level that the machine has and the caller allows, down to the
+ * reference. */
 #include "kern/kern.h"
 
 #include <stdlib.h>
@@ -9,10 +10,11 @@
 
 typedef struct level {
     const char *name;
-    unsigned needs;                       /* CPU features */
-    const quire_attend_kernel *packed[3]; /* each after the first serves what those before it do not; NULL: no more */
-    const quire_raw_kernel *raw;          /* NULL: as the level below */
-    const quire_row_kernels *rows;        /* the same */
+    unsigned needs; /* CPU features */
+    /* Each serves what the ones before it do not; NULL: no more. */
+    const quire_attend_kernel *packed[3];
+    const quire_raw_kernel *raw;   /* NULL: use the level below */
+    const quire_row_kernels *rows; /* likewise */
 } level;
 
 #if defined(__aarch64__) && !defined(QUIRE_PORTABLE)
@@ -32,8 +34,8 @@ extern const quire_attend_kernel quire__attend_avx2_emulated, quire__attend_avx2
 extern const quire_raw_kernel quire__attend_avx2_raw_emulated, quire__attend_avx512_raw_emulated;
 #endif
 
-/* From the bottom of the ladder upwards. What lies below the reference, which serves everything, runs only when asked for
- * by name. */
+/* From the bottom of the ladder upwards. Levels below the reference, which serves everything, run
+ * only when named. */
 static const level LEVELS[] = {
 #ifdef QUIRE_EMULATED
     {"avx512_vnni_emulated",
@@ -72,6 +74,8 @@ static const level LEVELS[] = {
      {&quire__attend_avx2, &quire__attend_avx2_sealed_raw},
      &quire__attend_avx2_raw,
      &quire__rows_avx2},
+    /* Skylake, which has AVX-512 without VNNI, stays with avx2: 16 lanes for rotation or raw rows lower
+     * its clock, and decode takes 12 % longer (docs/KERNELS.md). */
     {"avx512_vnni",
      QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512_VNNI,
      {&quire__attend_avx512_vnni, &quire__attend_avx512_sealed_raw},
@@ -92,30 +96,34 @@ static quire_status find_level(const char *name, int *found) {
     return quire__fail(QUIRE_E_UNKNOWN, "'%.40s' is not a kernel level of this build", name);
 }
 
-quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
-    const unsigned features = quire__cpu_features();
+quire_status quire__kernels_choose(quire_kernels *kernels, const char *wanted, unsigned features) {
     int top = N_LEVELS - 1;
-    if (!wanted)
-        wanted = getenv("QUIRE_CPU");
+    bool complete = false;
     if (wanted && *wanted) {
         QUIRE_TRY(find_level(wanted, &top));
         if ((LEVELS[top].needs & features) != LEVELS[top].needs)
             return quire__fail(QUIRE_E_UNSUPPORTED, "this machine cannot run kernel level %s", wanted);
     }
     *kernels = (quire_kernels){0};
-    for (int i = top; i >= 0; i--) {
+    for (int i = top; i >= 0 && !complete; i--) {
         if ((LEVELS[i].needs & features) != LEVELS[i].needs)
             continue;
         if (kernels->n_packed == 0)
             kernels->isa = LEVELS[i].name;
-        for (int j = 0; j < 3 && LEVELS[i].packed[j]; j++)
-            kernels->packed[kernels->n_packed++] = LEVELS[i].packed[j];
         if (!kernels->raw)
             kernels->raw = LEVELS[i].raw;
         if (!kernels->rows)
             kernels->rows = LEVELS[i].rows;
+        for (int j = 0; j < 3 && LEVELS[i].packed[j]; j++) {
+            kernels->packed[kernels->n_packed++] = LEVELS[i].packed[j];
+            complete = LEVELS[i].packed[j] == &quire__attend_ref; /* it serves everything */
+        }
     }
     return QUIRE_OK;
+}
+
+quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
+    return quire__kernels_choose(kernels, wanted ? wanted : getenv("QUIRE_CPU"), quire__cpu_features());
 }
 
 const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, const quire_format *format) {

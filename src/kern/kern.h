@@ -1,18 +1,24 @@
-/* The kernel table: everything an ISA may do faster. Reference functions fill it first; faster ones overwrite entries
- * going up the ladder (kern.c). A pool has its own, read-only after it is built.
+/* The kernel table: everything that an instruction set may do faster. The reference fills it first;
+ * faster functions overwrite entries going up the ladder of levels (kern.c). Each pool has a table
+ * of its own, read-only once built.
  *
- * The arithmetic is part of the contract, because a row must get the same bits whatever runs beside it:
+ * The arithmetic is part of the contract, because a row must get the same bits whatever runs beside
+ * it:
  *
  *   chunk = 16 pages, block = 2 pages, both counted from position 0.
- *   A chunk is attended from an empty state, block by block; chunks are merged in order (attn/state.h).
- *   In a block, per query row and head:
- *     scores       integer K.q (quantized query below), then fp32: scale, soft-cap, ALiBi, mask; base-2 logits
- *     m_b          largest visible score of the block; a block with none, or with m_b < m - 24, is dropped whole
+ *   A chunk is attended from an empty state, block by block; chunks are merged in order
+ *   (attn/state.h). In a block, per query row and head:
+ *     scores       integer K.q (quantized query below), then fp32: scale, soft-cap, ALiBi, mask;
+ *                  base-2 logits
+ *     m_b          largest visible score of the block; a block with none, or with m_b < m - 24,
+ *                  is dropped whole
  *     e            2^(s - m_b), 0 where hidden;  l gains the sum of e, unquantized
- *     weights      w = e * |scale of V|; w / max(w) as u8 (8-bit V: as u16 in two u8 planes), then integer p.V
+ *     weights      w = e * |scale of V|; w / max(w) as u8 (8-bit V: as u16 in two u8 planes),
+ *                  then integer p.V
  *     O, l, m      rescaled only when m grows; the block's part enters with factor 2^(m_b - m)
- *   Integer scores are exact on every ISA: the quantization of q is canonical (ref/ref_query.c, channel_query.h). The fp32 parts may differ by rounding
- *   between ISAs, never between rows, batches or worker counts of one ISA.
+ *   Integer scores are exact on every ISA: the quantization of q is canonical (ref/ref_query.c,
+ *   shared/channel_query.h). The fp32 parts may differ by rounding between ISAs, but never between
+ *   rows, batches or worker counts of one ISA.
  */
 #ifndef QUIRE_KERN_KERN_H
 #define QUIRE_KERN_KERN_H
@@ -24,30 +30,34 @@ enum {
     QUIRE_BLOCK_TOKENS = QUIRE_BLOCK_PAGES * QUIRE_PAGE_TOKENS,
     QUIRE_CHUNK_PAGES = 16,
     QUIRE_STATE_ROWS = 4,
-    QUIRE_MAX_PACKED = 12, /* kernels for packed pages, of all levels together */
-    QUIRE_MAX_GROUPS = QUIRE_DIM_MAX / 32
+    QUIRE_MAX_PACKED = 8, /* packed kernels of a pool, all levels together */
+    QUIRE_MAX_SCALE_GROUPS = QUIRE_DIM_MAX / 32
 };
 
-#define QUIRE_NOTHING_SEEN (-1e30f) /* m of an empty state: finite, so that differences never become NaN */
-#define QUIRE_DROP_BELOW 24.0f      /* a block whose best score is 2^24 below the running maximum adds nothing */
+/* m of an empty state; finite, so that differences are never NaN */
+#define QUIRE_NOTHING_SEEN (-1e30f)
+/* A block whose best score is this far below the running maximum adds nothing. */
+#define QUIRE_DROP_BELOW 24.0f
 
-/* A query row as integers against one page. Groups: as the K side's scales (one for kc, tq; D/g for affine and block).
- * One int8 plane, or for 8-bit K two: q = 128 * plane[0] + plane[1]. */
+/* A query row as integers against one page, per scale group of K: one group for kc and tq, D/g for
+ * affine and block. One int8 plane, or two for 8-bit K: q = 128 * plane[0] + plane[1]. */
 typedef struct quire_int_query {
     int8_t plane[2][QUIRE_DIM_MAX];
     int n_planes;
-    float scale[QUIRE_MAX_GROUPS];    /* value of one integer step */
-    int32_t sum[QUIRE_MAX_GROUPS];    /* of the integers of a group */
-    int32_t centre[QUIRE_MAX_GROUPS]; /* the same, each integer times twice the middle of its channel's codes */
+    float scale[QUIRE_MAX_SCALE_GROUPS]; /* value of one integer step */
+    int32_t sum[QUIRE_MAX_SCALE_GROUPS]; /* of the integers of a scale group */
+    /* The same, each integer times twice the middle of its channel's codes. */
+    int32_t centre[QUIRE_MAX_SCALE_GROUPS];
 } quire_int_query;
 
 /* What a query row may see. Shared by all rows of a job; rows are consecutive positions. */
 typedef struct quire_visibility {
     int32_t first_position; /* of row 0 */
     int32_t window, keep;   /* as quire_layer */
-    float softcap_log2;     /* softcap * log2(e); 0: none. q is then scaled so that scores are logits / softcap */
-    const float *alibi;     /* (n_group) slopes * log2(e) of this KV head's query heads, or NULL */
-    const float *mask;      /* element (0, head 0, token 0) of the job's mask, or NULL */
+    /* softcap * log2(e); 0: none. If set, q is scaled so that scores are logits / softcap. */
+    float softcap_log2;
+    const float *alibi; /* (n_group) slopes * log2(e) for this KV head's query heads, or NULL */
+    const float *mask;  /* element (row 0, head 0, token 0) of the job's mask, or NULL */
     size_t mask_row_stride, mask_head_stride;
 } quire_visibility;
 
@@ -59,19 +69,23 @@ typedef struct quire_state {
 
 typedef struct quire_attend_job {
     const quire_format *format;
-    int n_rows, n_group;      /* query rows; query heads per KV head */
-    const float *q;           /* (n_rows, n_group, DK), scaled; channels as the job's K has them (km: in its order) */
-    const float *q_rotated;   /* the same, rotated; NULL unless K is */
-    const float *q_projected; /* the same, rotated and projected; NULL unless K is prod */
-    bool q_is_new;            /* false: the last use of the workspace was an attend of these queries in this format */
+    int n_rows, n_group; /* query rows; query heads per KV head */
+    /* (n_rows, n_group, DK), scaled; channels in the order of the job's K (km has its own). */
+    const float *q;
+    const float *q_rotated;   /* rotated; NULL unless K is */
+    const float *q_projected; /* rotated and projected; NULL unless K is prod */
+    /* False: the workspace was last used for these same queries and this format. */
+    bool q_is_new;
     quire_visibility see;
-    float *scratch;  /* (n_rows * n_group, 128), the kernel's own ... */
-    void *workspace; /* ... and so is this: workspace_bytes of the kernel, aligned to 64 */
+    float *scratch;  /* (n_rows * n_group, 128), for the kernel's own use ... */
+    void *workspace; /* ... as is this: workspace_bytes of the kernel, aligned to 64 */
     /* packed */
     int32_t first_page;                       /* a multiple of QUIRE_CHUNK_PAGES */
     const uint8_t *record[QUIRE_CHUNK_PAGES]; /* NULL: no row sees this page */
-    const uint8_t *next[QUIRE_BLOCK_PAGES];   /* the pages after the chunk, to fetch ahead; may be NULL */
-    int32_t skip;                             /* tokens below it are raw sinks, not in the records */
+    /* The pages after the chunk, to fetch ahead; may be NULL. */
+    const uint8_t *next[QUIRE_BLOCK_PAGES];
+    /* Tokens below this position are raw sinks, not in the records. */
+    int32_t skip;
     /* raw: runs of tokens, ascending */
     quire_type raw;
     struct quire_raw_run {
@@ -85,8 +99,9 @@ typedef struct quire_attend_job {
 
 /* Attention over packed pages. */
 typedef struct quire_attend_kernel {
-    /* Attend one chunk from an empty state. false: declined, and nothing written. The state has room for n_rows * n_group
-     * rounded up to a multiple of QUIRE_STATE_ROWS, whatever is beyond being the kernel's own. */
+    /* Attends one chunk from an empty state. Returns false if it declines, and then has written
+     * nothing. The state has room for n_rows * n_group rounded up to a multiple of
+     * QUIRE_STATE_ROWS; the excess is for the kernel's own use. */
     bool (*attend)(quire_attend_job *job, const quire_state *state);
     size_t (*workspace_bytes)(int n_rows); /* per worker, for n_rows = rows * heads per KV head */
     bool (*serves)(const quire_format *format);
@@ -99,38 +114,41 @@ typedef struct quire_raw_kernel {
     size_t (*workspace_bytes)(int n_rows);
 } quire_raw_kernel;
 
-/* Rows and pages. Results are canonical: every ISA gives the bits that the reference gives. */
+/* Rows and pages. Results are canonical: every ISA gives the same bits as the reference. */
 typedef struct quire_row_kernels {
     void (*rotate)(float *x, int dim);
     void (*unrotate)(float *x, int dim);
     void (*project)(float *x, int dim);
     void (*load)(quire_type type, const void *at, size_t n, float *row);
     void (*store)(quire_type type, void *at, size_t n, const float *row);
-    /* Pack a page: both sides, gaps included. */
+    /* Packs a page: both sides, gaps included. */
     void (*seal)(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record);
-    /* Of a page that is packed: its K codes again, rounded with feedback (codec.h, quire__side_shape). */
-    void (*shape)(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
-                  uint8_t *record);
+    /* Rounds the K codes of a packed page again, with error feedback (quire__side_shape). */
+    void (*round_with_feedback)(const quire_side_format *side, const float *rows, int skip,
+                                const quire_shaping *shaping, uint8_t *record);
 } quire_row_kernels;
 
 typedef struct quire_kernels {
     const char *isa; /* "ref", ... */
     const quire_row_kernels *rows;
     const quire_raw_kernel *raw;
-    const quire_attend_kernel *packed[QUIRE_MAX_PACKED]; /* best first; the last, the reference, serves everything */
+    /* Best first; the last is the reference, which serves everything. */
+    const quire_attend_kernel *packed[QUIRE_MAX_PACKED];
     int n_packed;
 } quire_kernels;
 
-/* `level` NULL: the environment's QUIRE_CPU, or else the best this machine has. E_UNKNOWN: no such level; E_UNSUPPORTED:
- * not on this machine. */
+/* `level` NULL: the environment's QUIRE_CPU, or else the best level of this machine. E_UNKNOWN: no
+ * such level; E_UNSUPPORTED: not on this machine. */
 quire_status quire__kernels_init(quire_kernels *kernels, const char *level);
-const char *quire__kernel_level(int i); /* of this build, from the bottom upwards; NULL past the last */
+/* The same for a processor with these features (base/cpu.h); `level` NULL: the best that it has. */
+quire_status quire__kernels_choose(quire_kernels *kernels, const char *level, unsigned features);
+const char *quire__kernel_level(int i); /* from the bottom upwards; NULL past the last */
 const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, const quire_format *format);
 extern const quire_attend_kernel quire__attend_ref;
 extern const quire_raw_kernel quire__attend_ref_raw;
 extern const quire_row_kernels quire__rows_ref, quire__rows_neon, quire__rows_avx2, quire__rows_avx512;
 
-/* Whether row r sees token t, masks apart. Inline so that every kernel applies one rule. */
+/* Whether row r sees token t, masks aside. Inline, so that every kernel applies the same rule. */
 static inline bool quire__sees(const quire_visibility *see, int r, int32_t t) {
     const int32_t i = see->first_position + r;
     return t <= i && (see->window == 0 || i - t < see->window || t < see->keep);

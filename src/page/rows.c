@@ -34,7 +34,7 @@ void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state 
     quire_shaping shaping;
     const float *feedback = layer->config.k_feedback + (size_t)head * quire__n_feedback(layer->config.k_dim);
     quire__shaping_init(&shaping, layer->turns, feedback, order, page);
-    kernels->shape(&layer->format.k, k, skip, &shaping, record);
+    kernels->round_with_feedback(&layer->format.k, k, skip, &shaping, record);
 }
 
 void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v, const uint8_t *record, float *rows) {

@@ -1,6 +1,6 @@
-#define SIMD "kern/neon/fvec.h"
-#define NARROW "kern/neon/narrow.h"
-#include "kern/raw.h"
+#define SIMD "kern/neon/neon_simd.h"
+#define NARROW "kern/neon/raw_narrow_tmpl.h"
+#include "kern/shared/raw_tmpl.h"
 
 const quire_attend_kernel quire__attend_neon_bf16_sealed_raw = {attend_sealed, workspace_bytes, serves,
                                                                 "neon_bf16_raw"};

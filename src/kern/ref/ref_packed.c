@@ -5,12 +5,11 @@
 #include "base/real.h"
 #include "codec/tables.h"
 #include "kern/ref/ref.h"
-
-enum { T = QUIRE_PAGE_TOKENS, BLOCK = QUIRE_BLOCK_TOKENS };
+#include "kern/shared/job.h"
 
 /* ------------------------------------------------------------------ K: scores of one page */
 
-/* What the values that all tokens of a page share add to its scores; q is not rotated. */
+/* What the values shared by all tokens of a page add to its scores; q is not rotated. */
 static float zeros_dot(const quire_ref_keys *page, const float *q) {
     const int dim = page->side->dim;
     float zero[QUIRE_DIM_MAX];
@@ -21,8 +20,8 @@ static float zeros_dot(const quire_ref_keys *page, const float *q) {
     return quire__sum_of_products(q, zero, dim);
 }
 
-/* Scale and zero of every group and token, such that value = scale * (code - mid) + zero. */
-static void load_group_params(const quire_side_format *side, const uint8_t *record, float *scale, float *zero) {
+/* Scale and zero of every scale group and token, such that value = scale * (code - mid) + zero. */
+static void load_scale_groups(const quire_side_format *side, const uint8_t *record, float *scale, float *zero) {
     for (int g = 0; g < side->n_groups; g++)
         for (int t = 0; t < T; t++) {
             const size_t i = (size_t)(g * T + t);
@@ -43,13 +42,13 @@ static void load_k(quire_ref_keys *page, const quire_side_format *side, const ui
     if (side->family == QUIRE_FAMILY_PROD)
         quire__side_signs(side, record, page->signs);
     if (side->family != QUIRE_FAMILY_CHANNEL)
-        load_group_params(side, record, page->scale, page->zero);
+        load_scale_groups(side, record, page->scale, page->zero);
 }
 
-/* Integer dot product less that of q with the middles: doubled, so that it stays an integer. */
+/* Integer dot product minus that of q with the middles: doubled, so that it stays an integer. */
 static float centred(const quire_side_format *side, int32_t dot, int32_t centre) {
     if (side->mid == 0)
-        return (float)dot; /* 8-bit codes of a long row: twice that would overflow */
+        return (float)dot; /* doubled, 8-bit codes of a long row would overflow */
     return (float)(2 * dot - centre) * 0.5f;
 }
 
@@ -86,7 +85,7 @@ static void score_page(const quire_attend_job *job, const quire_ref_keys *page, 
         return;
     }
     quire_int_query integers;
-    int32_t dots[QUIRE_MAX_GROUPS * T];
+    int32_t dots[QUIRE_MAX_SCALE_GROUPS * T];
     quire__ref_quantize_query(side, page->record, q, &integers);
     quire__ref_dot_page(side, &integers, page->codes, dots);
     const float offset = zeros_dot(page, job->q + i * dim);
@@ -110,7 +109,7 @@ static void score_page(const quire_attend_job *job, const quire_ref_keys *page, 
         score_prod_signs(page, job->q_projected + i * dim, scores);
 }
 
-/* ------------------------------------------------------------------ V: weighted sum over one block */
+/* --------------------------------------------------------------- V: weighted sum over one block */
 
 static void load_v(quire_ref_values *block, const quire_side_format *side, const uint8_t *const *record) {
     block->side = side;
@@ -118,9 +117,9 @@ static void load_v(quire_ref_values *block, const quire_side_format *side, const
         block->record[p] = record[p];
         if (!record[p] || side->family == QUIRE_FAMILY_RAW)
             continue;
-        float scale[QUIRE_MAX_GROUPS * T], zero[QUIRE_MAX_GROUPS * T];
+        float scale[QUIRE_MAX_SCALE_GROUPS * T], zero[QUIRE_MAX_SCALE_GROUPS * T];
         quire__side_expand(side, record[p], block->codes + p * T * side->dim);
-        load_group_params(side, record[p], scale, zero);
+        load_scale_groups(side, record[p], scale, zero);
         for (int g = 0; g < side->n_groups; g++) {
             memcpy(block->scale + g * BLOCK + p * T, scale + g * T, T * sizeof *scale);
             memcpy(block->zero + g * BLOCK + p * T, zero + g * T, T * sizeof *zero);
@@ -144,8 +143,8 @@ static void add_raw_values(const quire_ref_values *block, const float *e, float 
         o[d] += factor * sum[d];
 }
 
-/* o += factor * sum of e[t] * V[t] over the block. Where a scale is negative the code is reflected about its middle
- * (c -> 2 mid - c), so that weights are never negative and fit unsigned bytes. */
+/* o += factor * sum of e[t] * V[t] over the block. Where a scale is negative the code is reflected
+ * about its middle (c -> 2 mid - c), so that weights are never negative and fit unsigned bytes. */
 static void add_values(const quire_ref_values *block, const float *e /* (128), 0: hidden */, float factor,
                        float *o /* (DV) */) {
     const quire_side_format *side = block->side;
@@ -153,7 +152,7 @@ static void add_values(const quire_ref_values *block, const float *e /* (128), 0
         add_raw_values(block, e, factor, o);
         return;
     }
-    const float steps = side->bits == 8 ? 65535 : 255; /* 8-bit V deserves 16-bit weights: two u8 planes */
+    const float steps = side->bits == 8 ? 65535 : 255; /* 8-bit V: two u8 planes */
     const int32_t twice_mid = (int32_t)(2 * side->mid);
     for (int g = 0; g < side->n_groups; g++) {
         const float *scale = block->scale + g * BLOCK, *zero = block->zero + g * BLOCK;
@@ -203,7 +202,7 @@ static void attend_block(quire_attend_job *job, const quire_state *state, int fi
             continue;
         load_k(&ws->k, &f->k, record);
         job->bytes_read += f->v.codes;
-        const int32_t t0 = (job->first_page + first + p) * T;
+        const int32_t t0 = first_token(job, first + p);
         for (int i = 0; i < n; i++) {
             float page[T];
             score_page(job, &ws->k, i, page);
@@ -212,7 +211,7 @@ static void attend_block(quire_attend_job *job, const quire_state *state, int fi
                     quire__ref_logit(&job->see, i / job->n_group, i % job->n_group, t0 + t, page[t]);
         }
     }
-    bool loaded = false; /* V is not touched when every row drops the block */
+    bool loaded = false; /* V is not read if every row drops the block */
     for (int i = 0; i < n; i++) {
         float top = QUIRE_NOTHING_SEEN, *s = scores + i * BLOCK;
         for (int t = 0; t < BLOCK; t++)

@@ -1,13 +1,12 @@
-/* A query row as small integers. Canonical: products and roundings are exactly these on every ISA. */
+/* A query row as small integers. Canonical: every ISA has exactly these products and roundings. */
 #include <string.h>
 
 #include "base/real.h"
-#include "kern/channel_query.h"
 #include "kern/ref/ref.h"
+#include "kern/shared/channel_query.h"
+#include "kern/shared/job.h"
 
-enum { T = QUIRE_PAGE_TOKENS };
-
-/* Channel scales folded in, one plane: channel_query.h. */
+/* With the channel scales folded in, one plane: shared/channel_query.h. */
 static void quantize_by_channels(const quire_side_format *k, const uint8_t *record, const float *q,
                                  quire_int_query *out) {
     float largest = 0, magnitude = 0, y[QUIRE_DIM_MAX];
@@ -19,8 +18,8 @@ static void quantize_by_channels(const quire_side_format *k, const uint8_t *reco
     }
     const int a = quire__query_exponent(largest), b = quire__scale_exponent(largest_scale);
     for (int d = 0; d < k->dim; d++) {
-        const float scale = quire__round_half(quire__side_param(k, record, (size_t)d) * quire__power_of_two(-b));
-        y[d] = quire__round_half(quire__round_half(q[d] * quire__query_factor(a)) * scale);
+        const float scale = quire__round_fp16(quire__side_param(k, record, (size_t)d) * quire__power_of_two(-b));
+        y[d] = quire__round_fp16(quire__round_fp16(q[d] * quire__query_factor(a)) * scale);
         magnitude = fmaxf(magnitude, fabsf(y[d]));
     }
     const float inverse = quire__channel_inverse(magnitude);
@@ -42,12 +41,12 @@ void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record
         quantize_by_channels(k, record, q, out);
         return;
     }
-    /* Below this a group of q is zero: 127 / magnitude must stay finite. */
+    /* Below this a scale group of q is zero: 127 / magnitude must stay finite. */
     const float smallest = 1e-30f;
     float scaled[QUIRE_DIM_MAX];
     for (int d = 0; d < k->dim; d++)
         scaled[d] = k->family == QUIRE_FAMILY_CHANNEL ? q[d] * quire__side_param(k, record, (size_t)d) : q[d];
-    /* int8 costs as much as 8-bit K itself; a second plane makes it 15 bits. */
+    /* int8 would lose as much as 8-bit K itself; a second plane makes it 15 bits. */
     out->n_planes = k->bits == 8 ? 2 : 1;
     const float steps = out->n_planes == 2 ? 127 * 128 : 127;
     for (int g = 0; g < k->n_groups; g++) {
@@ -62,7 +61,7 @@ void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record
         for (int d = first; d < first + k->group; d++) {
             const int32_t x = quire__round_product(scaled[d], inverse);
             out->sum[g] += x;
-            /* hi is rounded, so that lo lies in -64..63; |x| <= 16256 keeps hi within -127..127 */
+            /* hi is rounded, so lo lies in -64..63; |x| <= 16256 keeps hi in -127..127 */
             const int32_t hi = out->n_planes == 2 ? (x + 64 + 128 * 128) / 128 - 128 : x;
             out->plane[0][d] = (int8_t)hi;
             out->plane[1][d] = (int8_t)(out->n_planes == 2 ? x - 128 * hi : 0);

@@ -1,4 +1,4 @@
-/* Raw rows (a row's own page, raw sinks) in fp32, and the scoring rule shared with packed pages. */
+/* Raw rows (a row's own page, raw sinks) in fp32, and the scoring rule that packed pages share. */
 #include "base/element.h"
 #include "base/real.h"
 #include "kern/ref/ref.h"

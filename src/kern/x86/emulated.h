@@ -1,4 +1,5 @@
-/* AVX2 and AVX-512 intrinsics over SIMDe, and the few that its version 0.7.4 lacks. For tests only. */
+/* AVX2 and AVX-512 intrinsics from SIMDe, and the few that its version 0.7.4 lacks. For tests
+ * only. */
 #ifndef QUIRE_KERN_X86_EMULATED_H
 #define QUIRE_KERN_X86_EMULATED_H
 

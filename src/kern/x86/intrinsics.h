@@ -1,14 +1,12 @@
-/* The compiler's intrinsics, or, in test builds, the same ones in portable C: SIMDe's. The kernels' own source is then the
- * same to the last line, and runs on any machine as a level of its own, `<level>_emulated`. */
+/* The compiler's intrinsics, or SIMDe's, the same in portable C (test builds). The kernels' source
+ * is identical either way, and runs on any machine as a level of its own, `<level>_emulated`. */
 #ifndef QUIRE_KERN_X86_INTRINSICS_H
 #define QUIRE_KERN_X86_INTRINSICS_H
 
 #include <stdint.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-#define EACH UNROLL for (int u = 0; u < 4; u++)
+#include "kern/shared/inline.h"
 
 #ifdef QUIRE_EMULATED
 #include "kern/x86/emulated.h"

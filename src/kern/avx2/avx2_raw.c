@@ -1,6 +1,0 @@
-#define SIMD "kern/avx2/simd.h"
-#include "kern/raw.h"
-
-const quire_attend_kernel NAME(quire__attend_avx2_sealed_raw) = {attend_sealed, workspace_bytes, serves,
-                                                                 LEVEL("avx2_raw")};
-const quire_raw_kernel NAME(quire__attend_avx2_raw) = {attend_raw, workspace_bytes};

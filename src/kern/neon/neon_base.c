@@ -1,4 +1,0 @@
-#define LEVEL_NAME "neon"
-#include "kern/neon/attend.h"
-
-const quire_attend_kernel quire__attend_neon = {attend, workspace_bytes, serves, LEVEL_NAME};

@@ -1,4 +1,0 @@
-#define LEVEL_NAME "neon_dotprod"
-#include "kern/neon/attend.h"
-
-const quire_attend_kernel quire__attend_neon_dotprod = {attend, workspace_bytes, serves, LEVEL_NAME};

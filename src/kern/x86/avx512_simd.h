@@ -1,0 +1,104 @@
+/* The vectors of the x86 kernels with AVX-512: 16 numbers, or four rows of 16 bytes. avx2_simd.h
+ * explains the functions. */
+#ifndef QUIRE_KERN_X86_AVX512_SIMD_H
+#define QUIRE_KERN_X86_AVX512_SIMD_H
+
+#include "kern/x86/intrinsics.h"
+
+typedef __m512 fvec;
+typedef __m512i ivec;
+
+enum { W = 16, LANES = W / 4, TILE_SUMS = 16 };
+
+/* ------------------------------------------------------------------ fp32 */
+
+INLINE fvec f_all(float x) { return _mm512_set1_ps(x); }
+INLINE fvec f_load(const float *at) { return _mm512_loadu_ps(at); }
+INLINE void f_store(float *at, fvec x) { _mm512_storeu_ps(at, x); }
+INLINE fvec f_add(fvec a, fvec b) { return _mm512_add_ps(a, b); }
+INLINE fvec f_sub(fvec a, fvec b) { return _mm512_sub_ps(a, b); }
+INLINE fvec f_mul(fvec a, fvec b) { return _mm512_mul_ps(a, b); }
+INLINE fvec f_fma(fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE fvec f_max(fvec a, fvec b) { return _mm512_max_ps(a, b); }
+INLINE fvec f_abs(fvec a) { return _mm512_abs_ps(a); }
+INLINE fvec f_from_int(ivec a) { return _mm512_cvtepi32_ps(a); }
+INLINE ivec f_bits(fvec a) { return _mm512_castps_si512(a); }
+INLINE fvec f_from_bits(ivec a) { return _mm512_castsi512_ps(a); }
+INLINE fvec f_where_above(fvec x, float limit, fvec y) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GT_OQ), y);
+}
+INLINE fvec f_load_f16(const uint8_t *at) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)at));
+}
+INLINE void f_widen_f16(const uint8_t *from, int n, float *to) {
+    for (int i = 0; i < n; i += W)
+        f_store(to + i, f_load_f16(from + 2 * i));
+}
+INLINE fvec f_round_fp16(fvec a) { return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+INLINE fvec f_load_bf16(const uint8_t *at) {
+    return f_from_bits(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)at)), 16));
+}
+INLINE __m256 f_upper(fvec a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)); }
+INLINE float f_sum(fvec a) {
+    const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(a), f_upper(a));
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+INLINE float f_largest(fvec a) {
+    const __m256 y = _mm256_max_ps(_mm512_castps512_ps256(a), f_upper(a));
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+INLINE void f_store_sums(float *at, const fvec x[4]) {
+    __m256 h[4];
+    UNROLL for (int i = 0; i < 4; i++) h[i] = _mm256_add_ps(_mm512_castps512_ps256(x[i]), f_upper(x[i]));
+    const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(h[0], h[1]), _mm256_hadd_ps(h[2], h[3]));
+    _mm_storeu_ps(at, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
+}
+
+/* ------------------------------------------------------------------ int32 */
+
+INLINE ivec i_all(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE ivec i_load(const int32_t *at) { return _mm512_loadu_si512(at); }
+INLINE void i_store(int32_t *at, ivec x) { _mm512_storeu_si512(at, x); }
+INLINE ivec i_add(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
+INLINE ivec i_sub(ivec a, ivec b) { return _mm512_sub_epi32(a, b); }
+INLINE ivec i_shl(ivec a, const int n) { return _mm512_slli_epi32(a, n); }
+INLINE int32_t i_sum(ivec a) {
+    const __m256i y = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    __m128i x = _mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+
+/* ------------------------------------------------------------------ bytes */
+
+INLINE ivec b_all(int x) { return _mm512_set1_epi8((char)x); }
+INLINE ivec b_load(const void *at) { return _mm512_loadu_si512(at); }
+INLINE void b_store(void *at, ivec x) { _mm512_storeu_si512(at, x); }
+INLINE ivec b_xor(ivec a, ivec b) { return _mm512_xor_si512(a, b); }
+INLINE ivec b_or(ivec a, ivec b) { return _mm512_or_si512(a, b); }
+INLINE ivec b_and(ivec a, ivec b) { return _mm512_and_si512(a, b); }
+INLINE ivec b_sub(ivec a, ivec b) { return _mm512_sub_epi8(a, b); }
+INLINE ivec b_load_rows(const uint8_t *at, size_t stride) {
+    __m128i x[4];
+    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm_loadu_si128((const __m128i *)(const void *)(at + (size_t)i * stride));
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(x[0]), x[1], 1);
+    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(x[2]), x[3], 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+INLINE ivec b_repeat8(const void *at) {
+    int64_t x;
+    memcpy(&x, at, sizeof x);
+    return _mm512_set1_epi64(x);
+}
+INLINE ivec b_repeat16(const void *at) { return _mm512_broadcast_i32x4(_mm_loadu_si128(at)); }
+INLINE ivec b_field(ivec x, const int shift, int mask) {
+    return b_and(_mm512_srli_epi16(x, (unsigned)shift), b_all(mask));
+}
+INLINE ivec b_lookup(ivec table, ivec x) { return _mm512_shuffle_epi8(table, x); }
+
+#endif

@@ -1,0 +1,376 @@
+/* Template: attention over one chunk of packed pages on x86-64. Included by one file per level,
+ * which is compiled for its instructions.
+ *
+ * Parameters:
+ *   SIMD      header of the vectors: avx2_simd.h, avx512_simd.h
+ *   PRODUCTS  header of the integer products: avx2_products.h, avx512_products.h
+ * Defines attend, workspace_bytes and serves.
+ */
+#ifndef QUIRE_KERN_X86_PACKED_TMPL_H
+#define QUIRE_KERN_X86_PACKED_TMPL_H
+
+#include "base/element.h"
+#include "codec/tables.h"
+#include "kern/ref/ref.h"
+#include "kern/x86/query_tmpl.h"
+#include "kern/x86/raw_side_tmpl.h"
+#include "kern/x86/scores_tmpl.h"
+#include "kern/x86/softmax_tmpl.h"
+#include "kern/x86/unpack_tmpl.h"
+#include "kern/x86/values_tmpl.h"
+
+/* ---------------------------------------------------- instances: source and kind of codes, rows */
+
+typedef void (*dot_function)(const uint8_t *k, int dim, int first, int n, const int8_t *book, const uint8_t *ahead,
+                             const set_query *q, int32_t (*dots)[T]);
+typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, const int8_t *book,
+                               const uint8_t *const ahead[PAGES], const uint8_t (*p)[2][BLOCK],
+                               int32_t (*total)[QUIRE_DIM_MAX]);
+
+#define DOT_INSTANCE(from, kind, rows)                                                                                 \
+    static void dot_##from##_##kind##_##rows(const uint8_t *k, int dim, int first, int n, const int8_t *book,          \
+                                             const uint8_t *ahead, const set_query *q, int32_t(*dots)[T]) {            \
+        multiply_page(kind, from, rows, k, dim, first, n, load_book(book), ahead, q, dots);                            \
+    }
+#define WEIGH_INSTANCE(from, kind, rows)                                                                               \
+    static void weigh_##from##_##kind##_##rows(const uint8_t *const v[PAGES], int first, int n, const int8_t *book,    \
+                                               const uint8_t *const ahead[PAGES], const uint8_t(*p)[2][BLOCK],         \
+                                               int32_t(*total)[QUIRE_DIM_MAX]) {                                       \
+        weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, p, total);                                  \
+    }
+#define BY_ROWS(instance, from, kind)                                                                                  \
+    instance(from, kind, 1) instance(from, kind, 2) instance(from, kind, 3) instance(from, kind, 4)
+#define INSTANCES(from, kind) BY_ROWS(DOT_INSTANCE, from, kind) BY_ROWS(WEIGH_INSTANCE, from, kind)
+INSTANCES(NIBBLES, SMALL)
+INSTANCES(NIBBLES, SIGNED)
+INSTANCES(BYTES, WIDE)
+INSTANCES(UNPACKED, SMALL)
+INSTANCES(UNPACKED, SIGNED)
+INSTANCES(UNPACKED, WIDE)
+BY_ROWS(DOT_INSTANCE, MIXED, SMALL)
+
+#define ROWS(what, from, kind)                                                                                         \
+    [from][kind] = {what##_##from##_##kind##_1, what##_##from##_##kind##_2, what##_##from##_##kind##_3,                \
+                    what##_##from##_##kind##_4}
+#define TABLE(what)                                                                                                    \
+    ROWS(what, NIBBLES, SMALL), ROWS(what, NIBBLES, SIGNED), ROWS(what, BYTES, WIDE), ROWS(what, UNPACKED, SMALL),     \
+        ROWS(what, UNPACKED, SIGNED), ROWS(what, UNPACKED, WIDE)
+static const dot_function DOT[4][3][SET] = {TABLE(dot), ROWS(dot, MIXED, SMALL)};
+static const weigh_function WEIGH[3][3][SET] = {TABLE(weigh)};
+
+/* ------------------------------------------------------------------ a block's pages */
+
+static void load_keys_of(block *b, int p) {
+    const quire_side_format *k = &b->job->format->k;
+    x86_work *w = b->work;
+    const uint8_t *record = b->record[p];
+    if (k->family == QUIRE_FAMILY_CHANNEL) {
+        load_params(k, record, 0, k->dim, w->k_scale[p]);
+        if (k->bits < 8)
+            w->k_unit[p] = scales_to_fp16(w->k_scale[p], k->dim);
+    } else if (is_token_scaled(k->family)) {
+        load_token_scales(k, record, w->k_scale[p]);
+        if (k->family == QUIRE_FAMILY_PROD)
+            load_params(k, record, T, T, w->residual[p]);
+    } else if (k->family != QUIRE_FAMILY_RAW) {
+        load_scale_groups(k, record, T, w->k_scale[p], w->k_zero[p]);
+    }
+    if (k->zeros)
+        load_params(k, record, k->zeros, k->dim, w->k_zero[p]);
+    b->k[p] = record + k->codes;
+    if (k->family == QUIRE_FAMILY_RAW) {
+        b->job->bytes_read += b->job->format->v.codes;
+        return;
+    }
+    if (b->k_source == UNPACKED) {
+        unpack_k(k->bits, k->n_mixed, k->dim, b->k[p], k->book, product_of(k), w->k8[p]);
+        b->k[p] = w->k8[p];
+    }
+    if (k->family == QUIRE_FAMILY_PROD)
+        unpack_k(1, 0, k->dim, record + k->signs, NULL, SMALL, w->sign8[p]);
+    b->job->bytes_read += b->job->format->v.codes;
+}
+
+/* Finds the pages and loads K. With few rows, codes are multiplied straight from the page where
+ * their width allows. */
+static void load_block(block *b, bool few) {
+    const quire_format *f = b->job->format;
+    b->k_source = !few ? UNPACKED : f->k.bits == 8 ? BYTES : f->k.bits != 4 ? UNPACKED : f->k.n_mixed ? MIXED : NIBBLES;
+    b->v_source = !few ? UNPACKED : f->v.bits == 8 ? BYTES : f->v.bits == 4 ? NIBBLES : UNPACKED;
+    for (int p = 0; p < PAGES; p++) {
+        const uint8_t *ahead = page_ahead(b->job, b->first + p);
+        b->record[p] = b->job->record[b->first + p];
+        b->k[p] = b->v[p] = b->ahead[p] = NULL;
+        if (!b->record[p])
+            continue;
+        if (b->n++ == 0)
+            b->from = p;
+        if (ahead)
+            fetch_params(f, ahead);
+        b->ahead[p] = ahead ? ahead : b->record[p];
+        load_keys_of(b, p);
+    }
+}
+
+/* Loads V. Weights are unsigned: codes under a negative scale are reflected, and have to be
+ * unpacked for that. */
+static void load_values_of_block(block *b) {
+    const quire_side_format *v = &b->job->format->v;
+    if (v->family == QUIRE_FAMILY_RAW) {
+        for (int p = b->from; p < b->from + b->n; p++) {
+            b->v[p] = b->record[p] + v->codes;
+            b->job->bytes_read += b->job->format->bytes - v->codes;
+        }
+        b->v_loaded = true;
+        return;
+    }
+    const bool grouped = !is_token_scaled(v->family);
+    float *scale = b->work->v_scale;
+    bool negative = false;
+    for (int p = b->from; p < b->from + b->n; p++) {
+        if (!grouped)
+            load_token_scales(v, b->record[p], scale + p * T);
+        else
+            load_scale_groups(v, b->record[p], BLOCK, scale + p * T, b->work->v_zero + p * T);
+        for (int i = 0; i < (grouped ? v->n_groups * T : 0) && !negative; i++)
+            negative = scale[i / T * BLOCK + p * T + i % T] < 0;
+        b->job->bytes_read += b->job->format->bytes - b->job->format->v.codes;
+    }
+    if (negative)
+        b->v_source = UNPACKED;
+    for (int p = b->from; p < b->from + b->n; p++) {
+        b->v[p] = b->record[p] + v->codes;
+        if (b->v_source != UNPACKED)
+            continue;
+        unpack_v(v->bits, v->dim, b->v[p], v->book, b->work->v8[p]);
+        b->v[p] = b->work->v8[p];
+        if (!negative)
+            continue;
+        reflect_v(v, scale + p * T, b->work->v8[p]);
+        for (int g = 0; g < v->n_groups; g++) /* from here on only the magnitude counts */
+            for (float *s = scale + g * BLOCK + p * T, *end = s + T; s < end; s += W)
+                f_store(s, f_abs(f_load(s)));
+    }
+    b->v_loaded = true;
+}
+
+/* ------------------------------------------------------------------ scores of one set */
+
+/* Logits of a row from the integers of one scale group. */
+static void add_scores(const quire_side_format *k, const set_query *q, int r, int g, const int32_t *dots,
+                       const float *scale, const float *zero, float *s) {
+    const bool channel = k->family == QUIRE_FAMILY_CHANNEL, grouped = !channel && !is_token_scaled(k->family);
+    const bool centred = !channel && k->zeros;
+    const ivec centre = i_all(q->centre[r][g]);
+    const fvec step = f_all(q->step[r][g]), offset = f_all(q->offset[r][g]);
+    for (int t = 0; t < T; t += W) {
+        const ivec dot = i_load(dots + t);
+        const fvec x = f_from_int(i_sub(k->mid == 0 ? dot : i_add(dot, dot), centre));
+        fvec y;
+        if (channel) {
+            y = f_fma(x, step, offset);
+        } else if (centred) {
+            y = f_fma(f_mul(x, step), f_load(scale + t), offset);
+        } else {
+            y = f_mul(f_mul(x, step), f_load(scale + g * T + t));
+            if (grouped)
+                y = f_fma(offset, f_load(zero + g * T + t), y);
+            if (g > 0)
+                y = f_add(y, f_load(s + t));
+        }
+        f_store(s + t, y);
+    }
+}
+
+/* The sign plane of prod: adds scale * residual * sqrt(pi/2) * (2 dot - sum). */
+static void add_signs(const block *b, const set_query *q, int r, int p, const int32_t *dots, float *s) {
+    const float *scale = b->work->k_scale[p], *residual = b->work->residual[p];
+    const ivec centre = i_all(q->centre[r][0]); /* computed with a middle of 1/2 */
+    const fvec step = f_all(q->step[r][0] * (2 * QUIRE_SQRT_HALF_PI / b->job->format->k.unit));
+    for (int t = 0; t < T; t += W) {
+        const ivec dot = i_load(dots + t);
+        const fvec x = f_mul(f_from_int(i_sub(i_add(dot, dot), centre)), step);
+        f_store(s + t, f_fma(x, f_mul(f_load(scale + t), f_load(residual + t)), f_load(s + t)));
+    }
+}
+
+/* Soft-cap, ALiBi, masks, window edges and raw sinks, one score at a time. Most pages need none of
+ * it. */
+static bool needs_rules(const block *b, int p) {
+    return changes_logits(&b->job->see) || hides_tokens(b->job, b->first + p);
+}
+
+static void apply_rules(const block *b, int row, int p, float *s) {
+    const quire_attend_job *job = b->job;
+    const int32_t t0 = first_token(job, b->first + p);
+    for (int t = 0; t < T; t++)
+        s[t] = t0 + t < job->skip ? -INFINITY
+                                  : quire__ref_logit(&job->see, row / job->n_group, row % job->n_group, t0 + t, s[t]);
+}
+
+static void score_set(const block *b, int first, int rows, bool requantize) {
+    const quire_attend_job *job = b->job;
+    const quire_side_format *k = &job->format->k;
+    const product kind = product_of(k);
+    const bool channel = k->family == QUIRE_FAMILY_CHANNEL;
+    const float *q = (k->rotated ? job->q_rotated : job->q) + (size_t)first * (size_t)k->dim;
+    x86_work *w = b->work;
+    for (int p = b->from; p < b->from + b->n; p++) {
+        if (k->family == QUIRE_FAMILY_RAW) {
+            score_raw(k, b->k[p], q, rows, w->s, p);
+            for (int r = 0; r < rows && needs_rules(b, p); r++)
+                apply_rules(b, first + r, p, w->s[r] + p * T);
+            continue;
+        }
+        /* Unless channel scales are folded in, the integers are the same for every page. */
+        set_query *integers = &w->q[channel ? p : 0];
+        for (int r = 0; r < rows && (channel || (requantize && p == b->from)); r++)
+            quantize_row(k, kind, q + r * k->dim, w, p, first + r, r, integers);
+        for (int r = 0; r < rows && k->zeros && !channel; r++)
+            integers->offset[r][0] = dot_of(job->q + (size_t)(first + r) * (size_t)k->dim, w->k_zero[p], k->dim);
+        for (int g = 0; g < k->n_groups; g++) {
+            const int at = g * k->group / 16, n = k->group / 16;
+            DOT[b->k_source][kind][rows - 1](b->k[p], k->dim, at, n, k->book,
+                                             b->ahead[p] + k->codes + (size_t)(at * 2 * T * k->bits), integers,
+                                             w->dots);
+            for (int r = 0; r < rows; r++)
+                add_scores(k, integers, r, g, w->dots[r], w->k_scale[p], w->k_zero[p], w->s[r] + p * T);
+        }
+        if (k->family == QUIRE_FAMILY_PROD) {
+            for (int r = 0; r < rows && requantize && p == b->from; r++)
+                quantize_scale_group(SMALL, job->q_projected + (size_t)(first + r) * (size_t)k->dim, 0, k->dim, 0.5f, r,
+                                     0, &w->q[1]);
+            DOT[UNPACKED][SMALL][rows - 1](w->sign8[p], k->dim, 0, k->dim / 16, NULL, NULL, &w->q[1], w->dots);
+            for (int r = 0; r < rows; r++)
+                add_signs(b, &w->q[1], r, p, w->dots[r], w->s[r] + p * T);
+        }
+        for (int r = 0; r < rows && needs_rules(b, p); r++)
+            apply_rules(b, first + r, p, w->s[r] + p * T);
+    }
+}
+
+/* ---------------------------------------------------------------- softmax and values of one set */
+
+typedef struct row_update {
+    bool alive; /* false: nothing of the block is visible, or it is too small to matter */
+    float m, keep, factor;
+    float largest; /* largest weight, where a token has one scale */
+} row_update;
+
+/* Channels of scale group g: weights, integer p.V, and what enters O. */
+static void weigh_scale_group(const block *b, const row_update *update, int g, int first, int rows,
+                              const quire_state *state) {
+    const quire_side_format *v = &b->job->format->v;
+    const product kind = product_of(v);
+    const bool grouped = !is_token_scaled(v->family);
+    const float steps = kind == WIDE ? 65535 : 255;
+    const int t0 = b->from * T, n = b->n * T;
+    const float *scale = b->work->v_scale + g * BLOCK + t0, *zero = b->work->v_zero + g * BLOCK + t0;
+    x86_work *w = b->work;
+    float unit[SET], constant[SET];
+    for (int r = 0; r < rows; r++) {
+        if (!update[r].alive)
+            continue;
+        float largest = update[r].largest;
+        constant[r] = 0;
+        if (grouped)
+            largest = largest_weight(w->s[r] + t0, scale, zero, n, &constant[r]);
+        const float inverse = largest > 1e-30f ? steps / largest : 0;
+        uint8_t *plane0 = w->p[r][0] + t0, *plane1 = w->p[r][1] + t0;
+        const float *s = w->s[r] + t0, *factor = grouped ? scale : NULL;
+        const int32_t sum = kind == WIDE     ? put_weights(WIDE, s, factor, n, inverse, plane0, plane1)
+                            : kind == SIGNED ? put_weights(SIGNED, s, factor, n, inverse, plane0, plane1)
+                                             : put_weights(SMALL, s, factor, n, inverse, plane0, plane1);
+        unit[r] = largest / steps * update[r].factor;
+        constant[r] = constant[r] * update[r].factor - v->mid * (float)sum * unit[r];
+    }
+    const uint8_t *ahead[PAGES] = {NULL};
+    for (int p = b->from; p < b->from + b->n; p++)
+        ahead[p] = b->ahead[p] + v->codes;
+    WEIGH[b->v_source][kind][rows - 1](b->v, g * v->group / TILE, v->group / TILE, v->book, ahead,
+                                       (const uint8_t(*)[2][BLOCK])w->p, w->sums);
+    for (int r = 0; r < rows; r++) {
+        if (!update[r].alive)
+            continue;
+        float *o = state->o + (size_t)(first + r) * (size_t)v->dim + (size_t)(g * v->group);
+        const fvec keep = f_all(update[r].keep), u = f_all(unit[r]), c = f_all(constant[r]);
+        for (int d = 0; d < v->group; d += W)
+            f_store(o + d, f_fma(f_from_int(i_load(w->sums[r] + d)), u, f_fma(f_load(o + d), keep, c)));
+    }
+}
+
+static void value_set(block *b, int first, int rows, const quire_state *state) {
+    const quire_side_format *v = &b->job->format->v;
+    const int t0 = b->from * T, n = b->n * T;
+    row_update update[SET];
+    bool any = false;
+    for (int r = 0; r < rows; r++) {
+        const float m = maximum(b->work->s[r] + t0, n), old = state->m[first + r], top = m > old ? m : old;
+        update[r] = (row_update){.alive = m > QUIRE_NOTHING_SEEN && m >= old - QUIRE_DROP_BELOW, .m = m};
+        update[r].keep = quire__exp2(old - top);
+        update[r].factor = quire__exp2(m - top);
+        any = any || update[r].alive;
+    }
+    if (!any)
+        return;
+    if (!b->v_loaded)
+        load_values_of_block(b);
+    const float *scale = is_token_scaled(v->family) ? b->work->v_scale + t0 : NULL;
+    for (int r = 0; r < rows; r++) {
+        row_update *u = &update[r];
+        if (!u->alive)
+            continue;
+        float *s = b->work->s[r] + t0;
+        const float sum = v->bits >= 8 ? exponentials(s, scale, 5, n, u->m, &u->largest)
+                                       : exponentials(s, scale, 3, n, u->m, &u->largest);
+        if (u->m > state->m[first + r])
+            state->m[first + r] = u->m;
+        state->l[first + r] = state->l[first + r] * u->keep + sum * u->factor;
+    }
+    for (int r = 0; r < rows && v->family == QUIRE_FAMILY_RAW; r++)
+        if (update[r].alive)
+            weigh_raw(b, b->work->s[r], update[r].keep, update[r].factor,
+                      state->o + (size_t)(first + r) * (size_t)v->dim);
+    for (int g = 0; g < v->n_groups && v->family != QUIRE_FAMILY_RAW; g++)
+        weigh_scale_group(b, update, g, first, rows, state);
+}
+
+/* ------------------------------------------------------------------ the chunk */
+
+static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
+    const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
+    w->q_unit = (float *)(void *)(w + 1);
+    w->q_fp16 = w->q_unit + n;
+    for (int i = 0; i < n; i++)
+        w->q_unit[i] = query_to_fp16(job->q + (size_t)i * (size_t)dim, dim, w->q_fp16 + (size_t)i * (size_t)dim);
+}
+
+static bool attend(quire_attend_job *job, const quire_state *state) {
+    enum { FEW = 2 * SET }; /* with more rows than this, unpacking once pays off */
+    const int n = job->n_rows * job->n_group;
+    bool started = false;
+    quire__ref_empty_state(job, state);
+    if (job->format->k.family == QUIRE_FAMILY_CHANNEL && job->format->k.bits < 8)
+        queries_to_fp16(job, job->workspace);
+    for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
+        block b = {.job = job, .work = job->workspace, .first = first};
+        load_block(&b, n <= FEW);
+        if (b.n == 0)
+            continue;
+        for (int row = 0; row < n; row += SET) {
+            const int rows = n - row < SET ? n - row : SET;
+            score_set(&b, row, rows, n > SET || !started);
+            value_set(&b, row, rows, state);
+        }
+        started = true;
+    }
+    return true;
+}
+
+static size_t workspace_bytes(int n_rows) {
+    return sizeof(x86_work) + (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float);
+}
+
+static bool serves(const quire_format *format) { return !is_raw_pair(format); }
+
+#endif

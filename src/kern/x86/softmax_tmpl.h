@@ -1,0 +1,84 @@
+/* Template, part of packed_tmpl.h: from the logits of one row to the integer weights of one block:
+ * maximum, 2^(s - max), times the scale of V, operands. */
+#ifndef QUIRE_KERN_X86_SOFTMAX_TMPL_H
+#define QUIRE_KERN_X86_SOFTMAX_TMPL_H
+
+#include "kern/shared/exp2.h"
+#include "kern/x86/work_tmpl.h"
+
+#define ONE(x) x
+static const float EXP2_3[4] = {EXP2_DEGREE_3(ONE)}, EXP2_5[6] = {EXP2_DEGREE_5(ONE)};
+#undef ONE
+
+/* 2^x, x <= 0; below 2^-126 it is 2^-126. */
+INLINE fvec exp2_negative(fvec x, const int degree) {
+    const float *c = degree == 3 ? EXP2_3 : EXP2_5;
+    const fvec magic = f_all(QUIRE_ROUND_MAGIC);
+    x = f_max(x, f_all(-126.0f));
+    const fvec y = f_add(x, magic), f = f_sub(x, f_sub(y, magic));
+    fvec p = f_all(c[degree]);
+    UNROLL for (int i = degree - 1; i >= 0; i--) p = f_fma(p, f, f_all(c[i]));
+    return f_from_bits(i_add(f_bits(p), i_shl(f_bits(y), 23)));
+}
+
+INLINE float maximum(const float *s, int n) {
+    fvec m[4];
+    EACH m[u] = f_all(QUIRE_NOTHING_SEEN);
+    for (int t = 0; t < n; t += 4 * W)
+        EACH m[u] = f_max(m[u], f_load(s + t + u * W));
+    return f_largest(f_max(f_max(m[0], m[1]), f_max(m[2], m[3])));
+}
+
+/* Turns s into 2^(s - m), or, given the scales of V, into the weight 2^(s - m) * scale, and finds
+ * the largest weight on the way. Returns the sum of 2^(s - m). */
+INLINE float exponentials(float *s, const float *scale /* (n) or NULL */, const int degree, int n, float m,
+                          float *largest) {
+    fvec sum[4], top[4];
+    EACH sum[u] = top[u] = f_all(0);
+    for (int t = 0; t < n; t += 4 * W) {
+        fvec e[4];
+        EACH e[u] = exp2_negative(f_sub(f_load(s + t + u * W), f_all(m)), degree);
+        EACH sum[u] = f_add(sum[u], e[u]);
+        if (scale) {
+            EACH e[u] = f_mul(e[u], f_load(scale + t + u * W));
+            EACH top[u] = f_max(top[u], e[u]);
+        }
+        EACH f_store(s + t + u * W, e[u]);
+    }
+    *largest = f_largest(f_max(f_max(top[0], top[1]), f_max(top[2], top[3])));
+    return f_sum(f_add(f_add(sum[0], sum[1]), f_add(sum[2], sum[3])));
+}
+
+/* The largest e * scale; *constant is the sum of e * zero. */
+INLINE float largest_weight(const float *e, const float *scale, const float *zero, int n, float *constant) {
+    fvec top = f_all(0), c[2] = {top, top};
+    for (int t = 0; t < n; t += 2 * W)
+        UNROLL for (int u = 0; u < 2; u++) {
+            const fvec x = f_load(e + t + u * W);
+            top = f_max(top, f_mul(x, f_load(scale + t + u * W)));
+            c[u] = f_fma(x, f_load(zero + t + u * W), c[u]);
+        }
+    *constant = f_sum(f_add(c[0], c[1]));
+    return f_largest(top);
+}
+
+/* Operands of n weights, given as weights or as e and scale; returns the sum of the integers. */
+INLINE int32_t put_weights(const product kind, const float *s, const float *scale /* NULL: s holds weights */, int n,
+                           float inverse, uint8_t *plane0, uint8_t *plane1) {
+    const fvec magic = f_all(QUIRE_ROUND_MAGIC), factor = f_all(inverse);
+    ivec total = i_all(0);
+    for (int t = 0; t < n; t += 32) {
+        ivec x[32 / W];
+        UNROLL for (int i = 0; i < 32 / W; i++) {
+            fvec w = f_load(s + t + i * W);
+            if (scale)
+                w = f_mul(w, f_load(scale + t + i * W));
+            x[i] = i_sub(f_bits(f_fma(w, factor, magic)), f_bits(magic));
+            total = i_add(total, x[i]);
+        }
+        v_store(kind, x, plane0 + t, plane1 + t);
+    }
+    return i_sum(total);
+}
+
+#endif

@@ -1,0 +1,76 @@
+/* Template, part of packed_tmpl.h: what a worker holds while it attends one chunk, and the current
+ * block of two pages.
+ *
+ * Query rows (positions x heads of one KV head) are taken in sets of four: codes are loaded and
+ * unpacked once for a set. Everything is held row by row, tokens and channels in natural order, so
+ * that a row cannot depend on the rows that share its set. */
+#ifndef QUIRE_KERN_X86_WORK_TMPL_H
+#define QUIRE_KERN_X86_WORK_TMPL_H
+
+#if !defined(SIMD) || !defined(PRODUCTS)
+#error "the kernels of packed pages need SIMD and PRODUCTS: packed_tmpl.h"
+#endif
+#define PARAMS_LOCALITY 3
+
+#include "base/element.h"
+#include "base/real.h"
+#include "kern/shared/elements_tmpl.h"
+#include "kern/shared/job.h"
+#include "kern/shared/page_params_tmpl.h"
+#include PRODUCTS
+
+enum { SET = 4 }; /* rows of a set */
+
+/* Where codes come from: the page itself, 4 or 8 bits wide, or int8 unpacked beforehand
+ * (unpack_tmpl.h). MIXED, of K, is SPLIT_5_3 in the first half of the columns (rounded down), whose
+ * bytes are 5 and 3 bits, then NIBBLES. */
+typedef enum source_kind { NIBBLES, BYTES, UNPACKED, MIXED, SPLIT_5_3 } source_kind;
+
+typedef struct set_query {
+    int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */
+    /* Of one integer; half of it where scores are doubled. */
+    float step[SET][QUIRE_MAX_SCALE_GROUPS];
+    /* Channel scales: q.zero; K of tq: q.mean of the current page; else the sum of q. */
+    float offset[SET][QUIRE_MAX_SCALE_GROUPS];
+    /* Sum of the integers times the middle code, doubled like the scores. */
+    int32_t centre[SET][QUIRE_MAX_SCALE_GROUPS];
+} set_query;
+
+typedef struct x86_work {
+    set_query q[PAGES];
+    int32_t dots[SET][T];             /* integer scores of one page and scale group */
+    float s[SET][BLOCK];              /* base-2 logits, then weights */
+    uint8_t p[SET][2][BLOCK];         /* operands, 8 bytes per atom of V */
+    int32_t sums[SET][QUIRE_DIM_MAX]; /* integer p.V of one scale group */
+    /* Per channel, or per scale group and token. */
+    float k_scale[PAGES][QUIRE_MAX_SCALE_GROUPS * T], k_zero[PAGES][QUIRE_MAX_SCALE_GROUPS * T];
+    /* Per scale group and token. */
+    float v_scale[QUIRE_MAX_SCALE_GROUPS * BLOCK], v_zero[QUIRE_MAX_SCALE_GROUPS * BLOCK];
+    float residual[PAGES][T];    /* prod */
+    float scaled[QUIRE_DIM_MAX]; /* q times the channel scales */
+    /* q and scales in fp16 (channel_query.h). What one unit of a page's scales is worth, and one of
+     * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK). */
+    float k_unit[PAGES], *q_unit, *q_fp16;
+    /* Unpacked codes. */
+    uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX], v8[PAGES][T * QUIRE_DIM_MAX];
+} x86_work;
+
+typedef struct block {
+    quire_attend_job *job;
+    x86_work *work;
+    int first;   /* page of the chunk */
+    int from, n; /* first page present, number of pages present */
+    /* NULL: no such page; `ahead`: the page one block on. */
+    const uint8_t *record[PAGES], *ahead[PAGES];
+    const uint8_t *k[PAGES], *v[PAGES]; /* codes */
+    source_kind k_source, v_source;
+    bool v_loaded; /* V is not read if every row drops the block */
+} block;
+
+INLINE product product_of(const quire_side_format *side) {
+    return side->bits == 8 ? WIDE : side->book ? SIGNED : SMALL;
+}
+
+INLINE ivec load_book(const int8_t *book /* (16) or NULL */) { return book ? b_repeat16(book) : b_all(0); }
+
+#endif
