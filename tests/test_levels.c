@@ -186,6 +186,15 @@ static void extremes(void **state) /* sharp and flat softmax, tiny and large V *
                                      .v_scale = v[j]});
 }
 
+static bool has_level(const char *name) {
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    for (int i = 0; i < n_levels; i++)
+        if (strcmp(levels[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 /* Levels that are not had are passed over above, so those that this processor has must be had: by what Linux says of it,
  * and not by the library's own look. */
 static void levels_of_this_machine(void **state) {
