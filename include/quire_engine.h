@@ -291,7 +291,8 @@ typedef struct quire_generate_options {
     bool resume;        /* the one token after those came out of an earlier call: it is decoded, as it would have been
                            then, and not prefilled */
     int32_t draft; /* 0: off; else up to this many tokens are looked up in the text so far and verified in one step */
-    /* Called with every token, the one that ends the text included. False stops. */
+    /* Called with every token, the one that ends the text included, after its step was committed.
+     * False stops. */
     bool (*on_token)(void *user, int32_t token, const char *bytes, size_t n_bytes);
     void (*on_prefill)(void *user, int32_t done);
     void *user;
