@@ -73,11 +73,13 @@ QUIRE_API const char *quire_architecture_at(size_t index); /* those that can run
 
 typedef enum quire_tokenize_flags {
     QUIRE_TOKENIZE_PLAIN = 0,
-    QUIRE_TOKENIZE_START = 1,  /* begin as the model wants a text to begin (BOS), if it does */
-    QUIRE_TOKENIZE_SPECIAL = 2 /* "<|im_start|>" is the token of that name, not nine characters */
+    QUIRE_TOKENIZE_START = 1,   /* begin as the model wants a text to begin (BOS), if it does; never an end (EOS) */
+    QUIRE_TOKENIZE_SPECIAL = 2, /* "<|im_start|>" is the token of that name, not twelve characters */
+    QUIRE_TOKENIZE_REPLY = 4    /* quire_model_tokenize_chat: add what starts the assistant's turn */
 } quire_tokenize_flags;
 
-/* E_TOO_BIG: more than `capacity` tokens; *n_tokens is then how many. */
+/* Bytes that are no UTF-8 do no harm. E_TOO_BIG: more than `capacity` tokens; *n_tokens is then how
+ * many. */
 QUIRE_API quire_status quire_model_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags,
                                             int32_t *tokens, int32_t capacity, int32_t *n_tokens);
 /* The bytes of a token: may be a part of a UTF-8 character. Control tokens have none. E_TOO_BIG, E_INVALID. */
@@ -91,10 +93,15 @@ typedef struct quire_message {
 } quire_message;
 
 QUIRE_API bool quire_model_can_chat(const quire_model *model); /* it brings a chat template that is known */
-/* The conversation as the model's template writes it; `reply` adds what starts the assistant's turn. Tokenize it with
- * QUIRE_TOKENIZE_START | QUIRE_TOKENIZE_SPECIAL. E_TOO_BIG: *n_bytes is what is needed, without a final 0. */
-QUIRE_API quire_status quire_model_chat(const quire_model *model, const quire_message *messages, size_t n_messages,
-                                        bool reply, char *text, size_t capacity, size_t *n_bytes);
+/* The tokens of a conversation, as the model's template writes it down. flags: START and REPLY.
+ * Only the template's own text becomes control tokens: a message that says "<|im_end|>" holds these
+ * ten characters, whoever wrote it. The tokens of other messages are those of the template's text
+ * as a whole, with SPECIAL. Also used by `quire run --chat`, `chat` and `eval agree --chat`.
+ * E_TOO_BIG: *n_tokens is how many. E_INVALID: a role that is none of the three. E_UNSUPPORTED: no
+ * known template, or one that does more to a message than trimming it. */
+QUIRE_API quire_status quire_model_tokenize_chat(const quire_model *model, const quire_message *messages,
+                                                 size_t n_messages, int flags, int32_t *tokens, int32_t capacity,
+                                                 int32_t *n_tokens);
 
 /* ------------------------------------------------------------------ session */
 

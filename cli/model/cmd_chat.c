@@ -128,14 +128,8 @@ static int answer(chat_state *state, const int32_t *tokens, int32_t n_tokens) {
 static int turn(chat_state *state, const char *message) {
     if (!cli_chat_add(&state->chat, "user", message))
         return CLI_FAILURE;
-    size_t n_bytes;
-    char *text = cli_chat_text(state->model, &state->chat, &n_bytes);
-    if (!text)
-        return CLI_FAILURE;
     int32_t n_tokens;
-    int32_t *tokens =
-        cli_tokenize(state->model, text, n_bytes, QUIRE_TOKENIZE_START | QUIRE_TOKENIZE_SPECIAL, &n_tokens);
-    free(text);
+    int32_t *tokens = cli_chat_tokens(state->model, &state->chat, QUIRE_TOKENIZE_START, &n_tokens);
     if (!tokens)
         return CLI_FAILURE;
     int status = CLI_OK;
