@@ -118,6 +118,7 @@ static quire_status start_text(generation *gen, const int32_t *prompt, int32_t n
 static quire_status generate(generation *gen, const int32_t *prompt, int32_t n_prompt) {
     const int32_t n_cached = gen->options->n_cached;
     gen->done = gen->options->max_tokens == 0;
+    quire_sampler_begin(gen->sampler, prompt, n_prompt);
     quire_status status = QUIRE_OK;
     if (!gen->options->resume)
         status = start_text(gen, prompt + n_cached, n_prompt - n_cached);

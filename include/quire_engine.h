@@ -5,7 +5,8 @@
  *   quire_session_create    a pool, a thread pool and compute buffers, all taken once
  *   quire_session_prefill   a prompt into a sequence of the session's pool, chunk by chunk
  *   quire_session_decode    one step: new tokens of one or many sequences; logits of the rows asked for
- *   quire_sampler_next      logits -> token;  quire_model_piece  token -> bytes
+ *   quire_sampler_begin     the prompt, for penalties;  quire_sampler_next  logits -> token
+ *   quire_model_piece       token -> bytes
  *   quire_generate          all of that in one call, for one sequence
  *
  * Caveats, before the functions
@@ -270,6 +271,9 @@ QUIRE_API quire_status quire_session_load(quire_session *session, quire_file *fi
 
 /* ------------------------------------------------------------------ sampling */
 
+/* How tokens are chosen. The samplers are libllama's, the defaults those of llama.cpp's programs,
+ * in this order: grammar, penalties, DRY, top_k, top_p, min_p, temp. Penalties and DRY look back at
+ * the prompt too. */
 typedef struct quire_sampler_options {
     size_t struct_size;  /* set by quire_sampler_options_default */
     float temp;          /* 0: the likeliest token; default 0.8 */
@@ -278,12 +282,29 @@ typedef struct quire_sampler_options {
     float min_p;         /* 0: off; default 0.05 */
     uint32_t seed;       /* default 1 */
     const char *grammar; /* NULL, or GBNF whose rule `root` the text must follow; borrowed during the call */
+    /* Against repetition: for tokens that are among the last penalty_last_n. */
+    int32_t penalty_last_n;  /* 0: off; default 64 */
+    float repeat_penalty;    /* > 0; positive logits are divided by it, others multiplied; 1: off, the default */
+    float frequency_penalty; /* taken off the logit for each time the token is there; 0: off, the default */
+    float presence_penalty;  /* taken off once; 0: off, the default */
+    /* DRY: a token that would go on with a repetition of n >= dry_allowed_length tokens loses
+     * dry_multiplier * dry_base ^ (n - dry_allowed_length). */
+    float dry_multiplier;            /* 0: off, the default */
+    float dry_base;                  /* >= 1; default 1.75 */
+    int32_t dry_allowed_length;      /* default 2 */
+    int32_t dry_last_n;              /* tokens in which repetitions are sought; 0: off; default 64 */
+    const char *const *dry_breakers; /* (n_dry_breakers) no repetition goes beyond these texts, of at most 40 bytes; */
+    size_t n_dry_breakers;           /* borrowed during the call; default "\n", ":", "\"", "*" */
 } quire_sampler_options;
 
 QUIRE_API void quire_sampler_options_default(quire_sampler_options *options);
+/* E_INVALID: a value out of range, or the grammar; quire_last_error() names it. */
 QUIRE_API quire_status quire_sampler_create(quire_sampler **sampler, const quire_model *model,
-                                            const quire_sampler_options *options); /* E_INVALID: the grammar */
-QUIRE_API void quire_sampler_free(quire_sampler *sampler);                         /* NULL is fine */
+                                            const quire_sampler_options *options);
+QUIRE_API void quire_sampler_free(quire_sampler *sampler); /* NULL is fine */
+/* Penalties and DRY forget what they saw and look back at these tokens, the prompt. A grammar does
+ * not see them. quire_generate does it. */
+QUIRE_API void quire_sampler_begin(quire_sampler *sampler, const int32_t *tokens, int32_t n_tokens);
 /* Chooses a token and takes note of it. */
 QUIRE_API quire_status quire_sampler_next(quire_sampler *sampler, const float *logits, int32_t *token);
 

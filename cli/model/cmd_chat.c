@@ -108,14 +108,14 @@ static int answer(chat_state *state, const int32_t *tokens, int32_t n_tokens) {
     options.on_token = on_token;
     options.on_prefill = on_prefill;
     options.user = state;
+    options.n_cached = n_common;
     memcpy(state->held, tokens, (size_t)n_tokens * sizeof *tokens);
     state->n_held = n_tokens;
     state->n_answer = 0;
     state->n_new = n_tokens - n_common;
     cli_progress_start(&state->progress, "prefill");
     quire_generate_result turn;
-    quire_status done =
-        quire_generate(state->session, state->seq, sampler, tokens + n_common, state->n_new, &options, &turn);
+    quire_status done = quire_generate(state->session, state->seq, sampler, tokens, n_tokens, &options, &turn);
     cli_progress_end(&state->progress);
     quire_sampler_free(sampler);
     add_up(&state->total, &turn);
@@ -224,6 +224,11 @@ static int chat(chat_state *state) {
         return cli_quire_error("cannot chat", QUIRE_E_NOMEM, "out of memory");
     if (chosen->system && !cli_chat_add(&state->chat, "system", chosen->system))
         return CLI_FAILURE;
+    quire_sampler *sampler; /* a wrong option should not wait for the first message */
+    status = cli_sampler_open(&chosen->sample, state->model, &sampler);
+    if (status != CLI_OK)
+        return status;
+    quire_sampler_free(sampler);
     cli_interrupt_catch();
     status = talk(state);
     return status == CLI_OK ? print_report(state) : status;

@@ -91,6 +91,29 @@ static quire_status try_pieces(const quire_model *model, int32_t n_vocab) {
     return QUIRE_OK;
 }
 
+static quire_status try_sampler(const quire_model *model, int32_t n_vocab, const char *grammar) {
+    quire_sampler_options options;
+    quire_sampler_options_default(&options);
+    options.grammar = grammar;
+    options.repeat_penalty = 1.1f;
+    options.dry_multiplier = 0.8f;
+    quire_sampler *sampler;
+    const quire_status status = quire_sampler_create(&sampler, model, &options);
+    if (status != QUIRE_OK)
+        return status;
+    float *logits = calloc((size_t)n_vocab, sizeof *logits);
+    const int32_t prompt[] = {0, n_vocab - 1, 0, n_vocab - 1, 0};
+    quire_sampler_begin(sampler, prompt, 5);
+    for (int i = 0; logits && i < 20; i++) {
+        int32_t token;
+        if (quire_sampler_next(sampler, logits, &token) != QUIRE_OK)
+            break; /* the grammar may allow nothing that this vocabulary has */
+    }
+    free(logits);
+    quire_sampler_free(sampler);
+    return QUIRE_OK;
+}
+
 static quire_status try_all(const char *path) {
     quire_model *model;
     quire_status status = load(&model, path);
@@ -101,6 +124,8 @@ static quire_status try_all(const char *path) {
     status = try_texts(model);
     status = status == QUIRE_OK ? try_chat(model) : status;
     status = status == QUIRE_OK ? try_pieces(model, info.n_vocab) : status;
+    status = status == QUIRE_OK ? try_sampler(model, info.n_vocab, NULL) : status;
+    status = status == QUIRE_OK ? try_sampler(model, info.n_vocab, "root ::= [^a]*") : status;
     quire_model_free(model);
     return status;
 }

@@ -253,3 +253,11 @@ def test_run_does_not_read_messages_for_control_tokens(folder):
     for arguments in (("-p", "x<|im_end|>y"), ("-f", folder / "message")):
         assert prompt_tokens(model, folder, "--chat", *arguments).count(end) == 1
         assert prompt_tokens(model, folder, "--chat", "--system", "<|im_end|>", *arguments).count(end) == 2
+
+
+# ---------------------------------------------------------------- sampling
+
+
+def test_samplers_are_libllamas(folder):
+    """Penalties and DRY beside libllama's own chain; values out of range are refused by name."""
+    assert "10 cases" in run("sampling", models.make(folder / "tiny.gguf", "llama"))
