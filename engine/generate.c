@@ -30,6 +30,10 @@ typedef struct generation {
     bool done;
 } generation;
 
+static bool ends(const generation *gen, int32_t token) {
+    return !gen->options->ignore_end && quire_model_ends_text(quire_session_model(gen->session), token);
+}
+
 /* Takes note of a token and tells the caller. */
 static quire_status emit(generation *gen, int32_t token) {
     const quire_model *model = quire_session_model(gen->session);
@@ -38,7 +42,7 @@ static quire_status emit(generation *gen, int32_t token) {
     QUIRE_TRY(quire_model_piece(model, token, bytes, sizeof bytes, &n_bytes));
     gen->text[gen->n_text++] = token;
     gen->result->n_generated++;
-    if (quire_model_ends_text(model, token) && !gen->options->ignore_end)
+    if (ends(gen, token))
         gen->result->ended = gen->done = true;
     if (gen->result->n_generated >= gen->options->max_tokens)
         gen->done = true;
@@ -56,33 +60,44 @@ static int32_t draft_room(const generation *gen) {
     return smaller(room, gen->options->max_tokens - gen->result->n_generated - 1);
 }
 
-/* The last token of the text goes in, with guesses after it; out come as many tokens as were guessed right, and one. */
+/* Tokens for the rows of an open step, as long as they are those that were guessed. On failure
+ * those before it count. */
+static quire_status choose(generation *gen, const int32_t *rows, int32_t n_rows, int32_t *chosen, int32_t *n_chosen) {
+    *n_chosen = 0;
+    for (bool right = true; right;) {
+        int32_t token;
+        QUIRE_TRY(quire_sampler_next(gen->sampler, quire_session_logits(gen->session, *n_chosen), &token));
+        chosen[(*n_chosen)++] = token;
+        right = *n_chosen < n_rows && token == rows[*n_chosen];
+        gen->result->n_accepted += right;
+        right = right && !ends(gen, token);
+    }
+    return QUIRE_OK;
+}
+
+/* The last token of the text goes in, with guesses after it; out come as many tokens as were
+ * guessed right, and one. The caller hears of them once they are in the cache. If it stops before
+ * the last one, the rest is taken back. */
 static quire_status step(generation *gen) {
-    int32_t rows[DRAFT_MAX + 1] = {gen->text[gen->n_text - 1]};
+    int32_t rows[DRAFT_MAX + 1] = {gen->text[gen->n_text - 1]}, chosen[DRAFT_MAX + 1], n_chosen, n_told = 0;
     const int32_t room = draft_room(gen);
     const int32_t n_rows = 1 + (room > 0 ? quire__draft_lookup(gen->text, gen->n_text, rows + 1, room) : 0);
     const quire_step_item item = {.seq = gen->seq, .tokens = rows, .n_tokens = n_rows, .n_logits = n_rows};
     QUIRE_TRY(quire_session_eval(gen->session, &item, 1, gen->options->exact));
     gen->result->n_drafted += n_rows - 1;
-    int32_t n_keep = 0;
-    quire_status status = QUIRE_OK;
-    for (bool right = true; right && !gen->done;) {
-        int32_t token;
-        status = quire_sampler_next(gen->sampler, quire_session_logits(gen->session, n_keep), &token);
-        if (status != QUIRE_OK)
-            break;
-        n_keep++;
-        right = n_keep < n_rows && token == rows[n_keep];
-        gen->result->n_accepted += right;
-        status = emit(gen, token);
-        if (status != QUIRE_OK)
-            break;
-    }
-    if (status == QUIRE_OK)
-        status = quire_session_commit(gen->session, &n_keep);
-    if (status != QUIRE_OK)
+    const quire_status choice = choose(gen, rows, n_rows, chosen, &n_chosen);
+    quire_status status = n_chosen > 0 ? quire_session_commit(gen->session, &n_chosen) : choice;
+    if (status != QUIRE_OK) {
         quire_session_abort(gen->session);
-    return status;
+        return status;
+    }
+    while (status == QUIRE_OK && n_told < n_chosen && !gen->done)
+        status = emit(gen, chosen[n_told++]);
+    if (n_told < n_chosen) {
+        const quire_status cut = quire_seq_trim(gen->seq, quire_seq_length(gen->seq) - (n_chosen - n_told));
+        status = status == QUIRE_OK ? cut : status;
+    }
+    return status == QUIRE_OK ? choice : status;
 }
 
 /* The prompt, and the first token after it. */
@@ -103,6 +118,7 @@ static quire_status start_text(generation *gen, const int32_t *prompt, int32_t n
 static quire_status generate(generation *gen, const int32_t *prompt, int32_t n_prompt) {
     const int32_t n_cached = gen->options->n_cached;
     gen->done = gen->options->max_tokens == 0;
+    quire_sampler_begin(gen->sampler, prompt, n_prompt);
     quire_status status = QUIRE_OK;
     if (!gen->options->resume)
         status = start_text(gen, prompt + n_cached, n_prompt - n_cached);

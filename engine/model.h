@@ -110,5 +110,12 @@ quire_status quire__model_expanding(const quire_model *model, quire_model **twin
 /* ---- vocabulary (tokens.c) */
 quire_status quire__vocab_load(quire_model *model, const char *path);
 void quire__vocab_free(quire_model *model);
+/* Whether a text has values beyond U+10FFFF, on which libllama throws. */
+bool quire__text_beyond_unicode(const char *text, size_t n_bytes);
+
+/* ---- conversations (chat.c) */
+
+/* Sets model->chat_template, if the model brings a template that libllama knows. */
+void quire__chat_find_template(quire_model *model);
 
 #endif

@@ -2,14 +2,16 @@
 #include "quiet.h"
 
 #include <llama.h>
+#include <stdbool.h>
 #include <string.h>
 
 static _Thread_local char last[256];
+static _Thread_local bool is_error;
 
 static void remember(enum ggml_log_level level, const char *text, void *user) {
     (void)user;
-    if (level != GGML_LOG_LEVEL_ERROR && level != GGML_LOG_LEVEL_WARN)
-        return;
+    if (is_error || (level != GGML_LOG_LEVEL_ERROR && level != GGML_LOG_LEVEL_WARN))
+        return; /* the first error says why; those after it, that it was one */
     size_t n = strcspn(text, "\n");
     if (n == 0)
         return;
@@ -17,10 +19,14 @@ static void remember(enum ggml_log_level level, const char *text, void *user) {
         n = sizeof last - 1;
     memcpy(last, text, n);
     last[n] = '\0';
+    is_error = level == GGML_LOG_LEVEL_ERROR;
 }
 
 void quire__quiet_install(void) { llama_log_set(remember, NULL); /* ggml's too */ }
 
-void quire__quiet_clear(void) { last[0] = '\0'; }
+void quire__quiet_clear(void) {
+    last[0] = '\0';
+    is_error = false;
+}
 
 const char *quire__quiet_last(void) { return last[0] ? last : "no reason given"; }

@@ -4,7 +4,8 @@
 
 void quire__quiet_install(void);
 void quire__quiet_clear(void);
-/* What the calling thread was told last as an error or warning, in one line; "no reason given" if nothing. */
+/* The first error that the calling thread was told since, or else the last warning, in one line;
+ * "no reason given" if nothing. */
 const char *quire__quiet_last(void);
 
 #endif

@@ -5,7 +5,8 @@
  *   quire_session_create    a pool, a thread pool and compute buffers, all taken once
  *   quire_session_prefill   a prompt into a sequence of the session's pool, chunk by chunk
  *   quire_session_decode    one step: new tokens of one or many sequences; logits of the rows asked for
- *   quire_sampler_next      logits -> token;  quire_model_piece  token -> bytes
+ *   quire_sampler_begin     the prompt, for penalties;  quire_sampler_next  logits -> token
+ *   quire_model_piece       token -> bytes
  *   quire_generate          all of that in one call, for one sequence
  *
  * Caveats, before the functions
@@ -74,11 +75,13 @@ QUIRE_API const char *quire_architecture_at(size_t index); /* those that can run
 
 typedef enum quire_tokenize_flags {
     QUIRE_TOKENIZE_PLAIN = 0,
-    QUIRE_TOKENIZE_START = 1,  /* begin as the model wants a text to begin (BOS), if it does */
-    QUIRE_TOKENIZE_SPECIAL = 2 /* "<|im_start|>" is the token of that name, not nine characters */
+    QUIRE_TOKENIZE_START = 1,   /* begin as the model wants a text to begin (BOS), if it does; never an end (EOS) */
+    QUIRE_TOKENIZE_SPECIAL = 2, /* "<|im_start|>" is the token of that name, not twelve characters */
+    QUIRE_TOKENIZE_REPLY = 4    /* quire_model_tokenize_chat: add what starts the assistant's turn */
 } quire_tokenize_flags;
 
-/* E_TOO_BIG: more than `capacity` tokens; *n_tokens is then how many. */
+/* Bytes that are no UTF-8 do no harm. E_TOO_BIG: more than `capacity` tokens; *n_tokens is then how
+ * many. */
 QUIRE_API quire_status quire_model_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags,
                                             int32_t *tokens, int32_t capacity, int32_t *n_tokens);
 /* The bytes of a token: may be a part of a UTF-8 character. Control tokens have none. E_TOO_BIG, E_INVALID. */
@@ -92,10 +95,15 @@ typedef struct quire_message {
 } quire_message;
 
 QUIRE_API bool quire_model_can_chat(const quire_model *model); /* it brings a chat template that is known */
-/* The conversation as the model's template writes it; `reply` adds what starts the assistant's turn. Tokenize it with
- * QUIRE_TOKENIZE_START | QUIRE_TOKENIZE_SPECIAL. E_TOO_BIG: *n_bytes is what is needed, without a final 0. */
-QUIRE_API quire_status quire_model_chat(const quire_model *model, const quire_message *messages, size_t n_messages,
-                                        bool reply, char *text, size_t capacity, size_t *n_bytes);
+/* The tokens of a conversation, as the model's template writes it down. flags: START and REPLY.
+ * Only the template's own text becomes control tokens: a message that says "<|im_end|>" holds these
+ * ten characters, whoever wrote it. The tokens of other messages are those of the template's text
+ * as a whole, with SPECIAL. Also used by `quire run --chat`, `chat` and `eval agree --chat`.
+ * E_TOO_BIG: *n_tokens is how many. E_INVALID: a role that is none of the three. E_UNSUPPORTED: no
+ * known template, or one that does more to a message than trimming it. */
+QUIRE_API quire_status quire_model_tokenize_chat(const quire_model *model, const quire_message *messages,
+                                                 size_t n_messages, int flags, int32_t *tokens, int32_t capacity,
+                                                 int32_t *n_tokens);
 
 /* ------------------------------------------------------------------ session */
 
@@ -265,6 +273,9 @@ QUIRE_API quire_status quire_session_load(quire_session *session, quire_file *fi
 
 /* ------------------------------------------------------------------ sampling */
 
+/* How tokens are chosen. The samplers are libllama's, the defaults those of llama.cpp's programs,
+ * in this order: grammar, penalties, DRY, top_k, top_p, min_p, temp. Penalties and DRY look back at
+ * the prompt too. */
 typedef struct quire_sampler_options {
     size_t struct_size;  /* set by quire_sampler_options_default */
     float temp;          /* 0: the likeliest token; default 0.8 */
@@ -273,12 +284,29 @@ typedef struct quire_sampler_options {
     float min_p;         /* 0: off; default 0.05 */
     uint32_t seed;       /* default 1 */
     const char *grammar; /* NULL, or GBNF whose rule `root` the text must follow; borrowed during the call */
+    /* Against repetition: for tokens that are among the last penalty_last_n. */
+    int32_t penalty_last_n;  /* 0: off; default 64 */
+    float repeat_penalty;    /* > 0; positive logits are divided by it, others multiplied; 1: off, the default */
+    float frequency_penalty; /* taken off the logit for each time the token is there; 0: off, the default */
+    float presence_penalty;  /* taken off once; 0: off, the default */
+    /* DRY: a token that would go on with a repetition of n >= dry_allowed_length tokens loses
+     * dry_multiplier * dry_base ^ (n - dry_allowed_length). */
+    float dry_multiplier;            /* 0: off, the default */
+    float dry_base;                  /* >= 1; default 1.75 */
+    int32_t dry_allowed_length;      /* default 2 */
+    int32_t dry_last_n;              /* tokens in which repetitions are sought; 0: off; default 64 */
+    const char *const *dry_breakers; /* (n_dry_breakers) no repetition goes beyond these texts, of at most 40 bytes; */
+    size_t n_dry_breakers;           /* borrowed during the call; default "\n", ":", "\"", "*" */
 } quire_sampler_options;
 
 QUIRE_API void quire_sampler_options_default(quire_sampler_options *options);
+/* E_INVALID: a value out of range, or the grammar; quire_last_error() names it. */
 QUIRE_API quire_status quire_sampler_create(quire_sampler **sampler, const quire_model *model,
-                                            const quire_sampler_options *options); /* E_INVALID: the grammar */
-QUIRE_API void quire_sampler_free(quire_sampler *sampler);                         /* NULL is fine */
+                                            const quire_sampler_options *options);
+QUIRE_API void quire_sampler_free(quire_sampler *sampler); /* NULL is fine */
+/* Penalties and DRY forget what they saw and look back at these tokens, the prompt. A grammar does
+ * not see them. quire_generate does it. */
+QUIRE_API void quire_sampler_begin(quire_sampler *sampler, const int32_t *tokens, int32_t n_tokens);
 /* Chooses a token and takes note of it. */
 QUIRE_API quire_status quire_sampler_next(quire_sampler *sampler, const float *logits, int32_t *token);
 
@@ -293,7 +321,8 @@ typedef struct quire_generate_options {
     bool resume;        /* the one token after those came out of an earlier call: it is decoded, as it would have been
                            then, and not prefilled */
     int32_t draft; /* 0: off; else up to this many tokens are looked up in the text so far and verified in one step */
-    /* Called with every token, the one that ends the text included. False stops. */
+    /* Called with every token, the one that ends the text included, after its step was committed.
+     * False stops. */
     bool (*on_token)(void *user, int32_t token, const char *bytes, size_t n_bytes);
     void (*on_prefill)(void *user, int32_t done);
     void *user;

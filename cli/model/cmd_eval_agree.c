@@ -66,13 +66,6 @@ static int fail(quire_status status) {
 
 /* ------------------------------------------------------------------ prompts */
 
-static char *wrapped(const agree_run *run, const char *line, size_t *n_bytes) {
-    cli_chat chat = {0};
-    char *text = cli_chat_add(&chat, "user", line) ? cli_chat_text(run->model, &chat, n_bytes) : NULL;
-    cli_chat_free(&chat);
-    return text;
-}
-
 static bool add_prompt(agree_run *run, const char *line) {
     prompt *larger = realloc(run->prompts, (size_t)(run->n_prompts + 1) * sizeof *larger);
     if (!larger) {
@@ -81,15 +74,8 @@ static bool add_prompt(agree_run *run, const char *line) {
     }
     run->prompts = larger;
     prompt *p = &larger[run->n_prompts];
-    if (run->chosen->chat) {
-        size_t n_bytes;
-        char *text = wrapped(run, line, &n_bytes);
-        p->tokens =
-            text ? cli_tokenize(run->model, text, n_bytes, QUIRE_TOKENIZE_START | QUIRE_TOKENIZE_SPECIAL, &p->n) : NULL;
-        free(text);
-    } else {
-        p->tokens = cli_tokenize(run->model, line, strlen(line), QUIRE_TOKENIZE_START, &p->n);
-    }
+    p->tokens = run->chosen->chat ? cli_chat_tokens_of(run->model, NULL, line, QUIRE_TOKENIZE_START, &p->n)
+                                  : cli_tokenize(run->model, line, strlen(line), QUIRE_TOKENIZE_START, &p->n);
     if (!p->tokens)
         return false;
     run->n_prompts++;

@@ -41,15 +41,6 @@ typedef struct run_state {
 
 /* ------------------------------------------------------------------ prompt */
 
-/* The text as a user's message. free() it. NULL, with a message. */
-static char *wrap(const quire_model *model, const char *system, const char *text, size_t *n_bytes) {
-    cli_chat chat = {0};
-    bool good = (!system || cli_chat_add(&chat, "system", system)) && cli_chat_add(&chat, "user", text);
-    char *wrapped = good ? cli_chat_text(model, &chat, n_bytes) : NULL;
-    cli_chat_free(&chat);
-    return wrapped;
-}
-
 static int tokenize_prompt(run_state *run) {
     const run_options *chosen = run->chosen;
     size_t n_bytes = chosen->prompt ? strlen(chosen->prompt) : 0;
@@ -58,16 +49,9 @@ static int tokenize_prompt(run_state *run) {
         return CLI_FAILURE;
     if (chosen->prompt)
         memcpy(text, chosen->prompt, n_bytes + 1);
-    int flags = chosen->append ? QUIRE_TOKENIZE_PLAIN : QUIRE_TOKENIZE_START;
-    if (chosen->chat) {
-        char *wrapped = wrap(run->model, chosen->system, text, &n_bytes);
-        free(text);
-        text = wrapped;
-        flags |= QUIRE_TOKENIZE_SPECIAL;
-        if (!text)
-            return CLI_FAILURE;
-    }
-    run->tokens = cli_tokenize(run->model, text, n_bytes, flags, &run->n_tokens);
+    const int flags = chosen->append ? QUIRE_TOKENIZE_PLAIN : QUIRE_TOKENIZE_START;
+    run->tokens = chosen->chat ? cli_chat_tokens_of(run->model, chosen->system, text, flags, &run->n_tokens)
+                               : cli_tokenize(run->model, text, n_bytes, flags, &run->n_tokens);
     free(text);
     if (run->tokens && run->n_tokens == 0) {
         cli_error("the prompt is empty");

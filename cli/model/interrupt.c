@@ -1,6 +1,8 @@
 /* interrupt.c: the handler. */
 #include "interrupt.h"
 
+#include "terminal.h"
+
 #include <signal.h>
 #include <stddef.h>
 
@@ -8,6 +10,7 @@ static volatile sig_atomic_t seen;
 
 static void handle(int number) {
     if (seen) { /* the work does not come to its end: as without a handler */
+        cli_terminal_restore();
         signal(number, SIG_DFL);
         raise(number);
     }

@@ -9,10 +9,14 @@ typedef struct cli_sample_args {
     double temp, top_p, min_p;
     int32_t top_k, seed, n_predict, draft, draft_tokens;
     const char *grammar, *grammar_file;
+    double repeat_penalty, frequency_penalty, presence_penalty;
+    double dry_multiplier, dry_base;
+    int32_t penalty_last_n, dry_allowed_length, dry_last_n;
+    const char *dry_breakers; /* NULL: the engine's */
     bool exact;
 } cli_sample_args;
 
-enum { CLI_SAMPLE_OPTIONS = 11 };
+enum { CLI_SAMPLE_OPTIONS = 20 };
 
 void cli_sample_args_default(cli_sample_args *args);
 /* Writes CLI_SAMPLE_OPTIONS options, which set `args`. */

@@ -252,6 +252,12 @@ def test_changed_bytes(folder, arch):
     assert any(line.startswith("QUIRE_E_MODEL") for line in outcomes(paths))
 
 
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_texts_are_stopped_anywhere(folder, arch):
+    """What was told is in the cache, and nothing else."""
+    assert "right" in run("stop", tiny(folder, arch))
+
+
 # ---------------------------------------------------------------- real models on real text
 
 

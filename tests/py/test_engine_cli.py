@@ -87,6 +87,44 @@ def test_draft_changes_nothing(smollm2, temp):
     assert report["n_drafted"] >= report["n_accepted"] > 0
 
 
+def repeated(text):
+    """Share of the groups of four words that were there before."""
+    words = text.split()
+    groups = [tuple(words[i:i + 4]) for i in range(len(words) - 3)]
+    return 1 - len(set(groups)) / len(groups)
+
+
+LOOP = ("-p", "a b c d e f g h a b c d e f g h a b c d", "-n", 60, "--temp", 0)
+
+
+@pytest.mark.parametrize("options", [("--repeat-penalty", 1.2), ("--frequency-penalty", 3), ("--dry-multiplier", 0.8)])
+def test_penalties_end_a_loop(smollm2, options):
+    """Greedy, this text repeats itself for ever. The prompt counts: a fresh text would not know of the loop yet."""
+    assert repeated(text_of("-m", smollm2, *LOOP)) > 0.8
+    assert repeated(text_of("-m", smollm2, *LOOP, *options)) < 0.3
+    first = text_of("-m", smollm2, *LOOP[:2], "-n", 4, "--temp", 0)
+    assert text_of("-m", smollm2, *LOOP[:2], "-n", 4, "--temp", 0, *options) != first
+    off = ("--repeat-last-n", 0, "--dry-penalty-last-n", 0)
+    assert text_of("-m", smollm2, *LOOP, *options, *off) == text_of("-m", smollm2, *LOOP)
+
+
+def test_draft_with_penalties(smollm2):
+    """Penalties see the tokens of the text, and not those that were guessed wrong."""
+    common = ("run", "-m", smollm2, *LOOP, "-t", 1, "--exact", "--json", "--dry-multiplier", 0.3, "--frequency-penalty", 0.2)
+    plain, drafted = quire(*common), quire(*common, "--draft", "lookup")
+    assert plain.stdout == drafted.stdout
+    report = json.loads(drafted.stderr)
+    assert report["n_drafted"] > report["n_accepted"] > 0
+
+
+def test_dry_breakers(smollm2):
+    """A breaker that is in every repetition leaves nothing to penalize; without breakers there is."""
+    strong = ("--dry-multiplier", 5, "--dry-allowed-length", 1)
+    plain = text_of("-m", smollm2, *LOOP)
+    assert text_of("-m", smollm2, *LOOP, *strong, "--dry-breakers", "none") != plain
+    assert text_of("-m", smollm2, *LOOP, *strong, "--dry-breakers", "a,b,c,d,e,f,g,h") == plain
+
+
 def test_grammar(smollm2):
     text = text_of("-m", smollm2, "-p", "Is water wet?", "-n", 20, "--grammar", 'root ::= " yes." | " no."')
     assert text in (" yes.", " no.")
@@ -140,6 +178,12 @@ def test_interrupt_stops_cleanly(smollm2):
     (("run", "-m", "TINY", "-p", "x", "--grammar", r"root ::= [^\x00-\U7FFFFFFF]"), "grammar"),
     (("run", "-m", "TINY", "-p", "x", "--temp", "0", "--grammar", r"root ::= [^\x00-\U7FFFFFFF]"), "grammar"),
     (("run", "-m", "TINY", "-p", "x", "--system", "be kind"), "--system needs --chat"),
+    (("run", "-m", "TINY", "-p", "x", "--repeat-penalty", "0"), "--repeat-penalty"),
+    (("run", "-m", "TINY", "-p", "x", "--dry-base", "0.5"), "--dry-base"),
+    (("run", "-m", "TINY", "-p", "x", "--dry-penalty-last-n", "-1"), "--dry-penalty-last-n"),
+    (("run", "-m", "TINY", "-p", "x", "--dry-breakers", "a,,b"), "--dry-breakers 'a,,b'"),
+    (("run", "-m", "TINY", "-p", "x", "--dry-breakers", "a\\x"), "only escapes"),
+    (("run", "-m", "TINY", "-p", "x", "--dry-breakers", "a" * 41), "41 bytes"),
     (("run", "-m", "TINY", "-p", "x", "--reseal"), "--reseal needs --load"),
     (("run", "-m", "TINY", "-p", "x", "--store-size", "1G"), "--store-size needs --store"),
     (("bench", "model", "-m", "TINY", "--kv", "none,k9v9"), "k9v9"),
