@@ -69,6 +69,23 @@ static void print_tokens(const quire_file_info *info) {
     puts(info->n_tokens > SHOWN_TOKENS ? " ..." : "");
 }
 
+static void print_history(const quire_file_info *info) {
+    printf("history   ");
+    if (info->history == 0) {
+        puts("none: every token is as it was computed");
+        return;
+    }
+    const char *before = "";
+    for (uint32_t one = 1; one <= QUIRE_HISTORY_ALL; one <<= 1)
+        if (info->history & one) {
+            printf("%s%s", before, quire_history_name((quire_history)one));
+            before = ", ";
+        }
+    printf(info->exact_tokens > 0 ? "; the first %d tokens are as they were computed\n"
+                                  : "; no token is as it was computed\n",
+           (int)info->exact_tokens);
+}
+
 static int print_layers(const quire_file_info *info) {
     static const cli_column columns[] = {{"layer", false}, {"K:V", false}, {"heads x KV x size", false},
                                          {"window", true}, {"keep", true}, {"shared", false}};
@@ -109,6 +126,7 @@ static int print_info(const char *path, const quire_file_info *info, const verdi
            (unsigned)info->version, (unsigned)info->page_format);
     print_identity(info);
     print_tokens(info);
+    print_history(info);
     printf("cache     packed pages %s; raw rows (open page, page sealed last, %d sinks) %s of %s\n\n",
            cli_bytes(info->packed_bytes).text, (int)info->sinks, cli_bytes(info->raw_bytes).text,
            cli_raw_names[info->raw]);
@@ -159,20 +177,30 @@ static json_t *tokens_json(const quire_file_info *info) {
     return list;
 }
 
+static json_t *history_json(const quire_file_info *info) {
+    json_t *list = json_array();
+    for (uint32_t one = 1; one <= QUIRE_HISTORY_ALL; one <<= 1)
+        if (info->history & one)
+            cli_json_append(&list, json_string(quire_history_name((quire_history)one)));
+    return list;
+}
+
 static int print_json(const char *path, const quire_file_info *info, const verdict *v) {
     json_t *root = verdict_json(path, v);
     if (info && root) {
         json_t *more =
-            json_pack("{s:i, s:i, s:I, s:i, s:i, s:I, s:I, s:s, s:i}", "version", (int)info->version, "page_format",
-                      (int)info->page_format, "bytes", (json_int_t)info->bytes, "length", (int)info->length, "n_tokens",
-                      (int)info->n_tokens, "packed_bytes", (json_int_t)info->packed_bytes, "raw_bytes",
-                      (json_int_t)info->raw_bytes, "raw", cli_raw_names[info->raw], "sinks", (int)info->sinks);
+            json_pack("{s:i, s:i, s:I, s:i, s:i, s:i, s:I, s:I, s:s, s:i}", "version", (int)info->version,
+                      "page_format", (int)info->page_format, "bytes", (json_int_t)info->bytes, "length",
+                      (int)info->length, "n_tokens", (int)info->n_tokens, "exact_tokens", (int)info->exact_tokens,
+                      "packed_bytes", (json_int_t)info->packed_bytes, "raw_bytes", (json_int_t)info->raw_bytes, "raw",
+                      cli_raw_names[info->raw], "sinks", (int)info->sinks);
         json_t *identity = is_text(info->identity, info->identity_bytes)
                                ? json_stringn(info->identity, info->identity_bytes)
                                : json_null();
         const bool built = more && json_object_update(root, more) == 0 &&
                            json_object_set_new(root, "identity", identity) == 0 &&
                            json_object_set_new(root, "tokens", tokens_json(info)) == 0 &&
+                           json_object_set_new(root, "history", history_json(info)) == 0 &&
                            json_object_set_new(root, "layers", layers_json(info)) == 0 &&
                            json_object_set_new(root, "sections", sections_json(info)) == 0;
         json_decref(more);

@@ -69,8 +69,7 @@ static quire_status make_record(conversion *c, const cli_mlx_layer *l, int32_t h
 }
 
 static bool same_group(const cli_mlx_layer *a, const cli_mlx_layer *b) {
-    return a->rotating == b->rotating && a->keep == b->keep && a->size == b->size &&
-           !a->side[0].bits == !b->side[0].bits;
+    return a->rotating == b->rotating && a->keep == b->keep && (!a->rotating || a->size == b->size);
 }
 
 /* As quire_seq_page_load wants a page: groups of layers by their first layer, layers, heads (docs/FORMAT.md, 9). */
@@ -206,6 +205,10 @@ int cli_mlx_to_quire(const char *from, const char *to) {
         status = load_page(&c, p);
     if (status == CLI_OK && n_open > 0)
         status = load_open(&c, n_pages, n_open);
+    if (status == CLI_OK) { /* a ring has nothing older, and `gather` put zeros in its place */
+        const quire_status forgotten = quire_seq_forget(c.seq);
+        status = forgotten == QUIRE_OK ? CLI_OK : fail("cannot take over a ring", forgotten);
+    }
     if (status == CLI_OK)
         status = save(&c, to);
     quire_pool_free(c.pool);

@@ -19,12 +19,21 @@ void quire_choice_options_default(quire_choice_options *options) {
 
 static bool is_raw(quire_pair pair) { return pair.k == QUIRE_CODEC_RAW && pair.v == QUIRE_CODEC_RAW; }
 
-/* What a layer holds of a text, a window's edge page included, and pages of kept tokens unless they are raw sinks. */
-static int64_t held_tokens(const quire_layer *layer, quire_pair pair, const quire_choice_options *o) {
+typedef struct span { /* what a layer's queries see; layers with the same are one group of the pool */
+    int64_t window, keep;
+} span;
+
+static span span_of(const quire_layer *layer, const quire_choice_options *o) {
     const bool bounded = layer->window == 0 && o->max_kv > 0;
-    const int64_t keep = bounded ? o->keep : layer->keep, window = bounded ? o->max_kv - keep : layer->window;
-    const int64_t pinned = keep > (is_raw(pair) ? 0 : o->sinks) ? (keep + T - 1) / T * T : 0;
-    return window > 0 && window + T + pinned < o->context ? window + T + pinned : o->context;
+    return bounded ? (span){o->max_kv - o->keep, o->keep} : (span){layer->window, layer->keep};
+}
+
+/* What a layer holds of a text, a window's edge page included, and pages of kept tokens unless they
+ * are raw sinks. */
+static int64_t held_tokens(const quire_layer *layer, bool packs, const quire_choice_options *o) {
+    const span s = span_of(layer, o);
+    const int64_t pinned = s.keep > (packs ? o->sinks : 0) ? (s.keep + T - 1) / T * T : 0;
+    return s.window > 0 && s.window + T + pinned < o->context ? s.window + T + pinned : o->context;
 }
 
 static quire_status page_bytes(const quire_layer *layer, quire_pair pair, quire_type raw, double *bytes) {
@@ -35,15 +44,16 @@ static quire_status page_bytes(const quire_layer *layer, quire_pair pair, quire_
     return QUIRE_OK;
 }
 
-/* The most that a sequence holds on its way to `context` tokens: packed pages, a raw one that is filling, raw sinks, and
- * for exact trims the rows of the page sealed last. */
-static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, const quire_choice_options *o,
+/* The most that a sequence holds on its way to `context` tokens: packed pages, a raw one that is
+ * filling and, in a group that packs, raw sinks and for exact trims the rows of the page sealed
+ * last: also of its layers that stay raw. */
+static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, bool packs, const quire_choice_options *o,
                                 double *bytes) {
     double packed, raw;
     QUIRE_TRY(page_bytes(layer, pair, o->raw, &packed));
     QUIRE_TRY(page_bytes(layer, (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}, o->raw, &raw));
-    *bytes = (double)((held_tokens(layer, pair, o) - 1) / T) * packed + raw;
-    if (!is_raw(pair))
+    *bytes = (double)((held_tokens(layer, packs, o) - 1) / T) * packed + raw;
+    if (packs)
         *bytes += raw * o->sinks / T + (o->exact_trim ? raw : 0);
     return QUIRE_OK;
 }
@@ -63,26 +73,53 @@ static double expected_share(const choosing *c, int32_t layer) {
     return EVEN / n + (1 - EVEN) * c->report->layers[layer].share;
 }
 
+static bool may_pack(const choosing *c, int32_t i) { return c->n_allowed[i] > 1; }
+static bool is_packed(const choosing *c, int32_t i) { return !is_raw(c->report->rungs[c->rung[i]].pair); }
+static bool never(const choosing *c, int32_t i) { return (void)c, (void)i, false; }
+
+/* Whether the group of a layer has one of which `packs` is true. */
+static bool group_packs(const choosing *c, int32_t layer, bool (*packs)(const choosing *, int32_t)) {
+    const span own = span_of(&c->model->cache[layer], c->options);
+    for (int32_t i = 0; i < c->report->n_layers; i++) {
+        const span other = span_of(&c->model->cache[i], c->options);
+        if (c->model->cache[i].share == -1 && other.window == own.window && other.keep == own.keep && packs(c, i))
+            return true;
+    }
+    return false;
+}
+
+/* While layers are still choosing, those that may stay raw count as if another of their group packs. */
 static quire_status fill(const choosing *c) {
     const int32_t n_rungs = c->report->n_rungs;
     for (int32_t i = 0; i < c->report->n_layers; i++) {
         const quire_layer *layer = &c->model->cache[i];
         const bool open = layer->share == -1 && (layer->window == 0 || c->options->windowed);
         c->n_allowed[i] = open ? n_rungs : 1;
+    }
+    for (int32_t i = 0; i < c->report->n_layers; i++) {
+        const quire_layer *layer = &c->model->cache[i];
+        const bool packs = group_packs(c, i, may_pack);
         for (int32_t r = 0; r < n_rungs && layer->share == -1; r++) {
             const int64_t at = (int64_t)i * n_rungs + r;
+            const quire_pair pair = c->report->rungs[r].pair;
             c->loss[at] = c->report->rungs[r].kld * expected_share(c, i);
-            QUIRE_TRY(layer_bytes(layer, c->report->rungs[r].pair, c->options, &c->bytes[at]));
+            QUIRE_TRY(layer_bytes(layer, pair, packs || !is_raw(pair), c->options, &c->bytes[at]));
         }
     }
     return QUIRE_OK;
 }
 
-static double raw_bytes(const choosing *c) {
-    double sum = 0;
-    for (int32_t i = 0; i < c->report->n_layers; i++)
-        sum += c->bytes[(int64_t)i * c->report->n_rungs];
-    return sum;
+/* Of all layers on their rungs, if groups pack where `packs` says so. */
+static quire_status bytes_of(const choosing *c, bool (*packs)(const choosing *, int32_t), double *sum) {
+    *sum = 0;
+    for (int32_t i = 0; i < c->report->n_layers; i++) {
+        double bytes = 0;
+        if (c->model->cache[i].share == -1)
+            QUIRE_TRY(layer_bytes(&c->model->cache[i], c->report->rungs[c->rung[i]].pair, group_packs(c, i, packs),
+                                  c->options, &bytes));
+        *sum += bytes;
+    }
+    return QUIRE_OK;
 }
 
 static quire_status descend(const choosing *c, quire_pair *pairs, quire_choice *choice) {
@@ -91,15 +128,20 @@ static quire_status descend(const choosing *c, quire_pair *pairs, quire_choice *
                                     .bytes = c->bytes,
                                     .loss = c->loss,
                                     .n_allowed = c->n_allowed};
+    double raw, bytes;
     QUIRE_TRY(fill(c));
-    const quire__place place = quire__descend(&ladders, (double)c->options->bytes, c->options->kld, c->rung);
+    QUIRE_TRY(bytes_of(c, never, &raw)); /* every layer is on its first rung, raw */
+    quire__place place = {.bytes = raw};
+    if (c->options->bytes == 0 || raw > (double)c->options->bytes)
+        place = quire__descend(&ladders, (double)c->options->bytes, c->options->kld, c->rung);
+    QUIRE_TRY(bytes_of(c, is_packed, &bytes));
     if (c->options->bytes > 0 && place.bytes > (double)c->options->bytes)
         return quire__fail(QUIRE_E_BUDGET, "a cache of %d tokens cannot be held in %zu bytes: %.0f is the least",
                            (int)c->options->context, c->options->bytes, place.bytes);
     for (int32_t i = 0; i < c->report->n_layers; i++)
         pairs[i] = c->model->cache[i].share == -1 ? c->report->rungs[c->rung[i]].pair
                                                   : (quire_pair){QUIRE_CODEC_DEFAULT, QUIRE_CODEC_DEFAULT};
-    *choice = (quire_choice){.bytes = (size_t)place.bytes, .raw_bytes = (size_t)raw_bytes(c), .kld = place.loss};
+    *choice = (quire_choice){.bytes = (size_t)bytes, .raw_bytes = (size_t)raw, .kld = place.loss};
     return QUIRE_OK;
 }
 

@@ -11,8 +11,9 @@
  *   sealed by its layer's codecs and never changes again, unless the pool is given others (quire_pool_requantize).
  * - A query at position i sees token t packed if t/64 < i/64, and its own page raw. Results therefore depend on
  *   positions alone: not on how a prompt is cut into batches, on batch neighbours, on the number of workers, or on
- *   which pages the pool handed out. All of this holds bit for bit on one machine. Three calls make the values of older
- *   tokens depend on history: a trim deep into a sealed page, quire_pool_requantize, quire_seq_shift.
+ *   which pages the pool handed out. All of this holds bit for bit on one machine. Four calls make
+ *   the values of tokens depend on history: a trim deep into a sealed page, quire_pool_requantize,
+ *   loading with `reseal`, quire_seq_shift. A sequence and its files remember them (quire_history).
  * - A pool takes all its memory when it is created, within its byte budget, and allocates nothing afterwards.
  * - Threads: functions on one pool may be called from any thread (a lock guards the page tables), but one sequence or
  *   one batch is used by one thread at a time. The exceptions are quire_batch_store and quire_batch_attend: all of the
@@ -76,7 +77,8 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
     X(E_TRUNCATED, 19, "file is cut off")                                                                              \
     X(E_CORRUPT, 20, "file is damaged")                                                                                \
     X(E_IDENTITY, 21, "cache belongs to another model")                                                                \
-    X(E_CODEC, 22, "cache was saved under other codecs")
+    X(E_CODEC, 22, "cache was saved under other codecs")                                                               \
+    X(E_HISTORY, 23, "cache is not what computing its text gives")
 
 typedef enum quire_status {
 #define QUIRE_STATUS_ENUM(name, value, text) QUIRE_##name = value,
@@ -308,12 +310,45 @@ QUIRE_API void quire_pool_free(quire_pool *pool); /* NULL is fine */
 QUIRE_API quire_status quire_seq_create(quire_pool *pool, quire_seq **seq); /* E_NO_SLOT */
 /* A second sequence with the same tokens, sharing every page. O(pages), copies no payload. */
 QUIRE_API quire_status quire_seq_fork(quire_seq *seq, quire_seq **child);
-/* Keep the first n_tokens. Exact while the cut lies in the open page or the page sealed last, or between pages; deeper
- * inside a sealed page, that page is reopened from its packed values (counted in quire_pool_stats.reopened_pages).
- * E_GONE: a windowed layer no longer holds what the shorter sequence would see. E_NO_PAGES. */
+/* Keep the first n_tokens. Exact while the cut lies in the open page or the page sealed last, or
+ * between pages; deeper inside a sealed page, that page is reopened from its packed values (counted
+ * in quire_pool_stats.reopened_pages). E_GONE: a windowed layer no longer has every token that the
+ * next query of the shorter sequence would see. E_NO_PAGES. */
 QUIRE_API quire_status quire_seq_trim(quire_seq *seq, int32_t n_tokens);
+/* For a cache that comes from elsewhere, and that had nothing to put where tokens have left a
+ * window: counts all tokens that no later query can see as gone, so that a trim back to them is
+ * refused (E_GONE). E_BUSY. E_STATE: another sequence shares its pages. */
+QUIRE_API quire_status quire_seq_forget(quire_seq *seq);
 QUIRE_API quire_status quire_seq_free(quire_seq *seq); /* E_BUSY while in a batch; NULL is fine */
 QUIRE_API int32_t quire_seq_length(const quire_seq *seq);
+
+/* What was done to a sequence that computing its tokens from the start, under the pool's policy,
+ * would not have done. A model's rows depend on all that their queries saw, so from the first token
+ * that such a call touches on, rows are no longer bit for bit what a fresh computation gives; those
+ * before it are. Forks, lists, files and loading carry this along; a trim that takes all such
+ * tokens away clears it.
+ *   TRIMMED      cut deep inside a sealed page, which was reopened from its packed values: from the
+ *                start of that page on. Cuts between pages, in the open page, or in the page sealed
+ *                last (while its raw rows are kept) are exact
+ *   REQUANTIZED  had a full page when quire_pool_requantize changed the policy: from token 0 on.
+ *                Packing every page from its raw rows does not help: the tokens behind the first
+ *                page were computed by queries that saw the form before
+ *   RESEALED     loaded from a file of other codecs, sinks or raw type: from token 0 on. If the
+ *                file has no full page and the same raw type, nothing is sealed again, or noted
+ *   SHIFTED      a middle range was dropped: from the start of the page where it began
+ * quire_seq_page_load takes its caller's word, and notes nothing. */
+typedef enum quire_history {
+    QUIRE_HISTORY_TRIMMED = 1,
+    QUIRE_HISTORY_REQUANTIZED = 2,
+    QUIRE_HISTORY_RESEALED = 4,
+    QUIRE_HISTORY_SHIFTED = 8,
+    QUIRE_HISTORY_ALL = 15
+} quire_history;
+
+QUIRE_API const char *quire_history_name(quire_history one); /* "trimmed" ..; NULL for anything but one of the four */
+/* The calls that left a mark, ORed; 0: none. *exact_tokens (may be NULL): how many first tokens
+ * they left alone. */
+QUIRE_API uint32_t quire_seq_history(const quire_seq *seq, int32_t *exact_tokens);
 
 /* Drop tokens from .. to-1 of a sequence: those behind them move down, with K turned to its new position. `rope` has
  * one entry for all layers (n_rope 1) or one for each. Only this sequence changes; pages before `from` stay shared.
@@ -354,10 +389,11 @@ QUIRE_API quire_status quire_list_clear(quire_list *list); /* frees all; E_BUSY 
  * quire_pool_requantize_step converts some of the older ones. In between, and while steps run, the pool serves as ever:
  * attention reads both forms of pages (and is exact for what each of them holds).
  * - Lengths, positions, windows, forks and open pages stay. A page that several sequences share is converted once.
- * - Pages whose raw rows are at hand (raw pages, and the page sealed last) are packed from these: a raw cache that
- *   becomes quantized is bit for bit the cache that was quantized from its first token, if no page had been packed
- *   before. Others go through their decoded values, and the errors of both codecs add. A layer whose codecs stay keeps
- *   its bytes.
+ * - Pages whose raw rows are at hand (raw pages, and the page sealed last) are packed from these: a
+ *   raw cache that becomes quantized is bit for bit the cache that the same rows give when they
+ *   arrive in a quantized pool, if no page had been packed before. (A model would have computed
+ *   other rows there: quire_history.) Others go through their decoded values, and the errors of both
+ *   codecs add. A layer whose codecs stay keeps its bytes.
  * - Pages are taken in the order of sequences (by their place in the pool), then positions. Those of sequences that are
  *   in a batch wait for a later call. So results between the first and the last step depend on when steps come; after
  *   it they do not, except for which pages had their raw rows at hand. */
@@ -377,10 +413,12 @@ QUIRE_API quire_status quire_pool_requantize(quire_pool *pool, const quire_polic
  * change can be taken back, and until then the pool serves on. */
 QUIRE_API quire_status quire_pool_requantize_step(quire_pool *pool, int32_t max_pages, quire_requantize_stats *stats);
 
-/* Copy sealed page `page` (tokens 64*page ..) of all layers out, or append such a page to a sequence whose length is a
- * multiple of 64. The bytes are what the pool holds; page 0 also carries the raw sinks. Loading checks the size and that
- * every value is finite (E_FORMAT), so that no bytes can do harm; that they are the right ones is for the caller.
- * Saving: E_GONE, and E_STATE for a page that quire_pool_requantize_step has not reached yet. */
+/* Copy sealed page `page` (tokens 64*page ..) of all layers out, or append such a page to a
+ * sequence whose length is a multiple of 64. The bytes are what the pool holds; page 0 also carries
+ * the raw sinks. Loading checks the size and that every value is finite (E_FORMAT), so that no
+ * bytes can do harm; that they are the right ones is for the caller. Saving: E_GONE (also if the
+ * page is there, but lost some of its tokens to a window), and E_STATE for a page that
+ * quire_pool_requantize_step has not reached yet. */
 QUIRE_API size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page);
 QUIRE_API quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes, size_t n_bytes);
 QUIRE_API quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_bytes);
@@ -403,10 +441,11 @@ typedef struct quire_save_options {
 } quire_save_options;
 
 QUIRE_API void quire_save_options_default(quire_save_options *options);
-/* Writes PATH.part, brings it to stable storage and gives it its name: after a crash at any moment PATH is the old file
- * or the new one, whole. Readable by its owner alone. The sequence must not be used meanwhile, other sequences may.
- * options NULL: no identity, no tokens. E_BUSY: in a batch, or somebody else is writing PATH. E_STATE: not all of its
- * pages have been requantized yet. E_IO, E_NOMEM. */
+/* Writes PATH.part, brings it to stable storage and gives it its name: after a crash at any moment
+ * PATH is the old file or the new one, whole. Readable by its owner alone. The sequence must not be
+ * used meanwhile, other sequences may. options NULL: no identity, no tokens. E_BUSY: in a batch, or
+ * somebody else is writing PATH. E_STATE: not all of its pages have been requantized yet.
+ * E_TOO_BIG: token ids and page tables take more than 1 GiB. E_IO, E_NOMEM. */
 QUIRE_API quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_save_options *options);
 
 typedef struct quire_file quire_file; /* a saved sequence, open for reading; used by one thread at a time */
@@ -425,7 +464,9 @@ typedef struct quire_file_info {
     size_t identity_bytes;
     const int32_t *tokens; /* (n_tokens) */
     int32_t n_tokens;
-    int32_t length; /* tokens in the cache */
+    int32_t length;       /* tokens in the cache */
+    uint32_t history;     /* quire_history, ORed ... */
+    int32_t exact_tokens; /* ... and the number of first tokens that it left alone; `length` if history is 0 */
     /* (n_layers) codecs resolved; scale, softcap, alibi and sink_logits are not told, k_order only for km4 and km3 */
     const quire_layer *layers;
     int32_t n_layers;
@@ -436,8 +477,9 @@ typedef struct quire_file_info {
     int32_t n_sections;
 } quire_file_info;
 
-/* Reads and checks everything but the pages. E_FOREIGN, E_VERSION, E_TRUNCATED, E_CORRUPT, E_FORMAT (checksums right,
- * contents impossible), E_IO, E_NOMEM. */
+/* Reads and checks everything but the pages. E_FOREIGN, E_VERSION, E_TRUNCATED, E_CORRUPT, E_FORMAT
+ * (checksums right, contents impossible), E_TOO_BIG (more than 1 GiB before the pages; none of it
+ * has been read then), E_IO, E_NOMEM. */
 QUIRE_API quire_status quire_file_open(quire_file **file, const char *path);
 QUIRE_API void quire_file_close(quire_file *file); /* NULL is fine */
 QUIRE_API void quire_file_get_info(const quire_file *file,
@@ -448,8 +490,9 @@ QUIRE_API quire_status quire_file_check(quire_file *file); /* reads the pages to
  * E_GONE: not in the file, for it had left the window. E_INVALID: not sealed. */
 QUIRE_API quire_status quire_file_page(quire_file *file, int32_t layer, int32_t head, int32_t page, void *record,
                                        size_t n_bytes);
-/* The same page, also the open one, as rows: raw ones where the file has them, else decoded. k (64,DK), v (64,DV);
- * *n_rows are in use. Of a page that has left the window the sinks may still be there: *n_rows counts them. */
+/* The same page, also the open one, as rows: raw ones where the file has them, else decoded. k
+ * (64,DK), v (64,DV); *n_rows are in use. Of a page that has left the window the sinks may still be
+ * there: *n_rows counts them. Rows that left a window before their page was made are zeros. */
 QUIRE_API quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int32_t page, float *k, float *v,
                                        int32_t *n_rows);
 

@@ -8,8 +8,10 @@
  * - A page is found by a hash of everything it depends on: identity, layers, codecs, and all tokens up to its last. What
  *   is found is what was put, bit for bit: packed, never decoded. The caller says who computes (identity): whatever
  *   changes the bytes of a page and is not in quire_layer, quire_policy or the raw type belongs into it, k_feedback too.
- * - Put only what a prompt gives: pages depend on positions alone, but after a trim deep into a sealed page, a requantize
- *   or a shift they also depend on history, and so do rows that were computed in another way (one at a time, say).
+ * - Put only what a prompt gives. Pages that a deep trim, a change of the policy, `reseal` or a
+ *   shift has touched, or that were computed behind such pages (quire_history), are refused:
+ *   E_HISTORY. Rows that were computed in another way (one at a time, say) are for the caller to
+ *   leave out.
  * - Pages of layers with a window are kept apart and needed only while the window sees them. They leave a sequence with the
  *   window, so a prefix can be found only if its last window was put in time: batches no longer than the window.
  * - Nothing that comes out of the directory is believed. A record that is not what it should be is a miss: it is removed,
@@ -70,9 +72,12 @@ typedef struct quire_store_added {
     uint64_t bytes; /* of records */
 } quire_store_added;
 
-/* Keeps the full pages that the sequence and text->tokens have in common and the store lacks. `added` may be NULL; it is
- * set also on failure, for what comes before stays. E_TOO_BIG: nothing that is older can be dropped for it. E_BUSY: in a
- * batch. E_STATE: not all of its pages have been requantized yet, or the store is read-only. E_INVALID, E_IO, E_NOMEM. */
+/* Keeps the full pages that the sequence and text->tokens have in common and the store lacks.
+ * `added` may be NULL; it is set also on failure, for what comes before stays. Pages that have lost
+ * tokens to a window are left out. E_HISTORY: not all of these pages are what computing the text
+ * gives; none is put then. E_TOO_BIG: nothing that is older can be dropped for it. E_BUSY: in a
+ * batch. E_STATE: not all of its pages have been requantized yet, or the store is read-only.
+ * E_INVALID, E_IO, E_NOMEM. */
 QUIRE_API quire_status quire_store_put(quire_store *store, const quire_seq *seq, const quire_store_text *text,
                                        quire_store_added *added);
 /* A new sequence with the longest prefix of the text that is there, but for its last `leave` tokens at least: one must be

@@ -67,18 +67,43 @@ float model_rounded(const model *m, float x) {
 
 static size_t raw_bytes(const model *m) { return 2 * 64 * D * quire__type_bytes(m->f.options.raw); }
 
+/* ------------------------------------------------------------------ lost rows
+ * A row that the pool no longer has is NaN here, in every channel of K and V, and stays NaN wherever
+ * it is copied: so each token tells by itself whether it is there, and a query that meets a lost one
+ * cannot go unnoticed. */
+
+static bool is_lost(const float *k, int row) { return isnan(k[row * D]); }
+
+static void lose(float *k, float *v, int row) {
+    for (int d = 0; d < D; d++)
+        k[row * D + d] = v[row * D + d] = NAN;
+}
+
+static void round_rows(const model *m, const float *k, const float *v, int n_rows, page *to) {
+    for (int i = 0; i < n_rows * D; i++) {
+        to->k[i] = model_rounded(m, k[i]);
+        to->v[i] = model_rounded(m, v[i]);
+    }
+    for (int t = 0; t < n_rows; t++)
+        if (is_lost(k, t))
+            lose(to->k, to->v, t);
+}
+
 static page *page_raw(model *m, const float *k, const float *v) {
     page *p = page_new(m, raw_bytes(m));
     p->raw = true;
-    for (int i = 0; i < T * D; i++) {
-        p->k[i] = model_rounded(m, k[i]);
-        p->v[i] = model_rounded(m, v[i]);
-    }
+    round_rows(m, k, v, T, p);
     return p;
 }
 
-/* What a query sees of rows that were packed as page `index`, its raw sinks apart. */
-static page *page_packed(model *m, int layer, int index, const float *k, const float *v) {
+/* What a query sees of rows that were packed as page `index`, its raw sinks apart. Lost rows are
+ * packed as zeros. */
+static page *page_packed(model *m, int layer, int index, const float *rows_k, const float *rows_v) {
+    float k[T * D], v[T * D];
+    for (int i = 0; i < T * D; i++) {
+        k[i] = is_lost(rows_k, i / D) ? 0 : rows_k[i];
+        v[i] = is_lost(rows_k, i / D) ? 0 : rows_v[i];
+    }
     const quire_page_shape shape = {m->now.pair[layer], D, D, m->f.options.raw};
     size_t bytes;
     assert_ok(quire_page_bytes(&shape, &bytes));
@@ -91,6 +116,9 @@ static page *page_packed(model *m, int layer, int index, const float *k, const f
     assert_ok(quire_page_decode(&shape, record, placed, p->v));
     rows_from_order(shape.pair.k, order, D, placed, p->k);
     free(record);
+    for (int t = 0; t < T; t++)
+        if (is_lost(rows_k, t))
+            lose(p->k, p->v, t);
     return p;
 }
 
@@ -101,10 +129,7 @@ static page *sinks_of(model *m, int layer, const float *k, const float *v) {
         return NULL;
     page *p = page_new(m, (bytes + 127) / 128 * 128);
     p->n_sinks = n;
-    for (int i = 0; i < n * D; i++) {
-        p->k[i] = model_rounded(m, k[i]);
-        p->v[i] = model_rounded(m, v[i]);
-    }
+    round_rows(m, k, v, n, p);
     return p;
 }
 
@@ -247,11 +272,32 @@ void model_free(model *m, mseq *s) {
     memset(s, 0, sizeof *s);
 }
 
+/* Whether a layer still has token t's rows: in the open page, beside page 0, or in its page. */
+static bool is_there(const mseq *s, int layer, int t) {
+    const layer_view *v = &s->layer[layer];
+    if (t / T == s->length / T)
+        return !is_lost(v->open->k, t % T);
+    if (v->sinks && t < v->sinks->n_sinks)
+        return !is_lost(v->sinks->k, t);
+    return v->table[t / T] && !is_lost(v->table[t / T]->k, t % T);
+}
+
+static bool is_seen(const quire_layer *l, int t, int position) { return t >= window_start(l, position) || t < l->keep; }
+
+static bool has_page(const mseq *s, int layer, int p) { return p == s->length / T || s->layer[layer].table[p]; }
+
+/* All that a query behind the first n tokens sees must be there. A page of which nothing but raw
+ * sinks is left counts as gone, and a page that has gone cannot be opened again, even if nobody
+ * would see a token of it. */
 bool model_can_trim(const model *m, const mseq *s, int n) {
-    for (int l = 0; l < OPS_LAYERS && n > 0; l++)
-        for (int p = window_start(config(m, l), n) / T; p <= (n - 1) / T && p < s->length / T; p++)
-            if (!s->layer[l].table[p])
+    for (int l = 0; l < OPS_LAYERS; l++) {
+        if (n % T != 0 && !has_page(s, l, n / T))
+            return false;
+        for (int t = 0; t < n; t++)
+            if ((t >= window_start(config(m, l), n) && !has_page(s, l, t / T)) ||
+                (is_seen(config(m, l), t, n) && !is_there(s, l, t)))
                 return false;
+    }
     return true;
 }
 
@@ -273,8 +319,8 @@ bool model_trim_decodes(const mseq *s, int n) {
 /* The best that is known of a page's rows. */
 static void best_rows(const page *raw, const page *packed, const page *sinks, float *k, float *v) {
     const page *from = raw ? raw : packed;
-    memset(k, 0, T * D * sizeof *k);
-    memset(v, 0, T * D * sizeof *v);
+    for (int t = 0; t < T; t++)
+        lose(k, v, t);
     if (from) {
         memcpy(k, from->k, T * D * sizeof *k);
         memcpy(v, from->v, T * D * sizeof *v);
@@ -312,6 +358,86 @@ void model_trim(model *m, mseq *s, int n) {
     if (s->kept_page >= p)
         s->kept_page = -1;
     s->length = n;
+}
+
+/* ------------------------------------------------------------------ shift */
+
+static int origin(int t, int from, int by) { return t < from ? t : t + by; }
+
+bool model_can_shift(const model *m, const mseq *s, int from, int by) {
+    const int length = s->length - by;
+    for (int l = 0; l < OPS_LAYERS; l++)
+        for (int t = 0; t < length; t++)
+            if ((t >= window_start(config(m, l), length) && t / T < from / T && !has_page(s, l, t / T)) ||
+                (is_seen(config(m, l), t, length) && !is_there(s, l, origin(t, from, by))))
+                return false;
+    return true;
+}
+
+/* The best that is known of tokens `index` * 64 .. of the shifted sequence. */
+static void shifted_rows(const mseq *s, int l, int index, int from, int by, float *k, float *v) {
+    const layer_view *view = &s->layer[l];
+    float old_k[T * D], old_v[T * D];
+    int held = -1;
+    for (int i = 0; i < T; i++) {
+        const int t = origin(index * T + i, from, by), p = t / T;
+        if (t >= s->length) {
+            memset(k + i * D, 0, D * sizeof *k);
+            memset(v + i * D, 0, D * sizeof *v);
+            continue;
+        }
+        if (p != held)
+            best_rows(p == s->length / T ? view->open : raw_rows(s, l, p), p == s->length / T ? NULL : view->table[p],
+                      p == 0 && p < s->length / T ? view->sinks : NULL, old_k, old_v);
+        held = p;
+        memcpy(k + i * D, old_k + t % T * D, D * sizeof *k);
+        memcpy(v + i * D, old_v + t % T * D, D * sizeof *v);
+    }
+}
+
+/* The page, packed, whose V moves as it is; NULL: it is packed again. */
+static const page *whole_page(const model *m, const mseq *s, int l, int index, int from, int by) {
+    const int p = origin(index * T, from, by) / T;
+    if (from % T || by % T || p >= s->length / T || raw_rows(s, l, p) || (index == 0 && model_sinks(&m->now, l) > 0))
+        return NULL;
+    const page *old = s->layer[l].table[p];
+    return old && !model_page_stale(m, old, l) ? old : NULL;
+}
+
+void model_shift(model *m, mseq *s, int from, int by) {
+    const int length = s->length - by, first = from / T, n_pages = length / T;
+    for (int l = 0; l < OPS_LAYERS; l++) {
+        layer_view *view = &s->layer[l];
+        page *table[OPS_MAX_PAGES] = {0}, *open = NULL, *sinks = NULL;
+        const int seen = window_start(config(m, l), length) / T;
+        float k[T * D], v[T * D];
+        for (int p = first; p <= n_pages; p++) {
+            shifted_rows(s, l, p, from, by, k, v);
+            if (p == n_pages) {
+                open = length % T ? page_raw(m, k, v) : NULL;
+                continue;
+            }
+            if (p == 0)
+                sinks = sinks_of(m, l, k, v);
+            if (p < seen && !pinned(config(m, l), model_sinks(&m->now, l), p))
+                continue;
+            const page *whole = model_is_raw(&m->now, l) ? NULL : whole_page(m, s, l, p, from, by);
+            table[p] = model_is_raw(&m->now, l) ? page_raw(m, k, v) : page_packed(m, l, p, k, v);
+            if (whole)
+                memcpy(table[p]->v, whole->v, sizeof whole->v);
+        }
+        for (int p = first; p < OPS_MAX_PAGES; p++)
+            set(m, &view->table[p], table[p]);
+        set(m, &view->open, open);
+        set(m, &view->kept, NULL);
+        if (first == 0)
+            set(m, &view->sinks, sinks);
+        if (view->live_from > seen)
+            view->live_from = seen;
+    }
+    s->length = length;
+    s->kept_page = -1;
+    recycle(m, s);
 }
 
 /* ------------------------------------------------------------------ another policy */
@@ -481,6 +607,8 @@ void model_attend(const model *m, const mseq *s, const arrival *a, int layer, in
             k = p->k + t % T * D;
             value[t] = p->v + t % T * D;
         }
+        if (is_lost(k, 0))
+            fail_msg("layer %d: token %d is seen from %d but lost", layer, t, position);
         double y = 0;
         for (int d = 0; d < D; d++)
             y += (double)q[d] * (double)k[d];

@@ -1,8 +1,10 @@
-/* A naive model of a pool: every page is a heap object with the values that a query must see in it, counted by hand.
+/* A naive model of a pool: every page is a heap object with the values that a query must see in it,
+ * counted by hand.
  *
- * It has two cached layers, 0 without a window and 1 with one, of one KV head each, and so two groups of one layer.
- * Packing goes through quire_page_encode and quire_page_decode; everything else is written again here, in the simplest
- * way. */
+ * It has two cached layers, 0 without a window and 1 with one, of one KV head each, and so two
+ * groups of one layer. Packing goes through quire_page_encode and quire_page_decode; everything
+ * else is written again here, in the simplest way. What the pool has lost is NaN here, token by
+ * token (ops_model.c), and never looked up by the pool's own rule. */
 #ifndef QUIRE_TESTS_OPS_MODEL_H
 #define QUIRE_TESTS_OPS_MODEL_H
 
@@ -70,12 +72,14 @@ void model_arrive(model *m, const mseq *s, arrival *a);
 void model_append(model *m, mseq *s, arrival *a, int n_keep);
 void model_abort(model *m, arrival *a);
 
-void model_fork(mseq *child, const mseq *s); /* child->seq is the caller's */
+void model_fork(mseq *child, const mseq *s);          /* child->seq is the caller's */
 void model_copy(model *m, mseq *copy, const mseq *s); /* the same, with pages of its own */
 void model_free(model *m, mseq *s);
 bool model_can_trim(const model *m, const mseq *s, int n);
 bool model_trim_decodes(const mseq *s, int n);
 void model_trim(model *m, mseq *s, int n);
+bool model_can_shift(const model *m, const mseq *s, int from, int by); /* drop tokens from .. from+by-1; some follow */
+void model_shift(model *m, mseq *s, int from, int by);                 /* with a rotation that turns nothing */
 void model_change(model *m, const form *f);
 int64_t model_step(model *m, int64_t max_pages); /* -> pages converted */
 int64_t model_stale_pages(model *m);

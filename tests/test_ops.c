@@ -1,10 +1,12 @@
-/* A hundred thousand random operations on dozens of sequences: append (alone, together, left-padded, in part), fork,
- * trim, merge, extract, filter, extend, change of policy, step of conversion, free; with a window that wraps all the
- * time and batches that stay open while others work.
+/* A hundred thousand random operations on dozens of sequences: append (alone, together,
+ * left-padded, in part), fork, trim, shift, merge, extract, filter, extend, change of policy, step
+ * of conversion, free; with a window that wraps all the time and batches that stay open while
+ * others work.
  *
- * Every answer is held against dense fp64 attention over the values that a naive model says a query sees (ops_model.c),
- * and after every operation every byte in use is where the model says. Bounds are those of test_attend.c: for each
- * policy over all rows that ran under it, and five times that for a single row.
+ * Every answer is held against dense fp64 attention over the values that a naive model says a query
+ * sees (ops_model.c), and after every operation every byte in use is where the model says. Bounds
+ * are those of test_attend.c: for each policy over all rows that ran under it, and five times that
+ * for a single row.
  *
  * QUIRE_TEST_SEED=n runs that seed alone, QUIRE_TEST_OPS=n so many operations in all. */
 #include <math.h>
@@ -37,7 +39,7 @@ typedef struct world {
     step_plan held;
     arrival *arrival;          /* (MAX_ITEMS or LIST_SIZE) */
     double error, norm, bound; /* of all rows under this policy; the loosest bound it had */
-    int n_rows, n_changes, n_converted, n_trims, n_gone, n_wraps, n_lists, n_loads;
+    int n_rows, n_changes, n_converted, n_trims, n_gone, n_wraps, n_lists, n_loads, n_shifts;
 } world;
 
 static const quire_codec K_CODECS[] = {QUIRE_CODEC_RAW,  QUIRE_CODEC_KC8,  QUIRE_CODEC_KC4,  QUIRE_CODEC_KC2,
@@ -181,6 +183,30 @@ static void operate_trim(world *w) {
         return;
     model_trim(&w->m, s, n);
     w->n_trims++;
+}
+
+/* Drops a middle range. Rows are not turned, so that the model can follow bit by bit; test_shift.c
+ * turns them. */
+static void operate_shift(world *w) {
+    static const quire_rope nothing_turns = {0};
+    mseq *s = pick(w);
+    if (!s || s->length < 2)
+        return;
+    int from = rng_below(&w->r, s->length - 1), by = 1 + rng_below(&w->r, s->length - 1 - from);
+    if (rng_below(&w->r, 4) == 0 && s->length > 3 * 64) { /* whole pages */
+        from = rng_below(&w->r, 2) * 64;
+        by = 64;
+    }
+    const bool coarse = w->m.now.pair[0].k == QUIRE_CODEC_KC2 || w->m.now.pair[1].k == QUIRE_CODEC_KC2,
+               possible = model_can_shift(&w->m, s, from, by);
+    assert_status(quire_seq_shift(s->seq, from, from + by, &nothing_turns, 1), s->busy     ? QUIRE_E_BUSY
+                                                                               : coarse    ? QUIRE_E_UNSUPPORTED
+                                                                               : !possible ? QUIRE_E_GONE
+                                                                                           : QUIRE_OK);
+    if (s->busy || coarse || !possible)
+        return;
+    model_shift(&w->m, s, from, by);
+    w->n_shifts++;
 }
 
 /* ------------------------------------------------------------------ lists */
@@ -557,8 +583,10 @@ static void operate(world *w) {
         operate_create(w);
     else if (what < 61)
         operate_fork(w);
-    else if (what < 70)
+    else if (what < 69)
         operate_trim(w);
+    else if (what < 70)
+        operate_shift(w);
     else if (what < 79)
         operate_free(w);
     else if (what < 82)
@@ -592,10 +620,10 @@ static void live(uint64_t seed, int n_operations) {
     }
     check_errors(&w);
     print_message("  %d changes of policy, %d pages converted, %d trims, %d past the window, %d wrapped rows, %d "
-                  "merges, %d loads\n",
-                  w.n_changes, w.n_converted, w.n_trims, w.n_gone, w.n_wraps, w.n_lists, w.n_loads);
+                  "merges, %d loads, %d shifts\n",
+                  w.n_changes, w.n_converted, w.n_trims, w.n_gone, w.n_wraps, w.n_lists, w.n_loads, w.n_shifts);
     assert_true(w.n_changes > n_operations / 1000 && w.n_converted > n_operations / 100 &&
-                w.n_wraps > n_operations / 10 && w.n_loads > n_operations / 1000);
+                w.n_wraps > n_operations / 10 && w.n_loads > n_operations / 1000 && w.n_shifts > n_operations / 1000);
     close_world(&w);
 }
 

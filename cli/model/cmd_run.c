@@ -130,7 +130,7 @@ static int restore(run_state *run) {
     if (status != QUIRE_OK) {
         cli_quire_error("cannot restore the cache", status, NULL);
         if (status == QUIRE_E_CODEC)
-            fprintf(stderr, "Give the same --kv, --sinks and --raw, or --reseal to pack it anew.\n");
+            fprintf(stderr, "Give the same --kv, --sinks and --raw, or --reseal to pack it again.\n");
         return CLI_FAILURE;
     }
     run->n_cached = usable_tokens(run, &info);
@@ -294,7 +294,7 @@ int cli_run_run(int argc, char **argv) {
             "load", &chosen.load, "FILE",
             "start from a saved text: what the prompt shares with it is not computed again; without a prompt, go on"),
         cli_flag("append", &chosen.append, "with --load: the prompt follows the saved text"),
-        cli_flag("reseal", &chosen.reseal, "with --load: a cache of other codecs is packed anew"),
+        cli_flag("reseal", &chosen.reseal, "with --load: pack a cache of other codecs again"),
         cli_flag("ignore-end", &chosen.ignore_end, "go on when the model ends its text"),
         cli_flag("quiet", &chosen.quiet, "no report"),
         cli_flag("json", &chosen.json, "the report as JSON, on stderr like the other"),

@@ -83,6 +83,8 @@ int cli_store_import_run(int argc, char **argv) {
         .command = "store import",
         .about = "Puts the full pages of saved caches into a store, which is made if it is not there. Every byte of a\n"
                  "file is checked before. 'quire run --store DIR' then finds them, with the same model and codecs.\n"
+                 "A cache that was resealed, requantized, shifted or cut inside a page is refused: its pages are\n"
+                 "not what computing the text gives ('quire inspect FILE' tells).\n"
                  "Tokens that were generated one at a time may differ in the last bits from the same tokens in a\n"
                  "prompt; what is found is what the file has.",
         .options = options,

@@ -110,8 +110,11 @@ static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g) {
     quire_tile_group *plan = &tile->group[g];
     const int32_t last_full = (batch->before[tile->item] + batch->item[tile->item].n_tokens) / QUIRE_T - 1;
 
+    /* The new rows are there; of those before them, what the open page has. */
+    const uint64_t lost = tile->offset > 0 ? pool->leaf[s->open].lost & quire__rows_below(tile->offset) : 0;
     if (tile->offset > 0 && pool->leaf[s->open].refs == 1) {
         plan->raw = s->open;
+        pool->leaf[plan->raw].lost = lost;
     } else if (tile->full && tile->page < last_full && tile->offset == 0 && !group->raw) {
         plan->scratch = batch->n_scratch; /* its raw rows are needed only while their layer is attended */
     } else {
@@ -120,6 +123,7 @@ static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g) {
             return false;
         if (tile->offset > 0)
             plan->copy_from = s->open;
+        pool->leaf[plan->raw].lost = lost;
     }
     if (!tile->full)
         return true;
@@ -127,10 +131,12 @@ static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g) {
     if (plan->seal == QUIRE_NO_LEAF)
         return false;
     s->table[tile->page] = plan->seal;
+    pool->leaf[plan->seal].lost = lost;
     if (tile->page == 0 && group->sinks > 0) {
         plan->sinks = s->sinks = quire__leaf_take(pool, g, QUIRE_LEAF_SINKS);
         if (plan->sinks == QUIRE_NO_LEAF)
             return false;
+        pool->leaf[plan->sinks].lost = lost;
     }
     return true;
 }

@@ -38,6 +38,14 @@ bool quire__form_is_raw(const quire_layer_state *s, quire_type raw) {
     return k->family == QUIRE_FAMILY_RAW && v->family == QUIRE_FAMILY_RAW && k->type == raw && v->type == raw;
 }
 
+int32_t quire__form_group(quire_group *group, int32_t *n_groups, const quire_layer *l) {
+    for (int32_t g = 0; g < *n_groups; g++)
+        if (group[g].window == l->window && group[g].keep == l->keep)
+            return g;
+    group[*n_groups] = (quire_group){.window = l->window, .keep = l->keep};
+    return (*n_groups)++;
+}
+
 static void place(quire_layer_state *s, quire_group *g, quire_type raw) {
     const quire_layer *l = &s->config;
     const size_t size = quire__type_bytes(raw), n_heads = (size_t)l->n_kv_heads;

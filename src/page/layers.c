@@ -132,16 +132,8 @@ static quire_status read_layer(quire_form *form, int32_t i, const uint8_t *entry
     }
     if (quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, form->raw) != QUIRE_OK)
         return impossible("layers");
-    /* Groups are numbered by their first layer, and see the same tokens. */
-    s->group = field[9];
-    if (s->group < 0 || s->group > form->n_groups)
-        return impossible("layers");
-    quire_group *group = &form->group[s->group];
-    if (s->group == form->n_groups) {
-        *group = (quire_group){.window = l->window, .keep = l->keep};
-        form->n_groups++;
-    }
-    return group->window == l->window && group->keep == l->keep ? QUIRE_OK : impossible("layers");
+    s->group = quire__form_group(form->group, &form->n_groups, l);
+    return s->group == field[9] ? QUIRE_OK : impossible("groups of layers");
 }
 
 /* Behind the layers, for those that have one: u16 (KV heads, DK). */

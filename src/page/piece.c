@@ -11,6 +11,9 @@ static bool has_sinks(const quire_group *group, int32_t page) { return page == 0
 /* Of a piece after 0. */
 static int32_t group_of(int32_t piece) { return (piece - 1) / 2; }
 static bool is_sinks(int32_t piece) { return piece % 2 == 0; }
+static uint64_t rows_of(const quire_group *group, int32_t piece) {
+    return is_sinks(piece) ? quire__rows_below(group->sinks) : UINT64_MAX;
+}
 
 bool quire__piece_exists(quire_pieces p, int32_t piece, int32_t page) {
     if (piece < 0 || piece >= quire__piece_count(p) || page < 0)
@@ -62,7 +65,9 @@ bool quire__seq_has_piece(const quire_seq *seq, int32_t piece, int32_t page) {
     if (piece == 0)
         return true; /* no window, so nothing is ever recycled */
     const quire_seq_group *s = &seq->group[group_of(piece)];
-    return (is_sinks(piece) ? s->sinks : s->table[page]) != QUIRE_NO_LEAF;
+    const int32_t leaf = is_sinks(piece) ? s->sinks : s->table[page];
+    const uint64_t rows = rows_of(&pool->group[group_of(piece)], piece);
+    return leaf != QUIRE_NO_LEAF && (pool->leaf[leaf].lost & rows) == 0; /* part of a page is of no use to others */
 }
 
 /* One leaf of a piece. */
@@ -109,7 +114,8 @@ bool quire__file_has_piece(const quire_file *file, int32_t piece, int32_t page) 
     if (piece == 0)
         return true; /* quire_file_open has seen to it */
     const quire_file_group *part = &file->part[group_of(piece)];
-    return is_sinks(piece) ? part->flags & QUIRE_HELD_SINKS : part->rank[page] >= 0;
+    const uint64_t rows = rows_of(&file->form.group[group_of(piece)], piece);
+    return (is_sinks(piece) ? part->sink_rows : quire__file_page_rows(part, page)) == rows;
 }
 
 quire_status quire__file_piece(const quire_file *file, int32_t piece, int32_t page, uint8_t *to) {

@@ -96,14 +96,6 @@ static quire_status check_share(const quire_pool_options *o, int32_t i) {
 
 /* ------------------------------------------------------------------ layers and groups */
 
-static int32_t find_group(quire_pool *pool, const quire_layer *l, bool raw) {
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        if (pool->group[g].window == l->window && pool->group[g].keep == l->keep && pool->group[g].raw == raw)
-            return g;
-    pool->group[pool->n_groups] = (quire_group){.window = l->window, .keep = l->keep, .raw = raw};
-    return pool->n_groups++;
-}
-
 static float *copy_heads(float **heads, const float *from, int32_t n) {
     if (!from)
         return NULL;
@@ -171,7 +163,7 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
     QUIRE_TRY(quire__form_layer(pool, &o->policy, i, s));
     QUIRE_TRY(copy_order(&s->config, i, orders));
     QUIRE_TRY(copy_feedback(s, i, feedbacks, turns));
-    s->group = find_group(pool, l, quire__form_is_raw(s, pool->raw));
+    s->group = quire__form_group(pool->group, &pool->n_groups, l);
     return QUIRE_OK;
 }
 

@@ -1,7 +1,8 @@
 /* Pages of many sequences in one fixed piece of memory.
  *
- * Layers are put into groups: same window, same `keep`, and either all quantized or all raw. What 64 tokens need in all
- * layers of a group is one leaf, the unit of allocation, sharing, saving and recycling:
+ * Layers with the same window and the same `keep` are a group, whatever their codecs: so files and
+ * names of stored pages do not depend on the policies that a pool has had. What 64 tokens need in
+ * all layers of a group is one leaf, the unit of allocation, sharing, saving and recycling:
  *
  *   sealed leaf   per layer, per KV head: a packed record (docs/FORMAT.md)
  *   raw leaf      per layer, per KV head: K rows (64,DK), V rows (64,DV) in the raw type
@@ -17,6 +18,11 @@
  * A pool may be given another policy while it is in use (requantize.c). Its layers and groups then describe the new
  * form of sealed and sink leaves, `layer_before` and `group_before` the one before, and a leaf is stale until it has been
  * converted. Raw leaves look the same in both; in a table they are stale if the group packs.
+ *
+ * A window loses rows page by page, but a page may come back in part: converted, re-sealed or
+ * shifted from rows some of which have left the window. Its leaf then has zeros in their place and
+ * says which they are (`lost`); quire__rows_held is the one answer to "which tokens of this page are
+ * there".
  *
  * Invariants (tests/test_pool.c checks them through the statistics):
  *   - a leaf's references = tables, open, kept, sinks of all sequences + what open batches have reserved
@@ -50,6 +56,9 @@ typedef struct quire_leaf {
     quire_leaf_kind kind;
     bool stale;    /* sealed and sink leaves: in the form before */
     uint8_t marks; /* who holds it: for statistics alone */
+    /* Bit t: row t left a window before this leaf was made. Means nothing for rows that an open page
+     * has not reached. */
+    uint64_t lost;
 } quire_leaf;
 
 typedef struct quire_group {
@@ -91,6 +100,8 @@ struct quire_seq {
     bool in_file; /* being saved or loaded: its leaves, and the pool's forms, are read without the lock */
     int32_t length;
     int32_t kept_page;      /* page sealed last, whose raw rows `kept` may hold; -1: none */
+    uint32_t history;       /* quire_history: what was done to it ... */
+    int32_t exact;          /* ... and how many of its first tokens that left alone; INT32_MAX: nothing was done */
     int32_t place;          /* in a list that is being filtered */
     quire_seq_group *group; /* (n_groups) */
 };
@@ -136,6 +147,9 @@ void quire__form_copy(quire_layer_state *to, const quire_layer_state *from);
 /* Layer i under a policy: its codecs, format and kernel. */
 quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i, quire_layer_state *layer);
 bool quire__form_is_raw(const quire_layer_state *layer, quire_type raw); /* needs no packing */
+/* The group of a layer that stores; a new one, with its number, if none fits. Groups are numbered
+ * by their first layer. */
+int32_t quire__form_group(quire_group *group, int32_t *n_groups, const quire_layer *layer);
 /* Where every layer's records lie; (n_layers), (n_groups). Groups are raw where all their layers are. */
 void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers, quire_group *group,
                        int32_t n_groups);
@@ -200,6 +214,11 @@ typedef struct quire_page_source {
 } quire_page_source;
 
 quire_page_source quire__page_source(const quire_seq *seq, int32_t group, int32_t page);
+/* Bit t: row t is there. Of an open page, bits of rows beyond the length mean nothing. */
+uint64_t quire__source_held(const quire_pool *pool, const quire_page_source *source);
+uint64_t quire__rows_held(const quire_seq *seq, int32_t group, int32_t page);
+/* Rows that are not there come out as zeros: what is packed from them depends on what is there
+ * alone. */
 void quire__page_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer, int32_t head, bool is_v,
                       float *rows /* (64, D) */);
 /* E_VALUE: one of them is beyond what a page of this form takes. */
@@ -232,6 +251,18 @@ static inline int32_t quire__window_start(const quire_group *group, int32_t i) {
     return group->window == 0 || i < group->window ? 0 : i - group->window + 1;
 }
 
+/* Rows 0 .. n-1 of a page. */
+static inline uint64_t quire__rows_below(int64_t n) {
+    return n >= QUIRE_T ? UINT64_MAX : n <= 0 ? 0 : ((uint64_t)1 << n) - 1;
+}
+
+/* Rows of a page that a query at `position`, behind them, sees. */
+static inline uint64_t quire__rows_seen(const quire_group *group, int32_t page, int32_t position) {
+    const int64_t first = (int64_t)page * QUIRE_T;
+    const uint64_t in_window = ~quire__rows_below(quire__window_start(group, position) - first);
+    return (in_window | quire__rows_below(group->keep - first)) & quire__rows_below(position - first);
+}
+
 /* Raw sinks stay as long as page 0, and for ever if there are kept tokens among them. */
 static inline bool quire__sinks_needed(const quire_group *group, const quire_seq_group *s) {
     return group->keep > 0 || s->live_from == 0;
@@ -242,5 +273,11 @@ void quire__seq_release(quire_seq *seq);                     /* frees it */
 void quire__seq_in_file(const quire_seq *seq, bool in_file); /* takes the lock itself */
 void quire__seq_drop_kept(quire_seq *seq);                   /* the raw rows of the page sealed last */
 quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens);
+
+/* ---- what was done to a sequence; the caller holds the lock (history.c) */
+/* Tokens from `token` on are no longer what computing them from the start would give. */
+void quire__history_note(quire_seq *seq, quire_history what, int32_t token);
+void quire__history_cut(quire_seq *seq); /* after a trim: what it took away is forgotten */
+int32_t quire__history_exact(const quire_seq *seq);
 
 #endif

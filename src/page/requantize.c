@@ -123,6 +123,9 @@ static quire_status change_policy(quire_pool *pool, const quire_policy *policy) 
         QUIRE_TRY(make_form(pool, policy));
     QUIRE_TRY(check_open_pages(pool));
     swap_forms(pool);
+    for (int32_t i = 0; i < pool->max_seqs; i++) /* a first page that is still open is raw in every form */
+        if (pool->seq[i].used && pool->seq[i].length >= QUIRE_T)
+            quire__history_note(&pool->seq[i], QUIRE_HISTORY_REQUANTIZED, 0);
     return QUIRE_OK;
 }
 
@@ -331,6 +334,7 @@ static quire_status convert(change *c) {
     for (int32_t i = 0; i < pool->n_layers; i++)
         if (pool->layer[i].group == c->group && pool->layer[i].source == i)
             QUIRE_TRY(check_values(c, i));
+    const uint64_t lost = ~quire__source_held(pool, &c->source);
     QUIRE_TRY(take_leaves(c));
     for (int32_t i = 0; i < pool->n_layers; i++)
         for (int32_t head = 0;
@@ -342,6 +346,10 @@ static quire_status convert(change *c) {
     if (in_place)
         shrink(pool, c->leaf);
     pool->requantized.bytes_after += bytes_of(pool, c->new_leaf, c->new_sinks);
+    if (c->new_leaf != QUIRE_NO_LEAF)
+        pool->leaf[c->new_leaf].lost = lost;
+    if (c->new_sinks != QUIRE_NO_LEAF)
+        pool->leaf[c->new_sinks].lost = lost;
     swap_leaves(c);
     quire__leaf_drop(pool, c->new_leaf);
     quire__leaf_drop(pool, c->new_sinks);

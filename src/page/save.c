@@ -49,6 +49,10 @@ static quire_status check_held(const quire_seq *seq, int32_t page) {
     for (int32_t g = 0; g < pool->n_groups; g++)
         if (page == 0 && pool->group[g].sinks && seq->group[g].sinks == QUIRE_NO_LEAF)
             return quire__fail(QUIRE_E_GONE, "page 0 has left a window of %d", (int)pool->group[g].window);
+    for (int32_t g = 0; g < pool->n_groups; g++)
+        if (quire__rows_held(seq, g, page) != UINT64_MAX)
+            return quire__fail(QUIRE_E_GONE, "page %d has lost tokens to a window of %d", (int)page,
+                               (int)pool->group[g].window);
     return QUIRE_OK;
 }
 

@@ -4,6 +4,8 @@
 static void clear(quire_seq *seq) {
     seq->length = 0;
     seq->kept_page = -1;
+    seq->history = 0;
+    seq->exact = INT32_MAX;
     seq->batch = NULL;
     for (int32_t g = 0; g < seq->pool->n_groups; g++) {
         quire_seq_group *group = &seq->group[g];
@@ -50,6 +52,8 @@ quire_status quire_seq_fork(quire_seq *seq, quire_seq **result) {
         const int32_t n_pages = seq->length / QUIRE_T;
         child->length = seq->length;
         child->kept_page = seq->kept_page;
+        child->history = seq->history;
+        child->exact = seq->exact;
         for (int32_t g = 0; g < pool->n_groups; g++) {
             const quire_seq_group *from = &seq->group[g];
             quire_seq_group *to = &child->group[g];

@@ -39,24 +39,28 @@ static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int3
     return QUIRE_OK;
 }
 
-static bool resident(const quire_seq *seq, int32_t g, int32_t token) {
-    const quire_seq_group *s = &seq->group[g];
-    const int32_t page = token / QUIRE_T;
-    return page == seq->length / QUIRE_T || s->table[page] != QUIRE_NO_LEAF ||
-           (s->sinks != QUIRE_NO_LEAF && token < quire__group_of(seq->pool, s->sinks)->sinks);
+/* Rows of new page `page` that come from rows which are there. */
+static uint64_t held_rows(const shift *s, int32_t g, int32_t page) {
+    uint64_t held = 0;
+    for (int32_t i = 0; i < QUIRE_T && page * QUIRE_T + i < s->length; i++) {
+        const int32_t at = origin(s, page * QUIRE_T + i);
+        held |= (quire__rows_held(s->seq, g, at / QUIRE_T) >> at % QUIRE_T & 1) << i;
+    }
+    return held;
 }
 
 /* Every token that the next query sees must still be there. */
 static quire_status check_window(const shift *s) {
     for (int32_t g = 0; g < s->pool->n_groups; g++) {
         const quire_group *group = &s->pool->group[g];
-        const int32_t start = quire__window_start(group, s->length);
-        for (int32_t t = 0; t < s->length; t++) {
-            if (t == (group->keep < start ? group->keep : start))
-                t = start; /* those between are not seen */
-            if (t < s->length && !resident(s->seq, g, origin(s, t)))
-                return quire__fail(QUIRE_E_GONE, "cannot shift: a window of %d has moved past token %d",
-                                   (int)group->window, (int)origin(s, t));
+        const int32_t seen = quire__window_start(group, s->length) / QUIRE_T;
+        for (int32_t p = 0; p <= (s->length - 1) / QUIRE_T; p++) {
+            /* Raw sinks do not stand for a page that is not built again. */
+            const bool gone = p >= seen && p < s->from / QUIRE_T && s->seq->group[g].table[p] == QUIRE_NO_LEAF;
+            if (gone || (quire__rows_seen(group, p, s->length) & ~held_rows(s, g, p)))
+                return quire__fail(QUIRE_E_GONE,
+                                   "cannot shift: a window of %d has moved past tokens that page %d needs",
+                                   (int)group->window, (int)p);
         }
     }
     return QUIRE_OK;
@@ -132,8 +136,12 @@ static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32
 /* Fills what is not NO_LEAF: the leaf of the table, the sinks, the open leaf. */
 static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t sinks, int32_t open) {
     quire_pool *pool = s->pool;
-    const int32_t n_sinks = page == 0 ? pool->group[g].sinks : 0;
+    const int32_t n_sinks = page == 0 ? pool->group[g].sinks : 0, leaves[3] = {leaf, sinks, open};
+    const uint64_t lost = ~held_rows(s, g, page);
     step turn;
+    for (int i = 0; i < 3; i++)
+        if (leaves[i] != QUIRE_NO_LEAF)
+            pool->leaf[leaves[i]].lost = lost;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *l = &pool->layer[i];
         if (l->group != g || l->source != i)
@@ -256,8 +264,8 @@ static void rebuild(const shift *s, int32_t g) {
         quire__leaf_drop(pool, group->sinks);
         group->sinks = QUIRE_NO_LEAF;
     }
-    if (group->live_from > (seen > first ? seen : first))
-        group->live_from = seen > first ? seen : first;
+    if (group->live_from > seen) /* all there: check_window */
+        group->live_from = seen;
     give_back(s, g);
 }
 
@@ -277,6 +285,7 @@ static quire_status shift_locked(const shift *s) {
         rebuild(s, g);
     s->seq->length = s->length;
     s->seq->kept_page = -1;
+    quire__history_note(s->seq, QUIRE_HISTORY_SHIFTED, s->from / QUIRE_T * QUIRE_T);
     quire__seq_recycle(s->seq);
     return QUIRE_OK;
 }

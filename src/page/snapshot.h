@@ -17,17 +17,21 @@
 #define QUIRE_FILE_MAGIC "\x89QUIRE\r\n" /* as PNG's: a transfer that changes line ends or drops a bit shows */
 
 enum {
-    QUIRE_FILE_VERSION = 2, /* 1 had no orders of channels; no release wrote it */
-    QUIRE_ROTATION = 1,     /* FORMAT.md, section 5 */
+    /* 1 had no orders of channels; 2 did not say which rows are there, nor what was done to them.
+     * No release wrote these. */
+    QUIRE_FILE_VERSION = 3,
+    QUIRE_ROTATION = 1, /* FORMAT.md, section 5 */
     QUIRE_FILE_ALIGN = 64,
     QUIRE_FILE_HEADER = 64,
     QUIRE_FILE_ENTRY = 48, /* of the table of sections */
     QUIRE_FILE_LAYERS_HEAD = 32,
     QUIRE_FILE_LAYER = 48,
-    QUIRE_FILE_STATE_HEAD = 8,
-    QUIRE_FILE_GROUP = 8, /* and a byte for each sealed page */
+    QUIRE_FILE_STATE_HEAD = 16,
+    QUIRE_FILE_GROUP = 24,
+    QUIRE_FILE_PAGE = 8, /* of the state, for each full page */
     QUIRE_IDENTITY_MAX = 1 << 20,
-    QUIRE_FILE_LAYERS_MAX = 4096, /* no file is believed beyond these */
+    QUIRE_FILE_SMALL_MAX = 1 << 30, /* bytes of all sections before the pages, which are read at once */
+    QUIRE_FILE_LAYERS_MAX = 4096,   /* no file is believed beyond these */
     QUIRE_FILE_HEADS_MAX = 4096,
     QUIRE_FILE_TOKENS_MAX = 1 << 30
 };
@@ -50,8 +54,9 @@ typedef enum quire_part_kind { QUIRE_PART_SINKS, QUIRE_PART_RAW_ROWS, QUIRE_PART
 typedef struct quire_file_group {
     int32_t live_from, n_held;
     uint32_t flags;                  /* quire_held */
-    const uint8_t *held;             /* (n_pages) 1: page is in the file */
-    int32_t *rank;                   /* (n_pages) its place among those; -1: not in the file */
+    uint64_t sink_rows, open_rows;   /* bit t: row t of these is there */
+    const uint8_t *rows;             /* (n_pages) u64: the same of each full page; 0: it is not in the file */
+    int32_t *rank;                   /* (n_pages) its place among those in the file; -1: not in the file */
     size_t sinks, kept, open, pages; /* where they start in the section */
     size_t leaf_bytes;               /* of a sealed page: packed, or raw */
     size_t bytes;
@@ -101,9 +106,12 @@ typedef struct quire_snapshot quire_snapshot; /* being written */
 typedef quire_status (*quire__add_section)(void *user, quire_snapshot *to, int32_t index);
 quire_status quire__snapshot_write(const char *path, int32_t n_groups, quire__add_section add_section, void *user);
 quire_status quire__snapshot_add(quire_snapshot *s, const void *bytes, size_t n_bytes);
-/* The section "state": its head, then for each group this and a byte for each page. held: quire_held. */
-quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page);
-quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held);
+/* The section "state": its head, then for each group this and the rows of each page. */
+quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page, uint32_t history,
+                                       int32_t exact);
+quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held /* quire_held */,
+                                       uint64_t sink_rows, uint64_t open_rows);
+quire_status quire__snapshot_add_rows(quire_snapshot *s, uint64_t rows);
 
 /* ---- snapshot_save.c */
 /* From here on, until quire__seq_in_file(seq, false), its pages and their form stay as they are. E_BUSY, E_STATE. */
@@ -120,6 +128,9 @@ bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind
                            int32_t *head);
 
 /* ---- snapshot_read.c */
+/* Bit t: row t of a page, which may be the open one, is there: what quire__rows_held is for a
+ * sequence. */
+uint64_t quire__file_rows_held(const quire_file *file, int32_t group, int32_t page);
 quire_status quire__file_buffers(quire_file *file); /* E_NOMEM */
 /* Rows of one head as a pool holds them raw, K (n_rows,DK), V at v_offset: whether the layer can seal and attend to them. */
 bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const uint8_t *record, int32_t n_rows,
@@ -152,6 +163,9 @@ static inline uint32_t quire__get32(const uint8_t *at) {
 }
 static inline uint64_t quire__get64(const uint8_t *at) {
     return quire__get32(at) | (uint64_t)quire__get32(at + 4) << 32;
+}
+static inline uint64_t quire__file_page_rows(const quire_file_group *part, int32_t page) {
+    return quire__get64(part->rows + (size_t)page * QUIRE_FILE_PAGE);
 }
 static inline uint64_t quire__file_align(uint64_t x) {
     return (x + QUIRE_FILE_ALIGN - 1) & ~(uint64_t)(QUIRE_FILE_ALIGN - 1);

@@ -56,10 +56,6 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
             return quire__fail(QUIRE_E_CODEC, "layer %d is %s in the file as here, but its channels have another order",
                                (int)i, quire_codec_name(a->k));
     }
-    for (int32_t i = 0; i < pool->n_layers; i++)
-        if (file->form.layer[i].group != pool->layer[i].group)
-            return quire__fail(QUIRE_E_CODEC, "layer %d lies in group %d of the file, %d here", (int)i,
-                               (int)file->form.layer[i].group, (int)pool->layer[i].group);
     for (int32_t g = 0; g < pool->n_groups; g++) {
         const quire_group *a = &file->form.group[g], *b = &pool->group[g];
         if (a->sinks != b->sinks || a->raw != b->raw || a->sealed_bytes != b->sealed_bytes ||
@@ -74,39 +70,68 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
 /* Re-sealed, the page sealed last has its raw rows only if the file has them for every layer. */
 static bool raw_rows_known(const quire_file *file) {
     for (int32_t g = 0; g < file->form.n_groups && file->n_pages > 0; g++)
-        if (file->form.group[g].raw ? !file->part[g].held[file->n_pages - 1] : !(file->part[g].flags & QUIRE_HELD_KEPT))
+        if (file->form.group[g].raw ? file->part[g].rank[file->n_pages - 1] < 0
+                                    : !(file->part[g].flags & QUIRE_HELD_KEPT))
             return false;
     return file->n_pages > 0;
 }
 
 static int32_t wish(bool wanted) { return wanted ? QUIRE_WANTED : QUIRE_NO_LEAF; }
 
-/* What the file holds, where its groups are the pool's. */
+/* What the file holds. Its groups are the pool's: check_layers has compared windows and kept
+ * tokens. */
 static void plan_same(const quire_file *file, int32_t g, quire_seq_group *s) {
     const quire_file_group *part = &file->part[g];
     s->live_from = part->live_from;
     for (int32_t p = 0; p < file->n_pages; p++)
-        s->table[p] = wish(part->held[p]);
+        s->table[p] = wish(part->rank[p] >= 0);
     s->open = wish(part->flags & QUIRE_HELD_OPEN);
     s->kept = wish(part->flags & QUIRE_HELD_KEPT);
     s->sinks = wish(part->flags & QUIRE_HELD_SINKS);
 }
 
-/* What later queries may see, and as much more as the file has for all layers of the group. */
+/* What later queries may see, and as much more as the file has. */
 static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g, bool keep_raw, quire_seq_group *s) {
     const quire_group *group = &pool->group[g];
+    const quire_file_group *part = &file->part[g];
     s->live_from = 0;
-    for (int32_t i = 0; i < pool->n_layers; i++) {
-        const quire_file_group *part = &file->part[file->form.layer[i].group];
-        for (int32_t p = 0; pool->layer[i].group == g && p < file->n_pages; p++)
-            if ((p < part->live_from || !part->held[p]) && s->live_from <= p)
-                s->live_from = p + 1;
-    }
+    for (int32_t p = 0; p < file->n_pages; p++)
+        if (p < part->live_from || part->rank[p] < 0)
+            s->live_from = p + 1;
     for (int32_t p = 0; p < file->n_pages; p++)
         s->table[p] = wish(p >= s->live_from || quire__pinned(group, p));
     s->open = wish(file->info.length % QUIRE_T);
     s->kept = wish(keep_raw && !group->raw);
     s->sinks = wish(file->n_pages > 0 && group->sinks > 0 && quire__sinks_needed(group, s));
+}
+
+static void lose(quire_pool *pool, int32_t leaf, uint64_t held) {
+    if (leaf != QUIRE_NO_LEAF)
+        pool->leaf[leaf].lost = ~held;
+}
+
+/* Which rows the file does not have. */
+static void note_lost(quire_seq *seq, const quire_file *file, int32_t g) {
+    quire_pool *pool = seq->pool;
+    const quire_seq_group *s = &seq->group[g];
+    for (int32_t p = 0; p < file->n_pages; p++)
+        lose(pool, s->table[p], quire__file_rows_held(file, g, p));
+    lose(pool, s->open, quire__file_rows_held(file, g, file->n_pages));
+    if (seq->kept_page >= 0)
+        lose(pool, s->kept, quire__file_rows_held(file, g, seq->kept_page));
+    if (file->n_pages > 0)
+        lose(pool, s->sinks, quire__file_rows_held(file, g, 0));
+}
+
+/* A first page that is still open, in the same raw type, has nothing that could be sealed again. */
+static void note_history(quire_seq *seq, const quire_file *file, bool as_they_are) {
+    const quire_file_info *info = &file->info;
+    if (info->history != 0) {
+        seq->history = info->history;
+        seq->exact = info->exact_tokens;
+    }
+    if (!as_they_are && info->length > 0 && (file->n_pages > 0 || info->raw != seq->pool->raw))
+        quire__history_note(seq, QUIRE_HISTORY_RESEALED, 0);
 }
 
 /* The caller holds the lock: wishes are no leaves yet. */
@@ -117,10 +142,14 @@ static quire_status reserve(quire_seq *seq, const quire_file *file, bool as_they
             plan_same(file, g, &seq->group[g]);
         else
             plan_other(seq->pool, file, g, keep_raw, &seq->group[g]);
-    return quire__restore_reserve(seq, file->info.length,
-                                  as_they_are ? file->kept_page
-                                  : keep_raw  ? file->n_pages - 1
-                                              : -1);
+    QUIRE_TRY(quire__restore_reserve(seq, file->info.length,
+                                     as_they_are ? file->kept_page
+                                     : keep_raw  ? file->n_pages - 1
+                                                 : -1));
+    for (int32_t g = 0; g < seq->pool->n_groups; g++)
+        note_lost(seq, file, g);
+    note_history(seq, file, as_they_are);
+    return QUIRE_OK;
 }
 
 /* ------------------------------------------------------------------ pages as they are */

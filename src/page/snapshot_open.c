@@ -110,7 +110,11 @@ static quire_status read_small(quire_file *file) {
     if (s[QUIRE_SECTION_IDENTITY].bytes > QUIRE_IDENTITY_MAX || s[QUIRE_SECTION_TOKENS].bytes > 4ull * INT32_MAX ||
         s[QUIRE_SECTION_TOKENS].bytes % 4 != 0)
         return impossible("identity or tokens");
-    file->small = malloc((size_t)(end - first)); /* no more than the file has */
+    if (end - first > QUIRE_FILE_SMALL_MAX)
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "the file says that its tokens and state take %llu bytes; at most %d are read",
+                           (unsigned long long)(end - first), QUIRE_FILE_SMALL_MAX);
+    file->small = malloc((size_t)(end - first));
     if (!file->small)
         return no_memory();
     QUIRE_TRY(quire__read_at(file->fd, first, file->small, (size_t)(end - first)));
@@ -134,17 +138,21 @@ static bool group_holds(const quire_file *file, int32_t g) {
     const quire_file_group *part = &file->part[g];
     const int32_t length = file->info.length, n_pages = file->n_pages;
     const int32_t first_seen = quire__window_start(group, length) / QUIRE_T;
-    if (part->live_from < 0 || part->live_from > n_pages || part->live_from > first_seen)
+    if (part->live_from < 0 || part->live_from > n_pages || part->live_from > first_seen ||
+        part->sink_rows & ~quire__rows_below(group->sinks) || part->open_rows & ~quire__rows_below(length % QUIRE_T))
         return false;
     for (int32_t p = 0; p < n_pages; p++)
-        if (part->held[p] > 1 || (!part->held[p] && (p >= first_seen || quire__pinned(group, p))))
+        if (!quire__file_page_rows(part, p) && (p >= first_seen || quire__pinned(group, p)))
+            return false;
+    for (int32_t p = 0; p <= n_pages; p++)
+        if (quire__rows_seen(group, p, length) & ~quire__file_rows_held(file, g, p))
             return false;
     const bool may_have_sinks = n_pages > 0 && group->sinks > 0,
                needs_sinks = may_have_sinks && (first_seen == 0 || group->keep > 0);
     const bool has_sinks = part->flags & QUIRE_HELD_SINKS, has_open = part->flags & QUIRE_HELD_OPEN,
                has_kept = part->flags & QUIRE_HELD_KEPT;
-    return part->flags < 8 && (has_sinks ? may_have_sinks : !needs_sinks) && has_open == (length % QUIRE_T != 0) &&
-           !(has_kept && (group->raw || file->kept_page < 0));
+    return part->flags < 8 && (has_sinks ? may_have_sinks : !needs_sinks && !part->sink_rows) &&
+           has_open == (length % QUIRE_T != 0) && !(has_kept && (group->raw || file->kept_page < 0));
 }
 
 /* Where a group's parts lie, from what it holds. */
@@ -154,7 +162,7 @@ static quire_status place_parts(quire_file *file, int32_t g, int32_t *rank) {
     const size_t n_open = (size_t)(file->info.length % QUIRE_T), T = QUIRE_T;
     part->rank = rank;
     for (int32_t p = 0; p < file->n_pages; p++)
-        rank[p] = part->held[p] ? part->n_held++ : -1;
+        rank[p] = quire__file_page_rows(part, p) ? part->n_held++ : -1;
     part->leaf_bytes = group->raw ? group->raw_bytes : group->sealed_bytes;
     part->kept = part->flags & QUIRE_HELD_SINKS ? group->sink_bytes : 0;
     part->open = part->kept + (part->flags & QUIRE_HELD_KEPT ? group->raw_bytes : 0);
@@ -176,21 +184,30 @@ static quire_status read_state(quire_file *file) {
     file->info.length = (int32_t)quire__get32(at);
     file->kept_page = (int32_t)quire__get32(at + 4);
     file->n_pages = file->info.length / QUIRE_T;
+    file->info.history = quire__get32(at + 8);
+    file->info.exact_tokens = (int32_t)quire__get32(at + 12);
     const size_t n_groups = (size_t)file->form.n_groups, n_pages = (size_t)file->n_pages;
     if (file->info.length < 0 || file->info.length > QUIRE_FILE_TOKENS_MAX ||
         (file->kept_page != -1 && (file->kept_page < 0 || file->kept_page != file->n_pages - 1)) ||
-        bytes != QUIRE_FILE_STATE_HEAD + n_groups * (QUIRE_FILE_GROUP + n_pages))
+        bytes != QUIRE_FILE_STATE_HEAD + n_groups * (QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages))
         return impossible("state");
+    if (file->info.history > QUIRE_HISTORY_ALL || file->info.exact_tokens < 0 ||
+        file->info.exact_tokens > file->info.length ||
+        (file->info.history == 0) != (file->info.exact_tokens == file->info.length))
+        return impossible("history");
     if (file->info.n_tokens > 0 && file->info.n_tokens < file->info.length)
         return impossible("number of tokens");
     file->part = calloc(n_groups, sizeof *file->part);
-    file->rank = calloc(n_groups * n_pages + 1, sizeof *file->rank); /* no more than four times the section's bytes */
+    file->rank = calloc(n_groups * n_pages + 1, sizeof *file->rank); /* no more than the section's bytes */
     if (!file->part || !file->rank)
         return no_memory();
     at += QUIRE_FILE_STATE_HEAD;
-    for (int32_t g = 0; g < file->form.n_groups; g++, at += QUIRE_FILE_GROUP + n_pages) {
-        file->part[g] = (quire_file_group){
-            .live_from = (int32_t)quire__get32(at), .flags = quire__get32(at + 4), .held = at + QUIRE_FILE_GROUP};
+    for (int32_t g = 0; g < file->form.n_groups; g++, at += QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages) {
+        file->part[g] = (quire_file_group){.live_from = (int32_t)quire__get32(at),
+                                           .flags = quire__get32(at + 4),
+                                           .sink_rows = quire__get64(at + 8),
+                                           .open_rows = quire__get64(at + 16),
+                                           .rows = at + QUIRE_FILE_GROUP};
         if (!group_holds(file, g))
             return impossible("pages: some that it needs are missing, or some are there that it cannot have");
         QUIRE_TRY(place_parts(file, g, file->rank + (size_t)g * n_pages));

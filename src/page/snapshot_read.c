@@ -66,6 +66,14 @@ quire_status quire__file_buffers(quire_file *file) {
     return QUIRE_OK;
 }
 
+uint64_t quire__file_rows_held(const quire_file *file, int32_t g, int32_t page) {
+    const quire_file_group *part = &file->part[g];
+    if (page == file->n_pages)
+        return part->open_rows;
+    const uint64_t rows = quire__file_page_rows(part, page), sinks = quire__rows_below(file->form.group[g].sinks);
+    return page == 0 && part->flags & QUIRE_HELD_SINKS ? (rows & ~sinks) | part->sink_rows : rows;
+}
+
 /* ------------------------------------------------------------------ checking all of it */
 
 typedef struct walk {
@@ -188,12 +196,8 @@ static quire_status read_raw(const quire_file *file, const quire_layer_state *l,
     return QUIRE_OK;
 }
 
-quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int32_t page, float *k, float *v,
-                             int32_t *n_rows) {
-    QUIRE_TRY(check_place(file, layer, head, page));
-    if (!k || !v || !n_rows)
-        return quire__fail(QUIRE_E_INVALID, "rows or their number is NULL");
-    QUIRE_TRY(quire__file_buffers(file));
+static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, int32_t page, float *k, float *v,
+                               int32_t *n_rows) {
     const quire_layer_state *l = source_of(file, layer);
     const quire_group *group = &file->form.group[l->group];
     const quire_file_group *part = &file->part[l->group];
@@ -223,4 +227,23 @@ quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int3
         return QUIRE_OK;
     return read_raw(file, l, part->sinks + l->sink_offset + h * l->sink_record_bytes, group->sinks, l->sink_v_offset, k,
                     v);
+}
+
+quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int32_t page, float *k, float *v,
+                             int32_t *n_rows) {
+    QUIRE_TRY(check_place(file, layer, head, page));
+    if (!k || !v || !n_rows)
+        return quire__fail(QUIRE_E_INVALID, "rows or their number is NULL");
+    QUIRE_TRY(quire__file_buffers(file));
+    QUIRE_TRY(known_rows(file, layer, head, page, k, v, n_rows));
+    const quire_layer_state *l = source_of(file, layer);
+    const size_t dk = (size_t)l->config.k_dim, dv = (size_t)l->config.v_dim;
+    const uint64_t held = quire__file_rows_held(file, l->group, page);
+    for (int32_t t = 0; t < *n_rows; t++) {
+        if (held >> t & 1)
+            continue;
+        memset(k + (size_t)t * dk, 0, dk * sizeof *k);
+        memset(v + (size_t)t * dv, 0, dv * sizeof *v);
+    }
+    return QUIRE_OK;
 }

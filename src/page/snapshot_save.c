@@ -33,19 +33,25 @@ static quire_status add_layers(saver *s) {
     return status;
 }
 
+/* Of the first n. */
+static uint64_t rows_of(const quire_pool *pool, int32_t leaf, int32_t n) {
+    return leaf == QUIRE_NO_LEAF ? 0 : ~pool->leaf[leaf].lost & quire__rows_below(n);
+}
+
 static quire_status add_state(saver *s) {
     const quire_seq *seq = s->seq;
-    QUIRE_TRY(quire__snapshot_add_state(s->to, seq->length, seq->kept_page));
+    const quire_pool *pool = seq->pool;
+    QUIRE_TRY(quire__snapshot_add_state(s->to, seq->length, seq->kept_page, seq->history, quire__history_exact(seq)));
     for (int32_t g = 0; g < seq->pool->n_groups; g++) {
         const quire_seq_group *group = &seq->group[g];
         const uint32_t flags = (group->sinks != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_SINKS : 0) |
                                (group->open != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_OPEN : 0) |
                                (group->kept != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_KEPT : 0);
-        QUIRE_TRY(quire__snapshot_add_group(s->to, group->live_from, flags));
-        for (int32_t p = 0; p < seq->length / QUIRE_T; p++) {
-            const uint8_t held = group->table[p] != QUIRE_NO_LEAF;
-            QUIRE_TRY(add(s, &held, 1));
-        }
+        QUIRE_TRY(quire__snapshot_add_group(s->to, group->live_from, flags,
+                                            rows_of(pool, group->sinks, pool->group[g].sinks),
+                                            rows_of(pool, group->open, seq->length % QUIRE_T)));
+        for (int32_t p = 0; p < seq->length / QUIRE_T; p++)
+            QUIRE_TRY(quire__snapshot_add_rows(s->to, rows_of(pool, group->table[p], QUIRE_T)));
     }
     return QUIRE_OK;
 }

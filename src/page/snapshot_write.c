@@ -16,17 +16,29 @@ quire_status quire__snapshot_add(quire_snapshot *s, const void *bytes, size_t n_
     return quire__writer_add(&s->writer, bytes, n_bytes);
 }
 
-quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page) {
+quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page, uint32_t history,
+                                       int32_t exact) {
     uint8_t head[QUIRE_FILE_STATE_HEAD];
     quire__put32(head, (uint32_t)length);
     quire__put32(head + 4, (uint32_t)kept_page);
+    quire__put32(head + 8, history);
+    quire__put32(head + 12, (uint32_t)exact);
     return quire__snapshot_add(s, head, sizeof head);
 }
 
-quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held) {
+quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held, uint64_t sink_rows,
+                                       uint64_t open_rows) {
     uint8_t entry[QUIRE_FILE_GROUP];
     quire__put32(entry, (uint32_t)live_from);
     quire__put32(entry + 4, held);
+    quire__put64(entry + 8, sink_rows);
+    quire__put64(entry + 16, open_rows);
+    return quire__snapshot_add(s, entry, sizeof entry);
+}
+
+quire_status quire__snapshot_add_rows(quire_snapshot *s, uint64_t rows) {
+    uint8_t entry[QUIRE_FILE_PAGE];
+    quire__put64(entry, rows);
     return quire__snapshot_add(s, entry, sizeof entry);
 }
 
@@ -85,6 +97,9 @@ static quire_status write_file(quire_snapshot *s, int32_t n_groups, quire__add_s
         begin_section(s);
         QUIRE_TRY(add_section(user, s, i));
         QUIRE_TRY(end_section(s, i));
+        if (i < QUIRE_SECTION_PAGES && s->writer.bytes - head_bytes > QUIRE_FILE_SMALL_MAX)
+            return quire__fail(QUIRE_E_TOO_BIG, "tokens and state take more than the %d bytes that a file may have",
+                               QUIRE_FILE_SMALL_MAX);
     }
     return write_header(s, n_sections, head_bytes);
 }

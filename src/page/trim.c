@@ -6,17 +6,23 @@
  */
 #include "page/pool.h"
 
-/* Every page that the shorter sequence's next query would see must still be there. */
+/* Every row that the shorter sequence's next query would see must still be there, and so must the
+ * page that is cut. */
 static quire_status check_window(const quire_seq *seq, int32_t n_tokens) {
     const quire_pool *pool = seq->pool;
+    const int32_t n_pages = seq->length / QUIRE_T;
     if (n_tokens == 0)
         return QUIRE_OK;
     for (int32_t g = 0; g < pool->n_groups; g++) {
-        const int32_t first = quire__window_start(&pool->group[g], n_tokens) / QUIRE_T, last = (n_tokens - 1) / QUIRE_T;
-        for (int32_t p = first; p <= last && p < seq->length / QUIRE_T; p++)
-            if (seq->group[g].table[p] == QUIRE_NO_LEAF)
+        const quire_group *group = &pool->group[g];
+        const int32_t first = quire__window_start(group, n_tokens) / QUIRE_T;
+        for (int32_t p = 0; p <= (n_tokens - 1) / QUIRE_T; p++) {
+            const uint64_t seen = quire__rows_seen(group, p, n_tokens);
+            const bool gone = p >= first && p < n_pages && seq->group[g].table[p] == QUIRE_NO_LEAF;
+            if (gone || (seen & ~quire__rows_held(seq, g, p)))
                 return quire__fail(QUIRE_E_GONE, "cannot trim to %d tokens: the window of %d has moved past page %d",
-                                   (int)n_tokens, (int)pool->group[g].window, (int)p);
+                                   (int)n_tokens, (int)group->window, (int)p);
+        }
     }
     return QUIRE_OK;
 }
@@ -33,6 +39,7 @@ static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
     if (leaf == QUIRE_NO_LEAF)
         return QUIRE_NO_LEAF;
     *decoded = true;
+    pool->leaf[leaf].lost = ~quire__source_held(pool, &source);
     for (int32_t i = 0; i < pool->n_layers; i++)
         for (int32_t head = 0;
              pool->layer[i].group == g && pool->layer[i].source == i && head < pool->layer[i].config.n_kv_heads; head++)
@@ -61,6 +68,8 @@ static quire_status reopen_all(quire_seq *seq, int32_t page) {
         return quire__fail(QUIRE_E_NO_PAGES, "no page to reopen page %d into", (int)page);
     }
     pool->reopened_pages += decoded;
+    if (decoded)
+        quire__history_note(seq, QUIRE_HISTORY_TRIMMED, page * QUIRE_T);
     return QUIRE_OK;
 }
 
@@ -94,7 +103,55 @@ quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens) {
     if (seq->kept_page >= page)
         seq->kept_page = -1;
     seq->length = n_tokens;
+    quire__history_cut(seq);
     return QUIRE_OK;
+}
+
+static bool shares_pages(const quire_seq *seq) {
+    const quire_pool *pool = seq->pool;
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        const quire_seq_group *s = &seq->group[g];
+        const int32_t beside[3] = {s->open, s->kept, s->sinks};
+        for (int i = 0; i < 3; i++)
+            if (beside[i] != QUIRE_NO_LEAF && pool->leaf[beside[i]].refs > 1)
+                return true;
+        for (int32_t p = 0; p < seq->length / QUIRE_T; p++)
+            if (s->table[p] != QUIRE_NO_LEAF && pool->leaf[s->table[p]].refs > 1)
+                return true;
+    }
+    return false;
+}
+
+static void forget(quire_seq *seq) {
+    quire_pool *pool = seq->pool;
+    quire__seq_drop_kept(seq);
+    quire__seq_recycle(seq); /* pages that nobody sees at all */
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        const quire_seq_group *s = &seq->group[g];
+        for (int32_t p = 0; p <= seq->length / QUIRE_T; p++) {
+            const uint64_t unseen = ~quire__rows_seen(&pool->group[g], p, seq->length);
+            const int32_t leaf = p < seq->length / QUIRE_T ? s->table[p] : s->open;
+            if (leaf != QUIRE_NO_LEAF)
+                pool->leaf[leaf].lost |= unseen;
+            if (p == 0 && s->sinks != QUIRE_NO_LEAF)
+                pool->leaf[s->sinks].lost |= unseen;
+        }
+    }
+}
+
+quire_status quire_seq_forget(quire_seq *seq) {
+    if (!seq)
+        return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
+    pthread_mutex_lock(&seq->pool->lock);
+    quire_status status = QUIRE_OK;
+    if (seq->batch)
+        status = quire__fail(QUIRE_E_BUSY, "cannot change a sequence that is in a batch");
+    else if (shares_pages(seq))
+        status = quire__fail(QUIRE_E_STATE, "another sequence shares its pages, and may see what this one does not");
+    else
+        forget(seq);
+    pthread_mutex_unlock(&seq->pool->lock);
+    return status;
 }
 
 quire_status quire_seq_trim(quire_seq *seq, int32_t n_tokens) {

@@ -156,6 +156,8 @@ typedef struct quire_piece_source {
     void *on_progress_user;
 } quire_piece_source;
 
+/* Pages that computing their text would not give must not be found under its name. E_HISTORY. */
+quire_status quire__store_check_history(uint32_t history, int32_t exact_tokens, int32_t n_pages);
 quire_status quire__store_put_chain(quire_store *store, const quire_chain *chain, const quire_store_text *text,
                                     const quire_piece_source *source, quire_store_added *added);
 

@@ -73,6 +73,8 @@ quire_status quire_store_import(quire_store *store, quire_file *file, const quir
     if (file->info.length < QUIRE_PAGE_TOKENS)
         return quire__fail(QUIRE_E_FORMAT, "the file has %d tokens, and no full page of %d", (int)file->info.length,
                            QUIRE_PAGE_TOKENS);
+    QUIRE_TRY(
+        quire__store_check_history(file->info.history, file->info.exact_tokens, file->info.length / QUIRE_PAGE_TOKENS));
     QUIRE_TRY(quire_file_check(file));
     return import_checked(store, file, &o, key, added);
 }
@@ -230,14 +232,16 @@ static bool holds_page(const exporter *e, int32_t g, int32_t page) {
 
 static quire_status add_state(const exporter *e, quire_snapshot *to) {
     const quire_form *form = &e->root.form;
-    QUIRE_TRY(quire__snapshot_add_state(to, e->n_pages * QUIRE_PAGE_TOKENS, -1));
+    const int32_t n_tokens = e->n_pages * QUIRE_PAGE_TOKENS;
+    QUIRE_TRY(quire__snapshot_add_state(to, n_tokens, -1, 0, n_tokens));
     for (int32_t g = 0; g < form->n_groups; g++) {
+        const bool sinks = holds_sinks(e, g);
         QUIRE_TRY(quire__snapshot_add_group(to, quire__live_from(&form->group[g], e->n_pages),
-                                            holds_sinks(e, g) ? (uint32_t)QUIRE_HELD_SINKS : 0));
-        for (int32_t page = 0; page < e->n_pages; page++) {
-            const uint8_t held = holds_page(e, g, page);
-            QUIRE_TRY(quire__snapshot_add(to, &held, 1));
-        }
+                                            sinks ? (uint32_t)QUIRE_HELD_SINKS : 0,
+                                            sinks ? quire__rows_below(form->group[g].sinks) : 0, 0));
+        for (int32_t page = 0; page < e->n_pages; page++)
+            QUIRE_TRY(
+                quire__snapshot_add_rows(to, holds_page(e, g, page) ? UINT64_MAX : 0)); /* only whole ones are put */
     }
     return QUIRE_OK;
 }

@@ -1,4 +1,5 @@
 /* Pages into a store: those that it lacks, first to last, a batch at a time. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,6 +145,21 @@ static quire_status put_missing(putter *p) {
     return flush(p);
 }
 
+quire_status quire__store_check_history(uint32_t history, int32_t exact_tokens, int32_t n_pages) {
+    if (exact_tokens / QUIRE_PAGE_TOKENS >= n_pages)
+        return QUIRE_OK;
+    char what[80] = "";
+    for (uint32_t one = 1; one <= QUIRE_HISTORY_ALL; one <<= 1)
+        if (history & one)
+            snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", what[0] ? ", " : "",
+                     quire_history_name((quire_history)one));
+    return quire__fail(
+        QUIRE_E_HISTORY,
+        "the cache was %s, and from token %d on it would be found where a fresh computation is promised; "
+        "compute the text again to store it",
+        what, (int)exact_tokens);
+}
+
 quire_status quire__store_put_chain(quire_store *store, const quire_chain *chain, const quire_store_text *text,
                                     const quire_piece_source *source, quire_store_added *added) {
     putter p = {.store = store, .chain = chain, .text = text, .source = source, .added = added};
@@ -172,6 +188,9 @@ static quire_status put_held(quire_store *store, const quire_seq *seq, const qui
     const int32_t length = quire_seq_length(seq), n = text->n_tokens < length ? text->n_tokens : length;
     if (n / QUIRE_PAGE_TOKENS == 0)
         return QUIRE_OK;
+    int32_t exact_tokens;
+    const uint32_t history = quire_seq_history(seq, &exact_tokens);
+    QUIRE_TRY(quire__store_check_history(history, exact_tokens, n / QUIRE_PAGE_TOKENS));
     quire_chain chain;
     QUIRE_TRY(quire__chain_of_pool(&chain, text, seq->pool, n / QUIRE_PAGE_TOKENS));
     const quire_piece_source source = {

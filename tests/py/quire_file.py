@@ -38,7 +38,7 @@ class SavedFile:
         self.data, self.codecs = data, codecs
         assert data[:8] == bytes.fromhex("89 51 55 49 52 45 0d 0a")
         version, n_sections, length = struct.unpack_from("<IIQ", data, 8)
-        assert version == 2 and length == len(data) and data[24:48] == bytes(24)
+        assert version == 3 and length == len(data) and data[24:48] == bytes(24)
         head = padded(64 + 48 * n_sections)
         assert xxhash.xxh3_128(data[:48] + bytes(16) + data[64:head]).digest() == data[48:64]
         self.sections, at = [], head
@@ -75,24 +75,26 @@ class SavedFile:
         assert at == len(section)
         keys = []
         for layer in self.layers:
-            is_raw = all(self.codecs[c] in ("raw", self.raw) for c in (layer.k, layer.v))
-            key = (layer.window, layer.keep, is_raw)
+            key = (layer.window, layer.keep)
             if key not in keys:
                 keys.append(key)
             assert layer.group == keys.index(key)
         assert len(keys) == self.n_groups and len(self.sections) == 4 + self.n_groups
-        self.raw_group = [key[2] for key in keys]
+        self.raw_group = [all(self.codecs[c] in ("raw", self.raw) for x in self.layers if x.group == g for c in (x.k, x.v))
+                          for g in range(self.n_groups)]
 
     def _state(self):
         section = self.sections[3]
-        self.length, self.kept_page = struct.unpack_from("<ii", section)
+        self.length, self.kept_page, self.history, self.exact_tokens = struct.unpack_from("<iiIi", section)
         n_pages = self.length // 64
-        assert len(section) == 8 + self.n_groups * (8 + n_pages)
+        assert self.history < 16 and (self.history == 0) == (self.exact_tokens == self.length)
+        assert len(section) == 16 + self.n_groups * (24 + 8 * n_pages)
         self.parts = []
         for g in range(self.n_groups):
-            at = 8 + g * (8 + n_pages)
-            first, flags = struct.unpack_from("<iI", section, at)
-            self.parts.append((first, flags, list(section[at + 8:at + 8 + n_pages])))
+            at = 16 + g * (24 + 8 * n_pages)
+            first, flags, sink_rows, open_rows = struct.unpack_from("<iIQQ", section, at)
+            assert sink_rows >> self.sinks == 0 and open_rows >> self.length % 64 == 0
+            self.parts.append((first, flags, list(struct.unpack_from(f"<{n_pages}Q", section, at + 24))))
 
     def in_natural_order(self, layer, head, placed):
         if self.orders[layer] is None:

@@ -464,7 +464,8 @@ def test_inspect_file(tiny, tmp_path):
     for word in ("sound", "architecture llama", "weights ", "kc8:vt4", "pages 0"):
         assert word in said
     report = json.loads(quire("inspect", file, "--json").stdout)
-    assert report["sound"] and report["status"] == "QUIRE_OK" and report["version"] == 2
+    assert report["sound"] and report["status"] == "QUIRE_OK" and report["version"] == 3
+    assert report["history"] == [] and report["exact_tokens"] == report["length"] and "history   none" in said
     assert report["n_tokens"] == report["length"] + 1 == len(report["tokens"])
     assert report["bytes"] == file.stat().st_size and report["layers"][0]["k"] == "kc8"
     data = bytearray(file.read_bytes())

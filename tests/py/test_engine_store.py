@@ -136,6 +136,36 @@ def test_files_and_stores(arch, tmp_path):
     assert loaded[:2] == cold[:2] and loaded[2]["n_restored"] == warm[2]["n_from_store"]
 
 
+def test_caches_with_a_history_stay_out(tmp_path):
+    """A cache of two bits, packed again with eight, is not what computing with eight gives: a store does not take it."""
+    model, store = models.make(tmp_path / "model.gguf", "llama"), tmp_path / "pages"
+    text = " ".join(LONG.split()[:60])
+    quire("run", "-m", model, "-t", 1, "--kv", "kc2:vt2", "-p", text, "-n", 4, "--ignore-end", "--save", tmp_path / "a")
+    quire("run", "-m", model, "-t", 1, "--kv", "k8v8", "--load", tmp_path / "a", "--reseal", "-n", 4, "--ignore-end",
+          "--save", tmp_path / "b")
+    said = json.loads(quire("inspect", tmp_path / "b", "--json").stdout)
+    assert said["history"] == ["resealed"] and said["exact_tokens"] == 0 and said["sound"]
+    assert "resealed; no token is as it was computed" in quire("inspect", tmp_path / "b").stdout
+    refused = quire("store", "import", store, tmp_path / "b", status=1).stderr
+    assert "was resealed" in refused and "QUIRE" not in refused
+    assert json.loads(quire("store", "stat", store, "--json").stdout)["records"] == 0
+    common = ("-m", model, "--kv", "k8v8", "-p", text, "-n", 20)
+    cold, warm = outcome(tmp_path, "cold", *common), outcome(tmp_path, "warm", *common, "--store", store)
+    assert warm[:2] == cold[:2] and warm[2]["n_from_store"] == 0
+
+
+def test_tokens_that_left_a_window_stay_lost(tmp_path):
+    """Without raw sinks page 0 must hold the kept tokens; packed again, it has them and nothing else of the page."""
+    model = models.make(tmp_path / "model.gguf", "llama")
+    words = LONG.split()
+    common = ("-m", model, "--kv", "k8v8", "--max-kv-size", 132, "--keep", 4, "-n", 20)
+    outcome(tmp_path, "saved", *common, "-p", " ".join(words[:60]))
+    parts = " ".join(words[:20] + words[100:110])  # from the saved text, after a page or two
+    cold = outcome(tmp_path, "cold", *common, "--sinks", 0, "-p", parts)
+    loaded = outcome(tmp_path, "loaded", *common, "--sinks", 0, "-p", parts, "--load", tmp_path / "saved", "--reseal")
+    assert loaded[:2] == cold[:2] and loaded[2]["n_restored"] == 0
+
+
 def test_damage_costs_time_alone(tmp_path):
     model = models.make(tmp_path / "model.gguf", "gemma3")
     store = tmp_path / "pages"

@@ -14,6 +14,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+import quire_file
 import quire_lib
 from quire_lib import lib
 
@@ -193,6 +194,18 @@ def test_rotating_cache(mlx_lm, tmp_path, n, size, keep, decode):
     assert all(type(x) is mlx_lm.RotatingKVCache and x.offset == n and x.max_size == size for x in again)
     assert_same_step(ours, again, BOUNDS[0])
     assert_same_step(ours, caches, BOUNDS[0])
+
+
+def test_ring_says_what_it_lost(mlx_lm, tmp_path):
+    """Pages of a ring have zeros where tokens have left it; the file counts only what a later query sees."""
+    caches = [mlx_lm.RotatingKVCache(max_size=90, keep=4), mlx_lm.KVCache()]
+    fill(caches, 270)
+    mlx_lm.save_prompt_cache(str(tmp_path / "a.safetensors"), caches)
+    quire("convert", tmp_path / "a.safetensors", tmp_path / "b.quire")
+    file = quire_file.SavedFile((tmp_path / "b.quire").read_bytes(), {info.codec: name for name, info in quire_lib.CODECS.items()})
+    seen = [t for t in range(256) if t < 4 or t > 270 - 86]
+    assert file.parts[file.layers[0].group][2] == [sum(1 << t % 64 for t in seen if t // 64 == page) for page in range(4)]
+    assert file.parts[file.layers[1].group][2] == [2 ** 64 - 1] * 4
 
 
 def test_mixed_layers(mlx_lm, tmp_path):

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
     not os.path.exists(PROGRAM) or "store" not in subprocess.run([PROGRAM, "--help"], capture_output=True, text=True).stdout,
     reason="built without the store")
 
-FULL, MIXED = [(0, 0)], [(0, 0), (100, 0), (100, 0)]
+FULL, MIXED = [(0, 0)], [(0, 0), (100, 0), (90, 0)]
 
 
 @pytest.fixture
