@@ -188,6 +188,19 @@ def test_bytes_are_those_of_the_cache(name, budget, tokens, more, request):
     assert budget[5:].endswith("K") is False or held <= int(budget[5:-1]) << 10
 
 
+def test_raw_layers_beside_packed_ones(llama):
+    """They share pages with those: their sinks and the rows of the page sealed last are held, and counted, too."""
+    common, raw = ("--ctx", 700), probe(llama, "--kv-budget", "1G", "--ctx", 700)["choices"][0]["raw_bytes"]
+    budget = int(0.95 * raw)
+    choice = probe(llama, "--kv-budget", budget, *common)["choices"][0]
+    assert len({pair == "raw:raw" for pair in choice["layers"]}) == 2
+    done = quire("bench", "model", "-m", llama, "--kv", f"auto:{budget}", "--depth", 699, "--gen", 1, "--prompt", 0, *common, "-t", 1,
+                 "--json")
+    assert 0.8 * choice["bytes"] < json.loads(done.stdout)["kv_bytes"] <= choice["bytes"] <= budget
+    exact = probe(llama, "--kv-budget", raw, *common)["choices"][0]  # all of it fits
+    assert exact["kv"] == "none" and exact["bytes"] == raw
+
+
 def test_a_report_is_made_once_and_is_the_same_everywhere(tmp_path):
     model = models.make(tmp_path / "model.gguf", "qwen3")
 

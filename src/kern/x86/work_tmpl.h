@@ -28,7 +28,7 @@ typedef enum source_kind { NIBBLES, BYTES, UNPACKED, MIXED, SPLIT_5_3 } source_k
 
 typedef struct set_query {
     int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */
-    /* Of one integer; half of it where scores are doubled. */
+    /* Value of one integer step; half of it where scores are doubled. */
     float step[SET][QUIRE_MAX_SCALE_GROUPS];
     /* Channel scales: q.zero; K of tq: q.mean of the current page; else the sum of q. */
     float offset[SET][QUIRE_MAX_SCALE_GROUPS];
