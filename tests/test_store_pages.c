@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@
 #include "saved.h"
 #include "store_kit.h"
 
-enum { N_TEXT = 320, PAGES = N_TEXT / 64, LIMIT = 1 << 20, TEXTS = 60, N_DAMAGES = 600 };
+enum { N_TEXT = 320, LIMIT = 1 << 20, TEXTS = 60, N_DAMAGES = 300 };
 enum { FLAG_BRANCH = 1, FLAG_LEAF = 2, FLAG_OVERFLOW = 4 };
 
 /* A store that is full, and its bytes before anything was damaged. */
@@ -37,7 +38,23 @@ static quire_status open_at(const place *p, bool read_only, quire_store **store)
     return quire_store_open(store, p->dir, &o);
 }
 
-static void open_place(place *p, const char *name) {
+/* Without free pages: all that is in the file is in use. */
+static void compact(place *p) {
+    MDB_env *env;
+    char to[340];
+    snprintf(to, sizeof to, "%s/compact", p->dir);
+    assert_int_equal(mkdir(to, 0700), 0);
+    assert_int_equal(mdb_env_create(&env), 0);
+    assert_int_equal(mdb_env_open(env, p->dir, MDB_RDONLY, 0600), 0);
+    assert_int_equal(mdb_env_copy2(env, to, MDB_CP_COMPACT), 0);
+    mdb_env_close(env);
+    snprintf(to, sizeof to, "%s/compact/data.mdb", p->dir);
+    assert_int_equal(rename(to, p->data), 0);
+    snprintf(to, sizeof to, "%s/compact", p->dir);
+    assert_int_equal(rmdir(to), 0);
+}
+
+static void open_place(place *p, const char *name, bool without_free_pages) {
     const source s = source_default(5);
     open_small_pool(&p->f, "k4v4");
     assert_ok(quire_seq_create(p->f.pool, &p->seq));
@@ -56,6 +73,8 @@ static void open_place(place *p, const char *name) {
         assert_ok(quire_store_put(store, p->seq, &text, NULL));
     }
     quire_store_close(store);
+    if (without_free_pages)
+        compact(p);
     p->file = file_read(p->data);
     uint32_t psize;
     memcpy(&psize, p->file.data + 16 + 24, sizeof psize); /* of the free tree in the meta page */
@@ -67,11 +86,13 @@ static void close_place(place *p) {
     fixture_close(&p->f);
 }
 
-static uint16_t flags_of(const place *p, size_t page) {
-    uint16_t flags;
-    memcpy(&flags, p->file.data + page * p->page + 10, sizeof flags);
-    return flags;
+static uint16_t u16_at(const place *p, size_t page, size_t at) {
+    uint16_t value;
+    memcpy(&value, p->file.data + page * p->page + at, sizeof value);
+    return value;
 }
+
+static uint16_t flags_of(const place *p, size_t page) { return u16_at(p, page, 10); }
 
 /* The k-th page of these flags, from the start, or 0. Pages 0 and 1 are meta pages. */
 static size_t page_of(const place *p, unsigned flags, int k) {
@@ -103,12 +124,15 @@ static void damage(const place *p, size_t at, const void *value, size_t n) {
 
 /* ------------------------------------------------------------------ every call */
 
-static int n_errors;
+enum { SOUND, NOTICED, NO_REASON = 90 };
 
-static void told(quire_status status) {
-    n_errors += status != QUIRE_OK;
+static bool noticed; /* some call found damage */
+
+static quire_status told(quire_status status) {
+    noticed |= status == QUIRE_E_CORRUPT || status == QUIRE_E_TRUNCATED || status == QUIRE_E_FOREIGN;
     if (status != QUIRE_OK && !*quire_last_error())
-        _exit(90); /* a failure without a reason */
+        _exit(NO_REASON);
+    return status;
 }
 
 static bool visit(void *user, const quire_store_entry *entry) {
@@ -131,23 +155,19 @@ static void read_all(place *p, quire_store *store) {
     told(quire_store_export(store, &key, saved_path("exported"), NULL));
     told(quire_store_key_find(store, "a", &key));
     told(quire_store_get_stats(store, &stats));
-    told(quire_store_verify(store, NULL, &verdict));
+    if (told(quire_store_verify(store, NULL, &verdict)) == QUIRE_OK)
+        noticed |= verdict.bad > 0 || verdict.lost > 0;
 }
 
-/* In a process of its own, which must end by itself. Returns how many calls failed. */
+/* In a process of its own, which must end by itself. */
 static int use_everything(place *p) {
     quire_store *store;
-    n_errors = 0;
-    quire_status status = open_at(p, true, &store);
-    told(status);
-    if (status == QUIRE_OK) {
+    if (told(open_at(p, true, &store)) == QUIRE_OK) {
         read_all(p, store);
         quire_store_close(store);
     }
-    status = open_at(p, false, &store);
-    told(status);
-    if (status == QUIRE_OK) {
-        for (int i = 0; i < 2 * TEXTS; i++) { /* everything old goes */
+    if (told(open_at(p, false, &store)) == QUIRE_OK) {
+        for (int i = 0; i < TEXTS * 2 / 3; i++) { /* everything old goes */
             const quire_store_text text = text_of(p, (uint64_t)(1000 + i));
             told(quire_store_put(store, p->seq, &text, NULL));
         }
@@ -155,18 +175,16 @@ static int use_everything(place *p) {
         told(quire_store_remove(store, NULL, NULL));
         quire_store_close(store);
     }
-    status = open_at(p, false, &store); /* and again, after all that */
-    told(status);
-    if (status == QUIRE_OK) {
+    if (told(open_at(p, false, &store)) == QUIRE_OK) { /* and again, after all that */
         const quire_store_text text = text_of(p, 1);
         told(quire_store_put(store, p->seq, &text, NULL));
         read_all(p, store);
         quire_store_close(store);
     }
-    return n_errors < 80 ? n_errors : 80;
+    return noticed ? NOTICED : SOUND;
 }
 
-/* How many calls failed; -1: the process did not survive. */
+/* SOUND, NOTICED; -1: the process did not survive. */
 static int survive(place *p, const char *what) {
     fflush(stdout);
     const pid_t child = fork();
@@ -178,7 +196,7 @@ static int survive(place *p, const char *what) {
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
-    if (!WIFSIGNALED(status) && WEXITSTATUS(status) <= 80)
+    if (WIFEXITED(status) && WEXITSTATUS(status) <= NOTICED)
         return WEXITSTATUS(status);
     print_error("%s: %s %d\n", what, WIFSIGNALED(status) ? "signal" : "exit status",
                 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
@@ -188,22 +206,29 @@ static int survive(place *p, const char *what) {
 static void test_sound(void **state) {
     (void)state;
     place p;
-    open_place(&p, "sound");
+    open_place(&p, "sound", false);
     assert_true(count_pages(&p, FLAG_BRANCH) > 0 && count_pages(&p, FLAG_LEAF) > 4);
     assert_true(count_pages(&p, FLAG_OVERFLOW) > 100);
     restore(&p);
-    /* Export of a key that the read-write pass has evicted is the only thing that may fail. */
-    const int n = survive(&p, "sound");
-    assert_true(n >= 0 && n < 4);
+    assert_int_equal(survive(&p, "sound"), SOUND);
     close_place(&p);
 }
 
 /* ------------------------------------------------------------------ anything, anywhere */
 
-static void test_random_damage(void **state) {
-    (void)state;
+/* In the first `most` bytes of a page, or, 0, where a page of a tree has something: not in the room between. */
+static size_t place_in(const place *p, size_t page, int most, int width, rng *r) {
+    if (most > 0)
+        return (size_t)(2 * rng_below(r, (most - width) / 2 + 1));
+    const int lower = u16_at(p, page, 12), upper = u16_at(p, page, 14), end = (int)p->page;
+    const bool at_start = upper >= end || rng_below(r, 2);
+    const int first = at_start ? 0 : upper, last = (at_start ? lower : end) - width;
+    return (size_t)(first + 2 * rng_below(r, (last - first) / 2 + 1));
+}
+
+static void check_random_damage(const char *name, bool without_free_pages) {
     place p;
-    open_place(&p, "random");
+    open_place(&p, name, without_free_pages);
     const int n_trees = count_pages(&p, FLAG_BRANCH | FLAG_LEAF), n_branches = count_pages(&p, FLAG_BRANCH);
     const int n_big = count_pages(&p, FLAG_OVERFLOW);
     int n_noticed = 0, n_crashed = 0;
@@ -214,8 +239,7 @@ static void test_random_damage(void **state) {
                             : kind < 7 ? page_of(&p, FLAG_BRANCH, rng_below(&r, n_branches))
                             : kind < 9 ? (size_t)rng_below(&r, 2)
                                        : page_of(&p, FLAG_OVERFLOW, rng_below(&r, n_big));
-        const int most = kind == 9 ? 16 : kind > 6 || rng_below(&r, 2) ? 160 : (int)p.page;
-        const size_t at = page * p.page + (size_t)(2 * rng_below(&r, (most - width) / 2));
+        const size_t at = page * p.page + place_in(&p, page, kind == 9 ? 16 : kind > 6 ? 152 : 0, width, &r);
         uint32_t value;
         memcpy(&value, p.file.data + at, sizeof value);
         switch (rng_below(&r, 6)) {
@@ -243,11 +267,159 @@ static void test_random_damage(void **state) {
         restore(&p);
         damage(&p, at, &value, (size_t)width);
         const int n = survive(&p, what);
-        n_noticed += n > 3;
+        n_noticed += n == NOTICED;
         n_crashed += n < 0;
     }
     assert_int_equal(n_crashed, 0);
-    assert_true(n_noticed > N_DAMAGES / 8); /* it was damage */
+    assert_true(n_noticed > N_DAMAGES / (without_free_pages ? 2 : 6)); /* it was damage */
+    close_place(&p);
+}
+
+static void test_random_damage(void **state) {
+    (void)state;
+    check_random_damage("random", false);
+}
+
+static void test_random_damage_of_used_pages(void **state) {
+    (void)state;
+    check_random_damage("random-used", true);
+}
+
+/* ------------------------------------------------------------------ what is wrong, and where */
+
+static quire_status open_damaged(const place *p, size_t page, size_t at, const void *value, size_t n) {
+    quire_store *store;
+    restore(p);
+    damage(p, page * p->page + at, value, n);
+    const quire_status status = open_at(p, true, &store);
+    if (status == QUIRE_OK)
+        quire_store_close(store);
+    return status;
+}
+
+static void assert_named(const place *p, size_t page, size_t at, const void *value, size_t n) {
+    char name[40];
+    snprintf(name, sizeof name, "page %zu of ", page);
+    const quire_status status = open_damaged(p, page, at, value, n);
+    if (status != QUIRE_E_CORRUPT || !strstr(quire_last_error(), name))
+        fail_msg("%zu bytes at %zu of page %zu: %s: %s", n, at, page, quire_status_name(status), quire_last_error());
+    assert_non_null(strstr(quire_last_error(), "Remove the directory"));
+}
+
+static size_t size_at(const place *p, size_t page, size_t at) {
+    size_t value;
+    memcpy(&value, p->file.data + page * p->page + at, sizeof value);
+    return value;
+}
+
+/* Every field of a page of a tree, each time with values that it cannot have. */
+static void test_fields(void **state) {
+    (void)state;
+    place p;
+    open_place(&p, "fields", true);
+    const size_t pages[] = {page_of(&p, FLAG_BRANCH, 0), page_of(&p, FLAG_LEAF, 0), page_of(&p, FLAG_LEAF, 1)};
+    for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
+        const size_t page = pages[i], node = u16_at(&p, page, 16), other = u16_at(&p, page, 18);
+        const size_t number = page + 1;
+        const uint16_t flags[] = {0, 3, 4, 8, 0x12, 0x22, 0xffff}, ends[] = {0, 2, 15, 17, 0x7fff, 0xfffe};
+        const uint16_t offsets[] = {0, 8, (uint16_t)(node + 1), (uint16_t)other, (uint16_t)(p.page - 2), 0xfffe};
+        assert_named(&p, page, 0, &number, sizeof number);
+        for (size_t k = 0; k < sizeof flags / sizeof flags[0]; k++)
+            assert_named(&p, page, 10, &flags[k], 2);
+        for (size_t k = 0; k < sizeof ends / sizeof ends[0]; k++) {
+            assert_named(&p, page, 12, &ends[k], 2);
+            assert_named(&p, page, 14, &ends[k], 2);
+        }
+        for (size_t k = 0; k < sizeof offsets / sizeof offsets[0]; k++)
+            assert_named(&p, page, 16, &offsets[k], 2); /* of the first node */
+        const uint16_t lengths[] = {0xffff, 512, 0};
+        for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++)
+            assert_named(&p, page, other + 6, &lengths[k], 2);
+        if (i == 0) { /* a child that cannot be: a meta page, a page behind the last, a sibling */
+            const uint32_t none = 0, far = 0x00ffffff;
+            uint32_t sibling;
+            memcpy(&sibling, p.file.data + page * p.page + other, sizeof sibling);
+            assert_named(&p, page, node, &none, 4);
+            assert_named(&p, page, node, &far, 4);
+            assert_int_equal(open_damaged(&p, page, node, &sibling, 4), QUIRE_E_CORRUPT);
+        }
+    }
+    close_place(&p);
+}
+
+/* The meta page that counts: page size, last page, roots, depths, numbers of entries. */
+static void test_meta_fields(void **state) {
+    (void)state;
+    place p;
+    open_place(&p, "meta", true);
+    const size_t meta = size_at(&p, 0, 144) > size_at(&p, 1, 144) ? 0 : 1;
+    const uint32_t sizes[] = {0, 1, 4095, 512, 8192, 65536, UINT32_MAX};
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
+        assert_named(&p, meta, 40, &sizes[k], 4);
+    const uint16_t flags = 1, depths[] = {0, 1, 33, 0xffff};
+    assert_named(&p, meta, 44, &flags, 2); /* a map at a fixed address */
+    const size_t last = size_at(&p, meta, 136);
+    const size_t lasts[] = {0, 1 << 30, (size_t)1 << 52, SIZE_MAX};
+    for (size_t k = 0; k < sizeof lasts / sizeof lasts[0]; k++)
+        assert_named(&p, meta, 136, &lasts[k], sizeof lasts[k]);
+    const size_t roots[] = {0, 1, last + 1, (size_t)1 << 40, SIZE_MAX};
+    for (size_t k = 0; k < sizeof roots / sizeof roots[0]; k++)
+        assert_named(&p, meta, 128, &roots[k], sizeof roots[k]);
+    for (size_t k = 0; k < sizeof depths / sizeof depths[0]; k++)
+        if (depths[k] != u16_at(&p, meta, 94))
+            assert_int_not_equal(open_damaged(&p, meta, 94, &depths[k], 2), QUIRE_OK);
+    const size_t transaction = size_at(&p, meta, 144) + 1;
+    assert_named(&p, meta, 144, &transaction, sizeof transaction);
+    close_place(&p);
+}
+
+/* Free pages: in the list twice, or in use. */
+static void test_free_list(void **state) {
+    (void)state;
+    place p;
+    open_place(&p, "free", false);
+    const size_t meta = size_at(&p, 0, 144) > size_at(&p, 1, 144) ? 0 : 1;
+    const size_t root = size_at(&p, meta, 80), node = u16_at(&p, root, 16);
+    assert_int_equal(flags_of(&p, root), FLAG_LEAF);
+    assert_int_equal(u16_at(&p, root, node + 4), 0); /* its list lies in the leaf */
+    const size_t list = node + 16, count = size_at(&p, root, list);
+    assert_true(count > 2);
+    const size_t more = SIZE_MAX / 8, used = size_at(&p, meta, 128), first = size_at(&p, root, list + 8), zero = 0;
+    assert_named(&p, root, list, &more, sizeof more);
+    assert_named(&p, root, list + 8, &used, sizeof used);
+    assert_named(&p, root, list + 16, &first, sizeof first);
+    assert_named(&p, root, list + 16, &zero, sizeof zero);
+    close_place(&p);
+}
+
+/* LMDB frees as many pages as the header of a value's first page says. Opening does not read these: dropping does. */
+static void test_overflow_headers(void **state) {
+    (void)state;
+    const struct {
+        size_t at;
+        uint32_t value;
+        size_t n;
+    } changes[] = {{12, 0, 4}, {12, 2, 4}, {12, UINT32_MAX, 4}, {0, 5, 4}, {4, 7, 4}, {10, 0x14, 2}, {10, 2, 2}};
+    place p;
+    open_place(&p, "overflow", true);
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        quire_store *store;
+        quire_store_verdict verdict;
+        restore(&p);
+        for (int k = 0; page_of(&p, FLAG_OVERFLOW, k); k++)
+            damage(&p, page_of(&p, FLAG_OVERFLOW, k) * p.page + changes[i].at, &changes[i].value, changes[i].n);
+        assert_ok(open_at(&p, false, &store));
+        assert_status(quire_store_remove(store, NULL, NULL), QUIRE_E_CORRUPT);
+        assert_non_null(strstr(quire_last_error(), "page "));
+        assert_status(quire_store_verify(store, NULL, &verdict), QUIRE_E_CORRUPT);
+        quire_status put = QUIRE_OK;
+        for (uint64_t k = 0; put == QUIRE_OK && k < TEXTS; k++) {
+            const quire_store_text text = text_of(&p, 2000 + k);
+            put = quire_store_put(store, p.seq, &text, NULL);
+        }
+        assert_int_equal(put, QUIRE_E_CORRUPT);
+        quire_store_close(store);
+    }
     close_place(&p);
 }
 
@@ -261,7 +433,12 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sound),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_meta_fields),
+        cmocka_unit_test(test_free_list),
+        cmocka_unit_test(test_overflow_headers),
         cmocka_unit_test(test_random_damage),
+        cmocka_unit_test(test_random_damage_of_used_pages),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
