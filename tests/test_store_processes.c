@@ -307,7 +307,8 @@ static void test_branches(void **state) {
     for (int i = 0; i < TEXTS; i++) {
         quire_store_text text = text_of(&w, (uint64_t)i, N_TEXT);
         memcpy(w.tokens, start, sizeof start);
-        for (text.n_tokens = 64; text.n_tokens <= N_TEXT; text.n_tokens += 64) /* as a prompt comes in, batch by batch */
+        for (text.n_tokens = 64; text.n_tokens <= N_TEXT;
+             text.n_tokens += 64) /* as a prompt comes in, batch by batch */
             assert_ok(quire_store_put(store, w.seq, &text, NULL));
         assert_ok(quire_store_walk(store, is_whole, NULL));
     }

@@ -37,8 +37,8 @@ static quire_status check_both(quire_pages *p) {
         quire_page_head head;
         quire_page_meta m;
         const quire_status status = quire__page_read_meta(p, i, &head, &m);
-        if (status == QUIRE_E_TRUNCATED || (status == QUIRE_OK && (head.flags != QUIRE_PAGE_META || m.magic != MAGIC ||
-                                                                   m.version != VERSION)))
+        if (status == QUIRE_E_TRUNCATED ||
+            (status == QUIRE_OK && (head.flags != QUIRE_PAGE_META || m.magic != MAGIC || m.version != VERSION)))
             return QUIRE_OK; /* LMDB looks at these itself */
         QUIRE_TRY(status);
         QUIRE_TRY(check_meta_page(p, i, &m));
@@ -256,8 +256,9 @@ static quire_status check_tree(checker *c, tree_kind kind, size_t from, const qu
     c->depth = t->depth;
     c->entries = 0;
     if (t->root == NO_PAGE)
-        return t->depth == 0 && t->entries == 0 ? QUIRE_OK
-                                                : quire__page_damaged(&c->pages, from, "it has lost the root of a tree");
+        return t->depth == 0 && t->entries == 0
+                   ? QUIRE_OK
+                   : quire__page_damaged(&c->pages, from, "it has lost the root of a tree");
     if (t->depth < 1 || t->depth > QUIRE_PAGE_DEPTH)
         return quire__page_damaged(&c->pages, from, "a tree has an impossible depth");
     QUIRE_TRY(check_page(c, from, t->root, 0, NULL, NULL));
@@ -315,8 +316,7 @@ static quire_status open_pages(const quire_lmdb *l, size_t id, quire_pages *p, b
     quire_page_meta again;
     struct stat file;
     *p = (quire_pages){.page_bytes = l->page_bytes};
-    if (mdb_env_get_path(l->env, &p->directory) != 0 || mdb_env_get_fd(l->env, &p->fd) != 0 ||
-        fstat(p->fd, &file) != 0)
+    if (mdb_env_get_path(l->env, &p->directory) != 0 || mdb_env_get_fd(l->env, &p->fd) != 0 || fstat(p->fd, &file) != 0)
         return quire__fail(QUIRE_E_IO, "the file of the store cannot be looked at");
     p->file_bytes = (uint64_t)file.st_size;
     QUIRE_TRY(quire__page_read_meta(p, which, &head, &p->meta));

@@ -82,7 +82,8 @@ size_t quire__page_nodes(const uint8_t *page);
 quire_page_node quire__page_node(const uint8_t *page, size_t i);
 /* Overflow pages of a value: how many there must be, and whether the header says so. */
 size_t quire__page_overflows(const quire_pages *p, size_t n_bytes);
-quire_status quire__page_check_overflow(const quire_pages *p, size_t from, size_t page, size_t n_bytes, size_t *n_pages);
+quire_status quire__page_check_overflow(const quire_pages *p, size_t from, size_t page, size_t n_bytes,
+                                        size_t *n_pages);
 
 /* ---- lmdb_check.c */
 /* Before LMDB opens the file: whether it can. OK if there is no file, and if LMDB itself can tell what is wrong. */

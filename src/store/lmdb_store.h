@@ -64,12 +64,12 @@ typedef struct quire_lmdb {
     uint64_t limit;
     uint64_t step; /* most bytes to drop in a transaction, if the file exceeds the limit: LMDB copies what it touches */
     int64_t touch_micros;
-    quire_keeper_counts counted; /* to be written with the next transaction */
+    quire_keeper_counts counted;              /* to be written with the next transaction */
     quire_lmdb_text used[QUIRE_LMDB_WAITING]; /* likewise, in the order of their uses */
     size_t n_used;
     quire_lmdb_moment moment, moment_on_disk; /* in this transaction, and by the last one that was committed */
-    size_t held;   /* the state that a reader held when room could not be had; 0: it was to be had */
-    int holder;    /* that reader's process */
+    size_t held; /* the state that a reader held when room could not be had; 0: it was to be had */
+    int holder;  /* that reader's process */
     quire_status told;
 } quire_lmdb;
 

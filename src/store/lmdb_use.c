@@ -25,7 +25,8 @@ int quire__lmdb_use(quire_lmdb *l, MDB_txn *txn, const quire_store_key *keys, si
     int rc = quire__lmdb_get(l, txn, "clock", &clock);
     if (rc != 0)
         return rc;
-    if (clock == last->moment && goes_on(last, keys, n)) { /* nothing else has been used: those up to it have its moment */
+    if (clock == last->moment &&
+        goes_on(last, keys, n)) { /* nothing else has been used: those up to it have its moment */
         *moment = clock;
         first = last->n;
     } else {

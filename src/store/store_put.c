@@ -91,8 +91,8 @@ static quire_status flush(putter *p) {
     if (p->n_items == 0)
         return QUIRE_OK;
     quire_store_added more;
-    const quire_status status = p->store->keeper->write(
-        p->store->keeper, p->chain->key, (size_t)p->chain->n_pages + 1, p->items, p->n_items, &more);
+    const quire_status status = p->store->keeper->write(p->store->keeper, p->chain->key, (size_t)p->chain->n_pages + 1,
+                                                        p->items, p->n_items, &more);
     p->added->pages += more.pages;
     p->added->bytes += more.bytes;
     p->n_items = 0;
