@@ -1,6 +1,5 @@
 /* Damage to LMDB's own pages: trees, free list, meta pages, headers of overflow pages. Whatever is overwritten, every call
  * returns a status. */
-#include <lmdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,9 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "quire_store.h"
 #include "saved.h"
+#include "store/store.h"
 #include "store_kit.h"
+#include "store_reader.h"
 
 enum { N_TEXT = 320, LIMIT = 1 << 20, TEXTS = 60, N_DAMAGES = 300 };
 enum { FLAG_BRANCH = 1, FLAG_LEAF = 2, FLAG_OVERFLOW = 4 };
@@ -423,6 +423,97 @@ static void test_overflow_headers(void **state) {
     close_place(&p);
 }
 
+/* ------------------------------------------------------------------ sound after whatever LMDB does */
+
+static void random_key(rng *r, quire_store_key *key) {
+    for (size_t i = 0; i < sizeof key->byte; i++)
+        key->byte[i] = (uint8_t)rng_next(r);
+}
+
+/* A text of records of any size: in leaves, and in one to 25 overflow pages. */
+static quire_status write_some(quire_store *store, rng *r, quire_record_id *last) {
+    enum { MOST = 12, MOST_BYTES = 100000 };
+    static uint8_t zeros[MOST_BYTES];
+    quire_store_key keys[MOST];
+    quire_keeper_item items[MOST];
+    quire_store_added added;
+    const size_t n = (size_t)(1 + rng_below(r, MOST));
+    for (size_t i = 0; i < n; i++) {
+        const int sizes[] = {40, 400, 4000, MOST_BYTES};
+        random_key(r, &keys[i]);
+        items[i] = (quire_keeper_item){.id = {.key = keys[i]},
+                                       .depth = (uint32_t)i,
+                                       .bytes = zeros,
+                                       .n_bytes = (size_t)rng_below(r, sizes[rng_below(r, 4)])};
+        if (i > 0)
+            items[i].parent = keys[i - 1];
+    }
+    *last = items[n - 1].id;
+    return store->keeper->write(store->keeper, keys, n, items, n, &added);
+}
+
+/* A store whose room a reader holds takes nothing and drops nothing. */
+static bool done_or_busy(quire_status status) {
+    if (status != QUIRE_OK && status != QUIRE_E_BUSY)
+        fail_msg("%s: %s", quire_status_name(status), quire_last_error());
+    return status == QUIRE_OK;
+}
+
+/* Of the tree of free pages, as meta page 0 has it. */
+static int depth_of_free_list(const char *dir) {
+    char path[320];
+    uint8_t bytes[48];
+    uint16_t depth;
+    snprintf(path, sizeof path, "%s/data.mdb", dir);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fread(bytes, sizeof bytes, 1, file), 1);
+    fclose(file);
+    memcpy(&depth, bytes + 46, sizeof depth);
+    return depth;
+}
+
+static void test_sound_after_everything(void **state) {
+    (void)state;
+    enum { OPERATIONS = 2500, KEPT = 200, READS = 500 };
+    char dir[300];
+    quire_store_options o;
+    quire_store *store;
+    quire_record_id kept[KEPT];
+    rng r = {99};
+    other reader;
+    int n_put = 0, deepest = 0;
+    snprintf(dir, sizeof dir, "%s", store_dir("everything"));
+    quire_store_options_default(&o);
+    o.max_bytes = 4 << 20;
+    assert_ok(quire_store_open(&store, dir, &o));
+    for (int i = 0; i < OPERATIONS; i++) {
+        quire_record_id *slot = &kept[n_put < KEPT ? n_put : rng_below(&r, KEPT)];
+        if (i % READS == READS / 5)
+            start_other(&reader, read_one_state, dir); /* the free list grows */
+        if (i % READS == READS - 1)
+            end_other(&reader);
+        const int what = rng_below(&r, 10);
+        if (what < 6) {
+            n_put += done_or_busy(write_some(store, &r, slot));
+        } else if (n_put >= KEPT && what < 8) {
+            done_or_busy(store->keeper->remove(store->keeper, slot, 1));
+        } else if (n_put >= KEPT) {
+            done_or_busy(store->keeper->touch(store->keeper, &slot->key, 1));
+        }
+        if (what == 9 && i % 10 == 0) {
+            quire_store_close(store);
+            o.max_bytes = (uint64_t)2 << (20 + rng_below(&r, 6));
+            assert_ok(quire_store_open(&store, dir, &o));
+        }
+        assert_ok(store->keeper->check(store->keeper));
+        const int depth = depth_of_free_list(dir);
+        deepest = depth > deepest ? depth : deepest;
+    }
+    assert_true(n_put > OPERATIONS / 10 && deepest > 1); /* so its branches were looked at too */
+    quire_store_close(store);
+}
+
 static int teardown(void **state) {
     (void)state;
     store_remove_all();
@@ -437,6 +528,7 @@ int main(void) {
         cmocka_unit_test(test_meta_fields),
         cmocka_unit_test(test_free_list),
         cmocka_unit_test(test_overflow_headers),
+        cmocka_unit_test(test_sound_after_everything),
         cmocka_unit_test(test_random_damage),
         cmocka_unit_test(test_random_damage_of_used_pages),
     };

@@ -1,5 +1,4 @@
 /* Many processes at one store, processes that are killed, and a limit that is reached. */
-#include <lmdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "saved.h"
 #include "store/store.h"
 #include "store_kit.h"
+#include "store_reader.h"
 
 enum { N_TEXT = 320, PAGES = N_TEXT / 64, N_KILLS = 50 };
 
@@ -416,28 +416,6 @@ static void test_another_changes_the_limit(void **state) {
 
 /* ------------------------------------------------------------------ those who read long */
 
-/* A process that does something to the store, tells when it is in the middle of it, and waits there. */
-typedef struct other {
-    pid_t process;
-    int told[2], go_on[2];
-} other;
-
-static void tell_and_wait(const other *o) {
-    char byte = 0;
-    if (write(o->told[1], &byte, 1) != 1 || read(o->go_on[0], &byte, 1) < 0)
-        _exit(9);
-}
-
-static void read_for_ever(const char *dir, const other *o) {
-    MDB_env *env;
-    MDB_txn *txn;
-    if (mdb_env_create(&env) != 0 || mdb_env_open(env, dir, MDB_RDONLY, 0600) != 0 ||
-        mdb_txn_begin(env, NULL, MDB_RDONLY, &txn) != 0)
-        _exit(2);
-    tell_and_wait(o);
-    _exit(0);
-}
-
 static void wait_at_first(void *user, int64_t done, int64_t total) {
     (void)total;
     if (done == 1)
@@ -454,38 +432,6 @@ static void verify_slowly(const char *dir, other *o) {
     _exit(store && quire_store_verify(store, &options, &verdict) == QUIRE_OK && verdict.bad == 0 ? 0 : 3);
 }
 
-static void start_other(other *o, const char *dir, bool verifies) {
-    assert_int_equal(pipe(o->told), 0);
-    assert_int_equal(pipe(o->go_on), 0);
-    o->process = fork();
-    if (o->process == 0) {
-        close(o->go_on[1]); /* so that it ends if the test does */
-        if (verifies)
-            verify_slowly(dir, o);
-        read_for_ever(dir, o);
-    }
-    char byte;
-    assert_int_equal(read(o->told[0], &byte, 1), 1);
-}
-
-static int wait_for_other(other *o) {
-    int status;
-    assert_int_equal(waitpid(o->process, &status, 0), o->process);
-    for (int i = 0; i < 2; i++) {
-        close(o->told[i]);
-        close(o->go_on[i]);
-    }
-    return status;
-}
-
-static void end_other(other *o) {
-    char byte = 0;
-    assert_int_equal(write(o->go_on[1], &byte, 1), 1);
-    const int status = wait_for_other(o);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-}
-
 /* A reader that was killed holds on to old pages of the file until somebody looks whether it lives. */
 static void test_killed_reader(void **state) {
     (void)state;
@@ -499,7 +445,7 @@ static void test_killed_reader(void **state) {
         if (i != TEXTS / 2)
             continue;
         other o;
-        start_other(&o, dir, false);
+        start_other(&o, read_one_state, dir);
         assert_int_equal(kill(o.process, SIGKILL), 0);
         assert_true(WIFSIGNALED(wait_for_other(&o)));
     }
@@ -522,7 +468,7 @@ static void test_long_reader(void **state) {
         assert_ok(quire_store_put(store, w.seq, &text, NULL));
     }
     other o;
-    start_other(&o, dir, false);
+    start_other(&o, read_one_state, dir);
     uint64_t seed = 1000;
     quire_status status = QUIRE_OK;
     for (; status == QUIRE_OK && seed < 1000 + 10 * TEXTS; seed++) {
@@ -561,7 +507,7 @@ static void test_slow_verify(void **state) {
     for (int round = 0; round < 4; round++) {
         other o = {0};
         if (round > 0)
-            start_other(&o, dir, true);
+            start_other(&o, verify_slowly, dir);
         for (int i = 0; i < TEXTS; i++) {
             const quire_store_text text = text_of(&w, (uint64_t)(100 * round + i), N_TEXT);
             assert_ok(quire_store_put(store, w.seq, &text, NULL));
