@@ -10,20 +10,20 @@
 
 #include "kit.h"
 
-typedef struct other {
+typedef struct other_process {
     pid_t process;
     int told[2], go_on[2];
-} other;
+} other_process;
 
 /* For the process itself. */
-static inline void tell_and_wait(const other *o) {
+static inline void tell_and_wait(const other_process *o) {
     char byte = 0;
     if (write(o->told[1], &byte, 1) != 1 || read(o->go_on[0], &byte, 1) < 0)
         _exit(9);
 }
 
 /* `work` ends with _exit. */
-static inline void start_other(other *o, void (*work)(const char *dir, other *o), const char *dir) {
+static inline void start_other(other_process *o, void (*work)(const char *dir, other_process *o), const char *dir) {
     char byte;
     assert_int_equal(pipe(o->told), 0);
     assert_int_equal(pipe(o->go_on), 0);
@@ -35,7 +35,7 @@ static inline void start_other(other *o, void (*work)(const char *dir, other *o)
     assert_int_equal(read(o->told[0], &byte, 1), 1);
 }
 
-static inline int wait_for_other(other *o) {
+static inline int wait_for_other(other_process *o) {
     int status;
     assert_int_equal(waitpid(o->process, &status, 0), o->process);
     for (int i = 0; i < 2; i++) {
@@ -45,7 +45,7 @@ static inline int wait_for_other(other *o) {
     return status;
 }
 
-static inline void end_other(other *o) {
+static inline void end_other(other_process *o) {
     char byte = 0;
     assert_int_equal(write(o->go_on[1], &byte, 1), 1);
     const int status = wait_for_other(o);
@@ -54,7 +54,7 @@ static inline void end_other(other *o) {
 }
 
 /* Reads one state of the store, as long as it is let. */
-static inline void read_one_state(const char *dir, other *o) {
+static inline void read_one_state(const char *dir, other_process *o) {
     MDB_env *env;
     MDB_txn *txn;
     if (mdb_env_create(&env) != 0 || mdb_env_open(env, dir, MDB_RDONLY, 0600) != 0 ||

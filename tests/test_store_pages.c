@@ -462,14 +462,14 @@ static bool done_or_busy(quire_status status) {
 /* Of the tree of free pages, as meta page 0 has it. */
 static int depth_of_free_list(const char *dir) {
     char path[320];
-    uint8_t bytes[48];
+    uint8_t head[48];
     uint16_t depth;
     snprintf(path, sizeof path, "%s/data.mdb", dir);
     FILE *file = fopen(path, "rb");
     assert_non_null(file);
-    assert_int_equal(fread(bytes, sizeof bytes, 1, file), 1);
+    assert_int_equal(fread(head, sizeof head, 1, file), 1);
     fclose(file);
-    memcpy(&depth, bytes + 46, sizeof depth);
+    memcpy(&depth, head + 46, sizeof depth);
     return depth;
 }
 
@@ -481,7 +481,7 @@ static void test_sound_after_everything(void **state) {
     quire_store *store;
     quire_record_id kept[KEPT];
     rng r = {99};
-    other reader;
+    other_process reader;
     int n_put = 0, deepest = 0;
     snprintf(dir, sizeof dir, "%s", store_dir("everything"));
     quire_store_options_default(&o);

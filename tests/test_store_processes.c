@@ -180,6 +180,37 @@ static void test_killed(void **state) {
     fixture_close(&w.f);
 }
 
+/* Opening and verifying check LMDB's own pages, whoever changes them at that moment. */
+static void test_opened_while_written(void **state) {
+    (void)state;
+    enum { OPENS = 60 };
+    writer w;
+    open_writer(&w);
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s", store_dir("opened"));
+    quire_store_close(open_store(dir, (uint64_t)2 << 20));
+    const pid_t child = fork();
+    if (child == 0)
+        put_for_ever(dir, &w, 0);
+    uint64_t added = 0;
+    for (int i = 0; i < OPENS; i++) {
+        quire_store_options o;
+        quire_store *store;
+        quire_store_options_default(&o);
+        o.read_only = i % 2;
+        assert_ok(quire_store_open(&store, dir, &o));
+        assert_sound(store, false);
+        added = stats_of(store).added_pages;
+        quire_store_close(store);
+    }
+    int status;
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_true(added > 0);
+    fixture_close(&w.f);
+}
+
 /* ------------------------------------------------------------------ a limit */
 
 enum { EVICTION_LIMIT = 1 << 20 };
@@ -422,7 +453,7 @@ static void wait_at_first(void *user, int64_t done, int64_t total) {
         tell_and_wait(user);
 }
 
-static void verify_slowly(const char *dir, other *o) {
+static void verify_slowly(const char *dir, other_process *o) {
     quire_store_verify_options options;
     quire_store_verdict verdict;
     quire_store_verify_options_default(&options);
@@ -444,7 +475,7 @@ static void test_killed_reader(void **state) {
         assert_ok(quire_store_put(store, w.seq, &text, NULL));
         if (i != TEXTS / 2)
             continue;
-        other o;
+        other_process o;
         start_other(&o, read_one_state, dir);
         assert_int_equal(kill(o.process, SIGKILL), 0);
         assert_true(WIFSIGNALED(wait_for_other(&o)));
@@ -467,7 +498,7 @@ static void test_long_reader(void **state) {
         const quire_store_text text = text_of(&w, (uint64_t)i, N_TEXT);
         assert_ok(quire_store_put(store, w.seq, &text, NULL));
     }
-    other o;
+    other_process o;
     start_other(&o, read_one_state, dir);
     uint64_t seed = 1000;
     quire_status status = QUIRE_OK;
@@ -505,7 +536,7 @@ static void test_slow_verify(void **state) {
     char dir[DIR_BYTES];
     quire_store *store = open_both(&w, dir, "slow-verify", EVICTION_LIMIT);
     for (int round = 0; round < 4; round++) {
-        other o = {0};
+        other_process o = {0};
         if (round > 0)
             start_other(&o, verify_slowly, dir);
         for (int i = 0; i < TEXTS; i++) {
@@ -574,6 +605,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_opened_while_written),
         cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_eviction_by_default),
         cmocka_unit_test(test_finding_writes_nothing),
