@@ -208,7 +208,7 @@ static quire_status open_env(quire_lmdb *l, const char *directory, const quire_s
         return open_failed(directory, rc);
     l->page_bytes = info.ms_psize;
     mdb_reader_check(l->env, &n_dead); /* killed processes must not keep old pages from being used again */
-    QUIRE_TRY(quire__lmdb_check_trees(l, false));
+    QUIRE_TRY(quire__lmdb_check_now(l, NULL));
     QUIRE_TRY(open_trees_and_meta(l, directory, o, &limit));
     const uint64_t wanted = o->max_bytes ? o->max_bytes : limit ? limit : DEFAULT_LIMIT;
     rc = adopt_limit(l, wanted, wanted != limit);

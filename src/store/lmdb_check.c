@@ -1,5 +1,4 @@
 /* Whether LMDB's own pages are sound: meta pages, trees, free list (lmdb_pages.h). */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +78,6 @@ static const struct {
 
 typedef struct checker {
     quire_pages pages;
-    bool deep;
     uint8_t *used;                     /* a bit for each page: something refers to it */
     uint8_t *buffer[QUIRE_PAGE_DEPTH]; /* a page of each level */
     tree_kind kind;                    /* of the tree in hand */
@@ -159,16 +157,6 @@ static void note_tree(checker *c, size_t page, const quire_page_node *n) {
         }
 }
 
-static quire_status check_record(checker *c, size_t page, const quire_page_node *n) {
-    const size_t first = number_at(n->data), n_pages = quire__page_overflows(&c->pages, n->data_bytes);
-    size_t told;
-    QUIRE_TRY(claim_stored(c, page, first, n_pages));
-    if (!c->deep)
-        return QUIRE_OK;
-    QUIRE_TRY(quire__page_check_overflow(&c->pages, page, first, n->data_bytes, &told));
-    return told == n_pages ? QUIRE_OK : quire__page_damaged(&c->pages, first, "it has an impossible length");
-}
-
 static quire_status check_item(checker *c, size_t page, const quire_page_node *n) {
     const size_t key = trees[c->kind].key_bytes, data = trees[c->kind].data_bytes;
     if ((key > 0 && n->key_bytes != key) || ((data > 0 || trees[c->kind].no_data) && n->data_bytes != data))
@@ -181,7 +169,10 @@ static quire_status check_item(checker *c, size_t page, const quire_page_node *n
         return quire__page_damaged(&c->pages, page, "a node has unknown flags");
     if (c->kind == FREE)
         return check_free(c, page, n);
-    return n->flags & QUIRE_NODE_BIG ? check_record(c, page, n) : QUIRE_OK;
+    if (!(n->flags & QUIRE_NODE_BIG))
+        return QUIRE_OK;
+    /* The pages themselves are not read here: that would be a page of the disk for each record. */
+    return claim_stored(c, page, number_at(n->data), quire__page_overflows(&c->pages, n->data_bytes));
 }
 
 /* As LMDB compares. */
@@ -288,7 +279,7 @@ static quire_status check_named(checker *c) {
 
 /* ------------------------------------------------------------------ a state */
 
-static quire_status check_state(checker *c, size_t which) {
+static quire_status check_trees(checker *c, size_t which) {
     const quire_page_meta *m = &c->pages.meta;
     const uint64_t page = c->pages.page_bytes, n_stored = c->pages.file_bytes / page;
     QUIRE_TRY(check_meta_page(&c->pages, (int)which, m));
@@ -308,6 +299,14 @@ static quire_status check_state(checker *c, size_t which) {
                : quire__fail(QUIRE_E_TRUNCATED, "'%.200s/data.mdb' is cut off", c->pages.directory);
 }
 
+static quire_status check_state(checker *c, size_t which) {
+    const quire_status status = check_trees(c, which);
+    free(c->used);
+    for (int i = 0; i < QUIRE_PAGE_DEPTH; i++)
+        free(c->buffer[i]);
+    return status;
+}
+
 /* The file of an open environment, and the meta page that a transaction has written. *moved: that page has been written
  * again, or is being written at this moment; else, if it is another one, it is damaged. */
 static quire_status open_pages(const quire_lmdb *l, size_t id, quire_pages *p, bool *moved) {
@@ -323,32 +322,6 @@ static quire_status open_pages(const quire_lmdb *l, size_t id, quire_pages *p, b
     QUIRE_TRY(quire__page_read_meta(p, which, &head, &again));
     *moved = p->meta.transaction != id || memcmp(&p->meta, &again, sizeof again) != 0;
     return *moved ? quire__page_damaged(p, (size_t)which, "it has an impossible transaction") : QUIRE_OK;
-}
-
-static quire_status check_snapshot(quire_lmdb *l, MDB_txn *txn, bool deep, bool *moved) {
-    const size_t id = mdb_txn_id(txn);
-    checker c = {.deep = deep};
-    *moved = false;
-    QUIRE_TRY(open_pages(l, id, &c.pages, moved));
-    const quire_status status = check_state(&c, id % 2);
-    free(c.used);
-    for (int i = 0; i < QUIRE_PAGE_DEPTH; i++)
-        free(c.buffer[i]);
-    return status;
-}
-
-quire_status quire__lmdb_check_trees(quire_lmdb *l, bool deep) {
-    quire_status status = QUIRE_OK;
-    bool moved = true;
-    for (int i = 0; moved && i < TRIES; i++) {
-        MDB_txn *txn; /* as long as it lives, nobody writes to the pages of its state */
-        const int rc = quire__lmdb_begin(l, false, &txn);
-        if (rc != 0)
-            return quire__lmdb_failed(l, "be read", rc);
-        status = check_snapshot(l, txn, deep, &moved);
-        mdb_txn_abort(txn);
-    }
-    return status;
 }
 
 /* ------------------------------------------------------------------ one record */
@@ -400,16 +373,37 @@ static quire_status check_overflow_of(const quire_pages *p, const MDB_val *name,
                : quire__page_damaged(p, first, "it has an impossible length");
 }
 
-int quire__lmdb_check_record(quire_lmdb *l, MDB_txn *txn, const MDB_val *name) {
-    quire_pages p;
-    bool moved;
+/* In the state that a transaction has written: one record, or, NULL, the trees. */
+static quire_status check_in(quire_lmdb *l, size_t id, const MDB_val *name, bool *moved) {
+    checker c = {0};
+    *moved = false;
+    QUIRE_TRY(open_pages(l, id, &c.pages, moved));
+    if (!name)
+        return check_state(&c, id % 2);
     uint8_t *page = malloc(l->page_bytes);
     if (!page)
-        return ENOMEM;
-    quire_status status = open_pages(l, mdb_txn_id(txn) - 1, &p, &moved);
-    if (status == QUIRE_OK)
-        status = check_overflow_of(&p, name, page);
+        return quire__fail(QUIRE_E_NOMEM, "no memory to check a store");
+    const quire_status status = check_overflow_of(&c.pages, name, page);
     free(page);
-    l->told = status;
-    return status == QUIRE_OK ? 0 : QUIRE_LMDB_TOLD;
+    return status;
+}
+
+quire_status quire__lmdb_check_now(quire_lmdb *l, const MDB_val *name) {
+    quire_status status = QUIRE_OK;
+    bool moved = true;
+    for (int i = 0; moved && i < TRIES; i++) {
+        MDB_txn *txn; /* as long as it lives, nobody writes to the pages of its state */
+        const int rc = quire__lmdb_begin(l, false, &txn);
+        if (rc != 0)
+            return quire__lmdb_failed(l, "be read", rc);
+        status = check_in(l, mdb_txn_id(txn), name, &moved);
+        mdb_txn_abort(txn);
+    }
+    return status;
+}
+
+int quire__lmdb_check_record(quire_lmdb *l, MDB_txn *txn, const MDB_val *name) {
+    bool moved;
+    l->told = check_in(l, mdb_txn_id(txn) - 1, name, &moved);
+    return l->told == QUIRE_OK ? 0 : QUIRE_LMDB_TOLD;
 }

@@ -88,11 +88,11 @@ quire_status quire__page_check_overflow(const quire_pages *p, size_t from, size_
 /* ---- lmdb_check.c */
 /* Before LMDB opens the file: whether it can. OK if there is no file, and if LMDB itself can tell what is wrong. */
 quire_status quire__lmdb_check_meta(const char *directory);
-/* The trees and the free list of the present state. deep: also the header of every record's overflow pages, which costs the
- * reading of a page for each record. E_CORRUPT, E_TRUNCATED, E_FOREIGN, E_IO, E_NOMEM. */
-quire_status quire__lmdb_check_trees(quire_lmdb *l, bool deep);
-/* In a transaction that writes, before a record that it has not touched is deleted: LMDB frees as many pages as the header
- * of its overflow pages says. 0, ENOMEM, QUIRE_LMDB_TOLD. */
+/* In the present state: one record's overflow pages, or, NULL, all trees and the free list, without those. E_CORRUPT,
+ * E_TRUNCATED, E_FOREIGN, E_IO, E_NOMEM. */
+quire_status quire__lmdb_check_now(quire_lmdb *l, const MDB_val *name);
+/* In a transaction that writes, before a record is deleted that it has not touched: LMDB frees as many pages as the header
+ * of the first says. 0 or QUIRE_LMDB_TOLD. */
 int quire__lmdb_check_record(quire_lmdb *l, MDB_txn *txn, const MDB_val *name);
 
 #endif

@@ -112,7 +112,13 @@ quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after
     return QUIRE_OK;
 }
 
-quire_status quire__lmdb_check(quire_keeper *keeper) { return quire__lmdb_check_trees((quire_lmdb *)keeper, true); }
+quire_status quire__lmdb_check(quire_keeper *keeper, const quire_record_id *id) {
+    uint8_t bytes[QUIRE_LMDB_ID];
+    MDB_val name = {0};
+    if (id)
+        name = quire__lmdb_id(id, bytes);
+    return quire__lmdb_check_now((quire_lmdb *)keeper, id ? &name : NULL);
+}
 
 quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, quire_keeper_counts *counts) {
     quire_lmdb *l = (quire_lmdb *)keeper;

@@ -134,7 +134,7 @@ quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, s
 quire_status quire__lmdb_read(quire_keeper *keeper, const quire_record_id *id, quire_keeper_view view, void *user,
                               bool *found);
 quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after, quire_keeper_view view, void *user);
-quire_status quire__lmdb_check(quire_keeper *keeper);
+quire_status quire__lmdb_check(quire_keeper *keeper, const quire_record_id *id);
 quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, quire_keeper_counts *counts);
 
 #endif

@@ -65,8 +65,8 @@ typedef struct quire_keeper {
     /* In the order of ids, those behind `after` (NULL: all). Not a state at one moment: what others write meanwhile may be
      * seen or not. */
     quire_status (*walk)(struct quire_keeper *keeper, const quire_record_id *after, quire_keeper_view view, void *user);
-    quire_status (*check)(
-        struct quire_keeper *keeper); /* whether its own structure is sound. E_CORRUPT, E_TRUNCATED .. */
+    /* Whether the keeper's own structure is sound: that of a record, or, NULL, what all share. E_CORRUPT, E_TRUNCATED .. */
+    quire_status (*check)(struct quire_keeper *keeper, const quire_record_id *id);
     void (*count)(struct quire_keeper *keeper, const quire_keeper_counts *more);
     quire_status (*room)(struct quire_keeper *keeper, quire_keeper_room *room, quire_keeper_counts *counts);
 } quire_keeper;

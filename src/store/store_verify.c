@@ -109,6 +109,7 @@ static quire_status look_at_all(quire_store *store, verifier *v) {
         QUIRE_TRY(v->status);
         if (!v->seen)
             return QUIRE_OK;
+        QUIRE_TRY(store->keeper->check(store->keeper, &v->last));
         if (o->on_progress)
             o->on_progress(o->user, v->verdict->records, v->total);
         if (o->stop && o->stop(o->user))
@@ -117,7 +118,7 @@ static quire_status look_at_all(quire_store *store, verifier *v) {
 }
 
 static quire_status verify(quire_store *store, verifier *v, quire_table *table) {
-    QUIRE_TRY(store->keeper->check(store->keeper));
+    QUIRE_TRY(store->keeper->check(store->keeper, NULL));
     QUIRE_TRY(quire__table_read(store, table));
     v->total = (int64_t)table->n_ids;
     QUIRE_TRY(look_at_all(store, v));
