@@ -1,5 +1,5 @@
-/* Damage to LMDB's own pages: trees, free list, meta pages, headers of overflow pages. Whatever is overwritten, every call
- * returns a status. */
+/* Damage to LMDB's own pages: trees, free list, meta pages, headers of overflow pages. Whatever is
+ * overwritten, every call returns a status. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -214,7 +214,8 @@ static void test_sound(void **state) {
 
 /* ------------------------------------------------------------------ anything, anywhere */
 
-/* In the first `most` bytes of a page, or, 0, where a page of a tree has something: not in the room between. */
+/* In the first `most` bytes of a page, or, 0, where a page of a tree has something: not in the room
+ * between. */
 static size_t place_in(const place *p, size_t page, int most, int width, rng *r) {
     if (most > 0)
         return (size_t)(2 * rng_below(r, (most - width) / 2 + 1));
@@ -390,7 +391,8 @@ static void test_free_list(void **state) {
     close_place(&p);
 }
 
-/* LMDB frees as many pages as the header of a value's first page says. Opening does not read these: dropping does. */
+/* LMDB frees as many pages as the header of a value's first page says. Opening does not read these:
+ * dropping does. */
 static void test_overflow_headers(void **state) {
     (void)state;
     const struct {

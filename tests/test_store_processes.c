@@ -284,7 +284,8 @@ static size_t last_transaction(const char *dir) {
     return id[0] > id[1] ? id[0] : id[1];
 }
 
-/* Finding writes nothing, however often; what was found goes last all the same, also after the store was closed. */
+/* Finding writes nothing, however often; what was found goes last all the same, also after the
+ * store was closed. */
 static void test_finding_writes_nothing(void **state) {
     (void)state;
     enum { TEXTS = 10, MORE = 60 };
@@ -326,7 +327,8 @@ static void test_finding_writes_nothing(void **state) {
     }
 }
 
-/* Texts that share their start: the start stays as long as one of them, and the branches go by their own uses. */
+/* Texts that share their start: the start stays as long as one of them, and the branches go by
+ * their own uses. */
 static void test_branches(void **state) {
     (void)state;
     enum { TEXTS = 90, SHARED = 128 };
@@ -487,7 +489,8 @@ static void test_killed_reader(void **state) {
     fixture_close(&w.f);
 }
 
-/* LMDB reuses nothing that a reader may still see. That is not a store that is too small: it passes. */
+/* LMDB reuses nothing that a reader may still see. That is not a store that is too small: it
+ * passes. */
 static void test_long_reader(void **state) {
     (void)state;
     enum { TEXTS = 40, TRIES = 20 };

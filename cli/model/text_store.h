@@ -26,8 +26,9 @@ int cli_text_store_open(cli_text_store *ts); /* exit status */
 /* A sequence with as much of the text as is there, but for its last token. Without a store: an empty one. Exit status. */
 int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens, int32_t n_tokens,
                        quire_seq **seq);
-/* The pages of these tokens, which were computed as a prompt or in exact steps. What fails is told once. Reasons that pass
- * (others are reading, a full disk) cost nothing but time: the next call puts what is missing. */
+/* The pages of these tokens, which were computed as a prompt or in exact steps. What fails is told
+ * once. Reasons that pass (others are reading, a full disk) cost nothing but time: the next call
+ * puts what is missing. */
 void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
                         int32_t n_tokens);
 /* The same, if the last call has failed for such a reason. */

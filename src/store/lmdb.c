@@ -153,7 +153,8 @@ static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory, co
     return rc ? open_failed(directory, rc) : QUIRE_OK;
 }
 
-/* The map comes before the number on disk: a limit for which there is no address space is refused, and changes nothing. */
+/* The map comes before the number on disk: a limit for which there is no address space is refused,
+ * and changes nothing. */
 static int adopt_limit(quire_lmdb *l, uint64_t limit, bool is_new) {
     MDB_txn *txn;
     int rc = quire__lmdb_set_limit(l, limit);
@@ -176,7 +177,8 @@ static bool no_room_for_lock(const char *directory) {
            quire__disk_is_full(directory, LOCK_ROOM);
 }
 
-/* The map for a start: what the file has. LMDB would take the size that the file gives, whatever that is. */
+/* The map for a start: what the file has. LMDB would take the size that the file gives, whatever
+ * that is. */
 static uint64_t first_map(const char *directory, const quire_store_options *o, bool fresh) {
     char path[QUIRE_PATH_BYTES];
     struct stat info;

@@ -186,7 +186,8 @@ static int compare(tree_kind kind, const quire_page_node *a, const quire_page_no
     return by_bytes ? by_bytes : (a->key_bytes > b->key_bytes) - (a->key_bytes < b->key_bytes);
 }
 
-/* Keys of a page must ascend, from `low` on and below `high` (NULL: no bound). A branch's first key means nothing. */
+/* Keys of a page must ascend, from `low` on and below `high` (NULL: no bound). A branch's first key
+ * means nothing. */
 static quire_status check_order(checker *c, size_t page, const uint8_t *bytes, const quire_page_node *low,
                                 const quire_page_node *high) {
     const size_t n = quire__page_nodes(bytes), first = quire__page_is_leaf(bytes) ? 0 : 1;
@@ -283,7 +284,8 @@ static quire_status check_trees(checker *c, size_t which) {
     const quire_page_meta *m = &c->pages.meta;
     const uint64_t page = c->pages.page_bytes, n_stored = c->pages.file_bytes / page;
     QUIRE_TRY(check_meta_page(&c->pages, (int)which, m));
-    /* Pages behind the end of the file are free ones that were never written, and each is a number in the free list. */
+    /* Pages behind the end of the file are free ones that were never written, and each is a number
+     * in the free list. */
     if (m->free.pad != page || m->last_page >= n_stored + c->pages.file_bytes / sizeof(size_t))
         return quire__page_damaged(&c->pages, which, "it has an impossible number of pages");
     if (m->main.flags != 0)
@@ -307,8 +309,9 @@ static quire_status check_state(checker *c, size_t which) {
     return status;
 }
 
-/* The file of an open environment, and the meta page that a transaction has written. *moved: that page has been written
- * again, or is being written at this moment; else, if it is another one, it is damaged. */
+/* The file of an open environment, and the meta page that a transaction has written. *moved: that
+ * page has been written again, or is being written at this moment; else, if it is another one, it
+ * is damaged. */
 static quire_status open_pages(const quire_lmdb *l, size_t id, quire_pages *p, bool *moved) {
     const int which = (int)(id % 2);
     quire_page_head head;
@@ -326,7 +329,8 @@ static quire_status open_pages(const quire_lmdb *l, size_t id, quire_pages *p, b
 
 /* ------------------------------------------------------------------ one record */
 
-/* The node of a key in a tree, or *found false. `page` is room for a page, and what the node points into. */
+/* The node of a key in a tree, or *found false. `page` is room for a page, and what the node points
+ * into. */
 static quire_status find(const quire_pages *p, tree_kind kind, size_t from, const quire_page_tree *t, const void *key,
                          size_t key_bytes, uint8_t *page, quire_page_node *node, bool *found) {
     const quire_page_node wanted = {.key = key, .key_bytes = key_bytes};

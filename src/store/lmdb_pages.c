@@ -91,8 +91,8 @@ static size_t node_bytes(const quire_page_node *n, bool is_leaf) {
     return QUIRE_NODE_HEAD + n->key_bytes + data;
 }
 
-/* What is wrong with a page of a tree, or NULL. Nodes must fill the page from `upper` to its end without gaps and without
- * overlapping: LMDB moves them about by their sizes. */
+/* What is wrong with a page of a tree, or NULL. Nodes must fill the page from `upper` to its end
+ * without gaps and without overlapping: LMDB moves them about by their sizes. */
 static const char *fault(const quire_pages *p, const uint8_t *page, size_t number) {
     const quire_page_head head = head_of(page);
     const bool is_leaf = head.flags == QUIRE_PAGE_LEAF;

@@ -1,17 +1,18 @@
 /* LMDB's file, read page by page with every bound checked.
  *
- * LMDB believes the pages that it maps: a wrong number in one of them sends it outside the page or the file, and the host
- * dies of a signal or of LMDB's own assert(). So whoever opens a store checks LMDB's pages first, and LMDB only sees trees
- * that are sound. Pages are read with pread: a file that is cut off or a disk that fails is an error, not a signal.
+ * LMDB trusts the pages that it maps: a wrong number in one of them sends it outside the page or the
+ * file, and the host dies of a signal or of LMDB's own assert(). So whoever opens a store checks LMDB's
+ * pages first, and LMDB only sees sound trees. Pages are read with pread: a file that is cut off or a
+ * disk that fails is an error, not a signal.
  *
- * What this does not cover: a file that somebody overwrites while the store is open in this process. quire_store_verify
- * checks again; other calls rely on the check at the start.
+ * Not covered: a file that somebody overwrites while this process has the store open.
+ * quire_store_verify checks again; the other calls rely on the check at the start.
  *
- *   meta 0, meta 1      magic, version, page size, last page, number of the transaction, roots of the trees below
- *   free                transaction -> pages that it freed: a count, then page numbers from high to low
- *   main                name -> root of a tree: the four trees of lmdb_store.h
- *   branch, leaf        header, offsets of nodes in the order of keys, free room, nodes
- *   overflow            header, then a value that does not fit into a leaf, over as many pages as it needs
+ *   meta 0, meta 1   magic, version, page size, last page, transaction, roots of the two trees below
+ *   free             transaction -> pages that it freed: a count, then page numbers from high to low
+ *   main             name -> root of a tree: the four trees of lmdb_store.h
+ *   branch, leaf     header, offsets of nodes in the order of keys, free room, nodes
+ *   overflow         header, then a value that does not fit into a leaf, over as many pages as it needs
  */
 #ifndef QUIRE_STORE_LMDB_PAGES_H
 #define QUIRE_STORE_LMDB_PAGES_H
@@ -73,7 +74,8 @@ typedef struct quire_pages {
 quire_status quire__page_damaged(const quire_pages *p, size_t page, const char *why);
 /* One of the two meta pages as it is on disk, page_bytes apart. E_TRUNCATED, E_IO. */
 quire_status quire__page_read_meta(const quire_pages *p, int which, quire_page_head *head, quire_page_meta *meta);
-/* n_bytes from the start of a page. `from` is the page that refers to it. E_CORRUPT, E_TRUNCATED, E_IO. */
+/* n_bytes from the start of a page. `from` is the page that refers to it. E_CORRUPT, E_TRUNCATED,
+ * E_IO. */
 quire_status quire__page_read(const quire_pages *p, size_t from, size_t page, void *to, size_t n_bytes);
 /* A page of a tree, whole and sound by itself. */
 quire_status quire__page_read_tree(const quire_pages *p, size_t from, size_t page, uint8_t *to);
@@ -86,13 +88,14 @@ quire_status quire__page_check_overflow(const quire_pages *p, size_t from, size_
                                         size_t *n_pages);
 
 /* ---- lmdb_check.c */
-/* Before LMDB opens the file: whether it can. OK if there is no file, and if LMDB itself can tell what is wrong. */
+/* Before LMDB opens the file: whether it can. OK if there is no file, and if LMDB itself can tell
+ * what is wrong. */
 quire_status quire__lmdb_check_meta(const char *directory);
-/* In the present state: one record's overflow pages, or, NULL, all trees and the free list, without those. E_CORRUPT,
- * E_TRUNCATED, E_FOREIGN, E_IO, E_NOMEM. */
+/* In the present state: one record's overflow pages, or, NULL, all trees and the free list, without
+ * those. E_CORRUPT, E_TRUNCATED, E_FOREIGN, E_IO, E_NOMEM. */
 quire_status quire__lmdb_check_now(quire_lmdb *l, const MDB_val *name);
-/* In a transaction that writes, before a record is deleted that it has not touched: LMDB frees as many pages as the header
- * of the first says. 0 or QUIRE_LMDB_TOLD. */
+/* In a transaction that writes, before a record is deleted that it has not touched: LMDB frees as
+ * many pages as the header of the first says. 0 or QUIRE_LMDB_TOLD. */
 int quire__lmdb_check_record(quire_lmdb *l, MDB_txn *txn, const MDB_val *name);
 
 #endif

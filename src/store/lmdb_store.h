@@ -1,25 +1,29 @@
-/* Records in an LMDB environment: one file, one writer at a time, readers never wait, whole transactions or none.
+/* Records in an LMDB environment: one file, one writer at a time, readers never wait, whole
+ * transactions or none.
  *
  *   meta      "format", "limit", "clock", "bytes", "roots", "counts"
  *   records   key, piece -> record
  *   nodes     key -> last use, bytes of its records, depth
  *   uses      last use, depth from deep to shallow, key -> nothing: the order in which nodes go
  *
- * Whoever uses a page uses all before it, so a node's last use is never later than its parent's, and the first in `uses`
- * never has children that stay. Each use is a moment of its own, later than all before it, that all nodes of the text get
- * (lmdb_use.c): of two texts, the one used less recently goes first, from its end.
+ * Whoever uses a page uses all before it, so a node's last use is never later than its parent's,
+ * and the first in `uses` never has children that stay. Each use is a moment of its own, later than
+ * all before it, that all nodes of the text get (lmdb_use.c): of two texts, the one used less
+ * recently goes first, from its end.
  *
- * Putting pages notes the use of their text in the transaction that writes them. Finding pages writes nothing: the use is
- * kept in memory until this process writes anyway, until the last use on disk is touch_seconds old, or until too many
- * wait. So room is made in the right order as far as this process knows, and others learn of a use a little later.
+ * Putting pages notes the use of their text in the transaction that writes them. Finding pages
+ * writes nothing: the use is kept in memory until this process writes anyway, until the last use on
+ * disk is touch_seconds old, or until too many wait. So room is made in the right order as far as
+ * this process knows, and others learn of a use a little later.
  *
- * The map is as large as the limit, so the file cannot grow beyond it. (A file that was larger when the limit was lowered
- * stays so, as LMDB gives no room back, and may grow by a sixteenth while records are dropped.) Records are dropped a
- * little earlier, because LMDB reuses the room of dropped ones only two transactions later, and needs some for its own
- * trees.
+ * The map is as large as the limit, so the file cannot grow beyond it. (A file that was larger when
+ * the limit was lowered stays so, as LMDB gives no room back, and may grow by a sixteenth while
+ * records are dropped.) Records are dropped a little earlier, because LMDB reuses the room of
+ * dropped ones only two transactions later, and needs some for its own trees.
  *
- * LMDB reuses no page that was dropped after the oldest reader began to read. Readers here hold a state for one record, or
- * a few milliseconds of a walk; readers of other programs may hold it for ever, and then there is no room to be had. */
+ * LMDB reuses no page that was dropped after the oldest reader began to read. Readers here hold a
+ * state for one record, or a few milliseconds of a walk; readers of other programs may hold it for
+ * ever, and then there is no room to be had. */
 #ifndef QUIRE_STORE_LMDB_STORE_H
 #define QUIRE_STORE_LMDB_STORE_H
 
@@ -119,7 +123,8 @@ int quire__lmdb_use(quire_lmdb *l, MDB_txn *txn, const quire_store_key *keys, si
 int quire__lmdb_use_waiting(quire_lmdb *l, MDB_txn *txn);
 void quire__lmdb_forget_waiting(quire_lmdb *l);
 quire_status quire__lmdb_touch(quire_keeper *keeper, const quire_store_key *keys, size_t n);
-/* Drops what was used least recently until `spare` bytes are free, and lets LMDB have them. The text of `keys` stays. */
+/* Drops what was used least recently until `spare` bytes are free, and lets LMDB have them. The
+ * text of `keys` stays. */
 int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *keys, size_t n_keys);
 uint64_t quire__lmdb_most_bytes(const quire_lmdb *l); /* of records, before some are dropped */
 

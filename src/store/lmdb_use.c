@@ -65,7 +65,8 @@ void quire__lmdb_forget_waiting(quire_lmdb *l) {
     l->n_used = 0;
 }
 
-/* A text takes the place of those that it begins with. Without memory it is forgotten, which is no harm. */
+/* A text takes the place of those that it begins with. Without memory it is forgotten, which is no
+ * harm. */
 static void remember(quire_lmdb *l, const quire_store_key *keys, size_t n) {
     size_t kept = 0;
     for (size_t i = 0; i < l->n_used; i++) {
@@ -123,7 +124,8 @@ quire_status quire__lmdb_touch(quire_keeper *keeper, const quire_store_key *keys
 
 /* ------------------------------------------------------------------ dropping what was used least recently */
 
-/* The first of `uses`: a node that was used before `before`. *dropped false: the entry was wrong, and has been put right. */
+/* The first of `uses`: a node that was used before `before`. *dropped false: the entry was wrong,
+ * and has been put right. */
 static int drop_first(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, uint64_t before, quire_lmdb_node *n,
                       bool *dropped) {
     MDB_val name, data;
@@ -178,7 +180,8 @@ static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, 
     return rc;
 }
 
-/* The rest is for LMDB: trees that are half empty, and pages of the last transactions, which it may not use yet. */
+/* The rest is for LMDB: trees that are half empty, and pages of the last transactions, which it may
+ * not use yet. */
 uint64_t quire__lmdb_most_bytes(const quire_lmdb *l) { return l->limit - l->limit / 8 - QUIRE_LMDB_LEAST / 4; }
 
 int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *keys, size_t n_keys) {

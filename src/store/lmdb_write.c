@@ -63,8 +63,8 @@ static int write_once(quire_lmdb *l, const batch *b, quire_store_added *added) {
     return quire__lmdb_commit(l, txn, &more, rc);
 }
 
-/* After room was made in vain: waits for those who read a state from before, which usually takes milliseconds. False:
- * nobody does, or they go on reading. */
+/* After room was made in vain: waits for those who read a state from before, which usually takes
+ * milliseconds. False: nobody does, or they go on reading. */
 static bool wait_for_readers(quire_lmdb *l) {
     const struct timespec pause = {0, WAIT_MILLIS * 1000000L};
     MDB_envinfo info;
@@ -80,7 +80,8 @@ static bool wait_for_readers(quire_lmdb *l) {
     return n > 0;
 }
 
-/* Whether the reader is still there because of whom room could not be had: then dropping more would be in vain. */
+/* Whether the reader is still there because of whom room could not be had: then dropping more would
+ * be in vain. */
 static bool still_held(quire_lmdb *l) {
     size_t state;
     const bool is = l->held != 0 && quire__lmdb_is_held(l, l->held + 1, &l->holder, &state) && state == l->held;
@@ -88,7 +89,8 @@ static bool still_held(quire_lmdb *l) {
     return is;
 }
 
-/* What the batch needs is dropped, and it is written; a little more each time, for free pages may lie apart. */
+/* What the batch needs is dropped, and it is written; a little more each time, for free pages may
+ * lie apart. */
 static int write_with_room(quire_lmdb *l, const batch *b, quire_store_added *added) {
     int rc = MDB_MAP_FULL;
     for (int i = 0; rc == MDB_MAP_FULL && i < TRIES; i++) {

@@ -186,8 +186,8 @@ static quire_status prepare(exporter *e, const quire_store_key *key) {
     return QUIRE_OK;
 }
 
-/* A copy of a payload, after every value of it has been looked at. It is written later: the store is not kept waiting for
- * the disk that the file is on. */
+/* A copy of a payload, after every value of it has been looked at. It is written later: the store
+ * is not kept waiting for the disk that the file is on. */
 static quire_status take_payload(void *user, const uint8_t *payload) {
     exporter *e = user;
     memcpy(e->payload, payload, quire__piece_bytes(quire__form_pieces(&e->root.form), e->piece, e->page));

@@ -75,7 +75,8 @@ static bool record_right(verifier *v, const quire_record_id *id, const uint8_t *
     return !n || n->top < 0 || page_right(v, &r, &v->table->root[n->top].form);
 }
 
-/* One record at a time: the keeper holds no state of the store while the caller is told of progress. */
+/* One record at a time: the keeper holds no state of the store while the caller is told of
+ * progress. */
 static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes, int64_t used) {
     (void)used;
     verifier *v = user;
