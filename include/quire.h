@@ -76,7 +76,8 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
     X(E_TRUNCATED, 19, "file is cut off")                                                                              \
     X(E_CORRUPT, 20, "file is damaged")                                                                                \
     X(E_IDENTITY, 21, "cache belongs to another model")                                                                \
-    X(E_CODEC, 22, "cache was saved under other codecs")
+    X(E_CODEC, 22, "cache was saved under other codecs")                                                               \
+    X(E_DEVICE, 23, "GPU is missing or failed")
 
 typedef enum quire_status {
 #define QUIRE_STATUS_ENUM(name, value, text) QUIRE_##name = value,
