@@ -44,6 +44,7 @@ template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_> struct Sh
     static constexpr int COLUMNS = D / COLUMN;             /* taken four at a time; the last group may be narrower */
     static constexpr int GROUPS = (COLUMNS + 3) / 4, STEPS = COLUMN / 4; /* products for each group */
     static constexpr int RAW_GROUPS = (D / 8 + 3) / 4;                   /* raw rows lie as 8-bit columns do */
+    static constexpr int Q_ROOM = K_BITS == 8 ? 32 : 1; /* scales: up to 2 * 65504 / 254, and / 7 for 3 bits of km4 */
     static constexpr float V_MID = V_BITS == 8 ? 128.0f : 7.5f;          /* 8-bit codes are made unsigned */
 
     /* Shared memory: ring | q | partial sums of warps | maxima and sums of warps | barriers */
@@ -69,9 +70,8 @@ __device__ __forceinline__ int units_of(int length, int sinks) {
     return pages + max(own, 1) + (pages > 0 ? (sinks + 15) / 16 : 0);
 }
 
-__device__ __forceinline__ void set_item(Item &it, const DecodeParams &p, int seq, int index, int start) {
-    const int length = __ldg(p.lengths + seq);
-    it = {seq, index, start, sealed_pages(length), start + units_of(length, p.sinks), length};
+__device__ __forceinline__ Item make_item(const DecodeParams &p, int seq, int index, int start, int length) {
+    return {seq, index, start, sealed_pages(length), start + units_of(length, p.sinks), length};
 }
 
 __device__ __forceinline__ void next_item(Item &it, const DecodeParams &p) {
@@ -81,47 +81,74 @@ __device__ __forceinline__ void next_item(Item &it, const DecodeParams &p) {
         it.start = it.stop;
         it.stop += units;
     } else {
-        set_item(it, p, it.seq + 1, 0, it.stop);
+        it = make_item(p, it.seq + 1, 0, it.stop, __ldg(p.lengths + it.seq + 1));
     }
 }
 
+/* CTA c takes units first(c) .. first(c + 1) - 1, first(c) being total * c / ctas rounded down. */
 struct Schedule {
-    int total, ctas;
-    __device__ int first(int cta) const { return (int)((int64_t)total * cta / ctas); }
-    __device__ int cta_of(int unit) const { return (int)(((int64_t)(unit + 1) * ctas - 1) / total); }
+    int total, ctas, share, rest;
+    float inverse; /* 1 / ctas */
+
+    __device__ Schedule(int total_, int ctas_)
+        : total(total_), ctas(ctas_), share(total_ / ctas_), rest(total_ - ctas_ * share), inverse(1.0f / (float)ctas_) {}
+    /* rest * cta / ctas without a division: exact, for the half keeps it away from integers. */
+    __device__ int first(int cta) const { return share * cta + (int)(((float)(rest * cta) + 0.5f) * inverse); }
+    __device__ int cta_of(int unit) const {
+        int cta = (int)((float)unit / (float)total * (float)ctas); /* off by one at most */
+        cta = min(max(cta, 0), ctas - 1);
+        cta -= first(cta) > unit;
+        cta += first(cta + 1) <= unit;
+        return cta;
+    }
 };
 
-/* Every warp computes it for itself: no barrier, and no table that a host would have to write. */
-__device__ __forceinline__ Schedule make_schedule(const DecodeParams &p, int warps) {
-    int sum = 0;
-    for (int i = threadIdx.x % 32; i < p.n_seqs; i += 32)
-        sum += units_of(__ldg(p.lengths + i), p.sinks);
-    sum = __reduce_add_sync(~0u, sum) * p.n_items_per_seq;
-    /* At least a unit for each warp: more CTAs would not finish earlier, and leave more parts to merge. */
-    return {sum, min((int)gridDim.x, (sum + warps - 1) / warps)};
+/* What a CTA works on. Every warp finds out for itself: no barrier, and no table that a host would have to write. */
+struct Share {
+    Schedule schedule;
+    int begin, past; /* units */
+    Item item;       /* that `begin` belongs to */
+};
+
+__device__ __forceinline__ int inclusive_sum(int x) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 1; h < 32; h *= 2) {
+        const int other = __shfl_up_sync(~0u, x, h);
+        x += lane >= h ? other : 0;
+    }
+    return x;
 }
 
-__device__ __forceinline__ Item find_item(const DecodeParams &p, int unit) {
+__device__ __forceinline__ Share make_share(const DecodeParams &p, int warps) {
     const int lane = threadIdx.x % 32;
-    int before = 0;
-    for (int first = 0;; first += 32) {
-        const int i = first + lane;
-        const int units = i < p.n_seqs ? units_of(__ldg(p.lengths + i), p.sinks) * p.n_items_per_seq : 0;
-        int sum = units;
-        for (int h = 1; h < 32; h *= 2) {
-            const int other = __shfl_up_sync(~0u, sum, h);
-            sum += lane >= h ? other : 0;
-        }
-        const unsigned past = __ballot_sync(~0u, before + sum > unit);
-        if (past) {
-            const int found = __ffs(past) - 1, start = before + __shfl_sync(~0u, sum - units, found);
-            const int each = __shfl_sync(~0u, units, found) / p.n_items_per_seq, index = (unit - start) / each;
-            Item it;
-            set_item(it, p, first + found, index, start + index * each);
-            return it;
-        }
+    const auto length_of = [&](int i) { return i < p.n_seqs ? __ldg(p.lengths + i) : -1; };
+    const auto units = [&](int length) { return length < 0 ? 0 : units_of(length, p.sinks) * p.n_items_per_seq; };
+    int length = length_of(lane), sum = inclusive_sum(units(length)); /* of the first 32 sequences */
+    int total = __shfl_sync(~0u, sum, 31);
+    for (int i = 32; i < p.n_seqs; i += 32)
+        total += __reduce_add_sync(~0u, units(length_of(i + lane)));
+    /* At least a unit for each warp: more CTAs would not finish earlier, and leave more parts to merge. */
+    const Schedule schedule(total, min((int)gridDim.x, (total + warps - 1) / warps));
+    Share share = {schedule, 0, 0, {}};
+    if ((int)blockIdx.x >= schedule.ctas)
+        return share;
+    share.begin = schedule.first(blockIdx.x);
+    share.past = schedule.first(blockIdx.x + 1);
+    int before = 0, first = 0;
+    unsigned found;
+    while (!(found = __ballot_sync(~0u, before + sum > share.begin))) {
         before += __shfl_sync(~0u, sum, 31);
+        first += 32;
+        length = length_of(first + lane);
+        sum = inclusive_sum(units(length));
     }
+    const int at = __ffs(found) - 1;
+    length = __shfl_sync(~0u, length, at);
+    const int each = units_of(length, p.sinks), past = before + __shfl_sync(~0u, sum, at);
+    const int start = past - each * p.n_items_per_seq, index = (share.begin - start) / each;
+    share.item = make_item(p, first + at, index, start + index * each, length);
+    return share;
 }
 
 /* ------------------------------------------------------------------ queries */
@@ -137,14 +164,14 @@ __device__ __forceinline__ uint32_t raw_halves(bool bf16, uint32_t x) {
     return bits(__floats2half2_rn(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)));
 }
 
-/* q enters products divided by the power of two below its largest element, so that nothing over- or underflows that
- * matters: exact for all but elements 2^-14 of the largest. */
+/* q enters products divided by a power of two, so that its largest element lies in ROOM .. 2 ROOM: as large as products with
+ * the largest scales of K allow in fp16. Exact for all but elements below 2^-14. */
 struct QueryScale {
     float down;  /* of head r: NaN if it is not finite */
     float up[2]; /* of heads 2c and 2c+1, times the scale of the logits */
 };
 
-template <int D> __device__ QueryScale query_scale(const DecodeParams &p, const uint16_t *q /* (heads, D) */, int heads) {
+template <int D, int ROOM> __device__ QueryScale query_scale(const DecodeParams &p, const uint16_t *q /* (heads, D) */, int heads) {
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
     float largest = 0;
     bool bad = false;
@@ -158,7 +185,7 @@ template <int D> __device__ QueryScale query_scale(const DecodeParams &p, const 
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
     const unsigned any_bad = __ballot_sync(~0u, bad);
-    const float power = fmaxf(__uint_as_float(__float_as_uint(largest) & 0x7f800000u), 0x1p-100f);
+    const float power = fmaxf(__uint_as_float(__float_as_uint(largest) & 0x7f800000u), 0x1p-100f) / ROOM;
     QueryScale s;
     s.down = any_bad >> (4 * r) & 15 ? __uint_as_float(0x7fc00000u) : 1.0f / power;
     for (int e = 0; e < 2; e++)
@@ -206,7 +233,8 @@ template <int D> struct State {
     float o[D / 16][4];
     float weight[4]; /* sums of weights times V's scales: what the codes' offset is subtracted with */
     float m[2], l[2];
-    float unit; /* power of two that V's scales were divided by */
+    float unit; /* power of two that V's scales are divided by */
+    half2 down; /* 1 / unit */
 
     __device__ void clear() {
 #pragma unroll
@@ -220,6 +248,7 @@ template <int D> struct State {
         m[0] = m[1] = NOTHING;
         l[0] = l[1] = 0;
         unit = 0;
+        down = __float2half2_rn(0.0f);
     }
 
     __device__ void rescale(int e, float by) {
@@ -257,11 +286,12 @@ template <int D> struct State {
         if (!__any_sync(~0u, larger >= 2 * unit))
             return;
         const unsigned all = __reduce_max_sync(~0u, __float_as_uint(larger)); /* not negative: ordered as integers */
-        const float power = __uint_as_float(all & 0x7f800000u);
+        const float power = fmaxf(__uint_as_float(all & 0x7f800000u), 0x1p-14f); /* so that 1 / power is an fp16 number */
         if (power > unit) {
             rescale(0, unit / power);
             rescale(1, unit / power);
             unit = power;
+            down = __float2half2_rn(1 / power);
         }
     }
 
@@ -426,7 +456,6 @@ __device__ __forceinline__ void weigh_page(State<S::D> &st, const QueryScale &qs
     }
     st.raise_unit(scale);
     st.raise_maximum(top);
-    const half2 down = __float2half2_rn(st.unit > 0 ? 1 / st.unit : 0.0f);
     float low[2] = {0, 0}, high[2] = {0, 0};
 #pragma unroll
     for (int t = 0; t < 4; t++) { /* 4 bits: codes of tiles 2 and 3 come times 16, their weights without the 2^4 */
@@ -441,7 +470,7 @@ __device__ __forceinline__ void weigh_page(State<S::D> &st, const QueryScale &qs
             else
                 low[e] += x;
         }
-        const half2 by = __hmul2(halves(scale[t]), down);
+        const half2 by = __hmul2(halves(scale[t]), st.down);
         p[t][0] = transpose_8x8(bits(__hmul2(__floats2half2_rn(s[t][0], s[t][1]), __low2half2(by))));
         p[t][1] = transpose_8x8(bits(__hmul2(__floats2half2_rn(s[t][2], s[t][3]), __high2half2(by))));
     }
@@ -636,37 +665,45 @@ template <class S> struct Fetcher {
     uint32_t ring, barriers; /* shared addresses */
     uint64_t policy;
     Item it;
-    int unit, past; /* the next unit to look at, and where the CTA's end */
-    int32_t id;
-    size_t head_at;
-    bool more;
+    int unit, past, past_packed; /* the next unit to look at; where those of the CTA, and the item's pages, end */
+    const int32_t *next_id;      /* of `unit`, if it is a page of the item */
+    int32_t id;                  /* the page to fetch next; -1: none */
+    const uint8_t *head;
 
     __device__ Fetcher(const DecodeParams &p_, uint32_t ring_, uint32_t barriers_, const Item &first, int unit_, int past_)
         : p(p_), ring(ring_), barriers(barriers_), policy(evict_first()), it(first), unit(unit_), past(past_) {
+        enter_item();
         look_ahead();
     }
 
-    __device__ void look_ahead() {
-        more = false;
-        for (; unit < past; unit += S::WARPS) {
-            while (unit >= it.stop)
-                next_item(it, p);
-            if (unit - it.start < it.pages) {
-                id = __ldg(p.pages + it.seq * p.pages_stride + (unit - it.start));
-                head_at = it.index / p.n_parts * p.head_stride;
-                more = true;
-                unit += S::WARPS;
-                return;
-            }
-        }
+    __device__ __forceinline__ void enter_item() {
+        past_packed = min(past, it.start + it.pages);
+        next_id = p.pages + it.seq * p.pages_stride + (unit - it.start);
+        head = p.records + it.index / p.n_parts * p.head_stride;
     }
 
-    __device__ void fetch(int slot) {
-        if (!more)
+    __device__ __forceinline__ void look_ahead() {
+        while (unit >= past_packed) { /* raw tiles, and items without a page for this warp */
+            if (it.stop >= past) {
+                id = -1;
+                return;
+            }
+            if (unit < it.stop)
+                unit += (it.stop - unit + S::WARPS - 1) / S::WARPS * S::WARPS;
+            next_item(it, p);
+            enter_item();
+        }
+        id = __ldg(next_id);
+        next_id += S::WARPS;
+        unit += S::WARPS;
+    }
+
+    __device__ __forceinline__ void fetch(int slot) {
+        if (id < 0)
             return;
         if (threadIdx.x % 32 == 0)
-            copy_to_shared(ring + slot * S::RECORD.bytes, p.records + id * p.page_stride + head_at, S::RECORD.bytes,
-                           barriers + slot * 8, policy);
+            copy_to_shared(ring + slot * S::RECORD.bytes, head + id * p.page_stride, S::RECORD.bytes, barriers + slot * 8,
+                           policy);
         look_ahead();
     }
 };
@@ -704,11 +741,12 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
     float2 *stats = (float2 *)(shared + S::stats_at(p.item_heads)); /* (warps, item_heads) */
     const int w = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
 
-    const Schedule schedule = make_schedule(p, WARPS);
-    if ((int)blockIdx.x >= schedule.ctas)
+    const Share share = make_share(p, WARPS);
+    const Schedule &schedule = share.schedule;
+    const int first_unit = share.begin, past = share.past;
+    if (first_unit == past)
         return;
-    const int first_unit = schedule.first(blockIdx.x), past = schedule.first(blockIdx.x + 1);
-    Item it = find_item(p, first_unit);
+    Item it = share.item;
 
     const uint8_t *ring = shared + w * S::RING * S::RECORD.bytes;
     const uint32_t barriers = shared_address(shared + S::barriers_at(p.item_heads)) + w * S::RING * 8;
@@ -741,7 +779,7 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
         }
         State<D> st;
         st.clear();
-        const QueryScale qs = query_scale<D>(p, q_shared, heads.count);
+        const QueryScale qs = query_scale<D, S::Q_ROOM>(p, q_shared, heads.count);
         const int past_packed = min(end, it.start + it.pages);
         if (unit < past_packed) {
             uint32_t q[2 * S::STEPS * S::GROUPS];

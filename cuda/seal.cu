@@ -1,8 +1,11 @@
 /* Sealing: 64 raw rows of K and V -> one page record, byte for byte what src/codec makes of the same rows.
  *
  * Compiled without contraction (-fmad=false): a byte must not depend on where a compiler fuses a*b+c. Divisions, square
- * roots and conversions are IEEE's, as on the CPU. One CTA seals one side of one page and KV head.
+ * roots and conversions are IEEE's, as on the CPU. One CTA seals one side of one page and KV head; both sides go in one
+ * launch, for a page that fills while tokens are generated is a launch of a few CTAs, and all latency.
  */
+#include <algorithm>
+
 #include <cuda_fp16.h>
 
 #include "fail.h"
@@ -85,71 +88,63 @@ struct KWord {
     }
 };
 
-/* Words i of the section, over all threads of the CTA. */
-__device__ void pack_k(const uint8_t *codes, int stride, const Side &s, uint8_t *section) {
+/* Over all threads of the CTA. */
+template <int BITS> __device__ void pack_k(const uint8_t *codes, int stride, const Side &s, uint8_t *section) {
+    constexpr int SLABS = BITS == 3 ? 3 : 1, TILES = BITS == 8 || BITS == 4 ? 4 : 1; /* sections by tile, or shared bytes */
     const KWord w = {codes, stride, s.n_mixed};
-    const int columns = s.bits == 8 || s.bits == 2 ? s.dim / 8 : s.dim / 16;
-    const int n_words = 2 * s.dim * s.bits; /* 64 * dim * bits / 8 bytes */
-    const int slabs = s.bits == 3 ? 3 : 1, tile_words = s.bits == 2 || s.bits == 3 ? n_words : n_words / 4;
-    for (int i = threadIdx.x; i < n_words; i += THREADS) {
-        const int row = i / 2 % 2, y = i % 2, tile = i / tile_words, atom = i % tile_words / 4;
-        const int first = atom / (32 * slabs), left = atom % (32 * slabs); /* group of four columns */
-        const int n = min(4, columns - 4 * first);
-        const int slab = left / (8 * n), r = left / n % 8, column = 4 * first + left % n;
-        uint32_t x;
-        switch (s.bits) {
-        case 8:
-            x = w.eight(tile, r, column, row, y);
-            break;
-        case 4:
-            x = w.four(tile, r, column, row, y);
-            break;
-        case 3:
-            x = w.three(slab, r, column, row, y);
-            break;
-        default:
-            x = w.two(r, column, row, y);
+    const int columns = BITS == 8 || BITS == 2 ? s.dim / 8 : s.dim / 16;
+    const int n_words = 2 * s.dim * BITS / TILES; /* 64 * dim * bits / 8 bytes in all */
+    for (int tile = 0; tile < TILES; tile++)
+        for (int i = threadIdx.x; i < n_words; i += THREADS) {
+            const int row = i / 2 % 2, y = i % 2, atom = i / 4;
+            const int group = atom / (32 * SLABS), left = atom % (32 * SLABS); /* four columns, or those that are left */
+            const int n = columns - 4 * group;
+            const int slab = n >= 4 ? left / 32 : left / (8 * n), r = n >= 4 ? left / 4 % 8 : left / n % 8;
+            const int column = 4 * group + (n >= 4 ? left % 4 : left % n);
+            uint32_t x;
+            if constexpr (BITS == 8)
+                x = w.eight(tile, r, column, row, y);
+            else if constexpr (BITS == 4)
+                x = w.four(tile, r, column, row, y);
+            else if constexpr (BITS == 3)
+                x = w.three(slab, r, column, row, y);
+            else
+                x = w.two(r, column, row, y);
+            *(uint32_t *)(section + 4 * (tile * n_words + i)) = x;
         }
-        *(uint32_t *)(section + 4 * i) = x;
-    }
 }
 
-/* codes: (dim, stride) bytes, channel by channel, so that four tokens are one word. */
-__device__ void pack_v(const uint8_t *codes, int stride, const Side &s, uint8_t *section) {
-    const int n_words = 2 * s.dim * s.bits, tiles = s.dim / 16;
-    const int share = s.bits == 3 ? 4 : s.bits == 2 ? 2 : 1; /* tiles whose codes share bytes */
-    for (int i = threadIdx.x; i < n_words; i += THREADS) {
+/* codes: (D, stride) bytes, channel by channel, so that four tokens are one word. */
+template <int BITS, int D> __device__ void pack_v(const uint8_t *codes, int stride, uint8_t *section) {
+    constexpr int N_WORDS = 2 * D * BITS, TILES = D / 16;
+    constexpr int SHARE = BITS == 3 ? 4 : BITS == 2 ? 2 : 1; /* tiles whose codes share bytes */
+    for (int i = threadIdx.x; i < N_WORDS; i += THREADS) {
         const int row = i / 2 % 2, y = i % 2;
-        /* The run of tiles that the word lies in: `share` tiles, fewer at the end. */
-        int run = share, first = i / (32 * s.bits) / share * share;
-        while (first + run > tiles || i >= (first + run) * 32 * s.bits) {
-            if (first + run <= tiles)
+        /* The run of tiles that the word lies in: SHARE tiles, fewer at the end. */
+        int run = SHARE, first = i / (32 * BITS) / SHARE * SHARE;
+        while (first + run > TILES || i >= (first + run) * 32 * BITS) {
+            if (first + run <= TILES)
                 first += run;
             run /= 2;
         }
-        const int atom = (i - first * 32 * s.bits) / 4, columns = 4 * run / share;
+        const int atom = (i - first * 32 * BITS) / 4, columns = 4 * run / SHARE;
         const int slab = atom / (8 * columns), r = atom / columns % 8, column = atom % columns;
         /* Tokens 32h + 16y + 4c .. of slot z */
         const auto at = [&](int z, int h) {
             const int channel = 16 * (first + z % run) + 2 * r + row, c = column + columns * (z / run);
             return word(codes + channel * stride + 32 * h + 16 * y + 4 * c);
         };
-        uint32_t x = 0;
-        switch (s.bits) {
-        case 8:
+        uint32_t x;
+        if constexpr (BITS == 8)
             x = at(0, slab);
-            break;
-        case 4:
+        else if constexpr (BITS == 4)
             x = at(0, 0) | at(0, 1) << 4;
-            break;
-        case 3:
-            x = at(slab, 0) | at(slab, 1) << 3;
-            x |= slab < 2 ? (at(3, slab) & 0x03030303u) << 6
-                          : (at(3, 0) >> 2 & 0x01010101u) << 6 | (at(3, 1) >> 2 & 0x01010101u) << 7;
-            break;
-        default:
+        else if constexpr (BITS == 3)
+            x = at(slab, 0) | at(slab, 1) << 3 |
+                (slab < 2 ? (at(3, slab) & 0x03030303u) << 6
+                          : (at(3, 0) >> 2 & 0x01010101u) << 6 | (at(3, 1) >> 2 & 0x01010101u) << 7);
+        else
             x = at(0, 0) | at(0, 1) << 2 | at(1, 0) << 4 | at(1, 1) << 6;
-        }
         *(uint32_t *)(section + 4 * i) = x;
     }
 }
@@ -166,35 +161,42 @@ __device__ void note_bad(const Side &s, bool bad) {
         atomicAdd(s.n_bad, 1u);
 }
 
+/* Shared memory: rows (64, dim + 8) as they came, then codes (64, dim + 4). */
+static int k_shared_bytes(int dim) { return T * (dim + 8) * 2 + T * (dim + 4); }
+
 /* dim <= THREADS: one thread computes a channel, or two threads share it. */
-__global__ void __launch_bounds__(THREADS) seal_k(const __grid_constant__ Side s) {
-    extern __shared__ __align__(16) uint8_t codes[]; /* (64, stride) */
+__device__ void seal_k(const Side &s, int page, int head, uint8_t *shared) {
     __shared__ float lowest[2][THREADS], highest[2][THREADS];
-    const int page = blockIdx.x / s.n_kv_heads, head = blockIdx.x % s.n_kv_heads, stride = s.dim + 4;
+    const int stride = s.dim + 4, raw_stride = s.dim + 8;
+    uint16_t *raw = (uint16_t *)shared;
+    uint8_t *codes = shared + T * raw_stride * 2;
     const uint16_t *rows = s.rows + (s.slots ? s.slots[page] : page) * s.slot + head * s.head;
     uint8_t *record = s.records + (s.ids ? s.ids[page] : page) * s.page_stride + head * s.head_stride;
     const int skip = s.skip ? s.skip[page] : 0;
+    for (int t = threadIdx.x / 16; t < T; t += THREADS / 16)
+        for (int d = 8 * (threadIdx.x % 16); d < s.dim; d += 128)
+            *(uint4 *)(raw + t * raw_stride + d) = __ldcs((const uint4 *)(rows + t * s.token + d));
     const int parts = s.dim <= THREADS / 2 ? 2 : 1, part = threadIdx.x / (THREADS / parts);
     const int place = threadIdx.x % (THREADS / parts), first = part * (T / parts), past = first + T / parts;
     const bool mine = place < s.dim;
     const int channel = !mine ? 0 : s.order ? s.order[head * s.dim + place] : place;
-    const auto value = [&](int t) { return load(s.bf16, __ldg(rows + t * s.token + channel)); };
+    const auto value = [&](int t) { return load(s.bf16, raw[t * raw_stride + channel]); };
+    __syncthreads();
 
     float lo = INFINITY, hi = -INFINITY;
     bool bad = false;
     if (mine) {
 #pragma unroll 8
-        for (int t = first; t < past; t++)
-            if (t >= skip) {
-                const float x = value(t);
-                bad |= !storable(x);
-                lo = fminf(lo, x);
-                hi = fmaxf(hi, x);
-            }
+        for (int t = max(first, skip); t < past; t++) {
+            const float x = value(t);
+            bad |= !storable(x);
+            lo = fminf(lo, x);
+            hi = fmaxf(hi, x);
+        }
         lowest[part][place] = lo;
         highest[part][place] = hi;
     }
-    note_bad(s, bad);
+    note_bad(s, bad); /* a barrier, too */
     if (mine) {
         for (int i = 0; i < parts; i++) {
             lo = fminf(lo, lowest[i][place]);
@@ -218,7 +220,20 @@ __global__ void __launch_bounds__(THREADS) seal_k(const __grid_constant__ Side s
         }
     }
     __syncthreads();
-    pack_k(codes, stride, s, record + s.codes);
+    uint8_t *section = record + s.codes;
+    switch (s.bits) {
+    case 8:
+        pack_k<8>(codes, stride, s, section);
+        break;
+    case 4:
+        pack_k<4>(codes, stride, s, section);
+        break;
+    case 3:
+        pack_k<3>(codes, stride, s, section);
+        break;
+    default:
+        pack_k<2>(codes, stride, s, section);
+    }
     put_zeros(s, record, s.end);
 }
 
@@ -311,10 +326,10 @@ template <int D> __device__ uint16_t fitting_scale(const Row<D> &row, float unit
     return best;
 }
 
-template <int D> __global__ void __launch_bounds__(THREADS) seal_v(const __grid_constant__ Side s) {
-    constexpr int STRIDE = T + 4;
-    __shared__ __align__(16) uint8_t codes[D * STRIDE]; /* channel by channel */
-    const int page = blockIdx.x / s.n_kv_heads, head = blockIdx.x % s.n_kv_heads, j = threadIdx.x % 16;
+constexpr int V_STRIDE = T + 4; /* codes in shared memory: (D, V_STRIDE), channel by channel */
+
+template <int D> __device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
+    const int j = threadIdx.x % 16;
     const uint16_t *rows = s.rows + (s.slots ? s.slots[page] : page) * s.slot + head * s.head;
     uint8_t *record = s.records + (s.ids ? s.ids[page] : page) * s.page_stride + head * s.head_stride;
     const int skip = s.skip ? s.skip[page] : 0;
@@ -338,12 +353,36 @@ template <int D> __global__ void __launch_bounds__(THREADS) seal_v(const __grid_
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
             const float x = nearest(row.y[k] * inverse + mid, bottom, top);
-            codes[(16 * k + j) * STRIDE + t] = t < skip ? 0 : (uint8_t)(int)x;
+            codes[(16 * k + j) * V_STRIDE + t] = t < skip ? 0 : (uint8_t)(int)x;
         }
     }
     note_bad(s, bad); /* a barrier, too */
-    pack_v(codes, STRIDE, s, record + s.codes);
+    uint8_t *section = record + s.codes;
+    switch (s.bits) {
+    case 8:
+        pack_v<8, D>(codes, V_STRIDE, section);
+        break;
+    case 4:
+        pack_v<4, D>(codes, V_STRIDE, section);
+        break;
+    case 3:
+        pack_v<3, D>(codes, V_STRIDE, section);
+        break;
+    default:
+        pack_v<2, D>(codes, V_STRIDE, section);
+    }
     put_zeros(s, record, s.end);
+}
+
+/* V, which takes longer, first. */
+template <int D>
+__global__ void __launch_bounds__(THREADS) seal_sides(const __grid_constant__ Side k, const __grid_constant__ Side v) {
+    extern __shared__ __align__(16) uint8_t shared[];
+    const int page = blockIdx.x / k.n_kv_heads, head = blockIdx.x % k.n_kv_heads;
+    if (blockIdx.y == 0)
+        seal_v<D>(v, page, head, shared);
+    else
+        seal_k(k, page, head, shared);
 }
 
 /* ------------------------------------------------------------------ host */
@@ -375,20 +414,20 @@ static quire_status check_args(const quire_cuda_seal_args &a) {
     return check_rows(a.rows);
 }
 
-using VKernel = void (*)(const Side);
+using Kernel = void (*)(const Side, const Side);
 
-static VKernel v_kernel(int dim) {
-    switch (dim) {
+static Kernel kernel_of(int v_dim) {
+    switch (v_dim) {
     case 64:
-        return seal_v<64>;
+        return seal_sides<64>;
     case 80:
-        return seal_v<80>;
+        return seal_sides<80>;
     case 96:
-        return seal_v<96>;
+        return seal_sides<96>;
     case 128:
-        return seal_v<128>;
+        return seal_sides<128>;
     case 256:
-        return seal_v<256>;
+        return seal_sides<256>;
     default:
         return nullptr;
     }
@@ -397,8 +436,8 @@ static VKernel v_kernel(int dim) {
 static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     QUIRE_CUDA_TRY(check_args(a));
     const quire_page_shape &shape = a.shape;
-    const VKernel seal_values = v_kernel(shape.v_dim);
-    if (!seal_values)
+    const Kernel kernel = kernel_of(shape.v_dim);
+    if (!kernel)
         return fail(QUIRE_E_UNSUPPORTED, "V head size %d: the GPU seals 64, 80, 96, 128 and 256", (int)shape.v_dim);
     if (a.n_pages == 0)
         return QUIRE_OK;
@@ -428,10 +467,12 @@ static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     v.codes = record.v_codes, v.params = record.v_params;
     v.end = v.params + 2 * T, v.padded = record.bytes;
 
-    const unsigned ctas = (unsigned)(a.n_pages * a.n_kv_heads);
-    seal_k<<<ctas, THREADS, T * (k.dim + 4), stream>>>(k);
-    seal_values<<<ctas, THREADS, 0, stream>>>(v);
-    return check(cudaGetLastError(), "launching the seal kernels");
+    const int shared_bytes = std::max(k_shared_bytes(shape.k_dim), shape.v_dim * V_STRIDE);
+    if (shared_bytes > 48 * 1024)
+        QUIRE_CUDA_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+                             "reserving shared memory"));
+    kernel<<<dim3((unsigned)(a.n_pages * a.n_kv_heads), 2), THREADS, shared_bytes, stream>>>(k, v);
+    return check(cudaGetLastError(), "launching the seal kernel");
 }
 
 } // namespace quire_cuda
