@@ -1,6 +1,7 @@
 /* Times libquire_cuda on the current GPU; bench/cuda runs it, and peers beside it.
  *
- *   quire_cuda_bench [--quick]     one JSON object for each measurement, a line each, on stdout
+ *   quire_cuda_bench [--quick] [HEADS]     one JSON object for each measurement, a line each, on stdout
+ *   HEADS: only this shape, e.g. 32x8x64, and no sealing
  *
  * Decode: one launch in a CUDA graph between two events, median of 30. Pages lie in random order, and launches take turns
  * over at least 400 MB of pages, so that L2 is cold. "us_many" is the time of a launch among 32 in one graph.
@@ -294,18 +295,31 @@ static void measure_decode(const Pair &pair, const Pool &pool, Heads h, int n_se
         with_pages.pages = pages + set * pages_read;
         TRY(quire_cuda_decode(plan, &with_pages, stream));
     });
-    printf("{\"what\": \"decode\", \"kv\": \"%s\", \"heads\": \"%dx%dx%d\", \"batch\": %d, \"context\": %d, \"us\": %.2f, "
-           "\"us_many\": %.2f, \"bytes\": %.0f, \"tb_per_s\": %.3f, \"kernel\": \"%s\"}\n",
-           pair.name, h.q, h.kv, h.dim, n_seqs, context, t.one, t.many, bytes, bytes / t.one / 1e6,
-           quire_cuda_decode_kernel(plan));
+    printf(
+        "{\"what\": \"decode\", \"kv\": \"%s\", \"heads\": \"%dx%dx%d\", \"batch\": %d, \"context\": %d, \"us\": %.2f, "
+        "\"us_many\": %.2f, \"bytes\": %.0f, \"tb_per_s\": %.3f, \"kernel\": \"%s\"}\n",
+        pair.name, h.q, h.kv, h.dim, n_seqs, context, t.one, t.many, bytes, bytes / t.one / 1e6,
+        quire_cuda_decode_kernel(plan));
     fflush(stdout);
     quire_cuda_decode_free(plan);
     for (void *memory : {(void *)pages, (void *)lengths, (void *)q, (void *)raw, (void *)out, (void *)workspace})
         CHECK(cudaFree(memory));
 }
 
+static bool is_shape(const char *text, Heads h) {
+    char name[32];
+    snprintf(name, sizeof name, "%dx%dx%d", h.q, h.kv, h.dim);
+    return !text || !strcmp(text, name);
+}
+
 int main(int argc, char **argv) {
-    const bool quick = argc > 1 && !strcmp(argv[1], "--quick");
+    bool quick = false;
+    const char *only = nullptr;
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--quick"))
+            quick = true;
+        else
+            only = argv[i];
     if (quire_cuda_available() != QUIRE_OK) {
         fprintf(stderr, "quire_cuda_bench: %s\n", quire_cuda_last_error());
         return 77;
@@ -316,28 +330,23 @@ int main(int argc, char **argv) {
            device_properties.multiProcessorCount);
     measure_read(device_properties.multiProcessorCount);
     static const int cases[][2] = {{32, 32768}, {8, 32768}, {32, 8192}, {1, 131072}, {1, 32768}, {1, 8192}};
-    const Heads big = {32, 8, 128};
-    for (const Pair &pair : PAIRS) {
-        const Pool pool = make_pool(pair, big, (size_t)2300 << 20);
-        for (const auto &c : cases)
-            if (!quick || c[1] < 32768)
-                measure_decode(pair, pool, big, c[0], c[1]);
-        CHECK(cudaFree(pool.records));
-        CHECK(cudaFree(pool.order));
-    }
-    if (!quick) {
-        static const Heads others[] = {{9, 3, 64}, {32, 8, 64}, {8, 8, 128}, {64, 8, 128}, {4, 1, 128}, {128, 8, 128}};
-        for (const Heads &h : others) {
-            const Pool pool = make_pool(PAIRS[0], h, (size_t)2300 << 20);
-            for (int i : {0, 3, 5})
-                measure_decode(PAIRS[0], pool, h, cases[i][0], cases[i][1]);
+    static const Heads shapes[] = {{32, 8, 128}, {9, 3, 64},   {32, 8, 64},  {8, 8, 128},  {64, 8, 128}, {128, 8, 128},
+                                   {4, 1, 128},  {32, 32, 80}, {32, 32, 96}, {16, 4, 256}, {4, 1, 256}};
+    for (const Heads &h : shapes)
+        for (const Pair &pair : PAIRS) {
+            const bool main_shape = h.q == 32 && h.kv == 8 && h.dim == 128;
+            if (!is_shape(only, h) || (!main_shape && (quick || &pair != PAIRS)))
+                continue;
+            const Pool pool = make_pool(pair, h, (size_t)2300 << 20);
+            for (int i = 0; i < 6; i++)
+                if (quick ? cases[i][1] < 32768 : main_shape || i == 0 || i == 3 || i == 5)
+                    measure_decode(pair, pool, h, cases[i][0], cases[i][1]);
             CHECK(cudaFree(pool.records));
             CHECK(cudaFree(pool.order));
         }
-    }
     for (const Pair &pair : PAIRS)
         for (int n : {1, 64, 1024})
-            if (!quick || n < 1024)
-                measure_seal(pair, big, n);
+            if (!only && (!quick || n < 1024))
+                measure_seal(pair, shapes[0], n);
     return 0;
 }

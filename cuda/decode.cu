@@ -22,6 +22,9 @@ struct quire_cuda_decode_plan {
 
 namespace quire_cuda {
 
+/* What a kernel has beside its dynamic shared memory. */
+constexpr int STATIC_SHARED = 128;
+
 static const char *codec_name(quire_codec codec) {
     switch (codec) {
 #define NAME(id, number, name, family, bits, group, sides)                                                             \
@@ -34,11 +37,19 @@ static const char *codec_name(quire_codec codec) {
     }
 }
 
-static const DecodeKernel *find_kernel(quire_pair pair, int dim) {
-    for (const DecodeKernel *kernels : {decode_kernels_64, decode_kernels_128})
-        for (int i = 0; i < 4; i++)
-            if (kernels[i].pair.k == pair.k && kernels[i].pair.v == pair.v && kernels[i].dim == dim)
-                return &kernels[i];
+/* The first kernel for the shape that fits into `limit` bytes of shared memory; *known: whether there is any. */
+static const DecodeKernel *find_kernel(quire_pair pair, int dim, int heads, int limit, bool *known) {
+    *known = false;
+    for (const DecodeKernels &table :
+         {decode_kernels_64, decode_kernels_80, decode_kernels_96, decode_kernels_128, decode_kernels_256})
+        for (int i = 0; i < table.n; i++) {
+            const DecodeKernel &kernel = table.first[i];
+            if (kernel.pair.k != pair.k || kernel.pair.v != pair.v || kernel.dim != dim)
+                continue;
+            *known = true;
+            if (kernel.shared_bytes(heads) <= limit)
+                return &kernel;
+        }
     return nullptr;
 }
 
@@ -71,16 +82,23 @@ static quire_status check_options(const quire_cuda_decode_options &o) {
     if (o.sinks < 0 || o.sinks > T)
         return fail(QUIRE_E_INVALID, "%d sinks: must be 0 to 64", (int)o.sinks);
     if (o.max_seqs < 1 || (int64_t)o.max_seqs * o.n_heads > 1 << 24)
-        return fail(QUIRE_E_INVALID, "max_seqs %d: must be at least 1, and at most 2^24 rows of heads", (int)o.max_seqs);
+        return fail(QUIRE_E_INVALID, "max_seqs %d: must be at least 1, and at most 2^24 rows of heads",
+                    (int)o.max_seqs);
     return QUIRE_OK;
 }
 
 static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_decode_options &o) {
     QUIRE_CUDA_TRY(check_options(o));
     plan.options = o;
-    plan.kernel = o.k_dim == o.v_dim ? find_kernel(o.pair, o.k_dim) : nullptr;
-    if (!plan.kernel)
-        return fail(QUIRE_E_UNSUPPORTED, "no decode kernel for %s:%s with head sizes %d and %d (docs/CUDA.md lists them)",
+    const int group = o.n_heads / o.n_kv_heads;
+    plan.n_parts = (group + MAX_HEADS - 1) / MAX_HEADS;
+    plan.item_heads = group < MAX_HEADS ? group : MAX_HEADS;
+    bool known = false;
+    if (o.k_dim == o.v_dim)
+        find_kernel(o.pair, o.k_dim, plan.item_heads, 0, &known);
+    if (!known)
+        return fail(QUIRE_E_UNSUPPORTED,
+                    "no decode kernel for %s:%s with head sizes %d and %d (docs/CUDA.md lists them)",
                     codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, (int)o.v_dim);
     QUIRE_CUDA_TRY(quire_cuda_available());
     int device, limit;
@@ -89,24 +107,21 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
                          "asking for the number of multiprocessors"));
     QUIRE_CUDA_TRY(check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                          "asking for the size of shared memory"));
-    const int group = o.n_heads / o.n_kv_heads;
-    plan.n_parts = (group + MAX_HEADS - 1) / MAX_HEADS;
-    plan.item_heads = group < MAX_HEADS ? group : MAX_HEADS;
+    limit -= STATIC_SHARED;
+    plan.kernel = find_kernel(o.pair, o.k_dim, plan.item_heads, limit, &known);
+    if (!plan.kernel)
+        return fail(QUIRE_E_UNSUPPORTED,
+                    "no decode kernel for %s:%s of head size %d fits into %d bytes of shared memory",
+                    codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, limit);
     plan.shared_bytes = plan.kernel->shared_bytes(plan.item_heads);
-    cudaFuncAttributes attributes;
-    QUIRE_CUDA_TRY(check(cudaFuncGetAttributes(&attributes, plan.kernel->run), "loading the decode kernel"));
-    if (plan.shared_bytes + (int)attributes.sharedSizeBytes > limit)
-        return fail(QUIRE_E_UNSUPPORTED, "the kernel needs %d bytes of shared memory, the device has %d",
-                    plan.shared_bytes + (int)attributes.sharedSizeBytes, limit);
-    QUIRE_CUDA_TRY(check(cudaFuncSetAttribute(plan.kernel->run, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              limit - (int)attributes.sharedSizeBytes),
-                         "reserving shared memory"));
+    QUIRE_CUDA_TRY(
+        check(cudaFuncSetAttribute((const void *)plan.kernel->run, cudaFuncAttributeMaxDynamicSharedMemorySize, limit),
+              "reserving shared memory"));
     plan.record_bytes = (size_t)record_of(k_bits_of(o.pair.k), o.k_dim, v_bits_of(o.pair.v), o.v_dim).bytes;
     const size_t rows = 2 * (size_t)plan.sms * plan.item_heads;
     plan.ml_at = rows * o.v_dim * sizeof(float);
     plan.tickets_at = plan.ml_at + rows * sizeof(float2);
-    plan.workspace_bytes =
-        plan.tickets_at + (size_t)o.max_seqs * o.n_kv_heads * plan.n_parts * sizeof(unsigned);
+    plan.workspace_bytes = plan.tickets_at + (size_t)o.max_seqs * o.n_kv_heads * plan.n_parts * sizeof(unsigned);
     snprintf(plan.name, sizeof plan.name, "%s:%s d%d, %d warps x %d pages", codec_name(o.pair.k), codec_name(o.pair.v),
              (int)o.k_dim, plan.kernel->warps, plan.kernel->ring);
     return QUIRE_OK;
@@ -115,7 +130,8 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
 static quire_status check_rows(const quire_cuda_rows &r, const char *what) {
     if (!r.k || !r.v)
         return fail(QUIRE_E_INVALID, "rows of %s are NULL", what);
-    if (((uintptr_t)r.k | (uintptr_t)r.v) % 16 || (r.k_slot | r.k_head | r.k_token | r.v_slot | r.v_head | r.v_token) % 8)
+    if (((uintptr_t)r.k | (uintptr_t)r.v) % 16 ||
+        (r.k_slot | r.k_head | r.k_token | r.v_slot | r.v_head | r.v_token) % 8)
         return fail(QUIRE_E_INVALID, "rows of %s: pointers must be aligned to 16 bytes, strides to 8 elements", what);
     return QUIRE_OK;
 }
@@ -223,8 +239,9 @@ quire_status quire_cuda_decode(const quire_cuda_decode_plan *plan, const quire_c
     const DecodeParams params = make_params(*plan, *args);
     const int ctas = choose_ctas(args->n_seqs * params.n_items_per_seq, plan->sms);
     void *arguments[] = {(void *)&params};
-    return check(cudaLaunchKernel((const void *)plan->kernel->run, dim3((unsigned)ctas), dim3(32u * (unsigned)plan->kernel->warps),
-                                  arguments, (size_t)plan->shared_bytes, stream),
+    return check(cudaLaunchKernel((const void *)plan->kernel->run, dim3((unsigned)ctas),
+                                  dim3(32u * (unsigned)plan->kernel->warps), arguments, (size_t)plan->shared_bytes,
+                                  stream),
                  "launching the decode kernel");
 }
 }

@@ -40,16 +40,19 @@ template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_> struct Sh
     static constexpr Record RECORD = record_of(K_BITS, D, V_BITS, D);
     static constexpr bool ORDERED = is_mixed(K);
     static constexpr int MIXED = ORDERED ? D / 32 : 0;
-    static constexpr int COLUMN = K_BITS == 8 ? 8 : 16;    /* channels in an atom of K */
-    static constexpr int COLUMNS = D / COLUMN;             /* taken four at a time; the last group may be narrower */
+    static constexpr int COLUMN = K_BITS == 8 ? 8 : 16; /* channels in an atom of K */
+    static constexpr int COLUMNS = D / COLUMN;          /* taken four at a time; the last group may be narrower */
     static constexpr int GROUPS = (COLUMNS + 3) / 4, STEPS = COLUMN / 4; /* products for each group */
     static constexpr int RAW_GROUPS = (D / 8 + 3) / 4;                   /* raw rows lie as 8-bit columns do */
     static constexpr int Q_ROOM = K_BITS == 8 ? 32 : 1; /* scales: up to 2 * 65504 / 254, and / 7 for 3 bits of km4 */
-    static constexpr float V_MID = V_BITS == 8 ? 128.0f : 7.5f;          /* 8-bit codes are made unsigned */
+    static constexpr float V_MID = V_BITS == 8 ? 128.0f : 7.5f; /* 8-bit codes are made unsigned */
 
-    /* Shared memory: ring | q | partial sums of warps | maxima and sums of warps | barriers */
+    /* Shared memory: ring | q | q as packed rows have it | factors of scores | sums of warps | maxima and sums of weights
+     * of warps | barriers */
     static constexpr int Q_AT = WARPS * RING * RECORD.bytes;
-    __host__ __device__ static constexpr int sums_at(int heads) { return Q_AT + align_up(heads * D * 2, 16); }
+    __host__ __device__ static constexpr int placed_at(int heads) { return Q_AT + (ORDERED ? heads * D * 2 : 0); }
+    __host__ __device__ static constexpr int up_at(int heads) { return placed_at(heads) + heads * D * 2; }
+    __host__ __device__ static constexpr int sums_at(int heads) { return up_at(heads) + 4 * MAX_HEADS; }
     __host__ __device__ static constexpr int stats_at(int heads) { return sums_at(heads) + WARPS * heads * D * 4; }
     __host__ __device__ static constexpr int barriers_at(int heads) { return stats_at(heads) + WARPS * heads * 8; }
     static int shared_bytes(int heads) { return barriers_at(heads) + WARPS * RING * 8; }
@@ -91,7 +94,8 @@ struct Schedule {
     float inverse; /* 1 / ctas */
 
     __device__ Schedule(int total_, int ctas_)
-        : total(total_), ctas(ctas_), share(total_ / ctas_), rest(total_ - ctas_ * share), inverse(1.0f / (float)ctas_) {}
+        : total(total_), ctas(ctas_), share(total_ / ctas_), rest(total_ - ctas_ * share),
+          inverse(1.0f / (float)ctas_) {}
     /* rest * cta / ctas without a division: exact, for the half keeps it away from integers. */
     __device__ int first(int cta) const { return share * cta + (int)(((float)(rest * cta) + 0.5f) * inverse); }
     __device__ int cta_of(int unit) const {
@@ -151,6 +155,17 @@ __device__ __forceinline__ Share make_share(const DecodeParams &p, int warps) {
     return share;
 }
 
+/* Which of the output's rows an item has. */
+struct ItemHeads {
+    int kv, count;
+    size_t row;
+};
+__device__ __forceinline__ ItemHeads heads_of(const DecodeParams &p, const Item &it) {
+    const int kv = it.index / p.n_parts, part = it.index % p.n_parts;
+    return {kv, min(MAX_HEADS, p.group - MAX_HEADS * part),
+            (size_t)it.seq * p.n_heads + kv * p.group + MAX_HEADS * part};
+}
+
 /* ------------------------------------------------------------------ queries */
 
 __device__ __forceinline__ float raw_value(bool bf16, uint32_t x /* low half */) {
@@ -165,63 +180,86 @@ __device__ __forceinline__ uint32_t raw_halves(bool bf16, uint32_t x) {
 }
 
 /* q enters products divided by a power of two, so that its largest element lies in ROOM .. 2 ROOM: as large as products with
- * the largest scales of K allow in fp16. Exact for all but elements below 2^-14. */
-struct QueryScale {
-    float down;  /* of head r: NaN if it is not finite */
-    float up[2]; /* of heads 2c and 2c+1, times the scale of the logits */
+ * the largest scales of K allow in fp16. Exact for all but elements below 2^-14. A query that is not finite becomes NaN.
+ * In shared memory: fp16 rows (heads, D) in natural order, the same in the order of packed rows where that is another, and
+ * what scores are multiplied with (heads). A warp prepares a head, from loads that it started an item earlier. */
+template <class S> struct QueryLoader {
+    static constexpr int D = S::D, WORDS = (D / 2 + 31) / 32, HEADS = (MAX_HEADS + S::WARPS - 1) / S::WARPS;
+    uint32_t x[HEADS][WORDS], order[S::ORDERED ? WORDS : 1]; /* two elements each: word 32 i + lane of a row */
+    int n;                                                   /* heads of the item */
+
+    __device__ void load(const DecodeParams &p, const Item &it) {
+        const ItemHeads heads = heads_of(p, it);
+        const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+        n = heads.count;
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) {
+            const int at = 32 * i + lane;
+            const bool here = D % 64 == 0 || at < D / 2;
+#pragma unroll
+            for (int j = 0; j < HEADS; j++) {
+                const int h = w + j * S::WARPS;
+                x[j][i] = here && h < n ? __ldg((const uint32_t *)(p.q + (heads.row + h) * D) + at) : 0u;
+            }
+            if (S::ORDERED)
+                order[i] = here && w < n ? __ldg((const uint32_t *)(p.order + heads.kv * D) + at) : 0u;
+        }
+    }
+
+    __device__ void store(const DecodeParams &p, uint8_t *shared) const {
+        const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < HEADS; j++) {
+            const int h = w + j * S::WARPS;
+            if (h >= n)
+                continue;
+            uint32_t *natural = (uint32_t *)(shared + S::Q_AT) + h * (D / 2);
+            float largest = 0;
+            bool bad = false;
+#pragma unroll
+            for (int i = 0; i < WORDS; i++) {
+                const float a = fabsf(raw_value(p.bf16, x[j][i] & 0xffff)), b = fabsf(raw_value(p.bf16, x[j][i] >> 16));
+                largest = fmaxf(largest, fmaxf(a, b));
+                bad |= !(a * p.scale_log2 <= LARGEST_QUERY) || !(b * p.scale_log2 <= LARGEST_QUERY);
+            }
+            bad = __any_sync(~0u, bad);
+            const unsigned all =
+                __reduce_max_sync(~0u, __float_as_uint(largest)); /* not negative: ordered as integers */
+            const float power = fmaxf(__uint_as_float(all & 0x7f800000u), 0x1p-100f) / S::Q_ROOM;
+            const float down = bad ? __uint_as_float(0x7fc00000u) : 1.0f / power;
+#pragma unroll
+            for (int i = 0; i < WORDS; i++)
+                if (D % 64 == 0 || 32 * i + lane < D / 2)
+                    natural[32 * i + lane] = bits(__floats2half2_rn(raw_value(p.bf16, x[j][i] & 0xffff) * down,
+                                                                    raw_value(p.bf16, x[j][i] >> 16) * down));
+            if (lane == 0)
+                ((float *)(shared + S::up_at(p.item_heads)))[h] = power * p.scale_log2;
+            if (S::ORDERED) { /* place p of a packed row holds channel order[p] */
+                __syncwarp();
+                const uint16_t *row = (const uint16_t *)natural;
+                uint32_t *placed = (uint32_t *)(shared + S::placed_at(p.item_heads)) + h * (D / 2);
+#pragma unroll
+                for (int i = 0; i < WORDS; i++)
+                    if (D % 64 == 0 || 32 * i + lane < D / 2)
+                        placed[32 * i + lane] = row[order[i] & 0xffff] | (uint32_t)row[order[i] >> 16] << 16;
+            }
+        }
+    }
 };
 
-template <int D, int ROOM> __device__ QueryScale query_scale(const DecodeParams &p, const uint16_t *q /* (heads, D) */, int heads) {
-    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
-    float largest = 0;
-    bool bad = false;
-    if (r < heads)
-        for (int d = 2 * c; d < D; d += 8) {
-            const uint32_t x = *(const uint32_t *)(q + r * D + d);
-            const float a = fabsf(raw_value(p.bf16, x & 0xffff)), b = fabsf(raw_value(p.bf16, x >> 16));
-            largest = fmaxf(largest, fmaxf(a, b));
-            bad |= !(a * fabsf(p.scale_log2) <= LARGEST_QUERY) || !(b * fabsf(p.scale_log2) <= LARGEST_QUERY);
-        }
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-    const unsigned any_bad = __ballot_sync(~0u, bad);
-    const float power = fmaxf(__uint_as_float(__float_as_uint(largest) & 0x7f800000u), 0x1p-100f) / ROOM;
-    QueryScale s;
-    s.down = any_bad >> (4 * r) & 15 ? __uint_as_float(0x7fc00000u) : 1.0f / power;
-    for (int e = 0; e < 2; e++)
-        s.up[e] = __shfl_sync(~0u, power, 4 * (2 * c + e)) * p.scale_log2;
-    return s;
-}
-
-/* B fragments of head r for columns of COLUMN channels: those of column 4i+c, two registers for each product.
- * order: place p of a packed row holds channel order[p]; NULL: natural. */
-template <int D, int COLUMN, int N>
-__device__ void load_query(uint32_t (&to)[N], bool bf16, const uint16_t *q, const uint16_t *order, int heads, float down) {
+/* B fragments of head r for columns of COLUMN channels: those of column 4i+c, two registers for each product. */
+template <int D, int COLUMN, int N> __device__ void load_query(uint32_t (&to)[N], const uint16_t *q, int heads) {
     constexpr int COLUMNS = D / COLUMN, EACH = COLUMN / 2;
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
 #pragma unroll
     for (int i = 0; i < N / EACH; i++) {
         const bool here = r < heads && (4 * i + 3 < COLUMNS || 4 * i + c < COLUMNS);
-        const int place = COLUMN * (4 * i + c);
 #pragma unroll
         for (int part = 0; part < EACH / 4; part++) { /* 8 places */
-            uint32_t x[4] = {0, 0, 0, 0};
-            if (here) {
-                if (order) {
-                    uint32_t at[4];
-                    *(uint4 *)at = __ldg((const uint4 *)(order + place + 8 * part));
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        x[e] = q[r * D + (at[e] & 0xffff)] | (uint32_t)q[r * D + (at[e] >> 16)] << 16;
-                } else {
-                    *(uint4 *)x = *(const uint4 *)(q + r * D + place + 8 * part);
-                }
-            }
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float a = raw_value(bf16, x[e] & 0xffff) * down, b = raw_value(bf16, x[e] >> 16) * down;
-                to[i * EACH + 4 * part + e] = here ? bits(__floats2half2_rn(a, b)) : 0u;
-            }
+            uint4 x = make_uint4(0, 0, 0, 0);
+            if (here)
+                x = *(const uint4 *)(q + r * D + COLUMN * (4 * i + c) + 8 * part);
+            *(uint4 *)&to[i * EACH + 4 * part] = x;
         }
     }
 }
@@ -286,7 +324,8 @@ template <int D> struct State {
         if (!__any_sync(~0u, larger >= 2 * unit))
             return;
         const unsigned all = __reduce_max_sync(~0u, __float_as_uint(larger)); /* not negative: ordered as integers */
-        const float power = fmaxf(__uint_as_float(all & 0x7f800000u), 0x1p-14f); /* so that 1 / power is an fp16 number */
+        const float power =
+            fmaxf(__uint_as_float(all & 0x7f800000u), 0x1p-14f); /* so that 1 / power is an fp16 number */
         if (power > unit) {
             rescale(0, unit / power);
             rescale(1, unit / power);
@@ -377,7 +416,7 @@ __device__ __forceinline__ void score_page(const uint8_t *page, const uint32_t *
             *(uint4 *)&scale[4 * part] = *(const uint4 *)(params + at);
             *(uint4 *)&zero[4 * part] = *(const uint4 *)(params + 2 * S::D + at);
         }
-        /* A byte of a mixed block of km4 is lo5 | hi3 << 5 where others are lo4 | hi4 << 4. */
+        /* Lanes beyond a narrow group's columns read the first one, and have zeros for q. A byte of a mixed block of km4 is lo5 | hi3 << 5 where others are lo4 | hi4 << 4. */
         const bool mixed = 4 * i + 3 < S::MIXED || (4 * i < S::MIXED && 4 * i + c < S::MIXED);
         const uint32_t low = mixed ? 0x001f001f : 0x000f000f, high = mixed ? 0x00e000e0 : 0x00f000f0;
         const uint32_t fold = mixed ? 0x28002800 : 0x2c002c00;     /* 1/32, 1/16 */
@@ -404,8 +443,6 @@ __device__ __forceinline__ void score_page(const uint8_t *page, const uint32_t *
             const uint8_t *tile = page + t * (2 * S::D * S::K_BITS);
             uint4 w = *(const uint4 *)(tile + (i * 32 + r * columns + (here ? c : 0)) * 16);
             if constexpr (S::K_BITS == 4) {
-                if (!here)
-                    w = make_uint4(0, 0, 0, 0);
                 uint32_t x = w.x >> 8, y = w.z >> 8;
                 mma(s[t], w.x & low, w.z & low, x & low, y & low, scaled[0], scaled[1]);
                 mma(s[t], w.x & high, w.z & high, x & high, y & high, scaled[4], scaled[5]);
@@ -427,7 +464,7 @@ __device__ __forceinline__ void score_page(const uint8_t *page, const uint32_t *
 
 /* Scores to weights; p: B fragments of the weights times V's scales. first: tokens before it are not seen. */
 template <class S>
-__device__ __forceinline__ void weigh_page(State<S::D> &st, const QueryScale &qs, float (&s)[4][4], const float (&z)[4],
+__device__ __forceinline__ void weigh_page(State<S::D> &st, const float (&qs)[2], float (&s)[4][4], const float (&z)[4],
                                            const uint8_t *page, int first, uint32_t (&p)[4][2]) {
     const int lane = threadIdx.x % 32, r = lane / 4;
     const uint8_t *scales = page + S::RECORD.v_params;
@@ -446,8 +483,8 @@ __device__ __forceinline__ void weigh_page(State<S::D> &st, const QueryScale &qs
     float unit[2], shared[2], top[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        unit[e] = qs.up[e] * CODE_UNIT;
-        shared[e] = z[e] * qs.up[e];
+        unit[e] = qs[e] * CODE_UNIT;
+        shared[e] = z[e] * qs[e];
         float x = fmaxf(s[0][e], s[0][e + 2]);
 #pragma unroll
         for (int t = 1; t < 4; t++)
@@ -518,16 +555,16 @@ __device__ __forceinline__ void add_values(State<S::D> &st, const uint8_t *page,
 
 /* Rows first .. first+15 of a run of n (at least 0). Rows beyond are not read. */
 template <class S>
-__device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &p, const QueryScale &qs, const uint16_t *q,
-                                        int heads, const uint16_t *k_rows, int64_t k_token, const uint16_t *v_rows,
-                                        int64_t v_token, int first, int n) {
+__device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &p, const float (&qs)[2],
+                                           const uint16_t *q, int heads, const uint16_t *k_rows, int64_t k_token,
+                                           const uint16_t *v_rows, int64_t v_token, int first, int n) {
     constexpr int D = S::D;
     if (first >= n)
         return;
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
     const int t0 = min(first + 2 * r, n - 1), t1 = min(first + 2 * r + 1, n - 1);
     uint32_t qf[4 * S::RAW_GROUPS];
-    load_query<D, 8>(qf, p.bf16, q, nullptr, heads, qs.down);
+    load_query<D, 8>(qf, q, heads);
     float s[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < S::RAW_GROUPS; i++) {
@@ -548,7 +585,7 @@ __device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &
     float top[2];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        s[j] = first + 2 * r + j / 2 < n ? s[j] * qs.up[j % 2] : -INFINITY;
+        s[j] = first + 2 * r + j / 2 < n ? s[j] * qs[j % 2] : -INFINITY;
     top[0] = fmaxf(s[0], s[2]);
     top[1] = fmaxf(s[1], s[3]);
     st.raise_maximum(top);
@@ -594,17 +631,6 @@ __device__ __forceinline__ void finish(const DecodeParams &p, size_t row, int di
         p.lse[row] = l == 0 ? -INFINITY : (m + log2f(l) - WEIGHT_LOG2) * 0.69314718055994530942f;
 }
 
-/* Which of the output's rows an item has. */
-struct ItemHeads {
-    int kv, count;
-    size_t row;
-};
-__device__ __forceinline__ ItemHeads heads_of(const DecodeParams &p, const Item &it) {
-    const int kv = it.index / p.n_parts, part = it.index % p.n_parts;
-    return {kv, min(MAX_HEADS, p.group - MAX_HEADS * part),
-            (size_t)it.seq * p.n_heads + kv * p.group + MAX_HEADS * part};
-}
-
 __device__ __forceinline__ int ticket_of(const DecodeParams &p, const Item &it) {
     return it.seq * p.n_items_per_seq + it.index;
 }
@@ -614,8 +640,7 @@ __device__ __forceinline__ int slot_of(const Schedule &schedule, const Item &it,
     return 2 * cta + (schedule.first(cta) >= it.start ? 0 : 1);
 }
 
-template <class S>
-__device__ void merge_item(const DecodeParams &p, const Schedule &schedule, const Item &it) {
+template <class S> __device__ void merge_item(const DecodeParams &p, const Schedule &schedule, const Item &it) {
     constexpr int D = S::D, TOGETHER = 16; /* loads in flight */
     const ItemHeads heads = heads_of(p, it);
     const int first = schedule.cta_of(it.start), n = schedule.cta_of(it.stop - 1) - first + 1;
@@ -658,77 +683,59 @@ __device__ void merge_item(const DecodeParams &p, const Schedule &schedule, cons
 
 /* ------------------------------------------------------------------ the kernel */
 
-/* The pages of one warp, in order, fetched into its ring RING pages ahead. The next page's number is loaded a page
- * earlier than its copy starts. */
+/* The pages of one warp, in order, fetched into its ring RING pages ahead. Numbers of pages are loaded two pages before
+ * their copies start. */
 template <class S> struct Fetcher {
+    struct Page {
+        int32_t id; /* -1: none */
+        int kv;
+    };
     const DecodeParams &p;
     uint32_t ring, barriers; /* shared addresses */
     uint64_t policy;
     Item it;
     int unit, past, past_packed; /* the next unit to look at; where those of the CTA, and the item's pages, end */
-    const int32_t *next_id;      /* of `unit`, if it is a page of the item */
-    int32_t id;                  /* the page to fetch next; -1: none */
-    const uint8_t *head;
+    int kv;
+    const int32_t *ids; /* that of `unit` comes first */
+    Page next, after;
 
-    __device__ Fetcher(const DecodeParams &p_, uint32_t ring_, uint32_t barriers_, const Item &first, int unit_, int past_)
+    __device__ Fetcher(const DecodeParams &p_, uint32_t ring_, uint32_t barriers_, const Item &first, int unit_,
+                       int past_)
         : p(p_), ring(ring_), barriers(barriers_), policy(evict_first()), it(first), unit(unit_), past(past_) {
         enter_item();
-        look_ahead();
+        next = look_ahead();
+        after = look_ahead();
     }
 
     __device__ __forceinline__ void enter_item() {
         past_packed = min(past, it.start + it.pages);
-        next_id = p.pages + it.seq * p.pages_stride + (unit - it.start);
-        head = p.records + it.index / p.n_parts * p.head_stride;
+        ids = p.pages + it.seq * p.pages_stride + (unit - it.start);
+        kv = it.index / p.n_parts;
     }
 
-    __device__ __forceinline__ void look_ahead() {
+    __device__ __forceinline__ Page look_ahead() {
         while (unit >= past_packed) { /* raw tiles, and items without a page for this warp */
-            if (it.stop >= past) {
-                id = -1;
-                return;
-            }
+            if (it.stop >= past)
+                return {-1, 0};
             if (unit < it.stop)
                 unit += (it.stop - unit + S::WARPS - 1) / S::WARPS * S::WARPS;
             next_item(it, p);
             enter_item();
         }
-        id = __ldg(next_id);
-        next_id += S::WARPS;
+        const Page page = {__ldg(ids), kv};
+        ids += S::WARPS;
         unit += S::WARPS;
+        return page;
     }
 
     __device__ __forceinline__ void fetch(int slot) {
-        if (id < 0)
+        if (next.id < 0)
             return;
         if (threadIdx.x % 32 == 0)
-            copy_to_shared(ring + slot * S::RECORD.bytes, head + id * p.page_stride, S::RECORD.bytes, barriers + slot * 8,
-                           policy);
-        look_ahead();
-    }
-};
-
-/* q of an item (heads, D), two elements for each access, on its way from global to shared memory. */
-template <class S> struct QueryCopy {
-    static constexpr int N = (MAX_HEADS * S::D / 2 + S::THREADS - 1) / S::THREADS;
-    uint32_t x[N];
-
-    __device__ void load(const DecodeParams &p, const Item &it) {
-        const ItemHeads heads = heads_of(p, it);
-        const uint32_t *from = (const uint32_t *)(p.q + heads.row * S::D);
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const int at = threadIdx.x + i * S::THREADS;
-            x[i] = at < heads.count * S::D / 2 ? __ldg(from + at) : 0u;
-        }
-    }
-    __device__ void store(const DecodeParams &p, uint16_t *q) const {
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const int at = threadIdx.x + i * S::THREADS;
-            if (at < p.item_heads * S::D / 2)
-                ((uint32_t *)q)[at] = x[i];
-        }
+            copy_to_shared(ring + slot * S::RECORD.bytes, p.records + next.id * p.page_stride + next.kv * p.head_stride,
+                           S::RECORD.bytes, barriers + slot * 8, policy);
+        next = after;
+        after = look_ahead();
     }
 };
 
@@ -736,8 +743,10 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
     constexpr int D = S::D, WARPS = S::WARPS;
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ unsigned s_last;
-    uint16_t *q_shared = (uint16_t *)(shared + S::Q_AT);
-    float *sums = (float *)(shared + S::sums_at(p.item_heads));      /* (warps, item_heads, D) */
+    const uint16_t *q_natural = (const uint16_t *)(shared + S::Q_AT);
+    const uint16_t *q_packed = (const uint16_t *)(shared + S::placed_at(p.item_heads));
+    const float *up = (const float *)(shared + S::up_at(p.item_heads));
+    float *sums = (float *)(shared + S::sums_at(p.item_heads));     /* (warps, item_heads, D) */
     float2 *stats = (float2 *)(shared + S::stats_at(p.item_heads)); /* (warps, item_heads) */
     const int w = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
 
@@ -748,6 +757,8 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
         return;
     Item it = share.item;
 
+    QueryLoader<S> query;
+    query.load(p, it);
     const uint8_t *ring = shared + w * S::RING * S::RECORD.bytes;
     const uint32_t barriers = shared_address(shared + S::barriers_at(p.item_heads)) + w * S::RING * 8;
     if (lane == 0) {
@@ -760,9 +771,7 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
     for (int i = 0; i < S::RING; i++)
         fetcher.fetch(i);
 
-    QueryCopy<S> query;
-    query.load(p, it);
-    query.store(p, q_shared);
+    query.store(p, shared);
     __syncthreads();
 
     int slot = 0, parity = 0, unit = first_unit + w, begin = first_unit;
@@ -779,12 +788,12 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
         }
         State<D> st;
         st.clear();
-        const QueryScale qs = query_scale<D, S::Q_ROOM>(p, q_shared, heads.count);
+        /* What scores of heads 2c and 2c+1 are multiplied with; columns without a head are all zeros. */
+        const float qs[2] = {2 * c < heads.count ? up[2 * c] : 1.0f, 2 * c + 1 < heads.count ? up[2 * c + 1] : 1.0f};
         const int past_packed = min(end, it.start + it.pages);
         if (unit < past_packed) {
             uint32_t q[2 * S::STEPS * S::GROUPS];
-            load_query<D, S::COLUMN>(q, p.bf16, q_shared, S::ORDERED ? p.order + heads.kv * D : nullptr, heads.count,
-                                     qs.down);
+            load_query<D, S::COLUMN>(q, q_packed, heads.count);
             for (; unit < past_packed; unit += WARPS) {
                 float s[4][4], z[4];
                 uint32_t weights[4][2];
@@ -808,7 +817,7 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
             const bool own = tile < own_tiles;
             const RawRows &rows = own ? p.own : p.sink;
             const int64_t at = p.slots ? __ldg(p.slots + it.seq) : it.seq;
-            attend_raw<S>(st, p, qs, q_shared, heads.count, rows.k + at * rows.k_slot + heads.kv * rows.k_head,
+            attend_raw<S>(st, p, qs, q_natural, heads.count, rows.k + at * rows.k_slot + heads.kv * rows.k_head,
                           rows.k_token, rows.v + at * rows.v_slot + heads.kv * rows.v_head, rows.v_token,
                           16 * (own ? tile : tile - own_tiles), own ? own_rows : p.sinks);
         }
@@ -826,7 +835,8 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
                     stats[w * p.item_heads + h] = make_float2(st.m[e], l);
 #pragma unroll
                 for (int k = 0; k < D / 16; k++)
-                    *(float2 *)&sums[(w * p.item_heads + h) * D + 16 * k + 2 * r] = make_float2(st.o[k][e], st.o[k][e + 2]);
+                    *(float2 *)&sums[(w * p.item_heads + h) * D + 16 * k + 2 * r] =
+                        make_float2(st.o[k][e], st.o[k][e + 2]);
             }
         }
         __syncthreads();
@@ -886,13 +896,14 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
         }
         begin = end;
         it = following;
-        query.store(p, q_shared);
+        query.store(p, shared);
         __syncthreads(); /* sums are free again, q is there */
     }
 }
 
-template <class S> constexpr DecodeKernel kernel_of(quire_codec k, quire_codec v) {
-    return {{k, v}, S::D, S::WARPS, S::RING, decode<S>, S::shared_bytes};
+template <quire_codec K, quire_codec V, int D, int WARPS, int RING> constexpr DecodeKernel kernel_of() {
+    using S = Shape<K, V, D, WARPS, RING>;
+    return {{K, V}, D, WARPS, RING, decode<S>, S::shared_bytes};
 }
 
 } // namespace quire_cuda

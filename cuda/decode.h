@@ -19,13 +19,13 @@ struct RawRows {
 /* What a launch gets. An item is a sequence, a KV head, and up to 8 of its query heads. */
 struct DecodeParams {
     int n_seqs, n_items_per_seq;
-    int n_heads;           /* H */
-    int group, n_parts;    /* query heads per KV head, and into how many items these are divided */
-    int item_heads;        /* of the largest item */
+    int n_heads;        /* H */
+    int group, n_parts; /* query heads per KV head, and into how many items these are divided */
+    int item_heads;     /* of the largest item */
     int sinks;
-    bool bf16;             /* q and raw rows; else f16 */
+    bool bf16; /* q and raw rows; else f16 */
     quire_type out_type;
-    float scale_log2;      /* of the logits, times log2(e) */
+    float scale_log2; /* of the logits, times log2(e) */
     const uint16_t *q;
     void *out;
     float *lse;
@@ -48,8 +48,13 @@ struct DecodeKernel {
     int (*shared_bytes)(int item_heads);
 };
 
-/* One table for each head size. */
-extern const DecodeKernel decode_kernels_64[4], decode_kernels_128[4];
+/* One table for each head size. Of several kernels for a pair, the first that fits into shared memory is taken. */
+struct DecodeKernels {
+    const DecodeKernel *first;
+    int n;
+};
+extern const DecodeKernels decode_kernels_64, decode_kernels_80, decode_kernels_96, decode_kernels_128,
+    decode_kernels_256;
 
 } // namespace quire_cuda
 

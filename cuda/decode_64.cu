@@ -2,12 +2,14 @@
 
 namespace quire_cuda {
 
-/* Warps times ring: as many pages in flight as 227 KiB hold beside the sums of 8 heads. */
-const DecodeKernel decode_kernels_64[4] = {
-    kernel_of<Shape<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 64, 8, 4>>(QUIRE_CODEC_KM4, QUIRE_CODEC_VT4),
-    kernel_of<Shape<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 64, 8, 4>>(QUIRE_CODEC_KC4, QUIRE_CODEC_VT4),
-    kernel_of<Shape<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 64, 8, 3>>(QUIRE_CODEC_KC8, QUIRE_CODEC_VT4),
-    kernel_of<Shape<QUIRE_CODEC_KC8, QUIRE_CODEC_VT8, 64, 8, 2>>(QUIRE_CODEC_KC8, QUIRE_CODEC_VT8),
+/* Warps, and pages in flight for each: as many as shared memory holds beside the sums of 8 heads. */
+static const DecodeKernel kernels[] = {
+    kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 64, 8, 4>(),
+    kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 64, 8, 4>(),
+    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 64, 8, 3>(),
+    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT8, 64, 8, 2>(),
 };
+
+extern const DecodeKernels decode_kernels_64 = {kernels, sizeof kernels / sizeof *kernels};
 
 } // namespace quire_cuda

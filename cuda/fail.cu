@@ -34,13 +34,15 @@ quire_status quire_cuda_available(void) {
     const cudaError_t error = cudaGetDeviceCount(&n);
     if (error != cudaSuccess || n == 0) {
         cudaGetLastError();
-        return fail(QUIRE_E_DEVICE, "no CUDA device: %s", error == cudaSuccess ? "none found" : cudaGetErrorString(error));
+        return fail(QUIRE_E_DEVICE, "no CUDA device: %s",
+                    error == cudaSuccess ? "none found" : cudaGetErrorString(error));
     }
     QUIRE_CUDA_TRY(check(cudaGetDevice(&device), "asking for the current device"));
     QUIRE_CUDA_TRY(check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                          "asking for the compute capability"));
     if (major < 9)
-        return fail(QUIRE_E_DEVICE, "device %d has compute capability %d.x: the kernels need 9.0 or later", device, major);
+        return fail(QUIRE_E_DEVICE, "device %d has compute capability %d.x: the kernels need 9.0 or later", device,
+                    major);
     return QUIRE_OK;
 }
 }

@@ -45,10 +45,11 @@ __device__ __forceinline__ void barriers_publish() {
 }
 
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-    asm volatile("{\n.reg .pred p;\nL_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra L_%=;\n}" ::"r"(
-                     barrier),
-                 "r"(parity)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .pred p;\nL_%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra L_%=;\n}" ::"r"(
+            barrier),
+        "r"(parity)
+        : "memory");
 }
 
 /* Pages are read once: they leave L2 before q, tables and code do. */
@@ -62,8 +63,8 @@ __device__ __forceinline__ void copy_to_shared(uint32_t to, const void *from, ui
                                                uint64_t policy) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-            to),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
         "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
         : "memory");
 }

@@ -28,7 +28,7 @@ __host__ __device__ constexpr Record record_of(int k_bits, int k_dim, int v_bits
 
 /* Of the codecs of K with channel scales, and of V with uniform codes; 0: another codec. */
 __host__ __device__ constexpr int k_bits_of(quire_codec codec) {
-    return codec == QUIRE_CODEC_KC8                              ? 8
+    return codec == QUIRE_CODEC_KC8                               ? 8
            : codec == QUIRE_CODEC_KC4 || codec == QUIRE_CODEC_KM4 ? 4
            : codec == QUIRE_CODEC_KC3 || codec == QUIRE_CODEC_KM3 ? 3
            : codec == QUIRE_CODEC_KC2                             ? 2
@@ -41,10 +41,14 @@ __host__ __device__ constexpr int v_bits_of(quire_codec codec) {
            : codec == QUIRE_CODEC_VT2 ? 2
                                       : 0;
 }
-__host__ __device__ constexpr bool is_mixed(quire_codec codec) { return codec == QUIRE_CODEC_KM4 || codec == QUIRE_CODEC_KM3; }
+__host__ __device__ constexpr bool is_mixed(quire_codec codec) {
+    return codec == QUIRE_CODEC_KM4 || codec == QUIRE_CODEC_KM3;
+}
 
 /* Step between two values of V's uniform codes, in units of a token's scale. */
-__host__ __device__ constexpr float v_step(int bits) { return bits == 8 ? 0.031f : bits == 4 ? 0.3350f : bits == 3 ? 0.5860f : 0.9955f; }
+__host__ __device__ constexpr float v_step(int bits) {
+    return bits == 8 ? 0.031f : bits == 4 ? 0.3350f : bits == 3 ? 0.5860f : 0.9955f;
+}
 
 } // namespace quire_cuda
 

@@ -90,14 +90,16 @@ struct KWord {
 
 /* Over all threads of the CTA. */
 template <int BITS> __device__ void pack_k(const uint8_t *codes, int stride, const Side &s, uint8_t *section) {
-    constexpr int SLABS = BITS == 3 ? 3 : 1, TILES = BITS == 8 || BITS == 4 ? 4 : 1; /* sections by tile, or shared bytes */
+    constexpr int SLABS = BITS == 3 ? 3 : 1,
+                  TILES = BITS == 8 || BITS == 4 ? 4 : 1; /* sections by tile, or shared bytes */
     const KWord w = {codes, stride, s.n_mixed};
     const int columns = BITS == 8 || BITS == 2 ? s.dim / 8 : s.dim / 16;
     const int n_words = 2 * s.dim * BITS / TILES; /* 64 * dim * bits / 8 bytes in all */
     for (int tile = 0; tile < TILES; tile++)
         for (int i = threadIdx.x; i < n_words; i += THREADS) {
             const int row = i / 2 % 2, y = i % 2, atom = i / 4;
-            const int group = atom / (32 * SLABS), left = atom % (32 * SLABS); /* four columns, or those that are left */
+            const int group = atom / (32 * SLABS),
+                      left = atom % (32 * SLABS); /* four columns, or those that are left */
             const int n = columns - 4 * group;
             const int slab = n >= 4 ? left / 32 : left / (8 * n), r = n >= 4 ? left / 4 % 8 : left / n % 8;
             const int column = 4 * group + (n >= 4 ? left % 4 : left % n);
@@ -244,22 +246,36 @@ template <int D> struct Row {
     static constexpr int N = D / 16;
     float y[N];
 
-    __device__ void rotate(int j) {
+    /* What lane j needs of the rotation: sign bits of its channels, and +-1 for the butterflies between lanes. */
+    struct Lane {
+        uint32_t flip[Passes<D>::count][Passes<D>::tiles];
+        float sign[4];
+
+        __device__ explicit Lane(int j) {
+#pragma unroll
+            for (int pass = 0; pass < Passes<D>::count; pass++)
+#pragma unroll
+                for (int k = 0; k < Passes<D>::tiles; k++)
+                    flip[pass][k] = sign_bits(pass, Passes<D>::first_tile(pass) + k) >> j << 31;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sign[i] = j >> i & 1 ? -1.0f : 1.0f;
+        }
+    };
+
+    __device__ void rotate(const Lane &lane) {
         using P = Passes<D>;
 #pragma unroll
         for (int pass = 0; pass < P::count; pass++) {
             const int k0 = P::first_tile(pass);
 #pragma unroll
-            for (int k = k0; k < k0 + P::tiles; k++)
-                if (sign_bits(pass, k) >> j & 1)
-                    y[k] = -y[k];
+            for (int k = 0; k < P::tiles; k++)
+                y[k0 + k] = __uint_as_float(__float_as_uint(y[k0 + k]) ^ lane.flip[pass][k]);
 #pragma unroll
-            for (int h = 1; h < 16; h *= 2)
+            for (int i = 0; i < 4; i++)
 #pragma unroll
-                for (int k = k0; k < k0 + P::tiles; k++) {
-                    const float other = __shfl_xor_sync(~0u, y[k], h);
-                    y[k] = j & h ? other - y[k] : y[k] + other;
-                }
+                for (int k = k0; k < k0 + P::tiles; k++) /* a sum or a difference: the product is exact */
+                    y[k] = fmaf(y[k], lane.sign[i], __shfl_xor_sync(~0u, y[k], 1 << i));
 #pragma unroll
             for (int h = 1; h < P::tiles; h *= 2)
 #pragma unroll
@@ -335,16 +351,26 @@ template <int D> __device__ void seal_v(const Side &s, int page, int head, uint8
     const int skip = s.skip ? s.skip[page] : 0;
     const float unit = v_step(s.bits), top = s.bits == 8 ? 127.0f : (float)((1 << s.bits) - 1);
     const float bottom = s.bits == 8 ? -127.0f : 0.0f, mid = s.bits == 8 ? 0.0f : top * 0.5f;
+    const typename Row<D>::Lane lane(j);
     bool bad = false;
+    uint16_t raw[D / 16]; /* the row after this one, on its way */
+    const auto fetch = [&](int t) {
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+            raw[k] = __ldg(rows + t * s.token + 16 * k + j);
+    };
+    fetch(threadIdx.x / 16);
 #pragma unroll 1
     for (int t = threadIdx.x / 16; t < T; t += THREADS / 16) {
         Row<D> row;
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
-            row.y[k] = t < skip ? 0.0f : load(s.bf16, __ldg(rows + t * s.token + 16 * k + j));
+            row.y[k] = t < skip ? 0.0f : load(s.bf16, raw[k]);
             bad |= !storable(row.y[k]);
         }
-        row.rotate(j);
+        if (t + THREADS / 16 < T)
+            fetch(t + THREADS / 16);
+        row.rotate(lane);
         const uint16_t scale =
             s.bits == 8 ? scale_of(row.largest() / (127 * unit)) : fitting_scale<D>(row, unit, mid, top);
         const float inverse = reciprocal(from_f16(scale) * unit);
@@ -468,7 +494,7 @@ static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     v.end = v.params + 2 * T, v.padded = record.bytes;
 
     const int shared_bytes = std::max(k_shared_bytes(shape.k_dim), shape.v_dim * V_STRIDE);
-    if (shared_bytes > 48 * 1024)
+    if (shared_bytes > 40 * 1024) /* with the kernel's own, more than the 48 KiB that need no permission */
         QUIRE_CUDA_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
                              "reserving shared memory"));
     kernel<<<dim3((unsigned)(a.n_pages * a.n_kv_heads), 2), THREADS, shared_bytes, stream>>>(k, v);

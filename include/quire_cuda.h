@@ -95,7 +95,8 @@ QUIRE_API quire_status quire_cuda_decode_create(quire_cuda_decode_plan **plan,
 QUIRE_API void quire_cuda_decode_free(quire_cuda_decode_plan *plan); /* NULL is fine */
 /* Bytes of the workspace, aligned to 256. Fill it with zeros once; calls leave it ready for the next one. */
 QUIRE_API size_t quire_cuda_decode_workspace(const quire_cuda_decode_plan *plan);
-QUIRE_API const char *quire_cuda_decode_kernel(const quire_cuda_decode_plan *plan); /* "km4:vt4 d128, 8 warps x 2 pages" */
+QUIRE_API const char *
+quire_cuda_decode_kernel(const quire_cuda_decode_plan *plan); /* "km4:vt4 d128, 8 warps x 2 pages" */
 
 typedef struct quire_cuda_decode_args {
     int32_t n_seqs;         /* B */
@@ -106,10 +107,10 @@ typedef struct quire_cuda_decode_args {
     const int32_t *pages;   /* (B, pages_stride): ids of the sealed pages, (length - 1) / 64 of them are read */
     int64_t pages_stride;
     quire_cuda_records records;
-    quire_cuda_rows own;      /* rows of the page that the query is in: length - 64 * ((length - 1) / 64) of them */
-    quire_cuda_rows sink;     /* the first `sinks` rows; read where the query is not in page 0 */
-    const int32_t *slots;     /* (B) slots of `own` and `sink`; NULL: 0, 1, 2 .. */
-    const uint16_t *k_order;  /* (G, DK) for km4; else NULL */
+    quire_cuda_rows own;     /* rows of the page that the query is in: length - 64 * ((length - 1) / 64) of them */
+    quire_cuda_rows sink;    /* the first `sinks` rows; read where the query is not in page 0 */
+    const int32_t *slots;    /* (B) slots of `own` and `sink`; NULL: 0, 1, 2 .. */
+    const uint16_t *k_order; /* (G, DK) for km4; else NULL */
     void *workspace;
 } quire_cuda_decode_args;
 

@@ -24,11 +24,11 @@
 /* Says so if there is no GPU that runs the kernels: the program then returns LEFT_OUT. */
 bool gpu_is_missing(void);
 
-void *gpu_new(size_t bytes, int fill);              /* every byte is `fill` */
-void *gpu_copy(const void *from, size_t bytes);     /* a copy of host memory */
+void *gpu_new(size_t bytes, int fill);                   /* every byte is `fill` */
+void *gpu_copy(const void *from, size_t bytes);          /* a copy of host memory */
 void gpu_read(void *to, const void *from, size_t bytes); /* after all work so far */
 
-float rounded(quire_type type, float x); /* to f16 or bf16, and back */
+float rounded(quire_type type, float x);                       /* to f16 or bf16, and back */
 uint16_t *narrowed(quire_type type, const float *x, size_t n); /* malloc'ed */
 void round_rows(quire_type type, float *x, size_t n);
 

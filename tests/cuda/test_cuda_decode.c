@@ -33,6 +33,8 @@ static const quire_pair PAIRS[] = {{QUIRE_CODEC_KM4, QUIRE_CODEC_VT4},
                                    {QUIRE_CODEC_KC8, QUIRE_CODEC_VT4},
                                    {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8}};
 
+static const int DIMS[] = {64, 80, 96, 128, 256};
+
 /* Host and device sides of one call. Rows: (seq, head, token, dim). */
 typedef struct world {
     shape s;
@@ -60,8 +62,16 @@ static void *keep(world *w, void *memory) {
 }
 
 static shape shape_of(int n_heads, int n_kv, int dim, quire_pair pair) {
-    return (shape){.n_heads = n_heads, .n_kv = n_kv, .dim = dim, .pair = pair, .type = QUIRE_F16, .sinks = 4,
-                   .k_scale = 1, .v_scale = 1, .q_scale = 1, .bias = 1};
+    return (shape){.n_heads = n_heads,
+                   .n_kv = n_kv,
+                   .dim = dim,
+                   .pair = pair,
+                   .type = QUIRE_F16,
+                   .sinks = 4,
+                   .k_scale = 1,
+                   .v_scale = 1,
+                   .q_scale = 1,
+                   .bias = 1};
 }
 
 /* Rows and queries; a test may change them before world_seal. */
@@ -163,7 +173,8 @@ static void world_seal(world *w, quire_type out_type, float scale) {
         .pages = keep(w, gpu_copy(w->pages, (size_t)w->n_pages * 4)),
         .pages_stride = stride,
         .records = {keep(w, gpu_copy(w->records, (size_t)(w->n_pages + 1) * page_bytes)), page_bytes, w->record_bytes},
-        .own = {device_rows[0], device_rows[1], own_head * s->n_kv, own_head, s->dim, own_head * s->n_kv, own_head, s->dim},
+        .own = {device_rows[0], device_rows[1], own_head * s->n_kv, own_head, s->dim, own_head * s->n_kv, own_head,
+                s->dim},
         .sink = {device_rows[2], device_rows[3], sink_head * s->n_kv, sink_head, s->dim, sink_head * s->n_kv, sink_head,
                  s->dim},
         .slots = keep(w, gpu_copy(slots, (size_t)s->n_seqs * 4)),
@@ -194,8 +205,8 @@ static void seen_by(const world *w, int seq, int head, float *k, float *v) {
           *values = malloc(T * all * sizeof *values);
     for (int i = 0; i < pages; i++) {
         const size_t id = (size_t)w->pages[seq * stride + i];
-        assert_ok(quire_page_decode(
-            &page, w->records + (id * (size_t)s->n_kv + (size_t)head) * w->record_bytes, placed, values));
+        assert_ok(quire_page_decode(&page, w->records + (id * (size_t)s->n_kv + (size_t)head) * w->record_bytes, placed,
+                                    values));
         rows_from_order(s->pair.k, w->order + head * s->dim, s->dim, placed, rows);
         const size_t from = i == 0 ? (size_t)s->sinks * all : 0, at = (size_t)(i * T) * all;
         memcpy(k + at + from, rows + from, (T * all - from) * sizeof *k);
@@ -205,8 +216,8 @@ static void seen_by(const world *w, int seq, int head, float *k, float *v) {
 }
 
 typedef struct outcome {
-    double error, norm;       /* squares, over all rows */
-    double sigma;             /* of logits within rows, mean of squares */
+    double error, norm; /* squares, over all rows */
+    double sigma;       /* of logits within rows, mean of squares */
     double lse_error;
     double largest; /* |q| */
     int n_rows;
@@ -298,8 +309,8 @@ static void check(const shape *s, const char *what) {
         const double error = o.norm > 0 ? sqrt(o.error / o.norm) : 0, bound = bound_of(&o);
         if (!(error <= bound) || !(o.lse_error <= 4 * bound))
             fail_msg("%s: %s:%s %dx%dx%d: relative error %.2e, bound %.2e; log-sum-exp off by %.2e", what,
-                     quire_codec_name(s->pair.k), quire_codec_name(s->pair.v), s->n_heads, s->n_kv, s->dim, error, bound,
-                     o.lse_error);
+                     quire_codec_name(s->pair.k), quire_codec_name(s->pair.v), s->n_heads, s->n_kv, s->dim, error,
+                     bound, o.lse_error);
     }
     free(out), free(lse);
     world_free(&w);
@@ -318,7 +329,7 @@ static void every_length(void **state) {
     static const int lengths[] = {1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 66, 80, 127, 128, 129, 130, 191, 193, 700};
     for (int p = 0; p < 4; p++)
         for (int i = 0; i < 20; i++) {
-            shape s = shape_of(8, 2, i % 2 ? 64 : 128, PAIRS[p]);
+            shape s = shape_of(8, 2, DIMS[i % 5], PAIRS[p]);
             s.type = i % 3 ? QUIRE_F16 : QUIRE_BF16;
             ragged(&s, 1, lengths + i, 1);
             check(&s, "one sequence");
@@ -330,7 +341,7 @@ static void every_group(void **state) {
     static const int lengths[] = {300, 1, 64, 0, 65, 1000, 129};
     for (int p = 0; p < 4; p++)
         for (int group = 1; group <= 16; group++) {
-            shape s = shape_of(2 * group, 2, group % 2 ? 128 : 64, PAIRS[p]);
+            shape s = shape_of(2 * group, 2, DIMS[group % 5], PAIRS[p]);
             ragged(&s, 7, lengths, 7);
             check(&s, "groups");
         }
@@ -342,7 +353,7 @@ static void ragged_batches(void **state) {
     static const int n_seqs[] = {2, 5, 31, 32, 33, 48}, n_kv[] = {1, 3, 8};
     for (int p = 0; p < 4; p++)
         for (int i = 0; i < 6; i++) {
-            shape s = shape_of(4 * n_kv[i % 3], n_kv[i % 3], i % 2 ? 64 : 128, PAIRS[p]);
+            shape s = shape_of(4 * n_kv[i % 3], n_kv[i % 3], DIMS[(i + p) % 5], PAIRS[p]);
             s.type = i % 2 ? QUIRE_BF16 : QUIRE_F16;
             ragged(&s, n_seqs[i], lengths, 12);
             check(&s, "ragged batch");
@@ -366,7 +377,7 @@ static void every_number_of_sinks(void **state) {
     static const int sinks[] = {0, 1, 4, 16, 17, 63, 64}, lengths[] = {40, 65, 300};
     for (int p = 0; p < 4; p++)
         for (int i = 0; i < 7; i++) {
-            shape s = shape_of(4, 2, 128, PAIRS[p]);
+            shape s = shape_of(4, 2, DIMS[i % 5], PAIRS[p]);
             s.sinks = sinks[i];
             ragged(&s, 3, lengths, 3);
             check(&s, "sinks");
@@ -472,12 +483,12 @@ static void extreme_sizes(void **state) {
     static const struct {
         float k, v, q;
         quire_type type;
-    } sizes[] = {{1, 15000, 1, QUIRE_F16},  {1, 1e-4f, 1, QUIRE_F16}, {8000, 1, 1e-4f, QUIRE_F16},
-                 {1e-3f, 1, 900, QUIRE_F16}, {1, 1, 0, QUIRE_F16},     {1e-3f, 1, 1e3f, QUIRE_BF16},
+    } sizes[] = {{1, 15000, 1, QUIRE_F16},     {1, 1e-4f, 1, QUIRE_F16}, {8000, 1, 1e-4f, QUIRE_F16},
+                 {1e-3f, 1, 900, QUIRE_F16},   {1, 1, 0, QUIRE_F16},     {1e-3f, 1, 1e3f, QUIRE_BF16},
                  {1e-4f, 1, 1e-6f, QUIRE_BF16}};
     for (int p = 0; p < 4; p++)
         for (int i = 0; i < 7; i++) {
-            shape s = shape_of(4, 2, p % 2 ? 64 : 128, PAIRS[p]);
+            shape s = shape_of(4, 2, DIMS[(i + p) % 5], PAIRS[p]);
             s.k_scale = sizes[i].k, s.v_scale = sizes[i].v, s.q_scale = sizes[i].q, s.type = sizes[i].type;
             s.bias = 0;
             ragged(&s, 2, (const int[]){400, 777}, 2);
@@ -507,7 +518,7 @@ static void queries_that_are_not_finite(void **state) {
     (void)state;
     static const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f};
     for (int i = 0; i < 4; i++) {
-        shape s = shape_of(6, 2, 64, PAIRS[i]);
+        shape s = shape_of(6, 2, DIMS[i], PAIRS[i]);
         s.type = QUIRE_BF16;
         ragged(&s, 2, (const int[]){300, 40}, 2);
         world w;
@@ -561,6 +572,70 @@ static void every_output_type(void **state) {
     free(wanted);
 }
 
+/* A pool of the CPU library and the GPU: the same pages, results within both bounds. */
+static void beside_a_pool(void **state) {
+    (void)state;
+    enum { LENGTH = 333, H = 8, G = 2 };
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 5; i++) {
+            const int dim = DIMS[i];
+            char kv[32];
+            snprintf(kv, sizeof kv, "%s:%s", quire_codec_name(PAIRS[p].k), quire_codec_name(PAIRS[p].v));
+            fixture f;
+            quire_seq *seq;
+            const source rows = source_default(31);
+            fixture_init(&f, 1, H, G, dim, dim, kv);
+            fixture_open(&f);
+            assert_ok(quire_seq_create(f.pool, &seq));
+            feed(&f, seq, &rows, LENGTH - 1, 100, 1, 0, NULL);
+            float *cpu = malloc((size_t)(H * dim) * sizeof *cpu), cpu_lse[H];
+            assert_ok(
+                step(&f, &(step_item){seq, &rows, 1}, 1, &(step_options){.type = QUIRE_F16, .lse = cpu_lse}, cpu));
+
+            shape s = shape_of(H, G, dim, PAIRS[p]);
+            ragged(&s, 1, (const int[]){LENGTH}, 1);
+            world w;
+            world_fill(&w, &s, 1);
+            float *k = malloc((size_t)(G * dim) * sizeof *k), *v = malloc((size_t)(G * dim) * sizeof *v);
+            for (int t = 0; t < LENGTH; t++) {
+                source_k(&rows, &f.layer[0], 0, t, k);
+                source_v(&rows, &f.layer[0], 0, t, v);
+                for (int head = 0; head < G; head++) {
+                    memcpy(w.k + row_of(&w, 0, head, t), k + head * dim, (size_t)dim * sizeof *k);
+                    memcpy(w.v + row_of(&w, 0, head, t), v + head * dim, (size_t)dim * sizeof *v);
+                }
+            }
+            source_q(&rows, &f.layer[0], 0, LENGTH - 1, w.q);
+            round_rows(s.type, w.k, (size_t)(G * w.longest * dim));
+            round_rows(s.type, w.v, (size_t)(G * w.longest * dim));
+            round_rows(s.type, w.q, w.n_out);
+            world_seal(&w, QUIRE_F32, 0);
+            for (int page = 0; page < sealed(LENGTH); page++) {
+                const size_t n = quire_seq_page_bytes(f.pool, page), n_packed = (size_t)G * w.record_bytes;
+                uint8_t *bytes = malloc(n);
+                assert_ok(quire_seq_page_save(seq, page, bytes, n));
+                assert_memory_equal(bytes, w.records + (size_t)w.pages[page] * n_packed, n_packed);
+                free(bytes);
+            }
+            float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
+            double *wanted = malloc(w.n_out * sizeof *wanted);
+            run(&w, out, lse);
+            const outcome o = compare(&w, 1 / sqrt(dim), out, lse);
+            const double cpu_bound = attend_bound(PAIRS[p], dim, fmax(o.sigma, 1), false, false) * (1 + 1 / sqrt(H));
+            for (size_t j = 0; j < w.n_out; j++)
+                wanted[j] = (double)cpu[j];
+            const double error = relative_error(out, wanted, w.n_out);
+            if (!(error < cpu_bound + bound_of(&o)))
+                fail_msg("%s d%d: %.2e from the CPU library's result, bound %.2e", kv, dim, error,
+                         cpu_bound + bound_of(&o));
+            for (int h = 0; h < H; h++)
+                assert_true(fabs((double)lse[h] - (double)cpu_lse[h]) < 4 * (cpu_bound + bound_of(&o)));
+            free(cpu), free(k), free(v), free(out), free(lse), free(wanted);
+            world_free(&w);
+            fixture_close(&f);
+        }
+}
+
 static void refusals(void **state) {
     (void)state;
     quire_cuda_decode_options good, o;
@@ -596,16 +671,25 @@ static void refusals(void **state) {
     assert_status(quire_cuda_decode_create(NULL, &good), QUIRE_E_INVALID);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     if (gpu_is_missing())
         return LEFT_OUT;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_length),         cmocka_unit_test(every_group),
-        cmocka_unit_test(ragged_batches),       cmocka_unit_test(long_contexts),
-        cmocka_unit_test(every_number_of_sinks), cmocka_unit_test(the_same_bits_again),
-        cmocka_unit_test(in_a_graph),           cmocka_unit_test(one_token_takes_all),
-        cmocka_unit_test(extreme_sizes),        cmocka_unit_test(queries_that_are_not_finite),
-        cmocka_unit_test(every_output_type),    cmocka_unit_test(refusals),
+        cmocka_unit_test(every_length),
+        cmocka_unit_test(every_group),
+        cmocka_unit_test(ragged_batches),
+        cmocka_unit_test(long_contexts),
+        cmocka_unit_test(every_number_of_sinks),
+        cmocka_unit_test(the_same_bits_again),
+        cmocka_unit_test(in_a_graph),
+        cmocka_unit_test(one_token_takes_all),
+        cmocka_unit_test(extreme_sizes),
+        cmocka_unit_test(queries_that_are_not_finite),
+        cmocka_unit_test(every_output_type),
+        cmocka_unit_test(beside_a_pool),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -108,7 +108,8 @@ static void check_pages(quire_pair pair, int k_dim, int v_dim, quire_type type, 
             first = i;
         }
     if (n_differ)
-        fail_msg("%s:%s, K %d, V %d, %s, rows of kind %d: %zu bytes differ, first byte %zu of record at %zu (%02x, not %02x)",
+        fail_msg("%s:%s, K %d, V %d, %s, rows of kind %d: %zu bytes differ, first byte %zu of record at %zu (%02x, not "
+                 "%02x)",
                  quire_codec_name(pair.k), quire_codec_name(pair.v), k_dim, v_dim, type == QUIRE_F16 ? "f16" : "bf16",
                  (int)kind, n_differ, first % page_stride % head_stride, first, got[first], wanted[first]);
     cudaFree(dk), cudaFree(dv), cudaFree(a.records.base), cudaFree(dids), cudaFree(dskip), cudaFree(dorder),
@@ -172,7 +173,8 @@ static void values_that_cannot_be_stored(void **state) {
                 assert_gpu(quire_cuda_seal(&a, NULL));
                 gpu_read(&n_bad, a.n_bad, sizeof n_bad);
                 assert_int_equal(n_bad, skip ? 0 : 1);
-                cudaFree(dk), cudaFree(dv), cudaFree(order), cudaFree(dskip), cudaFree(a.records.base), cudaFree(a.n_bad);
+                cudaFree(dk), cudaFree(dv), cudaFree(order), cudaFree(dskip), cudaFree(a.records.base),
+                    cudaFree(a.n_bad);
                 free(k), free(v);
             }
 }
@@ -211,12 +213,17 @@ static void refusals(void **state) {
     cudaFree(memory);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     if (gpu_is_missing())
         return LEFT_OUT;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_codec_and_size), cmocka_unit_test(other_k_sizes), cmocka_unit_test(every_kind_of_rows),
-        cmocka_unit_test(values_that_cannot_be_stored), cmocka_unit_test(refusals),
+        cmocka_unit_test(other_k_sizes), /* first: a size must not rely on what larger ones have set up */
+        cmocka_unit_test(every_codec_and_size),
+        cmocka_unit_test(every_kind_of_rows),
+        cmocka_unit_test(values_that_cannot_be_stored),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
