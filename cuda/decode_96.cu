@@ -2,10 +2,10 @@
 
 namespace quire_cuda {
 
-/* Warps, and pages in flight for each: as many as shared memory holds beside the sums of 8 heads. */
+/* Warps, and pages in flight for each: pages are small, so it takes more warps to keep enough of them in work. */
 static const DecodeKernel kernels[] = {
-    kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 96, 8, 3>(),
-    kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 96, 8, 3>(),
+    kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 96, 12, 2>(),
+    kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 96, 12, 2>(),
     kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 96, 8, 2>(),
     kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT8, 96, 8, 2>(),
 };

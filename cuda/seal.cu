@@ -323,23 +323,31 @@ __constant__ const float FITS[] = {0.85f, 0.90f, 0.95f, 1.0f, 1.05f, 1.10f, 1.15
 __device__ __forceinline__ float reciprocal(float x) { return x > 1e-30f ? 1.0f / x : 0.0f; }
 __device__ __forceinline__ uint16_t scale_of(float x) { return to_f16(x < F16_MAX ? x : F16_MAX); }
 
-/* The scale that leaves the least error; of equal errors the first counts. */
-template <int D> __device__ uint16_t fitting_scale(const Row<D> &row, float unit, float mid, float top) {
+/* The scale that leaves the least error; of equal errors the first counts. Each of seven lanes computes one candidate.
+ * Codes are computed in units of 1 / (top + 1), a power of two: that changes no bit, and an addition that saturates at
+ * 0 and 1 then does one of the two comparisons. */
+template <int D> __device__ uint16_t fitting_scale(const Row<D> &row, int j, float unit, float mid, float top) {
     const float rms = sqrtf(Row<D>::sum_of_squares([&](int k) { return row.y[k]; }) / (float)D);
+    const uint16_t candidate = scale_of(rms * FITS[min(j, 6)]);
+    const float candidate_step = from_f16(candidate) * unit, part = 1 / (top + 1);
+    const float small_inverse = reciprocal(candidate_step) * part, large_step = candidate_step * (top + 1);
+    const float magic = MAGIC * part, small_mid = mid * part, small_top = top * part;
     float least = INFINITY;
-    uint16_t best = 0;
+    int best = 0;
 #pragma unroll 1
     for (int i = 0; i < 7; i++) {
-        const uint16_t scale = scale_of(rms * FITS[i]);
-        const float step = from_f16(scale) * unit, inverse = reciprocal(step);
-        const float error = Row<D>::sum_of_squares(
-            [&](int k) { return row.y[k] - step * (nearest(row.y[k] * inverse + mid, 0.0f, top) - mid); });
+        const float step = __shfl_sync(~0u, large_step, i, 16), inverse = __shfl_sync(~0u, small_inverse, i, 16);
+        const float error = Row<D>::sum_of_squares([&](int k) {
+            const float x = __saturatef(row.y[k] * inverse + small_mid);
+            return row.y[k] - step * (fminf((x + magic) - magic, small_top) - small_mid);
+        });
         if (error < least) {
             least = error;
-            best = scale;
+            best = i;
         }
     }
-    return best;
+    const unsigned scale = __shfl_sync(~0u, (unsigned)candidate, best, 16);
+    return (uint16_t)(least < INFINITY ? scale : 0);
 }
 
 constexpr int V_STRIDE = T + 4; /* codes in shared memory: (D, V_STRIDE), channel by channel */
@@ -372,7 +380,7 @@ template <int D> __device__ void seal_v(const Side &s, int page, int head, uint8
             fetch(t + THREADS / 16);
         row.rotate(lane);
         const uint16_t scale =
-            s.bits == 8 ? scale_of(row.largest() / (127 * unit)) : fitting_scale<D>(row, unit, mid, top);
+            s.bits == 8 ? scale_of(row.largest() / (127 * unit)) : fitting_scale<D>(row, j, unit, mid, top);
         const float inverse = reciprocal(from_f16(scale) * unit);
         if (j == 0)
             ((uint16_t *)(record + s.params))[t] = t < skip ? 0 : scale;
