@@ -66,6 +66,8 @@ struct Item {
     int length;
 };
 
+__device__ __forceinline__ int length_at(const DecodeParams &p, int seq) { return max(__ldg(p.lengths + seq), 0); }
+
 __device__ __forceinline__ int sealed_pages(int length) { return length > 0 ? (length - 1) / T : 0; }
 
 __device__ __forceinline__ int units_of(int length, int sinks) {
@@ -84,7 +86,7 @@ __device__ __forceinline__ void next_item(Item &it, const DecodeParams &p) {
         it.start = it.stop;
         it.stop += units;
     } else {
-        it = make_item(p, it.seq + 1, 0, it.stop, __ldg(p.lengths + it.seq + 1));
+        it = make_item(p, it.seq + 1, 0, it.stop, length_at(p, it.seq + 1));
     }
 }
 
@@ -126,7 +128,7 @@ __device__ __forceinline__ int inclusive_sum(int x) {
 
 __device__ __forceinline__ Share make_share(const DecodeParams &p, int warps) {
     const int lane = threadIdx.x % 32;
-    const auto length_of = [&](int i) { return i < p.n_seqs ? __ldg(p.lengths + i) : -1; };
+    const auto length_of = [&](int i) { return i < p.n_seqs ? length_at(p, i) : -1; };
     const auto units = [&](int length) { return length < 0 ? 0 : units_of(length, p.sinks) * p.n_items_per_seq; };
     int length = length_of(lane), sum = inclusive_sum(units(length)); /* of the first 32 sequences */
     int total = __shfl_sync(~0u, sum, 31);

@@ -15,7 +15,7 @@
 namespace quire_cuda {
 
 constexpr int THREADS = 256;
-constexpr float MAGIC = 12582912.0f; /* adding and subtracting it rounds to the nearest integer, ties to even */
+constexpr float MAGIC = 12582912.0f; /* adding it leaves the nearest integer, ties to even, in the low mantissa bits */
 constexpr float F16_MAX = 65504.0f;
 
 /* One side of a call. */
@@ -30,19 +30,18 @@ struct Side {
     int n_mixed; /* km: blocks of 16 places with codes of a bit more and a bit less */
     const uint16_t *order;
     int codes, params, end, padded; /* in the record: where sections start, where the side ends, and its zeros end */
-    bool bf16;
 };
 
-__device__ __forceinline__ float load(bool bf16, uint16_t x) {
-    return bf16 ? __uint_as_float((uint32_t)x << 16) : __half2float(__ushort_as_half(x));
+template <bool BF16> __device__ __forceinline__ float load(uint16_t x) {
+    return BF16 ? __uint_as_float((uint32_t)x << 16) : __half2float(__ushort_as_half(x));
 }
 __device__ __forceinline__ bool storable(float x) { return fabsf(x) <= F16_MAX; }
 __device__ __forceinline__ uint16_t to_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 __device__ __forceinline__ float from_f16(uint16_t x) { return __half2float(__ushort_as_half(x)); }
 
-/* The integer nearest to x within lowest .. highest. */
-__device__ __forceinline__ float nearest(float x, float lowest, float highest) {
-    return (fminf(fmaxf(x, lowest), highest) + MAGIC) - MAGIC;
+/* The integer nearest to x within lowest .. highest, as a byte: the sum's low mantissa bits. */
+__device__ __forceinline__ uint8_t nearest_code(float x, float lowest, float highest) {
+    return (uint8_t)__float_as_uint(fminf(fmaxf(x, lowest), highest) + MAGIC);
 }
 
 __device__ __forceinline__ uint32_t word(const uint8_t *codes) { return *(const uint32_t *)codes; }
@@ -167,7 +166,7 @@ __device__ void note_bad(const Side &s, bool bad) {
 static int k_shared_bytes(int dim) { return T * (dim + 8) * 2 + T * (dim + 4); }
 
 /* dim <= THREADS: one thread computes a channel, or two threads share it. */
-__device__ void seal_k(const Side &s, int page, int head, uint8_t *shared) {
+template <bool BF16> __device__ void seal_k(const Side &s, int page, int head, uint8_t *shared) {
     __shared__ float lowest[2][THREADS], highest[2][THREADS];
     const int stride = s.dim + 4, raw_stride = s.dim + 8;
     uint16_t *raw = (uint16_t *)shared;
@@ -182,7 +181,7 @@ __device__ void seal_k(const Side &s, int page, int head, uint8_t *shared) {
     const int place = threadIdx.x % (THREADS / parts), first = part * (T / parts), past = first + T / parts;
     const bool mine = place < s.dim;
     const int channel = !mine ? 0 : s.order ? s.order[head * s.dim + place] : place;
-    const auto value = [&](int t) { return load(s.bf16, raw[t * raw_stride + channel]); };
+    const auto value = [&](int t) { return load<BF16>(raw[t * raw_stride + channel]); };
     __syncthreads();
 
     float lo = INFINITY, hi = -INFINITY;
@@ -217,8 +216,8 @@ __device__ void seal_k(const Side &s, int page, int head, uint8_t *shared) {
         }
 #pragma unroll 8
         for (int t = first; t < past; t++) {
-            const float x = nearest((value(t) - zero) * inverse + mid, bottom, top);
-            codes[t * stride + place] = t < skip ? 0 : (uint8_t)(int)x;
+            const uint8_t code = nearest_code((value(t) - zero) * inverse + mid, bottom, top);
+            codes[t * stride + place] = t < skip ? 0 : code;
         }
     }
     __syncthreads();
@@ -293,9 +292,10 @@ template <int D> struct Row {
     }
 
     template <class F> __device__ static float sum_of_squares(F value) {
-        float sum = 0;
+        float sum = value(0);
+        sum *= sum;
 #pragma unroll
-        for (int k = 0; k < N; k++) {
+        for (int k = 1; k < N; k++) {
             const float x = value(k);
             sum += x * x;
         }
@@ -352,7 +352,7 @@ template <int D> __device__ uint16_t fitting_scale(const Row<D> &row, int j, flo
 
 constexpr int V_STRIDE = T + 4; /* codes in shared memory: (D, V_STRIDE), channel by channel */
 
-template <int D> __device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
+template <int D, bool BF16> __device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
     const int j = threadIdx.x % 16;
     const uint16_t *rows = s.rows + (s.slots ? s.slots[page] : page) * s.slot + head * s.head;
     uint8_t *record = s.records + (s.ids ? s.ids[page] : page) * s.page_stride + head * s.head_stride;
@@ -371,11 +371,13 @@ template <int D> __device__ void seal_v(const Side &s, int page, int head, uint8
 #pragma unroll 1
     for (int t = threadIdx.x / 16; t < T; t += THREADS / 16) {
         Row<D> row;
+        bool row_bad = false;
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
-            row.y[k] = t < skip ? 0.0f : load(s.bf16, raw[k]);
-            bad |= !storable(row.y[k]);
+            row.y[k] = load<BF16>(raw[k]);
+            row_bad |= !storable(row.y[k]);
         }
+        bad |= row_bad && t >= skip;
         if (t + THREADS / 16 < T)
             fetch(t + THREADS / 16);
         row.rotate(lane);
@@ -386,8 +388,8 @@ template <int D> __device__ void seal_v(const Side &s, int page, int head, uint8
             ((uint16_t *)(record + s.params))[t] = t < skip ? 0 : scale;
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
-            const float x = nearest(row.y[k] * inverse + mid, bottom, top);
-            codes[(16 * k + j) * V_STRIDE + t] = t < skip ? 0 : (uint8_t)(int)x;
+            const uint8_t code = nearest_code(row.y[k] * inverse + mid, bottom, top);
+            codes[(16 * k + j) * V_STRIDE + t] = t < skip ? 0 : code;
         }
     }
     note_bad(s, bad); /* a barrier, too */
@@ -409,14 +411,14 @@ template <int D> __device__ void seal_v(const Side &s, int page, int head, uint8
 }
 
 /* V, which takes longer, first. */
-template <int D>
+template <int D, bool BF16>
 __global__ void __launch_bounds__(THREADS) seal_sides(const __grid_constant__ Side k, const __grid_constant__ Side v) {
     extern __shared__ __align__(16) uint8_t shared[];
     const int page = blockIdx.x / k.n_kv_heads, head = blockIdx.x % k.n_kv_heads;
     if (blockIdx.y == 0)
-        seal_v<D>(v, page, head, shared);
+        seal_v<D, BF16>(v, page, head, shared);
     else
-        seal_k(k, page, head, shared);
+        seal_k<BF16>(k, page, head, shared);
 }
 
 /* ------------------------------------------------------------------ host */
@@ -450,18 +452,18 @@ static quire_status check_args(const quire_cuda_seal_args &a) {
 
 using Kernel = void (*)(const Side, const Side);
 
-static Kernel kernel_of(int v_dim) {
+template <bool BF16> static Kernel kernel_of(int v_dim) {
     switch (v_dim) {
     case 64:
-        return seal_sides<64>;
+        return seal_sides<64, BF16>;
     case 80:
-        return seal_sides<80>;
+        return seal_sides<80, BF16>;
     case 96:
-        return seal_sides<96>;
+        return seal_sides<96, BF16>;
     case 128:
-        return seal_sides<128>;
+        return seal_sides<128, BF16>;
     case 256:
-        return seal_sides<256>;
+        return seal_sides<256, BF16>;
     default:
         return nullptr;
     }
@@ -470,7 +472,7 @@ static Kernel kernel_of(int v_dim) {
 static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     QUIRE_CUDA_TRY(check_args(a));
     const quire_page_shape &shape = a.shape;
-    const Kernel kernel = kernel_of(shape.v_dim);
+    const Kernel kernel = shape.raw == QUIRE_BF16 ? kernel_of<true>(shape.v_dim) : kernel_of<false>(shape.v_dim);
     if (!kernel)
         return fail(QUIRE_E_UNSUPPORTED, "V head size %d: the GPU seals 64, 80, 96, 128 and 256", (int)shape.v_dim);
     if (a.n_pages == 0)
@@ -486,7 +488,6 @@ static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     k.page_stride = a.records.page_stride, k.head_stride = a.records.head_stride;
     k.n_bad = a.n_bad;
     k.n_kv_heads = a.n_kv_heads;
-    k.bf16 = shape.raw == QUIRE_BF16;
     Side v = k;
 
     k.dim = shape.k_dim, k.bits = k_bits;
