@@ -871,24 +871,21 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
             if (!whole || has_waiting) { /* tickets are drawn once, at the end */
                 __syncthreads();
                 if (threadIdx.x == 0) {
-                    const auto draw = [&](const Item &item) {
+                    const auto is_last = [&](const Item &item) {
                         const int n = schedule.cta_of(item.stop - 1) - schedule.cta_of(item.start) + 1;
                         unsigned *ticket = p.tickets + ticket_of(p, item);
-                        const bool last = atomicAdd(ticket, 1u) == (unsigned)n - 1;
+                        const bool last = draw_ticket(ticket) == (unsigned)n - 1;
                         if (last)
                             *ticket = 0; /* ready for the next launch */
                         return last;
                     };
-                    __threadfence(); /* the parts, written by the whole CTA, come before the tickets */
-                    const unsigned last = (has_waiting && draw(waiting) ? 1 : 0) | (!whole && draw(it) ? 2 : 0);
-                    __threadfence();
-                    s_last = last;
+                    s_last = (has_waiting && is_last(waiting) ? 1 : 0) | (!whole && is_last(it) ? 2 : 0);
                 }
                 __syncthreads();
-                if (s_last & 1)
-                    merge_item<S>(p, schedule, waiting);
-                if (s_last & 2)
-                    merge_item<S>(p, schedule, it);
+#pragma unroll 1
+                for (int i = 0; i < 2; i++)
+                    if (s_last >> i & 1)
+                        merge_item<S>(p, schedule, i ? it : waiting);
             }
             return;
         }

@@ -33,6 +33,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
 __device__ __forceinline__ uint32_t bits(half2 x) { return *(uint32_t *)&x; }
 __device__ __forceinline__ half2 halves(uint32_t x) { return *(half2 *)&x; }
 
+/* Adds one; what this thread, and those it has met at a barrier, wrote before is seen by whoever adds later. */
+__device__ __forceinline__ unsigned draw_ticket(unsigned *counter) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
 /* ---- a barrier in shared memory that counts the bytes of a copy */
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier) {

@@ -412,7 +412,8 @@ template <int D, bool BF16> __device__ void seal_v(const Side &s, int page, int 
 
 /* V, which takes longer, first. */
 template <int D, bool BF16>
-__global__ void __launch_bounds__(THREADS) seal_sides(const __grid_constant__ Side k, const __grid_constant__ Side v) {
+__global__ void __launch_bounds__(THREADS, D > 128 ? 3 : 4)
+    seal_sides(const __grid_constant__ Side k, const __grid_constant__ Side v) {
     extern __shared__ __align__(16) uint8_t shared[];
     const int page = blockIdx.x / k.n_kv_heads, head = blockIdx.x % k.n_kv_heads;
     if (blockIdx.y == 0)
