@@ -134,8 +134,12 @@ __device__ __forceinline__ Share make_share(const DecodeParams &p, int warps) {
     int total = __shfl_sync(~0u, sum, 31);
     for (int i = 32; i < p.n_seqs; i += 32)
         total += __reduce_add_sync(~0u, units(length_of(i + lane)));
-    /* At least a unit for each warp: more CTAs would not finish earlier, and leave more parts to merge. */
-    const Schedule schedule(total, min((int)gridDim.x, (total + warps - 1) / warps));
+    /* At least a unit for each warp: more CTAs would not finish earlier, and leave more parts to merge. As for a full grid
+     * (choose_ctas), equal parts of items are better than a few more CTAs. */
+    const int items = p.n_seqs * p.n_items_per_seq;
+    int ctas = (total + warps - 1) / warps;
+    ctas = ctas >= (int)gridDim.x ? gridDim.x : ctas > items ? ctas - ctas % items : ctas;
+    const Schedule schedule(total, ctas);
     Share share = {schedule, 0, 0, {}};
     if ((int)blockIdx.x >= schedule.ctas)
         return share;
