@@ -95,8 +95,8 @@ QUIRE_API quire_status quire_cuda_decode_create(quire_cuda_decode_plan **plan,
 QUIRE_API void quire_cuda_decode_free(quire_cuda_decode_plan *plan); /* NULL is fine */
 /* Bytes of the workspace, aligned to 256. Fill it with zeros once; calls leave it ready for the next one. */
 QUIRE_API size_t quire_cuda_decode_workspace(const quire_cuda_decode_plan *plan);
-QUIRE_API const char *
-quire_cuda_decode_kernel(const quire_cuda_decode_plan *plan); /* "km4:vt4 d128, 8 warps x 2 pages" */
+/* What runs, e.g. "km4:vt4 d128, 8 warps x 2 pages". */
+QUIRE_API const char *quire_cuda_decode_kernel(const quire_cuda_decode_plan *plan);
 
 typedef struct quire_cuda_decode_args {
     int32_t n_seqs;         /* B */
