@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := build
-.PHONY: help build debug run check test test-all bench bench-models bench-memory eval eval-long install format clean
+.PHONY: help build debug run check test test-all bench bench-cuda bench-models bench-memory eval eval-long install format clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -66,6 +66,10 @@ bench: ## attention beside ggml, mlx and torch in one run (PEERS=all: torch on x
 	@$(MAKE) build
 	@bench/peers --json build/peers.json --plot build/peers.svg --curve build/context.svg
 
+bench-cuda: ## attention and sealing on the GPU beside torch's, in one run: a table and build/cuda.json (needs nvcc and a GPU)
+	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_CUDA=ON,-DQUIRE_TESTS=OFF)
+	@bench/cuda --json build/cuda.json
+
 bench-models: ## whole models beside llama.cpp, in one run: decode and prefill at a depth
 	@tools/setup build >/dev/null
 	@$(MAKE) build
@@ -97,7 +101,7 @@ install: build ## install under PREFIX (/usr/local), staged in DESTDIR
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 
 format: ## clang-format every C file in place
-	@find include src engine cli tests bench -name '*.[ch]' -print0 | xargs -0 clang-format -i
+	@find include src engine cli cuda tests bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 clang-format -i
 
 clean: ## remove build/
 	rm -rf build

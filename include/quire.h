@@ -78,7 +78,8 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
     X(E_CORRUPT, 20, "file is damaged")                                                                                \
     X(E_IDENTITY, 21, "cache belongs to another model")                                                                \
     X(E_CODEC, 22, "cache was saved under other codecs")                                                               \
-    X(E_HISTORY, 23, "cache is not what computing its text gives")
+    X(E_HISTORY, 23, "cache is not what computing its text gives")                                                     \
+    X(E_DEVICE, 24, "GPU is missing or failed")
 
 typedef enum quire_status {
 #define QUIRE_STATUS_ENUM(name, value, text) QUIRE_##name = value,

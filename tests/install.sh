@@ -89,6 +89,7 @@ CMAKE
     echo "install: quire-$name, with pkg-config and with quire::quire_$name: $got"
 }
 part engine quire_model 'quire_model_load(&it, "no such file", NULL)' QUIRE_E_IO
+part cuda quire_cuda_decode_plan 'quire_cuda_decode_create(&it, NULL)' QUIRE_E_INVALID
 part store quire_store 'quire_store_open(&it, "", NULL)' QUIRE_E_INVALID
 
 find "$libdir" -name 'libquire.*' ! -name '*.a' -delete # so that -lquire can only mean the static library

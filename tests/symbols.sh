@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The shared library exports what its headers declare and nothing else; every global name of the static one starts with
 # quire_.
-# usage: symbols.sh libquire.so libquire.a HEADER...
+# usage: symbols.sh libquire.so libquire.a HEADER...        -: there is no static one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shared=$1 static=$2
@@ -12,7 +12,8 @@ bad=0
 names() { nm --defined-only --format=posix "$@" | awk 'NF > 1 { print $1 }' | sort -u; }
 
 exported=$(names -D "$shared") # on their own lines: nm failing inside an `if` would be taken for nothing found
-globals=$(names -g "$static")
+globals=quire_none
+[ "$static" = - ] || globals=$(names -g "$static")
 declared=$(sed -nE 's/^QUIRE_API [^(]*[ *](quire_[a-z0-9_]+)\(.*/\1/p' "${@/#/include/}" | sort -u)
 
 if private=$(grep -vE '^quire_[^_]' <<<"$exported"); then

@@ -1,0 +1,61 @@
+/* Between decode.cu (plans, launches) and the kernels. */
+#ifndef QUIRE_CUDA_DECODE_H
+#define QUIRE_CUDA_DECODE_H
+
+#include <cstdint>
+
+#include "quire_cuda.h"
+
+namespace quire_cuda {
+
+/* Query heads that one pass over the pages serves: the columns of a tensor-core product. */
+constexpr int MAX_HEADS = 8;
+
+struct RawRows {
+    const uint16_t *k, *v;
+    int64_t k_slot, k_head, k_token, v_slot, v_head, v_token;
+};
+
+/* What a launch gets. An item is a sequence, a KV head, and up to 8 of its query heads. */
+struct DecodeParams {
+    int n_seqs, n_items_per_seq;
+    int n_heads;        /* H */
+    int group, n_parts; /* query heads per KV head, and into how many items these are divided */
+    int item_heads;     /* of the largest item */
+    int sinks;
+    bool bf16; /* q and raw rows; else f16 */
+    quire_type out_type;
+    float scale_log2; /* of the logits, times log2(e) */
+    const uint16_t *q;
+    void *out;
+    float *lse;
+    const int32_t *lengths, *pages, *slots;
+    int64_t pages_stride;
+    const uint8_t *records;
+    size_t page_stride, head_stride;
+    RawRows own, sink;
+    const uint16_t *order;
+    /* Workspace: partial results of items that several CTAs share, two slots for each CTA, and how many are done. */
+    float *part_o;     /* (slots, item_heads, D) */
+    float2 *part_ml;   /* (slots, item_heads): running maximum (log2) and sum */
+    unsigned *tickets; /* (items) zero between launches */
+};
+
+struct DecodeKernel {
+    quire_pair pair;
+    int dim, warps, ring; /* pages in flight for each warp */
+    void (*run)(const DecodeParams);
+    int (*shared_bytes)(int item_heads);
+};
+
+/* One table for each head size. Of several kernels for a pair, the first that fits into shared memory is taken. */
+struct DecodeKernels {
+    const DecodeKernel *first;
+    int n;
+};
+extern const DecodeKernels decode_kernels_64, decode_kernels_80, decode_kernels_96, decode_kernels_128,
+    decode_kernels_256;
+
+} // namespace quire_cuda
+
+#endif

@@ -1,0 +1,730 @@
+/* Decode attention on the GPU against fp64 attention over what the CPU library decodes from the same records.
+ *
+ * Bounds. With h = HALVING_ERROR (kit.h), what rounding a number to fp16 costs as a relative error in the mean:
+ *   - a product of q and a channel's scale is rounded once (h): a logit is off by h times the part of its standard
+ *     deviation that is left without what all tokens share;
+ *   - a weight is rounded once, and its product with V's scale once more: 2 h^2 together, as squares.
+ * - where K is small and q large, these products are subnormal: their error is 2^-25 / sqrt(3) of q's largest element,
+ *     times 16 or 32 for the upper fields of 4-bit codes, of which half of the channels are, times codes that are 3.5 or
+ *     1.5 from the middle: 6.2e-7 max|q| sqrt(D) scale in a logit. (8 bits: q is 32 times larger there, and less is lost.)
+ * So over all rows of a case, as relative L2 error: sqrt(2 h^2 + (h sigma)^2 + (6.2e-7 max|q|)^2) with the usual scale,
+ * sigma being the deviation of a row's logits; times 1 + 1/sqrt(rows), for few rows stray from the mean (test_attend.c);
+ * and 2e-5 for fp32 sums and the hardware's 2^x.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda_kit.h"
+
+enum { T = QUIRE_PAGE_TOKENS, MOST_SEQS = 48 };
+
+typedef struct shape {
+    int n_heads, n_kv, dim;
+    quire_pair pair;
+    quire_type type;
+    int sinks, n_seqs;
+    int length[MOST_SEQS];
+    float k_scale, v_scale, q_scale, bias;
+} shape;
+
+static const quire_pair PAIRS[] = {{QUIRE_CODEC_KM4, QUIRE_CODEC_VT4},
+                                   {QUIRE_CODEC_KC4, QUIRE_CODEC_VT4},
+                                   {QUIRE_CODEC_KC8, QUIRE_CODEC_VT4},
+                                   {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8}};
+
+static const int DIMS[] = {64, 80, 96, 128, 256};
+
+/* Host and device sides of one call. Rows: (seq, head, token, dim). */
+typedef struct world {
+    shape s;
+    int longest, n_pages; /* of the longest sequence; of all */
+    size_t record_bytes;
+    float *k, *v, *q;
+    uint8_t *records;
+    int32_t *pages;
+    const uint16_t *order;
+    quire_cuda_decode_plan *plan;
+    quire_cuda_decode_args args;
+    void *device[16];
+    int n_device;
+    size_t n_out;
+} world;
+
+static size_t row_of(const world *w, int seq, int head, int token) {
+    return (((size_t)seq * (size_t)w->s.n_kv + (size_t)head) * (size_t)w->longest + (size_t)token) * (size_t)w->s.dim;
+}
+static int sealed(int length) { return length > 0 ? (length - 1) / T : 0; }
+
+static void *keep(world *w, void *memory) {
+    assert_true(w->n_device < 16);
+    return w->device[w->n_device++] = memory;
+}
+
+static shape shape_of(int n_heads, int n_kv, int dim, quire_pair pair) {
+    return (shape){.n_heads = n_heads,
+                   .n_kv = n_kv,
+                   .dim = dim,
+                   .pair = pair,
+                   .type = QUIRE_F16,
+                   .sinks = 4,
+                   .k_scale = 1,
+                   .v_scale = 1,
+                   .q_scale = 1,
+                   .bias = 1};
+}
+
+/* Rows and queries; a test may change them before world_seal. */
+static void world_fill(world *w, const shape *s, uint64_t seed) {
+    memset(w, 0, sizeof *w);
+    w->s = *s;
+    w->longest = T;
+    for (int i = 0; i < s->n_seqs; i++)
+        w->longest = s->length[i] > w->longest ? s->length[i] : w->longest;
+    w->longest = (w->longest + T - 1) / T * T;
+    const size_t n = (size_t)s->n_seqs * (size_t)s->n_kv * (size_t)w->longest * (size_t)s->dim;
+    w->n_out = (size_t)(s->n_seqs * s->n_heads * s->dim);
+    rng r = {seed};
+    w->k = malloc(n * sizeof *w->k), w->v = malloc(n * sizeof *w->v), w->q = malloc(w->n_out * sizeof *w->q);
+    rng_fill(&r, w->k, n, s->k_scale);
+    rng_fill(&r, w->v, n, s->v_scale);
+    rng_fill(&r, w->q, w->n_out, s->q_scale);
+    for (size_t i = 0; i < n; i++) /* channels have constants, as models' K do */
+        w->k[i] += s->bias * s->k_scale * (float)((int)(i % (size_t)s->dim) * 5 % 7 - 3);
+    round_rows(s->type, w->k, n);
+    round_rows(s->type, w->v, n);
+    round_rows(s->type, w->q, w->n_out);
+    w->order = random_order(s->n_kv, s->dim);
+}
+
+static quire_page_shape page_shape(const world *w) {
+    return (quire_page_shape){w->s.pair, w->s.dim, w->s.dim, w->s.type};
+}
+
+/* Pages packed by the CPU library, at places in random order; everything copied to the device. */
+static void world_seal(world *w, quire_type out_type, float scale) {
+    const shape *s = &w->s;
+    const quire_page_shape page = page_shape(w);
+    assert_ok(quire_page_bytes(&page, &w->record_bytes));
+    const size_t page_bytes = w->record_bytes * (size_t)s->n_kv;
+    const int stride = w->longest / T;
+    w->n_pages = s->n_seqs * stride;
+    w->records = malloc((size_t)(w->n_pages + 1) * page_bytes);
+    memset(w->records, 0xff, (size_t)(w->n_pages + 1) * page_bytes); /* scales of unused pages are NaN */
+    w->pages = malloc((size_t)w->n_pages * sizeof *w->pages);
+    rng r = {42};
+    for (int i = 0; i < w->n_pages; i++) {
+        const int other = rng_below(&r, i + 1);
+        w->pages[i] = w->pages[other];
+        w->pages[other] = i;
+    }
+    float *placed = malloc((size_t)(T * s->dim) * sizeof *placed);
+    for (int seq = 0; seq < s->n_seqs; seq++)
+        for (int i = 0; i < sealed(s->length[seq]); i++)
+            for (int head = 0; head < s->n_kv; head++) {
+                const size_t at = row_of(w, seq, head, i * T);
+                rows_into_order(s->pair.k, w->order + head * s->dim, s->dim, w->k + at, placed);
+                assert_ok(quire_page_encode(&page, placed, w->v + at, i == 0 ? s->sinks : 0,
+                                            w->records + (size_t)w->pages[seq * stride + i] * page_bytes +
+                                                (size_t)head * w->record_bytes));
+            }
+    free(placed);
+
+    quire_cuda_decode_options o;
+    quire_cuda_decode_options_default(&o);
+    o.n_heads = s->n_heads, o.n_kv_heads = s->n_kv, o.k_dim = o.v_dim = s->dim;
+    o.pair = s->pair, o.raw = s->type, o.out = out_type, o.scale = scale, o.sinks = s->sinks, o.max_seqs = s->n_seqs;
+    assert_gpu(quire_cuda_decode_create(&w->plan, &o));
+    /* Raw rows in slots of 64 (own page) and `sinks`, in reverse order of sequences. Unused rows are NaN. */
+    const int n_sinks = s->sinks ? s->sinks : 1;
+    const size_t own_n = (size_t)(s->n_seqs * s->n_kv * T * s->dim), sink_n = own_n / T * (size_t)n_sinks;
+    float *raw[4];
+    for (int i = 0; i < 4; i++) {
+        const size_t n = i < 2 ? own_n : sink_n;
+        raw[i] = malloc(n * sizeof *raw[i]);
+        for (size_t j = 0; j < n; j++)
+            raw[i][j] = NAN;
+    }
+    int32_t slots[MOST_SEQS];
+    for (int seq = 0; seq < s->n_seqs; seq++) {
+        slots[seq] = s->n_seqs - 1 - seq;
+        for (int head = 0; head < s->n_kv; head++)
+            for (int i = 0; i < 4; i++) {
+                const int first = i < 2 ? sealed(s->length[seq]) * T : 0, room = i < 2 ? T : n_sinks;
+                const int n = i < 2 ? s->length[seq] - first : s->sinks;
+                float *to = raw[i] + ((size_t)slots[seq] * (size_t)s->n_kv + (size_t)head) * (size_t)(room * s->dim);
+                memcpy(to, (i % 2 ? w->v : w->k) + row_of(w, seq, head, first), (size_t)(n * s->dim) * sizeof *to);
+            }
+    }
+    const void *device_rows[4];
+    for (int i = 0; i < 4; i++) {
+        uint16_t *x = narrowed(s->type, raw[i], i < 2 ? own_n : sink_n);
+        device_rows[i] = keep(w, gpu_copy(x, (i < 2 ? own_n : sink_n) * 2));
+        free(x), free(raw[i]);
+    }
+    uint16_t *q = narrowed(s->type, w->q, w->n_out);
+    const int64_t own_head = (int64_t)T * s->dim, sink_head = (int64_t)n_sinks * s->dim;
+    w->args = (quire_cuda_decode_args){
+        .n_seqs = s->n_seqs,
+        .q = keep(w, gpu_copy(q, w->n_out * 2)),
+        .out = keep(w, gpu_new(w->n_out * 4, 0xff)),
+        .lse = keep(w, gpu_new((size_t)(s->n_seqs * s->n_heads) * 4, 0xff)),
+        .lengths = keep(w, gpu_copy(s->length, (size_t)s->n_seqs * 4)),
+        .pages = keep(w, gpu_copy(w->pages, (size_t)w->n_pages * 4)),
+        .pages_stride = stride,
+        .records = {keep(w, gpu_copy(w->records, (size_t)(w->n_pages + 1) * page_bytes)), page_bytes, w->record_bytes},
+        .own = {device_rows[0], device_rows[1], own_head * s->n_kv, own_head, s->dim, own_head * s->n_kv, own_head,
+                s->dim},
+        .sink = {device_rows[2], device_rows[3], sink_head * s->n_kv, sink_head, s->dim, sink_head * s->n_kv, sink_head,
+                 s->dim},
+        .slots = keep(w, gpu_copy(slots, (size_t)s->n_seqs * 4)),
+        .k_order = keep(w, gpu_copy(w->order, (size_t)(s->n_kv * s->dim) * 2)),
+        .workspace = keep(w, gpu_new(quire_cuda_decode_workspace(w->plan), 0)),
+    };
+    free(q);
+}
+
+static void world_free(world *w) {
+    for (int i = 0; i < w->n_device; i++)
+        cudaFree(w->device[i]);
+    quire_cuda_decode_free(w->plan);
+    free(w->k), free(w->v), free(w->q), free(w->records), free(w->pages);
+}
+
+/* ------------------------------------------------------------------ the oracle */
+
+/* What the query of `seq` sees of KV head `head`: (length, dim) each. */
+static void seen_by(const world *w, int seq, int head, float *k, float *v) {
+    const shape *s = &w->s;
+    const quire_page_shape page = page_shape(w);
+    const size_t all = (size_t)s->dim;
+    const int length = s->length[seq], pages = sealed(length), stride = w->longest / T;
+    memcpy(k, w->k + row_of(w, seq, head, 0), (size_t)length * all * sizeof *k);
+    memcpy(v, w->v + row_of(w, seq, head, 0), (size_t)length * all * sizeof *v);
+    float *placed = malloc(T * all * sizeof *placed), *rows = malloc(T * all * sizeof *rows),
+          *values = malloc(T * all * sizeof *values);
+    for (int i = 0; i < pages; i++) {
+        const size_t id = (size_t)w->pages[seq * stride + i];
+        assert_ok(quire_page_decode(&page, w->records + (id * (size_t)s->n_kv + (size_t)head) * w->record_bytes, placed,
+                                    values));
+        rows_from_order(s->pair.k, w->order + head * s->dim, s->dim, placed, rows);
+        const size_t from = i == 0 ? (size_t)s->sinks * all : 0, at = (size_t)(i * T) * all;
+        memcpy(k + at + from, rows + from, (T * all - from) * sizeof *k);
+        memcpy(v + at + from, values + from, (T * all - from) * sizeof *v);
+    }
+    free(placed), free(rows), free(values);
+}
+
+typedef struct outcome {
+    double error, norm; /* squares, over all rows */
+    double sigma;       /* of logits within rows, mean of squares */
+    double lse_error;
+    double largest; /* |q| */
+    int n_rows;
+} outcome;
+
+static void compare_row(const world *w, const float *k, const float *v, const float *q, int length, double scale,
+                        const float *out, float lse, double *logit, outcome *to) {
+    const int dim = w->s.dim;
+    if (length == 0) {
+        for (int d = 0; d < dim; d++)
+            assert_true(out[d] == 0);
+        assert_true(isinf(lse) && lse < 0);
+        return;
+    }
+    double top = -INFINITY, sum = 0, norm = 0, error = 0, mean = 0, squares = 0;
+    for (int t = 0; t < length; t++) {
+        double x = 0;
+        for (int d = 0; d < dim; d++)
+            x += (double)q[d] * (double)k[t * dim + d];
+        logit[t] = x * scale;
+        top = fmax(top, logit[t]);
+        mean += logit[t] / length;
+    }
+    double *wanted = calloc((size_t)dim, sizeof *wanted);
+    for (int t = 0; t < length; t++) {
+        const double p = exp(logit[t] - top);
+        sum += p;
+        squares += (logit[t] - mean) * (logit[t] - mean) / length;
+        for (int d = 0; d < dim; d++)
+            wanted[d] += p * (double)v[t * dim + d];
+    }
+    for (int d = 0; d < dim; d++) {
+        wanted[d] /= sum;
+        norm += wanted[d] * wanted[d];
+        error += (out[d] - wanted[d]) * (out[d] - wanted[d]);
+    }
+    free(wanted);
+    if (!(error < INFINITY))
+        fail_msg("a result is not finite");
+    to->error += error;
+    to->norm += norm;
+    to->sigma += squares;
+    to->lse_error = fmax(to->lse_error, fabs((double)lse - (top + log(sum))));
+    for (int d = 0; d < dim; d++)
+        to->largest = fmax(to->largest, fabs((double)q[d]));
+    to->n_rows++;
+}
+
+static outcome compare(const world *w, double scale, const float *out, const float *lse) {
+    const shape *s = &w->s;
+    const size_t n = (size_t)(w->longest * s->dim);
+    const int group = s->n_heads / s->n_kv;
+    float *k = malloc(n * sizeof *k), *v = malloc(n * sizeof *v);
+    double *logit = malloc((size_t)w->longest * sizeof *logit);
+    outcome o = {0};
+    for (int seq = 0; seq < s->n_seqs; seq++)
+        for (int head = 0; head < s->n_kv; head++) {
+            seen_by(w, seq, head, k, v);
+            for (int g = 0; g < group; g++) {
+                const size_t row = (size_t)(seq * s->n_heads + head * group + g);
+                compare_row(w, k, v, w->q + row * (size_t)s->dim, s->length[seq], scale, out + row * (size_t)s->dim,
+                            lse[row], logit, &o);
+            }
+        }
+    o.sigma = o.n_rows ? sqrt(o.sigma / o.n_rows) : 0;
+    free(k), free(v), free(logit);
+    return o;
+}
+
+static void run(const world *w, float *out, float *lse) {
+    assert_gpu(quire_cuda_decode(w->plan, &w->args, NULL));
+    gpu_read(out, w->args.out, w->n_out * sizeof *out);
+    gpu_read(lse, w->args.lse, (size_t)(w->s.n_seqs * w->s.n_heads) * sizeof *lse);
+}
+
+static double bound_of(const outcome *o) {
+    const double h = HALVING_ERROR, logit = hypot(h * o->sigma, 6.2e-7 * o->largest);
+    return sqrt(2 * h * h + logit * logit) * (1 + 1 / sqrt(fmax(o->n_rows, 1))) + 2e-5;
+}
+
+static void check(const shape *s, const char *what) {
+    world w;
+    world_fill(&w, s, 1234);
+    world_seal(&w, QUIRE_F32, 0);
+    float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
+    for (int round = 0; round < 2; round++) { /* the second finds the workspace as the first left it */
+        run(&w, out, lse);
+        const outcome o = compare(&w, 1 / sqrt(s->dim), out, lse);
+        const double error = o.norm > 0 ? sqrt(o.error / o.norm) : 0, bound = bound_of(&o);
+        if (!(error <= bound) || !(o.lse_error <= 4 * bound))
+            fail_msg("%s: %s:%s %dx%dx%d: relative error %.2e, bound %.2e; log-sum-exp off by %.2e", what,
+                     quire_codec_name(s->pair.k), quire_codec_name(s->pair.v), s->n_heads, s->n_kv, s->dim, error,
+                     bound, o.lse_error);
+    }
+    free(out), free(lse);
+    world_free(&w);
+}
+
+/* ------------------------------------------------------------------ tests */
+
+static void ragged(shape *s, int n_seqs, const int *lengths, int n_lengths) {
+    s->n_seqs = n_seqs;
+    for (int i = 0; i < n_seqs; i++)
+        s->length[i] = lengths[i % n_lengths];
+}
+
+static void every_length(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 66, 80, 127, 128, 129, 130, 191, 193, 700};
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 20; i++) {
+            shape s = shape_of(8, 2, DIMS[i % 5], PAIRS[p]);
+            s.type = i % 3 ? QUIRE_F16 : QUIRE_BF16;
+            ragged(&s, 1, lengths + i, 1);
+            check(&s, "one sequence");
+        }
+}
+
+static void every_group(void **state) {
+    (void)state;
+    static const int lengths[] = {300, 1, 64, 0, 65, 1000, 129};
+    for (int p = 0; p < 4; p++)
+        for (int group = 1; group <= 16; group++) {
+            shape s = shape_of(2 * group, 2, DIMS[group % 5], PAIRS[p]);
+            ragged(&s, 7, lengths, 7);
+            check(&s, "groups");
+        }
+}
+
+static void ragged_batches(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 700, 64, 65, 0, 128, 3, 2000, 191, 0, 17, 449};
+    static const int n_seqs[] = {2, 5, 31, 32, 33, 48}, n_kv[] = {1, 3, 8};
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 6; i++) {
+            shape s = shape_of(4 * n_kv[i % 3], n_kv[i % 3], DIMS[(i + p) % 5], PAIRS[p]);
+            s.type = i % 2 ? QUIRE_BF16 : QUIRE_F16;
+            ragged(&s, n_seqs[i], lengths, 12);
+            check(&s, "ragged batch");
+        }
+}
+
+/* So much work that every warp has several pages of an item, and what it carries from page to page matters. */
+static shape many_pages(quire_pair pair) {
+    shape s = shape_of(8, 8, 128, pair);
+    ragged(&s, 1, (const int[]){20000}, 1);
+    return s;
+}
+
+static void long_contexts(void **state) {
+    (void)state;
+    for (int p = 0; p < 4; p++) {
+        shape s = shape_of(8, 2, 128, PAIRS[p]);
+        ragged(&s, 1, (const int[]){8192}, 1);
+        check(&s, "8K");
+        s = shape_of(4, 1, 64, PAIRS[p]);
+        ragged(&s, 2, (const int[]){20001, 9000}, 2);
+        check(&s, "20K");
+        s = many_pages(PAIRS[p]);
+        check(&s, "several pages for each warp");
+    }
+}
+
+static void every_number_of_sinks(void **state) {
+    (void)state;
+    static const int sinks[] = {0, 1, 4, 16, 17, 63, 64}, lengths[] = {40, 65, 300};
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 7; i++) {
+            shape s = shape_of(4, 2, DIMS[i % 5], PAIRS[p]);
+            s.sinks = sinks[i];
+            ragged(&s, 3, lengths, 3);
+            check(&s, "sinks");
+        }
+}
+
+/* Equal inputs give equal bits, wherever pages lie and whatever ran before. */
+static void the_same_bits_again(void **state) {
+    (void)state;
+    shape s = shape_of(16, 4, 128, PAIRS[0]);
+    ragged(&s, 5, (const int[]){3000, 70, 1, 1111, 640}, 5);
+    world w;
+    world_fill(&w, &s, 5);
+    world_seal(&w, QUIRE_F32, 0);
+    const size_t n_lse = (size_t)(s.n_seqs * s.n_heads);
+    float *first = malloc(w.n_out * sizeof *first), *lse = malloc(n_lse * sizeof *lse),
+          *again = malloc(w.n_out * sizeof *again), *lse_again = malloc(n_lse * sizeof *lse_again);
+    run(&w, first, lse);
+    for (int i = 0; i < 20; i++) {
+        run(&w, again, lse_again);
+        assert_memory_equal(first, again, w.n_out * sizeof *first);
+        assert_memory_equal(lse, lse_again, n_lse * sizeof *lse);
+    }
+    /* The same records in other places. */
+    const size_t page_bytes = w.record_bytes * (size_t)s.n_kv;
+    uint8_t *moved = malloc((size_t)(w.n_pages + 1) * page_bytes);
+    for (int i = 0; i < w.n_pages; i++) {
+        const int to = (w.pages[i] + 7) % (w.n_pages + 1);
+        memcpy(moved + (size_t)to * page_bytes, w.records + (size_t)w.pages[i] * page_bytes, page_bytes);
+        w.pages[i] = to;
+    }
+    assert_cuda(cudaMemcpy(w.args.records.base, moved, (size_t)(w.n_pages + 1) * page_bytes, cudaMemcpyHostToDevice));
+    assert_cuda(cudaMemcpy((void *)w.args.pages, w.pages, (size_t)w.n_pages * 4, cudaMemcpyHostToDevice));
+    run(&w, again, lse_again);
+    assert_memory_equal(first, again, w.n_out * sizeof *first);
+    free(first), free(lse), free(again), free(lse_again), free(moved);
+    world_free(&w);
+}
+
+/* A captured graph serves other lengths: they are read on the device. */
+static void in_a_graph(void **state) {
+    (void)state;
+    shape s = shape_of(8, 2, 128, PAIRS[0]);
+    ragged(&s, 3, (const int[]){900, 65, 260}, 3);
+    world w;
+    world_fill(&w, &s, 6);
+    world_seal(&w, QUIRE_F32, 0);
+    float *direct = malloc(w.n_out * sizeof *direct), *replayed = malloc(w.n_out * sizeof *replayed),
+          *lse = malloc(w.n_out * sizeof *lse);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    assert_cuda(cudaStreamCreate(&stream));
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    assert_gpu(quire_cuda_decode(w.plan, &w.args, stream));
+    assert_cuda(cudaStreamEndCapture(stream, &graph));
+    assert_cuda(cudaGraphInstantiate(&exec, graph, 0));
+    const int32_t shorter[] = {130, 64, 1};
+    assert_cuda(cudaMemcpy((void *)w.args.lengths, shorter, sizeof shorter, cudaMemcpyHostToDevice));
+    run(&w, direct, lse);
+    assert_cuda(cudaMemset(w.args.out, 0xff, w.n_out * 4));
+    assert_cuda(cudaGraphLaunch(exec, stream));
+    gpu_read(replayed, w.args.out, w.n_out * sizeof *replayed);
+    assert_memory_equal(direct, replayed, w.n_out * sizeof *direct);
+    assert_cuda(cudaGraphExecDestroy(exec));
+    assert_cuda(cudaGraphDestroy(graph));
+    assert_cuda(cudaStreamDestroy(stream));
+    free(direct), free(replayed), free(lse);
+    world_free(&w);
+}
+
+/* One token's logit is far above all others, in a sealed page, in the sinks, or in the raw page: it alone counts. */
+static void takes_all(world *w, const int *where /* (n_kv) */) {
+    const shape *s = &w->s;
+    for (int d = 0; d < s->dim; d++) {
+        const float sign = d % 3 ? 1.0f : -1.0f;
+        for (int head = 0; head < s->n_kv; head++)
+            w->k[row_of(w, 0, head, where[head]) + (size_t)d] = 400 * sign;
+        for (int h = 0; h < s->n_heads; h++)
+            w->q[h * s->dim + d] = 300 * sign;
+    }
+    world_seal(w, QUIRE_F32, 0);
+    float *out = malloc(w->n_out * sizeof *out), *lse = malloc(w->n_out * sizeof *lse);
+    run(w, out, lse);
+    const outcome o = compare(w, 1 / sqrt(s->dim), out, lse);
+    if (!(sqrt(o.error / o.norm) < 2 * 0x1p-11)) /* its own weight, rounded twice */
+        fail_msg("token %d: relative error %.2e", where[0], sqrt(o.error / o.norm));
+    free(out), free(lse);
+}
+
+static void one_token_takes_all(void **state) {
+    (void)state;
+    static const int where[] = {2, 70, 127, 128, 150, 255, 270};
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 7; i++) {
+            shape s = shape_of(4, 1, 128, PAIRS[p]);
+            s.bias = 0;
+            ragged(&s, 1, (const int[]){280}, 1);
+            world w;
+            world_fill(&w, &s, 77);
+            takes_all(&w, &where[i]);
+            world_free(&w);
+        }
+}
+
+/* The maximum moves at a warp's second and third page: units go to warps in turn. */
+static void the_maximum_moves_late(void **state) {
+    (void)state;
+    for (int p = 0; p < 4; p += 3) {
+        shape s = many_pages(PAIRS[p]);
+        s.bias = 0;
+        world w;
+        world_fill(&w, &s, 78);
+        takes_all(&w, (const int[]){645, 710, 771, 840, 905, 963, 1030, 1101}); /* pages 10 to 17 */
+        world_free(&w);
+    }
+}
+
+/* Sizes of K, V and q over the whole range of what can be stored: the row's own bound holds. */
+static void extreme_sizes(void **state) {
+    (void)state;
+    static const struct {
+        float k, v, q;
+        quire_type type;
+    } sizes[] = {{1, 15000, 1, QUIRE_F16},     {1, 1e-4f, 1, QUIRE_F16}, {8000, 1, 1e-4f, QUIRE_F16},
+                 {1e-3f, 1, 900, QUIRE_F16},   {1, 1, 0, QUIRE_F16},     {1e-3f, 1, 1e3f, QUIRE_BF16},
+                 {1e-4f, 1, 1e-6f, QUIRE_BF16}};
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 7; i++) {
+            shape s = shape_of(4, 2, DIMS[(i + p) % 5], PAIRS[p]);
+            s.k_scale = sizes[i].k, s.v_scale = sizes[i].v, s.q_scale = sizes[i].q, s.type = sizes[i].type;
+            s.bias = 0;
+            ragged(&s, 2, (const int[]){400, 777}, 2);
+            check(&s, "sizes");
+        }
+}
+
+/* V of one page is up to 2^20 times that of another, smaller ones first. */
+static void sizes_of_v_differ(void **state) {
+    (void)state;
+    for (int p = 0; p < 4; p += 3) {
+        const shape s = many_pages(PAIRS[p]);
+        world w;
+        world_fill(&w, &s, 3);
+        for (int head = 0; head < s.n_kv; head++)
+            for (int t = 0; t < s.length[0]; t++)
+                for (int d = 0; d < s.dim; d++)
+                    w.v[row_of(&w, 0, head, t) + (size_t)d] *= t / T % 3 == 2 ? 8192.0f : t / T % 3 ? 1.0f : 1.0f / 128;
+        round_rows(s.type, w.v, (size_t)(s.n_kv * w.longest * s.dim));
+        world_seal(&w, QUIRE_F32, 0);
+        float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
+        run(&w, out, lse);
+        const outcome o = compare(&w, 1 / sqrt(s.dim), out, lse);
+        if (!(sqrt(o.error / o.norm) <= bound_of(&o)))
+            fail_msg("relative error %.2e, bound %.2e", sqrt(o.error / o.norm), bound_of(&o));
+        free(out), free(lse);
+        world_free(&w);
+    }
+}
+
+static void queries_that_are_not_finite(void **state) {
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f};
+    for (int i = 0; i < 4; i++) {
+        shape s = shape_of(6, 2, DIMS[i], PAIRS[i]);
+        s.type = QUIRE_BF16;
+        ragged(&s, 2, (const int[]){300, 40}, 2);
+        world w;
+        world_fill(&w, &s, 8);
+        float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse),
+              *clean = malloc(w.n_out * sizeof *clean), *clean_lse = malloc(w.n_out * sizeof *clean_lse);
+        world_seal(&w, QUIRE_F32, 0);
+        run(&w, clean, clean_lse);
+        const int row = s.n_heads + 4; /* sequence 1, head 4 */
+        w.q[row * s.dim + 11] = bad[i];
+        uint16_t *q = narrowed(s.type, w.q, w.n_out);
+        assert_cuda(cudaMemcpy((void *)w.args.q, q, w.n_out * 2, cudaMemcpyHostToDevice));
+        run(&w, out, lse);
+        for (size_t j = 0; j < w.n_out; j++)
+            if (j / (size_t)s.dim == (size_t)row)
+                assert_true(isnan(out[j]));
+            else
+                assert_memory_equal(&out[j], &clean[j], sizeof *out);
+        assert_true(isnan(lse[row]));
+        free(out), free(lse), free(clean), free(clean_lse), free(q);
+        world_free(&w);
+    }
+}
+
+static void every_output_type(void **state) {
+    (void)state;
+    shape s = shape_of(4, 2, 128, PAIRS[0]);
+    ragged(&s, 2, (const int[]){500, 90}, 2);
+    float *wanted = NULL;
+    for (int type = QUIRE_F32; type <= QUIRE_BF16; type++) {
+        world w;
+        world_fill(&w, &s, 21);
+        world_seal(&w, (quire_type)type, 0.3f);
+        assert_gpu(quire_cuda_decode(w.plan, &w.args, NULL));
+        if (type == QUIRE_F32) {
+            wanted = malloc(w.n_out * sizeof *wanted);
+            gpu_read(wanted, w.args.out, w.n_out * sizeof *wanted);
+            float *lse = malloc(w.n_out * sizeof *lse);
+            gpu_read(lse, w.args.lse, (size_t)(s.n_seqs * s.n_heads) * sizeof *lse);
+            const outcome o = compare(&w, (double)0.3f, wanted, lse);
+            assert_true(sqrt(o.error / o.norm) <= bound_of(&o));
+            free(lse);
+        } else {
+            uint16_t *out = malloc(w.n_out * 2), *rounded_out = narrowed((quire_type)type, wanted, w.n_out);
+            gpu_read(out, w.args.out, w.n_out * 2);
+            assert_memory_equal(out, rounded_out, w.n_out * 2);
+            free(out), free(rounded_out);
+        }
+        world_free(&w);
+    }
+    free(wanted);
+}
+
+/* A pool of the CPU library and the GPU: the same pages, results within both bounds. */
+static void beside_a_pool(void **state) {
+    (void)state;
+    enum { LENGTH = 333, H = 8, G = 2 };
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 5; i++) {
+            const int dim = DIMS[i];
+            char kv[32];
+            snprintf(kv, sizeof kv, "%s:%s", quire_codec_name(PAIRS[p].k), quire_codec_name(PAIRS[p].v));
+            fixture f;
+            quire_seq *seq;
+            const source rows = source_default(31);
+            fixture_init(&f, 1, H, G, dim, dim, kv);
+            fixture_open(&f);
+            assert_ok(quire_seq_create(f.pool, &seq));
+            feed(&f, seq, &rows, LENGTH - 1, 100, 1, 0, NULL);
+            float *cpu = malloc((size_t)(H * dim) * sizeof *cpu), cpu_lse[H];
+            assert_ok(
+                step(&f, &(step_item){seq, &rows, 1}, 1, &(step_options){.type = QUIRE_F16, .lse = cpu_lse}, cpu));
+
+            shape s = shape_of(H, G, dim, PAIRS[p]);
+            ragged(&s, 1, (const int[]){LENGTH}, 1);
+            world w;
+            world_fill(&w, &s, 1);
+            float *k = malloc((size_t)(G * dim) * sizeof *k), *v = malloc((size_t)(G * dim) * sizeof *v);
+            for (int t = 0; t < LENGTH; t++) {
+                source_k(&rows, &f.layer[0], 0, t, k);
+                source_v(&rows, &f.layer[0], 0, t, v);
+                for (int head = 0; head < G; head++) {
+                    memcpy(w.k + row_of(&w, 0, head, t), k + head * dim, (size_t)dim * sizeof *k);
+                    memcpy(w.v + row_of(&w, 0, head, t), v + head * dim, (size_t)dim * sizeof *v);
+                }
+            }
+            source_q(&rows, &f.layer[0], 0, LENGTH - 1, w.q);
+            round_rows(s.type, w.k, (size_t)(G * w.longest * dim));
+            round_rows(s.type, w.v, (size_t)(G * w.longest * dim));
+            round_rows(s.type, w.q, w.n_out);
+            world_seal(&w, QUIRE_F32, 0);
+            for (int page = 0; page < sealed(LENGTH); page++) {
+                const size_t n = quire_seq_page_bytes(f.pool, page), n_packed = (size_t)G * w.record_bytes;
+                uint8_t *bytes = malloc(n);
+                assert_ok(quire_seq_page_save(seq, page, bytes, n));
+                assert_memory_equal(bytes, w.records + (size_t)w.pages[page] * n_packed, n_packed);
+                free(bytes);
+            }
+            float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
+            double *wanted = malloc(w.n_out * sizeof *wanted);
+            run(&w, out, lse);
+            const outcome o = compare(&w, 1 / sqrt(dim), out, lse);
+            const double cpu_bound = attend_bound(PAIRS[p], dim, fmax(o.sigma, 1), false, false) * (1 + 1 / sqrt(H));
+            for (size_t j = 0; j < w.n_out; j++)
+                wanted[j] = (double)cpu[j];
+            const double error = relative_error(out, wanted, w.n_out);
+            if (!(error < cpu_bound + bound_of(&o)))
+                fail_msg("%s d%d: %.2e from the CPU library's result, bound %.2e", kv, dim, error,
+                         cpu_bound + bound_of(&o));
+            for (int h = 0; h < H; h++)
+                assert_true(fabs((double)lse[h] - (double)cpu_lse[h]) < 4 * (cpu_bound + bound_of(&o)));
+            free(cpu), free(k), free(v), free(out), free(lse), free(wanted);
+            world_free(&w);
+            fixture_close(&f);
+        }
+}
+
+static void refusals(void **state) {
+    (void)state;
+    quire_cuda_decode_options good, o;
+    quire_cuda_decode_plan *plan;
+    quire_cuda_decode_options_default(&good);
+    good.n_heads = 8, good.n_kv_heads = 2, good.k_dim = good.v_dim = 128;
+    assert_gpu(quire_cuda_decode_create(&plan, &good));
+    assert_true(quire_cuda_decode_workspace(plan) > 0);
+    assert_string_equal(quire_cuda_decode_kernel(plan), "km4:vt4 d128, 8 warps x 2 pages");
+    quire_cuda_decode_args args = {.n_seqs = 1};
+    assert_status(quire_cuda_decode(plan, &args, NULL), QUIRE_E_INVALID);
+    args.n_seqs = 65;
+    assert_status(quire_cuda_decode(plan, &args, NULL), QUIRE_E_INVALID);
+    assert_status(quire_cuda_decode(NULL, &args, NULL), QUIRE_E_INVALID);
+    quire_cuda_decode_free(plan);
+#define REFUSED(change, status)                                                                                        \
+    do {                                                                                                               \
+        o = good;                                                                                                      \
+        change;                                                                                                        \
+        assert_status(quire_cuda_decode_create(&plan, &o), status);                                                    \
+        assert_null(plan);                                                                                             \
+    } while (0)
+    REFUSED(o.n_heads = 9, QUIRE_E_INVALID);
+    REFUSED(o.n_heads = 34, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.k_dim = o.v_dim = 112, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.v_dim = 64, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.pair.k = QUIRE_CODEC_TQ4, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.raw = QUIRE_F32, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.sinks = 65, QUIRE_E_INVALID);
+    REFUSED(o.max_seqs = 0, QUIRE_E_INVALID);
+    REFUSED(o.scale = NAN, QUIRE_E_INVALID);
+    REFUSED(o.struct_size = 1, QUIRE_E_INVALID);
+    assert_status(quire_cuda_decode_create(NULL, &good), QUIRE_E_INVALID);
+}
+
+int main(int argc, char **argv) {
+    if (gpu_is_missing())
+        return LEFT_OUT;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_length),
+        cmocka_unit_test(every_group),
+        cmocka_unit_test(ragged_batches),
+        cmocka_unit_test(long_contexts),
+        cmocka_unit_test(every_number_of_sinks),
+        cmocka_unit_test(the_same_bits_again),
+        cmocka_unit_test(in_a_graph),
+        cmocka_unit_test(one_token_takes_all),
+        cmocka_unit_test(the_maximum_moves_late),
+        cmocka_unit_test(sizes_of_v_differ),
+        cmocka_unit_test(extreme_sizes),
+        cmocka_unit_test(queries_that_are_not_finite),
+        cmocka_unit_test(every_output_type),
+        cmocka_unit_test(beside_a_pool),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
