@@ -65,6 +65,7 @@ typedef struct quire_lmdb {
     MDB_dbi meta, records, nodes, uses;
     size_t page_bytes;
     int unmapped; /* why there is no map any more, so that LMDB must not be called; 0: there is */
+    bool narrow;  /* the map is enough to read, but is not the one that the limit asks for */
     uint64_t limit;
     uint64_t step; /* most bytes to drop in a transaction, if the file exceeds the limit: LMDB copies what it touches */
     int64_t touch_micros;

@@ -142,26 +142,27 @@ static int map(quire_lmdb *l, uint64_t n_bytes) {
     return rc;
 }
 
-/* *remapped: another process has written beyond the end of the map. */
-static int begin(quire_lmdb *l, bool writes, MDB_txn **txn, bool *remapped) {
-    const unsigned flags = writes ? 0 : MDB_RDONLY;
-    *remapped = false;
-    if (l->unmapped)
-        return l->unmapped;
-    int rc = mdb_txn_begin(l->env, NULL, flags, txn);
-    if (rc == MDB_MAP_RESIZED) {
-        *remapped = true;
-        rc = map(l, 1); /* as much as there is */
-        if (rc == 0)
-            rc = mdb_txn_begin(l->env, NULL, flags, txn);
-    }
-    return rc;
-}
-
 int quire__lmdb_used(quire_lmdb *l, uint64_t *bytes) {
     MDB_envinfo info;
     const int rc = l->unmapped ? l->unmapped : mdb_env_info(l->env, &info);
     *bytes = rc == 0 ? ((uint64_t)info.me_last_pgno + 1) * l->page_bytes : 0;
+    return rc;
+}
+
+static int begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
+    const unsigned flags = writes ? 0 : MDB_RDONLY;
+    uint64_t used;
+    if (l->unmapped)
+        return l->unmapped;
+    int rc = mdb_txn_begin(l->env, NULL, flags, txn);
+    if (rc == MDB_MAP_RESIZED) { /* another process has written beyond the end of the map, and may go on */
+        l->narrow = true;
+        rc = quire__lmdb_used(l, &used);
+        if (rc == 0)
+            rc = map(l, 2 * used);
+        if (rc == 0)
+            rc = mdb_txn_begin(l->env, NULL, flags, txn);
+    }
     return rc;
 }
 
@@ -176,32 +177,31 @@ int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit) {
     /* A file that is larger already needs room for the transactions that drop what is too much, a step at a time. */
     const bool too_large = used > limit;
     l->step = too_large ? used / 128 + QUIRE_LMDB_LEAST / 4 : UINT64_MAX;
+    l->narrow = false;
     return map(l, too_large ? used + 8 * l->step : limit);
 }
 
 /* Another process may have changed the limit: what is written now must go by it, or pages would be dropped that fit. */
 static int begin_writing(quire_lmdb *l, MDB_txn **txn) {
     uint64_t limit = 0;
-    bool remapped;
-    int rc = begin(l, true, txn, &remapped);
+    int rc = begin(l, true, txn);
     if (rc != 0 || l->limit == 0) /* it is being opened */
         return rc;
     rc = quire__lmdb_get(l, *txn, "limit", &limit);
     if (rc == 0 && limit != 0 && !quire__lmdb_is_limit(limit))
         rc = MDB_CORRUPTED;
-    if (rc == 0 && (limit == l->limit || limit == 0) && !remapped)
+    if (rc == 0 && (limit == l->limit || limit == 0) && !l->narrow)
         return 0;
     mdb_txn_abort(*txn); /* a map changes its size between transactions alone */
     *txn = NULL;
     if (rc == 0)
         rc = quire__lmdb_set_limit(l, limit ? limit : l->limit);
-    return rc == 0 ? begin(l, true, txn, &remapped) : rc;
+    return rc == 0 ? begin(l, true, txn) : rc;
 }
 
 int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
-    bool remapped;
     if (!writes)
-        return begin(l, false, txn, &remapped);
+        return begin(l, false, txn);
     int rc = begin_writing(l, txn);
     l->moment = l->moment_on_disk;
     if (rc != 0 || l->n_used == 0)
