@@ -124,8 +124,8 @@ static int print_info(const char *path, const quire_file_info *info, const verdi
 /* ------------------------------------------------------------------ JSON */
 
 static json_t *verdict_json(const char *path, const verdict *v) {
-    return json_pack("{s:s, s:b, s:s, s:s}", "file", path, "sound", (int)(v->status == QUIRE_OK), "status",
-                     quire_status_name(v->status), "reason", v->reason);
+    return json_pack("{s:o, s:b, s:s, s:o}", "file", cli_json_text(path), "sound", (int)(v->status == QUIRE_OK),
+                     "status", quire_status_name(v->status), "reason", cli_json_text(v->reason));
 }
 
 static json_t *layers_json(const quire_file_info *info) {

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -62,6 +63,42 @@ void cli_json_append(json_t **list, json_t *item) {
         json_decref(item);
     json_decref(*list);
     *list = NULL;
+}
+
+/* Whether n bytes are whole characters: jansson takes UTF-8 alone. */
+static bool is_utf8(const char *bytes, size_t n) {
+    json_t *string = json_stringn(bytes, n);
+    json_decref(string);
+    return string != NULL;
+}
+
+/* Bytes of the character at `text`, before its end; 0: it is none. */
+static size_t character_bytes(const char *text) {
+    const unsigned char first = (unsigned char)*text;
+    const size_t n = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    return strnlen(text, n) == n && is_utf8(text, n) ? n : 0;
+}
+
+json_t *cli_json_text(const char *text) {
+    enum { ESCAPE = 4 }; /* \xff */
+    if (is_utf8(text, strlen(text)))
+        return json_string(text);
+    char *escaped = malloc(ESCAPE * strlen(text) + 1), *to = escaped;
+    if (!escaped)
+        return NULL;
+    while (*text) {
+        const size_t n = character_bytes(text);
+        if (n > 0)
+            memcpy(to, text, n);
+        else
+            snprintf(to, ESCAPE + 1, "\\x%02x", (unsigned)(unsigned char)*text);
+        to += n > 0 ? n : ESCAPE;
+        text += n > 0 ? n : 1;
+    }
+    *to = '\0';
+    json_t *string = json_string(escaped);
+    free(escaped);
+    return string;
 }
 
 json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }

@@ -24,6 +24,10 @@ int cli_print_json(json_t *root);
 int cli_print_entries(json_t *list);
 /* Appends `item`, which it takes over. On failure *list becomes NULL, which cli_print_json tells of. */
 void cli_json_append(json_t **list, json_t *item);
+/* Text that somebody else chose: a path, a name from a file. JSON is UTF-8, and such text may be
+ * any bytes: those that are not UTF-8 become \xNN. Everything that is not a name of ours goes
+ * through here. NULL: no memory. */
+json_t *cli_json_text(const char *text);
 /* JSON has no NaN or infinity: null. */
 json_t *cli_json_number(double value);
 

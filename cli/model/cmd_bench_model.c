@@ -144,11 +144,12 @@ static int measure_entry(const bench_options *chosen, const quire_model *model, 
 /* ------------------------------------------------------------------ report */
 
 static json_t *entry_json(const bench_options *chosen, const bench_entry *entry) {
-    json_t *root = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:I, s:I}", "model", chosen->model.model, "kv",
-                             entry->kv, "depth", (int)chosen->depth, "gen", (int)chosen->n_gen, "prompt",
-                             (int)chosen->n_prompt, "threads", (int)chosen->model.n_threads, "tg_tps",
-                             cli_json_number(entry->tg_tps), "pp_tps", cli_json_number(entry->pp_tps), "peak_rss",
-                             (json_int_t)peak_rss(), "compute_bytes", (json_int_t)entry->compute_bytes);
+    json_t *root =
+        json_pack("{s:o, s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:I, s:I}", "model", cli_json_text(chosen->model.model),
+                  "kv", entry->kv, "depth", (int)chosen->depth, "gen", (int)chosen->n_gen, "prompt",
+                  (int)chosen->n_prompt, "threads", (int)chosen->model.n_threads, "tg_tps",
+                  cli_json_number(entry->tg_tps), "pp_tps", cli_json_number(entry->pp_tps), "peak_rss",
+                  (json_int_t)peak_rss(), "compute_bytes", (json_int_t)entry->compute_bytes);
     json_t *cache = cli_cache_report_json(&entry->cache);
     if (root && cache && json_object_update(root, cache) == 0 && json_object_set(root, "layers", entry->layers) == 0) {
         json_decref(cache);

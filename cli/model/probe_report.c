@@ -203,9 +203,10 @@ int cli_probe_print_json(const cli_probe *probe) {
     json_t *choices = json_array();
     for (size_t i = 0; i < probe->n_choices; i++)
         cli_json_append(&choices, choice_json(probe, &probe->choices[i]));
-    return cli_print_json(json_pack("{s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:o}", "model", probe->path,
-                                    "architecture", probe->info.architecture, "n_layers", (int)probe->info.n_layers,
-                                    "tokens", (int)probe->report->n_tokens, "scored", (int)probe->report->n_scored,
-                                    "alone", cli_pair_text(probe->report->alone).text, "rungs", rungs_json(probe),
-                                    "layers", layers_json(probe), "words", cli_probe_words(probe), "choices", choices));
+    return cli_print_json(json_pack("{s:o, s:o, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:o}", "model",
+                                    cli_json_text(probe->path), "architecture", cli_json_text(probe->info.architecture),
+                                    "n_layers", (int)probe->info.n_layers, "tokens", (int)probe->report->n_tokens,
+                                    "scored", (int)probe->report->n_scored, "alone",
+                                    cli_pair_text(probe->report->alone).text, "rungs", rungs_json(probe), "layers",
+                                    layers_json(probe), "words", cli_probe_words(probe), "choices", choices));
 }

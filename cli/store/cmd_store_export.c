@@ -31,8 +31,9 @@ static int report(const char *path, const quire_store_key *key, bool json) {
     quire_file_get_info(file, &info);
     int result = CLI_OK;
     if (json)
-        result = cli_print_json(json_pack("{s:s, s:s, s:i, s:I}", "file", path, "key", cli_key_text(key).text,
-                                          "n_tokens", (int)info.n_tokens, "bytes", (json_int_t)info.bytes));
+        result =
+            cli_print_json(json_pack("{s:o, s:s, s:i, s:I}", "file", cli_json_text(path), "key", cli_key_text(key).text,
+                                     "n_tokens", (int)info.n_tokens, "bytes", (json_int_t)info.bytes));
     else
         printf("%s: %d tokens, %s\n", path, (int)info.n_tokens, cli_bytes(info.bytes).text);
     quire_file_close(file);

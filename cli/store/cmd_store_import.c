@@ -58,9 +58,9 @@ static int import_all(const import_options *chosen, const cli_rest *files, json_
             break;
         const cli_key key = cli_key_text(&one.key);
         if (chosen->json)
-            cli_json_append(list, json_pack("{s:s, s:s, s:i, s:i, s:I}", "file", files->words[i], "key", key.text,
-                                            "n_tokens", (int)one.n_tokens, "added_pages", (int)one.added.pages,
-                                            "added_bytes", (json_int_t)one.added.bytes));
+            cli_json_append(list, json_pack("{s:o, s:s, s:i, s:i, s:I}", "file", cli_json_text(files->words[i]), "key",
+                                            key.text, "n_tokens", (int)one.n_tokens, "added_pages",
+                                            (int)one.added.pages, "added_bytes", (json_int_t)one.added.bytes));
         else
             printf("%.16s  %s: %d tokens in full pages; %d pages were new (%s)\n", key.text, files->words[i],
                    (int)one.n_tokens, (int)one.added.pages, cli_bytes(one.added.bytes).text);
