@@ -14,13 +14,21 @@
  *   window, so a prefix can be found only if its last window was put in time: batches no longer than the window.
  * - Nothing that comes out of the directory is believed. A record that is not what it should be is a miss: it is removed,
  *   and counted. A sequence is handed out only after all of it has been checked in pages that nobody else can see.
+ * - LMDB's own pages (trees, free list) are checked when a store is opened, and by quire_store_verify. If
+ *   one is damaged, the store is refused: E_CORRUPT, with the number of the page. The way out is to remove
+ *   the directory. Not covered: another program that overwrites the file while the store is open.
  * - Processes: any number may use a directory at once, on one machine (LMDB, not on network file systems). Within a process
  *   open it once, and not across fork(). Killing a process at any moment harms nothing; after a power cut the last pages
  *   put may be missing.
  * - Threads: a store may be used by many threads, one call at a time (a lock sees to it).
  * - Size: the directory's file never grows beyond its limit (one that is larger when the limit is lowered stays as large,
- *   give or take). Pages used longest ago go first, and the end of a text before its start, so that what stays can be
- *   found.
+ *   give or take). A full store makes room for a new text by dropping the text used least recently, from
+ *   its end to its start, so that what stays can be found. Uses by other processes count with a delay of
+ *   up to touch_seconds.
+ * - Long readers: LMDB cannot reuse the room of dropped pages while a process still reads a state in which
+ *   they exist. Calls here read one state for milliseconds. If another program (mdb_stat, a backup, a
+ *   stopped process) reads one for longer, puts fail with E_BUSY until it is done; quire_last_error names
+ *   the process.
  * - Errors are those of quire.h: a status, and quire_last_error() with the sentence.
  */
 #ifndef QUIRE_STORE_H
@@ -48,12 +56,14 @@ typedef struct quire_store_options {
     bool create;           /* make the directory, or the store in an empty one, if there is none; default */
     bool read_only;        /* bad records stay, uses are not noted */
     uint64_t max_bytes;    /* of the file, from now on; 0: as it is, 8 GiB for a new one. At least 1 MiB */
-    int32_t touch_seconds; /* a use is noted if the last one was noted this long ago; default 60 */
+    int32_t touch_seconds; /* finding pages writes nothing unless the last use on disk is this old; default 60 */
 } quire_store_options;
 
 QUIRE_API void quire_store_options_default(quire_store_options *options);
-/* options NULL: the defaults. E_FOREIGN: not a store, and not empty. E_VERSION: made by a newer program. E_TRUNCATED: its
- * file is cut off. E_IO: cannot be made, read or written. E_INVALID, E_NOMEM. */
+/* Takes about 6 microseconds for each record that the store has: LMDB's pages are checked. options
+ * NULL: the defaults. E_FOREIGN: not a store, and not empty. E_VERSION: made by a newer program.
+ * E_TRUNCATED: its file is cut off. E_CORRUPT: a page of LMDB is damaged. E_IO: cannot be made,
+ * read or written. E_INVALID, E_NOMEM. */
 QUIRE_API quire_status quire_store_open(quire_store **store, const char *directory, const quire_store_options *options);
 QUIRE_API void quire_store_close(quire_store *store); /* NULL is fine */
 
@@ -70,9 +80,11 @@ typedef struct quire_store_added {
     uint64_t bytes; /* of records */
 } quire_store_added;
 
-/* Keeps the full pages that the sequence and text->tokens have in common and the store lacks. `added` may be NULL; it is
- * set also on failure, for what comes before stays. E_TOO_BIG: nothing that is older can be dropped for it. E_BUSY: in a
- * batch. E_STATE: not all of its pages have been requantized yet, or the store is read-only. E_INVALID, E_IO, E_NOMEM. */
+/* Keeps the full pages that the sequence and text->tokens have in common and the store lacks.
+ * `added` may be NULL; it is set also on failure, for what comes before stays. E_TOO_BIG: the text
+ * alone is larger than the limit. E_BUSY: the sequence is in a batch, or another process holds the
+ * room that is needed: try again later. E_CORRUPT: LMDB's pages are damaged. E_STATE: not all of
+ * its pages have been requantized yet, or the store is read-only. E_INVALID, E_IO, E_NOMEM. */
 QUIRE_API quire_status quire_store_put(quire_store *store, const quire_seq *seq, const quire_store_text *text,
                                        quire_store_added *added);
 /* A new sequence with the longest prefix of the text that is there, but for its last `leave` tokens at least: one must be
@@ -126,7 +138,8 @@ typedef struct quire_store_entry {
     quire_type raw;
 } quire_store_entry;
 
-/* Every page, in the order of keys; false from `visit` ends it. No other call on the store from there. */
+/* Every page, in the order of keys, while others may write; false from `visit` ends it. No other
+ * call on the store from there. */
 QUIRE_API quire_status quire_store_walk(quire_store *store, bool (*visit)(void *user, const quire_store_entry *entry),
                                         void *user);
 /* Drops a page, those that follow it, and those before it that lead nowhere else. key NULL: everything. n_pages may be
@@ -143,11 +156,14 @@ typedef struct quire_store_verify_options {
 
 typedef struct quire_store_verdict {
     int64_t records, bad;
-    int64_t lost; /* sound, but a page before it or its identity is missing: of use only if that is put again */
+    /* Sound, but a page before it or its identity is missing: of use only if that is put again.
+     * While others write, pages that are just being put may be counted. */
+    int64_t lost;
 } quire_store_verdict;
 
 QUIRE_API void quire_store_verify_options_default(quire_store_verify_options *options);
-/* Reads every byte and every value. OK also if some are bad: the verdict says. options NULL: the defaults. */
+/* Reads every byte and every value. OK also if some are bad: the verdict says. options NULL: the
+ * defaults. E_CORRUPT: the damage is to LMDB's own pages, and no record can be trusted to be found. */
 QUIRE_API quire_status quire_store_verify(quire_store *store, const quire_store_verify_options *options,
                                           quire_store_verdict *verdict);
 

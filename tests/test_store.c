@@ -20,7 +20,6 @@ static quire_store *open_store(const char *name, uint64_t max_bytes) {
     quire_store *store;
     quire_store_options_default(&o);
     o.max_bytes = max_bytes;
-    o.touch_seconds = 0;
     assert_ok(quire_store_open(&store, store_dir(name), &o));
     return store;
 }

@@ -35,7 +35,11 @@ int cli_store_verify_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "store verify",
-        .about = "Reads every byte and every value of a store. Exit status 1: something is bad and stays.",
+        .about =
+            "Reads every byte and every value of a store. Exit status 1: something is bad and stays. Records that\n"
+            "are bad can be removed (--delete) and are computed again when they are asked for. If LMDB's own pages "
+            "are\n"
+            "damaged, the store cannot be opened any more: remove its directory.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,

@@ -1,5 +1,5 @@
 /* Opening an LMDB store, and telling what is none. */
-#include "store/lmdb_store.h"
+#include "store/lmdb_pages.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,16 +13,18 @@
 enum { LOCK_ROOM = 1 << 17 };
 
 static const uint64_t DEFAULT_LIMIT = (uint64_t)8 << 30;
+static const uint64_t LAST_MOMENT = (uint64_t)1 << 62; /* a clock beyond it is damage */
 
 static void close_lmdb(quire_keeper *keeper) {
     quire_lmdb *l = (quire_lmdb *)keeper;
     static const quire_keeper_counts none = {0};
     MDB_txn *txn;
-    if (l->env && !l->keeper.read_only && memcmp(&l->pending, &none, sizeof none) != 0 &&
+    if (l->env && !l->keeper.read_only && (l->n_used > 0 || memcmp(&l->counted, &none, sizeof none) != 0) &&
         quire__lmdb_begin(l, true, &txn) == 0)
-        quire__lmdb_commit(l, txn, NULL, 0); /* statistics are not worth a failure */
+        quire__lmdb_commit(l, txn, NULL, 0); /* uses and statistics are not worth a failure */
     if (l->env)
         mdb_env_close(l->env);
+    quire__lmdb_forget_waiting(l);
     free(l);
 }
 
@@ -76,6 +78,14 @@ static quire_status open_failed(const char *directory, int rc) {
         return quire__fail(QUIRE_E_VERSION, "'%.200s' was written by another version of LMDB", directory);
     case ENOSPC:
         return quire__fail(QUIRE_E_IO, "'%.200s' cannot be written: the disk is full", directory);
+    case ENOMEM:
+        return quire__fail(QUIRE_E_NOMEM, "'%.200s' cannot be opened: there is no address space for a store that large",
+                           directory);
+    case MDB_CORRUPTED:
+    case MDB_PAGE_NOTFOUND:
+        return quire__fail(QUIRE_E_CORRUPT,
+                           "'%.120s/data.mdb' is damaged. Remove the directory: what it held can be computed again",
+                           directory);
     case EACCES:
     case EPERM:
     case EROFS:
@@ -103,11 +113,15 @@ static int open_trees(quire_lmdb *l, MDB_txn *txn, bool make, bool *foreign) {
     return rc == 0 && make ? quire__lmdb_put(l, txn, "format", QUIRE_STORE_FORMAT) : rc;
 }
 
-static quire_status read_meta(quire_lmdb *l, MDB_txn *txn, const char *directory, const quire_store_options *o) {
-    uint64_t format, limit;
+static quire_status read_meta(quire_lmdb *l, MDB_txn *txn, const char *directory, uint64_t *limit) {
+    uint64_t format, clock;
     int rc = quire__lmdb_get(l, txn, "format", &format);
     if (rc == 0)
-        rc = quire__lmdb_get(l, txn, "limit", &limit);
+        rc = quire__lmdb_get(l, txn, "limit", limit);
+    if (rc == 0)
+        rc = quire__lmdb_get(l, txn, "clock", &clock);
+    if (rc == 0 && ((*limit != 0 && !quire__lmdb_is_limit(*limit)) || clock > LAST_MOMENT))
+        rc = MDB_CORRUPTED;
     if (rc != 0)
         return open_failed(directory, rc);
     if (format > QUIRE_STORE_FORMAT)
@@ -115,25 +129,12 @@ static quire_status read_meta(quire_lmdb *l, MDB_txn *txn, const char *directory
                            directory, (unsigned long long)format, QUIRE_STORE_FORMAT);
     if (format == 0)
         return quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store", directory);
-    l->limit = o->max_bytes ? o->max_bytes : limit ? limit : DEFAULT_LIMIT;
-    if (l->limit != limit && !l->keeper.read_only)
-        rc = quire__lmdb_put(l, txn, "limit", l->limit);
-    return rc ? open_failed(directory, rc) : QUIRE_OK;
-}
-
-/* LMDB reads through a map: a file that ends too early would end the process. */
-static quire_status check_length(quire_lmdb *l, const char *directory) {
-    uint64_t used;
-    mdb_filehandle_t fd;
-    struct stat file;
-    if (quire__lmdb_used(l, &used) != 0 || mdb_env_get_fd(l->env, &fd) != 0 || fstat(fd, &file) != 0)
-        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be looked at", directory);
-    if ((uint64_t)file.st_size < used)
-        return quire__fail(QUIRE_E_TRUNCATED, "'%.200s/data.mdb' is cut off", directory);
     return QUIRE_OK;
 }
 
-static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory, const quire_store_options *o) {
+/* *limit: 0 if it has none yet. */
+static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory, const quire_store_options *o,
+                                        uint64_t *limit) {
     MDB_txn *txn;
     bool foreign = false;
     int rc = quire__lmdb_begin(l, !o->read_only, &txn);
@@ -143,13 +144,28 @@ static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory, co
     quire_status status = foreign
                               ? quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store", directory)
                           : rc ? open_failed(directory, rc)
-                               : read_meta(l, txn, directory, o);
+                               : read_meta(l, txn, directory, limit);
     if (status != QUIRE_OK) {
         mdb_txn_abort(txn);
         return status;
     }
     rc = mdb_txn_commit(txn); /* also keeps the handles of a reading transaction */
     return rc ? open_failed(directory, rc) : QUIRE_OK;
+}
+
+/* The map comes before the number on disk: a limit for which there is no address space is refused,
+ * and changes nothing. */
+static int adopt_limit(quire_lmdb *l, uint64_t limit, bool is_new) {
+    MDB_txn *txn;
+    int rc = quire__lmdb_set_limit(l, limit);
+    if (rc != 0 || !is_new || l->keeper.read_only)
+        return rc;
+    l->limit = 0; /* else the transaction would begin by going back to the limit on disk */
+    rc = quire__lmdb_begin(l, true, &txn);
+    l->limit = limit;
+    if (rc != 0)
+        return rc;
+    return quire__lmdb_commit(l, txn, NULL, quire__lmdb_put(l, txn, "limit", limit));
 }
 
 /* LMDB writes to a new lock.mdb through a map: if the disk has no room for it, that would end the process. */
@@ -161,29 +177,49 @@ static bool no_room_for_lock(const char *directory) {
            quire__disk_is_full(directory, LOCK_ROOM);
 }
 
+/* The map for a start: what the file has. LMDB would take the size that the file gives, whatever
+ * that is. */
+static uint64_t first_map(const char *directory, const quire_store_options *o, bool fresh) {
+    char path[QUIRE_PATH_BYTES];
+    struct stat info;
+    const int n = snprintf(path, sizeof path, "%s/data.mdb", directory);
+    if (fresh || o->max_bytes)
+        return o->max_bytes ? o->max_bytes : DEFAULT_LIMIT;
+    return n > 0 && n < (int)sizeof path && stat(path, &info) == 0 && info.st_size > QUIRE_LMDB_LEAST
+               ? (uint64_t)info.st_size
+               : QUIRE_LMDB_LEAST;
+}
+
 static quire_status open_env(quire_lmdb *l, const char *directory, const quire_store_options *o, bool fresh) {
+    MDB_stat info;
+    uint64_t limit = 0;
+    int n_dead;
     if (no_room_for_lock(directory))
         return open_failed(directory, ENOSPC);
+    QUIRE_TRY(quire__lmdb_check_meta(directory));
     int rc = mdb_env_create(&l->env);
     if (rc == 0)
         rc = mdb_env_set_maxdbs(l->env, 4);
-    if (rc == 0 && (fresh || o->max_bytes))
-        rc = mdb_env_set_mapsize(l->env, (size_t)(o->max_bytes ? o->max_bytes : DEFAULT_LIMIT));
+    if (rc == 0)
+        rc = mdb_env_set_mapsize(l->env, (size_t)first_map(directory, o, fresh));
     if (rc == 0) /* NOMETASYNC: a power cut may cost the last transaction, never more */
         rc = mdb_env_open(l->env, directory, MDB_NOTLS | MDB_NOMETASYNC | (o->read_only ? MDB_RDONLY : 0u), 0600);
+    if (rc == 0)
+        rc = mdb_env_stat(l->env, &info);
     if (rc != 0)
         return open_failed(directory, rc);
-    int n_dead;
+    l->page_bytes = info.ms_psize;
     mdb_reader_check(l->env, &n_dead); /* killed processes must not keep old pages from being used again */
-    QUIRE_TRY(check_length(l, directory));
-    QUIRE_TRY(open_trees_and_meta(l, directory, o));
-    rc = quire__lmdb_set_limit(l, l->limit);
+    QUIRE_TRY(quire__lmdb_check_now(l, NULL));
+    QUIRE_TRY(open_trees_and_meta(l, directory, o, &limit));
+    const uint64_t wanted = o->max_bytes ? o->max_bytes : limit ? limit : DEFAULT_LIMIT;
+    rc = adopt_limit(l, wanted, wanted != limit);
     return rc ? open_failed(directory, rc) : QUIRE_OK;
 }
 
 quire_status quire__lmdb_open(quire_keeper **result, const char *directory, const quire_store_options *o) {
     bool fresh = false;
-    if (o->max_bytes && (o->max_bytes < QUIRE_LMDB_LEAST || o->max_bytes > SIZE_MAX / 2))
+    if (o->max_bytes && !quire__lmdb_is_limit(o->max_bytes))
         return quire__fail(QUIRE_E_INVALID, "a store cannot have %llu bytes: at least %llu",
                            (unsigned long long)o->max_bytes, (unsigned long long)QUIRE_LMDB_LEAST);
     QUIRE_TRY(check_directory(directory, o, &fresh));
@@ -198,6 +234,7 @@ quire_status quire__lmdb_open(quire_keeper **result, const char *directory, cons
                                .remove = quire__lmdb_forget,
                                .touch = quire__lmdb_touch,
                                .walk = quire__lmdb_walk,
+                               .check = quire__lmdb_check,
                                .count = quire__lmdb_count,
                                .room = quire__lmdb_describe};
     l->touch_micros = (int64_t)o->touch_seconds * 1000000;

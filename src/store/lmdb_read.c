@@ -2,8 +2,11 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
-#include "store/lmdb_store.h"
+#include "store/lmdb_pages.h"
+
+enum { HOLD_MILLIS = 20 }; /* a walk holds a state this long, and a record more: meanwhile dropped pages make no room */
 
 quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, size_t n, bool *present) {
     quire_lmdb *l = (quire_lmdb *)keeper;
@@ -41,44 +44,86 @@ quire_status quire__lmdb_read(quire_keeper *keeper, const quire_record_id *id, q
     return rc && rc != MDB_NOTFOUND ? quire__lmdb_failed(l, "be read", rc) : QUIRE_OK;
 }
 
-static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, quire_keeper_view view, void *user) {
-    MDB_val name, data;
-    int rc = mdb_cursor_get(cursor, &name, &data, MDB_FIRST);
-    for (; rc == 0; rc = mdb_cursor_get(cursor, &name, &data, MDB_NEXT)) {
-        quire_record_id id;
-        quire_lmdb_node n = {0};
-        if (!quire__lmdb_read_id(&name, &id))
-            return MDB_CORRUPTED;
-        rc = quire__node_get(l, txn, &id.key, &n);
-        if (rc != 0 && rc != MDB_NOTFOUND)
-            return rc;
-        if (!view(user, &id, data.mv_data, data.mv_size, (int64_t)(n.used / 1000000)))
-            return 0;
-    }
-    return rc == MDB_NOTFOUND ? 0 : rc;
+static int64_t millis(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-quire_status quire__lmdb_walk(quire_keeper *keeper, quire_keeper_view view, void *user) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
-    MDB_txn *txn;
-    MDB_cursor *cursor;
-    int rc = quire__lmdb_begin(l, false, &txn);
-    if (rc != 0)
-        return quire__lmdb_failed(l, "be read", rc);
-    rc = mdb_cursor_open(txn, l->records, &cursor);
-    if (rc == 0) {
-        rc = walk_records(l, txn, cursor, view, user);
-        mdb_cursor_close(cursor);
+/* How far a walk has come. */
+typedef struct walk {
+    quire_record_id last; /* if `started` */
+    bool started, ended;
+} walk;
+
+/* The first record that has not been seen. */
+static int first_record(MDB_cursor *cursor, const walk *w, MDB_val *name, MDB_val *data) {
+    uint8_t bytes[QUIRE_LMDB_ID];
+    if (!w->started)
+        return mdb_cursor_get(cursor, name, data, MDB_FIRST);
+    *name = quire__lmdb_id(&w->last, bytes);
+    const MDB_val last = *name;
+    int rc = mdb_cursor_get(cursor, name, data, MDB_SET_RANGE);
+    if (rc == 0 && name->mv_size == last.mv_size && memcmp(name->mv_data, bytes, sizeof bytes) == 0)
+        rc = mdb_cursor_get(cursor, name, data, MDB_NEXT);
+    return rc;
+}
+
+static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, walk *w, quire_keeper_view view, void *user) {
+    const int64_t end = millis() + HOLD_MILLIS;
+    MDB_val name, data;
+    int rc = first_record(cursor, w, &name, &data);
+    for (; rc == 0; rc = mdb_cursor_get(cursor, &name, &data, MDB_NEXT)) {
+        quire_lmdb_node n = {0};
+        if (!quire__lmdb_read_id(&name, &w->last))
+            return MDB_CORRUPTED;
+        w->started = true;
+        rc = quire__node_get(l, txn, &w->last.key, &n);
+        if (rc != 0 && rc != MDB_NOTFOUND)
+            return rc;
+        w->ended = !view(user, &w->last, data.mv_data, data.mv_size, (int64_t)(n.used / 1000000));
+        if (w->ended || millis() >= end)
+            return 0;
     }
-    mdb_txn_abort(txn);
-    return rc ? quire__lmdb_failed(l, "be read", rc) : QUIRE_OK;
+    w->ended = rc == MDB_NOTFOUND;
+    return w->ended ? 0 : rc;
+}
+
+quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after, quire_keeper_view view, void *user) {
+    quire_lmdb *l = (quire_lmdb *)keeper;
+    walk w = {.started = after != NULL};
+    if (after)
+        w.last = *after;
+    while (!w.ended) {
+        MDB_txn *txn;
+        MDB_cursor *cursor;
+        int rc = quire__lmdb_begin(l, false, &txn);
+        if (rc != 0)
+            return quire__lmdb_failed(l, "be read", rc);
+        rc = mdb_cursor_open(txn, l->records, &cursor);
+        if (rc == 0) {
+            rc = walk_records(l, txn, cursor, &w, view, user);
+            mdb_cursor_close(cursor);
+        }
+        mdb_txn_abort(txn);
+        if (rc != 0)
+            return quire__lmdb_failed(l, "be read", rc);
+    }
+    return QUIRE_OK;
+}
+
+quire_status quire__lmdb_check(quire_keeper *keeper, const quire_record_id *id) {
+    uint8_t bytes[QUIRE_LMDB_ID];
+    MDB_val name = {0};
+    if (id)
+        name = quire__lmdb_id(id, bytes);
+    return quire__lmdb_check_now((quire_lmdb *)keeper, id ? &name : NULL);
 }
 
 quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, quire_keeper_counts *counts) {
     quire_lmdb *l = (quire_lmdb *)keeper;
     MDB_txn *txn;
     MDB_stat records, nodes;
-    MDB_envinfo info;
     mdb_filehandle_t fd;
     struct stat file;
     uint64_t roots = 0, limit = 0;
@@ -98,8 +143,6 @@ quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, qu
         rc = quire__lmdb_counts(l, txn, counts);
     mdb_txn_abort(txn);
     if (rc == 0)
-        rc = mdb_env_info(l->env, &info);
-    if (rc == 0)
         rc = mdb_env_get_fd(l->env, &fd);
     if (rc != 0 || fstat(fd, &file) != 0)
         return quire__lmdb_failed(l, "be read", rc ? rc : errno);
@@ -108,6 +151,6 @@ quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, qu
     r->roots = (int64_t)roots;
     r->file_bytes = (uint64_t)file.st_size;
     r->max_bytes = limit ? limit : l->limit;
-    quire__counts_add(counts, &l->pending);
+    quire__counts_add(counts, &l->counted);
     return QUIRE_OK;
 }

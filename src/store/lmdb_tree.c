@@ -1,12 +1,12 @@
 /* Errors, transactions, numbers and nodes of the LMDB keeper. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <time.h>
 
-#include "store/lmdb_store.h"
+#include "store/lmdb_pages.h"
 
-enum { NODE_BYTES = 24, N_COUNTS = 5, TREE_BYTES = 384, MOST_BATCH = 32 << 20 };
+enum { N_COUNTS = 5, TREE_BYTES = 384, MOST_BATCH = 32 << 20 };
 
 /* ------------------------------------------------------------------ errors */
 
@@ -21,17 +21,69 @@ static bool is_full(const quire_lmdb *l) {
     return mdb_env_get_path(l->env, &directory) == 0 && quire__disk_is_full(directory, QUIRE_LMDB_LEAST);
 }
 
+/* The oldest reader. */
+typedef struct reader {
+    int process;
+    size_t state;
+} reader;
+
+/* LMDB tells of its readers in lines of text: process, thread, state; "-" for one that holds none. */
+static int see_reader(const char *line, void *user) {
+    reader *oldest = user, r;
+    if (sscanf(line, "%d %*s %zu", &r.process, &r.state) == 2 && r.state < oldest->state)
+        *oldest = r;
+    return 0;
+}
+
+bool quire__lmdb_is_held(const quire_lmdb *l, size_t state, int *process, size_t *held) {
+    reader oldest = {.state = SIZE_MAX};
+    mdb_reader_list(l->env, see_reader, &oldest);
+    *process = oldest.process;
+    *held = oldest.state;
+    return oldest.state < state;
+}
+
+static quire_status held(const char *what, int process) {
+    return quire__fail(QUIRE_E_BUSY,
+                       "the store cannot %s: process %d is reading an old state of it, and what was dropped since "
+                       "makes no room before it is done. Try again later, or end that process",
+                       what, process);
+}
+
+/* LMDB found no room, which is not always because there is none. */
+static quire_status no_room(const quire_lmdb *l, const char *what) {
+    MDB_envinfo info;
+    size_t state;
+    int process;
+    if (mdb_env_info(l->env, &info) == 0 && quire__lmdb_is_held(l, info.me_last_txnid, &process, &state))
+        return held(what, process);
+    return quire__fail(QUIRE_E_TOO_BIG, "the store cannot %s: its limit is reached", what);
+}
+
 quire_status quire__lmdb_failed(const quire_lmdb *l, const char *what, int rc) {
+    if (l->unmapped)
+        return quire__fail(l->unmapped == ENOMEM ? QUIRE_E_NOMEM : QUIRE_E_IO,
+                           "the store cannot %s: its file could not be mapped (%s); open it again", what,
+                           mdb_strerror(l->unmapped));
     switch (rc == EIO && is_full(l) ? ENOSPC : rc) {
     case ENOMEM:
         return quire__fail(QUIRE_E_NOMEM, "the store cannot %s: out of memory", what);
     case ENOSPC:
         return quire__fail(QUIRE_E_IO, "the store cannot %s: the disk is full", what);
     case MDB_MAP_FULL:
+        return no_room(l, what);
+    case QUIRE_LMDB_NOTHING_OLDER:
         return quire__fail(QUIRE_E_TOO_BIG, "the store cannot %s: its limit is reached and nothing older can go", what);
+    case QUIRE_LMDB_HELD:
+        return held(what, l->holder);
+    case QUIRE_LMDB_TOLD:
+        return l->told;
     case MDB_CORRUPTED:
     case MDB_PAGE_NOTFOUND:
-        return quire__fail(QUIRE_E_CORRUPT, "the store cannot %s: its file is damaged", what);
+        return quire__fail(QUIRE_E_CORRUPT,
+                           "the store cannot %s: its file is damaged. Remove its directory: what it held can be "
+                           "computed again",
+                           what);
     case MDB_READERS_FULL:
         return quire__fail(QUIRE_E_BUSY, "the store cannot %s: too many processes read it", what);
     default:
@@ -57,7 +109,7 @@ bool quire__lmdb_read_id(const MDB_val *from, quire_record_id *id) {
     return true;
 }
 
-static void use_write(const quire_store_key *key, const quire_lmdb_node *n, uint8_t bytes[QUIRE_LMDB_USE]) {
+void quire__use_write(const quire_store_key *key, const quire_lmdb_node *n, uint8_t bytes[QUIRE_LMDB_USE]) {
     for (int i = 0; i < 8; i++) /* big-endian, for LMDB's order */
         bytes[i] = (uint8_t)(n->used >> (56 - 8 * i));
     for (int i = 0; i < 4; i++)
@@ -83,23 +135,34 @@ int quire__lmdb_put(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t numb
 
 /* ------------------------------------------------------------------ transactions */
 
-static int begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
-    int rc = mdb_txn_begin(l->env, NULL, writes ? 0 : MDB_RDONLY, txn);
-    if (rc == MDB_MAP_RESIZED) { /* another process has raised the limit */
-        rc = mdb_env_set_mapsize(l->env, 0);
-        if (rc == 0)
-            rc = mdb_txn_begin(l->env, NULL, writes ? 0 : MDB_RDONLY, txn);
-    }
+/* If this fails, the old map is gone as well, and LMDB must not be called any more. */
+static int map(quire_lmdb *l, uint64_t n_bytes) {
+    const int rc = mdb_env_set_mapsize(l->env, (size_t)n_bytes);
+    l->unmapped = rc;
     return rc;
 }
 
 int quire__lmdb_used(quire_lmdb *l, uint64_t *bytes) {
     MDB_envinfo info;
-    MDB_stat stat;
-    int rc = mdb_env_info(l->env, &info);
-    if (rc == 0)
-        rc = mdb_env_stat(l->env, &stat);
-    *bytes = rc == 0 ? ((uint64_t)info.me_last_pgno + 1) * stat.ms_psize : 0;
+    const int rc = l->unmapped ? l->unmapped : mdb_env_info(l->env, &info);
+    *bytes = rc == 0 ? ((uint64_t)info.me_last_pgno + 1) * l->page_bytes : 0;
+    return rc;
+}
+
+static int begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
+    const unsigned flags = writes ? 0 : MDB_RDONLY;
+    uint64_t used;
+    if (l->unmapped)
+        return l->unmapped;
+    int rc = mdb_txn_begin(l->env, NULL, flags, txn);
+    if (rc == MDB_MAP_RESIZED) { /* another process has written beyond the end of the map, and may go on */
+        l->narrow = true;
+        rc = quire__lmdb_used(l, &used);
+        if (rc == 0)
+            rc = map(l, 2 * used);
+        if (rc == 0)
+            rc = mdb_txn_begin(l->env, NULL, flags, txn);
+    }
     return rc;
 }
 
@@ -114,23 +177,42 @@ int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit) {
     /* A file that is larger already needs room for the transactions that drop what is too much, a step at a time. */
     const bool too_large = used > limit;
     l->step = too_large ? used / 128 + QUIRE_LMDB_LEAST / 4 : UINT64_MAX;
-    return mdb_env_set_mapsize(l->env, (size_t)(too_large ? used + 8 * l->step : limit));
+    l->narrow = false;
+    return map(l, too_large ? used + 8 * l->step : limit);
 }
 
 /* Another process may have changed the limit: what is written now must go by it, or pages would be dropped that fit. */
-int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
+static int begin_writing(quire_lmdb *l, MDB_txn **txn) {
     uint64_t limit = 0;
-    int rc = begin(l, writes, txn);
-    if (rc != 0 || !writes || l->limit == 0) /* it is being opened */
+    int rc = begin(l, true, txn);
+    if (rc != 0 || l->limit == 0) /* it is being opened */
         return rc;
     rc = quire__lmdb_get(l, *txn, "limit", &limit);
-    if (rc == 0 && (limit == l->limit || limit == 0))
+    if (rc == 0 && limit != 0 && !quire__lmdb_is_limit(limit))
+        rc = MDB_CORRUPTED;
+    if (rc == 0 && (limit == l->limit || limit == 0) && !l->narrow)
         return 0;
     mdb_txn_abort(*txn); /* a map changes its size between transactions alone */
     *txn = NULL;
     if (rc == 0)
-        rc = quire__lmdb_set_limit(l, limit);
-    return rc == 0 ? begin(l, writes, txn) : rc;
+        rc = quire__lmdb_set_limit(l, limit ? limit : l->limit);
+    return rc == 0 ? begin(l, true, txn) : rc;
+}
+
+int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
+    if (!writes)
+        return begin(l, false, txn);
+    int rc = begin_writing(l, txn);
+    l->moment = l->moment_on_disk;
+    if (rc != 0 || l->n_used == 0)
+        return rc;
+    rc = quire__lmdb_use_waiting(l, *txn);
+    if (rc == 0)
+        return 0;
+    mdb_txn_abort(*txn); /* a use that cannot be noted is no harm */
+    quire__lmdb_forget_waiting(l);
+    l->moment = l->moment_on_disk;
+    return begin_writing(l, txn);
 }
 
 static void counts_pack(const quire_keeper_counts *c, uint8_t *bytes) {
@@ -169,7 +251,7 @@ int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_keeper_counts *m
     if (rc == 0)
         rc = quire__lmdb_counts(l, txn, &all);
     if (rc == 0) {
-        quire__counts_add(&all, &l->pending);
+        quire__counts_add(&all, &l->counted);
         if (more)
             quire__counts_add(&all, more);
         counts_pack(&all, bytes);
@@ -180,20 +262,12 @@ int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_keeper_counts *m
         return rc;
     }
     rc = mdb_txn_commit(txn);
-    if (rc == 0)
-        l->pending = (quire_keeper_counts){0};
+    if (rc == 0) {
+        l->counted = (quire_keeper_counts){0};
+        l->moment_on_disk = l->moment;
+        quire__lmdb_forget_waiting(l);
+    }
     return rc;
-}
-
-int quire__lmdb_moment(quire_lmdb *l, MDB_txn *txn, uint64_t *moment) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t last;
-    const int rc = quire__lmdb_get(l, txn, "clock", &last);
-    *moment = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-    if (*moment <= last)
-        *moment = last + 1;
-    return rc ? rc : quire__lmdb_put(l, txn, "clock", *moment);
 }
 
 /* ------------------------------------------------------------------ nodes */
@@ -201,7 +275,7 @@ int quire__lmdb_moment(quire_lmdb *l, MDB_txn *txn, uint64_t *moment) {
 int quire__node_get(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, quire_lmdb_node *n) {
     MDB_val name = quire__lmdb_value(key->byte, sizeof key->byte), found;
     const int rc = mdb_get(txn, l->nodes, &name, &found);
-    if (rc == 0 && found.mv_size != NODE_BYTES)
+    if (rc == 0 && found.mv_size != QUIRE_LMDB_NODE)
         return MDB_CORRUPTED;
     if (rc == 0) {
         const uint8_t *at = found.mv_data;
@@ -212,17 +286,17 @@ int quire__node_get(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, qui
 
 int quire__node_change(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, const quire_lmdb_node *before,
                        const quire_lmdb_node *after) {
-    uint8_t use[QUIRE_LMDB_USE], bytes[NODE_BYTES] = {0};
+    uint8_t use[QUIRE_LMDB_USE], bytes[QUIRE_LMDB_NODE] = {0};
     MDB_val name = quire__lmdb_value(key->byte, sizeof key->byte), entry = quire__lmdb_value(use, sizeof use),
             data = quire__lmdb_value(bytes, sizeof bytes), nothing = quire__lmdb_value(NULL, 0);
     int rc = 0;
     if (before && (!after || before->used != after->used)) {
-        use_write(key, before, use);
+        quire__use_write(key, before, use);
         rc = mdb_del(txn, l->uses, &entry, NULL);
         rc = rc == MDB_NOTFOUND ? 0 : rc;
     }
     if (rc == 0 && after && (!before || before->used != after->used)) {
-        use_write(key, after, use);
+        quire__use_write(key, after, use);
         rc = mdb_put(txn, l->uses, &entry, &nothing, 0);
     }
     if (rc != 0)
@@ -236,9 +310,7 @@ int quire__node_change(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, 
 }
 
 uint64_t quire__lmdb_room(quire_lmdb *l, size_t n_bytes) {
-    MDB_stat info;
-    mdb_env_stat(l->env, &info);
-    const uint64_t page = info.ms_psize;
+    const uint64_t page = l->page_bytes;
     return TREE_BYTES + (n_bytes < page / 2 ? n_bytes : (n_bytes + 16 + page - 1) / page * page);
 }
 
@@ -260,7 +332,8 @@ static int drop_records(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key)
     if (rc != 0)
         return rc;
     while ((rc = mdb_cursor_get(cursor, &name, &data, MDB_SET_RANGE)) == 0 && name.mv_size == QUIRE_LMDB_ID &&
-           memcmp(name.mv_data, key->byte, sizeof key->byte) == 0 && (rc = mdb_cursor_del(cursor, 0)) == 0)
+           memcmp(name.mv_data, key->byte, sizeof key->byte) == 0 &&
+           (rc = quire__lmdb_check_record(l, txn, &name)) == 0 && (rc = mdb_cursor_del(cursor, 0)) == 0)
         name = quire__lmdb_id(&first, bytes);
     mdb_cursor_close(cursor);
     return rc == MDB_NOTFOUND ? 0 : rc;

@@ -53,15 +53,22 @@ typedef struct quire_keeper {
     /* `used` is 0. Not there: *found is false. */
     quire_status (*read)(struct quire_keeper *keeper, const quire_record_id *id, quire_keeper_view view, void *user,
                          bool *found);
-    /* Parents before children. A record that is there stays. Each is written whole or not at all; on failure those before
-     * it may have been. Makes room by dropping what was used before the items' parents, and never a node whose children
-     * stay. E_TOO_BIG: there is nothing of that kind. */
-    quire_status (*write)(struct quire_keeper *keeper, const quire_keeper_item *items, size_t n,
-                          quire_store_added *added);
+    /* Items of the text of `keys` (from its root on, not all need be there), which is in use:
+     * parents before children. A record that is there stays. Each is written whole or not at all;
+     * on failure those before it may have been. Makes room by dropping what was used least
+     * recently, and never a node whose children stay, nor of this text. E_TOO_BIG: there is nothing
+     * else. E_BUSY: later it may succeed. */
+    quire_status (*write)(struct quire_keeper *keeper, const quire_store_key *keys, size_t n_keys,
+                          const quire_keeper_item *items, size_t n, quire_store_added *added);
     quire_status (*remove)(struct quire_keeper *keeper, const quire_record_id *ids, size_t n);
     /* The nodes of a text, from its root on, are in use. */
     quire_status (*touch)(struct quire_keeper *keeper, const quire_store_key *keys, size_t n);
-    quire_status (*walk)(struct quire_keeper *keeper, quire_keeper_view view, void *user); /* in the order of ids */
+    /* In the order of ids, those behind `after` (NULL: all). Not a state at one moment: what others
+     * write meanwhile may be seen or not. */
+    quire_status (*walk)(struct quire_keeper *keeper, const quire_record_id *after, quire_keeper_view view, void *user);
+    /* Whether the keeper's own structure is sound: that of a record, or, NULL, what all share.
+     * E_CORRUPT, E_TRUNCATED .. */
+    quire_status (*check)(struct quire_keeper *keeper, const quire_record_id *id);
     void (*count)(struct quire_keeper *keeper, const quire_keeper_counts *more);
     quire_status (*room)(struct quire_keeper *keeper, quire_keeper_room *room, quire_keeper_counts *counts);
 } quire_keeper;

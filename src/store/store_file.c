@@ -186,15 +186,19 @@ static quire_status prepare(exporter *e, const quire_store_key *key) {
     return QUIRE_OK;
 }
 
-/* The wanted part of a payload, after every value of it has been looked at. */
-static quire_status add_payload(void *user, const uint8_t *payload) {
+/* A copy of a payload, after every value of it has been looked at. It is written later: the store
+ * is not kept waiting for the disk that the file is on. */
+static quire_status take_payload(void *user, const uint8_t *payload) {
     exporter *e = user;
+    memcpy(e->payload, payload, quire__piece_bytes(quire__form_pieces(&e->root.form), e->piece, e->page));
+    return quire__piece_valid(&e->root.form, e->piece, e->page, e->payload) ? QUIRE_OK : QUIRE_E_FORMAT;
+}
+
+/* The wanted part of it. */
+static quire_status add_payload(exporter *e) {
     const quire_pieces pieces = quire__form_pieces(&e->root.form);
     const quire_group *group = &e->root.form.group[e->group];
     const size_t leaf = quire__piece_leaf_bytes(group);
-    memcpy(e->payload, payload, quire__piece_bytes(pieces, e->piece, e->page));
-    if (!quire__piece_valid(&e->root.form, e->piece, e->page, e->payload))
-        return QUIRE_E_FORMAT;
     const size_t start = e->piece == 0 ? quire__piece_offset(pieces, e->page, e->group) + (e->sinks ? leaf : 0) : 0;
     return quire__snapshot_add(e->to, e->payload + start, e->sinks ? group->sink_bytes : leaf);
 }
@@ -213,8 +217,8 @@ static quire_status add_part(exporter *e, int32_t group, int32_t page, bool sink
                                      quire__piece_bytes(quire__form_pieces(&e->root.form), e->piece, page)};
     bool found;
     QUIRE_TRY(
-        quire__store_payload(e->store, &wanted, e->tokens + (size_t)page * QUIRE_PAGE_TOKENS, add_payload, e, &found));
-    return found ? QUIRE_OK : quire__fail(QUIRE_E_CORRUPT, "a record was bad, or has just gone");
+        quire__store_payload(e->store, &wanted, e->tokens + (size_t)page * QUIRE_PAGE_TOKENS, take_payload, e, &found));
+    return found ? add_payload(e) : quire__fail(QUIRE_E_CORRUPT, "a record was bad, or has just gone");
 }
 
 static bool holds_sinks(const exporter *e, int32_t g) {

@@ -91,7 +91,8 @@ static quire_status flush(putter *p) {
     if (p->n_items == 0)
         return QUIRE_OK;
     quire_store_added more;
-    const quire_status status = p->store->keeper->write(p->store->keeper, p->items, p->n_items, &more);
+    const quire_status status = p->store->keeper->write(p->store->keeper, p->chain->key, (size_t)p->chain->n_pages + 1,
+                                                        p->items, p->n_items, &more);
     p->added->pages += more.pages;
     p->added->bytes += more.bytes;
     p->n_items = 0;
@@ -128,8 +129,10 @@ static quire_status put_missing(putter *p) {
             n++;
             n_bytes += quire__record_bytes((uint32_t)(p->all.page[i] + 1), payload_bytes(p, i));
         }
-    if (n == 0)
+    if (n == 0) { /* a use that cannot be noted is no harm */
+        p->store->keeper->touch(p->store->keeper, p->chain->key, (size_t)p->chain->n_pages + 1);
         return QUIRE_OK;
+    }
     p->capacity = n_bytes < p->store->keeper->batch_bytes ? n_bytes : p->store->keeper->batch_bytes;
     p->buffer = malloc(p->capacity);
     p->items = malloc(n * sizeof *p->items);
@@ -147,8 +150,6 @@ static quire_status put_missing(putter *p) {
 quire_status quire__store_put_chain(quire_store *store, const quire_chain *chain, const quire_store_text *text,
                                     const quire_piece_source *source, quire_store_added *added) {
     putter p = {.store = store, .chain = chain, .text = text, .source = source, .added = added};
-    /* First, so that room is not made by dropping what the new pages follow. A use that cannot be noted is no harm. */
-    store->keeper->touch(store->keeper, chain->key, (size_t)chain->n_pages + 1);
     quire_status status = list_wanted(&p);
     if (status == QUIRE_OK)
         status = put_missing(&p);

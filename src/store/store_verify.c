@@ -18,6 +18,8 @@ typedef struct verifier {
     size_t capacity;
     quire_record_id *bad;
     size_t bad_capacity;
+    quire_record_id last; /* seen */
+    bool seen;
     quire_status status;
 } verifier;
 
@@ -69,14 +71,17 @@ static bool record_right(verifier *v, const quire_record_id *id, const uint8_t *
         return false;
     const int64_t place = quire__table_find(v->table, &id->key);
     const quire_table_node *n = place < 0 ? NULL : &v->table->node[place];
-    v->verdict->lost += !n || n->up < 0 || n->top < 0;
+    v->verdict->lost += n && (n->up < 0 || n->top < 0); /* else it has just come */
     return !n || n->top < 0 || page_right(v, &r, &v->table->root[n->top].form);
 }
 
+/* One record at a time: the keeper holds no state of the store while the caller is told of
+ * progress. */
 static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes, int64_t used) {
     (void)used;
     verifier *v = user;
-    const quire_store_verify_options *o = v->options;
+    v->seen = true;
+    v->last = *id;
     v->verdict->records++;
     const bool right = record_right(v, id, bytes, n_bytes);
     if (!right && v->status == QUIRE_OK) {
@@ -93,18 +98,31 @@ static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes,
         if (v->status == QUIRE_OK)
             v->bad[n] = *id;
     }
-    if (o->on_progress)
-        o->on_progress(o->user, v->verdict->records, v->total);
-    if (o->stop && o->stop(o->user) && v->status == QUIRE_OK)
-        v->status = quire__fail(QUIRE_E_ABORTED, "verifying was stopped");
-    return v->status == QUIRE_OK;
+    return false;
+}
+
+static quire_status look_at_all(quire_store *store, verifier *v) {
+    const quire_store_verify_options *o = v->options;
+    for (bool is_first = true;; is_first = false) {
+        v->seen = false;
+        const quire_record_id last = v->last;
+        QUIRE_TRY(store->keeper->walk(store->keeper, is_first ? NULL : &last, look_at, v));
+        QUIRE_TRY(v->status);
+        if (!v->seen)
+            return QUIRE_OK;
+        QUIRE_TRY(store->keeper->check(store->keeper, &v->last));
+        if (o->on_progress)
+            o->on_progress(o->user, v->verdict->records, v->total);
+        if (o->stop && o->stop(o->user))
+            return quire__fail(QUIRE_E_ABORTED, "verifying was stopped");
+    }
 }
 
 static quire_status verify(quire_store *store, verifier *v, quire_table *table) {
+    QUIRE_TRY(store->keeper->check(store->keeper, NULL));
     QUIRE_TRY(quire__table_read(store, table));
     v->total = (int64_t)table->n_ids;
-    QUIRE_TRY(store->keeper->walk(store->keeper, look_at, v));
-    QUIRE_TRY(v->status);
+    QUIRE_TRY(look_at_all(store, v));
     quire_status status = QUIRE_OK;
     for (int64_t i = 0; v->options->remove && i < v->verdict->bad && status == QUIRE_OK; i++)
         status = quire__store_drop_bad(store, &v->bad[i]);

@@ -14,7 +14,8 @@ PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
 
 
 def quire(*arguments, status=0):
-    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=600)
+    words = [a if isinstance(a, bytes) else str(a) for a in arguments]
+    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, errors="backslashreplace", timeout=600)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -202,3 +203,39 @@ def test_usage(arguments, said):
 @pytest.mark.parametrize("command", ["list", "stat", "verify", "import", "export", "remove"])
 def test_help(command):
     assert f"usage: quire store {command} DIR" in quire("store", command, "--help").stdout
+
+
+def test_paths_that_are_not_text(book, tmp_path):
+    """JSON is UTF-8, a path is any bytes."""
+    name = os.fsencode(tmp_path / "pages") + b"-\xff\xc3\x28-\xe2\x82\xac.quire"
+    shown = f"{tmp_path}/pages-\\xff\\xc3(-\u20ac.quire"
+    os.rename(book, name)
+    assert json.loads(quire("inspect", name, "--json").stdout)["file"] == shown
+    missing = json.loads(quire("inspect", name + b"\xfe", "--json", status=1).stdout)
+    assert missing["file"] == shown + "\\xfe" and not missing["sound"] and missing["reason"]
+    imported = json.loads(quire("store", "import", tmp_path / "store", name, "--json").stdout)
+    assert imported[0]["file"] == shown and imported[0]["added_pages"] == 5
+    out = name + b"\xfd"
+    exported = json.loads(quire("store", "export", tmp_path / "store", imported[0]["key"], "-o", out, "--json").stdout)
+    assert exported["file"] == shown + "\\xfd" and os.path.exists(out)
+
+
+def test_damaged_trees(book, tmp_path):
+    """A page of a tree: named, with what to do, by every command."""
+    store = tmp_path / "store"
+    key = report("store", "import", store, book)[0]["key"]
+    data = store / "data.mdb"
+    sound = data.read_bytes()
+    page = int.from_bytes(sound[40:44], "little")
+    leaves = [i for i in range(2, len(sound) // page) if sound[i * page + 10:i * page + 12] == b"\x02\x00"]
+    for at in (10, 12, 14, 16, 18):
+        damaged = bytearray(sound)
+        for leaf in leaves:
+            damaged[leaf * page + at:leaf * page + at + 2] = b"\xfe\xff"
+        data.write_bytes(damaged)
+        for command in (("verify",), ("list",), ("stat",), ("export", key, "-o", tmp_path / "out"), ("remove", key),
+                        ("import", book)):
+            said = quire("store", command[0], store, *command[1:], status=1).stderr
+            assert "is damaged" in said and "page " in said and "Remove the directory" in said, (at, command, said)
+    data.write_bytes(sound)
+    assert report("store", "verify", store)["bad"] == 0
