@@ -119,6 +119,8 @@ static int answer(chat_state *state, const int32_t *tokens, int32_t n_tokens) {
     cli_progress_end(&state->progress);
     quire_sampler_free(sampler);
     add_up(&state->total, &turn);
+    if (done == QUIRE_OK && state->fresh)
+        cli_text_store_put_again(&state->store, state->session, state->seq, state->held, n_tokens);
     state->n_held = quire_seq_length(state->seq); /* the answer's last token, or what was stopped, is not in it */
     if (done == QUIRE_OK || done == QUIRE_E_ABORTED)
         return CLI_OK;

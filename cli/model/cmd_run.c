@@ -285,6 +285,8 @@ static int run_prompt(run_state *run) {
     fflush(stdout);
     if (status == CLI_OK && chosen->sample.exact) /* only these are what a prompt of the same tokens would give */
         cli_text_store_put(&run->store, run->session, run->seq, run->tokens, run->n_text);
+    else if (status == CLI_OK)
+        cli_text_store_put_again(&run->store, run->session, run->seq, run->tokens, run->n_tokens);
     if (status == CLI_OK && chosen->save)
         status = save(run);
     if (status == CLI_OK)

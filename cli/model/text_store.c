@@ -73,6 +73,8 @@ int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t
     quire_store_text text;
     if (!ts->store)
         return create_empty(session, seq);
+    if (ts->failed == QUIRE_E_TOO_BIG) /* this is another text, which may fit */
+        ts->failed = QUIRE_OK;
     quire_status status = text_of(session, tokens, n_tokens, &text);
     if (status == QUIRE_OK)
         status = quire_store_get(ts->store, quire_session_pool(session), &text, 1, seq);
@@ -82,21 +84,31 @@ int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t
     return CLI_OK;
 }
 
+static bool passes(quire_status status) {
+    return status == QUIRE_E_BUSY || status == QUIRE_E_IO || status == QUIRE_E_NOMEM;
+}
+
 void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
                         int32_t n_tokens) {
     quire_store_text text;
     quire_store_added added = {0};
-    if (!ts->store || ts->failed)
+    if (!ts->store || (ts->failed != QUIRE_OK && !passes(ts->failed)))
         return;
     quire_status status = text_of(session, tokens, n_tokens, &text);
     if (status == QUIRE_OK)
         status = quire_store_put(ts->store, seq, &text, &added);
     ts->n_pages += added.pages;
     ts->n_bytes += added.bytes;
-    if (status == QUIRE_OK)
-        return;
-    ts->failed = true; /* the text is worth more than its pages: it goes on */
-    cli_quire_error("no more pages go into the store", status, NULL);
+    if (status != QUIRE_OK && status != ts->failed) /* the text is worth more than its pages: it goes on */
+        cli_quire_error(passes(status) ? "these pages do not go into the store now" : "no more pages go into the store",
+                        status, NULL);
+    ts->failed = status;
+}
+
+void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
+                              int32_t n_tokens) {
+    if (ts->failed != QUIRE_OK)
+        cli_text_store_put(ts, session, seq, tokens, n_tokens);
 }
 
 void cli_text_store_close(cli_text_store *ts) {
@@ -121,6 +133,11 @@ int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t
 
 void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
                         int32_t n_tokens) {
+    (void)ts, (void)session, (void)seq, (void)tokens, (void)n_tokens;
+}
+
+void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
+                              int32_t n_tokens) {
     (void)ts, (void)session, (void)seq, (void)tokens, (void)n_tokens;
 }
 

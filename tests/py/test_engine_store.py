@@ -1,8 +1,11 @@
 """quire run --store: the text, and every byte of its cache, of a run without a store."""
 
+import ctypes.util
+import fcntl
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -169,3 +172,51 @@ def test_errors(tmp_path):
     cold = quire(*common)
     small = quire(*common, "--store", tmp_path / "small", "--store-size", "1M")
     assert "limit" in small.stderr and "no more pages" in small.stderr and len(small.stdout) == len(cold.stdout)
+
+
+READER = """
+import ctypes, sys
+lmdb = ctypes.CDLL(sys.argv[1])
+env, txn = ctypes.c_void_p(), ctypes.c_void_p()
+assert lmdb.mdb_env_create(ctypes.byref(env)) == 0
+assert lmdb.mdb_env_open(env, sys.argv[2].encode(), 0x20000, 0o600) == 0  # MDB_RDONLY
+assert lmdb.mdb_txn_begin(env, None, 0x20000, ctypes.byref(txn)) == 0
+print("reading", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not ctypes.util.find_library("lmdb"), reason="LMDB is not a shared library here")
+def test_a_reader_holds_the_room(tmp_path):
+    """What cannot be put because somebody reads is put when they are done."""
+    model = models.make(tmp_path / "model.gguf", "llama")
+    store = tmp_path / "pages"
+    common = ("run", "-m", model, "--temp", 0, "--ignore-end", "-t", 1, "--kv", "k4v4")
+    for i in range(12):  # full, and every page has been used before
+        quire(*common, "-n", 1, "-p", f"{i} " + LONG, "--store", store, "--store-size", "1M")
+    assert json.loads(quire("store", "stat", store, "--json").stdout)["evicted_pages"] > 0
+    reader = subprocess.Popen([sys.executable, "-c", READER, ctypes.util.find_library("lmdb"), store],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert reader.stdout.readline() == "reading\n"
+    said = ""
+    for i in range(12):  # until the room that was left for the copies of LMDB is used up
+        said = quire(*common, "-n", 1, "-p", f"x{i} " + LONG, "--store", store).stderr
+        if "store now" in said:
+            break
+    assert f"process {reader.pid} is reading" in said and "Try again later" in said
+    # A run that has computed its prompt and waits: the pipe for its text is full.
+    text, out = os.pipe()
+    assert os.write(out, bytes(fcntl.fcntl(out, fcntl.F_GETPIPE_SZ))) > 0
+    program = [PROGRAM, *map(str, common), "-n", "20", "-p", "y " + LONG, "--store", str(store), "--json"]
+    with subprocess.Popen(program, stdout=out, stderr=subprocess.PIPE) as run, open(text, "rb") as text:
+        os.close(out)
+        said = run.stderr.readline().decode()
+        assert "these pages do not go into the store now" in said, said
+        reader.stdin.write("\n")
+        reader.stdin.close()
+        assert reader.wait() == 0
+        text.read()
+        report = json.loads(run.stderr.read())
+        assert run.wait() == 0
+    assert report["store_added_pages"] > 5
+    assert json.loads(quire("store", "verify", store, "--json").stdout)["bad"] == 0
