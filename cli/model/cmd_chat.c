@@ -214,9 +214,11 @@ static int talk(chat_state *state) {
     while (status == CLI_OK && !quit) {
         if (terminal)
             fputs("> ", stderr);
-        ssize_t n = getline(&line, &capacity, stdin);
-        if (n < 0)
-            break; /* also Ctrl-C at the prompt */
+        /* A terminal gives a line at a time, so none waits in the buffer of stdin. */
+        if (terminal && !cli_interrupt_wait(STDIN_FILENO))
+            break;
+        if (getline(&line, &capacity, stdin) < 0)
+            break;
         line[strcspn(line, "\r\n")] = '\0';
         if (!*line || command(state, line, &quit))
             continue;

@@ -156,7 +156,7 @@ def test_ctrl_c_keeps_the_conversation(model):
     assert first < 80 and generated >= 50
     assert prefilled(chat) - first < 80
     held = int(re.findall(r"none, (\d+) tokens", chat.output)[-1])
-    assert held > prefilled(chat) + 100
+    assert held >= prefilled(chat) + 90
 
 
 def test_typing_during_a_reply(model):
