@@ -7,6 +7,7 @@
 #include "progress.h"
 #include "report.h"
 #include "sample_args.h"
+#include "terminal.h"
 #include "text_report.h"
 #include "text_store.h"
 
@@ -125,6 +126,31 @@ static int answer(chat_state *state, const int32_t *tokens, int32_t n_tokens) {
     return cli_quire_error("cannot answer", done, NULL);
 }
 
+/* Bytes of a text without a character that was cut in its middle. */
+static size_t whole_characters(const char *text, size_t n) {
+    size_t start = n; /* of the last character */
+    while (start > 0 && n - start < 4 && ((unsigned char)text[start - 1] & 0xC0) == 0x80)
+        start--;
+    if (start == 0)
+        return n;
+    const unsigned char lead = (unsigned char)text[start - 1];
+    const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    return start - 1 + length > n ? start - 1 : n;
+}
+
+/* The conversation goes on with the answer, or with the part of it that there was time for. */
+static int keep_answer(chat_state *state) {
+    if (state->n_answer == 0 && cli_interrupt_seen(NULL)) {
+        cli_chat_clear(&state->chat, state->chat.n_messages - 1);
+        fputs("stopped before the reply began: the message was taken back\n", stderr);
+        return CLI_OK;
+    }
+    if (state->n_answer > 0)
+        state->answer[whole_characters(state->answer, state->n_answer)] = '\0';
+    putchar('\n');
+    return cli_chat_add(&state->chat, "assistant", state->n_answer ? state->answer : "") ? CLI_OK : CLI_FAILURE;
+}
+
 static int turn(chat_state *state, const char *message) {
     if (!cli_chat_add(&state->chat, "user", message))
         return CLI_FAILURE;
@@ -139,9 +165,10 @@ static int turn(chat_state *state, const char *message) {
         cli_chat_clear(&state->chat, state->chat.n_messages - 1);
     } else {
         status = answer(state, tokens, n_tokens);
-        if (status == CLI_OK && !cli_chat_add(&state->chat, "assistant", state->n_answer ? state->answer : ""))
-            status = CLI_FAILURE;
-        putchar('\n');
+        if (status == CLI_OK)
+            status = keep_answer(state);
+        else if (state->n_answer > 0)
+            putchar('\n');
         fflush(stdout);
     }
     free(tokens);
@@ -179,17 +206,23 @@ static int talk(chat_state *state) {
     size_t capacity = 0;
     int status = CLI_OK;
     if (terminal)
-        fputs("/reset forgets the conversation, /report shows the cache, /quit or Ctrl-D ends\n", stderr);
+        fputs("Ctrl-C stops a reply and keeps the conversation; what is typed during a reply is discarded.\n"
+              "/reset forgets the conversation, /report shows the cache, /quit or Ctrl-D ends.\n",
+              stderr);
     while (status == CLI_OK && !quit) {
         if (terminal)
             fputs("> ", stderr);
-        ssize_t n = getline(&line, &capacity, stdin);
-        if (n < 0)
-            break; /* also Ctrl-C at the prompt */
+        /* A terminal gives a line at a time, so none waits in the buffer of stdin. */
+        if (terminal && !cli_interrupt_wait(STDIN_FILENO))
+            break;
+        if (getline(&line, &capacity, stdin) < 0)
+            break;
         line[strcspn(line, "\r\n")] = '\0';
         if (!*line || command(state, line, &quit))
             continue;
+        cli_terminal_mute();
         status = turn(state, line);
+        cli_terminal_unmute();
         cli_interrupt_clear();
     }
     free(line);
@@ -230,6 +263,7 @@ static int chat(chat_state *state) {
         return status;
     quire_sampler_free(sampler);
     cli_interrupt_catch();
+    cli_terminal_catch();
     status = talk(state);
     return status == CLI_OK ? print_report(state) : status;
 }
@@ -251,12 +285,16 @@ int cli_chat_run(int argc, char **argv) {
     static const char *const examples[] = {
         "quire chat -m smollm2 --kv k4v4",
         "quire chat -m model.gguf --system 'Answer in one sentence.' --temp 0",
+        "quire chat -m smollm2 --repeat-penalty 1.1 --dry-multiplier 0.8",
         NULL,
     };
     const cli_usage usage = {
         .command = "chat",
-        .about = "A conversation, one message a line. stdout gets the answers alone. Only what is new in a turn is\n"
-                 "computed. Ctrl-C stops an answer; at the prompt it ends the conversation, as Ctrl-D does.",
+        .about =
+            "A conversation, one message a line. stdout gets the answers alone. Only what is new in a turn is\n"
+            "computed. Ctrl-C stops a reply and keeps the conversation; at the prompt it ends it, as Ctrl-D does.\n"
+            "What is typed while a reply is printed is not shown, and is discarded when the reply ends.\n"
+            "A model that repeats itself: try --repeat-penalty 1.1, or --dry-multiplier 0.8.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};
