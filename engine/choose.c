@@ -28,11 +28,15 @@ static span span_of(const quire_layer *layer, const quire_choice_options *o) {
     return bounded ? (span){o->max_kv - o->keep, o->keep} : (span){layer->window, layer->keep};
 }
 
+typedef struct kinds { /* of layers in a group */
+    bool packed, raw;
+} kinds;
+
 /* What a layer holds of a text, a window's edge page included, and pages of kept tokens unless they
- * are raw sinks. */
-static int64_t held_tokens(const quire_layer *layer, bool packs, const quire_choice_options *o) {
+ * are raw sinks of all layers. */
+static int64_t held_tokens(const quire_layer *layer, kinds group, const quire_choice_options *o) {
     const span s = span_of(layer, o);
-    const int64_t pinned = s.keep > (packs ? o->sinks : 0) ? (s.keep + T - 1) / T * T : 0;
+    const int64_t pinned = s.keep > (group.raw ? 0 : o->sinks) ? (s.keep + T - 1) / T * T : 0;
     return s.window > 0 && s.window + T + pinned < o->context ? s.window + T + pinned : o->context;
 }
 
@@ -45,16 +49,18 @@ static quire_status page_bytes(const quire_layer *layer, quire_pair pair, quire_
 }
 
 /* The most that a sequence holds on its way to `context` tokens: packed pages, a raw one that is
- * filling and, in a group that packs, raw sinks and for exact trims the rows of the page sealed
- * last: also of its layers that stay raw. */
-static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, bool packs, const quire_choice_options *o,
+ * filling, raw sinks of packed layers and, for exact trims, the rows of the page sealed last: where
+ * one layer of a group packs, also of those that stay raw. */
+static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, kinds group, const quire_choice_options *o,
                                 double *bytes) {
     double packed, raw;
     QUIRE_TRY(page_bytes(layer, pair, o->raw, &packed));
     QUIRE_TRY(page_bytes(layer, (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}, o->raw, &raw));
-    *bytes = (double)((held_tokens(layer, packs, o) - 1) / T) * packed + raw;
-    if (packs)
-        *bytes += raw * o->sinks / T + (o->exact_trim ? raw : 0);
+    *bytes = (double)((held_tokens(layer, group, o) - 1) / T) * packed + raw;
+    if (!is_raw(pair))
+        *bytes += raw * o->sinks / T;
+    if (group.packed && o->exact_trim)
+        *bytes += raw;
     return QUIRE_OK;
 }
 
@@ -73,22 +79,22 @@ static double expected_share(const choosing *c, int32_t layer) {
     return EVEN / n + (1 - EVEN) * c->report->layers[layer].share;
 }
 
-static bool may_pack(const choosing *c, int32_t i) { return c->n_allowed[i] > 1; }
-static bool is_packed(const choosing *c, int32_t i) { return !is_raw(c->report->rungs[c->rung[i]].pair); }
-static bool never(const choosing *c, int32_t i) { return (void)c, (void)i, false; }
-
-/* Whether the group of a layer has one of which `packs` is true. */
-static bool group_packs(const choosing *c, int32_t layer, bool (*packs)(const choosing *, int32_t)) {
+/* Of the group of a layer: those that its layers may have, or those of their rungs. */
+static kinds kinds_of(const choosing *c, int32_t layer, bool may) {
     const span own = span_of(&c->model->cache[layer], c->options);
+    kinds found = {0};
     for (int32_t i = 0; i < c->report->n_layers; i++) {
         const span other = span_of(&c->model->cache[i], c->options);
-        if (c->model->cache[i].share == -1 && other.window == own.window && other.keep == own.keep && packs(c, i))
-            return true;
+        if (c->model->cache[i].share != -1 || other.window != own.window || other.keep != own.keep)
+            continue;
+        const bool raw = is_raw(c->report->rungs[c->rung[i]].pair);
+        found.raw = found.raw || raw || may;
+        found.packed = found.packed || !raw || (may && c->n_allowed[i] > 1);
     }
-    return false;
+    return found;
 }
 
-/* While layers are still choosing, those that may stay raw count as if another of their group packs. */
+/* While layers are still choosing, each counts as if its group had all kinds that it may have. */
 static quire_status fill(const choosing *c) {
     const int32_t n_rungs = c->report->n_rungs;
     for (int32_t i = 0; i < c->report->n_layers; i++) {
@@ -98,24 +104,24 @@ static quire_status fill(const choosing *c) {
     }
     for (int32_t i = 0; i < c->report->n_layers; i++) {
         const quire_layer *layer = &c->model->cache[i];
-        const bool packs = group_packs(c, i, may_pack);
+        const kinds group = kinds_of(c, i, true);
         for (int32_t r = 0; r < n_rungs && layer->share == -1; r++) {
             const int64_t at = (int64_t)i * n_rungs + r;
             const quire_pair pair = c->report->rungs[r].pair;
             c->loss[at] = c->report->rungs[r].kld * expected_share(c, i);
-            QUIRE_TRY(layer_bytes(layer, pair, packs || !is_raw(pair), c->options, &c->bytes[at]));
+            QUIRE_TRY(layer_bytes(layer, pair, group, c->options, &c->bytes[at]));
         }
     }
     return QUIRE_OK;
 }
 
-/* Of all layers on their rungs, if groups pack where `packs` says so. */
-static quire_status bytes_of(const choosing *c, bool (*packs)(const choosing *, int32_t), double *sum) {
+/* Of all layers on their rungs. */
+static quire_status bytes_of(const choosing *c, double *sum) {
     *sum = 0;
     for (int32_t i = 0; i < c->report->n_layers; i++) {
         double bytes = 0;
         if (c->model->cache[i].share == -1)
-            QUIRE_TRY(layer_bytes(&c->model->cache[i], c->report->rungs[c->rung[i]].pair, group_packs(c, i, packs),
+            QUIRE_TRY(layer_bytes(&c->model->cache[i], c->report->rungs[c->rung[i]].pair, kinds_of(c, i, false),
                                   c->options, &bytes));
         *sum += bytes;
     }
@@ -130,11 +136,11 @@ static quire_status descend(const choosing *c, quire_pair *pairs, quire_choice *
                                     .n_allowed = c->n_allowed};
     double raw, bytes;
     QUIRE_TRY(fill(c));
-    QUIRE_TRY(bytes_of(c, never, &raw)); /* every layer is on its first rung, raw */
+    QUIRE_TRY(bytes_of(c, &raw)); /* every layer is on its first rung, raw */
     quire__place place = {.bytes = raw};
     if (c->options->bytes == 0 || raw > (double)c->options->bytes)
         place = quire__descend(&ladders, (double)c->options->bytes, c->options->kld, c->rung);
-    QUIRE_TRY(bytes_of(c, is_packed, &bytes));
+    QUIRE_TRY(bytes_of(c, &bytes));
     if (c->options->bytes > 0 && place.bytes > (double)c->options->bytes)
         return quire__fail(QUIRE_E_BUDGET, "a cache of %d tokens cannot be held in %zu bytes: %.0f is the least",
                            (int)c->options->context, c->options->bytes, place.bytes);

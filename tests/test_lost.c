@@ -13,15 +13,19 @@ enum { D = 32, WINDOW = 100, KEEP = 4, LENGTH = 500 };
 
 static const quire_rope NOTHING_TURNS = {0};
 
-static void open_windowed(fixture *f, const char *kv, int sinks) {
-    fixture_init(f, 1, 1, 1, D, D, kv);
-    f->layer[0].window = WINDOW;
-    f->layer[0].keep = KEEP;
+static void open_layers(fixture *f, const char *kv, int sinks, int n_layers) {
+    fixture_init(f, n_layers, 1, 1, D, D, kv);
+    for (int i = 0; i < n_layers; i++) {
+        f->layer[i].window = WINDOW;
+        f->layer[i].keep = KEEP;
+    }
     f->options.policy.windowed = f->options.policy.pair;
     f->options.policy.sinks = sinks;
     f->options.max_tokens = 2 * LENGTH;
     fixture_open(f);
 }
+
+static void open_windowed(fixture *f, const char *kv, int sinks) { open_layers(f, kv, sinks, 1); }
 
 /* n tokens; every answer must be 1. */
 static void feed_ones(fixture *f, quire_seq *seq, int n) {
@@ -35,12 +39,16 @@ static void feed_ones(fixture *f, quire_seq *seq, int n) {
         for (int i = 0; i < now * D; i++)
             v[i] = 1;
         assert_ok(quire_batch_begin(f->pool, &(quire_batch_item){seq, now}, 1, &batch));
-        assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
-        const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out};
-        assert_ok(quire_batch_attend(batch, 0, &args, 0, 1));
-        for (int i = 0; i < now * D; i++)
-            if (fabsf(out[i] - 1) > 0.05f)
-                fail_msg("row %d of %d tokens: %g instead of 1", i / D, (int)quire_seq_length(seq), (double)out[i]);
+        for (int layer = 0; layer < f->options.n_layers; layer++) {
+            const quire_rows rows_k = {k, QUIRE_F32, 0}, rows_v = {v, QUIRE_F32, 0};
+            assert_ok(quire_batch_store(batch, layer, rows_k, rows_v, 0, 1));
+            const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out};
+            assert_ok(quire_batch_attend(batch, layer, &args, 0, 1));
+            for (int i = 0; i < now * D; i++)
+                if (fabsf(out[i] - 1) > 0.05f)
+                    fail_msg("layer %d, row %d after %d tokens: %g instead of 1", layer, i / D,
+                             (int)quire_seq_length(seq), (double)out[i]);
+        }
         assert_ok(quire_batch_commit(batch, NULL));
         n -= now;
     }
@@ -180,6 +188,52 @@ static void a_shift(void **state) {
     }
 }
 
+/* Two layers that share pages, one of them raw now and then: raw ones have no sinks, so page 0 must stay for their kept tokens
+ * and, once lost, comes back with these alone. */
+static void raw_beside_packed(void **state) {
+    (void)state;
+    static const quire_pair packed = {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8}, raw = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
+    static const struct {
+        quire_pair own; /* of layer 1 */
+        int sinks;
+    } forms[] = {{packed, 4}, {raw, 4}, {packed, 9}, {raw, 0}, {packed, 0}, {raw, 9}};
+    enum { N_FORMS = sizeof forms / sizeof *forms };
+    for (int from = 0; from < N_FORMS; from++)
+        for (int to = 0; to < N_FORMS; to++) {
+            if (from == to)
+                continue;
+            fixture f, g;
+            quire_seq *seq[2], *loaded;
+            const quire_load_options reseal = {.struct_size = sizeof reseal, .reseal = true};
+            for (int i = 0; i < 2; i++) { /* layer 1 has the codecs of the windowed layers, layer 0 its own */
+                fixture *x = i ? &g : &f;
+                open_layers(x, "k8v8", forms[i ? to : from].sinks, 2);
+                fixture_close(x);
+                x->layer[0].k = packed.k, x->layer[0].v = packed.v;
+                x->options.policy.windowed = forms[i ? to : from].own;
+                fixture_open(x);
+                seq[i] = fed(x, LENGTH);
+            }
+            const bool gone = forms[from].own.k != QUIRE_CODEC_RAW && forms[from].sinks >= KEEP,
+                       unpinned = forms[to].own.k != QUIRE_CODEC_RAW && forms[to].sinks >= KEEP;
+            const int first_there = unpinned ? 0 : gone ? forms[from].sinks : 64;
+            assert_ok(quire_seq_save(seq[0], saved_path("beside"), NULL));
+            assert_ok(saved_load(g.pool, saved_path("beside"), &reseal, &loaded));
+            check_trims(&g, loaded, first_there, first_page(LENGTH));
+            assert_ok(quire_pool_requantize(f.pool, &g.options.policy));
+            assert_ok(quire_pool_requantize_step(f.pool, 100, NULL));
+            check_trims(&f, seq[0], first_there, first_page(LENGTH));
+            assert_ok(quire_seq_save(seq[0], saved_path("beside"), NULL));
+            assert_ok(saved_load(g.pool, saved_path("beside"), NULL, &loaded)); /* made with that policy */
+            check_trims(&g, loaded, first_there, first_page(LENGTH));
+            assert_ok(quire_seq_shift(seq[0], 70, 80, &NOTHING_TURNS, 1));
+            feed_ones(&f, seq[0], 70);
+            balance(&f);
+            fixture_close(&f);
+            fixture_close(&g);
+        }
+}
+
 static void a_cache_from_elsewhere(void **state) {
     (void)state;
     fixture f;
@@ -215,8 +269,8 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_policy), cmocka_unit_test(sinks_that_grew),        cmocka_unit_test(a_file),
-        cmocka_unit_test(a_shift),        cmocka_unit_test(a_cache_from_elsewhere),
+        cmocka_unit_test(another_policy), cmocka_unit_test(sinks_that_grew),   cmocka_unit_test(a_file),
+        cmocka_unit_test(a_shift),        cmocka_unit_test(raw_beside_packed), cmocka_unit_test(a_cache_from_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

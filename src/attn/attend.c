@@ -111,7 +111,7 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
     job->q_rotated = form->format.k.rotated ? c->worker->q_rotated : NULL;
     job->q_projected = form->format.k.family == QUIRE_FAMILY_PROD ? c->worker->q_projected : NULL;
     job->first_page = chunk * QUIRE_CHUNK_PAGES;
-    job->skip = group->sinks;
+    job->skip = form->sinks;
     for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_BLOCK_PAGES; i++) {
         const int32_t page = job->first_page + i;
         const bool seen = page < w->tile->page && (page >= first_seen || quire__pinned(group, page));
@@ -140,8 +140,8 @@ static void attend_raw(const call *c, const work *w, quire_attend_job *job, cons
         const quire_layer_state *form = quire__layer_of(pool, c->index, w->seq->sinks);
         const quire_group *group = quire__group_of(pool, w->seq->sinks);
         const uint8_t *sinks = quire__sink_record(pool, form, w->seq->sinks, w->kv);
-        if (group->keep > 0 || quire__window_start(group, job->see.first_position) < group->sinks)
-            job->run[job->n_runs++] = (struct quire_raw_run){0, group->sinks, sinks, sinks + form->sink_v_offset};
+        if (form->sinks > 0 && (group->keep > 0 || quire__window_start(group, job->see.first_position) < form->sinks))
+            job->run[job->n_runs++] = (struct quire_raw_run){0, form->sinks, sinks, sinks + form->sink_v_offset};
     }
     const uint8_t *own = quire__tile_raw(c->batch, w->tile, c->layer, w->kv);
     job->run[job->n_runs++] = (struct quire_raw_run){w->tile->page * QUIRE_T, w->tile->offset + w->tile->n_rows, own,

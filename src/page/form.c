@@ -51,10 +51,11 @@ static void place(quire_layer_state *s, quire_group *g, quire_type raw) {
     const size_t size = quire__type_bytes(raw), n_heads = (size_t)l->n_kv_heads;
     s->raw_v_offset = QUIRE_T * (size_t)l->k_dim * size;
     s->raw_record_bytes = s->raw_v_offset + QUIRE_T * (size_t)l->v_dim * size;
-    s->sink_v_offset = (size_t)g->sinks * (size_t)l->k_dim * size;
+    s->sinks = quire__form_is_raw(s, raw) ? 0 : g->sinks;
+    s->sink_v_offset = (size_t)s->sinks * (size_t)l->k_dim * size;
     /* Leaves must end where a record may begin; sealing clears the gap, for the bytes may be saved. */
     s->sink_record_bytes =
-        quire__align(s->sink_v_offset + (size_t)g->sinks * (size_t)l->v_dim * size, QUIRE_RECORD_ALIGN);
+        quire__align(s->sink_v_offset + (size_t)s->sinks * (size_t)l->v_dim * size, QUIRE_RECORD_ALIGN);
     s->sealed_offset = g->sealed_bytes;
     s->raw_offset = g->raw_bytes;
     s->sink_offset = g->sink_bytes;
@@ -65,6 +66,7 @@ static void place(quire_layer_state *s, quire_group *g, quire_type raw) {
 
 void quire__form_copy(quire_layer_state *to, const quire_layer_state *from) {
     to->format = from->format;
+    to->sinks = from->sinks;
     to->packed = from->packed;
     to->sealed_offset = from->sealed_offset;
     to->raw_offset = from->raw_offset;
@@ -81,11 +83,15 @@ void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, 
                        int32_t n_groups) {
     for (int32_t g = 0; g < n_groups; g++) {
         group[g].raw = true;
+        group[g].mixed = false;
         group[g].sealed_bytes = group[g].raw_bytes = group[g].sink_bytes = 0;
     }
     for (int32_t i = 0; i < n_layers; i++)
         if (layer[i].source == i && !quire__form_is_raw(&layer[i], raw))
             group[layer[i].group].raw = false;
+    for (int32_t i = 0; i < n_layers; i++)
+        if (layer[i].source == i && quire__form_is_raw(&layer[i], raw))
+            group[layer[i].group].mixed = !group[layer[i].group].raw;
     for (int32_t g = 0; g < n_groups; g++)
         group[g].sinks = group[g].raw ? 0 : sinks;
     for (int32_t i = 0; i < n_layers; i++) {

@@ -183,12 +183,10 @@ quire_status quire__seq_take_piece(quire_seq *seq, int32_t piece, int32_t page, 
     const quire_pool *pool = seq->pool;
     piece_leaf l;
     for (int32_t i = 0; leaf_at(seq, piece, page, i, &l); i++) {
-        const quire_group *group = &pool->group[pool->leaf[l.leaf].group];
         memcpy(quire__leaf_memory(pool, l.leaf), from, pool->leaf[l.leaf].bytes);
         from += pool->leaf[l.leaf].bytes;
         int32_t layer, head;
-        if (!quire__restored_check(pool, l.leaf, l.kind, l.kind == QUIRE_PART_SINKS ? group->sinks : QUIRE_T, &layer,
-                                   &head))
+        if (!quire__restored_check(pool, l.leaf, l.kind, QUIRE_T, &layer, &head))
             return quire__page_invalid(layer, head);
     }
     return QUIRE_OK;
@@ -209,7 +207,7 @@ static bool leaf_valid(const quire_form *form, int32_t g, bool sinks, const uint
                      record_bytes = sinks ? l->sink_record_bytes : l->format.bytes;
         for (int32_t h = 0; l->group == g && l->source == i && h < l->config.n_kv_heads; h++) {
             const uint8_t *record = from + offset + (size_t)h * record_bytes;
-            if (sinks ? !quire__raw_rows_valid(l, form->raw, record, form->group[g].sinks, l->sink_v_offset)
+            if (sinks ? !quire__raw_rows_valid(l, form->raw, record, l->sinks, l->sink_v_offset)
                       : !quire__record_valid(l, record))
                 return false;
         }

@@ -6,13 +6,14 @@
  *
  *   sealed leaf   per layer, per KV head: a packed record (docs/FORMAT.md)
  *   raw leaf      per layer, per KV head: K rows (64,DK), V rows (64,DV) in the raw type
- *   sink leaf     the same for the first `sinks` tokens only
+ *   sink leaf     the same for the first `sinks` tokens only, and not for layers that are raw
  *
  *   sequence, one group:    page      0    1    2  ...  n-1 |  n
  *                                  sealed sealed ..   sealed | open (raw)       + kept: raw rows of page n-1
  *                                  + sinks                                        (exact roll-back), until n seals
  *
  * A group whose layers are all raw never packs: a full raw leaf moves into the table as it is, and nothing is kept twice.
+ * Layers that are raw beside packed ones have raw records in sealed leaves, and attend as they would alone, bit for bit.
  * Leaves are reference-counted; a leaf with one reference may be appended to, a shared one is copied first.
  *
  * A pool may be given another policy while it is in use (requantize.c). Its layers and groups then describe the new
@@ -64,7 +65,8 @@ typedef struct quire_leaf {
 typedef struct quire_group {
     int32_t window, keep;
     bool raw;                                   /* all layers raw in the pool's type */
-    int32_t sinks;                              /* 0 for raw groups: they need none */
+    bool mixed;                                 /* some are, some are packed */
+    int32_t sinks;                              /* of the packed layers; 0 for raw groups */
     size_t sealed_bytes, raw_bytes, sink_bytes; /* of a leaf */
 } quire_group;
 
@@ -77,6 +79,7 @@ typedef struct quire_layer_state {
     int32_t group;
     int32_t source; /* the layer whose cache this one reads: itself, or `share` */
     quire_format format;
+    int32_t sinks; /* tokens of page 0 that stay raw beside it; 0 for raw layers, whose pages have them */
     const quire_attend_kernel *packed;             /* what attends over its sealed pages */
     size_t sealed_offset, raw_offset, sink_offset; /* of the layer's first head in a leaf */
     size_t raw_record_bytes, raw_v_offset;         /* of one head */
@@ -241,9 +244,10 @@ static inline float quire__largest_value(quire_type raw, const quire_side_format
 }
 
 /* ---- sequences; the caller holds the lock (seq.c, trim.c) */
-/* Whether page p of a group must outlive the window: it holds kept tokens that are not raw sinks. */
+/* Whether page p of a group must outlive the window: it holds kept tokens that are not raw sinks of
+ * every layer. */
 static inline bool quire__pinned(const quire_group *group, int32_t page) {
-    return (int64_t)page * QUIRE_T < group->keep && !(page == 0 && group->keep <= group->sinks);
+    return (int64_t)page * QUIRE_T < group->keep && !(page == 0 && group->keep <= group->sinks && !group->mixed);
 }
 
 /* The lowest token a query at position `i` sees through the window. */

@@ -224,7 +224,7 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
     quire_pool *pool = c->pool;
     const quire_layer_state *now = &pool->layer[layer];
     const quire_group *group = &pool->group[c->group];
-    const int32_t n_sinks = c->page == 0 ? group->sinks : 0;
+    const int32_t n_sinks = c->page == 0 ? now->sinks : 0;
     const bool from_packed = c->source.raw == QUIRE_NO_LEAF && c->source.leaf != QUIRE_NO_LEAF;
     for (int v = 0; v < 2; v++) {
         const quire_side_format *side = side_of(now, v);
@@ -242,7 +242,7 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
     }
     uint8_t *record = quire__sealed_record(pool, now, c->new_leaf, head);
     const quire_layer_state *before = &pool->layer_before[layer];
-    if (from_packed && same_codecs(now, before) && (c->page > 0 || n_sinks == pool->group_before[c->group].sinks)) {
+    if (from_packed && same_codecs(now, before) && (c->page > 0 || n_sinks == before->sinks)) {
         memmove(record, quire__sealed_record(pool, before, c->leaf, head), now->format.bytes);
         return;
     }

@@ -29,7 +29,7 @@ quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept
                 : QUIRE_OK;
 }
 
-bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind, int32_t n_rows, int32_t *layer,
+bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind, int32_t n_raw, int32_t *layer,
                            int32_t *head) {
     const int32_t g = pool->leaf[leaf].group;
     for (int32_t i = 0; i < pool->n_layers; i++) {
@@ -38,6 +38,7 @@ bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind
             const uint8_t *record = kind == QUIRE_PART_SEALED  ? quire__sealed_record(pool, l, leaf, h)
                                     : kind == QUIRE_PART_SINKS ? quire__sink_record(pool, l, leaf, h)
                                                                : quire__raw_record(pool, l, leaf, h);
+            const int32_t n_rows = kind == QUIRE_PART_SINKS ? l->sinks : n_raw;
             const size_t v_offset = kind == QUIRE_PART_SINKS ? l->sink_v_offset : l->raw_v_offset;
             if (kind == QUIRE_PART_SEALED ? quire__record_valid(l, record)
                                           : quire__raw_rows_valid(l, pool->raw, record, n_rows, v_offset))

@@ -61,8 +61,8 @@ uint64_t quire__source_held(const quire_pool *pool, const quire_page_source *sou
     if (source->raw != QUIRE_NO_LEAF)
         return ~pool->leaf[source->raw].lost;
     const uint64_t in_page = source->leaf != QUIRE_NO_LEAF ? ~pool->leaf[source->leaf].lost : 0;
-    if (source->sinks == QUIRE_NO_LEAF)
-        return in_page;
+    if (source->sinks == QUIRE_NO_LEAF || quire__group_of(pool, source->sinks)->mixed)
+        return in_page; /* raw layers have no sinks: their page says what is there */
     const uint64_t sinks = quire__rows_below(quire__group_of(pool, source->sinks)->sinks);
     return (in_page & ~sinks) | (~pool->leaf[source->sinks].lost & sinks);
 }
@@ -95,8 +95,7 @@ static void known_rows(const quire_pool *pool, const quire_page_source *source, 
     if (source->sinks != QUIRE_NO_LEAF) {
         const quire_layer_state *form = quire__layer_of(pool, layer, source->sinks);
         const uint8_t *sinks = quire__sink_record(pool, form, source->sinks, head);
-        const size_t n = (size_t)quire__group_of(pool, source->sinks)->sinks;
-        kernels->load(pool->raw, sinks + (is_v ? form->sink_v_offset : 0), n * dim, rows);
+        kernels->load(pool->raw, sinks + (is_v ? form->sink_v_offset : 0), (size_t)form->sinks * dim, rows);
     }
 }
 
@@ -125,7 +124,7 @@ void quire__clamp_rows(float *rows, size_t n, float largest) {
 void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const float *k, const float *v,
                       int32_t leaf) {
     const quire_layer_state *l = &pool->layer[layer];
-    const size_t n = (size_t)pool->group[l->group].sinks;
+    const size_t n = (size_t)l->sinks;
     uint8_t *to = quire__sink_record(pool, l, leaf, head);
     memset(to, 0, l->sink_record_bytes);
     pool->kernels.rows->store(pool->raw, to, n * (size_t)l->config.k_dim, k);

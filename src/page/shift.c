@@ -127,7 +127,7 @@ static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32
     const quire_layer_state *l = &s->pool->layer[layer];
     const quire_page_source source = quire__page_source(s->seq, g, origin(s, page * QUIRE_T) / QUIRE_T);
     if (s->from % QUIRE_T || s->by % QUIRE_T || source.raw != QUIRE_NO_LEAF || source.leaf == QUIRE_NO_LEAF ||
-        quire__leaf_stale(s->pool, source.leaf) || (page == 0 && s->pool->group[g].sinks > 0))
+        quire__leaf_stale(s->pool, source.leaf) || (page == 0 && l->sinks > 0))
         return;
     const size_t start = l->format.v.codes, end = quire__side_end(&l->format.v);
     memcpy(record + start, quire__sealed_record(s->pool, l, source.leaf, head) + start, end - start);
@@ -136,7 +136,7 @@ static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32
 /* Fills what is not NO_LEAF: the leaf of the table, the sinks, the open leaf. */
 static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t sinks, int32_t open) {
     quire_pool *pool = s->pool;
-    const int32_t n_sinks = page == 0 ? pool->group[g].sinks : 0, leaves[3] = {leaf, sinks, open};
+    const int32_t leaves[3] = {leaf, sinks, open};
     const uint64_t lost = ~held_rows(s, g, page);
     step turn;
     for (int i = 0; i < 3; i++)
@@ -158,7 +158,8 @@ static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t
             if (leaf == QUIRE_NO_LEAF || pool->group[g].raw)
                 continue;
             uint8_t *record = quire__sealed_record(pool, l, leaf, head);
-            quire__seal_rows(pool->kernels.rows, l, head, page, pool->rows[0], pool->rows[1], n_sinks, record);
+            quire__seal_rows(pool->kernels.rows, l, head, page, pool->rows[0], pool->rows[1], page == 0 ? l->sinks : 0,
+                             record);
             copy_v(s, g, page, i, head, record);
             atomic_fetch_add(&pool->sealed_pages, 1);
         }

@@ -123,8 +123,9 @@ enum { QUIRE_WANTED = 0 }; /* anything but QUIRE_NO_LEAF */
  * is wanted, or for as much as there is, and E_NO_PAGES. Either way the sequence may be freed. The caller holds the lock,
  * since before the first wish. */
 quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept_page);
-/* Whatever bytes a leaf was filled with, attending over them must be safe. False: *layer and *head cannot be. */
-bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind, int32_t n_rows, int32_t *layer,
+/* Whatever bytes a leaf was filled with, attending over them must be safe. False: *layer and *head
+ * cannot be. n_raw: rows in use, of raw rows. */
+bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind, int32_t n_raw, int32_t *layer,
                            int32_t *head);
 
 /* ---- snapshot_read.c */

@@ -221,7 +221,7 @@ static quire_status take_all(reader *r, quire_ahead *ahead, quire_hash *hash) {
 static quire_status read_group(reader *r, const quire_file *file) {
     const quire_file_section *section = &file->section[QUIRE_SECTION_PAGES + r->group];
     const quire_seq_group *s = &r->seq->group[r->group];
-    expect_leaf(r, s->sinks, QUIRE_PART_SINKS, r->seq->pool->group[r->group].sinks);
+    expect_leaf(r, s->sinks, QUIRE_PART_SINKS, 0);
     expect_leaf(r, s->kept, QUIRE_PART_RAW_ROWS, QUIRE_T);
     expect_open(r);
     for (int32_t p = 0; p < file->n_pages; p++)
@@ -291,7 +291,7 @@ static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer,
     if (leaf != QUIRE_NO_LEAF && (open || group->raw))
         memcpy(quire__raw_record(pool, l, leaf, head), raw, l->raw_record_bytes);
     else if (leaf != QUIRE_NO_LEAF)
-        quire__seal_rows(pool->kernels.rows, l, head, page, file->k, file->v, page == 0 ? group->sinks : 0,
+        quire__seal_rows(pool->kernels.rows, l, head, page, file->k, file->v, page == 0 ? l->sinks : 0,
                          quire__sealed_record(pool, l, leaf, head));
     return QUIRE_OK;
 }

@@ -71,7 +71,8 @@ uint64_t quire__file_rows_held(const quire_file *file, int32_t g, int32_t page) 
     if (page == file->n_pages)
         return part->open_rows;
     const uint64_t rows = quire__file_page_rows(part, page), sinks = quire__rows_below(file->form.group[g].sinks);
-    return page == 0 && part->flags & QUIRE_HELD_SINKS ? (rows & ~sinks) | part->sink_rows : rows;
+    const bool by_sinks = page == 0 && part->flags & QUIRE_HELD_SINKS && !file->form.group[g].mixed;
+    return by_sinks ? (rows & ~sinks) | part->sink_rows : rows;
 }
 
 /* ------------------------------------------------------------------ checking all of it */
@@ -90,13 +91,14 @@ static quire_status next(walk *w, size_t n_bytes) {
 }
 
 /* One leaf of a group, record by record. *valid: every value is; told after the checksum, which explains it better. */
-static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t n_rows, bool *valid) {
+static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t n_raw, bool *valid) {
     const quire_file *file = w->file;
     const quire_type raw = file->info.raw;
     for (int32_t i = 0; i < file->info.n_layers; i++) {
         const quire_layer_state *l = &file->form.layer[i];
         if (l->group != g || l->source != i)
             continue;
+        const int32_t n_rows = kind == QUIRE_PART_SINKS ? l->sinks : n_raw;
         const size_t row = quire__type_bytes(raw) * (size_t)n_rows, v_offset = row * (size_t)l->config.k_dim;
         const size_t bytes = kind == QUIRE_PART_SINKS    ? l->sink_record_bytes
                              : kind == QUIRE_PART_SEALED ? l->format.bytes
@@ -120,7 +122,7 @@ static quire_status check_group(quire_file *file, int32_t g) {
     bool valid = true;
     quire__hash_start(&w.hash);
     if (part->flags & QUIRE_HELD_SINKS)
-        QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_SINKS, file->form.group[g].sinks, &valid));
+        QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_SINKS, 0, &valid));
     if (part->flags & QUIRE_HELD_KEPT)
         QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_RAW_ROWS, QUIRE_T, &valid));
     if (part->flags & QUIRE_HELD_OPEN)
@@ -219,14 +221,13 @@ static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, in
         quire__record_rows(l, head, false, file->record, k);
         quire__record_rows(l, head, true, file->record, v);
     } else {
-        *n_rows = page == 0 && part->flags & QUIRE_HELD_SINKS ? group->sinks : 0;
+        *n_rows = page == 0 && part->flags & QUIRE_HELD_SINKS ? l->sinks : 0;
         if (*n_rows == 0)
             return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)group->window);
     }
-    if (page > 0 || !(part->flags & QUIRE_HELD_SINKS))
+    if (page > 0 || !(part->flags & QUIRE_HELD_SINKS) || l->sinks == 0)
         return QUIRE_OK;
-    return read_raw(file, l, part->sinks + l->sink_offset + h * l->sink_record_bytes, group->sinks, l->sink_v_offset, k,
-                    v);
+    return read_raw(file, l, part->sinks + l->sink_offset + h * l->sink_record_bytes, l->sinks, l->sink_v_offset, k, v);
 }
 
 quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int32_t page, float *k, float *v,

@@ -67,7 +67,7 @@ static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t ind
     quire_pool *pool = batch->pool;
     const quire_layer_state *layer = &pool->layer[index];
     const quire_tile_group *plan = &tile->group[layer->group];
-    const int32_t sinks = tile->page == 0 ? pool->group[layer->group].sinks : 0;
+    const int32_t sinks = tile->page == 0 ? layer->sinks : 0;
     const size_t size = quire__type_bytes(pool->raw), dk = (size_t)layer->config.k_dim,
                  dv = (size_t)layer->config.v_dim;
     const quire_row_kernels *kernels = pool->kernels.rows;
@@ -79,7 +79,8 @@ static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t ind
     }
     quire__seal_rows(kernels, layer, head, tile->page, worker->k_rows, worker->v_rows, sinks,
                      quire__sealed_record(pool, layer, plan->seal, head));
-    atomic_fetch_add(&pool->sealed_pages, 1);
+    if (!quire__form_is_raw(layer, pool->raw))
+        atomic_fetch_add(&pool->sealed_pages, 1);
     if (sinks == 0)
         return QUIRE_OK;
     uint8_t *to = quire__sink_record(pool, layer, plan->sinks, head);

@@ -80,8 +80,7 @@ class SavedFile:
                 keys.append(key)
             assert layer.group == keys.index(key)
         assert len(keys) == self.n_groups and len(self.sections) == 4 + self.n_groups
-        self.raw_group = [all(self.codecs[c] in ("raw", self.raw) for x in self.layers if x.group == g for c in (x.k, x.v))
-                          for g in range(self.n_groups)]
+        self.raw_group = [all(self.is_raw(x) for x in self.layers if x.group == g) for g in range(self.n_groups)]
 
     def _state(self):
         section = self.sections[3]
@@ -95,6 +94,9 @@ class SavedFile:
             first, flags, sink_rows, open_rows = struct.unpack_from("<iIQQ", section, at)
             assert sink_rows >> self.sinks == 0 and open_rows >> self.length % 64 == 0
             self.parts.append((first, flags, list(struct.unpack_from(f"<{n_pages}Q", section, at + 24))))
+
+    def is_raw(self, layer):
+        return all(self.codecs[c] in ("raw", self.raw) for c in (layer.k, layer.v))
 
     def in_natural_order(self, layer, head, placed):
         if self.orders[layer] is None:
@@ -114,6 +116,8 @@ class SavedFile:
         def raw_leaf(name, page, n_rows, align):
             nonlocal at
             for i, x in mine:
+                if name == "sinks" and self.is_raw(x):
+                    continue
                 for h in range(x.kv_heads):
                     k_bytes, v_bytes = n_rows * x.k_dim * size, n_rows * x.v_dim * size
                     if (i, h) == (layer, head):

@@ -69,7 +69,7 @@ def test_read_by_the_document(tmp_path, raw, n):
             k, v = (as_raw(np.ascontiguousarray(x[:, head])) for x in rows[i])
             for (name, page), (got_k, got_v) in parts.items():
                 first = page * 64
-                if name == "page" and not file.raw_group[layer.group]:  # what an encoder by the document makes of it
+                if name == "page" and not file.is_raw(layer):  # what an encoder by the document makes of it
                     skip = 4 if page == 0 else 0
                     record = file.records[i]
                     order = np.arange(layer.k_dim) if file.orders[i] is None else file.orders[i][head]
