@@ -100,3 +100,47 @@ if [ "$other" = "$(cat "$tmp/first")" ] || [ ! -e "$(cat "$tmp/first")/stamp" ];
     exit 1
 fi
 echo "llama_paths: another processor has a build of its own"
+
+# What was built is tried out. This tree's ggml is made of stubs for what the trial calls, and before it begins says which
+# weights do not run: BROKEN, unless the tree is built with WITHOUT.
+mkdir -p "$tmp/stubs/ggml/include" "$tmp/stubs/ggml/src"
+cp -R "$tmp/toy/." "$tmp/stubs"
+cp "$(dirname "$installed")"/include/ggml*.h "$(dirname "$installed")"/include/gguf.h "$tmp/stubs/ggml/include/"
+"$cc" -I"$tmp/stubs/ggml/include" -c "$root/tools/llama_smoke.c" -o "$tmp/smoke.o"
+{
+    nm -u "$tmp/smoke.o" | sed -n 's/.* _*\(ggml_[a-z0-9_]*\).*/void \1(void) {}/p'
+    echo '#include <stdio.h>'
+    echo '#include <stdlib.h>'
+    echo '__attribute__((constructor)) static void say(void) { exit(BROKEN[0] && puts(BROKEN) > 0); }'
+} >"$tmp/stubs/ggml/src/stubs.c"
+cat >>"$tmp/stubs/CMakeLists.txt" <<'CMAKE'
+enable_language(C)
+add_subdirectory(ggml)
+CMAKE
+echo 'add_subdirectory(src)' >"$tmp/stubs/ggml/CMakeLists.txt"
+stubs() { # BROKEN WITHOUT
+    cat >"$tmp/stubs/ggml/src/CMakeLists.txt" <<CMAKE
+set(broken "$1")
+if(DEFINED $2 AND NOT $2)
+    set(broken "")
+endif()
+foreach(name ggml ggml-cpu ggml-base)
+    add_library(\${name} STATIC stubs.c)
+    target_compile_definitions(\${name} PRIVATE "BROKEN=\"\${broken}\"")
+endforeach()
+CMAKE
+    QUIRE_CACHE=$tmp/stubs-cache-$1 "$root/tools/build-llama" "$tmp/stubs" >"$tmp/out" 2>"$tmp/log"
+}
+if ! stubs CPU_REPACK GGML_CPU_REPACK || ! grep -q 'rearranged weights do not run here: built without them' "$tmp/log" ||
+    [ ! -e "$(cat "$tmp/out")/stamp" ]; then
+    cat "$tmp/log"
+    echo "llama_paths: weights that do not run were not left out"
+    exit 1
+fi
+echo "llama_paths: rearranged weights that do not run are left out"
+if stubs CPU NOTHING_HELPS || ! grep -q 'does not run on this machine' "$tmp/log"; then
+    cat "$tmp/log"
+    echo "llama_paths: a build that does not run was accepted"
+    exit 1
+fi
+echo "llama_paths: a build that does not run is refused"
