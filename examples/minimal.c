@@ -34,7 +34,7 @@ int main(void) {
     quire_pool_options_default(&options);
     options.layers = &layer;
     options.n_layers = 1;
-    options.budget_bytes = (size_t)16 << 20; /* all the memory it will ever take */
+    options.budget_bytes = (size_t)64 << 20; /* all the memory it will ever take */
     must(quire_policy_parse("k8v4", &options.policy));
 
     quire_pool *pool;

@@ -99,7 +99,7 @@ static int multiply(ggml_backend_t cpu, ggml_backend_buffer_type_t buft, enum gg
     if (ggml_backend_graph_compute(cpu, graph) != GGML_STATUS_SUCCESS)
         return WRONG;
     ggml_backend_tensor_get(product, got, 0, ggml_nbytes(product));
-    const int compared = n_rows < 64 ? n_rows : 64; /* enough, and the sums in double take time */
+    const int compared = n_rows < 64 ? n_rows : 64;                      /* enough, and the sums in double take time */
     return distance(got, decoded, x, compared) <= BOUND ? WORKS : WRONG; /* NaN is wrong, too */
 }
 
@@ -172,7 +172,9 @@ static bool check_buffer_type(ggml_backend_buffer_type_t buft, enum mode mode) {
             fprintf(stderr, "llama_smoke: %s, %s weights: %s\n", name, ggml_type_name(type), strsignal(-result));
         else
             fprintf(stderr, "llama_smoke: %s, %s weights: %s\n", name, ggml_type_name(type),
-                    result != WRONG ? "out of memory" : mode == SHOW_ROWS ? "rows disagree" : "wrong product");
+                    result != WRONG     ? "out of memory"
+                    : mode == SHOW_ROWS ? "rows disagree"
+                                        : "wrong product");
         works = false;
         break;
     }
