@@ -1,6 +1,6 @@
 /* Decode attention on the GPU against fp64 attention over what the CPU library decodes from the same records.
  *
- * Bounds. With h = HALVING_ERROR (kit.h), what rounding a number to fp16 costs as a relative error in the mean:
+ * Bounds. With h = FP16_ROUNDING (kit.h), what rounding a number to fp16 costs as a relative error in the mean:
  *   - a product of q and a channel's scale is rounded once (h): a logit is off by h times the part of its standard
  *     deviation that is left without what all tokens share;
  *   - a weight is rounded once, and its product with V's scale once more: 2 h^2 together, as squares.
@@ -294,7 +294,7 @@ static void run(const world *w, float *out, float *lse) {
 }
 
 static double bound_of(const outcome *o) {
-    const double h = HALVING_ERROR, logit = hypot(h * o->sigma, 6.2e-7 * o->largest);
+    const double h = FP16_ROUNDING, logit = hypot(h * o->sigma, 6.2e-7 * o->largest);
     return sqrt(2 * h * h + logit * logit) * (1 + 1 / sqrt(fmax(o->n_rows, 1))) + 2e-5;
 }
 
