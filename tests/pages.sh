@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The bytes of a sealed page must not depend on compiler, optimisation or processor: builds the library together with
 # pages_digest.c in several ways, runs each, and compares what they print.
+# usage: pages.sh [--cross]     --cross: this machine's build beside the other processor's, which an emulator runs
 # A variant whose tools are missing is left out with a message, or fails the test when QUIRE_REQUIRE_ALL=1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -46,24 +47,23 @@ variant() {
     compared+=("$name")
 }
 
-variant gcc-O0 "" gcc -O0 -lm
-variant gcc-O3 "" gcc -O3 -lm
-variant clang-O0 "" clang -O0 -lm
-variant clang-O3 "" clang -O3 -lm
-variant "$other-O3" "qemu-$other" "$other-linux-gnu-gcc" -O3 -static "${other_libm[@]}"
-
 # The row kernels of both processors, without the hardware's fp16, which test_seal compares.
 neon=(-DQUIRE_DIGEST_ROWS=quire__rows_neon src/kern/neon/neon_rows.c)
 avx2=(-mavx2 -mfma -DQUIRE_DIGEST_ROWS=quire__rows_avx2 src/kern/x86/avx2_rows.c)
-if [ $other = x86_64 ]; then
-    variant gcc-neon "" gcc -O3 "${neon[@]}" -lm
-    variant clang-neon "" clang -O3 "${neon[@]}" -lm
-    QEMU_CPU=max variant x86_64-avx2 qemu-x86_64 x86_64-linux-gnu-gcc -O3 -static "${avx2[@]}" "${other_libm[@]}"
+[ $other = x86_64 ] && own=("${neon[@]}") others=("${avx2[@]}") || own=("${avx2[@]}") others=("${neon[@]}")
+
+variant gcc-O3 "" gcc -O3 -lm
+if [ "${1:-}" = --cross ]; then
+    export QEMU_CPU=max
+    variant "$other-O3" "qemu-$other" "$other-linux-gnu-gcc" -O3 -static "${other_libm[@]}"
+    variant "$other-vectors" "qemu-$other" "$other-linux-gnu-gcc" -O3 -static "${others[@]}" "${other_libm[@]}"
 else
-    variant aarch64-neon qemu-aarch64 aarch64-linux-gnu-gcc -O3 -static "${neon[@]}" "${other_libm[@]}"
-    if grep -qw avx2 /proc/cpuinfo; then
-        variant gcc-avx2 "" gcc -O3 "${avx2[@]}" -lm
-        variant clang-avx2 "" clang -O3 "${avx2[@]}" -lm
+    variant gcc-O0 "" gcc -O0 -lm
+    variant clang-O0 "" clang -O0 -lm
+    variant clang-O3 "" clang -O3 -lm
+    if [ $other = x86_64 ] || grep -qw avx2 /proc/cpuinfo; then
+        variant gcc-vectors "" gcc -O3 "${own[@]}" -lm
+        variant clang-vectors "" clang -O3 "${own[@]}" -lm
     fi
 fi
 
