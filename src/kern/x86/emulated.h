@@ -3,6 +3,8 @@
 #ifndef QUIRE_KERN_X86_EMULATED_H
 #define QUIRE_KERN_X86_EMULATED_H
 
+#include <math.h>
+
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx2.h>
 #include <simde/x86/avx512.h>
@@ -65,6 +67,32 @@ static inline __m512i emulated_cvtepu16_epi32(__m256i a) {
         x.s32[i] = h[i];
     return x.i;
 }
+
+/* SIMDe rounds twice where an x86-64 build has no FMA. */
+#if defined(__x86_64__) && !defined(__FMA__)
+static inline __m512 emulated_fmadd_512(__m512 a, __m512 b, __m512 c) {
+    const emulated_vector x = {.f = a}, y = {.f = b};
+    emulated_vector z = {.f = c};
+    for (int i = 0; i < 16; i++)
+        z.f32[i] = fmaf(x.f32[i], y.f32[i], z.f32[i]);
+    return z.f;
+}
+
+static inline __m256 emulated_fmadd_256(__m256 a, __m256 b, __m256 c) {
+    float x[8], y[8], z[8];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    memcpy(z, &c, sizeof z);
+    for (int i = 0; i < 8; i++)
+        z[i] = fmaf(x[i], y[i], z[i]);
+    return _mm256_loadu_ps(z);
+}
+
+#undef _mm256_fmadd_ps
+#undef _mm512_fmadd_ps
+#define _mm256_fmadd_ps emulated_fmadd_256
+#define _mm512_fmadd_ps emulated_fmadd_512
+#endif
 
 #define _mm512_cvtepi32_ps emulated_cvtepi32_ps
 #define _mm512_cvtepi32_epi8 emulated_cvtepi32_epi8
