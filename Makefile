@@ -38,10 +38,10 @@ run: ## install what is missing, build, fetch a small model, and let it answer f
 	build/bin/quire run -m smollm2 --chat -p "Why is the sky blue?" -n 200 --temp 0 --kv k8v4
 
 check test test-all: export QUIRE_REQUIRE_ALL := 1
-check: ## the library's unit tests, on the best kernels and on the reference: 3 minutes
+check: ## the unit tests of the release build
 	@tools/setup test
 	@$(COMPILE_TESTS)
-	@$(call ctest,build,-L unit -LE slow)
+	@$(call ctest,build,-L unit)
 
 test: ## what continuous integration runs: release, ASan+UBSan, Python oracles, engine, CLI
 	@tools/setup test

@@ -63,9 +63,9 @@ static void version_2(void **state) {
                  {"many few\n", 0},
                  {"400000 100000", 4},
                  {"9000000000000 1\n", INT32_MAX}};
-    put("/proc/self/cgroup", "0::/work/job\n");
+    put("/proc/self/cgroup", "0::/pods/job\n");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        put("/sys/fs/cgroup/work/job/cpu.max", cases[i].text);
+        put("/sys/fs/cgroup/pods/job/cpu.max", cases[i].text);
         assert_int_equal(cli_processors_quota(root), cases[i].wanted);
     }
 }
