@@ -1,8 +1,8 @@
 /* main.c: finds the command and runs it. */
 #include "command.h"
 #include "quire.h"
-#include "report.h"
-#include "suggest.h"
+#include "output/report.h"
+#include "options/suggest.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * usage: llama_smoke [-v | --rows]
  *   -v       also names what works
  *   --rows   prints how many rows a product must have for a row's bits not to depend on how many others there are, and
- *            fails if 8, 16, 64 and 512 rows disagree: the engine's exact steps rely on that (engine/exact.h)
+ *            fails if 8, 16, 64 and 512 rows disagree: the engine's exact steps rely on that (engine/graph/row_padding.h)
  * Prints the name of every buffer type that failed, one a line, the first failure of each on stderr, and exits with 1. */
 #include <ggml-backend.h>
 #include <ggml-cpu.h>

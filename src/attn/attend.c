@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "attn/state.h"
+#include "attn/softmax_state.h"
 #include "base/element.h"
 #include "base/real.h"
-#include "page/batch.h"
+#include "batch/batch.h"
 
 typedef struct call {
     quire_batch *batch;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "base/half.h"
+#include "base/fp16.h"
 #include "quire.h"
 
 #if defined(__ARM_NEON) && !defined(QUIRE_PORTABLE)

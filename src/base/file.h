@@ -2,6 +2,7 @@
 #ifndef QUIRE_BASE_FILE_H
 #define QUIRE_BASE_FILE_H
 
+#include "base/internal.h"
 #include "base/status.h"
 
 enum { QUIRE_PATH_BYTES = 4096, QUIRE_WRITE_BUFFER = 1 << 15 };
@@ -17,15 +18,15 @@ typedef struct quire_writer {
     uint8_t buffer[QUIRE_WRITE_BUFFER];
 } quire_writer;
 
-quire_status quire__writer_open(quire_writer *w, const char *path); /* E_IO, E_BUSY: another is writing it */
-quire_status quire__writer_add(quire_writer *w, const void *bytes, size_t n_bytes);
+QUIRE_INTERNAL quire_status quire__writer_open(quire_writer *w, const char *path); /* E_IO, E_BUSY: another is writing it */
+QUIRE_INTERNAL quire_status quire__writer_add(quire_writer *w, const void *bytes, size_t n_bytes);
 /* Overwrites what was written before. */
 quire_status quire__writer_patch(quire_writer *w, uint64_t offset, const void *bytes, size_t n_bytes);
 /* On stable storage, then under its name, then its name on stable storage. The writer is closed, also on failure. */
-quire_status quire__writer_commit(quire_writer *w);
-void quire__writer_abort(quire_writer *w); /* after commit, or an open that failed: nothing to do */
+QUIRE_INTERNAL quire_status quire__writer_commit(quire_writer *w);
+QUIRE_INTERNAL void quire__writer_abort(quire_writer *w); /* after commit, or an open that failed: nothing to do */
 
 /* Exactly n_bytes from `offset`. E_TRUNCATED: the file ends before. E_IO. */
-quire_status quire__read_at(int fd, uint64_t offset, void *bytes, size_t n_bytes);
+QUIRE_INTERNAL quire_status quire__read_at(int fd, uint64_t offset, void *bytes, size_t n_bytes);
 
 #endif

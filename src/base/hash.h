@@ -2,6 +2,8 @@
 #ifndef QUIRE_BASE_HASH_H
 #define QUIRE_BASE_HASH_H
 
+#include "base/internal.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,10 +16,10 @@ typedef struct quire_hash {
     _Alignas(64) uint8_t state[640];
 } quire_hash;
 
-void quire__hash_start(quire_hash *hash);
-void quire__hash_add(quire_hash *hash, const void *bytes, size_t n_bytes);
-quire_digest quire__hash_end(const quire_hash *hash);
-quire_digest quire__hash_of(const void *bytes, size_t n_bytes);
-void quire__digest_text(quire_digest digest, char text[33]); /* 32 digits and a final 0 */
+QUIRE_INTERNAL void quire__hash_start(quire_hash *hash);
+QUIRE_INTERNAL void quire__hash_add(quire_hash *hash, const void *bytes, size_t n_bytes);
+QUIRE_INTERNAL quire_digest quire__hash_end(const quire_hash *hash);
+QUIRE_INTERNAL quire_digest quire__hash_of(const void *bytes, size_t n_bytes);
+QUIRE_INTERNAL void quire__digest_text(quire_digest digest, char text[33]); /* 32 digits and a final 0 */
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/half.h"
+#include "base/fp16.h"
 
 /* Adding it leaves the integer nearest to x (ties to even) in the low mantissa bits, for |x| < 2^22. */
 #define QUIRE_ROUND_MAGIC 12582912.0f

@@ -2,6 +2,7 @@
 #ifndef QUIRE_BASE_STATUS_H
 #define QUIRE_BASE_STATUS_H
 
+#include "base/internal.h"
 #include "quire.h"
 
 #if defined(__GNUC__)
@@ -11,7 +12,7 @@
 #endif
 
 /* Remembers the sentence for quire_last_error() in this thread and returns `status`. */
-quire_status quire__fail(quire_status status, const char *format, ...) QUIRE_PRINTF(2, 3);
+QUIRE_INTERNAL quire_status quire__fail(quire_status status, const char *format, ...) QUIRE_PRINTF(2, 3);
 
 /* Says where the failure last remembered happened, "<where>: <its sentence>", and returns its status. */
 quire_status quire__fail_where(quire_status status, const char *format, ...) QUIRE_PRINTF(2, 3);

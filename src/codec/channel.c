@@ -7,11 +7,11 @@
  * to a channel moves only `zero`, and rounding errors of q multiply deviations, not offsets.
  *
  * km4 and km3 take as many bytes as kc4 and kc3, but give a bit of each of the channels that matter least to one that
- * matters most. Rows come in the order that says which is which (order.c): its first blocks of 16 are mixed, and levels
+ * matters most. Rows come in the order that says which is which (channel_order.c): its first blocks of 16 are mixed, and levels
  * and mid go by the place of a channel (quire__code_bits).
  * Parameters: fp16 scale[D], fp16 zero[D].
  */
-#include "base/half.h"
+#include "base/fp16.h"
 #include "base/real.h"
 #include "codec/family.h"
 

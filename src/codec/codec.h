@@ -9,6 +9,7 @@
 #ifndef QUIRE_CODEC_CODEC_H
 #define QUIRE_CODEC_CODEC_H
 
+#include "base/internal.h"
 #include "base/status.h"
 #include "quire.h"
 
@@ -94,7 +95,7 @@ static inline bool quire__codec_is_mixed(quire_codec codec) {
     return codec == QUIRE_CODEC_KM4 || codec == QUIRE_CODEC_KM3;
 }
 
-/* ---- the order in which km stores channels: place p of a record holds channel order[p] (order.c) */
+/* ---- the order in which km stores channels: place p of a record holds channel order[p] (channel_order.c) */
 
 quire_status quire__check_k_dim(int32_t k_dim); /* E_INVALID */
 void quire__into_order(const uint16_t *order, int dim, const float *row, float *placed);
@@ -102,7 +103,7 @@ void quire__from_order(const uint16_t *order, int dim, const float *placed, floa
 /* The first place whose channel is none, or came before; dim: a permutation. */
 int quire__order_fault(const uint16_t *order, int dim);
 
-/* ---- pairs of channels that RoPE turns together (turns.c) */
+/* ---- pairs of channels that RoPE turns together (rope_pairs.c) */
 
 typedef struct quire_turns {
     int32_t n; /* half the channels: those that stand still are paired too, with an angle of 0, and come first */
@@ -111,13 +112,13 @@ typedef struct quire_turns {
 } quire_turns;
 
 /* rope NULL: all stand still. E_INVALID. */
-quire_status quire__turns_init(quire_turns *turns, const quire_rope *rope, int32_t dim);
+QUIRE_INTERNAL quire_status quire__turns_init(quire_turns *turns, const quire_rope *rope, int32_t dim);
 
-/* ---- rounding with feedback (feedback.c) */
+/* ---- rounding with feedback (error_feedback.c) */
 
 static inline size_t quire__n_feedback(int dim) { return (size_t)dim * (size_t)dim / 2; }
 /* Of pair j: 2j weights for its first channel and 2j for its second, of the errors before them in the frame of page 0; then
- * what D (feedback.c) has for the pair, as the direction of its ellipse: (D00 - D11, 2 D01) / (D00 + D11). */
+ * what D (error_feedback.c) has for the pair, as the direction of its ellipse: (D00 - D11, 2 D01) / (D00 + D11). */
 static inline size_t quire__feedback_at(int j) { return 2 * (size_t)j * (size_t)j; }
 /* Whether it can be worked with: E_INVALID names the element that is at fault. */
 quire_status quire__check_feedback(const float *feedback, int32_t dim);

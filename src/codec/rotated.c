@@ -1,4 +1,4 @@
-/* vt, tq, tqp: rows are rotated (rotate.c), divided by their RMS, and quantized coordinate by coordinate.
+/* vt, tq, tqp: rows are rotated (hadamard.c), divided by their RMS, and quantized coordinate by coordinate.
  *
  *   vt8              uniform codes;                           scale[t] = what makes the largest coordinate +-127
  *   vt4 vt3 vt2      uniform codes around `mid`;              scale[t] = RMS of the row times what fits it best
@@ -15,11 +15,11 @@
  * sink is, would get errors of the size of the page's others.
  * Parameters: fp16 scale[T]; tqp: then fp16 residual[T]; K of tq: then fp16 mean[D], of the rows as they came.
  */
-#include "base/half.h"
+#include "base/fp16.h"
 #include "base/real.h"
 #include "codec/family.h"
 #include "codec/layout.h"
-#include "codec/rotate.h"
+#include "codec/hadamard.h"
 #include "codec/tables.h"
 
 #include <string.h>

@@ -7,7 +7,7 @@
  *
  *   chunk = 16 pages, block = 2 pages, both counted from position 0.
  *   A chunk is attended from an empty state, block by block; chunks are merged in order
- *   (attn/state.h). In a block, per query row and head:
+ *   (attn/softmax_state.h). In a block, per query row and head:
  *     scores       integer K.q (quantized query below), then fp32: scale, soft-cap, ALiBi, mask;
  *                  base-2 logits
  *     m_b          largest visible score of the block; a block with none, or with m_b < m - 24,

@@ -3,7 +3,7 @@
  * A leaf that is no longer referenced keeps its range and waits for the next of its group and kind, which has the same
  * size: freeing a long sequence then costs a few instructions for a page. Ranges go back to the arena, where neighbours
  * join, only when somebody needs a range of another size, or asks how large the largest is. */
-#include "page/pool.h"
+#include "page/pages.h"
 
 static size_t size_of(const quire_group *g, quire_leaf_kind kind) {
     return kind == QUIRE_LEAF_SEALED ? g->sealed_bytes : kind == QUIRE_LEAF_RAW ? g->raw_bytes : g->sink_bytes;

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "base/half.h"
+#include "base/fp16.h"
 
 bool gpu_is_missing(void) {
     if (quire_cuda_available() == QUIRE_OK)

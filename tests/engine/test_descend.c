@@ -1,5 +1,5 @@
 /* test_descend.c: choosing rungs under a budget, on ladders small enough to try every way. */
-#include "descend.h"
+#include "calibrate/budget_search.h"
 
 #include <math.h>
 #include <setjmp.h>

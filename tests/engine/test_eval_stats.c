@@ -1,6 +1,6 @@
 /* test_eval_stats.c: divergences of predictions, and their means, intervals and quantiles, against figures worked out by hand
  * or with numpy and scipy. */
-#include "model/eval_stats.h"
+#include "eval/eval_stats.h"
 
 #include <math.h>
 #include <setjmp.h>

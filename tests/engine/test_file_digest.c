@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "file_digest.h"
+#include "model/file_digest.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* test_moment.c: the second moment of queries that look at a page, against turning every query to every position. */
-#include "watch.h"
+#include "calibrate/channel_stats.h"
 
 #include <math.h>
 #include <setjmp.h>

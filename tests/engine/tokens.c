@@ -1,4 +1,4 @@
-/* tokens.c: what the engine makes of a vocabulary.
+/* tokenize.c: what the engine makes of a vocabulary.
  * usage: tokens MODEL try                       use it in every way there is; the status, and the reason
  *        tokens MODEL text FLAGS TEXT           the tokens of a text
  *        tokens MODEL chat FLAGS [ROLE TEXT]... the tokens of a conversation; on a second line

@@ -66,7 +66,7 @@ def test_bench_attn_refuses_bad_contexts(ctx, said):
 def test_bench_attn_takes_a_list_and_rows():
     rows = report("bench", "attn", "--shape", "4x2x64", "--ctx", "128", "--kv", "none,k8v8", "--rows", "70", "--min-time", "0.01")
     assert [row["kv"] for row in rows] == ["none", "k8v8"] and rows[0]["rows"] == 70
-    # q and weights as fp16 cost 2.08e-4 each, in the mean over 3 rows x 4 heads (tests/kit.h, tests/test_attend.c)
+    # q and weights as fp16 cost 2.08e-4 each, in the mean over 3 rows x 4 heads (tests/kit/kit.h, tests/unit/test_attend.c)
     halves = rows[0]["kernel"] in ("neon_fp16_raw", "neon_bf16_raw")
     assert rows[0]["rel_err"] < (3.8e-4 if halves else 1e-5) and rows[1]["rel_err"] < 2e-4
 

@@ -10,7 +10,7 @@
 
 #include <arm_neon.h>
 
-#include "base/half.h"
+#include "base/fp16.h"
 #include "base/real.h"
 #include "kern/shared/exp2.h"
 #include "kern/shared/inline.h"

@@ -1,5 +1,5 @@
 #include "base/element.h"
-#include "codec/rotate.h"
+#include "codec/hadamard.h"
 #include "kern/ref/ref.h"
 
 static size_t workspace_bytes(int n_rows) {

@@ -1,4 +1,4 @@
-/* Template, part of rows_tmpl.h: rounding with error feedback (codec/feedback.c defines it), 16
+/* Template, part of rows_tmpl.h: rounding with error feedback (codec/error_feedback.c defines it), 16
  * tokens at a time: channels follow each other, tokens are lanes. */
 #ifndef QUIRE_KERN_ROWS_ERROR_FEEDBACK_TMPL_H
 #define QUIRE_KERN_ROWS_ERROR_FEEDBACK_TMPL_H

@@ -1,10 +1,10 @@
-/* Template, part of rows_tmpl.h: the rotation of codec/rotate.c, the same butterflies in the same
+/* Template, part of rows_tmpl.h: the rotation of codec/hadamard.c, the same butterflies in the same
  * order, several levels per trip through memory. */
 #ifndef QUIRE_KERN_ROWS_HADAMARD_TMPL_H
 #define QUIRE_KERN_ROWS_HADAMARD_TMPL_H
 
 #include "codec/codec.h"
-#include "codec/rotate.h"
+#include "codec/hadamard.h"
 #include "kern/rows/vec_tmpl.h"
 
 enum { MAX_PASSES = QUIRE_ROTATION_PASSES };

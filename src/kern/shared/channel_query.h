@@ -16,7 +16,7 @@
 
 #include <math.h>
 
-#include "base/half.h"
+#include "base/fp16.h"
 
 #define QUIRE_CHANNEL_STEPS 127.0f
 

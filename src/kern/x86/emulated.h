@@ -11,7 +11,7 @@
 #include <simde/x86/f16c.h>
 #include <simde/x86/fma.h>
 
-#include "base/half.h"
+#include "base/fp16.h"
 
 typedef union emulated_vector {
     __m512 f;

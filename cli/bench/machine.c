@@ -1,0 +1,125 @@
+/* machine.c: read bandwidth and integer peak, with as many workers as the measurement beside them has. */
+#define _DEFAULT_SOURCE /* madvise, _SC_LEVEL3_CACHE_SIZE */
+#include "bench/machine.h"
+
+#include "command.h"
+#include "output/progress.h"
+#include "output/report.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+enum { READ_PASSES = 12, INT8_PASSES = 8, HUGE_PAGE = 2 << 20 };
+static const size_t READ_BYTES_MIN = (size_t)256 << 20, READ_BYTES_MAX = (size_t)1 << 30;
+static const double INT8_SECONDS = 0.004; /* of one pass */
+
+/* ------------------------------------------------------------------ read bandwidth */
+
+typedef struct read_job {
+    uint8_t *bytes;
+    int32_t n_pieces; /* huge pages: workers take whole ones */
+    _Atomic uint64_t sum;
+} read_job;
+
+/* Eight times the last-level cache, as far as the system tells its size. */
+static size_t read_bytes(void) {
+    size_t bytes = READ_BYTES_MIN;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache > 0 && 8 * (size_t)cache > bytes)
+        bytes = 8 * (size_t)cache;
+#endif
+    return bytes < READ_BYTES_MAX ? bytes : READ_BYTES_MAX;
+}
+
+static void touch_part(void *user, int32_t ith, int32_t nth) {
+    read_job *job = user;
+    cli_part part = cli_part_of(job->n_pieces, ith, nth);
+    memset(job->bytes + (size_t)part.first * HUGE_PAGE, 1, (size_t)(part.last - part.first) * HUGE_PAGE);
+}
+
+/* Sums that do not wait for each other, in whatever vectors the compiler has: loads alone are the limit. */
+static void read_part(void *user, int32_t ith, int32_t nth) {
+    enum { LANES = 32 };
+    read_job *job = user;
+    cli_part part = cli_part_of(job->n_pieces, ith, nth);
+    const uint64_t *at = (const uint64_t *)(job->bytes + (size_t)part.first * HUGE_PAGE);
+    const size_t n = (size_t)(part.last - part.first) * HUGE_PAGE / sizeof *at;
+    uint64_t sums[LANES] = {0}, sum = 0;
+    for (size_t i = 0; i < n; i += LANES)
+        for (size_t lane = 0; lane < LANES; lane++)
+            sums[lane] += at[i + lane];
+    for (size_t lane = 0; lane < LANES; lane++)
+        sum += sums[lane];
+    atomic_fetch_add(&job->sum, sum); /* used, so that it is computed */
+}
+
+static double best_seconds(cli_workers *workers, cli_job *part, void *job, int passes) {
+    double best = 0;
+    for (int pass = 0; pass < passes; pass++) {
+        double start = cli_seconds();
+        cli_workers_run(workers, part, job);
+        double taken = cli_seconds() - start;
+        if (pass == 0 || taken < best)
+            best = taken;
+    }
+    return best;
+}
+
+static int measure_reading(cli_workers *workers, double *gbps) {
+    const size_t bytes = read_bytes();
+    read_job job = {.n_pieces = (int32_t)(bytes / HUGE_PAGE)};
+    void *memory = NULL;
+    if (posix_memalign(&memory, HUGE_PAGE, bytes) != 0) {
+        cli_error("no memory to measure the read bandwidth with (%zu MiB); --no-limits leaves it out", bytes >> 20);
+        return CLI_FAILURE;
+    }
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    madvise(memory, bytes, MADV_HUGEPAGE); /* as the pool's memory */
+#endif
+    job.bytes = memory;
+    cli_workers_run(workers, touch_part, &job);
+    *gbps = 1e-9 * (double)job.n_pieces * HUGE_PAGE / best_seconds(workers, read_part, &job, READ_PASSES);
+    free(memory);
+    return CLI_OK;
+}
+
+/* ------------------------------------------------------------------ integer peak */
+
+typedef struct int8_job {
+    cli_int8_probe probe;
+    long rounds;
+} int8_job;
+
+static void int8_part(void *user, int32_t ith, int32_t nth) {
+    const int8_job *job = user;
+    (void)ith, (void)nth;
+    job->probe.run(job->rounds);
+}
+
+static void measure_int8(cli_workers *workers, int32_t n_workers, const char *isa, cli_machine *machine) {
+    int8_job job = {.probe = cli_int8_probe_of(isa), .rounds = 1000};
+    double seconds = best_seconds(workers, int8_part, &job, INT8_PASSES);
+    while (seconds < INT8_SECONDS / 2) { /* long enough that starting the workers does not count */
+        job.rounds *= seconds < INT8_SECONDS / 16 ? 8 : 2;
+        seconds = best_seconds(workers, int8_part, &job, INT8_PASSES);
+    }
+    machine->gmacs = 1e-9 * (double)job.rounds * job.probe.macs_per_round * n_workers / seconds;
+    machine->instructions = job.probe.instructions;
+}
+
+int cli_machine_measure(const char *isa, int32_t n_workers, cli_machine *machine) {
+    cli_workers *workers = cli_workers_start(n_workers);
+    if (!workers)
+        return CLI_FAILURE;
+    int status = measure_reading(workers, &machine->read_gbps);
+    if (status == CLI_OK)
+        measure_int8(workers, n_workers, isa, machine);
+    cli_workers_stop(workers);
+    return status;
+}

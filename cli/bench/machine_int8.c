@@ -1,0 +1,94 @@
+/* machine_int8.c: int8 products at the rate of the best instructions of each kernel level.
+ *
+ * A round is a block of independent sums, of 32 bits each, over operands in registers or just loaded from L1, whichever
+ * is faster. */
+#include "bench/machine.h"
+
+#include <string.h>
+
+static const int8_t OPERANDS[1024];
+
+/* Plain C; the barrier makes the operands look new each round. */
+static void run_plain(long rounds) {
+    int32_t sum = 0;
+    const int8_t *a = OPERANDS, *b = OPERANDS + 512;
+    for (; rounds > 0; rounds--) {
+        __asm__ volatile("" : "+r"(a), "+r"(b) : : "memory");
+        for (int i = 0; i < 512; i++)
+            sum += a[i] * b[i];
+        __asm__ volatile("" : "+r"(sum));
+    }
+}
+
+static const cli_int8_probe PLAIN = {"plain C", 512, run_plain};
+
+#if defined(__aarch64__)
+
+/* 16 products each: two halves summed in 16 bits, which codes fit, then into 32. Four in step, so that none waits. */
+#define FOUR(step, a, b, c, d) step(a) step(b) step(c) step(d)
+#define LOW(n) "smull v1" #n ".8h, v28.8b, v29.8b\n"
+#define HIGH(n) "smlal2 v1" #n ".8h, v28.16b, v29.16b\n"
+#define WIDEN(n) "sadalp v" #n ".4s, v1" #n ".8h\n"
+#define SUMS_OF(a, b, c, d) FOUR(LOW, a, b, c, d) FOUR(HIGH, a, b, c, d) FOUR(WIDEN, a, b, c, d)
+
+static void run_smlal(long rounds) {
+    for (; rounds > 0; rounds--)
+        __asm__ volatile(SUMS_OF(0, 1, 2, 3) SUMS_OF(4, 5, 6, 7)
+                         :
+                         :
+                         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v10", "v11", "v12", "v13", "v14", "v15",
+                           "v16", "v17");
+}
+
+cli_int8_probe cli_int8_probe_of(const char *isa) {
+    if (strstr(isa, "i8mm") || strstr(isa, "bf16")) /* the level above it */
+        return (cli_int8_probe){"SMMLA", 24 * 32, cli_int8_smmla};
+    if (strstr(isa, "dotprod"))
+        return (cli_int8_probe){"SDOT", 24 * 16, cli_int8_sdot};
+    if (strstr(isa, "neon"))
+        return (cli_int8_probe){"SMULL, SMLAL, SADALP", 8 * 16, run_smlal};
+    return PLAIN;
+}
+
+#elif defined(__x86_64__)
+
+#define EACH(X, a, b, c, d, e, f) X(a) X(b) X(c) X(d) X(e) X(f)
+#define PAIRS_OF(n) "vpmaddubsw %%ymm12, %%ymm13, %%ymm" #n "\n vpmaddwd %%ymm" #n ", %%ymm14, %%ymm" #n "\n"
+#define ADD(n, to) "vpaddd %%ymm" #n ", %%ymm" #to ", %%ymm" #to "\n"
+#define DOT(n) "vpdpbusd %%zmm12, %%zmm13, %%zmm" #n "\n"
+#define REGISTERS                                                                                                      \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",         \
+        "xmm13", "xmm14"
+
+static void run_avx2(long rounds) {
+    for (; rounds > 0; rounds--)
+        __asm__ volatile(EACH(PAIRS_OF, 6, 7, 8, 9, 10, 11) ADD(6, 0) ADD(7, 1) ADD(8, 2) ADD(9, 3) ADD(10, 4)
+                             ADD(11, 5)
+                         :
+                         :
+                         : REGISTERS);
+    __asm__ volatile("vzeroupper" : : : REGISTERS);
+}
+
+static void run_vnni(long rounds) {
+    for (; rounds > 0; rounds--)
+        __asm__ volatile(EACH(DOT, 0, 1, 2, 3, 4, 5) EACH(DOT, 6, 7, 8, 9, 10, 11) : : : REGISTERS);
+    __asm__ volatile("vzeroupper" : : : REGISTERS);
+}
+
+cli_int8_probe cli_int8_probe_of(const char *isa) {
+    if (strstr(isa, "avx512") && __builtin_cpu_supports("avx512vnni"))
+        return (cli_int8_probe){"VPDPBUSD", 12 * 64, run_vnni};
+    if (strstr(isa, "avx") && __builtin_cpu_supports("avx2"))
+        return (cli_int8_probe){"VPMADDUBSW, VPMADDWD, VPADDD", 6 * 32, run_avx2};
+    return PLAIN;
+}
+
+#else
+
+cli_int8_probe cli_int8_probe_of(const char *isa) {
+    (void)isa;
+    return PLAIN;
+}
+
+#endif

@@ -1,0 +1,313 @@
+/* cmd_bench_attn.c: quire bench attn. */
+#include "options/args.h"
+#include "bench/bench_attn.h"
+#include "command.h"
+#include "bench/machine.h"
+#include "output/report.h"
+#include "output/text_table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS_MAX = 1 << 24, ROWS_MAX = 8192, REPEAT_MAX = 100000, SINKS_MAX = QUIRE_PAGE_TOKENS };
+
+typedef struct bench_options {
+    const char *shape, *kv, *ctx;
+    int32_t sinks, raw, n_workers, seed;
+    cli_bench_attn bench;
+    bool no_check, no_limits, json;
+} bench_options;
+
+/* One entry of --kv. */
+typedef struct bench_entry {
+    const char *kv;
+    cli_cache_options options;
+    cli_bench_attn_result *results; /* (n_depths) */
+} bench_entry;
+
+/* The parts of a list, its commas replaced by ends of string. */
+typedef struct name_list {
+    char *text;
+    const char **names;
+    size_t n;
+} name_list;
+
+typedef struct bench_run {
+    const bench_options *chosen;
+    cli_shape shape;
+    name_list kvs, ctxs;
+    int32_t *depths;
+    bench_entry *entries; /* (kvs.n) */
+    cli_bench_attn_result *results;
+    cli_machine machine; /* NaN: left out */
+} bench_run;
+
+/* ------------------------------------------------------------------ report */
+
+/* Shares compare best with best: the limits too are the best of several passes. */
+static double share_of_bandwidth(const bench_run *run, const cli_bench_attn_result *result) {
+    return result->best_gbps / run->machine.read_gbps;
+}
+
+static bool is_raw(quire_codec codec) {
+    quire_codec_info info;
+    for (size_t i = 0; quire_codec_at(i, &info) == QUIRE_OK; i++)
+        if (info.codec == codec)
+            return strcmp(info.family, "raw") == 0;
+    return false;
+}
+
+/* Raw pages are multiplied as floats: the integer peak is no limit of theirs. */
+static double share_of_peak(const bench_run *run, const bench_entry *entry, const cli_bench_attn_result *result) {
+    const quire_pair pair = entry->options.policy.pair;
+    return is_raw(pair.k) || is_raw(pair.v) ? NAN : result->best_gmacs / run->machine.gmacs;
+}
+
+static json_t *result_json(const bench_run *run, const bench_entry *entry, const cli_bench_attn_result *result) {
+    const bench_options *chosen = run->chosen;
+    const cli_machine *machine = &run->machine;
+    json_t *work =
+        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:o, s:i, s:I}", "kv", entry->kv, "pair",
+                  cli_pair_text(entry->options.policy.pair).text, "shape", cli_shape_text(&run->shape).text, "ctx",
+                  (int)result->depth, "rows", (int)chosen->bench.n_rows, "threads", (int)chosen->n_workers, "isa",
+                  result->isa, "kernel", result->kernel, "bits_per_element", cli_json_number(result->bits_per_element),
+                  "repeats", (int)result->n_repeat, "fallbacks", (json_int_t)result->fallbacks);
+    json_t *speed =
+        json_pack("{s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "ms", cli_json_number(result->median_ms), "ms_best",
+                  cli_json_number(result->best_ms), "ns_per_token", cli_json_number(result->ns_per_token), "bytes_read",
+                  (json_int_t)result->bytes_read, "gbps", cli_json_number(result->gbps), "gmacs",
+                  cli_json_number(result->gmacs), "rows_per_s", cli_json_number(result->rows_per_s), "rel_err",
+                  cli_json_number(result->errors.rel_err), "codec_err", cli_json_number(result->errors.codec_err));
+    json_t *limits =
+        json_pack("{s:o, s:o, s:s?, s:o, s:o}", "machine_gbps", cli_json_number(machine->read_gbps), "machine_gmacs",
+                  cli_json_number(machine->gmacs), "machine_instructions", machine->instructions, "share_of_bandwidth",
+                  cli_json_number(share_of_bandwidth(run, result)), "share_of_peak",
+                  cli_json_number(share_of_peak(run, entry, result)));
+    if (json_object_update(work, speed) != 0 || json_object_update(work, limits) != 0) {
+        json_decref(work);
+        work = NULL;
+    }
+    json_decref(speed);
+    json_decref(limits);
+    return work;
+}
+
+static int print_json(const bench_run *run) {
+    const size_t n_depths = run->chosen->bench.n_depths;
+    json_t *list = json_array();
+    for (size_t i = 0; i < run->kvs.n; i++)
+        for (size_t j = 0; j < n_depths; j++)
+            cli_json_append(&list, result_json(run, &run->entries[i], &run->entries[i].results[j]));
+    return cli_print_entries(list);
+}
+
+static void percent_cell(cli_table *table, double share) {
+    if (isnan(share))
+        cli_table_cell(table, "-");
+    else
+        cli_table_cell(table, "%.1f", 100 * share);
+}
+
+static void print_heading(const bench_run *run) {
+    const bench_options *chosen = run->chosen;
+    printf("attention: %s, %d %s, %d %s, kernels %s\n", cli_shape_text(&run->shape).text, (int)chosen->bench.n_rows,
+           chosen->bench.n_rows == 1 ? "row" : "rows", (int)chosen->n_workers,
+           chosen->n_workers == 1 ? "thread" : "threads", run->results[0].isa);
+    if (!chosen->no_limits)
+        printf("machine:   reads %.1f GB/s, multiplies %.0f G int8/s (%s), with as many threads\n",
+               run->machine.read_gbps, run->machine.gmacs, run->machine.instructions);
+    printf("\n");
+}
+
+static int print_text(const bench_run *run) {
+    static const cli_column columns[] = {
+        {"kv", false},       {"K:V", false},   {"kernel", false},        {"ctx", true},    {"bits", true},
+        {"ms", true},        {"best", true},   {"ns/token", true},       {"read", true},   {"GB/s", true},
+        {"% of read", true}, {"GMAC/s", true}, {"% of int8 peak", true}, {"rows/s", true}, {"rel_err", true},
+        {"codec_err", true},
+    };
+    print_heading(run);
+    cli_table table;
+    cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < run->kvs.n * run->chosen->bench.n_depths; i++) {
+        const bench_entry *entry = &run->entries[i / run->chosen->bench.n_depths];
+        const cli_bench_attn_result *result = &run->results[i];
+        cli_table_cell(&table, "%s", entry->kv);
+        cli_table_cell(&table, "%s", cli_pair_text(entry->options.policy.pair).text);
+        cli_table_cell(&table, "%s", result->kernel);
+        cli_table_cell(&table, "%d", (int)result->depth);
+        cli_table_cell(&table, "%s", cli_bits(result->bits_per_element).text);
+        cli_table_cell(&table, "%.3f", result->median_ms);
+        cli_table_cell(&table, "%.3f", result->best_ms);
+        cli_table_cell(&table, "%.1f", result->ns_per_token);
+        cli_table_cell(&table, "%s", cli_bytes(result->bytes_read).text);
+        cli_table_cell(&table, "%.2f", result->gbps);
+        percent_cell(&table, share_of_bandwidth(run, result));
+        cli_table_cell(&table, "%.2f", result->gmacs);
+        percent_cell(&table, share_of_peak(run, entry, result));
+        cli_table_cell(&table, "%.1f", result->rows_per_s);
+        cli_table_cell(&table, "%s", cli_rel_error(result->errors.rel_err).text);
+        cli_table_cell(&table, "%s", cli_rel_error(result->errors.codec_err).text);
+    }
+    return cli_table_print(&table, stdout);
+}
+
+/* Told apart from the result, which is still worth having: a fallback times the reference, not the kernel. */
+static void warn_of_fallbacks(const bench_run *run) {
+    for (size_t i = 0; i < run->kvs.n * run->chosen->bench.n_depths; i++) {
+        uint64_t fallbacks = run->results[i].fallbacks;
+        if (!fallbacks)
+            continue;
+        cli_error("warning: %s: the kernel declined %llu work items, which the reference ran",
+                  run->entries[i / run->chosen->bench.n_depths].kv, (unsigned long long)fallbacks);
+    }
+}
+
+/* ------------------------------------------------------------------ run */
+
+/* The parts of a list; an empty part stays and is refused with its name, ''. False: out of memory. */
+static bool split(const char *text, name_list *list) {
+    const size_t n_bytes = strlen(text) + 1;
+    list->n = 1;
+    for (const char *at = text; *at; at++)
+        list->n += *at == ',';
+    list->text = malloc(n_bytes);
+    list->names = calloc(list->n, sizeof *list->names);
+    if (!list->text || !list->names)
+        return false;
+    memcpy(list->text, text, n_bytes);
+    char *name = list->text;
+    for (size_t i = 0; i < list->n; i++) {
+        list->names[i] = name;
+        name += strcspn(name, ",");
+        *name++ = '\0';
+    }
+    return true;
+}
+
+static bool parse_depths(const bench_run *run) {
+    for (size_t i = 0; i < run->ctxs.n; i++) {
+        char allowed[64];
+        const cli_option option = cli_int("ctx", &run->depths[i], 0, TOKENS_MAX, "");
+        if (!cli_option_assign(&option, run->ctxs.names[i])) {
+            cli_option_allowed(&option, allowed, sizeof allowed);
+            cli_error("--ctx: '%s' is not %s", run->ctxs.names[i], allowed);
+            return false;
+        }
+        if (i > 0 && run->depths[i] <= run->depths[i - 1]) {
+            cli_error("--ctx: %s does not follow %s: one cache grows from each to the next", run->ctxs.names[i],
+                      run->ctxs.names[i - 1]);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* All entries before the first is measured: a misspelt last one should not cost minutes. */
+static int prepare(bench_run *run) {
+    const bench_options *chosen = run->chosen;
+    if (!cli_shape_parse(chosen->shape, &run->shape))
+        return CLI_USAGE;
+    bool enough = split(chosen->kv, &run->kvs) && split(chosen->ctx, &run->ctxs);
+    if (enough) {
+        run->depths = calloc(run->ctxs.n, sizeof *run->depths);
+        run->entries = calloc(run->kvs.n, sizeof *run->entries);
+        run->results = calloc(run->kvs.n * run->ctxs.n, sizeof *run->results);
+        enough = run->depths && run->entries && run->results;
+    }
+    if (!enough)
+        return cli_quire_error("cannot measure", QUIRE_E_NOMEM, "out of memory");
+    if (!parse_depths(run))
+        return CLI_USAGE;
+    for (size_t i = 0; i < run->kvs.n; i++) {
+        bench_entry *entry = &run->entries[i];
+        cli_cache_options *options = &entry->options;
+        entry->kv = run->kvs.names[i];
+        entry->results = run->results + i * run->ctxs.n;
+        *options = (cli_cache_options){.shape = run->shape,
+                                       .raw = (quire_type)chosen->raw,
+                                       .n_workers = chosen->n_workers,
+                                       .seed = (uint64_t)chosen->seed};
+        if (!cli_policy_parse(entry->kv, chosen->sinks, &options->policy) ||
+            !cli_policy_fits(entry->kv, &options->policy, &options->shape, options->raw)) {
+            return CLI_USAGE;
+        }
+    }
+    return CLI_OK;
+}
+
+static int bench_all(bench_options *chosen) {
+    bench_run run = {.chosen = chosen, .machine = {.read_gbps = NAN, .gmacs = NAN}};
+    int status = prepare(&run);
+    chosen->bench.depths = run.depths;
+    chosen->bench.n_depths = run.ctxs.n;
+    for (size_t i = 0; status == CLI_OK && i < run.kvs.n; i++)
+        status = cli_bench_attn_measure(&chosen->bench, &run.entries[i].options, run.entries[i].results);
+    if (status == CLI_OK && !chosen->no_limits)
+        status = cli_machine_measure(run.results[0].isa, chosen->n_workers, &run.machine);
+    if (status == CLI_OK) {
+        warn_of_fallbacks(&run);
+        status = chosen->json ? print_json(&run) : print_text(&run);
+    }
+    free(run.depths);
+    free(run.entries);
+    free(run.results);
+    free(run.kvs.text);
+    free(run.kvs.names);
+    free(run.ctxs.text);
+    free(run.ctxs.names);
+    return status;
+}
+
+int cli_bench_attn_run(int argc, char **argv) {
+    bench_options chosen = {.shape = "32x8x128",
+                            .kv = "k4v4",
+                            .ctx = "4096",
+                            .sinks = -1,
+                            .raw = QUIRE_F16,
+                            .n_workers = cli_workers_default(),
+                            .seed = 1,
+                            .bench = {.n_rows = 1, .min_seconds = 0.5}};
+    const cli_option options[] = {
+        cli_string("shape", &chosen.shape, "HxGxD", "query heads x KV heads x head size, or HxGxDKxDV"),
+        cli_string("ctx", &chosen.ctx, "N,..", "tokens in the cache before the rows; more than one must ascend"),
+        cli_int("rows", &chosen.bench.n_rows, 1, ROWS_MAX, "query rows of one attend; 1 is decode"),
+        cli_string("kv", &chosen.kv, "NAME,..", "presets or K:V pairs, see 'quire codecs'"),
+        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),
+        cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
+        cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP), 't'),
+        cli_int("repeat", &chosen.bench.n_repeat, 1, REPEAT_MAX,
+                "timed attends (default: 3 to 1000, see --min-time; 1 if one takes over 5 s)"),
+        cli_float("min-time", &chosen.bench.min_seconds, 0, 3600, "seconds to spend on repeats"),
+        cli_flag("no-check", &chosen.no_check, "leave out rel_err and codec_err, which take longer than the timing"),
+        cli_flag("no-limits", &chosen.no_limits, "leave out the machine's own limits, which take half a second"),
+        cli_int("seed", &chosen.seed, 0, INT32_MAX, "of the made-up rows"),
+        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv or --ctx"),
+    };
+    static const char *const examples[] = {
+        "quire bench attn --shape 32x8x128 --ctx 32768 --kv k4v4 -t 2 --json",
+        "quire bench attn --rows 512 --kv none,k8v4,k4v4",
+        "quire bench attn --ctx 1024,4096,16384,65536,262144 --no-check",
+        NULL,
+    };
+    const cli_usage usage = {
+        .command = "bench attn",
+        .about =
+            "Times attention alone: query rows over a cache of made-up tokens in one layer. ms is the median.\n"
+            "rel_err: output against fp64 attention over the values the cache holds; codec_err: over the rows as\n"
+            "they were given. Both are relative L2 errors of up to three of the rows.\n"
+            "Limits, measured in the same run and with as many threads: bytes per second when memory is only read,\n"
+            "and int8 multiply-accumulates per second with the best instructions of the kernels in use. GMAC/s\n"
+            "counts those of K.q and p.V, one plane each, though 8-bit sides need two. Percentages are of the best\n"
+            "time. ns/token: best time by rows and tokens; flat where cost is linear in the context.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .examples = examples};
+    int status;
+    if (!cli_args_parse(&usage, argc, argv, &status))
+        return status;
+    chosen.bench.check = !chosen.no_check;
+    return bench_all(&chosen);
+}

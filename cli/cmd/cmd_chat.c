@@ -1,0 +1,314 @@
+/* cmd_chat.c: quire chat. A conversation whose cache grows by what is new in each turn. */
+#include "options/args.h"
+#include "text/chat_text.h"
+#include "command.h"
+#include "output/interrupt.h"
+#include "options/model_args.h"
+#include "output/progress.h"
+#include "output/report.h"
+#include "options/sample_args.h"
+#include "output/terminal.h"
+#include "reports/text_report.h"
+#include "text/text_store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct chat_options {
+    cli_model_args model;
+    cli_sample_args sample;
+    const char *system;
+    bool quiet;
+} chat_options;
+
+typedef struct chat_state {
+    const chat_options *chosen;
+    quire_model *model;
+    quire_session *session;
+    quire_seq *seq;
+    cli_chat chat;
+    int32_t *held, n_held; /* what the sequence holds */
+    char *answer;          /* of this turn, for the next one's text */
+    size_t n_answer, answer_capacity;
+    cli_progress progress;
+    int32_t n_new;
+    cli_text_store store;
+    bool fresh; /* nothing but what a store or prefill gave is in the sequence: pages that others may find */
+    quire_generate_result total;
+} chat_state;
+
+/* ------------------------------------------------------------------ one turn */
+
+static bool on_token(void *user, int32_t token, const char *bytes, size_t n_bytes) {
+    chat_state *state = user;
+    state->held[state->n_held++] = token;
+    if (state->n_answer + n_bytes + 1 > state->answer_capacity) {
+        size_t capacity = 2 * (state->answer_capacity + n_bytes + 1);
+        char *larger = realloc(state->answer, capacity);
+        if (!larger)
+            return false;
+        state->answer = larger;
+        state->answer_capacity = capacity;
+    }
+    memcpy(state->answer + state->n_answer, bytes, n_bytes);
+    state->n_answer += n_bytes;
+    state->answer[state->n_answer] = '\0';
+    return fwrite(bytes, 1, n_bytes, stdout) == n_bytes && fflush(stdout) == 0;
+}
+
+static void on_prefill(void *user, int32_t done) {
+    chat_state *state = user;
+    if (state->fresh)
+        cli_text_store_put(&state->store, state->session, state->seq, state->held, state->n_held - state->n_new + done);
+    cli_progress_update(&state->progress, done, state->n_new);
+    if (done == state->n_new)
+        cli_progress_end(&state->progress);
+}
+
+/* Keeps what the sequence and the conversation have in common, but leaves a token to compute. A cut that the cache can
+ * no longer make costs the whole prefix, not the conversation. */
+static int rewind_to(chat_state *state, const int32_t *tokens, int32_t n_tokens, int32_t *n_common) {
+    int32_t n = 0;
+    while (n < state->n_held && n < n_tokens - 1 && state->held[n] == tokens[n])
+        n++;
+    if (state->seq && (n == 0 || quire_seq_trim(state->seq, n) != QUIRE_OK)) {
+        quire_seq_free(state->seq);
+        state->seq = NULL;
+    }
+    int status = CLI_OK;
+    state->fresh = !state->seq;
+    if (state->fresh) {
+        status = cli_text_store_get(&state->store, state->session, tokens, n_tokens, &state->seq);
+        n = quire_seq_length(state->seq);
+    }
+    *n_common = n;
+    return status;
+}
+
+static void add_up(quire_generate_result *total, const quire_generate_result *turn) {
+    total->n_prompt += turn->n_prompt;
+    total->n_generated += turn->n_generated;
+    total->prefill_seconds += turn->prefill_seconds;
+    total->decode_seconds += turn->decode_seconds;
+    total->n_drafted += turn->n_drafted;
+    total->n_accepted += turn->n_accepted;
+}
+
+static int answer(chat_state *state, const int32_t *tokens, int32_t n_tokens) {
+    int32_t n_common = 0;
+    int status = rewind_to(state, tokens, n_tokens, &n_common);
+    quire_sampler *sampler = NULL;
+    if (status == CLI_OK)
+        status = cli_sampler_open(&state->chosen->sample, state->model, &sampler);
+    if (status != CLI_OK)
+        return status;
+    quire_generate_options options;
+    cli_generate_options(&state->chosen->sample, &options);
+    options.on_token = on_token;
+    options.on_prefill = on_prefill;
+    options.user = state;
+    options.n_cached = n_common;
+    memcpy(state->held, tokens, (size_t)n_tokens * sizeof *tokens);
+    state->n_held = n_tokens;
+    state->n_answer = 0;
+    state->n_new = n_tokens - n_common;
+    cli_progress_start(&state->progress, "prefill");
+    quire_generate_result turn;
+    quire_status done = quire_generate(state->session, state->seq, sampler, tokens, n_tokens, &options, &turn);
+    cli_progress_end(&state->progress);
+    quire_sampler_free(sampler);
+    add_up(&state->total, &turn);
+    if (done == QUIRE_OK && state->fresh)
+        cli_text_store_put_again(&state->store, state->session, state->seq, state->held, n_tokens);
+    state->n_held = quire_seq_length(state->seq); /* the answer's last token, or what was stopped, is not in it */
+    if (done == QUIRE_OK || done == QUIRE_E_ABORTED)
+        return CLI_OK;
+    return cli_quire_error("cannot answer", done, NULL);
+}
+
+/* Bytes of a text without a character that was cut in its middle. */
+static size_t whole_characters(const char *text, size_t n) {
+    size_t start = n; /* of the last character */
+    while (start > 0 && n - start < 4 && ((unsigned char)text[start - 1] & 0xC0) == 0x80)
+        start--;
+    if (start == 0)
+        return n;
+    const unsigned char lead = (unsigned char)text[start - 1];
+    const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    return start - 1 + length > n ? start - 1 : n;
+}
+
+/* The conversation goes on with the answer, or with the part of it that there was time for. */
+static int keep_answer(chat_state *state) {
+    if (state->n_answer == 0 && cli_interrupt_seen(NULL)) {
+        cli_chat_clear(&state->chat, state->chat.n_messages - 1);
+        fputs("stopped before the reply began: the message was taken back\n", stderr);
+        return CLI_OK;
+    }
+    if (state->n_answer > 0)
+        state->answer[whole_characters(state->answer, state->n_answer)] = '\0';
+    putchar('\n');
+    return cli_chat_add(&state->chat, "assistant", state->n_answer ? state->answer : "") ? CLI_OK : CLI_FAILURE;
+}
+
+static int turn(chat_state *state, const char *message) {
+    if (!cli_chat_add(&state->chat, "user", message))
+        return CLI_FAILURE;
+    int32_t n_tokens;
+    int32_t *tokens = cli_chat_tokens(state->model, &state->chat, QUIRE_TOKENIZE_START, &n_tokens);
+    if (!tokens)
+        return CLI_FAILURE;
+    int status = CLI_OK;
+    if (n_tokens >= quire_session_context(state->session)) {
+        cli_error("the conversation has %d tokens and the context %d: /reset starts a new one", (int)n_tokens,
+                  (int)quire_session_context(state->session));
+        cli_chat_clear(&state->chat, state->chat.n_messages - 1);
+    } else {
+        status = answer(state, tokens, n_tokens);
+        if (status == CLI_OK)
+            status = keep_answer(state);
+        else if (state->n_answer > 0)
+            putchar('\n');
+        fflush(stdout);
+    }
+    free(tokens);
+    return status;
+}
+
+/* ------------------------------------------------------------------ conversation */
+
+static int print_report(const chat_state *state) {
+    if (state->chosen->quiet || !state->seq)
+        return CLI_OK;
+    const cli_text_report report = {.kv = state->chosen->model.kv,
+                                    .session = state->session,
+                                    .seq = state->seq,
+                                    .result = &state->total,
+                                    .store = &state->store};
+    return cli_text_report_print(&report);
+}
+
+/* True: the line was a command. */
+static bool command(chat_state *state, const char *line, bool *quit) {
+    *quit = strcmp(line, "/quit") == 0;
+    if (strcmp(line, "/reset") == 0)
+        cli_chat_clear(&state->chat, state->chosen->system ? 1 : 0);
+    else if (strcmp(line, "/report") == 0)
+        print_report(state);
+    else if (line[0] == '/' && !*quit)
+        cli_error("unknown command '%s'; there are /reset, /report and /quit", line);
+    return line[0] == '/';
+}
+
+static int talk(chat_state *state) {
+    bool terminal = isatty(STDIN_FILENO) != 0, quit = false;
+    char *line = NULL;
+    size_t capacity = 0;
+    int status = CLI_OK;
+    if (terminal)
+        fputs("Ctrl-C stops a reply and keeps the conversation; what is typed during a reply is discarded.\n"
+              "/reset forgets the conversation, /report shows the cache, /quit or Ctrl-D ends.\n",
+              stderr);
+    while (status == CLI_OK && !quit) {
+        if (terminal)
+            fputs("> ", stderr);
+        /* A terminal gives a line at a time, so none waits in the buffer of stdin. */
+        if (terminal && !cli_interrupt_wait(STDIN_FILENO))
+            break;
+        if (getline(&line, &capacity, stdin) < 0)
+            break;
+        line[strcspn(line, "\r\n")] = '\0';
+        if (!*line || command(state, line, &quit))
+            continue;
+        cli_terminal_mute();
+        status = turn(state, line);
+        cli_terminal_unmute();
+        cli_interrupt_clear();
+    }
+    free(line);
+    return status;
+}
+
+static int chat(chat_state *state) {
+    const chat_options *chosen = state->chosen;
+    int status = cli_text_store_open(&state->store);
+    if (status == CLI_OK)
+        status = cli_model_open(&chosen->model, &state->model);
+    if (status != CLI_OK)
+        return status;
+    if (!quire_model_can_chat(state->model)) {
+        cli_error("the model '%s' has no chat template that is known: use 'quire run'", chosen->model.model);
+        return CLI_FAILURE;
+    }
+    quire_model_info info;
+    quire_model_get_info(state->model, &info);
+    const cli_session_wish wish = {.kv = chosen->model.kv,
+                                   .context = info.context,
+                                   .max_rows = cli_text_store_rows(&state->store, state->model, &chosen->model),
+                                   .max_logits = cli_sample_max_logits(&chosen->sample),
+                                   .exact_trim = true,
+                                   .quiet = chosen->quiet,
+                                   .stop = cli_interrupt_seen};
+    status = cli_session_open(&chosen->model, state->model, &wish, &state->session);
+    if (status != CLI_OK)
+        return status;
+    state->held = malloc(((size_t)quire_session_context(state->session) + 1) * sizeof *state->held);
+    if (!state->held)
+        return cli_quire_error("cannot chat", QUIRE_E_NOMEM, "out of memory");
+    if (chosen->system && !cli_chat_add(&state->chat, "system", chosen->system))
+        return CLI_FAILURE;
+    quire_sampler *sampler; /* a wrong option should not wait for the first message */
+    status = cli_sampler_open(&chosen->sample, state->model, &sampler);
+    if (status != CLI_OK)
+        return status;
+    quire_sampler_free(sampler);
+    cli_interrupt_catch();
+    cli_terminal_catch();
+    status = talk(state);
+    return status == CLI_OK ? print_report(state) : status;
+}
+
+int cli_chat_run(int argc, char **argv) {
+    chat_options chosen = {0};
+    cli_model_args_default(&chosen.model);
+    cli_sample_args_default(&chosen.sample);
+    chosen.sample.n_predict = 1024;
+    enum { OWN = 2 };
+    cli_option options[OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS + CLI_SAMPLE_OPTIONS] = {
+        cli_string("system", &chosen.system, "TEXT", "a system message before the conversation"),
+        cli_flag("quiet", &chosen.quiet, "no report"),
+    };
+    chat_state state = {.chosen = &chosen};
+    cli_text_store_options(&state.store, options + OWN);
+    cli_model_options(&chosen.model, options + OWN + CLI_STORE_OPTIONS);
+    cli_sample_options(&chosen.sample, options + OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS);
+    static const char *const examples[] = {
+        "quire chat -m smollm2 --kv k4v4",
+        "quire chat -m model.gguf --system 'Answer in one sentence.' --temp 0",
+        "quire chat -m smollm2 --repeat-penalty 1.1 --dry-multiplier 0.8",
+        NULL,
+    };
+    const cli_usage usage = {
+        .command = "chat",
+        .about =
+            "A conversation, one message a line. stdout gets the answers alone. Only what is new in a turn is\n"
+            "computed. Ctrl-C stops a reply and keeps the conversation; at the prompt it ends it, as Ctrl-D does.\n"
+            "What is typed while a reply is printed is not shown, and is discarded when the reply ends.\n"
+            "A model that repeats itself: try --repeat-penalty 1.1, or --dry-multiplier 0.8.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .examples = examples};
+    int status;
+    if (!cli_args_parse(&usage, argc, argv, &status))
+        return status;
+    status = chat(&state);
+    quire_session_free(state.session);
+    quire_model_free(state.model);
+    cli_chat_free(&state.chat);
+    free(state.held);
+    free(state.answer);
+    cli_text_store_close(&state.store);
+    return status;
+}

@@ -1,0 +1,132 @@
+/* cmd_probe.c: quire probe. What a model's K and V are like, and which codecs suit it. */
+#include "options/args.h"
+#include "options/auto_kv.h"
+#include "command.h"
+#include "output/interrupt.h"
+#include "options/model_args.h"
+#include "reports/probe_report.h"
+#include "output/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS_MAX = 1 << 24, CONTEXT_DEFAULT = 8192, OWN_OPTIONS = 4 };
+
+typedef struct probe_options {
+    cli_model_args model;
+    const char *budgets;
+    int32_t context;
+    bool anew, json;
+} probe_options;
+
+/* Those of the options of a model that change what can be chosen. */
+static const char *const shared_options[] = {"model", "kv-windowed", "sinks", "max-kv-size", "keep", "raw", "threads"};
+enum { N_SHARED = sizeof shared_options / sizeof shared_options[0] };
+
+static void fill_options(probe_options *chosen, cli_option *options) {
+    const cli_option own[OWN_OPTIONS] = {
+        cli_string("kv-budget", &chosen->budgets, "LIST",
+                   "KLD, a number below 1, or BYTES of a sequence, as 512M; with commas between"),
+        cli_int("ctx", &chosen->context, 1, TOKENS_MAX,
+                "tokens of a sequence (default: 8192, or what the model was trained on)"),
+        cli_flag("anew", &chosen->anew, "examine the model also if a report is kept"),
+        cli_flag("json", &chosen->json, "print JSON"),
+    };
+    memcpy(options, own, sizeof own);
+    cli_option all[CLI_MODEL_OPTIONS];
+    cli_model_options(&chosen->model, all);
+    for (size_t i = 0, n = OWN_OPTIONS; i < CLI_MODEL_OPTIONS; i++)
+        for (size_t j = 0; j < N_SHARED; j++)
+            if (strcmp(all[i].name, shared_options[j]) == 0)
+                options[n++] = all[i];
+}
+
+static int choose(cli_probe *probe, const probe_options *chosen, const char *budget_text, cli_probe_choice *choice) {
+    cli_budget budget;
+    cli_budget_parse(budget_text, &budget); /* checked before */
+    choice->budget = budget_text;
+    choice->pairs = calloc((size_t)probe->info.n_layers, sizeof *choice->pairs);
+    if (!choice->pairs)
+        return cli_quire_error("cannot choose codecs", QUIRE_E_NOMEM, "out of memory");
+    const int status = cli_choose(&chosen->model, probe->model, probe->report, &budget, probe->context, false,
+                                  choice->pairs, &choice->choice);
+    if (status != CLI_OK)
+        return status;
+    return cli_chosen_describe(&chosen->model, probe->model, choice->pairs, &choice->chosen);
+}
+
+static int run_probe(cli_probe *probe, const probe_options *chosen, quire_model *model, char **budgets) {
+    quire_report *report = NULL;
+    probe->model = model;
+    quire_model_get_info(model, &probe->info);
+    const int32_t usual = probe->info.context < CONTEXT_DEFAULT ? probe->info.context : CONTEXT_DEFAULT;
+    probe->context = chosen->context ? chosen->context : usual;
+    probe->predicted_for = cli_predicted_for(&chosen->model);
+    int status = cli_examine(model, chosen->model.n_threads, chosen->anew, &report);
+    probe->report = report;
+    probe->choices = calloc(probe->n_choices, sizeof *probe->choices);
+    if (status == CLI_OK && !probe->choices)
+        status = cli_quire_error("cannot choose codecs", QUIRE_E_NOMEM, "out of memory");
+    for (size_t i = 0; status == CLI_OK && i < probe->n_choices; i++)
+        status = choose(probe, chosen, budgets[i], &probe->choices[i]);
+    if (status == CLI_OK)
+        status = chosen->json ? cli_probe_print_json(probe) : cli_probe_print(probe);
+    for (size_t i = 0; probe->choices && i < probe->n_choices; i++) {
+        free(probe->choices[i].pairs);
+        free(probe->choices[i].chosen.layers);
+    }
+    free(probe->choices);
+    free(report);
+    return status;
+}
+
+/* Before minutes of work. */
+static bool good_options(const probe_options *chosen, char **budgets, size_t n) {
+    cli_budget unused;
+    if (!cli_auto_parse(&chosen->model, "auto", &unused))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!cli_budget_parse(budgets[i], &unused)) {
+            cli_error("--kv-budget cannot have '%s'; allowed: %s, with commas between", budgets[i], CLI_BUDGET_ALLOWED);
+            return false;
+        }
+    return true;
+}
+
+int cli_probe_run(int argc, char **argv) {
+    probe_options chosen = {.budgets = "0.002"};
+    cli_model_args_default(&chosen.model);
+    chosen.model.weights = CLI_WEIGHTS_FILE; /* the examination expands them itself */
+    cli_option options[OWN_OPTIONS + N_SHARED];
+    fill_options(&chosen, options);
+    static const char *const examples[] = {
+        "quire probe -m smollm2",
+        "quire probe -m smollm2 --ctx 8192 --kv-budget 0.001,0.01,48M",
+        NULL,
+    };
+    const cli_usage usage = {
+        .command = "probe",
+        .about =
+            "What a model's K and V are like on a built-in text, how much each layer loses when it is packed, and\n"
+            "the codecs that fit a budget: a KL divergence, or bytes of a sequence of --ctx tokens. '--kv auto',\n"
+            "'--kv auto:0.01' and '--kv auto:48M' of other commands choose the same way. The report is made once\n"
+            "for a model and kept.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .examples = examples};
+    int status;
+    if (!cli_args_parse(&usage, argc, argv, &status))
+        return status;
+    cli_probe probe = {.path = chosen.model.model};
+    char **budgets = cli_list_split(chosen.budgets, &probe.n_choices);
+    if (!budgets)
+        return CLI_FAILURE;
+    quire_model *model = NULL;
+    status = good_options(&chosen, budgets, probe.n_choices) ? cli_model_open(&chosen.model, &model) : CLI_USAGE;
+    cli_interrupt_catch();
+    if (status == CLI_OK)
+        status = run_probe(&probe, &chosen, model, budgets);
+    quire_model_free(model);
+    free(budgets);
+    return status;
+}

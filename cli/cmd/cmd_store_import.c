@@ -1,0 +1,110 @@
+/* cmd_store_import.c: quire store import. Pages of saved caches into a store. */
+#include "options/args.h"
+#include "command.h"
+#include "output/progress.h"
+#include "output/report.h"
+#include "options/store_args.h"
+#include "output/text_table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct import_options {
+    const char *directory;
+    size_t max_bytes;
+    bool json;
+} import_options;
+
+typedef struct imported {
+    quire_store_key key;
+    quire_store_added added;
+    int32_t n_tokens;
+} imported;
+
+static void on_progress(void *user, int32_t done, int32_t total) { cli_progress_update(user, done, total); }
+
+static int import(quire_store *store, const char *path, imported *result) {
+    quire_file *file;
+    quire_file_info info;
+    quire_status status = quire_file_open(&file, path);
+    if (status == QUIRE_OK) {
+        cli_progress progress;
+        quire_store_file_options options;
+        quire_store_file_options_default(&options);
+        options.on_progress = on_progress;
+        options.user = &progress;
+        quire_file_get_info(file, &info);
+        result->n_tokens = info.length / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
+        cli_progress_start(&progress, "import");
+        status = quire_store_import(store, file, &options, &result->key, &result->added);
+        cli_progress_end(&progress);
+        quire_file_close(file);
+    }
+    if (status == QUIRE_OK)
+        return CLI_OK;
+    cli_error("cannot import '%s': %s (%s)", path, quire_last_error(), quire_status_text(status));
+    return CLI_FAILURE;
+}
+
+static int import_all(const import_options *chosen, const cli_rest *files, json_t **list) {
+    quire_store *store;
+    int status = cli_store_change(chosen->directory, true, chosen->max_bytes, &store);
+    if (status != CLI_OK)
+        return status;
+    for (size_t i = 0; i < files->n && status == CLI_OK; i++) {
+        imported one = {0};
+        status = import(store, files->words[i], &one);
+        if (status != CLI_OK)
+            break;
+        const cli_key key = cli_key_text(&one.key);
+        if (chosen->json)
+            cli_json_append(list, json_pack("{s:o, s:s, s:i, s:i, s:I}", "file", cli_json_text(files->words[i]), "key",
+                                            key.text, "n_tokens", (int)one.n_tokens, "added_pages",
+                                            (int)one.added.pages, "added_bytes", (json_int_t)one.added.bytes));
+        else
+            printf("%.16s  %s: %d tokens in full pages; %d pages were new (%s)\n", key.text, files->words[i],
+                   (int)one.n_tokens, (int)one.added.pages, cli_bytes(one.added.bytes).text);
+    }
+    quire_store_close(store);
+    return status;
+}
+
+int cli_store_import_run(int argc, char **argv) {
+    import_options chosen = {0};
+    cli_rest files = {.name = "FILE", .required = true};
+    const cli_argument arguments[] = {{"DIR", &chosen.directory, true}};
+    const cli_option options[] = {
+        cli_size("size", &chosen.max_bytes, 0x1p20, 0x1p50,
+                 "limit of the store, from now on (default: as it is; new: 8G)"),
+        cli_flag("json", &chosen.json, "print JSON"),
+    };
+    static const char *const examples[] = {"quire store import pages book.quire notes.quire", NULL};
+    const cli_usage usage = {
+        .command = "store import",
+        .about = "Puts the full pages of saved caches into a store, which is made if it is not there. Every byte of a\n"
+                 "file is checked before. 'quire run --store DIR' then finds them, with the same model and codecs.\n"
+                 "A cache that was resealed, requantized, shifted or cut inside a page is refused: its pages are\n"
+                 "not what computing the text gives ('quire inspect FILE' tells).\n"
+                 "Tokens that were generated one at a time may differ in the last bits from the same tokens in a\n"
+                 "prompt; what is found is what the file has.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .arguments = arguments,
+        .n_arguments = 1,
+        .rest = &files,
+        .examples = examples};
+    int status;
+    files.words = malloc(((size_t)argc + 1) * sizeof *files.words);
+    if (!files.words)
+        return cli_quire_error("cannot import", QUIRE_E_NOMEM, "out of memory");
+    if (cli_args_parse(&usage, argc, argv, &status)) {
+        json_t *list = json_array();
+        status = import_all(&chosen, &files, &list);
+        if (chosen.json && status == CLI_OK)
+            status = cli_print_json(list);
+        else
+            json_decref(list);
+    }
+    free(files.words);
+    return status;
+}

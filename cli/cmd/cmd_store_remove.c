@@ -1,0 +1,51 @@
+/* cmd_store_remove.c: quire store remove. */
+#include "options/args.h"
+#include "command.h"
+#include "output/report.h"
+#include "options/store_args.h"
+
+#include <stdio.h>
+
+int cli_store_remove_run(int argc, char **argv) {
+    const char *directory = NULL, *digits = NULL;
+    bool json = false, all = false;
+    const cli_argument arguments[] = {{"DIR", &directory, true}, {"KEY", &digits, false}};
+    const cli_option options[] = {
+        cli_flag("all", &all, "every text"),
+        cli_flag("json", &json, "print JSON"),
+    };
+    const cli_usage usage = {
+        .command = "store remove",
+        .about = "Drops the page KEY, those that follow it, and those before it that no other text needs. The first\n"
+                 "digits of a key are enough; 'quire store list' prints them.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .arguments = arguments,
+        .n_arguments = 2};
+    int status;
+    if (!cli_args_parse(&usage, argc, argv, &status))
+        return status;
+    if (all == (digits != NULL)) {
+        cli_error("store remove: give a KEY or --all");
+        return CLI_USAGE;
+    }
+    quire_store *store;
+    quire_store_key key;
+    int32_t n_pages = 0;
+    status = cli_store_change(directory, false, 0, &store);
+    if (status != CLI_OK)
+        return status;
+    if (digits)
+        status = cli_store_name(store, digits, &key);
+    if (status == CLI_OK) {
+        quire_status removed = quire_store_remove(store, digits ? &key : NULL, &n_pages);
+        status = removed == QUIRE_OK ? CLI_OK : cli_quire_error("cannot remove", removed, NULL);
+    }
+    quire_store_close(store);
+    if (status != CLI_OK)
+        return status;
+    if (json)
+        return cli_print_json(json_pack("{s:i}", "removed_pages", (int)n_pages));
+    printf("%d pages removed\n", (int)n_pages);
+    return CLI_OK;
+}

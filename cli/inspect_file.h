@@ -1,9 +1,0 @@
-/* inspect_file.h: what a saved cache holds, and whether it is sound. */
-#ifndef CLI_INSPECT_FILE_H
-#define CLI_INSPECT_FILE_H
-
-#include <stdbool.h>
-
-int cli_inspect_file(const char *path, bool json); /* exit status: CLI_FAILURE if it is not sound */
-
-#endif

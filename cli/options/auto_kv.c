@@ -1,0 +1,122 @@
+/* auto_kv.c: budgets as typed, and the way from a budget to the codecs of a session. */
+#include "options/auto_kv.h"
+
+#include "command.h"
+#include "output/interrupt.h"
+#include "output/progress.h"
+#include "output/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Where neither a person nor a benchmark notices: docs/FIDELITY.md. */
+static const double KLD_DEFAULT = 0.002;
+
+/* ------------------------------------------------------------------ as typed */
+
+bool cli_budget_parse(const char *text, cli_budget *budget) {
+    *budget = (cli_budget){0};
+    const cli_option kld = cli_float("kv", &budget->kld, 1e-9, 1 - 1e-9, ""),
+                     bytes = cli_size("kv", &budget->bytes, 1, 0x1p50, "");
+    return cli_option_assign(&kld, text) || cli_option_assign(&bytes, text);
+}
+
+bool cli_auto_is(const char *kv) { return strncmp(kv, "auto", 4) == 0 && (kv[4] == '\0' || kv[4] == ':'); }
+
+bool cli_auto_parse(const cli_model_args *args, const char *kv, cli_budget *budget) {
+    *budget = (cli_budget){.kld = KLD_DEFAULT};
+    if (kv[4] == ':' && !cli_budget_parse(kv + 5, budget)) {
+        cli_error("--kv cannot be '%s'; allowed after auto: %s", kv, CLI_BUDGET_ALLOWED);
+        return false;
+    }
+    if (args->kv_layers) {
+        cli_error("--kv-layers cannot be used with --kv auto, which chooses the codecs of all layers");
+        return false;
+    }
+    if (strcmp(args->kv_windowed, "raw:raw") == 0 || strcmp(args->kv_windowed, "same") == 0)
+        return true;
+    cli_error("--kv-windowed cannot be '%s' with --kv auto; allowed: raw:raw, same", args->kv_windowed);
+    return false;
+}
+
+/* ------------------------------------------------------------------ choosing */
+
+static void on_progress(void *user, int32_t done, int32_t total) { cli_progress_update(user, done, total); }
+
+static bool stop(void *unused) { return cli_interrupt_seen(unused); }
+
+int cli_examine(const quire_model *model, int32_t n_threads, bool anew, quire_report **report) {
+    cli_progress progress;
+    cli_progress_start(&progress, "examining");
+    quire_examine_options options;
+    quire_examine_options_default(&options);
+    options.n_threads = n_threads;
+    options.anew = anew;
+    options.on_progress = on_progress;
+    options.stop = stop;
+    options.user = &progress;
+    const quire_status status = quire_model_examine(model, &options, report);
+    cli_progress_end(&progress);
+    if (status == QUIRE_E_ABORTED)
+        return CLI_INTERRUPTED;
+    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot examine the model", status, NULL);
+}
+
+/* Small layers with a window stay raw, as presets have them, unless bytes are what counts. */
+int cli_choose(const cli_model_args *args, const quire_model *model, const quire_report *report,
+               const cli_budget *budget, int32_t context, bool exact_trim, quire_pair *pairs, quire_choice *choice) {
+    quire_choice_options options;
+    quire_choice_options_default(&options);
+    options.bytes = budget->bytes;
+    if (budget->bytes == 0)
+        options.kld = budget->kld;
+    options.windowed = budget->bytes > 0 || strcmp(args->kv_windowed, "same") == 0;
+    options.context = context;
+    options.max_kv = args->max_kv;
+    options.keep = args->max_kv ? args->keep : 0;
+    options.raw = (quire_type)args->raw;
+    options.exact_trim = exact_trim;
+    if (args->sinks >= 0)
+        options.sinks = args->sinks;
+    const quire_status status = quire_choose(model, report, &options, pairs, choice);
+    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot choose codecs", status, NULL);
+}
+
+const char *cli_predicted_for(const cli_model_args *args) {
+    const bool sinks = args->sinks >= 0 && args->sinks != CLI_SINKS_USUAL;
+    return sinks && args->plain_rounding ? " (with 4 raw sinks and rounding by queries)"
+           : sinks                       ? " (with 4 raw sinks)"
+           : args->plain_rounding        ? " (with rounding by queries)"
+                                         : "";
+}
+
+static int tell(const cli_model_args *args, const cli_session_wish *wish, const quire_model *model, int32_t context,
+                const quire_pair *pairs, const quire_choice *choice) {
+    cli_chosen chosen;
+    const int status = cli_chosen_describe(args, model, pairs, &chosen);
+    if (status != CLI_OK)
+        return status;
+    fprintf(stderr, "%s: ", wish->kv);
+    cli_chosen_print(&chosen, stderr);
+    fprintf(stderr, "; KLD %.2g predicted%s, %s for %d tokens, raw %s\n", choice->kld, cli_predicted_for(args),
+            cli_bytes(choice->bytes).text, (int)context, cli_bytes(choice->raw_bytes).text);
+    free(chosen.layers);
+    return CLI_OK;
+}
+
+int cli_auto_pairs(const cli_model_args *args, const quire_model *model, const cli_session_wish *wish,
+                   quire_pair *pairs) {
+    cli_budget budget;
+    if (!cli_auto_parse(args, wish->kv, &budget))
+        return CLI_USAGE;
+    const int32_t context = args->context ? args->context : wish->context;
+    quire_report *report = NULL;
+    quire_choice choice;
+    int status = cli_examine(model, args->n_threads, false, &report);
+    if (status == CLI_OK)
+        status = cli_choose(args, model, report, &budget, context, wish->exact_trim, pairs, &choice);
+    free(report);
+    if (status == CLI_OK && !wish->quiet)
+        status = tell(args, wish, model, context, pairs, &choice);
+    return status;
+}

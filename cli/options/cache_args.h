@@ -1,0 +1,27 @@
+/* cache_args.h: shapes and codecs as typed. What returns false has printed why. */
+#ifndef CLI_OPTIONS_CACHE_ARGS_H
+#define CLI_OPTIONS_CACHE_ARGS_H
+
+#include "quire.h"
+#include "output/text_table.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct cli_shape {
+    int32_t n_heads, n_kv_heads, k_dim, v_dim;
+} cli_shape;
+
+/* "32x8x128" or "32x8x192x128" */
+bool cli_shape_parse(const char *text, cli_shape *shape);
+cli_text cli_shape_text(const cli_shape *shape);
+
+extern const char *const cli_raw_names[]; /* by quire_type */
+
+/* A preset or K:V. sinks < 0: as the preset has it. */
+bool cli_policy_parse(const char *text, int32_t sinks, quire_policy *policy);
+/* Whether the codecs of `policy` serve heads of this shape. */
+bool cli_policy_fits(const char *text, const quire_policy *policy, const cli_shape *shape, quire_type raw);
+cli_text cli_pair_text(quire_pair pair); /* "kc8:vt4" */
+
+#endif

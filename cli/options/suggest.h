@@ -1,0 +1,18 @@
+/* suggest.h: "did you mean ...?": offer the known names one by one, then ask for the closest. */
+#ifndef CLI_OPTIONS_SUGGEST_H
+#define CLI_OPTIONS_SUGGEST_H
+
+#include <stddef.h>
+
+typedef struct cli_suggestion {
+    const char *typed; /* borrowed */
+    const char *best;  /* borrowed from the offers */
+    size_t distance;
+} cli_suggestion;
+
+void cli_suggest_start(cli_suggestion *suggestion, const char *typed);
+void cli_suggest_offer(cli_suggestion *suggestion, const char *name);
+/* The closest name, or NULL if none is close enough to be what was meant. */
+const char *cli_suggest_result(const cli_suggestion *suggestion);
+
+#endif

@@ -1,0 +1,34 @@
+/* probe_report.h: what 'quire probe' found, as text and as JSON. */
+#ifndef CLI_REPORTS_PROBE_REPORT_H
+#define CLI_REPORTS_PROBE_REPORT_H
+
+#include "options/auto_kv.h"
+
+#include <jansson.h>
+
+/* One budget, and what it came to. */
+typedef struct cli_probe_choice {
+    const char *budget; /* as typed */
+    quire_pair *pairs;  /* (n_layers) */
+    quire_choice choice;
+    cli_chosen chosen;
+} cli_probe_choice;
+
+typedef struct cli_probe {
+    const quire_model *model;
+    quire_model_info info;
+    const quire_report *report;
+    const char *path; /* as typed */
+    int32_t context;
+    const char *predicted_for; /* cli_predicted_for */
+    cli_probe_choice *choices; /* (n_choices) */
+    size_t n_choices;
+} cli_probe;
+
+int cli_probe_print(const cli_probe *probe); /* exit status */
+int cli_probe_print_json(const cli_probe *probe);
+
+/* probe_words.c: what stands out, a sentence each. The array is NULL if there was no memory. */
+json_t *cli_probe_words(const cli_probe *probe);
+
+#endif

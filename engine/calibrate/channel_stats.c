@@ -1,0 +1,103 @@
+#include "calibrate/channel_stats.h"
+
+#include "graph/graph.h"
+#include "model/model_rope.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { T = QUIRE_PAGE_TOKENS };
+
+static int32_t source_of(const quire_model *model, int32_t layer) {
+    const int32_t share = model->cache[layer].share;
+    return share == -1 ? layer : share;
+}
+
+static size_t bytes_of_head(int32_t dim) {
+    return (size_t)dim * 2 * (sizeof(float) + sizeof(double)) + quire__moment_size(dim) * sizeof(double);
+}
+
+quire_status quire__watch_open(quire__watch *w, const quire_model *model, int32_t skip) {
+    *w = (quire__watch){.model = model, .skip = skip};
+    const size_t n = (size_t)model->n_layers;
+    size_t bytes = n * (sizeof *w->heads + sizeof *w->turns);
+    for (size_t i = 0; i < n; i++) {
+        const quire_layer *l = &model->cache[i];
+        if (l->share == -1)
+            bytes += (size_t)l->n_kv_heads * (sizeof **w->heads + bytes_of_head(l->k_dim));
+    }
+    w->memory = calloc(1, bytes);
+    if (!w->memory)
+        return quire__fail(QUIRE_E_NOMEM, "out of memory");
+    char *at = w->memory;
+    w->turns = (quire_turns *)(void *)at;
+    at += n * sizeof *w->turns;
+    w->heads = (quire__head_figures **)(void *)at;
+    at += n * sizeof *w->heads;
+    for (size_t i = 0; i < n; i++) {
+        const quire_layer *l = &model->cache[i];
+        if (quire__rope_is_simple(&model->layers[i].rope))
+            quire__turns_init(&w->turns[i], &model->ropes[i], l->k_dim);
+        if (l->share != -1)
+            continue;
+        w->heads[i] = (quire__head_figures *)(void *)at;
+        at += (size_t)l->n_kv_heads * sizeof **w->heads;
+        for (int32_t h = 0; h < l->n_kv_heads; h++) {
+            const size_t dim = (size_t)l->k_dim;
+            quire__head_figures *head = &w->heads[i][h];
+            head->moment = (double *)(void *)at;
+            head->range = head->moment + quire__moment_size(l->k_dim);
+            head->q_square = head->range + dim;
+            head->low = (float *)(void *)(head->q_square + dim);
+            head->high = head->low + dim;
+            at += bytes_of_head(l->k_dim);
+        }
+    }
+    return QUIRE_OK;
+}
+
+void quire__watch_close(quire__watch *w) {
+    free(w->memory);
+    *w = (quire__watch){0};
+}
+
+/* A page's figures begin with its first token that counts and are summed up with its last. */
+void quire__watch_keys(quire__watch *w, int32_t layer, const struct ggml_tensor *k, int32_t n_rows) {
+    const quire_layer *l = &w->model->cache[layer];
+    for (int32_t h = 0; h < l->n_kv_heads; h++) {
+        quire__head_figures *head = &w->heads[layer][h];
+        for (int32_t r = 0; r < n_rows; r++) {
+            const int32_t t = w->position + r;
+            const bool starts = t == w->skip || (t % T == 0 && t > w->skip);
+            const float *row = quire__head_row(k, h, r);
+            for (int32_t d = 0; d < l->k_dim && t >= w->skip; d++) {
+                head->low[d] = starts ? row[d] : fminf(head->low[d], row[d]);
+                head->high[d] = starts ? row[d] : fmaxf(head->high[d], row[d]);
+                if (t % T == T - 1)
+                    head->range[d] += (double)head->high[d] - (double)head->low[d];
+            }
+        }
+    }
+}
+
+void quire__watch_queries(quire__watch *w, int32_t layer, const struct ggml_tensor *q, int32_t n_rows) {
+    const quire_layer *l = &w->model->cache[layer];
+    const int32_t group = l->n_heads / l->n_kv_heads;
+    for (int32_t h = 0; h < l->n_heads; h++) {
+        quire__head_figures *head = &w->heads[source_of(w->model, layer)][h / group];
+        for (int32_t r = 0; r < n_rows; r++) {
+            const float *row = quire__head_row(q, h, r);
+            if (w->position + r < w->skip)
+                continue;
+            for (int32_t d = 0; d < l->k_dim; d++)
+                head->q_square[d] += (double)row[d] * (double)row[d];
+            quire__moment_add(head->moment, &w->turns[layer], row, w->position + r);
+        }
+    }
+}
+
+void quire__watch_advance(quire__watch *w, int32_t n_rows) {
+    w->position += n_rows;
+    w->n_pages = w->position / T;
+}

@@ -1,0 +1,69 @@
+/* row_padding.c: ggml's way of cutting a product, and numbers of rows that it leaves whole. */
+#include "graph/row_padding.h"
+
+enum { PIECE = 16, PIECES_PER_THREAD = 4, ROWS_AT_ONCE = 2, ROWS_AT_ONCE_REPACKED = 4 };
+
+/* With few rows, another routine may multiply: K-quants below 8 on x86-64; f16 below 8 and f32 below 4 on aarch64. */
+enum { LEAST_ROWS = 2, ENOUGH_ROWS = 8 };
+#if defined(__x86_64__)
+static bool minds_few_rows(const struct ggml_tensor *t) {
+    (void)t;
+    return true;
+}
+#else
+static bool minds_few_rows(const struct ggml_tensor *t) {
+    return (t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_F32) && t->ne[1] > 1;
+}
+#endif
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Whether all rows of a product take the same routine as in any other good number of rows. */
+static bool pairs_up(int64_t n_columns, int64_t n_rows, int32_t n_threads) {
+    int64_t pieces0 = divide_up(n_columns, PIECE), pieces1 = divide_up(n_rows, PIECE);
+    const bool usual_is_even = divide_up(n_columns, pieces0) % 2 == 0;
+    if (pieces0 * pieces1 < (int64_t)n_threads * PIECES_PER_THREAD) { /* a piece for each thread instead */
+        const bool by_columns = n_columns > n_rows;
+        pieces0 = by_columns ? n_threads : 1;
+        pieces1 = by_columns ? 1 : n_threads;
+        if (!usual_is_even || divide_up(n_columns, pieces0) % 2 != 0)
+            return false;
+    }
+    return n_rows % 2 == 0 && divide_up(n_rows, pieces1) % 2 == 0;
+}
+
+static bool good(const quire__exact *exact, int32_t n_rows) {
+    if (n_rows % exact->step != 0)
+        return false;
+    for (int32_t i = 0; i < exact->n_widths; i++)
+        if (!pairs_up(exact->widths[i], n_rows, exact->n_threads))
+            return false;
+    return true;
+}
+
+int32_t quire__exact_rows(const quire__exact *exact, int32_t n_rows, int32_t max_rows) {
+    for (int32_t n = n_rows < exact->least ? exact->least : n_rows; n < max_rows && !exact->many; n++)
+        if (good(exact, n))
+            return n;
+    return max_rows;
+}
+
+void quire__exact_init(quire__exact *exact, const quire_model *model, int32_t n_threads) {
+    *exact = (quire__exact){.n_threads = n_threads,
+                            .least = LEAST_ROWS,
+                            .step = model->repacked.buffer ? ROWS_AT_ONCE_REPACKED : ROWS_AT_ONCE};
+    for (struct ggml_tensor *t = ggml_get_first_tensor(model->file.tensors); t;
+         t = ggml_get_next_tensor(model->file.tensors, t)) {
+        int32_t i = 0;
+        if (minds_few_rows(t))
+            exact->least = ENOUGH_ROWS;
+        while (i < exact->n_widths && exact->widths[i] != t->ne[1])
+            i++;
+        if (t->ne[1] <= 1 || i < exact->n_widths)
+            continue;
+        exact->many = i == QUIRE__WIDTHS;
+        if (exact->many)
+            break;
+        exact->widths[exact->n_widths++] = t->ne[1];
+    }
+}

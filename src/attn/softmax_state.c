@@ -1,0 +1,47 @@
+#include "attn/softmax_state.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/real.h"
+
+void quire__state_merge(quire_partial a, float m, float l, const float *o, int dim) {
+    if (l == 0)
+        return;
+    if (*a.l == 0) {
+        *a.m = m;
+        *a.l = l;
+        memcpy(a.o, o, (size_t)dim * sizeof *o);
+        return;
+    }
+    const float top = m > *a.m ? m : *a.m, keep = quire__exp2(*a.m - top), add = quire__exp2(m - top);
+    *a.m = top;
+    *a.l = *a.l * keep + l * add;
+    for (int d = 0; d < dim; d++)
+        a.o[d] = a.o[d] * keep + o[d] * add;
+}
+
+void quire__state_add_sink(quire_partial a, float logit_log2, int dim) {
+    if (*a.l == 0) { /* nothing else was seen: all weight is the sink's, and the output is zero */
+        *a.m = logit_log2;
+        *a.l = 1;
+        memset(a.o, 0, (size_t)dim * sizeof *a.o);
+        return;
+    }
+    const float top = logit_log2 > *a.m ? logit_log2 : *a.m, keep = quire__exp2(*a.m - top);
+    *a.m = top;
+    *a.l = *a.l * keep + quire__exp2(logit_log2 - top);
+    for (int d = 0; d < dim; d++)
+        a.o[d] *= keep;
+}
+
+float quire__state_finish(quire_partial a, float *out, int dim) {
+    if (*a.l == 0) {
+        memset(out, 0, (size_t)dim * sizeof *out);
+        return -INFINITY;
+    }
+    const float inverse = 1.0f / *a.l;
+    for (int d = 0; d < dim; d++)
+        out[d] = a.o[d] * inverse;
+    return (*a.m + log2f(*a.l)) * QUIRE_LN2;
+}

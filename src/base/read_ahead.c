@@ -1,0 +1,77 @@
+#include "base/read_ahead.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+#include "base/file.h"
+
+static void *read_ahead(void *argument) {
+    quire_ahead *a = argument;
+    quire_status status = QUIRE_OK;
+    bool stop = false;
+    for (size_t i = 0; i < a->n_places && status == QUIRE_OK && !stop; i++) {
+        status = quire__read_at(a->fd, a->offset, a->place[i].to, a->place[i].n_bytes);
+        a->offset += a->place[i].n_bytes;
+        pthread_mutex_lock(&a->lock);
+        a->n_read += status == QUIRE_OK;
+        if (status != QUIRE_OK) { /* the sentence belongs to this thread: the caller says it again in its own */
+            a->status = status;
+            snprintf(a->reason, sizeof a->reason, "%s", quire_last_error());
+        }
+        stop = a->stop;
+        pthread_cond_signal(&a->arrived);
+        pthread_mutex_unlock(&a->lock);
+    }
+    return NULL;
+}
+
+/* Signals are for the program's own threads. */
+static bool start_thread(quire_ahead *a) {
+    sigset_t all, before;
+    sigfillset(&all);
+    if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
+        return false;
+    const bool started = pthread_create(&a->thread, NULL, read_ahead, a) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+void quire__ahead_start(quire_ahead *a, int fd, uint64_t offset, const quire_place *place, size_t n_places) {
+    *a = (quire_ahead){.fd = fd, .offset = offset, .place = place, .n_places = n_places, .status = QUIRE_OK};
+    if (n_places < 2 || pthread_mutex_init(&a->lock, NULL) != 0)
+        return;
+    if (pthread_cond_init(&a->arrived, NULL) == 0) {
+        a->threaded = start_thread(a);
+        if (a->threaded)
+            return;
+        pthread_cond_destroy(&a->arrived);
+    }
+    pthread_mutex_destroy(&a->lock);
+}
+
+quire_status quire__ahead_next(quire_ahead *a) {
+    const size_t i = a->n_taken++;
+    if (!a->threaded) {
+        const uint64_t at = a->offset;
+        a->offset += a->place[i].n_bytes;
+        return quire__read_at(a->fd, at, a->place[i].to, a->place[i].n_bytes);
+    }
+    pthread_mutex_lock(&a->lock);
+    while (a->n_read <= i && a->status == QUIRE_OK)
+        pthread_cond_wait(&a->arrived, &a->lock);
+    const bool there = a->n_read > i;
+    pthread_mutex_unlock(&a->lock);
+    return there ? QUIRE_OK : quire__fail(a->status, "%s", a->reason);
+}
+
+void quire__ahead_end(quire_ahead *a) {
+    if (!a->threaded)
+        return;
+    pthread_mutex_lock(&a->lock);
+    a->stop = true;
+    pthread_mutex_unlock(&a->lock);
+    pthread_join(a->thread, NULL);
+    pthread_cond_destroy(&a->arrived);
+    pthread_mutex_destroy(&a->lock);
+    a->threaded = false;
+}

@@ -1,0 +1,236 @@
+#include "file/page_piece.h"
+
+#include <string.h>
+
+/* ------------------------------------------------------------------ which, and how large */
+
+size_t quire__piece_leaf_bytes(const quire_group *group) { return group->raw ? group->raw_bytes : group->sealed_bytes; }
+
+static bool has_sinks(const quire_group *group, int32_t page) { return page == 0 && group->sinks > 0; }
+
+/* Of a piece after 0. */
+static int32_t group_of(int32_t piece) { return (piece - 1) / 2; }
+static bool is_sinks(int32_t piece) { return piece % 2 == 0; }
+static uint64_t rows_of(const quire_group *group, int32_t piece) {
+    return is_sinks(piece) ? quire__rows_below(group->sinks) : UINT64_MAX;
+}
+
+bool quire__piece_exists(quire_pieces p, int32_t piece, int32_t page) {
+    if (piece < 0 || piece >= quire__piece_count(p) || page < 0)
+        return false;
+    if (piece == 0)
+        return true;
+    const quire_group *group = &p.group[group_of(piece)];
+    return group->window > 0 && (!is_sinks(piece) || has_sinks(group, page));
+}
+
+int32_t quire__live_from(const quire_group *group, int32_t n_pages) {
+    const int32_t first_seen = quire__window_start(group, n_pages * QUIRE_T) / QUIRE_T;
+    return first_seen < n_pages ? first_seen : n_pages;
+}
+
+bool quire__piece_needed(quire_pieces p, int32_t piece, int32_t page, int32_t n_pages) {
+    if (page >= n_pages || !quire__piece_exists(p, piece, page))
+        return false;
+    if (piece == 0)
+        return true;
+    const quire_group *group = &p.group[group_of(piece)];
+    const int32_t live_from = quire__live_from(group, n_pages);
+    return is_sinks(piece) ? group->keep > 0 || live_from == 0 : page >= live_from || quire__pinned(group, page);
+}
+
+size_t quire__piece_bytes(quire_pieces p, int32_t piece, int32_t page) {
+    if (!quire__piece_exists(p, piece, page))
+        return 0;
+    if (piece > 0)
+        return is_sinks(piece) ? p.group[group_of(piece)].sink_bytes
+                               : quire__piece_leaf_bytes(&p.group[group_of(piece)]);
+    return quire__piece_offset(p, page, p.n_groups);
+}
+
+size_t quire__piece_offset(quire_pieces p, int32_t page, int32_t group) {
+    size_t bytes = 0;
+    for (int32_t g = 0; g < group; g++)
+        if (p.group[g].window == 0)
+            bytes += quire__piece_leaf_bytes(&p.group[g]) + (has_sinks(&p.group[g], page) ? p.group[g].sink_bytes : 0);
+    return bytes;
+}
+
+/* ------------------------------------------------------------------ out of a sequence */
+
+bool quire__seq_has_piece(const quire_seq *seq, int32_t piece, int32_t page) {
+    const quire_pool *pool = seq->pool;
+    if (page >= seq->length / QUIRE_T || !quire__piece_exists(quire__pool_pieces(pool), piece, page))
+        return false;
+    if (piece == 0)
+        return true; /* no window, so nothing is ever recycled */
+    const quire_seq_group *s = &seq->group[group_of(piece)];
+    const int32_t leaf = is_sinks(piece) ? s->sinks : s->table[page];
+    const uint64_t rows = rows_of(&pool->group[group_of(piece)], piece);
+    return leaf != QUIRE_NO_LEAF && (pool->leaf[leaf].lost & rows) == 0; /* part of a page is of no use to others */
+}
+
+/* One leaf of a piece. */
+typedef struct piece_leaf {
+    int32_t leaf;
+    quire_part_kind kind;
+} piece_leaf;
+
+/* Leaf number i of a piece; false after the last. */
+static bool leaf_at(const quire_seq *seq, int32_t piece, int32_t page, int32_t i, piece_leaf *found) {
+    const quire_pool *pool = seq->pool;
+    const int32_t from = piece == 0 ? 0 : group_of(piece), to = piece == 0 ? pool->n_groups : from + 1;
+    for (int32_t g = from; g < to; g++) {
+        const quire_seq_group *s = &seq->group[g];
+        if (piece == 0 && pool->group[g].window > 0)
+            continue;
+        const bool leaf = piece == 0 || !is_sinks(piece), sinks = piece == 0 ? has_sinks(&pool->group[g], page) : !leaf;
+        if (leaf && i-- == 0) {
+            *found = (piece_leaf){s->table[page], QUIRE_PART_SEALED};
+            return true;
+        }
+        if (sinks && i-- == 0) {
+            *found = (piece_leaf){s->sinks, QUIRE_PART_SINKS};
+            return true;
+        }
+    }
+    return false;
+}
+
+void quire__seq_piece(const quire_seq *seq, int32_t piece, int32_t page, uint8_t *to) {
+    const quire_pool *pool = seq->pool;
+    piece_leaf l;
+    for (int32_t i = 0; leaf_at(seq, piece, page, i, &l); i++) {
+        memcpy(to, quire__leaf_memory(pool, l.leaf), pool->leaf[l.leaf].bytes);
+        to += pool->leaf[l.leaf].bytes;
+    }
+}
+
+/* ------------------------------------------------------------------ out of a file */
+
+bool quire__file_has_piece(const quire_file *file, int32_t piece, int32_t page) {
+    if (page >= file->n_pages || !quire__piece_exists(quire__form_pieces(&file->form), piece, page))
+        return false;
+    if (piece == 0)
+        return true; /* quire_file_open has seen to it */
+    const quire_file_group *part = &file->part[group_of(piece)];
+    const uint64_t rows = rows_of(&file->form.group[group_of(piece)], piece);
+    return (is_sinks(piece) ? part->sink_rows : quire__file_page_rows(part, page)) == rows;
+}
+
+quire_status quire__file_piece(const quire_file *file, int32_t piece, int32_t page, uint8_t *to) {
+    const quire_form *form = &file->form;
+    const int32_t from = piece == 0 ? 0 : group_of(piece), end = piece == 0 ? form->n_groups : from + 1;
+    for (int32_t g = from; g < end; g++) {
+        const quire_file_group *part = &file->part[g];
+        const uint64_t start = file->section[QUIRE_SECTION_PAGES + g].offset;
+        if (piece == 0 && form->group[g].window > 0)
+            continue;
+        if (piece == 0 || !is_sinks(piece)) {
+            QUIRE_TRY(quire__read_at(file->fd, start + part->pages + (uint64_t)part->rank[page] * part->leaf_bytes, to,
+                                     part->leaf_bytes));
+            to += part->leaf_bytes;
+        }
+        if (piece == 0 ? has_sinks(&form->group[g], page) : is_sinks(piece)) {
+            QUIRE_TRY(quire__read_at(file->fd, start + part->sinks, to, form->group[g].sink_bytes));
+            to += form->group[g].sink_bytes;
+        }
+    }
+    return QUIRE_OK;
+}
+
+const uint8_t *quire__file_layers(const quire_file *file, size_t *n_bytes) {
+    const quire_file_section *s = &file->section[QUIRE_SECTION_LAYERS];
+    *n_bytes = (size_t)s->bytes;
+    return file->small + (s->offset - file->section[0].offset);
+}
+
+/* ------------------------------------------------------------------ into a sequence */
+
+static int32_t wish(bool wanted) { return wanted ? QUIRE_WANTED : QUIRE_NO_LEAF; }
+
+static void plan(quire_seq *seq, int32_t n_pages) {
+    const quire_pool *pool = seq->pool;
+    for (int32_t g = 0; g < pool->n_groups; g++) {
+        const quire_group *group = &pool->group[g];
+        quire_seq_group *s = &seq->group[g];
+        s->live_from = quire__live_from(group, n_pages);
+        for (int32_t page = 0; page < n_pages; page++)
+            s->table[page] = wish(page >= s->live_from || quire__pinned(group, page));
+        s->sinks = wish(n_pages > 0 && group->sinks > 0 && quire__sinks_needed(group, s));
+    }
+}
+
+quire_status quire__seq_begin_pieces(quire_pool *pool, quire_seq **seq) {
+    QUIRE_TRY(quire_seq_create(pool, seq));
+    quire__seq_in_file(*seq, true);
+    return QUIRE_OK;
+}
+
+quire_status quire__seq_reserve_pieces(quire_seq *seq, int32_t n_pages) {
+    quire_pool *pool = seq->pool;
+    if (n_pages > pool->max_tokens / QUIRE_T)
+        return quire__fail(QUIRE_E_TOO_BIG, "%d tokens, and a sequence here holds at most %d", (int)n_pages * QUIRE_T,
+                           (int)pool->max_tokens);
+    pthread_mutex_lock(&pool->lock);
+    plan(seq, n_pages);
+    const quire_status status = quire__restore_reserve(seq, n_pages * QUIRE_T, -1);
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
+quire_status quire__seq_take_piece(quire_seq *seq, int32_t piece, int32_t page, const uint8_t *from) {
+    const quire_pool *pool = seq->pool;
+    piece_leaf l;
+    for (int32_t i = 0; leaf_at(seq, piece, page, i, &l); i++) {
+        memcpy(quire__leaf_memory(pool, l.leaf), from, pool->leaf[l.leaf].bytes);
+        from += pool->leaf[l.leaf].bytes;
+        int32_t layer, head;
+        if (!quire__restored_check(pool, l.leaf, l.kind, QUIRE_T, &layer, &head))
+            return quire__page_invalid(layer, head);
+    }
+    return QUIRE_OK;
+}
+
+void quire__seq_end_pieces(quire_seq *seq, bool keep) {
+    quire__seq_in_file(seq, false);
+    if (!keep)
+        quire_seq_free(seq);
+}
+
+/* ------------------------------------------------------------------ without a pool */
+
+static bool leaf_valid(const quire_form *form, int32_t g, bool sinks, const uint8_t *from) {
+    for (int32_t i = 0; i < form->n_layers; i++) {
+        const quire_layer_state *l = &form->layer[i];
+        const size_t offset = sinks ? l->sink_offset : l->sealed_offset,
+                     record_bytes = sinks ? l->sink_record_bytes : l->format.bytes;
+        for (int32_t h = 0; l->group == g && l->source == i && h < l->config.n_kv_heads; h++) {
+            const uint8_t *record = from + offset + (size_t)h * record_bytes;
+            if (sinks ? !quire__raw_rows_valid(l, form->raw, record, l->sinks, l->sink_v_offset)
+                      : !quire__record_valid(l, record))
+                return false;
+        }
+    }
+    return true;
+}
+
+bool quire__piece_valid(const quire_form *form, int32_t piece, int32_t page, const uint8_t *from) {
+    const int32_t first = piece == 0 ? 0 : group_of(piece), end = piece == 0 ? form->n_groups : first + 1;
+    for (int32_t g = first; g < end; g++) {
+        const quire_group *group = &form->group[g];
+        if (piece == 0 && group->window > 0)
+            continue;
+        if (piece == 0 || !is_sinks(piece)) {
+            if (!leaf_valid(form, g, false, from))
+                return false;
+            from += quire__piece_leaf_bytes(group);
+        }
+        if (piece == 0 ? has_sinks(group, page) : is_sinks(piece)) {
+            if (!leaf_valid(form, g, true, from))
+                return false;
+            from += group->sink_bytes;
+        }
+    }
+    return true;
+}

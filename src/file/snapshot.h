@@ -1,0 +1,176 @@
+/* A sequence as a file. docs/FORMAT.md, section 10, is the definition; in short:
+ *
+ *   | header, table of sections | identity | layers | tokens | state | pages of group 0 | pages of group 1 | ...
+ *
+ * Sections start at multiples of 64 and follow each other; checksums cover the zero bytes up to the next one, so that
+ * every byte of a file is under a checksum. A group's pages are the leaves it holds, as they lie in a pool:
+ *
+ *   | sinks | kept page (raw) | open page (raw, rows in use alone) | sealed pages, oldest first |
+ */
+#ifndef QUIRE_FILE_SNAPSHOT_H
+#define QUIRE_FILE_SNAPSHOT_H
+
+#include "base/internal.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "seq/seq.h"
+
+#define QUIRE_FILE_MAGIC "\x89QUIRE\r\n" /* as PNG's: a transfer that changes line ends or drops a bit shows */
+
+enum {
+    /* 1 had no orders of channels; 2 did not say which rows are there, nor what was done to them.
+     * No release wrote these. */
+    QUIRE_FILE_VERSION = 3,
+    QUIRE_ROTATION = 1, /* FORMAT.md, section 5 */
+    QUIRE_FILE_ALIGN = 64,
+    QUIRE_FILE_HEADER = 64,
+    QUIRE_FILE_ENTRY = 48, /* of the table of sections */
+    QUIRE_FILE_LAYERS_HEAD = 32,
+    QUIRE_FILE_LAYER = 48,
+    QUIRE_FILE_STATE_HEAD = 16,
+    QUIRE_FILE_GROUP = 24,
+    QUIRE_FILE_PAGE = 8, /* of the state, for each full page */
+    QUIRE_IDENTITY_MAX = 1 << 20,
+    QUIRE_FILE_SMALL_MAX = 1 << 30, /* bytes of all sections before the pages, which are read at once */
+    QUIRE_FILE_LAYERS_MAX = 4096,   /* no file is believed beyond these */
+    QUIRE_FILE_HEADS_MAX = 4096,
+    QUIRE_FILE_TOKENS_MAX = 1 << 30
+};
+
+typedef enum quire_section_kind {
+    QUIRE_SECTION_IDENTITY,
+    QUIRE_SECTION_LAYERS,
+    QUIRE_SECTION_TOKENS,
+    QUIRE_SECTION_STATE,
+    QUIRE_SECTION_PAGES, /* this one and all after it: a group each */
+    QUIRE_FILE_SECTIONS = QUIRE_SECTION_PAGES
+} quire_section_kind;
+
+typedef enum quire_held { QUIRE_HELD_SINKS = 1, QUIRE_HELD_OPEN = 2, QUIRE_HELD_KEPT = 4 } quire_held;
+
+/* What a leaf of a group is. */
+typedef enum quire_part_kind { QUIRE_PART_SINKS, QUIRE_PART_RAW_ROWS, QUIRE_PART_SEALED } quire_part_kind;
+
+/* Parts of a group's section, in their order. */
+typedef struct quire_file_group {
+    int32_t live_from, n_held;
+    uint32_t flags;                  /* quire_held */
+    uint64_t sink_rows, open_rows;   /* bit t: row t of these is there */
+    const uint8_t *rows;             /* (n_pages) u64: the same of each full page; 0: it is not in the file */
+    int32_t *rank;                   /* (n_pages) its place among those in the file; -1: not in the file */
+    size_t sinks, kept, open, pages; /* where they start in the section */
+    size_t leaf_bytes;               /* of a sealed page: packed, or raw */
+    size_t bytes;
+} quire_file_group;
+
+/* The layers of a file or of a store, placed as a pool would. */
+typedef struct quire_form {
+    quire_layer *config;      /* (n_layers) */
+    uint16_t *orders;         /* of the channels of its km layers, one after the other */
+    quire_layer_state *layer; /* (n_layers) */
+    uint64_t *attention;      /* (n_layers) digest of what changes attention but not the cache; 0: not told */
+    quire_group *group;       /* (n_groups) */
+    int32_t n_layers, n_groups, sinks;
+    quire_type raw;
+    uint32_t page_format;
+} quire_form;
+
+struct quire_file {
+    int fd;
+    quire_file_info info;
+    quire_file_section *section; /* (4 + n_groups) */
+    uint8_t *small;              /* the sections before the pages, as they are in the file */
+    quire_form form;
+    quire_file_group *part; /* (n_groups) */
+    int32_t *rank;          /* (n_groups, n_pages) */
+    int32_t n_pages, kept_page;
+    uint8_t *record; /* room for any layer's packed record, raw rows or sinks ... */
+    uint8_t *raw;    /* ... for its rows in any raw type ... */
+    float *k, *v;    /* ... and as floats, (64, D): allocated when first used */
+};
+
+/* ---- snapshot_layers.c: the section "layers", also what a store knows of its pages' form */
+/* What changes a layer's attention but not its cache: query heads, scale, soft-cap, ALiBi, learned sinks. Never 0. */
+uint64_t quire__attention_digest(const quire_layer_state *layer);
+/* Of the feedback that K is rounded with, which no description of layers has: pages read the same with or without it. False:
+ * every layer is rounded plainly. */
+QUIRE_INTERNAL bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest);
+QUIRE_INTERNAL size_t quire__layers_bytes(const quire_pool *pool);
+QUIRE_INTERNAL void quire__layers_describe(const quire_pool *pool, bool any_attention, uint8_t *to);
+/* Into a form of zeros; to be freed also on failure. E_VERSION, E_FORMAT, E_NOMEM. */
+QUIRE_INTERNAL quire_status quire__form_read(quire_form *form, const uint8_t *bytes, size_t n_bytes);
+QUIRE_INTERNAL void quire__form_free(quire_form *form);
+
+/* ---- snapshot_write.c: a file from whoever has the sections */
+typedef struct quire_snapshot quire_snapshot; /* being written */
+/* Adds the bytes of section `index`: quire_section_kind, then the groups' pages. */
+typedef quire_status (*quire__add_section)(void *user, quire_snapshot *to, int32_t index);
+QUIRE_INTERNAL quire_status quire__snapshot_write(const char *path, int32_t n_groups, quire__add_section add_section, void *user);
+QUIRE_INTERNAL quire_status quire__snapshot_add(quire_snapshot *s, const void *bytes, size_t n_bytes);
+/* The section "state": its head, then for each group this and the rows of each page. */
+QUIRE_INTERNAL quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page, uint32_t history,
+                                       int32_t exact);
+QUIRE_INTERNAL quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held /* quire_held */,
+                                       uint64_t sink_rows, uint64_t open_rows);
+QUIRE_INTERNAL quire_status quire__snapshot_add_rows(quire_snapshot *s, uint64_t rows);
+
+/* ---- snapshot_save.c */
+/* From here on, until quire__seq_in_file(seq, false), its pages and their form stay as they are. E_BUSY, E_STATE. */
+QUIRE_INTERNAL quire_status quire__seq_hold(const quire_seq *seq);
+
+/* ---- load_reserve.c */
+enum { QUIRE_WANTED = 0 }; /* anything but QUIRE_NO_LEAF */
+/* For a sequence that nobody else knows of, whose tables, open, kept and sinks say WANTED or NO_LEAF: leaves for all that
+ * is wanted, or for as much as there is, and E_NO_PAGES. Either way the sequence may be freed. The caller holds the lock,
+ * since before the first wish. */
+quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept_page);
+/* Whatever bytes a leaf was filled with, attending over them must be safe. False: *layer and *head
+ * cannot be. n_raw: rows in use, of raw rows. */
+bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind, int32_t n_raw, int32_t *layer,
+                           int32_t *head);
+
+/* ---- snapshot_read.c */
+/* Bit t: row t of a page, which may be the open one, is there: what quire__rows_held is for a
+ * sequence. */
+uint64_t quire__file_rows_held(const quire_file *file, int32_t group, int32_t page);
+quire_status quire__file_buffers(quire_file *file); /* E_NOMEM */
+/* Rows of one head as a pool holds them raw, K (n_rows,DK), V at v_offset: whether the layer can seal and attend to them. */
+bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const uint8_t *record, int32_t n_rows,
+                           size_t v_offset);
+bool quire__record_valid(const quire_layer_state *layer, const uint8_t *record);
+quire_status quire__page_invalid(int32_t layer, int32_t head); /* E_FORMAT */
+/* Compares with what the table of sections says. E_CORRUPT. */
+quire_status quire__file_checksum(const quire_file *file, int32_t section, const quire_hash *hash);
+
+/* Whether a layer's order of channels stands in a file. */
+static inline bool quire__file_has_order(const quire_layer *layer) {
+    return layer->share == -1 && quire__codec_is_mixed(layer->k);
+}
+
+static inline void quire__put16(uint8_t *at, uint16_t x) {
+    at[0] = (uint8_t)x;
+    at[1] = (uint8_t)(x >> 8);
+}
+static inline uint16_t quire__get16(const uint8_t *at) { return (uint16_t)(at[0] | at[1] << 8); }
+static inline void quire__put32(uint8_t *at, uint32_t x) {
+    for (int i = 0; i < 4; i++)
+        at[i] = (uint8_t)(x >> 8 * i);
+}
+static inline void quire__put64(uint8_t *at, uint64_t x) {
+    quire__put32(at, (uint32_t)x);
+    quire__put32(at + 4, (uint32_t)(x >> 32));
+}
+static inline uint32_t quire__get32(const uint8_t *at) {
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+static inline uint64_t quire__get64(const uint8_t *at) {
+    return quire__get32(at) | (uint64_t)quire__get32(at + 4) << 32;
+}
+static inline uint64_t quire__file_page_rows(const quire_file_group *part, int32_t page) {
+    return quire__get64(part->rows + (size_t)page * QUIRE_FILE_PAGE);
+}
+static inline uint64_t quire__file_align(uint64_t x) {
+    return (x + QUIRE_FILE_ALIGN - 1) & ~(uint64_t)(QUIRE_FILE_ALIGN - 1);
+}
+
+#endif

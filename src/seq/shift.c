@@ -1,0 +1,313 @@
+/* Dropping tokens in the middle: the rows behind them move down, K turned back by as many positions, into new pages.
+ *
+ * New page p takes rows from old pages p and above, so pages are rebuilt from the first changed one upwards, each into
+ * a leaf that is free by then: an old page that nobody shares serves for the next. Everything is reserved before
+ * anything changes.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/element.h"
+#include "seq/seq.h"
+
+typedef struct shift {
+    quire_seq *seq;
+    quire_pool *pool;
+    int32_t from, by; /* tokens from `from` on come from `by` further up */
+    int32_t length;   /* afterwards */
+    const quire_rope *rope;
+    int32_t n_rope;
+} shift;
+
+static int32_t origin(const shift *s, int32_t token) { return token < s->from ? token : token + s->by; }
+
+static const quire_rope *rope_of(const shift *s, int32_t layer) { return &s->rope[s->n_rope == 1 ? 0 : layer]; }
+
+/* ------------------------------------------------------------------ checks */
+
+static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int32_t i) {
+    const quire_layer *l = &pool->layer[i].config;
+    quire_turns turns;
+    const quire_status status = quire__turns_init(&turns, r, l->k_dim);
+    if (status != QUIRE_OK)
+        return quire__fail_where(status, "layer %d", (int)i);
+    const quire_side_format *k = &pool->layer[i].format.k;
+    if (!pool->group[pool->layer[i].group].raw && k->family != QUIRE_FAMILY_RAW &&
+        k->bits + (k->family == QUIRE_FAMILY_PROD) < 3)
+        return quire__fail(QUIRE_E_UNSUPPORTED, "layer %d: K in %s is too coarse to be turned and packed again", (int)i,
+                           quire_codec_name(l->k));
+    return QUIRE_OK;
+}
+
+/* Rows of new page `page` that come from rows which are there. */
+static uint64_t held_rows(const shift *s, int32_t g, int32_t page) {
+    uint64_t held = 0;
+    for (int32_t i = 0; i < QUIRE_T && page * QUIRE_T + i < s->length; i++) {
+        const int32_t at = origin(s, page * QUIRE_T + i);
+        held |= (quire__rows_held(s->seq, g, at / QUIRE_T) >> at % QUIRE_T & 1) << i;
+    }
+    return held;
+}
+
+/* Every token that the next query sees must still be there. */
+static quire_status check_window(const shift *s) {
+    for (int32_t g = 0; g < s->pool->n_groups; g++) {
+        const quire_group *group = &s->pool->group[g];
+        const int32_t seen = quire__window_start(group, s->length) / QUIRE_T;
+        for (int32_t p = 0; p <= (s->length - 1) / QUIRE_T; p++) {
+            /* Raw sinks do not stand for a page that is not built again. */
+            const bool gone = p >= seen && p < s->from / QUIRE_T && s->seq->group[g].table[p] == QUIRE_NO_LEAF;
+            if (gone || (quire__rows_seen(group, p, s->length) & ~held_rows(s, g, p)))
+                return quire__fail(QUIRE_E_GONE,
+                                   "cannot shift: a window of %d has moved past tokens that page %d needs",
+                                   (int)group->window, (int)p);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ rows of a new page */
+
+/* A layer's pairs of channels, and the turn of each by `by` positions down. */
+typedef struct step {
+    quire_turns pairs;
+    double cosine[QUIRE_DIM_MAX / 2], sine[QUIRE_DIM_MAX / 2];
+} step;
+
+static void make_step(const shift *s, int32_t layer, step *turn) {
+    quire__turns_init(&turn->pairs, rope_of(s, layer), s->pool->layer[layer].config.k_dim); /* checked before */
+    for (int32_t j = 0; j < turn->pairs.n; j++) {
+        const double angle = -(double)s->by * turn->pairs.angle[j];
+        turn->cosine[j] = cos(angle);
+        turn->sine[j] = sin(angle);
+    }
+}
+
+static void turn_row(const step *turn, float *row) {
+    for (int32_t j = 0; j < turn->pairs.n; j++) {
+        float *x = &row[turn->pairs.first[j]], *y = &row[turn->pairs.second[j]];
+        const double a = (double)*x, b = (double)*y;
+        *x = (float)(a * turn->cosine[j] - b * turn->sine[j]);
+        *y = (float)(a * turn->sine[j] + b * turn->cosine[j]);
+    }
+}
+
+/* Rows of new page `page` into pool->rows[v]; those past the end become zeros. */
+static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head, int v, const step *turn) {
+    const quire_pool *pool = s->pool;
+    const quire_layer *l = &pool->layer[layer].config;
+    const size_t dim = (size_t)(v ? l->v_dim : l->k_dim);
+    float *rows = pool->rows[v], *old = pool->rows[2];
+    for (int32_t i = 0, n; i < QUIRE_T; i += n) {
+        const int32_t token = page * QUIRE_T + i, at = origin(s, token);
+        n = QUIRE_T - at % QUIRE_T; /* as many as come from one old page, one after the other */
+        if (n > QUIRE_T - i)
+            n = QUIRE_T - i;
+        if (token < s->from && n > s->from - token)
+            n = s->from - token;
+        float *to = rows + (size_t)i * dim;
+        if (token >= s->length) {
+            memset(to, 0, (size_t)n * dim * sizeof *to);
+            continue;
+        }
+        const quire_page_source source = quire__page_source(s->seq, g, at / QUIRE_T);
+        quire__page_rows(pool, &source, layer, head, v, old);
+        memcpy(to, old + (size_t)(at % QUIRE_T) * dim, (size_t)n * dim * sizeof *to);
+        for (int32_t j = 0; !v && token >= s->from && j < n; j++)
+            turn_row(turn, to + (size_t)j * dim);
+    }
+    const float largest = v ? pool->layer[layer].format.v.max_abs : pool->layer[layer].format.k.max_abs;
+    quire__clamp_rows(rows, QUIRE_T * dim, largest);
+}
+
+/* ------------------------------------------------------------------ new pages */
+
+/* V of a page that moves as a whole keeps its bytes. */
+static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head, uint8_t *record) {
+    const quire_layer_state *l = &s->pool->layer[layer];
+    const quire_page_source source = quire__page_source(s->seq, g, origin(s, page * QUIRE_T) / QUIRE_T);
+    if (s->from % QUIRE_T || s->by % QUIRE_T || source.raw != QUIRE_NO_LEAF || source.leaf == QUIRE_NO_LEAF ||
+        quire__leaf_stale(s->pool, source.leaf) || (page == 0 && l->sinks > 0))
+        return;
+    const size_t start = l->format.v.codes, end = quire__side_end(&l->format.v);
+    memcpy(record + start, quire__sealed_record(s->pool, l, source.leaf, head) + start, end - start);
+}
+
+/* Fills what is not NO_LEAF: the leaf of the table, the sinks, the open leaf. */
+static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t sinks, int32_t open) {
+    quire_pool *pool = s->pool;
+    const int32_t leaves[3] = {leaf, sinks, open};
+    const uint64_t lost = ~held_rows(s, g, page);
+    step turn;
+    for (int i = 0; i < 3; i++)
+        if (leaves[i] != QUIRE_NO_LEAF)
+            pool->leaf[leaves[i]].lost = lost;
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const quire_layer_state *l = &pool->layer[i];
+        if (l->group != g || l->source != i)
+            continue;
+        make_step(s, i, &turn);
+        for (int32_t head = 0; head < l->config.n_kv_heads; head++) {
+            for (int v = 0; v < 2; v++)
+                gather(s, g, page, i, head, v, &turn);
+            if (sinks != QUIRE_NO_LEAF)
+                quire__sink_rows(pool, i, head, pool->rows[0], pool->rows[1], sinks);
+            const int32_t raw = open != QUIRE_NO_LEAF ? open : pool->group[g].raw ? leaf : QUIRE_NO_LEAF;
+            for (int v = 0; raw != QUIRE_NO_LEAF && v < 2; v++)
+                quire__raw_rows(pool, i, head, v, pool->rows[v], raw);
+            if (leaf == QUIRE_NO_LEAF || pool->group[g].raw)
+                continue;
+            uint8_t *record = quire__sealed_record(pool, l, leaf, head);
+            quire__seal_rows(pool->kernels.rows, l, head, page, pool->rows[0], pool->rows[1], page == 0 ? l->sinks : 0,
+                             record);
+            copy_v(s, g, page, i, head, record);
+            atomic_fetch_add(&pool->sealed_pages, 1);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ leaves */
+
+static quire_leaf_kind table_kind(const shift *s, int32_t g) {
+    return s->pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED;
+}
+
+/* Whether the sequence will hold new page `page` in its table. */
+static bool needs_page(const shift *s, int32_t g, int32_t page) {
+    const quire_group *group = &s->pool->group[g];
+    return page >= quire__window_start(group, s->length) / QUIRE_T || quire__pinned(group, page);
+}
+
+/* Whether an old leaf may be written to once its rows have been read. */
+static bool reusable(const shift *s, int32_t g, int32_t leaf) {
+    return leaf != QUIRE_NO_LEAF && s->pool->leaf[leaf].refs == 1 && s->pool->leaf[leaf].kind == table_kind(s, g) &&
+           !quire__leaf_stale(s->pool, leaf);
+}
+
+static void push(quire_pool *pool, int32_t *stack, int32_t leaf) {
+    pool->leaf[leaf].next_free = *stack;
+    *stack = leaf;
+}
+
+static int32_t pop(quire_pool *pool, int32_t *stack) {
+    const int32_t leaf = *stack;
+    *stack = pool->leaf[leaf].next_free;
+    return leaf;
+}
+
+typedef struct reserved { /* for one group */
+    int32_t *stack, *open, *sinks;
+} reserved;
+
+static reserved reserved_of(const shift *s, int32_t g) {
+    int32_t *r = s->pool->reserved, n = s->pool->n_groups;
+    return (reserved){r + g, r + n + g, r + 2 * n + g};
+}
+
+static void give_back(const shift *s, int32_t g) {
+    const reserved r = reserved_of(s, g);
+    while (*r.stack != QUIRE_NO_LEAF)
+        quire__leaf_drop(s->pool, pop(s->pool, r.stack));
+    quire__leaf_drop(s->pool, *r.open);
+    quire__leaf_drop(s->pool, *r.sinks);
+}
+
+static bool reserve(const shift *s, int32_t g) {
+    quire_pool *pool = s->pool;
+    const reserved r = reserved_of(s, g);
+    const int32_t first = s->from / QUIRE_T, n_pages = s->length / QUIRE_T;
+    int32_t n = n_pages > first;
+    *r.stack = *r.open = *r.sinks = QUIRE_NO_LEAF;
+    for (int32_t p = first; p < n_pages; p++)
+        n += needs_page(s, g, p) && !reusable(s, g, s->seq->group[g].table[p]);
+    for (; n > 0; n--) {
+        const int32_t leaf = quire__leaf_take(pool, g, table_kind(s, g));
+        if (leaf == QUIRE_NO_LEAF)
+            return false;
+        push(pool, r.stack, leaf);
+    }
+    if (s->length % QUIRE_T && (*r.open = quire__leaf_take(pool, g, QUIRE_LEAF_RAW)) == QUIRE_NO_LEAF)
+        return false;
+    return !(first == 0 && n_pages > 0 && pool->group[g].sinks > 0) ||
+           (*r.sinks = quire__leaf_take(pool, g, QUIRE_LEAF_SINKS)) != QUIRE_NO_LEAF;
+}
+
+static void rebuild(const shift *s, int32_t g) {
+    quire_pool *pool = s->pool;
+    quire_seq_group *group = &s->seq->group[g];
+    const reserved r = reserved_of(s, g);
+    const int32_t first = s->from / QUIRE_T, n_pages = s->length / QUIRE_T, old_pages = s->seq->length / QUIRE_T;
+    const int32_t seen = quire__window_start(&pool->group[g], s->length) / QUIRE_T;
+    for (int32_t p = first; p < n_pages; p++) {
+        const int32_t old = group->table[p], leaf = needs_page(s, g, p) ? pop(pool, r.stack) : QUIRE_NO_LEAF,
+                      sinks = p == 0 ? *r.sinks : QUIRE_NO_LEAF;
+        build(s, g, p, leaf, sinks, QUIRE_NO_LEAF);
+        group->table[p] = leaf;
+        if (reusable(s, g, old))
+            push(pool, r.stack, old);
+        else
+            quire__leaf_drop(pool, old);
+        if (p == 0) { /* old page 0 has been read for the last time */
+            quire__leaf_drop(pool, group->sinks);
+            group->sinks = sinks;
+            *r.sinks = QUIRE_NO_LEAF;
+        }
+    }
+    if (*r.open != QUIRE_NO_LEAF)
+        build(s, g, n_pages, QUIRE_NO_LEAF, QUIRE_NO_LEAF, *r.open);
+    for (int32_t p = n_pages; p < old_pages; p++)
+        quire__leaf_drop(pool, group->table[p]);
+    quire__leaf_drop(pool, group->open);
+    quire__leaf_drop(pool, group->kept);
+    group->open = *r.open;
+    group->kept = *r.open = QUIRE_NO_LEAF;
+    if (n_pages == 0) {
+        quire__leaf_drop(pool, group->sinks);
+        group->sinks = QUIRE_NO_LEAF;
+    }
+    if (group->live_from > seen) /* all there: check_window */
+        group->live_from = seen;
+    give_back(s, g);
+}
+
+static quire_status shift_locked(const shift *s) {
+    quire_pool *pool = s->pool;
+    for (int32_t i = 0; i < pool->n_layers; i++)
+        if (pool->layer[i].source == i)
+            QUIRE_TRY(check_rope(pool, rope_of(s, i), i));
+    QUIRE_TRY(check_window(s));
+    for (int32_t g = 0; g < pool->n_groups; g++)
+        if (!reserve(s, g)) {
+            for (; g >= 0; g--)
+                give_back(s, g);
+            return quire__fail(QUIRE_E_NO_PAGES, "no room to rebuild the pages behind token %d", (int)s->from);
+        }
+    for (int32_t g = 0; g < pool->n_groups; g++)
+        rebuild(s, g);
+    s->seq->length = s->length;
+    s->seq->kept_page = -1;
+    quire__history_note(s->seq, QUIRE_HISTORY_SHIFTED, s->from / QUIRE_T * QUIRE_T);
+    quire__seq_recycle(s->seq);
+    return QUIRE_OK;
+}
+
+quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const quire_rope *rope, int32_t n_rope) {
+    if (!seq || !rope)
+        return quire__fail(QUIRE_E_INVALID, "sequence or rotation is NULL");
+    quire_pool *pool = seq->pool;
+    quire_status status = QUIRE_OK;
+    pthread_mutex_lock(&pool->lock);
+    if (seq->batch)
+        status = quire__fail(QUIRE_E_BUSY, "cannot shift a sequence that is in a batch");
+    else if (n_rope != 1 && n_rope != pool->n_layers)
+        status = quire__fail(QUIRE_E_INVALID, "%d rotations for %d layers", (int)n_rope, (int)pool->n_layers);
+    else if (from < 0 || to < from || to > seq->length)
+        status =
+            quire__fail(QUIRE_E_INVALID, "cannot drop tokens %d to %d of %d", (int)from, (int)to, (int)seq->length);
+    else if (to == seq->length)
+        status = quire__seq_trim(seq, from);
+    else if (from < to)
+        status = shift_locked(&(shift){seq, pool, from, to - from, seq->length - (to - from), rope, n_rope});
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}

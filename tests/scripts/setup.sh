@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# What tools/setup says on machines that are not like this one: a Mac, one whose Python is too old. Programs of such a machine
+# are stubs, and nothing is installed.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+# A PATH with the tools that the script itself uses, and whatever a case puts there.
+tools() {
+    rm -rf "$tmp/bin" && mkdir "$tmp/bin"
+    local tool
+    for tool in bash env dirname cat cksum sed sort tr tail id mkdir grep; do
+        ln -s "$(command -v "$tool")" "$tmp/bin/$tool"
+    done
+}
+stub() { # NAME SCRIPT
+    printf '#!%s\n%s\n' "$(command -v bash)" "$2" >"$tmp/bin/$1"
+    chmod +x "$tmp/bin/$1"
+}
+# A stand-in for Python that is of a version and has all modules.
+stub_python() { stub "$1" "case \$* in *version_info*) exit $3 ;; *) echo $2 ;; esac"; }
+# expect WHAT TEXT..: the last run said all of these.
+expect() {
+    local what=$1 text
+    shift
+    for text in "$@"; do
+        grep -q -F -e "$text" "$tmp/log" || { echo "setup: $what: not said: $text"; cat "$tmp/log"; exit 1; }
+    done
+    echo "setup: $what"
+}
+setup() { (PATH=$tmp/bin QUIRE_CACHE=$tmp/cache "$@" bash "$root/tools/setup" "$group") >"$tmp/log" 2>&1; }
+run_fails() { if setup "$@"; then echo "setup: it succeeded"; cat "$tmp/log"; exit 1; fi; }
+
+group=build
+tools
+stub uname 'echo Darwin'
+run_fails env
+expect "a bare Mac gets names of Homebrew" "xcode-select --install" "brew install cmake " " jansson " " libsodium " " lmdb " \
+    " ninja " " pkgconf " " python"
+! grep -q "apt-get\|-dev" "$tmp/log" || { echo "setup: Debian's names on a Mac"; cat "$tmp/log"; exit 1; }
+
+group=bench
+stub cc 'exit 1'
+stub c++ 'exit 1'
+stub cmake ''
+stub ninja ''
+stub pkg-config ''
+stub gnuplot ''
+stub_python python3 3.9.6 1
+run_fails env PYTHON="$tmp/bin/python3"
+expect "a Python that is too old is named, and what is needed" "needs Python 3.11 or newer" "$tmp/bin/python3 is 3.9.6" \
+    "PYTHON=FILE tools/setup bench"
+run_fails env PYTHON=/nowhere/python
+expect "so is one that is not there" "needs Python 3.11 or newer" "there is none here"
+
+# Functions by themselves.
+call() { (PATH=$tmp/bin && source "$root/tools/setup" build && "$@"); }
+stub_python python3 3.12.1 0
+[ "$(PYTHON=$tmp/bin/python3 call python)" = "$tmp/bin/python3" ] || { echo "setup: a new Python is not taken"; exit 1; }
+echo "setup: a Python that is new enough is taken"
+
+mkdir -p "$tmp/brew/include" "$tmp/other"
+touch "$tmp/brew/include/made_up_1.h" "$tmp/other/made_up_2.h"
+stub pkg-config "[ \"\$*\" != '--variable=includedir made_up' ] || echo '$tmp/other'"
+for file in made_up_1.h made_up_2.h; do
+    HOMEBREW_PREFIX=$tmp/brew call header $file made_up || { echo "setup: $file is not found"; exit 1; }
+done
+! HOMEBREW_PREFIX=$tmp/brew call header made_up_3.h made_up || { echo "setup: made_up_3.h is found"; exit 1; }
+echo "setup: headers are found where Homebrew and pkg-config have them"
