@@ -1,5 +1,6 @@
-/* Times ggml's FLASH_ATTN_EXT on the CPU, one attention layer, best of several runs. Built by bench/peers against ggml.
- * usage: peer_ggml_attn HEADS KV_HEADS SIZE CONTEXT ROWS TYPE_K TYPE_V THREADS       prints milliseconds */
+/* Times ggml's FLASH_ATTN_EXT on the CPU, one attention layer, best of several runs. Built by
+ * bench/peers against ggml. usage: peer_ggml_attn HEADS KV_HEADS SIZE CONTEXT ROWS TYPE_K TYPE_V
+ * THREADS       prints milliseconds */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,17 +44,20 @@ static void fill(struct ggml_tensor *t) {
 
 int main(int argc, char **argv) {
     if (argc != 9) {
-        fprintf(stderr, "usage: %s HEADS KV_HEADS SIZE CONTEXT ROWS TYPE_K TYPE_V THREADS\n", argv[0]);
+        fprintf(stderr, "usage: %s HEADS KV_HEADS SIZE CONTEXT ROWS TYPE_K TYPE_V THREADS\n",
+                argv[0]);
         return 2;
     }
-    const int heads = atoi(argv[1]), kv_heads = atoi(argv[2]), size = atoi(argv[3]), context = atoi(argv[4]);
+    const int heads = atoi(argv[1]), kv_heads = atoi(argv[2]), size = atoi(argv[3]),
+              context = atoi(argv[4]);
     const int rows = atoi(argv[5]), threads = atoi(argv[8]);
     ggml_cpu_init();
     struct ggml_context *c = ggml_init((struct ggml_init_params){(size_t)8 << 30, NULL, false});
     struct ggml_tensor *q = ggml_new_tensor_4d(c, GGML_TYPE_F32, size, rows, heads, 1);
     struct ggml_tensor *k = ggml_new_tensor_4d(c, type_of(argv[6]), size, context, kv_heads, 1);
     struct ggml_tensor *v = ggml_new_tensor_4d(c, type_of(argv[7]), size, context, kv_heads, 1);
-    struct ggml_tensor *mask = ggml_new_tensor_4d(c, GGML_TYPE_F16, context, (rows + 63) / 64 * 64, 1, 1);
+    struct ggml_tensor *mask =
+        ggml_new_tensor_4d(c, GGML_TYPE_F16, context, (rows + 63) / 64 * 64, 1, 1);
     fill(q);
     fill(k);
     fill(v);
@@ -66,7 +70,8 @@ int main(int argc, char **argv) {
     const double first = now();
     double best = 1e9;
     const double enough = 0.5, steady = 3; /* seconds; a run of three seconds needs no second one */
-    for (int i = 0; (i < 2 && now() - first < steady) || (now() - first < enough && i < 2000); i++) {
+    for (int i = 0; (i < 2 && now() - first < steady) || (now() - first < enough && i < 2000);
+         i++) {
         const double start = now();
         ggml_graph_compute(graph, &plan);
         const double taken = now() - start;

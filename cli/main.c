@@ -39,7 +39,8 @@ static void print_commands(const char *path, const cli_command *list, FILE *file
     fprintf(file, "usage: quire %s<command> [options]\n\ncommands:\n", path);
     for (; list->name; list++)
         fprintf(file, "  %-8s  %s\n", list->name, list->summary);
-    fprintf(file, "\n'quire help %s<command>' or 'quire %s<command> --help' explains one.\n", path, path);
+    fprintf(file, "\n'quire help %s<command>' or 'quire %s<command> --help' explains one.\n", path,
+            path);
 }
 
 static const cli_command *find_command(const cli_command *list, const char *name) {

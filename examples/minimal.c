@@ -17,7 +17,8 @@ static void must(quire_status status) {
 
 int main(void) {
     /* What the model computes for each token: K and V rows, and the queries that look at them. */
-    static float k[N_TOKENS * KV_HEADS * DIM], v[N_TOKENS * KV_HEADS * DIM], q[N_TOKENS * HEADS * DIM];
+    static float k[N_TOKENS * KV_HEADS * DIM], v[N_TOKENS * KV_HEADS * DIM],
+        q[N_TOKENS * HEADS * DIM];
     static float out[N_TOKENS * HEADS * DIM];
     for (int i = 0; i < N_TOKENS * KV_HEADS * DIM; i++)
         k[i] = sinf((float)i), v[i] = cosf((float)i);
@@ -51,9 +52,12 @@ int main(void) {
 
     quire_layer_stats stats;
     must(quire_layer_get_stats(pool, 0, &stats));
-    printf("%d tokens, kernel %s, %.3f bits per element in a full page, %zu bytes packed, %zu raw\n",
-           (int)quire_seq_length(seq), stats.kernel, stats.bits_per_element, stats.sealed_bytes, stats.raw_bytes);
-    printf("first output: %g %g %g %g\n", (double)out[0], (double)out[1], (double)out[2], (double)out[3]);
+    printf(
+        "%d tokens, kernel %s, %.3f bits per element in a full page, %zu bytes packed, %zu raw\n",
+        (int)quire_seq_length(seq), stats.kernel, stats.bits_per_element, stats.sealed_bytes,
+        stats.raw_bytes);
+    printf("first output: %g %g %g %g\n", (double)out[0], (double)out[1], (double)out[2],
+           (double)out[3]);
     quire_pool_free(pool);
     return 0;
 }

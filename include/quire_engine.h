@@ -1,25 +1,30 @@
-/* quire_engine.h: GGUF models that run on a Quire cache. ggml computes, libllama has the vocabulary, Quire keeps K/V.
+/* quire_engine.h: GGUF models that run on a Quire cache. ggml computes, libllama has the
+ * vocabulary, Quire keeps K/V.
  *
  * The life of a text
  *   quire_model_load        weights (mapped, not read), vocabulary
  *   quire_session_create    a pool, a thread pool and compute buffers, all taken once
  *   quire_session_prefill   a prompt into a sequence of the session's pool, chunk by chunk
- *   quire_session_decode    one step: new tokens of one or many sequences; logits of the rows asked for
+ *   quire_session_decode    one step: new tokens of one or many sequences; logits of the rows
+ *                           asked for
  *   quire_sampler_begin     the prompt, for penalties;  quire_sampler_next  logits -> token
  *   quire_model_piece       token -> bytes
  *   quire_generate          all of that in one call, for one sequence
  *
  * Caveats, before the functions
- * - Sequences are the pool's own: quire_seq_create(quire_session_pool(session), &seq), fork, trim, free as quire.h says.
- *   A token's position is its place in the sequence.
- * - Threads: a model may be used by many sessions at once. A session, a sampler and the sequences of a session are used
- *   by one thread at a time.
- * - Lifetime: a model outlives its sessions and samplers. Strings returned live as long as the object they came from.
- * - Results do not depend on the number of threads. They do not depend on how tokens are cut into steps either, as long
- *   as steps are exact: ggml rounds a product differently for some numbers of rows, so an exact step is padded to one
- *   for which it does not. Prefill always is; a lone row costs up to 1.8 times as much when padded.
- * - Errors are those of quire.h: a status, and quire_last_error() with the sentence. ggml and libllama are kept from
- *   printing: loading a model sets their log functions, which belong to the whole process.
+ * - Sequences are the pool's own: quire_seq_create(quire_session_pool(session), &seq), fork,
+ *   trim, free as quire.h says. A token's position is its place in the sequence.
+ * - Threads: a model may be used by many sessions at once. A session, a sampler and the
+ *   sequences of a session are used by one thread at a time.
+ * - Lifetime: a model outlives its sessions and samplers. Strings returned live as long as the
+ *   object they came from.
+ * - Results do not depend on the number of threads. They do not depend on how tokens are cut
+ *   into steps either, as long as steps are exact: ggml rounds a product differently for some
+ *   numbers of rows, so an exact step is padded to one for which it does not. Prefill always is;
+ *   a lone row costs up to 1.8 times as much when padded.
+ * - Errors are those of quire.h: a status, and quire_last_error() with the sentence. ggml and
+ *   libllama are kept from printing: loading a model sets their log functions, which belong to
+ *   the whole process.
  */
 #ifndef QUIRE_ENGINE_H
 #define QUIRE_ENGINE_H
@@ -38,15 +43,17 @@ typedef struct quire_sampler quire_sampler;
 
 typedef struct quire_model_options {
     size_t struct_size; /* set by quire_model_options_default */
-    /* Copy weights into the arrangement that ggml multiplies fastest here, where it has one; default. Without, all stay in
-     * the mapped file: loading takes no time and no memory. */
+    /* Copy weights into the arrangement that ggml multiplies fastest here, where it has one;
+     * default. Without, all stay in the mapped file: loading takes no time and no memory. */
     bool repack;
-    /* Expand every weight to f32 (memory!): takes ggml's rounding of activations out of comparisons. */
+    /* Expand every weight to f32 (memory!): takes ggml's rounding of activations out of
+     * comparisons. */
     bool f32_weights;
-    /* Codecs km4 and km3 need to know which channels of K matter most (quire.h, quire_layer.k_order). A text of 512 tokens
-     * tells, once for a model: at the first session that needs it, and kept in this directory, which is made if it is not
-     * there. The digest of the file is kept there too (quire_model_identity). NULL: in memory alone. on_probe: NULL, or
-     * told how far it is. */
+    /* Codecs km4 and km3 need to know which channels of K matter most (quire.h,
+     * quire_layer.k_order). A text of 512 tokens tells, once for a model: at the first session
+     * that needs it, and kept in this directory, which is made if it is not there. The digest of
+     * the file is kept there too (quire_model_identity). NULL: in memory alone. on_probe: NULL,
+     * or told how far it is. */
     const char *cache_dir;
     void (*on_probe)(void *user, int32_t done, int32_t total);
     void *on_probe_user;
@@ -64,45 +71,55 @@ typedef struct quire_model_info {
 } quire_model_info;
 
 QUIRE_API void quire_model_options_default(quire_model_options *options);
-/* options NULL: the defaults. E_IO: cannot be read. E_MODEL: not a GGUF file, cut off, an architecture Quire does not
- * know, or a key or tensor that is missing or has the wrong shape; quire_last_error() names it. E_NOMEM. */
-QUIRE_API quire_status quire_model_load(quire_model **model, const char *path, const quire_model_options *options);
+/* options NULL: the defaults. E_IO: cannot be read. E_MODEL: not a GGUF file, cut off, an
+ * architecture Quire does not know, or a key or tensor that is missing or has the wrong shape;
+ * quire_last_error() names it. E_NOMEM. */
+QUIRE_API quire_status quire_model_load(quire_model **model, const char *path,
+                                        const quire_model_options *options);
 QUIRE_API void quire_model_free(quire_model *model); /* NULL is fine */
 QUIRE_API void quire_model_get_info(const quire_model *model, quire_model_info *info);
-QUIRE_API const char *quire_architecture_at(size_t index); /* those that can run; NULL after the last */
+QUIRE_API const char *
+quire_architecture_at(size_t index); /* those that can run; NULL after the last */
 
 /* ------------------------------------------------------------------ text */
 
 typedef enum quire_tokenize_flags {
     QUIRE_TOKENIZE_PLAIN = 0,
-    QUIRE_TOKENIZE_START = 1,   /* begin as the model wants a text to begin (BOS), if it does; never an end (EOS) */
-    QUIRE_TOKENIZE_SPECIAL = 2, /* "<|im_start|>" is the token of that name, not twelve characters */
-    QUIRE_TOKENIZE_REPLY = 4    /* quire_model_tokenize_chat: add what starts the assistant's turn */
+    QUIRE_TOKENIZE_START =
+        1, /* begin as the model wants a text to begin (BOS), if it does; never an end (EOS) */
+    QUIRE_TOKENIZE_SPECIAL =
+        2,                   /* "<|im_start|>" is the token of that name, not twelve characters */
+    QUIRE_TOKENIZE_REPLY = 4 /* quire_model_tokenize_chat: add what starts the assistant's turn */
 } quire_tokenize_flags;
 
 /* Bytes that are no UTF-8 do no harm. E_TOO_BIG: more than `capacity` tokens; *n_tokens is then how
  * many. */
-QUIRE_API quire_status quire_model_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags,
-                                            int32_t *tokens, int32_t capacity, int32_t *n_tokens);
-/* The bytes of a token: may be a part of a UTF-8 character. Control tokens have none. E_TOO_BIG, E_INVALID. */
-QUIRE_API quire_status quire_model_piece(const quire_model *model, int32_t token, char *bytes, size_t capacity,
-                                         size_t *n_bytes);
-QUIRE_API bool quire_model_ends_text(const quire_model *model, int32_t token); /* end of text, or of a turn */
+QUIRE_API quire_status quire_model_tokenize(const quire_model *model, const char *text,
+                                            size_t n_bytes, int flags, int32_t *tokens,
+                                            int32_t capacity, int32_t *n_tokens);
+/* The bytes of a token: may be a part of a UTF-8 character. Control tokens have none. E_TOO_BIG,
+ * E_INVALID. */
+QUIRE_API quire_status quire_model_piece(const quire_model *model, int32_t token, char *bytes,
+                                         size_t capacity, size_t *n_bytes);
+QUIRE_API bool quire_model_ends_text(const quire_model *model,
+                                     int32_t token); /* end of text, or of a turn */
 
 typedef struct quire_message {
     const char *role; /* "system", "user", "assistant" */
     const char *content;
 } quire_message;
 
-QUIRE_API bool quire_model_can_chat(const quire_model *model); /* it brings a chat template that is known */
+QUIRE_API bool
+quire_model_can_chat(const quire_model *model); /* it brings a chat template that is known */
 /* The tokens of a conversation, as the model's template writes it down. flags: START and REPLY.
  * Only the template's own text becomes control tokens: a message that says "<|im_end|>" holds these
  * ten characters, whoever wrote it. The tokens of other messages are those of the template's text
  * as a whole, with SPECIAL. Also used by `quire run --chat`, `chat` and `eval agree --chat`.
  * E_TOO_BIG: *n_tokens is how many. E_INVALID: a role that is none of the three. E_UNSUPPORTED: no
  * known template, or one that does more to a message than trimming it. */
-QUIRE_API quire_status quire_model_tokenize_chat(const quire_model *model, const quire_message *messages,
-                                                 size_t n_messages, int flags, int32_t *tokens, int32_t capacity,
+QUIRE_API quire_status quire_model_tokenize_chat(const quire_model *model,
+                                                 const quire_message *messages, size_t n_messages,
+                                                 int flags, int32_t *tokens, int32_t capacity,
                                                  int32_t *n_tokens);
 
 /* ------------------------------------------------------------------ session */
@@ -110,22 +127,25 @@ QUIRE_API quire_status quire_model_tokenize_chat(const quire_model *model, const
 typedef struct quire_session_options {
     size_t struct_size; /* set by quire_session_options_default */
     quire_policy policy;
-    quire_type raw;           /* of open pages; f16 */
-    int32_t context;          /* tokens of one sequence; 0: as many as the model was trained on */
-    int32_t max_seqs;         /* default 1 */
-    int32_t max_rows;         /* of one step, a multiple of 64: also the chunk of prefill; default 512 */
-    int32_t max_logits;       /* rows of one step that may have logits; default 64 */
-    int32_t n_threads;        /* default 1 */
-    int32_t max_kv, keep;     /* max_kv 0: none; else full-attention layers hold the first `keep` and the last
-                                 max_kv - keep tokens, packed like the others */
-    const quire_pair *layers; /* (n_layers) NULL: as the policy says; else pairs, QUIRE_CODEC_DEFAULT: as the policy */
-    const quire_layer *order_from; /* (n_layers) NULL: the model's own orders of channels; else those of these layers'
-                                      k_order, where they have one: a saved file's, whose cache is to be loaded */
-    bool plain_rounding;           /* km4, km3: round every channel of K for itself, not by what queries look at */
-    size_t kv_bytes;               /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
-    bool exact_trim;               /* as quire_pool_options has it; default */
-    bool (*stop)(void *user);      /* asked between operations; true ends the step, or a first session's probe, with
-                                      E_ABORTED */
+    quire_type raw;     /* of open pages; f16 */
+    int32_t context;    /* tokens of one sequence; 0: as many as the model was trained on */
+    int32_t max_seqs;   /* default 1 */
+    int32_t max_rows;   /* of one step, a multiple of 64: also the chunk of prefill; default 512 */
+    int32_t max_logits; /* rows of one step that may have logits; default 64 */
+    int32_t n_threads;  /* default 1 */
+    int32_t max_kv, keep; /* max_kv 0: none; else full-attention layers hold the first `keep` and
+                             the last max_kv - keep tokens, packed like the others */
+    const quire_pair *layers;      /* (n_layers) NULL: as the policy says; else pairs,
+                                      QUIRE_CODEC_DEFAULT: as the policy */
+    const quire_layer *order_from; /* (n_layers) NULL: the model's own orders of channels; else
+                                      those of these layers' k_order, where they have one: a saved
+                                      file's, whose cache is to be loaded */
+    bool plain_rounding; /* km4, km3: round every channel of K for itself, not by what queries look
+                            at */
+    size_t kv_bytes; /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
+    bool exact_trim; /* as quire_pool_options has it; default */
+    bool (*stop)(void *user); /* asked between operations; true ends the step, or a first session's
+                                 probe, with E_ABORTED */
     void *stop_user;
 } quire_session_options;
 
@@ -148,54 +168,67 @@ typedef struct quire_step_item {
     int32_t n_logits; /* the last n_logits rows get logits */
 } quire_step_item;
 
-/* Computes a step and leaves it open: look at the logits, then commit or abort. E_INVALID, E_VALUE, E_NO_PAGES,
- * E_TOO_BIG, E_ABORTED: nothing happened, no step is open. */
-QUIRE_API quire_status quire_session_eval(quire_session *session, const quire_step_item *items, size_t n_items,
-                                          bool exact);
+/* Computes a step and leaves it open: look at the logits, then commit or abort. E_INVALID,
+ * E_VALUE, E_NO_PAGES, E_TOO_BIG, E_ABORTED: nothing happened, no step is open. */
+QUIRE_API quire_status quire_session_eval(quire_session *session, const quire_step_item *items,
+                                          size_t n_items, bool exact);
 /* n_keep NULL: all; else item i keeps its first n_keep[i] tokens, as quire_batch_commit says. */
 QUIRE_API quire_status quire_session_commit(quire_session *session, const int32_t *n_keep);
 QUIRE_API void quire_session_abort(quire_session *session); /* no open step is fine */
 /* quire_session_eval and quire_session_commit. */
-QUIRE_API quire_status quire_session_decode(quire_session *session, const quire_step_item *items, size_t n_items,
-                                            bool exact);
-/* Appends a prompt in steps that end at multiples of max_rows. Logits of the last token are row 0 afterwards.
- * progress: NULL, or told after every step. On an error the sequence holds the steps before it. */
-QUIRE_API quire_status quire_session_prefill(quire_session *session, quire_seq *seq, const int32_t *tokens,
-                                             int32_t n_tokens, void (*progress)(void *user, int32_t done), void *user);
-/* quire_seq_shift with the model's own rotation: drops tokens from .. to-1. E_UNSUPPORTED also for models with YaRN. */
-QUIRE_API quire_status quire_session_shift(quire_session *session, quire_seq *seq, int32_t from, int32_t to);
-/* (n_vocab) of the row'th row with logits of the last step, in item order; NULL if there is none. Until the next step. */
+QUIRE_API quire_status quire_session_decode(quire_session *session, const quire_step_item *items,
+                                            size_t n_items, bool exact);
+/* Appends a prompt in steps that end at multiples of max_rows. Logits of the last token are row
+ * 0 afterwards. progress: NULL, or told after every step. On an error the sequence holds the
+ * steps before it. */
+QUIRE_API quire_status quire_session_prefill(quire_session *session, quire_seq *seq,
+                                             const int32_t *tokens, int32_t n_tokens,
+                                             void (*progress)(void *user, int32_t done),
+                                             void *user);
+/* quire_seq_shift with the model's own rotation: drops tokens from .. to-1. E_UNSUPPORTED also
+ * for models with YaRN. */
+QUIRE_API quire_status quire_session_shift(quire_session *session, quire_seq *seq, int32_t from,
+                                           int32_t to);
+/* (n_vocab) of the row'th row with logits of the last step, in item order; NULL if there is
+ * none. Until the next step. */
 QUIRE_API const float *quire_session_logits(const quire_session *session, int32_t row);
 
 /* ------------------------------------------------------------------ comparing */
 
 typedef struct quire_divergence {
-    double kld;           /* of the second from the first, in nats */
-    double nll, nll_base; /* -ln of the probability of the true token, by the second and by the first */
+    double kld; /* of the second from the first, in nats */
+    double nll,
+        nll_base; /* -ln of the probability of the true token, by the second and by the first */
     bool same_top;
 } quire_divergence;
 
 /* How far two predictions of the next token are apart; base, other: (n_vocab) logits. */
-QUIRE_API quire_divergence quire_logits_compare(const float *base, const float *other, int32_t n_vocab, int32_t truth);
+QUIRE_API quire_divergence quire_logits_compare(const float *base, const float *other,
+                                                int32_t n_vocab, int32_t truth);
 /* -ln of the probability of a token. */
 QUIRE_API double quire_logits_nll(const float *logits, int32_t n_vocab, int32_t token);
 
-/* ------------------------------------------------------------------ examination: which codecs suit a model */
+/* ------------------------------------------------------- examination: which codecs suit a model */
 
 enum { QUIRE_RUNGS_MAX = 8 };
 
-/* Of one layer over a built-in text. "First" are its first four tokens, which presets keep raw; other figures are without
- * them. K as it is stored, after RoPE. A layer that shares another's cache has `sink` alone. */
+/* Of one layer over a built-in text. "First" are its first four tokens, which presets keep raw;
+ * other figures are without them. K as it is stored, after RoPE. A layer that shares another's
+ * cache has `sink` alone. */
 typedef struct quire_layer_report {
     double k_norm, v_norm;   /* mean length of a row */
     double k_first, v_first; /* that of the first tokens, over it */
-    double k_outlier;        /* widest channel of K over the median channel's range, in the head where it is largest */
-    double k_bias;           /* the channel of K whose mean is largest over its standard deviation: by how much */
-    double k_kurtosis, v_kurtosis; /* of a channel of K over tokens; of a row of V over channels. Normal: 3 */
-    double sink;                   /* share of attention that goes to the first tokens */
-    double kld;                    /* of the next token if this layer alone is packed, as quire_report.alone */
-    double share;                  /* that, over the sum of all layers */
-    int32_t n_outliers;            /* channels of K with more than three times the median range of their head */
+    double k_outlier; /* widest channel of K over the median channel's range, in the head where it
+                         is largest */
+    double k_bias;    /* the channel of K whose mean is largest over its standard deviation: by how
+                         much */
+    double k_kurtosis,
+        v_kurtosis; /* of a channel of K over tokens; of a row of V over channels. Normal: 3 */
+    double sink;    /* share of attention that goes to the first tokens */
+    double kld;     /* of the next token if this layer alone is packed, as quire_report.alone */
+    double share;   /* that, over the sum of all layers */
+    int32_t
+        n_outliers; /* channels of K with more than three times the median range of their head */
 } quire_layer_report;
 
 typedef struct quire_rung {
@@ -204,10 +237,12 @@ typedef struct quire_rung {
 } quire_rung;
 
 typedef struct quire_report {
-    int32_t n_layers, n_tokens, n_scored; /* tokens of the text, and those whose prediction was compared */
+    int32_t n_layers, n_tokens,
+        n_scored; /* tokens of the text, and those whose prediction was compared */
     int32_t n_rungs;
     quire_pair alone;
-    quire_rung rungs[QUIRE_RUNGS_MAX]; /* (n_rungs) from raw:raw to the fewest bits, those that serve all layers */
+    quire_rung rungs[QUIRE_RUNGS_MAX]; /* (n_rungs) from raw:raw to the fewest bits, those that
+                                          serve all layers */
     const quire_layer_report *layers;  /* (n_layers) a part of the report: no free of its own */
 } quire_report;
 
@@ -221,20 +256,24 @@ typedef struct quire_examine_options {
 } quire_examine_options;
 
 QUIRE_API void quire_examine_options_default(quire_examine_options *options);
-/* Runs the text once for every layer and for every rung, and once more to compare with, and keeps the report in the
- * model's cache_dir: this takes a while, once. Weights are expanded to f32 for it, matrix by matrix, whatever the model
- * does otherwise: rounded activations would hide what codecs change. The same on any number of threads. free() the
- * report. E_UNSUPPORTED: a context too short to tell. E_ABORTED, E_NOMEM, E_IO. */
-QUIRE_API quire_status quire_model_examine(const quire_model *model, const quire_examine_options *options,
+/* Runs the text once for every layer and for every rung, and once more to compare with, and
+ * keeps the report in the model's cache_dir: this takes a while, once. Weights are expanded to
+ * f32 for it, matrix by matrix, whatever the model does otherwise: rounded activations would
+ * hide what codecs change. The same on any number of threads. free() the report. E_UNSUPPORTED:
+ * a context too short to tell. E_ABORTED, E_NOMEM, E_IO. */
+QUIRE_API quire_status quire_model_examine(const quire_model *model,
+                                           const quire_examine_options *options,
                                            quire_report **report);
 
 typedef struct quire_choice_options {
-    size_t struct_size;          /* set by quire_choice_options_default */
-    size_t bytes;                /* the most that one sequence may hold; 0: no limit */
-    double kld;                  /* the most that may be predicted; default: no limit */
-    bool windowed;               /* pack layers with a sliding window too, which are small and stay raw otherwise */
-    int32_t context;             /* tokens; 0: as many as the model was trained on */
-    int32_t max_kv, keep, sinks; /* from here on as quire_session_options and quire_policy have them; sinks 4, f16 */
+    size_t struct_size; /* set by quire_choice_options_default */
+    size_t bytes;       /* the most that one sequence may hold; 0: no limit */
+    double kld;         /* the most that may be predicted; default: no limit */
+    bool windowed; /* pack layers with a sliding window too, which are small and stay raw otherwise
+                    */
+    int32_t context; /* tokens; 0: as many as the model was trained on */
+    int32_t max_kv, keep,
+        sinks; /* from here on as quire_session_options and quire_policy have them; sinks 4, f16 */
     quire_type raw;
     bool exact_trim;
 } quire_choice_options;
@@ -245,31 +284,39 @@ typedef struct quire_choice {
 } quire_choice;
 
 QUIRE_API void quire_choice_options_default(quire_choice_options *options);
-/* The pairs of all layers for quire_session_options.layers: from raw:raw down, always the step that costs least KLD for
- * the bytes it saves; until `bytes` holds, or as far as `kld` allows. A layer's loss on a rung is predicted as its share of
- * the rung's, the measured share pulled half way to an even one. E_BUDGET: it cannot be; quire_last_error() says what is the least. E_INVALID. */
+/* The pairs of all layers for quire_session_options.layers: from raw:raw down, always the step
+ * that costs least KLD for the bytes it saves; until `bytes` holds, or as far as `kld` allows. A
+ * layer's loss on a rung is predicted as its share of the rung's, the measured share pulled half
+ * way to an even one. E_BUDGET: it cannot be; quire_last_error() says what is the least.
+ * E_INVALID. */
 QUIRE_API quire_status quire_choose(const quire_model *model, const quire_report *report,
-                                    const quire_choice_options *options, quire_pair *pairs, quire_choice *choice);
+                                    const quire_choice_options *options, quire_pair *pairs,
+                                    quire_choice *choice);
 
-/* ------------------------------------------------------------------ saved sequences
- * Files as quire.h says, with the model's identity in them: a cache is never restored into another model. */
+/* ---- saved sequences Files as quire.h says, with the model's identity in them: a cache is never
+ * restored into another model. */
 
-/* What a cache of this model belongs to: lines of text, "weights 0123..". From the bytes of the whole file, not from
- * its name. The file is read at the first call; with a cache_dir the result is kept there, and read again only after
- * the file has changed. It covers tensors and their data, the vocabulary, and every number of the architecture,
- * RoPE and windows included; not general.* nor the chat template. Lives as long as the model. E_IO, E_NOMEM. */
+/* What a cache of this model belongs to: lines of text, "weights 0123..". From the bytes of the
+ * whole file, not from its name. The file is read at the first call; with a cache_dir the result
+ * is kept there, and read again only after the file has changed. It covers tensors and their
+ * data, the vocabulary, and every number of the architecture, RoPE and windows included; not
+ * general.* nor the chat template. Lives as long as the model. E_IO, E_NOMEM. */
 QUIRE_API quire_status quire_model_identity(const quire_model *model, const char **text);
-/* The same, and how this session computes: what the weights are expanded to, how K is rounded. With it in
- * quire_store_text.identity a store gives the bytes that a cold run would compute, on machines and builds that compute
- * alike. Lives as long as the session. */
+/* The same, and how this session computes: what the weights are expanded to, how K is rounded.
+ * With it in quire_store_text.identity a store gives the bytes that a cold run would compute, on
+ * machines and builds that compute alike. Lives as long as the session. */
 QUIRE_API quire_status quire_session_identity(quire_session *session, const char **text);
-/* `tokens` are all that the sequence holds, and any that are to follow: the last one generated, if you like. */
-QUIRE_API quire_status quire_session_save(const quire_session *session, const quire_seq *seq, const char *path,
-                                          const int32_t *tokens, int32_t n_tokens);
-/* A new sequence from an open file; its tokens are in quire_file_get_info. reseal: as quire_load_options has it.
- * E_IDENTITY: quire_last_error() says whether weights, vocabulary or architecture differ. E_TOO_BIG: longer than the
- * context. E_FORMAT: the file has no tokens, or some that the model does not know. Else as quire_seq_load. */
-QUIRE_API quire_status quire_session_load(quire_session *session, quire_file *file, bool reseal, quire_seq **seq);
+/* `tokens` are all that the sequence holds, and any that are to follow: the last one generated,
+ * if you like. */
+QUIRE_API quire_status quire_session_save(const quire_session *session, const quire_seq *seq,
+                                          const char *path, const int32_t *tokens,
+                                          int32_t n_tokens);
+/* A new sequence from an open file; its tokens are in quire_file_get_info. reseal: as
+ * quire_load_options has it. E_IDENTITY: quire_last_error() says whether weights, vocabulary or
+ * architecture differ. E_TOO_BIG: longer than the context. E_FORMAT: the file has no tokens, or
+ * some that the model does not know. Else as quire_seq_load. */
+QUIRE_API quire_status quire_session_load(quire_session *session, quire_file *file, bool reseal,
+                                          quire_seq **seq);
 
 /* ------------------------------------------------------------------ sampling */
 
@@ -283,19 +330,23 @@ typedef struct quire_sampler_options {
     float top_p;         /* 1: off; default 0.95 */
     float min_p;         /* 0: off; default 0.05 */
     uint32_t seed;       /* default 1 */
-    const char *grammar; /* NULL, or GBNF whose rule `root` the text must follow; borrowed during the call */
+    const char *grammar; /* NULL, or GBNF whose rule `root` the text must follow; borrowed during
+                            the call */
     /* Against repetition: for tokens that are among the last penalty_last_n. */
-    int32_t penalty_last_n;  /* 0: off; default 64 */
-    float repeat_penalty;    /* > 0; positive logits are divided by it, others multiplied; 1: off, the default */
-    float frequency_penalty; /* taken off the logit for each time the token is there; 0: off, the default */
+    int32_t penalty_last_n; /* 0: off; default 64 */
+    float repeat_penalty; /* > 0; positive logits are divided by it, others multiplied; 1: off, the
+                             default */
+    float frequency_penalty; /* taken off the logit for each time the token is there; 0: off, the
+                                default */
     float presence_penalty;  /* taken off once; 0: off, the default */
     /* DRY: a token that would go on with a repetition of n >= dry_allowed_length tokens loses
      * dry_multiplier * dry_base ^ (n - dry_allowed_length). */
-    float dry_multiplier;            /* 0: off, the default */
-    float dry_base;                  /* >= 1; default 1.75 */
-    int32_t dry_allowed_length;      /* default 2 */
-    int32_t dry_last_n;              /* tokens in which repetitions are sought; 0: off; default 64 */
-    const char *const *dry_breakers; /* (n_dry_breakers) no repetition goes beyond these texts, of at most 40 bytes; */
+    float dry_multiplier;       /* 0: off, the default */
+    float dry_base;             /* >= 1; default 1.75 */
+    int32_t dry_allowed_length; /* default 2 */
+    int32_t dry_last_n;         /* tokens in which repetitions are sought; 0: off; default 64 */
+    const char *const *dry_breakers; /* (n_dry_breakers) no repetition goes beyond these texts, of
+                                        at most 40 bytes; */
     size_t n_dry_breakers;           /* borrowed during the call; default "\n", ":", "\"", "*" */
 } quire_sampler_options;
 
@@ -308,7 +359,8 @@ QUIRE_API void quire_sampler_free(quire_sampler *sampler); /* NULL is fine */
  * not see them. quire_generate does it. */
 QUIRE_API void quire_sampler_begin(quire_sampler *sampler, const int32_t *tokens, int32_t n_tokens);
 /* Chooses a token and takes note of it. */
-QUIRE_API quire_status quire_sampler_next(quire_sampler *sampler, const float *logits, int32_t *token);
+QUIRE_API quire_status quire_sampler_next(quire_sampler *sampler, const float *logits,
+                                          int32_t *token);
 
 /* ------------------------------------------------------------------ generation */
 
@@ -317,10 +369,12 @@ typedef struct quire_generate_options {
     int32_t max_tokens; /* default 128 */
     bool exact;         /* exact steps in decoding too */
     bool ignore_end;    /* go on after the end of the text */
-    int32_t n_cached;   /* the sequence holds the first n_cached tokens of the prompt already; default 0 */
-    bool resume;        /* the one token after those came out of an earlier call: it is decoded, as it would have been
-                           then, and not prefilled */
-    int32_t draft; /* 0: off; else up to this many tokens are looked up in the text so far and verified in one step */
+    int32_t n_cached; /* the sequence holds the first n_cached tokens of the prompt already; default
+                         0 */
+    bool resume;      /* the one token after those came out of an earlier call: it is decoded, as it
+                         would have been      then, and not prefilled */
+    int32_t draft;    /* 0: off; else up to this many tokens are looked up in the text so far and
+                         verified in one step */
     /* Called with every token, the one that ends the text included, after its step was committed.
      * False stops. */
     bool (*on_token)(void *user, int32_t token, const char *bytes, size_t n_bytes);
@@ -332,14 +386,16 @@ typedef struct quire_generate_result {
     int32_t n_prompt, n_generated; /* n_prompt: prefilled */
     double prefill_seconds, decode_seconds;
     int32_t n_drafted, n_accepted; /* draft tokens tried, and found right */
-    bool ended;                    /* by the model, not by max_tokens, the callback or the context */
+    bool ended; /* by the model, not by max_tokens, the callback or the context */
 } quire_generate_result;
 
 QUIRE_API void quire_generate_options_default(quire_generate_options *options);
-/* Appends the prompt (at least one token that is not cached) to `seq` and continues it. Every token whose successor was computed is in the
- * sequence at the end: all but the last one generated. *result is filled also on failure. */
-QUIRE_API quire_status quire_generate(quire_session *session, quire_seq *seq, quire_sampler *sampler,
-                                      const int32_t *prompt, int32_t n_prompt, const quire_generate_options *options,
+/* Appends the prompt (at least one token that is not cached) to `seq` and continues it. Every
+ * token whose successor was computed is in the sequence at the end: all but the last one
+ * generated. *result is filled also on failure. */
+QUIRE_API quire_status quire_generate(quire_session *session, quire_seq *seq,
+                                      quire_sampler *sampler, const int32_t *prompt,
+                                      int32_t n_prompt, const quire_generate_options *options,
                                       quire_generate_result *result);
 
 #ifdef __cplusplus

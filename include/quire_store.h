@@ -1,36 +1,43 @@
-/* quire_store.h: sealed pages kept in a directory, and found again by the tokens they were computed from.
+/* quire_store.h: sealed pages kept in a directory, and found again by the tokens they were
+ * computed from.
  *
  * The life of a prompt
- *   quire_store_get    the longest stored prefix of its tokens, as a new sequence of a pool; the rest is computed
- *   quire_store_put    the sealed pages that the store does not have yet; call it after every batch of the prompt
+ *   quire_store_get    the longest stored prefix of its tokens, as a new sequence of a pool; the
+ *                      rest is computed
+ *   quire_store_put    the sealed pages that the store does not have yet; call it after every
+ *                      batch of the prompt
  *
  * Caveats, before the functions
- * - A page is found by a hash of everything it depends on: identity, layers, codecs, and all tokens up to its last. What
- *   is found is what was put, bit for bit: packed, never decoded. The caller says who computes (identity): whatever
- *   changes the bytes of a page and is not in quire_layer, quire_policy or the raw type belongs into it, k_feedback too.
+ * - A page is found by a hash of everything it depends on: identity, layers, codecs, and all
+ *   tokens up to its last. What is found is what was put, bit for bit: packed, never decoded.
+ *   The caller says who computes (identity): whatever changes the bytes of a page and is not in
+ *   quire_layer, quire_policy or the raw type belongs into it, k_feedback too.
  * - Put only what a prompt gives. Pages that a deep trim, a change of the policy, `reseal` or a
  *   shift has touched, or that were computed behind such pages (quire_history), are refused:
  *   E_HISTORY. Rows that were computed in another way (one at a time, say) are for the caller to
  *   leave out.
- * - Pages of layers with a window are kept apart and needed only while the window sees them. They leave a sequence with the
- *   window, so a prefix can be found only if its last window was put in time: batches no longer than the window.
- * - Nothing that comes out of the directory is believed. A record that is not what it should be is a miss: it is removed,
- *   and counted. A sequence is handed out only after all of it has been checked in pages that nobody else can see.
- * - LMDB's own pages (trees, free list) are checked when a store is opened, and by quire_store_verify. If
- *   one is damaged, the store is refused: E_CORRUPT, with the number of the page. The way out is to remove
- *   the directory. Not covered: another program that overwrites the file while the store is open.
- * - Processes: any number may use a directory at once, on one machine (LMDB, not on network file systems). Within a process
- *   open it once, and not across fork(). Killing a process at any moment harms nothing; after a power cut the last pages
- *   put may be missing.
+ * - Pages of layers with a window are kept apart and needed only while the window sees them.
+ *   They leave a sequence with the window, so a prefix can be found only if its last window was
+ *   put in time: batches no longer than the window.
+ * - Nothing that comes out of the directory is believed. A record that is not what it should be
+ *   is a miss: it is removed, and counted. A sequence is handed out only after all of it has
+ *   been checked in pages that nobody else can see.
+ * - LMDB's own pages (trees, free list) are checked when a store is opened, and by
+ *   quire_store_verify. If one is damaged, the store is refused: E_CORRUPT, with the number of
+ *   the page. The way out is to remove the directory. Not covered: another program that
+ *   overwrites the file while the store is open.
+ * - Processes: any number may use a directory at once, on one machine (LMDB, not on network file
+ *   systems). Within a process open it once, and not across fork(). Killing a process at any
+ *   moment harms nothing; after a power cut the last pages put may be missing.
  * - Threads: a store may be used by many threads, one call at a time (a lock sees to it).
- * - Size: the directory's file never grows beyond its limit (one that is larger when the limit is lowered stays as large,
- *   give or take). A full store makes room for a new text by dropping the text used least recently, from
- *   its end to its start, so that what stays can be found. Uses by other processes count with a delay of
- *   up to touch_seconds.
- * - Long readers: LMDB cannot reuse the room of dropped pages while a process still reads a state in which
- *   they exist. Calls here read one state for milliseconds. If another program (mdb_stat, a backup, a
- *   stopped process) reads one for longer, puts fail with E_BUSY until it is done; quire_last_error names
- *   the process.
+ * - Size: the directory's file never grows beyond its limit (one that is larger when the limit
+ *   is lowered stays as large, give or take). A full store makes room for a new text by dropping
+ *   the text used least recently, from its end to its start, so that what stays can be found.
+ *   Uses by other processes count with a delay of up to touch_seconds.
+ * - Long readers: LMDB cannot reuse the room of dropped pages while a process still reads a
+ *   state in which they exist. Calls here read one state for milliseconds. If another program
+ *   (mdb_stat, a backup, a stopped process) reads one for longer, puts fail with E_BUSY until it
+ *   is done; quire_last_error names the process.
  * - Errors are those of quire.h: a status, and quire_last_error() with the sentence.
  */
 #ifndef QUIRE_STORE_H
@@ -54,11 +61,13 @@ typedef struct quire_store_key {
 enum { QUIRE_STORE_KEY_TEXT = 65 };
 
 typedef struct quire_store_options {
-    size_t struct_size;    /* set by quire_store_options_default */
-    bool create;           /* make the directory, or the store in an empty one, if there is none; default */
-    bool read_only;        /* bad records stay, uses are not noted */
-    uint64_t max_bytes;    /* of the file, from now on; 0: as it is, 8 GiB for a new one. At least 1 MiB */
-    int32_t touch_seconds; /* finding pages writes nothing unless the last use on disk is this old; default 60 */
+    size_t struct_size; /* set by quire_store_options_default */
+    bool create; /* make the directory, or the store in an empty one, if there is none; default */
+    bool read_only; /* bad records stay, uses are not noted */
+    uint64_t
+        max_bytes; /* of the file, from now on; 0: as it is, 8 GiB for a new one. At least 1 MiB */
+    int32_t touch_seconds; /* finding pages writes nothing unless the last use on disk is this old;
+                              default 60 */
 } quire_store_options;
 
 QUIRE_API void quire_store_options_default(quire_store_options *options);
@@ -66,7 +75,8 @@ QUIRE_API void quire_store_options_default(quire_store_options *options);
  * NULL: the defaults. E_FOREIGN: not a store, and not empty. E_VERSION: made by a newer program.
  * E_TRUNCATED: its file is cut off. E_CORRUPT: a page of LMDB is damaged. E_IO: cannot be made,
  * read or written. E_INVALID, E_NOMEM. */
-QUIRE_API quire_status quire_store_open(quire_store **store, const char *directory, const quire_store_options *options);
+QUIRE_API quire_status quire_store_open(quire_store **store, const char *directory,
+                                        const quire_store_options *options);
 QUIRE_API void quire_store_close(quire_store *store); /* NULL is fine */
 
 /* A text, and who computes its cache: bytes as in quire_save_options. Borrowed during a call. */
@@ -89,13 +99,15 @@ typedef struct quire_store_added {
  * is in a batch, or another process holds the room that is needed: try again later. E_CORRUPT:
  * LMDB's pages are damaged. E_STATE: not all of its pages have been requantized yet, or the store
  * is read-only. E_INVALID, E_IO, E_NOMEM. */
-QUIRE_API quire_status quire_store_put(quire_store *store, const quire_seq *seq, const quire_store_text *text,
-                                       quire_store_added *added);
-/* A new sequence with the longest prefix of the text that is there, but for its last `leave` tokens at least: one must be
- * left to compute if logits are wanted. Whole pages; quire_seq_length says how much, 0 if there is nothing.
- * E_NO_SLOT, E_NO_PAGES, E_IO, E_NOMEM: no sequence. */
-QUIRE_API quire_status quire_store_get(quire_store *store, quire_pool *pool, const quire_store_text *text,
-                                       int32_t leave, quire_seq **seq);
+QUIRE_API quire_status quire_store_put(quire_store *store, const quire_seq *seq,
+                                       const quire_store_text *text, quire_store_added *added);
+/* A new sequence with the longest prefix of the text that is there, but for its last `leave`
+ * tokens at least: one must be left to compute if logits are wanted. Whole pages;
+ * quire_seq_length says how much, 0 if there is nothing. E_NO_SLOT, E_NO_PAGES, E_IO, E_NOMEM:
+ * no sequence. */
+QUIRE_API quire_status quire_store_get(quire_store *store, quire_pool *pool,
+                                       const quire_store_text *text, int32_t leave,
+                                       quire_seq **seq);
 
 /* ------------------------------------------------------------------ files */
 
@@ -106,32 +118,38 @@ typedef struct quire_store_file_options {
 } quire_store_file_options;
 
 QUIRE_API void quire_store_file_options_default(quire_store_file_options *options);
-/* The pages up to `key` as a saved sequence (quire.h). options NULL: the defaults. E_UNKNOWN: no such page. E_GONE: pages
- * that come before it, or that its windows see, are not there any more. E_CORRUPT: a record was bad. E_VERSION, E_IO,
- * E_NOMEM. */
-QUIRE_API quire_status quire_store_export(quire_store *store, const quire_store_key *key, const char *path,
+/* The pages up to `key` as a saved sequence (quire.h). options NULL: the defaults. E_UNKNOWN: no
+ * such page. E_GONE: pages that come before it, or that its windows see, are not there any more.
+ * E_CORRUPT: a record was bad. E_VERSION, E_IO, E_NOMEM. */
+QUIRE_API quire_status quire_store_export(quire_store *store, const quire_store_key *key,
+                                          const char *path,
                                           const quire_store_file_options *options);
-/* The full pages of a saved sequence, after every byte of it has been checked; *key is that of the last (may be NULL).
- * Its identity is the file's. options NULL: the defaults. E_FORMAT: it has no tokens, or no full page. Else as
- * quire_store_put and quire_file_check. */
-QUIRE_API quire_status quire_store_import(quire_store *store, quire_file *file, const quire_store_file_options *options,
+/* The full pages of a saved sequence, after every byte of it has been checked; *key is that of
+ * the last (may be NULL). Its identity is the file's. options NULL: the defaults. E_FORMAT: it
+ * has no tokens, or no full page. Else as quire_store_put and quire_file_check. */
+QUIRE_API quire_status quire_store_import(quire_store *store, quire_file *file,
+                                          const quire_store_file_options *options,
                                           quire_store_key *key, quire_store_added *added);
 
 /* ------------------------------------------------------------------ what is there */
 
 QUIRE_API void quire_store_key_text(const quire_store_key *key, char text[QUIRE_STORE_KEY_TEXT]);
-/* The key of the longest prefix of a text that is there, as quire_store_get finds it. E_UNKNOWN: nothing is. */
-QUIRE_API quire_status quire_store_find(quire_store *store, quire_pool *pool, const quire_store_text *text,
-                                        quire_store_key *key, int32_t *n_tokens);
-/* The page whose key begins with these digits; one that ends a text is preferred. E_UNKNOWN: none, or several. */
-QUIRE_API quire_status quire_store_key_find(quire_store *store, const char *digits, quire_store_key *key);
+/* The key of the longest prefix of a text that is there, as quire_store_get finds it. E_UNKNOWN:
+ * nothing is. */
+QUIRE_API quire_status quire_store_find(quire_store *store, quire_pool *pool,
+                                        const quire_store_text *text, quire_store_key *key,
+                                        int32_t *n_tokens);
+/* The page whose key begins with these digits; one that ends a text is preferred. E_UNKNOWN:
+ * none, or several. */
+QUIRE_API quire_status quire_store_key_find(quire_store *store, const char *digits,
+                                            quire_store_key *key);
 
 typedef struct quire_store_entry {
     quire_store_key key;
-    int32_t n_tokens;    /* from the first to the last of this page */
-    bool is_end;         /* no page follows it */
-    bool whole;          /* it can be found: all pages before it, and those its windows see, are there */
-    uint64_t bytes;      /* of this page's records */
+    int32_t n_tokens; /* from the first to the last of this page */
+    bool is_end;      /* no page follows it */
+    bool whole;     /* it can be found: all pages before it, and those its windows see, are there */
+    uint64_t bytes; /* of this page's records */
     uint64_t text_bytes; /* and of all before it */
     int64_t used;        /* seconds since 1970, when it was last put or found */
     /* Whose it is, during the call; NULL and 0 where that has been lost. */
@@ -144,11 +162,13 @@ typedef struct quire_store_entry {
 
 /* Every page, in the order of keys, while others may write; false from `visit` ends it. No other
  * call on the store from there. */
-QUIRE_API quire_status quire_store_walk(quire_store *store, bool (*visit)(void *user, const quire_store_entry *entry),
+QUIRE_API quire_status quire_store_walk(quire_store *store,
+                                        bool (*visit)(void *user, const quire_store_entry *entry),
                                         void *user);
-/* Drops a page, those that follow it, and those before it that lead nowhere else. key NULL: everything. n_pages may be
- * NULL. */
-QUIRE_API quire_status quire_store_remove(quire_store *store, const quire_store_key *key, int32_t *n_pages);
+/* Drops a page, those that follow it, and those before it that lead nowhere else. key NULL:
+ * everything. n_pages may be NULL. */
+QUIRE_API quire_status quire_store_remove(quire_store *store, const quire_store_key *key,
+                                          int32_t *n_pages);
 
 typedef struct quire_store_verify_options {
     size_t struct_size; /* set by quire_store_verify_options_default */
@@ -167,8 +187,10 @@ typedef struct quire_store_verdict {
 
 QUIRE_API void quire_store_verify_options_default(quire_store_verify_options *options);
 /* Reads every byte and every value. OK also if some are bad: the verdict says. options NULL: the
- * defaults. E_CORRUPT: the damage is to LMDB's own pages, and no record can be trusted to be found. */
-QUIRE_API quire_status quire_store_verify(quire_store *store, const quire_store_verify_options *options,
+ * defaults. E_CORRUPT: the damage is to LMDB's own pages, and no record can be trusted to be
+ * found. */
+QUIRE_API quire_status quire_store_verify(quire_store *store,
+                                          const quire_store_verify_options *options,
                                           quire_store_verdict *verdict);
 
 typedef struct quire_store_stats {

@@ -1,19 +1,21 @@
-/* Names of records: BLAKE2b-256, so that nobody can make two texts, or two models, that share a page by accident or by
- * intent. */
+/* Names of records: BLAKE2b-256, so that nobody can make two texts, or two models, that share a
+ * page by accident or by intent. */
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "store/store.h"
 
-_Static_assert(sizeof(quire_store_key) <= crypto_generichash_blake2b_BYTES_MAX, "a key is a digest");
+_Static_assert(sizeof(quire_store_key) <= crypto_generichash_blake2b_BYTES_MAX,
+               "a key is a digest");
 
 /* Keeps the two uses of the hash apart. */
 static const uint8_t ROOT[crypto_generichash_blake2b_PERSONALBYTES] = "quire root 1",
                      PAGE[crypto_generichash_blake2b_PERSONALBYTES] = "quire page 1";
 
 static void start(crypto_generichash_blake2b_state *state, const uint8_t *person) {
-    crypto_generichash_blake2b_init_salt_personal(state, NULL, 0, sizeof(quire_store_key), NULL, person);
+    crypto_generichash_blake2b_init_salt_personal(state, NULL, 0, sizeof(quire_store_key), NULL,
+                                                  person);
 }
 
 static void add_sized(crypto_generichash_blake2b_state *state, const void *bytes, size_t n_bytes) {
@@ -24,8 +26,8 @@ static void add_sized(crypto_generichash_blake2b_state *state, const void *bytes
         crypto_generichash_blake2b_update(state, bytes, n_bytes);
 }
 
-void quire__root_key(const void *identity, size_t identity_bytes, const uint8_t *layers, size_t layers_bytes,
-                     quire_store_key *key) {
+void quire__root_key(const void *identity, size_t identity_bytes, const uint8_t *layers,
+                     size_t layers_bytes, quire_store_key *key) {
     crypto_generichash_blake2b_state state;
     start(&state, ROOT);
     add_sized(&state, identity, identity_bytes);
@@ -44,8 +46,8 @@ void quire__page_key(const quire_store_key *parent, const int32_t *tokens, quire
     crypto_generichash_blake2b_final(&state, key->byte, sizeof key->byte);
 }
 
-quire_status quire__chain_init(quire_chain *chain, const quire_store_text *text, uint8_t *layers, size_t layers_bytes,
-                               int32_t n_pages) {
+quire_status quire__chain_init(quire_chain *chain, const quire_store_text *text, uint8_t *layers,
+                               size_t layers_bytes, int32_t n_pages) {
     *chain = (quire_chain){.layers = layers, .layers_bytes = layers_bytes, .n_pages = n_pages};
     chain->key = malloc(((size_t)n_pages + 1) * sizeof *chain->key);
     if (!layers || !chain->key) {
@@ -54,12 +56,13 @@ quire_status quire__chain_init(quire_chain *chain, const quire_store_text *text,
     }
     quire__root_key(text->identity, text->identity_bytes, layers, layers_bytes, &chain->key[0]);
     for (int32_t p = 0; p < n_pages; p++)
-        quire__page_key(&chain->key[p], text->tokens + (size_t)p * QUIRE_PAGE_TOKENS, &chain->key[p + 1]);
+        quire__page_key(&chain->key[p], text->tokens + (size_t)p * QUIRE_PAGE_TOKENS,
+                        &chain->key[p + 1]);
     return QUIRE_OK;
 }
 
-quire_status quire__chain_of_pool(quire_chain *chain, const quire_store_text *text, const quire_pool *pool,
-                                  int32_t n_pages) {
+quire_status quire__chain_of_pool(quire_chain *chain, const quire_store_text *text,
+                                  const quire_pool *pool, int32_t n_pages) {
     const size_t n_bytes = quire__layers_bytes(pool);
     uint8_t *layers = malloc(n_bytes);
     if (layers)

@@ -19,7 +19,8 @@ static void close_lmdb(quire_keeper *keeper) {
     quire_lmdb *l = (quire_lmdb *)keeper;
     static const quire_keeper_counts none = {0};
     MDB_txn *txn;
-    if (l->env && !l->keeper.read_only && (l->n_used > 0 || memcmp(&l->counted, &none, sizeof none) != 0) &&
+    if (l->env && !l->keeper.read_only &&
+        (l->n_used > 0 || memcmp(&l->counted, &none, sizeof none) != 0) &&
         quire__lmdb_begin(l, true, &txn) == 0)
         quire__lmdb_commit(l, txn, NULL, 0); /* uses and statistics are not worth a failure */
     if (l->env)
@@ -47,7 +48,8 @@ static found look(const char *directory) {
     return what;
 }
 
-static quire_status check_directory(const char *directory, const quire_store_options *o, bool *fresh) {
+static quire_status check_directory(const char *directory, const quire_store_options *o,
+                                    bool *fresh) {
     struct stat info;
     const bool there = stat(directory, &info) == 0;
     if (!there && errno != ENOENT)
@@ -56,7 +58,8 @@ static quire_status check_directory(const char *directory, const quire_store_opt
         if (!o->create)
             return quire__fail(QUIRE_E_IO, "there is no directory '%.200s'", directory);
         if (mkdir(directory, 0700) != 0 && errno != EEXIST)
-            return quire__fail(QUIRE_E_IO, "cannot make the directory '%.200s': %s", directory, strerror(errno));
+            return quire__fail(QUIRE_E_IO, "cannot make the directory '%.200s': %s", directory,
+                               strerror(errno));
     } else if (!S_ISDIR(info.st_mode)) {
         return quire__fail(QUIRE_E_FOREIGN, "'%.200s' is not a directory", directory);
     }
@@ -73,34 +76,43 @@ static quire_status check_directory(const char *directory, const quire_store_opt
 static quire_status open_failed(const char *directory, int rc) {
     switch (rc) {
     case MDB_INVALID:
-        return quire__fail(QUIRE_E_FOREIGN, "'%.200s/data.mdb' is not the file of a store", directory);
+        return quire__fail(QUIRE_E_FOREIGN, "'%.200s/data.mdb' is not the file of a store",
+                           directory);
     case MDB_VERSION_MISMATCH:
-        return quire__fail(QUIRE_E_VERSION, "'%.200s' was written by another version of LMDB", directory);
+        return quire__fail(QUIRE_E_VERSION, "'%.200s' was written by another version of LMDB",
+                           directory);
     case ENOSPC:
         return quire__fail(QUIRE_E_IO, "'%.200s' cannot be written: the disk is full", directory);
     case ENOMEM:
-        return quire__fail(QUIRE_E_NOMEM, "'%.200s' cannot be opened: there is no address space for a store that large",
-                           directory);
+        return quire__fail(
+            QUIRE_E_NOMEM,
+            "'%.200s' cannot be opened: there is no address space for a store that large",
+            directory);
     case MDB_CORRUPTED:
     case MDB_PAGE_NOTFOUND:
         return quire__fail(QUIRE_E_CORRUPT,
-                           "'%.120s/data.mdb' is damaged. Remove the directory: what it held can be computed again",
+                           "'%.120s/data.mdb' is damaged. Remove the directory: what it held can "
+                           "be computed again",
                            directory);
     case EACCES:
     case EPERM:
     case EROFS:
-        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be read and written: %s", directory, strerror(rc));
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be read and written: %s", directory,
+                           strerror(rc));
     default:
-        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be opened: %s", directory, mdb_strerror(rc));
+        return quire__fail(QUIRE_E_IO, "'%.200s' cannot be opened: %s", directory,
+                           mdb_strerror(rc));
     }
 }
 
-/* The four trees, and the format; all in one transaction, so that a killed process leaves nothing half made. */
+/* The four trees, and the format; all in one transaction, so that a killed process leaves
+ * nothing half made. */
 static int open_trees(quire_lmdb *l, MDB_txn *txn, bool make, bool *foreign) {
     struct {
         const char *name;
         MDB_dbi *dbi;
-    } trees[] = {{"meta", &l->meta}, {"records", &l->records}, {"nodes", &l->nodes}, {"uses", &l->uses}};
+    } trees[] = {
+        {"meta", &l->meta}, {"records", &l->records}, {"nodes", &l->nodes}, {"uses", &l->uses}};
     MDB_dbi main_tree;
     MDB_stat info;
     int rc = mdb_dbi_open(txn, NULL, 0, &main_tree);
@@ -125,26 +137,30 @@ static quire_status read_meta(quire_lmdb *l, MDB_txn *txn, const char *directory
     if (rc != 0)
         return open_failed(directory, rc);
     if (format > QUIRE_STORE_FORMAT)
-        return quire__fail(QUIRE_E_VERSION, "the store '%.200s' is of format %llu, which is newer; this program has %d",
-                           directory, (unsigned long long)format, QUIRE_STORE_FORMAT);
+        return quire__fail(
+            QUIRE_E_VERSION,
+            "the store '%.200s' is of format %llu, which is newer; this program has %d", directory,
+            (unsigned long long)format, QUIRE_STORE_FORMAT);
     if (format == 0)
-        return quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store", directory);
+        return quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store",
+                           directory);
     return QUIRE_OK;
 }
 
 /* *limit: 0 if it has none yet. */
-static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory, const quire_store_options *o,
-                                        uint64_t *limit) {
+static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory,
+                                        const quire_store_options *o, uint64_t *limit) {
     MDB_txn *txn;
     bool foreign = false;
     int rc = quire__lmdb_begin(l, !o->read_only, &txn);
     if (rc != 0)
         return open_failed(directory, rc);
     rc = open_trees(l, txn, o->create && !o->read_only, &foreign);
-    quire_status status = foreign
-                              ? quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store", directory)
-                          : rc ? open_failed(directory, rc)
-                               : read_meta(l, txn, directory, limit);
+    quire_status status =
+        foreign
+            ? quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store", directory)
+        : rc ? open_failed(directory, rc)
+             : read_meta(l, txn, directory, limit);
     if (status != QUIRE_OK) {
         mdb_txn_abort(txn);
         return status;
@@ -168,7 +184,8 @@ static int adopt_limit(quire_lmdb *l, uint64_t limit, bool is_new) {
     return quire__lmdb_commit(l, txn, NULL, quire__lmdb_put(l, txn, "limit", limit));
 }
 
-/* LMDB writes to a new lock.mdb through a map: if the disk has no room for it, that would end the process. */
+/* LMDB writes to a new lock.mdb through a map: if the disk has no room for it, that would end
+ * the process. */
 static bool no_room_for_lock(const char *directory) {
     char path[QUIRE_PATH_BYTES];
     struct stat info;
@@ -185,12 +202,14 @@ static uint64_t first_map(const char *directory, const quire_store_options *o, b
     const int n = snprintf(path, sizeof path, "%s/data.mdb", directory);
     if (fresh || o->max_bytes)
         return o->max_bytes ? o->max_bytes : DEFAULT_LIMIT;
-    return n > 0 && n < (int)sizeof path && stat(path, &info) == 0 && info.st_size > QUIRE_LMDB_LEAST
+    return n > 0 && n < (int)sizeof path && stat(path, &info) == 0 &&
+                   info.st_size > QUIRE_LMDB_LEAST
                ? (uint64_t)info.st_size
                : QUIRE_LMDB_LEAST;
 }
 
-static quire_status open_env(quire_lmdb *l, const char *directory, const quire_store_options *o, bool fresh) {
+static quire_status open_env(quire_lmdb *l, const char *directory, const quire_store_options *o,
+                             bool fresh) {
     MDB_stat info;
     uint64_t limit = 0;
     int n_dead;
@@ -203,13 +222,15 @@ static quire_status open_env(quire_lmdb *l, const char *directory, const quire_s
     if (rc == 0)
         rc = mdb_env_set_mapsize(l->env, (size_t)first_map(directory, o, fresh));
     if (rc == 0) /* NOMETASYNC: a power cut may cost the last transaction, never more */
-        rc = mdb_env_open(l->env, directory, MDB_NOTLS | MDB_NOMETASYNC | (o->read_only ? MDB_RDONLY : 0u), 0600);
+        rc = mdb_env_open(l->env, directory,
+                          MDB_NOTLS | MDB_NOMETASYNC | (o->read_only ? MDB_RDONLY : 0u), 0600);
     if (rc == 0)
         rc = mdb_env_stat(l->env, &info);
     if (rc != 0)
         return open_failed(directory, rc);
     l->page_bytes = info.ms_psize;
-    mdb_reader_check(l->env, &n_dead); /* killed processes must not keep old pages from being used again */
+    mdb_reader_check(l->env,
+                     &n_dead); /* killed processes must not keep old pages from being used again */
     QUIRE_TRY(quire__lmdb_check_now(l, NULL));
     QUIRE_TRY(open_trees_and_meta(l, directory, o, &limit));
     const uint64_t wanted = o->max_bytes ? o->max_bytes : limit ? limit : DEFAULT_LIMIT;
@@ -217,7 +238,8 @@ static quire_status open_env(quire_lmdb *l, const char *directory, const quire_s
     return rc ? open_failed(directory, rc) : QUIRE_OK;
 }
 
-quire_status quire__lmdb_open(quire_keeper **result, const char *directory, const quire_store_options *o) {
+quire_status quire__lmdb_open(quire_keeper **result, const char *directory,
+                              const quire_store_options *o) {
     bool fresh = false;
     if (o->max_bytes && !quire__lmdb_is_limit(o->max_bytes))
         return quire__fail(QUIRE_E_INVALID, "a store cannot have %llu bytes: at least %llu",

@@ -23,7 +23,8 @@ static quire_status check_meta_page(const quire_pages *p, int which, const quire
         return quire__page_damaged(p, (size_t)which, "it has an impossible page size");
     if (m->last_page < 1 || m->last_page >= SIZE_MAX / 2 / page)
         return quire__page_damaged(p, (size_t)which, "it has an impossible number of pages");
-    if (m->transaction >= SIZE_MAX / 2 || (m->transaction != 0 && m->transaction % 2 != (size_t)which))
+    if (m->transaction >= SIZE_MAX / 2 ||
+        (m->transaction != 0 && m->transaction % 2 != (size_t)which))
         return quire__page_damaged(p, (size_t)which, "it has an impossible transaction");
     if (m->free.flags != MDB_INTEGERKEY)
         return quire__page_damaged(p, (size_t)which, "it has unknown flags");
@@ -37,7 +38,8 @@ static quire_status check_both(quire_pages *p) {
         quire_page_meta m;
         const quire_status status = quire__page_read_meta(p, i, &head, &m);
         if (status == QUIRE_E_TRUNCATED ||
-            (status == QUIRE_OK && (head.flags != QUIRE_PAGE_META || m.magic != MAGIC || m.version != VERSION)))
+            (status == QUIRE_OK &&
+             (head.flags != QUIRE_PAGE_META || m.magic != MAGIC || m.version != VERSION)))
             return QUIRE_OK; /* LMDB looks at these itself */
         QUIRE_TRY(status);
         QUIRE_TRY(check_meta_page(p, i, &m));
@@ -93,7 +95,8 @@ static quire_status claim(checker *c, size_t from, size_t first, size_t n) {
         return quire__page_damaged(&c->pages, from, "it refers to a page that does not exist");
     for (size_t i = first; i < first + n; i++) {
         if (c->used[i / 8] >> i % 8 & 1)
-            return quire__page_damaged(&c->pages, from, "it refers to a page that something else uses");
+            return quire__page_damaged(&c->pages, from,
+                                       "it refers to a page that something else uses");
         c->used[i / 8] |= (uint8_t)(1 << i % 8);
     }
     return QUIRE_OK;
@@ -113,8 +116,10 @@ static size_t number_at(const uint8_t *bytes) {
 }
 
 /* Page numbers that a transaction has freed: their count, then they themselves from high to low. */
-static quire_status check_free_pages(checker *c, size_t page, const quire_page_node *n, const uint8_t *list) {
-    const size_t id = number_at(n->key), count = n->data_bytes >= sizeof(size_t) ? number_at(list) : SIZE_MAX;
+static quire_status check_free_pages(checker *c, size_t page, const quire_page_node *n,
+                                     const uint8_t *list) {
+    const size_t id = number_at(n->key),
+                 count = n->data_bytes >= sizeof(size_t) ? number_at(list) : SIZE_MAX;
     if (id == 0 || id > c->pages.meta.transaction || n->data_bytes % sizeof(size_t) != 0 ||
         count >= n->data_bytes / sizeof(size_t))
         return quire__page_damaged(&c->pages, page, "its list of free pages is impossible");
@@ -151,7 +156,8 @@ static void note_tree(checker *c, size_t page, const quire_page_node *n) {
     if (n->flags != QUIRE_NODE_TREE || n->data_bytes != sizeof(quire_page_tree))
         return;
     for (int i = 0; i < N_TREES; i++)
-        if (n->key_bytes == strlen(trees[META + i].name) && memcmp(n->key, trees[META + i].name, n->key_bytes) == 0) {
+        if (n->key_bytes == strlen(trees[META + i].name) &&
+            memcmp(n->key, trees[META + i].name, n->key_bytes) == 0) {
             memcpy(&c->tree[i], n->data, sizeof c->tree[i]);
             c->at[i] = page;
         }
@@ -159,7 +165,8 @@ static void note_tree(checker *c, size_t page, const quire_page_node *n) {
 
 static quire_status check_item(checker *c, size_t page, const quire_page_node *n) {
     const size_t key = trees[c->kind].key_bytes, data = trees[c->kind].data_bytes;
-    if ((key > 0 && n->key_bytes != key) || ((data > 0 || trees[c->kind].no_data) && n->data_bytes != data))
+    if ((key > 0 && n->key_bytes != key) ||
+        ((data > 0 || trees[c->kind].no_data) && n->data_bytes != data))
         return quire__page_damaged(&c->pages, page, "a key or value has an impossible length");
     if (c->kind == MAIN) {
         note_tree(c, page, n);
@@ -172,7 +179,8 @@ static quire_status check_item(checker *c, size_t page, const quire_page_node *n
     if (!(n->flags & QUIRE_NODE_BIG))
         return QUIRE_OK;
     /* The pages themselves are not read here: that would be a page of the disk for each record. */
-    return claim_stored(c, page, number_at(n->data), quire__page_overflows(&c->pages, n->data_bytes));
+    return claim_stored(c, page, number_at(n->data),
+                        quire__page_overflows(&c->pages, n->data_bytes));
 }
 
 /* As LMDB compares. */
@@ -188,20 +196,22 @@ static int compare(tree_kind kind, const quire_page_node *a, const quire_page_no
 
 /* Keys of a page must ascend, from `low` on and below `high` (NULL: no bound). A branch's first key
  * means nothing. */
-static quire_status check_order(checker *c, size_t page, const uint8_t *bytes, const quire_page_node *low,
-                                const quire_page_node *high) {
+static quire_status check_order(checker *c, size_t page, const uint8_t *bytes,
+                                const quire_page_node *low, const quire_page_node *high) {
     const size_t n = quire__page_nodes(bytes), first = quire__page_is_leaf(bytes) ? 0 : 1;
     quire_page_node before = {0}, node;
     for (size_t i = first; i < n; i++, before = node) {
         node = quire__page_node(bytes, i);
-        if ((i > first && compare(c->kind, &before, &node) >= 0) || (low && compare(c->kind, low, &node) > 0) ||
+        if ((i > first && compare(c->kind, &before, &node) >= 0) ||
+            (low && compare(c->kind, low, &node) > 0) ||
             (high && compare(c->kind, &node, high) >= 0))
             return quire__page_damaged(&c->pages, page, "its keys are not in order");
     }
     return QUIRE_OK;
 }
 
-/* A read that will be waited for soon: a tree that is not in memory costs its depth, not its pages. */
+/* A read that will be waited for soon: a tree that is not in memory costs its depth, not its
+ * pages. */
 static void read_ahead(const quire_pages *p, size_t page) {
 #ifdef POSIX_FADV_WILLNEED
     posix_fadvise(p->fd, (off_t)(page * p->page_bytes), (off_t)p->page_bytes, POSIX_FADV_WILLNEED);
@@ -210,8 +220,8 @@ static void read_ahead(const quire_pages *p, size_t page) {
 #endif
 }
 
-static quire_status check_page(checker *c, size_t from, size_t page, size_t level, const quire_page_node *low,
-                               const quire_page_node *high) {
+static quire_status check_page(checker *c, size_t from, size_t page, size_t level,
+                               const quire_page_node *low, const quire_page_node *high) {
     if (!c->buffer[level] && !(c->buffer[level] = malloc(c->pages.page_bytes)))
         return quire__fail(QUIRE_E_NOMEM, "no memory to check a store");
     const uint8_t *bytes = c->buffer[level];
@@ -237,7 +247,8 @@ static quire_status check_page(checker *c, size_t from, size_t page, size_t leve
         quire_page_node next;
         if (i + 1 < n)
             next = quire__page_node(bytes, i + 1);
-        QUIRE_TRY(check_page(c, page, node.child, level + 1, i > 0 ? &node : low, i + 1 < n ? &next : high));
+        QUIRE_TRY(check_page(c, page, node.child, level + 1, i > 0 ? &node : low,
+                             i + 1 < n ? &next : high));
     }
     return QUIRE_OK;
 }
@@ -254,12 +265,14 @@ static quire_status check_tree(checker *c, tree_kind kind, size_t from, const qu
     if (t->depth < 1 || t->depth > QUIRE_PAGE_DEPTH)
         return quire__page_damaged(&c->pages, from, "a tree has an impossible depth");
     QUIRE_TRY(check_page(c, from, t->root, 0, NULL, NULL));
-    return c->entries == t->entries ? QUIRE_OK
-                                    : quire__page_damaged(&c->pages, from, "a tree has another number of entries");
+    return c->entries == t->entries
+               ? QUIRE_OK
+               : quire__page_damaged(&c->pages, from, "a tree has another number of entries");
 }
 
 static quire_status foreign(const checker *c) {
-    return quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store", c->pages.directory);
+    return quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store",
+                       c->pages.directory);
 }
 
 static quire_status check_named(checker *c) {
@@ -318,21 +331,24 @@ static quire_status open_pages(const quire_lmdb *l, size_t id, quire_pages *p, b
     quire_page_meta again;
     struct stat file;
     *p = (quire_pages){.page_bytes = l->page_bytes};
-    if (mdb_env_get_path(l->env, &p->directory) != 0 || mdb_env_get_fd(l->env, &p->fd) != 0 || fstat(p->fd, &file) != 0)
+    if (mdb_env_get_path(l->env, &p->directory) != 0 || mdb_env_get_fd(l->env, &p->fd) != 0 ||
+        fstat(p->fd, &file) != 0)
         return quire__fail(QUIRE_E_IO, "the file of the store cannot be looked at");
     p->file_bytes = (uint64_t)file.st_size;
     QUIRE_TRY(quire__page_read_meta(p, which, &head, &p->meta));
     QUIRE_TRY(quire__page_read_meta(p, which, &head, &again));
     *moved = p->meta.transaction != id || memcmp(&p->meta, &again, sizeof again) != 0;
-    return *moved ? quire__page_damaged(p, (size_t)which, "it has an impossible transaction") : QUIRE_OK;
+    return *moved ? quire__page_damaged(p, (size_t)which, "it has an impossible transaction")
+                  : QUIRE_OK;
 }
 
 /* ------------------------------------------------------------------ one record */
 
 /* The node of a key in a tree, or *found false. `page` is room for a page, and what the node points
  * into. */
-static quire_status find(const quire_pages *p, tree_kind kind, size_t from, const quire_page_tree *t, const void *key,
-                         size_t key_bytes, uint8_t *page, quire_page_node *node, bool *found) {
+static quire_status find(const quire_pages *p, tree_kind kind, size_t from,
+                         const quire_page_tree *t, const void *key, size_t key_bytes, uint8_t *page,
+                         quire_page_node *node, bool *found) {
     const quire_page_node wanted = {.key = key, .key_bytes = key_bytes};
     size_t number = t->root;
     *found = false;
@@ -340,7 +356,8 @@ static quire_status find(const quire_pages *p, tree_kind kind, size_t from, cons
         QUIRE_TRY(quire__page_read_tree(p, from, number, page));
         const size_t n = quire__page_nodes(page);
         const bool is_leaf = quire__page_is_leaf(page);
-        size_t after = is_leaf ? 0 : 1; /* the first behind the key; a branch's first key means nothing */
+        size_t after =
+            is_leaf ? 0 : 1; /* the first behind the key; a branch's first key means nothing */
         for (; after < n; after++) {
             const quire_page_node at = quire__page_node(page, after);
             if (compare(kind, &at, &wanted) > 0)
@@ -363,11 +380,13 @@ static quire_status check_overflow_of(const quire_pages *p, const MDB_val *name,
     quire_page_tree records;
     bool found;
     size_t told;
-    QUIRE_TRY(find(p, MAIN, 0, &p->meta.main, trees[RECORDS].name, strlen(trees[RECORDS].name), page, &node, &found));
+    QUIRE_TRY(find(p, MAIN, 0, &p->meta.main, trees[RECORDS].name, strlen(trees[RECORDS].name),
+                   page, &node, &found));
     if (!found || node.flags != QUIRE_NODE_TREE || node.data_bytes != sizeof records)
         return quire__page_damaged(p, p->meta.main.root, "it has lost a tree");
     memcpy(&records, node.data, sizeof records);
-    QUIRE_TRY(find(p, RECORDS, p->meta.main.root, &records, name->mv_data, name->mv_size, page, &node, &found));
+    QUIRE_TRY(find(p, RECORDS, p->meta.main.root, &records, name->mv_data, name->mv_size, page,
+                   &node, &found));
     if (!found || !(node.flags & QUIRE_NODE_BIG))
         return QUIRE_OK;
     const size_t first = number_at(node.data);

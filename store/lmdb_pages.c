@@ -8,24 +8,28 @@ enum { MOST_KEY = 511, MOST_PAGE = 1 << 15 };
 
 _Static_assert(sizeof(quire_page_head) == sizeof(size_t) + 8, "as LMDB has it");
 _Static_assert(sizeof(quire_page_tree) == 5 * sizeof(size_t) + 8, "as LMDB has it");
-_Static_assert(sizeof(quire_page_meta) == 4 * sizeof(size_t) + 8 + 2 * sizeof(quire_page_tree), "as LMDB has it");
+_Static_assert(sizeof(quire_page_meta) == 4 * sizeof(size_t) + 8 + 2 * sizeof(quire_page_tree),
+               "as LMDB has it");
 
 /* ------------------------------------------------------------------ reading */
 
 quire_status quire__page_damaged(const quire_pages *p, size_t page, const char *why) {
-    return quire__fail(QUIRE_E_CORRUPT,
-                       "page %zu of '%.120s/data.mdb' is damaged: %s. Remove the directory: what it held can be "
-                       "computed again",
-                       page, p->directory, why);
+    return quire__fail(
+        QUIRE_E_CORRUPT,
+        "page %zu of '%.120s/data.mdb' is damaged: %s. Remove the directory: what it held can be "
+        "computed again",
+        page, p->directory, why);
 }
 
 static quire_status read_at(const quire_pages *p, uint64_t offset, void *to, size_t n_bytes) {
     for (size_t done = 0; done < n_bytes;) {
-        const ssize_t n = pread(p->fd, (uint8_t *)to + done, n_bytes - done, (off_t)(offset + done));
+        const ssize_t n =
+            pread(p->fd, (uint8_t *)to + done, n_bytes - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return quire__fail(QUIRE_E_IO, "'%.200s/data.mdb' cannot be read: %s", p->directory, strerror(errno));
+            return quire__fail(QUIRE_E_IO, "'%.200s/data.mdb' cannot be read: %s", p->directory,
+                               strerror(errno));
         if (n == 0)
             return quire__fail(QUIRE_E_TRUNCATED, "'%.200s/data.mdb' is cut off", p->directory);
         done += (size_t)n;
@@ -33,7 +37,8 @@ static quire_status read_at(const quire_pages *p, uint64_t offset, void *to, siz
     return QUIRE_OK;
 }
 
-quire_status quire__page_read_meta(const quire_pages *p, int which, quire_page_head *head, quire_page_meta *meta) {
+quire_status quire__page_read_meta(const quire_pages *p, int which, quire_page_head *head,
+                                   quire_page_meta *meta) {
     uint8_t bytes[sizeof *head + sizeof *meta];
     QUIRE_TRY(read_at(p, (uint64_t)which * p->page_bytes, bytes, sizeof bytes));
     memcpy(head, bytes, sizeof *head);
@@ -41,8 +46,10 @@ quire_status quire__page_read_meta(const quire_pages *p, int which, quire_page_h
     return QUIRE_OK;
 }
 
-quire_status quire__page_read(const quire_pages *p, size_t from, size_t page, void *to, size_t n_bytes) {
-    if (page < 2 || page > p->meta.last_page || n_bytes > (p->meta.last_page + 1 - page) * p->page_bytes)
+quire_status quire__page_read(const quire_pages *p, size_t from, size_t page, void *to,
+                              size_t n_bytes) {
+    if (page < 2 || page > p->meta.last_page ||
+        n_bytes > (p->meta.last_page + 1 - page) * p->page_bytes)
         return quire__page_damaged(p, from, "it refers to a page that does not exist");
     return read_at(p, (uint64_t)page * p->page_bytes, to, n_bytes);
 }
@@ -63,7 +70,9 @@ static quire_page_head head_of(const uint8_t *page) {
 
 bool quire__page_is_leaf(const uint8_t *page) { return head_of(page).flags == QUIRE_PAGE_LEAF; }
 
-size_t quire__page_nodes(const uint8_t *page) { return (head_of(page).lower - sizeof(quire_page_head)) / 2; }
+size_t quire__page_nodes(const uint8_t *page) {
+    return (head_of(page).lower - sizeof(quire_page_head)) / 2;
+}
 
 quire_page_node quire__page_node(const uint8_t *page, size_t i) {
     const uint8_t *at = page + offset_of(page, i);
@@ -72,7 +81,9 @@ quire_page_node quire__page_node(const uint8_t *page, size_t i) {
     memcpy(&low, at, sizeof low);
     memcpy(&flags, at + 4, sizeof flags);
     memcpy(&key_bytes, at + 6, sizeof key_bytes);
-    quire_page_node n = {.key = at + QUIRE_NODE_HEAD, .data = at + QUIRE_NODE_HEAD + key_bytes, .key_bytes = key_bytes};
+    quire_page_node n = {.key = at + QUIRE_NODE_HEAD,
+                         .data = at + QUIRE_NODE_HEAD + key_bytes,
+                         .key_bytes = key_bytes};
     if (quire__page_is_leaf(page)) {
         n.flags = flags;
         n.data_bytes = low;
@@ -136,16 +147,17 @@ size_t quire__page_overflows(const quire_pages *p, size_t n_bytes) {
     return (sizeof(quire_page_head) + n_bytes + p->page_bytes - 1) / p->page_bytes;
 }
 
-quire_status quire__page_check_overflow(const quire_pages *p, size_t from, size_t page, size_t n_bytes,
-                                        size_t *n_pages) {
+quire_status quire__page_check_overflow(const quire_pages *p, size_t from, size_t page,
+                                        size_t n_bytes, size_t *n_pages) {
     quire_page_head head;
     uint32_t n;
     QUIRE_TRY(quire__page_read(p, from, page, &head, sizeof head));
     memcpy(&n, (const uint8_t *)&head + offsetof(quire_page_head, lower), sizeof n);
     *n_pages = n;
-    /* More than the value needs is fine: LMDB may have written a shorter one into the same pages. */
-    if (head.number != page || head.flags != QUIRE_PAGE_OVERFLOW || n < quire__page_overflows(p, n_bytes) ||
-        n > p->meta.last_page + 1 - page)
+    /* More than the value needs is fine: LMDB may have written a shorter one into the same
+     * pages. */
+    if (head.number != page || head.flags != QUIRE_PAGE_OVERFLOW ||
+        n < quire__page_overflows(p, n_bytes) || n > p->meta.last_page + 1 - page)
         return quire__page_damaged(p, page, "it should be the first page of a value");
     return QUIRE_OK;
 }

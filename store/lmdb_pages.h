@@ -1,18 +1,21 @@
 /* LMDB's file, read page by page with every bound checked.
  *
- * LMDB trusts the pages that it maps: a wrong number in one of them sends it outside the page or the
- * file, and the host dies of a signal or of LMDB's own assert(). So whoever opens a store checks LMDB's
- * pages first, and LMDB only sees sound trees. Pages are read with pread: a file that is cut off or a
- * disk that fails is an error, not a signal.
+ * LMDB trusts the pages that it maps: a wrong number in one of them sends it outside the page or
+ * the file, and the host dies of a signal or of LMDB's own assert(). So whoever opens a store
+ * checks LMDB's pages first, and LMDB only sees sound trees. Pages are read with pread: a file
+ * that is cut off or a disk that fails is an error, not a signal.
  *
  * Not covered: a file that somebody overwrites while this process has the store open.
  * quire_store_verify checks again; the other calls rely on the check at the start.
  *
- *   meta 0, meta 1   magic, version, page size, last page, transaction, roots of the two trees below
- *   free             transaction -> pages that it freed: a count, then page numbers from high to low
+ *   meta 0, meta 1   magic, version, page size, last page, transaction, roots of the two trees
+ *                    below
+ *   free             transaction -> pages that it freed: a count, then page numbers from high to
+ *                    low
  *   main             name -> root of a tree: the four trees of lmdb_store.h
  *   branch, leaf     header, offsets of nodes in the order of keys, free room, nodes
- *   overflow         header, then a value that does not fit into a leaf, over as many pages as it needs
+ *   overflow         header, then a value that does not fit into a leaf, over as many pages as
+ *                    it needs
  */
 #ifndef QUIRE_STORE_LMDB_PAGES_H
 #define QUIRE_STORE_LMDB_PAGES_H
@@ -26,7 +29,8 @@
 typedef struct quire_page_head {
     size_t number;
     uint16_t pad, flags;
-    uint16_t lower, upper; /* where the free room starts and ends; in an overflow page both together: how many pages */
+    uint16_t lower, upper; /* where the free room starts and ends; in an overflow page both
+                              together: how many pages */
 } quire_page_head;
 
 typedef struct quire_page_tree {
@@ -73,10 +77,12 @@ typedef struct quire_pages {
 /* E_CORRUPT, with a sentence that names the page. */
 quire_status quire__page_damaged(const quire_pages *p, size_t page, const char *why);
 /* One of the two meta pages as it is on disk, page_bytes apart. E_TRUNCATED, E_IO. */
-quire_status quire__page_read_meta(const quire_pages *p, int which, quire_page_head *head, quire_page_meta *meta);
+quire_status quire__page_read_meta(const quire_pages *p, int which, quire_page_head *head,
+                                   quire_page_meta *meta);
 /* n_bytes from the start of a page. `from` is the page that refers to it. E_CORRUPT, E_TRUNCATED,
  * E_IO. */
-quire_status quire__page_read(const quire_pages *p, size_t from, size_t page, void *to, size_t n_bytes);
+quire_status quire__page_read(const quire_pages *p, size_t from, size_t page, void *to,
+                              size_t n_bytes);
 /* A page of a tree, whole and sound by itself. */
 quire_status quire__page_read_tree(const quire_pages *p, size_t from, size_t page, uint8_t *to);
 bool quire__page_is_leaf(const uint8_t *page);
@@ -84,8 +90,8 @@ size_t quire__page_nodes(const uint8_t *page);
 quire_page_node quire__page_node(const uint8_t *page, size_t i);
 /* Overflow pages of a value: how many there must be, and whether the header says so. */
 size_t quire__page_overflows(const quire_pages *p, size_t n_bytes);
-quire_status quire__page_check_overflow(const quire_pages *p, size_t from, size_t page, size_t n_bytes,
-                                        size_t *n_pages);
+quire_status quire__page_check_overflow(const quire_pages *p, size_t from, size_t page,
+                                        size_t n_bytes, size_t *n_pages);
 
 /* ---- lmdb_check.c */
 /* Before LMDB opens the file: whether it can. OK if there is no file, and if LMDB itself can tell

@@ -6,9 +6,12 @@
 
 #include "store/lmdb_pages.h"
 
-enum { HOLD_MILLIS = 20 }; /* a walk holds a state this long, and a record more: meanwhile dropped pages make no room */
+enum {
+    HOLD_MILLIS = 20
+}; /* a walk holds a state this long, and a record more: meanwhile dropped pages make no room */
 
-quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, size_t n, bool *present) {
+quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, size_t n,
+                             bool *present) {
     quire_lmdb *l = (quire_lmdb *)keeper;
     MDB_txn *txn;
     int rc = quire__lmdb_begin(l, false, &txn);
@@ -25,8 +28,8 @@ quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, s
     return rc ? quire__lmdb_failed(l, "be read", rc) : QUIRE_OK;
 }
 
-quire_status quire__lmdb_read(quire_keeper *keeper, const quire_record_id *id, quire_keeper_view view, void *user,
-                              bool *found) {
+quire_status quire__lmdb_read(quire_keeper *keeper, const quire_record_id *id,
+                              quire_keeper_view view, void *user, bool *found) {
     quire_lmdb *l = (quire_lmdb *)keeper;
     uint8_t bytes[QUIRE_LMDB_ID];
     MDB_val name = quire__lmdb_id(id, bytes), data;
@@ -69,7 +72,8 @@ static int first_record(MDB_cursor *cursor, const walk *w, MDB_val *name, MDB_va
     return rc;
 }
 
-static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, walk *w, quire_keeper_view view, void *user) {
+static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, walk *w,
+                        quire_keeper_view view, void *user) {
     const int64_t end = millis() + HOLD_MILLIS;
     MDB_val name, data;
     int rc = first_record(cursor, w, &name, &data);
@@ -89,7 +93,8 @@ static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, walk *w
     return w->ended ? 0 : rc;
 }
 
-quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after, quire_keeper_view view, void *user) {
+quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after,
+                              quire_keeper_view view, void *user) {
     quire_lmdb *l = (quire_lmdb *)keeper;
     walk w = {.started = after != NULL};
     if (after)
@@ -120,7 +125,8 @@ quire_status quire__lmdb_check(quire_keeper *keeper, const quire_record_id *id) 
     return quire__lmdb_check_now((quire_lmdb *)keeper, id ? &name : NULL);
 }
 
-quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, quire_keeper_counts *counts) {
+quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r,
+                                  quire_keeper_counts *counts) {
     quire_lmdb *l = (quire_lmdb *)keeper;
     MDB_txn *txn;
     MDB_stat records, nodes;

@@ -41,9 +41,10 @@ enum {
 
 /* Statuses beside LMDB's, which are errno (small) or negative. */
 enum {
-    QUIRE_LMDB_NOTHING_OLDER = 1 << 20, /* all that is there was used later than what needs the room */
-    QUIRE_LMDB_HELD,                    /* a reader holds the room: quire_lmdb.holder */
-    QUIRE_LMDB_TOLD                     /* quire_lmdb.told; its sentence has been remembered */
+    QUIRE_LMDB_NOTHING_OLDER =
+        1 << 20,     /* all that is there was used later than what needs the room */
+    QUIRE_LMDB_HELD, /* a reader holds the room: quire_lmdb.holder */
+    QUIRE_LMDB_TOLD  /* quire_lmdb.told; its sentence has been remembered */
 };
 
 /* A text that was used: its nodes from the root on. */
@@ -67,12 +68,14 @@ typedef struct quire_lmdb {
     int unmapped; /* why there is no map any more, so that LMDB must not be called; 0: there is */
     bool narrow;  /* the map is enough to read, but is not the one that the limit asks for */
     uint64_t limit;
-    uint64_t step; /* most bytes to drop in a transaction, if the file exceeds the limit: LMDB copies what it touches */
+    uint64_t step; /* most bytes to drop in a transaction, if the file exceeds the limit: LMDB
+                      copies what it touches */
     int64_t touch_micros;
     quire_keeper_counts counted;              /* to be written with the next transaction */
     quire_lmdb_text used[QUIRE_LMDB_WAITING]; /* likewise, in the order of their uses */
     size_t n_used;
-    quire_lmdb_moment moment, moment_on_disk; /* in this transaction, and by the last one that was committed */
+    quire_lmdb_moment moment,
+        moment_on_disk; /* in this transaction, and by the last one that was committed */
     size_t held; /* the state that a reader held when room could not be had; 0: it was to be had */
     int holder;  /* that reader's process */
     quire_status told;
@@ -88,45 +91,55 @@ typedef struct quire_lmdb_node {
 bool quire__disk_is_full(const char *directory, uint64_t n_bytes);
 quire_status quire__lmdb_failed(const quire_lmdb *l, const char *what, int rc);
 static inline MDB_val quire__lmdb_value(const void *bytes, size_t n_bytes) {
-    return (MDB_val){.mv_size = n_bytes, .mv_data = (void *)(uintptr_t)bytes}; /* LMDB does not write to it */
+    return (MDB_val){.mv_size = n_bytes,
+                     .mv_data = (void *)(uintptr_t)bytes}; /* LMDB does not write to it */
 }
 MDB_val quire__lmdb_id(const quire_record_id *id, uint8_t bytes[QUIRE_LMDB_ID]);
 bool quire__lmdb_read_id(const MDB_val *from, quire_record_id *id);
 /* A number of `meta`; 0 if it is not there. */
 int quire__lmdb_get(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t *number);
 int quire__lmdb_put(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t number);
-static inline bool quire__lmdb_is_limit(uint64_t n) { return n >= QUIRE_LMDB_LEAST && n <= SIZE_MAX / 2; }
-int quire__lmdb_used(quire_lmdb *l, uint64_t *bytes); /* of the file, free pages between others included */
+static inline bool quire__lmdb_is_limit(uint64_t n) {
+    return n >= QUIRE_LMDB_LEAST && n <= SIZE_MAX / 2;
+}
+int quire__lmdb_used(quire_lmdb *l,
+                     uint64_t *bytes); /* of the file, free pages between others included */
 /* What this process goes by from now on, and the size of its map. Between transactions alone. */
 int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit);
 /* One that writes begins with the uses that wait in memory. */
 int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn);
-/* With what was counted since the last one, and `more` of this one. rc: what happened so far; unless 0, all is undone. */
+/* With what was counted since the last one, and `more` of this one. rc: what happened so far;
+ * unless 0, all is undone. */
 int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_keeper_counts *more, int rc);
 void quire__counts_add(quire_keeper_counts *c, const quire_keeper_counts *more);
 int quire__lmdb_counts(quire_lmdb *l, MDB_txn *txn, quire_keeper_counts *c);
 int quire__node_get(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, quire_lmdb_node *n);
 /* before NULL: it is new. after NULL: it goes. */
-int quire__node_change(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, const quire_lmdb_node *before,
-                       const quire_lmdb_node *after);
-int quire__node_drop(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, const quire_lmdb_node *n);
-void quire__use_write(const quire_store_key *key, const quire_lmdb_node *n, uint8_t bytes[QUIRE_LMDB_USE]);
+int quire__node_change(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key,
+                       const quire_lmdb_node *before, const quire_lmdb_node *after);
+int quire__node_drop(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key,
+                     const quire_lmdb_node *n);
+void quire__use_write(const quire_store_key *key, const quire_lmdb_node *n,
+                      uint8_t bytes[QUIRE_LMDB_USE]);
 /* Whether a reader holds a state older than `state`; then also its process and its state. */
 bool quire__lmdb_is_held(const quire_lmdb *l, size_t state, int *process, size_t *held);
-/* What a record takes of the file: a large one whole pages of its own, and its lines in the trees. */
+/* What a record takes of the file: a large one whole pages of its own, and its lines in the
+ * trees. */
 uint64_t quire__lmdb_room(quire_lmdb *l, size_t n_bytes);
 int quire__lmdb_add_room(quire_lmdb *l, MDB_txn *txn, uint64_t more, uint64_t less);
 int quire__lmdb_add_roots(quire_lmdb *l, MDB_txn *txn, uint64_t more, uint64_t less);
 
 /* ---- lmdb_use.c */
 /* Those of the nodes that are there are in use: all get one moment, which nothing else has had. */
-int quire__lmdb_use(quire_lmdb *l, MDB_txn *txn, const quire_store_key *keys, size_t n, uint64_t *moment);
+int quire__lmdb_use(quire_lmdb *l, MDB_txn *txn, const quire_store_key *keys, size_t n,
+                    uint64_t *moment);
 int quire__lmdb_use_waiting(quire_lmdb *l, MDB_txn *txn);
 void quire__lmdb_forget_waiting(quire_lmdb *l);
 quire_status quire__lmdb_touch(quire_keeper *keeper, const quire_store_key *keys, size_t n);
 /* Drops what was used least recently until `spare` bytes are free, and lets LMDB have them. The
  * text of `keys` stays. */
-int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *keys, size_t n_keys);
+int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *keys,
+                          size_t n_keys);
 uint64_t quire__lmdb_most_bytes(const quire_lmdb *l); /* of records, before some are dropped */
 
 /* ---- lmdb_write.c */
@@ -136,11 +149,14 @@ quire_status quire__lmdb_forget(quire_keeper *keeper, const quire_record_id *ids
 void quire__lmdb_count(quire_keeper *keeper, const quire_keeper_counts *more);
 
 /* ---- lmdb_read.c */
-quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, size_t n, bool *present);
-quire_status quire__lmdb_read(quire_keeper *keeper, const quire_record_id *id, quire_keeper_view view, void *user,
-                              bool *found);
-quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after, quire_keeper_view view, void *user);
+quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, size_t n,
+                             bool *present);
+quire_status quire__lmdb_read(quire_keeper *keeper, const quire_record_id *id,
+                              quire_keeper_view view, void *user, bool *found);
+quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after,
+                              quire_keeper_view view, void *user);
 quire_status quire__lmdb_check(quire_keeper *keeper, const quire_record_id *id);
-quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r, quire_keeper_counts *counts);
+quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r,
+                                  quire_keeper_counts *counts);
 
 #endif

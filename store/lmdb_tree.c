@@ -18,7 +18,8 @@ bool quire__disk_is_full(const char *directory, uint64_t n_bytes) {
 /* LMDB calls a write that fits in part an I/O error. */
 static bool is_full(const quire_lmdb *l) {
     const char *directory;
-    return mdb_env_get_path(l->env, &directory) == 0 && quire__disk_is_full(directory, QUIRE_LMDB_LEAST);
+    return mdb_env_get_path(l->env, &directory) == 0 &&
+           quire__disk_is_full(directory, QUIRE_LMDB_LEAST);
 }
 
 /* The oldest reader. */
@@ -27,7 +28,8 @@ typedef struct reader {
     size_t state;
 } reader;
 
-/* LMDB tells of its readers in lines of text: process, thread, state; "-" for one that holds none. */
+/* LMDB tells of its readers in lines of text: process, thread, state; "-" for one that holds
+ * none. */
 static int see_reader(const char *line, void *user) {
     reader *oldest = user, r;
     if (sscanf(line, "%d %*s %zu", &r.process, &r.state) == 2 && r.state < oldest->state)
@@ -44,10 +46,11 @@ bool quire__lmdb_is_held(const quire_lmdb *l, size_t state, int *process, size_t
 }
 
 static quire_status held(const char *what, int process) {
-    return quire__fail(QUIRE_E_BUSY,
-                       "the store cannot %s: process %d is reading an old state of it, and what was dropped since "
-                       "makes no room before it is done. Try again later, or end that process",
-                       what, process);
+    return quire__fail(
+        QUIRE_E_BUSY,
+        "the store cannot %s: process %d is reading an old state of it, and what was dropped since "
+        "makes no room before it is done. Try again later, or end that process",
+        what, process);
 }
 
 /* LMDB found no room, which is not always because there is none. */
@@ -55,7 +58,8 @@ static quire_status no_room(const quire_lmdb *l, const char *what) {
     MDB_envinfo info;
     size_t state;
     int process;
-    if (mdb_env_info(l->env, &info) == 0 && quire__lmdb_is_held(l, info.me_last_txnid, &process, &state))
+    if (mdb_env_info(l->env, &info) == 0 &&
+        quire__lmdb_is_held(l, info.me_last_txnid, &process, &state))
         return held(what, process);
     return quire__fail(QUIRE_E_TOO_BIG, "the store cannot %s: its limit is reached", what);
 }
@@ -63,8 +67,8 @@ static quire_status no_room(const quire_lmdb *l, const char *what) {
 quire_status quire__lmdb_failed(const quire_lmdb *l, const char *what, int rc) {
     if (l->unmapped)
         return quire__fail(l->unmapped == ENOMEM ? QUIRE_E_NOMEM : QUIRE_E_IO,
-                           "the store cannot %s: its file could not be mapped (%s); open it again", what,
-                           mdb_strerror(l->unmapped));
+                           "the store cannot %s: its file could not be mapped (%s); open it again",
+                           what, mdb_strerror(l->unmapped));
     switch (rc == EIO && is_full(l) ? ENOSPC : rc) {
     case ENOMEM:
         return quire__fail(QUIRE_E_NOMEM, "the store cannot %s: out of memory", what);
@@ -73,17 +77,20 @@ quire_status quire__lmdb_failed(const quire_lmdb *l, const char *what, int rc) {
     case MDB_MAP_FULL:
         return no_room(l, what);
     case QUIRE_LMDB_NOTHING_OLDER:
-        return quire__fail(QUIRE_E_TOO_BIG, "the store cannot %s: its limit is reached and nothing older can go", what);
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "the store cannot %s: its limit is reached and nothing older can go",
+                           what);
     case QUIRE_LMDB_HELD:
         return held(what, l->holder);
     case QUIRE_LMDB_TOLD:
         return l->told;
     case MDB_CORRUPTED:
     case MDB_PAGE_NOTFOUND:
-        return quire__fail(QUIRE_E_CORRUPT,
-                           "the store cannot %s: its file is damaged. Remove its directory: what it held can be "
-                           "computed again",
-                           what);
+        return quire__fail(
+            QUIRE_E_CORRUPT,
+            "the store cannot %s: its file is damaged. Remove its directory: what it held can be "
+            "computed again",
+            what);
     case MDB_READERS_FULL:
         return quire__fail(QUIRE_E_BUSY, "the store cannot %s: too many processes read it", what);
     default:
@@ -109,7 +116,8 @@ bool quire__lmdb_read_id(const MDB_val *from, quire_record_id *id) {
     return true;
 }
 
-void quire__use_write(const quire_store_key *key, const quire_lmdb_node *n, uint8_t bytes[QUIRE_LMDB_USE]) {
+void quire__use_write(const quire_store_key *key, const quire_lmdb_node *n,
+                      uint8_t bytes[QUIRE_LMDB_USE]) {
     for (int i = 0; i < 8; i++) /* big-endian, for LMDB's order */
         bytes[i] = (uint8_t)(n->used >> (56 - 8 * i));
     for (int i = 0; i < 4; i++)
@@ -129,7 +137,8 @@ int quire__lmdb_get(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t *num
 int quire__lmdb_put(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t number) {
     uint8_t bytes[8];
     quire__put64(bytes, number);
-    MDB_val key = quire__lmdb_value(name, strlen(name)), data = quire__lmdb_value(bytes, sizeof bytes);
+    MDB_val key = quire__lmdb_value(name, strlen(name)),
+            data = quire__lmdb_value(bytes, sizeof bytes);
     return mdb_put(txn, l->meta, &key, &data, 0);
 }
 
@@ -155,7 +164,8 @@ static int begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
     if (l->unmapped)
         return l->unmapped;
     int rc = mdb_txn_begin(l->env, NULL, flags, txn);
-    if (rc == MDB_MAP_RESIZED) { /* another process has written beyond the end of the map, and may go on */
+    if (rc == MDB_MAP_RESIZED) { /* another process has written beyond the end of the map, and may
+                                    go on */
         l->narrow = true;
         rc = quire__lmdb_used(l, &used);
         if (rc == 0)
@@ -174,14 +184,16 @@ int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit) {
         return rc;
     l->limit = limit;
     l->keeper.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
-    /* A file that is larger already needs room for the transactions that drop what is too much, a step at a time. */
+    /* A file that is larger already needs room for the transactions that drop what is too much,
+     * a step at a time. */
     const bool too_large = used > limit;
     l->step = too_large ? used / 128 + QUIRE_LMDB_LEAST / 4 : UINT64_MAX;
     l->narrow = false;
     return map(l, too_large ? used + 8 * l->step : limit);
 }
 
-/* Another process may have changed the limit: what is written now must go by it, or pages would be dropped that fit. */
+/* Another process may have changed the limit: what is written now must go by it, or pages would
+ * be dropped that fit. */
 static int begin_writing(quire_lmdb *l, MDB_txn **txn) {
     uint64_t limit = 0;
     int rc = begin(l, true, txn);
@@ -216,7 +228,8 @@ int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
 }
 
 static void counts_pack(const quire_keeper_counts *c, uint8_t *bytes) {
-    const uint64_t all[N_COUNTS] = {c->hit_pages, c->missed_pages, c->added_pages, c->evicted_pages, c->bad_records};
+    const uint64_t all[N_COUNTS] = {c->hit_pages, c->missed_pages, c->added_pages, c->evicted_pages,
+                                    c->bad_records};
     for (int i = 0; i < N_COUNTS; i++)
         quire__put64(bytes + 8 * i, all[i]);
 }
@@ -279,15 +292,18 @@ int quire__node_get(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, qui
         return MDB_CORRUPTED;
     if (rc == 0) {
         const uint8_t *at = found.mv_data;
-        *n = (quire_lmdb_node){.used = quire__get64(at), .bytes = quire__get64(at + 8), .depth = quire__get32(at + 16)};
+        *n = (quire_lmdb_node){.used = quire__get64(at),
+                               .bytes = quire__get64(at + 8),
+                               .depth = quire__get32(at + 16)};
     }
     return rc;
 }
 
-int quire__node_change(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, const quire_lmdb_node *before,
-                       const quire_lmdb_node *after) {
+int quire__node_change(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key,
+                       const quire_lmdb_node *before, const quire_lmdb_node *after) {
     uint8_t use[QUIRE_LMDB_USE], bytes[QUIRE_LMDB_NODE] = {0};
-    MDB_val name = quire__lmdb_value(key->byte, sizeof key->byte), entry = quire__lmdb_value(use, sizeof use),
+    MDB_val name = quire__lmdb_value(key->byte, sizeof key->byte),
+            entry = quire__lmdb_value(use, sizeof use),
             data = quire__lmdb_value(bytes, sizeof bytes), nothing = quire__lmdb_value(NULL, 0);
     int rc = 0;
     if (before && (!after || before->used != after->used)) {
@@ -331,9 +347,11 @@ static int drop_records(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key)
     int rc = mdb_cursor_open(txn, l->records, &cursor);
     if (rc != 0)
         return rc;
-    while ((rc = mdb_cursor_get(cursor, &name, &data, MDB_SET_RANGE)) == 0 && name.mv_size == QUIRE_LMDB_ID &&
+    while ((rc = mdb_cursor_get(cursor, &name, &data, MDB_SET_RANGE)) == 0 &&
+           name.mv_size == QUIRE_LMDB_ID &&
            memcmp(name.mv_data, key->byte, sizeof key->byte) == 0 &&
-           (rc = quire__lmdb_check_record(l, txn, &name)) == 0 && (rc = mdb_cursor_del(cursor, 0)) == 0)
+           (rc = quire__lmdb_check_record(l, txn, &name)) == 0 &&
+           (rc = mdb_cursor_del(cursor, 0)) == 0)
         name = quire__lmdb_id(&first, bytes);
     mdb_cursor_close(cursor);
     return rc == MDB_NOTFOUND ? 0 : rc;
@@ -345,7 +363,8 @@ int quire__lmdb_add_roots(quire_lmdb *l, MDB_txn *txn, uint64_t more, uint64_t l
     return rc ? rc : quire__lmdb_put(l, txn, "roots", n + more > less ? n + more - less : 0);
 }
 
-int quire__node_drop(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, const quire_lmdb_node *n) {
+int quire__node_drop(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key,
+                     const quire_lmdb_node *n) {
     int rc = drop_records(l, txn, key);
     if (rc == 0)
         rc = quire__node_change(l, txn, key, n, NULL);

@@ -18,7 +18,8 @@ static bool goes_on(const quire_lmdb_moment *last, const quire_store_key *keys, 
     return last->n > 0 && last->n <= n && quire__same_key(&last->key, &keys[last->n - 1]);
 }
 
-int quire__lmdb_use(quire_lmdb *l, MDB_txn *txn, const quire_store_key *keys, size_t n, uint64_t *moment) {
+int quire__lmdb_use(quire_lmdb *l, MDB_txn *txn, const quire_store_key *keys, size_t n,
+                    uint64_t *moment) {
     quire_lmdb_moment *last = &l->moment;
     uint64_t clock;
     size_t first = 0;
@@ -92,12 +93,14 @@ static int is_stale(quire_lmdb *l, const quire_store_key *keys, size_t n, bool *
     int rc = quire__lmdb_begin(l, false, &txn);
     if (rc != 0)
         return rc;
-    for (rc = MDB_NOTFOUND; rc == MDB_NOTFOUND && n-- > 0;) /* the deepest that is there is the oldest */
+    for (rc = MDB_NOTFOUND;
+         rc == MDB_NOTFOUND && n-- > 0;) /* the deepest that is there is the oldest */
         rc = quire__node_get(l, txn, &keys[n], &found);
     mdb_txn_abort(txn);
     if (rc == 0) {
         const uint64_t now = now_micros();
-        *stale = l->touch_micros == 0 || (now > found.used && now - found.used >= (uint64_t)l->touch_micros);
+        *stale = l->touch_micros == 0 ||
+                 (now > found.used && now - found.used >= (uint64_t)l->touch_micros);
     }
     return rc == MDB_NOTFOUND ? 0 : rc;
 }
@@ -122,12 +125,12 @@ quire_status quire__lmdb_touch(quire_keeper *keeper, const quire_store_key *keys
     return rc ? quire__lmdb_failed(l, "note a use", rc) : QUIRE_OK;
 }
 
-/* ------------------------------------------------------------------ dropping what was used least recently */
+/* -------------------------------------------------------- dropping what was used least recently */
 
 /* The first of `uses`: a node that was used before `before`. *dropped false: the entry was wrong,
  * and has been put right. */
-static int drop_first(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, uint64_t before, quire_lmdb_node *n,
-                      bool *dropped) {
+static int drop_first(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, uint64_t before,
+                      quire_lmdb_node *n, bool *dropped) {
     MDB_val name, data;
     quire_store_key key;
     uint8_t use[QUIRE_LMDB_USE];
@@ -157,7 +160,8 @@ static int drop_first(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, uint64_t 
 }
 
 /* Nodes used before `before` go until at most `target` bytes are left, or a step has gone. */
-static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, uint64_t *n_pages, bool *reached) {
+static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, uint64_t *n_pages,
+                 bool *reached) {
     MDB_cursor *cursor;
     int rc = mdb_cursor_open(txn, l->uses, &cursor);
     if (rc != 0)
@@ -182,10 +186,14 @@ static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, 
 
 /* The rest is for LMDB: trees that are half empty, and pages of the last transactions, which it may
  * not use yet. */
-uint64_t quire__lmdb_most_bytes(const quire_lmdb *l) { return l->limit - l->limit / 8 - QUIRE_LMDB_LEAST / 4; }
+uint64_t quire__lmdb_most_bytes(const quire_lmdb *l) {
+    return l->limit - l->limit / 8 - QUIRE_LMDB_LEAST / 4;
+}
 
-int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *keys, size_t n_keys) {
-    for (int after = 0; after < 2;) { /* what one transaction frees, the one after the next may use */
+int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *keys,
+                          size_t n_keys) {
+    for (int after = 0;
+         after < 2;) { /* what one transaction frees, the one after the next may use */
         MDB_txn *txn;
         uint64_t n_pages = 0, moment;
         bool reached = false;
@@ -193,7 +201,8 @@ int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *
         if (rc != 0)
             return rc;
         const uint64_t most = quire__lmdb_most_bytes(l);
-        rc = spare >= most ? QUIRE_LMDB_NOTHING_OLDER : quire__lmdb_use(l, txn, keys, n_keys, &moment);
+        rc = spare >= most ? QUIRE_LMDB_NOTHING_OLDER
+                           : quire__lmdb_use(l, txn, keys, n_keys, &moment);
         if (rc == 0) /* this text has been used now, so all others are older */
             rc = evict(l, txn, most - spare, moment, &n_pages, &reached);
         const quire_keeper_counts more = {.evicted_pages = n_pages};

@@ -10,7 +10,8 @@ enum { TRIES = 8, WAITS = 50, WAIT_MILLIS = 5 };
 static int add_item(quire_lmdb *l, MDB_txn *txn, const quire_keeper_item *item, uint64_t moment,
                     quire_store_added *added) {
     uint8_t bytes[QUIRE_LMDB_ID];
-    MDB_val name = quire__lmdb_id(&item->id, bytes), data = quire__lmdb_value(item->bytes, item->n_bytes);
+    MDB_val name = quire__lmdb_id(&item->id, bytes),
+            data = quire__lmdb_value(item->bytes, item->n_bytes);
     int rc = mdb_put(txn, l->records, &name, &data, MDB_NOOVERWRITE);
     if (rc != 0)
         return rc == MDB_KEYEXIST ? 0 : rc;
@@ -84,7 +85,8 @@ static bool wait_for_readers(quire_lmdb *l) {
  * be in vain. */
 static bool still_held(quire_lmdb *l) {
     size_t state;
-    const bool is = l->held != 0 && quire__lmdb_is_held(l, l->held + 1, &l->holder, &state) && state == l->held;
+    const bool is =
+        l->held != 0 && quire__lmdb_is_held(l, l->held + 1, &l->holder, &state) && state == l->held;
     l->held = is ? l->held : 0;
     return is;
 }
@@ -113,7 +115,8 @@ quire_status quire__lmdb_keep(quire_keeper *keeper, const quire_store_key *keys,
         b.room += quire__lmdb_room(l, items[i].n_bytes);
     int rc = write_once(l, &b, added), n_dead = 0;
     if (rc == MDB_MAP_FULL && mdb_reader_check(l->env, &n_dead) == 0 && n_dead > 0)
-        rc = write_once(l, &b, added); /* readers that were killed had kept room from being used again */
+        rc = write_once(l, &b,
+                        added); /* readers that were killed had kept room from being used again */
     if (rc == MDB_MAP_FULL)
         rc = write_with_room(l, &b, added);
     if (rc == 0)

@@ -8,7 +8,8 @@ static const char MAGIC[8] = "\x89QLEAF\r\n";
 enum { RECORD_VERSION = 1 };
 
 size_t quire__record_bytes(uint32_t depth, size_t payload_bytes) {
-    return QUIRE_RECORD_HEAD + (depth > 0 ? QUIRE_RECORD_TOKENS : 0) + payload_bytes + QUIRE_RECORD_SUM;
+    return QUIRE_RECORD_HEAD + (depth > 0 ? QUIRE_RECORD_TOKENS : 0) + payload_bytes +
+           QUIRE_RECORD_SUM;
 }
 
 uint8_t *quire__record_start(uint8_t *bytes, const quire_record *r, const int32_t *tokens) {
@@ -32,18 +33,20 @@ void quire__record_seal(uint8_t *bytes, size_t n_bytes) {
     memcpy(bytes + n_bytes - QUIRE_RECORD_SUM, digest.byte, sizeof digest.byte);
 }
 
-bool quire__record_read(const uint8_t *bytes, size_t n_bytes, const quire_record_id *id, quire_record *r) {
+bool quire__record_read(const uint8_t *bytes, size_t n_bytes, const quire_record_id *id,
+                        quire_record *r) {
     if (n_bytes < quire__record_bytes(0, 0) || memcmp(bytes, MAGIC, sizeof MAGIC) != 0 ||
         quire__get32(bytes + 8) != RECORD_VERSION)
         return false;
     const uint64_t payload_bytes = quire__get64(bytes + 24);
-    *r = (quire_record){.id = {.piece = quire__get32(bytes + 12)}, .depth = quire__get32(bytes + 16)};
+    *r = (quire_record){.id = {.piece = quire__get32(bytes + 12)},
+                        .depth = quire__get32(bytes + 16)};
     memcpy(r->id.key.byte, bytes + 32, sizeof r->id.key.byte);
     memcpy(r->parent.byte, bytes + 64, sizeof r->parent.byte);
     memcpy(r->root.byte, bytes + 96, sizeof r->root.byte);
     if (r->depth > QUIRE_FILE_TOKENS_MAX / QUIRE_PAGE_TOKENS ||
-        quire__get32(bytes + 20) != (r->depth > 0 ? QUIRE_PAGE_TOKENS : 0) || payload_bytes > n_bytes ||
-        quire__record_bytes(r->depth, (size_t)payload_bytes) != n_bytes)
+        quire__get32(bytes + 20) != (r->depth > 0 ? QUIRE_PAGE_TOKENS : 0) ||
+        payload_bytes > n_bytes || quire__record_bytes(r->depth, (size_t)payload_bytes) != n_bytes)
         return false;
     r->payload_bytes = (size_t)payload_bytes;
     r->tokens = r->depth > 0 ? bytes + QUIRE_RECORD_HEAD : NULL;
@@ -65,7 +68,9 @@ bool quire__record_has_tokens(const quire_record *r, const int32_t *tokens) {
 
 /* ------------------------------------------------------------------ roots */
 
-size_t quire__root_bytes(size_t identity_bytes, size_t layers_bytes) { return 16 + identity_bytes + layers_bytes; }
+size_t quire__root_bytes(size_t identity_bytes, size_t layers_bytes) {
+    return 16 + identity_bytes + layers_bytes;
+}
 
 void quire__root_write(uint8_t *payload, const quire_root *root) {
     quire__put64(payload, root->identity_bytes);
@@ -78,7 +83,8 @@ void quire__root_write(uint8_t *payload, const quire_root *root) {
 bool quire__root_read(const quire_record *r, quire_root *root) {
     if (r->depth != 0 || r->id.piece != 0 || r->payload_bytes < 16)
         return false;
-    const uint64_t identity_bytes = quire__get64(r->payload), layers_bytes = quire__get64(r->payload + 8);
+    const uint64_t identity_bytes = quire__get64(r->payload),
+                   layers_bytes = quire__get64(r->payload + 8);
     if (identity_bytes > r->payload_bytes || layers_bytes > r->payload_bytes ||
         quire__root_bytes((size_t)identity_bytes, (size_t)layers_bytes) != r->payload_bytes)
         return false;

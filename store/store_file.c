@@ -16,19 +16,23 @@ static quire_status options_of(const quire_store_file_options *given, quire_stor
         *o = *given;
     return o->struct_size == sizeof *o
                ? QUIRE_OK
-               : quire__fail(QUIRE_E_INVALID, "options were not set up by quire_store_file_options_default");
+               : quire__fail(QUIRE_E_INVALID,
+                             "options were not set up by quire_store_file_options_default");
 }
 
 /* ------------------------------------------------------------------ import */
 
-static bool file_has(const void *user, int32_t piece, int32_t page) { return quire__file_has_piece(user, piece, page); }
+static bool file_has(const void *user, int32_t piece, int32_t page) {
+    return quire__file_has_piece(user, piece, page);
+}
 
 static quire_status file_read(const void *user, int32_t piece, int32_t page, uint8_t *to) {
     return quire__file_piece(user, piece, page, to);
 }
 
-static quire_status import_checked(quire_store *store, const quire_file *file, const quire_store_file_options *o,
-                                   quire_store_key *key, quire_store_added *added) {
+static quire_status import_checked(quire_store *store, const quire_file *file,
+                                   const quire_store_file_options *o, quire_store_key *key,
+                                   quire_store_added *added) {
     quire_file_info info;
     quire_file_get_info(file, &info);
     const quire_store_text text = {.identity = info.identity,
@@ -57,8 +61,9 @@ static quire_status import_checked(quire_store *store, const quire_file *file, c
     return status;
 }
 
-quire_status quire_store_import(quire_store *store, quire_file *file, const quire_store_file_options *options,
-                                quire_store_key *key, quire_store_added *added) {
+quire_status quire_store_import(quire_store *store, quire_file *file,
+                                const quire_store_file_options *options, quire_store_key *key,
+                                quire_store_added *added) {
     quire_store_file_options o;
     quire_store_added unused;
     added = added ? added : &unused;
@@ -69,12 +74,13 @@ quire_status quire_store_import(quire_store *store, quire_file *file, const quir
     if (store->keeper->read_only)
         return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
     if (file->info.n_tokens == 0)
-        return quire__fail(QUIRE_E_FORMAT, "the file has no tokens: its pages could not be found again");
+        return quire__fail(QUIRE_E_FORMAT,
+                           "the file has no tokens: its pages could not be found again");
     if (file->info.length < QUIRE_PAGE_TOKENS)
-        return quire__fail(QUIRE_E_FORMAT, "the file has %d tokens, and no full page of %d", (int)file->info.length,
-                           QUIRE_PAGE_TOKENS);
-    QUIRE_TRY(
-        quire__store_check_history(file->info.history, file->info.exact_tokens, file->info.length / QUIRE_PAGE_TOKENS));
+        return quire__fail(QUIRE_E_FORMAT, "the file has %d tokens, and no full page of %d",
+                           (int)file->info.length, QUIRE_PAGE_TOKENS);
+    QUIRE_TRY(quire__store_check_history(file->info.history, file->info.exact_tokens,
+                                         file->info.length / QUIRE_PAGE_TOKENS));
     QUIRE_TRY(quire_file_check(file));
     return import_checked(store, file, &o, key, added);
 }
@@ -101,7 +107,8 @@ typedef struct way_step {
     bool good;
 } way_step;
 
-static bool read_link(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes, int64_t used) {
+static bool read_link(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes,
+                      int64_t used) {
     (void)used;
     way_step *l = user;
     quire_store_key key;
@@ -116,7 +123,8 @@ static bool read_link(void *user, const quire_record_id *id, const uint8_t *byte
     return true;
 }
 
-static quire_status follow(quire_store *store, const quire_store_key *key, way_step *l, bool is_first) {
+static quire_status follow(quire_store *store, const quire_store_key *key, way_step *l,
+                           bool is_first) {
     const quire_record_id id = {.key = *key};
     bool found;
     QUIRE_TRY(store->keeper->read(store->keeper, &id, read_link, l, &found));
@@ -192,8 +200,10 @@ static quire_status prepare(exporter *e, const quire_store_key *key) {
  * is not kept waiting for the disk that the file is on. */
 static quire_status take_payload(void *user, const uint8_t *payload) {
     exporter *e = user;
-    memcpy(e->payload, payload, quire__piece_bytes(quire__form_pieces(&e->root.form), e->piece, e->page));
-    return quire__piece_valid(&e->root.form, e->piece, e->page, e->payload) ? QUIRE_OK : QUIRE_E_FORMAT;
+    memcpy(e->payload, payload,
+           quire__piece_bytes(quire__form_pieces(&e->root.form), e->piece, e->page));
+    return quire__piece_valid(&e->root.form, e->piece, e->page, e->payload) ? QUIRE_OK
+                                                                            : QUIRE_E_FORMAT;
 }
 
 /* The wanted part of it. */
@@ -201,7 +211,8 @@ static quire_status add_payload(exporter *e) {
     const quire_pieces pieces = quire__form_pieces(&e->root.form);
     const quire_group *group = &e->root.form.group[e->group];
     const size_t leaf = quire__piece_leaf_bytes(group);
-    const size_t start = e->piece == 0 ? quire__piece_offset(pieces, e->page, e->group) + (e->sinks ? leaf : 0) : 0;
+    const size_t start =
+        e->piece == 0 ? quire__piece_offset(pieces, e->page, e->group) + (e->sinks ? leaf : 0) : 0;
     return quire__snapshot_add(e->to, e->payload + start, e->sinks ? group->sink_bytes : leaf);
 }
 
@@ -211,22 +222,24 @@ static quire_status add_part(exporter *e, int32_t group, int32_t page, bool sink
     e->page = page;
     e->group = group;
     e->sinks = sinks;
-    const quire_record wanted = {.id = {.key = e->chain.key[page + 1], .piece = (uint32_t)e->piece},
-                                 .parent = e->chain.key[page],
-                                 .root = e->chain.key[0],
-                                 .depth = (uint32_t)(page + 1),
-                                 .payload_bytes =
-                                     quire__piece_bytes(quire__form_pieces(&e->root.form), e->piece, page)};
+    const quire_record wanted = {
+        .id = {.key = e->chain.key[page + 1], .piece = (uint32_t)e->piece},
+        .parent = e->chain.key[page],
+        .root = e->chain.key[0],
+        .depth = (uint32_t)(page + 1),
+        .payload_bytes = quire__piece_bytes(quire__form_pieces(&e->root.form), e->piece, page)};
     bool found;
-    QUIRE_TRY(
-        quire__store_payload(e->store, &wanted, e->tokens + (size_t)page * QUIRE_PAGE_TOKENS, take_payload, e, &found));
-    return found ? add_payload(e) : quire__fail(QUIRE_E_CORRUPT, "a record was bad, or has just gone");
+    QUIRE_TRY(quire__store_payload(e->store, &wanted, e->tokens + (size_t)page * QUIRE_PAGE_TOKENS,
+                                   take_payload, e, &found));
+    return found ? add_payload(e)
+                 : quire__fail(QUIRE_E_CORRUPT, "a record was bad, or has just gone");
 }
 
 static bool holds_sinks(const exporter *e, int32_t g) {
     const quire_group *group = &e->root.form.group[g];
-    return group->window == 0 ? group->sinks > 0
-                              : quire__piece_needed(quire__form_pieces(&e->root.form), 2 + 2 * g, 0, e->n_pages);
+    return group->window == 0
+               ? group->sinks > 0
+               : quire__piece_needed(quire__form_pieces(&e->root.form), 2 + 2 * g, 0, e->n_pages);
 }
 
 static bool holds_page(const exporter *e, int32_t g, int32_t page) {
@@ -242,10 +255,11 @@ static quire_status add_state(const exporter *e, quire_snapshot *to) {
         const bool sinks = holds_sinks(e, g);
         QUIRE_TRY(quire__snapshot_add_group(to, quire__live_from(&form->group[g], e->n_pages),
                                             sinks ? (uint32_t)QUIRE_HELD_SINKS : 0,
-                                            sinks ? quire__rows_below(form->group[g].sinks) : 0, 0));
+                                            sinks ? quire__rows_below(form->group[g].sinks) : 0,
+                                            0));
         for (int32_t page = 0; page < e->n_pages; page++)
-            QUIRE_TRY(
-                quire__snapshot_add_rows(to, holds_page(e, g, page) ? UINT64_MAX : 0)); /* only whole ones are put */
+            QUIRE_TRY(quire__snapshot_add_rows(
+                to, holds_page(e, g, page) ? UINT64_MAX : 0)); /* only whole ones are put */
     }
     return QUIRE_OK;
 }
@@ -258,7 +272,8 @@ static quire_status add_pages(exporter *e, int32_t g) {
         if (holds_page(e, g, page))
             QUIRE_TRY(add_part(e, g, page, false));
         if (e->options.on_progress) /* in pages, though each comes once for each group */
-            e->options.on_progress(e->options.user, (int32_t)(((int64_t)g * e->n_pages + page + 1) / n_groups),
+            e->options.on_progress(e->options.user,
+                                   (int32_t)(((int64_t)g * e->n_pages + page + 1) / n_groups),
                                    e->n_pages);
     }
     return QUIRE_OK;

@@ -8,7 +8,8 @@ quire_status quire__store_check_text(const quire_store *store, const quire_store
     if (!store || !text || text->n_tokens < 0 || (text->n_tokens > 0 && !text->tokens))
         return quire__fail(QUIRE_E_INVALID, "store, text or its tokens is NULL");
     if (text->identity_bytes > QUIRE_IDENTITY_MAX || (text->identity_bytes > 0 && !text->identity))
-        return quire__fail(QUIRE_E_INVALID, "identity is NULL or longer than %d bytes", QUIRE_IDENTITY_MAX);
+        return quire__fail(QUIRE_E_INVALID, "identity is NULL or longer than %d bytes",
+                           QUIRE_IDENTITY_MAX);
     return QUIRE_OK;
 }
 
@@ -25,11 +26,13 @@ typedef struct look {
 
 static bool as_wanted(const look *l, const quire_record *r) {
     const quire_record *w = l->wanted;
-    return r->depth == w->depth && quire__same_key(&r->parent, &w->parent) && quire__same_key(&r->root, &w->root) &&
-           r->payload_bytes == w->payload_bytes && quire__record_has_tokens(r, l->tokens);
+    return r->depth == w->depth && quire__same_key(&r->parent, &w->parent) &&
+           quire__same_key(&r->root, &w->root) && r->payload_bytes == w->payload_bytes &&
+           quire__record_has_tokens(r, l->tokens);
 }
 
-static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes, int64_t used) {
+static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes,
+                    int64_t used) {
     (void)used;
     look *l = user;
     quire_record record;
@@ -40,20 +43,23 @@ static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes,
     return true;
 }
 
-quire_status quire__store_payload(quire_store *store, const quire_record *wanted, const int32_t *tokens,
-                                  quire_payload_view view, void *user, bool *found) {
+quire_status quire__store_payload(quire_store *store, const quire_record *wanted,
+                                  const int32_t *tokens, quire_payload_view view, void *user,
+                                  bool *found) {
     look l = {.wanted = wanted, .tokens = tokens, .view = view, .user = user};
     QUIRE_TRY(store->keeper->read(store->keeper, &wanted->id, look_at, &l, found));
     if (!*found || (l.good && l.status == QUIRE_OK))
         return QUIRE_OK;
     if (l.good && l.status != QUIRE_E_FORMAT)
         return l.status;
-    *found = false;                            /* E_FORMAT: values that cannot be */
-    quire__store_drop_bad(store, &wanted->id); /* if that fails (a full disk), it is a miss all the same */
+    *found = false; /* E_FORMAT: values that cannot be */
+    quire__store_drop_bad(store,
+                          &wanted->id); /* if that fails (a full disk), it is a miss all the same */
     return QUIRE_OK;
 }
 
-static quire_record wanted_record(const quire_chain *chain, quire_pieces pieces, int32_t piece, int32_t page) {
+static quire_record wanted_record(const quire_chain *chain, quire_pieces pieces, int32_t piece,
+                                  int32_t page) {
     return (quire_record){.id = {.key = chain->key[page + 1], .piece = (uint32_t)piece},
                           .parent = chain->key[page],
                           .root = chain->key[0],
@@ -85,8 +91,9 @@ static bool has_windows(quire_pieces pieces) {
     return false;
 }
 
-quire_status quire__store_reach(quire_store *store, const quire_chain *chain, const quire_store_text *text,
-                                quire_pieces pieces, int32_t *n_pages) {
+quire_status quire__store_reach(quire_store *store, const quire_chain *chain,
+                                const quire_store_text *text, quire_pieces pieces,
+                                int32_t *n_pages) {
     const int32_t n_pieces = quire__piece_count(pieces);
     bool *there = calloc((size_t)chain->n_pages * (size_t)n_pieces + 1, sizeof *there);
     if (!there)
@@ -129,12 +136,14 @@ static quire_status only_look(void *user, const uint8_t *payload) {
     return QUIRE_OK;
 }
 
-/* *whole false: a record was bad, or has just gone; *reach is then how far another attempt may go at most, less than this
- * one. What is bad seldom comes alone: the others are looked at too, so that they are gone when this text is put again. */
-static quire_status fill(quire_store *store, const quire_chain *chain, const quire_store_text *text, quire_seq *seq,
-                         bool *whole, int32_t *reach) {
+/* *whole false: a record was bad, or has just gone; *reach is then how far another attempt may
+ * go at most, less than this one. What is bad seldom comes alone: the others are looked at too,
+ * so that they are gone when this text is put again. */
+static quire_status fill(quire_store *store, const quire_chain *chain, const quire_store_text *text,
+                         quire_seq *seq, bool *whole, int32_t *reach) {
     const quire_pieces pieces = quire__pool_pieces(seq->pool);
-    const int32_t n_pages = quire_seq_length(seq) / QUIRE_PAGE_TOKENS, n_pieces = quire__piece_count(pieces);
+    const int32_t n_pages = quire_seq_length(seq) / QUIRE_PAGE_TOKENS,
+                  n_pieces = quire__piece_count(pieces);
     *whole = true;
     for (int32_t p = 0; p < n_pages; p++)
         for (int32_t piece = 0; piece < n_pieces; piece++) {
@@ -143,7 +152,8 @@ static quire_status fill(quire_store *store, const quire_chain *chain, const qui
             bool found;
             if (!quire__piece_needed(pieces, piece, p, n_pages))
                 continue;
-            QUIRE_TRY(quire__store_payload(store, &wanted, tokens_of(text, p), *whole ? take : only_look, &t, &found));
+            QUIRE_TRY(quire__store_payload(store, &wanted, tokens_of(text, p),
+                                           *whole ? take : only_look, &t, &found));
             if (!found && *whole) /* without a piece of a window only this length fails */
                 *reach = piece == 0 ? p : n_pages - 1;
             *whole = *whole && found;
@@ -151,13 +161,15 @@ static quire_status fill(quire_store *store, const quire_chain *chain, const qui
     return QUIRE_OK;
 }
 
-/* One attempt, with a sequence that holds the pool to its form. *whole false: another may go less far, up to *reach. */
-static quire_status attempt(quire_store *store, const quire_store_text *text, int32_t max_pages, quire_seq *seq,
-                            bool *whole, int32_t *reach) {
+/* One attempt, with a sequence that holds the pool to its form. *whole false: another may go
+ * less far, up to *reach. */
+static quire_status attempt(quire_store *store, const quire_store_text *text, int32_t max_pages,
+                            quire_seq *seq, bool *whole, int32_t *reach) {
     quire_chain chain;
     int32_t n_pages;
     QUIRE_TRY(quire__chain_of_pool(&chain, text, seq->pool, *reach));
-    quire_status status = quire__store_reach(store, &chain, text, quire__pool_pieces(seq->pool), &n_pages);
+    quire_status status =
+        quire__store_reach(store, &chain, text, quire__pool_pieces(seq->pool), &n_pages);
     if (status == QUIRE_OK)
         status = quire__seq_reserve_pieces(seq, n_pages);
     if (status == QUIRE_OK)
@@ -179,8 +191,8 @@ static int32_t pages_of(const quire_store_text *text, const quire_pool *pool, in
     return (n < pool->max_tokens ? n : pool->max_tokens) / QUIRE_PAGE_TOKENS;
 }
 
-quire_status quire_store_get(quire_store *store, quire_pool *pool, const quire_store_text *text, int32_t leave,
-                             quire_seq **result) {
+quire_status quire_store_get(quire_store *store, quire_pool *pool, const quire_store_text *text,
+                             int32_t leave, quire_seq **result) {
     QUIRE_TRY(quire__store_check_text(store, text));
     if (!pool || !result || leave < 0)
         return quire__fail(QUIRE_E_INVALID, "pool or result is NULL, or leave is negative");
@@ -202,8 +214,8 @@ quire_status quire_store_get(quire_store *store, quire_pool *pool, const quire_s
     return status;
 }
 
-quire_status quire_store_find(quire_store *store, quire_pool *pool, const quire_store_text *text, quire_store_key *key,
-                              int32_t *n_tokens) {
+quire_status quire_store_find(quire_store *store, quire_pool *pool, const quire_store_text *text,
+                              quire_store_key *key, int32_t *n_tokens) {
     QUIRE_TRY(quire__store_check_text(store, text));
     if (!pool || !key)
         return quire__fail(QUIRE_E_INVALID, "pool or key is NULL");

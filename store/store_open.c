@@ -7,21 +7,25 @@
 
 void quire_store_options_default(quire_store_options *options) {
     if (options)
-        *options = (quire_store_options){.struct_size = sizeof *options, .create = true, .touch_seconds = 60};
+        *options = (quire_store_options){
+            .struct_size = sizeof *options, .create = true, .touch_seconds = 60};
 }
 
-static quire_status open_keeper(quire_store *store, const char *directory, const quire_store_options *given) {
+static quire_status open_keeper(quire_store *store, const char *directory,
+                                const quire_store_options *given) {
     quire_store_options o;
     quire_store_options_default(&o);
     if (given)
         o = *given;
     if (o.struct_size != sizeof o || o.touch_seconds < 0)
-        return quire__fail(QUIRE_E_INVALID, "options were not set up by quire_store_options_default");
+        return quire__fail(QUIRE_E_INVALID,
+                           "options were not set up by quire_store_options_default");
     o.create = o.create && !o.read_only;
     return quire__lmdb_open(&store->keeper, directory, &o);
 }
 
-quire_status quire_store_open(quire_store **result, const char *directory, const quire_store_options *options) {
+quire_status quire_store_open(quire_store **result, const char *directory,
+                              const quire_store_options *options) {
     if (!result || !directory || !*directory)
         return quire__fail(QUIRE_E_INVALID, "store or directory is NULL or empty");
     *result = NULL;
@@ -81,7 +85,8 @@ typedef struct copy {
     size_t n_bytes;
 } copy;
 
-static bool copy_view(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes, int64_t used) {
+static bool copy_view(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes,
+                      int64_t used) {
     (void)id, (void)used;
     copy *c = user;
     c->n_bytes = n_bytes;
@@ -91,7 +96,8 @@ static bool copy_view(void *user, const quire_record_id *id, const uint8_t *byte
     return true;
 }
 
-quire_status quire__store_copy(quire_store *store, const quire_record_id *id, uint8_t **bytes, size_t *n_bytes) {
+quire_status quire__store_copy(quire_store *store, const quire_record_id *id, uint8_t **bytes,
+                               size_t *n_bytes) {
     bool found;
     copy c = {0};
     *bytes = NULL;
@@ -105,7 +111,8 @@ quire_status quire__store_copy(quire_store *store, const quire_record_id *id, ui
 
 /* ------------------------------------------------------------------ roots */
 
-quire_status quire__known_root(quire_store *store, const quire_store_key *key, quire_known_root *root) {
+quire_status quire__known_root(quire_store *store, const quire_store_key *key,
+                               quire_known_root *root) {
     const quire_record_id id = {.key = *key};
     size_t n_bytes = 0;
     quire_record record;
@@ -113,8 +120,8 @@ quire_status quire__known_root(quire_store *store, const quire_store_key *key, q
     QUIRE_TRY(quire__store_copy(store, &id, &root->bytes, &n_bytes));
     if (!root->bytes)
         return quire__fail(QUIRE_E_GONE, "the store no longer says whose page this is");
-    if (!quire__record_read(root->bytes, n_bytes, &id, &record) || !quire__record_sound(root->bytes, n_bytes) ||
-        !quire__root_read(&record, &root->root))
+    if (!quire__record_read(root->bytes, n_bytes, &id, &record) ||
+        !quire__record_sound(root->bytes, n_bytes) || !quire__root_read(&record, &root->root))
         return quire__fail(QUIRE_E_CORRUPT, "the record that says whose page this is was bad");
     return quire__form_read(&root->form, root->root.layers, root->root.layers_bytes);
 }

@@ -26,7 +26,9 @@ typedef struct putter {
     quire_store_added *added;
 } putter;
 
-static quire_status no_memory(void) { return quire__fail(QUIRE_E_NOMEM, "no memory to store pages"); }
+static quire_status no_memory(void) {
+    return quire__fail(QUIRE_E_NOMEM, "no memory to store pages");
+}
 
 static void wanted_free(wanted *w) {
     free(w->id);
@@ -62,19 +64,22 @@ static quire_status list_wanted(putter *p) {
 /* ------------------------------------------------------------------ records */
 
 static size_t payload_bytes(const putter *p, size_t i) {
-    return p->all.page[i] < 0 ? quire__root_bytes(p->text->identity_bytes, p->chain->layers_bytes)
-                              : quire__piece_bytes(p->source->pieces, (int32_t)p->all.id[i].piece, p->all.page[i]);
+    return p->all.page[i] < 0
+               ? quire__root_bytes(p->text->identity_bytes, p->chain->layers_bytes)
+               : quire__piece_bytes(p->source->pieces, (int32_t)p->all.id[i].piece, p->all.page[i]);
 }
 
 static quire_status fill_record(const putter *p, size_t i, uint8_t *bytes, size_t n_bytes) {
     const int32_t page = p->all.page[i];
     const quire_record_id id = p->all.id[i];
-    quire_record record = {
-        .id = id, .root = p->chain->key[0], .depth = (uint32_t)(page + 1), .payload_bytes = payload_bytes(p, i)};
+    quire_record record = {.id = id,
+                           .root = p->chain->key[0],
+                           .depth = (uint32_t)(page + 1),
+                           .payload_bytes = payload_bytes(p, i)};
     if (page >= 0)
         record.parent = p->chain->key[page];
-    uint8_t *payload =
-        quire__record_start(bytes, &record, page < 0 ? NULL : p->text->tokens + (size_t)page * QUIRE_PAGE_TOKENS);
+    uint8_t *payload = quire__record_start(
+        bytes, &record, page < 0 ? NULL : p->text->tokens + (size_t)page * QUIRE_PAGE_TOKENS);
     if (page >= 0) {
         QUIRE_TRY(p->source->read(p->source->user, (int32_t)id.piece, page, payload));
     } else {
@@ -92,8 +97,9 @@ static quire_status flush(putter *p) {
     if (p->n_items == 0)
         return QUIRE_OK;
     quire_store_added more;
-    const quire_status status = p->store->keeper->write(p->store->keeper, p->chain->key, (size_t)p->chain->n_pages + 1,
-                                                        p->items, p->n_items, &more);
+    const quire_status status =
+        p->store->keeper->write(p->store->keeper, p->chain->key, (size_t)p->chain->n_pages + 1,
+                                p->items, p->n_items, &more);
     p->added->pages += more.pages;
     p->added->bytes += more.bytes;
     p->n_items = 0;
@@ -116,7 +122,8 @@ static quire_status add_record(putter *p, size_t i) {
     uint8_t *bytes = p->buffer + p->n_bytes;
     QUIRE_TRY(fill_record(p, i, bytes, n_bytes));
     quire_keeper_item *item = &p->items[p->n_items++];
-    *item = (quire_keeper_item){.id = p->all.id[i], .depth = (uint32_t)(page + 1), .bytes = bytes, .n_bytes = n_bytes};
+    *item = (quire_keeper_item){
+        .id = p->all.id[i], .depth = (uint32_t)(page + 1), .bytes = bytes, .n_bytes = n_bytes};
     if (page >= 0)
         item->parent = p->chain->key[page];
     p->n_bytes += n_bytes;
@@ -143,7 +150,8 @@ static quire_status put_missing(putter *p) {
         if (!p->all.present[i])
             QUIRE_TRY(add_record(p, i));
         if (p->source->on_progress && p->all.page[i] >= 0)
-            p->source->on_progress(p->source->on_progress_user, p->all.page[i] + 1, p->chain->n_pages);
+            p->source->on_progress(p->source->on_progress_user, p->all.page[i] + 1,
+                                   p->chain->n_pages);
     }
     return flush(p);
 }
@@ -156,15 +164,16 @@ quire_status quire__store_check_history(uint32_t history, int32_t exact_tokens, 
         if (history & one)
             snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", what[0] ? ", " : "",
                      quire_history_name((quire_history)one));
-    return quire__fail(
-        QUIRE_E_HISTORY,
-        "the cache was %s, and from token %d on it would be found where a fresh computation is promised; "
-        "compute the text again to store it",
-        what, (int)exact_tokens);
+    return quire__fail(QUIRE_E_HISTORY,
+                       "the cache was %s, and from token %d on it would be found where a fresh "
+                       "computation is promised; "
+                       "compute the text again to store it",
+                       what, (int)exact_tokens);
 }
 
-quire_status quire__store_put_chain(quire_store *store, const quire_chain *chain, const quire_store_text *text,
-                                    const quire_piece_source *source, quire_store_added *added) {
+quire_status quire__store_put_chain(quire_store *store, const quire_chain *chain,
+                                    const quire_store_text *text, const quire_piece_source *source,
+                                    quire_store_added *added) {
     putter p = {.store = store, .chain = chain, .text = text, .source = source, .added = added};
     quire_status status = list_wanted(&p);
     if (status == QUIRE_OK)
@@ -177,7 +186,9 @@ quire_status quire__store_put_chain(quire_store *store, const quire_chain *chain
 
 /* ------------------------------------------------------------------ of a sequence */
 
-static bool seq_has(const void *user, int32_t piece, int32_t page) { return quire__seq_has_piece(user, piece, page); }
+static bool seq_has(const void *user, int32_t piece, int32_t page) {
+    return quire__seq_has_piece(user, piece, page);
+}
 
 static quire_status seq_read(const void *user, int32_t piece, int32_t page, uint8_t *to) {
     quire__seq_piece(user, piece, page, to);
@@ -186,7 +197,8 @@ static quire_status seq_read(const void *user, int32_t piece, int32_t page, uint
 
 static quire_status put_held(quire_store *store, const quire_seq *seq, const quire_store_text *text,
                              quire_store_added *added) {
-    const int32_t length = quire_seq_length(seq), n = text->n_tokens < length ? text->n_tokens : length;
+    const int32_t length = quire_seq_length(seq),
+                  n = text->n_tokens < length ? text->n_tokens : length;
     if (n / QUIRE_PAGE_TOKENS == 0)
         return QUIRE_OK;
     int32_t exact_tokens;

@@ -55,12 +55,14 @@ static bool align_payload(verifier *v, const quire_record *r) {
 static bool page_right(verifier *v, const quire_record *r, const quire_form *form) {
     const quire_pieces pieces = quire__form_pieces(form);
     const int32_t piece = (int32_t)r->id.piece, page = (int32_t)r->depth - 1;
-    if (!quire__piece_exists(pieces, piece, page) || r->payload_bytes != quire__piece_bytes(pieces, piece, page))
+    if (!quire__piece_exists(pieces, piece, page) ||
+        r->payload_bytes != quire__piece_bytes(pieces, piece, page))
         return false;
     return align_payload(v, r) && quire__piece_valid(form, piece, page, v->payload);
 }
 
-static bool record_right(verifier *v, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes) {
+static bool record_right(verifier *v, const quire_record_id *id, const uint8_t *bytes,
+                         size_t n_bytes) {
     quire_record r;
     quire_root root;
     if (!quire__record_read(bytes, n_bytes, id, &r) || !quire__record_sound(bytes, n_bytes))
@@ -77,7 +79,8 @@ static bool record_right(verifier *v, const quire_record_id *id, const uint8_t *
 
 /* One record at a time: the keeper holds no state of the store while the caller is told of
  * progress. */
-static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes, int64_t used) {
+static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes,
+                    int64_t used) {
     (void)used;
     verifier *v = user;
     v->seen = true;

@@ -33,7 +33,8 @@ static void describe(const quire_table *t, size_t i, quire_store_entry *entry) {
     entry->raw = root->form.raw;
 }
 
-quire_status quire_store_walk(quire_store *store, bool (*visit)(void *user, const quire_store_entry *entry),
+quire_status quire_store_walk(quire_store *store,
+                              bool (*visit)(void *user, const quire_store_entry *entry),
                               void *user) {
     if (!store || !visit)
         return quire__fail(QUIRE_E_INVALID, "store or visit is NULL");
@@ -69,7 +70,8 @@ quire_status quire_store_key_find(quire_store *store, const char *digits, quire_
         return quire__fail(QUIRE_E_INVALID, "store, digits or key is NULL");
     const size_t n = strlen(digits);
     if (n == 0 || n >= QUIRE_STORE_KEY_TEXT || strspn(digits, "0123456789abcdefABCDEF") != n)
-        return quire__fail(QUIRE_E_UNKNOWN, "'%.80s' is not a key: 1 to 64 hexadecimal digits", digits);
+        return quire__fail(QUIRE_E_UNKNOWN, "'%.80s' is not a key: 1 to 64 hexadecimal digits",
+                           digits);
     quire_table t;
     int64_t n_ends = 0, n_pages = 0, end = -1, page = -1;
     pthread_mutex_lock(&store->lock);
@@ -92,9 +94,12 @@ quire_status quire_store_key_find(quire_store *store, const char *digits, quire_
     QUIRE_TRY(status);
     if (only >= 0)
         return QUIRE_OK;
-    return n_pages == 0 ? quire__fail(QUIRE_E_UNKNOWN, "the store has no page whose key begins with %.80s", digits)
-                        : quire__fail(QUIRE_E_UNKNOWN, "%lld pages have keys that begin with %.80s: give more digits",
-                                      (long long)n_pages, digits);
+    return n_pages == 0
+               ? quire__fail(QUIRE_E_UNKNOWN, "the store has no page whose key begins with %.80s",
+                             digits)
+               : quire__fail(QUIRE_E_UNKNOWN,
+                             "%lld pages have keys that begin with %.80s: give more digits",
+                             (long long)n_pages, digits);
 }
 
 /* ------------------------------------------------------------------ removed */
@@ -127,11 +132,13 @@ static void mark(quire_table *t, bool *marked, int64_t start) {
 
 static quire_status remove_ids(quire_store *store, const quire_record_id *ids, size_t n) {
     for (size_t at = 0; at < n; at += IDS_AT_ONCE)
-        QUIRE_TRY(store->keeper->remove(store->keeper, ids + at, n - at < IDS_AT_ONCE ? n - at : IDS_AT_ONCE));
+        QUIRE_TRY(store->keeper->remove(store->keeper, ids + at,
+                                        n - at < IDS_AT_ONCE ? n - at : IDS_AT_ONCE));
     return QUIRE_OK;
 }
 
-static quire_status remove_marked(quire_store *store, quire_table *t, const quire_store_key *key, int32_t *n_pages) {
+static quire_status remove_marked(quire_store *store, quire_table *t, const quire_store_key *key,
+                                  int32_t *n_pages) {
     const int64_t start = key ? quire__table_find(t, key) : -1;
     if (key && (start < 0 || t->node[start].depth == 0))
         return quire__fail(QUIRE_E_UNKNOWN, "the store has no such page");

@@ -16,7 +16,8 @@ static bool grow(void **memory, size_t n, size_t *capacity, size_t size) {
     return true;
 }
 
-static bool note(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes, int64_t used) {
+static bool note(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes,
+                 int64_t used) {
     quire_table *t = user;
     quire_record r;
     void *ids = t->id, *nodes = t->node;
@@ -54,7 +55,8 @@ static int compare(const void *a, const void *b) {
 
 int64_t quire__table_find(const quire_table *t, const quire_store_key *key) {
     const quire_table_node wanted = {.key = *key};
-    const quire_table_node *found = t->n_nodes ? bsearch(&wanted, t->node, t->n_nodes, sizeof wanted, compare) : NULL;
+    const quire_table_node *found =
+        t->n_nodes ? bsearch(&wanted, t->node, t->n_nodes, sizeof wanted, compare) : NULL;
     return found ? found - t->node : -1;
 }
 
@@ -75,7 +77,8 @@ static quire_status read_roots(quire_store *store, quire_table *t) {
         if (status == QUIRE_OK)
             t->node[i].top = (int64_t)t->n_roots++;
         else
-            quire__known_root_free(root); /* bad, gone, or of a newer program: its pages have no top */
+            quire__known_root_free(
+                root); /* bad, gone, or of a newer program: its pages have no top */
     }
     return QUIRE_OK;
 }
@@ -128,7 +131,8 @@ bool quire__table_whole(const quire_table *t, size_t place) {
         if (n->up < 0 || !n->has_tokens)
             return false;
         for (int32_t piece = 1; piece < n_pieces; piece++)
-            if (quire__piece_needed(pieces, piece, (int32_t)n->depth - 1, n_pages) && !has_piece(t, n, piece))
+            if (quire__piece_needed(pieces, piece, (int32_t)n->depth - 1, n_pages) &&
+                !has_piece(t, n, piece))
                 return false;
     }
     return true;

@@ -1,12 +1,14 @@
 /* attn_check.c: fp64 attention, page by page.
  *
- * Rows are made again from the generator, rounded to the pool's raw type, packed and unpacked with the library's page
- * functions, and attended with an online softmax, so the memory does not grow with the depth. What row i sees:
+ * Rows are made again from the generator, rounded to the pool's raw type, packed and unpacked
+ * with the library's page functions, and attended with an online softmax, so the memory does not
+ * grow with the depth. What row i sees:
  *
  *     page 0          page 1 ..       page i/64
  *     sinks | packed  packed          raw up to i
  *
- * A worker takes whole KV heads; sums are added in the order of heads, so the result is the same for any -t. */
+ * A worker takes whole KV heads; sums are added in the order of heads, so the result is the same
+ * for any -t. */
 #include "bench/attn_check.h"
 
 #include "command.h"
@@ -50,9 +52,10 @@ typedef struct check_job {
 /* A worker's memory. */
 typedef struct scratch {
     void *page;
-    kv_page given, raw, later;  /* as given; as its own rows see it; as rows of later pages see it */
-    kv_page placed;             /* with K in its order of channels */
-    softmax_state *held, *full; /* (n_rows * H/G) over what the cache holds; over the rows as given */
+    kv_page given, raw, later; /* as given; as its own rows see it; as rows of later pages see it */
+    kv_page placed;            /* with K in its order of channels */
+    softmax_state *held,
+        *full; /* (n_rows * H/G) over what the cache holds; over the rows as given */
     double *acc;
 } scratch;
 
@@ -93,8 +96,8 @@ static bool new_scratch(const check_job *job, scratch *s) {
     s->held = calloc(n_states, sizeof *s->held);
     s->full = calloc(n_states, sizeof *s->full);
     s->acc = calloc(2 * n_states, v_dim * sizeof *s->acc);
-    bool pages = new_kv_page(&s->given, shape) && new_kv_page(&s->raw, shape) && new_kv_page(&s->later, shape) &&
-                 new_kv_page(&s->placed, shape);
+    bool pages = new_kv_page(&s->given, shape) && new_kv_page(&s->raw, shape) &&
+                 new_kv_page(&s->later, shape) && new_kv_page(&s->placed, shape);
     return s->page && s->held && s->full && s->acc && pages;
 }
 
@@ -109,15 +112,15 @@ static void clear_states(const check_job *job, scratch *s) {
 
 /* ------------------------------------------------------------------ what the cache holds */
 
-static quire_status through_page(const quire_page_shape *shape, const kv_page *in, int32_t skip, void *page,
-                                 kv_page *out) {
+static quire_status through_page(const quire_page_shape *shape, const kv_page *in, int32_t skip,
+                                 void *page, kv_page *out) {
     quire_status status = quire_page_encode(shape, in->k, in->v, skip, page);
     return status == QUIRE_OK ? quire_page_decode(shape, page, out->k, out->v) : status;
 }
 
 /* K of a page that is packed in an order of channels goes in and comes out in it. */
-static quire_status through_ordered_page(const check_job *job, int32_t head, const kv_page *in, int32_t skip,
-                                         scratch *s, kv_page *out) {
+static quire_status through_ordered_page(const check_job *job, int32_t head, const kv_page *in,
+                                         int32_t skip, scratch *s, kv_page *out) {
     const uint16_t *order = cli_cache_order(job->cache, job->k_rows.layer, head);
     const int32_t dim = job->k_rows.dim;
     if (!order)
@@ -161,8 +164,8 @@ static double dot(const float *a, const float *b, int32_t n) {
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-static void absorb(softmax_state *state, const float *q, const kv_page *page, int32_t n_seen, int32_t k_dim,
-                   int32_t v_dim) {
+static void absorb(softmax_state *state, const float *q, const kv_page *page, int32_t n_seen,
+                   int32_t k_dim, int32_t v_dim) {
     double logits[T], max = state->max;
     for (int32_t t = 0; t < n_seen; t++) {
         logits[t] = dot(q, page->k + (size_t)t * (size_t)k_dim, k_dim) / sqrt(k_dim);
@@ -200,9 +203,11 @@ static void absorb_page(const check_job *job, int32_t page, int32_t head, scratc
             continue;
         int32_t n_seen = page == own_page ? position % T + 1 : T;
         for (int32_t member = 0; member < group; member++) {
-            const float *q = job->cache->q + query_head(job, job->rows[i], head, member) * (size_t)shape->k_dim;
+            const float *q =
+                job->cache->q + query_head(job, job->rows[i], head, member) * (size_t)shape->k_dim;
             size_t at = (size_t)(i * group + member);
-            absorb(&s->held[at], q, page == own_page ? &s->raw : &s->later, n_seen, shape->k_dim, shape->v_dim);
+            absorb(&s->held[at], q, page == own_page ? &s->raw : &s->later, n_seen, shape->k_dim,
+                   shape->v_dim);
             absorb(&s->full[at], q, &s->given, n_seen, shape->k_dim, shape->v_dim);
         }
     }
@@ -214,8 +219,10 @@ static head_sums compare(const check_job *job, int32_t head, const scratch *s) {
     head_sums sums = {0};
     for (int32_t i = 0; i < job->n_rows; i++) {
         for (int32_t member = 0; member < group; member++) {
-            const float *out = job->cache->out + query_head(job, job->rows[i], head, member) * (size_t)shape->v_dim;
-            const softmax_state *held = &s->held[i * group + member], *full = &s->full[i * group + member];
+            const float *out = job->cache->out +
+                               query_head(job, job->rows[i], head, member) * (size_t)shape->v_dim;
+            const softmax_state *held = &s->held[i * group + member],
+                                *full = &s->full[i * group + member];
             for (int32_t c = 0; c < shape->v_dim; c++) {
                 double of_held = held->acc[c] / held->sum, of_given = full->acc[c] / full->sum;
                 sums.held_diff += (out[c] - of_held) * (out[c] - of_held);
@@ -228,7 +235,8 @@ static head_sums compare(const check_job *job, int32_t head, const scratch *s) {
     return sums;
 }
 
-static quire_status check_head(const check_job *job, int32_t head, scratch *s, bool shows_progress) {
+static quire_status check_head(const check_job *job, int32_t head, scratch *s,
+                               bool shows_progress) {
     const int32_t n_heads = job->cache->options.shape.n_kv_heads;
     clear_states(job, s);
     for (int32_t page = 0; page < job->n_pages; page++) {
@@ -237,7 +245,8 @@ static quire_status check_head(const check_job *job, int32_t head, scratch *s, b
             return status;
         absorb_page(job, page, head, s);
         if (shows_progress) {
-            cli_progress_update(job->progress, (int64_t)head * job->n_pages + page, (int64_t)n_heads * job->n_pages);
+            cli_progress_update(job->progress, (int64_t)head * job->n_pages + page,
+                                (int64_t)n_heads * job->n_pages);
         }
     }
     job->sums[head] = compare(job, head, s);
@@ -249,7 +258,8 @@ static void check_part(void *user, int32_t ith, int32_t nth) {
     scratch s;
     quire_status status = new_scratch(job, &s) ? QUIRE_OK : QUIRE_E_NOMEM;
     /* Interleaved, so that worker 0's place among the heads is also how far all of them are. */
-    for (int32_t head = ith; status == QUIRE_OK && head < job->cache->options.shape.n_kv_heads; head += nth) {
+    for (int32_t head = ith; status == QUIRE_OK && head < job->cache->options.shape.n_kv_heads;
+         head += nth) {
         status = check_head(job, head, &s, ith == 0);
     }
     free_scratch(&s);
@@ -263,7 +273,8 @@ static void check_part(void *user, int32_t ith, int32_t nth) {
 static void choose_rows(check_job *job, int32_t n_rows) {
     job->n_rows = n_rows < ROWS_MAX ? n_rows : ROWS_MAX;
     for (int32_t i = 0; i < job->n_rows; i++) {
-        job->rows[i] = job->n_rows == 1 ? 0 : (int32_t)((int64_t)(n_rows - 1) * i / (job->n_rows - 1));
+        job->rows[i] =
+            job->n_rows == 1 ? 0 : (int32_t)((int64_t)(n_rows - 1) * i / (job->n_rows - 1));
     }
 }
 

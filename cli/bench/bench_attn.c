@@ -23,7 +23,9 @@ static int32_t choose_repeats(const cli_bench_attn *bench, double one_seconds) {
     if (one_seconds > LONG_SECONDS)
         return 1;
     double fitting = ceil(bench->min_seconds / (one_seconds > 1e-9 ? one_seconds : 1e-9));
-    return fitting < REPEATS_MIN ? REPEATS_MIN : fitting > REPEATS_MAX ? REPEATS_MAX : (int32_t)fitting;
+    return fitting < REPEATS_MIN   ? REPEATS_MIN
+           : fitting > REPEATS_MAX ? REPEATS_MAX
+                                   : (int32_t)fitting;
 }
 
 static int timed_attend(cli_cache *cache, double *seconds) {
@@ -55,7 +57,8 @@ static void summarize(const cli_cache *cache, double *seconds, cli_bench_attn_re
     int32_t n = result->n_repeat;
     qsort(seconds, (size_t)n, sizeof *seconds, compare_doubles);
     const cli_shape *shape = &cache->options.shape;
-    const double tokens = tokens_seen(cache), macs = tokens * shape->n_heads * (shape->k_dim + shape->v_dim);
+    const double tokens = tokens_seen(cache),
+                 macs = tokens * shape->n_heads * (shape->k_dim + shape->v_dim);
     const double median = 0.5 * (seconds[(n - 1) / 2] + seconds[n / 2]), best = seconds[0];
     result->median_ms = 1e3 * median;
     result->best_ms = 1e3 * best;
@@ -67,7 +70,8 @@ static void summarize(const cli_cache *cache, double *seconds, cli_bench_attn_re
     result->ns_per_token = 1e9 * best / tokens;
 }
 
-/* The counters' growth over one attend; that one also warms the caches and sets the number of repeats. */
+/* The counters' growth over one attend; that one also warms the caches and sets the number of
+ * repeats. */
 static int probe(cli_cache *cache, double *seconds, cli_bench_attn_result *result) {
     quire_layer_stats before, after;
     quire_status status = quire_layer_get_stats(cache->pool, 0, &before);
@@ -80,7 +84,8 @@ static int probe(cli_cache *cache, double *seconds, cli_bench_attn_result *resul
     if (status != QUIRE_OK)
         return cli_quire_error("cannot read the statistics", status, NULL);
 
-    result->bytes_read = (after.packed_read + after.raw_read) - (before.packed_read + before.raw_read);
+    result->bytes_read =
+        (after.packed_read + after.raw_read) - (before.packed_read + before.raw_read);
     result->fallbacks = after.fallbacks - before.fallbacks;
     result->bits_per_element = after.bits_per_element;
     snprintf(result->kernel, sizeof result->kernel, "%s", after.kernel);
@@ -88,7 +93,8 @@ static int probe(cli_cache *cache, double *seconds, cli_bench_attn_result *resul
     return CLI_OK;
 }
 
-static int measure_depth(cli_cache *cache, const cli_bench_attn *bench, int32_t depth, cli_bench_attn_result *result) {
+static int measure_depth(cli_cache *cache, const cli_bench_attn *bench, int32_t depth,
+                         cli_bench_attn_result *result) {
     *result = (cli_bench_attn_result){.depth = depth, .errors = {NAN, NAN}};
     int status = cli_cache_fill(cache, depth);
     if (status == CLI_OK)

@@ -22,15 +22,16 @@ typedef struct cli_bench_attn_result {
     uint64_t bytes_read; /* by one attend */
     uint64_t fallbacks;
     double gbps;  /* bytes_read in the median time */
-    double gmacs; /* 1e9 multiplications of q.k and p.v per second, each with its addition; one plane of each counts */
+    double gmacs; /* 1e9 multiplications of q.k and p.v per second, each with its addition; one
+                     plane of each counts */
     double rows_per_s;
-    double ns_per_token;          /* best time by rows and tokens that they see: flat where cost is linear */
+    double ns_per_token; /* best time by rows and tokens that they see: flat where cost is linear */
     double best_gbps, best_gmacs; /* in the best time */
     cli_attn_errors errors;       /* NaN: not checked */
 } cli_bench_attn_result;
 
-/* Returns an exit status. options: one layer; max_tokens and attend_rows are set here. One cache grows from depth to
- * depth. */
+/* Returns an exit status. options: one layer; max_tokens and attend_rows are set here. One cache
+ * grows from depth to depth. */
 int cli_bench_attn_measure(const cli_bench_attn *bench, const cli_cache_options *options,
                            cli_bench_attn_result *results /* (n_depths) */);
 

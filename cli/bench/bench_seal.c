@@ -1,4 +1,5 @@
-/* bench_seal.c: stores the second page of a sequence again and again, with and without the row that fills it. */
+/* bench_seal.c: stores the second page of a sequence again and again, with and without the row
+ * that fills it. */
 #include "bench/bench_seal.h"
 
 #include "command.h"
@@ -35,14 +36,16 @@ static int measure_open(cli_cache *cache, double min_seconds, cli_bench_seal_res
     cli_cache_abort(cache);
 
     double filled = INFINITY, open = INFINITY, start = cli_seconds();
-    while (status == CLI_OK && (result->n_repeat < REPEATS_MIN || cli_seconds() - start < min_seconds)) {
+    while (status == CLI_OK &&
+           (result->n_repeat < REPEATS_MIN || cli_seconds() - start < min_seconds)) {
         status = timed_store(cache, PAGE, &filled);
         if (status == CLI_OK)
             status = timed_store(cache, PAGE - 1, &open);
         result->n_repeat++;
     }
     double store = open * PAGE / (PAGE - 1), pages = shape->n_kv_heads;
-    double raw_bytes = pages * PAGE * (shape->k_dim + shape->v_dim) * (cache->options.raw == QUIRE_F32 ? 4 : 2);
+    double raw_bytes =
+        pages * PAGE * (shape->k_dim + shape->v_dim) * (cache->options.raw == QUIRE_F32 ? 4 : 2);
     result->store_us = 1e6 * store / pages;
     result->seal_us = 1e6 * fmax(filled - store, 0) / pages;
     result->mb_per_s = filled > store ? 1e-6 * raw_bytes / (filled - store) : NAN;
@@ -50,7 +53,8 @@ static int measure_open(cli_cache *cache, double min_seconds, cli_bench_seal_res
     return status;
 }
 
-int cli_bench_seal_measure(const cli_cache_options *options, double min_seconds, cli_bench_seal_result *result) {
+int cli_bench_seal_measure(const cli_cache_options *options, double min_seconds,
+                           cli_bench_seal_result *result) {
     *result = (cli_bench_seal_result){.n_repeat = 0};
     const cli_shape *shape = &options->shape;
     const quire_page_shape page = {options->policy.pair, shape->k_dim, shape->v_dim, options->raw};

@@ -6,7 +6,8 @@
 
 #include "quire.h"
 
-/* An estimate from above. The pool knows its own bookkeeping best: it may still answer QUIRE_E_BUDGET. */
+/* An estimate from above. The pool knows its own bookkeeping best: it may still answer
+ * QUIRE_E_BUDGET. */
 quire_status cli_cache_budget(const cli_cache_options *options, int32_t batch_rows, size_t *bytes);
 
 #endif

@@ -67,7 +67,8 @@ double cli_disk_read(const char *path, size_t n_bytes) {
 bool cli_disk_forget(const char *path) {
 #ifdef POSIX_FADV_DONTNEED
     const int fd = open(path, O_RDONLY);
-    const bool good = fd >= 0 && fsync(fd) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0;
+    const bool good =
+        fd >= 0 && fsync(fd) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0;
     if (fd >= 0)
         close(fd);
     return good;

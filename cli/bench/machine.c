@@ -1,4 +1,5 @@
-/* machine.c: read bandwidth and integer peak, with as many workers as the measurement beside them has. */
+/* machine.c: read bandwidth and integer peak, with as many workers as the measurement beside
+ * them has. */
 #define _DEFAULT_SOURCE /* madvise, _SC_LEVEL3_CACHE_SIZE */
 #include "bench/machine.h"
 
@@ -40,10 +41,12 @@ static size_t read_bytes(void) {
 static void touch_part(void *user, int32_t ith, int32_t nth) {
     read_job *job = user;
     cli_part part = cli_part_of(job->n_pieces, ith, nth);
-    memset(job->bytes + (size_t)part.first * HUGE_PAGE, 1, (size_t)(part.last - part.first) * HUGE_PAGE);
+    memset(job->bytes + (size_t)part.first * HUGE_PAGE, 1,
+           (size_t)(part.last - part.first) * HUGE_PAGE);
 }
 
-/* Sums that do not wait for each other, in whatever vectors the compiler has: loads alone are the limit. */
+/* Sums that do not wait for each other, in whatever vectors the compiler has: loads alone are
+ * the limit. */
 static void read_part(void *user, int32_t ith, int32_t nth) {
     enum { LANES = 32 };
     read_job *job = user;
@@ -76,7 +79,9 @@ static int measure_reading(cli_workers *workers, double *gbps) {
     read_job job = {.n_pieces = (int32_t)(bytes / HUGE_PAGE)};
     void *memory = NULL;
     if (posix_memalign(&memory, HUGE_PAGE, bytes) != 0) {
-        cli_error("no memory to measure the read bandwidth with (%zu MiB); --no-limits leaves it out", bytes >> 20);
+        cli_error(
+            "no memory to measure the read bandwidth with (%zu MiB); --no-limits leaves it out",
+            bytes >> 20);
         return CLI_FAILURE;
     }
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
@@ -84,7 +89,8 @@ static int measure_reading(cli_workers *workers, double *gbps) {
 #endif
     job.bytes = memory;
     cli_workers_run(workers, touch_part, &job);
-    *gbps = 1e-9 * (double)job.n_pieces * HUGE_PAGE / best_seconds(workers, read_part, &job, READ_PASSES);
+    *gbps = 1e-9 * (double)job.n_pieces * HUGE_PAGE /
+            best_seconds(workers, read_part, &job, READ_PASSES);
     free(memory);
     return CLI_OK;
 }
@@ -102,7 +108,8 @@ static void int8_part(void *user, int32_t ith, int32_t nth) {
     job->probe.run(job->rounds);
 }
 
-static void measure_int8(cli_workers *workers, int32_t n_workers, const char *isa, cli_machine *machine) {
+static void measure_int8(cli_workers *workers, int32_t n_workers, const char *isa,
+                         cli_machine *machine) {
     int8_job job = {.probe = cli_int8_probe_of(isa), .rounds = 1000};
     double seconds = best_seconds(workers, int8_part, &job, INT8_PASSES);
     while (seconds < INT8_SECONDS / 2) { /* long enough that starting the workers does not count */

@@ -1,7 +1,7 @@
 /* machine_int8.c: int8 products at the rate of the best instructions of each kernel level.
  *
- * A round is a block of independent sums, of 32 bits each, over operands in registers or just loaded from L1, whichever
- * is faster. */
+ * A round is a block of independent sums, of 32 bits each, over operands in registers or just
+ * loaded from L1, whichever is faster. */
 #include "bench/machine.h"
 
 #include <string.h>
@@ -24,7 +24,8 @@ static const cli_int8_probe PLAIN = {"plain C", 512, run_plain};
 
 #if defined(__aarch64__)
 
-/* 16 products each: two halves summed in 16 bits, which codes fit, then into 32. Four in step, so that none waits. */
+/* 16 products each: two halves summed in 16 bits, which codes fit, then into 32. Four in step,
+ * so that none waits. */
 #define FOUR(step, a, b, c, d) step(a) step(b) step(c) step(d)
 #define LOW(n) "smull v1" #n ".8h, v28.8b, v29.8b\n"
 #define HIGH(n) "smlal2 v1" #n ".8h, v28.16b, v29.16b\n"
@@ -36,8 +37,8 @@ static void run_smlal(long rounds) {
         __asm__ volatile(SUMS_OF(0, 1, 2, 3) SUMS_OF(4, 5, 6, 7)
                          :
                          :
-                         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v10", "v11", "v12", "v13", "v14", "v15",
-                           "v16", "v17");
+                         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v10", "v11", "v12",
+                           "v13", "v14", "v15", "v16", "v17");
 }
 
 cli_int8_probe cli_int8_probe_of(const char *isa) {
@@ -53,17 +54,18 @@ cli_int8_probe cli_int8_probe_of(const char *isa) {
 #elif defined(__x86_64__)
 
 #define EACH(X, a, b, c, d, e, f) X(a) X(b) X(c) X(d) X(e) X(f)
-#define PAIRS_OF(n) "vpmaddubsw %%ymm12, %%ymm13, %%ymm" #n "\n vpmaddwd %%ymm" #n ", %%ymm14, %%ymm" #n "\n"
+#define PAIRS_OF(n)                                                                                \
+    "vpmaddubsw %%ymm12, %%ymm13, %%ymm" #n "\n vpmaddwd %%ymm" #n ", %%ymm14, %%ymm" #n "\n"
 #define ADD(n, to) "vpaddd %%ymm" #n ", %%ymm" #to ", %%ymm" #to "\n"
 #define DOT(n) "vpdpbusd %%zmm12, %%zmm13, %%zmm" #n "\n"
-#define REGISTERS                                                                                                      \
-    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",         \
-        "xmm13", "xmm14"
+#define REGISTERS                                                                                  \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
+        "xmm11", "xmm12", "xmm13", "xmm14"
 
 static void run_avx2(long rounds) {
     for (; rounds > 0; rounds--)
-        __asm__ volatile(EACH(PAIRS_OF, 6, 7, 8, 9, 10, 11) ADD(6, 0) ADD(7, 1) ADD(8, 2) ADD(9, 3) ADD(10, 4)
-                             ADD(11, 5)
+        __asm__ volatile(EACH(PAIRS_OF, 6, 7, 8, 9, 10, 11) ADD(6, 0) ADD(7, 1) ADD(8, 2) ADD(9, 3)
+                             ADD(10, 4) ADD(11, 5)
                          :
                          :
                          : REGISTERS);

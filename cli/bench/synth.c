@@ -17,20 +17,22 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
     return splitmix64(&state);
 }
 
-/* Twelve uniform 16-bit numbers: their sum has a variance of one unit squared. Integers until the last step, because
- * log and cos differ between machines in the last bit. */
+/* Twelve uniform 16-bit numbers: their sum has a variance of one unit squared. Integers until
+ * the last step, because log and cos differ between machines in the last bit. */
 static float next_normal(uint64_t *state) {
     int32_t sum = 0;
     for (int i = 0; i < 3; i++) {
         uint64_t bits = splitmix64(state);
-        sum += (int32_t)(bits & 0xffff) + (int32_t)(bits >> 16 & 0xffff) + (int32_t)(bits >> 32 & 0xffff) +
-               (int32_t)(bits >> 48);
+        sum += (int32_t)(bits & 0xffff) + (int32_t)(bits >> 16 & 0xffff) +
+               (int32_t)(bits >> 32 & 0xffff) + (int32_t)(bits >> 48);
     }
     return (float)(sum - 6 * 65535) / 65536.0f;
 }
 
 /* -2 to 2 */
-static float next_offset(uint64_t *state) { return (float)((int32_t)(splitmix64(state) >> 48) - 32768) / 16384.0f; }
+static float next_offset(uint64_t *state) {
+    return (float)((int32_t)(splitmix64(state) >> 48) - 32768) / 16384.0f;
+}
 
 void cli_synth_head(const cli_synth *synth, int32_t token, int32_t head, float *out) {
     uint64_t place = mix(mix(synth->seed, (uint64_t)synth->layer), (uint64_t)head);
@@ -56,7 +58,8 @@ quire_status cli_synth_order(const cli_synth *k_rows, uint16_t *order) {
                 range[c] = high[c] - low[c];
             }
         }
-        status = quire_channel_order(range, k_rows->dim, order + (size_t)head * (size_t)k_rows->dim);
+        status =
+            quire_channel_order(range, k_rows->dim, order + (size_t)head * (size_t)k_rows->dim);
     }
     return status;
 }

@@ -47,7 +47,8 @@ const uint16_t *cli_cache_order(const cli_cache *cache, int32_t layer, int32_t h
     const cli_shape *shape = &cache->options.shape;
     if (!cache->orders)
         return NULL;
-    return cache->orders + ((size_t)layer * (size_t)shape->n_kv_heads + (size_t)head) * (size_t)shape->k_dim;
+    return cache->orders +
+           ((size_t)layer * (size_t)shape->n_kv_heads + (size_t)head) * (size_t)shape->k_dim;
 }
 
 static quire_status make_orders(cli_cache *cache, quire_layer *layers) {
@@ -67,14 +68,17 @@ static quire_status make_orders(cli_cache *cache, quire_layer *layers) {
     return status;
 }
 
-/* Neighbours in the order of channels are alike, by half for each place between them: as good as any to be timed. */
-static quire_status fill_feedback(const cli_shape *shape, const quire_rope *rope, float *moment, float *feedback) {
+/* Neighbours in the order of channels are alike, by half for each place between them: as good as
+ * any to be timed. */
+static quire_status fill_feedback(const cli_shape *shape, const quire_rope *rope, float *moment,
+                                  float *feedback) {
     const size_t dim = (size_t)shape->k_dim, n_weights = dim * dim / 2;
     quire_status status = QUIRE_OK;
     for (size_t i = 0; i < dim * dim; i++)
         moment[i] = exp2f(-fabsf((float)(i / dim) - (float)(i % dim)));
     for (int32_t head = 0; status == QUIRE_OK && head < shape->n_kv_heads; head++)
-        status = quire_channel_feedback(moment, rope, shape->k_dim, feedback + (size_t)head * n_weights);
+        status =
+            quire_channel_feedback(moment, rope, shape->k_dim, feedback + (size_t)head * n_weights);
     return status;
 }
 
@@ -86,8 +90,9 @@ static quire_status make_feedback(cli_cache *cache, quire_layer *layers) {
     cache->rope = (quire_rope){.n_rot = shape->k_dim, .base = 10000};
     float *moment = calloc(dim * dim, sizeof *moment);
     cache->feedback = calloc((size_t)shape->n_kv_heads * (dim * dim / 2), sizeof *cache->feedback);
-    const quire_status status =
-        moment && cache->feedback ? fill_feedback(shape, &cache->rope, moment, cache->feedback) : QUIRE_E_NOMEM;
+    const quire_status status = moment && cache->feedback
+                                    ? fill_feedback(shape, &cache->rope, moment, cache->feedback)
+                                    : QUIRE_E_NOMEM;
     for (int32_t i = 0; i < cache->options.n_layers; i++)
         layers[i].k_feedback = cache->feedback, layers[i].k_rope = &cache->rope;
     free(moment);
@@ -165,7 +170,7 @@ void cli_cache_close(cli_cache *cache) {
     *cache = (cli_cache){.pool = NULL};
 }
 
-/* ------------------------------------------------------------------ work shared among the workers */
+/* ---------------------------------------------------------------- work shared among the workers */
 
 typedef struct layer_job {
     cli_cache *cache;
@@ -204,7 +209,8 @@ static void make_q_part(void *user, int32_t ith, int32_t nth) {
 
 static void store_part(void *user, int32_t ith, int32_t nth) {
     layer_job *job = user;
-    quire_rows k = {.data = job->cache->k, .type = QUIRE_F32}, v = {.data = job->cache->v, .type = QUIRE_F32};
+    quire_rows k = {.data = job->cache->k, .type = QUIRE_F32},
+               v = {.data = job->cache->v, .type = QUIRE_F32};
     quire_status status = quire_batch_store(job->cache->batch, job->layer, k, v, ith, nth);
     if (status != QUIRE_OK)
         atomic_store(&job->status, (int)status);
@@ -212,7 +218,8 @@ static void store_part(void *user, int32_t ith, int32_t nth) {
 
 static void attend_part(void *user, int32_t ith, int32_t nth) {
     layer_job *job = user;
-    quire_attend_args args = {.q = {.data = job->cache->q, .type = QUIRE_F32}, .out = job->cache->out};
+    quire_attend_args args = {.q = {.data = job->cache->q, .type = QUIRE_F32},
+                              .out = job->cache->out};
     quire_status status = quire_batch_attend(job->cache->batch, job->layer, &args, ith, nth);
     if (status != QUIRE_OK)
         atomic_store(&job->status, (int)status);

@@ -1,6 +1,8 @@
-/* synth_cache.h: a pool with one sequence of made-up tokens. Used to report and to measure without a model.
+/* synth_cache.h: a pool with one sequence of made-up tokens. Used to report and to measure
+ * without a model.
  *
- * Functions that return int give an exit status, after a message on stderr when it is not CLI_OK. */
+ * Functions that return int give an exit status, after a message on stderr when it is not
+ * CLI_OK. */
 #ifndef CLI_BENCH_SYNTH_CACHE_H
 #define CLI_BENCH_SYNTH_CACHE_H
 
@@ -19,7 +21,8 @@ typedef struct cli_cache_options {
     quire_policy policy;
     quire_type raw;
     size_t budget_bytes; /* 0: computed */
-    bool by_queries;     /* where K's codec has an order, it is rounded by (made-up) moments of queries too */
+    bool by_queries; /* where K's codec has an order, it is rounded by (made-up) moments of queries
+                        too */
     int32_t n_workers;
     uint64_t seed;
 } cli_cache_options;
@@ -52,7 +55,8 @@ int cli_cache_store(cli_cache *cache, int32_t layer); /* the two that follow */
 void cli_cache_make_rows(cli_cache *cache, int32_t layer);
 int cli_cache_store_rows(cli_cache *cache, int32_t layer);
 void cli_cache_make_queries(cli_cache *cache, int32_t layer);
-int cli_cache_attend(cli_cache *cache, int32_t layer); /* cache->q to cache->out, with all workers */
+int cli_cache_attend(cli_cache *cache,
+                     int32_t layer); /* cache->q to cache->out, with all workers */
 int cli_cache_commit(cli_cache *cache);
 void cli_cache_abort(cli_cache *cache);
 

@@ -60,29 +60,34 @@ static bool is_raw(quire_codec codec) {
 }
 
 /* Raw pages are multiplied as floats: the integer peak is no limit of theirs. */
-static double share_of_peak(const bench_run *run, const bench_entry *entry, const cli_bench_attn_result *result) {
+static double share_of_peak(const bench_run *run, const bench_entry *entry,
+                            const cli_bench_attn_result *result) {
     const quire_pair pair = entry->options.policy.pair;
     return is_raw(pair.k) || is_raw(pair.v) ? NAN : result->best_gmacs / run->machine.gmacs;
 }
 
-static json_t *result_json(const bench_run *run, const bench_entry *entry, const cli_bench_attn_result *result) {
+static json_t *result_json(const bench_run *run, const bench_entry *entry,
+                           const cli_bench_attn_result *result) {
     const bench_options *chosen = run->chosen;
     const cli_machine *machine = &run->machine;
-    json_t *work =
-        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:o, s:i, s:I}", "kv", entry->kv, "pair",
-                  cli_pair_text(entry->options.policy.pair).text, "shape", cli_shape_text(&run->shape).text, "ctx",
-                  (int)result->depth, "rows", (int)chosen->bench.n_rows, "threads", (int)chosen->n_workers, "isa",
-                  result->isa, "kernel", result->kernel, "bits_per_element", cli_json_number(result->bits_per_element),
-                  "repeats", (int)result->n_repeat, "fallbacks", (json_int_t)result->fallbacks);
-    json_t *speed =
-        json_pack("{s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "ms", cli_json_number(result->median_ms), "ms_best",
-                  cli_json_number(result->best_ms), "ns_per_token", cli_json_number(result->ns_per_token), "bytes_read",
-                  (json_int_t)result->bytes_read, "gbps", cli_json_number(result->gbps), "gmacs",
-                  cli_json_number(result->gmacs), "rows_per_s", cli_json_number(result->rows_per_s), "rel_err",
-                  cli_json_number(result->errors.rel_err), "codec_err", cli_json_number(result->errors.codec_err));
+    json_t *work = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:o, s:i, s:I}", "kv",
+                             entry->kv, "pair", cli_pair_text(entry->options.policy.pair).text,
+                             "shape", cli_shape_text(&run->shape).text, "ctx", (int)result->depth,
+                             "rows", (int)chosen->bench.n_rows, "threads", (int)chosen->n_workers,
+                             "isa", result->isa, "kernel", result->kernel, "bits_per_element",
+                             cli_json_number(result->bits_per_element), "repeats",
+                             (int)result->n_repeat, "fallbacks", (json_int_t)result->fallbacks);
+    json_t *speed = json_pack(
+        "{s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "ms", cli_json_number(result->median_ms),
+        "ms_best", cli_json_number(result->best_ms), "ns_per_token",
+        cli_json_number(result->ns_per_token), "bytes_read", (json_int_t)result->bytes_read, "gbps",
+        cli_json_number(result->gbps), "gmacs", cli_json_number(result->gmacs), "rows_per_s",
+        cli_json_number(result->rows_per_s), "rel_err", cli_json_number(result->errors.rel_err),
+        "codec_err", cli_json_number(result->errors.codec_err));
     json_t *limits =
-        json_pack("{s:o, s:o, s:s?, s:o, s:o}", "machine_gbps", cli_json_number(machine->read_gbps), "machine_gmacs",
-                  cli_json_number(machine->gmacs), "machine_instructions", machine->instructions, "share_of_bandwidth",
+        json_pack("{s:o, s:o, s:s?, s:o, s:o}", "machine_gbps", cli_json_number(machine->read_gbps),
+                  "machine_gmacs", cli_json_number(machine->gmacs), "machine_instructions",
+                  machine->instructions, "share_of_bandwidth",
                   cli_json_number(share_of_bandwidth(run, result)), "share_of_peak",
                   cli_json_number(share_of_peak(run, entry, result)));
     if (json_object_update(work, speed) != 0 || json_object_update(work, limits) != 0) {
@@ -112,9 +117,10 @@ static void percent_cell(cli_table *table, double share) {
 
 static void print_heading(const bench_run *run) {
     const bench_options *chosen = run->chosen;
-    printf("attention: %s, %d %s, %d %s, kernels %s\n", cli_shape_text(&run->shape).text, (int)chosen->bench.n_rows,
-           chosen->bench.n_rows == 1 ? "row" : "rows", (int)chosen->n_workers,
-           chosen->n_workers == 1 ? "thread" : "threads", run->results[0].isa);
+    printf("attention: %s, %d %s, %d %s, kernels %s\n", cli_shape_text(&run->shape).text,
+           (int)chosen->bench.n_rows, chosen->bench.n_rows == 1 ? "row" : "rows",
+           (int)chosen->n_workers, chosen->n_workers == 1 ? "thread" : "threads",
+           run->results[0].isa);
     if (!chosen->no_limits)
         printf("machine:   reads %.1f GB/s, multiplies %.0f G int8/s (%s), with as many threads\n",
                run->machine.read_gbps, run->machine.gmacs, run->machine.instructions);
@@ -123,9 +129,21 @@ static void print_heading(const bench_run *run) {
 
 static int print_text(const bench_run *run) {
     static const cli_column columns[] = {
-        {"kv", false},       {"K:V", false},   {"kernel", false},        {"ctx", true},    {"bits", true},
-        {"ms", true},        {"best", true},   {"ns/token", true},       {"read", true},   {"GB/s", true},
-        {"% of read", true}, {"GMAC/s", true}, {"% of int8 peak", true}, {"rows/s", true}, {"rel_err", true},
+        {"kv", false},
+        {"K:V", false},
+        {"kernel", false},
+        {"ctx", true},
+        {"bits", true},
+        {"ms", true},
+        {"best", true},
+        {"ns/token", true},
+        {"read", true},
+        {"GB/s", true},
+        {"% of read", true},
+        {"GMAC/s", true},
+        {"% of int8 peak", true},
+        {"rows/s", true},
+        {"rel_err", true},
         {"codec_err", true},
     };
     print_heading(run);
@@ -154,7 +172,8 @@ static int print_text(const bench_run *run) {
     return cli_table_print(&table, stdout);
 }
 
-/* Told apart from the result, which is still worth having: a fallback times the reference, not the kernel. */
+/* Told apart from the result, which is still worth having: a fallback times the reference, not
+ * the kernel. */
 static void warn_of_fallbacks(const bench_run *run) {
     for (size_t i = 0; i < run->kvs.n * run->chosen->bench.n_depths; i++) {
         uint64_t fallbacks = run->results[i].fallbacks;
@@ -167,7 +186,8 @@ static void warn_of_fallbacks(const bench_run *run) {
 
 /* ------------------------------------------------------------------ run */
 
-/* The parts of a list; an empty part stays and is refused with its name, ''. False: out of memory. */
+/* The parts of a list; an empty part stays and is refused with its name, ''. False: out of
+ * memory. */
 static bool split(const char *text, name_list *list) {
     const size_t n_bytes = strlen(text) + 1;
     list->n = 1;
@@ -197,8 +217,8 @@ static bool parse_depths(const bench_run *run) {
             return false;
         }
         if (i > 0 && run->depths[i] <= run->depths[i - 1]) {
-            cli_error("--ctx: %s does not follow %s: one cache grows from each to the next", run->ctxs.names[i],
-                      run->ctxs.names[i - 1]);
+            cli_error("--ctx: %s does not follow %s: one cache grows from each to the next",
+                      run->ctxs.names[i], run->ctxs.names[i - 1]);
             return false;
         }
     }
@@ -244,7 +264,8 @@ static int bench_all(bench_options *chosen) {
     chosen->bench.depths = run.depths;
     chosen->bench.n_depths = run.ctxs.n;
     for (size_t i = 0; status == CLI_OK && i < run.kvs.n; i++)
-        status = cli_bench_attn_measure(&chosen->bench, &run.entries[i].options, run.entries[i].results);
+        status =
+            cli_bench_attn_measure(&chosen->bench, &run.entries[i].options, run.entries[i].results);
     if (status == CLI_OK && !chosen->no_limits)
         status = cli_machine_measure(run.results[0].isa, chosen->n_workers, &run.machine);
     if (status == CLI_OK) {
@@ -271,20 +292,27 @@ int cli_bench_attn_run(int argc, char **argv) {
                             .seed = 1,
                             .bench = {.n_rows = 1, .min_seconds = 0.5}};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD", "query heads x KV heads x head size, or HxGxDKxDV"),
-        cli_string("ctx", &chosen.ctx, "N,..", "tokens in the cache before the rows; more than one must ascend"),
+        cli_string("shape", &chosen.shape, "HxGxD",
+                   "query heads x KV heads x head size, or HxGxDKxDV"),
+        cli_string("ctx", &chosen.ctx, "N,..",
+                   "tokens in the cache before the rows; more than one must ascend"),
         cli_int("rows", &chosen.bench.n_rows, 1, ROWS_MAX, "query rows of one attend; 1 is decode"),
         cli_string("kv", &chosen.kv, "NAME,..", "presets or K:V pairs, see 'quire codecs'"),
-        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),
+        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX,
+                "first tokens that stay raw (default: as --kv has it)"),
         cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
-        cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP), 't'),
+        cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP),
+                        't'),
         cli_int("repeat", &chosen.bench.n_repeat, 1, REPEAT_MAX,
                 "timed attends (default: 3 to 1000, see --min-time; 1 if one takes over 5 s)"),
         cli_float("min-time", &chosen.bench.min_seconds, 0, 3600, "seconds to spend on repeats"),
-        cli_flag("no-check", &chosen.no_check, "leave out rel_err and codec_err, which take longer than the timing"),
-        cli_flag("no-limits", &chosen.no_limits, "leave out the machine's own limits, which take half a second"),
+        cli_flag("no-check", &chosen.no_check,
+                 "leave out rel_err and codec_err, which take longer than the timing"),
+        cli_flag("no-limits", &chosen.no_limits,
+                 "leave out the machine's own limits, which take half a second"),
         cli_int("seed", &chosen.seed, 0, INT32_MAX, "of the made-up rows"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv or --ctx"),
+        cli_flag("json", &chosen.json,
+                 "print JSON: an object, or an array for more than one --kv or --ctx"),
     };
     static const char *const examples[] = {
         "quire bench attn --shape 32x8x128 --ctx 32768 --kv k4v4 -t 2 --json",
@@ -294,14 +322,19 @@ int cli_bench_attn_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "bench attn",
-        .about =
-            "Times attention alone: query rows over a cache of made-up tokens in one layer. ms is the median.\n"
-            "rel_err: output against fp64 attention over the values the cache holds; codec_err: over the rows as\n"
-            "they were given. Both are relative L2 errors of up to three of the rows.\n"
-            "Limits, measured in the same run and with as many threads: bytes per second when memory is only read,\n"
-            "and int8 multiply-accumulates per second with the best instructions of the kernels in use. GMAC/s\n"
-            "counts those of K.q and p.V, one plane each, though 8-bit sides need two. Percentages are of the best\n"
-            "time. ns/token: best time by rows and tokens; flat where cost is linear in the context.",
+        .about = "Times attention alone: query rows over a cache of made-up tokens in one layer. "
+                 "ms is the median.\n"
+                 "rel_err: output against fp64 attention over the values the cache holds; "
+                 "codec_err: over the rows as\n"
+                 "they were given. Both are relative L2 errors of up to three of the rows.\n"
+                 "Limits, measured in the same run and with as many threads: bytes per second when "
+                 "memory is only read,\n"
+                 "and int8 multiply-accumulates per second with the best instructions of the "
+                 "kernels in use. GMAC/s\n"
+                 "counts those of K.q and p.V, one plane each, though 8-bit sides need two. "
+                 "Percentages are of the best\n"
+                 "time. ns/token: best time by rows and tokens; flat where cost is linear in the "
+                 "context.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

@@ -55,9 +55,10 @@ static uint64_t peak_rss(void) {
 static double smallest(double a, double b) { return a == 0 || b < a ? b : a; }
 
 /* The rows of a prompt in one step, which is then taken back. */
-static quire_status time_prefill(const bench_options *chosen, quire_session *session, quire_seq *seq,
-                                 const int32_t *tokens, bench_entry *entry) {
-    const quire_step_item item = {.seq = seq, .tokens = tokens, .n_tokens = chosen->n_prompt, .n_logits = 1};
+static quire_status time_prefill(const bench_options *chosen, quire_session *session,
+                                 quire_seq *seq, const int32_t *tokens, bench_entry *entry) {
+    const quire_step_item item = {
+        .seq = seq, .tokens = tokens, .n_tokens = chosen->n_prompt, .n_logits = 1};
     double best = 0;
     for (int32_t i = 0; i < chosen->n_repeat; i++) {
         double start = cli_seconds();
@@ -75,7 +76,8 @@ static quire_status time_decode(const bench_options *chosen, quire_session *sess
                                 const int32_t *tokens, bench_entry *entry) {
     double start = cli_seconds();
     for (int32_t i = 0; i < chosen->n_gen; i++) {
-        const quire_step_item item = {.seq = seq, .tokens = tokens + i, .n_tokens = 1, .n_logits = 1};
+        const quire_step_item item = {
+            .seq = seq, .tokens = tokens + i, .n_tokens = 1, .n_logits = 1};
         quire_status status = quire_session_decode(session, &item, 1, false);
         if (status != QUIRE_OK)
             return status;
@@ -94,8 +96,8 @@ static void on_prefill(void *user, int32_t done) {
     cli_progress_update(&progress->bar, done, progress->total);
 }
 
-static quire_status measure(const bench_options *chosen, quire_session *session, const int32_t *tokens,
-                            bench_entry *entry) {
+static quire_status measure(const bench_options *chosen, quire_session *session,
+                            const int32_t *tokens, bench_entry *entry) {
     quire_seq *seq;
     quire_status status = quire_seq_create(quire_session_pool(session), &seq);
     if (status == QUIRE_OK && chosen->depth > 0) {
@@ -118,8 +120,8 @@ static quire_status measure(const bench_options *chosen, quire_session *session,
     return QUIRE_OK;
 }
 
-static int measure_entry(const bench_options *chosen, const quire_model *model, const int32_t *tokens,
-                         bench_entry *entry) {
+static int measure_entry(const bench_options *chosen, const quire_model *model,
+                         const int32_t *tokens, bench_entry *entry) {
     int32_t rows = chosen->n_prompt > ROWS_DEFAULT ? chosen->n_prompt : ROWS_DEFAULT;
     rows = (rows + QUIRE_PAGE_TOKENS - 1) / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
     int32_t tail = chosen->n_gen > chosen->n_prompt ? chosen->n_gen : chosen->n_prompt;
@@ -145,13 +147,15 @@ static int measure_entry(const bench_options *chosen, const quire_model *model, 
 
 static json_t *entry_json(const bench_options *chosen, const bench_entry *entry) {
     json_t *root =
-        json_pack("{s:o, s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:I, s:I}", "model", cli_json_text(chosen->model.model),
-                  "kv", entry->kv, "depth", (int)chosen->depth, "gen", (int)chosen->n_gen, "prompt",
-                  (int)chosen->n_prompt, "threads", (int)chosen->model.n_threads, "tg_tps",
-                  cli_json_number(entry->tg_tps), "pp_tps", cli_json_number(entry->pp_tps), "peak_rss",
-                  (json_int_t)peak_rss(), "compute_bytes", (json_int_t)entry->compute_bytes);
+        json_pack("{s:o, s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:I, s:I}", "model",
+                  cli_json_text(chosen->model.model), "kv", entry->kv, "depth", (int)chosen->depth,
+                  "gen", (int)chosen->n_gen, "prompt", (int)chosen->n_prompt, "threads",
+                  (int)chosen->model.n_threads, "tg_tps", cli_json_number(entry->tg_tps), "pp_tps",
+                  cli_json_number(entry->pp_tps), "peak_rss", (json_int_t)peak_rss(),
+                  "compute_bytes", (json_int_t)entry->compute_bytes);
     json_t *cache = cli_cache_report_json(&entry->cache);
-    if (root && cache && json_object_update(root, cache) == 0 && json_object_set(root, "layers", entry->layers) == 0) {
+    if (root && cache && json_object_update(root, cache) == 0 &&
+        json_object_set(root, "layers", entry->layers) == 0) {
         json_decref(cache);
         return root;
     }
@@ -169,12 +173,13 @@ static int print_json(const bench_options *chosen, const bench_entry *entries, s
 
 static int print_text(const bench_options *chosen, const bench_entry *entries, size_t n) {
     static const cli_column columns[] = {
-        {"kv", false},        {"bits", true},     {"decode t/s", true}, {"prefill t/s", true}, {"KV", true},
-        {"full pages", true}, {"raw rows", true}, {"KV in bf16", true}, {"compute", true},     {"fallbacks", true},
+        {"kv", false},     {"bits", true},       {"decode t/s", true}, {"prefill t/s", true},
+        {"KV", true},      {"full pages", true}, {"raw rows", true},   {"KV in bf16", true},
+        {"compute", true}, {"fallbacks", true},
     };
-    printf("%s at depth %d: %d tokens decoded, %d prefilled, %d threads; peak memory %s\n\n", chosen->model.model,
-           (int)chosen->depth, (int)chosen->n_gen, (int)chosen->n_prompt, (int)chosen->model.n_threads,
-           cli_bytes(peak_rss()).text);
+    printf("%s at depth %d: %d tokens decoded, %d prefilled, %d threads; peak memory %s\n\n",
+           chosen->model.model, (int)chosen->depth, (int)chosen->n_gen, (int)chosen->n_prompt,
+           (int)chosen->model.n_threads, cli_bytes(peak_rss()).text);
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < n; i++) {
@@ -185,7 +190,8 @@ static int print_text(const bench_options *chosen, const bench_entry *entries, s
         cli_table_cell(&table, "%.1f", entry->pp_tps);
         cli_table_cell(&table, "%s", cli_bytes(entry->cache.kv_bytes).text);
         cli_table_cell(&table, "%s", cli_bytes(entry->cache.packed_bytes).text);
-        cli_table_cell(&table, "%s", cli_bytes(entry->cache.kv_bytes - entry->cache.packed_bytes).text);
+        cli_table_cell(&table, "%s",
+                       cli_bytes(entry->cache.kv_bytes - entry->cache.packed_bytes).text);
         cli_table_cell(&table, "%s", cli_bytes(entry->cache.kv_bytes_bf16).text);
         cli_table_cell(&table, "%s", cli_bytes(entry->compute_bytes).text);
         cli_table_cell(&table, "%llu", (unsigned long long)entry->cache.fallbacks);
@@ -195,7 +201,8 @@ static int print_text(const bench_options *chosen, const bench_entry *entries, s
 
 /* ------------------------------------------------------------------ command */
 
-static int bench_all(const bench_options *chosen, const quire_model *model, char **names, size_t n) {
+static int bench_all(const bench_options *chosen, const quire_model *model, char **names,
+                     size_t n) {
     int32_t tail = chosen->n_gen > chosen->n_prompt ? chosen->n_gen : chosen->n_prompt;
     int32_t *tokens = make_tokens(model, chosen->depth + tail);
     bench_entry *entries = calloc(n, sizeof *entries);
@@ -231,13 +238,13 @@ int cli_bench_model_run(int argc, char **argv) {
         "quire bench model -m smollm2 --kv none,k8v4,k4v4 --depth 8000 --gen 32 --prompt 512 -t 2",
         NULL,
     };
-    const cli_usage usage = {
-        .command = "bench model",
-        .about = "Times a model at a depth: decoding one token after the other, and prefill of a prompt. --kv may be\n"
-                 "a list. KV is what the cache holds at the end.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .examples = examples};
+    const cli_usage usage = {.command = "bench model",
+                             .about = "Times a model at a depth: decoding one token after the "
+                                      "other, and prefill of a prompt. --kv may be\n"
+                                      "a list. KV is what the cache holds at the end.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

@@ -36,7 +36,8 @@ typedef struct ops_bench {
 
 static int failed(quire_status status) { return cli_quire_error("cannot measure", status, NULL); }
 
-/* One small layer: a page of all layers of a model is one piece to every operation here, so its size does not matter.
+/* One small layer: a page of all layers of a model is one piece to every operation here, so its
+ * size does not matter.
  */
 static quire_status open_pool(ops_bench *b, const quire_policy *policy) {
     quire_layer layer;
@@ -45,7 +46,8 @@ static quire_status open_pool(ops_bench *b, const quire_policy *policy) {
     layer.k_dim = layer.v_dim = DIM;
     const cli_synth rows = {.stream = CLI_STREAM_K, .n_heads = 1, .dim = DIM};
     uint16_t order[DIM];
-    const quire_status status = cli_synth_order(&rows, order); /* any will do: rows are not attended */
+    const quire_status status =
+        cli_synth_order(&rows, order); /* any will do: rows are not attended */
     if (status != QUIRE_OK)
         return status;
     layer.k_order = order;
@@ -58,15 +60,18 @@ static quire_status open_pool(ops_bench *b, const quire_policy *policy) {
     o.max_tokens = b->options->ctx;
     o.max_batch_tokens = b->options->n_seqs * PAGE;
     o.max_workers = 1;
-    const size_t raw_page = 2 * PAGE * DIM * 2, n_pages = (size_t)b->options->n_seqs * (size_t)(b->options->ctx / PAGE);
-    /* Packed pages are smaller than raw ones; an open and a kept page for each; tables and buffers. */
-    o.budget_bytes = (n_pages + 4 * (size_t)o.max_seqs) * (raw_page + 256) + (size_t)o.max_batch_tokens * 4096 +
+    const size_t raw_page = 2 * PAGE * DIM * 2,
+                 n_pages = (size_t)b->options->n_seqs * (size_t)(b->options->ctx / PAGE);
+    /* Packed pages are smaller than raw ones; an open and a kept page for each; tables and
+     * buffers. */
+    o.budget_bytes = (n_pages + 4 * (size_t)o.max_seqs) * (raw_page + 256) +
+                     (size_t)o.max_batch_tokens * 4096 +
                      (size_t)o.max_seqs * (size_t)b->options->ctx + ((size_t)64 << 20);
     return quire_pool_create(&b->pool, &o);
 }
 
-/* All sequences grow side by side, as they do when they are decoded together: neighbours in memory are of different
- * ones. */
+/* All sequences grow side by side, as they do when they are decoded together: neighbours in
+ * memory are of different ones. */
 static quire_status fill(ops_bench *b) {
     const int32_t n = b->options->n_seqs;
     quire_batch_item *items = calloc((size_t)n, sizeof *items);
@@ -185,20 +190,21 @@ static quire_status measure(ops_bench *b, const quire_policy *policy, const quir
 static int print_json(const ops_bench *b) {
     const ops_options *o = b->options;
     const ops_times *t = &b->best;
-    return cli_print_json(json_pack("{s:s, s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kv", o->kv, "to",
-                                    o->to, "seqs", (int)o->n_seqs, "ctx", (int)o->ctx, "pages", (json_int_t)t->pages,
-                                    "us_merge", cli_json_number(t->merge), "us_extract", cli_json_number(t->extract),
-                                    "us_filter", cli_json_number(t->filter), "us_extend", cli_json_number(t->extend),
-                                    "us_trim", cli_json_number(t->trim), "us_free", cli_json_number(t->free),
-                                    "us_requantize_page", cli_json_number(t->requantize)));
+    return cli_print_json(
+        json_pack("{s:s, s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kv", o->kv, "to",
+                  o->to, "seqs", (int)o->n_seqs, "ctx", (int)o->ctx, "pages", (json_int_t)t->pages,
+                  "us_merge", cli_json_number(t->merge), "us_extract", cli_json_number(t->extract),
+                  "us_filter", cli_json_number(t->filter), "us_extend", cli_json_number(t->extend),
+                  "us_trim", cli_json_number(t->trim), "us_free", cli_json_number(t->free),
+                  "us_requantize_page", cli_json_number(t->requantize)));
 }
 
 static int print_text(const ops_bench *b) {
     static const cli_column columns[] = {{"operation", false}, {"us", true}, {"on", false}};
     const ops_times *t = &b->best;
     const int n = (int)b->options->n_seqs, ctx = (int)b->options->ctx;
-    printf("cache operations: %d sequences of %d tokens, %lld pages, %s; one thread\n\n", n, ctx, (long long)t->pages,
-           b->options->kv);
+    printf("cache operations: %d sequences of %d tokens, %lld pages, %s; one thread\n\n", n, ctx,
+           (long long)t->pages, b->options->kv);
     const struct {
         const char *name;
         double us;
@@ -231,24 +237,28 @@ int cli_bench_ops_run(int argc, char **argv) {
         cli_string("to", &chosen.to, "NAME", "what to requantize to"),
         cli_flag("json", &chosen.json, "print JSON"),
     };
-    static const char *const examples[] = {"quire bench ops", "quire bench ops --seqs 8 --ctx 131072 --json", NULL};
-    const cli_usage usage = {
-        .command = "bench ops",
-        .about =
-            "Times what is done to caches between tokens: merging sequences into a list, extracting one,\n"
-            "filtering, extending, trimming, and changing the codecs of a page. Sequences have one layer with\n"
-            "one small KV head: a page counts as one piece, however many layers and heads are in it. Best of many;\n"
-            "freeing and requantizing are timed once.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .examples = examples};
+    static const char *const examples[] = {"quire bench ops",
+                                           "quire bench ops --seqs 8 --ctx 131072 --json", NULL};
+    const cli_usage usage = {.command = "bench ops",
+                             .about = "Times what is done to caches between tokens: merging "
+                                      "sequences into a list, extracting one,\n"
+                                      "filtering, extending, trimming, and changing the codecs of "
+                                      "a page. Sequences have one layer with\n"
+                                      "one small KV head: a page counts as one piece, however many "
+                                      "layers and heads are in it. Best of many;\n"
+                                      "freeing and requantizing are timed once.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
     const cli_shape shape = {1, 1, DIM, DIM};
     quire_policy policy, to;
-    if (!cli_policy_parse(chosen.kv, -1, &policy) || !cli_policy_fits(chosen.kv, &policy, &shape, QUIRE_F16) ||
-        !cli_policy_parse(chosen.to, -1, &to) || !cli_policy_fits(chosen.to, &to, &shape, QUIRE_F16))
+    if (!cli_policy_parse(chosen.kv, -1, &policy) ||
+        !cli_policy_fits(chosen.kv, &policy, &shape, QUIRE_F16) ||
+        !cli_policy_parse(chosen.to, -1, &to) ||
+        !cli_policy_fits(chosen.to, &to, &shape, QUIRE_F16))
         return CLI_USAGE;
     ops_bench bench = {.options = &chosen};
     const quire_status measured = measure(&bench, &policy, &to);

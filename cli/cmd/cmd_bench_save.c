@@ -1,5 +1,6 @@
-/* cmd_bench_save.c: quire bench save. A cache of made-up tokens to disk and back, beside plain writing and reading of as
- * many bytes in the same directory, turn by turn; the best of each counts. */
+/* cmd_bench_save.c: quire bench save. A cache of made-up tokens to disk and back, beside plain
+ * writing and reading of as many bytes in the same directory, turn by turn; the best of each
+ * counts. */
 #include "options/args.h"
 #include "command.h"
 #include "bench/disk.h"
@@ -61,8 +62,8 @@ static int time_restore(cli_cache *cache, const char *path, save_result *r) {
 }
 
 static int time_disk(const char *path, timed what, save_result *r) {
-    const double seconds =
-        what == DISK_WRITE ? cli_disk_write(path, (size_t)r->bytes) : cli_disk_read(path, (size_t)r->bytes);
+    const double seconds = what == DISK_WRITE ? cli_disk_write(path, (size_t)r->bytes)
+                                              : cli_disk_read(path, (size_t)r->bytes);
     if (seconds < 0)
         return cli_quire_error("cannot measure the disk", QUIRE_E_IO, strerror(errno));
     keep_best(r, what, seconds);
@@ -73,7 +74,8 @@ static int measure(cli_cache *cache, const save_options *chosen, save_result *r)
     char saved[PATH_BYTES], plain[PATH_BYTES];
     snprintf(saved, sizeof saved, "%s/quire-bench.%d.saved", chosen->directory, (int)getpid());
     snprintf(plain, sizeof plain, "%s/quire-bench.%d.plain", chosen->directory, (int)getpid());
-    int status = time_save(cache, saved, r); /* the first tells how many bytes there are, and warms up */
+    int status =
+        time_save(cache, saved, r); /* the first tells how many bytes there are, and warms up */
     if (status == CLI_OK)
         status = time_restore(cache, saved, r);
     memset(r->best, 0, sizeof r->best);
@@ -93,21 +95,26 @@ static int measure(cli_cache *cache, const save_options *chosen, save_result *r)
     return status;
 }
 
-static double rate(const save_result *r, timed what) { return (double)r->bytes / r->best[what] / 1e9; }
+static double rate(const save_result *r, timed what) {
+    return (double)r->bytes / r->best[what] / 1e9;
+}
 
 static int report(const save_options *chosen, const save_result *r) {
-    const double saves = rate(r, SAVE) / rate(r, DISK_WRITE), restores = rate(r, RESTORE) / rate(r, DISK_READ);
+    const double saves = rate(r, SAVE) / rate(r, DISK_WRITE),
+                 restores = rate(r, RESTORE) / rate(r, DISK_READ);
     if (chosen->json)
-        return cli_print_json(json_pack("{s:s, s:i, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:b}", "kv", chosen->kv, "ctx",
-                                        (int)chosen->n_tokens, "bytes", (json_int_t)r->bytes, "save_gbps",
-                                        rate(r, SAVE), "disk_write_gbps", rate(r, DISK_WRITE), "save_ratio", saves,
-                                        "restore_gbps", rate(r, RESTORE), "disk_read_gbps", rate(r, DISK_READ),
-                                        "restore_ratio", restores, "from_disk", (int)r->from_disk));
+        return cli_print_json(
+            json_pack("{s:s, s:i, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:b}", "kv", chosen->kv, "ctx",
+                      (int)chosen->n_tokens, "bytes", (json_int_t)r->bytes, "save_gbps",
+                      rate(r, SAVE), "disk_write_gbps", rate(r, DISK_WRITE), "save_ratio", saves,
+                      "restore_gbps", rate(r, RESTORE), "disk_read_gbps", rate(r, DISK_READ),
+                      "restore_ratio", restores, "from_disk", (int)r->from_disk));
     printf("file     %s, %d tokens, best of %d\n", cli_bytes(r->bytes).text, (int)chosen->n_tokens,
            (int)chosen->n_runs);
-    printf("save     %.2f GB/s, %.2f of the disk's own %.2f (both end on stable storage)\n", rate(r, SAVE), saves,
-           rate(r, DISK_WRITE));
-    printf("restore  %.2f GB/s, %.2f of the disk's own %.2f (%s)\n", rate(r, RESTORE), restores, rate(r, DISK_READ),
+    printf("save     %.2f GB/s, %.2f of the disk's own %.2f (both end on stable storage)\n",
+           rate(r, SAVE), saves, rate(r, DISK_WRITE));
+    printf("restore  %.2f GB/s, %.2f of the disk's own %.2f (%s)\n", rate(r, RESTORE), restores,
+           rate(r, DISK_READ),
            r->from_disk ? "neither file in memory" : "both files may be in memory");
     return CLI_OK;
 }
@@ -119,7 +126,8 @@ static int bench(const save_options *chosen) {
                                  .raw = QUIRE_F16,
                                  .n_workers = cli_workers_default(),
                                  .seed = 1};
-    if (!cli_shape_parse(chosen->shape, &options.shape) || !cli_policy_parse(chosen->kv, -1, &options.policy) ||
+    if (!cli_shape_parse(chosen->shape, &options.shape) ||
+        !cli_policy_parse(chosen->kv, -1, &options.policy) ||
         !cli_policy_fits(chosen->kv, &options.policy, &options.shape, options.raw))
         return CLI_USAGE;
     char some_file[PATH_BYTES];
@@ -139,10 +147,15 @@ static int bench(const save_options *chosen) {
 }
 
 int cli_bench_save_run(int argc, char **argv) {
-    save_options chosen = {
-        .shape = "32x8x128", .kv = "k4v4", .directory = ".", .n_layers = 8, .n_tokens = 32000, .n_runs = 5};
+    save_options chosen = {.shape = "32x8x128",
+                           .kv = "k4v4",
+                           .directory = ".",
+                           .n_layers = 8,
+                           .n_tokens = 32000,
+                           .n_runs = 5};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD", "query heads x KV heads x head size, or HxGxDKxDV"),
+        cli_string("shape", &chosen.shape, "HxGxD",
+                   "query heads x KV heads x head size, or HxGxDKxDV"),
         cli_int("layers", &chosen.n_layers, 1, LAYERS_MAX, "layers"),
         cli_int("ctx", &chosen.n_tokens, 1, TOKENS_MAX / 2, "tokens"),
         cli_string("kv", &chosen.kv, "NAME", "a preset or K:V, see 'quire codecs'"),
@@ -151,13 +164,14 @@ int cli_bench_save_run(int argc, char **argv) {
         cli_flag("json", &chosen.json, "print JSON"),
     };
     static const char *const examples[] = {"quire bench save --kv k8v4 --dir /var/tmp", NULL};
-    const cli_usage usage = {
-        .command = "bench save",
-        .about = "Saves a cache of made-up tokens and restores it, beside plain sequential writing (with fsync) and\n"
-                 "reading of as many bytes in the same directory. Reading begins with neither file in memory.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .examples = examples};
+    const cli_usage usage = {.command = "bench save",
+                             .about = "Saves a cache of made-up tokens and restores it, beside "
+                                      "plain sequential writing (with fsync) and\n"
+                                      "reading of as many bytes in the same directory. Reading "
+                                      "begins with neither file in memory.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

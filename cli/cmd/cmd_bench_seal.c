@@ -31,11 +31,12 @@ static json_t *entry_json(const seal_entry *entry) {
     const cli_bench_seal_result *result = &entry->result;
     const cli_shape *shape = &entry->options.shape;
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:i}", "kv", entry->kv, "pair",
-                     cli_pair_text(entry->options.policy.pair).text, "shape", cli_shape_text(shape).text, "raw",
-                     cli_raw_names[entry->options.raw], "isa", result->isa, "page_bytes",
-                     (json_int_t)result->page_bytes, "us_seal", cli_json_number(result->seal_us), "us_store",
-                     cli_json_number(result->store_us), "mb_per_s", cli_json_number(result->mb_per_s), "repeats",
-                     (int)result->n_repeat);
+                     cli_pair_text(entry->options.policy.pair).text, "shape",
+                     cli_shape_text(shape).text, "raw", cli_raw_names[entry->options.raw], "isa",
+                     result->isa, "page_bytes", (json_int_t)result->page_bytes, "us_seal",
+                     cli_json_number(result->seal_us), "us_store",
+                     cli_json_number(result->store_us), "mb_per_s",
+                     cli_json_number(result->mb_per_s), "repeats", (int)result->n_repeat);
 }
 
 static int print_json(const seal_entry *entries, size_t n) {
@@ -47,11 +48,12 @@ static int print_json(const seal_entry *entries, size_t n) {
 
 static int print_text(const seal_entry *entries, size_t n) {
     static const cli_column columns[] = {
-        {"kv", false}, {"K:V", false}, {"page", true}, {"us seal", true}, {"MB/s in", true}, {"us store", true},
+        {"kv", false},     {"K:V", false},    {"page", true},
+        {"us seal", true}, {"MB/s in", true}, {"us store", true},
     };
     printf("sealing: %s, %s rows, one thread, kernels %s; us per page of %d tokens and KV head\n\n",
-           cli_shape_text(&entries[0].options.shape).text, cli_raw_names[entries[0].options.raw], entries[0].result.isa,
-           QUIRE_PAGE_TOKENS);
+           cli_shape_text(&entries[0].options.shape).text, cli_raw_names[entries[0].options.raw],
+           entries[0].result.isa, QUIRE_PAGE_TOKENS);
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < n; i++) {
@@ -77,12 +79,16 @@ static bool is_raw(quire_codec codec) {
 }
 
 /* The next part of --kv; an empty or overlong one stays as it is and is refused by its name. */
-static bool prepare_entry(const seal_options *chosen, const char *name, size_t length, seal_entry *entry) {
-    snprintf(entry->kv, sizeof entry->kv, "%.*s", (int)(length < NAME_BYTES ? length : NAME_BYTES - 1), name);
+static bool prepare_entry(const seal_options *chosen, const char *name, size_t length,
+                          seal_entry *entry) {
+    snprintf(entry->kv, sizeof entry->kv, "%.*s",
+             (int)(length < NAME_BYTES ? length : NAME_BYTES - 1), name);
     cli_cache_options *options = &entry->options;
-    *options = (cli_cache_options){
-        .raw = (quire_type)chosen->raw, .by_queries = !chosen->plain, .seed = (uint64_t)chosen->seed};
-    if (!cli_shape_parse(chosen->shape, &options->shape) || !cli_policy_parse(entry->kv, 0, &options->policy) ||
+    *options = (cli_cache_options){.raw = (quire_type)chosen->raw,
+                                   .by_queries = !chosen->plain,
+                                   .seed = (uint64_t)chosen->seed};
+    if (!cli_shape_parse(chosen->shape, &options->shape) ||
+        !cli_policy_parse(entry->kv, 0, &options->policy) ||
         !cli_policy_fits(entry->kv, &options->policy, &options->shape, options->raw))
         return false;
     if (is_raw(options->policy.pair.k) && is_raw(options->policy.pair.v)) {
@@ -102,7 +108,8 @@ static int run_entries(const seal_options *chosen, seal_entry *entries, size_t n
         name += length + 1;
     }
     for (size_t i = 0; i < n; i++) {
-        int status = cli_bench_seal_measure(&entries[i].options, chosen->min_seconds, &entries[i].result);
+        int status =
+            cli_bench_seal_measure(&entries[i].options, chosen->min_seconds, &entries[i].result);
         if (status != CLI_OK)
             return status;
     }
@@ -116,10 +123,12 @@ int cli_bench_seal_run(int argc, char **argv) {
                            .seed = 1,
                            .min_seconds = 0.2};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD", "query heads x KV heads x head size, or HxGxDKxDV"),
+        cli_string("shape", &chosen.shape, "HxGxD",
+                   "query heads x KV heads x head size, or HxGxDKxDV"),
         cli_string("kv", &chosen.kv, "NAME,..", "presets or K:V pairs, see 'quire codecs'"),
         cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
-        cli_flag("plain-rounding", &chosen.plain, "km4, km3: round every channel of K for itself, not by queries"),
+        cli_flag("plain-rounding", &chosen.plain,
+                 "km4, km3: round every channel of K for itself, not by queries"),
         cli_float("min-time", &chosen.min_seconds, 0, 3600, "seconds to spend on each"),
         cli_int("seed", &chosen.seed, 0, INT32_MAX, "of the made-up rows"),
         cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
@@ -129,14 +138,16 @@ int cli_bench_seal_run(int argc, char **argv) {
         "quire bench seal --shape 9x3x64 --kv k4v4,k8v4 --json",
         NULL,
     };
-    const cli_usage usage = {
-        .command = "bench seal",
-        .about = "Times what turns 64 raw rows of K and V into a packed page, on one thread. us seal: packing alone;\n"
-                 "us store: checking the rows and putting them into the open page. Both are the best of many, per\n"
-                 "page and KV head. km4 and km3 are rounded by (made-up) moments of queries, as models have it.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .examples = examples};
+    const cli_usage usage = {.command = "bench seal",
+                             .about = "Times what turns 64 raw rows of K and V into a packed page, "
+                                      "on one thread. us seal: packing alone;\n"
+                                      "us store: checking the rows and putting them into the open "
+                                      "page. Both are the best of many, per\n"
+                                      "page and KV head. km4 and km3 are rounded by (made-up) "
+                                      "moments of queries, as models have it.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

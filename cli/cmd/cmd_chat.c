@@ -35,7 +35,8 @@ typedef struct chat_state {
     cli_progress progress;
     int32_t n_new;
     cli_text_store store;
-    bool fresh; /* nothing but what a store or prefill gave is in the sequence: pages that others may find */
+    bool fresh; /* nothing but what a store or prefill gave is in the sequence: pages that others
+                   may find */
     quire_generate_result total;
 } chat_state;
 
@@ -61,15 +62,17 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
 static void on_prefill(void *user, int32_t done) {
     chat_state *state = user;
     if (state->fresh)
-        cli_text_store_put(&state->store, state->session, state->seq, state->held, state->n_held - state->n_new + done);
+        cli_text_store_put(&state->store, state->session, state->seq, state->held,
+                           state->n_held - state->n_new + done);
     cli_progress_update(&state->progress, done, state->n_new);
     if (done == state->n_new)
         cli_progress_end(&state->progress);
 }
 
-/* Keeps what the sequence and the conversation have in common, but leaves a token to compute. A cut that the cache can
- * no longer make costs the whole prefix, not the conversation. */
-static int rewind_to(chat_state *state, const int32_t *tokens, int32_t n_tokens, int32_t *n_common) {
+/* Keeps what the sequence and the conversation have in common, but leaves a token to compute. A
+ * cut that the cache can no longer make costs the whole prefix, not the conversation. */
+static int rewind_to(chat_state *state, const int32_t *tokens, int32_t n_tokens,
+                     int32_t *n_common) {
     int32_t n = 0;
     while (n < state->n_held && n < n_tokens - 1 && state->held[n] == tokens[n])
         n++;
@@ -116,13 +119,15 @@ static int answer(chat_state *state, const int32_t *tokens, int32_t n_tokens) {
     state->n_new = n_tokens - n_common;
     cli_progress_start(&state->progress, "prefill");
     quire_generate_result turn;
-    quire_status done = quire_generate(state->session, state->seq, sampler, tokens, n_tokens, &options, &turn);
+    quire_status done =
+        quire_generate(state->session, state->seq, sampler, tokens, n_tokens, &options, &turn);
     cli_progress_end(&state->progress);
     quire_sampler_free(sampler);
     add_up(&state->total, &turn);
     if (done == QUIRE_OK && state->fresh)
         cli_text_store_put_again(&state->store, state->session, state->seq, state->held, n_tokens);
-    state->n_held = quire_seq_length(state->seq); /* the answer's last token, or what was stopped, is not in it */
+    state->n_held = quire_seq_length(
+        state->seq); /* the answer's last token, or what was stopped, is not in it */
     if (done == QUIRE_OK || done == QUIRE_E_ABORTED)
         return CLI_OK;
     return cli_quire_error("cannot answer", done, NULL);
@@ -150,7 +155,9 @@ static int keep_answer(chat_state *state) {
     if (state->n_answer > 0)
         state->answer[whole_characters(state->answer, state->n_answer)] = '\0';
     putchar('\n');
-    return cli_chat_add(&state->chat, "assistant", state->n_answer ? state->answer : "") ? CLI_OK : CLI_FAILURE;
+    return cli_chat_add(&state->chat, "assistant", state->n_answer ? state->answer : "")
+               ? CLI_OK
+               : CLI_FAILURE;
 }
 
 static int turn(chat_state *state, const char *message) {
@@ -162,8 +169,8 @@ static int turn(chat_state *state, const char *message) {
         return CLI_FAILURE;
     int status = CLI_OK;
     if (n_tokens >= quire_session_context(state->session)) {
-        cli_error("the conversation has %d tokens and the context %d: /reset starts a new one", (int)n_tokens,
-                  (int)quire_session_context(state->session));
+        cli_error("the conversation has %d tokens and the context %d: /reset starts a new one",
+                  (int)n_tokens, (int)quire_session_context(state->session));
         cli_chat_clear(&state->chat, state->chat.n_messages - 1);
     } else {
         status = answer(state, tokens, n_tokens);
@@ -208,7 +215,8 @@ static int talk(chat_state *state) {
     size_t capacity = 0;
     int status = CLI_OK;
     if (terminal)
-        fputs("Ctrl-C stops a reply and keeps the conversation; what is typed during a reply is discarded.\n"
+        fputs("Ctrl-C stops a reply and keeps the conversation; what is typed during a reply is "
+              "discarded.\n"
               "/reset forgets the conversation, /report shows the cache, /quit or Ctrl-D ends.\n",
               stderr);
     while (status == CLI_OK && !quit) {
@@ -239,18 +247,20 @@ static int chat(chat_state *state) {
     if (status != CLI_OK)
         return status;
     if (!quire_model_can_chat(state->model)) {
-        cli_error("the model '%s' has no chat template that is known: use 'quire run'", chosen->model.model);
+        cli_error("the model '%s' has no chat template that is known: use 'quire run'",
+                  chosen->model.model);
         return CLI_FAILURE;
     }
     quire_model_info info;
     quire_model_get_info(state->model, &info);
-    const cli_session_wish wish = {.kv = chosen->model.kv,
-                                   .context = info.context,
-                                   .max_rows = cli_text_store_rows(&state->store, state->model, &chosen->model),
-                                   .max_logits = cli_sample_max_logits(&chosen->sample),
-                                   .exact_trim = true,
-                                   .quiet = chosen->quiet,
-                                   .stop = cli_interrupt_seen};
+    const cli_session_wish wish = {
+        .kv = chosen->model.kv,
+        .context = info.context,
+        .max_rows = cli_text_store_rows(&state->store, state->model, &chosen->model),
+        .max_logits = cli_sample_max_logits(&chosen->sample),
+        .exact_trim = true,
+        .quiet = chosen->quiet,
+        .stop = cli_interrupt_seen};
     status = cli_session_open(&chosen->model, state->model, &wish, &state->session);
     if (status != CLI_OK)
         return status;
@@ -292,11 +302,13 @@ int cli_chat_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "chat",
-        .about =
-            "A conversation, one message a line. stdout gets the answers alone. Only what is new in a turn is\n"
-            "computed. Ctrl-C stops a reply and keeps the conversation; at the prompt it ends it, as Ctrl-D does.\n"
-            "What is typed while a reply is printed is not shown, and is discarded when the reply ends.\n"
-            "A model that repeats itself: try --repeat-penalty 1.1, or --dry-multiplier 0.8.",
+        .about = "A conversation, one message a line. stdout gets the answers alone. Only what is "
+                 "new in a turn is\n"
+                 "computed. Ctrl-C stops a reply and keeps the conversation; at the prompt it ends "
+                 "it, as Ctrl-D does.\n"
+                 "What is typed while a reply is printed is not shown, and is discarded when the "
+                 "reply ends.\n"
+                 "A model that repeats itself: try --repeat-penalty 1.1, or --dry-multiplier 0.8.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

@@ -16,8 +16,10 @@ typedef struct codec_options {
 } codec_options;
 
 static double record_bits(const codec_options *options, quire_pair pair) {
-    quire_page_shape shape = {
-        .pair = pair, .k_dim = options->dim, .v_dim = options->dim, .raw = (quire_type)options->raw};
+    quire_page_shape shape = {.pair = pair,
+                              .k_dim = options->dim,
+                              .v_dim = options->dim,
+                              .raw = (quire_type)options->raw};
     size_t bytes;
     return quire_page_bytes(&shape, &bytes) == QUIRE_OK ? 8.0 * (double)bytes : NOT_SERVED;
 }
@@ -28,11 +30,13 @@ static double pair_bits(const codec_options *options, quire_pair pair) {
     return bits < 0 ? NOT_SERVED : bits / (2.0 * QUIRE_PAGE_TOKENS * options->dim);
 }
 
-/* A record has two sides. A codec for one of them is measured beside a raw one, whose share is known. */
+/* A record has two sides. A codec for one of them is measured beside a raw one, whose share is
+ * known. */
 static double codec_bits(const codec_options *options, const quire_codec_info *info) {
     if (info->for_k && info->for_v)
         return pair_bits(options, (quire_pair){info->codec, info->codec});
-    quire_pair pair = {info->for_k ? info->codec : QUIRE_CODEC_RAW, info->for_v ? info->codec : QUIRE_CODEC_RAW};
+    quire_pair pair = {info->for_k ? info->codec : QUIRE_CODEC_RAW,
+                       info->for_v ? info->codec : QUIRE_CODEC_RAW};
     double bits = record_bits(options, pair);
     double raw_bits = record_bits(options, (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}) / 2;
     return bits < 0 ? NOT_SERVED : (bits - raw_bits) / ((double)QUIRE_PAGE_TOKENS * options->dim);
@@ -53,9 +57,10 @@ static json_t *presets_json(const codec_options *options) {
         if (quire_preset_at(i, &info) != QUIRE_OK)
             continue;
         json_t *preset =
-            json_pack("{s:s, s:s, s:s, s:s, s:i, s:o}", "name", info.name, "pair", cli_pair_text(info.pair).text, "k",
-                      quire_codec_name(info.pair.k), "v", quire_codec_name(info.pair.v), "sinks", (int)info.sinks,
-                      "bits_per_element", json_bits(pair_bits(options, info.pair)));
+            json_pack("{s:s, s:s, s:s, s:s, s:i, s:o}", "name", info.name, "pair",
+                      cli_pair_text(info.pair).text, "k", quire_codec_name(info.pair.k), "v",
+                      quire_codec_name(info.pair.v), "sinks", (int)info.sinks, "bits_per_element",
+                      json_bits(pair_bits(options, info.pair)));
         cli_json_append(&list, preset);
     }
     return list;
@@ -67,9 +72,10 @@ static json_t *codecs_json(const codec_options *options) {
         quire_codec_info info;
         if (quire_codec_at(i, &info) != QUIRE_OK)
             continue;
-        json_t *codec = json_pack("{s:s, s:s, s:i, s:i, s:s, s:o, s:s}", "name", info.name, "family", info.family,
-                                  "bits", (int)info.bits, "group", (int)info.group, "sides", sides_text(&info),
-                                  "bits_per_element", json_bits(codec_bits(options, &info)), "summary", info.summary);
+        json_t *codec = json_pack("{s:s, s:s, s:i, s:i, s:s, s:o, s:s}", "name", info.name,
+                                  "family", info.family, "bits", (int)info.bits, "group",
+                                  (int)info.group, "sides", sides_text(&info), "bits_per_element",
+                                  json_bits(codec_bits(options, &info)), "summary", info.summary);
         cli_json_append(&list, codec);
     }
     return list;
@@ -78,7 +84,8 @@ static json_t *codecs_json(const codec_options *options) {
 /* ------------------------------------------------------------------ text */
 
 static int print_presets(const codec_options *options) {
-    static const cli_column columns[] = {{"preset", false}, {"pair", false}, {"sinks", true}, {"bits/element", true}};
+    static const cli_column columns[] = {
+        {"preset", false}, {"pair", false}, {"sinks", true}, {"bits/element", true}};
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < quire_preset_count(); i++) {
@@ -103,8 +110,9 @@ static void count_cell(cli_table *table, int32_t count) {
 }
 
 static int print_codecs(const codec_options *options) {
-    static const cli_column columns[] = {{"codec", false}, {"family", false},      {"bits", true},    {"group", true},
-                                         {"sides", false}, {"bits/element", true}, {"summary", false}};
+    static const cli_column columns[] = {
+        {"codec", false}, {"family", false},      {"bits", true},    {"group", true},
+        {"sides", false}, {"bits/element", true}, {"summary", false}};
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < quire_codec_count(); i++) {
@@ -124,8 +132,8 @@ static int print_codecs(const codec_options *options) {
 
 static int print_all(const codec_options *options) {
     if (options->json) {
-        return cli_print_json(
-            json_pack("{s:o, s:o}", "presets", presets_json(options), "codecs", codecs_json(options)));
+        return cli_print_json(json_pack("{s:o, s:o}", "presets", presets_json(options), "codecs",
+                                        codecs_json(options)));
     }
     int status = print_presets(options);
     putchar('\n');
@@ -135,15 +143,20 @@ static int print_all(const codec_options *options) {
 int cli_codecs_run(int argc, char **argv) {
     codec_options chosen = {.dim = 128, .raw = QUIRE_F16};
     const cli_option options[] = {
-        cli_with_step(cli_int("dim", &chosen.dim, QUIRE_DIM_MIN, QUIRE_DIM_MAX, "head size"), QUIRE_DIM_STEP),
-        cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows and of the scales of a8, a4, a2"),
+        cli_with_step(cli_int("dim", &chosen.dim, QUIRE_DIM_MIN, QUIRE_DIM_MAX, "head size"),
+                      QUIRE_DIM_STEP),
+        cli_choice("raw", &chosen.raw, cli_raw_names,
+                   "type of raw rows and of the scales of a8, a4, a2"),
         cli_flag("json", &chosen.json, "print JSON"),
     };
-    static const char *const examples[] = {"quire codecs", "quire codecs --dim 80", "quire codecs --json", NULL};
+    static const char *const examples[] = {"quire codecs", "quire codecs --dim 80",
+                                           "quire codecs --json", NULL};
     const cli_usage usage = {
         .command = "codecs",
-        .about = "Lists the presets and codecs that --kv takes. A pair is written K:V, e.g. kc8:vt4.\n"
-                 "bits/element counts whole page records, scales and padding included; '-': does not serve this size.",
+        .about =
+            "Lists the presets and codecs that --kv takes. A pair is written K:V, e.g. kc8:vt4.\n"
+            "bits/element counts whole page records, scales and padding included; '-': does not "
+            "serve this size.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

@@ -25,32 +25,37 @@ int cli_convert_run(int argc, char **argv) {
     cli_mlx_options chosen = {0};
     const cli_argument arguments[] = {{"FROM", &from, true}, {"TO", &to, true}};
     const cli_option options[] = {
-        cli_string("kv", &chosen.kv, "NAME", "to mlx: codecs for what mlx does not have: mlx8, mlx4, a8:a4, none"),
-        cli_choice("layout", &chosen.layout, layout_names,
-                   "to mlx: meta_state (mlx-lm before 0.32), scalars (since), auto: scalars where it can"),
+        cli_string("kv", &chosen.kv, "NAME",
+                   "to mlx: codecs for what mlx does not have: mlx8, mlx4, a8:a4, none"),
+        cli_choice(
+            "layout", &chosen.layout, layout_names,
+            "to mlx: meta_state (mlx-lm before 0.32), scalars (since), auto: scalars where it can"),
     };
     static const char *const examples[] = {
         "quire convert prompt.safetensors prompt.quire",
         "quire convert book.quire book.safetensors --kv mlx8",
         NULL,
     };
-    const cli_usage usage = {
-        .command = "convert",
-        .about =
-            "Turns a prompt cache of mlx-lm (KVCache, RotatingKVCache and the quantized ones) into a saved cache,\n"
-            "or a saved cache into one of mlx-lm; what FROM is decides. Codes of a8, a4, a2 are taken as they are.\n"
-            "A converted cache says that it comes from mlx-lm, so 'quire run --load' refuses it: a GGUF model has\n"
-            "other weights, and some have K in another order. It is for programs that use the library.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .arguments = arguments,
-        .n_arguments = 2,
-        .examples = examples};
+    const cli_usage usage = {.command = "convert",
+                             .about = "Turns a prompt cache of mlx-lm (KVCache, RotatingKVCache "
+                                      "and the quantized ones) into a saved cache,\n"
+                                      "or a saved cache into one of mlx-lm; what FROM is decides. "
+                                      "Codes of a8, a4, a2 are taken as they are.\n"
+                                      "A converted cache says that it comes from mlx-lm, so 'quire "
+                                      "run --load' refuses it: a GGUF model has\n"
+                                      "other weights, and some have K in another order. It is for "
+                                      "programs that use the library.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .arguments = arguments,
+                             .n_arguments = 2,
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
     status = cli_output_check(to);
     if (status != CLI_OK)
         return status;
-    return is_saved_cache(from) ? cli_mlx_from_quire(from, to, &chosen) : cli_mlx_to_quire(from, to);
+    return is_saved_cache(from) ? cli_mlx_from_quire(from, to, &chosen)
+                                : cli_mlx_to_quire(from, to);
 }

@@ -1,6 +1,7 @@
-/* cmd_eval_agree.c: quire eval agree. Texts that a model writes on other caches: how long they stay those of the raw one,
- * and whether they are as good afterwards. A text that parts from the raw cache's may be as good as that; so what is
- * measured is how much it repeats itself, and how likely the model with the raw cache finds it. */
+/* cmd_eval_agree.c: quire eval agree. Texts that a model writes on other caches: how long they
+ * stay those of the raw one, and whether they are as good afterwards. A text that parts from the
+ * raw cache's may be as good as that; so what is measured is how much it repeats itself, and how
+ * likely the model with the raw cache finds it. */
 #include "options/args.h"
 #include "options/cache_args.h"
 #include "text/chat_text.h"
@@ -18,7 +19,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREDICT_MAX = 1 << 14, SCORE_ROWS = 64, LONG_GROUP = 4, SHORT_GROUP = 2, GENERATED_DEFAULT = 200 };
+enum {
+    PREDICT_MAX = 1 << 14,
+    SCORE_ROWS = 64,
+    LONG_GROUP = 4,
+    SHORT_GROUP = 2,
+    GENERATED_DEFAULT = 200
+};
 
 /* Used without --prompts. Each asks for a text of some length, as a message or as a beginning. */
 static const char OWN_PROMPTS[] =
@@ -43,7 +50,8 @@ typedef struct agree_entry {
     const char *kv;
     int32_t *texts, *lengths; /* (n_prompts, n_predict), (n_prompts) */
     double agree_mean, repeats, repeats_short, ppl;
-    double repeats_error; /* half of a 95 % interval of the difference from the raw cache's, prompt by prompt */
+    double repeats_error; /* half of a 95 % interval of the difference from the raw cache's, prompt
+                             by prompt */
     int32_t agree_min, n_same, n_tokens;
 } agree_entry;
 
@@ -61,7 +69,8 @@ typedef struct agree_run {
 } agree_run;
 
 static int fail(quire_status status) {
-    return status == QUIRE_E_ABORTED ? CLI_INTERRUPTED : cli_quire_error("cannot evaluate", status, NULL);
+    return status == QUIRE_E_ABORTED ? CLI_INTERRUPTED
+                                     : cli_quire_error("cannot evaluate", status, NULL);
 }
 
 /* ------------------------------------------------------------------ prompts */
@@ -74,8 +83,9 @@ static bool add_prompt(agree_run *run, const char *line) {
     }
     run->prompts = larger;
     prompt *p = &larger[run->n_prompts];
-    p->tokens = run->chosen->chat ? cli_chat_tokens_of(run->model, NULL, line, QUIRE_TOKENIZE_START, &p->n)
-                                  : cli_tokenize(run->model, line, strlen(line), QUIRE_TOKENIZE_START, &p->n);
+    p->tokens = run->chosen->chat
+                    ? cli_chat_tokens_of(run->model, NULL, line, QUIRE_TOKENIZE_START, &p->n)
+                    : cli_tokenize(run->model, line, strlen(line), QUIRE_TOKENIZE_START, &p->n);
     if (!p->tokens)
         return false;
     run->n_prompts++;
@@ -87,7 +97,8 @@ static bool add_prompt(agree_run *run, const char *line) {
 /* One prompt on each line that is not empty. */
 static int read_prompts(agree_run *run) {
     size_t n_bytes = sizeof OWN_PROMPTS - 1;
-    char *text = run->chosen->prompts ? cli_file_read(run->chosen->prompts, &n_bytes) : malloc(sizeof OWN_PROMPTS);
+    char *text = run->chosen->prompts ? cli_file_read(run->chosen->prompts, &n_bytes)
+                                      : malloc(sizeof OWN_PROMPTS);
     if (!text)
         return CLI_FAILURE;
     if (!run->chosen->prompts)
@@ -120,8 +131,8 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
     return true;
 }
 
-static quire_status write_text(agree_run *run, quire_session *session, quire_sampler *sampler, agree_entry *entry,
-                               int32_t i) {
+static quire_status write_text(agree_run *run, quire_session *session, quire_sampler *sampler,
+                               agree_entry *entry, int32_t i) {
     quire_seq *seq;
     quire_status status = quire_seq_create(quire_session_pool(session), &seq);
     if (status != QUIRE_OK)
@@ -133,14 +144,16 @@ static quire_status write_text(agree_run *run, quire_session *session, quire_sam
     options.on_token = on_token;
     options.user = &w;
     quire_generate_result unused;
-    status = quire_generate(session, seq, sampler, run->prompts[i].tokens, run->prompts[i].n, &options, &unused);
+    status = quire_generate(session, seq, sampler, run->prompts[i].tokens, run->prompts[i].n,
+                            &options, &unused);
     entry->lengths[i] = w.n;
     quire_seq_free(seq);
     return status;
 }
 
 static int write_texts(agree_run *run, const cli_model_args *args, agree_entry *entry) {
-    entry->texts = calloc((size_t)run->n_prompts * (size_t)run->chosen->n_predict, sizeof *entry->texts);
+    entry->texts =
+        calloc((size_t)run->n_prompts * (size_t)run->chosen->n_predict, sizeof *entry->texts);
     entry->lengths = calloc((size_t)run->n_prompts, sizeof *entry->lengths);
     if (!entry->texts || !entry->lengths)
         return cli_quire_error("cannot evaluate", QUIRE_E_NOMEM, "out of memory");
@@ -166,7 +179,8 @@ static int write_texts(agree_run *run, const cli_model_args *args, agree_entry *
 /* ------------------------------------------------------------------ scores */
 
 /* -ln of the probability of a text after its prompt, by the model with the raw cache. */
-static quire_status score(agree_run *run, const prompt *p, const int32_t *text, int32_t n, double *nll) {
+static quire_status score(agree_run *run, const prompt *p, const int32_t *text, int32_t n,
+                          double *nll) {
     quire_seq *seq;
     quire_status status = quire_seq_create(quire_session_pool(run->scorer), &seq);
     if (status != QUIRE_OK)
@@ -176,10 +190,12 @@ static quire_status score(agree_run *run, const prompt *p, const int32_t *text, 
         *nll += quire_logits_nll(quire_session_logits(run->scorer, 0), run->n_vocab, text[0]);
     for (int32_t at = 0; status == QUIRE_OK && at < n - 1;) {
         const int32_t rows = n - 1 - at < SCORE_ROWS ? n - 1 - at : SCORE_ROWS;
-        const quire_step_item item = {.seq = seq, .tokens = text + at, .n_tokens = rows, .n_logits = rows};
+        const quire_step_item item = {
+            .seq = seq, .tokens = text + at, .n_tokens = rows, .n_logits = rows};
         status = quire_session_decode(run->scorer, &item, 1, true);
         for (int32_t i = 0; status == QUIRE_OK && i < rows; i++)
-            *nll += quire_logits_nll(quire_session_logits(run->scorer, i), run->n_vocab, text[at + i + 1]);
+            *nll += quire_logits_nll(quire_session_logits(run->scorer, i), run->n_vocab,
+                                     text[at + i + 1]);
         at += rows;
     }
     quire_seq_free(seq);
@@ -191,14 +207,16 @@ static int score_texts(agree_run *run, agree_entry *entry) {
     entry->agree_min = run->chosen->n_predict;
     for (int32_t i = 0; i < run->n_prompts; i++) {
         const size_t first = (size_t)i * (size_t)run->chosen->n_predict;
-        const int32_t *text = entry->texts + first, n = entry->lengths[i], n_raw = run->entries[0].lengths[i];
+        const int32_t *text = entry->texts + first, n = entry->lengths[i],
+                      n_raw = run->entries[0].lengths[i];
         const int32_t agree = cli_text_agreement(text, n, run->entries[0].texts + first, n_raw);
         entry->agree_mean += (double)agree / run->n_prompts;
         entry->agree_min = agree < entry->agree_min ? agree : entry->agree_min;
         entry->n_same += agree == n && agree == n_raw;
         entry->n_tokens += n;
         const double repeats = cli_text_repeats(text, n, LONG_GROUP);
-        const double more = repeats - cli_text_repeats(run->entries[0].texts + first, n_raw, LONG_GROUP);
+        const double more =
+            repeats - cli_text_repeats(run->entries[0].texts + first, n_raw, LONG_GROUP);
         entry->repeats += repeats / run->n_prompts;
         sum += more;
         squares += more * more;
@@ -216,14 +234,16 @@ static int score_texts(agree_run *run, agree_entry *entry) {
 
 static json_t *entry_json(const agree_run *run, const agree_entry *entry) {
     const agree_entry *raw = &run->entries[0];
-    return json_pack("{s:s, s:i, s:i, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kv", entry->kv,
-                     "prompts", (int)run->n_prompts, "n", (int)run->chosen->n_predict, "tokens", (int)entry->n_tokens,
-                     "agree", cli_json_number(entry->agree_mean), "agree_min", (int)entry->agree_min, "same",
-                     (int)entry->n_same, "repeat", cli_json_number(entry->repeats), "repeat_error",
-                     cli_json_number(entry->repeats_error), "repeat_raw", cli_json_number(raw->repeats), "distinct2",
+    return json_pack("{s:s, s:i, s:i, s:i, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kv",
+                     entry->kv, "prompts", (int)run->n_prompts, "n", (int)run->chosen->n_predict,
+                     "tokens", (int)entry->n_tokens, "agree", cli_json_number(entry->agree_mean),
+                     "agree_min", (int)entry->agree_min, "same", (int)entry->n_same, "repeat",
+                     cli_json_number(entry->repeats), "repeat_error",
+                     cli_json_number(entry->repeats_error), "repeat_raw",
+                     cli_json_number(raw->repeats), "distinct2",
                      cli_json_number(1 - entry->repeats_short), "distinct2_raw",
-                     cli_json_number(1 - raw->repeats_short), "ppl", cli_json_number(entry->ppl), "ppl_raw",
-                     cli_json_number(raw->ppl));
+                     cli_json_number(1 - raw->repeats_short), "ppl", cli_json_number(entry->ppl),
+                     "ppl_raw", cli_json_number(raw->ppl));
 }
 
 static int print_json(const agree_run *run) {
@@ -235,10 +255,12 @@ static int print_json(const agree_run *run) {
 
 static int print_text(const agree_run *run) {
     static const cli_column columns[] = {
-        {"kv", false},    {"tokens", true}, {"agree", true},      {"least", true},      {"same", true},
-        {"repeat", true}, {"+-", true},     {"distinct-2", true}, {"perplexity", true},
+        {"kv", false},   {"tokens", true},     {"agree", true},
+        {"least", true}, {"same", true},       {"repeat", true},
+        {"+-", true},    {"distinct-2", true}, {"perplexity", true},
     };
-    printf("%s, %d prompts, up to %d tokens each, the likeliest at every step; first the raw cache in %s\n\n",
+    printf("%s, %d prompts, up to %d tokens each, the likeliest at every step; first the raw cache "
+           "in %s\n\n",
            run->chosen->model.model, (int)run->n_prompts, (int)run->chosen->n_predict,
            cli_raw_names[run->chosen->model.raw]);
     cli_table table;
@@ -274,8 +296,10 @@ static int evaluate(agree_run *run) {
     quire_model_get_info(run->model, &info);
     run->n_vocab = info.n_vocab;
     const cli_model_args raw = cli_model_args_raw(&chosen->model, (quire_type)chosen->model.raw);
-    const cli_session_wish wish = {
-        .kv = "none", .context = run->context, .max_logits = SCORE_ROWS, .stop = cli_interrupt_seen};
+    const cli_session_wish wish = {.kv = "none",
+                                   .context = run->context,
+                                   .max_logits = SCORE_ROWS,
+                                   .stop = cli_interrupt_seen};
     status = cli_session_open(&raw, run->model, &wish, &run->scorer);
     cli_interrupt_catch();
     for (size_t i = 0; status == CLI_OK && i < run->n_entries; i++) {
@@ -309,9 +333,12 @@ int cli_eval_agree_run(int argc, char **argv) {
     cli_model_args_default(&chosen.model);
     enum { OWN = 4 };
     cli_option options[OWN + CLI_MODEL_OPTIONS] = {
-        cli_string("prompts", &chosen.prompts, "FILE", "a prompt in each line (default: five of our own)"),
-        cli_with_letter(cli_int("predict", &chosen.n_predict, 1, PREDICT_MAX, "tokens to generate"), 'n'),
-        cli_flag("chat", &chosen.chat, "send prompts as messages, through the model's chat template"),
+        cli_string("prompts", &chosen.prompts, "FILE",
+                   "a prompt in each line (default: five of our own)"),
+        cli_with_letter(cli_int("predict", &chosen.n_predict, 1, PREDICT_MAX, "tokens to generate"),
+                        'n'),
+        cli_flag("chat", &chosen.chat,
+                 "send prompts as messages, through the model's chat template"),
         cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
     };
     cli_model_options(&chosen.model, options + OWN);
@@ -322,8 +349,10 @@ int cli_eval_agree_run(int argc, char **argv) {
     const cli_usage usage = {
         .command = "eval agree",
         .about =
-            "Texts of the likeliest tokens on quantized caches, beside those on a raw cache (--raw): tokens until\n"
-            "they part (mean, least), the share of groups of four tokens that stood there before, the share of\n"
+            "Texts of the likeliest tokens on quantized caches, beside those on a raw cache "
+            "(--raw): tokens until\n"
+            "they part (mean, least), the share of groups of four tokens that stood there before, "
+            "the share of\n"
             "pairs that are new, and the perplexity of the text for the model with the raw cache.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],

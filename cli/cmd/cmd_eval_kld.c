@@ -1,4 +1,5 @@
-/* cmd_eval_kld.c: quire eval kld, what a codec changes in a model's predictions on a text; quire eval ppl, how good they are. */
+/* cmd_eval_kld.c: quire eval kld, what a codec changes in a model's predictions on a text; quire
+ * eval ppl, how good they are. */
 #include "options/args.h"
 #include "options/cache_args.h"
 #include "reports/cache_report.h"
@@ -16,7 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT_MAX = 1 << 20, CONTEXT_DEFAULT = 2048, CHUNKS_MAX = 1 << 16, ROWS_MAX = 512, OWN_OPTIONS = 4 };
+enum {
+    CONTEXT_MAX = 1 << 20,
+    CONTEXT_DEFAULT = 2048,
+    CHUNKS_MAX = 1 << 16,
+    ROWS_MAX = 512,
+    OWN_OPTIONS = 4
+};
 
 typedef struct kld_options {
     cli_model_args model;
@@ -48,7 +55,8 @@ typedef struct kld_run {
 
 /* ------------------------------------------------------------------ text */
 
-/* As language models are usually measured: consecutive pieces, each begun with the model's first token if it has one. */
+/* As language models are usually measured: consecutive pieces, each begun with the model's first
+ * token if it has one. */
 static int cut_text(kld_run *run) {
     size_t n_bytes;
     char *text = cli_file_read(run->chosen->text, &n_bytes);
@@ -56,7 +64,8 @@ static int cut_text(kld_run *run) {
         return CLI_FAILURE;
     int32_t n_tokens, n_start;
     int32_t *start = cli_tokenize(run->model, "", 0, QUIRE_TOKENIZE_START, &n_start);
-    int32_t *tokens = start ? cli_tokenize(run->model, text, n_bytes, QUIRE_TOKENIZE_START, &n_tokens) : NULL;
+    int32_t *tokens =
+        start ? cli_tokenize(run->model, text, n_bytes, QUIRE_TOKENIZE_START, &n_tokens) : NULL;
     free(text);
     if (!tokens) {
         free(start);
@@ -92,16 +101,18 @@ typedef struct compare_job {
 static void compare_rows(void *user, int32_t ith, int32_t nth) {
     const compare_job *job = user;
     const cli_part part = cli_part_of(job->n, ith, nth);
-    const quire_session *base = job->run->chosen->alone ? job->entry->session : job->run->base.session;
+    const quire_session *base =
+        job->run->chosen->alone ? job->entry->session : job->run->base.session;
     for (int32_t i = part.first; i < part.last; i++)
-        job->entry->rows[job->run->n_scored + (size_t)i] =
-            quire_logits_compare(quire_session_logits(base, i), quire_session_logits(job->entry->session, i),
-                                 job->run->n_vocab, job->truths[i]);
+        job->entry->rows[job->run->n_scored + (size_t)i] = quire_logits_compare(
+            quire_session_logits(base, i), quire_session_logits(job->entry->session, i),
+            job->run->n_vocab, job->truths[i]);
 }
 
 /* Rows at..at+n-1 of a chunk through one cache; the last n_logits of them are scored. */
 static quire_status advance(kld_entry *entry, const int32_t *tokens, int32_t n, int32_t n_logits) {
-    const quire_step_item item = {.seq = entry->seq, .tokens = tokens, .n_tokens = n, .n_logits = n_logits};
+    const quire_step_item item = {
+        .seq = entry->seq, .tokens = tokens, .n_tokens = n, .n_logits = n_logits};
     return quire_session_decode(entry->session, &item, 1, true);
 }
 
@@ -112,8 +123,11 @@ static int check_rows(const kld_run *run, size_t first) {
             const quire_divergence *d = &run->entries[i].rows[row];
             if (isfinite(d->kld) && isfinite(d->nll) && isfinite(d->nll_base))
                 continue;
-            cli_error("cannot evaluate: with %s, a prediction is not a number (the %zuth that is scored)",
-                      run->chosen->alone || isfinite(d->nll_base) ? run->entries[i].kv : run->chosen->base, row + 1);
+            cli_error(
+                "cannot evaluate: with %s, a prediction is not a number (the %zuth that is scored)",
+                run->chosen->alone || isfinite(d->nll_base) ? run->entries[i].kv
+                                                            : run->chosen->base,
+                row + 1);
             return CLI_FAILURE;
         }
     return CLI_OK;
@@ -121,7 +135,8 @@ static int check_rows(const kld_run *run, size_t first) {
 
 static int run_step(kld_run *run, const int32_t *chunk, int32_t at, int32_t n) {
     int32_t n_logits = at < run->first_row ? 0 : n; /* a step does not cross first_row */
-    quire_status status = run->chosen->alone ? QUIRE_OK : advance(&run->base, chunk + at, n, n_logits);
+    quire_status status =
+        run->chosen->alone ? QUIRE_OK : advance(&run->base, chunk + at, n, n_logits);
     for (size_t i = 0; status == QUIRE_OK && i < run->n_entries; i++) {
         kld_entry *entry = &run->entries[i];
         status = advance(entry, chunk + at, n, n_logits);
@@ -138,7 +153,8 @@ static int run_step(kld_run *run, const int32_t *chunk, int32_t at, int32_t n) {
 static quire_status start_chunk(kld_entry *entry) {
     quire_status status = quire_seq_free(entry->seq);
     entry->seq = NULL;
-    return status == QUIRE_OK ? quire_seq_create(quire_session_pool(entry->session), &entry->seq) : status;
+    return status == QUIRE_OK ? quire_seq_create(quire_session_pool(entry->session), &entry->seq)
+                              : status;
 }
 
 static int run_chunk(kld_run *run, int32_t index, cli_progress *progress) {
@@ -163,9 +179,10 @@ static int run_chunk(kld_run *run, int32_t index, cli_progress *progress) {
 
 static json_t *ppl_json(const kld_run *run, const kld_entry *entry) {
     const cli_divergences *s = &entry->sum;
-    return json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:I}", "kv", entry->kv, "ctx", (int)run->context, "chunks",
-                     (int)run->chosen->n_chunks, "tokens", (int)s->n, "ppl", cli_json_number(s->ppl), "ppl_error",
-                     cli_json_number(s->ppl_error), "bits", cli_json_number(entry->cache.bits), "fallbacks",
+    return json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:I}", "kv", entry->kv, "ctx",
+                     (int)run->context, "chunks", (int)run->chosen->n_chunks, "tokens", (int)s->n,
+                     "ppl", cli_json_number(s->ppl), "ppl_error", cli_json_number(s->ppl_error),
+                     "bits", cli_json_number(entry->cache.bits), "fallbacks",
                      (json_int_t)entry->cache.fallbacks);
 }
 
@@ -173,13 +190,14 @@ static json_t *entry_json(const kld_run *run, const kld_entry *entry) {
     const cli_divergences *s = &entry->sum;
     if (run->chosen->alone)
         return ppl_json(run, entry);
-    json_t *root = json_pack("{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kv", entry->kv,
-                             "ctx", (int)run->context, "chunks", (int)run->chosen->n_chunks, "tokens", (int)s->n, "ppl",
-                             cli_json_number(s->ppl), "ppl_base", cli_json_number(s->ppl_base), "kld_mean",
-                             cli_json_number(s->kld_mean), "kld_error", cli_json_number(s->kld_error), "kld_median",
-                             cli_json_number(s->kld_median), "kld_p999", cli_json_number(s->kld_p999), "kld_max",
-                             cli_json_number(s->kld_max), "same_top", cli_json_number(s->same_top), "bits",
-                             cli_json_number(entry->cache.bits));
+    json_t *root = json_pack(
+        "{s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kv", entry->kv, "ctx",
+        (int)run->context, "chunks", (int)run->chosen->n_chunks, "tokens", (int)s->n, "ppl",
+        cli_json_number(s->ppl), "ppl_base", cli_json_number(s->ppl_base), "kld_mean",
+        cli_json_number(s->kld_mean), "kld_error", cli_json_number(s->kld_error), "kld_median",
+        cli_json_number(s->kld_median), "kld_p999", cli_json_number(s->kld_p999), "kld_max",
+        cli_json_number(s->kld_max), "same_top", cli_json_number(s->same_top), "bits",
+        cli_json_number(entry->cache.bits));
     if (root)
         json_object_set_new(root, "fallbacks", json_integer((json_int_t)entry->cache.fallbacks));
     return root;
@@ -193,9 +211,11 @@ static int print_json(const kld_run *run) {
 }
 
 static int print_ppl(const kld_run *run) {
-    static const cli_column columns[] = {{"kv", false}, {"bits", true}, {"perplexity", true}, {"+-", true}};
-    printf("%s, %d chunks of %d tokens of %s, the second half of each\n\n", run->chosen->model.model,
-           (int)run->chosen->n_chunks, (int)run->context, run->chosen->text);
+    static const cli_column columns[] = {
+        {"kv", false}, {"bits", true}, {"perplexity", true}, {"+-", true}};
+    printf("%s, %d chunks of %d tokens of %s, the second half of each\n\n",
+           run->chosen->model.model, (int)run->chosen->n_chunks, (int)run->context,
+           run->chosen->text);
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < run->n_entries; i++) {
@@ -211,12 +231,13 @@ static int print_text(const kld_run *run) {
     if (run->chosen->alone)
         return print_ppl(run);
     static const cli_column columns[] = {
-        {"kv", false},     {"bits", true},     {"KLD", true},        {"+-", true},   {"99.9 %", true},
-        {"largest", true}, {"same top", true}, {"perplexity", true}, {"base", true},
+        {"kv", false},      {"bits", true},       {"KLD", true},
+        {"+-", true},       {"99.9 %", true},     {"largest", true},
+        {"same top", true}, {"perplexity", true}, {"base", true},
     };
-    printf("%s, %d chunks of %d tokens of %s, the second half of each; base: %s in %s\n\n", run->chosen->model.model,
-           (int)run->chosen->n_chunks, (int)run->context, run->chosen->text, run->chosen->base,
-           cli_raw_names[run->chosen->base_raw]);
+    printf("%s, %d chunks of %d tokens of %s, the second half of each; base: %s in %s\n\n",
+           run->chosen->model.model, (int)run->chosen->n_chunks, (int)run->context,
+           run->chosen->text, run->chosen->base, cli_raw_names[run->chosen->base_raw]);
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < run->n_entries; i++) {
@@ -269,9 +290,12 @@ static int open_all(kld_run *run, char **names) {
 
 static int choose_context(kld_run *run, const quire_model_info *info) {
     const int32_t given = run->chosen->model.context, n_chunks = run->chosen->n_chunks;
-    run->context = given ? given : info->context < CONTEXT_DEFAULT ? info->context : CONTEXT_DEFAULT;
+    run->context = given                             ? given
+                   : info->context < CONTEXT_DEFAULT ? info->context
+                                                     : CONTEXT_DEFAULT;
     run->first_row = run->context / 2;
-    if (run->context >= 4 && run->context <= CONTEXT_MAX && (int64_t)run->context * n_chunks <= INT32_MAX)
+    if (run->context >= 4 && run->context <= CONTEXT_MAX &&
+        (int64_t)run->context * n_chunks <= INT32_MAX)
         return CLI_OK;
     cli_error("--ctx %d and --chunks %d cannot be evaluated", (int)run->context, (int)n_chunks);
     return CLI_USAGE;
@@ -313,7 +337,8 @@ static void own_options(kld_options *chosen, cli_option *options) {
         cli_int("chunks", &chosen->n_chunks, 1, CHUNKS_MAX,
                 "pieces of --ctx tokens (default of --ctx: 2048, or the model's own)"),
         cli_int("rows", &chosen->n_rows, 1, ROWS_MAX, "tokens of a step; 1: as in decoding"),
-        cli_flag("json", &chosen->json, "print JSON: an object, or an array for more than one --kv"),
+        cli_flag("json", &chosen->json,
+                 "print JSON: an object, or an array for more than one --kv"),
     };
     memcpy(options, all, sizeof all);
     cli_model_options(&chosen->model, options + OWN_OPTIONS);
@@ -348,10 +373,12 @@ int cli_eval_ppl_run(int argc, char **argv) {
     cli_model_args_default(&chosen.model);
     cli_option options[OWN_OPTIONS + CLI_MODEL_OPTIONS];
     own_options(&chosen, options);
-    static const char *const examples[] = {"quire eval ppl -m smollm2 --text wiki.test.raw --kv none,k8v4", NULL};
+    static const char *const examples[] = {
+        "quire eval ppl -m smollm2 --text wiki.test.raw --kv none,k8v4", NULL};
     const cli_usage usage = {
         .command = "eval ppl",
-        .about = "Perplexity of a text: how well a model predicts it on a cache, over the second half of every piece.\n"
+        .about = "Perplexity of a text: how well a model predicts it on a cache, over the second "
+                 "half of every piece.\n"
                  "--kv may be a list. 'quire eval kld' tells small differences much better.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
@@ -365,21 +392,23 @@ int cli_eval_kld_run(int argc, char **argv) {
     enum { BASE_OPTIONS = 2 };
     cli_option options[BASE_OPTIONS + OWN_OPTIONS + CLI_MODEL_OPTIONS] = {
         cli_string("base", &chosen.base, "NAME", "the cache to compare with"),
-        cli_choice("base-raw", &chosen.base_raw, cli_raw_names, "type of the base's raw rows: f16, bf16 or f32"),
+        cli_choice("base-raw", &chosen.base_raw, cli_raw_names,
+                   "type of the base's raw rows: f16, bf16 or f32"),
     };
     own_options(&chosen, options + BASE_OPTIONS);
     static const char *const examples[] = {
         "quire eval kld -m smollm2 --text wiki.test.raw --kv k8v8,k8v4,k4v4 --weights f32",
         NULL,
     };
-    const cli_usage usage = {
-        .command = "eval kld",
-        .about =
-            "How far a quantized cache moves a model's predictions: KL divergence from the same model with a raw\n"
-            "cache, on the true text, over the second half of every piece. --kv may be a list. Weights below 16 bit\n"
-            "round activations to int8, which alone costs a KLD of about 0.003: --weights f32 takes that out.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .examples = examples};
+    const cli_usage usage = {.command = "eval kld",
+                             .about = "How far a quantized cache moves a model's predictions: KL "
+                                      "divergence from the same model with a raw\n"
+                                      "cache, on the true text, over the second half of every "
+                                      "piece. --kv may be a list. Weights below 16 bit\n"
+                                      "round activations to int8, which alone costs a KLD of about "
+                                      "0.003: --weights f32 takes that out.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .examples = examples};
     return run_command(&chosen, &usage, argc, argv);
 }

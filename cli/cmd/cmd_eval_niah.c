@@ -1,15 +1,17 @@
 /* cmd_eval_niah.c: quire eval niah. Does the model find a fact in a long text?
  *
- * Texts of all lengths and places are one text up to the fact, and texts with a fact at the same token are one up to the
- * shorter one's question. So hay is computed once, a fork of it gets the fact and grows, and a fork of that is asked:
+ * Texts of all lengths and places are one text up to the fact, and texts with a fact at the same
+ * token are one up to the shorter one's question. So hay is computed once, a fork of it gets the
+ * fact and grows, and a fork of that is asked:
  *
- *   hay  ------+-------+----->        a fork changes no bit (docs/ENGINE.md), so the answers are those of texts
+ *   hay  ------+-------+----->        a fork changes no bit (docs/ENGINE.md), so the answers are
+ *        those of texts
  *               \       fact ---+-->  that were computed from their first token on
  *                fact ---+-->    question
  *                         question
  *
- * With --together all facts stand in one text, which is computed once: harder, since the others look like an answer, and
- * several times cheaper.
+ * With --together all facts stand in one text, which is computed once: harder, since the others
+ * look like an answer, and several times cheaper.
  */
 #include "options/args.h"
 #include "command.h"
@@ -71,20 +73,24 @@ static quire_status measure(niah_run *run, quire_seq *seq, const cli_needle *nee
     int32_t tokens[CLI_NEEDLE_TOKENS + CLI_ANSWER_TOKENS];
     memcpy(tokens, needle->question, (size_t)needle->n_question * sizeof *tokens);
     memcpy(tokens + needle->n_question, needle->said, (size_t)needle->n_said * sizeof *tokens);
-    const quire_step_item item = {
-        .seq = seq, .tokens = tokens, .n_tokens = needle->n_question + needle->n_said - 1, .n_logits = needle->n_said};
+    const quire_step_item item = {.seq = seq,
+                                  .tokens = tokens,
+                                  .n_tokens = needle->n_question + needle->n_said - 1,
+                                  .n_logits = needle->n_said};
     quire_status status = quire_session_eval(run->session, &item, 1, false);
     if (status != QUIRE_OK)
         return status;
     double nats = 0;
     for (int32_t i = 0; i < needle->n_said; i++)
-        nats += quire_logits_nll(quire_session_logits(run->session, i), run->n_vocab, needle->said[i]);
+        nats +=
+            quire_logits_nll(quire_session_logits(run->session, i), run->n_vocab, needle->said[i]);
     *p = exp(-nats);
     quire_session_abort(run->session);
     return QUIRE_OK;
 }
 
-static quire_status ask(niah_run *run, quire_seq *text, const cli_needle *needle, bool *found, double *p) {
+static quire_status ask(niah_run *run, quire_seq *text, const cli_needle *needle, bool *found,
+                        double *p) {
     quire_seq *seq;
     quire_status status = quire_seq_fork(text, &seq);
     if (status != QUIRE_OK)
@@ -98,8 +104,8 @@ static quire_status ask(niah_run *run, quire_seq *text, const cli_needle *needle
     quire_generate_result unused;
     status = measure(run, seq, needle, p);
     if (status == QUIRE_OK)
-        status =
-            quire_generate(run->session, seq, run->sampler, needle->question, needle->n_question, &options, &unused);
+        status = quire_generate(run->session, seq, run->sampler, needle->question,
+                                needle->n_question, &options, &unused);
     *found = cli_needle_is_in(needle, given.text);
     quire_seq_free(seq);
     return status;
@@ -113,13 +119,14 @@ static void on_prefill(void *user, int32_t done) {
 static quire_status grow(niah_run *run, quire_seq *seq, int32_t from, int32_t to) {
     if (from == to)
         return QUIRE_OK;
-    quire_status status = quire_session_prefill(run->session, seq, run->hay.tokens + from, to - from, on_prefill, run);
+    quire_status status = quire_session_prefill(run->session, seq, run->hay.tokens + from,
+                                                to - from, on_prefill, run);
     run->n_done += to - from;
     return status;
 }
 
-static quire_status ask_cell(niah_run *run, quire_seq *text, const cli_niah_cell *cell, const cli_needle *needle,
-                             cli_niah_map *map) {
+static quire_status ask_cell(niah_run *run, quire_seq *text, const cli_niah_cell *cell,
+                             const cli_needle *needle, cli_niah_map *map) {
     const int32_t i = cli_niah_index(&run->grid, cell);
     quire_status status = ask(run, text, needle, &map->found[i], &map->p[i]);
     map->n_found += map->found[i];
@@ -131,7 +138,8 @@ static quire_status tell(niah_run *run, quire_seq *seq, const cli_needle *needle
     return quire_session_prefill(run->session, seq, needle->fact, needle->n_fact, NULL, NULL);
 }
 
-/* Cells with the fact at one place, from the shortest text to the longest; *at moves behind them. */
+/* Cells with the fact at one place, from the shortest text to the longest; *at moves behind
+ * them. */
 static quire_status ask_place(niah_run *run, quire_seq *hay, int32_t *at, cli_niah_map *map) {
     const cli_niah_grid *grid = &run->grid;
     const int32_t fact_at = grid->cells[*at].fact_at;
@@ -176,7 +184,8 @@ static quire_status ask_together(niah_run *run, quire_seq *text, cli_niah_map *m
         int32_t end = 0;
         for (int32_t i = 0; i < grid->n_cells; i++)
             end = grid->cells[i].length == length ? grid->cells[i].end : end;
-        for (int32_t i = 0; status == QUIRE_OK && i < grid->n_cells && grid->cells[i].fact_at <= end; i++) {
+        for (int32_t i = 0;
+             status == QUIRE_OK && i < grid->n_cells && grid->cells[i].fact_at <= end; i++) {
             const cli_niah_cell *cell = &grid->cells[i];
             if (cell->fact != told)
                 continue;
@@ -184,7 +193,8 @@ static quire_status ask_together(niah_run *run, quire_seq *text, cli_niah_map *m
             done = cell->fact_at;
             told++;
             if (status == QUIRE_OK)
-                status = cli_needle_make(run->model, cell->fact, &needle) ? tell(run, text, &needle) : QUIRE_E_INVALID;
+                status = cli_needle_make(run->model, cell->fact, &needle) ? tell(run, text, &needle)
+                                                                          : QUIRE_E_INVALID;
         }
         if (status == QUIRE_OK)
             status = grow(run, text, done, end);
@@ -192,8 +202,9 @@ static quire_status ask_together(niah_run *run, quire_seq *text, cli_niah_map *m
         for (int32_t i = 0; status == QUIRE_OK && i < grid->n_cells; i++) {
             const cli_niah_cell *cell = &grid->cells[i];
             if (cell->length == length)
-                status = cli_needle_make(run->model, cell->fact, &needle) ? ask_cell(run, text, cell, &needle, map)
-                                                                          : QUIRE_E_INVALID;
+                status = cli_needle_make(run->model, cell->fact, &needle)
+                             ? ask_cell(run, text, cell, &needle, map)
+                             : QUIRE_E_INVALID;
         }
     }
     return status;
@@ -239,12 +250,14 @@ static json_t *map_json(const niah_run *run, const cli_niah_map *map) {
     json_t *cells = json_array();
     for (int32_t i = 0; i < grid->n_lengths * grid->n_places; i++)
         cli_json_append(&cells,
-                        json_pack("{s:i, s:o, s:b, s:o}", "length", (int)cli_niah_length(grid, i / grid->n_places),
-                                  "depth", cli_json_number(cli_niah_depth(grid, i % grid->n_places)), "found",
-                                  (int)map->found[i], "p", cli_json_number(map->p[i])));
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o}", "kv", map->kv, "ctx", (int)grid->context, "found",
-                     (int)map->n_found, "tried", (int)grid->n_cells, "found_raw", (int)run->maps[0].n_found, "lost",
-                     (int)map->n_lost, "p_mean", cli_json_number(cli_niah_mean_p(grid, map)), "p_mean_raw",
+                        json_pack("{s:i, s:o, s:b, s:o}", "length",
+                                  (int)cli_niah_length(grid, i / grid->n_places), "depth",
+                                  cli_json_number(cli_niah_depth(grid, i % grid->n_places)),
+                                  "found", (int)map->found[i], "p", cli_json_number(map->p[i])));
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o}", "kv", map->kv, "ctx",
+                     (int)grid->context, "found", (int)map->n_found, "tried", (int)grid->n_cells,
+                     "found_raw", (int)run->maps[0].n_found, "lost", (int)map->n_lost, "p_mean",
+                     cli_json_number(cli_niah_mean_p(grid, map)), "p_mean_raw",
                      cli_json_number(cli_niah_mean_p(grid, &run->maps[0])), "grid", cells);
 }
 
@@ -273,12 +286,14 @@ static int prepare(niah_run *run) {
     if (!cli_needle_make(run->model, 0, &any))
         return CLI_FAILURE;
     const int32_t n_together = chosen->together ? chosen->n_lengths * chosen->n_places : 1;
-    grid->reserved = n_together * (any.n_fact + 2) + any.n_question + ANSWER_TOKENS + 8; /* facts differ a little */
-    if (!cli_hay_make(run->model, chosen->hay, grid->context, &run->hay) || !cli_niah_grid_make(grid, &run->hay))
+    grid->reserved = n_together * (any.n_fact + 2) + any.n_question + ANSWER_TOKENS +
+                     8; /* facts differ a little */
+    if (!cli_hay_make(run->model, chosen->hay, grid->context, &run->hay) ||
+        !cli_niah_grid_make(grid, &run->hay))
         return CLI_FAILURE;
     if (chosen->together && grid->n_facts > CLI_NEEDLES) {
-        cli_error("--together has %d different facts, and %d lengths with %d depths need %d", CLI_NEEDLES,
-                  (int)chosen->n_lengths, (int)chosen->n_places, (int)grid->n_facts);
+        cli_error("--together has %d different facts, and %d lengths with %d depths need %d",
+                  CLI_NEEDLES, (int)chosen->n_lengths, (int)chosen->n_places, (int)grid->n_facts);
         return CLI_USAGE;
     }
     run->n_tokens = (int64_t)run->n_maps * cli_niah_tokens(grid, chosen->together);
@@ -291,14 +306,16 @@ static int prepare(niah_run *run) {
     return CLI_OK;
 }
 
-/* The raw cache is asked first; where the list names it as well, that is the answer, unless options change it. */
+/* The raw cache is asked first; where the list names it as well, that is the answer, unless
+ * options change it. */
 static int evaluate(niah_run *run) {
     const cli_model_args *given = &run->chosen->model;
     int status = prepare(run);
     cli_interrupt_catch();
     for (size_t i = 0; status == CLI_OK && i < run->n_maps; i++) {
         cli_niah_map *map = &run->maps[i];
-        if (i > 0 && strcmp(map->kv, run->maps[0].kv) == 0 && cli_model_args_same_cache(given, &run->raw)) {
+        if (i > 0 && strcmp(map->kv, run->maps[0].kv) == 0 &&
+            cli_model_args_same_cache(given, &run->raw)) {
             memcpy(map->found, run->maps[0].found, (size_t)run->grid.n_cells * sizeof *map->found);
             memcpy(map->p, run->maps[0].p, (size_t)run->grid.n_cells * sizeof *map->p);
             map->n_found = run->maps[0].n_found;
@@ -326,8 +343,10 @@ int cli_eval_niah_run(int argc, char **argv) {
     cli_option options[OWN + CLI_MODEL_OPTIONS] = {
         cli_int("lengths", &chosen.n_lengths, 1, GRID_MAX, "lengths of the text, up to --ctx"),
         cli_int("depths", &chosen.n_places, 1, GRID_MAX, "places of the fact in it"),
-        cli_flag("together", &chosen.together, "all facts in one text, instead of one text for each"),
-        cli_string("hay", &chosen.hay, "FILE", "lines of a text to hide it in (default: sentences of our own)"),
+        cli_flag("together", &chosen.together,
+                 "all facts in one text, instead of one text for each"),
+        cli_string("hay", &chosen.hay, "FILE",
+                   "lines of a text to hide it in (default: sentences of our own)"),
         cli_string("plot", &chosen.plot, "FILE", "also draw the maps as PNG, with gnuplot"),
         cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
     };
@@ -337,22 +356,25 @@ int cli_eval_niah_run(int argc, char **argv) {
         "quire eval niah -m gemma3 --ctx 32768 --together --kv k8v8,k8v4,k4v4",
         NULL,
     };
-    const cli_usage usage = {
-        .command = "eval niah",
-        .about =
-            "A needle in a haystack: a number is told somewhere in a long text and asked for at its end, for\n"
-            "several lengths and places. --kv may be a list. The raw cache (none) runs first; what it finds and\n"
-            "another does not is lost. The probability of the right answer says how sure the model was of it. What\n"
-            "texts have in common is computed once.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .examples = examples};
+    const cli_usage usage = {.command = "eval niah",
+                             .about = "A needle in a haystack: a number is told somewhere in a "
+                                      "long text and asked for at its end, for\n"
+                                      "several lengths and places. --kv may be a list. The raw "
+                                      "cache (none) runs first; what it finds and\n"
+                                      "another does not is lost. The probability of the right "
+                                      "answer says how sure the model was of it. What\n"
+                                      "texts have in common is computed once.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
     char **names = NULL;
-    niah_run run = {.chosen = &chosen, .raw = cli_model_args_raw(&chosen.model, (quire_type)chosen.model.raw)};
-    status = chosen.plot ? cli_niah_plot_check(chosen.plot) : CLI_OK; /* before hours of measuring */
+    niah_run run = {.chosen = &chosen,
+                    .raw = cli_model_args_raw(&chosen.model, (quire_type)chosen.model.raw)};
+    status =
+        chosen.plot ? cli_niah_plot_check(chosen.plot) : CLI_OK; /* before hours of measuring */
     if (status == CLI_OK)
         status = cli_kv_names_after_none(&chosen.model, &names, &run.n_maps);
     if (status == CLI_OK)

@@ -62,14 +62,15 @@ static int report(const cli_cache *cache, const inspect_options *chosen) {
     }
     quire_pool_get_stats(cache->pool, &inspection.pool);
     const quire_pool_stats *pool = &inspection.pool;
-    inspection.kv_bytes =
-        pool->sealed_bytes + pool->open_bytes + pool->kept_bytes + pool->sink_bytes + pool->shadow_bytes;
+    inspection.kv_bytes = pool->sealed_bytes + pool->open_bytes + pool->kept_bytes +
+                          pool->sink_bytes + pool->shadow_bytes;
 
     int result;
     if (status != QUIRE_OK) {
         result = cli_quire_error("cannot read a layer's statistics", status, NULL);
     } else {
-        result = chosen->json ? cli_inspection_print_json(&inspection) : cli_inspection_print_text(&inspection);
+        result = chosen->json ? cli_inspection_print_json(&inspection)
+                              : cli_inspection_print_text(&inspection);
     }
     free(inspection.layers);
     return result;
@@ -112,16 +113,21 @@ int cli_inspect_run(int argc, char **argv) {
                               .n_workers = cli_workers_default(),
                               .seed = 1};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD", "query heads x KV heads x head size, or HxGxDKxDV"),
+        cli_string("shape", &chosen.shape, "HxGxD",
+                   "query heads x KV heads x head size, or HxGxDKxDV"),
         cli_int("layers", &chosen.n_layers, 1, LAYERS_MAX, "layers"),
         cli_int("ctx", &chosen.n_tokens, 1, TOKENS_MAX, "tokens"),
         cli_string("kv", &chosen.kv, "NAME", "a preset or K:V, see 'quire codecs'"),
-        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),
-        cli_int("window", &chosen.window, 1, TOKENS_MAX, "every layer sees the last N tokens alone (default: all)"),
+        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX,
+                "first tokens that stay raw (default: as --kv has it)"),
+        cli_int("window", &chosen.window, 1, TOKENS_MAX,
+                "every layer sees the last N tokens alone (default: all)"),
         cli_int("keep", &chosen.keep, 0, TOKENS_MAX, "first tokens that a window keeps for ever"),
         cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
-        cli_size("budget", &chosen.budget_bytes, 1, 0x1p50, "bytes of the pool, e.g. 64M (default: computed)"),
-        cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP), 't'),
+        cli_size("budget", &chosen.budget_bytes, 1, 0x1p50,
+                 "bytes of the pool, e.g. 64M (default: computed)"),
+        cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP),
+                        't'),
         cli_int("seed", &chosen.seed, 0, INT32_MAX, "of the made-up rows"),
         cli_flag("json", &chosen.json, "print JSON"),
     };
@@ -134,17 +140,19 @@ int cli_inspect_run(int argc, char **argv) {
         "quire inspect --window 1024 --keep 4 --ctx 10000 --json",
         NULL,
     };
-    const cli_usage usage = {
-        .command = "inspect",
-        .about = "FILE, a saved cache: what is in it, and whether it is sound (every byte is read); if not, why not,\n"
-                 "with exit status 1. Of the options only --json counts then.\n"
-                 "Without FILE: fills a cache with made-up tokens and reports what every byte of it holds, which\n"
-                 "kernels read it, and its size beside a bf16 cache.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .arguments = arguments,
-        .n_arguments = 1,
-        .examples = examples};
+    const cli_usage usage = {.command = "inspect",
+                             .about =
+                                 "FILE, a saved cache: what is in it, and whether it is sound "
+                                 "(every byte is read); if not, why not,\n"
+                                 "with exit status 1. Of the options only --json counts then.\n"
+                                 "Without FILE: fills a cache with made-up tokens and reports what "
+                                 "every byte of it holds, which\n"
+                                 "kernels read it, and its size beside a bf16 cache.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .arguments = arguments,
+                             .n_arguments = 1,
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

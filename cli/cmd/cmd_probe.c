@@ -20,7 +20,8 @@ typedef struct probe_options {
 } probe_options;
 
 /* Those of the options of a model that change what can be chosen. */
-static const char *const shared_options[] = {"model", "kv-windowed", "sinks", "max-kv-size", "keep", "raw", "threads"};
+static const char *const shared_options[] = {"model", "kv-windowed", "sinks",  "max-kv-size",
+                                             "keep",  "raw",         "threads"};
 enum { N_SHARED = sizeof shared_options / sizeof shared_options[0] };
 
 static void fill_options(probe_options *chosen, cli_option *options) {
@@ -41,25 +42,28 @@ static void fill_options(probe_options *chosen, cli_option *options) {
                 options[n++] = all[i];
 }
 
-static int choose(cli_probe *probe, const probe_options *chosen, const char *budget_text, cli_probe_choice *choice) {
+static int choose(cli_probe *probe, const probe_options *chosen, const char *budget_text,
+                  cli_probe_choice *choice) {
     cli_budget budget;
     cli_budget_parse(budget_text, &budget); /* checked before */
     choice->budget = budget_text;
     choice->pairs = calloc((size_t)probe->info.n_layers, sizeof *choice->pairs);
     if (!choice->pairs)
         return cli_quire_error("cannot choose codecs", QUIRE_E_NOMEM, "out of memory");
-    const int status = cli_choose(&chosen->model, probe->model, probe->report, &budget, probe->context, false,
-                                  choice->pairs, &choice->choice);
+    const int status = cli_choose(&chosen->model, probe->model, probe->report, &budget,
+                                  probe->context, false, choice->pairs, &choice->choice);
     if (status != CLI_OK)
         return status;
     return cli_chosen_describe(&chosen->model, probe->model, choice->pairs, &choice->chosen);
 }
 
-static int run_probe(cli_probe *probe, const probe_options *chosen, quire_model *model, char **budgets) {
+static int run_probe(cli_probe *probe, const probe_options *chosen, quire_model *model,
+                     char **budgets) {
     quire_report *report = NULL;
     probe->model = model;
     quire_model_get_info(model, &probe->info);
-    const int32_t usual = probe->info.context < CONTEXT_DEFAULT ? probe->info.context : CONTEXT_DEFAULT;
+    const int32_t usual =
+        probe->info.context < CONTEXT_DEFAULT ? probe->info.context : CONTEXT_DEFAULT;
     probe->context = chosen->context ? chosen->context : usual;
     probe->predicted_for = cli_predicted_for(&chosen->model);
     int status = cli_examine(model, chosen->model.n_threads, chosen->anew, &report);
@@ -87,7 +91,8 @@ static bool good_options(const probe_options *chosen, char **budgets, size_t n) 
         return false;
     for (size_t i = 0; i < n; i++)
         if (!cli_budget_parse(budgets[i], &unused)) {
-            cli_error("--kv-budget cannot have '%s'; allowed: %s, with commas between", budgets[i], CLI_BUDGET_ALLOWED);
+            cli_error("--kv-budget cannot have '%s'; allowed: %s, with commas between", budgets[i],
+                      CLI_BUDGET_ALLOWED);
             return false;
         }
     return true;
@@ -104,16 +109,17 @@ int cli_probe_run(int argc, char **argv) {
         "quire probe -m smollm2 --ctx 8192 --kv-budget 0.001,0.01,48M",
         NULL,
     };
-    const cli_usage usage = {
-        .command = "probe",
-        .about =
-            "What a model's K and V are like on a built-in text, how much each layer loses when it is packed, and\n"
-            "the codecs that fit a budget: a KL divergence, or bytes of a sequence of --ctx tokens. '--kv auto',\n"
-            "'--kv auto:0.01' and '--kv auto:48M' of other commands choose the same way. The report is made once\n"
-            "for a model and kept.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .examples = examples};
+    const cli_usage usage = {.command = "probe",
+                             .about = "What a model's K and V are like on a built-in text, how "
+                                      "much each layer loses when it is packed, and\n"
+                                      "the codecs that fit a budget: a KL divergence, or bytes of "
+                                      "a sequence of --ctx tokens. '--kv auto',\n"
+                                      "'--kv auto:0.01' and '--kv auto:48M' of other commands "
+                                      "choose the same way. The report is made once\n"
+                                      "for a model and kept.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
@@ -122,7 +128,8 @@ int cli_probe_run(int argc, char **argv) {
     if (!budgets)
         return CLI_FAILURE;
     quire_model *model = NULL;
-    status = good_options(&chosen, budgets, probe.n_choices) ? cli_model_open(&chosen.model, &model) : CLI_USAGE;
+    status = good_options(&chosen, budgets, probe.n_choices) ? cli_model_open(&chosen.model, &model)
+                                                             : CLI_USAGE;
     cli_interrupt_catch();
     if (status == CLI_OK)
         status = run_probe(&probe, &chosen, model, budgets);

@@ -50,8 +50,9 @@ static int tokenize_prompt(run_state *run) {
     if (chosen->prompt)
         memcpy(text, chosen->prompt, n_bytes + 1);
     const int flags = chosen->append ? QUIRE_TOKENIZE_PLAIN : QUIRE_TOKENIZE_START;
-    run->tokens = chosen->chat ? cli_chat_tokens_of(run->model, chosen->system, text, flags, &run->n_tokens)
-                               : cli_tokenize(run->model, text, n_bytes, flags, &run->n_tokens);
+    run->tokens = chosen->chat
+                      ? cli_chat_tokens_of(run->model, chosen->system, text, flags, &run->n_tokens)
+                      : cli_tokenize(run->model, text, n_bytes, flags, &run->n_tokens);
     free(text);
     if (run->tokens && run->n_tokens == 0) {
         cli_error("the prompt is empty");
@@ -80,9 +81,11 @@ static int make_room(run_state *run, const int32_t *before, int32_t n_before) {
 static int read_prompt(run_state *run) {
     const run_options *chosen = run->chosen;
     const bool given = chosen->prompt || chosen->file;
-    if ((chosen->prompt && chosen->file) || (!given && !chosen->load) || (chosen->append && !(given && chosen->load))) {
-        cli_error(chosen->append ? "--append needs a prompt and --load FILE"
-                                 : "give a prompt with -p TEXT or with -f FILE ('-': standard input)");
+    if ((chosen->prompt && chosen->file) || (!given && !chosen->load) ||
+        (chosen->append && !(given && chosen->load))) {
+        cli_error(chosen->append
+                      ? "--append needs a prompt and --load FILE"
+                      : "give a prompt with -p TEXT or with -f FILE ('-': standard input)");
         return CLI_USAGE;
     }
     const char *alone = chosen->system && !chosen->chat   ? "--system needs --chat"
@@ -108,8 +111,8 @@ static int read_prompt(run_state *run) {
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* How much of the prompt a saved cache may stand for: as far as they agree, and one token must be left to compute. A
- * cut inside a packed page would not be exact: then the page goes too. */
+/* How much of the prompt a saved cache may stand for: as far as they agree, and one token must
+ * be left to compute. A cut inside a packed page would not be exact: then the page goes too. */
 static int32_t usable_tokens(const run_state *run, const quire_file_info *info) {
     int32_t n = 0;
     while (n < run->n_tokens && n < info->n_tokens && run->tokens[n] == info->tokens[n])
@@ -123,14 +126,16 @@ static int restore(run_state *run) {
     quire_file_info info;
     quire_file_get_info(run->saved, &info);
     if (run->n_tokens == 0 || info.n_tokens == 0 || run->tokens[0] != info.tokens[0]) {
-        cli_error("the prompt does not begin like the text in '%s'; --append adds it to that text", chosen->load);
+        cli_error("the prompt does not begin like the text in '%s'; --append adds it to that text",
+                  chosen->load);
         return CLI_FAILURE;
     }
     quire_status status = quire_session_load(run->session, run->saved, chosen->reseal, &run->seq);
     if (status != QUIRE_OK) {
         cli_quire_error("cannot restore the cache", status, NULL);
         if (status == QUIRE_E_CODEC)
-            fprintf(stderr, "Give the same --kv, --sinks and --raw, or --reseal to pack it again.\n");
+            fprintf(stderr,
+                    "Give the same --kv, --sinks and --raw, or --reseal to pack it again.\n");
         return CLI_FAILURE;
     }
     run->n_cached = usable_tokens(run, &info);
@@ -144,7 +149,8 @@ static int restore(run_state *run) {
 
 /* The last token saved was generated, and not computed further: it goes on as it would have. */
 static bool is_resumed(const run_state *run) {
-    if (!run->saved || run->chosen->prompt || run->chosen->file || run->n_tokens - run->n_cached != 1)
+    if (!run->saved || run->chosen->prompt || run->chosen->file ||
+        run->n_tokens - run->n_cached != 1)
         return false;
     quire_file_info info;
     quire_file_get_info(run->saved, &info);
@@ -152,7 +158,8 @@ static bool is_resumed(const run_state *run) {
 }
 
 static int save(const run_state *run) {
-    quire_status status = quire_session_save(run->session, run->seq, run->chosen->save, run->tokens, run->n_text);
+    quire_status status =
+        quire_session_save(run->session, run->seq, run->chosen->save, run->tokens, run->n_text);
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot save the cache", status, NULL);
 }
 
@@ -183,8 +190,8 @@ static int generate(run_state *run) {
     options.n_cached = run->n_cached;
     options.resume = is_resumed(run);
     cli_progress_start(&run->progress, "prefill");
-    quire_status status =
-        quire_generate(run->session, run->seq, run->sampler, run->tokens, run->n_tokens, &options, &run->result);
+    quire_status status = quire_generate(run->session, run->seq, run->sampler, run->tokens,
+                                         run->n_tokens, &options, &run->result);
     cli_progress_end(&run->progress);
     if (status == QUIRE_E_ABORTED) /* Ctrl-C: what there is was printed, and is reported on */
         return CLI_OK;
@@ -221,7 +228,8 @@ static int32_t needed_context(const run_state *run) {
     return needed < info.context ? (int32_t)needed : info.context;
 }
 
-/* The orders of channels of a saved text, so that its pages can be taken as they are; NULL: it is not of this model. */
+/* The orders of channels of a saved text, so that its pages can be taken as they are; NULL: it
+ * is not of this model. */
 static const quire_layer *saved_order(const run_state *run) {
     if (!run->saved)
         return NULL;
@@ -247,7 +255,8 @@ static int run_prompt(run_state *run) {
         return status;
     const cli_session_wish wish = {.kv = chosen->model.kv,
                                    .context = needed_context(run),
-                                   .max_rows = cli_text_store_rows(&run->store, run->model, &chosen->model),
+                                   .max_rows =
+                                       cli_text_store_rows(&run->store, run->model, &chosen->model),
                                    .max_logits = cli_sample_max_logits(&chosen->sample),
                                    .order_from = saved_order(run),
                                    .quiet = chosen->quiet || chosen->json,
@@ -260,17 +269,20 @@ static int run_prompt(run_state *run) {
         if (status != CLI_OK)
             return status;
     } else {
-        status = cli_text_store_get(&run->store, run->session, run->tokens, run->n_tokens, &run->seq);
+        status =
+            cli_text_store_get(&run->store, run->session, run->tokens, run->n_tokens, &run->seq);
         if (status != CLI_OK)
             return status;
         run->n_cached = quire_seq_length(run->seq);
     }
     cli_interrupt_catch();
     status = generate(run);
-    if (run->result.n_generated > 0 && isatty(STDOUT_FILENO)) /* a file or pipe gets the text alone */
+    if (run->result.n_generated > 0 &&
+        isatty(STDOUT_FILENO)) /* a file or pipe gets the text alone */
         putchar('\n');
     fflush(stdout);
-    if (status == CLI_OK && chosen->sample.exact) /* only these are what a prompt of the same tokens would give */
+    if (status == CLI_OK &&
+        chosen->sample.exact) /* only these are what a prompt of the same tokens would give */
         cli_text_store_put(&run->store, run->session, run->seq, run->tokens, run->n_text);
     else if (status == CLI_OK)
         cli_text_store_put_again(&run->store, run->session, run->seq, run->tokens, run->n_tokens);
@@ -288,13 +300,16 @@ int cli_run_run(int argc, char **argv) {
     enum { OWN = 11 };
     cli_option options[OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS + CLI_SAMPLE_OPTIONS] = {
         cli_with_letter(cli_string("prompt", &chosen.prompt, "TEXT", "the text to continue"), 'p'),
-        cli_with_letter(cli_string("file", &chosen.file, "FILE", "the prompt in a file; '-': standard input"), 'f'),
-        cli_flag("chat", &chosen.chat, "send the prompt as a message, through the model's chat template"),
+        cli_with_letter(
+            cli_string("file", &chosen.file, "FILE", "the prompt in a file; '-': standard input"),
+            'f'),
+        cli_flag("chat", &chosen.chat,
+                 "send the prompt as a message, through the model's chat template"),
         cli_string("system", &chosen.system, "TEXT", "with --chat: a system message before it"),
         cli_string("save", &chosen.save, "FILE", "keep the text and its cache in a file"),
-        cli_string(
-            "load", &chosen.load, "FILE",
-            "start from a saved text: what the prompt shares with it is not computed again; without a prompt, go on"),
+        cli_string("load", &chosen.load, "FILE",
+                   "start from a saved text: what the prompt shares with it is not computed again; "
+                   "without a prompt, go on"),
         cli_flag("append", &chosen.append, "with --load: the prompt follows the saved text"),
         cli_flag("reseal", &chosen.reseal, "with --load: pack a cache of other codecs again"),
         cli_flag("ignore-end", &chosen.ignore_end, "go on when the model ends its text"),
@@ -311,21 +326,23 @@ int cli_run_run(int argc, char **argv) {
         "quire run -m smollm2 -f book.txt -n 0 --save book.quire",
         "quire run -m smollm2 --load book.quire --append -p 'In short:' -n 50",
         "quire run -m smollm2 --store pages -f book.txt -n 50",
-        "quire run -m smollm2 -p 'Once upon a time' -n 2000 --max-kv-size 512 --keep 4 --ignore-end",
+        "quire run -m smollm2 -p 'Once upon a time' -n 2000 --max-kv-size 512 --keep 4 "
+        "--ignore-end",
         NULL,
     };
-    const cli_usage usage = {
-        .command = "run",
-        .about = "Continues a text. stdout gets the generated text alone; a report on speed and on the cache follows\n"
-                 "on stderr. Ctrl-C stops the text and still reports.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .examples = examples};
+    const cli_usage usage = {.command = "run",
+                             .about = "Continues a text. stdout gets the generated text alone; a "
+                                      "report on speed and on the cache follows\n"
+                                      "on stderr. Ctrl-C stops the text and still reports.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
     if (run.store.directory && chosen.load) {
-        cli_error("--store and --load cannot be given together; 'quire store import' puts a saved text into a store");
+        cli_error("--store and --load cannot be given together; 'quire store import' puts a saved "
+                  "text into a store");
         return CLI_USAGE;
     }
     status = run_prompt(&run);

@@ -9,7 +9,9 @@
 
 #include <stdio.h>
 
-static void on_progress(void *user, int32_t done, int32_t total) { cli_progress_update(user, done, total); }
+static void on_progress(void *user, int32_t done, int32_t total) {
+    cli_progress_update(user, done, total);
+}
 
 static int export(quire_store *store, const quire_store_key *key, const char *path) {
     cli_progress progress;
@@ -32,9 +34,9 @@ static int report(const char *path, const quire_store_key *key, bool json) {
     quire_file_get_info(file, &info);
     int result = CLI_OK;
     if (json)
-        result =
-            cli_print_json(json_pack("{s:o, s:s, s:i, s:I}", "file", cli_json_text(path), "key", cli_key_text(key).text,
-                                     "n_tokens", (int)info.n_tokens, "bytes", (json_int_t)info.bytes));
+        result = cli_print_json(json_pack("{s:o, s:s, s:i, s:I}", "file", cli_json_text(path),
+                                          "key", cli_key_text(key).text, "n_tokens",
+                                          (int)info.n_tokens, "bytes", (json_int_t)info.bytes));
     else
         printf("%s: %d tokens, %s\n", path, (int)info.n_tokens, cli_bytes(info.bytes).text);
     quire_file_close(file);
@@ -57,7 +59,8 @@ int cli_store_export_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "store export",
-        .about = "Writes the pages up to KEY as one file that 'quire inspect', 'quire run --load' and 'quire convert'\n"
+        .about = "Writes the pages up to KEY as one file that 'quire inspect', 'quire run --load' "
+                 "and 'quire convert'\n"
                  "take. The first digits of a key are enough; 'quire store list' prints them.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],

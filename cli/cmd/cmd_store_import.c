@@ -21,7 +21,9 @@ typedef struct imported {
     int32_t n_tokens;
 } imported;
 
-static void on_progress(void *user, int32_t done, int32_t total) { cli_progress_update(user, done, total); }
+static void on_progress(void *user, int32_t done, int32_t total) {
+    cli_progress_update(user, done, total);
+}
 
 static int import(quire_store *store, const char *path, imported *result) {
     quire_file *file;
@@ -58,12 +60,14 @@ static int import_all(const import_options *chosen, const cli_rest *files, json_
             break;
         const cli_key key = cli_key_text(&one.key);
         if (chosen->json)
-            cli_json_append(list, json_pack("{s:o, s:s, s:i, s:i, s:I}", "file", cli_json_text(files->words[i]), "key",
-                                            key.text, "n_tokens", (int)one.n_tokens, "added_pages",
-                                            (int)one.added.pages, "added_bytes", (json_int_t)one.added.bytes));
+            cli_json_append(
+                list, json_pack("{s:o, s:s, s:i, s:i, s:I}", "file", cli_json_text(files->words[i]),
+                                "key", key.text, "n_tokens", (int)one.n_tokens, "added_pages",
+                                (int)one.added.pages, "added_bytes", (json_int_t)one.added.bytes));
         else
-            printf("%.16s  %s: %d tokens in full pages; %d pages were new (%s)\n", key.text, files->words[i],
-                   (int)one.n_tokens, (int)one.added.pages, cli_bytes(one.added.bytes).text);
+            printf("%.16s  %s: %d tokens in full pages; %d pages were new (%s)\n", key.text,
+                   files->words[i], (int)one.n_tokens, (int)one.added.pages,
+                   cli_bytes(one.added.bytes).text);
     }
     quire_store_close(store);
     return status;
@@ -79,20 +83,24 @@ int cli_store_import_run(int argc, char **argv) {
         cli_flag("json", &chosen.json, "print JSON"),
     };
     static const char *const examples[] = {"quire store import pages book.quire notes.quire", NULL};
-    const cli_usage usage = {
-        .command = "store import",
-        .about = "Puts the full pages of saved caches into a store, which is made if it is not there. Every byte of a\n"
-                 "file is checked before. 'quire run --store DIR' then finds them, with the same model and codecs.\n"
-                 "A cache that was resealed, requantized, shifted or cut inside a page is refused: its pages are\n"
-                 "not what computing the text gives ('quire inspect FILE' tells).\n"
-                 "Tokens that were generated one at a time may differ in the last bits from the same tokens in a\n"
-                 "prompt; what is found is what the file has.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .arguments = arguments,
-        .n_arguments = 1,
-        .rest = &files,
-        .examples = examples};
+    const cli_usage usage = {.command = "store import",
+                             .about =
+                                 "Puts the full pages of saved caches into a store, which is made "
+                                 "if it is not there. Every byte of a\n"
+                                 "file is checked before. 'quire run --store DIR' then finds them, "
+                                 "with the same model and codecs.\n"
+                                 "A cache that was resealed, requantized, shifted or cut inside a "
+                                 "page is refused: its pages are\n"
+                                 "not what computing the text gives ('quire inspect FILE' tells).\n"
+                                 "Tokens that were generated one at a time may differ in the last "
+                                 "bits from the same tokens in a\n"
+                                 "prompt; what is found is what the file has.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .arguments = arguments,
+                             .n_arguments = 1,
+                             .rest = &files,
+                             .examples = examples};
     int status;
     files.words = malloc(((size_t)argc + 1) * sizeof *files.words);
     if (!files.words)

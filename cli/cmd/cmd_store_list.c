@@ -1,4 +1,5 @@
-/* cmd_store_list.c: quire store list. Texts of a store: the pages that end them, last used first. */
+/* cmd_store_list.c: quire store list. Texts of a store: the pages that end them, last used
+ * first. */
 #include "options/args.h"
 #include "options/cache_args.h"
 #include "command.h"
@@ -47,7 +48,8 @@ static const char *identity_line(const quire_store_entry *entry, const char *nam
     const size_t n_name = strlen(name);
     while (at && at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
-        if ((size_t)(stop - at) > n_name + 1 && memcmp(at, name, n_name) == 0 && at[n_name] == ' ') {
+        if ((size_t)(stop - at) > n_name + 1 && memcmp(at, name, n_name) == 0 &&
+            at[n_name] == ' ') {
             *n = (size_t)(stop - at) - n_name - 1;
             return at + n_name + 1;
         }
@@ -86,7 +88,8 @@ static bool add(void *user, const quire_store_entry *entry) {
     *to = (line){.entry = *entry};
     name_pairs(entry, to->pairs);
     name_model(entry, to->model);
-    to->identity = json_stringn(entry->identity ? entry->identity : "", entry->identity_bytes); /* NULL: not text */
+    to->identity = json_stringn(entry->identity ? entry->identity : "",
+                                entry->identity_bytes); /* NULL: not text */
     return true;
 }
 
@@ -123,11 +126,12 @@ static int print_json(const listing *l) {
     json_t *list = json_array();
     for (size_t i = 0; i < l->n; i++) {
         const quire_store_entry *e = &l->lines[i].entry;
-        cli_json_append(&list,
-                        json_pack("{s:s, s:i, s:I, s:I, s:I, s:b, s:b, s:s, s:O?}", "key", cli_key_text(&e->key).text,
-                                  "n_tokens", (int)e->n_tokens, "bytes", (json_int_t)e->bytes, "text_bytes",
-                                  (json_int_t)e->text_bytes, "used", (json_int_t)e->used, "end", (int)e->is_end,
-                                  "whole", (int)e->whole, "kv", l->lines[i].pairs, "identity", l->lines[i].identity));
+        cli_json_append(&list, json_pack("{s:s, s:i, s:I, s:I, s:I, s:b, s:b, s:s, s:O?}", "key",
+                                         cli_key_text(&e->key).text, "n_tokens", (int)e->n_tokens,
+                                         "bytes", (json_int_t)e->bytes, "text_bytes",
+                                         (json_int_t)e->text_bytes, "used", (json_int_t)e->used,
+                                         "end", (int)e->is_end, "whole", (int)e->whole, "kv",
+                                         l->lines[i].pairs, "identity", l->lines[i].identity));
     }
     return cli_print_json(list);
 }
@@ -143,9 +147,9 @@ int cli_store_list_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "store list",
-        .about =
-            "The texts of a store: the key of the last page of each, tokens and bytes from its start, when it was\n"
-            "last put or found, and whose it is. Pages that texts share are counted for each.",
+        .about = "The texts of a store: the key of the last page of each, tokens and bytes from "
+                 "its start, when it was\n"
+                 "last put or found, and whose it is. Pages that texts share are counted for each.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,

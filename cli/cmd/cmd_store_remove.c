@@ -14,14 +14,14 @@ int cli_store_remove_run(int argc, char **argv) {
         cli_flag("all", &all, "every text"),
         cli_flag("json", &json, "print JSON"),
     };
-    const cli_usage usage = {
-        .command = "store remove",
-        .about = "Drops the page KEY, those that follow it, and those before it that no other text needs. The first\n"
-                 "digits of a key are enough; 'quire store list' prints them.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .arguments = arguments,
-        .n_arguments = 2};
+    const cli_usage usage = {.command = "store remove",
+                             .about = "Drops the page KEY, those that follow it, and those before "
+                                      "it that no other text needs. The first\n"
+                                      "digits of a key are enough; 'quire store list' prints them.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .arguments = arguments,
+                             .n_arguments = 2};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

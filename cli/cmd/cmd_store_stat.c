@@ -9,11 +9,13 @@
 
 static int print_text(const char *directory, const quire_store_stats *s) {
     const uint64_t asked = s->hit_pages + s->missed_pages;
-    printf("store     %s: %lld pages of %d tokens in %lld records, %s\n", directory, (long long)s->pages,
-           QUIRE_PAGE_TOKENS, (long long)s->records, cli_bytes(s->bytes).text);
-    printf("file      %s of at most %s\n", cli_bytes(s->file_bytes).text, cli_bytes(s->max_bytes).text);
+    printf("store     %s: %lld pages of %d tokens in %lld records, %s\n", directory,
+           (long long)s->pages, QUIRE_PAGE_TOKENS, (long long)s->records, cli_bytes(s->bytes).text);
+    printf("file      %s of at most %s\n", cli_bytes(s->file_bytes).text,
+           cli_bytes(s->max_bytes).text);
     printf("asked     %llu pages, of which %llu were found (%.1f %%)\n", (unsigned long long)asked,
-           (unsigned long long)s->hit_pages, asked ? 100.0 * (double)s->hit_pages / (double)asked : 0.0);
+           (unsigned long long)s->hit_pages,
+           asked ? 100.0 * (double)s->hit_pages / (double)asked : 0.0);
     printf("changed   %llu pages added, %llu dropped for room, %llu bad records removed\n",
            (unsigned long long)s->added_pages, (unsigned long long)s->evicted_pages,
            (unsigned long long)s->bad_records);
@@ -21,12 +23,13 @@ static int print_text(const char *directory, const quire_store_stats *s) {
 }
 
 static int print_json(const quire_store_stats *s) {
-    return cli_print_json(json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pages", (json_int_t)s->pages,
-                                    "records", (json_int_t)s->records, "bytes", (json_int_t)s->bytes, "file_bytes",
-                                    (json_int_t)s->file_bytes, "max_bytes", (json_int_t)s->max_bytes, "hit_pages",
-                                    (json_int_t)s->hit_pages, "missed_pages", (json_int_t)s->missed_pages,
-                                    "added_pages", (json_int_t)s->added_pages, "evicted_pages",
-                                    (json_int_t)s->evicted_pages, "bad_records", (json_int_t)s->bad_records));
+    return cli_print_json(json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pages", (json_int_t)s->pages,
+        "records", (json_int_t)s->records, "bytes", (json_int_t)s->bytes, "file_bytes",
+        (json_int_t)s->file_bytes, "max_bytes", (json_int_t)s->max_bytes, "hit_pages",
+        (json_int_t)s->hit_pages, "missed_pages", (json_int_t)s->missed_pages, "added_pages",
+        (json_int_t)s->added_pages, "evicted_pages", (json_int_t)s->evicted_pages, "bad_records",
+        (json_int_t)s->bad_records));
 }
 
 int cli_store_stat_run(int argc, char **argv) {
@@ -34,12 +37,13 @@ int cli_store_stat_run(int argc, char **argv) {
     bool json = false;
     const cli_argument arguments[] = {{"DIR", &directory, true}};
     const cli_option options[] = {cli_flag("json", &json, "print JSON")};
-    const cli_usage usage = {.command = "store stat",
-                             .about = "How large a store is, and what it has been good for since it was made.",
-                             .options = options,
-                             .n_options = sizeof options / sizeof options[0],
-                             .arguments = arguments,
-                             .n_arguments = 1};
+    const cli_usage usage = {
+        .command = "store stat",
+        .about = "How large a store is, and what it has been good for since it was made.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .arguments = arguments,
+        .n_arguments = 1};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

@@ -7,21 +7,26 @@
 
 #include <stdio.h>
 
-static void on_progress(void *user, int64_t done, int64_t total) { cli_progress_update(user, done, total); }
+static void on_progress(void *user, int64_t done, int64_t total) {
+    cli_progress_update(user, done, total);
+}
 
 static int report(const quire_store_verdict *v, bool removed, bool json) {
     int status = CLI_OK;
     if (json)
-        status = cli_print_json(json_pack("{s:I, s:I, s:I, s:b, s:b}", "records", (json_int_t)v->records, "bad",
-                                          (json_int_t)v->bad, "lost", (json_int_t)v->lost, "sound", (int)(v->bad == 0),
+        status = cli_print_json(json_pack("{s:I, s:I, s:I, s:b, s:b}", "records",
+                                          (json_int_t)v->records, "bad", (json_int_t)v->bad, "lost",
+                                          (json_int_t)v->lost, "sound", (int)(v->bad == 0),
                                           "removed", (int)(removed && v->bad > 0)));
     else if (v->bad == 0)
         printf("sound: every byte of %lld records was read\n", (long long)v->records);
     else
         printf("%lld of %lld records are bad%s\n", (long long)v->bad, (long long)v->records,
-               removed ? ", and were removed" : "; --delete removes them, as whoever asks for them would");
+               removed ? ", and were removed"
+                       : "; --delete removes them, as whoever asks for them would");
     if (!json && v->lost > 0)
-        printf("%lld records cannot be found, for what comes before them is not there\n", (long long)v->lost);
+        printf("%lld records cannot be found, for what comes before them is not there\n",
+               (long long)v->lost);
     return status == CLI_OK && v->bad > 0 && !removed ? CLI_FAILURE : status;
 }
 
@@ -35,11 +40,12 @@ int cli_store_verify_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "store verify",
-        .about =
-            "Reads every byte and every value of a store. Exit status 1: something is bad and stays. Records that\n"
-            "are bad can be removed (--delete) and are computed again when they are asked for. If LMDB's own pages "
-            "are\n"
-            "damaged, the store cannot be opened any more: remove its directory.",
+        .about = "Reads every byte and every value of a store. Exit status 1: something is bad and "
+                 "stays. Records that\n"
+                 "are bad can be removed (--delete) and are computed again when they are asked "
+                 "for. If LMDB's own pages "
+                 "are\n"
+                 "damaged, the store cannot be opened any more: remove its directory.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,
@@ -48,7 +54,8 @@ int cli_store_verify_run(int argc, char **argv) {
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
     quire_store *store;
-    status = delete_bad ? cli_store_change(directory, false, 0, &store) : cli_store_read(directory, &store);
+    status = delete_bad ? cli_store_change(directory, false, 0, &store)
+                        : cli_store_read(directory, &store);
     if (status != CLI_OK)
         return status;
     cli_progress progress;

@@ -37,8 +37,9 @@ static int open_tiny_cache(cli_cache *cache) {
 
 static int print_version(const char *isa, bool json) {
     if (json) {
-        return cli_print_json(json_pack("{s:s, s:i, s:s, s:s, s:s}", "version", quire_version(), "page_format",
-                                        QUIRE_PAGE_FORMAT, "compiler", COMPILER, "arch", ARCH, "isa", isa));
+        return cli_print_json(json_pack("{s:s, s:i, s:s, s:s, s:s}", "version", quire_version(),
+                                        "page_format", QUIRE_PAGE_FORMAT, "compiler", COMPILER,
+                                        "arch", ARCH, "isa", isa));
     }
     printf("quire        %s\n", quire_version());
     printf("page format  %d\n", QUIRE_PAGE_FORMAT);
@@ -54,11 +55,12 @@ int cli_version_run(int argc, char **argv) {
         cli_flag("json", &json, "print JSON"),
     };
     static const char *const examples[] = {"quire version", "quire version --json", NULL};
-    const cli_usage usage = {.command = "version",
-                             .about = "Prints what this build is, and which kernels it uses on this machine.",
-                             .options = options,
-                             .n_options = sizeof options / sizeof options[0],
-                             .examples = examples};
+    const cli_usage usage = {
+        .command = "version",
+        .about = "Prints what this build is, and which kernels it uses on this machine.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

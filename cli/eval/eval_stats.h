@@ -11,7 +11,8 @@ typedef struct cli_divergences {
     size_t n;
 } cli_divergences;
 
-/* Half of a 95 % interval of the mean of n numbers, by their sum and that of their squares. NaN for fewer than two. */
+/* Half of a 95 % interval of the mean of n numbers, by their sum and that of their squares. NaN
+ * for fewer than two. */
 double cli_half_interval(double sum, double squares, size_t n);
 
 /* Sorts `rows` by kld. */

@@ -44,7 +44,8 @@ int64_t cli_niah_tokens(const cli_niah_grid *grid, bool together) {
     return n;
 }
 
-/* A place is a share of the whole length, so that texts of several lengths have facts at the same token. */
+/* A place is a share of the whole length, so that texts of several lengths have facts at the
+ * same token. */
 bool cli_niah_grid_make(cli_niah_grid *grid, const cli_hay *hay) {
     grid->cells = calloc((size_t)(grid->n_lengths * grid->n_places), sizeof *grid->cells);
     grid->n_cells = grid->n_facts = 0;
@@ -53,16 +54,19 @@ bool cli_niah_grid_make(cli_niah_grid *grid, const cli_hay *hay) {
         return false;
     }
     for (int32_t i = 0; i < grid->n_lengths; i++) {
-        const int32_t length = cli_niah_length(grid, i), end = cli_hay_end_before(hay, length - grid->reserved);
+        const int32_t length = cli_niah_length(grid, i),
+                      end = cli_hay_end_before(hay, length - grid->reserved);
         if (end <= hay->ends[0]) {
-            cli_error("a text of %d tokens is too short for a sentence, a fact and a question", (int)length);
+            cli_error("a text of %d tokens is too short for a sentence, a fact and a question",
+                      (int)length);
             cli_niah_grid_free(grid);
             return false;
         }
         for (int32_t p = 0; p < grid->n_places; p++) {
             int32_t at = cli_hay_end_before(hay, (int32_t)(cli_niah_depth(grid, p) * length));
             at = at < hay->ends[0] ? hay->ends[0] : at > end ? end : at;
-            grid->cells[grid->n_cells++] = (cli_niah_cell){.length = i, .place = p, .fact_at = at, .end = end};
+            grid->cells[grid->n_cells++] =
+                (cli_niah_cell){.length = i, .place = p, .fact_at = at, .end = end};
         }
     }
     qsort(grid->cells, (size_t)grid->n_cells, sizeof *grid->cells, by_beginning);
@@ -89,17 +93,22 @@ double cli_niah_mean_p(const cli_niah_grid *grid, const cli_niah_map *map) {
 }
 
 /* How sure the model was of what is lost: even odds are nobody's fault. */
-static void print_lost(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw, FILE *file) {
+static void print_lost(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw,
+                       FILE *file) {
     for (int32_t i = 0; i < grid->n_cells; i++)
         if (raw->found[i] && !map->found[i])
             fprintf(file, "  lost at %.0f %% of %d: probability of the answer %.2f, with %s %.2f\n",
-                    100 * cli_niah_depth(grid, i % grid->n_places), (int)cli_niah_length(grid, i / grid->n_places),
-                    map->p[i], raw->kv, raw->p[i]);
+                    100 * cli_niah_depth(grid, i % grid->n_places),
+                    (int)cli_niah_length(grid, i / grid->n_places), map->p[i], raw->kv, raw->p[i]);
 }
 
-void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw, FILE *file) {
-    fprintf(file, "%s: %d of %d found, %d lost against none; mean probability of the answer %.3f\n  depth ", map->kv,
-            (int)map->n_found, (int)grid->n_cells, (int)map->n_lost, cli_niah_mean_p(grid, map));
+void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw,
+                    FILE *file) {
+    fprintf(
+        file,
+        "%s: %d of %d found, %d lost against none; mean probability of the answer %.3f\n  depth ",
+        map->kv, (int)map->n_found, (int)grid->n_cells, (int)map->n_lost,
+        cli_niah_mean_p(grid, map));
     for (int32_t i = 0; i < grid->n_lengths; i++)
         fprintf(file, " %7d", (int)cli_niah_length(grid, i));
     fputc('\n', file);
@@ -133,7 +142,8 @@ static void put_quoted(const char *text, FILE *file) {
     fputc('\'', file);
 }
 
-int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_maps, const char *path) {
+int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_maps,
+                  const char *path) {
     char part[PATH_BYTES];
     snprintf(part, sizeof part, "%s.part", path);
     FILE *gnuplot = popen("gnuplot", "w");
@@ -141,12 +151,15 @@ int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_
         cli_error("gnuplot cannot be run for --plot: %s", strerror(errno));
         return CLI_FAILURE;
     }
-    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* a gnuplot that has ended shows in its exit status */
+    void (*before)(int) =
+        signal(SIGPIPE, SIG_IGN); /* a gnuplot that has ended shows in its exit status */
     fprintf(gnuplot, "set terminal pngcairo size %zu,420\nset output ", 260 * n_maps + 80);
     put_quoted(part, gnuplot);
     fprintf(gnuplot, "\nset multiplot layout 1,%zu\n", n_maps);
-    fputs("set palette defined (0 '#c0392b', 1 '#27ae60')\nset cbrange [0:1]\nunset colorbox\nunset key\n"
-          "set xlabel 'tokens'\nset ylabel 'depth, %'\nset tics nomirror out\nset xtics rotate by -45\n",
+    fputs("set palette defined (0 '#c0392b', 1 '#27ae60')\nset cbrange [0:1]\nunset "
+          "colorbox\nunset key\n"
+          "set xlabel 'tokens'\nset ylabel 'depth, %'\nset tics nomirror out\nset xtics rotate by "
+          "-45\n",
           gnuplot);
     for (size_t m = 0; m < n_maps; m++) {
         fprintf(gnuplot,

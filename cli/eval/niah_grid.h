@@ -1,4 +1,5 @@
-/* niah_grid.h: lengths of a text and places in it: which texts have a beginning in common, and maps of what was found. */
+/* niah_grid.h: lengths of a text and places in it: which texts have a beginning in common, and
+ * maps of what was found. */
 #ifndef CLI_EVAL_NIAH_GRID_H
 #define CLI_EVAL_NIAH_GRID_H
 
@@ -15,12 +16,14 @@ typedef struct cli_niah_cell {
 } cli_niah_cell;
 
 typedef struct cli_niah_grid {
-    int32_t context, n_lengths, n_places, reserved; /* reserved: tokens of every text that are not hay */
-    cli_niah_cell *cells;                           /* (n_cells) by fact_at, then by end: neighbours share most */
+    int32_t context, n_lengths, n_places,
+        reserved;         /* reserved: tokens of every text that are not hay */
+    cli_niah_cell *cells; /* (n_cells) by fact_at, then by end: neighbours share most */
     int32_t n_cells, n_facts;
 } cli_niah_grid;
 
-/* Tokens of hay that one cache computes: with each fact in a text of its own, every beginning once. */
+/* Tokens of hay that one cache computes: with each fact in a text of its own, every beginning
+ * once. */
 int64_t cli_niah_tokens(const cli_niah_grid *grid, bool together);
 
 /* False, with a message: no memory, or the shortest text is too short. */
@@ -42,9 +45,12 @@ static inline int32_t cli_niah_index(const cli_niah_grid *grid, const cli_niah_c
 }
 
 double cli_niah_mean_p(const cli_niah_grid *grid, const cli_niah_map *map);
-void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw, FILE *file);
-/* A picture of all maps side by side, with gnuplot. Exit status. The check is for before there are maps. */
+void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw,
+                    FILE *file);
+/* A picture of all maps side by side, with gnuplot. Exit status. The check is for before there
+ * are maps. */
 int cli_niah_plot_check(const char *path);
-int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_maps, const char *path);
+int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_maps,
+                  const char *path);
 
 #endif

@@ -13,12 +13,14 @@ enum { SENTENCE_BYTES = 256 };
 static const char OPENING[] = "Here is a text. It contains a secret number. Remember it.\n\n";
 
 static const char *const HAY[] = {
-    " The ferry left the harbour a little after eight, and the gulls followed it as far as the lighthouse.",
+    " The ferry left the harbour a little after eight, and the gulls followed it as far as the "
+    "lighthouse.",
     " In the valley the farmers were cutting hay, because the radio had promised three dry days.",
     " My aunt kept her letters in a tin box under the stairs, sorted by the colour of the stamps.",
     " A baker on our street opens before sunrise and closes as soon as the last loaf is sold.",
     " The library bought two new shelves, which were full again before the paint had dried.",
-    " Most of the old railway is a footpath today, with brambles on both sides and a bridge of iron.",
+    " Most of the old railway is a footpath today, with brambles on both sides and a bridge of "
+    "iron.",
     " He repaired clocks for a living and was late for everything else.",
     " When the river is low one can see the stones of the mill that stood here once.",
     " The children drew a map of the garden and marked every place where the cat liked to sleep.",
@@ -30,8 +32,10 @@ static const char *const HAY[] = {
 };
 enum { N_HAY = sizeof HAY / sizeof *HAY };
 
-static const char *const LOOKS[] = {"blue", "old", "green", "stone", "red", "little", "white", "broken"};
-static const char *const THINGS[] = {"house", "mill", "tower", "bridge", "barn", "chapel", "gate", "wheel"};
+static const char *const LOOKS[] = {"blue", "old",    "green", "stone",
+                                    "red",  "little", "white", "broken"};
+static const char *const THINGS[] = {"house", "mill",   "tower", "bridge",
+                                     "barn",  "chapel", "gate",  "wheel"};
 enum { N_LOOKS = sizeof LOOKS / sizeof *LOOKS, N_THINGS = sizeof THINGS / sizeof *THINGS };
 
 /* ------------------------------------------------------------------ hay */
@@ -45,14 +49,16 @@ typedef struct builder {
 
 static void append(builder *b, const char *text, size_t n_bytes, int flags) {
     int32_t n = 0;
-    quire_status status =
-        quire_model_tokenize(b->model, text, n_bytes, flags, b->hay->tokens + b->n, b->capacity - b->n, &n);
-    if (status == QUIRE_E_TOO_BIG) { /* a longer sentence than any before: room for it and for the rest */
+    quire_status status = quire_model_tokenize(b->model, text, n_bytes, flags,
+                                               b->hay->tokens + b->n, b->capacity - b->n, &n);
+    if (status ==
+        QUIRE_E_TOO_BIG) { /* a longer sentence than any before: room for it and for the rest */
         b->capacity = 2 * (b->n + n + b->n_wanted);
         int32_t *larger = realloc(b->hay->tokens, (size_t)b->capacity * sizeof *larger);
         if (larger) {
             b->hay->tokens = larger;
-            status = quire_model_tokenize(b->model, text, n_bytes, flags, larger + b->n, b->capacity - b->n, &n);
+            status = quire_model_tokenize(b->model, text, n_bytes, flags, larger + b->n,
+                                          b->capacity - b->n, &n);
         }
     }
     if (status != QUIRE_OK) {
@@ -116,7 +122,9 @@ void cli_hay_free(cli_hay *hay) {
 }
 
 int32_t cli_hay_end_before(const cli_hay *hay, int32_t n_tokens) {
-    int32_t low = 0, high = hay->n_ends; /* ends below `low` are at or before it, those from `high` on are not */
+    int32_t
+        low = 0,
+        high = hay->n_ends; /* ends below `low` are at or before it, those from `high` on are not */
     while (low < high) {
         const int32_t middle = low + (high - low) / 2;
         if (hay->ends[middle] <= n_tokens)
@@ -129,7 +137,8 @@ int32_t cli_hay_end_before(const cli_hay *hay, int32_t n_tokens) {
 
 /* ------------------------------------------------------------------ needle */
 
-static bool cut(const quire_model *model, const char *text, int32_t *tokens, int32_t most, int32_t *n) {
+static bool cut(const quire_model *model, const char *text, int32_t *tokens, int32_t most,
+                int32_t *n) {
     quire_status status = quire_model_tokenize(model, text, strlen(text), 0, tokens, most, n);
     if (status != QUIRE_OK)
         cli_quire_error("cannot make a question", status, NULL);
@@ -139,14 +148,18 @@ static bool cut(const quire_model *model, const char *text, int32_t *tokens, int
 /* The first eight share no word, and all of CLI_NEEDLES differ. */
 bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle) {
     _Static_assert(CLI_NEEDLES == N_LOOKS * N_THINGS, "every look with every thing");
-    char place[SENTENCE_BYTES / 4], fact[SENTENCE_BYTES], question[SENTENCE_BYTES], said[sizeof needle->answer + 1];
+    char place[SENTENCE_BYTES / 4], fact[SENTENCE_BYTES], question[SENTENCE_BYTES],
+        said[sizeof needle->answer + 1];
     const uint32_t i = (uint32_t)index % CLI_NEEDLES;
-    snprintf(place, sizeof place, "%s %s", LOOKS[i % N_LOOKS], THINGS[(i + i / N_LOOKS) % N_THINGS]);
-    snprintf(needle->answer, sizeof needle->answer, "%u", 1000 + (1309 + i * 2477) % 9000); /* all different */
+    snprintf(place, sizeof place, "%s %s", LOOKS[i % N_LOOKS],
+             THINGS[(i + i / N_LOOKS) % N_THINGS]);
+    snprintf(needle->answer, sizeof needle->answer, "%u",
+             1000 + (1309 + i * 2477) % 9000); /* all different */
     snprintf(fact, sizeof fact, " The secret number of the %s is %s.", place, needle->answer);
     snprintf(question, sizeof question,
-             "\n\nQuestion: What is the secret number of the %s?\nAnswer: The secret number of the %s is", place,
-             place);
+             "\n\nQuestion: What is the secret number of the %s?\nAnswer: The secret number of the "
+             "%s is",
+             place, place);
     snprintf(said, sizeof said, " %s", needle->answer);
     return cut(model, fact, needle->fact, CLI_NEEDLE_TOKENS, &needle->n_fact) &&
            cut(model, question, needle->question, CLI_NEEDLE_TOKENS, &needle->n_question) &&

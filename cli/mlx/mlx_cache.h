@@ -1,14 +1,19 @@
 /* mlx_cache.h: prompt caches of mlx-lm, in both of its layouts.
  *
- *   meta_state (mlx-lm before 0.32)  metadata 0.LAYER.n: numbers as text, 1.NAME: the user's, 2.LAYER: class
- *   scalars    (mlx-lm 0.32)         metadata 0.NAME: the user's, 1.LAYER: class, 2.n.0, 2.n.1: arrays that are numbers
+ *   meta_state (mlx-lm before 0.32)  metadata 0.LAYER.n: numbers as text, 1.NAME: the user's,
+ *                                    2.LAYER: class
+ *   scalars    (mlx-lm 0.32)         metadata 0.NAME: the user's, 1.LAYER: class, 2.n.0, 2.n.1:
+ *              arrays that are numbers
  *
- * Arrays are LAYER.0 (keys) and LAYER.1 (values), of shape (1, KV heads, tokens, size); quantized ones LAYER.0.0 codes,
- * LAYER.0.1 scales, LAYER.0.2 biases. The numbers of a layer, in either layout's order:
+ * Arrays are LAYER.0 (keys) and LAYER.1 (values), of shape (1, KV heads, tokens, size);
+ * quantized ones LAYER.0.0 codes, LAYER.0.1 scales, LAYER.0.2 biases. The numbers of a layer, in
+ * either layout's order:
  *   KVCache                   offset (scalars only)
  *   QuantizedKVCache          offset group bits, or offset K-group K-bits V-group V-bits
- *   RotatingKVCache           keep size offset place (meta_state); offset keep size place (scalars)
- *   QuantizedRotatingKVCache  those of RotatingKVCache, then K-group K-bits V-group V-bits (meta_state only) */
+ *   RotatingKVCache           keep size offset place (meta_state); offset keep size place
+ *                             (scalars)
+ *   QuantizedRotatingKVCache  those of RotatingKVCache, then K-group K-bits V-group V-bits
+ *                             (meta_state only) */
 #ifndef CLI_MLX_MLX_CACHE_H
 #define CLI_MLX_MLX_CACHE_H
 

@@ -45,7 +45,8 @@ static int read_numbers(const cli_mlx_cache *cache, int32_t layer, int32_t *numb
         snprintf(name, sizeof name, "%d.%d", (int)layer, n + 2);
         if (!cli_safetensors_has(&cache->file, name))
             break;
-        if (!cli_safetensors_get(&cache->file, name, &value) || strcmp(value.type, "I32") != 0 || value.n_bytes != 4)
+        if (!cli_safetensors_get(&cache->file, name, &value) || strcmp(value.type, "I32") != 0 ||
+            value.n_bytes != 4)
             return -1;
         memcpy(&numbers[n], value.data, 4);
         if (numbers[n] < 0 || numbers[n] > INT32_MAX / 2)
@@ -61,7 +62,8 @@ static void set_quantizer(cli_mlx_layer *l, const int32_t *k, const int32_t *v) 
     l->side[1].bits = v[1];
 }
 
-static bool take_numbers(const cli_mlx_cache *cache, int32_t layer, class_kind kind, cli_mlx_layer *l) {
+static bool take_numbers(const cli_mlx_cache *cache, int32_t layer, class_kind kind,
+                         cli_mlx_layer *l) {
     int32_t x[NUMBERS_MAX];
     const int n = read_numbers(cache, layer, x);
     bool good = n >= 0;
@@ -96,7 +98,8 @@ static bool take_numbers(const cli_mlx_cache *cache, int32_t layer, class_kind k
 /* ------------------------------------------------------------------ arrays */
 
 static bool type_of(const char *name, quire_type *type) {
-    static const char *const names[] = {[QUIRE_F32] = "F32", [QUIRE_F16] = "F16", [QUIRE_BF16] = "BF16"};
+    static const char *const names[] = {
+        [QUIRE_F32] = "F32", [QUIRE_F16] = "F16", [QUIRE_BF16] = "BF16"};
     for (int i = 0; i < 3; i++)
         if (strcmp(names[i], name) == 0) {
             *type = (quire_type)i;
@@ -109,7 +112,8 @@ static bool find_codec(cli_mlx_side *side) {
     for (size_t i = 0; i < quire_codec_count(); i++) {
         quire_codec_info info;
         quire_codec_at(i, &info);
-        if (strcmp(info.family, "affine") == 0 && info.bits == side->bits && info.group == side->group) {
+        if (strcmp(info.family, "affine") == 0 && info.bits == side->bits &&
+            info.group == side->group) {
             side->codec = info.codec;
             return true;
         }
@@ -150,9 +154,11 @@ static bool take_side(cli_mlx_cache *cache, int32_t layer, int which, cli_mlx_la
     if (!quantized)
         return true;
     if (!find_codec(side))
-        return refuse(layer, "quantized to bits or groups that Quire does not have (8, 4, 2; 32, 64, 128)");
+        return refuse(
+            layer, "quantized to bits or groups that Quire does not have (8, 4, 2; 32, 64, 128)");
     side->dim = side->dim * 32 / side->bits;
-    return (side->rows[1].dims[3] * side->group == side->dim && side->rows[2].dims[3] * side->group == side->dim) ||
+    return (side->rows[1].dims[3] * side->group == side->dim &&
+            side->rows[2].dims[3] * side->group == side->dim) ||
            refuse(layer, "its scales do not fit its codes");
 }
 
@@ -179,12 +185,14 @@ static bool take_layer(cli_mlx_cache *cache, int32_t layer) {
         l->offset = l->n_rows;
     if (l->rotating ? l->place > l->n_rows || l->keep > l->n_rows : l->offset > l->n_rows)
         return refuse(layer, "it says that it has more tokens than its arrays");
-    for (int32_t t = 0; l->rotating && t < l->offset; t++) /* what a window will show must be there */
+    for (int32_t t = 0; l->rotating && t < l->offset;
+         t++) /* what a window will show must be there */
         if ((t < l->keep || t > l->offset - (l->size - l->keep)) && cli_mlx_row(l, t) < 0)
             return refuse(layer, "its ring does not hold what it should");
     if (layer == 0)
         cache->n_tokens = l->offset;
-    return l->offset == cache->n_tokens || refuse(layer, "it has another number of tokens than layer 0");
+    return l->offset == cache->n_tokens ||
+           refuse(layer, "it has another number of tokens than layer 0");
 }
 
 int32_t cli_mlx_row(const cli_mlx_layer *l, int32_t token) {
@@ -194,7 +202,8 @@ int32_t cli_mlx_row(const cli_mlx_layer *l, int32_t token) {
     const bool wrapped = l->place < l->n_rows && l->place < l->offset;
     const int32_t n = wrapped ? l->n_rows : l->place;
     const int32_t order = n == l->offset || token < l->keep ? token : n - (l->offset - token);
-    if (token < 0 || token >= l->offset || order < 0 || order >= n || (token >= l->keep && order < l->keep))
+    if (token < 0 || token >= l->offset || order < 0 || order >= n ||
+        (token >= l->keep && order < l->keep))
         return -1;
     if (!wrapped || order < l->keep)
         return order;

@@ -1,7 +1,8 @@
 /* mlx_read.c: a prompt cache of mlx-lm into a file of Quire's.
  *
- * Full pages take mlx's codes as they are; the last tokens, which Quire keeps raw in an open page, are the values that
- * mlx's codes stand for. A ring becomes a window: tokens are put where they were in the text. */
+ * Full pages take mlx's codes as they are; the last tokens, which Quire keeps raw in an open
+ * page, are the values that mlx's codes stand for. A ring becomes a window: tokens are put where
+ * they were in the text. */
 #include "mlx/mlx_cache.h"
 
 #include "command.h"
@@ -18,22 +19,29 @@ typedef struct conversion {
     quire_pool *pool;
     quire_seq *seq;
     uint8_t *page; /* of all layers */
-    uint8_t *rows; /* 64 rows of one head in mlx's arrays: codes, scales, biases one after the other */
-    float *k, *v;  /* (64, heads, dim) of one layer's open page, and (64, dim) of a head behind it */
+    uint8_t
+        *rows; /* 64 rows of one head in mlx's arrays: codes, scales, biases one after the other */
+    float *k, *v; /* (64, heads, dim) of one layer's open page, and (64, dim) of a head behind it */
 } conversion;
 
 static quire_page_shape shape_of(const conversion *c, const cli_mlx_layer *l) {
-    return (quire_page_shape){{l->side[0].codec, l->side[1].codec}, l->side[0].dim, l->side[1].dim, c->mlx.raw};
+    return (quire_page_shape){
+        {l->side[0].codec, l->side[1].codec}, l->side[0].dim, l->side[1].dim, c->mlx.raw};
 }
 
-static int fail(const char *doing, quire_status status) { return cli_quire_error(doing, status, NULL); }
+static int fail(const char *doing, quire_status status) {
+    return cli_quire_error(doing, status, NULL);
+}
 
 /* ------------------------------------------------------------------ pages */
 
-static size_t row_bytes(const cli_tensor *t) { return (size_t)t->dims[3] * cli_tensor_type_bytes(t->type); }
+static size_t row_bytes(const cli_tensor *t) {
+    return (size_t)t->dims[3] * cli_tensor_type_bytes(t->type);
+}
 
 /* Rows of tokens first .. first+63 of one head; those that are not there become zeros. */
-static void gather(const cli_mlx_layer *l, const cli_tensor *t, int32_t head, int32_t first, uint8_t *to) {
+static void gather(const cli_mlx_layer *l, const cli_tensor *t, int32_t head, int32_t first,
+                   uint8_t *to) {
     const size_t n = row_bytes(t);
     const uint8_t *from = t->data + (size_t)head * (size_t)l->n_rows * n;
     for (int32_t i = 0; i < T; i++, to += n) {
@@ -46,7 +54,8 @@ static void gather(const cli_mlx_layer *l, const cli_tensor *t, int32_t head, in
 }
 
 /* One layer's and head's record of page `page`. */
-static quire_status make_record(conversion *c, const cli_mlx_layer *l, int32_t head, int32_t page, uint8_t *record) {
+static quire_status make_record(conversion *c, const cli_mlx_layer *l, int32_t head, int32_t page,
+                                uint8_t *record) {
     const quire_page_shape shape = shape_of(c, l);
     for (int which = 0; which < 2; which++) {
         const cli_mlx_side *side = &l->side[which];
@@ -61,7 +70,8 @@ static quire_status make_record(conversion *c, const cli_mlx_layer *l, int32_t h
             continue;
         }
         const quire_arrays arrays = {.codes = part[0], .scales = part[1], .biases = part[2]};
-        const quire_status status = quire_page_import(&shape, which ? QUIRE_SIDE_V : QUIRE_SIDE_K, &arrays, record);
+        const quire_status status =
+            quire_page_import(&shape, which ? QUIRE_SIDE_V : QUIRE_SIDE_K, &arrays, record);
         if (status != QUIRE_OK)
             return status;
     }
@@ -72,7 +82,8 @@ static bool same_group(const cli_mlx_layer *a, const cli_mlx_layer *b) {
     return a->rotating == b->rotating && a->keep == b->keep && (!a->rotating || a->size == b->size);
 }
 
-/* As quire_seq_page_load wants a page: groups of layers by their first layer, layers, heads (docs/FORMAT.md, 9). */
+/* As quire_seq_page_load wants a page: groups of layers by their first layer, layers, heads
+ * (docs/FORMAT.md, 9). */
 static int load_page(conversion *c, int32_t page) {
     const cli_mlx_cache *mlx = &c->mlx;
     const size_t bytes = quire_seq_page_bytes(c->pool, page);
@@ -101,7 +112,8 @@ static int load_page(conversion *c, int32_t page) {
 
 /* ------------------------------------------------------------------ the open page */
 
-static quire_status decode_layer(conversion *c, const cli_mlx_layer *l, int32_t page, int32_t n_rows) {
+static quire_status decode_layer(conversion *c, const cli_mlx_layer *l, int32_t page,
+                                 int32_t n_rows) {
     const quire_page_shape shape = shape_of(c, l);
     const size_t dk = (size_t)shape.k_dim, dv = (size_t)shape.v_dim, heads = (size_t)l->n_kv_heads;
     float *k = c->k + T * heads * dk, *v = c->v + T * heads * dv;
@@ -121,12 +133,13 @@ static quire_status decode_layer(conversion *c, const cli_mlx_layer *l, int32_t 
 
 static int load_open(conversion *c, int32_t page, int32_t n_rows) {
     quire_batch *batch;
-    quire_status status = quire_batch_begin(c->pool, &(quire_batch_item){c->seq, n_rows}, 1, &batch);
+    quire_status status =
+        quire_batch_begin(c->pool, &(quire_batch_item){c->seq, n_rows}, 1, &batch);
     for (int32_t i = 0; status == QUIRE_OK && i < c->mlx.n_layers; i++) {
         status = decode_layer(c, &c->mlx.layers[i], page, n_rows);
         if (status == QUIRE_OK)
-            status =
-                quire_batch_store(batch, i, (quire_rows){c->k, QUIRE_F32, 0}, (quire_rows){c->v, QUIRE_F32, 0}, 0, 1);
+            status = quire_batch_store(batch, i, (quire_rows){c->k, QUIRE_F32, 0},
+                                       (quire_rows){c->v, QUIRE_F32, 0}, 0, 1);
     }
     if (status == QUIRE_OK)
         status = quire_batch_commit(batch, NULL);
@@ -173,7 +186,8 @@ static int make_pool(conversion *c) {
     o.max_seqs = o.max_workers = 1;
     o.max_batch_tokens = T;
     o.max_tokens = mlx->n_tokens + T;
-    o.budget_bytes = (page + (size_t)mlx->n_layers * 4096) * (n_pages + 2) + 8 * raw + ((size_t)64 << 20);
+    o.budget_bytes =
+        (page + (size_t)mlx->n_layers * 4096) * (n_pages + 2) + 8 * raw + ((size_t)64 << 20);
     quire_status status = c->layers ? quire_pool_create(&c->pool, &o) : QUIRE_E_NOMEM;
     if (status == QUIRE_OK)
         status = quire_seq_create(c->pool, &c->seq);

@@ -1,8 +1,9 @@
 /* mlx_write.c: a file of Quire's into a prompt cache of mlx-lm.
  *
- * Sealed pages of a8 a4 a2 give their codes as they are. What is raw in the file (sinks, the open page, layers without a
- * codec) and what is in codecs that mlx does not have is quantized as mlx would, or written as rows: in the file's raw
- * type, or in f32 where a layer's pages have another type than its open page, so that no value changes. */
+ * Sealed pages of a8 a4 a2 give their codes as they are. What is raw in the file (sinks, the
+ * open page, layers without a codec) and what is in codecs that mlx does not have is quantized
+ * as mlx would, or written as rows: in the file's raw type, or in f32 where a layer's pages have
+ * another type than its open page, so that no value changes. */
 #include "mlx/mlx_cache.h"
 
 #include "options/cache_args.h"
@@ -37,11 +38,14 @@ typedef struct writing {
     float *k, *v;
 } writing;
 
-static const char *const TYPES[] = {[QUIRE_F32] = "F32", [QUIRE_F16] = "F16", [QUIRE_BF16] = "BF16"};
+static const char *const TYPES[] = {
+    [QUIRE_F32] = "F32", [QUIRE_F16] = "F16", [QUIRE_BF16] = "BF16"};
 static const quire_codec CODECS[] = {
     [QUIRE_F32] = QUIRE_CODEC_F32, [QUIRE_F16] = QUIRE_CODEC_F16, [QUIRE_BF16] = QUIRE_CODEC_BF16};
 
-static int fail(const char *doing, quire_status status) { return cli_quire_error(doing, status, NULL); }
+static int fail(const char *doing, quire_status status) {
+    return cli_quire_error(doing, status, NULL);
+}
 
 /* ------------------------------------------------------------------ what each layer becomes */
 
@@ -62,8 +66,8 @@ static bool find_affine(quire_codec codec, int32_t *bits, int32_t *group) {
 /* mlx has both sides quantized, or neither. */
 static bool mlx_has(target *t, quire_pair pair) {
     t->pair = pair;
-    return find_affine(pair.k, &t->bits[0], &t->group[0]) && find_affine(pair.v, &t->bits[1], &t->group[1]) &&
-           (t->bits[0] > 0) == (t->bits[1] > 0);
+    return find_affine(pair.k, &t->bits[0], &t->group[0]) &&
+           find_affine(pair.v, &t->bits[1], &t->group[1]) && (t->bits[0] > 0) == (t->bits[1] > 0);
 }
 
 /* A type that holds the values of raw codec `codec` and of raw rows alike. */
@@ -81,7 +85,8 @@ static int choose_targets(writing *w, const cli_mlx_options *options) {
         t->layer = *l;
         t->as_is = mlx_has(t, (quire_pair){l->k, l->v});
         if (!t->as_is && !(options->kv && mlx_has(t, policy.pair))) {
-            cli_error("layer %d is %s:%s, which mlx does not have; --kv mlx8, mlx4, a8:a4 or none packs it anew",
+            cli_error("layer %d is %s:%s, which mlx does not have; --kv mlx8, mlx4, a8:a4 or none "
+                      "packs it anew",
                       (int)i, quire_codec_name(l->k), quire_codec_name(l->v));
             return CLI_FAILURE;
         }
@@ -104,7 +109,8 @@ static int choose_targets(writing *w, const cli_mlx_options *options) {
 static bool needs_meta_state(const writing *w) {
     for (int32_t i = 0; i < w->info.n_layers; i++) {
         const target *t = &w->targets[i];
-        if (t->bits[0] > 0 && (t->layer.window > 0 || t->bits[0] != t->bits[1] || t->group[0] != t->group[1]))
+        if (t->bits[0] > 0 &&
+            (t->layer.window > 0 || t->bits[0] != t->bits[1] || t->group[0] != t->group[1]))
             return true;
     }
     return false;
@@ -113,17 +119,20 @@ static bool needs_meta_state(const writing *w) {
 /* ------------------------------------------------------------------ the header */
 
 static int numbers_of(const writing *w, const target *t, int32_t *x) {
-    const int32_t length = w->info.length, quantizer[4] = {t->group[0], t->bits[0], t->group[1], t->bits[1]};
+    const int32_t length = w->info.length,
+                  quantizer[4] = {t->group[0], t->bits[0], t->group[1], t->bits[1]};
     int n = 0;
     if (t->layer.window > 0) {
         const int32_t keep = t->layer.keep, size = keep + t->layer.window;
-        const int32_t meta[4] = {keep, size, length, t->n_rows}, scalars[4] = {length, keep, size, t->n_rows};
+        const int32_t meta[4] = {keep, size, length, t->n_rows},
+                      scalars[4] = {length, keep, size, t->n_rows};
         memcpy(x, w->scalars ? scalars : meta, sizeof meta);
         n = 4;
     } else if (w->scalars || t->bits[0] > 0) {
         x[n++] = length;
     }
-    const bool split = t->bits[0] != t->bits[1] || t->group[0] != t->group[1] || t->layer.window > 0;
+    const bool split =
+        t->bits[0] != t->bits[1] || t->group[0] != t->group[1] || t->layer.window > 0;
     for (int i = 0; t->bits[0] > 0 && i < (split ? 4 : 2); i++)
         x[n++] = quantizer[i];
     return n;
@@ -139,14 +148,18 @@ static void describe(writing *w) {
     for (int32_t i = 0; i < w->info.n_layers; i++) {
         const target *t = &w->targets[i];
         const quire_layer *l = &t->layer;
-        cli_tensor_list_note(&w->list, classes[l->window > 0][t->bits[0] > 0], "%d.%d", w->scalars ? 1 : 2, (int)i);
+        cli_tensor_list_note(&w->list, classes[l->window > 0][t->bits[0] > 0], "%d.%d",
+                             w->scalars ? 1 : 2, (int)i);
         for (int side = 0; side < 2; side++) {
             const int32_t dim = side ? l->v_dim : l->k_dim;
             for (int part = 0; part < (t->bits[0] ? PARTS : 1); part++) {
-                const int32_t cols = !t->bits[side] ? dim : part ? dim / t->group[side] : dim * t->bits[side] / 32;
+                const int32_t cols = !t->bits[side] ? dim
+                                     : part         ? dim / t->group[side]
+                                                    : dim * t->bits[side] / 32;
                 const int64_t dims[4] = {1, l->n_kv_heads, t->n_rows, cols};
-                cli_tensor_list_add(&w->list, t->bits[side] && part == 0 ? "U32" : TYPES[t->type[side]], dims, 4,
-                                    t->bits[0] ? "%d.%d.%d" : "%d.%d", (int)i, side, part);
+                cli_tensor_list_add(&w->list,
+                                    t->bits[side] && part == 0 ? "U32" : TYPES[t->type[side]], dims,
+                                    4, t->bits[0] ? "%d.%d.%d" : "%d.%d", (int)i, side, part);
             }
         }
         int32_t numbers[8];
@@ -180,13 +193,15 @@ static quire_status export_record(writing *w, const target *t) {
     if (t->bits[0] == 0) { /* rows of K, then of V */
         const size_t n_k = T * (size_t)shape.k_dim * cli_tensor_type_bytes(TYPES[t->type[0]]);
         memcpy(w->arrays[0][0], w->record, n_k);
-        memcpy(w->arrays[1][0], w->record + n_k, T * (size_t)shape.v_dim * cli_tensor_type_bytes(TYPES[t->type[1]]));
+        memcpy(w->arrays[1][0], w->record + n_k,
+               T * (size_t)shape.v_dim * cli_tensor_type_bytes(TYPES[t->type[1]]));
         return QUIRE_OK;
     }
     quire_status status = QUIRE_OK;
     for (int side = 0; side < 2 && status == QUIRE_OK; side++) {
-        const quire_arrays arrays = {
-            .codes = w->arrays[side][0], .scales = w->arrays[side][1], .biases = w->arrays[side][2]};
+        const quire_arrays arrays = {.codes = w->arrays[side][0],
+                                     .scales = w->arrays[side][1],
+                                     .biases = w->arrays[side][2]};
         status = quire_page_export(&shape, side ? QUIRE_SIDE_V : QUIRE_SIDE_K, w->record, &arrays);
     }
     return status;
@@ -209,7 +224,8 @@ static quire_status export_rows(writing *w, const target *t) {
 }
 
 /* A sealed page of a layer that is taken as it is, in w->arrays. */
-static quire_status export_sealed(writing *w, const target *t, int32_t layer, int32_t head, int32_t page) {
+static quire_status export_sealed(writing *w, const target *t, int32_t layer, int32_t head,
+                                  int32_t page) {
     quire_page_shape sealed = shape_of(w, t);
     sealed.pair = (quire_pair){t->layer.k, t->layer.v};
     size_t bytes;
@@ -225,7 +241,8 @@ static quire_status export_sealed(writing *w, const target *t, int32_t layer, in
 }
 
 /* Page `page` of a head in w->arrays. Rows that the file does not have are zeros. */
-static quire_status make_page(writing *w, const target *t, int32_t layer, int32_t head, int32_t page) {
+static quire_status make_page(writing *w, const target *t, int32_t layer, int32_t head,
+                              int32_t page) {
     int32_t n_rows;
     memset(w->k, 0, T * (size_t)t->layer.k_dim * sizeof *w->k);
     memset(w->v, 0, T * (size_t)t->layer.v_dim * sizeof *w->v);
@@ -278,7 +295,8 @@ static int write_array(writing *w, int32_t layer, int side, int part) {
                 if (status != QUIRE_OK)
                     return fail("cannot read a page", status);
             }
-            if (fwrite(w->arrays[side][part] + (size_t)(token % T) * bytes, 1, bytes, w->out) != bytes)
+            if (fwrite(w->arrays[side][part] + (size_t)(token % T) * bytes, 1, bytes, w->out) !=
+                bytes)
                 return cli_quire_error("cannot write", QUIRE_E_IO, strerror(errno));
         }
     return CLI_OK;
@@ -293,7 +311,8 @@ static int write_layers(writing *w) {
                 status = write_array(w, i, side, part);
         int32_t numbers[8];
         const int n = w->scalars ? numbers_of(w, t, numbers) : 0;
-        if (n > 0 && status == CLI_OK && fwrite(numbers, sizeof *numbers, (size_t)n, w->out) != (size_t)n)
+        if (n > 0 && status == CLI_OK &&
+            fwrite(numbers, sizeof *numbers, (size_t)n, w->out) != (size_t)n)
             status = cli_quire_error("cannot write", QUIRE_E_IO, strerror(errno));
     }
     return status;
@@ -326,10 +345,12 @@ static int write_file(writing *w, const char *to, const cli_mlx_options *options
         return status;
     const bool meta_state = needs_meta_state(w);
     if (meta_state && options->layout == CLI_MLX_SCALARS) {
-        cli_error("mlx-lm 0.32 cannot express different bits of K and V, nor quantized rings; --layout meta_state");
+        cli_error("mlx-lm 0.32 cannot express different bits of K and V, nor quantized rings; "
+                  "--layout meta_state");
         return CLI_USAGE;
     }
-    w->scalars = options->layout == CLI_MLX_SCALARS || (options->layout == CLI_MLX_AUTO && !meta_state);
+    w->scalars =
+        options->layout == CLI_MLX_SCALARS || (options->layout == CLI_MLX_AUTO && !meta_state);
     if (!cli_tensor_list_start(&w->list))
         return cli_quire_error("cannot convert", QUIRE_E_NOMEM, "out of memory");
     describe(w);
@@ -357,7 +378,8 @@ int cli_mlx_from_quire(const char *from, const char *to, const cli_mlx_options *
     quire_status opened = quire_file_open(&w.file, from);
     if (opened == QUIRE_OK)
         opened = quire_file_check(w.file);
-    const int status = opened == QUIRE_OK ? write_file(&w, to, options) : fail("cannot read the saved cache", opened);
+    const int status = opened == QUIRE_OK ? write_file(&w, to, options)
+                                          : fail("cannot read the saved cache", opened);
     quire_file_close(w.file);
     free(w.targets);
     free(w.record);

@@ -1,4 +1,5 @@
-/* safetensors.c: reads with every size checked; writes header and lets the caller write the data. */
+/* safetensors.c: reads with every size checked; writes header and lets the caller write the
+ * data. */
 #include "mlx/safetensors.h"
 
 #include "output/report.h"
@@ -56,7 +57,8 @@ bool cli_safetensors_open(cli_safetensors *file, const char *path) {
         length = length << 8 | file->bytes[i];
     if (length > HEADER_MAX || length > file->n_bytes - LENGTH_BYTES)
         return refuse("its header does not fit");
-    file->header = json_loadb((const char *)file->bytes + LENGTH_BYTES, (size_t)length, JSON_REJECT_DUPLICATES, NULL);
+    file->header = json_loadb((const char *)file->bytes + LENGTH_BYTES, (size_t)length,
+                              JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(file->header))
         return refuse("its header is not JSON");
     file->data = file->bytes + LENGTH_BYTES + length;
@@ -85,13 +87,15 @@ bool cli_safetensors_has(const cli_safetensors *file, const char *name) {
 
 bool cli_safetensors_get(const cli_safetensors *file, const char *name, cli_tensor *tensor) {
     const json_t *entry = json_object_get(file->header, name);
-    const json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
+    const json_t *shape = json_object_get(entry, "shape"),
+                 *offsets = json_object_get(entry, "data_offsets");
     *tensor = (cli_tensor){.type = json_string_value(json_object_get(entry, "dtype"))};
     const size_t size = tensor->type ? cli_tensor_type_bytes(tensor->type) : 0;
     const json_int_t start = json_integer_value(json_array_get(offsets, 0)),
                      end = json_integer_value(json_array_get(offsets, 1));
     bool good = size > 0 && json_is_array(shape) && json_array_size(shape) <= CLI_TENSOR_DIMS &&
-                json_array_size(offsets) == 2 && start >= 0 && end >= start && (uint64_t)end <= file->data_bytes;
+                json_array_size(offsets) == 2 && start >= 0 && end >= start &&
+                (uint64_t)end <= file->data_bytes;
     size_t n = size;
     for (size_t i = 0; good && i < json_array_size(shape); i++) {
         const json_int_t dim = json_integer_value(json_array_get(shape, i));
@@ -127,13 +131,13 @@ void cli_tensor_list_note(cli_tensor_list *list, const char *value, const char *
     va_start(args, format);
     vsnprintf(name, sizeof name, format, args);
     va_end(args);
-    if (list->header &&
-        json_object_set_new(json_object_get(list->header, "__metadata__"), name, json_string(value)) != 0)
+    if (list->header && json_object_set_new(json_object_get(list->header, "__metadata__"), name,
+                                            json_string(value)) != 0)
         give_up(list);
 }
 
-void cli_tensor_list_add(cli_tensor_list *list, const char *type, const int64_t *dims, int n_dims, const char *format,
-                         ...) {
+void cli_tensor_list_add(cli_tensor_list *list, const char *type, const int64_t *dims, int n_dims,
+                         const char *format, ...) {
     char name[NAME_BYTES];
     va_list args;
     va_start(args, format);
@@ -164,7 +168,8 @@ bool cli_tensor_list_write(cli_tensor_list *list, FILE *file) {
     uint8_t length[LENGTH_BYTES];
     for (int i = 0; i < LENGTH_BYTES; i++)
         length[i] = (uint8_t)((uint64_t)padded >> 8 * i);
-    bool good = fwrite(length, 1, sizeof length, file) == sizeof length && fwrite(text, 1, n, file) == n;
+    bool good =
+        fwrite(length, 1, sizeof length, file) == sizeof length && fwrite(text, 1, n, file) == n;
     for (size_t i = n; good && i < padded; i++)
         good = fputc(' ', file) == ' ';
     free(text);

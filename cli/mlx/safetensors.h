@@ -31,10 +31,12 @@ void cli_safetensors_close(cli_safetensors *file);
 /* A string of the metadata, or NULL. The name is a printf format. */
 const char *cli_safetensors_note(const cli_safetensors *file, const char *format, ...);
 bool cli_safetensors_has(const cli_safetensors *file, const char *name);
-/* False, with a message: no such array, or it does not lie in the file, or its bytes are not those of its shape. */
+/* False, with a message: no such array, or it does not lie in the file, or its bytes are not
+ * those of its shape. */
 bool cli_safetensors_get(const cli_safetensors *file, const char *name, cli_tensor *tensor);
 
-/* Written in the order of adding; data goes straight to the file, after a header that must be complete before. */
+/* Written in the order of adding; data goes straight to the file, after a header that must be
+ * complete before. */
 typedef struct cli_tensor_list {
     json_t *header; /* with "__metadata__" */
     uint64_t data_bytes;
@@ -42,8 +44,8 @@ typedef struct cli_tensor_list {
 
 bool cli_tensor_list_start(cli_tensor_list *list);
 void cli_tensor_list_note(cli_tensor_list *list, const char *value, const char *format, ...);
-void cli_tensor_list_add(cli_tensor_list *list, const char *type, const int64_t *dims, int n_dims, const char *format,
-                         ...);
+void cli_tensor_list_add(cli_tensor_list *list, const char *type, const int64_t *dims, int n_dims,
+                         const char *format, ...);
 bool cli_tensor_list_write(cli_tensor_list *list, FILE *file); /* the header; frees the list */
 size_t cli_tensor_type_bytes(const char *type);                /* 0: unknown */
 

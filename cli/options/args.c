@@ -50,7 +50,8 @@ static const cli_option *find_short(const cli_usage *usage, char letter) {
     return NULL;
 }
 
-/* A following "--name" is the next option: `--ctx --json` forgot the number. A single dash may start a value. */
+/* A following "--name" is the next option: `--ctx --json` forgot the number. A single dash may
+ * start a value. */
 static const char *take_following_value(walk *w) {
     if (w->at >= w->argc || strncmp(w->argv[w->at], "--", 2) == 0)
         return NULL;
@@ -158,8 +159,8 @@ static void complain_value(const cli_usage *usage, const cli_option *option, con
     }
     const char *closest = cli_suggest_result(&suggestion);
     if (closest) {
-        cli_error("%s: %s cannot be '%s'; allowed: %s; did you mean '%s'?", usage->command, name, value, allowed,
-                  closest);
+        cli_error("%s: %s cannot be '%s'; allowed: %s; did you mean '%s'?", usage->command, name,
+                  value, allowed, closest);
     } else {
         cli_error("%s: %s cannot be '%s'; allowed: %s", usage->command, name, value, allowed);
     }

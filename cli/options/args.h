@@ -1,7 +1,8 @@
 /* args.h: options of a command as a table, from which both the parser and --help work.
  *
- * Accepted: --name value, --name=value, -t value, -tvalue; "--" ends the options. The last of a repeated option wins.
- * Targets hold the defaults before the parse. A default outside an option's own limits means "not given". */
+ * Accepted: --name value, --name=value, -t value, -tvalue; "--" ends the options. The last of a
+ * repeated option wins. Targets hold the defaults before the parse. A default outside an
+ * option's own limits means "not given". */
 #ifndef CLI_OPTIONS_ARGS_H
 #define CLI_OPTIONS_ARGS_H
 
@@ -36,7 +37,8 @@ cli_option cli_int(const char *name, int32_t *target, int32_t min, int32_t max, 
 cli_option cli_float(const char *name, double *target, double min, double max, const char *help);
 cli_option cli_size(const char *name, size_t *target, double min, double max, const char *help);
 cli_option cli_string(const char *name, const char **target, const char *value, const char *help);
-cli_option cli_choice(const char *name, int32_t *target, const char *const *choices, const char *help);
+cli_option cli_choice(const char *name, int32_t *target, const char *const *choices,
+                      const char *help);
 cli_option cli_with_letter(cli_option option, char letter);
 cli_option cli_with_step(cli_option option, int32_t step);
 
@@ -65,7 +67,8 @@ typedef struct cli_usage {
     const char *const *examples; /* ends with NULL */
 } cli_usage;
 
-/* True: run the command. False: *status is the exit status (help was printed, or a message on stderr). */
+/* True: run the command. False: *status is the exit status (help was printed, or a message on
+ * stderr). */
 bool cli_args_parse(const cli_usage *usage, int argc, char **argv, int *status);
 
 /* ---- pieces, in args_value.c and args_help.c */

@@ -15,7 +15,8 @@ static int format_left(const cli_option *option, char *text) {
                     has_value ? option->value : "");
 }
 
-static void print_line(FILE *file, int width, const char *left, const char *help, const char *initial) {
+static void print_line(FILE *file, int width, const char *left, const char *help,
+                       const char *initial) {
     fprintf(file, "%-*s  %s", width, left, help);
     if (initial)
         fprintf(file, " (default %s)", initial);

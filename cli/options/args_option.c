@@ -6,27 +6,48 @@ cli_option cli_flag(const char *name, bool *target, const char *help) {
 }
 
 cli_option cli_int(const char *name, int32_t *target, int32_t min, int32_t max, const char *help) {
-    return (cli_option){
-        .name = name, .kind = CLI_INT, .target = target, .min = min, .max = max, .value = "N", .help = help};
+    return (cli_option){.name = name,
+                        .kind = CLI_INT,
+                        .target = target,
+                        .min = min,
+                        .max = max,
+                        .value = "N",
+                        .help = help};
 }
 
 cli_option cli_float(const char *name, double *target, double min, double max, const char *help) {
-    return (cli_option){
-        .name = name, .kind = CLI_FLOAT, .target = target, .min = min, .max = max, .value = "X", .help = help};
+    return (cli_option){.name = name,
+                        .kind = CLI_FLOAT,
+                        .target = target,
+                        .min = min,
+                        .max = max,
+                        .value = "X",
+                        .help = help};
 }
 
 cli_option cli_size(const char *name, size_t *target, double min, double max, const char *help) {
-    return (cli_option){
-        .name = name, .kind = CLI_SIZE, .target = target, .min = min, .max = max, .value = "SIZE", .help = help};
+    return (cli_option){.name = name,
+                        .kind = CLI_SIZE,
+                        .target = target,
+                        .min = min,
+                        .max = max,
+                        .value = "SIZE",
+                        .help = help};
 }
 
 cli_option cli_string(const char *name, const char **target, const char *value, const char *help) {
-    return (cli_option){.name = name, .kind = CLI_STRING, .target = (void *)target, .value = value, .help = help};
+    return (cli_option){
+        .name = name, .kind = CLI_STRING, .target = (void *)target, .value = value, .help = help};
 }
 
-cli_option cli_choice(const char *name, int32_t *target, const char *const *choices, const char *help) {
-    return (cli_option){
-        .name = name, .kind = CLI_CHOICE, .target = target, .choices = choices, .value = "NAME", .help = help};
+cli_option cli_choice(const char *name, int32_t *target, const char *const *choices,
+                      const char *help) {
+    return (cli_option){.name = name,
+                        .kind = CLI_CHOICE,
+                        .target = target,
+                        .choices = choices,
+                        .value = "NAME",
+                        .help = help};
 }
 
 cli_option cli_with_letter(cli_option option, char letter) {

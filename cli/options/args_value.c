@@ -10,7 +10,9 @@
 /* strtoll and strtod skip leading blanks; a value with blanks is more likely a quoting mistake. */
 static bool starts_with_blank(const char *text) { return isspace((unsigned char)*text) != 0; }
 
-static bool within(const cli_option *option, double value) { return value >= option->min && value <= option->max; }
+static bool within(const cli_option *option, double value) {
+    return value >= option->min && value <= option->max;
+}
 
 static bool allowed_int(const cli_option *option, int64_t value) {
     return within(option, (double)value) && (option->step <= 1 || value % option->step == 0);
@@ -31,7 +33,8 @@ static bool assign_int(const cli_option *option, const char *text) {
 static bool assign_float(const cli_option *option, const char *text) {
     char *end;
     double value = strtod(text, &end);
-    if (starts_with_blank(text) || end == text || *end || !isfinite(value) || !within(option, value))
+    if (starts_with_blank(text) || end == text || *end || !isfinite(value) ||
+        !within(option, value))
         return false;
     *(double *)option->target = value;
     return true;
@@ -130,7 +133,8 @@ void cli_option_allowed(const cli_option *option, char *text, size_t n_bytes) {
     switch (option->kind) {
     case CLI_INT:
         if (option->step > 1) {
-            snprintf(text, n_bytes, "%.0f to %.0f in steps of %d", option->min, option->max, (int)option->step);
+            snprintf(text, n_bytes, "%.0f to %.0f in steps of %d", option->min, option->max,
+                     (int)option->step);
         } else {
             snprintf(text, n_bytes, "a whole number from %.0f to %.0f", option->min, option->max);
         }

@@ -21,7 +21,9 @@ bool cli_budget_parse(const char *text, cli_budget *budget) {
     return cli_option_assign(&kld, text) || cli_option_assign(&bytes, text);
 }
 
-bool cli_auto_is(const char *kv) { return strncmp(kv, "auto", 4) == 0 && (kv[4] == '\0' || kv[4] == ':'); }
+bool cli_auto_is(const char *kv) {
+    return strncmp(kv, "auto", 4) == 0 && (kv[4] == '\0' || kv[4] == ':');
+}
 
 bool cli_auto_parse(const cli_model_args *args, const char *kv, cli_budget *budget) {
     *budget = (cli_budget){.kld = KLD_DEFAULT};
@@ -30,18 +32,22 @@ bool cli_auto_parse(const cli_model_args *args, const char *kv, cli_budget *budg
         return false;
     }
     if (args->kv_layers) {
-        cli_error("--kv-layers cannot be used with --kv auto, which chooses the codecs of all layers");
+        cli_error(
+            "--kv-layers cannot be used with --kv auto, which chooses the codecs of all layers");
         return false;
     }
     if (strcmp(args->kv_windowed, "raw:raw") == 0 || strcmp(args->kv_windowed, "same") == 0)
         return true;
-    cli_error("--kv-windowed cannot be '%s' with --kv auto; allowed: raw:raw, same", args->kv_windowed);
+    cli_error("--kv-windowed cannot be '%s' with --kv auto; allowed: raw:raw, same",
+              args->kv_windowed);
     return false;
 }
 
 /* ------------------------------------------------------------------ choosing */
 
-static void on_progress(void *user, int32_t done, int32_t total) { cli_progress_update(user, done, total); }
+static void on_progress(void *user, int32_t done, int32_t total) {
+    cli_progress_update(user, done, total);
+}
 
 static bool stop(void *unused) { return cli_interrupt_seen(unused); }
 
@@ -64,7 +70,8 @@ int cli_examine(const quire_model *model, int32_t n_threads, bool anew, quire_re
 
 /* Small layers with a window stay raw, as presets have them, unless bytes are what counts. */
 int cli_choose(const cli_model_args *args, const quire_model *model, const quire_report *report,
-               const cli_budget *budget, int32_t context, bool exact_trim, quire_pair *pairs, quire_choice *choice) {
+               const cli_budget *budget, int32_t context, bool exact_trim, quire_pair *pairs,
+               quire_choice *choice) {
     quire_choice_options options;
     quire_choice_options_default(&options);
     options.bytes = budget->bytes;
@@ -90,22 +97,23 @@ const char *cli_predicted_for(const cli_model_args *args) {
                                          : "";
 }
 
-static int tell(const cli_model_args *args, const cli_session_wish *wish, const quire_model *model, int32_t context,
-                const quire_pair *pairs, const quire_choice *choice) {
+static int tell(const cli_model_args *args, const cli_session_wish *wish, const quire_model *model,
+                int32_t context, const quire_pair *pairs, const quire_choice *choice) {
     cli_chosen chosen;
     const int status = cli_chosen_describe(args, model, pairs, &chosen);
     if (status != CLI_OK)
         return status;
     fprintf(stderr, "%s: ", wish->kv);
     cli_chosen_print(&chosen, stderr);
-    fprintf(stderr, "; KLD %.2g predicted%s, %s for %d tokens, raw %s\n", choice->kld, cli_predicted_for(args),
-            cli_bytes(choice->bytes).text, (int)context, cli_bytes(choice->raw_bytes).text);
+    fprintf(stderr, "; KLD %.2g predicted%s, %s for %d tokens, raw %s\n", choice->kld,
+            cli_predicted_for(args), cli_bytes(choice->bytes).text, (int)context,
+            cli_bytes(choice->raw_bytes).text);
     free(chosen.layers);
     return CLI_OK;
 }
 
-int cli_auto_pairs(const cli_model_args *args, const quire_model *model, const cli_session_wish *wish,
-                   quire_pair *pairs) {
+int cli_auto_pairs(const cli_model_args *args, const quire_model *model,
+                   const cli_session_wish *wish, quire_pair *pairs) {
     cli_budget budget;
     if (!cli_auto_parse(args, wish->kv, &budget))
         return CLI_USAGE;
@@ -114,7 +122,8 @@ int cli_auto_pairs(const cli_model_args *args, const quire_model *model, const c
     quire_choice choice;
     int status = cli_examine(model, args->n_threads, false, &report);
     if (status == CLI_OK)
-        status = cli_choose(args, model, report, &budget, context, wish->exact_trim, pairs, &choice);
+        status =
+            cli_choose(args, model, report, &budget, context, wish->exact_trim, pairs, &choice);
     free(report);
     if (status == CLI_OK && !wish->quiet)
         status = tell(args, wish, model, context, pairs, &choice);

@@ -1,4 +1,5 @@
-/* auto_kv.h: --kv auto[:BYTES|:KLD]: codecs of every layer, by what the model itself shows. What fails has printed why. */
+/* auto_kv.h: --kv auto[:BYTES|:KLD]: codecs of every layer, by what the model itself shows. What
+ * fails has printed why. */
 #ifndef CLI_OPTIONS_AUTO_KV_H
 #define CLI_OPTIONS_AUTO_KV_H
 
@@ -12,7 +13,8 @@ typedef struct cli_budget {
     double kld;
 } cli_budget;
 
-/* "0.002" is a KLD: a number below 1; "512M" and all other numbers are bytes. False, without a message. */
+/* "0.002" is a KLD: a number below 1; "512M" and all other numbers are bytes. False, without a
+ * message. */
 bool cli_budget_parse(const char *text, cli_budget *budget);
 
 bool cli_auto_is(const char *kv); /* "auto", "auto:..." */
@@ -24,14 +26,17 @@ int cli_examine(const quire_model *model, int32_t n_threads, bool anew, quire_re
 
 /* Pairs (n_layers) for a sequence of `context` tokens. Exit status. */
 int cli_choose(const cli_model_args *args, const quire_model *model, const quire_report *report,
-               const cli_budget *budget, int32_t context, bool exact_trim, quire_pair *pairs, quire_choice *choice);
+               const cli_budget *budget, int32_t context, bool exact_trim, quire_pair *pairs,
+               quire_choice *choice);
 
-/* cli_auto_parse, cli_examine and cli_choose; then says on stderr what was chosen, unless the wish is quiet. */
-int cli_auto_pairs(const cli_model_args *args, const quire_model *model, const cli_session_wish *wish,
-                   quire_pair *pairs);
+/* cli_auto_parse, cli_examine and cli_choose; then says on stderr what was chosen, unless the
+ * wish is quiet. */
+int cli_auto_pairs(const cli_model_args *args, const quire_model *model,
+                   const cli_session_wish *wish, quire_pair *pairs);
 
 enum { CLI_SINKS_USUAL = 4 }; /* as presets have them, and reports are made with */
-/* What a report's prediction takes for granted, where the options say otherwise: " (with ..)", or "". */
+/* What a report's prediction takes for granted, where the options say otherwise: " (with ..)",
+ * or "". */
 const char *cli_predicted_for(const cli_model_args *args);
 
 /* The options that name these pairs. */
@@ -42,8 +47,8 @@ typedef struct cli_chosen {
 } cli_chosen;
 
 /* free() chosen->layers. Exit status. */
-int cli_chosen_describe(const cli_model_args *args, const quire_model *model, const quire_pair *pairs,
-                        cli_chosen *chosen);
+int cli_chosen_describe(const cli_model_args *args, const quire_model *model,
+                        const quire_pair *pairs, cli_chosen *chosen);
 void cli_chosen_print(const cli_chosen *chosen, FILE *file); /* "--kv k4v4 --kv-layers 0-2=k8v8" */
 
 #endif

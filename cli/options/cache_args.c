@@ -10,7 +10,8 @@
 
 enum { HEADS_MAX = 4096, NAME_BYTES = 64 };
 
-const char *const cli_raw_names[] = {[QUIRE_F32] = "f32", [QUIRE_F16] = "f16", [QUIRE_BF16] = "bf16", NULL};
+const char *const cli_raw_names[] = {
+    [QUIRE_F32] = "f32", [QUIRE_F16] = "f16", [QUIRE_BF16] = "bf16", NULL};
 
 /* Up to four numbers with an x between them; 0 if the text is anything else. */
 static int parse_numbers(const char *text, int32_t numbers[4]) {
@@ -31,19 +32,23 @@ static int parse_numbers(const char *text, int32_t numbers[4]) {
     return 0;
 }
 
-static bool good_dim(int32_t dim) { return dim >= QUIRE_DIM_MIN && dim <= QUIRE_DIM_MAX && dim % QUIRE_DIM_STEP == 0; }
+static bool good_dim(int32_t dim) {
+    return dim >= QUIRE_DIM_MIN && dim <= QUIRE_DIM_MAX && dim % QUIRE_DIM_STEP == 0;
+}
 
 bool cli_shape_parse(const char *text, cli_shape *shape) {
     int32_t numbers[4];
     int n = parse_numbers(text, numbers);
     if (n >= 3) {
         *shape = (cli_shape){numbers[0], numbers[1], numbers[2], n == 4 ? numbers[3] : numbers[2]};
-        if (shape->n_kv_heads > 0 && shape->n_heads >= shape->n_kv_heads && shape->n_heads % shape->n_kv_heads == 0 &&
-            good_dim(shape->k_dim) && good_dim(shape->v_dim)) {
+        if (shape->n_kv_heads > 0 && shape->n_heads >= shape->n_kv_heads &&
+            shape->n_heads % shape->n_kv_heads == 0 && good_dim(shape->k_dim) &&
+            good_dim(shape->v_dim)) {
             return true;
         }
     }
-    cli_error("--shape cannot be '%s'; allowed: HxGxD or HxGxDKxDV: H query heads, a multiple of G KV heads, and head "
+    cli_error("--shape cannot be '%s'; allowed: HxGxD or HxGxDKxDV: H query heads, a multiple of G "
+              "KV heads, and head "
               "sizes from %d to %d in steps of %d",
               text, QUIRE_DIM_MIN, QUIRE_DIM_MAX, QUIRE_DIM_STEP);
     return false;
@@ -51,8 +56,8 @@ bool cli_shape_parse(const char *text, cli_shape *shape) {
 
 cli_text cli_shape_text(const cli_shape *shape) {
     cli_text result;
-    int n = snprintf(result.text, sizeof result.text, "%dx%dx%d", (int)shape->n_heads, (int)shape->n_kv_heads,
-                     (int)shape->k_dim);
+    int n = snprintf(result.text, sizeof result.text, "%dx%dx%d", (int)shape->n_heads,
+                     (int)shape->n_kv_heads, (int)shape->k_dim);
     if (shape->v_dim != shape->k_dim) {
         snprintf(result.text + n, sizeof result.text - (size_t)n, "x%d", (int)shape->v_dim);
     }
@@ -89,7 +94,8 @@ static bool suggest_twice(const char *name, char *suggested, size_t n_bytes) {
     return false;
 }
 
-/* The closest preset, or the closest codec for each side of K:V. False if there is none to suggest. */
+/* The closest preset, or the closest codec for each side of K:V. False if there is none to
+ * suggest. */
 static bool suggest_policy(const char *text, char *suggested, size_t n_bytes) {
     char name[NAME_BYTES];
     if (strlen(text) >= sizeof name)
@@ -127,18 +133,23 @@ bool cli_policy_parse(const char *text, int32_t sinks, quire_policy *policy) {
     }
     char suggested[2 * NAME_BYTES];
     bool close = suggest_policy(text, suggested, sizeof suggested);
-    cli_error("--kv cannot be '%s': %s; allowed: a preset or K:V, as 'quire codecs' lists them%s%s%s", text,
-              quire_last_error(), close ? "; did you mean '" : "", close ? suggested : "", close ? "'?" : "");
+    cli_error(
+        "--kv cannot be '%s': %s; allowed: a preset or K:V, as 'quire codecs' lists them%s%s%s",
+        text, quire_last_error(), close ? "; did you mean '" : "", close ? suggested : "",
+        close ? "'?" : "");
     return false;
 }
 
-bool cli_policy_fits(const char *text, const quire_policy *policy, const cli_shape *shape, quire_type raw) {
-    quire_page_shape page = {.pair = policy->pair, .k_dim = shape->k_dim, .v_dim = shape->v_dim, .raw = raw};
+bool cli_policy_fits(const char *text, const quire_policy *policy, const cli_shape *shape,
+                     quire_type raw) {
+    quire_page_shape page = {
+        .pair = policy->pair, .k_dim = shape->k_dim, .v_dim = shape->v_dim, .raw = raw};
     size_t bytes;
     if (quire_page_bytes(&page, &bytes) == QUIRE_OK)
         return true;
-    cli_error("--kv cannot be '%s' with --shape %s: %s; 'quire codecs --dim N' lists what serves a head size", text,
-              cli_shape_text(shape).text, quire_last_error());
+    cli_error("--kv cannot be '%s' with --shape %s: %s; 'quire codecs --dim N' lists what serves a "
+              "head size",
+              text, cli_shape_text(shape).text, quire_last_error());
     return false;
 }
 

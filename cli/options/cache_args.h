@@ -21,7 +21,8 @@ extern const char *const cli_raw_names[]; /* by quire_type */
 /* A preset or K:V. sinks < 0: as the preset has it. */
 bool cli_policy_parse(const char *text, int32_t sinks, quire_policy *policy);
 /* Whether the codecs of `policy` serve heads of this shape. */
-bool cli_policy_fits(const char *text, const quire_policy *policy, const cli_shape *shape, quire_type raw);
+bool cli_policy_fits(const char *text, const quire_policy *policy, const cli_shape *shape,
+                     quire_type raw);
 cli_text cli_pair_text(quire_pair pair); /* "kc8:vt4" */
 
 #endif

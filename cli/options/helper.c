@@ -1,6 +1,6 @@
-/* helper.c: bin/quire runs bin/QUIRE_HELPERS/NAME, where QUIRE_HELPERS is "../libexec/quire" unless CMake was told
- * otherwise. No absolute path is compiled in: an installed tree can be moved, and a program never runs a file from a
- * place that merely once held its sources. */
+/* helper.c: bin/quire runs bin/QUIRE_HELPERS/NAME, where QUIRE_HELPERS is "../libexec/quire"
+ * unless CMake was told otherwise. No absolute path is compiled in: an installed tree can be
+ * moved, and a program never runs a file from a place that merely once held its sources. */
 #define _XOPEN_SOURCE 700 /* realpath, S_ISVTX */
 #include "options/helper.h"
 
@@ -33,11 +33,14 @@ static char *program_path(void) {
     return realpath(path, NULL);
 }
 
-static bool writable_by_all(const struct stat *info) { return (info->st_mode & S_IWOTH) && !(info->st_mode & S_ISVTX); }
+static bool writable_by_all(const struct stat *info) {
+    return (info->st_mode & S_IWOTH) && !(info->st_mode & S_ISVTX);
+}
 
-/* Could somebody else have put this file or directory there, or anything into it? Whoever owns the program is trusted:
- * they could have put it into the program. So is a group that may write to a directory above the program (`shared`),
- * because it could replace the program itself; there are systems where administrators are such a group. */
+/* Could somebody else have put this file or directory there, or anything into it? Whoever owns
+ * the program is trusted: they could have put it into the program. So is a group that may write
+ * to a directory above the program (`shared`), because it could replace the program itself;
+ * there are systems where administrators are such a group. */
 static const char *danger_of(const struct stat *info, const struct stat *program, bool shared) {
     if (info->st_uid != 0 && info->st_uid != geteuid() && info->st_uid != program->st_uid)
         return "belongs to another user";
@@ -58,7 +61,8 @@ static bool is_trusted(const char *helper, const char *program) {
     for (size_t n = strlen(path); n > 0; n = (size_t)(strrchr(path, '/') - path)) {
         path[n] = '\0';
         const bool shared = strncmp(program, path, n) == 0 && program[n] == '/';
-        const char *danger = stat(path, &info) != 0 ? strerror(errno) : danger_of(&info, &by_program, shared);
+        const char *danger =
+            stat(path, &info) != 0 ? strerror(errno) : danger_of(&info, &by_program, shared);
         if (danger) {
             cli_error("'%s' is not run: '%s' %s", helper, path, danger);
             return false;
@@ -75,11 +79,13 @@ char *cli_helper_find(const char *name) {
         return NULL;
     }
     const int n_directory = (int)(strrchr(program, '/') - program);
-    const int n = snprintf(path, sizeof path, "%.*s/%s/%s", n_directory, program, QUIRE_HELPERS, name);
+    const int n =
+        snprintf(path, sizeof path, "%.*s/%s/%s", n_directory, program, QUIRE_HELPERS, name);
     if (n > 0 && (size_t)n < sizeof path)
         helper = realpath(path, NULL);
     if (!helper) {
-        cli_error("the helper '%s' of this program is missing; was the program copied without it?", path);
+        cli_error("the helper '%s' of this program is missing; was the program copied without it?",
+                  path);
     } else if (!is_trusted(helper, program)) {
         free(helper);
         helper = NULL;

@@ -45,33 +45,41 @@ bool cli_model_args_same_cache(const cli_model_args *a, const cli_model_args *b)
 
 void cli_model_options(cli_model_args *args, cli_option *options) {
     const cli_option all[CLI_MODEL_OPTIONS] = {
-        cli_with_letter(cli_string("model", &args->model, "FILE", "a GGUF file, or smollm2 or gemma3: fetched once"),
+        cli_with_letter(cli_string("model", &args->model, "FILE",
+                                   "a GGUF file, or smollm2 or gemma3: fetched once"),
                         'm'),
         cli_string("kv", &args->kv, "NAME",
-                   "codecs of the cache: a preset or K:V, see 'quire codecs'; auto[:KLD|:BYTES], see 'quire probe'"),
-        cli_string("kv-layers", &args->kv_layers, "LIST", "other codecs for some layers: 0-1=k8v8,29=none"),
-        cli_string("kv-windowed", &args->kv_windowed, "NAME", "codecs of layers with a sliding window; same: as --kv"),
-        cli_int("sinks", &args->sinks, 0, SINKS_MAX, "first tokens that stay raw (default: as --kv has it)"),
+                   "codecs of the cache: a preset or K:V, see 'quire codecs'; auto[:KLD|:BYTES], "
+                   "see 'quire probe'"),
+        cli_string("kv-layers", &args->kv_layers, "LIST",
+                   "other codecs for some layers: 0-1=k8v8,29=none"),
+        cli_string("kv-windowed", &args->kv_windowed, "NAME",
+                   "codecs of layers with a sliding window; same: as --kv"),
+        cli_int("sinks", &args->sinks, 0, SINKS_MAX,
+                "first tokens that stay raw (default: as --kv has it)"),
         cli_flag("plain-rounding", &args->plain_rounding,
                  "km4, km3: round every channel of K for itself, not by what queries look at"),
         cli_int("max-kv-size", &args->max_kv, 1, TOKENS_MAX,
                 "keep this many tokens of a sequence, the newest, and drop the others"),
         cli_int("keep", &args->keep, 0, TOKENS_MAX, "first tokens that --max-kv-size never drops"),
-        cli_int(
-            "ctx", &args->context, 1, TOKENS_MAX,
-            "tokens of a sequence (default: what is needed; chat, eval niah: the model's own; eval kld, ppl: 2048)"),
-        cli_size("kv-bytes", &args->kv_bytes, 1, 0x1p50, "memory of the cache, e.g. 512M (default: computed)"),
+        cli_int("ctx", &args->context, 1, TOKENS_MAX,
+                "tokens of a sequence (default: what is needed; chat, eval niah: the model's own; "
+                "eval kld, ppl: 2048)"),
+        cli_size("kv-bytes", &args->kv_bytes, 1, 0x1p50,
+                 "memory of the cache, e.g. 512M (default: computed)"),
         cli_choice("raw", &args->raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
         cli_choice("weights", &args->weights, weight_names,
                    "repacked: copied to be fast; file: as they are; f32: expanded"),
-        cli_with_letter(cli_int("threads", &args->n_threads, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP), 't'),
+        cli_with_letter(cli_int("threads", &args->n_threads, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP),
+                        't'),
     };
     memcpy(options, all, sizeof all);
 }
 
 /* Where tools/ keeps models, too. "": nowhere. */
 static void find_cache_dir(char *path, size_t capacity) {
-    const char *own = getenv("QUIRE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *own = getenv("QUIRE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
     int n = own && *own     ? snprintf(path, capacity, "%s/orders", own)
             : xdg && *xdg   ? snprintf(path, capacity, "%s/quire/orders", xdg)
             : home && *home ? snprintf(path, capacity, "%s/.cache/quire/orders", home)
@@ -102,7 +110,8 @@ int cli_model_open(const cli_model_args *args, quire_model **model) {
     quire_model_options_default(&options);
     options.repack = args->weights == CLI_WEIGHTS_REPACKED;
     options.f32_weights = args->weights == CLI_WEIGHTS_F32;
-    static cli_progress progress; /* outlives the model's loading: probes come with the first session */
+    static cli_progress
+        progress; /* outlives the model's loading: probes come with the first session */
     char cache_dir[4096];
     find_cache_dir(cache_dir, sizeof cache_dir);
     if (cache_dir[0])
@@ -117,8 +126,9 @@ int cli_model_open(const cli_model_args *args, quire_model **model) {
 /* ------------------------------------------------------------------ --kv-layers */
 
 static bool bad_layers(const char *part, const char *why) {
-    cli_error("--kv-layers cannot have '%s': %s; allowed: LAYER=NAME or FIRST-LAST=NAME, with commas between", part,
-              why);
+    cli_error("--kv-layers cannot have '%s': %s; allowed: LAYER=NAME or FIRST-LAST=NAME, with "
+              "commas between",
+              part, why);
     return false;
 }
 
@@ -175,7 +185,8 @@ static bool fill_policy(const cli_model_args *args, const char *kv, quire_policy
         return cli_auto_parse(args, kv, &unused) && cli_policy_parse("k8v8", args->sinks, policy);
     const bool same = strcmp(args->kv_windowed, "same") == 0;
     quire_policy windowed;
-    if (!cli_policy_parse(kv, args->sinks, policy) || !cli_policy_parse(same ? kv : args->kv_windowed, -1, &windowed))
+    if (!cli_policy_parse(kv, args->sinks, policy) ||
+        !cli_policy_parse(same ? kv : args->kv_windowed, -1, &windowed))
         return false;
     policy->windowed = windowed.pair;
     return true;
@@ -189,28 +200,31 @@ bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n) {
     return true;
 }
 
-static int create(const quire_model *model, quire_session_options *options, quire_session **session) {
+static int create(const quire_model *model, quire_session_options *options,
+                  quire_session **session) {
     quire_status status = quire_session_create(session, model, options);
     if (status == QUIRE_E_ABORTED)
         return CLI_INTERRUPTED;
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make the cache", status, NULL);
 }
 
-/* Not an error: some models go further than they were trained to. But nobody should take the loss for the cache's. */
+/* Not an error: some models go further than they were trained to. But nobody should take the
+ * loss for the cache's. */
 static void warn_of_context(const quire_model *model, int32_t context) {
     static bool told; /* once, however many caches are compared */
     quire_model_info info;
     quire_model_get_info(model, &info);
     if (context > info.context && !told)
         fprintf(stderr,
-                "quire: the model was trained on %d tokens of context, not on %d: what it predicts behind them may be "
+                "quire: the model was trained on %d tokens of context, not on %d: what it predicts "
+                "behind them may be "
                 "poor\n",
                 (int)info.context, (int)context);
     told = told || context > info.context;
 }
 
-int cli_session_open(const cli_model_args *args, const quire_model *model, const cli_session_wish *wish,
-                     quire_session **session) {
+int cli_session_open(const cli_model_args *args, const quire_model *model,
+                     const cli_session_wish *wish, quire_session **session) {
     quire_session_options options;
     quire_session_options_default(&options);
     if (!fill_policy(args, wish->kv, &options.policy))
@@ -327,11 +341,14 @@ char *cli_file_read(const char *path, size_t *n_bytes) {
     return text;
 }
 
-int32_t *cli_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags, int32_t *n_tokens) {
+int32_t *cli_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags,
+                      int32_t *n_tokens) {
     quire_status status = quire_model_tokenize(model, text, n_bytes, flags, NULL, 0, n_tokens);
     if (status == QUIRE_E_TOO_BIG || (status == QUIRE_OK && *n_tokens == 0)) {
         int32_t capacity = *n_tokens, *tokens = malloc(((size_t)capacity + 1) * sizeof *tokens);
-        status = tokens ? quire_model_tokenize(model, text, n_bytes, flags, tokens, capacity, n_tokens) : QUIRE_E_NOMEM;
+        status = tokens
+                     ? quire_model_tokenize(model, text, n_bytes, flags, tokens, capacity, n_tokens)
+                     : QUIRE_E_NOMEM;
         if (status == QUIRE_OK)
             return tokens;
         free(tokens);

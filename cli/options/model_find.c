@@ -14,9 +14,12 @@
 
 enum { PATH_BYTES = 4096 };
 
-static bool is_name(const char *text) { return strcmp(text, "smollm2") == 0 || strcmp(text, "gemma3") == 0; }
+static bool is_name(const char *text) {
+    return strcmp(text, "smollm2") == 0 || strcmp(text, "gemma3") == 0;
+}
 
-/* What the program prints on stdout, without the end of line; NULL if it failed. Its stderr is ours. */
+/* What the program prints on stdout, without the end of line; NULL if it failed. Its stderr is
+ * ours. */
 static char *output_of(const char *program, const char *argument) {
     int ends[2];
     if (pipe(ends) != 0)

@@ -1,8 +1,9 @@
 /* processors.c: affinity and control groups.
  *
- * /proc/self/cgroup has a line for each hierarchy, NUMBER:CONTROLLERS:PATH; version 2 is the one without controllers. PATH
- * is relative to where the hierarchy is mounted. In a container it may be that of the host, which is not there: the
- * container's own group is then what is mounted. So groups that cannot be read are passed over, up to the mount. */
+ * /proc/self/cgroup has a line for each hierarchy, NUMBER:CONTROLLERS:PATH; version 2 is the one
+ * without controllers. PATH is relative to where the hierarchy is mounted. In a container it may
+ * be that of the host, which is not there: the container's own group is then what is mounted. So
+ * groups that cannot be read are passed over, up to the mount. */
 #ifdef __linux__
 #define _GNU_SOURCE /* sched_getaffinity */
 #endif
@@ -30,7 +31,8 @@ static int32_t online(void) {
     return n < 1 ? 1 : n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
-/* Processors in the affinity mask; 0: unknown. The kernel refuses a mask that is too small for it. */
+/* Processors in the affinity mask; 0: unknown. The kernel refuses a mask that is too small for
+ * it. */
 static int32_t allowed(void) {
     int n = 0;
 #ifdef __linux__
@@ -69,7 +71,8 @@ static int32_t group_quota(const char *directory, bool version_2) {
                read_words(directory, "cpu.cfs_period_us", period, unused) < 1) {
         return 0;
     }
-    const long long time = strtoll(quota, NULL, 10), of = strtoll(period, NULL, 10); /* "max" is 0, -1 is none */
+    const long long time = strtoll(quota, NULL, 10),
+                    of = strtoll(period, NULL, 10); /* "max" is 0, -1 is none */
     if (time <= 0 || of <= 0)
         return 0;
     const long long n = time / of + (time % of > 0);
@@ -80,9 +83,11 @@ static int32_t group_quota(const char *directory, bool version_2) {
 static int32_t path_quota(const char *mount, const char *group, bool version_2) {
     char directory[PATH_BYTES];
     const size_t n_mount = strlen(mount);
-    const int n = snprintf(directory, sizeof directory, "%s%s", mount, strcmp(group, "/") == 0 ? "" : group);
+    const int n =
+        snprintf(directory, sizeof directory, "%s%s", mount, strcmp(group, "/") == 0 ? "" : group);
     int32_t tightest = 0;
-    for (char *end = n < PATH_BYTES ? directory + n : NULL; end; end = strrchr(directory + n_mount, '/')) {
+    for (char *end = n < PATH_BYTES ? directory + n : NULL; end;
+         end = strrchr(directory + n_mount, '/')) {
         *end = '\0';
         tightest = tighter(tightest, group_quota(directory, version_2));
     }
@@ -108,7 +113,8 @@ int32_t cli_processors_quota(const char *root) {
     int32_t tightest = 0;
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
-        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        char *controllers = strchr(line, ':'),
+             *group = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!group)
             continue;
         *controllers++ = *group++ = '\0';

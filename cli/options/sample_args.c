@@ -35,11 +35,16 @@ void cli_sample_args_default(cli_sample_args *args) {
 
 void cli_sample_options(cli_sample_args *args, cli_option *options) {
     const cli_option all[CLI_SAMPLE_OPTIONS] = {
-        cli_with_letter(cli_int("predict", &args->n_predict, 0, PREDICT_MAX, "tokens to generate at most"), 'n'),
+        cli_with_letter(
+            cli_int("predict", &args->n_predict, 0, PREDICT_MAX, "tokens to generate at most"),
+            'n'),
         cli_float("temp", &args->temp, 0, 100, "temperature; 0: always the likeliest token"),
-        cli_int("top-k", &args->top_k, 0, PREDICT_MAX, "choose among the k likeliest tokens; 0: all"),
-        cli_float("top-p", &args->top_p, 0, 1, "choose among the likeliest tokens that have this probability together"),
-        cli_float("min-p", &args->min_p, 0, 1, "leave out tokens below this share of the likeliest one's probability"),
+        cli_int("top-k", &args->top_k, 0, PREDICT_MAX,
+                "choose among the k likeliest tokens; 0: all"),
+        cli_float("top-p", &args->top_p, 0, 1,
+                  "choose among the likeliest tokens that have this probability together"),
+        cli_float("min-p", &args->min_p, 0, 1,
+                  "leave out tokens below this share of the likeliest one's probability"),
         cli_int("seed", &args->seed, 0, INT32_MAX, "of the choice"),
         cli_float("repeat-penalty", &args->repeat_penalty, 0.01, 100,
                   "make tokens of the last --repeat-last-n less likely; 1: off, 1.1: some"),
@@ -51,20 +56,23 @@ void cli_sample_options(cli_sample_args *args, cli_option *options) {
                 "tokens that these penalties look back at, the prompt's included; 0: off"),
         cli_float("dry-multiplier", &args->dry_multiplier, 0, 100,
                   "DRY, against repeated passages: how strong; 0: off, 0.8: usual"),
-        cli_float("dry-base", &args->dry_base, 1, 100, "DRY: how fast its penalty grows with the passage"),
+        cli_float("dry-base", &args->dry_base, 1, 100,
+                  "DRY: how fast its penalty grows with the passage"),
         cli_int("dry-allowed-length", &args->dry_allowed_length, 0, PREDICT_MAX,
                 "DRY: passages up to this many tokens may be repeated"),
         cli_int("dry-penalty-last-n", &args->dry_last_n, 0, PREDICT_MAX,
                 "DRY: tokens to look back at for passages; 0: off"),
         cli_string("dry-breakers", &args->dry_breakers, "LIST",
-                   "DRY: texts no passage goes beyond, with commas between; \\n, \\t, \\, and \\\\ are one character, "
+                   "DRY: texts no passage goes beyond, with commas between; \\n, \\t, \\, and \\\\ "
+                   "are one character, "
                    "'none' is none (default: \\n,:,\",*)"),
         cli_string("grammar", &args->grammar, "GBNF", "the text must follow this grammar"),
         cli_string("grammar-file", &args->grammar_file, "FILE", "the grammar in a file"),
         cli_choice("draft", &args->draft, draft_names,
                    "lookup: guess tokens from the text so far, verify them in one step"),
         cli_int("draft-tokens", &args->draft_tokens, 1, DRAFT_MAX - 1, "guesses at most in a step"),
-        cli_flag("exact", &args->exact, "the same bits with and without --draft, alone and in a batch (slower alone)"),
+        cli_flag("exact", &args->exact,
+                 "the same bits with and without --draft, alone and in a batch (slower alone)"),
     };
     memcpy(options, all, sizeof all);
 }
@@ -106,10 +114,10 @@ static int use_breakers(const char *typed, char *copy, const char *parts[BREAKER
     if (strcmp(typed, "none") != 0) {
         n = split_breakers(strcpy(copy, typed), parts);
         if (n < 0) {
-            cli_error(
-                "--dry-breakers '%s': give texts with commas between, at most %d and none empty; the only escapes "
-                "are \\n, \\t, \\, and \\\\",
-                typed, (int)BREAKERS_MAX);
+            cli_error("--dry-breakers '%s': give texts with commas between, at most %d and none "
+                      "empty; the only escapes "
+                      "are \\n, \\t, \\, and \\\\",
+                      typed, (int)BREAKERS_MAX);
             return CLI_USAGE;
         }
     }
@@ -120,7 +128,8 @@ static int use_breakers(const char *typed, char *copy, const char *parts[BREAKER
 
 /* ------------------------------------------------------------------ sampler */
 
-static void set_options(const cli_sample_args *args, const char *grammar, quire_sampler_options *options) {
+static void set_options(const cli_sample_args *args, const char *grammar,
+                        quire_sampler_options *options) {
     quire_sampler_options_default(options);
     options->temp = (float)args->temp;
     options->top_k = args->top_k;
@@ -138,7 +147,8 @@ static void set_options(const cli_sample_args *args, const char *grammar, quire_
     options->dry_last_n = args->dry_last_n;
 }
 
-int cli_sampler_open(const cli_sample_args *args, const quire_model *model, quire_sampler **sampler) {
+int cli_sampler_open(const cli_sample_args *args, const quire_model *model,
+                     quire_sampler **sampler) {
     if (args->grammar && args->grammar_file) {
         cli_error("--grammar and --grammar-file cannot be given together");
         return CLI_USAGE;
@@ -157,7 +167,8 @@ int cli_sampler_open(const cli_sample_args *args, const quire_model *model, quir
                       : cli_quire_error("cannot set up sampling", QUIRE_E_NOMEM, "out of memory");
     if (result == CLI_OK) {
         quire_status status = quire_sampler_create(sampler, model, &options);
-        result = status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot set up sampling", status, NULL);
+        result =
+            status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot set up sampling", status, NULL);
     }
     free(text);
     free(copy);
@@ -171,4 +182,6 @@ void cli_generate_options(const cli_sample_args *args, quire_generate_options *o
     options->draft = args->draft ? args->draft_tokens : 0;
 }
 
-int32_t cli_sample_max_logits(const cli_sample_args *args) { return 1 + (args->draft ? args->draft_tokens : 0); }
+int32_t cli_sample_max_logits(const cli_sample_args *args) {
+    return 1 + (args->draft ? args->draft_tokens : 0);
+}

@@ -21,9 +21,11 @@ enum { CLI_SAMPLE_OPTIONS = 20 };
 void cli_sample_args_default(cli_sample_args *args);
 /* Writes CLI_SAMPLE_OPTIONS options, which set `args`. */
 void cli_sample_options(cli_sample_args *args, cli_option *options);
-int cli_sampler_open(const cli_sample_args *args, const quire_model *model, quire_sampler **sampler); /* exit status */
+int cli_sampler_open(const cli_sample_args *args, const quire_model *model,
+                     quire_sampler **sampler); /* exit status */
 /* max_tokens, exact and draft. */
 void cli_generate_options(const cli_sample_args *args, quire_generate_options *options);
-int32_t cli_sample_max_logits(const cli_sample_args *args); /* rows with logits that a step may have */
+int32_t
+cli_sample_max_logits(const cli_sample_args *args); /* rows with logits that a step may have */
 
 #endif

@@ -4,7 +4,8 @@
 #include "command.h"
 #include "output/report.h"
 
-static int open_store(const char *directory, const quire_store_options *options, quire_store **store) {
+static int open_store(const char *directory, const quire_store_options *options,
+                      quire_store **store) {
     quire_status status = quire_store_open(store, directory, options);
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot open the store", status, NULL);
 }

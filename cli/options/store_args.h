@@ -6,7 +6,8 @@
 
 /* A store that is there, to be looked at. Exit status. */
 int cli_store_read(const char *directory, quire_store **store);
-/* To be changed. create: made if it is not there; max_bytes as quire_store_options has it. Exit status. */
+/* To be changed. create: made if it is not there; max_bytes as quire_store_options has it. Exit
+ * status. */
 int cli_store_change(const char *directory, bool create, uint64_t max_bytes, quire_store **store);
 /* The page that the first digits of a key name. Exit status. */
 int cli_store_name(quire_store *store, const char *digits, quire_store_key *key);

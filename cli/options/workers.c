@@ -1,9 +1,10 @@
 /* workers.c: a thread pool for short jobs that follow each other closely.
  *
- * Between jobs a worker looks at the job counter for a moment before it sleeps: a decode step may take less time than
- * waking a thread, and a benchmark should not measure that. It yields meanwhile: free on an idle machine, and where
- * other work leaves two workers one processor, looking would take the time of the one that has the job.
- * Not pthread_barrier_t, which macOS does not have. */
+ * Between jobs a worker looks at the job counter for a moment before it sleeps: a decode step
+ * may take less time than waking a thread, and a benchmark should not measure that. It yields
+ * meanwhile: free on an idle machine, and where other work leaves two workers one processor,
+ * looking would take the time of the one that has the job. Not pthread_barrier_t, which macOS
+ * does not have. */
 #include "options/workers.h"
 
 #include "options/processors.h"
@@ -72,7 +73,8 @@ static void *worker_main(void *argument) {
     }
 }
 
-/* The counter moves under the lock, so that no worker can miss it between its last look and its sleep. */
+/* The counter moves under the lock, so that no worker can miss it between its last look and its
+ * sleep. */
 static void publish_job(cli_workers *workers) {
     pthread_mutex_lock(&workers->lock);
     atomic_fetch_add(&workers->job_number, 1);
@@ -81,7 +83,8 @@ static void publish_job(cli_workers *workers) {
 }
 
 cli_workers *cli_workers_start(int32_t n_workers) {
-    cli_workers *workers = calloc(1, sizeof *workers + (size_t)n_workers * sizeof workers->members[0]);
+    cli_workers *workers =
+        calloc(1, sizeof *workers + (size_t)n_workers * sizeof workers->members[0]);
     if (!workers) {
         cli_error("out of memory for %d workers", (int)n_workers);
         return NULL;
@@ -94,7 +97,8 @@ cli_workers *cli_workers_start(int32_t n_workers) {
         *member = (worker){.workers = workers, .ith = i};
         int error = pthread_create(&member->thread, NULL, worker_main, member);
         if (error) {
-            cli_error("cannot start worker %d of %d: %s", (int)i + 1, (int)n_workers, strerror(error));
+            cli_error("cannot start worker %d of %d: %s", (int)i + 1, (int)n_workers,
+                      strerror(error));
             cli_workers_stop(workers);
             return NULL;
         }

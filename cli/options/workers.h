@@ -10,7 +10,8 @@ typedef struct cli_workers cli_workers;
 typedef void cli_job(void *user, int32_t ith, int32_t nth);
 
 /* What the help of --threads says before its default. */
-#define CLI_WORKERS_HELP "threads; one for each processor that affinity and control groups leave this program"
+#define CLI_WORKERS_HELP                                                                           \
+    "threads; one for each processor that affinity and control groups leave this program"
 
 /* One for each processor that this process may use (processors.h). */
 int32_t cli_workers_default(void);

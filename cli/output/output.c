@@ -18,12 +18,15 @@ static int refuse(const char *path, const char *why) {
     return CLI_FAILURE;
 }
 
-/* Something that is neither missing nor a regular file; a name that the file system does not take. */
+/* Something that is neither missing nor a regular file; a name that the file system does not
+ * take. */
 static const char *in_the_way(const char *path) {
     struct stat info;
     if (stat(path, &info) != 0)
         return errno == ENOENT ? NULL : strerror(errno);
-    return S_ISREG(info.st_mode) ? NULL : S_ISDIR(info.st_mode) ? "it is a directory" : "it is not a regular file";
+    return S_ISREG(info.st_mode)   ? NULL
+           : S_ISDIR(info.st_mode) ? "it is a directory"
+                                   : "it is not a regular file";
 }
 
 static bool directory_fault(const char *directory, char *why, size_t n_bytes) {

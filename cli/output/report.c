@@ -37,7 +37,8 @@ int cli_print_json(json_t *root) {
         cli_error("out of memory while writing JSON");
         return CLI_FAILURE;
     }
-    /* A write error stays on stdout and is reported by cli_close_stdout, so only other failures matter here. */
+    /* A write error stays on stdout and is reported by cli_close_stdout, so only other failures
+     * matter here. */
     int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(JSON_DIGITS));
     json_decref(root);
     if (failed && !ferror(stdout)) {
@@ -114,6 +115,7 @@ int cli_close_stdout(int status) {
     if (!failed)
         return status;
     int reason = errno; /* 0 if the error came before and nothing is left to flush */
-    cli_error("cannot write to standard output%s%s", reason ? ": " : "", reason ? strerror(reason) : "");
+    cli_error("cannot write to standard output%s%s", reason ? ": " : "",
+              reason ? strerror(reason) : "");
     return CLI_FAILURE;
 }

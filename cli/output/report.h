@@ -20,9 +20,11 @@ int cli_quire_error(const char *doing, quire_status status, const char *reason);
 
 /* Prints `root` and drops it. NULL means that it could not be built. Returns an exit status. */
 int cli_print_json(json_t *root);
-/* One entry prints as an object, several as an array: what --json does where a command takes a list. */
+/* One entry prints as an object, several as an array: what --json does where a command takes a
+ * list. */
 int cli_print_entries(json_t *list);
-/* Appends `item`, which it takes over. On failure *list becomes NULL, which cli_print_json tells of. */
+/* Appends `item`, which it takes over. On failure *list becomes NULL, which cli_print_json tells
+ * of. */
 void cli_json_append(json_t **list, json_t *item);
 /* Text that somebody else chose: a path, a name from a file. JSON is UTF-8, and such text may be
  * any bytes: those that are not UTF-8 become \xNN. Everything that is not a name of ours goes

@@ -9,9 +9,10 @@
 #include <termios.h>
 #include <unistd.h>
 
-static bool caught;                      /* stdin is a terminal, and the handlers are there */
-static struct termios before;            /* written only while neither flag is set */
-static volatile sig_atomic_t in_reply;   /* echo should be off, unless the program is in the background */
+static bool caught;           /* stdin is a terminal, and the handlers are there */
+static struct termios before; /* written only while neither flag is set */
+static volatile sig_atomic_t
+    in_reply; /* echo should be off, unless the program is in the background */
 static volatile sig_atomic_t is_changed; /* echo is off */
 
 static void change(void) {
@@ -66,7 +67,8 @@ void cli_terminal_catch(void) {
     caught = isatty(STDIN_FILENO) != 0;
     if (!caught)
         return;
-    static const int ends[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT, SIGTSTP}; /* SIGTSTP goes on: SIGCONT */
+    static const int ends[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT,
+                               SIGTSTP}; /* SIGTSTP goes on: SIGCONT */
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         handle(ends[i], on_end);
     handle(SIGCONT, on_continue);

@@ -6,7 +6,8 @@
 #ifndef CLI_OUTPUT_TERMINAL_H
 #define CLI_OUTPUT_TERMINAL_H
 
-void cli_terminal_catch(void); /* once, before the first reply; nothing where stdin is not a terminal */
+void cli_terminal_catch(
+    void); /* once, before the first reply; nothing where stdin is not a terminal */
 void cli_terminal_mute(void);
 void cli_terminal_unmute(void);
 void cli_terminal_restore(void); /* from a signal handler that is about to end the program */

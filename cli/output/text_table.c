@@ -52,7 +52,8 @@ static int column_width(const cli_table *table, size_t column) {
     return (int)width;
 }
 
-static void print_cell(const cli_table *table, size_t column, const char *text, int width, FILE *file) {
+static void print_cell(const cli_table *table, size_t column, const char *text, int width,
+                       FILE *file) {
     bool last = column + 1 == table->n_columns;
     if (table->columns[column].right) {
         fprintf(file, "%*s", width, text);

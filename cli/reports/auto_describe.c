@@ -8,7 +8,9 @@
 
 static bool same(quire_pair a, quire_pair b) { return a.k == b.k && a.v == b.v; }
 
-static bool is_raw(quire_pair pair) { return pair.k == QUIRE_CODEC_RAW && pair.v == QUIRE_CODEC_RAW; }
+static bool is_raw(quire_pair pair) {
+    return pair.k == QUIRE_CODEC_RAW && pair.v == QUIRE_CODEC_RAW;
+}
 
 /* The preset of that name where there is one: it is what people know. */
 static cli_text name_of(quire_pair pair) {
@@ -34,8 +36,10 @@ static bool any_packed(const quire_model_info *info, const quire_pair *pairs) {
     return false;
 }
 
-/* The pair of most layers of a kind; raw:raw if there are none. A packed one goes before raw: it brings the sinks. */
-static quire_pair usual(const quire_model_info *info, const quire_pair *pairs, bool windowed, bool packed) {
+/* The pair of most layers of a kind; raw:raw if there are none. A packed one goes before raw: it
+ * brings the sinks. */
+static quire_pair usual(const quire_model_info *info, const quire_pair *pairs, bool windowed,
+                        bool packed) {
     quire_pair best = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
     int32_t most = 0;
     for (int32_t i = 0; i < info->n_layers; i++) {
@@ -51,13 +55,15 @@ static quire_pair usual(const quire_model_info *info, const quire_pair *pairs, b
 }
 
 /* "0-2=k8v8,29=none": every layer whose pair is not its kind's. */
-static void list_others(const quire_model_info *info, const quire_pair *pairs, quire_pair full, quire_pair windowed,
-                        FILE *list) {
+static void list_others(const quire_model_info *info, const quire_pair *pairs, quire_pair full,
+                        quire_pair windowed, FILE *list) {
     for (int32_t i = 0, last; i < info->n_layers; i = last + 1) {
         last = i;
-        if (info->layers[i].share != -1 || same(pairs[i], info->layers[i].window > 0 ? windowed : full))
+        if (info->layers[i].share != -1 ||
+            same(pairs[i], info->layers[i].window > 0 ? windowed : full))
             continue;
-        while (last + 1 < info->n_layers && info->layers[last + 1].share == -1 && same(pairs[i], pairs[last + 1]) &&
+        while (last + 1 < info->n_layers && info->layers[last + 1].share == -1 &&
+               same(pairs[i], pairs[last + 1]) &&
                !same(pairs[i], info->layers[last + 1].window > 0 ? windowed : full))
             last++;
         fprintf(list, "%s%d", ftell(list) > 0 ? "," : "", (int)i);
@@ -67,11 +73,12 @@ static void list_others(const quire_model_info *info, const quire_pair *pairs, q
     }
 }
 
-int cli_chosen_describe(const cli_model_args *args, const quire_model *model, const quire_pair *pairs,
-                        cli_chosen *chosen) {
+int cli_chosen_describe(const cli_model_args *args, const quire_model *model,
+                        const quire_pair *pairs, cli_chosen *chosen) {
     quire_model_info info;
     quire_model_get_info(model, &info);
-    const quire_pair full = usual(&info, pairs, false, true), windowed = usual(&info, pairs, true, false);
+    const quire_pair full = usual(&info, pairs, false, true),
+                     windowed = usual(&info, pairs, true, false);
     *chosen = (cli_chosen){.kv = name_of(full), .sinks = args->sinks};
     if (!is_raw(windowed))
         chosen->windowed = name_of(windowed);

@@ -19,7 +19,8 @@ static quire_layer_stats stats_of(const quire_session *session, int32_t layer) {
     return stats;
 }
 
-/* A window frees a bf16 cache of old tokens as well, and a layer that shares another's cache has none. */
+/* A window frees a bf16 cache of old tokens as well, and a layer that shares another's cache has
+ * none. */
 static uint64_t bf16_bytes(const quire_layer *layer, const int32_t *n_tokens, size_t n_seqs) {
     if (layer->share >= 0)
         return 0;
@@ -51,8 +52,8 @@ void cli_cache_report_read(const quire_session *session, const int32_t *n_tokens
     quire_model_get_info(quire_session_model(session), &info);
     quire_pool_stats pool;
     quire_pool_get_stats(quire_session_pool(session), &pool);
-    *report = (cli_cache_report){.kv_bytes = pool.sealed_bytes + pool.open_bytes + pool.kept_bytes + pool.sink_bytes +
-                                             pool.shadow_bytes,
+    *report = (cli_cache_report){.kv_bytes = pool.sealed_bytes + pool.open_bytes + pool.kept_bytes +
+                                             pool.sink_bytes + pool.shadow_bytes,
                                  .packed_bytes = pool.sealed_bytes,
                                  .open_bytes = pool.open_bytes,
                                  .kept_bytes = pool.kept_bytes,
@@ -68,12 +69,13 @@ void cli_cache_report_read(const quire_session *session, const int32_t *n_tokens
 }
 
 json_t *cli_cache_report_json(const cli_cache_report *report) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "kv_bytes", (json_int_t)report->kv_bytes,
-                     "kv_bytes_bf16", (json_int_t)report->kv_bytes_bf16, "packed_bytes",
-                     (json_int_t)report->packed_bytes, "open_bytes", (json_int_t)report->open_bytes, "kept_bytes",
-                     (json_int_t)report->kept_bytes, "sink_bytes", (json_int_t)report->sink_bytes, "fallbacks",
-                     (json_int_t)report->fallbacks, "shadow_bytes", (json_int_t)report->shadow_bytes, "bits",
-                     cli_json_number(report->bits));
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "kv_bytes", (json_int_t)report->kv_bytes,
+        "kv_bytes_bf16", (json_int_t)report->kv_bytes_bf16, "packed_bytes",
+        (json_int_t)report->packed_bytes, "open_bytes", (json_int_t)report->open_bytes,
+        "kept_bytes", (json_int_t)report->kept_bytes, "sink_bytes", (json_int_t)report->sink_bytes,
+        "fallbacks", (json_int_t)report->fallbacks, "shadow_bytes",
+        (json_int_t)report->shadow_bytes, "bits", cli_json_number(report->bits));
 }
 
 /* ------------------------------------------------------------------ layers */
@@ -83,7 +85,8 @@ static bool alike(const quire_layer_stats *a, const quire_layer_stats *b) {
            a->bits_per_element == b->bits_per_element;
 }
 
-static bool seen_before(const quire_session *session, int32_t layer, const quire_layer_stats *stats) {
+static bool seen_before(const quire_session *session, int32_t layer,
+                        const quire_layer_stats *stats) {
     for (int32_t i = 0; i < layer; i++) {
         quire_layer_stats earlier = stats_of(session, i);
         if (alike(&earlier, stats))
@@ -94,8 +97,9 @@ static bool seen_before(const quire_session *session, int32_t layer, const quire
 
 int cli_cache_report_layers(const quire_session *session, FILE *file) {
     static const cli_column columns[] = {
-        {"layers", true}, {"K:V", false},        {"kernel", false},  {"bits/element", true}, {"sealed", true},
-        {"raw", true},    {"packed read", true}, {"raw read", true}, {"fallbacks", true},
+        {"layers", true},       {"K:V", false},     {"kernel", false},
+        {"bits/element", true}, {"sealed", true},   {"raw", true},
+        {"packed read", true},  {"raw read", true}, {"fallbacks", true},
     };
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
@@ -135,10 +139,12 @@ json_t *cli_cache_layers_json(const quire_session *session) {
     for (int32_t i = 0; i < n_layers; i++) {
         const quire_layer_stats s = stats_of(session, i);
         cli_json_append(&list,
-                        json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:I}", "kv", cli_pair_text(s.pair).text, "window",
-                                  (int)quire_session_layers(session)[i].window, "kernel", s.kernel, "sealed_bytes",
-                                  (json_int_t)s.sealed_bytes, "raw_bytes", (json_int_t)s.raw_bytes, "packed_read",
-                                  (json_int_t)s.packed_read, "raw_read", (json_int_t)s.raw_read));
+                        json_pack("{s:s, s:i, s:s, s:I, s:I, s:I, s:I}", "kv",
+                                  cli_pair_text(s.pair).text, "window",
+                                  (int)quire_session_layers(session)[i].window, "kernel", s.kernel,
+                                  "sealed_bytes", (json_int_t)s.sealed_bytes, "raw_bytes",
+                                  (json_int_t)s.raw_bytes, "packed_read", (json_int_t)s.packed_read,
+                                  "raw_read", (json_int_t)s.raw_read));
     }
     return list;
 }

@@ -9,11 +9,12 @@
 
 typedef struct cli_cache_report {
     uint64_t kv_bytes, kv_bytes_bf16; /* resident; the same tokens in bf16 */
-    /* of kv_bytes: full pages, as packed as they get; raw rows of the page that is filling, of the page sealed last (for
-     * exact trims), and of sinks */
+    /* of kv_bytes: full pages, as packed as they get; raw rows of the page that is filling, of
+     * the page sealed last (for exact trims), and of sinks */
     uint64_t packed_bytes, open_bytes, kept_bytes, sink_bytes;
     uint64_t fallbacks, shadow_bytes;
-    double bits; /* per element of sealed pages, over the layers without a window; over all if each has one */
+    double bits; /* per element of sealed pages, over the layers without a window; over all if each
+                    has one */
 } cli_cache_report;
 
 /* n_tokens: of every sequence that is alive, for bf16. */
@@ -22,7 +23,8 @@ void cli_cache_report_read(const quire_session *session, const int32_t *n_tokens
 /* Layers with the same codecs in one line each. Exit status. */
 int cli_cache_report_layers(const quire_session *session, FILE *file);
 json_t *cli_cache_report_json(const cli_cache_report *report); /* keys as the fields */
-/* An array with an object for each layer: kv, window, kernel, sealed_bytes, raw_bytes, packed_read, raw_read. */
+/* An array with an object for each layer: kv, window, kernel, sealed_bytes, raw_bytes,
+ * packed_read, raw_read. */
 json_t *cli_cache_layers_json(const quire_session *session);
 
 #endif

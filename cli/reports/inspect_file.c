@@ -37,9 +37,9 @@ static bool is_text(const char *bytes, size_t n) {
 }
 
 static bool same_layer(const quire_layer *a, const quire_layer *b) {
-    return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim &&
-           a->window == b->window && a->keep == b->keep && a->k == b->k && a->v == b->v &&
-           (a->share < 0) == (b->share < 0);
+    return a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->k_dim == b->k_dim &&
+           a->v_dim == b->v_dim && a->window == b->window && a->keep == b->keep && a->k == b->k &&
+           a->v == b->v && (a->share < 0) == (b->share < 0);
 }
 
 /* ------------------------------------------------------------------ text */
@@ -62,8 +62,9 @@ static void print_identity(const quire_file_info *info) {
 }
 
 static void print_tokens(const quire_file_info *info) {
-    printf("tokens    %d in the cache (%d full pages, %d tokens in the open one), %d ids", (int)info->length,
-           (int)(info->length / QUIRE_PAGE_TOKENS), (int)(info->length % QUIRE_PAGE_TOKENS), (int)info->n_tokens);
+    printf("tokens    %d in the cache (%d full pages, %d tokens in the open one), %d ids",
+           (int)info->length, (int)(info->length / QUIRE_PAGE_TOKENS),
+           (int)(info->length % QUIRE_PAGE_TOKENS), (int)info->n_tokens);
     for (int32_t i = 0; i < info->n_tokens && i < SHOWN_TOKENS; i++)
         printf("%s%d", i ? " " : ": ", (int)info->tokens[i]);
     puts(info->n_tokens > SHOWN_TOKENS ? " ..." : "");
@@ -87,8 +88,9 @@ static void print_history(const quire_file_info *info) {
 }
 
 static int print_layers(const quire_file_info *info) {
-    static const cli_column columns[] = {{"layer", false}, {"K:V", false}, {"heads x KV x size", false},
-                                         {"window", true}, {"keep", true}, {"shared", false}};
+    static const cli_column columns[] = {
+        {"layer", false}, {"K:V", false}, {"heads x KV x size", false},
+        {"window", true}, {"keep", true}, {"shared", false}};
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (int32_t first = 0, last; first < info->n_layers; first = last + 1) {
@@ -98,7 +100,8 @@ static int print_layers(const quire_file_info *info) {
         cli_table_cell(&table, first == last ? "%d" : "%d-%d", (int)first, (int)last);
         cli_table_cell(&table, "%s", cli_pair_text((quire_pair){l->k, l->v}).text);
         char size[SHAPE_BYTES];
-        snprintf(size, sizeof size, l->k_dim == l->v_dim ? "%d" : "%dx%d", (int)l->k_dim, (int)l->v_dim);
+        snprintf(size, sizeof size, l->k_dim == l->v_dim ? "%d" : "%dx%d", (int)l->k_dim,
+                 (int)l->v_dim);
         cli_table_cell(&table, "%dx%dx%s", (int)l->n_heads, (int)l->n_kv_heads, size);
         cli_table_cell(&table, "%d", (int)l->window);
         cli_table_cell(&table, "%d", (int)l->keep);
@@ -108,12 +111,14 @@ static int print_layers(const quire_file_info *info) {
 }
 
 static int print_sections(const quire_file_info *info) {
-    static const cli_column columns[] = {{"section", false}, {"offset", true}, {"bytes", true}, {"XXH3-128", false}};
+    static const cli_column columns[] = {
+        {"section", false}, {"offset", true}, {"bytes", true}, {"XXH3-128", false}};
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (int32_t i = 0; i < info->n_sections; i++) {
         const quire_file_section *s = &info->sections[i];
-        cli_table_cell(&table, strcmp(s->name, "pages") == 0 ? "%s %d" : "%s", s->name, (int)s->group);
+        cli_table_cell(&table, strcmp(s->name, "pages") == 0 ? "%s %d" : "%s", s->name,
+                       (int)s->group);
         cli_table_cell(&table, "%llu", (unsigned long long)s->offset);
         cli_table_cell(&table, "%llu", (unsigned long long)s->bytes);
         cli_table_cell(&table, "%s", hex_of(s->checksum).text);
@@ -127,9 +132,10 @@ static int print_info(const char *path, const quire_file_info *info, const verdi
     print_identity(info);
     print_tokens(info);
     print_history(info);
-    printf("cache     packed pages %s; raw rows (open page, page sealed last, %d sinks) %s of %s\n\n",
-           cli_bytes(info->packed_bytes).text, (int)info->sinks, cli_bytes(info->raw_bytes).text,
-           cli_raw_names[info->raw]);
+    printf(
+        "cache     packed pages %s; raw rows (open page, page sealed last, %d sinks) %s of %s\n\n",
+        cli_bytes(info->packed_bytes).text, (int)info->sinks, cli_bytes(info->raw_bytes).text,
+        cli_raw_names[info->raw]);
     int status = print_layers(info);
     putchar('\n');
     if (status == CLI_OK)
@@ -142,8 +148,9 @@ static int print_info(const char *path, const quire_file_info *info, const verdi
 /* ------------------------------------------------------------------ JSON */
 
 static json_t *verdict_json(const char *path, const verdict *v) {
-    return json_pack("{s:o, s:b, s:s, s:o}", "file", cli_json_text(path), "sound", (int)(v->status == QUIRE_OK),
-                     "status", quire_status_name(v->status), "reason", cli_json_text(v->reason));
+    return json_pack("{s:o, s:b, s:s, s:o}", "file", cli_json_text(path), "sound",
+                     (int)(v->status == QUIRE_OK), "status", quire_status_name(v->status), "reason",
+                     cli_json_text(v->reason));
 }
 
 static json_t *layers_json(const quire_file_info *info) {
@@ -151,10 +158,11 @@ static json_t *layers_json(const quire_file_info *info) {
     for (int32_t i = 0; i < info->n_layers; i++) {
         const quire_layer *l = &info->layers[i];
         cli_json_append(&list,
-                        json_pack("{s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "layer", (int)i, "k",
-                                  quire_codec_name(l->k), "v", quire_codec_name(l->v), "n_heads", (int)l->n_heads,
-                                  "n_kv_heads", (int)l->n_kv_heads, "k_dim", (int)l->k_dim, "v_dim", (int)l->v_dim,
-                                  "window", (int)l->window, "keep", (int)l->keep, "share", (int)l->share));
+                        json_pack("{s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "layer",
+                                  (int)i, "k", quire_codec_name(l->k), "v", quire_codec_name(l->v),
+                                  "n_heads", (int)l->n_heads, "n_kv_heads", (int)l->n_kv_heads,
+                                  "k_dim", (int)l->k_dim, "v_dim", (int)l->v_dim, "window",
+                                  (int)l->window, "keep", (int)l->keep, "share", (int)l->share));
     }
     return list;
 }
@@ -163,9 +171,10 @@ static json_t *sections_json(const quire_file_info *info) {
     json_t *list = json_array();
     for (int32_t i = 0; i < info->n_sections; i++) {
         const quire_file_section *s = &info->sections[i];
-        cli_json_append(&list, json_pack("{s:s, s:i, s:I, s:I, s:s}", "name", s->name, "group", (int)s->group, "offset",
-                                         (json_int_t)s->offset, "bytes", (json_int_t)s->bytes, "xxh3_128",
-                                         hex_of(s->checksum).text));
+        cli_json_append(&list,
+                        json_pack("{s:s, s:i, s:I, s:I, s:s}", "name", s->name, "group",
+                                  (int)s->group, "offset", (json_int_t)s->offset, "bytes",
+                                  (json_int_t)s->bytes, "xxh3_128", hex_of(s->checksum).text));
     }
     return list;
 }
@@ -189,11 +198,12 @@ static int print_json(const char *path, const quire_file_info *info, const verdi
     json_t *root = verdict_json(path, v);
     if (info && root) {
         json_t *more =
-            json_pack("{s:i, s:i, s:I, s:i, s:i, s:i, s:I, s:I, s:s, s:i}", "version", (int)info->version,
-                      "page_format", (int)info->page_format, "bytes", (json_int_t)info->bytes, "length",
-                      (int)info->length, "n_tokens", (int)info->n_tokens, "exact_tokens", (int)info->exact_tokens,
-                      "packed_bytes", (json_int_t)info->packed_bytes, "raw_bytes", (json_int_t)info->raw_bytes, "raw",
-                      cli_raw_names[info->raw], "sinks", (int)info->sinks);
+            json_pack("{s:i, s:i, s:I, s:i, s:i, s:i, s:I, s:I, s:s, s:i}", "version",
+                      (int)info->version, "page_format", (int)info->page_format, "bytes",
+                      (json_int_t)info->bytes, "length", (int)info->length, "n_tokens",
+                      (int)info->n_tokens, "exact_tokens", (int)info->exact_tokens, "packed_bytes",
+                      (json_int_t)info->packed_bytes, "raw_bytes", (json_int_t)info->raw_bytes,
+                      "raw", cli_raw_names[info->raw], "sinks", (int)info->sinks);
         json_t *identity = is_text(info->identity, info->identity_bytes)
                                ? json_stringn(info->identity, info->identity_bytes)
                                : json_null();

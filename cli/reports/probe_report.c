@@ -11,14 +11,17 @@
 
 enum { BAR = 24 };
 
-static bool stores(const cli_probe *probe, int32_t layer) { return probe->info.layers[layer].share == -1; }
+static bool stores(const cli_probe *probe, int32_t layer) {
+    return probe->info.layers[layer].share == -1;
+}
 
 /* Over all layers that store. */
 static double bits_of(const cli_probe *probe, quire_pair pair) {
     double bits = 0, elements = 0;
     for (int32_t i = 0; i < probe->info.n_layers; i++) {
         const quire_layer *l = &probe->info.layers[i];
-        const quire_page_shape shape = {.pair = pair, .k_dim = l->k_dim, .v_dim = l->v_dim, .raw = QUIRE_F16};
+        const quire_page_shape shape = {
+            .pair = pair, .k_dim = l->k_dim, .v_dim = l->v_dim, .raw = QUIRE_F16};
         size_t bytes;
         if (!stores(probe, i) || quire_page_bytes(&shape, &bytes) != QUIRE_OK)
             continue;
@@ -58,9 +61,11 @@ static int print_figures(const cli_probe *probe) {
         cli_table_cell(&table, "%.1f", l->v_kurtosis);
     }
     const int status = cli_table_print(&table, stdout);
-    puts("\nfirst: length of the first four tokens' rows over the others'; wide: channels of K more than three times "
+    puts("\nfirst: length of the first four tokens' rows over the others'; wide: channels of K "
+         "more than three times "
          "as wide\n"
-         "as the median; bias: largest mean of a channel of K over its deviation; kurtosis: 3 is normal");
+         "as the median; bias: largest mean of a channel of K over its deviation; kurtosis: 3 is "
+         "normal");
     return status;
 }
 
@@ -71,10 +76,12 @@ static void bar(char text[BAR + 1], double part) {
     text[BAR] = '\0';
 }
 
-/* Loss by layer, the largest as a full bar, and attention on the first tokens, 100 % as a full bar. */
+/* Loss by layer, the largest as a full bar, and attention on the first tokens, 100 % as a full
+ * bar. */
 static int print_picture(const cli_probe *probe) {
     static const cli_column columns[] = {
-        {"layer", true}, {"KLD alone", true}, {"share", true}, {"loss", false}, {"sinks", true}, {"attention", false},
+        {"layer", true}, {"KLD alone", true}, {"share", true},
+        {"loss", false}, {"sinks", true},     {"attention", false},
     };
     double most = 0;
     for (int32_t i = 0; i < probe->info.n_layers; i++)
@@ -126,9 +133,9 @@ static void print_digits(const cli_probe *probe, const quire_pair *pairs, quire_
 }
 
 static void print_choice(const cli_probe *probe, const cli_probe_choice *choice) {
-    printf("\nauto:%s at %d tokens: %s instead of %s, KLD %.2g predicted%s\n", choice->budget, (int)probe->context,
-           cli_bytes(choice->choice.bytes).text, cli_bytes(choice->choice.raw_bytes).text, choice->choice.kld,
-           probe->predicted_for);
+    printf("\nauto:%s at %d tokens: %s instead of %s, KLD %.2g predicted%s\n", choice->budget,
+           (int)probe->context, cli_bytes(choice->choice.bytes).text,
+           cli_bytes(choice->choice.raw_bytes).text, choice->choice.kld, probe->predicted_for);
     print_digits(probe, choice->pairs, QUIRE_SIDE_K);
     print_digits(probe, choice->pairs, QUIRE_SIDE_V);
     fputs("  ", stdout);
@@ -141,7 +148,8 @@ int cli_probe_print(const cli_probe *probe) {
            probe->info.architecture, (int)probe->info.n_layers, (int)probe->report->n_tokens,
            (int)probe->report->n_scored);
     json_t *words = cli_probe_words(probe);
-    if (print_figures(probe) != CLI_OK || print_picture(probe) != CLI_OK || print_rungs(probe) != CLI_OK) {
+    if (print_figures(probe) != CLI_OK || print_picture(probe) != CLI_OK ||
+        print_rungs(probe) != CLI_OK) {
         json_decref(words);
         return CLI_FAILURE;
     }
@@ -159,13 +167,15 @@ static json_t *layers_json(const cli_probe *probe) {
     json_t *list = json_array();
     for (int32_t i = 0; i < probe->info.n_layers; i++) {
         const quire_layer_report *l = &probe->report->layers[i];
-        json_t *item = json_pack(
-            "{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:f}", "layer", (int)i, "window",
-            (int)probe->info.layers[i].window, "shares", (int)probe->info.layers[i].share, "k_norm", l->k_norm,
-            "v_norm", l->v_norm, "kv_ratio", l->v_norm > 0 ? l->k_norm / l->v_norm : 0, "k_first", l->k_first,
-            "v_first", l->v_first, "k_outlier", l->k_outlier, "outliers", (int)l->n_outliers, "k_bias", l->k_bias);
-        json_t *rest = json_pack("{s:f, s:f, s:f, s:f, s:f}", "k_kurtosis", l->k_kurtosis, "v_kurtosis", l->v_kurtosis,
-                                 "sink", l->sink, "kld", l->kld, "share", l->share);
+        json_t *item = json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:f}", "layer",
+                                 (int)i, "window", (int)probe->info.layers[i].window, "shares",
+                                 (int)probe->info.layers[i].share, "k_norm", l->k_norm, "v_norm",
+                                 l->v_norm, "kv_ratio", l->v_norm > 0 ? l->k_norm / l->v_norm : 0,
+                                 "k_first", l->k_first, "v_first", l->v_first, "k_outlier",
+                                 l->k_outlier, "outliers", (int)l->n_outliers, "k_bias", l->k_bias);
+        json_t *rest =
+            json_pack("{s:f, s:f, s:f, s:f, s:f}", "k_kurtosis", l->k_kurtosis, "v_kurtosis",
+                      l->v_kurtosis, "sink", l->sink, "kld", l->kld, "share", l->share);
         if (!item || !rest || json_object_update(item, rest) != 0) {
             json_decref(item);
             item = NULL;
@@ -180,8 +190,8 @@ static json_t *rungs_json(const cli_probe *probe) {
     json_t *list = json_array();
     for (int32_t i = 0; i < probe->report->n_rungs; i++) {
         const quire_rung *rung = &probe->report->rungs[i];
-        cli_json_append(&list, json_pack("{s:s, s:f, s:f}", "kv", cli_pair_text(rung->pair).text, "bits",
-                                         bits_of(probe, rung->pair), "kld", rung->kld));
+        cli_json_append(&list, json_pack("{s:s, s:f, s:f}", "kv", cli_pair_text(rung->pair).text,
+                                         "bits", bits_of(probe, rung->pair), "kld", rung->kld));
     }
     return list;
 }
@@ -189,24 +199,26 @@ static json_t *rungs_json(const cli_probe *probe) {
 static json_t *choice_json(const cli_probe *probe, const cli_probe_choice *c) {
     json_t *pairs = json_array();
     for (int32_t i = 0; i < probe->info.n_layers; i++)
-        cli_json_append(&pairs, stores(probe, i) ? json_string(cli_pair_text(c->pairs[i]).text) : json_null());
+        cli_json_append(&pairs, stores(probe, i) ? json_string(cli_pair_text(c->pairs[i]).text)
+                                                 : json_null());
     const cli_chosen *chosen = &c->chosen;
     json_t *sinks = chosen->sinks >= 0 ? json_integer(chosen->sinks) : json_null();
-    return json_pack("{s:s, s:i, s:I, s:I, s:f, s:s, s:s?, s:s?, s:o, s:o}", "budget", c->budget, "ctx",
-                     (int)probe->context, "bytes", (json_int_t)c->choice.bytes, "raw_bytes",
-                     (json_int_t)c->choice.raw_bytes, "kld", c->choice.kld, "kv", chosen->kv.text, "kv_windowed",
-                     chosen->windowed.text[0] ? chosen->windowed.text : NULL, "kv_layers", chosen->layers, "sinks",
-                     sinks, "layers", pairs);
+    return json_pack("{s:s, s:i, s:I, s:I, s:f, s:s, s:s?, s:s?, s:o, s:o}", "budget", c->budget,
+                     "ctx", (int)probe->context, "bytes", (json_int_t)c->choice.bytes, "raw_bytes",
+                     (json_int_t)c->choice.raw_bytes, "kld", c->choice.kld, "kv", chosen->kv.text,
+                     "kv_windowed", chosen->windowed.text[0] ? chosen->windowed.text : NULL,
+                     "kv_layers", chosen->layers, "sinks", sinks, "layers", pairs);
 }
 
 int cli_probe_print_json(const cli_probe *probe) {
     json_t *choices = json_array();
     for (size_t i = 0; i < probe->n_choices; i++)
         cli_json_append(&choices, choice_json(probe, &probe->choices[i]));
-    return cli_print_json(json_pack("{s:o, s:o, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:o}", "model",
-                                    cli_json_text(probe->path), "architecture", cli_json_text(probe->info.architecture),
-                                    "n_layers", (int)probe->info.n_layers, "tokens", (int)probe->report->n_tokens,
-                                    "scored", (int)probe->report->n_scored, "alone",
-                                    cli_pair_text(probe->report->alone).text, "rungs", rungs_json(probe), "layers",
-                                    layers_json(probe), "words", cli_probe_words(probe), "choices", choices));
+    return cli_print_json(json_pack(
+        "{s:o, s:o, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:o}", "model", cli_json_text(probe->path),
+        "architecture", cli_json_text(probe->info.architecture), "n_layers",
+        (int)probe->info.n_layers, "tokens", (int)probe->report->n_tokens, "scored",
+        (int)probe->report->n_scored, "alone", cli_pair_text(probe->report->alone).text, "rungs",
+        rungs_json(probe), "layers", layers_json(probe), "words", cli_probe_words(probe), "choices",
+        choices));
 }

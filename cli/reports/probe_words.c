@@ -10,7 +10,8 @@
 enum { LIST_BYTES = 512, SENTENCE_BYTES = 1024 };
 
 /* By these a layer is named. */
-static const double BIAS = 20, WIDEST = 8, SINK = 0.5, SHARE = 3; /* share: times the mean layer's */
+static const double BIAS = 20, WIDEST = 8, SINK = 0.5,
+                    SHARE = 3; /* share: times the mean layer's */
 
 typedef bool (*stands_out)(const cli_probe *probe, int32_t layer);
 
@@ -18,11 +19,21 @@ static const quire_layer_report *figures(const cli_probe *probe, int32_t layer) 
     return &probe->report->layers[layer];
 }
 
-static bool stores(const cli_probe *probe, int32_t layer) { return probe->info.layers[layer].share == -1; }
-static bool has_bias(const cli_probe *probe, int32_t layer) { return figures(probe, layer)->k_bias >= BIAS; }
-static bool is_wide(const cli_probe *probe, int32_t layer) { return figures(probe, layer)->k_outlier >= WIDEST; }
-static bool has_sink(const cli_probe *probe, int32_t layer) { return figures(probe, layer)->sink >= SINK; }
-static bool slides(const cli_probe *probe, int32_t layer) { return probe->info.layers[layer].window > 0; }
+static bool stores(const cli_probe *probe, int32_t layer) {
+    return probe->info.layers[layer].share == -1;
+}
+static bool has_bias(const cli_probe *probe, int32_t layer) {
+    return figures(probe, layer)->k_bias >= BIAS;
+}
+static bool is_wide(const cli_probe *probe, int32_t layer) {
+    return figures(probe, layer)->k_outlier >= WIDEST;
+}
+static bool has_sink(const cli_probe *probe, int32_t layer) {
+    return figures(probe, layer)->sink >= SINK;
+}
+static bool slides(const cli_probe *probe, int32_t layer) {
+    return probe->info.layers[layer].window > 0;
+}
 static bool shares(const cli_probe *probe, int32_t layer) { return !stores(probe, layer); }
 
 static bool is_sensitive(const cli_probe *probe, int32_t layer) {
@@ -73,8 +84,8 @@ static double sum_shares(const cli_probe *probe) {
 }
 
 /* "layers 0-2: " and the sentence, if there are layers of which it is true. */
-__attribute__((format(printf, 4, 5))) static void say(json_t **words, const cli_probe *probe, stands_out question,
-                                                      const char *format, ...) {
+__attribute__((format(printf, 4, 5))) static void
+say(json_t **words, const cli_probe *probe, stands_out question, const char *format, ...) {
     char layers[LIST_BYTES], sentence[SENTENCE_BYTES];
     list_layers(probe, question, layers);
     if (!layers[0])
@@ -90,20 +101,25 @@ __attribute__((format(printf, 4, 5))) static void say(json_t **words, const cli_
 json_t *cli_probe_words(const cli_probe *probe) {
     json_t *words = json_array();
     say(&words, probe, has_bias,
-        "channels of K lie up to %.0f times their deviation from 0 (a large bias). kc and km codecs have a zero point "
-        "for each channel, tq the mean of a page, which takes that away; tqp, a8/a4 and q8_0/q4_0 spend their range on "
+        "channels of K lie up to %.0f times their deviation from 0 (a large bias). kc and km "
+        "codecs have a zero point "
+        "for each channel, tq the mean of a page, which takes that away; tqp, a8/a4 and q8_0/q4_0 "
+        "spend their range on "
         "it.",
         largest(probe, offsetof(quire_layer_report, k_bias)));
     say(&words, probe, is_wide,
-        "K has channels up to %.0f times as wide as the median one. kc and km codecs scale each channel by itself; "
+        "K has channels up to %.0f times as wide as the median one. kc and km codecs scale each "
+        "channel by itself; "
         "codecs "
         "with a scale for a token lose there.",
         largest(probe, offsetof(quire_layer_report, k_outlier)));
-    say(&words, probe, has_sink, "half of all attention or more goes to the first four tokens. Leave --sinks at 4.");
-    say(&words, probe, is_sensitive, "%.0f %% of the loss comes from here. More bits pay there first.",
-        100 * sum_shares(probe));
+    say(&words, probe, has_sink,
+        "half of all attention or more goes to the first four tokens. Leave --sinks at 4.");
+    say(&words, probe, is_sensitive,
+        "%.0f %% of the loss comes from here. More bits pay there first.", 100 * sum_shares(probe));
     say(&words, probe, slides,
-        "a sliding window, small at any context: raw, unless a budget in bytes or --kv-windowed same asks for more.");
+        "a sliding window, small at any context: raw, unless a budget in bytes or --kv-windowed "
+        "same asks for more.");
     say(&words, probe, shares, "the cache of an earlier layer, and none besides.");
     return words;
 }

@@ -38,28 +38,32 @@ void cli_chat_free(cli_chat *chat) {
     *chat = (cli_chat){0};
 }
 
-int32_t *cli_chat_tokens(const quire_model *model, const cli_chat *chat, int flags, int32_t *n_tokens) {
+int32_t *cli_chat_tokens(const quire_model *model, const cli_chat *chat, int flags,
+                         int32_t *n_tokens) {
     int32_t *tokens = NULL;
     flags |= QUIRE_TOKENIZE_REPLY;
-    quire_status status = quire_model_tokenize_chat(model, chat->messages, chat->n_messages, flags, NULL, 0, n_tokens);
+    quire_status status = quire_model_tokenize_chat(model, chat->messages, chat->n_messages, flags,
+                                                    NULL, 0, n_tokens);
     if (status == QUIRE_E_TOO_BIG) {
         const int32_t capacity = *n_tokens;
         tokens = malloc((size_t)capacity * sizeof *tokens);
-        status = tokens ? quire_model_tokenize_chat(model, chat->messages, chat->n_messages, flags, tokens, capacity,
-                                                    n_tokens)
+        status = tokens ? quire_model_tokenize_chat(model, chat->messages, chat->n_messages, flags,
+                                                    tokens, capacity, n_tokens)
                         : QUIRE_E_NOMEM;
     }
     if (status == QUIRE_OK && tokens)
         return tokens;
-    cli_quire_error("cannot apply the chat template", status, status == QUIRE_OK ? "it gives an empty text" : NULL);
+    cli_quire_error("cannot apply the chat template", status,
+                    status == QUIRE_OK ? "it gives an empty text" : NULL);
     free(tokens);
     return NULL;
 }
 
-int32_t *cli_chat_tokens_of(const quire_model *model, const char *system, const char *message, int flags,
-                            int32_t *n_tokens) {
+int32_t *cli_chat_tokens_of(const quire_model *model, const char *system, const char *message,
+                            int flags, int32_t *n_tokens) {
     cli_chat chat = {0};
-    const bool good = (!system || cli_chat_add(&chat, "system", system)) && cli_chat_add(&chat, "user", message);
+    const bool good =
+        (!system || cli_chat_add(&chat, "system", system)) && cli_chat_add(&chat, "user", message);
     int32_t *tokens = good ? cli_chat_tokens(model, &chat, flags, n_tokens) : NULL;
     cli_chat_free(&chat);
     return tokens;

@@ -16,9 +16,10 @@ void cli_chat_free(cli_chat *chat);
 
 /* The conversation through the model's template, ready for an answer. flags: QUIRE_TOKENIZE_START,
  * or 0 if it follows another text. free() it. NULL, with a message. */
-int32_t *cli_chat_tokens(const quire_model *model, const cli_chat *chat, int flags, int32_t *n_tokens);
+int32_t *cli_chat_tokens(const quire_model *model, const cli_chat *chat, int flags,
+                         int32_t *n_tokens);
 /* The same of one message, after a system message if that is not NULL. */
-int32_t *cli_chat_tokens_of(const quire_model *model, const char *system, const char *message, int flags,
-                            int32_t *n_tokens);
+int32_t *cli_chat_tokens_of(const quire_model *model, const char *system, const char *message,
+                            int flags, int32_t *n_tokens);
 
 #endif

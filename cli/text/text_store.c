@@ -9,7 +9,8 @@
 void cli_text_store_options(cli_text_store *ts, cli_option *options) {
     const cli_option all[CLI_STORE_OPTIONS] = {
         cli_string("store", &ts->directory, "DIR",
-                   "a directory of pages: what it has of the prompt is not computed, what is new goes into it"),
+                   "a directory of pages: what it has of the prompt is not computed, what is new "
+                   "goes into it"),
         cli_size("store-size", &ts->max_bytes, 0x1p20, 0x1p50,
                  "limit of that store, from now on (default: as it is; new: 8G)"),
     };
@@ -21,7 +22,8 @@ static int create_empty(quire_session *session, quire_seq **seq) {
     return made == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make a sequence", made, NULL);
 }
 
-int32_t cli_text_store_rows(const cli_text_store *ts, const quire_model *model, const cli_model_args *args) {
+int32_t cli_text_store_rows(const cli_text_store *ts, const quire_model *model,
+                            const cli_model_args *args) {
     if (!ts->directory)
         return 0;
     quire_session_options usual;
@@ -30,11 +32,13 @@ int32_t cli_text_store_rows(const cli_text_store *ts, const quire_model *model, 
     quire_model_get_info(model, &info);
     int32_t rows = usual.max_rows;
     for (int32_t i = 0; i < info.n_layers; i++) {
-        const int32_t own = info.layers[i].window, window = own == 0 && args->max_kv ? args->max_kv - args->keep : own;
+        const int32_t own = info.layers[i].window,
+                      window = own == 0 && args->max_kv ? args->max_kv - args->keep : own;
         if (window > 0 && window < rows)
             rows = window;
     }
-    return rows < QUIRE_PAGE_TOKENS ? QUIRE_PAGE_TOKENS : rows / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
+    return rows < QUIRE_PAGE_TOKENS ? QUIRE_PAGE_TOKENS
+                                    : rows / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
 }
 
 static int without_store(const cli_text_store *ts) {
@@ -58,7 +62,8 @@ int cli_text_store_open(cli_text_store *ts) {
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot open the store", status, NULL);
 }
 
-static quire_status text_of(quire_session *session, const int32_t *tokens, int32_t n_tokens, quire_store_text *text) {
+static quire_status text_of(quire_session *session, const int32_t *tokens, int32_t n_tokens,
+                            quire_store_text *text) {
     const char *identity = NULL;
     quire_status status = quire_session_identity(session, &identity);
     *text = (quire_store_text){.identity = identity,
@@ -68,8 +73,8 @@ static quire_status text_of(quire_session *session, const int32_t *tokens, int32
     return status;
 }
 
-int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens, int32_t n_tokens,
-                       quire_seq **seq) {
+int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens,
+                       int32_t n_tokens, quire_seq **seq) {
     quire_store_text text;
     if (!ts->store)
         return create_empty(session, seq);
@@ -88,8 +93,8 @@ static bool passes(quire_status status) {
     return status == QUIRE_E_BUSY || status == QUIRE_E_IO || status == QUIRE_E_NOMEM;
 }
 
-void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
-                        int32_t n_tokens) {
+void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq,
+                        const int32_t *tokens, int32_t n_tokens) {
     quire_store_text text;
     quire_store_added added = {0};
     if (!ts->store || (ts->failed != QUIRE_OK && !passes(ts->failed)))
@@ -99,14 +104,16 @@ void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_
         status = quire_store_put(ts->store, seq, &text, &added);
     ts->n_pages += added.pages;
     ts->n_bytes += added.bytes;
-    if (status != QUIRE_OK && status != ts->failed) /* the text is worth more than its pages: it goes on */
-        cli_quire_error(passes(status) ? "these pages do not go into the store now" : "no more pages go into the store",
+    if (status != QUIRE_OK &&
+        status != ts->failed) /* the text is worth more than its pages: it goes on */
+        cli_quire_error(passes(status) ? "these pages do not go into the store now"
+                                       : "no more pages go into the store",
                         status, NULL);
     ts->failed = status;
 }
 
-void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
-                              int32_t n_tokens) {
+void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq,
+                              const int32_t *tokens, int32_t n_tokens) {
     if (ts->failed != QUIRE_OK)
         cli_text_store_put(ts, session, seq, tokens, n_tokens);
 }
@@ -125,19 +132,19 @@ int cli_text_store_open(cli_text_store *ts) {
     return CLI_USAGE;
 }
 
-int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens, int32_t n_tokens,
-                       quire_seq **seq) {
+int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens,
+                       int32_t n_tokens, quire_seq **seq) {
     (void)ts, (void)tokens, (void)n_tokens;
     return create_empty(session, seq);
 }
 
-void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
-                        int32_t n_tokens) {
+void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq,
+                        const int32_t *tokens, int32_t n_tokens) {
     (void)ts, (void)session, (void)seq, (void)tokens, (void)n_tokens;
 }
 
-void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
-                              int32_t n_tokens) {
+void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq,
+                              const int32_t *tokens, int32_t n_tokens) {
     (void)ts, (void)session, (void)seq, (void)tokens, (void)n_tokens;
 }
 

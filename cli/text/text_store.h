@@ -20,20 +20,23 @@ enum { CLI_STORE_OPTIONS = 2 };
 
 /* Writes CLI_STORE_OPTIONS options, which set `ts`. */
 void cli_text_store_options(cli_text_store *ts, cli_option *options);
-/* Rows of a step of prefill, so that pages are put before they leave the shortest window; 0: as many as usual. */
-int32_t cli_text_store_rows(const cli_text_store *ts, const quire_model *model, const cli_model_args *args);
+/* Rows of a step of prefill, so that pages are put before they leave the shortest window; 0: as
+ * many as usual. */
+int32_t cli_text_store_rows(const cli_text_store *ts, const quire_model *model,
+                            const cli_model_args *args);
 int cli_text_store_open(cli_text_store *ts); /* exit status */
-/* A sequence with as much of the text as is there, but for its last token. Without a store: an empty one. Exit status. */
-int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens, int32_t n_tokens,
-                       quire_seq **seq);
+/* A sequence with as much of the text as is there, but for its last token. Without a store: an
+ * empty one. Exit status. */
+int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens,
+                       int32_t n_tokens, quire_seq **seq);
 /* The pages of these tokens, which were computed as a prompt or in exact steps. What fails is told
  * once. Reasons that pass (others are reading, a full disk) cost nothing but time: the next call
  * puts what is missing. */
-void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
-                        int32_t n_tokens);
+void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq,
+                        const int32_t *tokens, int32_t n_tokens);
 /* The same, if the last call has failed for such a reason. */
-void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq, const int32_t *tokens,
-                              int32_t n_tokens);
+void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq,
+                              const int32_t *tokens, int32_t n_tokens);
 void cli_text_store_close(cli_text_store *ts);
 
 #endif

@@ -1,5 +1,5 @@
-/* budget_search.c: greedy. A step may pass over rungs: where losses do not grow evenly, one long step can be cheaper for its
- * bytes than the short one that comes first. */
+/* budget_search.c: greedy. A step may pass over rungs: where losses do not grow evenly, one long
+ * step can be cheaper for its bytes than the short one that comes first. */
 #include "calibrate/budget_search.h"
 
 #include <math.h>
@@ -51,7 +51,8 @@ static step best_up(const quire__ladders *l, const int32_t *rung, double bytes_l
     return best;
 }
 
-quire__place quire__descend(const quire__ladders *l, double max_bytes, double max_loss, int32_t *rung) {
+quire__place quire__descend(const quire__ladders *l, double max_bytes, double max_loss,
+                            int32_t *rung) {
     for (int32_t i = 0; i < l->n_layers; i++)
         rung[i] = 0;
     quire__place place = place_of(l, rung);

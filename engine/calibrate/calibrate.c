@@ -11,15 +11,19 @@
 #include <string.h>
 
 enum {
-    PROBE_VERSION = 3, /* changes with the text, with what is made of it, and with the order of pairs (codec/rope_pairs.c) */
-    PROBE_TOKENS = 512, /* half would do for the orders; moments of 512 leave a twentieth less: docs/FIDELITY.md */
+    PROBE_VERSION = 3,  /* changes with the text, with what is made of it, and with the order of
+                           pairs (codec/rope_pairs.c) */
+    PROBE_TOKENS = 512, /* half would do for the orders; moments of 512 leave a twentieth less:
+                           docs/FIDELITY.md */
     PROBE_STEP = QUIRE_PAGE_TOKENS
 };
 static const char KIND[QUIRE__KIND_BYTES] = "quire order 003\n";
 
 /* ------------------------------------------------------------------ where orders lie */
 
-static size_t n_channels(const quire_layer *l) { return l->share == -1 ? (size_t)l->n_kv_heads * (size_t)l->k_dim : 0; }
+static size_t n_channels(const quire_layer *l) {
+    return l->share == -1 ? (size_t)l->n_kv_heads * (size_t)l->k_dim : 0;
+}
 
 static size_t n_weights(const quire_layer *l) {
     return l->share == -1 ? (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) : 0;
@@ -75,7 +79,8 @@ static quire_status rank(const quire__watch *watch, int32_t layer, uint16_t *ord
     for (int32_t h = 0; h < l->n_kv_heads; h++, order += l->k_dim) {
         const quire__head_figures *head = &watch->heads[layer][h];
         for (int32_t d = 0; d < l->k_dim; d++) /* a text shorter than a page has the range so far */
-            importance[d] = (float)((watch->n_pages > 0 ? head->range[d] : (double)(head->high[d] - head->low[d])) *
+            importance[d] = (float)((watch->n_pages > 0 ? head->range[d]
+                                                        : (double)(head->high[d] - head->low[d])) *
                                     sqrt(head->q_square[d]));
         QUIRE_TRY(quire_channel_order(importance, l->k_dim, order));
     }
@@ -86,7 +91,8 @@ static quire_status rank(const quire__watch *watch, int32_t layer, uint16_t *ord
 static quire_status weigh(const quire__watch *watch, int32_t layer, float *feedback) {
     const quire_layer *l = &watch->model->cache[layer];
     const size_t dim = (size_t)l->k_dim;
-    const int32_t context = watch->model->context, reach = l->window > 0 && l->window < context ? l->window : context;
+    const int32_t context = watch->model->context,
+                  reach = l->window > 0 && l->window < context ? l->window : context;
     if (watch->turns[layer].n == 0) {
         memset(feedback, 0, n_weights(l) * sizeof *feedback);
         return QUIRE_OK;
@@ -102,14 +108,15 @@ static quire_status weigh(const quire__watch *watch, int32_t layer, float *feedb
     return status;
 }
 
-static quire_status run_text(const quire_model *model, quire_session *session, const int32_t *tokens, int32_t n,
-                             quire__watch *watch) {
+static quire_status run_text(const quire_model *model, quire_session *session,
+                             const int32_t *tokens, int32_t n, quire__watch *watch) {
     quire_seq *seq;
     QUIRE_TRY(quire_seq_create(quire_session_pool(session), &seq));
     quire_status status = QUIRE_OK;
     for (int32_t done = 0; done < n && status == QUIRE_OK;) {
         const int32_t rows = n - done < PROBE_STEP ? n - done : PROBE_STEP;
-        const quire_step_item item = {.seq = seq, .tokens = tokens + done, .n_tokens = rows, .n_logits = 1};
+        const quire_step_item item = {
+            .seq = seq, .tokens = tokens + done, .n_tokens = rows, .n_logits = 1};
         status = quire_session_decode(session, &item, 1, true);
         quire__watch_advance(watch, rows);
         done += rows;
@@ -120,8 +127,8 @@ static quire_status run_text(const quire_model *model, quire_session *session, c
     return status;
 }
 
-quire_status quire__first_tokens(const quire_model *model, const char *text, size_t n_bytes, int32_t most,
-                                 int32_t *tokens, int32_t *n) {
+quire_status quire__first_tokens(const quire_model *model, const char *text, size_t n_bytes,
+                                 int32_t most, int32_t *tokens, int32_t *n) {
     const size_t capacity = 3 * n_bytes + 16; /* a space may become three bytes, a byte a token */
     int32_t *all = malloc(capacity * sizeof *all);
     if (!all)
@@ -139,7 +146,8 @@ quire_status quire__first_tokens(const quire_model *model, const char *text, siz
 
 static quire_status probe(quire_model *model, const quire_session_options *like) {
     int32_t tokens[PROBE_TOKENS], n = 0;
-    QUIRE_TRY(quire__first_tokens(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, PROBE_TOKENS, tokens, &n));
+    QUIRE_TRY(
+        quire__first_tokens(model, PROBE_TEXT, sizeof PROBE_TEXT - 1, PROBE_TOKENS, tokens, &n));
     quire_session_options options;
     quire_session_options_default(&options);
     options.raw = QUIRE_F32;
@@ -175,8 +183,9 @@ static quire_status find_orders(quire_model *model, const quire_session_options 
     divide(model);
     char name[32];
     snprintf(name, sizeof name, "%s-%d.order", model->weights_as, PROBE_VERSION);
-    const quire__part parts[] = {{model->order, in_all_layers(model, n_channels) * sizeof *model->order},
-                                 {model->feedback, in_all_layers(model, n_weights) * sizeof *model->feedback}};
+    const quire__part parts[] = {
+        {model->order, in_all_layers(model, n_channels) * sizeof *model->order},
+        {model->feedback, in_all_layers(model, n_weights) * sizeof *model->feedback}};
     enum { N_PARTS = sizeof parts / sizeof *parts };
     if (quire__kept_read(model, name, KIND, parts, N_PARTS))
         return QUIRE_OK;

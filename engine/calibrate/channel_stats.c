@@ -15,7 +15,8 @@ static int32_t source_of(const quire_model *model, int32_t layer) {
 }
 
 static size_t bytes_of_head(int32_t dim) {
-    return (size_t)dim * 2 * (sizeof(float) + sizeof(double)) + quire__moment_size(dim) * sizeof(double);
+    return (size_t)dim * 2 * (sizeof(float) + sizeof(double)) +
+           quire__moment_size(dim) * sizeof(double);
 }
 
 quire_status quire__watch_open(quire__watch *w, const quire_model *model, int32_t skip) {
@@ -63,7 +64,8 @@ void quire__watch_close(quire__watch *w) {
 }
 
 /* A page's figures begin with its first token that counts and are summed up with its last. */
-void quire__watch_keys(quire__watch *w, int32_t layer, const struct ggml_tensor *k, int32_t n_rows) {
+void quire__watch_keys(quire__watch *w, int32_t layer, const struct ggml_tensor *k,
+                       int32_t n_rows) {
     const quire_layer *l = &w->model->cache[layer];
     for (int32_t h = 0; h < l->n_kv_heads; h++) {
         quire__head_figures *head = &w->heads[layer][h];
@@ -81,7 +83,8 @@ void quire__watch_keys(quire__watch *w, int32_t layer, const struct ggml_tensor 
     }
 }
 
-void quire__watch_queries(quire__watch *w, int32_t layer, const struct ggml_tensor *q, int32_t n_rows) {
+void quire__watch_queries(quire__watch *w, int32_t layer, const struct ggml_tensor *q,
+                          int32_t n_rows) {
     const quire_layer *l = &w->model->cache[layer];
     const int32_t group = l->n_heads / l->n_kv_heads;
     for (int32_t h = 0; h < l->n_heads; h++) {

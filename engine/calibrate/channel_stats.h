@@ -1,5 +1,6 @@
-/* channel_stats.h: what a session sees of K and q while it runs, for a probe (calibrate.h). Kept by the first of ggml's threads alone,
- * in the order of the rows, so that the figures do not depend on how many there are. */
+/* channel_stats.h: what a session sees of K and q while it runs, for a probe (calibrate.h). Kept
+ * by the first of ggml's threads alone, in the order of the rows, so that the figures do not
+ * depend on how many there are. */
 #ifndef ENGINE_CALIBRATE_CHANNEL_STATS_H
 #define ENGINE_CALIBRATE_CHANNEL_STATS_H
 
@@ -23,14 +24,18 @@ typedef struct quire__watch {
     void *memory;
 } quire__watch;
 
-quire_status quire__watch_open(quire__watch *watch, const quire_model *model, int32_t skip); /* E_NOMEM */
+quire_status quire__watch_open(quire__watch *watch, const quire_model *model,
+                               int32_t skip); /* E_NOMEM */
 void quire__watch_close(quire__watch *watch);
 /* Rows of a step: K (D, G, rows), q (D, H, rows), as ggml has them. */
-void quire__watch_keys(quire__watch *watch, int32_t layer, const struct ggml_tensor *k, int32_t n_rows);
-void quire__watch_queries(quire__watch *watch, int32_t layer, const struct ggml_tensor *q, int32_t n_rows);
+void quire__watch_keys(quire__watch *watch, int32_t layer, const struct ggml_tensor *k,
+                       int32_t n_rows);
+void quire__watch_queries(quire__watch *watch, int32_t layer, const struct ggml_tensor *q,
+                          int32_t n_rows);
 void quire__watch_advance(quire__watch *watch, int32_t n_rows); /* after a step */
 
-void quire__session_watch(quire_session *session,
-                          quire__watch *watch); /* session.c: from the next step on; NULL: no more */
+void quire__session_watch(
+    quire_session *session,
+    quire__watch *watch); /* session.c: from the next step on; NULL: no more */
 
 #endif

@@ -7,19 +7,25 @@
 
 enum { T = QUIRE_PAGE_TOKENS };
 
-/* What a layer loses depends on the text about as much as on the layer: measured shares are pulled half way to even ones,
- * or layers that one text happens not to need would pay for it on the next. */
+/* What a layer loses depends on the text about as much as on the layer: measured shares are
+ * pulled half way to even ones, or layers that one text happens not to need would pay for it on
+ * the next. */
 static const double EVEN = 0.5;
 
 void quire_choice_options_default(quire_choice_options *options) {
     if (options)
-        *options = (quire_choice_options){
-            .struct_size = sizeof *options, .kld = INFINITY, .sinks = QUIRE__SINKS, .raw = QUIRE_F16};
+        *options = (quire_choice_options){.struct_size = sizeof *options,
+                                          .kld = INFINITY,
+                                          .sinks = QUIRE__SINKS,
+                                          .raw = QUIRE_F16};
 }
 
-static bool is_raw(quire_pair pair) { return pair.k == QUIRE_CODEC_RAW && pair.v == QUIRE_CODEC_RAW; }
+static bool is_raw(quire_pair pair) {
+    return pair.k == QUIRE_CODEC_RAW && pair.v == QUIRE_CODEC_RAW;
+}
 
-typedef struct span { /* what a layer's queries see; layers with the same are one group of the pool */
+typedef struct span { /* what a layer's queries see; layers with the same are one group of the pool
+                       */
     int64_t window, keep;
 } span;
 
@@ -40,8 +46,10 @@ static int64_t held_tokens(const quire_layer *layer, kinds group, const quire_ch
     return s.window > 0 && s.window + T + pinned < o->context ? s.window + T + pinned : o->context;
 }
 
-static quire_status page_bytes(const quire_layer *layer, quire_pair pair, quire_type raw, double *bytes) {
-    const quire_page_shape shape = {.pair = pair, .k_dim = layer->k_dim, .v_dim = layer->v_dim, .raw = raw};
+static quire_status page_bytes(const quire_layer *layer, quire_pair pair, quire_type raw,
+                               double *bytes) {
+    const quire_page_shape shape = {
+        .pair = pair, .k_dim = layer->k_dim, .v_dim = layer->v_dim, .raw = raw};
     size_t found;
     QUIRE_TRY(quire_page_bytes(&shape, &found));
     *bytes = (double)found * layer->n_kv_heads;
@@ -51,8 +59,8 @@ static quire_status page_bytes(const quire_layer *layer, quire_pair pair, quire_
 /* The most that a sequence holds on its way to `context` tokens: packed pages, a raw one that is
  * filling, raw sinks of packed layers and, for exact trims, the rows of the page sealed last: where
  * one layer of a group packs, also of those that stay raw. */
-static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, kinds group, const quire_choice_options *o,
-                                double *bytes) {
+static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, kinds group,
+                                const quire_choice_options *o, double *bytes) {
     double packed, raw;
     QUIRE_TRY(page_bytes(layer, pair, o->raw, &packed));
     QUIRE_TRY(page_bytes(layer, (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}, o->raw, &raw));
@@ -121,8 +129,8 @@ static quire_status bytes_of(const choosing *c, double *sum) {
     for (int32_t i = 0; i < c->report->n_layers; i++) {
         double bytes = 0;
         if (c->model->cache[i].share == -1)
-            QUIRE_TRY(layer_bytes(&c->model->cache[i], c->report->rungs[c->rung[i]].pair, kinds_of(c, i, false),
-                                  c->options, &bytes));
+            QUIRE_TRY(layer_bytes(&c->model->cache[i], c->report->rungs[c->rung[i]].pair,
+                                  kinds_of(c, i, false), c->options, &bytes));
         *sum += bytes;
     }
     return QUIRE_OK;
@@ -142,31 +150,38 @@ static quire_status descend(const choosing *c, quire_pair *pairs, quire_choice *
         place = quire__descend(&ladders, (double)c->options->bytes, c->options->kld, c->rung);
     QUIRE_TRY(bytes_of(c, &bytes));
     if (c->options->bytes > 0 && place.bytes > (double)c->options->bytes)
-        return quire__fail(QUIRE_E_BUDGET, "a cache of %d tokens cannot be held in %zu bytes: %.0f is the least",
+        return quire__fail(QUIRE_E_BUDGET,
+                           "a cache of %d tokens cannot be held in %zu bytes: %.0f is the least",
                            (int)c->options->context, c->options->bytes, place.bytes);
     for (int32_t i = 0; i < c->report->n_layers; i++)
-        pairs[i] = c->model->cache[i].share == -1 ? c->report->rungs[c->rung[i]].pair
-                                                  : (quire_pair){QUIRE_CODEC_DEFAULT, QUIRE_CODEC_DEFAULT};
+        pairs[i] = c->model->cache[i].share == -1
+                       ? c->report->rungs[c->rung[i]].pair
+                       : (quire_pair){QUIRE_CODEC_DEFAULT, QUIRE_CODEC_DEFAULT};
     *choice = (quire_choice){.bytes = (size_t)bytes, .raw_bytes = (size_t)raw, .kld = place.loss};
     return QUIRE_OK;
 }
 
-static quire_status check(const quire_model *model, const quire_report *report, const quire_choice_options *o) {
+static quire_status check(const quire_model *model, const quire_report *report,
+                          const quire_choice_options *o) {
     if (o->struct_size != sizeof *o)
         return quire__fail(QUIRE_E_INVALID, "options were not set by quire_choice_options_default");
-    if (report->n_layers != model->n_layers || report->n_rungs < 1 || report->n_rungs > QUIRE_RUNGS_MAX)
+    if (report->n_layers != model->n_layers || report->n_rungs < 1 ||
+        report->n_rungs > QUIRE_RUNGS_MAX)
         return quire__fail(QUIRE_E_INVALID, "the report is of another model");
     if (o->context < 0 || o->max_kv < 0 || o->keep < 0 || o->sinks < 0 || !(o->kld >= 0))
-        return quire__fail(QUIRE_E_INVALID, "context %d, max_kv %d, keep %d, sinks %d or kld %g is below 0",
+        return quire__fail(QUIRE_E_INVALID,
+                           "context %d, max_kv %d, keep %d, sinks %d or kld %g is below 0",
                            (int)o->context, (int)o->max_kv, (int)o->keep, (int)o->sinks, o->kld);
     if (o->max_kv > 0 && o->keep >= o->max_kv)
-        return quire__fail(QUIRE_E_INVALID, "max_kv %d leaves no window behind the %d tokens to keep", (int)o->max_kv,
-                           (int)o->keep);
+        return quire__fail(QUIRE_E_INVALID,
+                           "max_kv %d leaves no window behind the %d tokens to keep",
+                           (int)o->max_kv, (int)o->keep);
     return QUIRE_OK;
 }
 
-quire_status quire_choose(const quire_model *model, const quire_report *report, const quire_choice_options *options,
-                          quire_pair *pairs, quire_choice *choice) {
+quire_status quire_choose(const quire_model *model, const quire_report *report,
+                          const quire_choice_options *options, quire_pair *pairs,
+                          quire_choice *choice) {
     if (!model || !report || !options || !pairs || !choice)
         return quire__fail(QUIRE_E_INVALID, "model, report, options, pairs or choice is NULL");
     QUIRE_TRY(check(model, report, options));
@@ -182,8 +197,8 @@ quire_status quire_choose(const quire_model *model, const quire_report *report, 
                         .loss = numbers + (numbers ? cells : 0),
                         .n_allowed = places,
                         .rung = places + (places ? n : 0)};
-    const quire_status status =
-        numbers && places ? descend(&c, pairs, choice) : quire__fail(QUIRE_E_NOMEM, "out of memory");
+    const quire_status status = numbers && places ? descend(&c, pairs, choice)
+                                                  : quire__fail(QUIRE_E_NOMEM, "out of memory");
     free(numbers);
     free(places);
     return status;

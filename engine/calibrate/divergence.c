@@ -1,4 +1,5 @@
-/* divergence.c: log-softmax and divergence. In double: a KLD of 1e-5 is a small difference of large sums. */
+/* divergence.c: log-softmax and divergence. In double: a KLD of 1e-5 is a small difference of
+ * large sums. */
 #include "quire_engine.h"
 
 #include <math.h>
@@ -20,7 +21,8 @@ static softmax softmax_of(const float *x, int32_t n) {
     return s;
 }
 
-quire_divergence quire_logits_compare(const float *base, const float *other, int32_t n, int32_t truth) {
+quire_divergence quire_logits_compare(const float *base, const float *other, int32_t n,
+                                      int32_t truth) {
     const softmax a = softmax_of(base, n), b = softmax_of(other, n);
     double kld = 0;
     for (int32_t i = 0; i < n; i++) {

@@ -21,7 +21,8 @@ quire_status quire__survey_open(quire__survey *s, const quire_model *model, int3
     for (size_t i = 0; i < n; i++)
         if (model->cache[i].share == -1)
             floats += rows * (size_t)model->cache[i].n_kv_heads * (size_t)model->cache[i].k_dim;
-    s->memory = calloc(1, n * sizeof *s->layers + rows * sizeof *s->scores + floats * sizeof(float));
+    s->memory =
+        calloc(1, n * sizeof *s->layers + rows * sizeof *s->scores + floats * sizeof(float));
     if (!s->memory)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     s->layers = s->memory;
@@ -47,7 +48,8 @@ void quire__survey_advance(quire__survey *s, int32_t n_rows) { s->position += n_
 
 static float *key_of(const quire__survey *s, int32_t layer, int32_t token, int32_t head) {
     const quire_layer *l = &s->model->cache[layer];
-    return s->layers[layer].keys + ((size_t)token * (size_t)l->n_kv_heads + (size_t)head) * (size_t)l->k_dim;
+    return s->layers[layer].keys +
+           ((size_t)token * (size_t)l->n_kv_heads + (size_t)head) * (size_t)l->k_dim;
 }
 
 static double norm_of(const float *x, int32_t n) {
@@ -83,14 +85,15 @@ static moments moments_of(const float *x, int32_t n, size_t stride) {
                      .range = high - low};
 }
 
-void quire__survey_rows(quire__survey *s, int32_t layer, const struct ggml_tensor *k, const struct ggml_tensor *v,
-                        int32_t n_rows) {
+void quire__survey_rows(quire__survey *s, int32_t layer, const struct ggml_tensor *k,
+                        const struct ggml_tensor *v, int32_t n_rows) {
     const quire_layer *l = &s->model->cache[layer];
     quire__survey_layer *sums = &s->layers[layer];
     for (int32_t r = 0; r < n_rows && s->position + r < s->n_tokens; r++) {
         const int32_t t = s->position + r;
         for (int32_t h = 0; h < l->n_kv_heads; h++) {
-            memcpy(key_of(s, layer, t, h), quire__head_row(k, h, r), (size_t)l->k_dim * sizeof(float));
+            memcpy(key_of(s, layer, t, h), quire__head_row(k, h, r),
+                   (size_t)l->k_dim * sizeof(float));
             const float *value = quire__head_row(v, h, r);
             if (t < FIRST) {
                 sums->v_norm_first += norm_of(value, l->v_dim);
@@ -104,11 +107,11 @@ void quire__survey_rows(quire__survey *s, int32_t layer, const struct ggml_tenso
     }
 }
 
-/* ------------------------------------------------------------------ attention on the first tokens */
+/* ---------------------------------------------------------------- attention on the first tokens */
 
 /* A query at t that sees all tokens before it. */
-static double first_share(const quire__survey *s, int32_t source, int32_t head, const float *q, int32_t t,
-                          double scale) {
+static double first_share(const quire__survey *s, int32_t source, int32_t head, const float *q,
+                          int32_t t, double scale) {
     const int32_t dim = s->model->cache[source].k_dim;
     double most = -INFINITY, all = 0, first = 0;
     for (int32_t i = 0; i <= t; i++) {
@@ -127,7 +130,8 @@ static double first_share(const quire__survey *s, int32_t source, int32_t head, 
     return first / all;
 }
 
-void quire__survey_queries(quire__survey *s, int32_t layer, const struct ggml_tensor *q, int32_t n_rows) {
+void quire__survey_queries(quire__survey *s, int32_t layer, const struct ggml_tensor *q,
+                           int32_t n_rows) {
     const quire_layer *l = &s->model->cache[layer];
     const int32_t source = l->share == -1 ? layer : l->share, group = l->n_heads / l->n_kv_heads;
     const double scale = l->scale != 0 ? (double)l->scale : 1 / sqrt((double)l->k_dim);
@@ -136,7 +140,8 @@ void quire__survey_queries(quire__survey *s, int32_t layer, const struct ggml_te
         if (t < QUERY_EARLY || t % QUERY_STEP != 0 || (l->window > 0 && t >= l->window))
             continue;
         for (int32_t h = 0; h < l->n_heads; h++) {
-            s->layers[layer].sink += first_share(s, source, h / group, quire__head_row(q, h, r), t, scale);
+            s->layers[layer].sink +=
+                first_share(s, source, h / group, quire__head_row(q, h, r), t, scale);
             s->layers[layer].n_queries++;
         }
     }
@@ -150,7 +155,8 @@ static int by_size(const void *a, const void *b) {
 }
 
 /* Channels of one K head. */
-static void sum_channels(const quire__survey *s, int32_t layer, int32_t head, quire_layer_report *report) {
+static void sum_channels(const quire__survey *s, int32_t layer, int32_t head,
+                         quire_layer_report *report) {
     const quire_layer *l = &s->model->cache[layer];
     double sorted[QUIRE_DIM_MAX]; /* ranges */
     for (int32_t d = 0; d < l->k_dim; d++) {
@@ -188,7 +194,8 @@ void quire__survey_sum(const quire__survey *s, int32_t layer, quire_layer_report
     report->k_norm = mean_norm(s, layer, FIRST, s->n_tokens);
     report->k_first = ratio(mean_norm(s, layer, 0, FIRST), report->k_norm);
     report->v_norm = ratio(sums->v_norm, (double)sums->n_values);
-    report->v_first = ratio(ratio(sums->v_norm_first, (double)sums->n_values_first), report->v_norm);
+    report->v_first =
+        ratio(ratio(sums->v_norm_first, (double)sums->n_values_first), report->v_norm);
     report->v_kurtosis = ratio(sums->v_kurtosis, (double)sums->n_values);
     for (int32_t h = 0; h < s->model->cache[layer].n_kv_heads; h++)
         sum_channels(s, layer, h, report);

@@ -16,9 +16,11 @@ static double complex turn_by(double angle) { return cos(angle) + sin(angle) * I
 
 void quire__moment_add(double *sums, const quire_turns *turns, const float *q, int32_t position) {
     const int32_t n = turns->n;
-    double complex z[QUIRE_DIM_MAX / 2], *plain = products(sums), *conjugate = products_with_conjugates(sums, n);
+    double complex z[QUIRE_DIM_MAX / 2], *plain = products(sums),
+                                         *conjugate = products_with_conjugates(sums, n);
     for (int32_t a = 0; a < n; a++)
-        z[a] = ((double)q[turns->first[a]] + (double)q[turns->second[a]] * I) * turn_by(-turns->angle[a] * position);
+        z[a] = ((double)q[turns->first[a]] + (double)q[turns->second[a]] * I) *
+               turn_by(-turns->angle[a] * position);
     for (int32_t a = 0; a < n; a++)
         for (int32_t b = 0; b <= a; b++) {
             plain[a * n + b] += z[a] * z[b];
@@ -30,7 +32,8 @@ void quire__moment_add(double *sums, const quire_turns *turns, const float *q, i
 typedef struct octaves {
     int n;
     double edge[MAX_OCTAVES + 1], weight[MAX_OCTAVES];
-    double complex turned[MAX_OCTAVES + 1][QUIRE_DIM_MAX / 2]; /* each pair, from position 0 to where an edge is */
+    double complex turned[MAX_OCTAVES + 1]
+                         [QUIRE_DIM_MAX / 2]; /* each pair, from position 0 to where an edge is */
 } octaves;
 
 static void divide(octaves *o, const quire_turns *turns, int32_t reach) {
@@ -46,8 +49,10 @@ static void divide(octaves *o, const quire_turns *turns, int32_t reach) {
             o->turned[i][a] = turn_by(turns->angle[a] * (PAGE / 2 + o->edge[i]));
 }
 
-/* Of e^(i p angle) over all these positions p, angle being that of pair a and, added or subtracted, that of pair b. */
-static double complex mean_turn(const octaves *o, const quire_turns *turns, int32_t a, int32_t b, bool add) {
+/* Of e^(i p angle) over all these positions p, angle being that of pair a and, added or
+ * subtracted, that of pair b. */
+static double complex mean_turn(const octaves *o, const quire_turns *turns, int32_t a, int32_t b,
+                                bool add) {
     const double complex step = turn_by(turns->angle[a] + (add ? 1 : -1) * turns->angle[b]) - 1;
     double complex mean = 0;
     for (int i = 0; i < o->n; i++) {
@@ -55,21 +60,26 @@ static double complex mean_turn(const octaves *o, const quire_turns *turns, int3
         for (int k = 0; k < 2; k++)
             ends[k] = o->turned[i + k][a] * (add ? o->turned[i + k][b] : conj(o->turned[i + k][b]));
         const double width = o->edge[i + 1] - o->edge[i];
-        mean += o->weight[i] * (cabs(step) < 1e-9 ? (ends[0] + ends[1]) / 2 : (ends[1] - ends[0]) / (step * width));
+        mean += o->weight[i] * (cabs(step) < 1e-9 ? (ends[0] + ends[1]) / 2
+                                                  : (ends[1] - ends[0]) / (step * width));
     }
     return mean;
 }
 
-void quire__moment_mean(const double *sums, const quire_turns *turns, int32_t reach, float *moment) {
+void quire__moment_mean(const double *sums, const quire_turns *turns, int32_t reach,
+                        float *moment) {
     const int32_t n = turns->n, dim = 2 * n;
-    const double complex *plain = products((double *)sums), *conjugate = products_with_conjugates((double *)sums, n);
+    const double complex *plain = products((double *)sums),
+                         *conjugate = products_with_conjugates((double *)sums, n);
     octaves o;
     divide(&o, turns, reach);
     for (int32_t a = 0; a < n; a++)
         for (int32_t b = 0; b <= a; b++) {
             const double complex sum = plain[a * n + b] * mean_turn(&o, turns, a, b, true);
-            const double complex difference = conjugate[a * n + b] * mean_turn(&o, turns, a, b, false);
-            /* z_a z_b = (xx' - yy') + i (xy' + yx');  z_a conj(z_b) = (xx' + yy') + i (yx' - xy') */
+            const double complex difference =
+                conjugate[a * n + b] * mean_turn(&o, turns, a, b, false);
+            /* z_a z_b = (xx' - yy') + i (xy' + yx');  z_a conj(z_b) = (xx' + yy') + i (yx' -
+             *                                         xy') */
             const double real[2][2] = {
                 {(creal(difference) + creal(sum)) / 2, (cimag(sum) - cimag(difference)) / 2},
                 {(cimag(sum) + cimag(difference)) / 2, (creal(difference) - creal(sum)) / 2},
@@ -78,6 +88,7 @@ void quire__moment_mean(const double *sums, const quire_turns *turns, int32_t re
                           columns[2] = {turns->first[b], turns->second[b]};
             for (int i = 0; i < 2; i++)
                 for (int j = 0; j < 2; j++)
-                    moment[rows[i] * dim + columns[j]] = moment[columns[j] * dim + rows[i]] = (float)real[i][j];
+                    moment[rows[i] * dim + columns[j]] = moment[columns[j] * dim + rows[i]] =
+                        (float)real[i][j];
         }
 }

@@ -1,8 +1,9 @@
 /* sensitivity.c: what a model's K and V are like, and what packing them costs it.
  *
- * A text runs through the model on a raw cache, which is surveyed (kv_stats.h) and whose predictions are kept; then once with
- * every layer packed, for each rung of a ladder of codecs, and once for each layer with that layer alone packed. Losses
- * are mean KL divergences of the next token. */
+ * A text runs through the model on a raw cache, which is surveyed (kv_stats.h) and whose
+ * predictions are kept; then once with every layer packed, for each rung of a ladder of codecs,
+ * and once for each layer with that layer alone packed. Losses are mean KL divergences of the
+ * next token. */
 #include "calibrate/sensitivity_text.h"
 #include "model/model_cache_file.h"
 #include "calibrate/calibrate.h"
@@ -14,21 +15,24 @@
 #include <string.h>
 
 enum {
-    EXAMINE_VERSION = 3,                  /* changes with the text, the ladder, any figure, and what codecs lose */
+    EXAMINE_VERSION = 3, /* changes with the text, the ladder, any figure, and what codecs lose */
     FIRST_SCORED = 2 * QUIRE_PAGE_TOKENS, /* from here on most of what a query sees is packed */
-    LAYER_TOKENS = 6 * QUIRE_PAGE_TOKENS, /* of a pass for one layer: there are many, and only their ratios count */
+    LAYER_TOKENS = 6 * QUIRE_PAGE_TOKENS, /* of a pass for one layer: there are many, and only their
+                                             ratios count */
     TOKENS = 8 * QUIRE_PAGE_TOKENS,
     STEP = 2 * QUIRE_PAGE_TOKENS
 };
 static const char KIND[QUIRE__KIND_BYTES] = "quire report 01\n";
 
 static const quire_pair LADDER[] = {
-    {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}, {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8}, {QUIRE_CODEC_KC8, QUIRE_CODEC_VT4},
-    {QUIRE_CODEC_KM4, QUIRE_CODEC_VT4}, {QUIRE_CODEC_KM4, QUIRE_CODEC_VT3}, {QUIRE_CODEC_KM3, QUIRE_CODEC_VT3},
+    {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}, {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8},
+    {QUIRE_CODEC_KC8, QUIRE_CODEC_VT4}, {QUIRE_CODEC_KM4, QUIRE_CODEC_VT4},
+    {QUIRE_CODEC_KM4, QUIRE_CODEC_VT3}, {QUIRE_CODEC_KM3, QUIRE_CODEC_VT3},
     {QUIRE_CODEC_KM3, QUIRE_CODEC_VT2},
 };
 enum { N_LADDER = sizeof LADDER / sizeof *LADDER };
-static const quire_pair ALONE = {QUIRE_CODEC_KM4, QUIRE_CODEC_VT4}, RAW = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
+static const quire_pair ALONE = {QUIRE_CODEC_KM4, QUIRE_CODEC_VT4},
+                        RAW = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
 
 typedef struct examination {
     const quire_model *model; /* with f32 arithmetic */
@@ -48,7 +52,9 @@ void quire_examine_options_default(quire_examine_options *options) {
 
 /* ------------------------------------------------------------------ passes */
 
-static bool stores(const examination *x, int32_t layer) { return x->model->cache[layer].share == -1; }
+static bool stores(const examination *x, int32_t layer) {
+    return x->model->cache[layer].share == -1;
+}
 
 /* A layer that shares has the codecs of its source. */
 static void set_pairs(examination *x, quire_pair pair) {
@@ -57,8 +63,8 @@ static void set_pairs(examination *x, quire_pair pair) {
 }
 
 /* Logits of a step's rows, which are those from `row` on: kept, or compared with those that are. */
-static quire_status take_logits(const examination *x, const quire_session *session, int32_t row, int32_t n, bool keep,
-                                double *sum) {
+static quire_status take_logits(const examination *x, const quire_session *session, int32_t row,
+                                int32_t n, bool keep, double *sum) {
     const size_t n_vocab = (size_t)x->model->n_vocab;
     for (int32_t i = 0; i < n; i++) {
         float *base = x->base + (size_t)(row + i) * n_vocab;
@@ -68,18 +74,21 @@ static quire_status take_logits(const examination *x, const quire_session *sessi
         else
             *sum += quire_logits_compare(base, logits, x->model->n_vocab, 0).kld;
     }
-    return isfinite(*sum) ? QUIRE_OK : quire__fail(QUIRE_E_VALUE, "the model predicts what is not a number");
+    return isfinite(*sum) ? QUIRE_OK
+                          : quire__fail(QUIRE_E_VALUE, "the model predicts what is not a number");
 }
 
-static quire_status run_text(examination *x, quire_session *session, quire_seq *seq, int32_t n_tokens,
-                             quire__survey *survey, double *kld) {
+static quire_status run_text(examination *x, quire_session *session, quire_seq *seq,
+                             int32_t n_tokens, quire__survey *survey, double *kld) {
     double sum = 0;
     for (int32_t at = 0, n; at < n_tokens; at += n) {
         n = n_tokens - at < STEP ? n_tokens - at : STEP;
         const bool scored = at >= FIRST_SCORED;
-        /* One row that nobody reads makes a step run to its end, where a survey sees all queries. */
+        /* One row that nobody reads makes a step run to its end, where a survey sees all
+         * queries. */
         const int32_t n_logits = scored ? n : survey ? 1 : 0;
-        const quire_step_item item = {.seq = seq, .tokens = x->tokens + at, .n_tokens = n, .n_logits = n_logits};
+        const quire_step_item item = {
+            .seq = seq, .tokens = x->tokens + at, .n_tokens = n, .n_logits = n_logits};
         QUIRE_TRY(quire_session_decode(session, &item, 1, true));
         if (scored)
             QUIRE_TRY(take_logits(x, session, at - FIRST_SCORED, n, survey != NULL, &sum));
@@ -162,7 +171,8 @@ static quire_status measure_layers(examination *x) {
 static bool serves(const quire_model *model, quire_pair pair) {
     for (int32_t i = 0; i < model->n_layers; i++) {
         const quire_layer *l = &model->cache[i];
-        const quire_page_shape shape = {.pair = pair, .k_dim = l->k_dim, .v_dim = l->v_dim, .raw = QUIRE_F16};
+        const quire_page_shape shape = {
+            .pair = pair, .k_dim = l->k_dim, .v_dim = l->v_dim, .raw = QUIRE_F16};
         size_t unused;
         if (quire_page_bytes(&shape, &unused) != QUIRE_OK)
             return false;
@@ -173,7 +183,8 @@ static bool serves(const quire_model *model, quire_pair pair) {
 static quire_status start(examination *x) {
     quire_report *report = x->report;
     const quire_model *model = x->model;
-    QUIRE_TRY(quire__first_tokens(model, EXAMINE_TEXT, sizeof EXAMINE_TEXT - 1, TOKENS, x->tokens, &report->n_tokens));
+    QUIRE_TRY(quire__first_tokens(model, EXAMINE_TEXT, sizeof EXAMINE_TEXT - 1, TOKENS, x->tokens,
+                                  &report->n_tokens));
     if (report->n_tokens < LAYER_TOKENS)
         return quire__fail(QUIRE_E_UNSUPPORTED,
                            "a text of %d tokens is too short to examine a model: its context is %d",
@@ -211,8 +222,10 @@ static quire_status examine_expanded(const quire_model *model, const quire_exami
     quire_model *twin = NULL;
     if (!model->file.expanded)
         QUIRE_TRY(quire__model_expanding(model, &twin));
-    examination x = {
-        .model = twin ? twin : model, .options = options, .report = &whole->report, .layers = whole->layers};
+    examination x = {.model = twin ? twin : model,
+                     .options = options,
+                     .report = &whole->report,
+                     .layers = whole->layers};
     const quire_status status = examine(&x);
     free(x.pairs);
     free(x.base);
@@ -226,8 +239,10 @@ quire_status quire_model_examine(const quire_model *model, const quire_examine_o
         return quire__fail(QUIRE_E_INVALID, "model, options or report is NULL");
     *result = NULL;
     if (options->struct_size != sizeof *options)
-        return quire__fail(QUIRE_E_INVALID, "options were not set by quire_examine_options_default");
-    const size_t bytes = sizeof(whole_report) + (size_t)model->n_layers * sizeof(quire_layer_report);
+        return quire__fail(QUIRE_E_INVALID,
+                           "options were not set by quire_examine_options_default");
+    const size_t bytes =
+        sizeof(whole_report) + (size_t)model->n_layers * sizeof(quire_layer_report);
     whole_report *whole = calloc(1, bytes);
     if (!whole)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");

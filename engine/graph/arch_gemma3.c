@@ -1,4 +1,5 @@
-/* arch_gemma3.c: Gemma 3. Five sliding layers to a global one, norms before and after each half of a layer. */
+/* arch_gemma3.c: Gemma 3. Five sliding layers to a global one, norms before and after each half
+ * of a layer. */
 #include "graph/graph.h"
 #include "model/sliding_layers.h"
 
@@ -7,7 +8,8 @@
 
 static quire_status load_windows(quire_model *model) {
     int32_t window = 0;
-    QUIRE_TRY(quire__gguf_int(&model->file, ".attention.sliding_window", false, 0, INT32_MAX, &window));
+    QUIRE_TRY(
+        quire__gguf_int(&model->file, ".attention.sliding_window", false, 0, INT32_MAX, &window));
     if (window == 0)
         return QUIRE_OK;
     float base = 10000;
@@ -31,7 +33,8 @@ static quire_status load(quire_model *model) {
     QUIRE_TRY(quire__load_shapes(model, GGML_ROPE_TYPE_NEOX));
     quire__describe_cache(model);
     QUIRE_TRY(load_windows(model));
-    QUIRE_TRY(quire__gguf_float(&model->file, ".final_logit_softcapping", false, &model->final_softcap));
+    QUIRE_TRY(
+        quire__gguf_float(&model->file, ".final_logit_softcapping", false, &model->final_softcap));
     model->embedding_scale = sqrtf((float)model->n_embd);
     QUIRE_TRY(quire__load_ends(model));
     for (int32_t i = 0; i < model->n_layers; i++) {
@@ -39,7 +42,8 @@ static quire_status load(quire_model *model) {
         QUIRE_TRY(quire__load_qk_norm(model, i));
         QUIRE_TRY(quire__load_ffn(model, i));
         QUIRE_TRY(quire__load_post_norms(model, i));
-        if (model->n_layers == 62) /* the 27B model alone scales by its width instead of its head size */
+        if (model->n_layers ==
+            62) /* the 27B model alone scales by its width instead of its head size */
             model->cache[i].scale = 1 / sqrtf((float)(model->n_embd / model->layers[0].n_heads));
     }
     return QUIRE_OK;

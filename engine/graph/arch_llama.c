@@ -16,4 +16,5 @@ static quire_status load(quire_model *model) {
     return QUIRE_OK;
 }
 
-const quire__architecture quire__llama = {.name = "llama", .load = load, .build = quire__build_prenorm};
+const quire__architecture quire__llama = {
+    .name = "llama", .load = load, .build = quire__build_prenorm};

@@ -12,4 +12,5 @@ static quire_status load(quire_model *model) {
     return QUIRE_OK;
 }
 
-const quire__architecture quire__qwen2 = {.name = "qwen2", .load = load, .build = quire__build_prenorm};
+const quire__architecture quire__qwen2 = {
+    .name = "qwen2", .load = load, .build = quire__build_prenorm};

@@ -13,4 +13,5 @@ static quire_status load(quire_model *model) {
     return QUIRE_OK;
 }
 
-const quire__architecture quire__qwen3 = {.name = "qwen3", .load = load, .build = quire__build_prenorm};
+const quire__architecture quire__qwen3 = {
+    .name = "qwen3", .load = load, .build = quire__build_prenorm};

@@ -9,13 +9,14 @@ struct ggml_tensor *quire__embed(quire__graph *g) {
     return g->model->embedding_scale == 1 ? x : ggml_scale(g->ctx, x, g->model->embedding_scale);
 }
 
-struct ggml_tensor *quire__norm(quire__graph *g, struct ggml_tensor *x, struct ggml_tensor *weight) {
+struct ggml_tensor *quire__norm(quire__graph *g, struct ggml_tensor *x,
+                                struct ggml_tensor *weight) {
     x = ggml_rms_norm(g->ctx, x, g->model->norm_eps);
     return weight ? ggml_mul(g->ctx, x, weight) : x;
 }
 
-struct ggml_tensor *quire__linear(quire__graph *g, struct ggml_tensor *x, struct ggml_tensor *weight,
-                                  struct ggml_tensor *bias) {
+struct ggml_tensor *quire__linear(quire__graph *g, struct ggml_tensor *x,
+                                  struct ggml_tensor *weight, struct ggml_tensor *bias) {
     if (g->model->expand && weight->type != GGML_TYPE_F32)
         weight = ggml_cast(g->ctx, weight, GGML_TYPE_F32);
     x = ggml_mul_mat(g->ctx, weight, x);
@@ -24,14 +25,16 @@ struct ggml_tensor *quire__linear(quire__graph *g, struct ggml_tensor *x, struct
 
 /* ------------------------------------------------------------------ attention */
 
-static struct ggml_tensor *heads(quire__graph *g, struct ggml_tensor *x, int32_t dim, int32_t n_heads) {
+static struct ggml_tensor *heads(quire__graph *g, struct ggml_tensor *x, int32_t dim,
+                                 int32_t n_heads) {
     return ggml_reshape_3d(g->ctx, x, dim, n_heads, g->n_rows);
 }
 
 struct ggml_tensor *quire__apply_rope(quire__graph *g, int32_t layer, struct ggml_tensor *x) {
     const quire__rope *r = &g->model->layers[layer].rope;
-    return ggml_rope_ext(g->ctx, x, g->positions, r->factors, r->n_dims, r->type, r->context_orig, r->base, r->scale,
-                         r->ext_factor, r->attn_factor, r->beta_fast, r->beta_slow);
+    return ggml_rope_ext(g->ctx, x, g->positions, r->factors, r->n_dims, r->type, r->context_orig,
+                         r->base, r->scale, r->ext_factor, r->attn_factor, r->beta_fast,
+                         r->beta_slow);
 }
 
 struct ggml_tensor *quire__query(quire__graph *g, int32_t layer, struct ggml_tensor *x) {
@@ -51,16 +54,18 @@ struct ggml_tensor *quire__value(quire__graph *g, int32_t layer, struct ggml_ten
     return heads(g, quire__linear(g, x, l->v, l->v_bias), l->v_dim, l->n_kv_heads);
 }
 
-static struct ggml_tensor *store(quire__graph *g, int32_t layer, struct ggml_tensor *k, struct ggml_tensor *v) {
+static struct ggml_tensor *store(quire__graph *g, int32_t layer, struct ggml_tensor *k,
+                                 struct ggml_tensor *v) {
     struct ggml_tensor *args[] = {k, v};
-    struct ggml_tensor *node = ggml_custom_4d(g->ctx, GGML_TYPE_I8, 1, 1, 1, 1, args, 2, quire__store_node,
-                                              GGML_N_TASKS_MAX, &g->cache_nodes[layer]);
+    struct ggml_tensor *node =
+        ggml_custom_4d(g->ctx, GGML_TYPE_I8, 1, 1, 1, 1, args, 2, quire__store_node,
+                       GGML_N_TASKS_MAX, &g->cache_nodes[layer]);
     ggml_build_forward_expand(g->nodes, node);
     return node;
 }
 
-struct ggml_tensor *quire__attend(quire__graph *g, int32_t layer, struct ggml_tensor *q, struct ggml_tensor *k,
-                                  struct ggml_tensor *v) {
+struct ggml_tensor *quire__attend(quire__graph *g, int32_t layer, struct ggml_tensor *q,
+                                  struct ggml_tensor *k, struct ggml_tensor *v) {
     const quire__layer *l = &g->model->layers[layer];
     const int32_t share = g->model->cache[layer].share;
     g->stores[layer] = share < 0 ? store(g, layer, k, v) : g->stores[share];
@@ -68,8 +73,9 @@ struct ggml_tensor *quire__attend(quire__graph *g, int32_t layer, struct ggml_te
         return NULL;
     /* The store is an argument so that it comes before. */
     struct ggml_tensor *args[] = {q, g->stores[layer]};
-    struct ggml_tensor *x = ggml_custom_4d(g->ctx, GGML_TYPE_F32, (int64_t)l->n_heads * l->v_dim, g->n_rows, 1, 1, args,
-                                           2, quire__attend_node, GGML_N_TASKS_MAX, &g->cache_nodes[layer]);
+    struct ggml_tensor *x =
+        ggml_custom_4d(g->ctx, GGML_TYPE_F32, (int64_t)l->n_heads * l->v_dim, g->n_rows, 1, 1, args,
+                       2, quire__attend_node, GGML_N_TASKS_MAX, &g->cache_nodes[layer]);
     return quire__linear(g, x, l->out, l->out_bias);
 }
 
@@ -79,10 +85,13 @@ struct ggml_tensor *quire__rows_out(quire__graph *g, int32_t layer, struct ggml_
 
 /* ------------------------------------------------------------------ feed-forward, output */
 
-struct ggml_tensor *quire__ffn(quire__graph *g, int32_t layer, struct ggml_tensor *x, quire__activation activation) {
+struct ggml_tensor *quire__ffn(quire__graph *g, int32_t layer, struct ggml_tensor *x,
+                               quire__activation activation) {
     const quire__layer *l = &g->model->layers[layer];
-    struct ggml_tensor *gate = quire__linear(g, x, l->gate, l->gate_bias), *up = quire__linear(g, x, l->up, l->up_bias);
-    x = activation == QUIRE__SILU ? ggml_swiglu_split(g->ctx, gate, up) : ggml_geglu_split(g->ctx, gate, up);
+    struct ggml_tensor *gate = quire__linear(g, x, l->gate, l->gate_bias),
+                       *up = quire__linear(g, x, l->up, l->up_bias);
+    x = activation == QUIRE__SILU ? ggml_swiglu_split(g->ctx, gate, up)
+                                  : ggml_geglu_split(g->ctx, gate, up);
     return quire__linear(g, x, l->down, l->down_bias);
 }
 

@@ -23,9 +23,10 @@ void quire__store_node(struct ggml_tensor *dst, int ith, int nth, void *user) {
     if (ith == 0 && node->step->watch)
         quire__watch_keys(node->step->watch, node->layer, dst->src[0], node->step->n_rows);
     if (ith == 0 && node->step->survey)
-        quire__survey_rows(node->step->survey, node->layer, dst->src[0], dst->src[1], node->step->n_rows);
-    note(node->step,
-         quire_batch_store(node->step->batch, node->layer, rows_of(dst->src[0]), rows_of(dst->src[1]), ith, nth));
+        quire__survey_rows(node->step->survey, node->layer, dst->src[0], dst->src[1],
+                           node->step->n_rows);
+    note(node->step, quire_batch_store(node->step->batch, node->layer, rows_of(dst->src[0]),
+                                       rows_of(dst->src[1]), ith, nth));
 }
 
 void quire__attend_node(struct ggml_tensor *dst, int ith, int nth, void *user) {

@@ -1,7 +1,8 @@
 /* graph.h: the blocks that architectures are made of, as nodes of a ggml graph.
  *
- * Shapes are ggml's, the fastest dimension first: a hidden state is (E, B) for B rows. Rows beyond the step's own (an
- * exact step is padded, see row_padding.h) run through the weights and never reach the cache. */
+ * Shapes are ggml's, the fastest dimension first: a hidden state is (E, B) for B rows. Rows
+ * beyond the step's own (an exact step is padded, see row_padding.h) run through the weights and
+ * never reach the cache. */
 #ifndef ENGINE_GRAPH_GRAPH_H
 #define ENGINE_GRAPH_GRAPH_H
 
@@ -13,9 +14,9 @@ typedef struct quire__graph {
     const quire_model *model;
     struct ggml_context *ctx;
     struct ggml_cgraph *nodes;
-    struct quire__node *cache_nodes;        /* (n_layers) what the store and attend nodes are told */
-    int32_t n_rows, n_out;                  /* B, and rows that get logits; both padded */
-    int32_t last_store;                     /* the last layer that stores K and V */
+    struct quire__node *cache_nodes; /* (n_layers) what the store and attend nodes are told */
+    int32_t n_rows, n_out;           /* B, and rows that get logits; both padded */
+    int32_t last_store;              /* the last layer that stores K and V */
     struct ggml_tensor *tokens, *positions; /* inputs: (B) i32 */
     struct ggml_tensor *out_rows;           /* input: (n_out) i32, or NULL */
     struct ggml_tensor **stores;            /* (n_layers) store nodes, for layers that share them */
@@ -24,24 +25,28 @@ typedef struct quire__graph {
 struct ggml_tensor *quire__embed(quire__graph *g); /* -> (E, B), scaled */
 struct ggml_tensor *quire__norm(quire__graph *g, struct ggml_tensor *x,
                                 struct ggml_tensor *weight); /* weight NULL: 1 */
-struct ggml_tensor *quire__linear(quire__graph *g, struct ggml_tensor *x, struct ggml_tensor *weight,
+struct ggml_tensor *quire__linear(quire__graph *g, struct ggml_tensor *x,
+                                  struct ggml_tensor *weight,
                                   struct ggml_tensor *bias); /* bias NULL: none */
 
-/* Projections as heads, with their biases, norms and RoPE where the layer has them. x (E, B) -> (D, H or G, B) */
+/* Projections as heads, with their biases, norms and RoPE where the layer has them. x (E, B) ->
+ * (D, H or G, B) */
 struct ggml_tensor *quire__query(quire__graph *g, int32_t layer, struct ggml_tensor *x);
 struct ggml_tensor *quire__key(quire__graph *g, int32_t layer, struct ggml_tensor *x);
 struct ggml_tensor *quire__value(quire__graph *g, int32_t layer, struct ggml_tensor *x);
-struct ggml_tensor *quire__apply_rope(quire__graph *g, int32_t layer, struct ggml_tensor *x); /* RoPE */
+struct ggml_tensor *quire__apply_rope(quire__graph *g, int32_t layer,
+                                      struct ggml_tensor *x); /* RoPE */
 
-/* Stores k and v (NULL in a layer that shares another's) and attends: -> (E, B). NULL when nothing after this layer's
- * store is wanted: no row gets logits, and no later layer stores. */
-struct ggml_tensor *quire__attend(quire__graph *g, int32_t layer, struct ggml_tensor *q, struct ggml_tensor *k,
-                                  struct ggml_tensor *v);
+/* Stores k and v (NULL in a layer that shares another's) and attends: -> (E, B). NULL when
+ * nothing after this layer's store is wanted: no row gets logits, and no later layer stores. */
+struct ggml_tensor *quire__attend(quire__graph *g, int32_t layer, struct ggml_tensor *q,
+                                  struct ggml_tensor *k, struct ggml_tensor *v);
 /* After the attention of the last layer, only the rows that get logits go on. */
 struct ggml_tensor *quire__rows_out(quire__graph *g, int32_t layer, struct ggml_tensor *x);
 
 typedef enum quire__activation { QUIRE__SILU, QUIRE__GELU } quire__activation;
-struct ggml_tensor *quire__ffn(quire__graph *g, int32_t layer, struct ggml_tensor *x, quire__activation activation);
+struct ggml_tensor *quire__ffn(quire__graph *g, int32_t layer, struct ggml_tensor *x,
+                               quire__activation activation);
 
 /* A decoder of plain pre-norm layers: x += attention(norm(x)); x += ffn(norm(x)). */
 struct ggml_tensor *quire__build_prenorm(quire__graph *g);
@@ -70,7 +75,8 @@ typedef struct quire__step {
 
 /* Row `row` of a head of x, which is (D, heads, rows) as the nodes get it. */
 static inline const float *quire__head_row(const struct ggml_tensor *x, int32_t head, int32_t row) {
-    return (const float *)(const void *)((const char *)x->data + (size_t)head * x->nb[1] + (size_t)row * x->nb[2]);
+    return (const float *)(const void *)((const char *)x->data + (size_t)head * x->nb[1] +
+                                         (size_t)row * x->nb[2]);
 }
 
 void quire__store_node(struct ggml_tensor *dst, int ith, int nth, void *user);

@@ -3,7 +3,8 @@
 
 enum { PIECE = 16, PIECES_PER_THREAD = 4, ROWS_AT_ONCE = 2, ROWS_AT_ONCE_REPACKED = 4 };
 
-/* With few rows, another routine may multiply: K-quants below 8 on x86-64; f16 below 8 and f32 below 4 on aarch64. */
+/* With few rows, another routine may multiply: K-quants below 8 on x86-64; f16 below 8 and f32
+ * below 4 on aarch64. */
 enum { LEAST_ROWS = 2, ENOUGH_ROWS = 8 };
 #if defined(__x86_64__)
 static bool minds_few_rows(const struct ggml_tensor *t) {
@@ -22,7 +23,8 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static bool pairs_up(int64_t n_columns, int64_t n_rows, int32_t n_threads) {
     int64_t pieces0 = divide_up(n_columns, PIECE), pieces1 = divide_up(n_rows, PIECE);
     const bool usual_is_even = divide_up(n_columns, pieces0) % 2 == 0;
-    if (pieces0 * pieces1 < (int64_t)n_threads * PIECES_PER_THREAD) { /* a piece for each thread instead */
+    if (pieces0 * pieces1 <
+        (int64_t)n_threads * PIECES_PER_THREAD) { /* a piece for each thread instead */
         const bool by_columns = n_columns > n_rows;
         pieces0 = by_columns ? n_threads : 1;
         pieces1 = by_columns ? 1 : n_threads;
@@ -42,7 +44,8 @@ static bool good(const quire__exact *exact, int32_t n_rows) {
 }
 
 int32_t quire__exact_rows(const quire__exact *exact, int32_t n_rows, int32_t max_rows) {
-    for (int32_t n = n_rows < exact->least ? exact->least : n_rows; n < max_rows && !exact->many; n++)
+    for (int32_t n = n_rows < exact->least ? exact->least : n_rows; n < max_rows && !exact->many;
+         n++)
         if (good(exact, n))
             return n;
     return max_rows;

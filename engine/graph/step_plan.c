@@ -63,7 +63,8 @@ static quire_status build(quire__plans *plans, quire__plan *plan, int32_t n_rows
     const size_t before = ggml_gallocr_get_buffer_size(plans->buffer, 0);
     const bool placed = ggml_gallocr_alloc_graph(plans->buffer, plan->nodes);
     if (!placed || ggml_gallocr_get_buffer_size(plans->buffer, 0) != before)
-        forget(plans); /* the buffer moved, which no other plan knows: not expected, as it holds the largest shape */
+        forget(plans); /* the buffer moved, which no other plan knows: not expected, as it holds the
+                          largest shape */
     plan->n_rows = 0;
     if (!placed)
         return quire__fail(QUIRE_E_NOMEM, "no memory to compute %d rows", (int)n_rows);
@@ -75,7 +76,8 @@ static quire_status build(quire__plans *plans, quire__plan *plan, int32_t n_rows
     return QUIRE_OK;
 }
 
-quire_status quire__plans_get(quire__plans *plans, int32_t n_rows, int32_t n_out, quire__plan **result) {
+quire_status quire__plans_get(quire__plans *plans, int32_t n_rows, int32_t n_out,
+                              quire__plan **result) {
     quire__plan *oldest = &plans->slots[0];
     for (int i = 0; i < QUIRE__PLANS; i++) {
         quire__plan *plan = &plans->slots[i];
@@ -103,9 +105,9 @@ bool quire__plan_run(quire__plans *plans, quire__plan *plan) {
 static quire_status take_memory(quire__plans *plans) {
     const size_t n_layers = (size_t)plans->model->n_layers;
     plans->graph_nodes = n_layers * NODES_PER_LAYER + NODES_OUTSIDE;
-    plans->description_bytes =
-        GGML_PAD(ggml_graph_overhead_custom(plans->graph_nodes, false) + plans->graph_nodes * ggml_tensor_overhead(),
-                 (size_t)WORK_ALIGNMENT);
+    plans->description_bytes = GGML_PAD(ggml_graph_overhead_custom(plans->graph_nodes, false) +
+                                            plans->graph_nodes * ggml_tensor_overhead(),
+                                        (size_t)WORK_ALIGNMENT);
     plans->descriptions = aligned_alloc(WORK_ALIGNMENT, QUIRE__PLANS * plans->description_bytes);
     plans->stores = calloc(n_layers, sizeof(struct ggml_tensor *));
     plans->cache_nodes = calloc(n_layers, sizeof *plans->cache_nodes);
@@ -113,18 +115,19 @@ static quire_status take_memory(quire__plans *plans) {
     if (!plans->descriptions || !plans->stores || !plans->cache_nodes || !plans->buffer)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int i = 0; i < QUIRE__PLANS; i++) {
-        plans->slots[i].ctx = ggml_init(
-            (struct ggml_init_params){.mem_size = plans->description_bytes,
-                                      .mem_buffer = plans->descriptions + (size_t)i * plans->description_bytes,
-                                      .no_alloc = true});
+        plans->slots[i].ctx = ggml_init((struct ggml_init_params){
+            .mem_size = plans->description_bytes,
+            .mem_buffer = plans->descriptions + (size_t)i * plans->description_bytes,
+            .no_alloc = true});
         if (!plans->slots[i].ctx)
             return quire__fail(QUIRE_E_NOMEM, "out of memory");
     }
     return QUIRE_OK;
 }
 
-quire_status quire__plans_open(quire__plans *plans, const quire_model *model, quire__step *step, int32_t max_rows,
-                               int32_t max_out, int32_t n_threads, ggml_abort_callback stop, void *stop_user) {
+quire_status quire__plans_open(quire__plans *plans, const quire_model *model, quire__step *step,
+                               int32_t max_rows, int32_t max_out, int32_t n_threads,
+                               ggml_abort_callback stop, void *stop_user) {
     plans->model = model;
     plans->n_threads = n_threads;
     plans->stop = stop;
@@ -156,5 +159,6 @@ void quire__plans_close(quire__plans *plans) {
 }
 
 size_t quire__plans_bytes(const quire__plans *plans) {
-    return ggml_gallocr_get_buffer_size(plans->buffer, 0) + plans->work_bytes + QUIRE__PLANS * plans->description_bytes;
+    return ggml_gallocr_get_buffer_size(plans->buffer, 0) + plans->work_bytes +
+           QUIRE__PLANS * plans->description_bytes;
 }

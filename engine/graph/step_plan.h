@@ -1,8 +1,9 @@
 /* step_plan.h: graphs, built once for a number of rows and used again.
  *
- * A graph depends on how many rows go in and how many get logits, not on how long the sequences are: the cache is a node
- * with a pool behind it. So a plan is built when a shape comes for the first time, and a few of them are kept. They
- * share one compute buffer, taken for the largest shape when the session is created. */
+ * A graph depends on how many rows go in and how many get logits, not on how long the sequences
+ * are: the cache is a node with a pool behind it. So a plan is built when a shape comes for the
+ * first time, and a few of them are kept. They share one compute buffer, taken for the largest
+ * shape when the session is created. */
 #ifndef ENGINE_GRAPH_STEP_PLAN_H
 #define ENGINE_GRAPH_STEP_PLAN_H
 
@@ -19,7 +20,8 @@ typedef struct quire__plan {
     struct ggml_context *ctx; /* the nodes' descriptions */
     struct ggml_cgraph *nodes;
     struct ggml_cplan compute;
-    struct ggml_tensor *tokens, *positions, *out_rows, *logits; /* the last two NULL if n_out is 0 */
+    struct ggml_tensor *tokens, *positions, *out_rows,
+        *logits; /* the last two NULL if n_out is 0 */
 } quire__plan;
 
 typedef struct quire__plans {
@@ -40,10 +42,12 @@ typedef struct quire__plans {
 } quire__plans;
 
 /* `plans` is zeroed before, and closed by the caller also after a failure. */
-quire_status quire__plans_open(quire__plans *plans, const quire_model *model, quire__step *step, int32_t max_rows,
-                               int32_t max_out, int32_t n_threads, ggml_abort_callback stop, void *stop_user);
+quire_status quire__plans_open(quire__plans *plans, const quire_model *model, quire__step *step,
+                               int32_t max_rows, int32_t max_out, int32_t n_threads,
+                               ggml_abort_callback stop, void *stop_user);
 void quire__plans_close(quire__plans *plans);
-quire_status quire__plans_get(quire__plans *plans, int32_t n_rows, int32_t n_out, quire__plan **plan);
+quire_status quire__plans_get(quire__plans *plans, int32_t n_rows, int32_t n_out,
+                              quire__plan **plan);
 /* True unless it was stopped. */
 bool quire__plan_run(quire__plans *plans, quire__plan *plan);
 size_t quire__plans_bytes(const quire__plans *plans);

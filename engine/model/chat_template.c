@@ -22,7 +22,9 @@
  * template trims. */
 enum { PLACE_BYTES = 32, PLACE_EDGE = '\v', PLACE_OPEN = '\1', PLACE_CLOSE = '\2' };
 
-static const struct llama_vocab *vocab_of(const quire_model *model) { return llama_model_get_vocab(model->vocab); }
+static const struct llama_vocab *vocab_of(const quire_model *model) {
+    return llama_model_get_vocab(model->vocab);
+}
 
 static quire_status no_memory(void) { return quire__fail(QUIRE_E_NOMEM, "out of memory"); }
 
@@ -39,11 +41,13 @@ bool quire_model_can_chat(const quire_model *model) { return model->chat_templat
 /* ------------------------------------------------------------------ messages -> text */
 
 /* free() *text. */
-static quire_status apply_template(const quire_model *model, const struct llama_chat_message *list, size_t n,
-                                   bool reply, char **text) {
-    const int32_t n_bytes = llama_chat_apply_template(model->chat_template, list, n, reply, NULL, 0);
+static quire_status apply_template(const quire_model *model, const struct llama_chat_message *list,
+                                   size_t n, bool reply, char **text) {
+    const int32_t n_bytes =
+        llama_chat_apply_template(model->chat_template, list, n, reply, NULL, 0);
     if (n_bytes < 0)
-        return quire__fail(QUIRE_E_UNSUPPORTED, "the chat template of '%s' refuses these messages", model->file.path);
+        return quire__fail(QUIRE_E_UNSUPPORTED, "the chat template of '%s' refuses these messages",
+                           model->file.path);
     *text = calloc((size_t)n_bytes + 1, 1);
     if (!*text)
         return no_memory();
@@ -97,8 +101,10 @@ static void fill_places(conversation *c, const char *places, const quire_message
 
 /* `whole` is what the template makes of the messages themselves: the same text, or the template did
  * something to them that a placeholder does not show. */
-static quire_status compose(conversation *c, const quire_message *messages, const char *places, const char *whole) {
-    size_t room = strlen(places) + strlen(whole) + 1; /* a template may use a message more than once */
+static quire_status compose(conversation *c, const quire_message *messages, const char *places,
+                            const char *whole) {
+    size_t room =
+        strlen(places) + strlen(whole) + 1; /* a template may use a message more than once */
     for (const char *at = places; (at = strchr(at, PLACE_OPEN)); at++)
         room += strlen(messages[strtoul(at + 1, NULL, 10)].content);
     c->text = malloc(room);
@@ -107,7 +113,8 @@ static quire_status compose(conversation *c, const quire_message *messages, cons
         return no_memory();
     fill_places(c, places, messages);
     if (strcmp(c->text, whole) != 0)
-        return quire__fail(QUIRE_E_UNSUPPORTED, "the chat template of '%s' changes the text of a message",
+        return quire__fail(QUIRE_E_UNSUPPORTED,
+                           "the chat template of '%s' changes the text of a message",
                            c->model->file.path);
     return QUIRE_OK;
 }
@@ -119,7 +126,8 @@ static quire_status write_down(conversation *c, const quire_message *messages, s
     for (size_t i = 0; i < n; i++) {
         /* White space alone stays itself: a template may leave an empty message out, and there is
          * nothing to hide. */
-        snprintf(names[i], PLACE_BYTES, "%c%c%zu%c%c", PLACE_EDGE, PLACE_OPEN, i, PLACE_CLOSE, PLACE_EDGE);
+        snprintf(names[i], PLACE_BYTES, "%c%c%zu%c%c", PLACE_EDGE, PLACE_OPEN, i, PLACE_CLOSE,
+                 PLACE_EDGE);
         const char *place = is_blank(messages[i].content) ? messages[i].content : names[i];
         list[i] = (struct llama_chat_message){.role = messages[i].role, .content = place};
     }
@@ -176,7 +184,8 @@ static quire_status add_token(token_list *list, int32_t token) {
 }
 
 /* free() *tokens. */
-static quire_status tokenize(const conversation *c, size_t from, size_t to, int flags, int32_t **tokens, int32_t *n) {
+static quire_status tokenize(const conversation *c, size_t from, size_t to, int flags,
+                             int32_t **tokens, int32_t *n) {
     const size_t n_bytes = to - from;
     /* A token has several bytes, as a rule: a second try is for short texts of rare characters. */
     int32_t capacity = (int32_t)(n_bytes < 1 << 20 ? n_bytes + 1 : n_bytes / 2);
@@ -209,7 +218,8 @@ static bool could_mark(const struct llama_vocab *vocab, int32_t token) {
     const enum llama_token_attr attr = llama_vocab_get_attr(vocab, token);
     if (attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN))
         return true;
-    return (attr & LLAMA_TOKEN_ATTR_USER_DEFINED) && has_punctuation(llama_vocab_get_text(vocab, token));
+    return (attr & LLAMA_TOKEN_ATTR_USER_DEFINED) &&
+           has_punctuation(llama_vocab_get_text(vocab, token));
 }
 
 static const char *find(const conversation *c, size_t from, size_t to, const char *text) {
@@ -236,7 +246,8 @@ static quire_status find_markers(cutter *cut, size_t from, size_t to) {
         cut->markers = markers;
         if (status != QUIRE_OK)
             break;
-        const marker next = {.at = (size_t)(found - cut->chat->text), .n_bytes = strlen(name), .token = tokens[i]};
+        const marker next = {
+            .at = (size_t)(found - cut->chat->text), .n_bytes = strlen(name), .token = tokens[i]};
         cut->markers[cut->n_markers++] = next;
         from = next.at + next.n_bytes;
     }
@@ -255,7 +266,8 @@ static quire_status find_all_markers(cutter *cut) {
     return QUIRE_OK;
 }
 
-/* Plain text must not hold it: a control token, or any token that marks something in this template. */
+/* Plain text must not hold it: a control token, or any token that marks something in this
+ * template. */
 static bool is_forbidden(const cutter *cut, int32_t token) {
     const enum llama_token_attr attr = llama_vocab_get_attr(vocab_of(cut->chat->model), token);
     if (attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN))
@@ -311,7 +323,8 @@ static quire_status add_plain(cutter *cut, size_t from, size_t to) {
 
 /* Between two markers, one of which may be the start or the end: -1. Some take the white space
  * beside them. */
-static quire_status add_between(cutter *cut, size_t from, size_t to, int32_t before, int32_t after) {
+static quire_status add_between(cutter *cut, size_t from, size_t to, int32_t before,
+                                int32_t after) {
     const struct llama_vocab *vocab = vocab_of(cut->chat->model);
     const char *text = cut->chat->text;
     if (before >= 0 && (llama_vocab_get_attr(vocab, before) & LLAMA_TOKEN_ATTR_RSTRIP))
@@ -352,7 +365,8 @@ static quire_status check_messages(const quire_message *messages, size_t n) {
         for (size_t k = 0; k < sizeof roles / sizeof roles[0]; k++)
             known = known || strcmp(messages[i].role, roles[k]) == 0;
         if (!known)
-            return quire__fail(QUIRE_E_INVALID, "message %zu: the role '%.40s' is not system, user or assistant", i,
+            return quire__fail(QUIRE_E_INVALID,
+                               "message %zu: the role '%.40s' is not system, user or assistant", i,
                                messages[i].role);
         const size_t length = strlen(messages[i].content);
         if (length > INT32_MAX / 2 - n_bytes)
@@ -362,8 +376,8 @@ static quire_status check_messages(const quire_message *messages, size_t n) {
     return QUIRE_OK;
 }
 
-static quire_status chat_tokens(const quire_model *model, const quire_message *messages, size_t n, int flags,
-                                token_list *out) {
+static quire_status chat_tokens(const quire_model *model, const quire_message *messages, size_t n,
+                                int flags, token_list *out) {
     conversation c = {.model = model};
     struct llama_chat_message *list = malloc((n + 1) * sizeof *list);
     char(*names)[PLACE_BYTES] = malloc((n + 1) * sizeof *names);
@@ -384,23 +398,26 @@ static quire_status chat_tokens(const quire_model *model, const quire_message *m
     return status;
 }
 
-quire_status quire_model_tokenize_chat(const quire_model *model, const quire_message *messages, size_t n_messages,
-                                       int flags, int32_t *tokens, int32_t capacity, int32_t *n_tokens) {
+quire_status quire_model_tokenize_chat(const quire_model *model, const quire_message *messages,
+                                       size_t n_messages, int flags, int32_t *tokens,
+                                       int32_t capacity, int32_t *n_tokens) {
     if (!n_tokens || (n_messages > 0 && !messages) || capacity < 0 || (capacity > 0 && !tokens))
         return quire__fail(QUIRE_E_INVALID, "messages, tokens or their number is NULL");
     if (flags & ~(QUIRE_TOKENIZE_START | QUIRE_TOKENIZE_REPLY))
-        return quire__fail(QUIRE_E_INVALID,
-                           "only QUIRE_TOKENIZE_START and QUIRE_TOKENIZE_REPLY are flags of a conversation");
+        return quire__fail(
+            QUIRE_E_INVALID,
+            "only QUIRE_TOKENIZE_START and QUIRE_TOKENIZE_REPLY are flags of a conversation");
     if (!model->chat_template)
-        return quire__fail(QUIRE_E_UNSUPPORTED, "'%s' has no chat template that is known", model->file.path);
+        return quire__fail(QUIRE_E_UNSUPPORTED, "'%s' has no chat template that is known",
+                           model->file.path);
     QUIRE_TRY(check_messages(messages, n_messages));
     token_list out = {0};
     quire_status status = chat_tokens(model, messages, n_messages, flags, &out);
     if (status == QUIRE_OK) {
         *n_tokens = (int32_t)out.n;
         if (out.n > (size_t)capacity)
-            status =
-                quire__fail(QUIRE_E_TOO_BIG, "the conversation has %zu tokens, more than %d", out.n, (int)capacity);
+            status = quire__fail(QUIRE_E_TOO_BIG, "the conversation has %zu tokens, more than %d",
+                                 out.n, (int)capacity);
         else if (out.n > 0)
             memcpy(tokens, out.tokens, out.n * sizeof *tokens);
     }

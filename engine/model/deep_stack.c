@@ -24,7 +24,8 @@ bool quire__call_deep(size_t stack_bytes, void (*call)(void *user), void *user) 
         return false;
     const size_t rounded = (stack_bytes + 2 * PAGE - 1) / PAGE * PAGE;
     const bool good = pthread_attr_setstacksize(&attributes, rounded) == 0 &&
-                      pthread_create(&thread, &attributes, run, &deep) == 0 && pthread_join(thread, NULL) == 0;
+                      pthread_create(&thread, &attributes, run, &deep) == 0 &&
+                      pthread_join(thread, NULL) == 0;
     pthread_attr_destroy(&attributes);
     return good;
 }

@@ -25,26 +25,29 @@ static bool key_of(int fd, file_key *key) {
 #else
     const struct timespec written = info.st_mtim, changed = info.st_ctim;
 #endif
-    *key =
-        (file_key){(int64_t)info.st_dev,     (int64_t)info.st_ino,    (int64_t)info.st_size,   (int64_t)written.tv_sec,
-                   (int64_t)written.tv_nsec, (int64_t)changed.tv_sec, (int64_t)changed.tv_nsec};
+    *key = (file_key){(int64_t)info.st_dev,    (int64_t)info.st_ino,     (int64_t)info.st_size,
+                      (int64_t)written.tv_sec, (int64_t)written.tv_nsec, (int64_t)changed.tv_sec,
+                      (int64_t)changed.tv_nsec};
     return true;
 }
 
 static bool same_key(const file_key *a, const file_key *b) { return memcmp(a, b, sizeof *a) == 0; }
 
 /* Times of files advance in steps, of two seconds at most (FAT). */
-static bool is_settled(const file_key *key, int64_t now) { return key->written < now - 2 && key->changed < now - 2; }
+static bool is_settled(const file_key *key, int64_t now) {
+    return key->written < now - 2 && key->changed < now - 2;
+}
 
 static bool path_of(const char *directory, const file_key *key, char path[QUIRE_PATH_BYTES]) {
-    const int n = directory ? snprintf(path, QUIRE_PATH_BYTES, "%s/file-%llx-%llx", directory,
-                                       (unsigned long long)key->device, (unsigned long long)key->inode)
-                            : 0;
+    const int n = directory
+                      ? snprintf(path, QUIRE_PATH_BYTES, "%s/file-%llx-%llx", directory,
+                                 (unsigned long long)key->device, (unsigned long long)key->inode)
+                      : 0;
     return n > 0 && n < QUIRE_PATH_BYTES;
 }
 
-quire_status quire__file_digest(const char *directory, int fd, int64_t now, quire__digest_job *compute, void *user,
-                                quire_digest *digest) {
+quire_status quire__file_digest(const char *directory, int fd, int64_t now,
+                                quire__digest_job *compute, void *user, quire_digest *digest) {
     char path[QUIRE_PATH_BYTES];
     file_key key, kept, after;
     if (!key_of(fd, &key) || !path_of(directory, &key, path))

@@ -1,4 +1,5 @@
-/* ggml_log.h: ggml and libllama print through a function of the process. Theirs is replaced by one that remembers. */
+/* ggml_log.h: ggml and libllama print through a function of the process. Theirs is replaced by
+ * one that remembers. */
 #ifndef ENGINE_MODEL_GGML_LOG_H
 #define ENGINE_MODEL_GGML_LOG_H
 

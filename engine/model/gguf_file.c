@@ -14,7 +14,8 @@
 
 /* A new mapping at the same place has no page in memory yet. */
 static quire_status map_at(quire__gguf *file, int fd, void *place) {
-    void *map = mmap(place, file->map_bytes, PROT_READ, MAP_SHARED | (place ? MAP_FIXED : 0), fd, 0);
+    void *map =
+        mmap(place, file->map_bytes, PROT_READ, MAP_SHARED | (place ? MAP_FIXED : 0), fd, 0);
     if (map == MAP_FAILED)
         return quire__fail(QUIRE_E_IO, "cannot map '%s': %s", file->path, strerror(errno));
     file->map = map;
@@ -32,8 +33,8 @@ static quire_status map_file(quire__gguf *file) {
     } else if (!S_ISREG(info.st_mode)) {
         status = quire__fail(QUIRE_E_IO, "'%s' is not a regular file", file->path);
     } else if (info.st_size < 24) {
-        status = quire__fail(QUIRE_E_MODEL, "'%s' is not a GGUF file: it has %lld bytes", file->path,
-                             (long long)info.st_size);
+        status = quire__fail(QUIRE_E_MODEL, "'%s' is not a GGUF file: it has %lld bytes",
+                             file->path, (long long)info.st_size);
     } else {
         file->map_bytes = (size_t)info.st_size;
         status = map_at(file, fd, NULL);
@@ -52,7 +53,8 @@ static quire_status read_meta(quire__gguf *file) {
     quire__quiet_clear();
     file->meta = gguf_init_from_buffer(file->map, file->map_bytes, params);
     if (!file->meta)
-        return quire__fail(QUIRE_E_MODEL, "'%s' is cut off or broken: %s", file->path, quire__quiet_last());
+        return quire__fail(QUIRE_E_MODEL, "'%s' is cut off or broken: %s", file->path,
+                           quire__quiet_last());
     return QUIRE_OK;
 }
 
@@ -63,8 +65,10 @@ static quire_status check_extents(const quire__gguf *file) {
     for (int64_t i = 0; i < n; i++) {
         size_t first, last;
         if (!quire__add(start, gguf_get_tensor_offset(file->meta, i), &first) ||
-            !quire__add(first, gguf_get_tensor_size(file->meta, i), &last) || last > file->map_bytes) {
-            return quire__fail(QUIRE_E_MODEL, "'%s' is cut off: tensor %s ends beyond its %zu bytes", file->path,
+            !quire__add(first, gguf_get_tensor_size(file->meta, i), &last) ||
+            last > file->map_bytes) {
+            return quire__fail(QUIRE_E_MODEL,
+                               "'%s' is cut off: tensor %s ends beyond its %zu bytes", file->path,
                                gguf_get_tensor_name(file->meta, i), file->map_bytes);
         }
     }
@@ -113,8 +117,10 @@ static quire_status bind_mapping(quire__gguf *file) {
     uint8_t *data = (uint8_t *)file->map + gguf_get_data_offset(file->meta);
     const int64_t n = gguf_get_n_tensors(file->meta);
     for (int64_t i = 0; i < n; i++) {
-        struct ggml_tensor *tensor = ggml_get_tensor(file->tensors, gguf_get_tensor_name(file->meta, i));
-        if (ggml_backend_tensor_alloc(file->buffer, tensor, data + gguf_get_tensor_offset(file->meta, i)) !=
+        struct ggml_tensor *tensor =
+            ggml_get_tensor(file->tensors, gguf_get_tensor_name(file->meta, i));
+        if (ggml_backend_tensor_alloc(file->buffer, tensor,
+                                      data + gguf_get_tensor_offset(file->meta, i)) !=
             GGML_STATUS_SUCCESS)
             return quire__fail(QUIRE_E_MODEL, "tensor %s cannot be mapped", tensor->name);
     }
@@ -127,7 +133,8 @@ static size_t expanded_bytes(const struct ggml_tensor *tensor) {
     return GGML_PAD((size_t)ggml_nelements(tensor) * sizeof(float), (size_t)ALIGNMENT);
 }
 
-/* Tensors of types that cannot be expanded stay where they are: the checks of the model refuse them if they are used. */
+/* Tensors of types that cannot be expanded stay where they are: the checks of the model refuse
+ * them if they are used. */
 static bool expands(const struct ggml_tensor *tensor) {
     return tensor->type != GGML_TYPE_F32 && ggml_get_type_traits(tensor->type)->to_float != NULL;
 }
@@ -142,7 +149,8 @@ static void expand(struct ggml_tensor *tensor, const void *data, float *out) {
 
 static quire_status bind_expanded(quire__gguf *file) {
     size_t total = 0;
-    for (struct ggml_tensor *t = ggml_get_first_tensor(file->tensors); t; t = ggml_get_next_tensor(file->tensors, t))
+    for (struct ggml_tensor *t = ggml_get_first_tensor(file->tensors); t;
+         t = ggml_get_next_tensor(file->tensors, t))
         if (expands(t) && !quire__add(total, expanded_bytes(t), &total))
             return quire__fail(QUIRE_E_TOO_BIG, "'%s' is too big to expand", file->path);
     file->expanded = aligned_alloc(ALIGNMENT, total + ALIGNMENT);
@@ -152,7 +160,8 @@ static quire_status bind_expanded(quire__gguf *file) {
     uint8_t *at = file->expanded;
     const int64_t n = gguf_get_n_tensors(file->meta);
     for (int64_t i = 0; i < n; i++) {
-        struct ggml_tensor *tensor = ggml_get_tensor(file->tensors, gguf_get_tensor_name(file->meta, i));
+        struct ggml_tensor *tensor =
+            ggml_get_tensor(file->tensors, gguf_get_tensor_name(file->meta, i));
         const uint8_t *bytes = data + gguf_get_tensor_offset(file->meta, i);
         if (expands(tensor)) {
             float *out = (float *)at;
@@ -160,7 +169,8 @@ static quire_status bind_expanded(quire__gguf *file) {
             expand(tensor, bytes, out);
             tensor->data = out;
         } else {
-            tensor->data = (void *)(uintptr_t)bytes; /* never written: weights are leaves of every graph */
+            tensor->data =
+                (void *)(uintptr_t)bytes; /* never written: weights are leaves of every graph */
         }
     }
     return QUIRE_OK;

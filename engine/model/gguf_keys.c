@@ -48,15 +48,16 @@ static quire_status missing(const quire__gguf *file, const char *name) {
     return quire__fail(QUIRE_E_MODEL, "'%s': key %s is missing", file->path, name);
 }
 
-static quire_status in_range(const quire__gguf *file, const char *name, int64_t value, int32_t min, int32_t max) {
+static quire_status in_range(const quire__gguf *file, const char *name, int64_t value, int32_t min,
+                             int32_t max) {
     if (value >= min && value <= max)
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_MODEL, "'%s': key %s is %lld, not %d to %d", file->path, name, (long long)value, min,
-                       max);
+    return quire__fail(QUIRE_E_MODEL, "'%s': key %s is %lld, not %d to %d", file->path, name,
+                       (long long)value, min, max);
 }
 
-static quire_status scalar(const quire__gguf *file, const char *name, int64_t id, int32_t min, int32_t max,
-                           int32_t *value) {
+static quire_status scalar(const quire__gguf *file, const char *name, int64_t id, int32_t min,
+                           int32_t max, int32_t *value) {
     int64_t wide;
     const enum gguf_type type = gguf_get_kv_type(file->meta, id);
     if (type == GGUF_TYPE_STRING || type == GGUF_TYPE_ARRAY ||
@@ -67,8 +68,8 @@ static quire_status scalar(const quire__gguf *file, const char *name, int64_t id
     return QUIRE_OK;
 }
 
-quire_status quire__gguf_int(const quire__gguf *file, const char *key, bool required, int32_t min, int32_t max,
-                             int32_t *value) {
+quire_status quire__gguf_int(const quire__gguf *file, const char *key, bool required, int32_t min,
+                             int32_t max, int32_t *value) {
     char name[NAME_BYTES];
     const int64_t id = find(file, key, name);
     if (id < 0)
@@ -76,8 +77,9 @@ quire_status quire__gguf_int(const quire__gguf *file, const char *key, bool requ
     return scalar(file, name, id, min, max, value);
 }
 
-quire_status quire__gguf_int_per_layer(const quire__gguf *file, const char *key, bool required, int32_t min,
-                                       int32_t max, int32_t n_layers, int32_t *values) {
+quire_status quire__gguf_int_per_layer(const quire__gguf *file, const char *key, bool required,
+                                       int32_t min, int32_t max, int32_t n_layers,
+                                       int32_t *values) {
     char name[NAME_BYTES];
     const int64_t id = find(file, key, name);
     if (id < 0)
@@ -91,19 +93,22 @@ quire_status quire__gguf_int_per_layer(const quire__gguf *file, const char *key,
     const enum gguf_type type = gguf_get_arr_type(file->meta, id);
     const size_t n = gguf_get_arr_n(file->meta, id);
     if (n < (size_t)n_layers)
-        return quire__fail(QUIRE_E_MODEL, "'%s': key %s has %zu values for %d layers", file->path, name, n, n_layers);
+        return quire__fail(QUIRE_E_MODEL, "'%s': key %s has %zu values for %d layers", file->path,
+                           name, n, n_layers);
     for (int32_t i = 0; i < n_layers; i++) {
         int64_t wide;
         if (type == GGUF_TYPE_STRING || type == GGUF_TYPE_ARRAY ||
             !integer_at(gguf_get_arr_data(file->meta, id), type, (size_t)i, &wide))
-            return quire__fail(QUIRE_E_MODEL, "'%s': key %s does not hold integers", file->path, name);
+            return quire__fail(QUIRE_E_MODEL, "'%s': key %s does not hold integers", file->path,
+                               name);
         QUIRE_TRY(in_range(file, name, wide, min, max));
         values[i] = (int32_t)wide;
     }
     return QUIRE_OK;
 }
 
-quire_status quire__gguf_float(const quire__gguf *file, const char *key, bool required, float *value) {
+quire_status quire__gguf_float(const quire__gguf *file, const char *key, bool required,
+                               float *value) {
     char name[NAME_BYTES];
     const int64_t id = find(file, key, name);
     if (id < 0)
@@ -137,8 +142,9 @@ bool quire__gguf_is_array(const quire__gguf *file, const char *key) {
 
 /* ------------------------------------------------------------------ tensors */
 
-static quire_status find_tensor(const quire__gguf *file, quire__need need, struct ggml_tensor **tensor,
-                                const char *format, int32_t layer, int64_t ne0, int64_t ne1) {
+static quire_status find_tensor(const quire__gguf *file, quire__need need,
+                                struct ggml_tensor **tensor, const char *format, int32_t layer,
+                                int64_t ne0, int64_t ne1) {
     char name[NAME_BYTES];
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
@@ -156,28 +162,32 @@ static quire_status find_tensor(const quire__gguf *file, quire__need need, struc
         return quire__fail(QUIRE_E_MODEL, "'%s': tensor %s is missing", file->path, name);
     }
     if (found->ne[0] != ne0 || found->ne[1] != ne1 || found->ne[2] != 1 || found->ne[3] != 1)
-        return quire__fail(QUIRE_E_MODEL, "'%s': tensor %s is %lldx%lldx%lldx%lld, not %lldx%lld", file->path, name,
-                           (long long)found->ne[0], (long long)found->ne[1], (long long)found->ne[2],
-                           (long long)found->ne[3], (long long)ne0, (long long)ne1);
+        return quire__fail(QUIRE_E_MODEL, "'%s': tensor %s is %lldx%lldx%lldx%lld, not %lldx%lld",
+                           file->path, name, (long long)found->ne[0], (long long)found->ne[1],
+                           (long long)found->ne[2], (long long)found->ne[3], (long long)ne0,
+                           (long long)ne1);
     found->flags |= QUIRE__TENSOR_USED;
     *tensor = found;
     return QUIRE_OK;
 }
 
-quire_status quire__gguf_matrix(const quire__gguf *file, quire__need need, struct ggml_tensor **tensor,
-                                const char *format, int32_t layer, int64_t n_columns, int64_t n_rows) {
+quire_status quire__gguf_matrix(const quire__gguf *file, quire__need need,
+                                struct ggml_tensor **tensor, const char *format, int32_t layer,
+                                int64_t n_columns, int64_t n_rows) {
     QUIRE_TRY(find_tensor(file, need, tensor, format, layer, n_columns, n_rows));
     if (*tensor && !ggml_get_type_traits_cpu((*tensor)->type)->vec_dot)
-        return quire__fail(QUIRE_E_MODEL, "'%s': tensor %s is of type %s, which cannot be multiplied", file->path,
+        return quire__fail(QUIRE_E_MODEL,
+                           "'%s': tensor %s is of type %s, which cannot be multiplied", file->path,
                            (*tensor)->name, ggml_type_name((*tensor)->type));
     return QUIRE_OK;
 }
 
-quire_status quire__gguf_vector(const quire__gguf *file, quire__need need, struct ggml_tensor **tensor,
-                                const char *format, int32_t layer, int64_t n) {
+quire_status quire__gguf_vector(const quire__gguf *file, quire__need need,
+                                struct ggml_tensor **tensor, const char *format, int32_t layer,
+                                int64_t n) {
     QUIRE_TRY(find_tensor(file, need, tensor, format, layer, n, 1));
     if (*tensor && (*tensor)->type != GGML_TYPE_F32)
-        return quire__fail(QUIRE_E_MODEL, "'%s': tensor %s is of type %s, not f32", file->path, (*tensor)->name,
-                           ggml_type_name((*tensor)->type));
+        return quire__fail(QUIRE_E_MODEL, "'%s': tensor %s is of type %s, not f32", file->path,
+                           (*tensor)->name, ggml_type_name((*tensor)->type));
     return QUIRE_OK;
 }

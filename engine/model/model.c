@@ -12,11 +12,13 @@
 
 enum { LAYERS_MAX = 1024, EMBD_MAX = 1 << 20, VOCAB_MAX = 1 << 24 };
 
-static const quire__architecture *const ARCHITECTURES[] = {&quire__llama, &quire__qwen2, &quire__qwen3, &quire__gemma3,
-                                                           &quire__gemma4};
+static const quire__architecture *const ARCHITECTURES[] = {
+    &quire__llama, &quire__qwen2, &quire__qwen3, &quire__gemma3, &quire__gemma4};
 enum { N_ARCHITECTURES = sizeof ARCHITECTURES / sizeof *ARCHITECTURES };
 
-const char *quire_architecture_at(size_t index) { return index < N_ARCHITECTURES ? ARCHITECTURES[index]->name : NULL; }
+const char *quire_architecture_at(size_t index) {
+    return index < N_ARCHITECTURES ? ARCHITECTURES[index]->name : NULL;
+}
 
 void quire_model_options_default(quire_model_options *options) {
     if (options)
@@ -40,7 +42,8 @@ static quire_status load_sizes(quire_model *model) {
     QUIRE_TRY(quire__gguf_int(file, ".context_length", true, 1, INT32_MAX / 2, &model->context));
     const struct ggml_tensor *embedding = ggml_get_tensor(file->tensors, "token_embd.weight");
     if (!embedding || embedding->ne[1] < 1 || embedding->ne[1] > VOCAB_MAX)
-        return quire__fail(QUIRE_E_MODEL, "'%s': tensor token_embd.weight is missing or has no rows", file->path);
+        return quire__fail(QUIRE_E_MODEL,
+                           "'%s': tensor token_embd.weight is missing or has no rows", file->path);
     model->n_vocab = (int32_t)embedding->ne[1];
     model->layers = calloc((size_t)model->n_layers, sizeof *model->layers);
     model->cache = calloc((size_t)model->n_layers, sizeof *model->cache);
@@ -108,7 +111,8 @@ static quire_status load(quire_model *model, const char *path, const quire_model
     return quire__gguf_forget(&model->file);
 }
 
-quire_status quire_model_load(quire_model **result, const char *path, const quire_model_options *options) {
+quire_status quire_model_load(quire_model **result, const char *path,
+                              const quire_model_options *options) {
     if (!result || !path)
         return quire__fail(QUIRE_E_INVALID, "model or path is NULL");
     *result = NULL;

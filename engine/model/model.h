@@ -19,7 +19,8 @@ typedef struct quire__rope {
     struct ggml_tensor *factors; /* (n_dims / 2), or NULL */
 } quire__rope;
 
-/* Tensors that an architecture does not have are NULL. Letters: E n_embd, H query heads, G KV heads, D head size, F n_ff */
+/* Tensors that an architecture does not have are NULL. Letters: E n_embd, H query heads, G KV
+ * heads, D head size, F n_ff */
 typedef struct quire__layer {
     int32_t n_heads, n_kv_heads, k_dim, v_dim, n_ff;
     quire__rope rope;
@@ -32,19 +33,22 @@ typedef struct quire__layer {
     struct ggml_tensor *ffn_norm, *ffn_post_norm; /* (E) */
     struct ggml_tensor *gate, *up, *down;         /* (E, F), (E, F), (F, E) */
     struct ggml_tensor *gate_bias, *up_bias, *down_bias;
-    struct ggml_tensor *input_gate, *input_proj, *input_norm; /* gemma4's input per layer: (E, P), (P, E), (E) */
-    struct ggml_tensor *output_scale;                         /* (1) */
+    struct ggml_tensor *input_gate, *input_proj,
+        *input_norm;                  /* gemma4's input per layer: (E, P), (P, E), (E) */
+    struct ggml_tensor *output_scale; /* (1) */
 } quire__layer;
 
 typedef struct quire__architecture {
     const char *name; /* general.architecture */
-    /* Fills what differs from the common keys, finds the tensors, describes the cache in model->cache[]. */
+    /* Fills what differs from the common keys, finds the tensors, describes the cache in
+     * model->cache[]. */
     quire_status (*load)(quire_model *model);
     /* -> the last hidden state of the rows that get logits (E, n_out), or NULL if none do. */
     struct ggml_tensor *(*build)(struct quire__graph *graph);
 } quire__architecture;
 
-extern const quire__architecture quire__llama, quire__qwen2, quire__qwen3, quire__gemma3, quire__gemma4;
+extern const quire__architecture quire__llama, quire__qwen2, quire__qwen3, quire__gemma3,
+    quire__gemma4;
 
 enum { QUIRE__SINKS = 4 }; /* first tokens that presets keep raw */
 
@@ -64,10 +68,13 @@ struct quire_model {
     const char *weight_type;
     quire__layer *layers; /* (n_layers) */
     quire_layer *cache;   /* (n_layers) the same layers as the pool sees them */
-    quire_rope *ropes;    /* (n_layers) how their K is rotated; means nothing where that is not simple (model_rope.h) */
-    struct ggml_tensor *embedding, *output_norm, *output, *output_bias; /* (E, vocab), (E), (E, vocab), (vocab) */
-    int32_t input_dim;                                                  /* P: gemma4's input per layer; 0: none */
-    struct ggml_tensor *input_embedding, *input_proj, *input_proj_norm; /* (P*layers, vocab), (E, P*layers), (P) */
+    quire_rope *ropes; /* (n_layers) how their K is rotated; means nothing where that is not simple
+                          (model_rope.h) */
+    struct ggml_tensor *embedding, *output_norm, *output,
+        *output_bias;  /* (E, vocab), (E), (E, vocab), (vocab) */
+    int32_t input_dim; /* P: gemma4's input per layer; 0: none */
+    struct ggml_tensor *input_embedding, *input_proj,
+        *input_proj_norm; /* (P*layers, vocab), (E, P*layers), (P) */
     pthread_mutex_t identity_lock;
     char *identity; /* NULL: nobody has asked yet */
     /* calibrate.h */
@@ -78,15 +85,17 @@ struct quire_model {
     float *feedback;         /* of all layers' heads */
     const float **feedbacks; /* (n_layers) */
     const char *weights_as;  /* "repacked", "file", "f32" */
-    bool expand;             /* weights become f32 in the graph, one at a time: as f32 weights without their memory */
-    char *cache_dir;         /* NULL: orders are kept in memory alone */
+    bool expand;     /* weights become f32 in the graph, one at a time: as f32 weights without their
+                        memory */
+    char *cache_dir; /* NULL: orders are kept in memory alone */
     void (*on_probe)(void *user, int32_t done, int32_t total);
     void *on_probe_user;
 };
 
 /* ---- pieces for architecture files (model_parts.c) */
 
-/* Head counts, head sizes, feed-forward sizes and RoPE of all layers, by the keys that architectures share. */
+/* Head counts, head sizes, feed-forward sizes and RoPE of all layers, by the keys that
+ * architectures share. */
 quire_status quire__load_shapes(quire_model *model, int rope_type);
 /* token_embd, output_norm, output (or the embedding again). */
 quire_status quire__load_ends(quire_model *model);

@@ -44,17 +44,19 @@ static bool read_parts(int fd, const char *kind, const quire__part *parts, size_
         quire__read_at(fd, at, digest.byte, sizeof digest.byte) != QUIRE_OK)
         return false;
     const quire_digest right = digest_of(kind, parts, n_parts);
-    return memcmp(found, kind, sizeof found) == 0 && memcmp(right.byte, digest.byte, sizeof digest.byte) == 0;
+    return memcmp(found, kind, sizeof found) == 0 &&
+           memcmp(right.byte, digest.byte, sizeof digest.byte) == 0;
 }
 
-bool quire__kept_read(const quire_model *model, const char *name, const char kind[QUIRE__KIND_BYTES],
-                      const quire__part *parts, size_t n_parts) {
+bool quire__kept_read(const quire_model *model, const char *name,
+                      const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
+                      size_t n_parts) {
     char path[QUIRE_PATH_BYTES];
     return path_of(model, name, path) && quire__kept_read_file(path, kind, parts, n_parts);
 }
 
-bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
-                           size_t n_parts) {
+bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES],
+                           const quire__part *parts, size_t n_parts) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
@@ -63,7 +65,8 @@ bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES],
     return good;
 }
 
-/* Every directory on the way that is not there; what cannot be made will be missed when it is written to. */
+/* Every directory on the way that is not there; what cannot be made will be missed when it is
+ * written to. */
 static void make_directories(const char *to) {
     char path[QUIRE_PATH_BYTES];
     snprintf(path, sizeof path, "%s", to);
@@ -74,15 +77,16 @@ static void make_directories(const char *to) {
     }
 }
 
-void quire__kept_write(const quire_model *model, const char *name, const char kind[QUIRE__KIND_BYTES],
-                       const quire__part *parts, size_t n_parts) {
+void quire__kept_write(const quire_model *model, const char *name,
+                       const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
+                       size_t n_parts) {
     char path[QUIRE_PATH_BYTES];
     if (path_of(model, name, path))
         quire__kept_write_file(path, kind, parts, n_parts);
 }
 
-void quire__kept_write_file(const char *path, const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
-                            size_t n_parts) {
+void quire__kept_write_file(const char *path, const char kind[QUIRE__KIND_BYTES],
+                            const quire__part *parts, size_t n_parts) {
     make_directories(path);
     const quire_digest digest = digest_of(kind, parts, n_parts);
     quire_writer *w = malloc(sizeof *w);

@@ -1,6 +1,8 @@
-/* model_cache_file.h: what takes long to find out about a model, in files of its cache_dir for the next process.
+/* model_cache_file.h: what takes long to find out about a model, in files of its cache_dir for
+ * the next process.
  *
- *   DIRECTORY/DIGEST-NAME   the digest is that of the model's identity; the name says what it is, and of which version
+ *   DIRECTORY/DIGEST-NAME   the digest is that of the model's identity; the name says what it
+ *                           is, and of which version
  *   kind (16 bytes), parts one after the other, XXH3-128 of all before
  *
  * A file is of no use to any other model, so its name is all that it says of itself. */
@@ -16,17 +18,19 @@ typedef struct quire__part {
     size_t bytes;
 } quire__part;
 
-/* False: there is no such file, or one of other length, or damaged. The parts then hold anything. */
-bool quire__kept_read(const quire_model *model, const char *name, const char kind[QUIRE__KIND_BYTES],
-                      const quire__part *parts, size_t n_parts);
+/* False: there is no such file, or one of other length, or damaged. The parts then hold
+ * anything. */
+bool quire__kept_read(const quire_model *model, const char *name,
+                      const char kind[QUIRE__KIND_BYTES], const quire__part *parts, size_t n_parts);
 /* A file that cannot be written costs the next process time, nothing else. */
-void quire__kept_write(const quire_model *model, const char *name, const char kind[QUIRE__KIND_BYTES],
-                       const quire__part *parts, size_t n_parts);
+void quire__kept_write(const quire_model *model, const char *name,
+                       const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
+                       size_t n_parts);
 
 /* The same, of any file that is kept: DIRECTORY is made if it is not there. */
-bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
-                           size_t n_parts);
-void quire__kept_write_file(const char *path, const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
-                            size_t n_parts);
+bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES],
+                           const quire__part *parts, size_t n_parts);
+void quire__kept_write_file(const char *path, const char kind[QUIRE__KIND_BYTES],
+                            const quire__part *parts, size_t n_parts);
 
 #endif

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct llama_vocab *vocab_of(const quire_model *model) { return llama_model_get_vocab(model->vocab); }
+static const struct llama_vocab *vocab_of(const quire_model *model) {
+    return llama_model_get_vocab(model->vocab);
+}
 
 quire_status quire__vocab_load(quire_model *model, const char *path) {
     QUIRE_TRY(quire__vocab_check(&model->file, model->n_vocab));
@@ -20,14 +22,16 @@ quire_status quire__vocab_load(quire_model *model, const char *path) {
     quire__quiet_clear();
     model->vocab = llama_model_load_from_file(path, params);
     if (!model->vocab)
-        return quire__fail(QUIRE_E_MODEL, "'%s': the vocabulary cannot be loaded: %s", path, quire__quiet_last());
+        return quire__fail(QUIRE_E_MODEL, "'%s': the vocabulary cannot be loaded: %s", path,
+                           quire__quiet_last());
     /* libllama would abort at the first text. */
-    if (llama_vocab_get_add_bos(vocab_of(model)) && llama_vocab_bos(vocab_of(model)) == LLAMA_TOKEN_NULL)
-        return quire__fail(
-            QUIRE_E_MODEL,
-            "'%s': texts are to begin with a BOS token (tokenizer.ggml.add_bos_token), but there is none: "
-            "tokenizer.ggml.bos_token_id is missing or not the number of a token",
-            path);
+    if (llama_vocab_get_add_bos(vocab_of(model)) &&
+        llama_vocab_bos(vocab_of(model)) == LLAMA_TOKEN_NULL)
+        return quire__fail(QUIRE_E_MODEL,
+                           "'%s': texts are to begin with a BOS token "
+                           "(tokenizer.ggml.add_bos_token), but there is none: "
+                           "tokenizer.ggml.bos_token_id is missing or not the number of a token",
+                           path);
     quire__chat_find_template(model);
     return QUIRE_OK;
 }
@@ -78,7 +82,8 @@ enum { SHALLOW_BYTES = 512, STACK_FOR_BYTE = 1024 };
 static size_t longest_line(const char *text, size_t n_bytes) {
     size_t longest = 0, start = 0;
     for (size_t i = 1; i <= n_bytes; i++) {
-        if (i < n_bytes && (text[i - 1] != '\n' || (unsigned char)text[i] >= 0x80 || isspace((unsigned char)text[i])))
+        if (i < n_bytes && (text[i - 1] != '\n' || (unsigned char)text[i] >= 0x80 ||
+                            isspace((unsigned char)text[i])))
             continue;
         longest = i - start > longest ? i - start : longest;
         start = i;
@@ -95,11 +100,12 @@ typedef struct tokenize_call {
 
 static void tokenize(void *user) {
     tokenize_call *call = user;
-    call->result =
-        llama_tokenize(call->vocab, call->text, call->n_bytes, call->tokens, call->capacity, false, call->special);
+    call->result = llama_tokenize(call->vocab, call->text, call->n_bytes, call->tokens,
+                                  call->capacity, false, call->special);
 }
 
-/* As llama_tokenize, on stack enough. SentencePiece does not recurse, and takes bytes as they come. */
+/* As llama_tokenize, on stack enough. SentencePiece does not recurse, and takes bytes as they
+ * come. */
 static quire_status tokenize_safely(tokenize_call *call) {
     if (llama_vocab_type(call->vocab) == LLAMA_VOCAB_TYPE_SPM) {
         tokenize(call);
@@ -119,18 +125,21 @@ static quire_status tokenize_safely(tokenize_call *call) {
     else
         good = quire__call_deep(line * STACK_FOR_BYTE, tokenize, call);
     free(readable);
-    return good ? QUIRE_OK : quire__fail(QUIRE_E_NOMEM, "no memory to cut a line of %zu bytes into tokens", line);
+    return good ? QUIRE_OK
+                : quire__fail(QUIRE_E_NOMEM, "no memory to cut a line of %zu bytes into tokens",
+                              line);
 }
 
-quire_status quire_model_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags,
-                                  int32_t *tokens, int32_t capacity, int32_t *n_tokens) {
+quire_status quire_model_tokenize(const quire_model *model, const char *text, size_t n_bytes,
+                                  int flags, int32_t *tokens, int32_t capacity, int32_t *n_tokens) {
     if (!text || !n_tokens || capacity < 0 || (capacity > 0 && !tokens))
         return quire__fail(QUIRE_E_INVALID, "text, tokens or their number is NULL");
     if (n_bytes > INT32_MAX)
         return quire__fail(QUIRE_E_TOO_BIG, "a text of %zu bytes is too long", n_bytes);
     /* Not libllama's add_special, which ends the text too where a model wants that: a prompt goes
      * on. */
-    const int32_t n_start = (flags & QUIRE_TOKENIZE_START) && llama_vocab_get_add_bos(vocab_of(model)) ? 1 : 0;
+    const int32_t n_start =
+        (flags & QUIRE_TOKENIZE_START) && llama_vocab_get_add_bos(vocab_of(model)) ? 1 : 0;
     const int32_t room = capacity > n_start ? capacity - n_start : 0;
     tokenize_call call = {.vocab = vocab_of(model),
                           .text = text,
@@ -144,7 +153,8 @@ quire_status quire_model_tokenize(const quire_model *model, const char *text, si
     const int32_t n = (call.result < 0 ? -call.result : call.result) + n_start;
     *n_tokens = n;
     if (n > capacity)
-        return quire__fail(QUIRE_E_TOO_BIG, "the text has %d tokens, more than %d", (int)n, (int)capacity);
+        return quire__fail(QUIRE_E_TOO_BIG, "the text has %d tokens, more than %d", (int)n,
+                           (int)capacity);
     if (n_start)
         tokens[0] = llama_vocab_bos(vocab_of(model));
     return QUIRE_OK;
@@ -156,18 +166,22 @@ static bool known_token(const quire_model *model, int32_t token) {
     return token >= 0 && token < llama_vocab_n_tokens(vocab_of(model));
 }
 
-quire_status quire_model_piece(const quire_model *model, int32_t token, char *bytes, size_t capacity, size_t *n_bytes) {
+quire_status quire_model_piece(const quire_model *model, int32_t token, char *bytes,
+                               size_t capacity, size_t *n_bytes) {
     *n_bytes = 0;
     if (!known_token(model, token)) {
         /* An embedding may have more rows than the vocabulary has tokens: those have no text. */
-        return token >= 0 && token < model->n_vocab ? QUIRE_OK
-                                                    : quire__fail(QUIRE_E_INVALID, "there is no token %d", (int)token);
+        return token >= 0 && token < model->n_vocab
+                   ? QUIRE_OK
+                   : quire__fail(QUIRE_E_INVALID, "there is no token %d", (int)token);
     }
-    const int32_t n = llama_token_to_piece(vocab_of(model), token, bytes,
-                                           capacity > INT32_MAX ? INT32_MAX : (int32_t)capacity, 0, false);
+    const int32_t n =
+        llama_token_to_piece(vocab_of(model), token, bytes,
+                             capacity > INT32_MAX ? INT32_MAX : (int32_t)capacity, 0, false);
     *n_bytes = (size_t)(n < 0 ? -n : n);
     if (n < 0)
-        return quire__fail(QUIRE_E_TOO_BIG, "token %d has %d bytes, more than %zu", (int)token, (int)-n, capacity);
+        return quire__fail(QUIRE_E_TOO_BIG, "token %d has %d bytes, more than %zu", (int)token,
+                           (int)-n, capacity);
     return QUIRE_OK;
 }
 

@@ -49,7 +49,8 @@ static quire_status fill(const token_set *set, int32_t n) {
         char made[TEXT_MAX];
         int32_t *slot = slot_of(set, text_of(set, i, made));
         if (*slot >= 0)
-            return quire__fail(QUIRE_E_MODEL, "'%s': token %d of %s is there twice", set->file->path, (int)i, KEY);
+            return quire__fail(QUIRE_E_MODEL, "'%s': token %d of %s is there twice",
+                               set->file->path, (int)i, KEY);
         *slot = i;
     }
     return QUIRE_OK;
@@ -62,7 +63,8 @@ static quire_status check_bytes(const token_set *set) {
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
         const char itself[2] = {(char)byte, 0};
         if (*slot_of(set, name) < 0 && (byte == 0 || *slot_of(set, itself) < 0))
-            return quire__fail(QUIRE_E_MODEL, "'%s': %s has no token %s: not every text could be spelt",
+            return quire__fail(QUIRE_E_MODEL,
+                               "'%s': %s has no token %s: not every text could be spelt",
                                set->file->path, KEY, name);
     }
     return QUIRE_OK;
@@ -77,18 +79,21 @@ static quire_status check_kind(const quire__gguf *file, const char **kind) {
     *kind = NULL;
     QUIRE_TRY(quire__gguf_string(file, "tokenizer.ggml.model", kind));
     if (!*kind || strcmp(*kind, "none") == 0 || strcmp(*kind, "no_vocab") == 0)
-        return quire__fail(QUIRE_E_MODEL, "'%s': it has no tokenizer (key tokenizer.ggml.model)", file->path);
+        return quire__fail(QUIRE_E_MODEL, "'%s': it has no tokenizer (key tokenizer.ggml.model)",
+                           file->path);
     bool known = false;
     for (size_t i = 0; i < sizeof KINDS / sizeof KINDS[0]; i++)
         known = known || strcmp(*kind, KINDS[i]) == 0;
     if (!known)
-        return quire__fail(QUIRE_E_MODEL,
-                           "'%s': tokenizer.ggml.model is '%s'; only llama, gpt2 and gemma4 are supported", file->path,
-                           *kind);
+        return quire__fail(
+            QUIRE_E_MODEL,
+            "'%s': tokenizer.ggml.model is '%s'; only llama, gpt2 and gemma4 are supported",
+            file->path, *kind);
     const char *split = NULL; /* how text is cut into words before tokens are sought */
     QUIRE_TRY(quire__gguf_string(file, "tokenizer.ggml.pre", &split));
     if (split && strcmp(split, "whitespace") == 0) /* libllama aborts on two spaces in a row */
-        return quire__fail(QUIRE_E_MODEL, "'%s': tokenizer.ggml.pre is 'whitespace', which is not supported",
+        return quire__fail(QUIRE_E_MODEL,
+                           "'%s': tokenizer.ggml.pre is 'whitespace', which is not supported",
                            file->path);
     return QUIRE_OK;
 }
@@ -99,13 +104,14 @@ quire_status quire__vocab_check(const quire__gguf *file, int32_t n_vocab) {
     token_set set = {.file = file, .key = gguf_find_key(file->meta, KEY), .n_slots = 16};
     if (set.key < 0 || gguf_get_kv_type(file->meta, set.key) != GGUF_TYPE_ARRAY ||
         gguf_get_arr_type(file->meta, set.key) != GGUF_TYPE_STRING)
-        return quire__fail(QUIRE_E_MODEL, "'%s': key %s is missing or not a list of strings", file->path, KEY);
+        return quire__fail(QUIRE_E_MODEL, "'%s': key %s is missing or not a list of strings",
+                           file->path, KEY);
     const size_t n = gguf_get_arr_n(file->meta, set.key);
     if (n == 0)
         return quire__fail(QUIRE_E_MODEL, "'%s': the list of tokens %s is empty", file->path, KEY);
     if (n > (size_t)n_vocab)
-        return quire__fail(QUIRE_E_MODEL, "'%s': %zu tokens in %s, %d rows in token_embd.weight", file->path, n, KEY,
-                           (int)n_vocab);
+        return quire__fail(QUIRE_E_MODEL, "'%s': %zu tokens in %s, %d rows in token_embd.weight",
+                           file->path, n, KEY, (int)n_vocab);
     while (set.n_slots < 2 * n)
         set.n_slots *= 2;
     set.slots = malloc(set.n_slots * sizeof *set.slots);

@@ -21,9 +21,10 @@ static ggml_backend_buffer_type_t *extra_types(ggml_backend_dev_t device) {
 }
 
 /* Whether a product with this weight could run if it lay in a buffer of `type`. */
-static bool serves(ggml_backend_dev_t device, ggml_backend_buffer_type_t type, const struct ggml_tensor *weight) {
-    struct ggml_context *ctx =
-        ggml_init((struct ggml_init_params){.mem_size = PROBE_TENSORS * ggml_tensor_overhead(), .no_alloc = true});
+static bool serves(ggml_backend_dev_t device, ggml_backend_buffer_type_t type,
+                   const struct ggml_tensor *weight) {
+    struct ggml_context *ctx = ggml_init((struct ggml_init_params){
+        .mem_size = PROBE_TENSORS * ggml_tensor_overhead(), .no_alloc = true});
     ggml_backend_buffer_t empty = ctx ? ggml_backend_buft_alloc_buffer(type, 0) : NULL;
     bool yes = false;
     if (empty) {
@@ -44,17 +45,20 @@ static bool is_table(const quire_model *model, const struct ggml_tensor *tensor)
     return tensor == model->embedding || tensor == model->input_embedding;
 }
 
-static bool wanted(const quire_model *model, ggml_backend_dev_t device, ggml_backend_buffer_type_t type,
-                   const struct ggml_tensor *tensor) {
-    return tensor->ne[1] > 1 && tensor->ne[2] == 1 && !is_table(model, tensor) && serves(device, type, tensor);
+static bool wanted(const quire_model *model, ggml_backend_dev_t device,
+                   ggml_backend_buffer_type_t type, const struct ggml_tensor *tensor) {
+    return tensor->ne[1] > 1 && tensor->ne[2] == 1 && !is_table(model, tensor) &&
+           serves(device, type, tensor);
 }
 
 static size_t place_bytes(ggml_backend_buffer_type_t type, const struct ggml_tensor *tensor) {
-    return GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), ggml_backend_buft_get_alignment(type));
+    return GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor),
+                    ggml_backend_buft_get_alignment(type));
 }
 
 /* Moves a tensor to *at and rearranges its bytes. */
-static quire_status move(quire__repacked *repacked, struct ggml_tensor *tensor, const void *bytes, char **at) {
+static quire_status move(quire__repacked *repacked, struct ggml_tensor *tensor, const void *bytes,
+                         char **at) {
     const size_t n_bytes = ggml_nbytes(tensor);
     tensor->buffer = NULL;
     tensor->data = NULL;
@@ -66,11 +70,12 @@ static quire_status move(quire__repacked *repacked, struct ggml_tensor *tensor, 
 }
 
 /* A model whose output matrix is its embedding gets a second description of it. */
-static quire_status untie_output(quire_model *model, ggml_backend_dev_t device, ggml_backend_buffer_type_t type) {
+static quire_status untie_output(quire_model *model, ggml_backend_dev_t device,
+                                 ggml_backend_buffer_type_t type) {
     if (model->output != model->embedding || !serves(device, type, model->embedding))
         return QUIRE_OK;
-    model->repacked.own =
-        ggml_init((struct ggml_init_params){.mem_size = 2 * ggml_tensor_overhead(), .no_alloc = true});
+    model->repacked.own = ggml_init(
+        (struct ggml_init_params){.mem_size = 2 * ggml_tensor_overhead(), .no_alloc = true});
     if (!model->repacked.own)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     model->output = ggml_dup_tensor(model->repacked.own, model->embedding);
@@ -78,11 +83,13 @@ static quire_status untie_output(quire_model *model, ggml_backend_dev_t device, 
     return QUIRE_OK;
 }
 
-static quire_status repack_as(quire_model *model, ggml_backend_dev_t device, ggml_backend_buffer_type_t type) {
+static quire_status repack_as(quire_model *model, ggml_backend_dev_t device,
+                              ggml_backend_buffer_type_t type) {
     struct ggml_context *tensors = model->file.tensors;
     quire__repacked *repacked = &model->repacked;
     size_t total = 0;
-    for (struct ggml_tensor *t = ggml_get_first_tensor(tensors); t; t = ggml_get_next_tensor(tensors, t))
+    for (struct ggml_tensor *t = ggml_get_first_tensor(tensors); t;
+         t = ggml_get_next_tensor(tensors, t))
         total += wanted(model, device, type, t) ? place_bytes(type, t) : 0;
     QUIRE_TRY(untie_output(model, device, type));
     total += repacked->own ? place_bytes(type, model->output) : 0;
@@ -92,7 +99,8 @@ static quire_status repack_as(quire_model *model, ggml_backend_dev_t device, ggm
     if (!repacked->buffer)
         return quire__fail(QUIRE_E_NOMEM, "no memory for %zu bytes of rearranged weights", total);
     char *at = ggml_backend_buffer_get_base(repacked->buffer);
-    for (struct ggml_tensor *t = ggml_get_first_tensor(tensors); t; t = ggml_get_next_tensor(tensors, t))
+    for (struct ggml_tensor *t = ggml_get_first_tensor(tensors); t;
+         t = ggml_get_next_tensor(tensors, t))
         if (wanted(model, device, type, t))
             QUIRE_TRY(move(repacked, t, t->data, &at));
     return repacked->own ? move(repacked, model->output, model->embedding->data, &at) : QUIRE_OK;
@@ -100,7 +108,8 @@ static quire_status repack_as(quire_model *model, ggml_backend_dev_t device, ggm
 
 quire_status quire__repack(quire_model *model) {
     ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    for (ggml_backend_buffer_type_t *type = extra_types(device); *type && !model->repacked.buffer; type++)
+    for (ggml_backend_buffer_type_t *type = extra_types(device); *type && !model->repacked.buffer;
+         type++)
         QUIRE_TRY(repack_as(model, device, *type));
     return QUIRE_OK;
 }

@@ -1,7 +1,8 @@
 /* weight_repack.h: weights in the arrangement that ggml multiplies fastest on this processor.
  *
- * ggml has such arrangements for some types and processors, as buffer types of their own: a weight that is copied into
- * such a buffer is rearranged on the way. The others stay in the mapped file. */
+ * ggml has such arrangements for some types and processors, as buffer types of their own: a
+ * weight that is copied into such a buffer is rearranged on the way. The others stay in the
+ * mapped file. */
 #ifndef ENGINE_MODEL_WEIGHT_REPACK_H
 #define ENGINE_MODEL_WEIGHT_REPACK_H
 

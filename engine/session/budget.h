@@ -4,8 +4,8 @@
 
 #include "quire.h"
 
-/* For o->max_seqs sequences of o->max_tokens tokens each: an estimate from above. o->budget_bytes is not read.
- * E_TOO_BIG, E_UNSUPPORTED (a codec cannot serve a layer). */
+/* For o->max_seqs sequences of o->max_tokens tokens each: an estimate from above.
+ * o->budget_bytes is not read. E_TOO_BIG, E_UNSUPPORTED (a codec cannot serve a layer). */
 quire_status quire__pool_budget(const quire_pool_options *o, size_t *bytes);
 
 #endif

@@ -7,8 +7,9 @@ static quire_status check_rope(const quire_model *model, int32_t layer) {
     if (quire__rope_is_simple(r))
         return QUIRE_OK;
     return quire__fail(QUIRE_E_UNSUPPORTED,
-                       r->ext_factor != 0 ? "layer %d: cannot shift a model with YaRN"
-                                          : "layer %d: positions of this model are more than one number",
+                       r->ext_factor != 0
+                           ? "layer %d: cannot shift a model with YaRN"
+                           : "layer %d: positions of this model are more than one number",
                        (int)layer);
 }
 

@@ -31,7 +31,8 @@ typedef struct generation {
 } generation;
 
 static bool ends(const generation *gen, int32_t token) {
-    return !gen->options->ignore_end && quire_model_ends_text(quire_session_model(gen->session), token);
+    return !gen->options->ignore_end &&
+           quire_model_ends_text(quire_session_model(gen->session), token);
 }
 
 /* Takes note of a token and tells the caller. */
@@ -46,14 +47,16 @@ static quire_status emit(generation *gen, int32_t token) {
         gen->result->ended = gen->done = true;
     if (gen->result->n_generated >= gen->options->max_tokens)
         gen->done = true;
-    if (gen->options->on_token && !gen->options->on_token(gen->options->user, token, bytes, n_bytes))
+    if (gen->options->on_token &&
+        !gen->options->on_token(gen->options->user, token, bytes, n_bytes))
         gen->done = true;
     return QUIRE_OK;
 }
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* How many tokens after the next one may be guessed: not beyond the context, nor what was asked for. */
+/* How many tokens after the next one may be guessed: not beyond the context, nor what was asked
+ * for. */
 static int32_t draft_room(const generation *gen) {
     int32_t room = smaller(gen->options->draft, DRAFT_MAX);
     room = smaller(room, quire_session_context(gen->session) - quire_seq_length(gen->seq) - 1);
@@ -62,11 +65,13 @@ static int32_t draft_room(const generation *gen) {
 
 /* Tokens for the rows of an open step, as long as they are those that were guessed. On failure
  * those before it count. */
-static quire_status choose(generation *gen, const int32_t *rows, int32_t n_rows, int32_t *chosen, int32_t *n_chosen) {
+static quire_status choose(generation *gen, const int32_t *rows, int32_t n_rows, int32_t *chosen,
+                           int32_t *n_chosen) {
     *n_chosen = 0;
     for (bool right = true; right;) {
         int32_t token;
-        QUIRE_TRY(quire_sampler_next(gen->sampler, quire_session_logits(gen->session, *n_chosen), &token));
+        QUIRE_TRY(quire_sampler_next(gen->sampler, quire_session_logits(gen->session, *n_chosen),
+                                     &token));
         chosen[(*n_chosen)++] = token;
         right = *n_chosen < n_rows && token == rows[*n_chosen];
         gen->result->n_accepted += right;
@@ -79,10 +84,13 @@ static quire_status choose(generation *gen, const int32_t *rows, int32_t n_rows,
  * guessed right, and one. The caller hears of them once they are in the cache. If it stops before
  * the last one, the rest is taken back. */
 static quire_status step(generation *gen) {
-    int32_t rows[DRAFT_MAX + 1] = {gen->text[gen->n_text - 1]}, chosen[DRAFT_MAX + 1], n_chosen, n_told = 0;
+    int32_t rows[DRAFT_MAX + 1] = {gen->text[gen->n_text - 1]}, chosen[DRAFT_MAX + 1], n_chosen,
+                             n_told = 0;
     const int32_t room = draft_room(gen);
-    const int32_t n_rows = 1 + (room > 0 ? quire__draft_lookup(gen->text, gen->n_text, rows + 1, room) : 0);
-    const quire_step_item item = {.seq = gen->seq, .tokens = rows, .n_tokens = n_rows, .n_logits = n_rows};
+    const int32_t n_rows =
+        1 + (room > 0 ? quire__draft_lookup(gen->text, gen->n_text, rows + 1, room) : 0);
+    const quire_step_item item = {
+        .seq = gen->seq, .tokens = rows, .n_tokens = n_rows, .n_logits = n_rows};
     QUIRE_TRY(quire_session_eval(gen->session, &item, 1, gen->options->exact));
     gen->result->n_drafted += n_rows - 1;
     const quire_status choice = choose(gen, rows, n_rows, chosen, &n_chosen);
@@ -94,7 +102,8 @@ static quire_status step(generation *gen) {
     while (status == QUIRE_OK && n_told < n_chosen && !gen->done)
         status = emit(gen, chosen[n_told++]);
     if (n_told < n_chosen) {
-        const quire_status cut = quire_seq_trim(gen->seq, quire_seq_length(gen->seq) - (n_chosen - n_told));
+        const quire_status cut =
+            quire_seq_trim(gen->seq, quire_seq_length(gen->seq) - (n_chosen - n_told));
         status = status == QUIRE_OK ? cut : status;
     }
     return status == QUIRE_OK ? choice : status;
@@ -103,8 +112,8 @@ static quire_status step(generation *gen) {
 /* The prompt, and the first token after it. */
 static quire_status start_text(generation *gen, const int32_t *prompt, int32_t n_prompt) {
     const double start = now();
-    const quire_status status =
-        quire_session_prefill(gen->session, gen->seq, prompt, n_prompt, gen->options->on_prefill, gen->options->user);
+    const quire_status status = quire_session_prefill(gen->session, gen->seq, prompt, n_prompt,
+                                                      gen->options->on_prefill, gen->options->user);
     gen->result->prefill_seconds = now() - start;
     QUIRE_TRY(status);
     gen->result->n_prompt = n_prompt;
@@ -123,26 +132,33 @@ static quire_status generate(generation *gen, const int32_t *prompt, int32_t n_p
     if (!gen->options->resume)
         status = start_text(gen, prompt + n_cached, n_prompt - n_cached);
     const double start = now();
-    while (status == QUIRE_OK && !gen->done && quire_seq_length(gen->seq) < quire_session_context(gen->session))
+    while (status == QUIRE_OK && !gen->done &&
+           quire_seq_length(gen->seq) < quire_session_context(gen->session))
         status = step(gen);
     gen->result->decode_seconds = now() - start;
     return status;
 }
 
-quire_status quire_generate(quire_session *session, quire_seq *seq, quire_sampler *sampler, const int32_t *prompt,
-                            int32_t n_prompt, const quire_generate_options *options, quire_generate_result *result) {
+quire_status quire_generate(quire_session *session, quire_seq *seq, quire_sampler *sampler,
+                            const int32_t *prompt, int32_t n_prompt,
+                            const quire_generate_options *options, quire_generate_result *result) {
     if (!session || !seq || !sampler || !prompt || n_prompt < 1 || !options || !result)
         return quire__fail(QUIRE_E_INVALID, "an argument is NULL or the prompt is empty");
     if (options->struct_size != sizeof *options || options->max_tokens < 0 || options->draft < 0)
-        return quire__fail(QUIRE_E_INVALID, "options were not set by quire_generate_options_default, or are negative");
-    if (options->n_cached < 0 || options->n_cached >= n_prompt || options->n_cached > quire_seq_length(seq))
+        return quire__fail(
+            QUIRE_E_INVALID,
+            "options were not set by quire_generate_options_default, or are negative");
+    if (options->n_cached < 0 || options->n_cached >= n_prompt ||
+        options->n_cached > quire_seq_length(seq))
         return quire__fail(QUIRE_E_INVALID, "%d of %d prompt tokens cannot be in a sequence of %d",
                            (int)options->n_cached, (int)n_prompt, (int)quire_seq_length(seq));
     if (options->resume && n_prompt - options->n_cached != 1)
-        return quire__fail(QUIRE_E_INVALID, "one token is resumed from, not %d", (int)(n_prompt - options->n_cached));
+        return quire__fail(QUIRE_E_INVALID, "one token is resumed from, not %d",
+                           (int)(n_prompt - options->n_cached));
     *result = (quire_generate_result){0};
     const int32_t room = smaller(options->max_tokens, quire_session_context(session));
-    generation gen = {.session = session, .seq = seq, .sampler = sampler, .options = options, .result = result};
+    generation gen = {
+        .session = session, .seq = seq, .sampler = sampler, .options = options, .result = result};
     gen.text = malloc(((size_t)n_prompt + (size_t)room + DRAFT_MAX + 2) * sizeof *gen.text);
     if (!gen.text)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");

@@ -9,7 +9,8 @@
  * and, for a session, how it computes: the same model and tokens then give the same bytes
  *
  *   computing repacked
- *   rounding   ..   feedback of the layers that are rounded by what queries look at; "plain": there are none
+ *   rounding   ..   feedback of the layers that are rounded by what queries look at; "plain":
+ *              there are none
  */
 #include "base/file.h"
 #include "base/hash.h"
@@ -29,9 +30,13 @@ static const size_t SIZES[GGUF_TYPE_COUNT] = {
     [GGUF_TYPE_UINT32] = 4, [GGUF_TYPE_INT32] = 4, [GGUF_TYPE_FLOAT32] = 4, [GGUF_TYPE_BOOL] = 1,
     [GGUF_TYPE_UINT64] = 8, [GGUF_TYPE_INT64] = 8, [GGUF_TYPE_FLOAT64] = 8};
 
-static void add_text(quire_hash *hash, const char *text) { quire__hash_add(hash, text, strlen(text) + 1); }
+static void add_text(quire_hash *hash, const char *text) {
+    quire__hash_add(hash, text, strlen(text) + 1);
+}
 
-static void add_number(quire_hash *hash, int64_t number) { quire__hash_add(hash, &number, sizeof number); }
+static void add_number(quire_hash *hash, int64_t number) {
+    quire__hash_add(hash, &number, sizeof number);
+}
 
 static void add_array(quire_hash *hash, const struct gguf_context *meta, int64_t key) {
     const enum gguf_type type = gguf_get_arr_type(meta, key);
@@ -59,12 +64,14 @@ static void add_value(quire_hash *hash, const struct gguf_context *meta, int64_t
 }
 
 /* All keys that start with `prefix`, in the order of the file. */
-static quire_digest digest_keys(const struct gguf_context *meta, const char *prefix, const char *except) {
+static quire_digest digest_keys(const struct gguf_context *meta, const char *prefix,
+                                const char *except) {
     quire_hash hash;
     quire__hash_start(&hash);
     for (int64_t key = 0; key < gguf_get_n_kv(meta); key++) {
         const char *name = gguf_get_key(meta, key);
-        if (strncmp(name, prefix, strlen(prefix)) == 0 && !(except && strncmp(name, except, strlen(except)) == 0))
+        if (strncmp(name, prefix, strlen(prefix)) == 0 &&
+            !(except && strncmp(name, except, strlen(except)) == 0))
             add_value(&hash, meta, key);
     }
     return quire__hash_end(&hash);
@@ -87,7 +94,8 @@ static quire_status digest_weights(void *user, quire_digest *digest) {
     if (!chunk)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     quire_status status = QUIRE_OK;
-    for (size_t at = gguf_get_data_offset(file->meta), left; at < file->map_bytes && status == QUIRE_OK; at += left) {
+    for (size_t at = gguf_get_data_offset(file->meta), left;
+         at < file->map_bytes && status == QUIRE_OK; at += left) {
         left = file->map_bytes - at < CHUNK_BYTES ? file->map_bytes - at : CHUNK_BYTES;
         status = quire__read_at(file->fd, at, chunk, left);
         if (status == QUIRE_OK)
@@ -108,14 +116,16 @@ static quire_status make_identity(quire_model *model) {
     quire__gguf *file = &model->file;
     char prefix[sizeof file->architecture + 2];
     quire_digest weights;
-    QUIRE_TRY(quire__file_digest(model->cache_dir, file->fd, (int64_t)time(NULL), digest_weights, file, &weights));
+    QUIRE_TRY(quire__file_digest(model->cache_dir, file->fd, (int64_t)time(NULL), digest_weights,
+                                 file, &weights));
     char *text = malloc(IDENTITY_BYTES);
     if (!text)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     snprintf(prefix, sizeof prefix, "%s.", file->architecture);
     snprintf(text, IDENTITY_BYTES, "quire model 1\narchitecture %s\n", file->architecture);
     append_digest(text, "config", digest_keys(file->meta, prefix, NULL));
-    append_digest(text, "tokenizer", digest_keys(file->meta, "tokenizer.", "tokenizer.chat_template"));
+    append_digest(text, "tokenizer",
+                  digest_keys(file->meta, "tokenizer.", "tokenizer.chat_template"));
     append_digest(text, "weights", weights);
     model->identity = text;
     return QUIRE_OK;
@@ -151,12 +161,13 @@ quire_status quire__session_identity(const quire_session *session, char **text) 
     return QUIRE_OK;
 }
 
-quire_status quire_session_save(const quire_session *session, const quire_seq *seq, const char *path,
-                                const int32_t *tokens, int32_t n_tokens) {
+quire_status quire_session_save(const quire_session *session, const quire_seq *seq,
+                                const char *path, const int32_t *tokens, int32_t n_tokens) {
     if (!session || !tokens || n_tokens < 1)
         return quire__fail(QUIRE_E_INVALID, "session or tokens is NULL, or there are none");
     const char *identity = NULL;
-    QUIRE_TRY(quire_session_identity((quire_session *)(uintptr_t)session, &identity)); /* only remembered in it */
+    QUIRE_TRY(quire_session_identity((quire_session *)(uintptr_t)session,
+                                     &identity)); /* only remembered in it */
     quire_save_options options;
     quire_save_options_default(&options);
     options.identity = identity;
@@ -166,7 +177,8 @@ quire_status quire_session_save(const quire_session *session, const quire_seq *s
     return quire_seq_save(seq, path, &options);
 }
 
-/* The model must be the same; how it computed need not. The sentence has the name of the first line that differs. */
+/* The model must be the same; how it computed need not. The sentence has the name of the first
+ * line that differs. */
 static quire_status check_identity(const quire_file_info *info, const char *mine) {
     const char *theirs = info->identity;
     const size_t n = info->identity_bytes;
@@ -187,15 +199,17 @@ static quire_status check_tokens(const quire_session *session, const quire_file_
         return quire__fail(QUIRE_E_FORMAT, "the file has no tokens");
     for (int32_t i = 0; i < info->n_tokens; i++)
         if (info->tokens[i] < 0 || info->tokens[i] >= quire_session_model(session)->n_vocab)
-            return quire__fail(QUIRE_E_FORMAT, "the file's token %d is %d, which the model does not have", (int)i,
+            return quire__fail(QUIRE_E_FORMAT,
+                               "the file's token %d is %d, which the model does not have", (int)i,
                                (int)info->tokens[i]);
     if (info->length > quire_session_context(session))
-        return quire__fail(QUIRE_E_TOO_BIG, "the file has %d tokens, more than a context of %d", (int)info->length,
-                           (int)quire_session_context(session));
+        return quire__fail(QUIRE_E_TOO_BIG, "the file has %d tokens, more than a context of %d",
+                           (int)info->length, (int)quire_session_context(session));
     return QUIRE_OK;
 }
 
-quire_status quire_session_load(quire_session *session, quire_file *file, bool reseal, quire_seq **seq) {
+quire_status quire_session_load(quire_session *session, quire_file *file, bool reseal,
+                                quire_seq **seq) {
     if (!session || !file || !seq)
         return quire__fail(QUIRE_E_INVALID, "session, file or sequence is NULL");
     *seq = NULL;

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* Looks for the last place where the text's final few tokens stood before, and copies what followed them there.
- * Returns how many tokens, up to max, are in draft. */
+/* Looks for the last place where the text's final few tokens stood before, and copies what
+ * followed them there. Returns how many tokens, up to max, are in draft. */
 int32_t quire__draft_lookup(const int32_t *text, int32_t n_text, int32_t *draft, int32_t max);
 
 #endif

@@ -41,10 +41,13 @@ void quire_sampler_options_default(quire_sampler_options *options) {
 }
 
 static bool has_penalties(const quire_sampler_options *o) {
-    return o->penalty_last_n > 0 && (o->repeat_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0);
+    return o->penalty_last_n > 0 &&
+           (o->repeat_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0);
 }
 
-static bool has_dry(const quire_sampler_options *o) { return o->dry_multiplier > 0 && o->dry_last_n > 0; }
+static bool has_dry(const quire_sampler_options *o) {
+    return o->dry_multiplier > 0 && o->dry_last_n > 0;
+}
 
 static quire_status check_breakers(const quire_sampler_options *o) {
     if (o->n_dry_breakers > 0 && !o->dry_breakers)
@@ -53,7 +56,8 @@ static quire_status check_breakers(const quire_sampler_options *o) {
         const char *text = o->dry_breakers[i];
         const size_t n = text ? strlen(text) : 0;
         if (n == 0 || n > BREAKER_BYTES)
-            return quire__fail(QUIRE_E_INVALID, "DRY sequence breaker %zu has %zu bytes, not 1 to %d", i, n,
+            return quire__fail(QUIRE_E_INVALID,
+                               "DRY sequence breaker %zu has %zu bytes, not 1 to %d", i, n,
                                (int)BREAKER_BYTES);
         if (quire__text_beyond_unicode(text, n))
             return quire__fail(QUIRE_E_INVALID, "DRY sequence breaker %zu is not UTF-8", i);
@@ -80,9 +84,10 @@ static quire_status check(const quire_sampler_options *o) {
         {"dry_last_n", o->dry_last_n, 0, LAST_N_MAX},
     };
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
-        if (!isfinite(limits[i].value) || limits[i].value < limits[i].min || limits[i].value > limits[i].max)
-            return quire__fail(QUIRE_E_INVALID, "%s is %g, outside of %g to %g", limits[i].name, limits[i].value,
-                               limits[i].min, limits[i].max);
+        if (!isfinite(limits[i].value) || limits[i].value < limits[i].min ||
+            limits[i].value > limits[i].max)
+            return quire__fail(QUIRE_E_INVALID, "%s is %g, outside of %g to %g", limits[i].name,
+                               limits[i].value, limits[i].min, limits[i].max);
     if (o->repeat_penalty == 0)
         return quire__fail(QUIRE_E_INVALID, "repeat_penalty is 0; it must be larger (1: off)");
     return check_breakers(o);
@@ -99,7 +104,8 @@ static quire_status add(struct llama_sampler *chain, struct llama_sampler *link)
     return QUIRE_OK;
 }
 
-static quire_status add_grammar(quire_sampler *sampler, const quire_model *model, const char *grammar) {
+static quire_status add_grammar(quire_sampler *sampler, const quire_model *model,
+                                const char *grammar) {
     const struct llama_vocab *vocab = llama_model_get_vocab(model->vocab);
     if (!*grammar) /* libllama would take it for none */
         return quire__fail(QUIRE_E_INVALID, "the grammar is empty");
@@ -108,19 +114,21 @@ static quire_status add_grammar(quire_sampler *sampler, const quire_model *model
     quire__quiet_clear();
     sampler->grammar = llama_sampler_init_grammar(vocab, grammar, "root");
     return sampler->grammar ? QUIRE_OK
-                            : quire__fail(QUIRE_E_INVALID, "the grammar cannot be read: %s", quire__quiet_last());
+                            : quire__fail(QUIRE_E_INVALID, "the grammar cannot be read: %s",
+                                          quire__quiet_last());
 }
 
 /* What looks back at the text so far. Of its own, since a grammar must not see the prompt. */
-static quire_status add_history(quire_sampler *sampler, const quire_model *model, const quire_sampler_options *o) {
+static quire_status add_history(quire_sampler *sampler, const quire_model *model,
+                                const quire_sampler_options *o) {
     sampler->history = llama_sampler_chain_init(llama_sampler_chain_default_params());
     if (!sampler->history)
         return no_memory();
     if (has_penalties(o)) {
         sampler->n_seen = o->penalty_last_n;
-        QUIRE_TRY(
-            add(sampler->history, llama_sampler_init_penalties(sampler->n_vocab, o->penalty_last_n, o->repeat_penalty,
-                                                               o->frequency_penalty, o->presence_penalty)));
+        QUIRE_TRY(add(sampler->history, llama_sampler_init_penalties(
+                                            sampler->n_vocab, o->penalty_last_n, o->repeat_penalty,
+                                            o->frequency_penalty, o->presence_penalty)));
     }
     if (!has_dry(o))
         return QUIRE_OK;
@@ -154,7 +162,8 @@ static quire_status add_draw(struct llama_sampler *chain, const quire_sampler_op
     return add(chain, llama_sampler_init_dist(o->seed));
 }
 
-static quire_status build(quire_sampler *sampler, const quire_model *model, const quire_sampler_options *o) {
+static quire_status build(quire_sampler *sampler, const quire_model *model,
+                          const quire_sampler_options *o) {
     const bool looks_back = has_penalties(o) || has_dry(o);
     if (o->temp <= 0 && !o->grammar && !looks_back)
         return QUIRE_OK;
@@ -172,7 +181,8 @@ static quire_status build(quire_sampler *sampler, const quire_model *model, cons
 quire_status quire_sampler_create(quire_sampler **result, const quire_model *model,
                                   const quire_sampler_options *options) {
     if (!result || !model || !options || options->struct_size != sizeof *options)
-        return quire__fail(QUIRE_E_INVALID, "sampler, model or options is NULL or not set by its default function");
+        return quire__fail(QUIRE_E_INVALID,
+                           "sampler, model or options is NULL or not set by its default function");
     *result = NULL;
     QUIRE_TRY(check(options));
     quire_sampler *sampler = calloc(1, sizeof *sampler);
@@ -225,16 +235,22 @@ quire_status quire_sampler_next(quire_sampler *sampler, const float *logits, int
     }
     for (int32_t i = 0; i < sampler->n_offered; i++)
         sampler->candidates[i] = (llama_token_data){.id = i, .logit = logits[i]};
-    llama_token_data_array array = {
-        .data = sampler->candidates, .size = (size_t)sampler->n_offered, .selected = -1, .sorted = false};
+    llama_token_data_array array = {.data = sampler->candidates,
+                                    .size = (size_t)sampler->n_offered,
+                                    .selected = -1,
+                                    .sorted = false};
     if (sampler->grammar)
         llama_sampler_apply(sampler->grammar, &array);
     if (sampler->history)
         llama_sampler_apply(sampler->history, &array);
     llama_sampler_apply(sampler->chain, &array);
-    /* What a grammar forbids has a logit of -infinity; accepting it all the same would end the process. */
-    if (array.selected < 0 || (size_t)array.selected >= array.size || !(array.data[array.selected].logit > -INFINITY))
-        return quire__fail(QUIRE_E_VALUE, "no token could be chosen: none is allowed by the grammar, if there is one");
+    /* What a grammar forbids has a logit of -infinity; accepting it all the same would end the
+     * process. */
+    if (array.selected < 0 || (size_t)array.selected >= array.size ||
+        !(array.data[array.selected].logit > -INFINITY))
+        return quire__fail(
+            QUIRE_E_VALUE,
+            "no token could be chosen: none is allowed by the grammar, if there is one");
     *token = array.data[array.selected].id;
     if (sampler->grammar)
         llama_sampler_accept(sampler->grammar, *token);

@@ -46,12 +46,14 @@ void quire_session_options_default(quire_session_options *options) {
 static quire_status check_range(const char *name, int32_t value, int32_t min, int32_t max) {
     if (value >= min && value <= max)
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_INVALID, "%s is %d, not %d to %d", name, (int)value, (int)min, (int)max);
+    return quire__fail(QUIRE_E_INVALID, "%s is %d, not %d to %d", name, (int)value, (int)min,
+                       (int)max);
 }
 
 static quire_status check_options(const quire_session_options *o) {
     if (o->struct_size != sizeof *o)
-        return quire__fail(QUIRE_E_INVALID, "options were not set by quire_session_options_default");
+        return quire__fail(QUIRE_E_INVALID,
+                           "options were not set by quire_session_options_default");
     QUIRE_TRY(check_range("context", o->context, 0, INT32_MAX / 2));
     QUIRE_TRY(check_range("max_seqs", o->max_seqs, 1, SEQS_MAX));
     QUIRE_TRY(check_range("max_rows", o->max_rows, QUIRE_PAGE_TOKENS, ROWS_MAX));
@@ -59,15 +61,17 @@ static quire_status check_options(const quire_session_options *o) {
     QUIRE_TRY(check_range("n_threads", o->n_threads, 1, THREADS_MAX));
     QUIRE_TRY(check_range("keep", o->keep, 0, INT32_MAX / 2));
     if (o->max_rows % QUIRE_PAGE_TOKENS != 0)
-        return quire__fail(QUIRE_E_INVALID, "max_rows is %d, not a multiple of %d", (int)o->max_rows,
-                           QUIRE_PAGE_TOKENS);
+        return quire__fail(QUIRE_E_INVALID, "max_rows is %d, not a multiple of %d",
+                           (int)o->max_rows, QUIRE_PAGE_TOKENS);
     if (o->max_kv != 0)
         QUIRE_TRY(check_range("max_kv", o->max_kv, o->keep + 1, INT32_MAX / 2));
     return QUIRE_OK;
 }
 
-/* A layer that gets a window only to bound the cache is packed as the policy packs full-attention layers. */
-static void bound_layer(const quire_session_options *o, int32_t n_layers, int32_t i, quire_layer *layer) {
+/* A layer that gets a window only to bound the cache is packed as the policy packs
+ * full-attention layers. */
+static void bound_layer(const quire_session_options *o, int32_t n_layers, int32_t i,
+                        quire_layer *layer) {
     const bool edge = i < o->policy.edge_first || i >= n_layers - o->policy.edge_last;
     const quire_pair pair = edge ? o->policy.edge : o->policy.pair;
     layer->window = o->max_kv - o->keep;
@@ -77,16 +81,21 @@ static void bound_layer(const quire_session_options *o, int32_t n_layers, int32_
 }
 
 /* The order that the caller has for a layer of this shape, or NULL. */
-static const uint16_t *given_order(const quire_session_options *o, const quire_layer *layer, int32_t i) {
+static const uint16_t *given_order(const quire_session_options *o, const quire_layer *layer,
+                                   int32_t i) {
     const quire_layer *from = o->order_from ? &o->order_from[i] : NULL;
-    return from && from->n_kv_heads == layer->n_kv_heads && from->k_dim == layer->k_dim ? from->k_order : NULL;
+    return from && from->n_kv_heads == layer->n_kv_heads && from->k_dim == layer->k_dim
+               ? from->k_order
+               : NULL;
 }
 
-/* Codecs that need an order of channels get the caller's, or the model's own; the model also knows how to round. */
+/* Codecs that need an order of channels get the caller's, or the model's own; the model also
+ * knows how to round. */
 static quire_status order_channels(const quire_session *session, quire_layer *layers) {
     const quire_session_options *o = &session->options;
     const int32_t n = session->model->n_layers;
-    bool needed = quire_codec_is_ordered(o->policy.pair.k) || quire_codec_is_ordered(o->policy.windowed.k) ||
+    bool needed = quire_codec_is_ordered(o->policy.pair.k) ||
+                  quire_codec_is_ordered(o->policy.windowed.k) ||
                   quire_codec_is_ordered(o->policy.edge.k);
     for (int32_t i = 0; i < n; i++)
         needed = needed || quire_codec_is_ordered(layers[i].k);
@@ -99,7 +108,9 @@ static quire_status order_channels(const quire_session *session, quire_layer *la
         const uint16_t *given = given_order(o, &layers[i], i);
         layers[i].k_order = given ? given : orders[i];
         layers[i].k_feedback = o->plain_rounding ? NULL : feedbacks[i];
-        layers[i].k_rope = quire__rope_is_simple(&session->model->layers[i].rope) ? &session->model->ropes[i] : NULL;
+        layers[i].k_rope = quire__rope_is_simple(&session->model->layers[i].rope)
+                               ? &session->model->ropes[i]
+                               : NULL;
     }
     return QUIRE_OK;
 }
@@ -139,7 +150,8 @@ static quire_status create_pool(quire_session *session) {
         QUIRE_TRY(quire__pool_budget(&pool, &pool.budget_bytes));
     const quire_status status = quire_pool_create(&session->pool, &pool);
     for (int32_t i = 0; i < model->n_layers; i++)
-        layers[i].k_order = NULL, layers[i].k_feedback = NULL, layers[i].k_rope = NULL; /* the pool has copied them */
+        layers[i].k_order = NULL, layers[i].k_feedback = NULL,
+        layers[i].k_rope = NULL; /* the pool has copied them */
     return status;
 }
 
@@ -160,8 +172,8 @@ static quire_status open_session(quire_session *session) {
     QUIRE_TRY(create_pool(session));
     quire__exact_init(&session->exact, session->model, o->n_threads);
     const int32_t max_out = quire__exact_rows(&session->exact, o->max_logits, o->max_rows);
-    return quire__plans_open(&session->plans, session->model, &session->step, o->max_rows, max_out, o->n_threads, stop,
-                             session);
+    return quire__plans_open(&session->plans, session->model, &session->step, o->max_rows, max_out,
+                             o->n_threads, stop, session);
 }
 
 quire_status quire_session_create(quire_session **result, const quire_model *model,
@@ -198,9 +210,13 @@ void quire_session_free(quire_session *session) {
     free(session);
 }
 
-void quire__session_watch(quire_session *session, quire__watch *watch) { session->step.watch = watch; }
+void quire__session_watch(quire_session *session, quire__watch *watch) {
+    session->step.watch = watch;
+}
 
-void quire__session_survey(quire_session *session, quire__survey *survey) { session->step.survey = survey; }
+void quire__session_survey(quire_session *session, quire__survey *survey) {
+    session->step.survey = survey;
+}
 
 quire_pool *quire_session_pool(const quire_session *session) { return session->pool; }
 const quire_model *quire_session_model(const quire_session *session) { return session->model; }
@@ -208,12 +224,15 @@ const quire_layer *quire_session_layers(const quire_session *session) { return s
 quire_status quire_session_identity(quire_session *session, const char **text) {
     if (!session || !text)
         return quire__fail(QUIRE_E_INVALID, "session or text is NULL");
-    const quire_status status = session->identity ? QUIRE_OK : quire__session_identity(session, &session->identity);
+    const quire_status status =
+        session->identity ? QUIRE_OK : quire__session_identity(session, &session->identity);
     *text = session->identity;
     return status;
 }
 int32_t quire_session_context(const quire_session *session) { return session->options.context; }
-size_t quire_session_compute_bytes(const quire_session *session) { return quire__plans_bytes(&session->plans); }
+size_t quire_session_compute_bytes(const quire_session *session) {
+    return quire__plans_bytes(&session->plans);
+}
 
 /* ------------------------------------------------------------------ a step */
 
@@ -221,25 +240,27 @@ typedef struct step_shape {
     int32_t n_rows, n_logits;
 } step_shape;
 
-static quire_status check_item(const quire_session *session, const quire_step_item *item, step_shape *shape) {
+static quire_status check_item(const quire_session *session, const quire_step_item *item,
+                               step_shape *shape) {
     const quire_session_options *o = &session->options;
     if (!item->seq || item->n_tokens < 1 || !item->tokens)
         return quire__fail(QUIRE_E_INVALID, "an item has no sequence or no tokens");
     if (item->n_logits < 0 || item->n_logits > item->n_tokens)
-        return quire__fail(QUIRE_E_INVALID, "logits of %d rows were asked from %d tokens", (int)item->n_logits,
-                           (int)item->n_tokens);
+        return quire__fail(QUIRE_E_INVALID, "logits of %d rows were asked from %d tokens",
+                           (int)item->n_logits, (int)item->n_tokens);
     for (int32_t i = 0; i < item->n_tokens; i++)
         if (item->tokens[i] < 0 || item->tokens[i] >= session->model->n_vocab)
             return quire__fail(QUIRE_E_INVALID, "token %d is not one of %d", (int)item->tokens[i],
                                (int)session->model->n_vocab);
     const int32_t length = quire_seq_length(item->seq);
     if (item->n_tokens > o->context - length)
-        return quire__fail(QUIRE_E_TOO_BIG, "%d tokens after %d do not fit into a context of %d", (int)item->n_tokens,
-                           (int)length, (int)o->context);
+        return quire__fail(QUIRE_E_TOO_BIG, "%d tokens after %d do not fit into a context of %d",
+                           (int)item->n_tokens, (int)length, (int)o->context);
     if (item->n_tokens > o->max_rows - shape->n_rows)
         return quire__fail(QUIRE_E_TOO_BIG, "a step has more than %d rows", (int)o->max_rows);
     if (item->n_logits > o->max_logits - shape->n_logits)
-        return quire__fail(QUIRE_E_TOO_BIG, "a step asks for logits of more than %d rows", (int)o->max_logits);
+        return quire__fail(QUIRE_E_TOO_BIG, "a step asks for logits of more than %d rows",
+                           (int)o->max_logits);
     shape->n_rows += item->n_tokens;
     shape->n_logits += item->n_logits;
     return QUIRE_OK;
@@ -275,7 +296,8 @@ static quire_status run(quire_session *session, quire__plan *plan) {
     return finished ? QUIRE_OK : quire__fail(QUIRE_E_ABORTED, "the step was stopped");
 }
 
-quire_status quire_session_eval(quire_session *session, const quire_step_item *items, size_t n_items, bool exact) {
+quire_status quire_session_eval(quire_session *session, const quire_step_item *items,
+                                size_t n_items, bool exact) {
     if (session->step.batch)
         return quire__fail(QUIRE_E_STATE, "the last step is still open");
     if (n_items < 1 || n_items > (size_t)session->options.max_seqs)
@@ -287,10 +309,12 @@ quire_status quire_session_eval(quire_session *session, const quire_step_item *i
         session->items[i] = (quire_batch_item){.seq = items[i].seq, .n_tokens = items[i].n_tokens};
     }
     const int32_t n_rows =
-        exact ? quire__exact_rows(&session->exact, shape.n_rows, session->options.max_rows) : shape.n_rows;
-    const int32_t n_out = exact && shape.n_logits > 0
-                              ? quire__exact_rows(&session->exact, shape.n_logits, session->options.max_rows)
-                              : shape.n_logits;
+        exact ? quire__exact_rows(&session->exact, shape.n_rows, session->options.max_rows)
+              : shape.n_rows;
+    const int32_t n_out =
+        exact && shape.n_logits > 0
+            ? quire__exact_rows(&session->exact, shape.n_logits, session->options.max_rows)
+            : shape.n_logits;
     quire__plan *plan;
     session->last = NULL;
     QUIRE_TRY(quire__plans_get(&session->plans, n_rows, n_out, &plan));
@@ -320,7 +344,8 @@ void quire_session_abort(quire_session *session) {
     session->step.batch = NULL;
 }
 
-quire_status quire_session_decode(quire_session *session, const quire_step_item *items, size_t n_items, bool exact) {
+quire_status quire_session_decode(quire_session *session, const quire_step_item *items,
+                                  size_t n_items, bool exact) {
     QUIRE_TRY(quire_session_eval(session, items, n_items, exact));
     const quire_status status = quire_session_commit(session, NULL);
     if (status != QUIRE_OK)
@@ -328,14 +353,16 @@ quire_status quire_session_decode(quire_session *session, const quire_step_item 
     return status;
 }
 
-quire_status quire_session_prefill(quire_session *session, quire_seq *seq, const int32_t *tokens, int32_t n_tokens,
-                                   void (*progress)(void *user, int32_t done), void *user) {
+quire_status quire_session_prefill(quire_session *session, quire_seq *seq, const int32_t *tokens,
+                                   int32_t n_tokens, void (*progress)(void *user, int32_t done),
+                                   void *user) {
     if (!seq || !tokens || n_tokens < 1)
         return quire__fail(QUIRE_E_INVALID, "a prompt needs a sequence and at least one token");
     const int32_t chunk = session->options.max_rows;
     if (n_tokens > session->options.context - quire_seq_length(seq))
-        return quire__fail(QUIRE_E_TOO_BIG, "a prompt of %d tokens after %d does not fit into a context of %d",
-                           (int)n_tokens, (int)quire_seq_length(seq), (int)session->options.context);
+        return quire__fail(
+            QUIRE_E_TOO_BIG, "a prompt of %d tokens after %d does not fit into a context of %d",
+            (int)n_tokens, (int)quire_seq_length(seq), (int)session->options.context);
     for (int32_t done = 0; done < n_tokens;) {
         int32_t n = chunk - quire_seq_length(seq) % chunk;
         n = n < n_tokens - done ? n : n_tokens - done;
@@ -352,5 +379,6 @@ quire_status quire_session_prefill(quire_session *session, quire_seq *seq, const
 const float *quire_session_logits(const quire_session *session, int32_t row) {
     if (!session->last || row < 0 || row >= session->n_logits)
         return NULL;
-    return (const float *)session->last->logits->data + (size_t)row * (size_t)session->model->n_vocab;
+    return (const float *)session->last->logits->data +
+           (size_t)row * (size_t)session->model->n_vocab;
 }

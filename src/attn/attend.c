@@ -1,7 +1,8 @@
 /* Attention of a batch over one layer: units of work handed to whichever worker is free.
  *
- * A unit is a tile and KV head: all of it, or, when few rows see many pages, one chunk of it; then the worker that
- * finishes a tile's last unit merges the parts. Parts are merged by position, so nothing depends on who did what.
+ * A unit is a tile and KV head: all of it, or, when few rows see many pages, one chunk of it;
+ * then the worker that finishes a tile's last unit merges the parts. Parts are merged by
+ * position, so nothing depends on who did what.
  */
 #include <math.h>
 #include <string.h>
@@ -31,19 +32,23 @@ typedef struct work {
 /* Beyond this a query overflows its scores; it is treated like one that is not finite. */
 static const float LARGEST_QUERY = 1e20f;
 
-/* Scaled queries (rows, heads of this KV head, DK); those that are not finite become zero and give NaN at the end. */
+/* Scaled queries (rows, heads of this KV head, DK); those that are not finite become zero and
+ * give NaN at the end. */
 static void load_queries(const call *c, const work *w) {
     const quire_layer *config = &c->layer->config;
     const quire_row_kernels *kernels = c->batch->pool->kernels.rows;
-    const quire_side_format *k = &c->layer->format.k, *before = &c->batch->pool->layer_before[c->index].format.k;
+    const quire_side_format *k = &c->layer->format.k,
+                            *before = &c->batch->pool->layer_before[c->index].format.k;
     const bool ordered = k->n_mixed || (w->plan->mixed && before->n_mixed),
                rotated = k->rotated || (w->plan->mixed && before->rotated),
-               projected = k->family == QUIRE_FAMILY_PROD || (w->plan->mixed && before->family == QUIRE_FAMILY_PROD);
+               projected = k->family == QUIRE_FAMILY_PROD ||
+                           (w->plan->mixed && before->family == QUIRE_FAMILY_PROD);
     const size_t dim = (size_t)config->k_dim, size = quire__type_bytes(c->args->q.type);
     for (int32_t i = 0; i < w->n; i++) {
-        const int32_t row = w->tile->row + i / w->n_group, head = w->kv * w->n_group + i % w->n_group;
-        const uint8_t *from =
-            (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes + (size_t)head * dim * size;
+        const int32_t row = w->tile->row + i / w->n_group,
+                      head = w->kv * w->n_group + i % w->n_group;
+        const uint8_t *from = (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes +
+                              (size_t)head * dim * size;
         float *q = c->worker->q + (size_t)i * dim;
         kernels->load(c->args->q.type, from, dim, q);
         int unusable = 0;
@@ -72,7 +77,8 @@ static void load_queries(const call *c, const work *w) {
 
 static quire_attend_job make_job(const call *c, const work *w) {
     const quire_layer *config = &c->layer->config;
-    quire_attend_job job = {.format = &c->layer->format, .n_rows = w->tile->n_rows, .n_group = w->n_group};
+    quire_attend_job job = {
+        .format = &c->layer->format, .n_rows = w->tile->n_rows, .n_group = w->n_group};
     job.see.first_position = w->tile->page * QUIRE_T + w->tile->offset;
     job.see.window = config->window;
     job.see.keep = config->keep;
@@ -83,13 +89,15 @@ static quire_attend_job make_job(const call *c, const work *w) {
         const bool per_kv_head = c->args->mask_per_kv_head;
         job.see.mask_row_stride = c->args->mask_row_stride;
         job.see.mask_head_stride = per_kv_head ? 0 : c->args->mask_head_stride;
-        job.see.mask = c->args->mask + (size_t)w->tile->row * c->args->mask_row_stride +
-                       (size_t)(per_kv_head ? w->kv : w->kv * w->n_group) * c->args->mask_head_stride;
+        job.see.mask =
+            c->args->mask + (size_t)w->tile->row * c->args->mask_row_stride +
+            (size_t)(per_kv_head ? w->kv : w->kv * w->n_group) * c->args->mask_head_stride;
     }
     job.scratch = c->worker->scores;
     job.workspace = c->worker->workspace;
     job.raw = c->batch->pool->raw;
-    /* Units come in runs of one tile and head, the raw one last: queries are prepared once for a run. */
+    /* Units come in runs of one tile and head, the raw one last: queries are prepared once for a
+     * run. */
     const bool known = c->worker->loaded == w->tile && c->worker->loaded_kv == w->kv;
     if (!known)
         load_queries(c, w);
@@ -100,11 +108,12 @@ static quire_attend_job make_job(const call *c, const work *w) {
 }
 
 /* The pages of one chunk that have the layer's form, or (stale) the form before. */
-static void attend_chunk(const call *c, const work *w, quire_attend_job *job, int32_t chunk, bool stale,
-                         const quire_state *state) {
+static void attend_chunk(const call *c, const work *w, quire_attend_job *job, int32_t chunk,
+                         bool stale, const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
     const quire_layer_state *form = stale ? &pool->layer_before[c->index] : c->layer;
-    const quire_group *group = stale ? &pool->group_before[c->layer->group] : &pool->group[c->layer->group];
+    const quire_group *group =
+        stale ? &pool->group_before[c->layer->group] : &pool->group[c->layer->group];
     const int32_t first_seen = quire__window_start(group, job->see.first_position) / QUIRE_T;
     job->format = &form->format;
     job->q = form->format.k.n_mixed ? c->worker->q_ordered : c->worker->q;
@@ -114,9 +123,11 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
     job->skip = form->sinks;
     for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_BLOCK_PAGES; i++) {
         const int32_t page = job->first_page + i;
-        const bool seen = page < w->tile->page && (page >= first_seen || quire__pinned(group, page));
+        const bool seen =
+            page < w->tile->page && (page >= first_seen || quire__pinned(group, page));
         const int32_t leaf = seen ? w->seq->table[page] : QUIRE_NO_LEAF;
-        const bool here = leaf != QUIRE_NO_LEAF && (!w->plan->mixed || quire__leaf_stale(pool, leaf) == stale);
+        const bool here =
+            leaf != QUIRE_NO_LEAF && (!w->plan->mixed || quire__leaf_stale(pool, leaf) == stale);
         const uint8_t *record = here ? quire__sealed_record(pool, form, leaf, w->kv) : NULL;
         if (i < QUIRE_CHUNK_PAGES)
             job->record[i] = record;
@@ -132,7 +143,8 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
 }
 
 /* The tile's own page, and the raw sinks when that is not page 0. */
-static void attend_raw(const call *c, const work *w, quire_attend_job *job, const quire_state *state) {
+static void attend_raw(const call *c, const work *w, quire_attend_job *job,
+                       const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
     job->q = c->worker->q;
     job->n_runs = 0;
@@ -140,12 +152,15 @@ static void attend_raw(const call *c, const work *w, quire_attend_job *job, cons
         const quire_layer_state *form = quire__layer_of(pool, c->index, w->seq->sinks);
         const quire_group *group = quire__group_of(pool, w->seq->sinks);
         const uint8_t *sinks = quire__sink_record(pool, form, w->seq->sinks, w->kv);
-        if (form->sinks > 0 && (group->keep > 0 || quire__window_start(group, job->see.first_position) < form->sinks))
-            job->run[job->n_runs++] = (struct quire_raw_run){0, form->sinks, sinks, sinks + form->sink_v_offset};
+        if (form->sinks > 0 &&
+            (group->keep > 0 || quire__window_start(group, job->see.first_position) < form->sinks))
+            job->run[job->n_runs++] =
+                (struct quire_raw_run){0, form->sinks, sinks, sinks + form->sink_v_offset};
     }
     const uint8_t *own = quire__tile_raw(c->batch, w->tile, c->layer, w->kv);
-    job->run[job->n_runs++] = (struct quire_raw_run){w->tile->page * QUIRE_T, w->tile->offset + w->tile->n_rows, own,
-                                                     own + c->layer->raw_v_offset};
+    job->run[job->n_runs++] =
+        (struct quire_raw_run){w->tile->page * QUIRE_T, w->tile->offset + w->tile->n_rows, own,
+                               own + c->layer->raw_v_offset};
     job->bytes_read = 0;
     pool->kernels.raw->attend(job, state);
     atomic_fetch_add_explicit(&c->layer->raw_read, job->bytes_read, memory_order_relaxed);
@@ -161,7 +176,8 @@ static quire_partial part_of(const quire_state *state, int32_t i, int dim) {
 static float *slot(const call *c, const work *w, int32_t unit, int32_t i) {
     const size_t row = (size_t)(w->tile->first_slot + unit * w->tile->n_rows + i / w->n_group);
     const size_t head = (size_t)(w->kv * w->n_group + i % w->n_group);
-    return c->batch->partial + row * c->batch->partial_floats + head * (size_t)(c->layer->config.v_dim + 2);
+    return c->batch->partial + row * c->batch->partial_floats +
+           head * (size_t)(c->layer->config.v_dim + 2);
 }
 
 static void save_part(const call *c, const work *w, int32_t unit, const quire_state *state) {
@@ -190,7 +206,8 @@ static void empty(const work *w, const quire_state *state) {
 }
 
 /* Packed values may live in the rotated space; raw rows do not. */
-static void unrotate_all(const call *c, const work *w, const quire_layer_state *form, const quire_state *total) {
+static void unrotate_all(const call *c, const work *w, const quire_layer_state *form,
+                         const quire_state *total) {
     const int dim = c->layer->config.v_dim;
     if (!form->format.v.rotated)
         return;
@@ -203,7 +220,8 @@ static void write_rows(const call *c, const work *w, const quire_state *total) {
     const quire_layer *config = &c->layer->config;
     const int dim = config->v_dim;
     for (int32_t i = 0; i < w->n; i++) {
-        const int32_t row = w->tile->row + i / w->n_group, head = w->kv * w->n_group + i % w->n_group;
+        const int32_t row = w->tile->row + i / w->n_group,
+                      head = w->kv * w->n_group + i % w->n_group;
         float *out = c->args->out + (size_t)row * c->out_stride + (size_t)head * (size_t)dim;
         const quire_partial part = part_of(total, i, dim);
         if (config->sink_logits)
@@ -221,8 +239,10 @@ static void write_rows(const call *c, const work *w, const quire_state *total) {
 
 /* ------------------------------------------------------------------ units */
 
-/* Part i of a tile's packed pages. Where pages of two forms meet, each part leaves the rotated space by itself. */
-static void attend_part(const call *c, const work *w, quire_attend_job *job, int32_t i, const quire_state *part) {
+/* Part i of a tile's packed pages. Where pages of two forms meet, each part leaves the rotated
+ * space by itself. */
+static void attend_part(const call *c, const work *w, quire_attend_job *job, int32_t i,
+                        const quire_state *part) {
     if (!w->plan->mixed) {
         attend_chunk(c, w, job, quire__tile_chunk(w->plan, i), false, part);
         return;
@@ -296,11 +316,13 @@ static void run_unit(const call *c, int32_t unit) {
     if (!tile->split)
         run_whole(c, &w);
     else
-        run_split(c, &w, at - w.plan->first_unit, &c->batch->tile_done[low * batch->tile_done_stride + w.kv]);
+        run_split(c, &w, at - w.plan->first_unit,
+                  &c->batch->tile_done[low * batch->tile_done_stride + w.kv]);
 }
 
-/* The next run of units: neighbours, because a chunk fetches ahead into the next and shares its queries; half of a fair share
- * of what is left, so that the last runs are short and no worker waits long. */
+/* The next run of units: neighbours, because a chunk fetches ahead into the next and shares its
+ * queries; half of a fair share of what is left, so that the last runs are short and no worker
+ * waits long. */
 static int32_t take_units(atomic_int *next, int32_t n_units, int32_t nth, int32_t *end) {
     int first = atomic_load_explicit(next, memory_order_relaxed), past;
     do {
@@ -333,9 +355,12 @@ static quire_status check_args(call *c, int32_t index) {
     const size_t q_dense = (size_t)config->n_heads * (size_t)config->k_dim,
                  out_dense = (size_t)config->n_heads * (size_t)config->v_dim;
     if (!a || !a->q.data || !a->out || !quire__type_valid(a->q.type))
-        return quire__fail(QUIRE_E_INVALID, "layer %d: q or out is NULL, or q of unknown type", (int)index);
-    if ((a->q.row_stride && a->q.row_stride < q_dense) || (a->out_stride && a->out_stride < out_dense))
-        return quire__fail(QUIRE_E_INVALID, "layer %d: stride of q or out is less than a row", (int)index);
+        return quire__fail(QUIRE_E_INVALID, "layer %d: q or out is NULL, or q of unknown type",
+                           (int)index);
+    if ((a->q.row_stride && a->q.row_stride < q_dense) ||
+        (a->out_stride && a->out_stride < out_dense))
+        return quire__fail(QUIRE_E_INVALID, "layer %d: stride of q or out is less than a row",
+                           (int)index);
     c->q_row_bytes = (a->q.row_stride ? a->q.row_stride : q_dense) * quire__type_bytes(a->q.type);
     c->out_stride = a->out_stride ? a->out_stride : out_dense;
     return QUIRE_OK;
@@ -345,19 +370,22 @@ static quire_status check_stored(const call *c, int32_t index) {
     const quire_batch *batch = c->batch;
     const int32_t source = c->layer->source;
     if (atomic_load(&batch->failed))
-        return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s", batch->error);
+        return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s",
+                           batch->error);
     if (!quire__batch_stored(batch, source))
-        return quire__fail(QUIRE_E_STATE, "layer %d: attend before its K and V were stored", (int)index);
+        return quire__fail(QUIRE_E_STATE, "layer %d: attend before its K and V were stored",
+                           (int)index);
     if (batch->n_scratch > 0 && !batch->pool->group[c->layer->group].raw &&
         atomic_load(&batch->region_layer[c->layer->scratch_region]) != source)
-        return quire__fail(QUIRE_E_STATE,
-                           "layer %d: another layer was stored since; attend a layer before storing the next",
-                           (int)index);
+        return quire__fail(
+            QUIRE_E_STATE,
+            "layer %d: another layer was stored since; attend a layer before storing the next",
+            (int)index);
     return QUIRE_OK;
 }
 
-quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_attend_args *args, int32_t ith,
-                                int32_t nth) {
+quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_attend_args *args,
+                                int32_t ith, int32_t nth) {
     QUIRE_TRY(quire__batch_check_call(batch, index, ith, nth));
     if (batch->n_rows == 0)
         return QUIRE_OK;
@@ -374,11 +402,13 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
             write_padding(&c);
         const int32_t n_units = batch->n_units[c.layer->group] * c.layer->config.n_kv_heads;
         c.worker->loaded = NULL;
-        for (int32_t first, end = 0; (first = take_units(&batch->next_unit, n_units, nth, &end)) < end;)
+        for (int32_t first, end = 0;
+             (first = take_units(&batch->next_unit, n_units, nth, &end)) < end;)
             for (int32_t unit = first; unit < end; unit++)
                 run_unit(&c, unit);
         if (ith == 0)
-            atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_tokens, memory_order_relaxed);
+            atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_tokens,
+                                      memory_order_relaxed);
     } else {
         quire__batch_note(batch, status);
     }

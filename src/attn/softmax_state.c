@@ -14,7 +14,8 @@ void quire__state_merge(quire_partial a, float m, float l, const float *o, int d
         memcpy(a.o, o, (size_t)dim * sizeof *o);
         return;
     }
-    const float top = m > *a.m ? m : *a.m, keep = quire__exp2(*a.m - top), add = quire__exp2(m - top);
+    const float top = m > *a.m ? m : *a.m, keep = quire__exp2(*a.m - top),
+                add = quire__exp2(m - top);
     *a.m = top;
     *a.l = *a.l * keep + l * add;
     for (int d = 0; d < dim; d++)

@@ -1,4 +1,5 @@
-/* Merging softmax states, in one fixed order: (((chunk 0 + chunk 1) + ...) un-rotated) + raw rows, + learned sink. */
+/* Merging softmax states, in one fixed order: (((chunk 0 + chunk 1) + ...) un-rotated) + raw
+ * rows, + learned sink. */
 #ifndef QUIRE_ATTN_SOFTMAX_STATE_H
 #define QUIRE_ATTN_SOFTMAX_STATE_H
 

@@ -33,8 +33,10 @@ static unsigned has(const char *name, unsigned feature) {
 
 unsigned quire__cpu_features(void) {
     return QUIRE_CPU_NEON | has("hw.optional.arm.FEAT_DotProd", QUIRE_CPU_DOTPROD) |
-           has("hw.optional.arm.FEAT_I8MM", QUIRE_CPU_I8MM) | has("hw.optional.arm.FEAT_BF16", QUIRE_CPU_BF16) |
-           has("hw.optional.arm.FEAT_FP16", QUIRE_CPU_FP16) | has("hw.optional.arm.FEAT_FHM", QUIRE_CPU_FP16_FML);
+           has("hw.optional.arm.FEAT_I8MM", QUIRE_CPU_I8MM) |
+           has("hw.optional.arm.FEAT_BF16", QUIRE_CPU_BF16) |
+           has("hw.optional.arm.FEAT_FP16", QUIRE_CPU_FP16) |
+           has("hw.optional.arm.FEAT_FHM", QUIRE_CPU_FP16_FML);
 }
 
 #elif defined(__x86_64__)
@@ -52,7 +54,8 @@ unsigned quire__cpu_features(void) {
     const unsigned avx = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C,
                    avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     unsigned a, b, c, d, features = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & avx) != avx || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & avx) != avx ||
+        !__get_cpuid_count(7, 0, &a, &b, &c, &d))
         return 0;
     const unsigned saved = saved_state();
     if ((saved & YMM) == YMM && (b & bit_AVX2))

@@ -1,4 +1,5 @@
-/* Which instructions this machine has. Found once per call of a pool's creation; nothing is kept. */
+/* Which instructions this machine has. Found once per call of a pool's creation; nothing is
+ * kept. */
 #ifndef QUIRE_BASE_CPU_H
 #define QUIRE_BASE_CPU_H
 

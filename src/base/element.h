@@ -39,7 +39,8 @@ static inline void quire__store(quire_type type, void *at, size_t i, float x) {
     memcpy((char *)at + 2 * i, &h, sizeof h);
 }
 
-/* ---- rows. fp16 goes eight at a time through the instruction for it, where the file's flags promise one. */
+/* ---- rows. fp16 goes eight at a time through the instruction for it, where the file's flags
+ * promise one. */
 
 #if defined(__ARM_NEON) && !defined(QUIRE_PORTABLE)
 #define QUIRE_HAS_F16X8
@@ -62,11 +63,13 @@ static inline void quire__f16x8_load(const void *at, float *to) {
     _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at)));
 }
 static inline void quire__f16x8_store(void *at, const float *from) {
-    _mm_storeu_si128((__m128i *)at, _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)at,
+                     _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
 
-static inline void quire__load_row(quire_type type, const void *at, size_t n, float *row /* (n) */) {
+static inline void quire__load_row(quire_type type, const void *at, size_t n,
+                                   float *row /* (n) */) {
     if (type == QUIRE_F32) {
         memcpy(row, at, n * sizeof *row);
         return;
@@ -81,7 +84,8 @@ static inline void quire__load_row(quire_type type, const void *at, size_t n, fl
         row[i] = quire__load(type, at, i);
 }
 
-static inline void quire__store_row(quire_type type, void *at, size_t n, const float *row /* (n) */) {
+static inline void quire__store_row(quire_type type, void *at, size_t n,
+                                    const float *row /* (n) */) {
     if (type == QUIRE_F32) {
         memcpy(at, row, n * sizeof *row);
         return;

@@ -18,7 +18,8 @@ static quire_status io_error(const char *what, const char *path) {
 
 /* ------------------------------------------------------------------ writing */
 
-/* The file behind a name may have been renamed or removed by whoever held it before: then the lock is on another file. */
+/* The file behind a name may have been renamed or removed by whoever held it before: then the
+ * lock is on another file. */
 static bool still_named(int fd, const char *path) {
     struct stat by_fd, by_name;
     return fstat(fd, &by_fd) == 0 && stat(path, &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
@@ -33,7 +34,8 @@ static quire_status open_part(quire_writer *w) {
         if (flock(w->fd, LOCK_EX | LOCK_NB) != 0) {
             const bool taken = errno == EWOULDBLOCK;
             const quire_status status =
-                taken ? quire__fail(QUIRE_E_BUSY, "'%.200s' is being written", w->path) : io_error("lock", w->part);
+                taken ? quire__fail(QUIRE_E_BUSY, "'%.200s' is being written", w->path)
+                      : io_error("lock", w->part);
             close(w->fd);
             return status;
         }
@@ -55,7 +57,8 @@ quire_status quire__writer_open(quire_writer *w, const char *path) {
     const int n = snprintf(w->path, sizeof w->path, "%s", path);
     const int m = snprintf(w->part, sizeof w->part, "%s.part", path);
     if (n < 1 || m >= (int)sizeof w->part)
-        return quire__fail(QUIRE_E_INVALID, "path is empty or longer than %d bytes", QUIRE_PATH_BYTES - 6);
+        return quire__fail(QUIRE_E_INVALID, "path is empty or longer than %d bytes",
+                           QUIRE_PATH_BYTES - 6);
     struct stat info;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
         return quire__fail(QUIRE_E_IO, "'%.200s' is not a regular file", path);
@@ -70,7 +73,8 @@ static void start_writing(quire_writer *w) {
 #ifdef SYNC_FILE_RANGE_WRITE
     if (w->bytes - w->started < AHEAD_BYTES)
         return;
-    sync_file_range(w->fd, (off_t)w->started, (off_t)(w->bytes - w->started), SYNC_FILE_RANGE_WRITE);
+    sync_file_range(w->fd, (off_t)w->started, (off_t)(w->bytes - w->started),
+                    SYNC_FILE_RANGE_WRITE);
     w->started = w->bytes;
 #else
     (void)w;
@@ -111,7 +115,8 @@ quire_status quire__writer_add(quire_writer *w, const void *bytes, size_t n_byte
     return QUIRE_OK;
 }
 
-quire_status quire__writer_patch(quire_writer *w, uint64_t offset, const void *bytes, size_t n_bytes) {
+quire_status quire__writer_patch(quire_writer *w, uint64_t offset, const void *bytes,
+                                 size_t n_bytes) {
     QUIRE_TRY(flush(w));
     for (const uint8_t *from = bytes; n_bytes > 0;) {
         const ssize_t n = pwrite(w->fd, from, n_bytes, (off_t)offset);
@@ -134,7 +139,8 @@ static int sync_fd(int fd) {
     return fsync(fd);
 }
 
-/* A rename is on stable storage when its directory is. Some file systems cannot sync one: nothing more can be done there. */
+/* A rename is on stable storage when its directory is. Some file systems cannot sync one:
+ * nothing more can be done there. */
 static quire_status sync_directory(const char *path) {
     char name[QUIRE_PATH_BYTES];
     snprintf(name, sizeof name, "%s", path);
@@ -146,7 +152,8 @@ static quire_status sync_directory(const char *path) {
     const int fd = open(name, O_RDONLY | O_CLOEXEC);
     if (fd < 0) /* one that may be written to but not read cannot be synced either */
         return errno == EACCES ? QUIRE_OK : io_error("open", name);
-    const quire_status status = sync_fd(fd) == 0 || errno == EINVAL ? QUIRE_OK : io_error("sync", name);
+    const quire_status status =
+        sync_fd(fd) == 0 || errno == EINVAL ? QUIRE_OK : io_error("sync", name);
     close(fd);
     return status;
 }
@@ -178,13 +185,15 @@ void quire__writer_abort(quire_writer *w) {
 
 quire_status quire__read_at(int fd, uint64_t offset, void *bytes, size_t n_bytes) {
     for (uint8_t *to = bytes; n_bytes > 0;) {
-        const ssize_t n = pread(fd, to, n_bytes < MOST_AT_ONCE ? n_bytes : MOST_AT_ONCE, (off_t)offset);
+        const ssize_t n =
+            pread(fd, to, n_bytes < MOST_AT_ONCE ? n_bytes : MOST_AT_ONCE, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return quire__fail(QUIRE_E_IO, "cannot read: %s", strerror(errno));
         if (n == 0)
-            return quire__fail(QUIRE_E_TRUNCATED, "the file ends at byte %llu", (unsigned long long)offset);
+            return quire__fail(QUIRE_E_TRUNCATED, "the file ends at byte %llu",
+                               (unsigned long long)offset);
         to += n;
         offset += (uint64_t)n;
         n_bytes -= (size_t)n;

@@ -7,8 +7,8 @@
 
 enum { QUIRE_PATH_BYTES = 4096, QUIRE_WRITE_BUFFER = 1 << 15 };
 
-/* A file that takes the place of `path` at commit. Until then it is PATH.part, which belongs to this writer alone; what a
- * killed process left of it is overwritten by the next one. */
+/* A file that takes the place of `path` at commit. Until then it is PATH.part, which belongs to
+ * this writer alone; what a killed process left of it is overwritten by the next one. */
 typedef struct quire_writer {
     int fd;
     uint64_t bytes;   /* written so far, buffer included */
@@ -18,13 +18,17 @@ typedef struct quire_writer {
     uint8_t buffer[QUIRE_WRITE_BUFFER];
 } quire_writer;
 
-QUIRE_INTERNAL quire_status quire__writer_open(quire_writer *w, const char *path); /* E_IO, E_BUSY: another is writing it */
+QUIRE_INTERNAL quire_status
+quire__writer_open(quire_writer *w, const char *path); /* E_IO, E_BUSY: another is writing it */
 QUIRE_INTERNAL quire_status quire__writer_add(quire_writer *w, const void *bytes, size_t n_bytes);
 /* Overwrites what was written before. */
-quire_status quire__writer_patch(quire_writer *w, uint64_t offset, const void *bytes, size_t n_bytes);
-/* On stable storage, then under its name, then its name on stable storage. The writer is closed, also on failure. */
+quire_status quire__writer_patch(quire_writer *w, uint64_t offset, const void *bytes,
+                                 size_t n_bytes);
+/* On stable storage, then under its name, then its name on stable storage. The writer is closed,
+ * also on failure. */
 QUIRE_INTERNAL quire_status quire__writer_commit(quire_writer *w);
-QUIRE_INTERNAL void quire__writer_abort(quire_writer *w); /* after commit, or an open that failed: nothing to do */
+QUIRE_INTERNAL void
+quire__writer_abort(quire_writer *w); /* after commit, or an open that failed: nothing to do */
 
 /* Exactly n_bytes from `offset`. E_TRUNCATED: the file ends before. E_IO. */
 QUIRE_INTERNAL quire_status quire__read_at(int fd, uint64_t offset, void *bytes, size_t n_bytes);

@@ -1,5 +1,5 @@
-/* fp16 and bf16 <-> fp32, round to nearest even, subnormals included: the same bits as the hardware conversions of
- * every ISA, written out so that the reference needs none. */
+/* fp16 and bf16 <-> fp32, round to nearest even, subnormals included: the same bits as the
+ * hardware conversions of every ISA, written out so that the reference needs none. */
 #ifndef QUIRE_BASE_FP16_H
 #define QUIRE_BASE_FP16_H
 
@@ -22,7 +22,9 @@ static inline float quire__bits_float(uint32_t u) {
     return x;
 }
 
-static inline bool quire__finite(float x) { return (quire__float_bits(x) & 0x7f800000u) != 0x7f800000u; }
+static inline bool quire__finite(float x) {
+    return (quire__float_bits(x) & 0x7f800000u) != 0x7f800000u;
+}
 
 static inline float quire__f16_to_f32(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = h & 0x7fffu;
@@ -40,7 +42,8 @@ static inline uint16_t quire__f32_to_f16(float x) {
         return (uint16_t)(sign | 0x7c00u | (magnitude > 0x7f800000u ? 0x200u : 0));
     if (magnitude >= 0x47800000u)
         return (uint16_t)(sign | 0x7c00u); /* 65536 and above */
-    if (magnitude < 0x38800000u) {         /* subnormal: adding 0.5 leaves the value in units of 2^-24, rounded */
+    if (magnitude <
+        0x38800000u) { /* subnormal: adding 0.5 leaves the value in units of 2^-24, rounded */
         const float sum = quire__bits_float(magnitude) + 0.5f;
         return (uint16_t)(sign | (quire__float_bits(sum) - 0x3f000000u));
     }

@@ -15,7 +15,9 @@ static quire_digest digest_of(XXH128_hash_t hash) {
     return digest;
 }
 
-void quire__hash_start(quire_hash *hash) { XXH3_128bits_reset((XXH3_state_t *)(void *)hash->state); }
+void quire__hash_start(quire_hash *hash) {
+    XXH3_128bits_reset((XXH3_state_t *)(void *)hash->state);
+}
 
 void quire__hash_add(quire_hash *hash, const void *bytes, size_t n_bytes) {
     XXH3_128bits_update((XXH3_state_t *)(void *)hash->state, bytes, n_bytes);
@@ -25,7 +27,9 @@ quire_digest quire__hash_end(const quire_hash *hash) {
     return digest_of(XXH3_128bits_digest((const XXH3_state_t *)(const void *)hash->state));
 }
 
-quire_digest quire__hash_of(const void *bytes, size_t n_bytes) { return digest_of(XXH3_128bits(bytes, n_bytes)); }
+quire_digest quire__hash_of(const void *bytes, size_t n_bytes) {
+    return digest_of(XXH3_128bits(bytes, n_bytes));
+}
 
 void quire__digest_text(quire_digest digest, char text[33]) {
     static const char digits[] = "0123456789abcdef";

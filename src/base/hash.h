@@ -1,4 +1,5 @@
-/* XXH3-128: a checksum for whole files, at the speed of memory. Not for secrets: anyone can make bytes that match. */
+/* XXH3-128: a checksum for whole files, at the speed of memory. Not for secrets: anyone can make
+ * bytes that match. */
 #ifndef QUIRE_BASE_HASH_H
 #define QUIRE_BASE_HASH_H
 
@@ -20,6 +21,7 @@ QUIRE_INTERNAL void quire__hash_start(quire_hash *hash);
 QUIRE_INTERNAL void quire__hash_add(quire_hash *hash, const void *bytes, size_t n_bytes);
 QUIRE_INTERNAL quire_digest quire__hash_end(const quire_hash *hash);
 QUIRE_INTERNAL quire_digest quire__hash_of(const void *bytes, size_t n_bytes);
-QUIRE_INTERNAL void quire__digest_text(quire_digest digest, char text[33]); /* 32 digits and a final 0 */
+QUIRE_INTERNAL void quire__digest_text(quire_digest digest,
+                                       char text[33]); /* 32 digits and a final 0 */
 
 #endif

@@ -1,5 +1,6 @@
-/* Functions of libquire that libquire_store and libquire_engine call: exported by the shared library, but not part of its
- * API. They change without notice, so the three libraries must come from the same build. */
+/* Functions of libquire that libquire_store and libquire_engine call: exported by the shared
+ * library, but not part of its API. They change without notice, so the three libraries must come
+ * from the same build. */
 #ifndef QUIRE_BASE_INTERNAL_H
 #define QUIRE_BASE_INTERNAL_H
 

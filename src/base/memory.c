@@ -18,7 +18,8 @@ static void *default_alloc(void *user, size_t bytes, size_t alignment) {
         return NULL;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     if (bytes >= 2 * huge)
-        madvise(memory, bytes & ~(huge - 1), MADV_HUGEPAGE); /* fetching ahead stops where a translation is missing */
+        madvise(memory, bytes & ~(huge - 1),
+                MADV_HUGEPAGE); /* fetching ahead stops where a translation is missing */
 #endif
     return memory;
 }

@@ -1,4 +1,5 @@
-/* All memory of the library comes through a quire_allocator, so that it can be counted, replaced and made to fail. */
+/* All memory of the library comes through a quire_allocator, so that it can be counted, replaced
+ * and made to fail. */
 #ifndef QUIRE_BASE_MEMORY_H
 #define QUIRE_BASE_MEMORY_H
 
@@ -6,7 +7,8 @@
 
 extern const quire_allocator quire__default_allocator; /* posix_memalign and free */
 
-void *quire__alloc(const quire_allocator *allocator, size_t bytes, size_t alignment); /* NULL when it cannot */
+void *quire__alloc(const quire_allocator *allocator, size_t bytes,
+                   size_t alignment); /* NULL when it cannot */
 void quire__free(const quire_allocator *allocator, void *memory);
 
 #endif

@@ -14,7 +14,8 @@ static void *read_ahead(void *argument) {
         a->offset += a->place[i].n_bytes;
         pthread_mutex_lock(&a->lock);
         a->n_read += status == QUIRE_OK;
-        if (status != QUIRE_OK) { /* the sentence belongs to this thread: the caller says it again in its own */
+        if (status != QUIRE_OK) { /* the sentence belongs to this thread: the caller says it again
+                                     in its own */
             a->status = status;
             snprintf(a->reason, sizeof a->reason, "%s", quire_last_error());
         }
@@ -36,8 +37,10 @@ static bool start_thread(quire_ahead *a) {
     return started;
 }
 
-void quire__ahead_start(quire_ahead *a, int fd, uint64_t offset, const quire_place *place, size_t n_places) {
-    *a = (quire_ahead){.fd = fd, .offset = offset, .place = place, .n_places = n_places, .status = QUIRE_OK};
+void quire__ahead_start(quire_ahead *a, int fd, uint64_t offset, const quire_place *place,
+                        size_t n_places) {
+    *a = (quire_ahead){
+        .fd = fd, .offset = offset, .place = place, .n_places = n_places, .status = QUIRE_OK};
     if (n_places < 2 || pthread_mutex_init(&a->lock, NULL) != 0)
         return;
     if (pthread_cond_init(&a->arrived, NULL) == 0) {

@@ -1,5 +1,5 @@
-/* A run of bytes of a file, read by a thread of its own into the places that wait for them, while the caller works on those
- * that are there. */
+/* A run of bytes of a file, read by a thread of its own into the places that wait for them,
+ * while the caller works on those that are there. */
 #ifndef QUIRE_BASE_READ_AHEAD_H
 #define QUIRE_BASE_READ_AHEAD_H
 
@@ -27,9 +27,12 @@ typedef struct quire_ahead {
     char reason[160];
 } quire_ahead;
 
-/* The places must stay where they are until the end. A machine that has no thread to give only makes it slower. */
-void quire__ahead_start(quire_ahead *ahead, int fd, uint64_t offset, const quire_place *place, size_t n_places);
-quire_status quire__ahead_next(quire_ahead *ahead); /* returns when the next place is filled; E_IO, E_TRUNCATED */
-void quire__ahead_end(quire_ahead *ahead);          /* also before the last is */
+/* The places must stay where they are until the end. A machine that has no thread to give only
+ * makes it slower. */
+void quire__ahead_start(quire_ahead *ahead, int fd, uint64_t offset, const quire_place *place,
+                        size_t n_places);
+quire_status quire__ahead_next(
+    quire_ahead *ahead); /* returns when the next place is filled; E_IO, E_TRUNCATED */
+void quire__ahead_end(quire_ahead *ahead); /* also before the last is */
 
 #endif

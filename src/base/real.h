@@ -1,5 +1,5 @@
-/* Arithmetic whose result must be the same on every machine. The build forbids contraction (-ffp-contract=off), so an
- * fma happens exactly where one is written. */
+/* Arithmetic whose result must be the same on every machine. The build forbids contraction
+ * (-ffp-contract=off), so an fma happens exactly where one is written. */
 #ifndef QUIRE_BASE_REAL_H
 #define QUIRE_BASE_REAL_H
 
@@ -9,17 +9,21 @@
 
 #include "base/fp16.h"
 
-/* Adding it leaves the integer nearest to x (ties to even) in the low mantissa bits, for |x| < 2^22. */
+/* Adding it leaves the integer nearest to x (ties to even) in the low mantissa bits, for |x| <
+ * 2^22. */
 #define QUIRE_ROUND_MAGIC 12582912.0f
 
-static inline int32_t quire__round(float x) { return (int32_t)((x + QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC); }
+static inline int32_t quire__round(float x) {
+    return (int32_t)((x + QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC);
+}
 
 /* The integer nearest to the exact product: one fma, as the vector kernels do it. */
 static inline int32_t quire__round_product(float x, float y) {
     return (int32_t)(fmaf(x, y, QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC);
 }
 
-/* Sixteen running sums, then a tree: the order every vector width can follow. n is a multiple of 16. */
+/* Sixteen running sums, then a tree: the order every vector width can follow. n is a multiple of
+ * 16. */
 static inline float quire__sum_of_products(const float *a, const float *b, int n) {
     float lane[16] = {0};
     for (int i = 0; i < n; i += 16)
@@ -34,7 +38,8 @@ static inline float quire__sum_of_products(const float *a, const float *b, int n
 #define QUIRE_LOG2E 1.44269504088896340736f
 #define QUIRE_LN2 0.69314718055994530942f
 
-/* 2^x for x <= 0, relative error 4e-7; below 2^-126 it gives 2^-126 (callers treat hidden tokens apart). */
+/* 2^x for x <= 0, relative error 4e-7; below 2^-126 it gives 2^-126 (callers treat hidden tokens
+ * apart). */
 static inline float quire__exp2(float x) {
     if (!(x > -126.0f))
         x = -126.0f;

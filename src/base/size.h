@@ -1,4 +1,5 @@
-/* Size arithmetic that cannot wrap: every byte count that depends on a caller's number goes through here. */
+/* Size arithmetic that cannot wrap: every byte count that depends on a caller's number goes
+ * through here. */
 #ifndef QUIRE_BASE_SIZE_H
 #define QUIRE_BASE_SIZE_H
 
@@ -19,6 +20,8 @@ static inline bool quire__mul(size_t a, size_t b, size_t *product) {
 }
 
 /* `alignment` is a power of two; the caller knows that x is far from SIZE_MAX. */
-static inline size_t quire__align(size_t x, size_t alignment) { return (x + alignment - 1) & ~(alignment - 1); }
+static inline size_t quire__align(size_t x, size_t alignment) {
+    return (x + alignment - 1) & ~(alignment - 1);
+}
 
 #endif

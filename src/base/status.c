@@ -26,7 +26,8 @@ static int character_bytes(const unsigned char *s) {
     return beyond ? 0 : n;
 }
 
-/* Messages quote names from files that anyone may have written: what is not text becomes a question mark. */
+/* Messages quote names from files that anyone may have written: what is not text becomes a
+ * question mark. */
 static void keep_text(char *message) {
     for (unsigned char *s = (unsigned char *)message; *s;) {
         const int n = character_bytes(s);
@@ -62,8 +63,8 @@ const char *quire_last_error(void) { return last_error; }
 
 const char *quire_status_name(quire_status status) {
     switch (status) {
-#define CASE(name, value, text)                                                                                        \
-    case QUIRE_##name:                                                                                                 \
+#define CASE(name, value, text)                                                                    \
+    case QUIRE_##name:                                                                             \
         return "QUIRE_" #name;
         QUIRE_STATUS_MAP(CASE)
 #undef CASE
@@ -73,8 +74,8 @@ const char *quire_status_name(quire_status status) {
 
 const char *quire_status_text(quire_status status) {
     switch (status) {
-#define CASE(name, value, text)                                                                                        \
-    case QUIRE_##name:                                                                                                 \
+#define CASE(name, value, text)                                                                    \
+    case QUIRE_##name:                                                                             \
         return text;
         QUIRE_STATUS_MAP(CASE)
 #undef CASE
@@ -86,5 +87,6 @@ const char *quire_status_text(quire_status status) {
 #define STRING(x) STRING_(x)
 
 const char *quire_version(void) {
-    return STRING(QUIRE_VERSION_MAJOR) "." STRING(QUIRE_VERSION_MINOR) "." STRING(QUIRE_VERSION_PATCH);
+    return STRING(QUIRE_VERSION_MAJOR) "." STRING(QUIRE_VERSION_MINOR) "." STRING(
+        QUIRE_VERSION_PATCH);
 }

@@ -12,16 +12,18 @@
 #endif
 
 /* Remembers the sentence for quire_last_error() in this thread and returns `status`. */
-QUIRE_INTERNAL quire_status quire__fail(quire_status status, const char *format, ...) QUIRE_PRINTF(2, 3);
+QUIRE_INTERNAL quire_status quire__fail(quire_status status, const char *format, ...)
+    QUIRE_PRINTF(2, 3);
 
-/* Says where the failure last remembered happened, "<where>: <its sentence>", and returns its status. */
+/* Says where the failure last remembered happened, "<where>: <its sentence>", and returns its
+ * status. */
 quire_status quire__fail_where(quire_status status, const char *format, ...) QUIRE_PRINTF(2, 3);
 
-#define QUIRE_TRY(call)                                                                                                \
-    do {                                                                                                               \
-        const quire_status status_ = (call);                                                                           \
-        if (status_ != QUIRE_OK)                                                                                       \
-            return status_;                                                                                            \
+#define QUIRE_TRY(call)                                                                            \
+    do {                                                                                           \
+        const quire_status status_ = (call);                                                       \
+        if (status_ != QUIRE_OK)                                                                   \
+            return status_;                                                                        \
     } while (0)
 
 #endif

@@ -12,58 +12,67 @@ typedef struct source {
     size_t target; /* offset of this side in a raw record */
 } source;
 
-static quire_status source_of(source *s, quire_rows rows, const quire_layer_state *layer, bool is_v, int32_t index) {
+static quire_status source_of(source *s, quire_rows rows, const quire_layer_state *layer, bool is_v,
+                              int32_t index) {
     s->side = is_v ? &layer->format.v : &layer->format.k;
     s->data = rows.data;
     s->type = rows.type;
     s->target = is_v ? layer->raw_v_offset : 0;
     const size_t dense = (size_t)layer->config.n_kv_heads * (size_t)s->side->dim;
     if (!rows.data || !quire__type_valid(rows.type))
-        return quire__fail(QUIRE_E_INVALID, "layer %d: %s is NULL or of unknown type", (int)index, is_v ? "V" : "K");
+        return quire__fail(QUIRE_E_INVALID, "layer %d: %s is NULL or of unknown type", (int)index,
+                           is_v ? "V" : "K");
     if (rows.row_stride != 0 && rows.row_stride < dense)
-        return quire__fail(QUIRE_E_INVALID, "layer %d: %s row stride %zu is less than a row of %zu", (int)index,
-                           is_v ? "V" : "K", rows.row_stride, dense);
+        return quire__fail(QUIRE_E_INVALID, "layer %d: %s row stride %zu is less than a row of %zu",
+                           (int)index, is_v ? "V" : "K", rows.row_stride, dense);
     s->row_bytes = (rows.row_stride ? rows.row_stride : dense) * quire__type_bytes(rows.type);
     return QUIRE_OK;
 }
 
 /* Rows of one tile and head to raw, checked. */
-static quire_status store_rows(const quire_batch *batch, const quire_tile *tile, int32_t layer, int32_t head,
-                               const source *s, uint8_t *raw) {
+static quire_status store_rows(const quire_batch *batch, const quire_tile *tile, int32_t layer,
+                               int32_t head, const source *s, uint8_t *raw) {
     const quire_type type = batch->pool->raw;
-    const size_t dim = (size_t)s->side->dim, size = quire__type_bytes(s->type), raw_size = quire__type_bytes(type);
+    const size_t dim = (size_t)s->side->dim, size = quire__type_bytes(s->type),
+                 raw_size = quire__type_bytes(type);
     const float largest = quire__largest_value(type, s->side);
     const quire_row_kernels *kernels = batch->pool->kernels.rows;
     float row[QUIRE_DIM_MAX];
     for (int32_t r = 0; r < tile->n_rows; r++) {
-        kernels->load(s->type, s->data + (size_t)(tile->row + r) * s->row_bytes + (size_t)head * dim * size, dim, row);
+        kernels->load(s->type,
+                      s->data + (size_t)(tile->row + r) * s->row_bytes + (size_t)head * dim * size,
+                      dim, row);
         const size_t bad = quire__first_beyond(row, dim, largest);
         if (bad < dim)
-            return quire__fail(
-                QUIRE_E_VALUE,
-                "layer %d, row %d, KV head %d: %s[%zu] is %g; %s in a %s pool stores finite values up to %g",
-                (int)layer, (int)(tile->row + r), (int)head, s->side->is_v ? "V" : "K", bad, (double)row[bad],
-                quire_codec_name(s->side->codec),
-                type == QUIRE_F16    ? "f16"
-                : type == QUIRE_BF16 ? "bf16"
-                                     : "f32",
-                (double)largest);
-        kernels->store(type, raw + s->target + (size_t)(tile->offset + r) * dim * raw_size, dim, row);
+            return quire__fail(QUIRE_E_VALUE,
+                               "layer %d, row %d, KV head %d: %s[%zu] is %g; %s in a %s pool "
+                               "stores finite values up to %g",
+                               (int)layer, (int)(tile->row + r), (int)head,
+                               s->side->is_v ? "V" : "K", bad, (double)row[bad],
+                               quire_codec_name(s->side->codec),
+                               type == QUIRE_F16    ? "f16"
+                               : type == QUIRE_BF16 ? "bf16"
+                                                    : "f32",
+                               (double)largest);
+        kernels->store(type, raw + s->target + (size_t)(tile->offset + r) * dim * raw_size, dim,
+                       row);
     }
     return QUIRE_OK;
 }
 
 /* The earlier rows of a page that was shared with another sequence. */
-static void copy_shared_rows(const quire_batch *batch, const quire_tile *tile, const quire_layer_state *layer,
-                             int32_t head, uint8_t *raw) {
-    const uint8_t *from = quire__raw_record(batch->pool, layer, tile->group[layer->group].copy_from, head);
+static void copy_shared_rows(const quire_batch *batch, const quire_tile *tile,
+                             const quire_layer_state *layer, int32_t head, uint8_t *raw) {
+    const uint8_t *from =
+        quire__raw_record(batch->pool, layer, tile->group[layer->group].copy_from, head);
     const size_t size = quire__type_bytes(batch->pool->raw), rows = (size_t)tile->offset;
     memcpy(raw, from, rows * (size_t)layer->config.k_dim * size);
-    memcpy(raw + layer->raw_v_offset, from + layer->raw_v_offset, rows * (size_t)layer->config.v_dim * size);
+    memcpy(raw + layer->raw_v_offset, from + layer->raw_v_offset,
+           rows * (size_t)layer->config.v_dim * size);
 }
 
-static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t index, int32_t head, const uint8_t *raw,
-                         quire_worker *worker) {
+static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t index, int32_t head,
+                         const uint8_t *raw, quire_worker *worker) {
     quire_pool *pool = batch->pool;
     const quire_layer_state *layer = &pool->layer[index];
     const quire_tile_group *plan = &tile->group[layer->group];
@@ -73,9 +82,12 @@ static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t ind
     const quire_row_kernels *kernels = pool->kernels.rows;
     kernels->load(pool->raw, raw, QUIRE_T * dk, worker->k_rows);
     kernels->load(pool->raw, raw + layer->raw_v_offset, QUIRE_T * dv, worker->v_rows);
-    if (tile->offset > 0 && pool->raw != QUIRE_F16) { /* rows of before a change of the policy, which took more */
-        QUIRE_TRY(quire__check_rows(&layer->format.k, worker->k_rows, (size_t)tile->offset, tile->page, index, head));
-        QUIRE_TRY(quire__check_rows(&layer->format.v, worker->v_rows, (size_t)tile->offset, tile->page, index, head));
+    if (tile->offset > 0 &&
+        pool->raw != QUIRE_F16) { /* rows of before a change of the policy, which took more */
+        QUIRE_TRY(quire__check_rows(&layer->format.k, worker->k_rows, (size_t)tile->offset,
+                                    tile->page, index, head));
+        QUIRE_TRY(quire__check_rows(&layer->format.v, worker->v_rows, (size_t)tile->offset,
+                                    tile->page, index, head));
     }
     quire__seal_rows(kernels, layer, head, tile->page, worker->k_rows, worker->v_rows, sinks,
                      quire__sealed_record(pool, layer, plan->seal, head));
@@ -90,8 +102,9 @@ static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t ind
     return QUIRE_OK;
 }
 
-static quire_status store_tile(quire_batch *batch, const quire_tile *tile, int32_t index, int32_t head, const source *k,
-                               const source *v, quire_worker *worker) {
+static quire_status store_tile(quire_batch *batch, const quire_tile *tile, int32_t index,
+                               int32_t head, const source *k, const source *v,
+                               quire_worker *worker) {
     const quire_layer_state *layer = &batch->pool->layer[index];
     uint8_t *raw = quire__tile_raw(batch, tile, layer, head);
     if (tile->group[layer->group].copy_from != QUIRE_NO_LEAF)
@@ -103,8 +116,8 @@ static quire_status store_tile(quire_batch *batch, const quire_tile *tile, int32
     return QUIRE_OK;
 }
 
-quire_status quire_batch_store(quire_batch *batch, int32_t index, quire_rows k_rows, quire_rows v_rows, int32_t ith,
-                               int32_t nth) {
+quire_status quire_batch_store(quire_batch *batch, int32_t index, quire_rows k_rows,
+                               quire_rows v_rows, int32_t ith, int32_t nth) {
     QUIRE_TRY(quire__batch_check_call(batch, index, ith, nth));
     const quire_layer_state *layer = &batch->pool->layer[index];
     if (layer->source != index)
@@ -121,7 +134,8 @@ quire_status quire_batch_store(quire_batch *batch, int32_t index, quire_rows k_r
     atomic_store(&batch->region_layer[layer->scratch_region], index);
     const int32_t n_heads = layer->config.n_kv_heads, n_units = batch->n_tiles * n_heads;
     for (int32_t unit = ith; unit < n_units; unit += nth) {
-        status = store_tile(batch, &batch->tile[unit / n_heads], index, unit % n_heads, &k, &v, &batch->worker[ith]);
+        status = store_tile(batch, &batch->tile[unit / n_heads], index, unit % n_heads, &k, &v,
+                            &batch->worker[ith]);
         if (status != QUIRE_OK)
             return quire__batch_fail(batch, status);
     }

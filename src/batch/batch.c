@@ -19,14 +19,16 @@ quire_status quire__batch_fail(quire_batch *batch, quire_status status) {
     return status;
 }
 
-quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith, int32_t nth) {
+quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith,
+                                     int32_t nth) {
     if (!batch || !batch->used)
         return quire__fail(QUIRE_E_INVALID, "batch is NULL or over");
     if (layer < 0 || layer >= batch->pool->n_layers)
-        return quire__fail(QUIRE_E_INVALID, "layer %d: the pool has %d", (int)layer, (int)batch->pool->n_layers);
+        return quire__fail(QUIRE_E_INVALID, "layer %d: the pool has %d", (int)layer,
+                           (int)batch->pool->n_layers);
     if (nth < 1 || nth > batch->pool->max_workers || ith < 0 || ith >= nth)
-        return quire__fail(QUIRE_E_INVALID, "worker %d of %d: the pool was made for at most %d", (int)ith, (int)nth,
-                           (int)batch->pool->max_workers);
+        return quire__fail(QUIRE_E_INVALID, "worker %d of %d: the pool was made for at most %d",
+                           (int)ith, (int)nth, (int)batch->pool->max_workers);
     return QUIRE_OK;
 }
 
@@ -35,9 +37,11 @@ int32_t quire_batch_rows(const quire_batch *batch) { return batch ? batch->n_row
 
 /* ------------------------------------------------------------------ begin */
 
-static quire_status check_items(quire_pool *pool, const quire_batch_item *items, size_t n_items, const int32_t *pad) {
+static quire_status check_items(quire_pool *pool, const quire_batch_item *items, size_t n_items,
+                                const int32_t *pad) {
     if (n_items < 1 || n_items > (size_t)pool->max_seqs)
-        return quire__fail(QUIRE_E_INVALID, "%zu sequences in a batch: must be 1 to %d", n_items, (int)pool->max_seqs);
+        return quire__fail(QUIRE_E_INVALID, "%zu sequences in a batch: must be 1 to %d", n_items,
+                           (int)pool->max_seqs);
     int64_t rows = 0, padding = 0;
     for (size_t i = 0; i < n_items; i++) {
         const quire_seq *seq = items[i].seq;
@@ -46,9 +50,11 @@ static quire_status check_items(quire_pool *pool, const quire_batch_item *items,
         if (seq->batch)
             return quire__fail(QUIRE_E_BUSY, "the sequence of item %zu is in a batch", i);
         if (items[i].n_tokens < 0)
-            return quire__fail(QUIRE_E_INVALID, "item %zu has %d tokens", i, (int)items[i].n_tokens);
+            return quire__fail(QUIRE_E_INVALID, "item %zu has %d tokens", i,
+                               (int)items[i].n_tokens);
         if ((int64_t)seq->length + items[i].n_tokens > pool->max_tokens)
-            return quire__fail(QUIRE_E_TOO_BIG, "item %zu: %d + %d tokens, a sequence holds at most %d", i,
+            return quire__fail(QUIRE_E_TOO_BIG,
+                               "item %zu: %d + %d tokens, a sequence holds at most %d", i,
                                (int)seq->length, (int)items[i].n_tokens, (int)pool->max_tokens);
         if (pad && pad[i] < 0)
             return quire__fail(QUIRE_E_INVALID, "item %zu has %d rows of padding", i, (int)pad[i]);
@@ -56,8 +62,9 @@ static quire_status check_items(quire_pool *pool, const quire_batch_item *items,
         padding += pad ? pad[i] : 0;
     }
     if (rows > pool->max_batch_tokens)
-        return quire__fail(QUIRE_E_INVALID, "%lld rows in a batch: the pool was made for at most %d", (long long)rows,
-                           (int)pool->max_batch_tokens);
+        return quire__fail(QUIRE_E_INVALID,
+                           "%lld rows in a batch: the pool was made for at most %d",
+                           (long long)rows, (int)pool->max_batch_tokens);
     if (rows + padding > INT32_MAX)
         return quire__fail(QUIRE_E_TOO_BIG, "%lld rows of padding", (long long)padding);
     return QUIRE_OK;
@@ -78,14 +85,16 @@ static void make_tiles(quire_batch *batch) {
         batch->n_rows += batch->pad[i];
         while (left > 0) {
             quire_tile *tile = &batch->tile[batch->n_tiles];
-            const int32_t offset = position % QUIRE_T, room = QUIRE_T - offset, n = left < room ? left : room;
+            const int32_t offset = position % QUIRE_T, room = QUIRE_T - offset,
+                          n = left < room ? left : room;
             *tile = (quire_tile){.item = i,
                                  .page = position / QUIRE_T,
                                  .row = batch->n_rows,
                                  .n_rows = n,
                                  .offset = offset,
                                  .full = n == room};
-            tile->group = batch->tile_group + (size_t)batch->n_tiles * (size_t)batch->pool->n_groups;
+            tile->group =
+                batch->tile_group + (size_t)batch->n_tiles * (size_t)batch->pool->n_groups;
             for (int32_t g = 0; g < batch->pool->n_groups; g++)
                 tile->group[g] = (quire_tile_group){.raw = QUIRE_NO_LEAF,
                                                     .scratch = -1,
@@ -101,22 +110,26 @@ static void make_tiles(quire_batch *batch) {
     }
 }
 
-/* Leaves for one tile and group. false: the pool is out of pages, and what was taken is noted in the tile. */
+/* Leaves for one tile and group. false: the pool is out of pages, and what was taken is noted in
+ * the tile. */
 static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g) {
     quire_pool *pool = batch->pool;
     const quire_group *group = &pool->group[g];
     quire_seq *seq = batch->item[tile->item].seq;
     quire_seq_group *s = &seq->group[g];
     quire_tile_group *plan = &tile->group[g];
-    const int32_t last_full = (batch->before[tile->item] + batch->item[tile->item].n_tokens) / QUIRE_T - 1;
+    const int32_t last_full =
+        (batch->before[tile->item] + batch->item[tile->item].n_tokens) / QUIRE_T - 1;
 
     /* The new rows are there; of those before them, what the open page has. */
-    const uint64_t lost = tile->offset > 0 ? pool->leaf[s->open].lost & quire__rows_below(tile->offset) : 0;
+    const uint64_t lost =
+        tile->offset > 0 ? pool->leaf[s->open].lost & quire__rows_below(tile->offset) : 0;
     if (tile->offset > 0 && pool->leaf[s->open].refs == 1) {
         plan->raw = s->open;
         pool->leaf[plan->raw].lost = lost;
     } else if (tile->full && tile->page < last_full && tile->offset == 0 && !group->raw) {
-        plan->scratch = batch->n_scratch; /* its raw rows are needed only while their layer is attended */
+        plan->scratch =
+            batch->n_scratch; /* its raw rows are needed only while their layer is attended */
     } else {
         plan->raw = quire__leaf_take(pool, g, QUIRE_LEAF_RAW);
         if (plan->raw == QUIRE_NO_LEAF)
@@ -165,7 +178,8 @@ static quire_status reserve_all(quire_batch *batch) {
                     for (int32_t h = 0; h < pool->n_groups; h++)
                         release(batch, &batch->tile[j], h);
                 quire__leaf_settle(pool);
-                return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free, largest piece %zu",
+                return quire__fail(QUIRE_E_NO_PAGES,
+                                   "pool is out of pages: %zu bytes free, largest piece %zu",
                                    pool->arena.free_bytes, quire__arena_largest(&pool->arena));
             }
             scratch = scratch || batch->tile[i].group[g].scratch >= 0;
@@ -183,10 +197,12 @@ static bool sees_stale(const quire_pool *pool, const quire_seq_group *s, const q
     return false;
 }
 
-/* Which chunks a tile's queries see, and how its attention is divided among workers. Division never changes results:
- * chunks are merged in order either way. */
+/* Which chunks a tile's queries see, and how its attention is divided among workers. Division
+ * never changes results: chunks are merged in order either way. */
 static void plan_attention(quire_batch *batch) {
-    enum { MOST_SPLIT_ROWS = 8 }; /* with more rows than this a tile is work enough for one worker */
+    enum {
+        MOST_SPLIT_ROWS = 8
+    }; /* with more rows than this a tile is work enough for one worker */
     const quire_pool *pool = batch->pool;
     int32_t slots = 0;
     for (int32_t g = 0; g < pool->n_groups; g++)
@@ -199,9 +215,11 @@ static void plan_attention(quire_batch *batch) {
             const quire_group *group = &pool->group[g];
             if (tile->page == 0)
                 continue;
-            const int32_t first_seen = quire__window_start(group, tile->page * QUIRE_T + tile->offset) / QUIRE_T;
+            const int32_t first_seen =
+                quire__window_start(group, tile->page * QUIRE_T + tile->offset) / QUIRE_T;
             const int32_t pinned_pages = (group->keep + QUIRE_T - 1) / QUIRE_T;
-            /* Chunks first_chunk .. end-1 are in the window: none if it lies within the own page. */
+            /* Chunks first_chunk .. end-1 are in the window: none if it lies within the own
+             * page. */
             const int32_t end = (tile->page - 1) / QUIRE_CHUNK_PAGES + 1;
             plan->first_chunk = first_seen < tile->page ? first_seen / QUIRE_CHUNK_PAGES : end;
             plan->n_pinned = (pinned_pages + QUIRE_CHUNK_PAGES - 1) / QUIRE_CHUNK_PAGES;
@@ -213,7 +231,8 @@ static void plan_attention(quire_batch *batch) {
                 most = quire__tile_parts(plan);
         }
         const int32_t wanted = tile->n_rows * (most + 1);
-        tile->split = most > 1 && tile->n_rows <= MOST_SPLIT_ROWS && wanted <= pool->split_rows - slots;
+        tile->split =
+            most > 1 && tile->n_rows <= MOST_SPLIT_ROWS && wanted <= pool->split_rows - slots;
         tile->first_slot = slots;
         if (tile->split)
             slots += wanted;
@@ -224,12 +243,13 @@ static void plan_attention(quire_batch *batch) {
     }
 }
 
-quire_status quire_batch_begin(quire_pool *pool, const quire_batch_item *items, size_t n_items, quire_batch **result) {
+quire_status quire_batch_begin(quire_pool *pool, const quire_batch_item *items, size_t n_items,
+                               quire_batch **result) {
     return quire_batch_begin_padded(pool, items, n_items, NULL, result);
 }
 
-quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *items, size_t n_items,
-                                      const int32_t *pad, quire_batch **result) {
+quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *items,
+                                      size_t n_items, const int32_t *pad, quire_batch **result) {
     if (!pool || !items || !result)
         return quire__fail(QUIRE_E_INVALID, "pool, items or result is NULL");
     *result = NULL;
@@ -237,13 +257,15 @@ quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *
     quire_status status = check_items(pool, items, n_items, pad);
     quire_batch *batch = take_slot(pool);
     if (status == QUIRE_OK && !batch)
-        status = quire__fail(QUIRE_E_NO_SLOT, "all %d batches are in flight", (int)pool->max_batches);
+        status =
+            quire__fail(QUIRE_E_NO_SLOT, "all %d batches are in flight", (int)pool->max_batches);
     if (status == QUIRE_OK) {
         batch->n_items = 0;
         batch->padded = false;
         for (size_t i = 0; i < n_items && status == QUIRE_OK; i++) {
             if (items[i].seq->batch)
-                status = quire__fail(QUIRE_E_INVALID, "the sequence of item %zu is in the batch twice", i);
+                status = quire__fail(QUIRE_E_INVALID,
+                                     "the sequence of item %zu is in the batch twice", i);
             else {
                 items[i].seq->batch = batch;
                 batch->item[batch->n_items] = items[i];
@@ -285,24 +307,27 @@ quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *
 
 static quire_status check_commit(const quire_batch *batch, const int32_t *n_keep) {
     if (atomic_load(&batch->failed))
-        return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s", batch->error);
+        return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s",
+                           batch->error);
     for (int32_t i = 0; i < batch->pool->n_layers && batch->n_rows > 0; i++)
         if (batch->pool->layer[i].source == i && !quire__batch_stored(batch, i))
             return quire__fail(QUIRE_E_STATE, "layer %d was not stored by all workers", (int)i);
     for (int32_t i = 0; n_keep && i < batch->n_items; i++) {
         const int32_t n = batch->item[i].n_tokens;
         if (n_keep[i] < 0 || n_keep[i] > n)
-            return quire__fail(QUIRE_E_INVALID, "item %d keeps %d of %d tokens", (int)i, (int)n_keep[i], (int)n);
+            return quire__fail(QUIRE_E_INVALID, "item %d keeps %d of %d tokens", (int)i,
+                               (int)n_keep[i], (int)n);
         const int32_t kept = batch->before[i] + n_keep[i], end = batch->before[i] + n;
         if (kept % QUIRE_T != 0 && kept / QUIRE_T < end / QUIRE_T - 1)
-            return quire__fail(QUIRE_E_INVALID, "item %d: token %d lies before the last two pages", (int)i, (int)kept);
+            return quire__fail(QUIRE_E_INVALID, "item %d: token %d lies before the last two pages",
+                               (int)i, (int)kept);
     }
     return QUIRE_OK;
 }
 
-/* Hand the leaves of one item's tiles and one group to its sequence, which is to have `length` tokens; what lies beyond
- * is given up, and with it the seal of a page that is no longer full. check_commit has seen that its raw rows are
- * there. */
+/* Hand the leaves of one item's tiles and one group to its sequence, which is to have `length`
+ * tokens; what lies beyond is given up, and with it the seal of a page that is no longer full.
+ * check_commit has seen that its raw rows are there. */
 static void adopt(quire_batch *batch, int32_t item, int32_t g, int32_t length) {
     quire_pool *pool = batch->pool;
     quire_seq_group *s = &batch->item[item].seq->group[g];
@@ -313,7 +338,8 @@ static void adopt(quire_batch *batch, int32_t item, int32_t g, int32_t length) {
         const quire_tile_group *plan = &tile->group[g];
         if (tile->item != item)
             continue;
-        const bool sealed = tile->page < n_pages, opens = tile->page == n_pages && length % QUIRE_T != 0;
+        const bool sealed = tile->page < n_pages,
+                   opens = tile->page == n_pages && length % QUIRE_T != 0;
         quire__leaf_drop(pool, plan->copy_from); /* the shared page this sequence has now left */
         if (!sealed && plan->seal != plan->raw)
             quire__leaf_drop(pool, plan->seal);

@@ -1,10 +1,14 @@
-/* A batch in flight: what its rows are, which pages they touch, and where those pages live until commit.
+/* A batch in flight: what its rows are, which pages they touch, and where those pages live until
+ * commit.
  *
  * A tile is the rows of one sequence that fall into one page. For each tile and group:
- *   raw     the raw leaf its rows are written to: the sequence's open leaf, a copy of it if shared, or a new one ...
- *   scratch ... or, for pages in the middle of a long prompt, a scratch page of this batch (then raw is NO_LEAF)
+ *   raw     the raw leaf its rows are written to: the sequence's open leaf, a copy of it if
+ *           shared, or a new one ...
+ *   scratch ... or, for pages in the middle of a long prompt, a scratch page of this batch (then
+ *   raw is NO_LEAF)
  *   seal    the leaf it is packed into when the tile fills its page, else NO_LEAF
- * Reserved leaves of full pages are already in the sequence's table, above its length, where nobody else looks.
+ * Reserved leaves of full pages are already in the sequence's table, above its length, where
+ * nobody else looks.
  */
 #ifndef QUIRE_BATCH_BATCH_H
 #define QUIRE_BATCH_BATCH_H
@@ -12,21 +16,23 @@
 #include "seq/seq.h"
 
 typedef struct quire_tile_group {
-    int32_t raw, scratch, seal;              /* leaf, scratch page, leaf */
-    int32_t copy_from;                       /* leaf whose earlier rows must be copied first, or NO_LEAF */
-    int32_t sinks;                           /* leaf that takes the raw sinks when page 0 is packed, or NO_LEAF */
-    int32_t n_pinned, first_chunk, n_chunks; /* chunks of packed pages its queries see: quire__tile_chunk */
-    bool mixed;                              /* some of these pages are stale: each chunk is attended in two parts */
-    int32_t first_unit; /* of attend's units of work in this group, counted over tiles (times KV heads) */
+    int32_t raw, scratch, seal; /* leaf, scratch page, leaf */
+    int32_t copy_from;          /* leaf whose earlier rows must be copied first, or NO_LEAF */
+    int32_t sinks; /* leaf that takes the raw sinks when page 0 is packed, or NO_LEAF */
+    int32_t n_pinned, first_chunk,
+        n_chunks;       /* chunks of packed pages its queries see: quire__tile_chunk */
+    bool mixed;         /* some of these pages are stale: each chunk is attended in two parts */
+    int32_t first_unit; /* of attend's units of work in this group, counted over tiles (times KV
+                           heads) */
 } quire_tile_group;
 
 typedef struct quire_tile {
     int32_t item; /* in the batch */
     int32_t page;
-    int32_t row, n_rows;     /* of the batch */
-    int32_t offset;          /* of the first row in the page */
-    bool full;               /* the page is complete after it */
-    bool split;              /* attend gives each chunk to whoever is free, and the last one merges ... */
+    int32_t row, n_rows; /* of the batch */
+    int32_t offset;      /* of the first row in the page */
+    bool full;           /* the page is complete after it */
+    bool split; /* attend gives each chunk to whoever is free, and the last one merges ... */
     int32_t first_slot;      /* ... from these partial results: (units, n_rows) */
     quire_tile_group *group; /* (n_groups) */
 } quire_tile;
@@ -34,9 +40,9 @@ typedef struct quire_tile {
 typedef struct quire_worker {
     float *k_rows, *v_rows;             /* (64, DK), (64, DV) while sealing */
     float *q, *q_rotated, *q_projected; /* (rows * heads per KV head, DK) */
-    float *q_ordered;                   /* the same, channels in K's order; only where a layer has one */
-    bool *usable;                       /* (rows * heads per KV head) whether q is finite and not too large */
-    quire_state part, total;            /* of one chunk, and merged */
+    float *q_ordered;        /* the same, channels in K's order; only where a layer has one */
+    bool *usable;            /* (rows * heads per KV head) whether q is finite and not too large */
+    quire_state part, total; /* of one chunk, and merged */
     float *scores;
     void *workspace;                 /* the kernels' */
     const struct quire_tile *loaded; /* whose queries q holds, for KV head loaded_kv; NULL: none */
@@ -47,19 +53,20 @@ struct quire_batch {
     quire_pool *pool;
     bool used;
     int32_t n_items, n_tiles;
-    int32_t n_tokens;                 /* of all items */
-    int32_t n_rows;                   /* of the tensors: tokens and padding */
-    quire_batch_item *item;           /* (max_seqs) */
-    int32_t *pad;                     /* (max_seqs) rows of padding before each item's own */
-    bool padded;                      /* any */
-    int32_t *before;                  /* (max_seqs) length of each sequence at begin */
-    quire_tile *tile;                 /* (max_tiles) */
-    quire_tile_group *tile_group;     /* (max_tiles, n_groups) */
-    int32_t *n_units;                 /* (n_groups) */
-    uint8_t *scratch;                 /* (scratch pages, pool->scratch_bytes) */
-    int32_t n_scratch;                /* pages in use */
-    atomic_int *region_layer;         /* (n_regions) layer whose rows are there, or -1 */
-    atomic_int *stored, *stored_nth;  /* (n_layers) workers that finished storing it, and out of how many */
+    int32_t n_tokens;             /* of all items */
+    int32_t n_rows;               /* of the tensors: tokens and padding */
+    quire_batch_item *item;       /* (max_seqs) */
+    int32_t *pad;                 /* (max_seqs) rows of padding before each item's own */
+    bool padded;                  /* any */
+    int32_t *before;              /* (max_seqs) length of each sequence at begin */
+    quire_tile *tile;             /* (max_tiles) */
+    quire_tile_group *tile_group; /* (max_tiles, n_groups) */
+    int32_t *n_units;             /* (n_groups) */
+    uint8_t *scratch;             /* (scratch pages, pool->scratch_bytes) */
+    int32_t n_scratch;            /* pages in use */
+    atomic_int *region_layer;     /* (n_regions) layer whose rows are there, or -1 */
+    atomic_int *stored,
+        *stored_nth; /* (n_layers) workers that finished storing it, and out of how many */
     atomic_int next_unit, n_finished; /* of the attend call in progress */
     atomic_int *tile_done;            /* (max_tiles, KV heads) units finished, for split tiles */
     int32_t tile_done_stride;
@@ -75,28 +82,33 @@ static inline int32_t quire__tile_chunk(const quire_tile_group *g, int32_t i) {
     return i < g->n_pinned ? i : g->first_chunk + i - g->n_pinned;
 }
 
-/* Partial results of packed pages: one for a chunk; two, stale pages first, where a tile sees both forms. */
-static inline int32_t quire__tile_parts(const quire_tile_group *g) { return g->n_chunks * (g->mixed ? 2 : 1); }
+/* Partial results of packed pages: one for a chunk; two, stale pages first, where a tile sees
+ * both forms. */
+static inline int32_t quire__tile_parts(const quire_tile_group *g) {
+    return g->n_chunks * (g->mixed ? 2 : 1);
+}
 
 static inline bool quire__batch_stored(const quire_batch *batch, int32_t layer) {
     const int nth = atomic_load(&batch->stored_nth[layer]), n = atomic_load(&batch->stored[layer]);
     return n > 0 && n % nth == 0;
 }
 
-/* Remembers the calling thread's last error for quire_batch_error, if it is the first. Returns `status`. */
+/* Remembers the calling thread's last error for quire_batch_error, if it is the first. Returns
+ * `status`. */
 quire_status quire__batch_note(quire_batch *batch, quire_status status);
 /* The same, and the batch can only be aborted from here on. */
 quire_status quire__batch_fail(quire_batch *batch, quire_status status);
-quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith, int32_t nth);
+quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith,
+                                     int32_t nth);
 
 /* Raw rows of a tile's page for one layer and KV head: K (64,DK), then V at raw_v_offset. */
-static inline uint8_t *quire__tile_raw(const quire_batch *batch, const quire_tile *tile, const quire_layer_state *layer,
-                                       int32_t head) {
+static inline uint8_t *quire__tile_raw(const quire_batch *batch, const quire_tile *tile,
+                                       const quire_layer_state *layer, int32_t head) {
     const quire_tile_group *g = &tile->group[layer->group];
     if (g->raw != QUIRE_NO_LEAF)
         return quire__raw_record(batch->pool, layer, g->raw, head);
-    return batch->scratch + (size_t)g->scratch * batch->pool->scratch_bytes + layer->scratch_offset +
-           (size_t)head * layer->raw_record_bytes;
+    return batch->scratch + (size_t)g->scratch * batch->pool->scratch_bytes +
+           layer->scratch_offset + (size_t)head * layer->raw_record_bytes;
 }
 
 #endif

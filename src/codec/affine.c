@@ -1,14 +1,18 @@
-/* a8 a4 a2 with groups of 32, 64, 128 channels: codes, scales and biases equal mlx.core.quantize bit for bit.
+/* a8 a4 a2 with groups of 32, 64, 128 channels: codes, scales and biases equal mlx.core.quantize
+ * bit for bit.
  *
- *     value = scale * code + bias; the scale is negative where the group's largest magnitude is positive
+ *     value = scale * code + bias; the scale is negative where the group's largest magnitude is
+ *     positive
  *
- * Codes come from the unrounded fp32 scale and bias; what is stored is rounded to the raw type (f16, bf16, or f32 as it
- * is). 8-bit codes are stored as code - 128, as two's complement. Parameters: scale[D/g][T], bias[D/g][T].
+ * Codes come from the unrounded fp32 scale and bias; what is stored is rounded to the raw type
+ * (f16, bf16, or f32 as it is). 8-bit codes are stored as code - 128, as two's complement.
+ * Parameters: scale[D/g][T], bias[D/g][T].
  */
 #include "base/real.h"
 #include "codec/family.h"
 
-static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
+static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
+                   uint8_t *record) {
     const int dim = side->dim, group = side->group, stored_as = side->bits == 8 ? 128 : 0;
     const float top = (float)((1 << side->bits) - 1), smallest_scale = 1e-7f;
     for (int t = skip; t < T; t++)
@@ -43,16 +47,19 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
         }
 }
 
-static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
+static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record,
+                   float *rows) {
     const int dim = side->dim;
     for (int t = 0; t < T; t++)
         for (int d = 0; d < dim; d++) {
             const int g = d / side->group;
             const float scale = quire__side_param(side, record, (size_t)(g * T + t));
-            const float bias = quire__side_param(side, record, (size_t)((side->n_groups + g) * T + t));
+            const float bias =
+                quire__side_param(side, record, (size_t)((side->n_groups + g) * T + t));
             const uint8_t code = side->bits == 8 ? codes[t * dim + d] ^ 0x80 : codes[t * dim + d];
             rows[t * dim + d] = scale * (float)code + bias;
         }
 }
 
-const quire_family_ops quire__affine_ops = {"affine", "scale and bias per group, as mlx.core.quantize", encode, decode};
+const quire_family_ops quire__affine_ops = {
+    "affine", "scale and bias per group, as mlx.core.quantize", encode, decode};

@@ -1,16 +1,19 @@
 /* q8_0 and q4_0: codes and scales equal ggml's bit for bit. One fp16 scale per 32 channels.
  *
- *   q8_0  scale = amax / 127, code = round(x / scale), halves away from zero;      value = scale * code
- *   q4_0  scale = (value of largest magnitude) / -8, code = trunc(x / scale + 8.5); value = scale * (code - 8)
+ *   q8_0  scale = amax / 127, code = round(x / scale), halves away from zero;      value = scale
+ *         * code
+ *   q4_0  scale = (value of largest magnitude) / -8, code = trunc(x / scale + 8.5); value =
+ *         scale * (code - 8)
  *
- * ggml writes q4_0's x * (1/scale) + 8.5 as a product and a sum; gcc contracts them on machines with fma, and the gguf
- * package reproduces that. So do we: an explicit fma, the same on every machine.
- * Parameters: fp16 scale[D/32][T].
+ * ggml writes q4_0's x * (1/scale) + 8.5 as a product and a sum; gcc contracts them on machines
+ * with fma, and the gguf package reproduces that. So do we: an explicit fma, the same on every
+ * machine. Parameters: fp16 scale[D/32][T].
  */
 #include "base/real.h"
 #include "codec/family.h"
 
-static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
+static void encode(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
+                   uint8_t *record) {
     const int dim = side->dim, group = side->group;
     for (int t = skip; t < T; t++)
         for (int g = 0; g < side->n_groups; g++) {
@@ -21,7 +24,8 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
                 if (fabsf(x[i]) > fabsf(largest))
                     largest = x[i];
             const float scale = side->bits == 8 ? fabsf(largest) / 127.0f : largest / -8.0f;
-            const float inverse = fabsf(scale) > 1e-37f ? 1.0f / scale : 0; /* below, 1/scale may not be finite */
+            const float inverse =
+                fabsf(scale) > 1e-37f ? 1.0f / scale : 0; /* below, 1/scale may not be finite */
             quire__put_param(side, record, (size_t)(g * T + t), scale);
             for (int i = 0; i < group; i++) {
                 if (side->bits == 8) {
@@ -34,7 +38,8 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
         }
 }
 
-static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
+static void decode(const quire_side_format *side, const uint8_t *codes, const uint8_t *record,
+                   float *rows) {
     const int dim = side->dim;
     for (int t = 0; t < T; t++)
         for (int d = 0; d < dim; d++) {
@@ -44,4 +49,5 @@ static void decode(const quire_side_format *side, const uint8_t *codes, const ui
         }
 }
 
-const quire_family_ops quire__block_ops = {"block", "one fp16 scale per 32 channels, as ggml", encode, decode};
+const quire_family_ops quire__block_ops = {"block", "one fp16 scale per 32 channels, as ggml",
+                                           encode, decode};

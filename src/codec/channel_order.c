@@ -3,8 +3,9 @@
  *   place     0 .. 7   8 .. 15   16 .. 23   24 .. 31   ...   from 16*(D/32) on
  *   codes     wider    narrower  wider      narrower   ...   plain
  *
- * The 8*(D/32) most important channels are the wider ones, as many of the least important the narrower ones; within each
- * of the three classes channels keep their order, so that the same classes always give the same pages.
+ * The 8*(D/32) most important channels are the wider ones, as many of the least important the
+ * narrower ones; within each of the three classes channels keep their order, so that the same
+ * classes always give the same pages.
  */
 #include <math.h>
 
@@ -12,7 +13,8 @@
 
 quire_status quire__check_k_dim(int32_t k_dim) {
     if (k_dim < QUIRE_DIM_MIN || k_dim > QUIRE_DIM_MAX || k_dim % QUIRE_DIM_STEP)
-        return quire__fail(QUIRE_E_INVALID, "K head size %d: must be a multiple of %d from %d to %d", (int)k_dim,
+        return quire__fail(QUIRE_E_INVALID,
+                           "K head size %d: must be a multiple of %d from %d to %d", (int)k_dim,
                            QUIRE_DIM_STEP, QUIRE_DIM_MIN, QUIRE_DIM_MAX);
     return QUIRE_OK;
 }
@@ -27,9 +29,11 @@ quire_status quire_channel_order(const float *importance, int32_t k_dim, uint16_
     const int n = k_dim / 32 * 8;
     int wider = 0, narrower = 0, plain = 2 * n;
     for (int d = 0; d < k_dim; d++) {
-        int rank = 0; /* how many channels come before this one; of equal ones, the first comes first */
+        int rank =
+            0; /* how many channels come before this one; of equal ones, the first comes first */
         for (int other = 0; other < k_dim; other++)
-            rank += importance[other] > importance[d] || (importance[other] == importance[d] && other < d);
+            rank += importance[other] > importance[d] ||
+                    (importance[other] == importance[d] && other < d);
         int place;
         if (rank < n) {
             place = wider / 8 * 16 + wider % 8;

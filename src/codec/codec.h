@@ -2,9 +2,10 @@
  *
  *   record:  | K codes | K signs (tqp) | K parameters | V codes | V parameters |
  *
- * Every section starts at a multiple of 64 bytes, a record's length is a multiple of 128, gaps are zero. docs/FORMAT.md
- * gives every bit; layout.c places the codes, one file per family (channel.c, rotated.c, affine.c, block.c) computes
- * them. Encoding is canonical: the same rows give the same bytes with every compiler and on every machine.
+ * Every section starts at a multiple of 64 bytes, a record's length is a multiple of 128, gaps
+ * are zero. docs/FORMAT.md gives every bit; layout.c places the codes, one file per family
+ * (channel.c, rotated.c, affine.c, block.c) computes them. Encoding is canonical: the same rows
+ * give the same bytes with every compiler and on every machine.
  */
 #ifndef QUIRE_CODEC_CODEC_H
 #define QUIRE_CODEC_CODEC_H
@@ -19,7 +20,8 @@ typedef enum quire_family {
     QUIRE_FAMILY_RAW,     /* elements as they are, row by row */
     QUIRE_FAMILY_CHANNEL, /* kc, km: value = zero[d] + scale[d] * (code - mid) */
     QUIRE_FAMILY_UNIFORM, /* vt: rotated; value = scale[t] * unit * (code - mid) */
-    QUIRE_FAMILY_BOOK,    /* tq: rotated; value = scale[t] * unit * book[code]; K: less the page's mean, see `zeros` */
+    QUIRE_FAMILY_BOOK,    /* tq: rotated; value = scale[t] * unit * book[code]; K: less the page's
+                             mean, see `zeros` */
     QUIRE_FAMILY_PROD,    /* tqp: tq, and one sign per coordinate of the projected residual */
     QUIRE_FAMILY_AFFINE,  /* a: value = scale[g][t] * code + bias[g][t] */
     QUIRE_FAMILY_BLOCK    /* q8_0, q4_0: value = scale[g][t] * (code - offset) */
@@ -30,23 +32,29 @@ typedef struct quire_side_format {
     quire_codec codec;
     quire_family family;
     bool is_v;
-    bool rotated;       /* codes live in the rotated space: q (for K) or the output (for V) must be rotated too */
-    int dim;            /* D */
-    int bits;           /* of one code in the code section (tqp: without the sign); km: on average */
-    int n_mixed;        /* km: so many first blocks of 16 channels have 8 codes of a bit more, then 8 of a bit less */
-    int group;          /* channels that share a scale: D itself where one scale serves the row or the channel */
-    int n_groups;       /* D / group */
-    quire_type type;    /* raw: of the elements; a8 a4 a2: of scales and biases; else f16 */
-    float mid;          /* the code (as expanded by quire__side_expand) that stands for the middle of the range;
-                           km: quire__code_mid */
-    float mid_steps;    /* affine, block: the middle's value in steps, before any bias; 0 for the others */
+    bool rotated; /* codes live in the rotated space: q (for K) or the output (for V) must be
+                     rotated too */
+    int dim;      /* D */
+    int bits;     /* of one code in the code section (tqp: without the sign); km: on average */
+    int n_mixed;  /* km: so many first blocks of 16 channels have 8 codes of a bit more, then 8 of a
+                     bit less */
+    int group;    /* channels that share a scale: D itself where one scale serves the row or the
+                     channel */
+    int n_groups; /* D / group */
+    quire_type type; /* raw: of the elements; a8 a4 a2: of scales and biases; else f16 */
+    float mid; /* the code (as expanded by quire__side_expand) that stands for the middle of the
+                  range; km: quire__code_mid */
+    float mid_steps;    /* affine, block: the middle's value in steps, before any bias; 0 for the
+                           others */
     float unit;         /* value of one step of an expanded code, before its scale */
     const int8_t *book; /* codebook, or NULL */
-    size_t zeros;       /* number of the first of D parameters that all tokens share, one value to be added to each
-                           channel (never rotated): zero of kc and km, mean of K of tq; 0: none */
-    float max_abs;      /* larger values cannot be stored */
-    size_t codes, signs, params;                /* where the sections start in the record */
-    size_t code_bytes, sign_bytes, param_bytes; /* their lengths without padding; sign_bytes 0: no signs */
+    size_t
+        zeros; /* number of the first of D parameters that all tokens share, one value to be added
+                  to each channel (never rotated): zero of kc and km, mean of K of tq; 0: none */
+    float max_abs;               /* larger values cannot be stored */
+    size_t codes, signs, params; /* where the sections start in the record */
+    size_t code_bytes, sign_bytes,
+        param_bytes; /* their lengths without padding; sign_bytes 0: no signs */
 } quire_side_format;
 
 typedef struct quire_format {
@@ -59,30 +67,42 @@ static inline int quire__code_bits(const quire_side_format *side, int d) {
     return d / 16 >= side->n_mixed ? side->bits : d / 8 % 2 ? side->bits - 1 : side->bits + 1;
 }
 static inline float quire__code_mid(const quire_side_format *side, int d) {
-    return d / 16 >= side->n_mixed ? side->mid : (float)((1 << quire__code_bits(side, d)) - 1) * 0.5f;
+    return d / 16 >= side->n_mixed ? side->mid
+                                   : (float)((1 << quire__code_bits(side, d)) - 1) * 0.5f;
 }
 
-/* E_INVALID (sizes), E_UNSUPPORTED (codec cannot serve the side or the size), E_UNKNOWN (codec number). */
-quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim, quire_type raw);
+/* E_INVALID (sizes), E_UNSUPPORTED (codec cannot serve the side or the size), E_UNKNOWN (codec
+ * number). */
+quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim,
+                                quire_type raw);
 
 size_t quire__side_end(const quire_side_format *side); /* in the record, padding included */
 
-/* Pack 64 rows (64, D) into this side's sections of `record`, gaps included. The first `skip` tokens get zero bits and
- * zero parameters and do not take part in any statistic. All values are finite and at most max_abs. */
-void quire__side_encode(const quire_side_format *side, const float *rows, int skip, uint8_t *record);
-void quire__side_decode(const quire_side_format *side, const uint8_t *record, float *rows /* (64, D) */);
-void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record);
-/* Whether all values of `rows` (n) can be stored; if not, *bad is the index of the first that cannot. */
+/* Pack 64 rows (64, D) into this side's sections of `record`, gaps included. The first `skip`
+ * tokens get zero bits and zero parameters and do not take part in any statistic. All values are
+ * finite and at most max_abs. */
+void quire__side_encode(const quire_side_format *side, const float *rows, int skip,
+                        uint8_t *record);
+void quire__side_decode(const quire_side_format *side, const uint8_t *record,
+                        float *rows /* (64, D) */);
+void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip,
+                        uint8_t *record);
+/* Whether all values of `rows` (n) can be stored; if not, *bad is the index of the first that
+ * cannot. */
 bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad);
 
-/* Whether a record of foreign origin is safe to attend over: all parameters and raw elements finite, lengths not negative. */
+/* Whether a record of foreign origin is safe to attend over: all parameters and raw elements
+ * finite, lengths not negative. */
 bool quire__side_valid(const quire_side_format *side, const uint8_t *record);
 
 /* ---- what attention reads (reference kernels; fast kernels read the sections themselves) */
 
-/* Codes as small signed integers in natural order: 8-bit codes as stored, narrower ones unsigned or through the book. */
-void quire__side_expand(const quire_side_format *side, const uint8_t *record, int8_t *codes /* (64, D) */);
-void quire__side_signs(const quire_side_format *side, const uint8_t *record, int8_t *signs /* (64, D): 0 or 1 */);
+/* Codes as small signed integers in natural order: 8-bit codes as stored, narrower ones unsigned
+ * or through the book. */
+void quire__side_expand(const quire_side_format *side, const uint8_t *record,
+                        int8_t *codes /* (64, D) */);
+void quire__side_signs(const quire_side_format *side, const uint8_t *record,
+                       int8_t *signs /* (64, D): 0 or 1 */);
 /* Element i of the parameter section, as fp32. */
 float quire__side_param(const quire_side_format *side, const uint8_t *record, size_t i);
 
@@ -95,7 +115,8 @@ static inline bool quire__codec_is_mixed(quire_codec codec) {
     return codec == QUIRE_CODEC_KM4 || codec == QUIRE_CODEC_KM3;
 }
 
-/* ---- the order in which km stores channels: place p of a record holds channel order[p] (channel_order.c) */
+/* ---- the order in which km stores channels: place p of a record holds channel order[p]
+ * (channel_order.c) */
 
 quire_status quire__check_k_dim(int32_t k_dim); /* E_INVALID */
 void quire__into_order(const uint16_t *order, int dim, const float *row, float *placed);
@@ -106,19 +127,22 @@ int quire__order_fault(const uint16_t *order, int dim);
 /* ---- pairs of channels that RoPE turns together (rope_pairs.c) */
 
 typedef struct quire_turns {
-    int32_t n; /* half the channels: those that stand still are paired too, with an angle of 0, and come first */
+    int32_t n; /* half the channels: those that stand still are paired too, with an angle of 0, and
+                  come first */
     uint16_t first[QUIRE_DIM_MAX / 2], second[QUIRE_DIM_MAX / 2];
     double angle[QUIRE_DIM_MAX / 2]; /* radians from a position to the next */
 } quire_turns;
 
 /* rope NULL: all stand still. E_INVALID. */
-QUIRE_INTERNAL quire_status quire__turns_init(quire_turns *turns, const quire_rope *rope, int32_t dim);
+QUIRE_INTERNAL quire_status quire__turns_init(quire_turns *turns, const quire_rope *rope,
+                                              int32_t dim);
 
 /* ---- rounding with feedback (error_feedback.c) */
 
 static inline size_t quire__n_feedback(int dim) { return (size_t)dim * (size_t)dim / 2; }
-/* Of pair j: 2j weights for its first channel and 2j for its second, of the errors before them in the frame of page 0; then
- * what D (error_feedback.c) has for the pair, as the direction of its ellipse: (D00 - D11, 2 D01) / (D00 + D11). */
+/* Of pair j: 2j weights for its first channel and 2j for its second, of the errors before them
+ * in the frame of page 0; then what D (error_feedback.c) has for the pair, as the direction of
+ * its ellipse: (D00 - D11, 2 D01) / (D00 + D11). */
 static inline size_t quire__feedback_at(int j) { return 2 * (size_t)j * (size_t)j; }
 /* Whether it can be worked with: E_INVALID names the element that is at fault. */
 quire_status quire__check_feedback(const float *feedback, int32_t dim);
@@ -130,16 +154,19 @@ static inline bool quire__side_is_shapeable(const quire_side_format *side) {
 /* How errors are passed on in one head's K of one page. */
 typedef struct quire_shaping {
     const float *feedback;
-    uint16_t place[QUIRE_DIM_MAX]; /* in the record, of the channels as they are rounded: pair after pair */
-    float cosine[QUIRE_DIM_MAX / 2], sine[QUIRE_DIM_MAX / 2]; /* of each pair's turn from the first page to this one */
-    float within[QUIRE_DIM_MAX / 2]; /* the share of a pair's first error that its second channel takes over */
+    uint16_t place[QUIRE_DIM_MAX]; /* in the record, of the channels as they are rounded: pair after
+                                      pair */
+    float cosine[QUIRE_DIM_MAX / 2],
+        sine[QUIRE_DIM_MAX / 2]; /* of each pair's turn from the first page to this one */
+    float within[QUIRE_DIM_MAX /
+                 2]; /* the share of a pair's first error that its second channel takes over */
 } quire_shaping;
 
 /* order: of the record's channels, or NULL. */
-void quire__shaping_init(quire_shaping *shaping, const quire_turns *turns, const float *feedback, const uint16_t *order,
-                         int32_t page);
+void quire__shaping_init(quire_shaping *shaping, const quire_turns *turns, const float *feedback,
+                         const uint16_t *order, int32_t page);
 /* Codes for the parameters that the record has already, packed in place of plain rounding's. */
-void quire__side_shape(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
-                       uint8_t *record);
+void quire__side_shape(const quire_side_format *side, const float *rows, int skip,
+                       const quire_shaping *shaping, uint8_t *record);
 
 #endif

@@ -1,19 +1,21 @@
 /* Rounding that knows the queries: K with a scale per channel (kc, km; fewer than 8 bits).
  *
- * What an error e of a token's K does to its logits is e.q, on average e^T M e with M = E[q q^T]. Rounding every channel for
- * itself minimises that only where M is diagonal. Here channels are rounded one after the other, and each takes over what it
- * can of the errors before it:
+ * What an error e of a token's K does to its logits is e.q, on average e^T M e with M = E[q
+ * q^T]. Rounding every channel for itself minimises that only where M is diagonal. Here channels
+ * are rounded one after the other, and each takes over what it can of the errors before it:
  *
  *     M + damping = (I + U) D (I + U)^T,  U strictly upper triangular, D diagonal
  *     code[j] = nearest(x[j] + sum over i < j of (x[i] - value[i]) * U[i][j])
  *
- * which leaves sum D[j] r[j]^2, r being plain rounding errors, instead of sum M[j][j] r[j]^2. Reading is as without it.
+ * which leaves sum D[j] r[j]^2, r being plain rounding errors, instead of sum M[j][j] r[j]^2.
+ * Reading is as without it.
  *
- * M depends on where the page lies: RoPE turns pairs of channels with the position, of K and of q. Seen from a page, though,
- * queries come from the same distances wherever it lies, so M of page p is M of page 0 with every pair turned by 64 p
- * positions. Channels are therefore rounded pair after pair, U and D consisting of blocks of 2 x 2: then turning M turns
- * each block of U and D and leaves them triangular. So one U serves all pages: errors are turned back to where they would
- * be in page 0, weighed there, and what a pair is to take over is turned forth.
+ * M depends on where the page lies: RoPE turns pairs of channels with the position, of K and of
+ * q. Seen from a page, though, queries come from the same distances wherever it lies, so M of
+ * page p is M of page 0 with every pair turned by 64 p positions. Channels are therefore rounded
+ * pair after pair, U and D consisting of blocks of 2 x 2: then turning M turns each block of U
+ * and D and leaves them triangular. So one U serves all pages: errors are turned back to where
+ * they would be in page 0, weighed there, and what a pair is to take over is turned forth.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -24,13 +26,15 @@
 
 enum { TOGETHER = 16 }; /* tokens: their sums stay in registers */
 
-/* Of the mean of M's diagonal. M is an estimate, and inputs drift; .1 costs medians of K alone 3 to 5 %. */
+/* Of the mean of M's diagonal. M is an estimate, and inputs drift; .1 costs medians of K alone 3
+ * to 5 %. */
 static const double DAMPING = 0.03;
 
 static quire_status check_moment(const float *moment, int32_t n) {
     for (int32_t i = 0; i < n * n; i++)
         if (!isfinite(moment[i]))
-            return quire__fail(QUIRE_E_VALUE, "moment of channels %d and %d is not finite", (int)(i / n), (int)(i % n));
+            return quire__fail(QUIRE_E_VALUE, "moment of channels %d and %d is not finite",
+                               (int)(i / n), (int)(i % n));
     for (int32_t d = 0; d < n; d++)
         if (moment[d * n + d] < 0)
             return quire__fail(QUIRE_E_VALUE, "the mean square of channel %d is negative", (int)d);
@@ -38,7 +42,9 @@ static quire_status check_moment(const float *moment, int32_t n) {
 }
 
 /* Channels as they are rounded. */
-static int channel_at(const quire_turns *turns, int i) { return i % 2 ? turns->second[i / 2] : turns->first[i / 2]; }
+static int channel_at(const quire_turns *turns, int i) {
+    return i % 2 ? turns->second[i / 2] : turns->first[i / 2];
+}
 
 /* The upper triangle of m becomes U, its diagonal D. */
 static void factor(double *m, int n) {
@@ -55,17 +61,21 @@ static void factor(double *m, int n) {
 
 static void write_pair(const double *m, int n, int j, float *to) {
     const int first = 2 * j, second = first + 1;
-    const double share = m[first * n + second], d0 = m[first * n + first], d1 = m[second * n + second];
+    const double share = m[first * n + second], d0 = m[first * n + first],
+                 d1 = m[second * n + second];
     for (int i = 0; i < first; i++) {
         to[i] = (float)m[i * n + first];
-        to[first + i] = (float)(m[i * n + second] - share * m[i * n + first]); /* the rest comes by way of the first */
+        to[first + i] = (float)(m[i * n + second] -
+                                share * m[i * n + first]); /* the rest comes by way of the first */
     }
-    const double d00 = d0 + share * share * d1, d01 = share * d1; /* the block is (d00, d01; d01, d1) */
+    const double d00 = d0 + share * share * d1,
+                 d01 = share * d1; /* the block is (d00, d01; d01, d1) */
     to[2 * first] = (float)((d00 - d1) / (d00 + d1));
     to[2 * first + 1] = (float)(2 * d01 / (d00 + d1));
 }
 
-quire_status quire_channel_feedback(const float *moment, const quire_rope *rope, int32_t k_dim, float *feedback) {
+quire_status quire_channel_feedback(const float *moment, const quire_rope *rope, int32_t k_dim,
+                                    float *feedback) {
     if (!moment || !feedback)
         return quire__fail(QUIRE_E_INVALID, "moment or feedback is NULL");
     QUIRE_TRY(quire__check_k_dim(k_dim));
@@ -85,8 +95,8 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
-            m[i * n + j] =
-                (double)moment[channel_at(&turns, i) * n + channel_at(&turns, j)] + (i == j ? DAMPING * mean : 0);
+            m[i * n + j] = (double)moment[channel_at(&turns, i) * n + channel_at(&turns, j)] +
+                           (i == j ? DAMPING * mean : 0);
     factor(m, n);
     bool definite = true;
     for (int d = 0; d < n; d++)
@@ -94,7 +104,9 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
     for (int j = 0; j < n / 2 && definite; j++)
         write_pair(m, n, j, feedback + quire__feedback_at(j));
     free(m);
-    return definite ? QUIRE_OK : quire__fail(QUIRE_E_VALUE, "moment is no second moment: it is not positive definite");
+    return definite ? QUIRE_OK
+                    : quire__fail(QUIRE_E_VALUE,
+                                  "moment is no second moment: it is not positive definite");
 }
 
 quire_status quire__check_feedback(const float *feedback, int32_t dim) {
@@ -104,7 +116,8 @@ quire_status quire__check_feedback(const float *feedback, int32_t dim) {
     for (int j = 0; j < dim / 2; j++) {
         const float *ellipse = feedback + quire__feedback_at(j) + 4 * j;
         if (!(ellipse[0] * ellipse[0] + ellipse[1] * ellipse[1] < 1))
-            return quire__fail(QUIRE_E_INVALID, "k_feedback[%zu] and the next are no direction of an ellipse",
+            return quire__fail(QUIRE_E_INVALID,
+                               "k_feedback[%zu] and the next are no direction of an ellipse",
                                quire__feedback_at(j) + 4 * (size_t)j);
     }
     return QUIRE_OK;
@@ -112,16 +125,18 @@ quire_status quire__check_feedback(const float *feedback, int32_t dim) {
 
 /* ------------------------------------------------------------------ a page */
 
-void quire__shaping_init(quire_shaping *s, const quire_turns *turns, const float *feedback, const uint16_t *order,
-                         int32_t page) {
+void quire__shaping_init(quire_shaping *s, const quire_turns *turns, const float *feedback,
+                         const uint16_t *order, int32_t page) {
     uint16_t place_of[QUIRE_DIM_MAX];
     for (int p = 0; p < 2 * turns->n; p++)
         place_of[order ? order[p] : p] = (uint16_t)p;
     s->feedback = feedback;
     for (int j = 0; j < turns->n; j++) {
         const float *ellipse = feedback + quire__feedback_at(j) + 4 * j;
-        const double angle = turns->angle[j] * T * page, a = (double)ellipse[0], b = (double)ellipse[1];
-        const double c = cos(angle), i = sin(angle), cc = c * c - i * i, ii = 2 * c * i; /* it turns twice as fast */
+        const double angle = turns->angle[j] * T * page, a = (double)ellipse[0],
+                     b = (double)ellipse[1];
+        const double c = cos(angle), i = sin(angle), cc = c * c - i * i,
+                     ii = 2 * c * i; /* it turns twice as fast */
         s->place[2 * j] = place_of[turns->first[j]];
         s->place[2 * j + 1] = place_of[turns->second[j]];
         s->cosine[j] = (float)c;
@@ -131,8 +146,8 @@ void quire__shaping_init(quire_shaping *s, const quire_turns *turns, const float
 }
 
 /* A channel's codes in 16 tokens: `error` gets what is left of x. */
-static void round_channel(const quire_side_format *side, const uint8_t *record, int place, const float *x,
-                          const float *carried, float *error, uint8_t *codes) {
+static void round_channel(const quire_side_format *side, const uint8_t *record, int place,
+                          const float *x, const float *carried, float *error, uint8_t *codes) {
     const float scale = quire__side_param(side, record, (size_t)place);
     const float zero = quire__side_param(side, record, side->zeros + (size_t)place);
     const float inverse = scale > 0 ? 1.0f / scale : 0, mid = quire__code_mid(side, place);
@@ -147,16 +162,16 @@ static void round_channel(const quire_side_format *side, const uint8_t *record, 
 }
 
 /* Skipped tokens stand at their channels' zeros. */
-static void load_channel(const quire_side_format *side, const uint8_t *record, const float *rows, int first, int skip,
-                         int place, float *x) {
+static void load_channel(const quire_side_format *side, const uint8_t *record, const float *rows,
+                         int first, int skip, int place, float *x) {
     const float zero = quire__side_param(side, record, side->zeros + (size_t)place);
     for (int t = 0; t < TOGETHER; t++)
         x[t] = first + t < skip ? zero : rows[(first + t) * side->dim + place];
 }
 
 /* Codes (64, D) with the parameters that the record has already. */
-static void shape_codes(const quire_side_format *side, const float *rows, int skip, const quire_shaping *s,
-                        const uint8_t *record, uint8_t *codes) {
+static void shape_codes(const quire_side_format *side, const float *rows, int skip,
+                        const quire_shaping *s, const uint8_t *record, uint8_t *codes) {
     const int n = side->dim;
     float error[QUIRE_DIM_MAX][TOGETHER]; /* in the frame of page 0 */
     for (int first = 0; first < T; first += TOGETHER) {
@@ -191,8 +206,8 @@ static void shape_codes(const quire_side_format *side, const float *rows, int sk
         codes[i] = 0;
 }
 
-void quire__side_shape(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
-                       uint8_t *record) {
+void quire__side_shape(const quire_side_format *side, const float *rows, int skip,
+                       const quire_shaping *shaping, uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
     shape_codes(side, rows, skip, shaping, record, codes);
     memset(record + side->codes, 0, side->code_bytes);

@@ -1,4 +1,5 @@
-/* The same codes in other systems' arrays: mlx (affine), ggml (blocks), mlx-vlm (TurboQuant). Lossless both ways. */
+/* The same codes in other systems' arrays: mlx (affine), ggml (blocks), mlx-vlm (TurboQuant).
+ * Lossless both ways. */
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +7,7 @@
 #include "codec/family.h"
 #include "codec/layout.h"
 
-/* ------------------------------------------------------------------ little-endian bit streams in u32 words */
+/* ------------------------------------------------------- little-endian bit streams in u32 words */
 
 static size_t stream_words(int n, int bits) { return ((size_t)n * (size_t)bits + 31) / 32; }
 
@@ -37,11 +38,12 @@ static void flip_affine8(const quire_side_format *side, uint8_t *codes) {
         codes[i] ^= 0x80;
 }
 
-/* ------------------------------------------------------------------ ggml blocks: {fp16 scale; codes of 32 channels} */
+/* ---------------------------------------------- ggml blocks: {fp16 scale; codes of 32 channels} */
 
 static size_t block_bytes(const quire_side_format *side) { return side->bits == 8 ? 34 : 18; }
 
-static void blocks_write(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, uint8_t *out) {
+static void blocks_write(const quire_side_format *side, const uint8_t *codes, const uint8_t *record,
+                         uint8_t *out) {
     for (int t = 0; t < T; t++)
         for (int g = 0; g < side->n_groups; g++, out += block_bytes(side)) {
             const uint8_t *c = codes + t * side->dim + g * 32;
@@ -54,7 +56,8 @@ static void blocks_write(const quire_side_format *side, const uint8_t *codes, co
         }
 }
 
-static void blocks_read(const quire_side_format *side, const uint8_t *in, uint8_t *codes, uint8_t *record) {
+static void blocks_read(const quire_side_format *side, const uint8_t *in, uint8_t *codes,
+                        uint8_t *record) {
     for (int t = 0; t < T; t++)
         for (int g = 0; g < side->n_groups; g++, in += block_bytes(side)) {
             uint8_t *c = codes + t * side->dim + g * 32;
@@ -71,8 +74,9 @@ static void blocks_read(const quire_side_format *side, const uint8_t *in, uint8_
 
 /* ------------------------------------------------------------------ the two directions */
 
-static quire_status prepare(const quire_page_shape *shape, quire_side side, const quire_arrays *arrays, bool importing,
-                            const void *page, quire_format *format, const quire_side_format **chosen) {
+static quire_status prepare(const quire_page_shape *shape, quire_side side,
+                            const quire_arrays *arrays, bool importing, const void *page,
+                            quire_format *format, const quire_side_format **chosen) {
     if (!shape || !arrays || !page)
         return quire__fail(QUIRE_E_INVALID, "shape, arrays or page is NULL");
     if (side != QUIRE_SIDE_K && side != QUIRE_SIDE_V)
@@ -93,9 +97,12 @@ static quire_status prepare(const quire_page_shape *shape, quire_side side, cons
         complete = complete && arrays->norms && arrays->residual_norms && arrays->signs;
         break;
     default:
-        return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s has no foreign arrays", quire_codec_name(s->codec));
+        return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s has no foreign arrays",
+                           quire_codec_name(s->codec));
     }
-    return complete ? QUIRE_OK : quire__fail(QUIRE_E_INVALID, "codec %s: an array is NULL", quire_codec_name(s->codec));
+    return complete ? QUIRE_OK
+                    : quire__fail(QUIRE_E_INVALID, "codec %s: an array is NULL",
+                                  quire_codec_name(s->codec));
 }
 
 quire_status quire_page_export(const quire_page_shape *shape, quire_side which, const void *page,
@@ -114,13 +121,16 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
     flip_affine8(side, codes);
     const size_t words = stream_words(dim, side->bits), sign_words = stream_words(dim, 1);
     for (int t = 0; t < T; t++)
-        stream_write(codes + t * dim, dim, side->bits, (uint8_t *)out->codes + 4 * words * (size_t)t);
+        stream_write(codes + t * dim, dim, side->bits,
+                     (uint8_t *)out->codes + 4 * words * (size_t)t);
     if (side->family == QUIRE_FAMILY_AFFINE) {
         const size_t n = (size_t)side->n_groups;
         for (size_t t = 0; t < T; t++)
             for (size_t g = 0; g < n; g++) {
-                quire__store(side->type, out->scales, t * n + g, quire__side_param(side, record, g * T + t));
-                quire__store(side->type, out->biases, t * n + g, quire__side_param(side, record, (n + g) * T + t));
+                quire__store(side->type, out->scales, t * n + g,
+                             quire__side_param(side, record, g * T + t));
+                quire__store(side->type, out->biases, t * n + g,
+                             quire__side_param(side, record, (n + g) * T + t));
             }
         return QUIRE_OK;
     }
@@ -143,11 +153,13 @@ static quire_status check_foreign(const quire_side_format *side, const quire_arr
     const size_t n = (size_t)side->n_groups * T;
     bool fits = true;
     if (side->family == QUIRE_FAMILY_AFFINE) {
-        fits = quire__all_finite(side->type, in->scales, n) && quire__all_finite(side->type, in->biases, n);
+        fits = quire__all_finite(side->type, in->scales, n) &&
+               quire__all_finite(side->type, in->biases, n);
     } else if (side->family == QUIRE_FAMILY_BLOCK) {
         for (size_t i = 0; i < n && fits; i++) {
             const uint8_t *scale = (const uint8_t *)in->codes + i * block_bytes(side);
-            fits = quire__all_finite(QUIRE_F16, scale, 1) && !(side->bits == 8 && quire__load(QUIRE_F16, scale, 0) < 0);
+            fits = quire__all_finite(QUIRE_F16, scale, 1) &&
+                   !(side->bits == 8 && quire__load(QUIRE_F16, scale, 0) < 0);
         }
     } else {
         for (int t = 0; t < T && fits; t++) {
@@ -159,11 +171,13 @@ static quire_status check_foreign(const quire_side_format *side, const quire_arr
             fits = fits && fabsf(in->means[d]) <= QUIRE_F16_MAX;
     }
     return fits ? QUIRE_OK
-                : quire__fail(QUIRE_E_VALUE, "codec %s: a scale, bias, norm or mean is not finite or does not fit",
+                : quire__fail(QUIRE_E_VALUE,
+                              "codec %s: a scale, bias, norm or mean is not finite or does not fit",
                               quire_codec_name(side->codec));
 }
 
-quire_status quire_page_import(const quire_page_shape *shape, quire_side which, const quire_arrays *in, void *page) {
+quire_status quire_page_import(const quire_page_shape *shape, quire_side which,
+                               const quire_arrays *in, void *page) {
     quire_format format;
     const quire_side_format *side;
     QUIRE_TRY(prepare(shape, which, in, true, page, &format, &side));
@@ -171,13 +185,15 @@ quire_status quire_page_import(const quire_page_shape *shape, quire_side which, 
     uint8_t *record = page;
     const int dim = side->dim;
     uint8_t codes[T * QUIRE_DIM_MAX];
-    memset(record + side->codes, 0, (side->is_v ? format.bytes : quire__side_end(side)) - side->codes);
+    memset(record + side->codes, 0,
+           (side->is_v ? format.bytes : quire__side_end(side)) - side->codes);
     const size_t words = stream_words(dim, side->bits), sign_words = stream_words(dim, 1);
     if (side->family == QUIRE_FAMILY_BLOCK) {
         blocks_read(side, in->codes, codes, record);
     } else {
         for (int t = 0; t < T; t++)
-            stream_read((const uint8_t *)in->codes + 4 * words * (size_t)t, dim, side->bits, codes + t * dim);
+            stream_read((const uint8_t *)in->codes + 4 * words * (size_t)t, dim, side->bits,
+                        codes + t * dim);
         flip_affine8(side, codes);
     }
     quire__side_pack(side, codes, record);
@@ -185,8 +201,10 @@ quire_status quire_page_import(const quire_page_shape *shape, quire_side which, 
         const size_t n = (size_t)side->n_groups;
         for (size_t t = 0; t < T; t++)
             for (size_t g = 0; g < n; g++) {
-                quire__put_param(side, record, g * T + t, quire__load(side->type, in->scales, t * n + g));
-                quire__put_param(side, record, (n + g) * T + t, quire__load(side->type, in->biases, t * n + g));
+                quire__put_param(side, record, g * T + t,
+                                 quire__load(side->type, in->scales, t * n + g));
+                quire__put_param(side, record, (n + g) * T + t,
+                                 quire__load(side->type, in->biases, t * n + g));
             }
     } else if (side->family != QUIRE_FAMILY_BLOCK) {
         for (size_t t = 0; t < T; t++)
@@ -198,7 +216,8 @@ quire_status quire_page_import(const quire_page_shape *shape, quire_side which, 
         for (size_t t = 0; t < T; t++)
             quire__put_param(side, record, T + t, in->residual_norms[t]);
         for (int t = 0; t < T; t++)
-            stream_read((const uint8_t *)(in->signs + sign_words * (size_t)t), dim, 1, codes + t * dim);
+            stream_read((const uint8_t *)(in->signs + sign_words * (size_t)t), dim, 1,
+                        codes + t * dim);
         quire__k_pack(1, 0, dim, codes, record + side->signs);
     }
     return QUIRE_OK;

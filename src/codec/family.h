@@ -1,5 +1,6 @@
-/* Inside src/codec: what a family implements. Codes are bit patterns, one byte each, (64, D) in natural order;
- * parameters are written straight into the record. `encode` sees a record that is zero. */
+/* Inside src/codec: what a family implements. Codes are bit patterns, one byte each, (64, D) in
+ * natural order; parameters are written straight into the record. `encode` sees a record that is
+ * zero. */
 #ifndef QUIRE_CODEC_FAMILY_H
 #define QUIRE_CODEC_FAMILY_H
 
@@ -11,19 +12,23 @@ enum { T = QUIRE_PAGE_TOKENS };
 typedef struct quire_family_ops {
     const char *name;
     const char *summary;
-    void (*encode)(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record);
-    void (*decode)(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows);
+    void (*encode)(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
+                   uint8_t *record);
+    void (*decode)(const quire_side_format *side, const uint8_t *codes, const uint8_t *record,
+                   float *rows);
 } quire_family_ops;
 
-extern const quire_family_ops quire__channel_ops, quire__uniform_ops, quire__book_ops, quire__prod_ops,
-    quire__affine_ops, quire__block_ops;
+extern const quire_family_ops quire__channel_ops, quire__uniform_ops, quire__book_ops,
+    quire__prod_ops, quire__affine_ops, quire__block_ops;
 
 /* A side's codes, to and from its section of a record. */
 void quire__side_pack(const quire_side_format *side, const uint8_t *codes, uint8_t *record);
 void quire__side_unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes);
 
 /* channel, uniform: codes of channel d; 8-bit ones are signed, and -128 is never used. */
-static inline int quire__lowest_code(const quire_side_format *side) { return side->bits == 8 ? -127 : 0; }
+static inline int quire__lowest_code(const quire_side_format *side) {
+    return side->bits == 8 ? -127 : 0;
+}
 static inline int quire__highest_code(const quire_side_format *side, int d) {
     return side->bits == 8 ? 127 : (1 << quire__code_bits(side, d)) - 1;
 }

@@ -15,7 +15,7 @@ typedef struct codec_row {
 } codec_row;
 
 static const codec_row CODECS[] = {
-#define ROW(id, number, name, family, bits, group, sides)                                                              \
+#define ROW(id, number, name, family, bits, group, sides)                                          \
     {QUIRE_CODEC_##id, name, QUIRE_FAMILY_##family, bits, group, sides},
     QUIRE_CODEC_MAP(ROW)
 #undef ROW
@@ -47,19 +47,20 @@ quire_status quire_codec_at(size_t index, quire_codec_info *info) {
         return quire__fail(QUIRE_E_INVALID, "there are %d codecs, no index %zu", N_CODECS, index);
     const codec_row *row = &CODECS[index];
     const quire_family_ops *ops = FAMILIES[row->family];
-    *info = (quire_codec_info){row->codec,
-                               row->name,
-                               ops ? ops->name : "raw",
-                               quire__codec_is_mixed(row->codec)
-                                   ? "K: as kc, a quarter of the channels a bit wider, a quarter narrower"
-                               : ops       ? ops->summary
-                               : row->bits ? "elements as they are"
-                                           : "elements in the pool's raw type",
-                               row->bits,
-                               row->group,
-                               (row->sides & QUIRE_SIDE_K) != 0,
-                               (row->sides & QUIRE_SIDE_V) != 0,
-                               quire__codec_is_mixed(row->codec)};
+    *info = (quire_codec_info){
+        row->codec,
+        row->name,
+        ops ? ops->name : "raw",
+        quire__codec_is_mixed(row->codec)
+            ? "K: as kc, a quarter of the channels a bit wider, a quarter narrower"
+        : ops       ? ops->summary
+        : row->bits ? "elements as they are"
+                    : "elements in the pool's raw type",
+        row->bits,
+        row->group,
+        (row->sides & QUIRE_SIDE_K) != 0,
+        (row->sides & QUIRE_SIDE_V) != 0,
+        quire__codec_is_mixed(row->codec)};
     return QUIRE_OK;
 }
 
@@ -72,7 +73,8 @@ const char *quire_codec_name(quire_codec codec) {
 
 /* ------------------------------------------------------------------ sections */
 
-static quire_status side_init(quire_side_format *side, quire_codec codec, bool is_v, int32_t dim, quire_type raw) {
+static quire_status side_init(quire_side_format *side, quire_codec codec, bool is_v, int32_t dim,
+                              quire_type raw) {
     const codec_row *row = find(codec);
     const char *letter = is_v ? "V" : "K";
     if (!row)
@@ -80,18 +82,22 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
     if (!(row->sides & (is_v ? QUIRE_SIDE_V : QUIRE_SIDE_K)))
         return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s does not serve %s", row->name, letter);
     if (dim < QUIRE_DIM_MIN || dim > QUIRE_DIM_MAX || dim % QUIRE_DIM_STEP)
-        return quire__fail(QUIRE_E_UNSUPPORTED, "%s head size %d: must be a multiple of %d from %d to %d", letter,
+        return quire__fail(QUIRE_E_UNSUPPORTED,
+                           "%s head size %d: must be a multiple of %d from %d to %d", letter,
                            (int)dim, QUIRE_DIM_STEP, QUIRE_DIM_MIN, QUIRE_DIM_MAX);
     if (row->group && dim % row->group)
-        return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s needs a %s head size divisible by %d, not %d", row->name,
+        return quire__fail(QUIRE_E_UNSUPPORTED,
+                           "codec %s needs a %s head size divisible by %d, not %d", row->name,
                            letter, row->group, (int)dim);
 
-    *side = (quire_side_format){.codec = codec, .family = row->family, .is_v = is_v, .dim = dim, .bits = row->bits};
+    *side = (quire_side_format){
+        .codec = codec, .family = row->family, .is_v = is_v, .dim = dim, .bits = row->bits};
     side->group = row->group ? row->group : dim;
     side->n_groups = dim / side->group;
     side->type = QUIRE_F16;
     side->unit = 1;
-    side->mid = side->bits < 8 ? (float)((1 << side->bits) - 1) * 0.5f : 0; /* 8-bit codes are signed */
+    side->mid =
+        side->bits < 8 ? (float)((1 << side->bits) - 1) * 0.5f : 0; /* 8-bit codes are signed */
     side->max_abs = QUIRE_F16_MAX;
     size_t n_params = 0;
     switch (row->family) {
@@ -144,7 +150,8 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
         break;
     }
     if (row->family == QUIRE_FAMILY_AFFINE)
-        side->mid_steps = side->mid + (side->bits == 8 ? 128.0f : 0.0f); /* undo the storage offset */
+        side->mid_steps =
+            side->mid + (side->bits == 8 ? 128.0f : 0.0f); /* undo the storage offset */
     else if (row->family == QUIRE_FAMILY_BLOCK && side->bits == 4)
         side->mid_steps = side->mid - 8.0f;
     side->code_bytes = (size_t)T * (size_t)dim * (size_t)side->bits / 8;
@@ -163,7 +170,8 @@ static size_t place_sections(quire_side_format *side, size_t at) {
     return quire__side_end(side);
 }
 
-quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim, quire_type raw) {
+quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim,
+                                quire_type raw) {
     if (!quire__type_valid(raw))
         return quire__fail(QUIRE_E_INVALID, "raw type %d is not f32, f16 or bf16", (int)raw);
     QUIRE_TRY(side_init(&format->k, pair.k, false, k_dim, raw));
@@ -190,13 +198,16 @@ bool quire__side_accepts(const quire_side_format *side, const float *rows, size_
 
 bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
     const bool raw = side->family == QUIRE_FAMILY_RAW;
-    const size_t bytes = raw ? side->code_bytes : side->param_bytes, n = bytes / quire__type_bytes(side->type);
+    const size_t bytes = raw ? side->code_bytes : side->param_bytes,
+                 n = bytes / quire__type_bytes(side->type);
     if (!quire__all_finite(side->type, record + (raw ? side->codes : side->params), n))
         return false;
-    const bool lengths = side->family == QUIRE_FAMILY_UNIFORM || side->family == QUIRE_FAMILY_BOOK ||
-                         side->family == QUIRE_FAMILY_PROD || (side->family == QUIRE_FAMILY_BLOCK && side->bits == 8);
+    const bool lengths = side->family == QUIRE_FAMILY_UNIFORM ||
+                         side->family == QUIRE_FAMILY_BOOK || side->family == QUIRE_FAMILY_PROD ||
+                         (side->family == QUIRE_FAMILY_BLOCK && side->bits == 8);
     if (lengths)
-        for (size_t i = 0; i < (side->zeros ? side->zeros : n); i++) /* lengths: kernels rely on their sign */
+        for (size_t i = 0; i < (side->zeros ? side->zeros : n);
+             i++) /* lengths: kernels rely on their sign */
             if (quire__side_param(side, record, i) < 0)
                 return false;
     return true;
@@ -216,7 +227,8 @@ void quire__side_unpack(const quire_side_format *side, const uint8_t *record, ui
         quire__k_unpack(side->bits, side->n_mixed, side->dim, record + side->codes, codes);
 }
 
-void quire__side_encode(const quire_side_format *side, const float *rows, int skip, uint8_t *record) {
+void quire__side_encode(const quire_side_format *side, const float *rows, int skip,
+                        uint8_t *record) {
     const size_t n = (size_t)T * (size_t)side->dim, skipped = (size_t)skip * (size_t)side->dim;
     memset(record + side->codes, 0, quire__side_end(side) - side->codes);
     if (skip >= T)
@@ -254,7 +266,8 @@ void quire__side_signs(const quire_side_format *side, const uint8_t *record, int
     quire__k_unpack(1, 0, side->dim, record + side->signs, (uint8_t *)signs);
 }
 
-void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record) {
+void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip,
+                        uint8_t *record) {
     quire__side_encode(&format->k, k, skip, record);
     quire__side_encode(&format->v, v, skip, record);
     const size_t end = quire__side_end(&format->v);

@@ -1,16 +1,18 @@
 /* R spreads an outlier over all coordinates, so that one scale per row loses little.
  *
- * Let P be the largest power of two <= D. A pass over P neighbouring coordinates multiplies them by random signs and by
- * the orthonormal Hadamard matrix of order P. If D = P, R is one pass. Otherwise R is four passes, over the first P,
- * the last P, the first P and the last P coordinates: each is orthogonal, they overlap, and after four the energy of
- * any vector is spread almost evenly. One rule for all head sizes, made of butterflies only: no tables of Hadamard
- * matrices of odd orders, no padding to store.
+ * Let P be the largest power of two <= D. A pass over P neighbouring coordinates multiplies them
+ * by random signs and by the orthonormal Hadamard matrix of order P. If D = P, R is one pass.
+ * Otherwise R is four passes, over the first P, the last P, the first P and the last P
+ * coordinates: each is orthogonal, they overlap, and after four the energy of any vector is
+ * spread almost evenly. One rule for all head sizes, made of butterflies only: no tables of
+ * Hadamard matrices of odd orders, no padding to store.
  */
 #include "codec/hadamard.h"
 
 #include <math.h>
 
-/* 64 signs as bits: word `w` of stream `s` is output s*16 + w of splitmix64 seeded with 0 (counted from 1). */
+/* 64 signs as bits: word `w` of stream `s` is output s*16 + w of splitmix64 seeded with 0
+ * (counted from 1). */
 uint64_t quire__sign_word(int stream, int w) {
     uint64_t z = (uint64_t)(stream * 16 + w + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;

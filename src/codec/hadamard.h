@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* y = R x in place; D is a multiple of 16, at least 32. Orthogonal, and canonical: same bits everywhere. */
+/* y = R x in place; D is a multiple of 16, at least 32. Orthogonal, and canonical: same bits
+ * everywhere. */
 void quire__rotate(float *x /* (D) */, int dim);
 void quire__unrotate(float *x /* (D) */, int dim); /* x = R^T y */
 
@@ -14,7 +15,11 @@ void quire__unproject(float *x, int dim);
 
 /* ---- what they are made of, for kernels */
 
-enum { QUIRE_STREAM_ROTATION = 0, QUIRE_STREAM_PROJECTION = 4, QUIRE_ROTATION_PASSES = 4 }; /* first of four streams */
+enum {
+    QUIRE_STREAM_ROTATION = 0,
+    QUIRE_STREAM_PROJECTION = 4,
+    QUIRE_ROTATION_PASSES = 4
+}; /* first of four streams */
 
 typedef struct quire_passes {
     int length, count, offset[QUIRE_ROTATION_PASSES]; /* pass i uses stream + i */

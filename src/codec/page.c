@@ -22,13 +22,14 @@ static quire_status check_rows(const quire_side_format *side, const float *rows,
     if (quire__side_accepts(side, rows + first, QUIRE_PAGE_TOKENS * dim - first, &bad))
         return QUIRE_OK;
     bad += first;
-    return quire__fail(QUIRE_E_VALUE, "%s of token %zu, channel %zu is %g: %s stores finite values up to %g",
-                       side->is_v ? "V" : "K", bad / dim, bad % dim, (double)rows[bad], quire_codec_name(side->codec),
-                       (double)side->max_abs);
+    return quire__fail(QUIRE_E_VALUE,
+                       "%s of token %zu, channel %zu is %g: %s stores finite values up to %g",
+                       side->is_v ? "V" : "K", bad / dim, bad % dim, (double)rows[bad],
+                       quire_codec_name(side->codec), (double)side->max_abs);
 }
 
-quire_status quire_page_encode(const quire_page_shape *shape, const float *k, const float *v, int32_t skip,
-                               void *page) {
+quire_status quire_page_encode(const quire_page_shape *shape, const float *k, const float *v,
+                               int32_t skip, void *page) {
     quire_format format;
     QUIRE_TRY(format_of(shape, &format));
     if (!k || !v || !page)
@@ -41,7 +42,8 @@ quire_status quire_page_encode(const quire_page_shape *shape, const float *k, co
     return QUIRE_OK;
 }
 
-quire_status quire_page_decode(const quire_page_shape *shape, const void *page, float *k, float *v) {
+quire_status quire_page_decode(const quire_page_shape *shape, const void *page, float *k,
+                               float *v) {
     quire_format format;
     QUIRE_TRY(format_of(shape, &format));
     if (!page)

@@ -4,7 +4,7 @@
 #include "codec/codec.h"
 
 static const quire_preset_info PRESETS[] = {
-#define PRESET(name, k, v, sinks)                                                                                      \
+#define PRESET(name, k, v, sinks)                                                                  \
     { name, {QUIRE_CODEC_##k, QUIRE_CODEC_##v}, sinks }
     PRESET("none", RAW, RAW, 0),   PRESET("k8v8", KC8, VT8, 4),       PRESET("k8v4", KC8, VT4, 4),
     PRESET("k4v4", KM4, VT4, 4),   PRESET("k4v3", KM4, VT3, 4),       PRESET("k3v3", KM3, VT3, 4),
@@ -32,7 +32,8 @@ static bool same_name(const quire_codec_info *info, const char *name, size_t len
     return length == n || (info->group == 64 && length == n + 3 && memcmp(name + n, "g64", 3) == 0);
 }
 
-static quire_status codec_by_name(const char *name, size_t length, quire_side side, quire_codec *codec) {
+static quire_status codec_by_name(const char *name, size_t length, quire_side side,
+                                  quire_codec *codec) {
     quire_codec_info info;
     for (size_t i = 0; i < quire_codec_count(); i++) {
         quire_codec_at(i, &info);
@@ -44,13 +45,15 @@ static quire_status codec_by_name(const char *name, size_t length, quire_side si
         *codec = info.codec;
         return QUIRE_OK;
     }
-    return quire__fail(QUIRE_E_UNKNOWN, "no codec is called '%.*s'", length < 64 ? (int)length : 64, name);
+    return quire__fail(QUIRE_E_UNKNOWN, "no codec is called '%.*s'", length < 64 ? (int)length : 64,
+                       name);
 }
 
 quire_status quire_policy_parse(const char *text, quire_policy *policy) {
     if (!text || !policy)
         return quire__fail(QUIRE_E_INVALID, "policy text or result is NULL");
-    quire_policy p = {.windowed = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}, .edge = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}};
+    quire_policy p = {.windowed = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW},
+                      .edge = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}};
     const char *colon = strchr(text, ':');
     if (colon) {
         QUIRE_TRY(codec_by_name(text, (size_t)(colon - text), QUIRE_SIDE_K, &p.pair.k));

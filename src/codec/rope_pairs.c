@@ -1,5 +1,6 @@
-/* Pairs of channels that RoPE turns together, from those that stand still to the fastest: the order that error_feedback.c rounds
- * in, where it leaves a tenth less than the other way round (docs/FIDELITY.md). */
+/* Pairs of channels that RoPE turns together, from those that stand still to the fastest: the
+ * order that error_feedback.c rounds in, where it leaves a tenth less than the other way round
+ * (docs/FIDELITY.md). */
 #include <math.h>
 
 #include "base/real.h"
@@ -10,7 +11,8 @@ static double frequency(const quire_rope *r, int j) {
 }
 
 static bool is_sound(const quire_rope *r) {
-    bool sound = quire__finite(r->scale) && (r->frequency || r->n_rot == 0 || (quire__finite(r->base) && r->base > 0));
+    bool sound = quire__finite(r->scale) &&
+                 (r->frequency || r->n_rot == 0 || (quire__finite(r->base) && r->base > 0));
     for (int32_t j = 0; r->frequency && j < r->n_rot / 2; j++)
         sound = sound && quire__finite(r->frequency[j]);
     return sound;
@@ -26,10 +28,12 @@ quire_status quire__turns_init(quire_turns *turns, const quire_rope *rope, int32
     static const quire_rope still = {0};
     const quire_rope *r = rope ? rope : &still;
     if (r->n_rot < 0 || r->n_rot % 2 || r->first < 0 || r->first > dim || r->n_rot > dim - r->first)
-        return quire__fail(QUIRE_E_INVALID, "%d channels from %d on cannot be rotated in heads of %d", (int)r->n_rot,
+        return quire__fail(QUIRE_E_INVALID,
+                           "%d channels from %d on cannot be rotated in heads of %d", (int)r->n_rot,
                            (int)r->first, (int)dim);
     if (!is_sound(r))
-        return quire__fail(QUIRE_E_INVALID, "rotation with base %g, scale %g, or a frequency not finite",
+        return quire__fail(QUIRE_E_INVALID,
+                           "rotation with base %g, scale %g, or a frequency not finite",
                            (double)r->base, (double)r->scale);
     const double scale = r->scale != 0 ? (double)r->scale : 1;
     const int32_t half = r->n_rot / 2, end = r->first + r->n_rot;

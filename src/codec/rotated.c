@@ -1,19 +1,24 @@
-/* vt, tq, tqp: rows are rotated (hadamard.c), divided by their RMS, and quantized coordinate by coordinate.
+/* vt, tq, tqp: rows are rotated (hadamard.c), divided by their RMS, and quantized coordinate by
+ * coordinate.
  *
- *   vt8              uniform codes;                           scale[t] = what makes the largest coordinate +-127
- *   vt4 vt3 vt2      uniform codes around `mid`;              scale[t] = RMS of the row times what fits it best
- *   tq4 tq3 tq2      Lloyd-Max codes;                         scale[t] = what keeps the row's norm ("norm correction")
- *   tqp4 tqp3        Lloyd-Max codes of one bit less, then the signs of S (residual);
- *                    scale[t] = RMS of the row, residual[t] = norm of (row - codes), of a row of norm 1
+ *   vt8              uniform codes;                           scale[t] = what makes the largest
+ *                    coordinate +-127
+ *   vt4 vt3 vt2      uniform codes around `mid`;              scale[t] = RMS of the row times
+ *                    what fits it best
+ *   tq4 tq3 tq2      Lloyd-Max codes;                         scale[t] = what keeps the row's
+ *                    norm ("norm correction")
+ *   tqp4 tqp3        Lloyd-Max codes of one bit less, then the signs of S (residual); scale[t] =
+ *                    RMS of the row, residual[t] = norm of (row - codes), of a row of norm 1
  *
  * value (rotated) = scale * unit * (code - mid), or scale * unit * level[code];
  * tqp: scale * (unit * level[code] + residual * sqrt(pi/2) * S^T sign).
  *
- * K of tq: before anything else, the mean of the page's rows is taken off. Keys have a part that all tokens share, often
- * larger than what tells them apart; rotation would spread it over every code and the row's scale would have to cover it.
- * Attention adds q.mean to the scores of a page, in fp32. V has no mean: a token of small V and large weight, as a
- * sink is, would get errors of the size of the page's others.
- * Parameters: fp16 scale[T]; tqp: then fp16 residual[T]; K of tq: then fp16 mean[D], of the rows as they came.
+ * K of tq: before anything else, the mean of the page's rows is taken off. Keys have a part that
+ * all tokens share, often larger than what tells them apart; rotation would spread it over every
+ * code and the row's scale would have to cover it. Attention adds q.mean to the scores of a
+ * page, in fp32. V has no mean: a token of small V and large weight, as a sink is, would get
+ * errors of the size of the page's others. Parameters: fp16 scale[T]; tqp: then fp16
+ * residual[T]; K of tq: then fp16 mean[D], of the rows as they came.
  */
 #include "base/fp16.h"
 #include "base/real.h"
@@ -30,7 +35,8 @@ static float rotate_there(const quire_side_format *side, float *y) /* -> sum of 
     return quire__sum_of_products(y, y, side->dim);
 }
 
-static float rotate_row(const quire_side_format *side, const float *row, float *y) /* -> sum of squares */
+static float rotate_row(const quire_side_format *side, const float *row,
+                        float *y) /* -> sum of squares */
 {
     memcpy(y, row, (size_t)side->dim * sizeof *y);
     return rotate_there(side, y);
@@ -42,7 +48,8 @@ static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX
 
 /* ------------------------------------------------------------------ vt */
 
-static void uniform_codes(const quire_side_format *side, const float *y, float step, uint8_t *codes) {
+static void uniform_codes(const quire_side_format *side, const float *y, float step,
+                          uint8_t *codes) {
     const float inverse = reciprocal(step);
     for (int d = 0; d < side->dim; d++) {
         const float x = y[d] * inverse + side->mid;
@@ -50,7 +57,8 @@ static void uniform_codes(const quire_side_format *side, const float *y, float s
     }
 }
 
-static float squared_error(const quire_side_format *side, const float *y, float step, const uint8_t *codes) {
+static float squared_error(const quire_side_format *side, const float *y, float step,
+                           const uint8_t *codes) {
     float error[QUIRE_DIM_MAX];
     for (int d = 0; d < side->dim; d++)
         error[d] = y[d] - step * ((float)codes[d] - side->mid);
@@ -69,7 +77,8 @@ static float fitting_scale(const quire_side_format *side, const float *y, float 
     uint8_t codes[QUIRE_DIM_MAX];
     float best = 0, least = INFINITY;
     for (int i = 0; i < QUIRE_UNIFORM_FITS; i++) {
-        const float scale = quire__f16_to_f32(quire__f32_to_f16(at_most_f16(rms * quire__uniform_fits[i])));
+        const float scale =
+            quire__f16_to_f32(quire__f32_to_f16(at_most_f16(rms * quire__uniform_fits[i])));
         const float step = scale * side->unit;
         uniform_codes(side, y, step, codes);
         const float error = squared_error(side, y, step, codes);
@@ -81,8 +90,8 @@ static float fitting_scale(const quire_side_format *side, const float *y, float 
     return best;
 }
 
-static void encode_uniform(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
-                           uint8_t *record) {
+static void encode_uniform(const quire_side_format *side, const float *rows, int skip,
+                           uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
     float y[QUIRE_DIM_MAX];
     for (int t = skip; t < T; t++) {
@@ -90,11 +99,13 @@ static void encode_uniform(const quire_side_format *side, const float *rows, int
         const float scale = side->bits == 8 ? at_most_f16(largest_size(y, dim) / (127 * side->unit))
                                             : fitting_scale(side, y, sqrtf(squares / (float)dim));
         quire__put_param(side, record, (size_t)t, scale);
-        uniform_codes(side, y, quire__side_param(side, record, (size_t)t) * side->unit, codes + t * dim);
+        uniform_codes(side, y, quire__side_param(side, record, (size_t)t) * side->unit,
+                      codes + t * dim);
     }
 }
 
-static void decode_uniform(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
+static void decode_uniform(const quire_side_format *side, const uint8_t *codes,
+                           const uint8_t *record, float *rows) {
     const int dim = side->dim;
     for (int t = 0; t < T; t++) {
         const float scale = quire__side_param(side, record, (size_t)t) * side->unit;
@@ -109,7 +120,8 @@ static void decode_uniform(const quire_side_format *side, const uint8_t *codes, 
 /* ------------------------------------------------------------------ tq */
 
 /* Codes of y * inverse; returns the sum of the squared integer levels. */
-static int book_codes(const quire_side_format *side, const float *y, float inverse, uint8_t *codes) {
+static int book_codes(const quire_side_format *side, const float *y, float inverse,
+                      uint8_t *codes) {
     const quire_book *book = quire__book(side->bits);
     const int n_edges = (1 << side->bits) - 1;
     int squares = 0;
@@ -125,7 +137,8 @@ static int book_codes(const quire_side_format *side, const float *y, float inver
 }
 
 /* Means of the channels, as they are stored. Values within fp16 have a mean within fp16. */
-static void put_mean(const quire_side_format *side, const float *rows, int skip, uint8_t *record, float *mean) {
+static void put_mean(const quire_side_format *side, const float *rows, int skip, uint8_t *record,
+                     float *mean) {
     for (int d = 0; d < side->dim; d++) {
         float sum = 0;
         for (int t = skip; t < T; t++)
@@ -135,7 +148,8 @@ static void put_mean(const quire_side_format *side, const float *rows, int skip,
     }
 }
 
-static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
+static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
+                        uint8_t *record) {
     const int dim = side->dim;
     float y[QUIRE_DIM_MAX], mean[QUIRE_DIM_MAX] = {0};
     if (side->zeros)
@@ -146,11 +160,13 @@ static void encode_book(const quire_side_format *side, const float *rows, int sk
         const float squares = rotate_there(side, y);
         const float inverse = reciprocal(sqrtf(squares / (float)dim));
         const int levels = book_codes(side, y, inverse, codes + t * dim);
-        quire__put_param(side, record, (size_t)t, at_most_f16(sqrtf(squares / (float)levels) / side->unit));
+        quire__put_param(side, record, (size_t)t,
+                         at_most_f16(sqrtf(squares / (float)levels) / side->unit));
     }
 }
 
-static void decode_book(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
+static void decode_book(const quire_side_format *side, const uint8_t *codes, const uint8_t *record,
+                        float *rows) {
     const int dim = side->dim;
     float mean[QUIRE_DIM_MAX];
     for (int d = 0; d < dim && side->zeros; d++)
@@ -167,18 +183,21 @@ static void decode_book(const quire_side_format *side, const uint8_t *codes, con
 
 /* ------------------------------------------------------------------ tqp */
 
-static void encode_prod(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
+static void encode_prod(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
+                        uint8_t *record) {
     const int dim = side->dim;
     uint8_t signs[T * QUIRE_DIM_MAX];
     float y[QUIRE_DIM_MAX];
     memset(signs, 0, sizeof signs);
     for (int t = skip; t < T; t++) {
-        const float rms = sqrtf(rotate_row(side, rows + t * dim, y) / (float)dim), inverse = reciprocal(rms);
+        const float rms = sqrtf(rotate_row(side, rows + t * dim, y) / (float)dim),
+                    inverse = reciprocal(rms);
         book_codes(side, y, inverse, codes + t * dim);
         for (int d = 0; d < dim; d++)
             y[d] = y[d] * inverse - side->unit * (float)side->book[codes[t * dim + d]];
         quire__put_param(side, record, (size_t)t, at_most_f16(rms));
-        quire__put_param(side, record, (size_t)(T + t), sqrtf(quire__sum_of_products(y, y, dim) / (float)dim));
+        quire__put_param(side, record, (size_t)(T + t),
+                         sqrtf(quire__sum_of_products(y, y, dim) / (float)dim));
         quire__project(y, dim);
         for (int d = 0; d < dim; d++)
             signs[t * dim + d] = y[d] >= 0;
@@ -186,13 +205,15 @@ static void encode_prod(const quire_side_format *side, const float *rows, int sk
     quire__k_pack(1, 0, dim, signs, record + side->signs);
 }
 
-static void decode_prod(const quire_side_format *side, const uint8_t *codes, const uint8_t *record, float *rows) {
+static void decode_prod(const quire_side_format *side, const uint8_t *codes, const uint8_t *record,
+                        float *rows) {
     const int dim = side->dim;
     int8_t signs[T * QUIRE_DIM_MAX];
     quire__side_signs(side, record, signs);
     for (int t = 0; t < T; t++) {
         const float scale = quire__side_param(side, record, (size_t)t);
-        const float residual = quire__side_param(side, record, (size_t)(T + t)) * QUIRE_SQRT_HALF_PI;
+        const float residual =
+            quire__side_param(side, record, (size_t)(T + t)) * QUIRE_SQRT_HALF_PI;
         float *row = rows + t * dim;
         for (int d = 0; d < dim; d++)
             row[d] = signs[t * dim + d] ? residual : -residual;
@@ -203,9 +224,10 @@ static void decode_prod(const quire_side_format *side, const uint8_t *codes, con
     }
 }
 
-const quire_family_ops quire__uniform_ops = {"uniform", "rotated, uniform codes, one scale per token", encode_uniform,
-                                             decode_uniform};
-const quire_family_ops quire__book_ops = {"book", "TurboQuant mse: rotated, Lloyd-Max codebook; K less the page's mean",
-                                          encode_book, decode_book};
-const quire_family_ops quire__prod_ops = {"prod", "TurboQuant prod: codebook and a sign of the residual", encode_prod,
-                                          decode_prod};
+const quire_family_ops quire__uniform_ops = {
+    "uniform", "rotated, uniform codes, one scale per token", encode_uniform, decode_uniform};
+const quire_family_ops quire__book_ops = {
+    "book", "TurboQuant mse: rotated, Lloyd-Max codebook; K less the page's mean", encode_book,
+    decode_book};
+const quire_family_ops quire__prod_ops = {
+    "prod", "TurboQuant prod: codebook and a sign of the residual", encode_prod, decode_prod};

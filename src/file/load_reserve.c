@@ -1,5 +1,5 @@
-/* Fresh pages of a sequence that comes from elsewhere: reserved all or none, filled and checked while nobody else can see
- * them. */
+/* Fresh pages of a sequence that comes from elsewhere: reserved all or none, filled and checked
+ * while nobody else can see them. */
 #include "file/snapshot.h"
 
 /* Turns a wish into a leaf. */
@@ -10,14 +10,16 @@ static void take(quire_pool *pool, int32_t g, quire_leaf_kind kind, bool *full, 
     *full = *full || *leaf == QUIRE_NO_LEAF;
 }
 
-/* After the first failure the rest of the wishes become NO_LEAF, so that the sequence can be freed. */
+/* After the first failure the rest of the wishes become NO_LEAF, so that the sequence can be
+ * freed. */
 quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept_page) {
     quire_pool *pool = seq->pool;
     bool full = false;
     for (int32_t g = 0; g < pool->n_groups; g++) {
         quire_seq_group *s = &seq->group[g];
         for (int32_t p = 0; p < length / QUIRE_T; p++)
-            take(pool, g, pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full, &s->table[p]);
+            take(pool, g, pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full,
+                 &s->table[p]);
         take(pool, g, QUIRE_LEAF_RAW, &full, &s->open);
         take(pool, g, QUIRE_LEAF_RAW, &full, &s->kept);
         take(pool, g, QUIRE_LEAF_SINKS, &full, &s->sinks);
@@ -29,19 +31,21 @@ quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept
                 : QUIRE_OK;
 }
 
-bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind, int32_t n_raw, int32_t *layer,
-                           int32_t *head) {
+bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind,
+                           int32_t n_raw, int32_t *layer, int32_t *head) {
     const int32_t g = pool->leaf[leaf].group;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *l = &pool->layer[i];
         for (int32_t h = 0; l->group == g && l->source == i && h < l->config.n_kv_heads; h++) {
-            const uint8_t *record = kind == QUIRE_PART_SEALED  ? quire__sealed_record(pool, l, leaf, h)
-                                    : kind == QUIRE_PART_SINKS ? quire__sink_record(pool, l, leaf, h)
-                                                               : quire__raw_record(pool, l, leaf, h);
+            const uint8_t *record =
+                kind == QUIRE_PART_SEALED  ? quire__sealed_record(pool, l, leaf, h)
+                : kind == QUIRE_PART_SINKS ? quire__sink_record(pool, l, leaf, h)
+                                           : quire__raw_record(pool, l, leaf, h);
             const int32_t n_rows = kind == QUIRE_PART_SINKS ? l->sinks : n_raw;
             const size_t v_offset = kind == QUIRE_PART_SINKS ? l->sink_v_offset : l->raw_v_offset;
-            if (kind == QUIRE_PART_SEALED ? quire__record_valid(l, record)
-                                          : quire__raw_rows_valid(l, pool->raw, record, n_rows, v_offset))
+            if (kind == QUIRE_PART_SEALED
+                    ? quire__record_valid(l, record)
+                    : quire__raw_rows_valid(l, pool->raw, record, n_rows, v_offset))
                 continue;
             *layer = i;
             *head = h;

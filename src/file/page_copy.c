@@ -6,7 +6,8 @@
 #include "seq/seq.h"
 
 static size_t group_bytes(const quire_group *group, int32_t page) {
-    return (group->raw ? group->raw_bytes : group->sealed_bytes) + (page == 0 && group->sinks ? group->sink_bytes : 0);
+    return (group->raw ? group->raw_bytes : group->sealed_bytes) +
+           (page == 0 && group->sinks ? group->sink_bytes : 0);
 }
 
 static size_t page_bytes(const quire_pool *pool, int32_t page) {
@@ -30,25 +31,29 @@ size_t quire_seq_page_bytes(const quire_pool *constant, int32_t page) {
 static quire_status check_bytes(const quire_pool *pool, int32_t page, size_t n_bytes) {
     const size_t wanted = page_bytes(pool, page);
     if (n_bytes != wanted)
-        return quire__fail(QUIRE_E_FORMAT, "page %d has %zu bytes in this pool, not %zu", (int)page, wanted, n_bytes);
+        return quire__fail(QUIRE_E_FORMAT, "page %d has %zu bytes in this pool, not %zu", (int)page,
+                           wanted, n_bytes);
     return QUIRE_OK;
 }
 
 static quire_status check_held(const quire_seq *seq, int32_t page) {
     const quire_pool *pool = seq->pool;
     if (page < 0 || page >= seq->length / QUIRE_T)
-        return quire__fail(QUIRE_E_INVALID, "page %d is not sealed: the sequence has %d tokens", (int)page,
-                           (int)seq->length);
+        return quire__fail(QUIRE_E_INVALID, "page %d is not sealed: the sequence has %d tokens",
+                           (int)page, (int)seq->length);
     for (int32_t g = 0; g < pool->n_groups; g++)
         if (seq->group[g].table[page] == QUIRE_NO_LEAF)
-            return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)pool->group[g].window);
+            return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page,
+                               (int)pool->group[g].window);
     for (int32_t g = 0; g < pool->n_groups; g++)
         if (quire__leaf_stale(pool, seq->group[g].table[page]))
-            return quire__fail(QUIRE_E_STATE, "page %d still has the codecs of before: finish requantizing first",
+            return quire__fail(QUIRE_E_STATE,
+                               "page %d still has the codecs of before: finish requantizing first",
                                (int)page);
     for (int32_t g = 0; g < pool->n_groups; g++)
         if (page == 0 && pool->group[g].sinks && seq->group[g].sinks == QUIRE_NO_LEAF)
-            return quire__fail(QUIRE_E_GONE, "page 0 has left a window of %d", (int)pool->group[g].window);
+            return quire__fail(QUIRE_E_GONE, "page 0 has left a window of %d",
+                               (int)pool->group[g].window);
     for (int32_t g = 0; g < pool->n_groups; g++)
         if (quire__rows_held(seq, g, page) != UINT64_MAX)
             return quire__fail(QUIRE_E_GONE, "page %d has lost tokens to a window of %d", (int)page,
@@ -84,7 +89,8 @@ quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes
     return status;
 }
 
-/* Whatever the bytes are, attending over them must be safe. Integrity and identity are for whoever stores them. */
+/* Whatever the bytes are, attending over them must be safe. Integrity and identity are for
+ * whoever stores them. */
 static quire_status check_records(const quire_pool *pool, int32_t page, const uint8_t *bytes) {
     size_t at = 0;
     for (int32_t g = 0; g < pool->n_groups; g++) {
@@ -95,15 +101,19 @@ static quire_status check_records(const quire_pool *pool, int32_t page, const ui
             if (layer->group != g || layer->source != i)
                 continue;
             for (int32_t head = 0; head < layer->config.n_kv_heads; head++) {
-                const uint8_t *record = bytes + at + layer->sealed_offset + (size_t)head * layer->format.bytes;
-                if (!quire__side_valid(&layer->format.k, record) || !quire__side_valid(&layer->format.v, record))
-                    return quire__fail(QUIRE_E_FORMAT, "page %d, layer %d, KV head %d: a value is not finite",
+                const uint8_t *record =
+                    bytes + at + layer->sealed_offset + (size_t)head * layer->format.bytes;
+                if (!quire__side_valid(&layer->format.k, record) ||
+                    !quire__side_valid(&layer->format.v, record))
+                    return quire__fail(QUIRE_E_FORMAT,
+                                       "page %d, layer %d, KV head %d: a value is not finite",
                                        (int)page, (int)i, (int)head);
             }
         }
         at += leaf_bytes;
         if (page == 0 && group->sinks) {
-            if (!quire__all_finite(pool->raw, bytes + at, group->sink_bytes / quire__type_bytes(pool->raw)))
+            if (!quire__all_finite(pool->raw, bytes + at,
+                                   group->sink_bytes / quire__type_bytes(pool->raw)))
                 return quire__fail(QUIRE_E_FORMAT, "page 0: a raw sink is not finite");
             at += group->sink_bytes;
         }
@@ -116,8 +126,9 @@ static bool take_page(quire_pool *pool, int32_t page, int32_t *leaves, int32_t *
     for (int32_t g = 0; g < pool->n_groups; g++) {
         const quire_group *group = &pool->group[g];
         leaves[g] = quire__leaf_take(pool, g, group->raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
-        sinks[g] = page == 0 && group->sinks && leaves[g] != QUIRE_NO_LEAF ? quire__leaf_take(pool, g, QUIRE_LEAF_SINKS)
-                                                                           : QUIRE_NO_LEAF;
+        sinks[g] = page == 0 && group->sinks && leaves[g] != QUIRE_NO_LEAF
+                       ? quire__leaf_take(pool, g, QUIRE_LEAF_SINKS)
+                       : QUIRE_NO_LEAF;
         if (leaves[g] != QUIRE_NO_LEAF && (sinks[g] != QUIRE_NO_LEAF || page != 0 || !group->sinks))
             continue;
         for (; g >= 0; g--) {
@@ -135,9 +146,11 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from) {
     if (seq->batch)
         return quire__fail(QUIRE_E_BUSY, "cannot load into a sequence that is in a batch");
     if (seq->length % QUIRE_T)
-        return quire__fail(QUIRE_E_STATE, "sequence has %d tokens: not a multiple of %d", (int)seq->length, QUIRE_T);
+        return quire__fail(QUIRE_E_STATE, "sequence has %d tokens: not a multiple of %d",
+                           (int)seq->length, QUIRE_T);
     if (seq->length > pool->max_tokens - QUIRE_T)
-        return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %d tokens", (int)pool->max_tokens);
+        return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %d tokens",
+                           (int)pool->max_tokens);
     QUIRE_TRY(check_records(pool, page, from));
     int32_t *leaves = pool->reserved, *sinks = pool->reserved + pool->n_groups;
     if (!take_page(pool, page, leaves, sinks))

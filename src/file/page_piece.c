@@ -4,9 +4,13 @@
 
 /* ------------------------------------------------------------------ which, and how large */
 
-size_t quire__piece_leaf_bytes(const quire_group *group) { return group->raw ? group->raw_bytes : group->sealed_bytes; }
+size_t quire__piece_leaf_bytes(const quire_group *group) {
+    return group->raw ? group->raw_bytes : group->sealed_bytes;
+}
 
-static bool has_sinks(const quire_group *group, int32_t page) { return page == 0 && group->sinks > 0; }
+static bool has_sinks(const quire_group *group, int32_t page) {
+    return page == 0 && group->sinks > 0;
+}
 
 /* Of a piece after 0. */
 static int32_t group_of(int32_t piece) { return (piece - 1) / 2; }
@@ -36,7 +40,8 @@ bool quire__piece_needed(quire_pieces p, int32_t piece, int32_t page, int32_t n_
         return true;
     const quire_group *group = &p.group[group_of(piece)];
     const int32_t live_from = quire__live_from(group, n_pages);
-    return is_sinks(piece) ? group->keep > 0 || live_from == 0 : page >= live_from || quire__pinned(group, page);
+    return is_sinks(piece) ? group->keep > 0 || live_from == 0
+                           : page >= live_from || quire__pinned(group, page);
 }
 
 size_t quire__piece_bytes(quire_pieces p, int32_t piece, int32_t page) {
@@ -52,7 +57,8 @@ size_t quire__piece_offset(quire_pieces p, int32_t page, int32_t group) {
     size_t bytes = 0;
     for (int32_t g = 0; g < group; g++)
         if (p.group[g].window == 0)
-            bytes += quire__piece_leaf_bytes(&p.group[g]) + (has_sinks(&p.group[g], page) ? p.group[g].sink_bytes : 0);
+            bytes += quire__piece_leaf_bytes(&p.group[g]) +
+                     (has_sinks(&p.group[g], page) ? p.group[g].sink_bytes : 0);
     return bytes;
 }
 
@@ -60,14 +66,16 @@ size_t quire__piece_offset(quire_pieces p, int32_t page, int32_t group) {
 
 bool quire__seq_has_piece(const quire_seq *seq, int32_t piece, int32_t page) {
     const quire_pool *pool = seq->pool;
-    if (page >= seq->length / QUIRE_T || !quire__piece_exists(quire__pool_pieces(pool), piece, page))
+    if (page >= seq->length / QUIRE_T ||
+        !quire__piece_exists(quire__pool_pieces(pool), piece, page))
         return false;
     if (piece == 0)
         return true; /* no window, so nothing is ever recycled */
     const quire_seq_group *s = &seq->group[group_of(piece)];
     const int32_t leaf = is_sinks(piece) ? s->sinks : s->table[page];
     const uint64_t rows = rows_of(&pool->group[group_of(piece)], piece);
-    return leaf != QUIRE_NO_LEAF && (pool->leaf[leaf].lost & rows) == 0; /* part of a page is of no use to others */
+    return leaf != QUIRE_NO_LEAF &&
+           (pool->leaf[leaf].lost & rows) == 0; /* part of a page is of no use to others */
 }
 
 /* One leaf of a piece. */
@@ -77,14 +85,17 @@ typedef struct piece_leaf {
 } piece_leaf;
 
 /* Leaf number i of a piece; false after the last. */
-static bool leaf_at(const quire_seq *seq, int32_t piece, int32_t page, int32_t i, piece_leaf *found) {
+static bool leaf_at(const quire_seq *seq, int32_t piece, int32_t page, int32_t i,
+                    piece_leaf *found) {
     const quire_pool *pool = seq->pool;
-    const int32_t from = piece == 0 ? 0 : group_of(piece), to = piece == 0 ? pool->n_groups : from + 1;
+    const int32_t from = piece == 0 ? 0 : group_of(piece),
+                  to = piece == 0 ? pool->n_groups : from + 1;
     for (int32_t g = from; g < to; g++) {
         const quire_seq_group *s = &seq->group[g];
         if (piece == 0 && pool->group[g].window > 0)
             continue;
-        const bool leaf = piece == 0 || !is_sinks(piece), sinks = piece == 0 ? has_sinks(&pool->group[g], page) : !leaf;
+        const bool leaf = piece == 0 || !is_sinks(piece),
+                   sinks = piece == 0 ? has_sinks(&pool->group[g], page) : !leaf;
         if (leaf && i-- == 0) {
             *found = (piece_leaf){s->table[page], QUIRE_PART_SEALED};
             return true;
@@ -120,15 +131,17 @@ bool quire__file_has_piece(const quire_file *file, int32_t piece, int32_t page) 
 
 quire_status quire__file_piece(const quire_file *file, int32_t piece, int32_t page, uint8_t *to) {
     const quire_form *form = &file->form;
-    const int32_t from = piece == 0 ? 0 : group_of(piece), end = piece == 0 ? form->n_groups : from + 1;
+    const int32_t from = piece == 0 ? 0 : group_of(piece),
+                  end = piece == 0 ? form->n_groups : from + 1;
     for (int32_t g = from; g < end; g++) {
         const quire_file_group *part = &file->part[g];
         const uint64_t start = file->section[QUIRE_SECTION_PAGES + g].offset;
         if (piece == 0 && form->group[g].window > 0)
             continue;
         if (piece == 0 || !is_sinks(piece)) {
-            QUIRE_TRY(quire__read_at(file->fd, start + part->pages + (uint64_t)part->rank[page] * part->leaf_bytes, to,
-                                     part->leaf_bytes));
+            QUIRE_TRY(quire__read_at(
+                file->fd, start + part->pages + (uint64_t)part->rank[page] * part->leaf_bytes, to,
+                part->leaf_bytes));
             to += part->leaf_bytes;
         }
         if (piece == 0 ? has_sinks(&form->group[g], page) : is_sinks(piece)) {
@@ -170,8 +183,8 @@ quire_status quire__seq_begin_pieces(quire_pool *pool, quire_seq **seq) {
 quire_status quire__seq_reserve_pieces(quire_seq *seq, int32_t n_pages) {
     quire_pool *pool = seq->pool;
     if (n_pages > pool->max_tokens / QUIRE_T)
-        return quire__fail(QUIRE_E_TOO_BIG, "%d tokens, and a sequence here holds at most %d", (int)n_pages * QUIRE_T,
-                           (int)pool->max_tokens);
+        return quire__fail(QUIRE_E_TOO_BIG, "%d tokens, and a sequence here holds at most %d",
+                           (int)n_pages * QUIRE_T, (int)pool->max_tokens);
     pthread_mutex_lock(&pool->lock);
     plan(seq, n_pages);
     const quire_status status = quire__restore_reserve(seq, n_pages * QUIRE_T, -1);
@@ -179,7 +192,8 @@ quire_status quire__seq_reserve_pieces(quire_seq *seq, int32_t n_pages) {
     return status;
 }
 
-quire_status quire__seq_take_piece(quire_seq *seq, int32_t piece, int32_t page, const uint8_t *from) {
+quire_status quire__seq_take_piece(quire_seq *seq, int32_t piece, int32_t page,
+                                   const uint8_t *from) {
     const quire_pool *pool = seq->pool;
     piece_leaf l;
     for (int32_t i = 0; leaf_at(seq, piece, page, i, &l); i++) {
@@ -216,7 +230,8 @@ static bool leaf_valid(const quire_form *form, int32_t g, bool sinks, const uint
 }
 
 bool quire__piece_valid(const quire_form *form, int32_t piece, int32_t page, const uint8_t *from) {
-    const int32_t first = piece == 0 ? 0 : group_of(piece), end = piece == 0 ? form->n_groups : first + 1;
+    const int32_t first = piece == 0 ? 0 : group_of(piece),
+                  end = piece == 0 ? form->n_groups : first + 1;
     for (int32_t g = first; g < end; g++) {
         const quire_group *group = &form->group[g];
         if (piece == 0 && group->window > 0)

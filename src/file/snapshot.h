@@ -1,9 +1,11 @@
 /* A sequence as a file. docs/FORMAT.md, section 10, is the definition; in short:
  *
- *   | header, table of sections | identity | layers | tokens | state | pages of group 0 | pages of group 1 | ...
+ *   | header, table of sections | identity | layers | tokens | state | pages of group 0 | pages of
+ * group 1 | ...
  *
- * Sections start at multiples of 64 and follow each other; checksums cover the zero bytes up to the next one, so that
- * every byte of a file is under a checksum. A group's pages are the leaves it holds, as they lie in a pool:
+ * Sections start at multiples of 64 and follow each other; checksums cover the zero bytes up to
+ * the next one, so that every byte of a file is under a checksum. A group's pages are the leaves
+ * it holds, as they lie in a pool:
  *
  *   | sinks | kept page (raw) | open page (raw, rows in use alone) | sealed pages, oldest first |
  */
@@ -15,7 +17,8 @@
 #include "base/hash.h"
 #include "seq/seq.h"
 
-#define QUIRE_FILE_MAGIC "\x89QUIRE\r\n" /* as PNG's: a transfer that changes line ends or drops a bit shows */
+#define QUIRE_FILE_MAGIC                                                                           \
+    "\x89QUIRE\r\n" /* as PNG's: a transfer that changes line ends or drops a bit shows */
 
 enum {
     /* 1 had no orders of channels; 2 did not say which rows are there, nor what was done to them.
@@ -31,8 +34,9 @@ enum {
     QUIRE_FILE_GROUP = 24,
     QUIRE_FILE_PAGE = 8, /* of the state, for each full page */
     QUIRE_IDENTITY_MAX = 1 << 20,
-    QUIRE_FILE_SMALL_MAX = 1 << 30, /* bytes of all sections before the pages, which are read at once */
-    QUIRE_FILE_LAYERS_MAX = 4096,   /* no file is believed beyond these */
+    QUIRE_FILE_SMALL_MAX =
+        1 << 30, /* bytes of all sections before the pages, which are read at once */
+    QUIRE_FILE_LAYERS_MAX = 4096, /* no file is believed beyond these */
     QUIRE_FILE_HEADS_MAX = 4096,
     QUIRE_FILE_TOKENS_MAX = 1 << 30
 };
@@ -46,18 +50,26 @@ typedef enum quire_section_kind {
     QUIRE_FILE_SECTIONS = QUIRE_SECTION_PAGES
 } quire_section_kind;
 
-typedef enum quire_held { QUIRE_HELD_SINKS = 1, QUIRE_HELD_OPEN = 2, QUIRE_HELD_KEPT = 4 } quire_held;
+typedef enum quire_held {
+    QUIRE_HELD_SINKS = 1,
+    QUIRE_HELD_OPEN = 2,
+    QUIRE_HELD_KEPT = 4
+} quire_held;
 
 /* What a leaf of a group is. */
-typedef enum quire_part_kind { QUIRE_PART_SINKS, QUIRE_PART_RAW_ROWS, QUIRE_PART_SEALED } quire_part_kind;
+typedef enum quire_part_kind {
+    QUIRE_PART_SINKS,
+    QUIRE_PART_RAW_ROWS,
+    QUIRE_PART_SEALED
+} quire_part_kind;
 
 /* Parts of a group's section, in their order. */
 typedef struct quire_file_group {
     int32_t live_from, n_held;
-    uint32_t flags;                  /* quire_held */
-    uint64_t sink_rows, open_rows;   /* bit t: row t of these is there */
-    const uint8_t *rows;             /* (n_pages) u64: the same of each full page; 0: it is not in the file */
-    int32_t *rank;                   /* (n_pages) its place among those in the file; -1: not in the file */
+    uint32_t flags;                /* quire_held */
+    uint64_t sink_rows, open_rows; /* bit t: row t of these is there */
+    const uint8_t *rows; /* (n_pages) u64: the same of each full page; 0: it is not in the file */
+    int32_t *rank;       /* (n_pages) its place among those in the file; -1: not in the file */
     size_t sinks, kept, open, pages; /* where they start in the section */
     size_t leaf_bytes;               /* of a sealed page: packed, or raw */
     size_t bytes;
@@ -68,8 +80,9 @@ typedef struct quire_form {
     quire_layer *config;      /* (n_layers) */
     uint16_t *orders;         /* of the channels of its km layers, one after the other */
     quire_layer_state *layer; /* (n_layers) */
-    uint64_t *attention;      /* (n_layers) digest of what changes attention but not the cache; 0: not told */
-    quire_group *group;       /* (n_groups) */
+    uint64_t
+        *attention; /* (n_layers) digest of what changes attention but not the cache; 0: not told */
+    quire_group *group; /* (n_groups) */
     int32_t n_layers, n_groups, sinks;
     quire_type raw;
     uint32_t page_format;
@@ -90,53 +103,61 @@ struct quire_file {
 };
 
 /* ---- snapshot_layers.c: the section "layers", also what a store knows of its pages' form */
-/* What changes a layer's attention but not its cache: query heads, scale, soft-cap, ALiBi, learned sinks. Never 0. */
+/* What changes a layer's attention but not its cache: query heads, scale, soft-cap, ALiBi,
+ * learned sinks. Never 0. */
 uint64_t quire__attention_digest(const quire_layer_state *layer);
-/* Of the feedback that K is rounded with, which no description of layers has: pages read the same with or without it. False:
- * every layer is rounded plainly. */
+/* Of the feedback that K is rounded with, which no description of layers has: pages read the
+ * same with or without it. False: every layer is rounded plainly. */
 QUIRE_INTERNAL bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest);
 QUIRE_INTERNAL size_t quire__layers_bytes(const quire_pool *pool);
 QUIRE_INTERNAL void quire__layers_describe(const quire_pool *pool, bool any_attention, uint8_t *to);
 /* Into a form of zeros; to be freed also on failure. E_VERSION, E_FORMAT, E_NOMEM. */
-QUIRE_INTERNAL quire_status quire__form_read(quire_form *form, const uint8_t *bytes, size_t n_bytes);
+QUIRE_INTERNAL quire_status quire__form_read(quire_form *form, const uint8_t *bytes,
+                                             size_t n_bytes);
 QUIRE_INTERNAL void quire__form_free(quire_form *form);
 
 /* ---- snapshot_write.c: a file from whoever has the sections */
 typedef struct quire_snapshot quire_snapshot; /* being written */
 /* Adds the bytes of section `index`: quire_section_kind, then the groups' pages. */
 typedef quire_status (*quire__add_section)(void *user, quire_snapshot *to, int32_t index);
-QUIRE_INTERNAL quire_status quire__snapshot_write(const char *path, int32_t n_groups, quire__add_section add_section, void *user);
-QUIRE_INTERNAL quire_status quire__snapshot_add(quire_snapshot *s, const void *bytes, size_t n_bytes);
+QUIRE_INTERNAL quire_status quire__snapshot_write(const char *path, int32_t n_groups,
+                                                  quire__add_section add_section, void *user);
+QUIRE_INTERNAL quire_status quire__snapshot_add(quire_snapshot *s, const void *bytes,
+                                                size_t n_bytes);
 /* The section "state": its head, then for each group this and the rows of each page. */
-QUIRE_INTERNAL quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page, uint32_t history,
-                                       int32_t exact);
-QUIRE_INTERNAL quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held /* quire_held */,
-                                       uint64_t sink_rows, uint64_t open_rows);
+QUIRE_INTERNAL quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length,
+                                                      int32_t kept_page, uint32_t history,
+                                                      int32_t exact);
+QUIRE_INTERNAL quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from,
+                                                      uint32_t held /* quire_held */,
+                                                      uint64_t sink_rows, uint64_t open_rows);
 QUIRE_INTERNAL quire_status quire__snapshot_add_rows(quire_snapshot *s, uint64_t rows);
 
 /* ---- snapshot_save.c */
-/* From here on, until quire__seq_in_file(seq, false), its pages and their form stay as they are. E_BUSY, E_STATE. */
+/* From here on, until quire__seq_in_file(seq, false), its pages and their form stay as they are.
+ * E_BUSY, E_STATE. */
 QUIRE_INTERNAL quire_status quire__seq_hold(const quire_seq *seq);
 
 /* ---- load_reserve.c */
 enum { QUIRE_WANTED = 0 }; /* anything but QUIRE_NO_LEAF */
-/* For a sequence that nobody else knows of, whose tables, open, kept and sinks say WANTED or NO_LEAF: leaves for all that
- * is wanted, or for as much as there is, and E_NO_PAGES. Either way the sequence may be freed. The caller holds the lock,
- * since before the first wish. */
+/* For a sequence that nobody else knows of, whose tables, open, kept and sinks say WANTED or
+ * NO_LEAF: leaves for all that is wanted, or for as much as there is, and E_NO_PAGES. Either way
+ * the sequence may be freed. The caller holds the lock, since before the first wish. */
 quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept_page);
 /* Whatever bytes a leaf was filled with, attending over them must be safe. False: *layer and *head
  * cannot be. n_raw: rows in use, of raw rows. */
-bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind, int32_t n_raw, int32_t *layer,
-                           int32_t *head);
+bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind,
+                           int32_t n_raw, int32_t *layer, int32_t *head);
 
 /* ---- snapshot_read.c */
 /* Bit t: row t of a page, which may be the open one, is there: what quire__rows_held is for a
  * sequence. */
 uint64_t quire__file_rows_held(const quire_file *file, int32_t group, int32_t page);
 quire_status quire__file_buffers(quire_file *file); /* E_NOMEM */
-/* Rows of one head as a pool holds them raw, K (n_rows,DK), V at v_offset: whether the layer can seal and attend to them. */
-bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const uint8_t *record, int32_t n_rows,
-                           size_t v_offset);
+/* Rows of one head as a pool holds them raw, K (n_rows,DK), V at v_offset: whether the layer can
+ * seal and attend to them. */
+bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const uint8_t *record,
+                           int32_t n_rows, size_t v_offset);
 bool quire__record_valid(const quire_layer_state *layer, const uint8_t *record);
 quire_status quire__page_invalid(int32_t layer, int32_t head); /* E_FORMAT */
 /* Compares with what the table of sections says. E_CORRUPT. */

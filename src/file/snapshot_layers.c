@@ -1,11 +1,14 @@
-/* Layers as a file or a store describes them: what their pages look like, and what attends over them. */
+/* Layers as a file or a store describes them: what their pages look like, and what attends over
+ * them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/element.h"
 #include "file/snapshot.h"
 
-static quire_status no_memory(void) { return quire__fail(QUIRE_E_NOMEM, "no memory to read layers"); }
+static quire_status no_memory(void) {
+    return quire__fail(QUIRE_E_NOMEM, "no memory to read layers");
+}
 static quire_status impossible(const char *what) {
     return quire__fail(QUIRE_E_FORMAT, "the file's %s cannot be", what);
 }
@@ -44,7 +47,8 @@ bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest) {
         const size_t n = (size_t)turns->n;
         quire__hash_add(&hash, &i, sizeof i);
         quire__hash_add(&hash, l->k_feedback,
-                        (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) * sizeof *l->k_feedback);
+                        (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) *
+                            sizeof *l->k_feedback);
         quire__hash_add(&hash, turns->first, n * sizeof *turns->first);
         quire__hash_add(&hash, turns->second, n * sizeof *turns->second);
         quire__hash_add(&hash, turns->angle, n * sizeof *turns->angle);
@@ -113,9 +117,10 @@ static quire_status read_layer(quire_form *form, int32_t i, const uint8_t *entry
     l->k = (quire_codec)field[6];
     l->v = (quire_codec)field[7];
     l->share = field[8];
-    if (l->n_heads < 1 || l->n_heads > QUIRE_FILE_HEADS_MAX || l->n_kv_heads < 1 || l->n_heads % l->n_kv_heads != 0 ||
-        l->window < 0 || l->window > QUIRE_FILE_TOKENS_MAX || l->keep < 0 || l->keep > QUIRE_FILE_TOKENS_MAX ||
-        l->share < -1 || l->share >= i || (l->share >= 0 && form->config[l->share].share != -1))
+    if (l->n_heads < 1 || l->n_heads > QUIRE_FILE_HEADS_MAX || l->n_kv_heads < 1 ||
+        l->n_heads % l->n_kv_heads != 0 || l->window < 0 || l->window > QUIRE_FILE_TOKENS_MAX ||
+        l->keep < 0 || l->keep > QUIRE_FILE_TOKENS_MAX || l->share < -1 || l->share >= i ||
+        (l->share >= 0 && form->config[l->share].share != -1))
         return impossible("layers");
     form->attention[i] = quire__get64(entry + 40);
     quire_layer_state *s = &form->layer[i];
@@ -124,13 +129,14 @@ static quire_status read_layer(quire_form *form, int32_t i, const uint8_t *entry
     if (s->source != i) {
         const quire_layer *from = &form->config[s->source];
         s->group = form->layer[s->source].group;
-        if (l->n_kv_heads != from->n_kv_heads || l->k_dim != from->k_dim || l->v_dim != from->v_dim ||
-            l->window != from->window || l->keep != from->keep || l->k != from->k || l->v != from->v ||
-            s->group != field[9])
+        if (l->n_kv_heads != from->n_kv_heads || l->k_dim != from->k_dim ||
+            l->v_dim != from->v_dim || l->window != from->window || l->keep != from->keep ||
+            l->k != from->k || l->v != from->v || s->group != field[9])
             return impossible("layers");
         return QUIRE_OK;
     }
-    if (quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, form->raw) != QUIRE_OK)
+    if (quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, form->raw) !=
+        QUIRE_OK)
         return impossible("layers");
     s->group = quire__form_group(form->group, &form->n_groups, l);
     return s->group == field[9] ? QUIRE_OK : impossible("groups of layers");
@@ -169,15 +175,17 @@ static quire_status read_orders(quire_form *form, const uint8_t *at, uint64_t by
 quire_status quire__form_read(quire_form *form, const uint8_t *at, size_t bytes) {
     if (bytes < QUIRE_FILE_LAYERS_HEAD)
         return impossible("layers");
-    const uint32_t rotation = quire__get32(at + 4), n_layers = quire__get32(at + 20), n_groups = quire__get32(at + 24),
-                   sinks = quire__get32(at + 16);
+    const uint32_t rotation = quire__get32(at + 4), n_layers = quire__get32(at + 20),
+                   n_groups = quire__get32(at + 24), sinks = quire__get32(at + 16);
     form->page_format = quire__get32(at);
     form->raw = (quire_type)quire__get32(at + 12);
     if (form->page_format != QUIRE_PAGE_FORMAT || rotation != QUIRE_ROTATION)
-        return quire__fail(QUIRE_E_VERSION, "pages are of format %u (rotation %u), this program knows %d (%d)",
-                           (unsigned)form->page_format, (unsigned)rotation, QUIRE_PAGE_FORMAT, QUIRE_ROTATION);
-    if (quire__get32(at + 8) != QUIRE_PAGE_TOKENS || !quire__type_valid(form->raw) || sinks > QUIRE_T || n_layers < 1 ||
-        n_layers > QUIRE_FILE_LAYERS_MAX || quire__get32(at + 28) != 0 ||
+        return quire__fail(
+            QUIRE_E_VERSION, "pages are of format %u (rotation %u), this program knows %d (%d)",
+            (unsigned)form->page_format, (unsigned)rotation, QUIRE_PAGE_FORMAT, QUIRE_ROTATION);
+    if (quire__get32(at + 8) != QUIRE_PAGE_TOKENS || !quire__type_valid(form->raw) ||
+        sinks > QUIRE_T || n_layers < 1 || n_layers > QUIRE_FILE_LAYERS_MAX ||
+        quire__get32(at + 28) != 0 ||
         bytes < QUIRE_FILE_LAYERS_HEAD + (uint64_t)n_layers * QUIRE_FILE_LAYER)
         return impossible("layers");
     const size_t orders = QUIRE_FILE_LAYERS_HEAD + (size_t)n_layers * QUIRE_FILE_LAYER;
@@ -192,7 +200,8 @@ quire_status quire__form_read(quire_form *form, const uint8_t *at, size_t bytes)
     for (int32_t i = 0; i < (int32_t)n_layers; i++)
         QUIRE_TRY(read_layer(form, i, at + QUIRE_FILE_LAYERS_HEAD + (size_t)i * QUIRE_FILE_LAYER));
     QUIRE_TRY(read_orders(form, at + orders, bytes - orders));
-    quire__form_place(form->raw, form->sinks, form->layer, form->n_layers, form->group, form->n_groups);
+    quire__form_place(form->raw, form->sinks, form->layer, form->n_layers, form->group,
+                      form->n_groups);
     return form->n_groups == (int32_t)n_groups ? QUIRE_OK : impossible("groups of layers");
 }
 

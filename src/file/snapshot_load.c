@@ -1,4 +1,5 @@
-/* A file into a new sequence: pages are reserved, filled and checked while nobody else can see them. */
+/* A file into a new sequence: pages are reserved, filled and checked while nobody else can see
+ * them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,28 +16,36 @@ void quire_load_options_default(quire_load_options *options) {
 
 static quire_status check_identity(const quire_file *file, const quire_load_options *o) {
     const quire_file_info *info = &file->info;
-    if (o->any_identity || (info->identity_bytes == o->identity_bytes &&
-                            (o->identity_bytes == 0 || memcmp(info->identity, o->identity, o->identity_bytes) == 0)))
+    if (o->any_identity ||
+        (info->identity_bytes == o->identity_bytes &&
+         (o->identity_bytes == 0 || memcmp(info->identity, o->identity, o->identity_bytes) == 0)))
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_IDENTITY, "the cache was computed by something else: identities differ");
+    return quire__fail(QUIRE_E_IDENTITY,
+                       "the cache was computed by something else: identities differ");
 }
 
 static quire_status check_layers(const quire_pool *pool, const quire_file *file) {
     if (pool->n_layers != file->info.n_layers)
-        return quire__fail(QUIRE_E_IDENTITY, "the file has %d layers, the pool %d", (int)file->info.n_layers,
-                           (int)pool->n_layers);
+        return quire__fail(QUIRE_E_IDENTITY, "the file has %d layers, the pool %d",
+                           (int)file->info.n_layers, (int)pool->n_layers);
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *a = &file->form.config[i], *b = &pool->layer[i].config;
-        if (a->n_kv_heads != b->n_kv_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim || a->share != b->share)
-            return quire__fail(QUIRE_E_IDENTITY, "layer %d: %d KV heads of %d and %d in the file, %d of %d and %d here",
-                               (int)i, (int)a->n_kv_heads, (int)a->k_dim, (int)a->v_dim, (int)b->n_kv_heads,
-                               (int)b->k_dim, (int)b->v_dim);
+        if (a->n_kv_heads != b->n_kv_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim ||
+            a->share != b->share)
+            return quire__fail(
+                QUIRE_E_IDENTITY,
+                "layer %d: %d KV heads of %d and %d in the file, %d of %d and %d here", (int)i,
+                (int)a->n_kv_heads, (int)a->k_dim, (int)a->v_dim, (int)b->n_kv_heads, (int)b->k_dim,
+                (int)b->v_dim);
         if (a->window != b->window || a->keep != b->keep)
-            return quire__fail(QUIRE_E_IDENTITY, "layer %d: window %d, keep %d in the file, %d and %d here", (int)i,
+            return quire__fail(QUIRE_E_IDENTITY,
+                               "layer %d: window %d, keep %d in the file, %d and %d here", (int)i,
                                (int)a->window, (int)a->keep, (int)b->window, (int)b->keep);
-        if (file->form.attention[i] != 0 && file->form.attention[i] != quire__attention_digest(&pool->layer[i]))
-            return quire__fail(QUIRE_E_IDENTITY, "layer %d attends differently: heads, scale, soft-cap, ALiBi or sinks",
-                               (int)i);
+        if (file->form.attention[i] != 0 &&
+            file->form.attention[i] != quire__attention_digest(&pool->layer[i]))
+            return quire__fail(
+                QUIRE_E_IDENTITY,
+                "layer %d attends differently: heads, scale, soft-cap, ALiBi or sinks", (int)i);
     }
     return QUIRE_OK;
 }
@@ -49,18 +58,22 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
         const quire_layer *a = &file->form.config[i], *b = &pool->layer[i].config;
         if (a->k != b->k || a->v != b->v)
             return quire__fail(QUIRE_E_CODEC, "layer %d is %s:%s in the file, %s:%s here", (int)i,
-                               quire_codec_name(a->k), quire_codec_name(a->v), quire_codec_name(b->k),
-                               quire_codec_name(b->v));
+                               quire_codec_name(a->k), quire_codec_name(a->v),
+                               quire_codec_name(b->k), quire_codec_name(b->v));
         if (quire__file_has_order(a) &&
-            memcmp(a->k_order, b->k_order, (size_t)a->n_kv_heads * (size_t)a->k_dim * sizeof *a->k_order) != 0)
-            return quire__fail(QUIRE_E_CODEC, "layer %d is %s in the file as here, but its channels have another order",
-                               (int)i, quire_codec_name(a->k));
+            memcmp(a->k_order, b->k_order,
+                   (size_t)a->n_kv_heads * (size_t)a->k_dim * sizeof *a->k_order) != 0)
+            return quire__fail(
+                QUIRE_E_CODEC,
+                "layer %d is %s in the file as here, but its channels have another order", (int)i,
+                quire_codec_name(a->k));
     }
     for (int32_t g = 0; g < pool->n_groups; g++) {
         const quire_group *a = &file->form.group[g], *b = &pool->group[g];
         if (a->sinks != b->sinks || a->raw != b->raw || a->sealed_bytes != b->sealed_bytes ||
             a->raw_bytes != b->raw_bytes || a->sink_bytes != b->sink_bytes)
-            return quire__fail(QUIRE_E_CODEC, "%d raw sinks in the file, %d here", (int)a->sinks, (int)b->sinks);
+            return quire__fail(QUIRE_E_CODEC, "%d raw sinks in the file, %d here", (int)a->sinks,
+                               (int)b->sinks);
     }
     return QUIRE_OK;
 }
@@ -91,7 +104,8 @@ static void plan_same(const quire_file *file, int32_t g, quire_seq_group *s) {
 }
 
 /* What later queries may see, and as much more as the file has. */
-static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g, bool keep_raw, quire_seq_group *s) {
+static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g, bool keep_raw,
+                       quire_seq_group *s) {
     const quire_group *group = &pool->group[g];
     const quire_file_group *part = &file->part[g];
     s->live_from = 0;
@@ -180,7 +194,8 @@ static void expect(reader *r, void *to, size_t n_bytes, arrival then) {
 static void expect_leaf(reader *r, int32_t leaf, quire_part_kind kind, int32_t n_rows) {
     const quire_pool *pool = r->seq->pool;
     if (leaf != QUIRE_NO_LEAF)
-        expect(r, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes, (arrival){leaf, n_rows, kind});
+        expect(r, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes,
+               (arrival){leaf, n_rows, kind});
 }
 
 /* The file has the rows in use alone, the leaf has room for all. */
@@ -193,7 +208,8 @@ static void expect_open(reader *r) {
         return;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *l = &pool->layer[i];
-        for (int32_t head = 0; l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
+        for (int32_t head = 0;
+             l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
             uint8_t *record = quire__raw_record(pool, l, leaf, head);
             expect(r, record, n * (size_t)l->config.k_dim, more);
             expect(r, record + l->raw_v_offset, n * (size_t)l->config.v_dim, more);
@@ -205,7 +221,8 @@ static void expect_open(reader *r) {
 /* Checked while a leaf is still near; told after the checksum. */
 static void check_leaf(reader *r, const arrival *a) {
     if (r->bad_layer < 0)
-        quire__restored_check(r->seq->pool, a->leaf, a->kind, a->n_rows, &r->bad_layer, &r->bad_head);
+        quire__restored_check(r->seq->pool, a->leaf, a->kind, a->n_rows, &r->bad_layer,
+                              &r->bad_head);
 }
 
 static quire_status take_all(reader *r, quire_ahead *ahead, quire_hash *hash) {
@@ -241,14 +258,18 @@ static quire_status read_group(reader *r, const quire_file *file) {
 
 static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g) {
     const quire_pool *pool = seq->pool;
-    size_t n = 3 + (size_t)file->n_pages; /* sinks, kept page, padding; and the open page: K and V of every head */
+    size_t n =
+        3 +
+        (size_t)
+            file->n_pages; /* sinks, kept page, padding; and the open page: K and V of every head */
     for (int32_t i = 0; i < pool->n_layers; i++)
         n += pool->layer[i].group == g ? 2 * (size_t)pool->layer[i].config.n_kv_heads : 0;
     reader r = {.seq = seq, .group = g, .bad_layer = -1};
     r.place = malloc(n * sizeof *r.place);
     r.arrival = malloc(n * sizeof *r.arrival);
-    const quire_status status =
-        r.place && r.arrival ? read_group(&r, file) : quire__fail(QUIRE_E_NOMEM, "no memory to read pages");
+    const quire_status status = r.place && r.arrival
+                                    ? read_group(&r, file)
+                                    : quire__fail(QUIRE_E_NOMEM, "no memory to read pages");
     free(r.place);
     free(r.arrival);
     return status;
@@ -257,7 +278,8 @@ static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g
 /* ------------------------------------------------------------------ pages in other codecs */
 
 /* Rows to raw and, for packed pages, back: the seal must see what an open page would have held. */
-static void round_to_raw(const quire_pool *pool, const quire_layer_state *l, float *k, float *v, uint8_t *raw) {
+static void round_to_raw(const quire_pool *pool, const quire_layer_state *l, float *k, float *v,
+                         uint8_t *raw) {
     const size_t n_k = QUIRE_T * (size_t)l->config.k_dim, n_v = QUIRE_T * (size_t)l->config.v_dim;
     const quire_row_kernels *rows = pool->kernels.rows;
     quire__clamp_rows(k, n_k, quire__largest_value(pool->raw, &l->format.k));
@@ -268,13 +290,14 @@ static void round_to_raw(const quire_pool *pool, const quire_layer_state *l, flo
     rows->load(pool->raw, raw + l->raw_v_offset, n_v, v);
 }
 
-static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer, int32_t head, int32_t page,
-                                uint8_t *raw) {
+static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer, int32_t head,
+                                int32_t page, uint8_t *raw) {
     quire_pool *pool = seq->pool;
     const quire_layer_state *l = &pool->layer[layer];
     const quire_group *group = &pool->group[l->group];
     const quire_seq_group *s = &seq->group[l->group];
-    const bool open = page == file->n_pages, has_sinks = page == 0 && !open && s->sinks != QUIRE_NO_LEAF;
+    const bool open = page == file->n_pages,
+               has_sinks = page == 0 && !open && s->sinks != QUIRE_NO_LEAF;
     const bool is_kept = page == seq->kept_page && s->kept != QUIRE_NO_LEAF;
     const int32_t leaf = open ? s->open : s->table[page];
     if (leaf == QUIRE_NO_LEAF && !has_sinks && !is_kept)
@@ -291,8 +314,8 @@ static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer,
     if (leaf != QUIRE_NO_LEAF && (open || group->raw))
         memcpy(quire__raw_record(pool, l, leaf, head), raw, l->raw_record_bytes);
     else if (leaf != QUIRE_NO_LEAF)
-        quire__seal_rows(pool->kernels.rows, l, head, page, file->k, file->v, page == 0 ? l->sinks : 0,
-                         quire__sealed_record(pool, l, leaf, head));
+        quire__seal_rows(pool->kernels.rows, l, head, page, file->k, file->v,
+                         page == 0 ? l->sinks : 0, quire__sealed_record(pool, l, leaf, head));
     return QUIRE_OK;
 }
 
@@ -305,8 +328,8 @@ static quire_status reseal(quire_seq *seq, quire_file *file) {
         for (int32_t head = 0; l->source == i && head < l->config.n_kv_heads; head++)
             for (int32_t p = 0; p < n_parts; p++) {
                 QUIRE_TRY(reseal_page(seq, file, i, head, p, file->raw));
-                n_resealed +=
-                    p < file->n_pages && !pool->group[l->group].raw && seq->group[l->group].table[p] != QUIRE_NO_LEAF;
+                n_resealed += p < file->n_pages && !pool->group[l->group].raw &&
+                              seq->group[l->group].table[p] != QUIRE_NO_LEAF;
             }
     }
     atomic_fetch_add(&pool->sealed_pages, n_resealed);
@@ -318,15 +341,19 @@ static quire_status reseal(quire_seq *seq, quire_file *file) {
 
 /* ------------------------------------------------------------------ load */
 
-static quire_status check_load(const quire_pool *pool, const quire_file *file, const quire_load_options *o) {
+static quire_status check_load(const quire_pool *pool, const quire_file *file,
+                               const quire_load_options *o) {
     if (o->struct_size != sizeof *o)
-        return quire__fail(QUIRE_E_INVALID, "options were not set up by quire_load_options_default");
+        return quire__fail(QUIRE_E_INVALID,
+                           "options were not set up by quire_load_options_default");
     if (!o->identity && o->identity_bytes > 0)
-        return quire__fail(QUIRE_E_INVALID, "identity is NULL, but has %zu bytes", o->identity_bytes);
+        return quire__fail(QUIRE_E_INVALID, "identity is NULL, but has %zu bytes",
+                           o->identity_bytes);
     QUIRE_TRY(check_identity(file, o));
     QUIRE_TRY(check_layers(pool, file));
     if (file->info.length > pool->max_tokens)
-        return quire__fail(QUIRE_E_TOO_BIG, "the file has %d tokens, a sequence here holds at most %d",
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "the file has %d tokens, a sequence here holds at most %d",
                            (int)file->info.length, (int)pool->max_tokens);
     return QUIRE_OK;
 }
@@ -356,7 +383,8 @@ static quire_status load_into(quire_seq *seq, quire_file *file, const quire_load
     return fill(seq, file, as_they_are);
 }
 
-quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load_options *options, quire_seq **result) {
+quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load_options *options,
+                            quire_seq **result) {
     if (!pool || !file || !result)
         return quire__fail(QUIRE_E_INVALID, "pool, file or result is NULL");
     *result = NULL;

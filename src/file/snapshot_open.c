@@ -12,7 +12,9 @@
 
 static const char *const SECTION_NAMES[] = {"identity", "layers", "tokens", "state", "pages"};
 
-static quire_status no_memory(void) { return quire__fail(QUIRE_E_NOMEM, "no memory to open a file"); }
+static quire_status no_memory(void) {
+    return quire__fail(QUIRE_E_NOMEM, "no memory to open a file");
+}
 static quire_status impossible(const char *what) {
     return quire__fail(QUIRE_E_FORMAT, "the file's %s cannot be", what);
 }
@@ -26,13 +28,15 @@ static quire_status read_header(quire_file *file, uint8_t *header) {
     if (memcmp(header, QUIRE_FILE_MAGIC, n < 8 ? n : 8) != 0)
         return quire__fail(QUIRE_E_FOREIGN, "not a saved cache: it does not begin like one");
     if (n < QUIRE_FILE_HEADER)
-        return quire__fail(QUIRE_E_TRUNCATED, "the file has only %llu bytes", (unsigned long long)bytes);
+        return quire__fail(QUIRE_E_TRUNCATED, "the file has only %llu bytes",
+                           (unsigned long long)bytes);
     file->info.version = quire__get32(header + 8);
     if (file->info.version != QUIRE_FILE_VERSION)
-        return quire__fail(QUIRE_E_VERSION, "the file is of format %u, which is %s; this program reads format %d",
-                           (unsigned)file->info.version,
-                           file->info.version > QUIRE_FILE_VERSION ? "newer" : "older than any release",
-                           QUIRE_FILE_VERSION);
+        return quire__fail(
+            QUIRE_E_VERSION, "the file is of format %u, which is %s; this program reads format %d",
+            (unsigned)file->info.version,
+            file->info.version > QUIRE_FILE_VERSION ? "newer" : "older than any release",
+            QUIRE_FILE_VERSION);
     return QUIRE_OK;
 }
 
@@ -47,13 +51,15 @@ static void read_table(quire_file *file, const uint8_t *table) {
     }
 }
 
-/* Every line of the table says what its place says already, and sections fill the file without gaps. */
+/* Every line of the table says what its place says already, and sections fill the file without
+ * gaps. */
 static quire_status check_table(const quire_file *file, const uint8_t *table, uint64_t start) {
     for (int32_t i = 0; i < file->info.n_sections; i++, table += QUIRE_FILE_ENTRY) {
         const quire_file_section *s = &file->section[i];
         const uint32_t kind = i < QUIRE_SECTION_PAGES ? (uint32_t)i : QUIRE_SECTION_PAGES;
         if (quire__get32(table) != kind || quire__get32(table + 4) != (uint32_t)s->group ||
-            quire__get64(table + 40) != 0 || s->offset != start || s->bytes > file->info.bytes - start)
+            quire__get64(table + 40) != 0 || s->offset != start ||
+            s->bytes > file->info.bytes - start)
             return impossible("table of sections");
         start = quire__file_align(start + s->bytes);
         if (start > file->info.bytes)
@@ -67,9 +73,12 @@ static quire_status read_sections(quire_file *file) {
     QUIRE_TRY(read_header(file, header));
     const uint32_t n_sections = quire__get32(header + 12);
     const uint64_t bytes = quire__get64(header + 16);
-    const size_t head_bytes = (size_t)quire__file_align(QUIRE_FILE_HEADER + (uint64_t)n_sections * QUIRE_FILE_ENTRY);
-    if (n_sections < QUIRE_FILE_SECTIONS + 1 || n_sections > QUIRE_FILE_SECTIONS + QUIRE_FILE_LAYERS_MAX)
-        return quire__fail(QUIRE_E_CORRUPT, "the header is damaged: it tells of %u sections", (unsigned)n_sections);
+    const size_t head_bytes =
+        (size_t)quire__file_align(QUIRE_FILE_HEADER + (uint64_t)n_sections * QUIRE_FILE_ENTRY);
+    if (n_sections < QUIRE_FILE_SECTIONS + 1 ||
+        n_sections > QUIRE_FILE_SECTIONS + QUIRE_FILE_LAYERS_MAX)
+        return quire__fail(QUIRE_E_CORRUPT, "the header is damaged: it tells of %u sections",
+                           (unsigned)n_sections);
     if (head_bytes > file->info.bytes)
         return quire__fail(QUIRE_E_TRUNCATED, "the file ends in its header");
     uint8_t *head = malloc(head_bytes);
@@ -107,20 +116,21 @@ static quire_status read_sections(quire_file *file) {
 static quire_status read_small(quire_file *file) {
     const uint64_t first = file->section[0].offset, end = file->section[QUIRE_SECTION_PAGES].offset;
     const quire_file_section *s = file->section;
-    if (s[QUIRE_SECTION_IDENTITY].bytes > QUIRE_IDENTITY_MAX || s[QUIRE_SECTION_TOKENS].bytes > 4ull * INT32_MAX ||
-        s[QUIRE_SECTION_TOKENS].bytes % 4 != 0)
+    if (s[QUIRE_SECTION_IDENTITY].bytes > QUIRE_IDENTITY_MAX ||
+        s[QUIRE_SECTION_TOKENS].bytes > 4ull * INT32_MAX || s[QUIRE_SECTION_TOKENS].bytes % 4 != 0)
         return impossible("identity or tokens");
     if (end - first > QUIRE_FILE_SMALL_MAX)
-        return quire__fail(QUIRE_E_TOO_BIG,
-                           "the file says that its tokens and state take %llu bytes; at most %d are read",
-                           (unsigned long long)(end - first), QUIRE_FILE_SMALL_MAX);
+        return quire__fail(
+            QUIRE_E_TOO_BIG,
+            "the file says that its tokens and state take %llu bytes; at most %d are read",
+            (unsigned long long)(end - first), QUIRE_FILE_SMALL_MAX);
     file->small = malloc((size_t)(end - first));
     if (!file->small)
         return no_memory();
     QUIRE_TRY(quire__read_at(file->fd, first, file->small, (size_t)(end - first)));
     for (int32_t i = 0; i < QUIRE_SECTION_PAGES; i++) {
-        const quire_digest digest =
-            quire__hash_of(file->small + (s[i].offset - first), (size_t)(s[i + 1].offset - s[i].offset));
+        const quire_digest digest = quire__hash_of(file->small + (s[i].offset - first),
+                                                   (size_t)(s[i + 1].offset - s[i].offset));
         if (memcmp(digest.byte, s[i].checksum, sizeof digest.byte) != 0)
             return quire__fail(QUIRE_E_CORRUPT, "section '%s' is damaged", s[i].name);
     }
@@ -139,7 +149,8 @@ static bool group_holds(const quire_file *file, int32_t g) {
     const int32_t length = file->info.length, n_pages = file->n_pages;
     const int32_t first_seen = quire__window_start(group, length) / QUIRE_T;
     if (part->live_from < 0 || part->live_from > n_pages || part->live_from > first_seen ||
-        part->sink_rows & ~quire__rows_below(group->sinks) || part->open_rows & ~quire__rows_below(length % QUIRE_T))
+        part->sink_rows & ~quire__rows_below(group->sinks) ||
+        part->open_rows & ~quire__rows_below(length % QUIRE_T))
         return false;
     for (int32_t p = 0; p < n_pages; p++)
         if (!quire__file_page_rows(part, p) && (p >= first_seen || quire__pinned(group, p)))
@@ -152,7 +163,8 @@ static bool group_holds(const quire_file *file, int32_t g) {
     const bool has_sinks = part->flags & QUIRE_HELD_SINKS, has_open = part->flags & QUIRE_HELD_OPEN,
                has_kept = part->flags & QUIRE_HELD_KEPT;
     return part->flags < 8 && (has_sinks ? may_have_sinks : !needs_sinks && !part->sink_rows) &&
-           has_open == (length % QUIRE_T != 0) && !(has_kept && (group->raw || file->kept_page < 0));
+           has_open == (length % QUIRE_T != 0) &&
+           !(has_kept && (group->raw || file->kept_page < 0));
 }
 
 /* Where a group's parts lie, from what it holds. */
@@ -168,7 +180,8 @@ static quire_status place_parts(quire_file *file, int32_t g, int32_t *rank) {
     part->open = part->kept + (part->flags & QUIRE_HELD_KEPT ? group->raw_bytes : 0);
     part->pages = part->open + (part->flags & QUIRE_HELD_OPEN ? group->raw_bytes / T * n_open : 0);
     size_t bytes;
-    if (!quire__mul((size_t)part->n_held, part->leaf_bytes, &bytes) || !quire__add(bytes, part->pages, &part->bytes) ||
+    if (!quire__mul((size_t)part->n_held, part->leaf_bytes, &bytes) ||
+        !quire__add(bytes, part->pages, &part->bytes) ||
         part->bytes != file->section[QUIRE_SECTION_PAGES + g].bytes)
         return impossible("number of pages");
     file->info.packed_bytes += bytes;
@@ -198,18 +211,21 @@ static quire_status read_state(quire_file *file) {
     if (file->info.n_tokens > 0 && file->info.n_tokens < file->info.length)
         return impossible("number of tokens");
     file->part = calloc(n_groups, sizeof *file->part);
-    file->rank = calloc(n_groups * n_pages + 1, sizeof *file->rank); /* no more than the section's bytes */
+    file->rank =
+        calloc(n_groups * n_pages + 1, sizeof *file->rank); /* no more than the section's bytes */
     if (!file->part || !file->rank)
         return no_memory();
     at += QUIRE_FILE_STATE_HEAD;
-    for (int32_t g = 0; g < file->form.n_groups; g++, at += QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages) {
+    for (int32_t g = 0; g < file->form.n_groups;
+         g++, at += QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages) {
         file->part[g] = (quire_file_group){.live_from = (int32_t)quire__get32(at),
                                            .flags = quire__get32(at + 4),
                                            .sink_rows = quire__get64(at + 8),
                                            .open_rows = quire__get64(at + 16),
                                            .rows = at + QUIRE_FILE_GROUP};
         if (!group_holds(file, g))
-            return impossible("pages: some that it needs are missing, or some are there that it cannot have");
+            return impossible(
+                "pages: some that it needs are missing, or some are there that it cannot have");
         QUIRE_TRY(place_parts(file, g, file->rank + (size_t)g * n_pages));
     }
     return QUIRE_OK;
@@ -218,7 +234,8 @@ static quire_status read_state(quire_file *file) {
 /* ------------------------------------------------------------------ open and close */
 
 static quire_status open_path(quire_file *file, const char *path) {
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would make us wait for a writer */
+    file->fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would make us wait for a writer */
     struct stat info;
     if (file->fd < 0 || fstat(file->fd, &info) != 0)
         return quire__fail(QUIRE_E_IO, "cannot open '%.200s': %s", path, strerror(errno));

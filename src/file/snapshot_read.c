@@ -7,11 +7,12 @@
 #include "file/snapshot.h"
 
 bool quire__record_valid(const quire_layer_state *layer, const uint8_t *record) {
-    return quire__side_valid(&layer->format.k, record) && quire__side_valid(&layer->format.v, record);
+    return quire__side_valid(&layer->format.k, record) &&
+           quire__side_valid(&layer->format.v, record);
 }
 
-bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const uint8_t *record, int32_t n_rows,
-                           size_t v_offset) {
+bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const uint8_t *record,
+                           int32_t n_rows, size_t v_offset) {
     const quire_side_format *sides[2] = {&layer->format.k, &layer->format.v};
     for (int v = 0; v < 2; v++) {
         const size_t n = (size_t)n_rows * (size_t)sides[v]->dim;
@@ -26,7 +27,8 @@ bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const
 }
 
 quire_status quire__page_invalid(int32_t layer, int32_t head) {
-    return quire__fail(QUIRE_E_FORMAT, "layer %d, KV head %d: a value is not finite or does not fit", (int)layer,
+    return quire__fail(QUIRE_E_FORMAT,
+                       "layer %d, KV head %d: a value is not finite or does not fit", (int)layer,
                        (int)head);
 }
 
@@ -35,7 +37,8 @@ quire_status quire__file_checksum(const quire_file *file, int32_t section, const
     const quire_digest digest = quire__hash_end(hash);
     if (memcmp(digest.byte, s->checksum, sizeof digest.byte) == 0)
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_CORRUPT, "section '%s' of group %d is damaged", s->name, (int)s->group);
+    return quire__fail(QUIRE_E_CORRUPT, "section '%s' of group %d is damaged", s->name,
+                       (int)s->group);
 }
 
 quire_status quire__file_buffers(quire_file *file) {
@@ -54,7 +57,8 @@ quire_status quire__file_buffers(quire_file *file) {
     file->v = malloc(QUIRE_T * v_dim * sizeof *file->v);
     file->raw = malloc(QUIRE_T * (k_dim + v_dim) * sizeof(float));
     void *record = NULL;
-    if (!file->k || !file->v || !file->raw || posix_memalign(&record, QUIRE_SECTION_ALIGN, bytes) != 0) {
+    if (!file->k || !file->v || !file->raw ||
+        posix_memalign(&record, QUIRE_SECTION_ALIGN, bytes) != 0) {
         free(file->k);
         free(file->v);
         free(file->raw);
@@ -70,7 +74,8 @@ uint64_t quire__file_rows_held(const quire_file *file, int32_t g, int32_t page) 
     const quire_file_group *part = &file->part[g];
     if (page == file->n_pages)
         return part->open_rows;
-    const uint64_t rows = quire__file_page_rows(part, page), sinks = quire__rows_below(file->form.group[g].sinks);
+    const uint64_t rows = quire__file_page_rows(part, page),
+                   sinks = quire__rows_below(file->form.group[g].sinks);
     const bool by_sinks = page == 0 && part->flags & QUIRE_HELD_SINKS && !file->form.group[g].mixed;
     return by_sinks ? (rows & ~sinks) | part->sink_rows : rows;
 }
@@ -90,8 +95,10 @@ static quire_status next(walk *w, size_t n_bytes) {
     return QUIRE_OK;
 }
 
-/* One leaf of a group, record by record. *valid: every value is; told after the checksum, which explains it better. */
-static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t n_raw, bool *valid) {
+/* One leaf of a group, record by record. *valid: every value is; told after the checksum, which
+ * explains it better. */
+static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t n_raw,
+                              bool *valid) {
     const quire_file *file = w->file;
     const quire_type raw = file->info.raw;
     for (int32_t i = 0; i < file->info.n_layers; i++) {
@@ -99,14 +106,16 @@ static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t 
         if (l->group != g || l->source != i)
             continue;
         const int32_t n_rows = kind == QUIRE_PART_SINKS ? l->sinks : n_raw;
-        const size_t row = quire__type_bytes(raw) * (size_t)n_rows, v_offset = row * (size_t)l->config.k_dim;
+        const size_t row = quire__type_bytes(raw) * (size_t)n_rows,
+                     v_offset = row * (size_t)l->config.k_dim;
         const size_t bytes = kind == QUIRE_PART_SINKS    ? l->sink_record_bytes
                              : kind == QUIRE_PART_SEALED ? l->format.bytes
                                                          : v_offset + row * (size_t)l->config.v_dim;
         for (int32_t head = 0; head < l->config.n_kv_heads; head++) {
             QUIRE_TRY(next(w, bytes));
-            const bool good = kind == QUIRE_PART_SEALED ? quire__record_valid(l, file->record)
-                                                        : quire__raw_rows_valid(l, raw, file->record, n_rows, v_offset);
+            const bool good = kind == QUIRE_PART_SEALED
+                                  ? quire__record_valid(l, file->record)
+                                  : quire__raw_rows_valid(l, raw, file->record, n_rows, v_offset);
             if (!good && *valid)
                 quire__page_invalid(i, head);
             *valid = *valid && good;
@@ -148,7 +157,8 @@ quire_status quire_file_check(quire_file *file) {
 /* ------------------------------------------------------------------ one page */
 
 static quire_status check_place(const quire_file *file, int32_t layer, int32_t head, int32_t page) {
-    if (!file || layer < 0 || layer >= file->info.n_layers || head < 0 || head >= file->form.config[layer].n_kv_heads)
+    if (!file || layer < 0 || layer >= file->info.n_layers || head < 0 ||
+        head >= file->form.config[layer].n_kv_heads)
         return quire__fail(QUIRE_E_INVALID, "no layer %d with a KV head %d", (int)layer, (int)head);
     if (page < 0 || (int64_t)page * QUIRE_T >= file->info.length)
         return quire__fail(QUIRE_E_INVALID, "no page %d: the sequence has %d tokens", (int)page,
@@ -161,8 +171,8 @@ static const quire_layer_state *source_of(const quire_file *file, int32_t layer)
     return &file->form.layer[file->form.layer[layer].source];
 }
 
-static quire_status read_sealed(const quire_file *file, const quire_layer_state *l, int32_t head, int32_t page,
-                                void *record) {
+static quire_status read_sealed(const quire_file *file, const quire_layer_state *l, int32_t head,
+                                int32_t page, void *record) {
     const quire_file_group *part = &file->part[l->group];
     const uint64_t at = file->section[QUIRE_SECTION_PAGES + l->group].offset + part->pages +
                         (uint64_t)part->rank[page] * part->leaf_bytes + l->sealed_offset +
@@ -170,8 +180,8 @@ static quire_status read_sealed(const quire_file *file, const quire_layer_state 
     return quire__read_at(file->fd, at, record, l->format.bytes);
 }
 
-quire_status quire_file_page(quire_file *file, int32_t layer, int32_t head, int32_t page, void *record,
-                             size_t n_bytes) {
+quire_status quire_file_page(quire_file *file, int32_t layer, int32_t head, int32_t page,
+                             void *record, size_t n_bytes) {
     QUIRE_TRY(check_place(file, layer, head, page));
     const quire_layer_state *l = source_of(file, layer);
     if (!record || n_bytes != l->format.bytes)
@@ -179,18 +189,21 @@ quire_status quire_file_page(quire_file *file, int32_t layer, int32_t head, int3
     if (page >= file->n_pages)
         return quire__fail(QUIRE_E_INVALID, "page %d is open", (int)page);
     if (file->part[l->group].rank[page] < 0)
-        return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)l->config.window);
+        return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page,
+                           (int)l->config.window);
     QUIRE_TRY(read_sealed(file, l, head, page, record));
     return quire__record_valid(l, record) ? QUIRE_OK : quire__page_invalid(layer, head);
 }
 
 /* n_rows raw rows that lie `at` bytes into the group's section: K, then V. */
-static quire_status read_raw(const quire_file *file, const quire_layer_state *l, uint64_t at, int32_t n_rows,
-                             size_t v_offset, float *k, float *v) {
+static quire_status read_raw(const quire_file *file, const quire_layer_state *l, uint64_t at,
+                             int32_t n_rows, size_t v_offset, float *k, float *v) {
     const quire_type raw = file->info.raw;
-    const size_t n_k = (size_t)n_rows * (size_t)l->config.k_dim, n_v = (size_t)n_rows * (size_t)l->config.v_dim;
+    const size_t n_k = (size_t)n_rows * (size_t)l->config.k_dim,
+                 n_v = (size_t)n_rows * (size_t)l->config.v_dim;
     const size_t bytes = v_offset + n_v * quire__type_bytes(raw);
-    QUIRE_TRY(quire__read_at(file->fd, file->section[QUIRE_SECTION_PAGES + l->group].offset + at, file->record, bytes));
+    QUIRE_TRY(quire__read_at(file->fd, file->section[QUIRE_SECTION_PAGES + l->group].offset + at,
+                             file->record, bytes));
     if (!quire__raw_rows_valid(l, raw, file->record, n_rows, v_offset))
         return quire__fail(QUIRE_E_FORMAT, "a raw row is not finite or does not fit");
     quire__load_row(raw, file->record, n_k, k);
@@ -198,8 +211,8 @@ static quire_status read_raw(const quire_file *file, const quire_layer_state *l,
     return QUIRE_OK;
 }
 
-static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, int32_t page, float *k, float *v,
-                               int32_t *n_rows) {
+static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, int32_t page,
+                               float *k, float *v, int32_t *n_rows) {
     const quire_layer_state *l = source_of(file, layer);
     const quire_group *group = &file->form.group[l->group];
     const quire_file_group *part = &file->part[l->group];
@@ -213,7 +226,8 @@ static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, in
                         share * (size_t)l->config.k_dim, k, v);
     }
     if (page == file->kept_page && part->flags & QUIRE_HELD_KEPT)
-        return read_raw(file, l, part->kept + l->raw_offset + h * l->raw_record_bytes, QUIRE_T, l->raw_v_offset, k, v);
+        return read_raw(file, l, part->kept + l->raw_offset + h * l->raw_record_bytes, QUIRE_T,
+                        l->raw_v_offset, k, v);
     if (part->rank[page] >= 0) {
         QUIRE_TRY(read_sealed(file, l, head, page, file->record));
         if (!quire__record_valid(l, file->record))
@@ -223,15 +237,17 @@ static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, in
     } else {
         *n_rows = page == 0 && part->flags & QUIRE_HELD_SINKS ? l->sinks : 0;
         if (*n_rows == 0)
-            return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page, (int)group->window);
+            return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page,
+                               (int)group->window);
     }
     if (page > 0 || !(part->flags & QUIRE_HELD_SINKS) || l->sinks == 0)
         return QUIRE_OK;
-    return read_raw(file, l, part->sinks + l->sink_offset + h * l->sink_record_bytes, l->sinks, l->sink_v_offset, k, v);
+    return read_raw(file, l, part->sinks + l->sink_offset + h * l->sink_record_bytes, l->sinks,
+                    l->sink_v_offset, k, v);
 }
 
-quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int32_t page, float *k, float *v,
-                             int32_t *n_rows) {
+quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int32_t page, float *k,
+                             float *v, int32_t *n_rows) {
     QUIRE_TRY(check_place(file, layer, head, page));
     if (!k || !v || !n_rows)
         return quire__fail(QUIRE_E_INVALID, "rows or their number is NULL");

@@ -41,7 +41,8 @@ static uint64_t rows_of(const quire_pool *pool, int32_t leaf, int32_t n) {
 static quire_status add_state(saver *s) {
     const quire_seq *seq = s->seq;
     const quire_pool *pool = seq->pool;
-    QUIRE_TRY(quire__snapshot_add_state(s->to, seq->length, seq->kept_page, seq->history, quire__history_exact(seq)));
+    QUIRE_TRY(quire__snapshot_add_state(s->to, seq->length, seq->kept_page, seq->history,
+                                        quire__history_exact(seq)));
     for (int32_t g = 0; g < seq->pool->n_groups; g++) {
         const quire_seq_group *group = &seq->group[g];
         const uint32_t flags = (group->sinks != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_SINKS : 0) |
@@ -58,7 +59,8 @@ static quire_status add_state(saver *s) {
 
 static quire_status add_leaf(saver *s, int32_t leaf) {
     const quire_pool *pool = s->seq->pool;
-    return leaf == QUIRE_NO_LEAF ? QUIRE_OK : add(s, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes);
+    return leaf == QUIRE_NO_LEAF ? QUIRE_OK
+                                 : add(s, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes);
 }
 
 /* The rows in use: what lies after them is whatever the page held before. */
@@ -68,7 +70,8 @@ static quire_status add_open(saver *s, int32_t g) {
     const size_t n = (size_t)(s->seq->length % QUIRE_T) * quire__type_bytes(pool->raw);
     for (int32_t i = 0; leaf != QUIRE_NO_LEAF && i < pool->n_layers; i++) {
         const quire_layer_state *layer = &pool->layer[i];
-        for (int32_t head = 0; layer->group == g && layer->source == i && head < layer->config.n_kv_heads; head++) {
+        for (int32_t head = 0;
+             layer->group == g && layer->source == i && head < layer->config.n_kv_heads; head++) {
             const uint8_t *record = quire__raw_record(pool, layer, leaf, head);
             QUIRE_TRY(add(s, record, n * (size_t)layer->config.k_dim));
             QUIRE_TRY(add(s, record + layer->raw_v_offset, n * (size_t)layer->config.v_dim));
@@ -98,7 +101,8 @@ static quire_status add_section(void *user, quire_snapshot *to, int32_t index) {
     case QUIRE_SECTION_LAYERS:
         return add_layers(s);
     case QUIRE_SECTION_TOKENS:
-        return add(s, s->options->tokens, (size_t)s->options->n_tokens * sizeof *s->options->tokens);
+        return add(s, s->options->tokens,
+                   (size_t)s->options->n_tokens * sizeof *s->options->tokens);
     case QUIRE_SECTION_STATE:
         return add_state(s);
     default:
@@ -108,14 +112,16 @@ static quire_status add_section(void *user, quire_snapshot *to, int32_t index) {
 
 static quire_status check_options(const quire_seq *seq, const quire_save_options *o) {
     if (o->struct_size != sizeof *o)
-        return quire__fail(QUIRE_E_INVALID, "options were not set up by quire_save_options_default");
+        return quire__fail(QUIRE_E_INVALID,
+                           "options were not set up by quire_save_options_default");
     if (o->identity_bytes > QUIRE_IDENTITY_MAX || (o->identity_bytes > 0 && !o->identity))
-        return quire__fail(QUIRE_E_INVALID, "identity is NULL or longer than %d bytes", QUIRE_IDENTITY_MAX);
+        return quire__fail(QUIRE_E_INVALID, "identity is NULL or longer than %d bytes",
+                           QUIRE_IDENTITY_MAX);
     if (o->n_tokens < 0 || (o->n_tokens > 0 && !o->tokens))
         return quire__fail(QUIRE_E_INVALID, "tokens is NULL, or their number negative");
     if (o->n_tokens > 0 && o->n_tokens < seq->length)
-        return quire__fail(QUIRE_E_INVALID, "%d token ids for a sequence of %d tokens", (int)o->n_tokens,
-                           (int)seq->length);
+        return quire__fail(QUIRE_E_INVALID, "%d token ids for a sequence of %d tokens",
+                           (int)o->n_tokens, (int)seq->length);
     return QUIRE_OK;
 }
 
@@ -128,30 +134,36 @@ static quire_status check_form(const quire_seq *seq) {
         for (int32_t p = 0; p < seq->length / QUIRE_T && !stale; p++)
             stale = s->table[p] != QUIRE_NO_LEAF && quire__leaf_stale(pool, s->table[p]);
         if (stale)
-            return quire__fail(QUIRE_E_STATE, "some pages still have the codecs of before: finish requantizing first");
+            return quire__fail(
+                QUIRE_E_STATE,
+                "some pages still have the codecs of before: finish requantizing first");
     }
     return QUIRE_OK;
 }
 
 quire_status quire__seq_hold(const quire_seq *seq) {
     pthread_mutex_lock(&seq->pool->lock);
-    quire_status status = !seq->used   ? quire__fail(QUIRE_E_INVALID, "sequence was freed before")
-                          : seq->batch ? quire__fail(QUIRE_E_BUSY, "cannot save a sequence that is in a batch")
-                                       : check_form(seq);
+    quire_status status =
+        !seq->used   ? quire__fail(QUIRE_E_INVALID, "sequence was freed before")
+        : seq->batch ? quire__fail(QUIRE_E_BUSY, "cannot save a sequence that is in a batch")
+                     : check_form(seq);
     if (status == QUIRE_OK)
         ((quire_seq *)(uintptr_t)seq)->in_file = true; /* nothing that a caller could see */
     pthread_mutex_unlock(&seq->pool->lock);
     return status;
 }
 
-/* Without the lock: leaves with a reference do not move, and only their own sequence changes them. */
-static quire_status save(const quire_seq *seq, const char *path, const quire_save_options *options) {
+/* Without the lock: leaves with a reference do not move, and only their own sequence changes
+ * them. */
+static quire_status save(const quire_seq *seq, const char *path,
+                         const quire_save_options *options) {
     saver s = {.seq = seq, .options = options};
     QUIRE_TRY(check_options(seq, options));
     return quire__snapshot_write(path, seq->pool->n_groups, add_section, &s);
 }
 
-quire_status quire_seq_save(const quire_seq *seq, const char *path, const quire_save_options *options) {
+quire_status quire_seq_save(const quire_seq *seq, const char *path,
+                            const quire_save_options *options) {
     if (!seq || !path)
         return quire__fail(QUIRE_E_INVALID, "sequence or path is NULL");
     quire_save_options defaults;

@@ -16,8 +16,8 @@ quire_status quire__snapshot_add(quire_snapshot *s, const void *bytes, size_t n_
     return quire__writer_add(&s->writer, bytes, n_bytes);
 }
 
-quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page, uint32_t history,
-                                       int32_t exact) {
+quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page,
+                                       uint32_t history, int32_t exact) {
     uint8_t head[QUIRE_FILE_STATE_HEAD];
     quire__put32(head, (uint32_t)length);
     quire__put32(head + 4, (uint32_t)kept_page);
@@ -26,8 +26,8 @@ quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_
     return quire__snapshot_add(s, head, sizeof head);
 }
 
-quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held, uint64_t sink_rows,
-                                       uint64_t open_rows) {
+quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held,
+                                       uint64_t sink_rows, uint64_t open_rows) {
     uint8_t entry[QUIRE_FILE_GROUP];
     quire__put32(entry, (uint32_t)live_from);
     quire__put32(entry + 4, held);
@@ -55,11 +55,13 @@ static quire_status end_section(quire_snapshot *s, int32_t index) {
     const quire_digest digest = quire__hash_end(&s->hash);
     uint8_t entry[QUIRE_FILE_ENTRY] = {0};
     quire__put32(entry, (uint32_t)(index < QUIRE_SECTION_PAGES ? index : QUIRE_SECTION_PAGES));
-    quire__put32(entry + 4, (uint32_t)(index < QUIRE_SECTION_PAGES ? 0 : index - QUIRE_SECTION_PAGES));
+    quire__put32(entry + 4,
+                 (uint32_t)(index < QUIRE_SECTION_PAGES ? 0 : index - QUIRE_SECTION_PAGES));
     quire__put64(entry + 8, s->start);
     quire__put64(entry + 16, bytes);
     memcpy(entry + 24, digest.byte, sizeof digest.byte);
-    return quire__writer_patch(&s->writer, QUIRE_FILE_HEADER + (uint64_t)index * QUIRE_FILE_ENTRY, entry, sizeof entry);
+    return quire__writer_patch(&s->writer, QUIRE_FILE_HEADER + (uint64_t)index * QUIRE_FILE_ENTRY,
+                               entry, sizeof entry);
 }
 
 static quire_status add_zeros(quire_writer *writer, size_t n_bytes) {
@@ -71,7 +73,8 @@ static quire_status add_zeros(quire_writer *writer, size_t n_bytes) {
     return QUIRE_OK;
 }
 
-/* The header's checksum covers the header without it, and the table, which is read back from the file. */
+/* The header's checksum covers the header without it, and the table, which is read back from the
+ * file. */
 static quire_status write_header(quire_snapshot *s, int32_t n_sections, size_t head_bytes) {
     uint8_t header[QUIRE_FILE_HEADER] = {0}, entry[QUIRE_FILE_ALIGN];
     memcpy(header, QUIRE_FILE_MAGIC, 8);
@@ -89,22 +92,26 @@ static quire_status write_header(quire_snapshot *s, int32_t n_sections, size_t h
     return quire__writer_patch(&s->writer, 0, header, sizeof header);
 }
 
-static quire_status write_file(quire_snapshot *s, int32_t n_groups, quire__add_section add_section, void *user) {
+static quire_status write_file(quire_snapshot *s, int32_t n_groups, quire__add_section add_section,
+                               void *user) {
     const int32_t n_sections = QUIRE_FILE_SECTIONS + n_groups;
-    const size_t head_bytes = (size_t)quire__file_align(QUIRE_FILE_HEADER + (uint64_t)n_sections * QUIRE_FILE_ENTRY);
+    const size_t head_bytes =
+        (size_t)quire__file_align(QUIRE_FILE_HEADER + (uint64_t)n_sections * QUIRE_FILE_ENTRY);
     QUIRE_TRY(add_zeros(&s->writer, head_bytes));
     for (int32_t i = 0; i < n_sections; i++) {
         begin_section(s);
         QUIRE_TRY(add_section(user, s, i));
         QUIRE_TRY(end_section(s, i));
         if (i < QUIRE_SECTION_PAGES && s->writer.bytes - head_bytes > QUIRE_FILE_SMALL_MAX)
-            return quire__fail(QUIRE_E_TOO_BIG, "tokens and state take more than the %d bytes that a file may have",
+            return quire__fail(QUIRE_E_TOO_BIG,
+                               "tokens and state take more than the %d bytes that a file may have",
                                QUIRE_FILE_SMALL_MAX);
     }
     return write_header(s, n_sections, head_bytes);
 }
 
-quire_status quire__snapshot_write(const char *path, int32_t n_groups, quire__add_section add_section, void *user) {
+quire_status quire__snapshot_write(const char *path, int32_t n_groups,
+                                   quire__add_section add_section, void *user) {
     quire_snapshot s;
     QUIRE_TRY(quire__writer_open(&s.writer, path));
     const quire_status status = write_file(&s, n_groups, add_section, user);

@@ -18,19 +18,22 @@ typedef struct level {
 } level;
 
 #if defined(__aarch64__) && !defined(QUIRE_PORTABLE)
-extern const quire_attend_kernel quire__attend_neon, quire__attend_neon_dotprod, quire__attend_neon_i8mm,
-    quire__attend_neon_sealed_raw, quire__attend_neon_fp16_sealed_raw, quire__attend_neon_bf16_sealed_raw;
-extern const quire_raw_kernel quire__attend_neon_raw, quire__attend_neon_fp16_raw, quire__attend_neon_bf16_raw;
+extern const quire_attend_kernel quire__attend_neon, quire__attend_neon_dotprod,
+    quire__attend_neon_i8mm, quire__attend_neon_sealed_raw, quire__attend_neon_fp16_sealed_raw,
+    quire__attend_neon_bf16_sealed_raw;
+extern const quire_raw_kernel quire__attend_neon_raw, quire__attend_neon_fp16_raw,
+    quire__attend_neon_bf16_raw;
 #endif
 
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
-extern const quire_attend_kernel quire__attend_avx2, quire__attend_avx2_sealed_raw, quire__attend_avx512_vnni,
-    quire__attend_avx512_sealed_raw;
+extern const quire_attend_kernel quire__attend_avx2, quire__attend_avx2_sealed_raw,
+    quire__attend_avx512_vnni, quire__attend_avx512_sealed_raw;
 extern const quire_raw_kernel quire__attend_avx2_raw, quire__attend_avx512_raw;
 #endif
 #ifdef QUIRE_EMULATED
-extern const quire_attend_kernel quire__attend_avx2_emulated, quire__attend_avx2_sealed_raw_emulated,
-    quire__attend_avx512_vnni_emulated, quire__attend_avx512_sealed_raw_emulated;
+extern const quire_attend_kernel quire__attend_avx2_emulated,
+    quire__attend_avx2_sealed_raw_emulated, quire__attend_avx512_vnni_emulated,
+    quire__attend_avx512_sealed_raw_emulated;
 extern const quire_raw_kernel quire__attend_avx2_raw_emulated, quire__attend_avx512_raw_emulated;
 #endif
 
@@ -40,7 +43,8 @@ static const level LEVELS[] = {
 #ifdef QUIRE_EMULATED
     {"avx512_vnni_emulated",
      0,
-     {&quire__attend_avx512_vnni_emulated, &quire__attend_avx512_sealed_raw_emulated, &quire__attend_ref},
+     {&quire__attend_avx512_vnni_emulated, &quire__attend_avx512_sealed_raw_emulated,
+      &quire__attend_ref},
      &quire__attend_avx512_raw_emulated,
      &quire__rows_ref},
     {"avx2_emulated",
@@ -56,14 +60,19 @@ static const level LEVELS[] = {
      {&quire__attend_neon, &quire__attend_neon_sealed_raw},
      &quire__attend_neon_raw,
      &quire__rows_neon},
-    {"neon_dotprod", QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_FP16, {&quire__attend_neon_dotprod}, NULL, NULL},
+    {"neon_dotprod",
+     QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_FP16,
+     {&quire__attend_neon_dotprod},
+     NULL,
+     NULL},
     {"neon_i8mm",
      QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_I8MM | QUIRE_CPU_FP16 | QUIRE_CPU_FP16_FML,
      {&quire__attend_neon_i8mm, &quire__attend_neon_fp16_sealed_raw},
      &quire__attend_neon_fp16_raw,
      NULL},
     {"neon_bf16",
-     QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_I8MM | QUIRE_CPU_FP16 | QUIRE_CPU_FP16_FML | QUIRE_CPU_BF16,
+     QUIRE_CPU_NEON | QUIRE_CPU_DOTPROD | QUIRE_CPU_I8MM | QUIRE_CPU_FP16 | QUIRE_CPU_FP16_FML |
+         QUIRE_CPU_BF16,
      {&quire__attend_neon_bf16_sealed_raw},
      &quire__attend_neon_bf16_raw,
      NULL},
@@ -74,8 +83,8 @@ static const level LEVELS[] = {
      {&quire__attend_avx2, &quire__attend_avx2_sealed_raw},
      &quire__attend_avx2_raw,
      &quire__rows_avx2},
-    /* Skylake, which has AVX-512 without VNNI, stays with avx2: 16 lanes for rotation or raw rows lower
-     * its clock, and decode takes 12 % longer (docs/KERNELS.md). */
+    /* Skylake, which has AVX-512 without VNNI, stays with avx2: 16 lanes for rotation or raw
+     * rows lower its clock, and decode takes 12 % longer (docs/KERNELS.md). */
     {"avx512_vnni",
      QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512_VNNI,
      {&quire__attend_avx512_vnni, &quire__attend_avx512_sealed_raw},
@@ -102,7 +111,8 @@ quire_status quire__kernels_choose(quire_kernels *kernels, const char *wanted, u
     if (wanted && *wanted) {
         QUIRE_TRY(find_level(wanted, &top));
         if ((LEVELS[top].needs & features) != LEVELS[top].needs)
-            return quire__fail(QUIRE_E_UNSUPPORTED, "this machine cannot run kernel level %s", wanted);
+            return quire__fail(QUIRE_E_UNSUPPORTED, "this machine cannot run kernel level %s",
+                               wanted);
     }
     *kernels = (quire_kernels){0};
     for (int i = top; i >= 0 && !complete; i--) {
@@ -123,10 +133,12 @@ quire_status quire__kernels_choose(quire_kernels *kernels, const char *wanted, u
 }
 
 quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
-    return quire__kernels_choose(kernels, wanted ? wanted : getenv("QUIRE_CPU"), quire__cpu_features());
+    return quire__kernels_choose(kernels, wanted ? wanted : getenv("QUIRE_CPU"),
+                                 quire__cpu_features());
 }
 
-const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, const quire_format *format) {
+const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels,
+                                                const quire_format *format) {
     int i = 0;
     while (!kernels->packed[i]->serves(format))
         i++;

@@ -122,7 +122,8 @@ typedef struct quire_row_kernels {
     void (*load)(quire_type type, const void *at, size_t n, float *row);
     void (*store)(quire_type type, void *at, size_t n, const float *row);
     /* Packs a page: both sides, gaps included. */
-    void (*seal)(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record);
+    void (*seal)(const quire_format *format, const float *k, const float *v, int skip,
+                 uint8_t *record);
     /* Rounds the K codes of a packed page again, with error feedback (quire__side_shape). */
     void (*round_with_feedback)(const quire_side_format *side, const float *rows, int skip,
                                 const quire_shaping *shaping, uint8_t *record);
@@ -143,10 +144,12 @@ quire_status quire__kernels_init(quire_kernels *kernels, const char *level);
 /* The same for a processor with these features (base/cpu.h); `level` NULL: the best that it has. */
 quire_status quire__kernels_choose(quire_kernels *kernels, const char *level, unsigned features);
 const char *quire__kernel_level(int i); /* from the bottom upwards; NULL past the last */
-const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels, const quire_format *format);
+const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels,
+                                                const quire_format *format);
 extern const quire_attend_kernel quire__attend_ref;
 extern const quire_raw_kernel quire__attend_ref_raw;
-extern const quire_row_kernels quire__rows_ref, quire__rows_neon, quire__rows_avx2, quire__rows_avx512;
+extern const quire_row_kernels quire__rows_ref, quire__rows_neon, quire__rows_avx2,
+    quire__rows_avx512;
 
 /* Whether row r sees token t, masks aside. Inline, so that every kernel applies the same rule. */
 static inline bool quire__sees(const quire_visibility *see, int r, int32_t t) {

@@ -10,12 +10,14 @@ void quire__arena_init(quire_arena *arena, size_t bytes, quire_extent *hole, int
 
 static void remove_hole(quire_arena *arena, int32_t i) {
     arena->n_holes--;
-    memmove(arena->hole + i, arena->hole + i + 1, (size_t)(arena->n_holes - i) * sizeof *arena->hole);
+    memmove(arena->hole + i, arena->hole + i + 1,
+            (size_t)(arena->n_holes - i) * sizeof *arena->hole);
 }
 
 bool quire__arena_take(quire_arena *arena, size_t bytes, quire_end end, size_t *offset) {
-    /* The first that fits from its end: pages of two sizes, packed and raw, then keep to the two ends of the memory. The
-     * best fit would let packed pages settle in the holes that raw ones leave, and cut up what is between. */
+    /* The first that fits from its end: pages of two sizes, packed and raw, then keep to the two
+     * ends of the memory. The best fit would let packed pages settle in the holes that raw ones
+     * leave, and cut up what is between. */
     int32_t found = end == QUIRE_BOTTOM ? 0 : arena->n_holes - 1;
     while (found >= 0 && found < arena->n_holes && arena->hole[found].bytes < bytes)
         found += end == QUIRE_BOTTOM ? 1 : -1;
@@ -55,7 +57,8 @@ void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes) {
         above->offset = offset;
         above->bytes += bytes;
     } else {
-        memmove(arena->hole + low + 1, arena->hole + low, (size_t)(arena->n_holes - low) * sizeof *arena->hole);
+        memmove(arena->hole + low + 1, arena->hole + low,
+                (size_t)(arena->n_holes - low) * sizeof *arena->hole);
         arena->hole[low] = (quire_extent){offset, bytes};
         arena->n_holes++;
     }
@@ -63,7 +66,8 @@ void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes) {
 
 void quire__arena_give_sorted(quire_arena *arena, int32_t n) {
     const quire_extent *given = arena->hole + arena->capacity - n;
-    quire_extent *holes = arena->hole + arena->capacity - n - arena->n_holes; /* out of the way of what is written */
+    quire_extent *holes =
+        arena->hole + arena->capacity - n - arena->n_holes; /* out of the way of what is written */
     const int32_t n_holes = arena->n_holes;
     memmove(holes, arena->hole, (size_t)n_holes * sizeof *holes);
     arena->n_holes = 0;

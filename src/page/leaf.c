@@ -1,18 +1,23 @@
 /* Leaves: reference-counted ranges of the arena.
  *
- * A leaf that is no longer referenced keeps its range and waits for the next of its group and kind, which has the same
- * size: freeing a long sequence then costs a few instructions for a page. Ranges go back to the arena, where neighbours
- * join, only when somebody needs a range of another size, or asks how large the largest is. */
+ * A leaf that is no longer referenced keeps its range and waits for the next of its group and
+ * kind, which has the same size: freeing a long sequence then costs a few instructions for a
+ * page. Ranges go back to the arena, where neighbours join, only when somebody needs a range of
+ * another size, or asks how large the largest is. */
 #include "page/pages.h"
 
 static size_t size_of(const quire_group *g, quire_leaf_kind kind) {
-    return kind == QUIRE_LEAF_SEALED ? g->sealed_bytes : kind == QUIRE_LEAF_RAW ? g->raw_bytes : g->sink_bytes;
+    return kind == QUIRE_LEAF_SEALED ? g->sealed_bytes
+           : kind == QUIRE_LEAF_RAW  ? g->raw_bytes
+                                     : g->sink_bytes;
 }
 
-/* The list of spare leaves for a group and kind; the last one is for those of a size that nobody takes any more. */
+/* The list of spare leaves for a group and kind; the last one is for those of a size that nobody
+ * takes any more. */
 static int32_t *spare_list(quire_pool *pool, int32_t group, quire_leaf_kind kind, size_t bytes) {
     const bool current = bytes == size_of(&pool->group[group], kind);
-    return &pool->spare_leaf[current ? group * QUIRE_LEAF_KINDS + (int)kind : pool->n_groups * QUIRE_LEAF_KINDS];
+    return &pool->spare_leaf[current ? group * QUIRE_LEAF_KINDS + (int)kind
+                                     : pool->n_groups * QUIRE_LEAF_KINDS];
 }
 
 static int32_t merge_by_address(quire_pool *pool, int32_t a, int32_t b) {

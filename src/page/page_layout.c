@@ -1,4 +1,5 @@
-/* What a policy makes of a pool's layers: codecs, and where records lie in the leaves of a group. */
+/* What a policy makes of a pool's layers: codecs, and where records lie in the leaves of a
+ * group. */
 #include <string.h>
 
 #include "base/element.h"
@@ -17,14 +18,17 @@ quire_pair quire__form_pair(const quire_pool *pool, const quire_policy *p, int32
     return pair;
 }
 
-quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i, quire_layer_state *s) {
+quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i,
+                               quire_layer_state *s) {
     const quire_pair pair = quire__form_pair(pool, policy, i);
-    const quire_status status = quire__format_init(&s->format, pair, s->config.k_dim, s->config.v_dim, pool->raw);
+    const quire_status status =
+        quire__format_init(&s->format, pair, s->config.k_dim, s->config.v_dim, pool->raw);
     if (status != QUIRE_OK)
         return quire__fail_where(status, "layer %d", (int)i);
     if (s->format.k.n_mixed && !s->config.k_order)
         return quire__fail(QUIRE_E_INVALID,
-                           "layer %d: codec %s needs an order of channels: set quire_layer.k_order when the pool is "
+                           "layer %d: codec %s needs an order of channels: set quire_layer.k_order "
+                           "when the pool is "
                            "made (quire_channel_order finds one)",
                            (int)i, quire_codec_name(pair.k));
     s->config.k = pair.k;
@@ -35,7 +39,8 @@ quire_status quire__form_layer(const quire_pool *pool, const quire_policy *polic
 
 bool quire__form_is_raw(const quire_layer_state *s, quire_type raw) {
     const quire_side_format *k = &s->format.k, *v = &s->format.v;
-    return k->family == QUIRE_FAMILY_RAW && v->family == QUIRE_FAMILY_RAW && k->type == raw && v->type == raw;
+    return k->family == QUIRE_FAMILY_RAW && v->family == QUIRE_FAMILY_RAW && k->type == raw &&
+           v->type == raw;
 }
 
 int32_t quire__form_group(quire_group *group, int32_t *n_groups, const quire_layer *l) {
@@ -53,9 +58,10 @@ static void place(quire_layer_state *s, quire_group *g, quire_type raw) {
     s->raw_record_bytes = s->raw_v_offset + QUIRE_T * (size_t)l->v_dim * size;
     s->sinks = quire__form_is_raw(s, raw) ? 0 : g->sinks;
     s->sink_v_offset = (size_t)s->sinks * (size_t)l->k_dim * size;
-    /* Leaves must end where a record may begin; sealing clears the gap, for the bytes may be saved. */
-    s->sink_record_bytes =
-        quire__align(s->sink_v_offset + (size_t)s->sinks * (size_t)l->v_dim * size, QUIRE_RECORD_ALIGN);
+    /* Leaves must end where a record may begin; sealing clears the gap, for the bytes may be
+     * saved. */
+    s->sink_record_bytes = quire__align(
+        s->sink_v_offset + (size_t)s->sinks * (size_t)l->v_dim * size, QUIRE_RECORD_ALIGN);
     s->sealed_offset = g->sealed_bytes;
     s->raw_offset = g->raw_bytes;
     s->sink_offset = g->sink_bytes;
@@ -79,8 +85,8 @@ void quire__form_copy(quire_layer_state *to, const quire_layer_state *from) {
     to->config.v = from->config.v;
 }
 
-void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers, quire_group *group,
-                       int32_t n_groups) {
+void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers,
+                       quire_group *group, int32_t n_groups) {
     for (int32_t g = 0; g < n_groups; g++) {
         group[g].raw = true;
         group[g].mixed = false;
@@ -96,7 +102,8 @@ void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, 
         group[g].sinks = group[g].raw ? 0 : sinks;
     for (int32_t i = 0; i < n_layers; i++) {
         const int32_t source =
-            layer[i].source; /* a layer that shares another's cache has all of it but the query heads */
+            layer[i]
+                .source; /* a layer that shares another's cache has all of it but the query heads */
         layer[i].group = layer[source].group;
         if (source == i)
             place(&layer[i], &group[layer[i].group], raw);

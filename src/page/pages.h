@@ -9,27 +9,34 @@
  *   sink leaf     the same for the first `sinks` tokens only, and not for layers that are raw
  *
  *   sequence, one group:    page      0    1    2  ...  n-1 |  n
- *                                  sealed sealed ..   sealed | open (raw)       + kept: raw rows of page n-1
- *                                  + sinks                                        (exact roll-back), until n seals
+ *                                  sealed sealed ..   sealed | open (raw)       + kept: raw rows
+ *                                                     of page n-1
+ *                                  + sinks                                        (exact
+ *                                                                                 roll-back),
+ *                                                                                 until n seals
  *
- * A group whose layers are all raw never packs: a full raw leaf moves into the table as it is, and nothing is kept twice.
- * Layers that are raw beside packed ones have raw records in sealed leaves, and attend as they would alone, bit for bit.
- * Leaves are reference-counted; a leaf with one reference may be appended to, a shared one is copied first.
+ * A group whose layers are all raw never packs: a full raw leaf moves into the table as it is,
+ * and nothing is kept twice. Layers that are raw beside packed ones have raw records in sealed
+ * leaves, and attend as they would alone, bit for bit. Leaves are reference-counted; a leaf with
+ * one reference may be appended to, a shared one is copied first.
  *
- * A pool may be given another policy while it is in use (requantize.c). Its layers and groups then describe the new
- * form of sealed and sink leaves, `layer_before` and `group_before` the one before, and a leaf is stale until it has been
- * converted. Raw leaves look the same in both; in a table they are stale if the group packs.
+ * A pool may be given another policy while it is in use (requantize.c). Its layers and groups
+ * then describe the new form of sealed and sink leaves, `layer_before` and `group_before` the
+ * one before, and a leaf is stale until it has been converted. Raw leaves look the same in both;
+ * in a table they are stale if the group packs.
  *
  * A window loses rows page by page, but a page may come back in part: converted, re-sealed or
- * shifted from rows some of which have left the window. Its leaf then has zeros in their place and
- * says which they are (`lost`); quire__rows_held is the one answer to "which tokens of this page are
- * there".
+ * shifted from rows some of which have left the window. Its leaf then has zeros in their place
+ * and says which they are (`lost`); quire__rows_held is the one answer to "which tokens of this
+ * page are there".
  *
  * Invariants (tests/unit/test_pool.c checks them through the statistics):
- *   - a leaf's references = tables, open, kept, sinks of all sequences + what open batches have reserved
- *   - table[p] is a leaf for every sealed page a future query can see; below `live_from`, only pinned pages have one
- *   - open is a leaf exactly when length % 64 != 0; kept is one only for page kept_page == length/64 - 1, which stays
- *     in the table even if the window has moved past it
+ *   - a leaf's references = tables, open, kept, sinks of all sequences + what open batches have
+ *     reserved
+ *   - table[p] is a leaf for every sealed page a future query can see; below `live_from`, only
+ *     pinned pages have one
+ *   - open is a leaf exactly when length % 64 != 0; kept is one only for page kept_page ==
+ *     length/64 - 1, which stays in the table even if the window has moved past it
  *   - sealed leaves never change
  */
 #ifndef QUIRE_PAGE_PAGES_H
@@ -47,7 +54,11 @@
 
 enum { QUIRE_NO_LEAF = -1, QUIRE_T = QUIRE_PAGE_TOKENS };
 
-typedef enum quire_leaf_kind { QUIRE_LEAF_SEALED, QUIRE_LEAF_RAW, QUIRE_LEAF_SINKS } quire_leaf_kind;
+typedef enum quire_leaf_kind {
+    QUIRE_LEAF_SEALED,
+    QUIRE_LEAF_RAW,
+    QUIRE_LEAF_SINKS
+} quire_leaf_kind;
 enum { QUIRE_LEAF_KINDS = 3 };
 
 typedef struct quire_leaf {
@@ -58,8 +69,8 @@ typedef struct quire_leaf {
     quire_leaf_kind kind;
     bool stale;    /* sealed and sink leaves: in the form before */
     uint8_t marks; /* who holds it: for statistics alone */
-    /* Bit t: row t left a window before this leaf was made. Means nothing for rows that an open page
-     * has not reached. */
+    /* Bit t: row t left a window before this leaf was made. Means nothing for rows that an open
+     * page has not reached. */
     uint64_t lost;
 } quire_leaf;
 
@@ -73,14 +84,16 @@ typedef struct quire_group {
 
 typedef struct quire_layer_state {
     quire_pair asked; /* the codecs it was given; DEFAULT: as the policy says */
-    /* Codecs resolved; alibi and sink logits (times log2 e), order and feedback point into the pool; k_rope is NULL. */
+    /* Codecs resolved; alibi and sink logits (times log2 e), order and feedback point into the
+     * pool; k_rope is NULL. */
     quire_layer config;
     const quire_turns *turns; /* of k_rope, where there is feedback */
     float q_scale;            /* what q is multiplied by before scoring: kern.h */
     int32_t group;
     int32_t source; /* the layer whose cache this one reads: itself, or `share` */
     quire_format format;
-    int32_t sinks; /* tokens of page 0 that stay raw beside it; 0 for raw layers, whose pages have them */
+    int32_t sinks; /* tokens of page 0 that stay raw beside it; 0 for raw layers, whose pages have
+                      them */
     const quire_attend_kernel *packed;             /* what attends over its sealed pages */
     size_t sealed_offset, raw_offset, sink_offset; /* of the layer's first head in a leaf */
     size_t raw_record_bytes, raw_v_offset;         /* of one head */
@@ -99,22 +112,24 @@ struct quire_pool {
     quire_type raw;
     bool exact_trim;
     size_t budget_bytes, total_bytes;
-    int32_t n_layers, n_groups, max_seqs, max_tokens, max_pages, max_batch_tokens, max_batches, max_workers;
-    int32_t n_regions;        /* scratch regions of a batch */
-    size_t scratch_bytes;     /* of all regions, for one page */
-    int32_t split_rows;       /* partial results a batch can hold: rows times (chunks + 1) */
-    quire_layer_state *layer; /* (n_layers) */
-    quire_group *group;       /* (n_groups) */
-    quire_layer_state
-        *layer_before;         /* (n_layers) while `changing`: the form of stale leaves; other fields mean nothing */
-    quire_group *group_before; /* (n_groups) */
-    bool changing;             /* there may be stale leaves */
-    quire_seq *seq;            /* (max_seqs) */
+    int32_t n_layers, n_groups, max_seqs, max_tokens, max_pages, max_batch_tokens, max_batches,
+        max_workers;
+    int32_t n_regions;               /* scratch regions of a batch */
+    size_t scratch_bytes;            /* of all regions, for one page */
+    int32_t split_rows;              /* partial results a batch can hold: rows times (chunks + 1) */
+    quire_layer_state *layer;        /* (n_layers) */
+    quire_group *group;              /* (n_groups) */
+    quire_layer_state *layer_before; /* (n_layers) while `changing`: the form of stale leaves; other
+                                        fields mean nothing */
+    quire_group *group_before;       /* (n_groups) */
+    bool changing;                   /* there may be stale leaves */
+    quire_seq *seq;                  /* (max_seqs) */
     quire_seq *free_seq;
     quire_batch *batch; /* (max_batches) */
     quire_leaf *leaf;   /* (max_leaves) */
     int32_t max_leaves, free_leaf;
-    int32_t *spare_leaf; /* (n_groups, kinds) and one: free leaves that still have their range of the arena: leaf.c */
+    int32_t *spare_leaf; /* (n_groups, kinds) and one: free leaves that still have their range of
+                            the arena: leaf.c */
     size_t spare_bytes;  /* of all of them */
     quire_arena arena;
     float *rows[3];    /* (64, largest head size) while a page is rebuilt; under the lock */
@@ -129,19 +144,22 @@ quire_pair quire__form_pair(const quire_pool *pool, const quire_policy *policy,
                             int32_t i); /* of layer i, which stores */
 void quire__form_copy(quire_layer_state *to, const quire_layer_state *from);
 /* Layer i under a policy: its codecs, format and kernel. */
-quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i, quire_layer_state *layer);
+quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i,
+                               quire_layer_state *layer);
 bool quire__form_is_raw(const quire_layer_state *layer, quire_type raw); /* needs no packing */
 /* The group of a layer that stores; a new one, with its number, if none fits. Groups are numbered
  * by their first layer. */
 int32_t quire__form_group(quire_group *group, int32_t *n_groups, const quire_layer *layer);
-/* Where every layer's records lie; (n_layers), (n_groups). Groups are raw where all their layers are. */
-void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers, quire_group *group,
-                       int32_t n_groups);
+/* Where every layer's records lie; (n_layers), (n_groups). Groups are raw where all their layers
+ * are. */
+void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers,
+                       quire_group *group, int32_t n_groups);
 
 /* ---- leaves; the caller holds the lock */
-int32_t quire__leaf_take(quire_pool *pool, int32_t group, quire_leaf_kind kind); /* QUIRE_NO_LEAF: out of pages */
-void quire__leaf_drop(quire_pool *pool, int32_t leaf);                           /* QUIRE_NO_LEAF is fine */
-void quire__leaf_share(quire_pool *pool, int32_t leaf);                          /* QUIRE_NO_LEAF is fine */
+int32_t quire__leaf_take(quire_pool *pool, int32_t group,
+                         quire_leaf_kind kind);         /* QUIRE_NO_LEAF: out of pages */
+void quire__leaf_drop(quire_pool *pool, int32_t leaf);  /* QUIRE_NO_LEAF is fine */
+void quire__leaf_share(quire_pool *pool, int32_t leaf); /* QUIRE_NO_LEAF is fine */
 void quire__leaf_settle(quire_pool *pool); /* gives the ranges of spare leaves back to the arena */
 
 static inline uint8_t *quire__leaf_memory(const quire_pool *pool, int32_t leaf) {
@@ -155,7 +173,8 @@ static inline bool quire__leaf_stale(const quire_pool *pool, int32_t leaf) {
 }
 
 /* The layer and the group as a leaf of a table, or a sink leaf, has them. */
-static inline const quire_layer_state *quire__layer_of(const quire_pool *pool, int32_t layer, int32_t leaf) {
+static inline const quire_layer_state *quire__layer_of(const quire_pool *pool, int32_t layer,
+                                                       int32_t leaf) {
     return quire__leaf_stale(pool, leaf) ? &pool->layer_before[layer] : &pool->layer[layer];
 }
 
@@ -165,19 +184,22 @@ static inline const quire_group *quire__group_of(const quire_pool *pool, int32_t
 }
 
 /* ---- where a layer's rows of one KV head lie in a leaf */
-static inline uint8_t *quire__sealed_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf,
-                                            int32_t head) {
-    return quire__leaf_memory(pool, leaf) + layer->sealed_offset + (size_t)head * layer->format.bytes;
+static inline uint8_t *quire__sealed_record(const quire_pool *pool, const quire_layer_state *layer,
+                                            int32_t leaf, int32_t head) {
+    return quire__leaf_memory(pool, leaf) + layer->sealed_offset +
+           (size_t)head * layer->format.bytes;
 }
 
-static inline uint8_t *quire__raw_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf,
-                                         int32_t head) {
-    return quire__leaf_memory(pool, leaf) + layer->raw_offset + (size_t)head * layer->raw_record_bytes;
+static inline uint8_t *quire__raw_record(const quire_pool *pool, const quire_layer_state *layer,
+                                         int32_t leaf, int32_t head) {
+    return quire__leaf_memory(pool, leaf) + layer->raw_offset +
+           (size_t)head * layer->raw_record_bytes;
 }
 
-static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_layer_state *layer, int32_t leaf,
-                                          int32_t head) {
-    return quire__leaf_memory(pool, leaf) + layer->sink_offset + (size_t)head * layer->sink_record_bytes;
+static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_layer_state *layer,
+                                          int32_t leaf, int32_t head) {
+    return quire__leaf_memory(pool, leaf) + layer->sink_offset +
+           (size_t)head * layer->sink_record_bytes;
 }
 
 /* ---- records <-> rows of one layer and KV head, channels in natural order (rows.c) */
@@ -185,23 +207,27 @@ static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_la
 /* Whether rounding errors of its packed K are passed on. */
 bool quire__layer_is_shaped(const quire_layer_state *layer);
 /* Packs page number `page` of a sequence. `k` is scratch afterwards. */
-void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer, int32_t head, int32_t page,
-                      float *k, const float *v, int32_t skip, uint8_t *record);
-void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v, const uint8_t *record, float *rows);
+void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer,
+                      int32_t head, int32_t page, float *k, const float *v, int32_t skip,
+                      uint8_t *record);
+void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v,
+                        const uint8_t *record, float *rows);
 
 /* E_VALUE: one of them is beyond what a page of this form takes. */
-quire_status quire__check_rows(const quire_side_format *side, const float *rows, size_t n_rows, int32_t page,
-                               int32_t layer, int32_t head);
+quire_status quire__check_rows(const quire_side_format *side, const float *rows, size_t n_rows,
+                               int32_t page, int32_t layer, int32_t head);
 /* Decoding, turning and rounding may lead beyond what the next form takes. */
 void quire__clamp_rows(float *rows, size_t n, float largest);
 /* The first rows of page 0 into a sink leaf of the pool's form. */
-void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const float *k, const float *v,
-                      int32_t leaf);
+void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const float *k,
+                      const float *v, int32_t leaf);
 /* Rows, cut to what the raw type holds, into a raw leaf. */
-void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows, int32_t leaf);
+void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows,
+                     int32_t leaf);
 
-/* The largest value that both the raw type and the codec can take: rounding to raw never leads beyond it.
- * The mask is a variable for a reason: gcc 12 on x86-64 compiles `is_bf16 ? bits_float(bits & 0xffff0000) : x` to x. */
+/* The largest value that both the raw type and the codec can take: rounding to raw never leads
+ * beyond it. The mask is a variable for a reason: gcc 12 on x86-64 compiles `is_bf16 ?
+ * bits_float(bits & 0xffff0000) : x` to x. */
 static inline float quire__largest_value(quire_type raw, const quire_side_format *side) {
     const uint32_t kept_bits = raw == QUIRE_BF16 ? 0xffff0000u : 0xffffffffu;
     return raw == QUIRE_F16 ? QUIRE_F16_MAX /* no codec takes less */
@@ -213,7 +239,8 @@ static inline float quire__largest_value(quire_type raw, const quire_side_format
 /* Whether page p of a group must outlive the window: it holds kept tokens that are not raw sinks of
  * every layer. */
 static inline bool quire__pinned(const quire_group *group, int32_t page) {
-    return (int64_t)page * QUIRE_T < group->keep && !(page == 0 && group->keep <= group->sinks && !group->mixed);
+    return (int64_t)page * QUIRE_T < group->keep &&
+           !(page == 0 && group->keep <= group->sinks && !group->mixed);
 }
 
 /* The lowest token a query at position `i` sees through the window. */
@@ -230,7 +257,8 @@ static inline uint64_t quire__rows_below(int64_t n) {
 static inline uint64_t quire__rows_seen(const quire_group *group, int32_t page, int32_t position) {
     const int64_t first = (int64_t)page * QUIRE_T;
     const uint64_t in_window = ~quire__rows_below(quire__window_start(group, position) - first);
-    return (in_window | quire__rows_below(group->keep - first)) & quire__rows_below(position - first);
+    return (in_window | quire__rows_below(group->keep - first)) &
+           quire__rows_below(position - first);
 }
 
 #endif

@@ -6,7 +6,9 @@
 
 /* The order of the channels of a layer's packed K, or NULL. */
 static const uint16_t *order_of(const quire_layer_state *layer, int32_t head) {
-    return layer->format.k.n_mixed ? layer->config.k_order + (size_t)head * (size_t)layer->config.k_dim : NULL;
+    return layer->format.k.n_mixed
+               ? layer->config.k_order + (size_t)head * (size_t)layer->config.k_dim
+               : NULL;
 }
 
 bool quire__layer_is_shaped(const quire_layer_state *layer) {
@@ -23,8 +25,9 @@ static void reorder_rows(reorder f, const uint16_t *order, int dim, float *rows 
     }
 }
 
-void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer, int32_t head, int32_t page,
-                      float *k, const float *v, int32_t skip, uint8_t *record) {
+void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer,
+                      int32_t head, int32_t page, float *k, const float *v, int32_t skip,
+                      uint8_t *record) {
     const uint16_t *order = order_of(layer, head);
     if (order)
         reorder_rows(quire__into_order, order, layer->config.k_dim, k);
@@ -32,24 +35,27 @@ void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state 
     if (!quire__layer_is_shaped(layer) || skip >= QUIRE_T)
         return;
     quire_shaping shaping;
-    const float *feedback = layer->config.k_feedback + (size_t)head * quire__n_feedback(layer->config.k_dim);
+    const float *feedback =
+        layer->config.k_feedback + (size_t)head * quire__n_feedback(layer->config.k_dim);
     quire__shaping_init(&shaping, layer->turns, feedback, order, page);
     kernels->round_with_feedback(&layer->format.k, k, skip, &shaping, record);
 }
 
-void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v, const uint8_t *record, float *rows) {
+void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v,
+                        const uint8_t *record, float *rows) {
     const uint16_t *order = is_v ? NULL : order_of(layer, head);
     quire__side_decode(is_v ? &layer->format.v : &layer->format.k, record, rows);
     if (order)
         reorder_rows(quire__from_order, order, layer->config.k_dim, rows);
 }
 
-quire_status quire__check_rows(const quire_side_format *side, const float *rows, size_t n_rows, int32_t page,
-                               int32_t layer, int32_t head) {
+quire_status quire__check_rows(const quire_side_format *side, const float *rows, size_t n_rows,
+                               int32_t page, int32_t layer, int32_t head) {
     size_t bad;
     if (quire__side_accepts(side, rows, n_rows * (size_t)side->dim, &bad))
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_VALUE, "page %d, layer %d, KV head %d: %s holds %g; %s stores values up to %g",
+    return quire__fail(QUIRE_E_VALUE,
+                       "page %d, layer %d, KV head %d: %s holds %g; %s stores values up to %g",
                        (int)page, (int)layer, (int)head, side->is_v ? "V" : "K", (double)rows[bad],
                        quire_codec_name(side->codec), (double)side->max_abs);
 }
@@ -59,8 +65,8 @@ void quire__clamp_rows(float *rows, size_t n, float largest) {
         rows[i] = rows[i] > largest ? largest : rows[i] < -largest ? -largest : rows[i];
 }
 
-void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const float *k, const float *v,
-                      int32_t leaf) {
+void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const float *k,
+                      const float *v, int32_t leaf) {
     const quire_layer_state *l = &pool->layer[layer];
     const size_t n = (size_t)l->sinks;
     uint8_t *to = quire__sink_record(pool, l, leaf, head);
@@ -69,11 +75,12 @@ void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const
     pool->kernels.rows->store(pool->raw, to + l->sink_v_offset, n * (size_t)l->config.v_dim, v);
 }
 
-void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows, int32_t leaf) {
+void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows,
+                     int32_t leaf) {
     const quire_layer_state *l = &pool->layer[layer];
     const float limit = pool->raw == QUIRE_F16 ? QUIRE_F16_MAX : QUIRE_BF16_MAX;
     const size_t n = QUIRE_T * (size_t)(is_v ? l->config.v_dim : l->config.k_dim);
     quire__clamp_rows(rows, n, limit);
-    pool->kernels.rows->store(pool->raw, quire__raw_record(pool, l, leaf, head) + (is_v ? l->raw_v_offset : 0), n,
-                              rows);
+    pool->kernels.rows->store(
+        pool->raw, quire__raw_record(pool, l, leaf, head) + (is_v ? l->raw_v_offset : 0), n, rows);
 }

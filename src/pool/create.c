@@ -12,7 +12,13 @@
 _Static_assert(sizeof(size_t) == 8, "byte budgets are 64-bit");
 
 enum { MOST_SPLIT = 520 }; /* partial results of one row over 512K tokens */
-enum { MAX_LAYERS = 4096, MAX_HEADS = 4096, DEFAULT_MAX_TOKENS = 1 << 22, MAX_TOKENS = 1 << 30, CACHE_LINE = 64 };
+enum {
+    MAX_LAYERS = 4096,
+    MAX_HEADS = 4096,
+    DEFAULT_MAX_TOKENS = 1 << 22,
+    MAX_TOKENS = 1 << 30,
+    CACHE_LINE = 64
+};
 static const size_t LARGEST_BUDGET = (size_t)1 << 46; /* keeps every product below within 64 bits */
 
 void quire_layer_default(quire_layer *layer) {
@@ -38,13 +44,14 @@ void quire_pool_options_default(quire_pool_options *options) {
 static quire_status check_range(const char *name, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high)
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_INVALID, "%s is %lld, must be %lld to %lld", name, (long long)value, (long long)low,
-                       (long long)high);
+    return quire__fail(QUIRE_E_INVALID, "%s is %lld, must be %lld to %lld", name, (long long)value,
+                       (long long)low, (long long)high);
 }
 
 static quire_status check_options(const quire_pool_options *o) {
     if (o->struct_size != sizeof *o)
-        return quire__fail(QUIRE_E_INVALID, "options were not set up by quire_pool_options_default");
+        return quire__fail(QUIRE_E_INVALID,
+                           "options were not set up by quire_pool_options_default");
     if (!o->layers)
         return quire__fail(QUIRE_E_INVALID, "options.layers is NULL");
     QUIRE_TRY(check_range("n_layers", o->n_layers, 1, MAX_LAYERS));
@@ -61,36 +68,44 @@ static quire_status check_options(const quire_pool_options *o) {
     if (o->allocator && (!o->allocator->alloc || !o->allocator->free))
         return quire__fail(QUIRE_E_INVALID, "allocator has a NULL function");
     if (o->budget_bytes > LARGEST_BUDGET)
-        return quire__fail(QUIRE_E_TOO_BIG, "budget of %zu bytes is beyond 64 TiB", o->budget_bytes);
+        return quire__fail(QUIRE_E_TOO_BIG, "budget of %zu bytes is beyond 64 TiB",
+                           o->budget_bytes);
     return QUIRE_OK;
 }
 
 static quire_status check_layer(const quire_layer *l, int32_t i) {
     if (l->n_kv_heads < 1 || l->n_heads < 1 || l->n_heads > MAX_HEADS || l->n_heads % l->n_kv_heads)
-        return quire__fail(QUIRE_E_INVALID, "layer %d: %d query heads over %d KV heads", (int)i, (int)l->n_heads,
-                           (int)l->n_kv_heads);
+        return quire__fail(QUIRE_E_INVALID, "layer %d: %d query heads over %d KV heads", (int)i,
+                           (int)l->n_heads, (int)l->n_kv_heads);
     if (l->window < 0 || l->window > MAX_TOKENS || l->keep < 0 || l->keep > MAX_TOKENS)
-        return quire__fail(QUIRE_E_INVALID, "layer %d: window %d, keep %d", (int)i, (int)l->window, (int)l->keep);
-    if (!(l->scale >= 0 && quire__finite(l->scale)) || !(l->softcap >= 0 && quire__finite(l->softcap)))
-        return quire__fail(QUIRE_E_INVALID, "layer %d: scale %g, softcap %g", (int)i, (double)l->scale,
-                           (double)l->softcap);
+        return quire__fail(QUIRE_E_INVALID, "layer %d: window %d, keep %d", (int)i, (int)l->window,
+                           (int)l->keep);
+    if (!(l->scale >= 0 && quire__finite(l->scale)) ||
+        !(l->softcap >= 0 && quire__finite(l->softcap)))
+        return quire__fail(QUIRE_E_INVALID, "layer %d: scale %g, softcap %g", (int)i,
+                           (double)l->scale, (double)l->softcap);
     for (int32_t h = 0; h < l->n_heads; h++)
-        if ((l->alibi && !quire__finite(l->alibi[h])) || (l->sink_logits && !quire__finite(l->sink_logits[h])))
-            return quire__fail(QUIRE_E_INVALID, "layer %d: ALiBi slope or sink logit of head %d is not finite", (int)i,
-                               (int)h);
+        if ((l->alibi && !quire__finite(l->alibi[h])) ||
+            (l->sink_logits && !quire__finite(l->sink_logits[h])))
+            return quire__fail(QUIRE_E_INVALID,
+                               "layer %d: ALiBi slope or sink logit of head %d is not finite",
+                               (int)i, (int)h);
     return QUIRE_OK;
 }
 
 static quire_status check_share(const quire_pool_options *o, int32_t i) {
     const quire_layer *l = &o->layers[i];
     if (l->share < 0 || l->share >= i || o->layers[l->share].share != -1)
-        return quire__fail(QUIRE_E_INVALID, "layer %d shares layer %d: must be an earlier layer that stores", (int)i,
+        return quire__fail(QUIRE_E_INVALID,
+                           "layer %d shares layer %d: must be an earlier layer that stores", (int)i,
                            (int)l->share);
     const quire_layer *s = &o->layers[l->share];
-    if (l->n_kv_heads != s->n_kv_heads || l->k_dim != s->k_dim || l->v_dim != s->v_dim || l->window != s->window ||
-        l->keep != s->keep)
-        return quire__fail(QUIRE_E_INVALID, "layer %d shares layer %d but differs in KV heads, sizes, window or keep",
-                           (int)i, (int)l->share);
+    if (l->n_kv_heads != s->n_kv_heads || l->k_dim != s->k_dim || l->v_dim != s->v_dim ||
+        l->window != s->window || l->keep != s->keep)
+        return quire__fail(
+            QUIRE_E_INVALID,
+            "layer %d shares layer %d but differs in KV heads, sizes, window or keep", (int)i,
+            (int)l->share);
     return QUIRE_OK;
 }
 
@@ -113,9 +128,10 @@ static quire_status copy_order(quire_layer *l, int32_t i, uint16_t **orders) {
         const uint16_t *order = l->k_order + (size_t)h * (size_t)l->k_dim;
         const int fault = quire__order_fault(order, l->k_dim);
         if (fault < l->k_dim)
-            return quire__fail(QUIRE_E_INVALID, "layer %d, KV head %d: k_order[%d] is channel %d, %s", (int)i, (int)h,
-                               fault, (int)order[fault],
-                               order[fault] < l->k_dim ? "which came before" : "which does not exist");
+            return quire__fail(
+                QUIRE_E_INVALID, "layer %d, KV head %d: k_order[%d] is channel %d, %s", (int)i,
+                (int)h, fault, (int)order[fault],
+                order[fault] < l->k_dim ? "which came before" : "which does not exist");
     }
     if (l->k_order)
         l->k_order = memcpy(*orders, l->k_order, n * sizeof **orders);
@@ -123,7 +139,8 @@ static quire_status copy_order(quire_layer *l, int32_t i, uint16_t **orders) {
     return QUIRE_OK;
 }
 
-static quire_status copy_feedback(quire_layer_state *s, int32_t i, float **feedbacks, quire_turns **turns) {
+static quire_status copy_feedback(quire_layer_state *s, int32_t i, float **feedbacks,
+                                  quire_turns **turns) {
     quire_layer *l = &s->config;
     const size_t per_head = quire__n_feedback(l->k_dim), n = (size_t)l->n_kv_heads * per_head;
     const quire_rope *rope = l->k_rope;
@@ -141,8 +158,9 @@ static quire_status copy_feedback(quire_layer_state *s, int32_t i, float **feedb
     return QUIRE_OK;
 }
 
-static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, int32_t i, float **heads,
-                               uint16_t **orders, float **feedbacks, quire_turns **turns) {
+static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, int32_t i,
+                               float **heads, uint16_t **orders, float **feedbacks,
+                               quire_turns **turns) {
     quire_layer_state *s = &pool->layer[i];
     s->config = o->layers[i];
     if (s->config.share != -1)
@@ -167,8 +185,9 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
     return QUIRE_OK;
 }
 
-/* Scratch pages hold the raw rows of one layer at a time, so one region serves all layers; but a layer that others
- * share is read again later and needs a region of its own. Raw groups use none, but may come to pack one day. */
+/* Scratch pages hold the raw rows of one layer at a time, so one region serves all layers; but a
+ * layer that others share is read again later and needs a region of its own. Raw groups use
+ * none, but may come to pack one day. */
 static void lay_out_scratch(quire_pool *pool) {
     size_t common = 0, used;
     for (int32_t i = 0; i < pool->n_layers; i++)
@@ -210,7 +229,8 @@ typedef struct carver {
 static void *carve(carver *c, size_t count, size_t size) {
     void *at = c->base ? c->base + c->used : NULL;
     size_t bytes, end;
-    if (!quire__mul(count, size, &bytes) || !quire__add(c->used, bytes, &end) || end > SIZE_MAX - CACHE_LINE)
+    if (!quire__mul(count, size, &bytes) || !quire__add(c->used, bytes, &end) ||
+        end > SIZE_MAX - CACHE_LINE)
         c->overflow = true;
     else
         c->used = quire__align(end, CACHE_LINE);
@@ -218,7 +238,8 @@ static void *carve(carver *c, size_t count, size_t size) {
 }
 
 typedef struct widest { /* over all layers */
-    size_t kv_heads, heads_per_kv, q_floats, o_floats, k_dim, v_dim, partial_floats, workspace_bytes;
+    size_t kv_heads, heads_per_kv, q_floats, o_floats, k_dim, v_dim, partial_floats,
+        workspace_bytes;
     size_t ordered_floats; /* q_floats, of layers with an order of channels */
 } widest;
 
@@ -232,7 +253,8 @@ static widest widest_of(const quire_pool *pool) {
     widest w = {0};
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *l = &pool->layer[i].config;
-        const size_t group = (size_t)(l->n_heads / l->n_kv_heads), dk = (size_t)l->k_dim, dv = (size_t)l->v_dim;
+        const size_t group = (size_t)(l->n_heads / l->n_kv_heads), dk = (size_t)l->k_dim,
+                     dv = (size_t)l->v_dim;
         w.kv_heads = larger(w.kv_heads, (size_t)l->n_kv_heads);
         w.heads_per_kv = larger(w.heads_per_kv, group);
         w.q_floats = larger(w.q_floats, group * dk);
@@ -241,8 +263,10 @@ static widest widest_of(const quire_pool *pool) {
         w.k_dim = larger(w.k_dim, dk);
         w.v_dim = larger(w.v_dim, dv);
         const int n_rows = (int)(tile_rows(pool) * group);
-        for (int j = 0; j < pool->kernels.n_packed; j++) /* the reference may step in, and codecs may change */
-            w.workspace_bytes = larger(w.workspace_bytes, pool->kernels.packed[j]->workspace_bytes(n_rows));
+        for (int j = 0; j < pool->kernels.n_packed;
+             j++) /* the reference may step in, and codecs may change */
+            w.workspace_bytes =
+                larger(w.workspace_bytes, pool->kernels.packed[j]->workspace_bytes(n_rows));
         w.workspace_bytes = larger(w.workspace_bytes, pool->kernels.raw->workspace_bytes(n_rows));
         w.partial_floats = larger(w.partial_floats, (size_t)l->n_heads * (dv + 2));
     }
@@ -349,25 +373,29 @@ static void count_pages(quire_pool *pool, const quire_pool_options *o, size_t bu
     pool->max_pages = (int32_t)((max_tokens + QUIRE_T - 1) / QUIRE_T);
     /* Sink leaves are small, but a sequence or batch holds at most one per group. */
     const size_t sinks =
-        ((size_t)pool->max_seqs + (size_t)pool->max_batches * (size_t)pool->max_seqs) * (size_t)pool->n_groups;
+        ((size_t)pool->max_seqs + (size_t)pool->max_batches * (size_t)pool->max_seqs) *
+        (size_t)pool->n_groups;
     const size_t leaves = budget / smallest + 1 + sinks;
     pool->max_leaves = (int32_t)(leaves < INT32_MAX - 1 ? leaves : INT32_MAX - 1);
     const int32_t max_chunks = pool->max_pages / QUIRE_CHUNK_PAGES + 2;
     pool->split_rows = max_chunks < MOST_SPLIT ? max_chunks + 1 : MOST_SPLIT;
 }
 
-/* One sequence must at least be able to seal a page: a sealed leaf, the raw leaf it came from, the next one, its sinks. */
+/* One sequence must at least be able to seal a page: a sealed leaf, the raw leaf it came from,
+ * the next one, its sinks. */
 static size_t smallest_arena(const quire_pool *pool) {
     size_t bytes = 0;
     for (int32_t g = 0; g < pool->n_groups; g++)
-        bytes += pool->group[g].raw
-                     ? 2 * pool->group[g].raw_bytes
-                     : pool->group[g].sealed_bytes + 2 * pool->group[g].raw_bytes + pool->group[g].sink_bytes;
+        bytes += pool->group[g].raw ? 2 * pool->group[g].raw_bytes
+                                    : pool->group[g].sealed_bytes + 2 * pool->group[g].raw_bytes +
+                                          pool->group[g].sink_bytes;
     return bytes;
 }
 
-/* The least that a budget's own tables and the smallest arena take; SIZE_MAX if that does not fit. */
-static size_t least_bytes(quire_pool *pool, const quire_pool_options *o, size_t budget, size_t head_bytes) {
+/* The least that a budget's own tables and the smallest arena take; SIZE_MAX if that does not
+ * fit. */
+static size_t least_bytes(quire_pool *pool, const quire_pool_options *o, size_t budget,
+                          size_t head_bytes) {
     count_pages(pool, o, budget);
     const size_t meta_bytes = carve_meta(pool, NULL);
     size_t fixed, least;
@@ -376,19 +404,24 @@ static size_t least_bytes(quire_pool *pool, const quire_pool_options *o, size_t 
     return quire__add(fixed, smallest_arena(pool), &least) ? least : SIZE_MAX;
 }
 
-/* Tables grow with the budget, so the bytes missing now are not yet enough: raise it until it holds its own. */
-static quire_status refuse_budget(quire_pool *pool, const quire_pool_options *o, size_t head_bytes) {
+/* Tables grow with the budget, so the bytes missing now are not yet enough: raise it until it
+ * holds its own. */
+static quire_status refuse_budget(quire_pool *pool, const quire_pool_options *o,
+                                  size_t head_bytes) {
     size_t need = o->budget_bytes, least;
     while ((least = least_bytes(pool, o, need, head_bytes)) > need && least <= LARGEST_BUDGET)
         need = least;
     if (least > LARGEST_BUDGET)
         return quire__fail(QUIRE_E_TOO_BIG, "a pool with these options needs more than 64 TiB");
-    return quire__fail(QUIRE_E_BUDGET, "budget of %zu bytes is too small: at least %zu (%zu for tables and %d workers)",
-                       o->budget_bytes, need, need - smallest_arena(pool), (int)pool->max_workers);
+    return quire__fail(
+        QUIRE_E_BUDGET,
+        "budget of %zu bytes is too small: at least %zu (%zu for tables and %d workers)",
+        o->budget_bytes, need, need - smallest_arena(pool), (int)pool->max_workers);
 }
 
 static quire_status take_memory(quire_pool *pool, const quire_pool_options *o, size_t head_bytes) {
-    const size_t least = least_bytes(pool, o, o->budget_bytes, head_bytes), fixed = least - smallest_arena(pool);
+    const size_t least = least_bytes(pool, o, o->budget_bytes, head_bytes),
+                 fixed = least - smallest_arena(pool);
     if (o->budget_bytes < least)
         return refuse_budget(pool, o, head_bytes);
     const size_t meta_bytes = fixed - head_bytes;
@@ -434,7 +467,8 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
         const quire_layer *l = &o->layers[i];
         QUIRE_TRY(check_layer(l, i));
         n_head_values += 2 * (size_t)l->n_heads;
-        if (l->share != -1 || l->k_dim <= 0 || l->k_dim > QUIRE_DIM_MAX) /* the latter are refused below */
+        if (l->share != -1 || l->k_dim <= 0 ||
+            l->k_dim > QUIRE_DIM_MAX) /* the latter are refused below */
             continue;
         n_ordered += l->k_order ? (size_t)l->n_kv_heads * (size_t)l->k_dim : 0;
         n_feedback += l->k_feedback ? (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) : 0;
@@ -480,7 +514,8 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     for (int32_t i = 0; i < o->n_layers && status == QUIRE_OK; i++)
         status = init_layer(pool, o, i, &head_values, &orders, &feedbacks, &turns);
     if (status == QUIRE_OK) {
-        quire__form_place(pool->raw, o->policy.sinks, pool->layer, pool->n_layers, pool->group, pool->n_groups);
+        quire__form_place(pool->raw, o->policy.sinks, pool->layer, pool->n_layers, pool->group,
+                          pool->n_groups);
         lay_out_scratch(pool);
         status = take_memory(pool, o, head_bytes);
     }

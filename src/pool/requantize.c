@@ -1,8 +1,10 @@
-/* Another policy for a pool in use: pages are converted one by one, and swapped in every sequence that holds them.
+/* Another policy for a pool in use: pages are converted one by one, and swapped in every
+ * sequence that holds them.
  *
- * The pool's layers and groups take the new form at once, so that whatever is sealed from now on has it; what is there
- * is stale. Attention reads either. A leaf is converted only while no batch reads it, in all its holders at a time: so
- * each is converted once, and nothing is kept twice.
+ * The pool's layers and groups take the new form at once, so that whatever is sealed from now on
+ * has it; what is there is stale. Attention reads either. A leaf is converted only while no
+ * batch reads it, in all its holders at a time: so each is converted once, and nothing is kept
+ * twice.
  */
 #include <string.h>
 
@@ -15,8 +17,8 @@ static bool in_use(const quire_seq *seq) { return seq->batch != NULL || seq->in_
 /* ------------------------------------------------------------------ forms */
 
 /* Whether `layer` and `group` are what a policy makes of the pool. */
-static bool is_form_of(const quire_pool *pool, const quire_policy *policy, const quire_layer_state *layer,
-                       const quire_group *group) {
+static bool is_form_of(const quire_pool *pool, const quire_policy *policy,
+                       const quire_layer_state *layer, const quire_group *group) {
     for (int32_t i = 0; i < pool->n_layers; i++) {
         if (layer[i].source != i)
             continue;
@@ -53,7 +55,8 @@ static quire_status make_form(quire_pool *pool, const quire_policy *policy) {
     }
     for (int32_t g = 0; g < pool->n_groups; g++)
         pool->group_before[g] = pool->group[g];
-    quire__form_place(pool->raw, policy->sinks, pool->layer_before, pool->n_layers, pool->group_before, pool->n_groups);
+    quire__form_place(pool->raw, policy->sinks, pool->layer_before, pool->n_layers,
+                      pool->group_before, pool->n_groups);
     return QUIRE_OK;
 }
 
@@ -69,7 +72,8 @@ static quire_status check_open_page(const quire_pool *pool, const quire_seq *seq
     for (int32_t head = 0; head < now->config.n_kv_heads && leaf != QUIRE_NO_LEAF; head++)
         for (int v = 0; v < 2; v++) {
             const quire_side_format *side = side_of(next, v);
-            const uint8_t *raw = quire__raw_record(pool, now, leaf, head) + (v ? now->raw_v_offset : 0);
+            const uint8_t *raw =
+                quire__raw_record(pool, now, leaf, head) + (v ? now->raw_v_offset : 0);
             pool->kernels.rows->load(pool->raw, raw, n * (size_t)side->dim, pool->rows[0]);
             QUIRE_TRY(quire__check_rows(side, pool->rows[0], n, page, layer, head));
         }
@@ -77,8 +81,10 @@ static quire_status check_open_page(const quire_pool *pool, const quire_seq *seq
 }
 
 static quire_status check_open_pages(const quire_pool *pool) {
-    for (int32_t s = 0; s < pool->max_seqs && pool->raw != QUIRE_F16; s++) /* no codec takes less than f16 */
-        for (int32_t i = 0; i < pool->n_layers && pool->seq[s].used && pool->seq[s].length % QUIRE_T != 0; i++)
+    for (int32_t s = 0; s < pool->max_seqs && pool->raw != QUIRE_F16;
+         s++) /* no codec takes less than f16 */
+        for (int32_t i = 0;
+             i < pool->n_layers && pool->seq[s].used && pool->seq[s].length % QUIRE_T != 0; i++)
             if (pool->layer[i].source == i)
                 QUIRE_TRY(check_open_page(pool, &pool->seq[s], i));
     return QUIRE_OK;
@@ -107,23 +113,27 @@ static void swap_forms(quire_pool *pool) {
 }
 
 static quire_status change_policy(quire_pool *pool, const quire_policy *policy) {
-    if (policy->sinks < 0 || policy->sinks > QUIRE_T || policy->edge_first < 0 || policy->edge_last < 0 ||
-        policy->edge_first > pool->n_layers || policy->edge_last > pool->n_layers)
-        return quire__fail(QUIRE_E_INVALID, "policy has %d sinks, %d and %d layers at the edges of %d",
-                           (int)policy->sinks, (int)policy->edge_first, (int)policy->edge_last, (int)pool->n_layers);
+    if (policy->sinks < 0 || policy->sinks > QUIRE_T || policy->edge_first < 0 ||
+        policy->edge_last < 0 || policy->edge_first > pool->n_layers ||
+        policy->edge_last > pool->n_layers)
+        return quire__fail(QUIRE_E_INVALID,
+                           "policy has %d sinks, %d and %d layers at the edges of %d",
+                           (int)policy->sinks, (int)policy->edge_first, (int)policy->edge_last,
+                           (int)pool->n_layers);
     if (is_form_of(pool, policy, pool->layer, pool->group))
         return QUIRE_OK;
     for (int32_t i = 0; i < pool->max_seqs; i++)
         if (pool->seq[i].used && in_use(&pool->seq[i]))
-            return quire__fail(QUIRE_E_BUSY,
-                               "cannot change the policy while a batch is in flight, or a sequence is saved or loaded");
+            return quire__fail(QUIRE_E_BUSY, "cannot change the policy while a batch is in flight, "
+                                             "or a sequence is saved or loaded");
     if (pool->changing && !is_form_of(pool, policy, pool->layer_before, pool->group_before))
         return quire__fail(QUIRE_E_STATE, "an earlier change of the policy is not finished");
     if (!pool->changing)
         QUIRE_TRY(make_form(pool, policy));
     QUIRE_TRY(check_open_pages(pool));
     swap_forms(pool);
-    for (int32_t i = 0; i < pool->max_seqs; i++) /* a first page that is still open is raw in every form */
+    for (int32_t i = 0; i < pool->max_seqs;
+         i++) /* a first page that is still open is raw in every form */
         if (pool->seq[i].used && pool->seq[i].length >= QUIRE_T)
             quire__history_note(&pool->seq[i], QUIRE_HISTORY_REQUANTIZED, 0);
     return QUIRE_OK;
@@ -172,10 +182,12 @@ static bool change_of(const quire_seq *seq, int32_t g, int32_t page, change *c) 
 }
 
 static bool needs_leaf(const change *c, const quire_seq *seq) {
-    return c->page >= seq->group[c->group].live_from || quire__pinned(&c->pool->group[c->group], c->page);
+    return c->page >= seq->group[c->group].live_from ||
+           quire__pinned(&c->pool->group[c->group], c->page);
 }
 
-/* What the holders need of the page, and the best that is known of its rows. false: a batch is using it. */
+/* What the holders need of the page, and the best that is known of its rows. false: a batch is
+ * using it. */
 static bool survey(change *c) {
     const quire_group *group = &c->pool->group[c->group];
     bool found = false;
@@ -195,13 +207,14 @@ static bool survey(change *c) {
             c->source = source;
         found = true;
         c->wants_leaf = c->wants_leaf || needs_leaf(c, seq);
-        c->wants_sinks =
-            c->wants_sinks || (c->page == 0 && group->sinks > 0 && quire__sinks_needed(group, &seq->group[c->group]));
+        c->wants_sinks = c->wants_sinks || (c->page == 0 && group->sinks > 0 &&
+                                            quire__sinks_needed(group, &seq->group[c->group]));
     }
     return true;
 }
 
-/* Values that the form before could hold and the new one cannot are refused, as they are when they arrive. */
+/* Values that the form before could hold and the new one cannot are refused, as they are when
+ * they arrive. */
 static quire_status check_values(const change *c, int32_t layer) {
     quire_pool *pool = c->pool;
     const quire_layer_state *now = &pool->layer[layer], *before = &pool->layer_before[layer];
@@ -246,25 +259,28 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
         memmove(record, quire__sealed_record(pool, before, c->leaf, head), now->format.bytes);
         return;
     }
-    quire__seal_rows(pool->kernels.rows, now, head, c->page, pool->rows[0], pool->rows[1], n_sinks, record);
+    quire__seal_rows(pool->kernels.rows, now, head, c->page, pool->rows[0], pool->rows[1], n_sinks,
+                     record);
     atomic_fetch_add(&pool->sealed_pages, 1);
     pool->resealed_pages += from_packed && !same_codecs(now, before);
 }
 
-/* Whether the new records may be written over the old ones, each being read before it is written. */
+/* Whether the new records may be written over the old ones, each being read before it is
+ * written. */
 static bool fits_in_place(const change *c) {
     const quire_pool *pool = c->pool;
     if (c->leaf == QUIRE_NO_LEAF || pool->group[c->group].raw)
         return false;
     int32_t n_holders = 0; /* others may have it as their open or kept page */
     for (int32_t i = 0; i < pool->max_seqs; i++)
-        n_holders += holds(c, &pool->seq[i]) && pool->seq[i].group[c->group].table[c->page] == c->leaf;
+        n_holders +=
+            holds(c, &pool->seq[i]) && pool->seq[i].group[c->group].table[c->page] == c->leaf;
     if (n_holders != pool->leaf[c->leaf].refs)
         return false;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *now = &pool->layer[i], *before = &pool->layer_before[i];
-        if (now->group == c->group &&
-            (now->sealed_offset > before->sealed_offset || now->format.bytes > before->format.bytes))
+        if (now->group == c->group && (now->sealed_offset > before->sealed_offset ||
+                                       now->format.bytes > before->format.bytes))
             return false;
     }
     return true;
@@ -275,12 +291,14 @@ static quire_status take_leaves(change *c) {
     if (c->wants_sinks)
         c->new_sinks = quire__leaf_take(pool, c->group, QUIRE_LEAF_SINKS);
     if (c->wants_leaf)
-        c->new_leaf = quire__leaf_take(pool, c->group, pool->group[c->group].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
+        c->new_leaf = quire__leaf_take(
+            pool, c->group, pool->group[c->group].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
     if (c->wants_leaf && c->new_leaf == QUIRE_NO_LEAF && fits_in_place(c)) {
         c->new_leaf = c->leaf;
         quire__leaf_share(pool, c->new_leaf);
     }
-    if ((!c->wants_sinks || c->new_sinks != QUIRE_NO_LEAF) && (!c->wants_leaf || c->new_leaf != QUIRE_NO_LEAF))
+    if ((!c->wants_sinks || c->new_sinks != QUIRE_NO_LEAF) &&
+        (!c->wants_leaf || c->new_leaf != QUIRE_NO_LEAF))
         return QUIRE_OK;
     quire__leaf_drop(pool, c->new_sinks);
     quire__leaf_drop(pool, c->new_leaf);
@@ -337,8 +355,8 @@ static quire_status convert(change *c) {
     const uint64_t lost = ~quire__source_held(pool, &c->source);
     QUIRE_TRY(take_leaves(c));
     for (int32_t i = 0; i < pool->n_layers; i++)
-        for (int32_t head = 0;
-             pool->layer[i].group == c->group && pool->layer[i].source == i && head < pool->layer[i].config.n_kv_heads;
+        for (int32_t head = 0; pool->layer[i].group == c->group && pool->layer[i].source == i &&
+                               head < pool->layer[i].config.n_kv_heads;
              head++)
             convert_head(c, i, head);
     pool->requantized.bytes_before += bytes_of(pool, c->leaf, c->sinks);
@@ -358,7 +376,8 @@ static quire_status convert(change *c) {
 
 /* ------------------------------------------------------------------ all of them */
 
-/* Stale pages, shared ones once. Sinks go with page 0, which may be gone in some of the sequences that have them. */
+/* Stale pages, shared ones once. Sinks go with page 0, which may be gone in some of the
+ * sequences that have them. */
 static int64_t count_stale(quire_pool *pool) {
     int64_t n = 0;
     for (int32_t i = 0; i < pool->max_leaves; i++)
@@ -378,8 +397,8 @@ static int64_t count_stale(quire_pool *pool) {
     return n;
 }
 
-/* One pass over all pages. *n: how many may still be converted. There may be room for one page and none for another
- * (sinks come with page 0): the pass goes on, and says so at its end. */
+/* One pass over all pages. *n: how many may still be converted. There may be room for one page
+ * and none for another (sinks come with page 0): the pass goes on, and says so at its end. */
 static quire_status pass(quire_pool *pool, int32_t *n) {
     bool no_room = false;
     for (int32_t i = 0; i < pool->max_seqs; i++) {
@@ -412,7 +431,8 @@ static quire_status step(quire_pool *pool, int32_t n) {
     }
 }
 
-quire_status quire_pool_requantize_step(quire_pool *pool, int32_t max_pages, quire_requantize_stats *stats) {
+quire_status quire_pool_requantize_step(quire_pool *pool, int32_t max_pages,
+                                        quire_requantize_stats *stats) {
     if (!pool || max_pages < 0)
         return quire__fail(QUIRE_E_INVALID, "pool is NULL, or %d pages", (int)max_pages);
     pthread_mutex_lock(&pool->lock);

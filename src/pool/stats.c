@@ -26,7 +26,8 @@ static void mark_leaves(quire_pool *pool) {
             for (int32_t p = 0; p < seq->length / QUIRE_T; p++)
                 mark(pool, s->table[p], USED_TABLE);
         }
-        for (int32_t i = 0; i < pool->max_batches; i++) { /* what a batch has reserved will be one of these */
+        for (int32_t i = 0; i < pool->max_batches;
+             i++) { /* what a batch has reserved will be one of these */
             const quire_batch *batch = &pool->batch[i];
             for (int32_t t = 0; batch->used && t < batch->n_tiles; t++) {
                 mark(pool, batch->tile[t].group[g].seal, USED_TABLE);
@@ -77,7 +78,8 @@ void quire_pool_get_stats(const quire_pool *constant, quire_pool_stats *stats) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-quire_status quire_layer_get_stats(const quire_pool *constant, int32_t index, quire_layer_stats *stats) {
+quire_status quire_layer_get_stats(const quire_pool *constant, int32_t index,
+                                   quire_layer_stats *stats) {
     quire_pool *pool = (quire_pool *)constant;
     if (!pool || !stats || index < 0 || index >= pool->n_layers)
         return quire__fail(QUIRE_E_INVALID, "no layer %d", (int)index);
@@ -89,13 +91,15 @@ quire_status quire_layer_get_stats(const quire_pool *constant, int32_t index, qu
     stats->pair = (quire_pair){config->k, config->v};
     stats->kernel = layer->packed->name;
     stats->record_bytes = layer->format.bytes;
-    stats->bits_per_element = 8.0 * (double)layer->format.bytes / (double)(QUIRE_T * (config->k_dim + config->v_dim));
+    stats->bits_per_element =
+        8.0 * (double)layer->format.bytes / (double)(QUIRE_T * (config->k_dim + config->v_dim));
     stats->packed_read = atomic_load(&layer->packed_read);
     stats->raw_read = atomic_load(&layer->raw_read);
     stats->attended_rows = atomic_load(&layer->attended_rows);
     stats->fallbacks = atomic_load(&layer->fallbacks);
     mark_leaves(pool);
-    for (int32_t i = 0; layer->source == index && i < pool->max_leaves; i++) { /* shared memory is the source's */
+    for (int32_t i = 0; layer->source == index && i < pool->max_leaves;
+         i++) { /* shared memory is the source's */
         const quire_leaf *leaf = &pool->leaf[i];
         if (leaf->refs == 0 || leaf->group != layer->group)
             continue;

@@ -34,7 +34,9 @@ void quire__history_cut(quire_seq *seq) {
     seq->exact = INT32_MAX;
 }
 
-int32_t quire__history_exact(const quire_seq *seq) { return seq->exact < seq->length ? seq->exact : seq->length; }
+int32_t quire__history_exact(const quire_seq *seq) {
+    return seq->exact < seq->length ? seq->exact : seq->length;
+}
 
 uint32_t quire_seq_history(const quire_seq *seq, int32_t *exact_tokens) {
     if (exact_tokens)

@@ -12,12 +12,14 @@ quire_status quire_list_merge(quire_list *list, quire_seq *const *seqs, int32_t 
     if (n < 0 || (n > 0 && !seqs))
         return quire__fail(QUIRE_E_INVALID, "%d sequences to merge, or NULL", (int)n);
     if (n > list->capacity - list->n)
-        return quire__fail(QUIRE_E_TOO_BIG, "a list for %d sequences has %d and cannot take %d more",
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "a list for %d sequences has %d and cannot take %d more",
                            (int)list->capacity, (int)list->n, (int)n);
     const quire_seq *first = list->n > 0 ? list->seq[0] : n > 0 ? seqs[0] : NULL;
     for (int32_t i = 0; i < n; i++)
         if (!seqs[i] || seqs[i]->pool != first->pool)
-            return quire__fail(QUIRE_E_INVALID, "sequence %d to merge is NULL or of another pool", (int)i);
+            return quire__fail(QUIRE_E_INVALID, "sequence %d to merge is NULL or of another pool",
+                               (int)i);
     for (int32_t i = 0; i < n; i++) {
         const quire_status status = quire_seq_fork(seqs[i], &list->seq[list->n + i]);
         if (status == QUIRE_OK)
@@ -32,7 +34,8 @@ quire_status quire_list_merge(quire_list *list, quire_seq *const *seqs, int32_t 
 
 static quire_status check_index(const quire_list *list, int32_t index) {
     if (index < 0 || index >= list->n)
-        return quire__fail(QUIRE_E_INVALID, "no sequence %d in a list of %d", (int)index, (int)list->n);
+        return quire__fail(QUIRE_E_INVALID, "no sequence %d in a list of %d", (int)index,
+                           (int)list->n);
     return QUIRE_OK;
 }
 
@@ -42,7 +45,8 @@ quire_status quire_list_extract(const quire_list *list, int32_t index, quire_seq
     return quire_seq_fork(list->seq[index], seq);
 }
 
-/* Gives every sequence its place: NOT_KEPT, or that of its index in `keep`. The caller holds the lock. */
+/* Gives every sequence its place: NOT_KEPT, or that of its index in `keep`. The caller holds the
+ * lock. */
 enum { UNSEEN = -1, NOT_KEPT = -2 };
 
 static quire_status assign_places(const quire_list *list, const int32_t *keep, int32_t n_keep) {
@@ -69,10 +73,12 @@ static quire_status assign_places(const quire_list *list, const int32_t *keep, i
 quire_status quire_list_filter(quire_list *list, const int32_t *keep, int32_t n_keep) {
     QUIRE_TRY(check_list(list));
     if (n_keep < 0 || n_keep > list->n || (n_keep > 0 && !keep))
-        return quire__fail(QUIRE_E_INVALID, "cannot keep %d of %d sequences", (int)n_keep, (int)list->n);
+        return quire__fail(QUIRE_E_INVALID, "cannot keep %d of %d sequences", (int)n_keep,
+                           (int)list->n);
     for (int32_t i = 0; i < list->n; i++)
         if (!list->seq[i] || !list->seq[i]->used || list->seq[i]->pool != list->seq[0]->pool)
-            return quire__fail(QUIRE_E_INVALID, "item %d of the list is not a sequence of its pool", (int)i);
+            return quire__fail(QUIRE_E_INVALID, "item %d of the list is not a sequence of its pool",
+                               (int)i);
     if (list->n == 0)
         return QUIRE_OK;
     quire_pool *pool = list->seq[0]->pool;
@@ -105,7 +111,8 @@ quire_status quire_list_extend(quire_list *list, quire_list *other) {
     if (list == other)
         return quire__fail(QUIRE_E_INVALID, "a list cannot be extended by itself");
     if (other->n > list->capacity - list->n)
-        return quire__fail(QUIRE_E_TOO_BIG, "a list for %d sequences has %d and cannot take %d more",
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "a list for %d sequences has %d and cannot take %d more",
                            (int)list->capacity, (int)list->n, (int)other->n);
     if (list->n > 0 && other->n > 0 && list->seq[0]->pool != other->seq[0]->pool)
         return quire__fail(QUIRE_E_INVALID, "the lists are of two pools");

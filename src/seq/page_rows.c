@@ -38,8 +38,8 @@ static void clear_rows(uint64_t which, size_t dim, float *rows) {
             memset(rows + t * dim, 0, dim * sizeof *rows);
 }
 
-static void known_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer, int32_t head, bool is_v,
-                       float *rows) {
+static void known_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer,
+                       int32_t head, bool is_v, float *rows) {
     const quire_layer_state *l = &pool->layer[layer];
     const quire_row_kernels *kernels = pool->kernels.rows;
     const size_t dim = (size_t)(is_v ? l->config.v_dim : l->config.k_dim);
@@ -50,17 +50,19 @@ static void known_rows(const quire_pool *pool, const quire_page_source *source, 
     }
     if (source->leaf != QUIRE_NO_LEAF) {
         const quire_layer_state *form = quire__layer_of(pool, layer, source->leaf);
-        quire__record_rows(form, head, is_v, quire__sealed_record(pool, form, source->leaf, head), rows);
+        quire__record_rows(form, head, is_v, quire__sealed_record(pool, form, source->leaf, head),
+                           rows);
     }
     if (source->sinks != QUIRE_NO_LEAF) {
         const quire_layer_state *form = quire__layer_of(pool, layer, source->sinks);
         const uint8_t *sinks = quire__sink_record(pool, form, source->sinks, head);
-        kernels->load(pool->raw, sinks + (is_v ? form->sink_v_offset : 0), (size_t)form->sinks * dim, rows);
+        kernels->load(pool->raw, sinks + (is_v ? form->sink_v_offset : 0),
+                      (size_t)form->sinks * dim, rows);
     }
 }
 
-void quire__page_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer, int32_t head, bool is_v,
-                      float *rows) {
+void quire__page_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer,
+                      int32_t head, bool is_v, float *rows) {
     const quire_layer *l = &pool->layer[layer].config;
     known_rows(pool, source, layer, head, is_v, rows);
     clear_rows(~quire__source_held(pool, source), (size_t)(is_v ? l->v_dim : l->k_dim), rows);

@@ -107,7 +107,8 @@ quire_status quire_seq_free(quire_seq *seq) {
 
 void quire__seq_in_file(const quire_seq *seq, bool in_file) {
     pthread_mutex_lock(&seq->pool->lock);
-    ((quire_seq *)(uintptr_t)seq)->in_file = in_file; /* saving changes nothing that a caller could see */
+    ((quire_seq *)(uintptr_t)seq)->in_file =
+        in_file; /* saving changes nothing that a caller could see */
     pthread_mutex_unlock(&seq->pool->lock);
 }
 

@@ -15,16 +15,19 @@ struct quire_seq {
     quire_seq *next_free;
     quire_batch *batch; /* that it is in, or NULL */
     bool used;
-    bool in_file; /* being saved or loaded: its leaves, and the pool's forms, are read without the lock */
+    bool in_file; /* being saved or loaded: its leaves, and the pool's forms, are read without the
+                     lock */
     int32_t length;
-    int32_t kept_page;      /* page sealed last, whose raw rows `kept` may hold; -1: none */
-    uint32_t history;       /* quire_history: what was done to it ... */
-    int32_t exact;          /* ... and how many of its first tokens that left alone; INT32_MAX: nothing was done */
-    int32_t place;          /* in a list that is being filtered */
+    int32_t kept_page; /* page sealed last, whose raw rows `kept` may hold; -1: none */
+    uint32_t history;  /* quire_history: what was done to it ... */
+    int32_t exact; /* ... and how many of its first tokens that left alone; INT32_MAX: nothing was
+                      done */
+    int32_t place; /* in a list that is being filtered */
     quire_seq_group *group; /* (n_groups) */
 };
 
-/* ---- rows of one page, layer and KV head, from wherever they are best known (page_rows.c); the caller holds the lock */
+/* ---- rows of one page, layer and KV head, from wherever they are best known (page_rows.c); the
+ * caller holds the lock */
 typedef struct quire_page_source {
     int32_t page;
     int32_t raw;   /* leaf with its raw rows, or NO_LEAF */
@@ -38,8 +41,8 @@ uint64_t quire__source_held(const quire_pool *pool, const quire_page_source *sou
 uint64_t quire__rows_held(const quire_seq *seq, int32_t group, int32_t page);
 /* Rows that are not there come out as zeros: what is packed from them depends on what is there
  * alone. */
-void quire__page_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer, int32_t head, bool is_v,
-                      float *rows /* (64, D) */);
+void quire__page_rows(const quire_pool *pool, const quire_page_source *source, int32_t layer,
+                      int32_t head, bool is_v, float *rows /* (64, D) */);
 
 /* ---- life; the caller holds the lock (seq.c, trim.c) */
 /* Raw sinks stay as long as page 0, and for ever if there are kept tokens among them. */
@@ -47,10 +50,11 @@ static inline bool quire__sinks_needed(const quire_group *group, const quire_seq
     return group->keep > 0 || s->live_from == 0;
 }
 
-void quire__seq_recycle(quire_seq *seq);                     /* drops pages that no query from `length` on can see */
-void quire__seq_release(quire_seq *seq);                     /* frees it */
-QUIRE_INTERNAL void quire__seq_in_file(const quire_seq *seq, bool in_file); /* takes the lock itself */
-void quire__seq_drop_kept(quire_seq *seq);                   /* the raw rows of the page sealed last */
+void quire__seq_recycle(quire_seq *seq); /* drops pages that no query from `length` on can see */
+void quire__seq_release(quire_seq *seq); /* frees it */
+QUIRE_INTERNAL void quire__seq_in_file(const quire_seq *seq,
+                                       bool in_file); /* takes the lock itself */
+void quire__seq_drop_kept(quire_seq *seq);            /* the raw rows of the page sealed last */
 quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens);
 
 /* ---- what was done to a sequence; the caller holds the lock (history.c) */

@@ -1,8 +1,9 @@
-/* Dropping tokens in the middle: the rows behind them move down, K turned back by as many positions, into new pages.
+/* Dropping tokens in the middle: the rows behind them move down, K turned back by as many
+ * positions, into new pages.
  *
- * New page p takes rows from old pages p and above, so pages are rebuilt from the first changed one upwards, each into
- * a leaf that is free by then: an old page that nobody shares serves for the next. Everything is reserved before
- * anything changes.
+ * New page p takes rows from old pages p and above, so pages are rebuilt from the first changed
+ * one upwards, each into a leaf that is free by then: an old page that nobody shares serves for
+ * the next. Everything is reserved before anything changes.
  */
 #include <math.h>
 #include <string.h>
@@ -19,9 +20,13 @@ typedef struct shift {
     int32_t n_rope;
 } shift;
 
-static int32_t origin(const shift *s, int32_t token) { return token < s->from ? token : token + s->by; }
+static int32_t origin(const shift *s, int32_t token) {
+    return token < s->from ? token : token + s->by;
+}
 
-static const quire_rope *rope_of(const shift *s, int32_t layer) { return &s->rope[s->n_rope == 1 ? 0 : layer]; }
+static const quire_rope *rope_of(const shift *s, int32_t layer) {
+    return &s->rope[s->n_rope == 1 ? 0 : layer];
+}
 
 /* ------------------------------------------------------------------ checks */
 
@@ -34,7 +39,8 @@ static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int3
     const quire_side_format *k = &pool->layer[i].format.k;
     if (!pool->group[pool->layer[i].group].raw && k->family != QUIRE_FAMILY_RAW &&
         k->bits + (k->family == QUIRE_FAMILY_PROD) < 3)
-        return quire__fail(QUIRE_E_UNSUPPORTED, "layer %d: K in %s is too coarse to be turned and packed again", (int)i,
+        return quire__fail(QUIRE_E_UNSUPPORTED,
+                           "layer %d: K in %s is too coarse to be turned and packed again", (int)i,
                            quire_codec_name(l->k));
     return QUIRE_OK;
 }
@@ -56,11 +62,13 @@ static quire_status check_window(const shift *s) {
         const int32_t seen = quire__window_start(group, s->length) / QUIRE_T;
         for (int32_t p = 0; p <= (s->length - 1) / QUIRE_T; p++) {
             /* Raw sinks do not stand for a page that is not built again. */
-            const bool gone = p >= seen && p < s->from / QUIRE_T && s->seq->group[g].table[p] == QUIRE_NO_LEAF;
+            const bool gone =
+                p >= seen && p < s->from / QUIRE_T && s->seq->group[g].table[p] == QUIRE_NO_LEAF;
             if (gone || (quire__rows_seen(group, p, s->length) & ~held_rows(s, g, p)))
-                return quire__fail(QUIRE_E_GONE,
-                                   "cannot shift: a window of %d has moved past tokens that page %d needs",
-                                   (int)group->window, (int)p);
+                return quire__fail(
+                    QUIRE_E_GONE,
+                    "cannot shift: a window of %d has moved past tokens that page %d needs",
+                    (int)group->window, (int)p);
         }
     }
     return QUIRE_OK;
@@ -75,7 +83,8 @@ typedef struct step {
 } step;
 
 static void make_step(const shift *s, int32_t layer, step *turn) {
-    quire__turns_init(&turn->pairs, rope_of(s, layer), s->pool->layer[layer].config.k_dim); /* checked before */
+    quire__turns_init(&turn->pairs, rope_of(s, layer),
+                      s->pool->layer[layer].config.k_dim); /* checked before */
     for (int32_t j = 0; j < turn->pairs.n; j++) {
         const double angle = -(double)s->by * turn->pairs.angle[j];
         turn->cosine[j] = cos(angle);
@@ -93,7 +102,8 @@ static void turn_row(const step *turn, float *row) {
 }
 
 /* Rows of new page `page` into pool->rows[v]; those past the end become zeros. */
-static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head, int v, const step *turn) {
+static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head, int v,
+                   const step *turn) {
     const quire_pool *pool = s->pool;
     const quire_layer *l = &pool->layer[layer].config;
     const size_t dim = (size_t)(v ? l->v_dim : l->k_dim);
@@ -116,25 +126,31 @@ static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32
         for (int32_t j = 0; !v && token >= s->from && j < n; j++)
             turn_row(turn, to + (size_t)j * dim);
     }
-    const float largest = v ? pool->layer[layer].format.v.max_abs : pool->layer[layer].format.k.max_abs;
+    const float largest =
+        v ? pool->layer[layer].format.v.max_abs : pool->layer[layer].format.k.max_abs;
     quire__clamp_rows(rows, QUIRE_T * dim, largest);
 }
 
 /* ------------------------------------------------------------------ new pages */
 
 /* V of a page that moves as a whole keeps its bytes. */
-static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head, uint8_t *record) {
+static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head,
+                   uint8_t *record) {
     const quire_layer_state *l = &s->pool->layer[layer];
-    const quire_page_source source = quire__page_source(s->seq, g, origin(s, page * QUIRE_T) / QUIRE_T);
-    if (s->from % QUIRE_T || s->by % QUIRE_T || source.raw != QUIRE_NO_LEAF || source.leaf == QUIRE_NO_LEAF ||
-        quire__leaf_stale(s->pool, source.leaf) || (page == 0 && l->sinks > 0))
+    const quire_page_source source =
+        quire__page_source(s->seq, g, origin(s, page * QUIRE_T) / QUIRE_T);
+    if (s->from % QUIRE_T || s->by % QUIRE_T || source.raw != QUIRE_NO_LEAF ||
+        source.leaf == QUIRE_NO_LEAF || quire__leaf_stale(s->pool, source.leaf) ||
+        (page == 0 && l->sinks > 0))
         return;
     const size_t start = l->format.v.codes, end = quire__side_end(&l->format.v);
-    memcpy(record + start, quire__sealed_record(s->pool, l, source.leaf, head) + start, end - start);
+    memcpy(record + start, quire__sealed_record(s->pool, l, source.leaf, head) + start,
+           end - start);
 }
 
 /* Fills what is not NO_LEAF: the leaf of the table, the sinks, the open leaf. */
-static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t sinks, int32_t open) {
+static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t sinks,
+                  int32_t open) {
     quire_pool *pool = s->pool;
     const int32_t leaves[3] = {leaf, sinks, open};
     const uint64_t lost = ~held_rows(s, g, page);
@@ -152,14 +168,16 @@ static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t
                 gather(s, g, page, i, head, v, &turn);
             if (sinks != QUIRE_NO_LEAF)
                 quire__sink_rows(pool, i, head, pool->rows[0], pool->rows[1], sinks);
-            const int32_t raw = open != QUIRE_NO_LEAF ? open : pool->group[g].raw ? leaf : QUIRE_NO_LEAF;
+            const int32_t raw = open != QUIRE_NO_LEAF ? open
+                                : pool->group[g].raw  ? leaf
+                                                      : QUIRE_NO_LEAF;
             for (int v = 0; raw != QUIRE_NO_LEAF && v < 2; v++)
                 quire__raw_rows(pool, i, head, v, pool->rows[v], raw);
             if (leaf == QUIRE_NO_LEAF || pool->group[g].raw)
                 continue;
             uint8_t *record = quire__sealed_record(pool, l, leaf, head);
-            quire__seal_rows(pool->kernels.rows, l, head, page, pool->rows[0], pool->rows[1], page == 0 ? l->sinks : 0,
-                             record);
+            quire__seal_rows(pool->kernels.rows, l, head, page, pool->rows[0], pool->rows[1],
+                             page == 0 ? l->sinks : 0, record);
             copy_v(s, g, page, i, head, record);
             atomic_fetch_add(&pool->sealed_pages, 1);
         }
@@ -180,8 +198,8 @@ static bool needs_page(const shift *s, int32_t g, int32_t page) {
 
 /* Whether an old leaf may be written to once its rows have been read. */
 static bool reusable(const shift *s, int32_t g, int32_t leaf) {
-    return leaf != QUIRE_NO_LEAF && s->pool->leaf[leaf].refs == 1 && s->pool->leaf[leaf].kind == table_kind(s, g) &&
-           !quire__leaf_stale(s->pool, leaf);
+    return leaf != QUIRE_NO_LEAF && s->pool->leaf[leaf].refs == 1 &&
+           s->pool->leaf[leaf].kind == table_kind(s, g) && !quire__leaf_stale(s->pool, leaf);
 }
 
 static void push(quire_pool *pool, int32_t *stack, int32_t leaf) {
@@ -226,7 +244,8 @@ static bool reserve(const shift *s, int32_t g) {
             return false;
         push(pool, r.stack, leaf);
     }
-    if (s->length % QUIRE_T && (*r.open = quire__leaf_take(pool, g, QUIRE_LEAF_RAW)) == QUIRE_NO_LEAF)
+    if (s->length % QUIRE_T &&
+        (*r.open = quire__leaf_take(pool, g, QUIRE_LEAF_RAW)) == QUIRE_NO_LEAF)
         return false;
     return !(first == 0 && n_pages > 0 && pool->group[g].sinks > 0) ||
            (*r.sinks = quire__leaf_take(pool, g, QUIRE_LEAF_SINKS)) != QUIRE_NO_LEAF;
@@ -236,10 +255,12 @@ static void rebuild(const shift *s, int32_t g) {
     quire_pool *pool = s->pool;
     quire_seq_group *group = &s->seq->group[g];
     const reserved r = reserved_of(s, g);
-    const int32_t first = s->from / QUIRE_T, n_pages = s->length / QUIRE_T, old_pages = s->seq->length / QUIRE_T;
+    const int32_t first = s->from / QUIRE_T, n_pages = s->length / QUIRE_T,
+                  old_pages = s->seq->length / QUIRE_T;
     const int32_t seen = quire__window_start(&pool->group[g], s->length) / QUIRE_T;
     for (int32_t p = first; p < n_pages; p++) {
-        const int32_t old = group->table[p], leaf = needs_page(s, g, p) ? pop(pool, r.stack) : QUIRE_NO_LEAF,
+        const int32_t old = group->table[p],
+                      leaf = needs_page(s, g, p) ? pop(pool, r.stack) : QUIRE_NO_LEAF,
                       sinks = p == 0 ? *r.sinks : QUIRE_NO_LEAF;
         build(s, g, p, leaf, sinks, QUIRE_NO_LEAF);
         group->table[p] = leaf;
@@ -280,7 +301,8 @@ static quire_status shift_locked(const shift *s) {
         if (!reserve(s, g)) {
             for (; g >= 0; g--)
                 give_back(s, g);
-            return quire__fail(QUIRE_E_NO_PAGES, "no room to rebuild the pages behind token %d", (int)s->from);
+            return quire__fail(QUIRE_E_NO_PAGES, "no room to rebuild the pages behind token %d",
+                               (int)s->from);
         }
     for (int32_t g = 0; g < pool->n_groups; g++)
         rebuild(s, g);
@@ -291,7 +313,8 @@ static quire_status shift_locked(const shift *s) {
     return QUIRE_OK;
 }
 
-quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const quire_rope *rope, int32_t n_rope) {
+quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const quire_rope *rope,
+                             int32_t n_rope) {
     if (!seq || !rope)
         return quire__fail(QUIRE_E_INVALID, "sequence or rotation is NULL");
     quire_pool *pool = seq->pool;
@@ -300,14 +323,16 @@ quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const qui
     if (seq->batch)
         status = quire__fail(QUIRE_E_BUSY, "cannot shift a sequence that is in a batch");
     else if (n_rope != 1 && n_rope != pool->n_layers)
-        status = quire__fail(QUIRE_E_INVALID, "%d rotations for %d layers", (int)n_rope, (int)pool->n_layers);
+        status = quire__fail(QUIRE_E_INVALID, "%d rotations for %d layers", (int)n_rope,
+                             (int)pool->n_layers);
     else if (from < 0 || to < from || to > seq->length)
-        status =
-            quire__fail(QUIRE_E_INVALID, "cannot drop tokens %d to %d of %d", (int)from, (int)to, (int)seq->length);
+        status = quire__fail(QUIRE_E_INVALID, "cannot drop tokens %d to %d of %d", (int)from,
+                             (int)to, (int)seq->length);
     else if (to == seq->length)
         status = quire__seq_trim(seq, from);
     else if (from < to)
-        status = shift_locked(&(shift){seq, pool, from, to - from, seq->length - (to - from), rope, n_rope});
+        status = shift_locked(
+            &(shift){seq, pool, from, to - from, seq->length - (to - from), rope, n_rope});
     pthread_mutex_unlock(&pool->lock);
     return status;
 }

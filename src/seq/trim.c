@@ -1,8 +1,8 @@
 /* Cutting a sequence short, also inside a sealed page.
  *
- * The cut falls into page p. If p is open, or the cut lies between pages, only references go. If p is the page sealed
- * last, its kept raw rows become the open page again: exact. Otherwise p is reopened from its packed values, which is
- * the best that is left of it; that is counted.
+ * The cut falls into page p. If p is open, or the cut lies between pages, only references go. If
+ * p is the page sealed last, its kept raw rows become the open page again: exact. Otherwise p is
+ * reopened from its packed values, which is the best that is left of it; that is counted.
  */
 #include "seq/seq.h"
 
@@ -20,14 +20,17 @@ static quire_status check_window(const quire_seq *seq, int32_t n_tokens) {
             const uint64_t seen = quire__rows_seen(group, p, n_tokens);
             const bool gone = p >= first && p < n_pages && seq->group[g].table[p] == QUIRE_NO_LEAF;
             if (gone || (seen & ~quire__rows_held(seq, g, p)))
-                return quire__fail(QUIRE_E_GONE, "cannot trim to %d tokens: the window of %d has moved past page %d",
-                                   (int)n_tokens, (int)group->window, (int)p);
+                return quire__fail(
+                    QUIRE_E_GONE,
+                    "cannot trim to %d tokens: the window of %d has moved past page %d",
+                    (int)n_tokens, (int)group->window, (int)p);
         }
     }
     return QUIRE_OK;
 }
 
-/* A leaf with the raw rows of a sealed page: one that is there (a reference more), or a new one; NO_LEAF: no room. */
+/* A leaf with the raw rows of a sealed page: one that is there (a reference more), or a new one;
+ * NO_LEAF: no room. */
 static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
     quire_pool *pool = seq->pool;
     const quire_page_source source = quire__page_source(seq, g, page);
@@ -41,15 +44,17 @@ static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
     *decoded = true;
     pool->leaf[leaf].lost = ~quire__source_held(pool, &source);
     for (int32_t i = 0; i < pool->n_layers; i++)
-        for (int32_t head = 0;
-             pool->layer[i].group == g && pool->layer[i].source == i && head < pool->layer[i].config.n_kv_heads; head++)
+        for (int32_t head = 0; pool->layer[i].group == g && pool->layer[i].source == i &&
+                               head < pool->layer[i].config.n_kv_heads;
+             head++)
             for (int v = 0; v < 2; v++) {
-                /* By the form that it has: if a change of the policy has not reached it yet, `seal` refuses what is too
-                 * large for the new one. */
+                /* By the form that it has: if a change of the policy has not reached it yet,
+                 * `seal` refuses what is too large for the new one. */
                 const quire_format *form = &quire__layer_of(pool, i, source.leaf)->format;
                 const quire_side_format *side = v ? &form->v : &form->k;
                 quire__page_rows(pool, &source, i, head, v, pool->rows[0]);
-                quire__clamp_rows(pool->rows[0], QUIRE_T * (size_t)side->dim, quire__largest_value(pool->raw, side));
+                quire__clamp_rows(pool->rows[0], QUIRE_T * (size_t)side->dim,
+                                  quire__largest_value(pool->raw, side));
                 quire__raw_rows(pool, i, head, v, pool->rows[0], leaf);
             }
     return leaf;
@@ -76,13 +81,15 @@ static quire_status reopen_all(quire_seq *seq, int32_t page) {
 quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens) {
     quire_pool *pool = seq->pool;
     const int32_t page = n_tokens / QUIRE_T, n_pages = seq->length / QUIRE_T;
-    const bool in_open = page == n_pages && n_tokens % QUIRE_T != 0, reopens = !in_open && n_tokens % QUIRE_T != 0;
+    const bool in_open = page == n_pages && n_tokens % QUIRE_T != 0,
+               reopens = !in_open && n_tokens % QUIRE_T != 0;
     QUIRE_TRY(check_window(seq, n_tokens));
     if (reopens)
         QUIRE_TRY(reopen_all(seq, page));
     for (int32_t g = 0; g < pool->n_groups; g++) {
         quire_seq_group *s = &seq->group[g];
-        const int32_t seen = quire__window_start(&pool->group[g], n_tokens) / QUIRE_T; /* all there: check_window */
+        const int32_t seen =
+            quire__window_start(&pool->group[g], n_tokens) / QUIRE_T; /* all there: check_window */
         if (s->live_from > seen)
             s->live_from = seen;
         if (in_open)
@@ -147,7 +154,8 @@ quire_status quire_seq_forget(quire_seq *seq) {
     if (seq->batch)
         status = quire__fail(QUIRE_E_BUSY, "cannot change a sequence that is in a batch");
     else if (shares_pages(seq))
-        status = quire__fail(QUIRE_E_STATE, "another sequence shares its pages, and may see what this one does not");
+        status = quire__fail(
+            QUIRE_E_STATE, "another sequence shares its pages, and may see what this one does not");
     else
         forget(seq);
     pthread_mutex_unlock(&seq->pool->lock);
@@ -163,7 +171,8 @@ quire_status quire_seq_trim(quire_seq *seq, int32_t n_tokens) {
     if (seq->batch)
         status = quire__fail(QUIRE_E_BUSY, "cannot trim a sequence that is in a batch");
     else if (n_tokens < 0 || n_tokens > seq->length)
-        status = quire__fail(QUIRE_E_INVALID, "cannot trim %d tokens to %d", (int)seq->length, (int)n_tokens);
+        status = quire__fail(QUIRE_E_INVALID, "cannot trim %d tokens to %d", (int)seq->length,
+                             (int)n_tokens);
     else
         status = quire__seq_trim(seq, n_tokens);
     pthread_mutex_unlock(&pool->lock);

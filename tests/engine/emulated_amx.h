@@ -1,7 +1,7 @@
 /* emulated_amx.h: ggml's AMX products on an x86-64 machine with AVX-512 but without AMX or VNNI.
- * Included before every source of ggml (-include). Claims the two features and computes their instructions in plain C, so
- * that the code behind them can be compared with itself for different numbers of rows. Slow; results are exact, since
- * all of these are integer sums. */
+ * Included before every source of ggml (-include). Claims the two features and computes their
+ * instructions in plain C, so that the code behind them can be compared with itself for
+ * different numbers of rows. Slow; results are exact, since all of these are integer sums. */
 #if defined(__AVX512F__) && !defined(__AMX_INT8__)
 #include <immintrin.h>
 #include <stdint.h>
@@ -15,11 +15,13 @@ struct emulated_amx {
     int32_t tile[EMULATED_TILES][EMULATED_ROWS][EMULATED_BYTES / 4];
 };
 
-/* One for each thread and each object file, which is how ggml uses them: configured where they are used. */
+/* One for each thread and each object file, which is how ggml uses them: configured where they
+ * are used. */
 static __thread struct emulated_amx emulated_state;
 
 static inline void emulated_configure(const void *config) {
-    const uint8_t *bytes = (const uint8_t *)config; /* bytes a row from byte 16, rows from byte 48 */
+    const uint8_t *bytes =
+        (const uint8_t *)config; /* bytes a row from byte 16, rows from byte 48 */
     memcpy(emulated_state.bytes, bytes + 16, sizeof emulated_state.bytes);
     memcpy(emulated_state.rows, bytes + 48, sizeof emulated_state.rows);
 }
@@ -42,7 +44,8 @@ static inline void emulated_dpbssd(int c, int a, int b) {
                 int8_t x[4], y[4];
                 memcpy(x, &emulated_state.tile[a][m][k], 4);
                 memcpy(y, &emulated_state.tile[b][k][n], 4);
-                emulated_state.tile[c][m][n] += x[0] * y[0] + x[1] * y[1] + x[2] * y[2] + x[3] * y[3];
+                emulated_state.tile[c][m][n] +=
+                    x[0] * y[0] + x[1] * y[1] + x[2] * y[2] + x[3] * y[3];
             }
 }
 
@@ -70,8 +73,8 @@ static inline __m512i emulated_dpwssds(__m512i sum, __m512i a, __m512i b) {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); /* ggml's sums are far from saturating */
 }
 static inline __m256i emulated_dpbusd256(__m256i sum, __m256i u, __m256i s) {
-    return _mm512_castsi512_si256(
-        emulated_dpbusd(_mm512_castsi256_si512(sum), _mm512_castsi256_si512(u), _mm512_castsi256_si512(s)));
+    return _mm512_castsi512_si256(emulated_dpbusd(
+        _mm512_castsi256_si512(sum), _mm512_castsi256_si512(u), _mm512_castsi256_si512(s)));
 }
 #define _mm512_dpbusd_epi32 emulated_dpbusd
 #define _mm512_dpwssds_epi32 emulated_dpwssds

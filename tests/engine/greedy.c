@@ -1,5 +1,5 @@
-/* greedy.c: the likeliest continuation of prompts, by the engine with a raw f32 cache and by libllama with an f32 cache.
- * Prints both; the exit status tells whether they are the same.
+/* greedy.c: the likeliest continuation of prompts, by the engine with a raw f32 cache and by
+ * libllama with an f32 cache. Prints both; the exit status tells whether they are the same.
  * usage: greedy MODEL TOKENS PROMPT... */
 #include "quire_engine.h"
 
@@ -24,7 +24,8 @@ static int32_t likeliest(const float *logits, int32_t n) {
     return best;
 }
 
-static void ours(const quire_model *model, int32_t *prompt, int32_t n_prompt, int32_t *out, int32_t n_out) {
+static void ours(const quire_model *model, int32_t *prompt, int32_t n_prompt, int32_t *out,
+                 int32_t n_out) {
     quire_session_options o;
     quire_session_options_default(&o);
     o.raw = QUIRE_F32;
@@ -36,7 +37,8 @@ static void ours(const quire_model *model, int32_t *prompt, int32_t n_prompt, in
     require(quire_seq_create(quire_session_pool(session), &seq) == QUIRE_OK, "sequence");
     quire_model_info info;
     quire_model_get_info(model, &info);
-    require(quire_session_prefill(session, seq, prompt, n_prompt, NULL, NULL) == QUIRE_OK, "prefill");
+    require(quire_session_prefill(session, seq, prompt, n_prompt, NULL, NULL) == QUIRE_OK,
+            "prefill");
     for (int32_t i = 0; i < n_out; i++) {
         out[i] = likeliest(quire_session_logits(session, 0), info.n_vocab);
         const quire_step_item item = {.seq = seq, .tokens = &out[i], .n_tokens = 1, .n_logits = 1};
@@ -45,7 +47,8 @@ static void ours(const quire_model *model, int32_t *prompt, int32_t n_prompt, in
     quire_session_free(session);
 }
 
-static void theirs(struct llama_model *model, int32_t *prompt, int32_t n_prompt, int32_t *out, int32_t n_out) {
+static void theirs(struct llama_model *model, int32_t *prompt, int32_t n_prompt, int32_t *out,
+                   int32_t n_out) {
     struct llama_context_params params = llama_context_default_params();
     params.n_ctx = (uint32_t)(n_prompt + n_out + 1);
     params.n_batch = params.n_ubatch = PROMPT_MAX;
@@ -63,7 +66,8 @@ static void theirs(struct llama_model *model, int32_t *prompt, int32_t n_prompt,
     llama_free(ctx);
 }
 
-static void print_text(const quire_model *model, const char *name, const int32_t *tokens, int32_t n) {
+static void print_text(const quire_model *model, const char *name, const int32_t *tokens,
+                       int32_t n) {
     printf("%s: ", name);
     for (int32_t i = 0; i < n; i++) {
         char piece[512];
@@ -82,12 +86,12 @@ int main(int argc, char **argv) {
     struct llama_model *peer = llama_model_load_from_file(argv[1], llama_model_default_params());
     require(peer != NULL, "libllama cannot load the model");
     const int32_t n_out = atoi(argv[2]);
-    int32_t *a = malloc((size_t)n_out * sizeof *a), *b = malloc((size_t)n_out * sizeof *b), prompt[PROMPT_MAX],
-            n_prompt;
+    int32_t *a = malloc((size_t)n_out * sizeof *a), *b = malloc((size_t)n_out * sizeof *b),
+            prompt[PROMPT_MAX], n_prompt;
     int n_different = 0;
     for (int i = 3; i < argc; i++) {
-        require(quire_model_tokenize(model, argv[i], strlen(argv[i]), QUIRE_TOKENIZE_START, prompt, PROMPT_MAX,
-                                     &n_prompt) == QUIRE_OK,
+        require(quire_model_tokenize(model, argv[i], strlen(argv[i]), QUIRE_TOKENIZE_START, prompt,
+                                     PROMPT_MAX, &n_prompt) == QUIRE_OK,
                 "tokenize");
         ours(model, prompt, n_prompt, a, n_out);
         theirs(peer, prompt, n_prompt, b, n_out);

@@ -1,7 +1,7 @@
-/* invariance.c: the same tokens give the same bits, however they are fed. Compares the logits of the last rows of a text
- * over numbers of threads, ways of cutting it into steps, neighbours in a batch, a fork, a step taken back, and a
- * cache that was saved and restored.
- * usage: invariance MODEL KV TOKENS */
+/* invariance.c: the same tokens give the same bits, however they are fed. Compares the logits of
+ * the last rows of a text over numbers of threads, ways of cutting it into steps, neighbours in
+ * a batch, a fork, a step taken back, and a cache that was saved and restored. usage: invariance
+ * MODEL KV TOKENS */
 #include "quire_engine.h"
 
 #include <stdio.h>
@@ -23,7 +23,8 @@ typedef struct world {
 static void check(quire_status status, const char *what) {
     if (status == QUIRE_OK)
         return;
-    fprintf(stderr, "invariance: %s: %s: %s\n", what, quire_status_name(status), quire_last_error());
+    fprintf(stderr, "invariance: %s: %s: %s\n", what, quire_status_name(status),
+            quire_last_error());
     exit(1);
 }
 
@@ -51,23 +52,27 @@ static quire_seq *new_seq(quire_session *session) {
 static void feed(const world *w, quire_session *session, quire_seq *seq, int32_t rows) {
     const int32_t n = w->n_tokens - LAST_ROWS;
     for (int32_t at = quire_seq_length(seq); at < n;) {
-        const quire_step_item item = {.seq = seq, .tokens = w->tokens + at, .n_tokens = n - at < rows ? n - at : rows};
+        const quire_step_item item = {
+            .seq = seq, .tokens = w->tokens + at, .n_tokens = n - at < rows ? n - at : rows};
         check(quire_session_decode(session, &item, 1, true), "decode");
         at += item.n_tokens;
     }
 }
 
 /* The last rows, one exact step each, beside `neighbours` other sequences. */
-static void last_rows(const world *w, quire_session *session, quire_seq *seq, quire_seq **neighbours,
-                      size_t n_neighbours, float *logits) {
+static void last_rows(const world *w, quire_session *session, quire_seq *seq,
+                      quire_seq **neighbours, size_t n_neighbours, float *logits) {
     for (int32_t i = 0; i < LAST_ROWS; i++) {
         quire_step_item items[4];
         const int32_t *tokens = w->tokens + w->n_tokens - LAST_ROWS + i;
         for (size_t j = 0; j < n_neighbours; j++)
-            items[j] = (quire_step_item){.seq = neighbours[j], .tokens = w->tokens + j, .n_tokens = 1, .n_logits = 1};
-        items[n_neighbours] = (quire_step_item){.seq = seq, .tokens = tokens, .n_tokens = 1, .n_logits = 1};
+            items[j] = (quire_step_item){
+                .seq = neighbours[j], .tokens = w->tokens + j, .n_tokens = 1, .n_logits = 1};
+        items[n_neighbours] =
+            (quire_step_item){.seq = seq, .tokens = tokens, .n_tokens = 1, .n_logits = 1};
         check(quire_session_decode(session, items, n_neighbours + 1, true), "decode");
-        memcpy(logits + (size_t)i * (size_t)w->info.n_vocab, quire_session_logits(session, (int32_t)n_neighbours),
+        memcpy(logits + (size_t)i * (size_t)w->info.n_vocab,
+               quire_session_logits(session, (int32_t)n_neighbours),
                (size_t)w->info.n_vocab * sizeof *logits);
     }
 }
@@ -113,7 +118,8 @@ static void forked(world *w, float *logits) {
     quire_session_free(session);
 }
 
-/* Wrong guesses are verified and taken back; then all last rows come in one step, as a right guess would. */
+/* Wrong guesses are verified and taken back; then all last rows come in one step, as a right
+ * guess would. */
 static void taken_back(world *w, float *logits) {
     quire_session *session = open_session(w, 1, ROWS_MAX);
     quire_seq *seq = new_seq(session);
@@ -125,8 +131,10 @@ static void taken_back(world *w, float *logits) {
     const quire_step_item guess = {.seq = seq, .tokens = wrong, .n_tokens = 32, .n_logits = 32};
     check(quire_session_eval(session, &guess, 1, true), "eval");
     check(quire_session_commit(session, &none), "commit");
-    const quire_step_item all = {
-        .seq = seq, .tokens = w->tokens + w->n_tokens - LAST_ROWS, .n_tokens = LAST_ROWS, .n_logits = LAST_ROWS};
+    const quire_step_item all = {.seq = seq,
+                                 .tokens = w->tokens + w->n_tokens - LAST_ROWS,
+                                 .n_tokens = LAST_ROWS,
+                                 .n_logits = LAST_ROWS};
     check(quire_session_decode(session, &all, 1, true), "decode");
     for (int32_t i = 0; i < LAST_ROWS; i++)
         memcpy(logits + (size_t)i * (size_t)w->info.n_vocab, quire_session_logits(session, i),
@@ -135,7 +143,8 @@ static void taken_back(world *w, float *logits) {
     quire_session_free(session);
 }
 
-/* Saved in one session and restored in another, also with some tokens too many, which are trimmed. */
+/* Saved in one session and restored in another, also with some tokens too many, which are
+ * trimmed. */
 static void restored(world *w, int32_t n_more, const char *name, float *logits) {
     char path[] = "/tmp/quire-invariance-XXXXXX";
     const int fd = mkstemp(path);
@@ -146,7 +155,8 @@ static void restored(world *w, int32_t n_more, const char *name, float *logits) 
     quire_seq *seq = new_seq(session);
     const int32_t n = w->n_tokens - LAST_ROWS + n_more;
     for (int32_t at = 0; at < n;) {
-        const quire_step_item item = {.seq = seq, .tokens = w->tokens + at, .n_tokens = n - at < 64 ? n - at : 64};
+        const quire_step_item item = {
+            .seq = seq, .tokens = w->tokens + at, .n_tokens = n - at < 64 ? n - at : 64};
         check(quire_session_decode(session, &item, 1, true), "decode");
         at += item.n_tokens;
     }

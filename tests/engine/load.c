@@ -1,5 +1,5 @@
-/* load.c: loads every file named, and where that works generates a little. Prints the status and the reason of each.
- * usage: load FILE... */
+/* load.c: loads every file named, and where that works generates a little. Prints the status and
+ * the reason of each. usage: load FILE... */
 #include "quire_engine.h"
 
 #include <stdio.h>

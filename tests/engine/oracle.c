@@ -1,17 +1,20 @@
-/* oracle.c: the same tokens through the engine with a raw f32 cache and through libllama with an f32 cache.
- * Prints, as JSON, how far the logits are apart, for every way of feeding the tokens:
+/* oracle.c: the same tokens through the engine with a raw f32 cache and through libllama with an
+ * f32 cache. Prints, as JSON, how far the logits are apart, for every way of feeding the tokens:
  *   largest, median   relative L2 distance of a row
- *   first             the same for first tokens, which attend to themselves alone: only the weights can differ there
- *   other_top         rows whose likeliest token is another one, although libllama's two best are not nearly tied
- *   farther           rows that are farther from libllama than libllama with flash attention, which rounds q to f16, is
- *                     from libllama without ("itself", "itself_decode")
- * "lone" and "lone_decode" feed many sequences of one token each, all in one step and one by one. Nothing but the weights
- * can differ in any of these rows, and both engines multiply the same number of rows, so the bits must be the same.
- * The median tells a mistake from ggml's table of GELU, which rounds to f16 and so makes a step of a small difference in a
- * few rows. ggml multiplies a lone row by another routine, so "decode" is compared with a libllama that is fed token by
- * token as well.
- * usage: oracle MODEL TOKENS THREADS [TEXT]      TOKENS made up, or from the file TEXT
- * ORACLE_REPACK=1: both with weights rearranged for this processor. */
+ *   first             the same for first tokens, which attend to themselves alone: only the
+ *                     weights can differ there
+ *   other_top         rows whose likeliest token is another one, although libllama's two best
+ *                     are not nearly tied
+ *   farther           rows that are farther from libllama than libllama with flash attention,
+ *                     which rounds q to f16, is from libllama without ("itself",
+ *                     "itself_decode")
+ * "lone" and "lone_decode" feed many sequences of one token each, all in one step and one by
+ * one. Nothing but the weights can differ in any of these rows, and both engines multiply the
+ * same number of rows, so the bits must be the same. The median tells a mistake from ggml's
+ * table of GELU, which rounds to f16 and so makes a step of a small difference in a few rows.
+ * ggml multiplies a lone row by another routine, so "decode" is compared with a libllama that is
+ * fed token by token as well. usage: oracle MODEL TOKENS THREADS [TEXT]      TOKENS made up, or
+ * from the file TEXT ORACLE_REPACK=1: both with weights rearranged for this processor. */
 #include "quire_engine.h"
 
 #include <llama.h>
@@ -29,7 +32,8 @@ typedef struct world {
     int32_t *tokens; /* (N_SEQS, n_tokens) */
     int32_t n_tokens, n_threads;
     float *expected; /* (N_SEQS, n_tokens, n_vocab): what is compared with */
-    double *itself;  /* (N_SEQS, n_tokens): distances of libllama with flash attention from libllama without */
+    double *itself;  /* (N_SEQS, n_tokens): distances of libllama with flash attention from libllama
+                        without */
 } world;
 
 static void check(quire_status status, const char *what) {
@@ -64,7 +68,9 @@ static void read_tokens(world *w, const char *path) {
     size_t n = fread(text, 1, wanted, file);
     fclose(file);
     int32_t *all = malloc(wanted * sizeof *all), n_all;
-    check(quire_model_tokenize(w->model, text, n, QUIRE_TOKENIZE_START, all, (int32_t)wanted, &n_all), "tokenize");
+    check(
+        quire_model_tokenize(w->model, text, n, QUIRE_TOKENIZE_START, all, (int32_t)wanted, &n_all),
+        "tokenize");
     require(n_all >= N_SEQS * w->n_tokens, "the text is too short");
     memcpy(w->tokens, all, (size_t)(N_SEQS * w->n_tokens) * sizeof *all);
     free(all);
@@ -78,10 +84,12 @@ typedef struct distance {
     int32_t n_rows, n_other_top, n_farther;
 } distance;
 
-static void compare(const world *w, int32_t seq, int32_t position, const float *logits, distance *d);
+static void compare(const world *w, int32_t seq, int32_t position, const float *logits,
+                    distance *d);
 
 /* The first n_seqs sequences in steps of `rows`. d NULL: these logits are the ones to expect. */
-static void run_peer(world *w, enum llama_flash_attn_type flash, int32_t n_seqs, int32_t rows, distance *d) {
+static void run_peer(world *w, enum llama_flash_attn_type flash, int32_t n_seqs, int32_t rows,
+                     distance *d) {
     struct llama_context_params params = llama_context_default_params();
     params.n_ctx = (uint32_t)(N_SEQS * (w->n_tokens + 64));
     params.n_batch = params.n_ubatch = PEER_ROWS;
@@ -112,7 +120,8 @@ static void run_peer(world *w, enum llama_flash_attn_type flash, int32_t n_seqs,
                     w->itself[s * w->n_tokens + at + i] = d->rows[d->n_rows - 1];
                     d->n_farther = 0; /* not from itself */
                 } else {
-                    memcpy(w->expected + (size_t)(s * w->n_tokens + at + i) * n_vocab, logits, n_vocab * sizeof(float));
+                    memcpy(w->expected + (size_t)(s * w->n_tokens + at + i) * n_vocab, logits,
+                           n_vocab * sizeof(float));
                 }
             }
         }
@@ -136,7 +145,8 @@ static int32_t top_of(const float *x, int32_t n, float *gap) {
     return best;
 }
 
-static void compare(const world *w, int32_t seq, int32_t position, const float *logits, distance *d) {
+static void compare(const world *w, int32_t seq, int32_t position, const float *logits,
+                    distance *d) {
     require(logits != NULL, "no logits");
     const int32_t n = w->info.n_vocab;
     const size_t row = (size_t)(seq * w->n_tokens + position);
@@ -148,7 +158,8 @@ static void compare(const world *w, int32_t seq, int32_t position, const float *
         size += (double)expected[i] * (double)expected[i];
     }
     const double relative = sqrt(apart / size);
-    require(isfinite(relative), "logits that are no numbers"); /* which no comparison below would notice */
+    require(isfinite(relative),
+            "logits that are no numbers"); /* which no comparison below would notice */
     d->largest = relative > d->largest ? relative : d->largest;
     require(d->n_rows < MAX_DISTANCES, "too many tokens");
     d->rows[d->n_rows++] = relative;
@@ -182,8 +193,10 @@ static distance feed(const world *w, int32_t n_seqs, int32_t rows, bool exact) {
         check(quire_seq_create(quire_session_pool(session), &seq), "sequence");
         for (int32_t at = 0; at < w->n_tokens;) {
             const int32_t n = w->n_tokens - at < rows ? w->n_tokens - at : rows;
-            const quire_step_item item = {
-                .seq = seq, .tokens = w->tokens + s * w->n_tokens + at, .n_tokens = n, .n_logits = n};
+            const quire_step_item item = {.seq = seq,
+                                          .tokens = w->tokens + s * w->n_tokens + at,
+                                          .n_tokens = n,
+                                          .n_logits = n};
             check(quire_session_decode(session, &item, 1, exact), "decode");
             for (int32_t i = 0; i < n; i++)
                 compare(w, s, at + i, quire_session_logits(session, i), &d);
@@ -204,14 +217,18 @@ static distance feed_batch(const world *w) {
     for (int32_t s = 0; s < N_SEQS; s++) {
         check(quire_seq_create(quire_session_pool(session), &seq[s]), "sequence");
         length[s] = w->n_tokens / (s + 2);
-        check(quire_session_prefill(session, seq[s], w->tokens + s * w->n_tokens, length[s], NULL, NULL), "prefill");
+        check(quire_session_prefill(session, seq[s], w->tokens + s * w->n_tokens, length[s], NULL,
+                                    NULL),
+              "prefill");
         compare(w, s, length[s] - 1, quire_session_logits(session, 0), &d);
     }
     for (int32_t step = 0; step < 40 && length[0] < w->n_tokens; step++) {
         quire_step_item items[N_SEQS];
         for (int32_t s = 0; s < N_SEQS; s++)
-            items[s] = (quire_step_item){
-                .seq = seq[s], .tokens = w->tokens + s * w->n_tokens + length[s], .n_tokens = 1, .n_logits = 1};
+            items[s] = (quire_step_item){.seq = seq[s],
+                                         .tokens = w->tokens + s * w->n_tokens + length[s],
+                                         .n_tokens = 1,
+                                         .n_logits = 1};
         check(quire_session_decode(session, items, N_SEQS, false), "decode");
         for (int32_t s = 0; s < N_SEQS; s++)
             compare(w, s, length[s]++, quire_session_logits(session, s), &d);
@@ -243,7 +260,8 @@ static void lone_peer(const world *w, int32_t rows, float *logits) {
         }
         require(llama_decode(ctx, batch) == 0, "llama_decode failed");
         for (int32_t i = 0; i < rows; i++)
-            memcpy(logits + (size_t)(at + i) * n_vocab, llama_get_logits_ith(ctx, i), n_vocab * sizeof(float));
+            memcpy(logits + (size_t)(at + i) * n_vocab, llama_get_logits_ith(ctx, i),
+                   n_vocab * sizeof(float));
     }
     llama_batch_free(batch);
     llama_free(ctx);
@@ -260,14 +278,16 @@ static int32_t lone_rows_apart(const world *w, int32_t rows) {
     for (int32_t at = 0; at < N_LONE; at += rows) {
         quire_step_item items[N_LONE];
         for (int32_t i = 0; i < rows; i++) {
-            items[i] = (quire_step_item){
-                .tokens = w->tokens + (at + i) % (N_SEQS * w->n_tokens), .n_tokens = 1, .n_logits = 1};
+            items[i] = (quire_step_item){.tokens = w->tokens + (at + i) % (N_SEQS * w->n_tokens),
+                                         .n_tokens = 1,
+                                         .n_logits = 1};
             check(quire_seq_create(quire_session_pool(session), &items[i].seq), "sequence");
         }
         check(quire_session_decode(session, items, (size_t)rows, false), "decode");
         for (int32_t i = 0; i < rows; i++)
-            n_apart += memcmp(quire_session_logits(session, i), expected + (size_t)(at + i) * n_vocab,
-                              n_vocab * sizeof *expected) != 0;
+            n_apart +=
+                memcmp(quire_session_logits(session, i), expected + (size_t)(at + i) * n_vocab,
+                       n_vocab * sizeof *expected) != 0;
     }
     quire_session_free(session);
     free(expected);
@@ -281,9 +301,11 @@ static int by_size(const void *a, const void *b) {
 
 static void print(const char *name, distance d, const char *end) {
     qsort(d.rows, (size_t)d.n_rows, sizeof d.rows[0], by_size);
-    printf("  \"%s\": {\"largest\": %.3g, \"median\": %.3g, \"first\": %.3g, \"rows\": %d, \"other_top\": %d, "
+    printf("  \"%s\": {\"largest\": %.3g, \"median\": %.3g, \"first\": %.3g, \"rows\": %d, "
+           "\"other_top\": %d, "
            "\"farther\": %d}%s\n",
-           name, d.largest, d.rows[d.n_rows / 2], d.first, (int)d.n_rows, (int)d.n_other_top, (int)d.n_farther, end);
+           name, d.largest, d.rows[d.n_rows / 2], d.first, (int)d.n_rows, (int)d.n_other_top,
+           (int)d.n_farther, end);
 }
 
 int main(int argc, char **argv) {
@@ -299,7 +321,8 @@ int main(int argc, char **argv) {
     w.peer = llama_model_load_from_file(argv[1], params);
     require(w.peer != NULL, "libllama cannot load the model");
     w.tokens = malloc((size_t)(N_SEQS * w.n_tokens) * sizeof *w.tokens);
-    w.expected = malloc((size_t)(N_SEQS * w.n_tokens) * (size_t)w.info.n_vocab * sizeof *w.expected);
+    w.expected =
+        malloc((size_t)(N_SEQS * w.n_tokens) * (size_t)w.info.n_vocab * sizeof *w.expected);
     w.itself = calloc((size_t)(N_SEQS * w.n_tokens), sizeof *w.itself);
     require(w.tokens && w.expected && w.itself, "out of memory");
     if (argc > 4)
@@ -318,8 +341,10 @@ int main(int argc, char **argv) {
     run_peer(&w, LLAMA_FLASH_ATTN_TYPE_ENABLED, N_SEQS, 1, &itself_decode);
     print("itself_decode", itself_decode, ",");
     print("decode", feed(&w, N_SEQS, 1, false), ",");
-    printf("  \"lone\": {\"rows\": %d, \"apart\": %d},\n", N_LONE, (int)lone_rows_apart(&w, N_LONE));
-    printf("  \"lone_decode\": {\"rows\": %d, \"apart\": %d}\n", N_LONE, (int)lone_rows_apart(&w, 1));
+    printf("  \"lone\": {\"rows\": %d, \"apart\": %d},\n", N_LONE,
+           (int)lone_rows_apart(&w, N_LONE));
+    printf("  \"lone_decode\": {\"rows\": %d, \"apart\": %d}\n", N_LONE,
+           (int)lone_rows_apart(&w, 1));
     printf("}\n");
     llama_model_free(w.peer);
     quire_model_free(w.model);

@@ -34,15 +34,16 @@ typedef struct sampling_case {
     bool changes; /* the text is not that without penalties and DRY */
 } sampling_case;
 
-static struct llama_sampler *reference(const struct llama_vocab *vocab, int32_t n_vocab, const sampling_case *c,
-                                       bool plain) {
+static struct llama_sampler *reference(const struct llama_vocab *vocab, int32_t n_vocab,
+                                       const sampling_case *c, bool plain) {
     struct llama_sampler *chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
     if (!plain) {
         const char *breakers[2] = {c->breakers[0], c->breakers[1]};
+        llama_sampler_chain_add(chain, llama_sampler_init_penalties(n_vocab, c->last_n, c->repeat,
+                                                                    c->frequency, c->presence));
         llama_sampler_chain_add(chain,
-                                llama_sampler_init_penalties(n_vocab, c->last_n, c->repeat, c->frequency, c->presence));
-        llama_sampler_chain_add(
-            chain, llama_sampler_init_dry(vocab, c->dry, c->base, c->allowed, c->dry_last_n, breakers, c->n_breakers));
+                                llama_sampler_init_dry(vocab, c->dry, c->base, c->allowed,
+                                                       c->dry_last_n, breakers, c->n_breakers));
     }
     if (c->temp <= 0) {
         llama_sampler_chain_add(chain, llama_sampler_init_greedy());
@@ -56,8 +57,8 @@ static struct llama_sampler *reference(const struct llama_vocab *vocab, int32_t 
     return chain;
 }
 
-static void run_reference(const struct llama_vocab *vocab, int32_t n_vocab, const sampling_case *c, bool plain,
-                          const int32_t *prompt, int32_t *text) {
+static void run_reference(const struct llama_vocab *vocab, int32_t n_vocab, const sampling_case *c,
+                          bool plain, const int32_t *prompt, int32_t *text) {
     struct llama_sampler *chain = reference(vocab, n_vocab, c, plain);
     float *logits = malloc((size_t)n_vocab * sizeof *logits);
     llama_token_data *data = malloc((size_t)n_vocab * sizeof *data);
@@ -79,8 +80,8 @@ static void run_reference(const struct llama_vocab *vocab, int32_t n_vocab, cons
     llama_sampler_free(chain);
 }
 
-static void run_ours(const quire_model *model, int32_t n_vocab, const sampling_case *c, const int32_t *prompt,
-                     int32_t *text) {
+static void run_ours(const quire_model *model, int32_t n_vocab, const sampling_case *c,
+                     const int32_t *prompt, int32_t *text) {
     quire_sampler_options options;
     quire_sampler_options_default(&options);
     options.temp = c->temp;
@@ -115,14 +116,15 @@ static void check_refusals(const quire_model *model) {
     static const char *const longer[] = {"12345678901234567890123456789012345678901"};
     quire_sampler_options good;
     quire_sampler_options_default(&good);
-#define BAD(field, value, word)                                                                                        \
-    do {                                                                                                               \
-        quire_sampler_options options = good;                                                                          \
-        quire_sampler *sampler;                                                                                        \
-        options.field = (value);                                                                                       \
-        options.n_dry_breakers = 1;                                                                                    \
-        require(quire_sampler_create(&sampler, model, &options) == QUIRE_E_INVALID && !sampler, "not refused", word);  \
-        require(strstr(quire_last_error(), word) != NULL, "not named", word);                                          \
+#define BAD(field, value, word)                                                                    \
+    do {                                                                                           \
+        quire_sampler_options options = good;                                                      \
+        quire_sampler *sampler;                                                                    \
+        options.field = (value);                                                                   \
+        options.n_dry_breakers = 1;                                                                \
+        require(quire_sampler_create(&sampler, model, &options) == QUIRE_E_INVALID && !sampler,    \
+                "not refused", word);                                                              \
+        require(strstr(quire_last_error(), word) != NULL, "not named", word);                      \
     } while (0)
     BAD(temp, -1.0f, "temp");
     BAD(temp, NAN, "temp");
@@ -180,7 +182,8 @@ int main(int argc, char **argv) {
         run_reference(vocab, info.n_vocab, c, false, prompt, theirs);
         run_reference(vocab, info.n_vocab, c, true, prompt, plain);
         require(memcmp(ours, theirs, sizeof ours) == 0, "not libllama's tokens", c->name);
-        require((memcmp(ours, plain, sizeof ours) != 0) == c->changes, "its effect is not as expected", c->name);
+        require((memcmp(ours, plain, sizeof ours) != 0) == c->changes,
+                "its effect is not as expected", c->name);
     }
     printf("%zu cases\n", sizeof CASES / sizeof CASES[0]);
     llama_model_free(other);

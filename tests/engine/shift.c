@@ -1,6 +1,7 @@
-/* shift.c: a text with a part dropped from its cache, against the text that never had that part. In a model of one
- * layer K and V of a token depend on nothing but the token and its position, so the two must agree.
- * usage: shift MODEL TOKENS FROM TO; prints the largest difference of logits, as a part of the largest logit */
+/* shift.c: a text with a part dropped from its cache, against the text that never had that part.
+ * In a model of one layer K and V of a token depend on nothing but the token and its position,
+ * so the two must agree. usage: shift MODEL TOKENS FROM TO; prints the largest difference of
+ * logits, as a part of the largest logit */
 #include "quire_engine.h"
 
 #include <math.h>
@@ -16,8 +17,8 @@ static void check(quire_status status, const char *what) {
 }
 
 /* Logits of one more token after the text; `from` == `to`: nothing is dropped. */
-static void next_logits(const quire_model *model, const int32_t *tokens, int32_t n, int32_t from, int32_t to,
-                        float *logits) {
+static void next_logits(const quire_model *model, const int32_t *tokens, int32_t n, int32_t from,
+                        int32_t to, float *logits) {
     quire_session_options o;
     quire_session_options_default(&o);
     o.raw = QUIRE_F32;
@@ -47,7 +48,8 @@ int main(int argc, char **argv) {
     quire_model_info info;
     quire_model_get_info(model, &info);
     const int32_t n = atoi(argv[2]), from = atoi(argv[3]), to = atoi(argv[4]);
-    int32_t *all = malloc((size_t)n * sizeof *all), *left = malloc((size_t)n * sizeof *left), n_left = 0;
+    int32_t *all = malloc((size_t)n * sizeof *all), *left = malloc((size_t)n * sizeof *left),
+            n_left = 0;
     for (int32_t i = 0; i < n; i++) {
         all[i] = 3 + i * 7919 % (info.n_vocab - 3);
         if (i < from || i >= to)
@@ -59,7 +61,8 @@ int main(int argc, char **argv) {
     next_logits(model, left, n_left, 0, 0, wanted);
     double largest = 0, difference = 0;
     for (int32_t i = 0; i < info.n_vocab; i++) {
-        const double size = fabs((double)wanted[i]), apart = fabs((double)shifted[i] - (double)wanted[i]);
+        const double size = fabs((double)wanted[i]),
+                     apart = fabs((double)shifted[i] - (double)wanted[i]);
         if (!isfinite(apart)) {
             fprintf(stderr, "shift: logits that are no numbers\n");
             return 1;

@@ -24,15 +24,16 @@ typedef struct telling {
 static bool on_token(void *user, int32_t token, const char *bytes, size_t n_bytes) {
     (void)bytes, (void)n_bytes;
     telling *t = user;
-    require(quire_seq_length(t->seq) >= t->n_text, "told before the tokens before it were committed",
-            t->n_text - PROMPT);
+    require(quire_seq_length(t->seq) >= t->n_text,
+            "told before the tokens before it were committed", t->n_text - PROMPT);
     t->text[t->n_text++] = token;
     return t->n_text < t->stop_at;
 }
 
-/* Appends to t->text, whose first n_cached tokens are in the sequence, until it has stop_at tokens. */
-static quire_generate_result go_on(quire_session *session, const quire_model *model, telling *t, int32_t n_cached,
-                                   int32_t draft) {
+/* Appends to t->text, whose first n_cached tokens are in the sequence, until it has stop_at
+ * tokens. */
+static quire_generate_result go_on(quire_session *session, const quire_model *model, telling *t,
+                                   int32_t n_cached, int32_t draft) {
     quire_sampler_options sampling;
     quire_sampler_options_default(&sampling);
     sampling.temp = 0;
@@ -49,8 +50,9 @@ static quire_generate_result go_on(quire_session *session, const quire_model *mo
     options.on_token = on_token;
     options.user = t;
     quire_generate_result result;
-    require(quire_generate(session, t->seq, sampler, t->text, t->n_text, &options, &result) == QUIRE_OK, "failed",
-            t->stop_at - PROMPT);
+    require(quire_generate(session, t->seq, sampler, t->text, t->n_text, &options, &result) ==
+                QUIRE_OK,
+            "failed", t->stop_at - PROMPT);
     quire_sampler_free(sampler);
     return result;
 }
@@ -71,11 +73,16 @@ int main(int argc, char **argv) {
         expected[i] = text[i] = 3 + i % 7;
     for (int32_t draft = 0; draft <= DRAFT; draft += DRAFT) {
         for (int32_t n = LENGTH; n > 0; n--) {
-            telling t = {.text = draft == 0 && n == LENGTH ? expected : text, .n_text = PROMPT, .stop_at = PROMPT + n};
-            require(quire_seq_create(quire_session_pool(session), &t.seq) == QUIRE_OK, "no sequence", n);
+            telling t = {.text = draft == 0 && n == LENGTH ? expected : text,
+                         .n_text = PROMPT,
+                         .stop_at = PROMPT + n};
+            require(quire_seq_create(quire_session_pool(session), &t.seq) == QUIRE_OK,
+                    "no sequence", n);
             const quire_generate_result result = go_on(session, model, &t, 0, draft);
-            require(t.n_text == t.stop_at && result.n_generated == n, "not stopped where it should be", n);
-            require(quire_seq_length(t.seq) == PROMPT + n - 1, "the sequence does not hold what was told", n);
+            require(t.n_text == t.stop_at && result.n_generated == n,
+                    "not stopped where it should be", n);
+            require(quire_seq_length(t.seq) == PROMPT + n - 1,
+                    "the sequence does not hold what was told", n);
             n_right += result.n_accepted;
             if (n < LENGTH) {
                 t.stop_at = PROMPT + LENGTH;

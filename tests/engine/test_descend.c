@@ -94,7 +94,8 @@ static void test_what_cannot_be_is_told_by_the_bytes(void **state) {
     assert_true(quire__descend(&f.ladders, 700, INFINITY, rung).bytes == 800);
 }
 
-/* The first rung down costs nearly as much as the second and saves less: short steps alone would stop before it. */
+/* The first rung down costs nearly as much as the second and saves less: short steps alone would
+ * stop before it. */
 static void test_a_bad_rung_is_passed_over(void **state) {
     (void)state;
     static const double bumpy[RUNGS] = {0, .009, .010, .1};

@@ -1,5 +1,5 @@
-/* test_eval_stats.c: divergences of predictions, and their means, intervals and quantiles, against figures worked out by hand
- * or with numpy and scipy. */
+/* test_eval_stats.c: divergences of predictions, and their means, intervals and quantiles,
+ * against figures worked out by hand or with numpy and scipy. */
 #include "eval/eval_stats.h"
 
 #include <math.h>
@@ -49,7 +49,8 @@ static cli_divergences sum_of(const double *kld, size_t n) {
     quire_divergence *rows = malloc(n * sizeof *rows);
     assert_non_null(rows);
     for (size_t i = 0; i < n; i++)
-        rows[i] = (quire_divergence){.kld = kld[i], .nll = 1, .nll_base = 2, .same_top = i % 2 == 0};
+        rows[i] =
+            (quire_divergence){.kld = kld[i], .nll = 1, .nll_base = 2, .same_top = i % 2 == 0};
     const cli_divergences sum = cli_divergences_sum(rows, n);
     free(rows);
     return sum;

@@ -186,7 +186,8 @@ static void a_changed_file_is_computed_again(void **state) {
     touch(2000);
     assert_int_equal(digest_at(now(), &digest), 1);
     assert_int_equal(digest_at(now(), &digest), 0);
-    const struct timespec a_little = {.tv_nsec = 20000000}; /* longer than a tick of the kernel's clock for files */
+    const struct timespec a_little = {
+        .tv_nsec = 20000000}; /* longer than a tick of the kernel's clock for files */
     nanosleep(&a_little, NULL);
     assert_int_equal(pwrite(fd, "other", 5, 50), 5);
     touch(2000); /* only the ctime tells */

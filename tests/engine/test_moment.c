@@ -1,4 +1,5 @@
-/* test_moment.c: the second moment of queries that look at a page, against turning every query to every position. */
+/* test_moment.c: the second moment of queries that look at a page, against turning every query
+ * to every position. */
 #include "calibrate/channel_stats.h"
 
 #include <math.h>
@@ -24,13 +25,15 @@ static void turn(const quire_rope *r, double position, const double *q, double *
     memcpy(turned, q, DIM * sizeof *turned);
     for (int j = 0; j < r->n_rot / 2; j++) {
         const int a = r->interleaved ? 2 * j : j, b = r->interleaved ? 2 * j + 1 : j + r->n_rot / 2;
-        const double angle = position * pow((double)r->base, -2.0 * j / r->n_rot) * (double)r->scale;
+        const double angle =
+            position * pow((double)r->base, -2.0 * j / r->n_rot) * (double)r->scale;
         turned[a] = q[a] * cos(angle) - q[b] * sin(angle);
         turned[b] = q[a] * sin(angle) + q[b] * cos(angle);
     }
 }
 
-/* Of a query at a distance of d from the page's middle: every doubling counts the same, and so does every d within it. */
+/* Of a query at a distance of d from the page's middle: every doubling counts the same, and so
+ * does every d within it. */
 static double weight(int d, int reach) {
     int first = HALF_PAGE;
     while (2 * first <= d)
@@ -40,7 +43,8 @@ static double weight(int d, int reach) {
 }
 
 static void check(bool interleaved, int n_rot, float scale, int reach) {
-    const quire_rope rope = {.n_rot = n_rot, .interleaved = interleaved, .base = 10000, .scale = scale};
+    const quire_rope rope = {
+        .n_rot = n_rot, .interleaved = interleaved, .base = 10000, .scale = scale};
     quire_turns turns;
     assert_int_equal(quire__turns_init(&turns, &rope, DIM), QUIRE_OK);
     assert_int_equal(turns.n, DIM / 2);
@@ -81,7 +85,8 @@ static void all_positions(void **state) {
 
 static void rotations_that_are_not_known(void **state) {
     (void)state;
-    quire__layer layer = {.rope = {.type = GGML_ROPE_TYPE_MROPE, .n_dims = DIM, .base = 10000, .scale = 1}};
+    quire__layer layer = {
+        .rope = {.type = GGML_ROPE_TYPE_MROPE, .n_dims = DIM, .base = 10000, .scale = 1}};
     quire_layer cache = {.n_heads = 1, .n_kv_heads = 1, .k_dim = DIM, .v_dim = DIM, .share = -1};
     quire_rope rope = {.n_rot = DIM, .base = 10000};
     const quire_model model = {.layers = &layer, .cache = &cache, .ropes = &rope, .n_layers = 1};

@@ -1,9 +1,10 @@
 /* tokenize.c: what the engine makes of a vocabulary.
- * usage: tokens MODEL try                       use it in every way there is; the status, and the reason
+ * usage: tokens MODEL try                       use it in every way there is; the status, and
+ *                                               the reason
  *        tokens MODEL text FLAGS TEXT           the tokens of a text
  *        tokens MODEL chat FLAGS [ROLE TEXT]... the tokens of a conversation; on a second line
- *                                               those that libllama makes of the template's text as a
- *                                               whole, control tokens in messages included
+ *                                               those that libllama makes of the template's text
+ *                                               as a whole, control tokens in messages included
  * FLAGS are those of quire_model_tokenize, as a number. */
 #include "quire_engine.h"
 
@@ -44,10 +45,12 @@ static const char *const TEXTS[] = {
     "a  b",
     "Hello, world!\n\n  It's 12345 o'clock.\t\r\n",
     "<s></s><unk><pad><|im_end|><|im_start|>",
-    "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E \xC3\xA9\xCC\x81 \xF0\x9F\x98\x80 \xE2\x96\x81\xC2\xA0\xE3\x80\x80x",
+    "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E \xC3\xA9\xCC\x81 \xF0\x9F\x98\x80 "
+    "\xE2\x96\x81\xC2\xA0\xE3\x80\x80x",
     "\x80\xBF\xC0\xC3\xE0\xA0\xED\xA0\x80\xF0\x9F\xF8\x88\x80\x80\x80\xFE\xFF", /* no UTF-8 */
     "a\xF4\x90\x80\x80 \xF7\xBF\xBF\xBF\xF5\x80\x80\x80",                       /* beyond Unicode */
-    "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!\xEF\xBC\x81\xEF\xBC\x81 <sentinel:1> IMGIMGABZ \\ [x] (y) 's 'LL",
+    "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!\xEF\xBC\x81\xEF\xBC\x81 <sentinel:1> IMGIMGABZ \\ [x] "
+    "(y) 's 'LL",
 };
 
 static quire_status try_texts(const quire_model *model) {
@@ -56,12 +59,13 @@ static quire_status try_texts(const quire_model *model) {
         all_bytes[i] = (char)i;
     for (int flags = 0; flags < 4; flags++) {
         for (size_t i = 0; i < sizeof TEXTS / sizeof TEXTS[0]; i++) {
-            const quire_status status =
-                quire_model_tokenize(model, TEXTS[i], strlen(TEXTS[i]), flags, tokens, TOKENS_MAX, &n_tokens);
+            const quire_status status = quire_model_tokenize(model, TEXTS[i], strlen(TEXTS[i]),
+                                                             flags, tokens, TOKENS_MAX, &n_tokens);
             if (status != QUIRE_OK)
                 return status;
         }
-        const quire_status status = quire_model_tokenize(model, all_bytes, 256, flags, tokens, TOKENS_MAX, &n_tokens);
+        const quire_status status =
+            quire_model_tokenize(model, all_bytes, 256, flags, tokens, TOKENS_MAX, &n_tokens);
         if (status != QUIRE_OK)
             return status;
     }
@@ -70,9 +74,10 @@ static quire_status try_texts(const quire_model *model) {
 
 static quire_status try_chat(const quire_model *model) {
     for (size_t i = 0; i < sizeof TEXTS / sizeof TEXTS[0] && quire_model_can_chat(model); i++) {
-        const quire_message messages[] = {{"system", TEXTS[i]}, {"user", TEXTS[i]}, {"assistant", TEXTS[i]}};
-        const quire_status status =
-            quire_model_tokenize_chat(model, messages, 3, QUIRE_TOKENIZE_START, tokens, TOKENS_MAX, &n_tokens);
+        const quire_message messages[] = {
+            {"system", TEXTS[i]}, {"user", TEXTS[i]}, {"assistant", TEXTS[i]}};
+        const quire_status status = quire_model_tokenize_chat(
+            model, messages, 3, QUIRE_TOKENIZE_START, tokens, TOKENS_MAX, &n_tokens);
         if (status != QUIRE_OK)
             return status;
     }
@@ -133,26 +138,30 @@ static quire_status try_all(const char *path) {
 /* ------------------------------------------------------------------ text, chat */
 
 static quire_status print_text(const quire_model *model, int flags, const char *text) {
-    const quire_status status = quire_model_tokenize(model, text, strlen(text), flags, tokens, TOKENS_MAX, &n_tokens);
+    const quire_status status =
+        quire_model_tokenize(model, text, strlen(text), flags, tokens, TOKENS_MAX, &n_tokens);
     if (status == QUIRE_OK)
         print(tokens, n_tokens);
     return status;
 }
 
-static void print_whole(const char *path, int flags, const struct llama_chat_message *list, size_t n) {
+static void print_whole(const char *path, int flags, const struct llama_chat_message *list,
+                        size_t n) {
     struct llama_model_params params = llama_model_default_params();
     params.vocab_only = true;
     struct llama_model *model = llama_model_load_from_file(path, params);
     static char text[1 << 20];
-    const int32_t n_bytes = llama_chat_apply_template(llama_model_chat_template(model, NULL), list, n,
-                                                      flags & QUIRE_TOKENIZE_REPLY, text, sizeof text);
+    const int32_t n_bytes =
+        llama_chat_apply_template(llama_model_chat_template(model, NULL), list, n,
+                                  flags & QUIRE_TOKENIZE_REPLY, text, sizeof text);
     n_tokens = llama_tokenize(llama_model_get_vocab(model), text, n_bytes, tokens, TOKENS_MAX,
                               flags & QUIRE_TOKENIZE_START, true);
     print(tokens, n_tokens);
     llama_model_free(model);
 }
 
-static quire_status print_chat(const quire_model *model, const char *path, int flags, char **words, int n_words) {
+static quire_status print_chat(const quire_model *model, const char *path, int flags, char **words,
+                               int n_words) {
     quire_message messages[MESSAGES_MAX];
     struct llama_chat_message list[MESSAGES_MAX];
     size_t n = 0;
@@ -160,7 +169,8 @@ static quire_status print_chat(const quire_model *model, const char *path, int f
         messages[n] = (quire_message){.role = words[i], .content = words[i + 1]};
         list[n] = (struct llama_chat_message){.role = words[i], .content = words[i + 1]};
     }
-    const quire_status status = quire_model_tokenize_chat(model, messages, n, flags, tokens, TOKENS_MAX, &n_tokens);
+    const quire_status status =
+        quire_model_tokenize_chat(model, messages, n, flags, tokens, TOKENS_MAX, &n_tokens);
     if (status != QUIRE_OK)
         return status;
     print(tokens, n_tokens);
@@ -178,8 +188,9 @@ int main(int argc, char **argv) {
     if (status != QUIRE_OK)
         return report(status), 1;
     const int flags = atoi(argv[3]);
-    status = strcmp(argv[2], "text") == 0 && argc == 5 ? print_text(model, flags, argv[4])
-                                                       : print_chat(model, argv[1], flags, argv + 4, argc - 4);
+    status = strcmp(argv[2], "text") == 0 && argc == 5
+                 ? print_text(model, flags, argv[4])
+                 : print_chat(model, argv[1], flags, argv + 4, argc - 4);
     if (status != QUIRE_OK)
         report(status);
     quire_model_free(model);

@@ -1,7 +1,8 @@
 /* libFuzzer target: bytes as a saved cache. docs/TESTING.md says how to build and run it.
  *
- * The first byte chooses: taken as they are, or with every checksum made right first, so that what lies behind them is
- * reached. Whatever loads is attended to, saved again and trimmed; the books must balance. */
+ * The first byte chooses: taken as they are, or with every checksum made right first, so that
+ * what lies behind them is reached. Whatever loads is attended to, saved again and trimmed; the
+ * books must balance. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +14,13 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, quire_last_error());                   \
-            abort();                                                                                                   \
-        }                                                                                                              \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition,                    \
+                    quire_last_error());                                                           \
+            abort();                                                                               \
+        }                                                                                          \
     } while (0)
 
 enum { DIM = 32, MOST = 1 << 20 };
@@ -64,12 +66,14 @@ static void append(quire_pool *to, quire_seq *seq, int32_t n) {
     const quire_rows r = {rows, QUIRE_F32, 0};
     for (int32_t i = 0; i < 2; i++) {
         CHECK(quire_batch_store(batch, i, r, r, 0, 1) == QUIRE_OK);
-        CHECK(quire_batch_attend(batch, i, &(quire_attend_args){.q = r, .out = out}, 0, 1) == QUIRE_OK);
+        CHECK(quire_batch_attend(batch, i, &(quire_attend_args){.q = r, .out = out}, 0, 1) ==
+              QUIRE_OK);
     }
     CHECK(quire_batch_commit(batch, NULL) == QUIRE_OK);
 }
 
-/* QUIRE_FUZZ_SEED names a file that gets a true cache, to begin with: libFuzzer would not guess one. */
+/* QUIRE_FUZZ_SEED names a file that gets a true cache, to begin with: libFuzzer would not guess
+ * one. */
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc;
     (void)argv;
@@ -118,7 +122,8 @@ static void use(quire_file *file) {
     quire_pool_stats before, after;
     quire_pool_get_stats(pool, &before);
     quire_seq *seq;
-    const quire_status checked = quire_file_check(file), loaded = quire_seq_load(pool, file, &o, &seq);
+    const quire_status checked = quire_file_check(file),
+                       loaded = quire_seq_load(pool, file, &o, &seq);
     CHECK(loaded != QUIRE_OK || checked == QUIRE_OK);
     CHECK((loaded == QUIRE_OK) == (seq != NULL));
     if (seq) {
@@ -131,7 +136,8 @@ static void use(quire_file *file) {
         CHECK(quire_seq_free(seq) == QUIRE_OK);
     }
     quire_pool_get_stats(pool, &after);
-    CHECK(before.free_bytes == after.free_bytes && after.shadow_bytes == 0 && after.n_seqs == before.n_seqs);
+    CHECK(before.free_bytes == after.free_bytes && after.shadow_bytes == 0 &&
+          after.n_seqs == before.n_seqs);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

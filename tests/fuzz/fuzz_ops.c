@@ -1,7 +1,8 @@
-/* libFuzzer target: bytes as a policy's name, as a foreign page, or as a life of a small pool. docs/TESTING.md
- * says how to build and run it.
+/* libFuzzer target: bytes as a policy's name, as a foreign page, or as a life of a small pool.
+ * docs/TESTING.md says how to build and run it.
  *
- * Whatever the bytes, no call may do harm, statuses are the documented ones, and the books balance after every call. */
+ * Whatever the bytes, no call may do harm, statuses are the documented ones, and the books
+ * balance after every call. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +12,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, quire_last_error());                   \
-            abort();                                                                                                   \
-        }                                                                                                              \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition,                    \
+                    quire_last_error());                                                           \
+            abort();                                                                               \
+        }                                                                                          \
     } while (0)
 
 typedef struct input {
@@ -54,7 +56,8 @@ static void fuzz_policy(input in) {
 static void fuzz_page(input in) {
     quire_codec_info k, v;
     const unsigned n = (unsigned)quire_codec_count();
-    CHECK(quire_codec_at(take_below(&in, n), &k) == QUIRE_OK && quire_codec_at(take_below(&in, n), &v) == QUIRE_OK);
+    CHECK(quire_codec_at(take_below(&in, n), &k) == QUIRE_OK &&
+          quire_codec_at(take_below(&in, n), &v) == QUIRE_OK);
     const quire_page_shape shape = {{k.codec, v.codec},
                                     16 * (int32_t)take_below(&in, 12),
                                     16 * (int32_t)take_below(&in, 12),
@@ -63,12 +66,13 @@ static void fuzz_page(input in) {
     if (quire_page_bytes(&shape, &bytes) != QUIRE_OK)
         return;
     uint8_t *page = calloc(1, bytes);
-    float *rows = malloc((size_t)(64 * (shape.k_dim + shape.v_dim)) * sizeof *rows), *v_rows = rows + 64 * shape.k_dim;
+    float *rows = malloc((size_t)(64 * (shape.k_dim + shape.v_dim)) * sizeof *rows),
+          *v_rows = rows + 64 * shape.k_dim;
     for (size_t i = 0; i < bytes && in.left > 0; i++)
         page[i] = in.at[i % in.left];
     CHECK(quire_page_decode(&shape, page, rows, v_rows) == QUIRE_OK);
-    const quire_status status =
-        quire_page_encode(&shape, rows, v_rows, (int32_t)take_below(&in, 65), page); /* whatever came out */
+    const quire_status status = quire_page_encode(
+        &shape, rows, v_rows, (int32_t)take_below(&in, 65), page); /* whatever came out */
     CHECK(status == QUIRE_OK || status == QUIRE_E_VALUE);
     CHECK(quire_page_decode(&shape, page, rows, v_rows) == QUIRE_OK);
     for (int i = 0; i < 64 * (shape.k_dim + shape.v_dim) && status == QUIRE_OK; i++)
@@ -96,7 +100,8 @@ static void balance(const life *l) {
     int64_t tokens = 0;
     int n_seqs = 0;
     quire_pool_get_stats(l->pool, &s);
-    CHECK(s.arena_bytes == s.free_bytes + s.sealed_bytes + s.open_bytes + s.kept_bytes + s.sink_bytes &&
+    CHECK(s.arena_bytes ==
+              s.free_bytes + s.sealed_bytes + s.open_bytes + s.kept_bytes + s.sink_bytes &&
           s.shadow_bytes == 0);
     for (int i = 0; i < MAX_SEQS; i++) {
         if (!l->seq[i])
@@ -111,7 +116,8 @@ static void balance(const life *l) {
 
 /* Values of all sizes; one in `rarely` is something no cache should take. */
 static void fill(life *l, float *x, int n, unsigned rarely) {
-    static const float odd[] = {0, -0.0f, 1e-40f, -1e-30f, 65504, -65504, 1e6f, 3e38f, INFINITY, -INFINITY, NAN, 65519};
+    static const float odd[] = {0,    -0.0f, 1e-40f,   -1e-30f,   65504, -65504,
+                                1e6f, 3e38f, INFINITY, -INFINITY, NAN,   65519};
     for (int i = 0; i < n; i++) {
         l->noise = l->noise * 6364136223846793005u + 1442695040888963407u;
         const unsigned u = (unsigned)(l->noise >> 40);
@@ -137,7 +143,8 @@ static void append(life *l, input *in) {
     const unsigned how = take(in), rarely = take_below(in, 8);
     quire_batch *batch;
     quire_status status = quire_batch_begin(l->pool, items, (size_t)n_items, &batch);
-    CHECK(status == QUIRE_OK || status == QUIRE_E_NO_PAGES || status == QUIRE_E_TOO_BIG || status == QUIRE_E_INVALID);
+    CHECK(status == QUIRE_OK || status == QUIRE_E_NO_PAGES || status == QUIRE_E_TOO_BIG ||
+          status == QUIRE_E_INVALID);
     CHECK(status != QUIRE_OK || quire_batch_rows(batch) == n_rows);
     if (status != QUIRE_OK)
         return;
@@ -183,27 +190,30 @@ static void trim(life *l, int at, input *in) {
         return;
     const quire_status status = quire_seq_trim(l->seq[at], n);
     CHECK((status == QUIRE_E_INVALID) == (n < 0 || n > l->length[at]));
-    CHECK(status == QUIRE_OK || status == QUIRE_E_INVALID || status == QUIRE_E_GONE || status == QUIRE_E_NO_PAGES);
+    CHECK(status == QUIRE_OK || status == QUIRE_E_INVALID || status == QUIRE_E_GONE ||
+          status == QUIRE_E_NO_PAGES);
     if (status == QUIRE_OK)
         l->length[at] = n;
 }
 
 /* One sequence's page into another, some of its bytes replaced. */
 static void move_page(life *l, int at, input *in) {
-    const int from = (int)take_below(in, MAX_SEQS), page = l->length[at] / 64, flaws = (int)take_below(in, 8);
+    const int from = (int)take_below(in, MAX_SEQS), page = l->length[at] / 64,
+              flaws = (int)take_below(in, 8);
     if (!l->seq[at] || !l->seq[from])
         return;
     const size_t bytes = quire_seq_page_bytes(l->pool, page);
     uint8_t *copy = calloc(1, bytes);
     const quire_status saved = quire_seq_page_save(l->seq[from], page, copy, bytes);
-    CHECK(saved == QUIRE_OK || saved == QUIRE_E_INVALID || saved == QUIRE_E_GONE || saved == QUIRE_E_STATE);
+    CHECK(saved == QUIRE_OK || saved == QUIRE_E_INVALID || saved == QUIRE_E_GONE ||
+          saved == QUIRE_E_STATE);
     for (int i = 0; i < flaws; i++) {
         const size_t where = (take(in) << 8 | take(in)) % bytes;
         copy[where] = (uint8_t)take(in);
     }
     const quire_status loaded = quire_seq_page_load(l->seq[at], copy, bytes - (flaws == 7));
-    CHECK(loaded == QUIRE_OK || loaded == QUIRE_E_FORMAT || loaded == QUIRE_E_STATE || loaded == QUIRE_E_NO_PAGES ||
-          loaded == QUIRE_E_TOO_BIG);
+    CHECK(loaded == QUIRE_OK || loaded == QUIRE_E_FORMAT || loaded == QUIRE_E_STATE ||
+          loaded == QUIRE_E_NO_PAGES || loaded == QUIRE_E_TOO_BIG);
     if (loaded == QUIRE_OK)
         l->length[at] += 64;
     free(copy);
@@ -215,7 +225,8 @@ static quire_codec take_codec(input *in, quire_side side) {
     quire_codec_info info;
     for (unsigned i = take(in);; i++) {
         quire_codec_at(i % n, &info);
-        if ((side == QUIRE_SIDE_K ? info.for_k : info.for_v) && (info.group == 0 || DIM % info.group == 0))
+        if ((side == QUIRE_SIDE_K ? info.for_k : info.for_v) &&
+            (info.group == 0 || DIM % info.group == 0))
             return info.codec;
     }
 }
@@ -251,8 +262,8 @@ static void shift(life *l, int at, input *in) {
     if (!l->seq[at])
         return;
     const quire_status status = quire_seq_shift(l->seq[at], from, to, &rope, 1);
-    CHECK(status == QUIRE_OK || status == QUIRE_E_INVALID || status == QUIRE_E_GONE || status == QUIRE_E_NO_PAGES ||
-          status == QUIRE_E_UNSUPPORTED);
+    CHECK(status == QUIRE_OK || status == QUIRE_E_INVALID || status == QUIRE_E_GONE ||
+          status == QUIRE_E_NO_PAGES || status == QUIRE_E_UNSUPPORTED);
     if (status == QUIRE_OK)
         l->length[at] -= to - from;
 }

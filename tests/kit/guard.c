@@ -39,7 +39,9 @@ void guarded_reset(guarded *g) {
 
 void guarded_writable(const guarded *g, bool writable) {
     if (g->data)
-        assert_int_equal(mprotect(first_byte(g), inner_bytes(g), writable ? PROT_READ | PROT_WRITE : PROT_READ), 0);
+        assert_int_equal(
+            mprotect(first_byte(g), inner_bytes(g), writable ? PROT_READ | PROT_WRITE : PROT_READ),
+            0);
 }
 
 void guarded_check(const guarded *g, const char *name) {

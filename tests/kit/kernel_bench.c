@@ -27,7 +27,9 @@ static void call_raw(const timed *t) {
     t->level->kernels.raw->attend(&t->c->job, &state);
 }
 
-static void call_seal(const timed *t) { t->level->kernels.rows->seal(&t->c->format, t->k, t->v, 0, t->record); }
+static void call_seal(const timed *t) {
+    t->level->kernels.rows->seal(&t->c->format, t->k, t->v, 0, t->record);
+}
 static void call_rotate(const timed *t) { t->rotate(t->k, t->c->format.k.dim); }
 
 static double now(void) {
@@ -62,7 +64,8 @@ static void print_row(const char *name, const char *level, double ns, double ref
     fflush(stdout);
 }
 
-static void bench_attend(const char *pattern, const char *k, const char *v, int n_rows, int n_group, int dim) {
+static void bench_attend(const char *pattern, const char *k, const char *v, int n_rows, int n_group,
+                         int dim) {
     const kernel_level *levels;
     const int n_levels = kernel_levels(&levels);
     quire_policy policy;
@@ -86,7 +89,9 @@ static void bench_attend(const char *pattern, const char *k, const char *v, int 
     case_fill(&c, &r);
     double reference = 0;
     for (int i = 0; i < n_levels; i++) {
-        timed t = {.level = &levels[i], .c = &c, .attend = quire__attend_kernel(&levels[i].kernels, &c.format)};
+        timed t = {.level = &levels[i],
+                   .c = &c,
+                   .attend = quire__attend_kernel(&levels[i].kernels, &c.format)};
         guarded_close(&c.workspace);
         guarded_open(&c.workspace, t.attend->workspace_bytes(case_heads(&c)), 64, true);
         c.job.workspace = c.workspace.data;
@@ -121,7 +126,8 @@ static void bench_raw(const char *pattern, quire_type type, int n_rows, int n_gr
     double reference = 0;
     for (int i = 0; i < n_levels; i++) {
         guarded_close(&c.workspace);
-        guarded_open(&c.workspace, levels[i].kernels.raw->workspace_bytes(case_heads(&c)), 64, true);
+        guarded_open(&c.workspace, levels[i].kernels.raw->workspace_bytes(case_heads(&c)), 64,
+                     true);
         c.job.workspace = c.workspace.data;
         const double ns = ns_per_call(call_raw, &(timed){.level = &levels[i], .c = &c});
         if (i == 0)
@@ -141,10 +147,18 @@ static void bench_pages(const char *pattern, const char *k, const char *v, int d
     kernel_case c;
     rng r = {3};
     const size_t n = (size_t)(QUIRE_PAGE_TOKENS * dim);
-    const case_shape shape = {
-        .k = policy.pair.k, .v = policy.pair.v, .k_dim = dim, .v_dim = dim, .n_rows = 1, .n_group = 1, .n_pages = 1};
+    const case_shape shape = {.k = policy.pair.k,
+                              .v = policy.pair.v,
+                              .k_dim = dim,
+                              .v_dim = dim,
+                              .n_rows = 1,
+                              .n_group = 1,
+                              .n_pages = 1};
     assert_true(case_open(&c, &shape, true));
-    timed t = {.c = &c, .k = malloc(n * sizeof(float)), .v = malloc(n * sizeof(float)), .record = c.record[0].data};
+    timed t = {.c = &c,
+               .k = malloc(n * sizeof(float)),
+               .v = malloc(n * sizeof(float)),
+               .record = c.record[0].data};
     double reference[4] = {0};
     for (int i = 0; i < n_levels; i++) {
         const quire_kernels *kernels = &levels[i].kernels;
@@ -158,8 +172,10 @@ static void bench_pages(const char *pattern, const char *k, const char *v, int d
                        {"project", call_rotate, kernels->rows->project}};
         for (int e = 0; e < 4; e++) {
             char name[96];
-            snprintf(name, sizeof name, "%s%s%s d%d", entries[e].name, e ? "" : " ", e ? "" : kv, dim);
-            if (!strstr(name, pattern) || (e && strcmp(k, "kc4") != 0)) /* rotations once per size */
+            snprintf(name, sizeof name, "%s%s%s d%d", entries[e].name, e ? "" : " ", e ? "" : kv,
+                     dim);
+            if (!strstr(name, pattern) ||
+                (e && strcmp(k, "kc4") != 0)) /* rotations once per size */
                 continue;
             rng_fill(&r, t.k, n, 1);
             rng_fill(&r, t.v, n, 1);
@@ -176,10 +192,11 @@ static void bench_pages(const char *pattern, const char *k, const char *v, int d
 }
 
 int kernel_bench(const char *pattern) {
-    static const char *const PAIRS[][2] = {{"kc4", "vt4"}, {"kc8", "vt4"},   {"kc8", "vt8"},   {"kc3", "vt3"},
-                                           {"kc2", "vt2"}, {"tq4", "tq4"},   {"tq3", "tq3"},   {"tqp4", "tq4"},
-                                           {"a8", "a8"},   {"a4", "a4"},     {"q8_0", "q8_0"}, {"q4_0", "q4_0"},
-                                           {"f16", "f16"}, {"bf16", "bf16"}, {"km4", "vt4"},   {"km3", "vt3"}};
+    static const char *const PAIRS[][2] = {
+        {"kc4", "vt4"}, {"kc8", "vt4"},   {"kc8", "vt8"},   {"kc3", "vt3"},
+        {"kc2", "vt2"}, {"tq4", "tq4"},   {"tq3", "tq3"},   {"tqp4", "tq4"},
+        {"a8", "a8"},   {"a4", "a4"},     {"q8_0", "q8_0"}, {"q4_0", "q4_0"},
+        {"f16", "f16"}, {"bf16", "bf16"}, {"km4", "vt4"},   {"km3", "vt3"}};
     static const int ROWS[][2] = {{1, 1}, {1, 4}, {1, 8}, {64, 4}};
     for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++)
         for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)

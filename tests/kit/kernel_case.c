@@ -55,14 +55,18 @@ static size_t state_rows(const kernel_case *c) {
     return (size_t)((case_heads(c) + QUIRE_STATE_ROWS - 1) / QUIRE_STATE_ROWS * QUIRE_STATE_ROWS);
 }
 
-static size_t n_tokens(const kernel_case *c) { return (size_t)(c->job.see.first_position + c->n_rows); }
+static size_t n_tokens(const kernel_case *c) {
+    return (size_t)(c->job.see.first_position + c->n_rows);
+}
 
 bool case_open(kernel_case *c, const case_shape *s, bool at_end) {
     *c = (kernel_case){.n_rows = s->n_rows, .n_group = s->n_group, .n_pages = s->n_pages};
-    if (quire__format_init(&c->format, (quire_pair){s->k, s->v}, s->k_dim, s->v_dim, s->raw) != QUIRE_OK)
+    if (quire__format_init(&c->format, (quire_pair){s->k, s->v}, s->k_dim, s->v_dim, s->raw) !=
+        QUIRE_OK)
         return false;
-    snprintf(c->text, sizeof c->text, "%s:%s %d/%d, %d rows x %d heads, %d pages from %d", quire_codec_name(s->k),
-             quire_codec_name(s->v), s->k_dim, s->v_dim, s->n_rows, s->n_group, s->n_pages, s->first_page);
+    snprintf(c->text, sizeof c->text, "%s:%s %d/%d, %d rows x %d heads, %d pages from %d",
+             quire_codec_name(s->k), quire_codec_name(s->v), s->k_dim, s->v_dim, s->n_rows,
+             s->n_group, s->n_pages, s->first_page);
     const size_t n = (size_t)case_heads(c), q_bytes = n * (size_t)s->k_dim * sizeof(float);
     for (int p = 0; p < s->n_pages; p++) {
         guarded_open(&c->record[p], c->format.bytes, QUIRE_RECORD_ALIGN, at_end);
@@ -97,8 +101,9 @@ bool case_open(kernel_case *c, const case_shape *s, bool at_end) {
 void case_close(kernel_case *c) {
     for (int p = 0; p < QUIRE_CHUNK_PAGES; p++)
         guarded_close(&c->record[p]);
-    guarded *others[] = {&c->q, &c->q_rotated, &c->q_projected, &c->alibi,    &c->mask,     &c->scratch,  &c->workspace,
-                         &c->m, &c->l,         &c->o,           &c->run_k[0], &c->run_k[1], &c->run_v[0], &c->run_v[1]};
+    guarded *others[] = {&c->q,        &c->q_rotated, &c->q_projected, &c->alibi,   &c->mask,
+                         &c->scratch,  &c->workspace, &c->m,           &c->l,       &c->o,
+                         &c->run_k[0], &c->run_k[1],  &c->run_v[0],    &c->run_v[1]};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         guarded_close(others[i]);
 }
@@ -118,7 +123,8 @@ void case_derive_queries(kernel_case *c) {
 }
 
 void case_fill(kernel_case *c, rng *r) {
-    const size_t nk = (size_t)(QUIRE_PAGE_TOKENS * c->format.k.dim), nv = (size_t)(QUIRE_PAGE_TOKENS * c->format.v.dim);
+    const size_t nk = (size_t)(QUIRE_PAGE_TOKENS * c->format.k.dim),
+                 nv = (size_t)(QUIRE_PAGE_TOKENS * c->format.v.dim);
     float *k = malloc(nk * sizeof *k), *v = malloc(nv * sizeof *v);
     for (int p = 0; p < c->n_pages; p++) {
         rng_fill(r, k, nk, 1);
@@ -126,11 +132,13 @@ void case_fill(kernel_case *c, rng *r) {
         quire__page_encode(&c->format, k, v, 0, c->record[p].data);
     }
     free(k), free(v);
-    rng_fill(r, c->q.data, (size_t)(case_heads(c) * c->format.k.dim), 1.4f / sqrtf((float)c->format.k.dim));
+    rng_fill(r, c->q.data, (size_t)(case_heads(c) * c->format.k.dim),
+             1.4f / sqrtf((float)c->format.k.dim));
     case_derive_queries(c);
 }
 
-void case_put_codes(kernel_case *c, int page, bool is_v, const uint8_t *codes, const uint8_t *signs) {
+void case_put_codes(kernel_case *c, int page, bool is_v, const uint8_t *codes,
+                    const uint8_t *signs) {
     const quire_side_format *side = is_v ? &c->format.v : &c->format.k;
     uint8_t *record = c->record[page].data;
     memset(record + side->codes, 0, side->code_bytes);
@@ -164,13 +172,16 @@ void case_add_runs(kernel_case *c, rng *r, quire_type type, int n_sinks, int own
     c->job.see.first_position = own + own_offset;
     if (n_sinks)
         c->job.run[c->job.n_runs++] = (struct quire_raw_run){.first = 0, .count = n_sinks};
-    c->job.run[c->job.n_runs++] = (struct quire_raw_run){.first = own, .count = own_offset + c->n_rows};
+    c->job.run[c->job.n_runs++] =
+        (struct quire_raw_run){.first = own, .count = own_offset + c->n_rows};
     for (int i = 0; i < c->job.n_runs; i++) {
         struct quire_raw_run *run = &c->job.run[i];
         for (int side = 0; side < 2; side++) {
-            const size_t dim = (size_t)(side ? c->format.v.dim : c->format.k.dim), n = (size_t)run->count * dim;
+            const size_t dim = (size_t)(side ? c->format.v.dim : c->format.k.dim),
+                         n = (size_t)run->count * dim;
             guarded *g = side ? &c->run_v[i] : &c->run_k[i];
-            guarded_open(g, n * quire__type_bytes(type), 32, true); /* rows are multiples of 16 elements, no more */
+            guarded_open(g, n * quire__type_bytes(type), 32,
+                         true); /* rows are multiples of 16 elements, no more */
             for (size_t j = 0; j < n; j++)
                 quire__store(type, g->data, j, rng_normal(r));
             *(side ? &run->v : &run->k) = g->data;
@@ -208,7 +219,11 @@ static void check_outputs(const kernel_case *c, const char *level) {
     const struct {
         const guarded *g;
         const char *name;
-    } outputs[] = {{&c->scratch, "scratch"}, {&c->workspace, "workspace"}, {&c->m, "m"}, {&c->l, "l"}, {&c->o, "o"}};
+    } outputs[] = {{&c->scratch, "scratch"},
+                   {&c->workspace, "workspace"},
+                   {&c->m, "m"},
+                   {&c->l, "l"},
+                   {&c->o, "o"}};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
         char what[224];
         snprintf(what, sizeof what, "%s, %s: %s", level, c->text, outputs[i].name);
@@ -250,7 +265,9 @@ static case_result finish(kernel_case *c, const char *level) {
     return copy_result(c);
 }
 
-static quire_state state_of(const kernel_case *c) { return (quire_state){c->m.data, c->l.data, c->o.data}; }
+static quire_state state_of(const kernel_case *c) {
+    return (quire_state){c->m.data, c->l.data, c->o.data};
+}
 
 case_result case_attend(kernel_case *c, const kernel_level *level) {
     const quire_attend_kernel *kernel = quire__attend_kernel(&level->kernels, &c->format);

@@ -1,4 +1,5 @@
-/* One call of an attention kernel, every buffer guarded, so that each level can be given exactly the same. */
+/* One call of an attention kernel, every buffer guarded, so that each level can be given exactly
+ * the same. */
 #ifndef QUIRE_TESTS_KERNEL_CASE_H
 #define QUIRE_TESTS_KERNEL_CASE_H
 
@@ -35,7 +36,8 @@ typedef struct case_shape {
     int first_page;
 } case_shape;
 
-/* False: a codec cannot serve the size. Everything is allocated, nothing is filled. at_end: see guard.h. */
+/* False: a codec cannot serve the size. Everything is allocated, nothing is filled. at_end: see
+ * guard.h. */
 bool case_open(kernel_case *c, const case_shape *shape, bool at_end);
 void case_close(kernel_case *c);
 
@@ -44,7 +46,8 @@ void case_fill(kernel_case *c, rng *r);
 /* q_rotated and q_projected from q. */
 void case_derive_queries(kernel_case *c);
 /* A record from bit patterns (64, D); parameters are put with quire__put_param. */
-void case_put_codes(kernel_case *c, int page, bool is_v, const uint8_t *codes, const uint8_t *signs /* or NULL */);
+void case_put_codes(kernel_case *c, int page, bool is_v, const uint8_t *codes,
+                    const uint8_t *signs /* or NULL */);
 void case_add_alibi(kernel_case *c, rng *r);
 float *case_add_mask(kernel_case *c); /* (n_rows, n_group, tokens), zero; strides are in the job */
 /* Raw rows instead of pages: sinks first, if any, and the own page. */
@@ -52,7 +55,8 @@ void case_add_runs(kernel_case *c, rng *r, quire_type type, int n_sinks, int own
 
 /* Codecs whose scales may be negative: mlx's, and ggml's q4_0. */
 static inline bool case_signed_scales(const quire_side_format *side) {
-    return side->family == QUIRE_FAMILY_AFFINE || (side->family == QUIRE_FAMILY_BLOCK && side->bits == 4);
+    return side->family == QUIRE_FAMILY_AFFINE ||
+           (side->family == QUIRE_FAMILY_BLOCK && side->bits == 4);
 }
 
 static inline int case_heads(const kernel_case *c) { return c->n_rows * c->n_group; }

@@ -25,7 +25,8 @@ static void random_codes(const quire_side_format *side, int limit, rng *r, uint8
         codes[i] = (uint8_t)random_pattern(side, i % dim, limit, r);
     for (int d = 0; d < dim; d++) { /* extremes, among the others */
         codes[7 * dim + d] = (uint8_t)bottom;
-        codes[42 * dim + d] = (uint8_t)(side->bits == 8 ? limit : (1 << quire__code_bits(side, d)) - 1);
+        codes[42 * dim + d] =
+            (uint8_t)(side->bits == 8 ? limit : (1 << quire__code_bits(side, d)) - 1);
     }
 }
 
@@ -37,23 +38,28 @@ static double centred(const quire_side_format *side, int d, uint8_t pattern) {
            (double)quire__code_mid(side, d);
 }
 
-/* ------------------------------------------------------------------ q: what the integers must be */
+/* ----------------------------------------------------------------- q: what the integers must be */
 
 typedef struct int_query {
-    double x[QUIRE_DIM_MAX]; /* in steps of its group, with quarters to be rounded; the largest of a group is whole */
+    double x[QUIRE_DIM_MAX]; /* in steps of its group, with quarters to be rounded; the largest of a
+                                group is whole */
 } int_query;
 
 static void random_query(const quire_side_format *k, bool small, rng *r, int_query *q) {
-    /* Sums stay below 2^24 of their smallest steps; groups add up in steps of very different sizes. */
+    /* Sums stay below 2^24 of their smallest steps; groups add up in steps of very different
+     * sizes. */
     const bool many = k->dim > 256 || (k->bits == 8 && k->n_groups > 1);
-    const int steps = k->bits == 8 ? 127 * 128 : 127, range = small ? SMALL_QUERY : many ? steps / 4 : steps;
+    const int steps = k->bits == 8 ? 127 * 128 : 127, range = small  ? SMALL_QUERY
+                                                              : many ? steps / 4
+                                                                     : steps;
     for (int d = 0; d < k->dim; d++)
         q->x[d] = rng_below(r, 2 * range - 1) - (range - 1) + 0.25 * (rng_below(r, 4) - 2);
     for (int g = 0; g < k->n_groups; g++)
         q->x[g * k->group + rng_below(r, k->group)] = rng_below(r, 2) ? steps : -steps;
 }
 
-/* Exponents of two: of a channel's scale, of a page's, of a group's step of q, of a token's scale. */
+/* Exponents of two: of a channel's scale, of a page's, of a group's step of q, of a token's
+ * scale. */
 static int channel_power(int d) { return d % 5 - 2; }
 static int page_power(int page) { return page % 2; }
 static int group_power(int g) { return g % 3; }
@@ -67,20 +73,23 @@ static double token_scale(const quire_side_format *k, int g, int t) {
 static void put_query(const quire_side_format *k, const int_query *q, float *to) {
     for (int d = 0; d < k->dim; d++)
         to[d] =
-            (float)(q->x[d] * power(k->family == QUIRE_FAMILY_CHANNEL ? -channel_power(d) : group_power(d / k->group)));
+            (float)(q->x[d] * power(k->family == QUIRE_FAMILY_CHANNEL ? -channel_power(d)
+                                                                      : group_power(d / k->group)));
 }
 
 static void put_k_params(const quire_side_format *k, int page, bool signs_alone, uint8_t *record) {
     if (k->family == QUIRE_FAMILY_CHANNEL) {
         for (int d = 0; d < k->dim; d++)
-            quire__put_param(k, record, (size_t)d, (float)power(channel_power(d) + page_power(page)));
+            quire__put_param(k, record, (size_t)d,
+                             (float)power(channel_power(d) + page_power(page)));
         return;
     }
     for (int g = 0; g < k->n_groups; g++)
         for (int t = 0; t < TOKENS; t++) {
             const double s = token_scale(k, g, t);
             quire__put_param(k, record, (size_t)(g * TOKENS + t), (float)s);
-            if (k->family == QUIRE_FAMILY_AFFINE) /* cancels the middle: what remains is scale * (code - mid) */
+            if (k->family ==
+                QUIRE_FAMILY_AFFINE) /* cancels the middle: what remains is scale * (code - mid) */
                 quire__put_param(k, record, (size_t)((k->n_groups + g) * TOKENS + t),
                                  (float)(-s * (double)k->mid_steps));
             if (k->family == QUIRE_FAMILY_PROD)
@@ -88,7 +97,8 @@ static void put_k_params(const quire_side_format *k, int page, bool signs_alone,
         }
 }
 
-/* K of tq: small integers, whose products add up exactly; q itself is free, for the codes meet q_rotated. */
+/* K of tq: small integers, whose products add up exactly; q itself is free, for the codes meet
+ * q_rotated. */
 static void put_mean(const quire_side_format *k, rng *r, uint8_t *record) {
     for (int d = 0; d < k->dim; d++)
         quire__put_param(k, record, k->zeros + (size_t)d, (float)(rng_below(r, 7) - 3));
@@ -101,7 +111,8 @@ static double mean_logit(const quire_side_format *k, const float *q, const uint8
     return dot;
 }
 
-static double expected_logit(const quire_side_format *k, const int_query *q, int page, int t, const uint8_t *codes) {
+static double expected_logit(const quire_side_format *k, const int_query *q, int page, int t,
+                             const uint8_t *codes) {
     double total = 0;
     for (int g = 0; g < k->n_groups; g++) {
         double dot = 0, sum = 0;
@@ -117,7 +128,8 @@ static double expected_logit(const quire_side_format *k, const int_query *q, int
     return total * (double)k->unit;
 }
 
-static double expected_sign_logit(const quire_side_format *k, const int_query *q, int t, const uint8_t *signs) {
+static double expected_sign_logit(const quire_side_format *k, const int_query *q, int t,
+                                  const uint8_t *signs) {
     double dot = 0;
     for (int d = 0; d < k->dim; d++)
         dot += nearbyint(q->x[d]) * (2 * signs[t * k->dim + d] - 1);
@@ -136,9 +148,9 @@ static void put_values(exact_case *e, int page, rng *r) {
     case_put_codes(&e->c, page, true, codes, NULL);
     for (int g = 0; g < v->n_groups; g++)
         for (int t = 0; t < TOKENS; t++) {
-            float s = t % 11 == 5
-                          ? 0
-                          : (0.1f + (float)rng_uniform(r)) * (case_signed_scales(v) && rng_below(r, 2) ? -1 : 1),
+            float s = t % 11 == 5 ? 0
+                                  : (0.1f + (float)rng_uniform(r)) *
+                                        (case_signed_scales(v) && rng_below(r, 2) ? -1 : 1),
                   zero = 0;
             quire__put_param(v, record, (size_t)(g * TOKENS + t), s);
             s = quire__side_param(v, record, (size_t)(g * TOKENS + t));
@@ -149,10 +161,13 @@ static void put_values(exact_case *e, int page, rng *r) {
             }
             for (int d = g * v->group; d < (g + 1) * v->group; d++) {
                 const size_t at = (size_t)((page * TOKENS + t) * v->dim + d);
-                const double step = (double)s * (double)v->unit, c = centred(v, d, codes[t * v->dim + d]);
+                const double step = (double)s * (double)v->unit,
+                             c = centred(v, d, codes[t * v->dim + d]);
                 e->v[at] = step * (c + (double)v->mid_steps) + (double)zero;
-                e->v_error[at] = 0x1p-20 * (fabs(step) * (fabs(c) + fabs((double)v->mid) + fabs((double)v->mid_steps)) +
-                                            fabs((double)zero));
+                e->v_error[at] =
+                    0x1p-20 *
+                    (fabs(step) * (fabs(c) + fabs((double)v->mid) + fabs((double)v->mid_steps)) +
+                     fabs((double)zero));
             }
         }
     free(codes);
@@ -166,7 +181,8 @@ bool exact_open(exact_case *e, const case_shape *shape, exact_data data, rng *r)
         return false;
     kernel_case *c = &e->c;
     const quire_side_format *k = &c->format.k;
-    const bool signs_alone = data == EXACT_SIGNS, small_query = k->bits == 8 && data == EXACT_LARGE_CODES;
+    const bool signs_alone = data == EXACT_SIGNS,
+               small_query = k->bits == 8 && data == EXACT_LARGE_CODES;
     const int n = case_heads(c), dim = k->dim, limit = data == EXACT_LARGE_CODES ? 127 : SMALL_CODE;
     const size_t tokens = (size_t)e->n_tokens;
     e->logit = malloc((size_t)n * tokens * sizeof *e->logit);
@@ -190,12 +206,14 @@ bool exact_open(exact_case *e, const case_shape *shape, exact_data data, rng *r)
     uint8_t *codes = malloc((size_t)(TOKENS * dim)), *signs = malloc((size_t)(TOKENS * dim));
     for (int p = 0; p < c->n_pages; p++) {
         random_codes(k, limit, r, codes);
-        if (small_query) /* the large channels of q against small codes: only a sum below 2^24 is exact */
+        if (small_query) /* the large channels of q against small codes: only a sum below 2^24 is
+                            exact */
             for (int d = 0; d < dim; d++)
                 for (int i = 0; i < n; i++)
                     if (fabs(q[i].x[d]) > SMALL_QUERY)
                         for (int t = 0; t < TOKENS; t++)
-                            codes[t * dim + d] = (uint8_t)(int8_t)(t % (2 * SMALL_CODE + 1) - SMALL_CODE);
+                            codes[t * dim + d] =
+                                (uint8_t)(int8_t)(t % (2 * SMALL_CODE + 1) - SMALL_CODE);
         for (int i = 0; i < TOKENS * dim; i++)
             signs[i] = (uint8_t)rng_below(r, 2);
         case_put_codes(c, p, false, codes, k->sign_bytes ? signs : NULL);
@@ -206,11 +224,17 @@ bool exact_open(exact_case *e, const case_shape *shape, exact_data data, rng *r)
         for (int t = 0; t < TOKENS; t++) {
             const size_t at = (size_t)(p * TOKENS + t);
             const double unit = token_scale(k, 0, t) * (double)k->unit;
-            e->quantum[at] = signs_alone ? token_scale(k, 0, t) : k->unit == 1 ? 0 : k->mid == 0 ? unit : 0.5 * unit;
+            e->quantum[at] = signs_alone    ? token_scale(k, 0, t)
+                             : k->unit == 1 ? 0
+                             : k->mid == 0  ? unit
+                                            : 0.5 * unit;
             for (int i = 0; i < n; i++)
                 e->logit[(size_t)i * tokens + at] =
-                    (signs_alone ? expected_sign_logit(k, &q[i], t, signs) : expected_logit(k, &q[i], p, t, codes)) +
-                    (centred_k ? mean_logit(k, (const float *)c->q.data + i * dim, c->record[p].data) : 0);
+                    (signs_alone ? expected_sign_logit(k, &q[i], t, signs)
+                                 : expected_logit(k, &q[i], p, t, codes)) +
+                    (centred_k
+                         ? mean_logit(k, (const float *)c->q.data + i * dim, c->record[p].data)
+                         : 0);
         }
     }
     free(codes), free(signs), free(q);
@@ -247,10 +271,12 @@ static void check_logit(const exact_case *e, const kernel_level *level, int i, d
         assert_true(m == (double)QUIRE_NOTHING_SEEN);
         return;
     }
-    /* A fifth of a step: fp32 rounding of a product of three stays below while the integer is below 2^19. */
-    if (quantum == 0 ? m != wanted : !(fabs(m - wanted) < 0.2 * quantum) || fabs(wanted) > 0x1p19 * quantum)
-        fail_msg("%s, %s: row %d, token %d: logit %.9g instead of %.9g, steps of %g", level->name, e->c.text, i, token,
-                 m, wanted, quantum);
+    /* A fifth of a step: fp32 rounding of a product of three stays below while the integer is
+     * below 2^19. */
+    if (quantum == 0 ? m != wanted
+                     : !(fabs(m - wanted) < 0.2 * quantum) || fabs(wanted) > 0x1p19 * quantum)
+        fail_msg("%s, %s: row %d, token %d: logit %.9g instead of %.9g, steps of %g", level->name,
+                 e->c.text, i, token, m, wanted, quantum);
 }
 
 void exact_check(exact_case *e, const kernel_level *level) {
@@ -261,14 +287,15 @@ void exact_check(exact_case *e, const kernel_level *level) {
         if (!e->only)
             continue;
         const bool seen = e->c.job.record[e->only[i] / TOKENS] != NULL;
-        if (!(fabs((double)r.l[i] - (seen ? 1 : 0)) <= (seen ? 1e-4 : 0))) /* 2^0, as exactly as 2^x is computed */
+        if (!(fabs((double)r.l[i] - (seen ? 1 : 0)) <=
+              (seen ? 1e-4 : 0))) /* 2^0, as exactly as 2^x is computed */
             fail_msg("%s, %s: row %d: l is %.9g", level->name, e->c.text, i, (double)r.l[i]);
         for (int d = 0; d < dim; d++) {
             const size_t at = (size_t)(e->only[i] * dim + d);
             const double o = (double)r.o[i * dim + d];
             if (seen ? !(fabs(o / (double)r.l[i] - e->v[at]) <= e->v_error[at]) : o != 0)
-                fail_msg("%s, %s: row %d, token %d, channel %d: %.9g instead of %.9g", level->name, e->c.text, i,
-                         e->only[i], d, o / (double)r.l[i], e->v[at]);
+                fail_msg("%s, %s: row %d, token %d, channel %d: %.9g instead of %.9g", level->name,
+                         e->c.text, i, e->only[i], d, o / (double)r.l[i], e->v[at]);
         }
     }
     result_free(&r);

@@ -1,6 +1,7 @@
-/* Cases whose integers show: K, its scales and q are chosen so that every logit is exact in fp32, in whatever order it is
- * summed, and known from integer arithmetic done here. A logit shows as the maximum m of a row that sees one token alone, or
- * that the token wins. Where a codec's unit is no power of two, the integer shows as the nearest multiple.
+/* Cases whose integers show: K, its scales and q are chosen so that every logit is exact in
+ * fp32, in whatever order it is summed, and known from integer arithmetic done here. A logit
+ * shows as the maximum m of a row that sees one token alone, or that the token wins. Where a
+ * codec's unit is no power of two, the integer shows as the nearest multiple.
  */
 #ifndef QUIRE_TESTS_KERNEL_EXACT_H
 #define QUIRE_TESTS_KERNEL_EXACT_H
@@ -9,7 +10,8 @@
 
 typedef enum exact_data {
     EXACT_LARGE_QUERY, /* q over its whole range; 8-bit codes small, so that sums stay below 2^24 */
-    EXACT_LARGE_CODES, /* codes over their whole range; q against 8-bit codes small, but for one channel of a group */
+    EXACT_LARGE_CODES, /* codes over their whole range; q against 8-bit codes small, but for one
+                          channel of a group */
     EXACT_SIGNS,       /* prod: the sign plane alone */
     EXACT_N
 } exact_data;
@@ -27,7 +29,8 @@ typedef struct exact_case {
 bool exact_open(exact_case *e, const case_shape *shape, exact_data data, rng *r);
 /* Every row and head sees one token, a different one each, first .. on. */
 void exact_see_one(exact_case *e, int first);
-/* Runs a level and fails the test if an integer, or with one token a value, is not what it must be. */
+/* Runs a level and fails the test if an integer, or with one token a value, is not what it must
+ * be. */
 void exact_check(exact_case *e, const kernel_level *level);
 void exact_close(exact_case *e);
 

@@ -49,7 +49,8 @@ source source_default(uint64_t seed) {
 }
 
 static rng stream(const source *s, int kind, int layer, int position) {
-    rng r = {s->seed * 1000003u + (uint64_t)kind * 7919u + (uint64_t)layer * 104729u + (uint64_t)position * 15485863u};
+    rng r = {s->seed * 1000003u + (uint64_t)kind * 7919u + (uint64_t)layer * 104729u +
+             (uint64_t)position * 15485863u};
     rng_next(&r);
     return r;
 }
@@ -99,14 +100,18 @@ const uint16_t *random_order(int g, int dk) {
     return orders[dk / 16];
 }
 
-static bool in_order(quire_codec codec) { return codec == QUIRE_CODEC_KM4 || codec == QUIRE_CODEC_KM3; }
+static bool in_order(quire_codec codec) {
+    return codec == QUIRE_CODEC_KM4 || codec == QUIRE_CODEC_KM3;
+}
 
-void rows_into_order(quire_codec codec, const uint16_t *order, int dk, const float *rows, float *placed) {
+void rows_into_order(quire_codec codec, const uint16_t *order, int dk, const float *rows,
+                     float *placed) {
     for (int i = 0; i < 64 * dk; i++)
         placed[i] = in_order(codec) ? rows[i / dk * dk + order[i % dk]] : rows[i];
 }
 
-void rows_from_order(quire_codec codec, const uint16_t *order, int dk, const float *placed, float *rows) {
+void rows_from_order(quire_codec codec, const uint16_t *order, int dk, const float *placed,
+                     float *rows) {
     for (int i = 0; i < 64 * dk; i++)
         rows[in_order(codec) ? i / dk * dk + order[i % dk] : i] = placed[i];
 }
@@ -135,8 +140,8 @@ quire_status fixture_try(fixture *f) {
     f->options.layers = f->layer;
     for (int i = 0; i < f->options.n_layers && i < 8 && !f->no_orders; i++) {
         quire_layer *l = &f->layer[i];
-        if (!l->k_order && l->n_kv_heads > 0 && l->n_kv_heads <= MOST_ORDERED_HEADS && l->k_dim > 0 &&
-            l->k_dim <= QUIRE_DIM_MAX && l->k_dim % 16 == 0)
+        if (!l->k_order && l->n_kv_heads > 0 && l->n_kv_heads <= MOST_ORDERED_HEADS &&
+            l->k_dim > 0 && l->k_dim <= QUIRE_DIM_MAX && l->k_dim % 16 == 0)
             l->k_order = random_order(l->n_kv_heads, l->k_dim);
     }
     return quire_pool_create(&f->pool, &f->options);
@@ -192,7 +197,8 @@ static void *typed_copy(quire_type type, const float *x, size_t n) {
     return copy;
 }
 
-quire_status step(fixture *f, const step_item *items, int n_items, const step_options *options, float *out) {
+quire_status step(fixture *f, const step_item *items, int n_items, const step_options *options,
+                  float *out) {
     const step_options o = options ? *options : (step_options){0};
     quire_batch_item list[64];
     quire_batch *batch;
@@ -205,16 +211,19 @@ quire_status step(fixture *f, const step_item *items, int n_items, const step_op
     size_t at = 0, lse_at = 0;
     for (int layer = 0; layer < f->options.n_layers; layer++) {
         const quire_layer *l = &f->layer[layer];
-        const size_t nk = (size_t)(l->n_kv_heads * l->k_dim), nv = (size_t)(l->n_kv_heads * l->v_dim),
-                     nq = (size_t)(l->n_heads * l->k_dim), no = (size_t)(l->n_heads * l->v_dim);
-        float *k = malloc((rows * nk + 1) * 4), *v = malloc((rows * nv + 1) * 4), *q = malloc((rows * nq + 1) * 4),
-              *result = malloc((rows * no + 1) * 4);
+        const size_t nk = (size_t)(l->n_kv_heads * l->k_dim),
+                     nv = (size_t)(l->n_kv_heads * l->v_dim), nq = (size_t)(l->n_heads * l->k_dim),
+                     no = (size_t)(l->n_heads * l->v_dim);
+        float *k = malloc((rows * nk + 1) * 4), *v = malloc((rows * nv + 1) * 4),
+              *q = malloc((rows * nq + 1) * 4), *result = malloc((rows * no + 1) * 4);
         size_t row = 0;
         for (int i = 0; i < n_items; i++)
             for (int t = 0; t < items[i].n_tokens; t++, row++) {
                 const int position = quire_seq_length(items[i].seq) + t;
-                source_k(items[i].source, l, l->share < 0 ? layer : l->share, position, k + row * nk);
-                source_v(items[i].source, l, l->share < 0 ? layer : l->share, position, v + row * nv);
+                source_k(items[i].source, l, l->share < 0 ? layer : l->share, position,
+                         k + row * nk);
+                source_v(items[i].source, l, l->share < 0 ? layer : l->share, position,
+                         v + row * nv);
                 source_q(items[i].source, l, layer, position, q + row * nq);
             }
         void *tk = typed_copy(o.type, k, rows * nk), *tv = typed_copy(o.type, v, rows * nv),
@@ -244,7 +253,8 @@ quire_status step(fixture *f, const step_item *items, int n_items, const step_op
     return QUIRE_OK;
 }
 
-void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_workers, int layer, float *out) {
+void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_workers, int layer,
+          float *out) {
     size_t before = 0, per_row[8], all = 0;
     for (int i = 0; i < f->options.n_layers; i++) {
         per_row[i] = (size_t)(f->layer[i].n_heads * f->layer[i].v_dim);
@@ -274,7 +284,8 @@ static float raw_rounded(const fixture *f, float x) {
     return quire__load(f->options.raw, bytes, 0);
 }
 
-void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page, double *k, double *v) {
+void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page,
+                 double *k, double *v) {
     const quire_layer *l = &f->layer[layer];
     const int from = l->share < 0 ? layer : l->share, dk = l->k_dim, dv = l->v_dim;
     quire_layer_stats stats;
@@ -341,8 +352,8 @@ static double attend_head(const head_view *x, double *out) /* -> lse */
         if (l->alibi)
             y += (double)l->alibi[x->h] * (t - x->position);
         if (x->o && x->o->mask)
-            y += (double)x->o
-                     ->mask[(size_t)x->row * x->o->mask_row_stride + (size_t)x->h * x->o->mask_head_stride + (size_t)t];
+            y += (double)x->o->mask[(size_t)x->row * x->o->mask_row_stride +
+                                    (size_t)x->h * x->o->mask_head_stride + (size_t)t];
         if (l->window > 0 && x->position - t >= l->window && t >= l->keep)
             y = -INFINITY;
         x->logit[t] = y;
@@ -368,11 +379,13 @@ static double attend_head(const head_view *x, double *out) /* -> lse */
     return sum > 0 ? top + log(sum) : -INFINITY;
 }
 
-void oracle_attend_rows(const fixture *f, int layer, const source *s, int position, int n_rows, const step_options *o,
-                        double *out, double *lse) {
+void oracle_attend_rows(const fixture *f, int layer, const source *s, int position, int n_rows,
+                        const step_options *o, double *out, double *lse) {
     const quire_layer *l = &f->layer[layer];
-    const int n = position + n_rows, dk = l->k_dim, dv = l->v_dim, group = l->n_heads / l->n_kv_heads;
-    double *k = malloc((size_t)(n * dk) * 8), *v = malloc((size_t)(n * dv) * 8), *logit = malloc((size_t)n * 8);
+    const int n = position + n_rows, dk = l->k_dim, dv = l->v_dim,
+              group = l->n_heads / l->n_kv_heads;
+    double *k = malloc((size_t)(n * dk) * 8), *v = malloc((size_t)(n * dv) * 8),
+           *logit = malloc((size_t)n * 8);
     float *q = malloc((size_t)(l->n_heads * dk) * 4);
     for (int kv = 0; kv < l->n_kv_heads; kv++)
         for (int row = 0; row < n_rows; row++) {
@@ -390,8 +403,8 @@ void oracle_attend_rows(const fixture *f, int layer, const source *s, int positi
     free(k), free(v), free(logit), free(q);
 }
 
-void oracle_attend(const fixture *f, int layer, const source *s, int position, const step_options *o, int row,
-                   double *out, double *lse) {
+void oracle_attend(const fixture *f, int layer, const source *s, int position,
+                   const step_options *o, int row, double *out, double *lse) {
     step_options shifted = o ? *o : (step_options){0};
     if (shifted.mask)
         shifted.mask += (size_t)row * shifted.mask_row_stride;
@@ -428,7 +441,9 @@ static quire_codec_info info_of(quire_codec codec) {
     return info;
 }
 
-static bool is_family(const quire_codec_info *info, const char *family) { return strcmp(info->family, family) == 0; }
+static bool is_family(const quire_codec_info *info, const char *family) {
+    return strcmp(info->family, family) == 0;
+}
 
 static double k_bound(quire_codec codec, int k_dim, double logits, bool halved) {
     const quire_codec_info info = info_of(codec);
@@ -436,11 +451,12 @@ static double k_bound(quire_codec codec, int k_dim, double logits, bool halved) 
         return (halved ? FP16_ROUNDING : 1e-5) * logits;
     if (info.bits == 8)
         return 2e-4 * logits;
-    /* km in a random order: q's step goes by the largest of q times scale, twice as large where a narrow code's is; and
-     * the codes it multiplies have (4 + 2 + 1/4) / 4 times the mean square. */
+    /* km in a random order: q's step goes by the largest of q times scale, twice as large where
+     * a narrow code's is; and the codes it multiplies have (4 + 2 + 1/4) / 4 times the mean
+     * square. */
     const double mixed = in_order(codec) ? 2 * sqrt(6.25 / 4) : 1;
-    return 7e-3 * logits * sqrt(log(2.0 * k_dim) / log(256)) * (is_family(&info, "channel") ? 1.1 : 1) *
-           (info.bits == 2 ? sqrt(1.2) : 1) * mixed;
+    return 7e-3 * logits * sqrt(log(2.0 * k_dim) / log(256)) *
+           (is_family(&info, "channel") ? 1.1 : 1) * (info.bits == 2 ? sqrt(1.2) : 1) * mixed;
 }
 
 static double v_bound(quire_codec codec, bool halved) {

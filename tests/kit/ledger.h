@@ -1,5 +1,5 @@
-/* What the tests of the page layer share: an allocator that counts and can refuse, books that must balance, and probes
- * that show what a sequence would answer without changing it. */
+/* What the tests of the page layer share: an allocator that counts and can refuse, books that
+ * must balance, and probes that show what a sequence would answer without changing it. */
 #ifndef QUIRE_TESTS_LEDGER_H
 #define QUIRE_TESTS_LEDGER_H
 
@@ -51,7 +51,9 @@ static inline void ledger_free(void *user, void *memory) {
     fail_msg("freed memory that was not allocated, or twice");
 }
 
-static inline quire_allocator ledger_allocator(ledger *l) { return (quire_allocator){ledger_alloc, ledger_free, l}; }
+static inline quire_allocator ledger_allocator(ledger *l) {
+    return (quire_allocator){ledger_alloc, ledger_free, l};
+}
 
 /* ---- books: every byte of the arena is accounted for, in the pool and layer by layer */
 
@@ -59,7 +61,8 @@ static inline quire_pool_stats balance(const fixture *f) {
     quire_pool_stats s;
     size_t sealed = 0, raw = 0;
     quire_pool_get_stats(f->pool, &s);
-    assert_int_equal(s.arena_bytes, s.free_bytes + s.sealed_bytes + s.open_bytes + s.kept_bytes + s.sink_bytes);
+    assert_int_equal(s.arena_bytes,
+                     s.free_bytes + s.sealed_bytes + s.open_bytes + s.kept_bytes + s.sink_bytes);
     assert_int_equal(s.shadow_bytes, 0);
     assert_true(s.largest_free_bytes <= s.free_bytes && s.arena_bytes <= s.total_bytes &&
                 s.total_bytes <= s.budget_bytes);
@@ -100,7 +103,8 @@ static inline size_t answer_floats(const fixture *f, int rows) {
     return n * (size_t)rows;
 }
 
-/* Outputs (layers, n, H, DV) of the next n tokens of `s`, which are then forgotten. The caller frees them. */
+/* Outputs (layers, n, H, DV) of the next n tokens of `s`, which are then forgotten. The caller
+ * frees them. */
 static inline float *probe(fixture *f, quire_seq *seq, const source *s, int n) {
     float *out = malloc(answer_floats(f, n) * sizeof *out + 1);
     const step_item item = {seq, s, n};
@@ -108,7 +112,8 @@ static inline float *probe(fixture *f, quire_seq *seq, const source *s, int n) {
     return out;
 }
 
-static inline void assert_answers(fixture *f, quire_seq *seq, const source *s, int n, const float *wanted) {
+static inline void assert_answers(fixture *f, quire_seq *seq, const source *s, int n,
+                                  const float *wanted) {
     float *out = probe(f, seq, s, n);
     assert_memory_equal(out, wanted, answer_floats(f, n) * sizeof *out);
     free(out);

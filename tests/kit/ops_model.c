@@ -11,12 +11,15 @@ enum { D = OPS_D, T = 64 };
 /* ------------------------------------------------------------------ pages */
 
 static bool is_raw(const form *f, quire_codec codec) {
-    const quire_codec same[] = {
-        [QUIRE_F32] = QUIRE_CODEC_F32, [QUIRE_F16] = QUIRE_CODEC_F16, [QUIRE_BF16] = QUIRE_CODEC_BF16};
+    const quire_codec same[] = {[QUIRE_F32] = QUIRE_CODEC_F32,
+                                [QUIRE_F16] = QUIRE_CODEC_F16,
+                                [QUIRE_BF16] = QUIRE_CODEC_BF16};
     return codec == QUIRE_CODEC_RAW || codec == same[f->raw];
 }
 
-bool model_is_raw(const form *f, int layer) { return is_raw(f, f->pair[layer].k) && is_raw(f, f->pair[layer].v); }
+bool model_is_raw(const form *f, int layer) {
+    return is_raw(f, f->pair[layer].k) && is_raw(f, f->pair[layer].v);
+}
 
 int model_sinks(const form *f, int layer) { return model_is_raw(f, layer) ? 0 : f->sinks; }
 
@@ -67,9 +70,9 @@ float model_rounded(const model *m, float x) {
 
 static size_t raw_bytes(const model *m) { return 2 * 64 * D * quire__type_bytes(m->f.options.raw); }
 
-/* ------------------------------------------------------------------ lost rows
- * A row that the pool no longer has is NaN here, in every channel of K and V, and stays NaN wherever
- * it is copied: so each token tells by itself whether it is there, and a query that meets a lost one
+/* ------------------------------------------------------------------ lost rows A row that the
+ * pool no longer has is NaN here, in every channel of K and V, and stays NaN wherever it is
+ * copied: so each token tells by itself whether it is there, and a query that meets a lost one
  * cannot go unnoticed. */
 
 static bool is_lost(const float *k, int row) { return isnan(k[row * D]); }
@@ -112,7 +115,8 @@ static page *page_packed(model *m, int layer, int index, const float *rows_k, co
     const uint16_t *order = m->f.layer[layer].k_order;
     float placed[T * D];
     rows_into_order(shape.pair.k, order, D, k, placed);
-    assert_ok(quire_page_encode(&shape, placed, v, index == 0 ? model_sinks(&m->now, layer) : 0, record));
+    assert_ok(
+        quire_page_encode(&shape, placed, v, index == 0 ? model_sinks(&m->now, layer) : 0, record));
     assert_ok(quire_page_decode(&shape, record, placed, p->v));
     rows_from_order(shape.pair.k, order, D, placed, p->k);
     free(record);
@@ -137,9 +141,13 @@ static page *sinks_of(model *m, int layer, const float *k, const float *v) {
 
 static const quire_layer *config(const model *m, int layer) { return &m->f.layer[layer]; }
 
-static int window_start(const quire_layer *l, int i) { return l->window == 0 || i < l->window ? 0 : i - l->window + 1; }
+static int window_start(const quire_layer *l, int i) {
+    return l->window == 0 || i < l->window ? 0 : i - l->window + 1;
+}
 
-static bool pinned(const quire_layer *l, int sinks, int p) { return p * T < l->keep && !(p == 0 && l->keep <= sinks); }
+static bool pinned(const quire_layer *l, int sinks, int p) {
+    return p * T < l->keep && !(p == 0 && l->keep <= sinks);
+}
 
 static int sinks_when(const model *m, int layer, const page *p) { /* in the form that a page has */
     return p->raw ? 0 : model_sinks(p->stale ? &m->before : &m->now, layer);
@@ -174,7 +182,8 @@ void model_arrive(model *m, const mseq *s, arrival *a) {
         }
         for (int p = start / T; p < end / T; p++) {
             const float *k = a->k[l] + (p * T - start) * D, *v = a->v[l] + (p * T - start) * D;
-            a->sealed[l][p] = model_is_raw(&m->now, l) ? page_raw(m, k, v) : page_packed(m, l, p, k, v);
+            a->sealed[l][p] =
+                model_is_raw(&m->now, l) ? page_raw(m, k, v) : page_packed(m, l, p, k, v);
             if (p == 0)
                 a->sinks[l] = sinks_of(m, l, k, v);
         }
@@ -190,7 +199,8 @@ void model_abort(model *m, arrival *a) {
 }
 
 void model_append(model *m, mseq *s, arrival *a, int n_keep) {
-    const int start = s->length / T * T, end = s->length + a->n_tokens, cut = s->length + n_keep, n_pages = cut / T;
+    const int start = s->length / T * T, end = s->length + a->n_tokens, cut = s->length + n_keep,
+              n_pages = cut / T;
     if (a->n_tokens == 0)
         return;
     for (int l = 0; l < OPS_LAYERS; l++) {
@@ -202,7 +212,8 @@ void model_append(model *m, mseq *s, arrival *a, int n_keep) {
                 view->sinks = share(a->sinks[l]);
             if (p < n_pages - 1)
                 continue;
-            /* Raw rows are kept of the page sealed last, unless it was in the middle of the batch. */
+            /* Raw rows are kept of the page sealed last, unless it was in the middle of the
+             * batch. */
             const bool has_raw = p == end / T - 1 || (p == s->length / T && s->length % T != 0);
             set(m, &view->kept, has_raw && !model_is_raw(&m->now, l) ? page_raw(m, k, v) : NULL);
         }
@@ -282,9 +293,13 @@ static bool is_there(const mseq *s, int layer, int t) {
     return v->table[t / T] && !is_lost(v->table[t / T]->k, t % T);
 }
 
-static bool is_seen(const quire_layer *l, int t, int position) { return t >= window_start(l, position) || t < l->keep; }
+static bool is_seen(const quire_layer *l, int t, int position) {
+    return t >= window_start(l, position) || t < l->keep;
+}
 
-static bool has_page(const mseq *s, int layer, int p) { return p == s->length / T || s->layer[layer].table[p]; }
+static bool has_page(const mseq *s, int layer, int p) {
+    return p == s->length / T || s->layer[layer].table[p];
+}
 
 /* All that a query behind the first n tokens sees must be there. A page of which nothing but raw
  * sinks is left counts as gone, and a page that has gone cannot be opened again, even if nobody
@@ -368,7 +383,8 @@ bool model_can_shift(const model *m, const mseq *s, int from, int by) {
     const int length = s->length - by;
     for (int l = 0; l < OPS_LAYERS; l++)
         for (int t = 0; t < length; t++)
-            if ((t >= window_start(config(m, l), length) && t / T < from / T && !has_page(s, l, t / T)) ||
+            if ((t >= window_start(config(m, l), length) && t / T < from / T &&
+                 !has_page(s, l, t / T)) ||
                 (is_seen(config(m, l), t, length) && !is_there(s, l, origin(t, from, by))))
                 return false;
     return true;
@@ -387,7 +403,8 @@ static void shifted_rows(const mseq *s, int l, int index, int from, int by, floa
             continue;
         }
         if (p != held)
-            best_rows(p == s->length / T ? view->open : raw_rows(s, l, p), p == s->length / T ? NULL : view->table[p],
+            best_rows(p == s->length / T ? view->open : raw_rows(s, l, p),
+                      p == s->length / T ? NULL : view->table[p],
                       p == 0 && p < s->length / T ? view->sinks : NULL, old_k, old_v);
         held = p;
         memcpy(k + i * D, old_k + t % T * D, D * sizeof *k);
@@ -398,7 +415,8 @@ static void shifted_rows(const mseq *s, int l, int index, int from, int by, floa
 /* The page, packed, whose V moves as it is; NULL: it is packed again. */
 static const page *whole_page(const model *m, const mseq *s, int l, int index, int from, int by) {
     const int p = origin(index * T, from, by) / T;
-    if (from % T || by % T || p >= s->length / T || raw_rows(s, l, p) || (index == 0 && model_sinks(&m->now, l) > 0))
+    if (from % T || by % T || p >= s->length / T || raw_rows(s, l, p) ||
+        (index == 0 && model_sinks(&m->now, l) > 0))
         return NULL;
     const page *old = s->layer[l].table[p];
     return old && !model_page_stale(m, old, l) ? old : NULL;
@@ -507,7 +525,8 @@ static void convert(model *m, const mseq *s, int l, int p) {
     }
     float k[T * D], v[T * D];
     best_rows(raw, packed, sinks, k, v);
-    const bool same = m->now.pair[l].k == m->before.pair[l].k && m->now.pair[l].v == m->before.pair[l].v;
+    const bool same =
+        m->now.pair[l].k == m->before.pair[l].k && m->now.pair[l].v == m->before.pair[l].v;
     page *fresh = NULL, *fresh_sinks = wants_sinks ? sinks_of(m, l, k, v) : NULL;
     if (wants_page && same && p > 0) { /* only the number of sinks has changed: the bytes stay */
         fresh = page_new(m, packed->bytes);
@@ -583,8 +602,8 @@ int64_t model_stale_pages(model *m) {
 
 /* ------------------------------------------------------------------ what must come out */
 
-void model_attend(const model *m, const mseq *s, const arrival *a, int layer, int position, const float *q,
-                  double *out) {
+void model_attend(const model *m, const mseq *s, const arrival *a, int layer, int position,
+                  const float *q, double *out) {
     const int cache = m->f.layer[layer].share < 0 ? layer : m->f.layer[layer].share;
     const quire_layer *l = config(m, cache);
     const layer_view *view = &s->layer[cache];
@@ -657,7 +676,10 @@ void model_check_bytes(model *m) {
     for (page *p = m->pages; p; p = p->next) {
         if (!p->use)
             fail_msg("the model has lost a page");
-        *(p->use & IN_TABLE ? &sealed : p->use & IN_OPEN ? &open : p->use & IN_KEPT ? &kept : &sinks) += p->bytes;
+        *(p->use & IN_TABLE  ? &sealed
+          : p->use & IN_OPEN ? &open
+          : p->use & IN_KEPT ? &kept
+                             : &sinks) += p->bytes;
     }
     const quire_pool_stats s = balance(&m->f);
     assert_int_equal(s.sealed_bytes, sealed);

@@ -10,7 +10,13 @@
 
 #include "kit.h"
 
-enum { OPS_D = 32, OPS_LAYERS = 2, OPS_MAX_PAGES = 8, OPS_MAX_TOKENS = OPS_MAX_PAGES * 64 - 7, OPS_MAX_SEQS = 40 };
+enum {
+    OPS_D = 32,
+    OPS_LAYERS = 2,
+    OPS_MAX_PAGES = 8,
+    OPS_MAX_TOKENS = OPS_MAX_PAGES * 64 - 7,
+    OPS_MAX_SEQS = 40
+};
 
 /* 64 rows, or the raw sinks, of one layer. */
 typedef struct page {
@@ -60,14 +66,15 @@ bool model_page_stale(const model *m, const page *p, int layer);
 /* Rows that came in a batch: positions from the start of the page that was open. */
 typedef struct arrival {
     int first, n_tokens; /* position of the first new row, and how many */
-    float k[OPS_LAYERS][(OPS_MAX_TOKENS + 64) * OPS_D], v[OPS_LAYERS][(OPS_MAX_TOKENS + 64) * OPS_D];
+    float k[OPS_LAYERS][(OPS_MAX_TOKENS + 64) * OPS_D],
+        v[OPS_LAYERS][(OPS_MAX_TOKENS + 64) * OPS_D];
     page *sealed[OPS_LAYERS][OPS_MAX_PAGES]; /* pages that are full after it */
     page *sinks[OPS_LAYERS];
 } arrival;
 
 float model_rounded(const model *m, float x); /* as the pool's raw type holds it */
-/* Packs what a batch would pack; model_append or model_abort must follow. New rows (rounded) are in a->k, a->v from
- * `first` % 64 on; earlier rows of the open page are filled in here. */
+/* Packs what a batch would pack; model_append or model_abort must follow. New rows (rounded) are
+ * in a->k, a->v from `first` % 64 on; earlier rows of the open page are filled in here. */
 void model_arrive(model *m, const mseq *s, arrival *a);
 void model_append(model *m, mseq *s, arrival *a, int n_keep);
 void model_abort(model *m, arrival *a);
@@ -78,15 +85,16 @@ void model_free(model *m, mseq *s);
 bool model_can_trim(const model *m, const mseq *s, int n);
 bool model_trim_decodes(const mseq *s, int n);
 void model_trim(model *m, mseq *s, int n);
-bool model_can_shift(const model *m, const mseq *s, int from, int by); /* drop tokens from .. from+by-1; some follow */
-void model_shift(model *m, mseq *s, int from, int by);                 /* with a rotation that turns nothing */
+bool model_can_shift(const model *m, const mseq *s, int from,
+                     int by); /* drop tokens from .. from+by-1; some follow */
+void model_shift(model *m, mseq *s, int from, int by); /* with a rotation that turns nothing */
 void model_change(model *m, const form *f);
 int64_t model_step(model *m, int64_t max_pages); /* -> pages converted */
 int64_t model_stale_pages(model *m);
 
 /* The dense answer for one query: fp64 over all that it sees. q (DK) of one head. */
-void model_attend(const model *m, const mseq *s, const arrival *a, int layer, int position, const float *q,
-                  double *out);
+void model_attend(const model *m, const mseq *s, const arrival *a, int layer, int position,
+                  const float *q, double *out);
 /* Every byte in use is where the statistics say. */
 void model_check_bytes(model *m);
 

@@ -45,7 +45,8 @@ bytes file_read(const char *path) {
     return all;
 }
 
-/* In place: a file system may take a file that is emptied and written again for one that must reach the disk. */
+/* In place: a file system may take a file that is emptied and written again for one that must
+ * reach the disk. */
 void file_write(const char *path, const void *data, size_t n) {
     const int fd = open(path, O_RDWR | O_CREAT, 0600);
     assert_true(fd >= 0);
@@ -63,7 +64,8 @@ static uint64_t little(const uint8_t *at, int n) {
 
 /* Both by docs/FORMAT.md, section 10. */
 void file_sign_header(bytes file) {
-    const size_t n_sections = (size_t)little(file.data + 12, 4), head = (64 + 48 * n_sections + 63) / 64 * 64;
+    const size_t n_sections = (size_t)little(file.data + 12, 4),
+                 head = (64 + 48 * n_sections + 63) / 64 * 64;
     memset(file.data + 48, 0, 16);
     const quire_digest digest = quire__hash_of(file.data, head);
     memcpy(file.data + 48, digest.byte, 16);
@@ -73,14 +75,16 @@ void file_sign(bytes file) {
     const size_t n_sections = (size_t)little(file.data + 12, 4);
     for (size_t i = 0; i < n_sections; i++) {
         uint8_t *entry = file.data + 64 + 48 * i;
-        const size_t offset = (size_t)little(entry + 8, 8), n = ((size_t)little(entry + 16, 8) + 63) / 64 * 64;
+        const size_t offset = (size_t)little(entry + 8, 8),
+                     n = ((size_t)little(entry + 16, 8) + 63) / 64 * 64;
         const quire_digest digest = quire__hash_of(file.data + offset, n);
         memcpy(entry + 24, digest.byte, 16);
     }
     file_sign_header(file);
 }
 
-quire_status saved_load(quire_pool *pool, const char *path, const quire_load_options *options, quire_seq **seq) {
+quire_status saved_load(quire_pool *pool, const char *path, const quire_load_options *options,
+                        quire_seq **seq) {
     quire_file *file;
     *seq = NULL;
     quire_status status = quire_file_open(&file, path);

@@ -15,11 +15,14 @@ typedef struct bytes {
 
 bytes file_read(const char *path); /* free(data) */
 void file_write(const char *path, const void *data, size_t n);
-/* Makes every checksum right again after a change, as someone who means harm would. Sections stay where they are. */
+/* Makes every checksum right again after a change, as someone who means harm would. Sections
+ * stay where they are. */
 void file_sign(bytes file);
 void file_sign_header(bytes file); /* header and table alone */
 
-/* Opens, and loads into the pool; the first status that is not OK. The sequence is NULL on failure. */
-quire_status saved_load(quire_pool *pool, const char *path, const quire_load_options *options, quire_seq **seq);
+/* Opens, and loads into the pool; the first status that is not OK. The sequence is NULL on
+ * failure. */
+quire_status saved_load(quire_pool *pool, const char *path, const quire_load_options *options,
+                        quire_seq **seq);
 
 #endif

@@ -12,7 +12,8 @@ const char *store_dir(const char *name) {
     static char path[4][512];
     static int next;
     if (!base[0]) {
-        strcpy(base, access("/dev/shm", W_OK) == 0 ? "/dev/shm/quire-test-XXXXXX" : "/tmp/quire-test-XXXXXX");
+        strcpy(base, access("/dev/shm", W_OK) == 0 ? "/dev/shm/quire-test-XXXXXX"
+                                                   : "/tmp/quire-test-XXXXXX");
         assert_non_null(mkdtemp(base));
     }
     next = (next + 1) % 4;
@@ -77,7 +78,8 @@ static size_t out_floats(const fixture *f) {
     return n;
 }
 
-void assert_same_future(fixture *fa, quire_seq *a, fixture *fb, quire_seq *b, const source *s, int n) {
+void assert_same_future(fixture *fa, quire_seq *a, fixture *fb, quire_seq *b, const source *s,
+                        int n) {
     assert_int_equal(quire_seq_length(a), quire_seq_length(b));
     const size_t floats = out_floats(fa) * (size_t)n;
     float *x = malloc(floats * sizeof *x), *y = malloc(floats * sizeof *y);

@@ -1,4 +1,5 @@
-/* A process that does something to a store, tells when it is in the middle of it, and waits there. */
+/* A process that does something to a store, tells when it is in the middle of it, and waits
+ * there. */
 #ifndef QUIRE_TESTS_STORE_READER_H
 #define QUIRE_TESTS_STORE_READER_H
 
@@ -23,7 +24,8 @@ static inline void tell_and_wait(const other_process *o) {
 }
 
 /* `work` ends with _exit. */
-static inline void start_other(other_process *o, void (*work)(const char *dir, other_process *o), const char *dir) {
+static inline void start_other(other_process *o, void (*work)(const char *dir, other_process *o),
+                               const char *dir) {
     char byte;
     assert_int_equal(pipe(o->told), 0);
     assert_int_equal(pipe(o->go_on), 0);

@@ -1,5 +1,6 @@
-/* Prints a digest of the bytes of pages, and of the reference's attention over them, for every codec and many shapes.
- * tests/scripts/pages.sh compares the output between compilers, optimisation levels and machines: it must never differ. */
+/* Prints a digest of the bytes of pages, and of the reference's attention over them, for every
+ * codec and many shapes. tests/scripts/pages.sh compares the output between compilers,
+ * optimisation levels and machines: it must never differ. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +10,11 @@
 #ifdef QUIRE_DIGEST_ROWS /* a table of row kernels: its pages must be the reference's */
 #include "kern/kern.h"
 
-static quire_status encode(const quire_page_shape *shape, const float *k, const float *v, int32_t skip, void *page) {
+static quire_status encode(const quire_page_shape *shape, const float *k, const float *v,
+                           int32_t skip, void *page) {
     quire_format format;
-    const quire_status status = quire__format_init(&format, shape->pair, shape->k_dim, shape->v_dim, shape->raw);
+    const quire_status status =
+        quire__format_init(&format, shape->pair, shape->k_dim, shape->v_dim, shape->raw);
     if (status == QUIRE_OK)
         QUIRE_DIGEST_ROWS.seal(&format, k, v, skip, page);
     return status;
@@ -63,7 +66,10 @@ static int pages(const quire_codec_info *info, int dim, quire_type raw) {
     static float k[64 * QUIRE_DIM_MAX], v[64 * QUIRE_DIM_MAX];
     static uint8_t page[64 * QUIRE_DIM_MAX * 9];
     const quire_page_shape shape = {
-        {info->for_k ? info->codec : QUIRE_CODEC_RAW, info->for_v ? info->codec : QUIRE_CODEC_RAW}, dim, dim, raw};
+        {info->for_k ? info->codec : QUIRE_CODEC_RAW, info->for_v ? info->codec : QUIRE_CODEC_RAW},
+        dim,
+        dim,
+        raw};
     size_t bytes;
     if (quire_page_bytes(&shape, &bytes) != QUIRE_OK)
         return 0; /* does not serve this size */
@@ -76,10 +82,11 @@ static int pages(const quire_codec_info *info, int dim, quire_type raw) {
         h = digest(h, page, bytes);
         if (quire_page_decode(&shape, page, k, v) != QUIRE_OK)
             return fail(info->name);
-        decoded = digest(digest(decoded, k, sizeof(float) * 64 * (size_t)dim), v, sizeof(float) * 64 * (size_t)dim);
+        decoded = digest(digest(decoded, k, sizeof(float) * 64 * (size_t)dim), v,
+                         sizeof(float) * 64 * (size_t)dim);
     }
-    printf("page %s D %d raw %d bytes %zu pages %016llx decoded %016llx\n", info->name, dim, (int)raw, bytes,
-           (unsigned long long)h, (unsigned long long)decoded);
+    printf("page %s D %d raw %d bytes %zu pages %016llx decoded %016llx\n", info->name, dim,
+           (int)raw, bytes, (unsigned long long)h, (unsigned long long)decoded);
     return 0;
 }
 
@@ -93,7 +100,8 @@ static int attention(const char *kv, int softcap) {
     quire_batch *batch;
     quire_layer_default(&layer);
     quire_pool_options_default(&o);
-    layer.n_heads = H, layer.n_kv_heads = G, layer.k_dim = layer.v_dim = D, layer.softcap = (float)softcap;
+    layer.n_heads = H, layer.n_kv_heads = G, layer.k_dim = layer.v_dim = D,
+    layer.softcap = (float)softcap;
     uint16_t order[G * D];
     for (int h = 0; h < G; h++) {
         fill(k, 1, D);
@@ -101,7 +109,8 @@ static int attention(const char *kv, int softcap) {
             return fail(kv);
     }
     layer.k_order = order;
-    o.layers = &layer, o.n_layers = 1, o.budget_bytes = (size_t)16 << 20, o.max_seqs = 1, o.max_workers = 1;
+    o.layers = &layer, o.n_layers = 1, o.budget_bytes = (size_t)16 << 20, o.max_seqs = 1,
+    o.max_workers = 1;
     if (quire_policy_parse(kv, &o.policy) != QUIRE_OK || quire_pool_create(&pool, &o) != QUIRE_OK)
         return fail(kv);
     fill(k, N * G, D);
@@ -112,8 +121,10 @@ static int attention(const char *kv, int softcap) {
     const quire_batch_item item = {seq, N};
     const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out};
     if (quire_batch_begin(pool, &item, 1, &batch) != QUIRE_OK ||
-        quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1) != QUIRE_OK ||
-        quire_batch_attend(batch, 0, &args, 0, 1) != QUIRE_OK || quire_batch_commit(batch, NULL) != QUIRE_OK)
+        quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0,
+                          1) != QUIRE_OK ||
+        quire_batch_attend(batch, 0, &args, 0, 1) != QUIRE_OK ||
+        quire_batch_commit(batch, NULL) != QUIRE_OK)
         return fail(kv);
     printf("attend %s softcap %d isa %s out %016llx\n", kv, softcap, quire_pool_isa(pool),
            (unsigned long long)digest(0xcbf29ce484222325u, out, sizeof out));

@@ -1,5 +1,6 @@
-/* The integers that the NEON kernels make of q against channel scales, exactly the reference's: every codec that has them,
- * every head size, one row to four, one page and two. Compiled once per feature level, as the kernels are. */
+/* The integers that the NEON kernels make of q against channel scales, exactly the reference's:
+ * every codec that has them, every head size, one row to four, one page and two. Compiled once
+ * per feature level, as the kernels are. */
 #include "kern/neon/packed_tmpl.h"
 
 #include <stdio.h>
@@ -12,7 +13,8 @@
 static uint8_t record[PAGES][256 * QUIRE_DIM_MAX];
 static set_query got[PAGES];
 static float q[SET][QUIRE_DIM_MAX], zero[QUIRE_DIM_MAX], q_unit[SET];
-static float16_t q_fp16[SET][QUIRE_DIM_MAX], q_magnitude[SET][QUIRE_DIM_MAX], k_scale_fp16[PAGES][QUIRE_DIM_MAX];
+static float16_t q_fp16[SET][QUIRE_DIM_MAX], q_magnitude[SET][QUIRE_DIM_MAX],
+    k_scale_fp16[PAGES][QUIRE_DIM_MAX];
 
 /* Ordinary rows; tiny and huge ones; all channels at the largest; one channel alone; nothing. */
 static void make_query(rng *r, int dim, int how, float *to) {
@@ -38,7 +40,8 @@ static void make_scales(rng *r, const quire_side_format *k, int how, uint8_t *pa
 }
 
 static void compare(const quire_side_format *k, int rows, int p) {
-    static const int order[8] = {0, 2, 1, 3, 4, 6, 5, 7}; /* where a channel lies among eight: FORMAT.md */
+    static const int order[8] = {0, 2, 1, 3,
+                                 4, 6, 5, 7}; /* where a channel lies among eight: FORMAT.md */
     for (int row = 0; row < rows; row++) {
         quire_int_query wanted;
         quire__ref_quantize_query(k, record[p], q[row], &wanted);
@@ -49,10 +52,12 @@ static void compare(const quire_side_format *k, int rows, int p) {
         assert_true(scale[lane] == wanted.scale[0]);
         assert_true(centre[lane] == 0.5f * (float)wanted.centre[0]);
         for (int d = 0; d < k->dim; d++) {
-            const int x = (int8_t)got[p].q8[d / 8][pair][row % 2 * OPERAND_BYTES / 2 + order[d % 8]];
+            const int x =
+                (int8_t)got[p].q8[d / 8][pair][row % 2 * OPERAND_BYTES / 2 + order[d % 8]];
             if (x != wanted.plane[0][d])
-                fail_msg("%s, dim %d, %d rows, page %d, row %d, channel %d: %d, not %d", quire_codec_name(k->codec),
-                         k->dim, rows, p, row, d, x, wanted.plane[0][d]);
+                fail_msg("%s, dim %d, %d rows, page %d, row %d, channel %d: %d, not %d",
+                         quire_codec_name(k->codec), k->dim, rows, p, row, d, x,
+                         wanted.plane[0][d]);
         }
     }
 }
@@ -67,17 +72,18 @@ static void check(const quire_side_format *k) {
         rows.magnitude[row] = q_magnitude[row];
     }
     for (int p = 0; p < PAGES; p++)
-        page[p] = (channel_page){k_scale_fp16[p], zero, scales_to_fp16(record[p] + k->params, k->dim, k_scale_fp16[p])};
-#define CHECK(n, pages)                                                                                                \
-    quantize_by_channels(&rows, n, page, pages, k, got);                                                               \
-    for (int p = 0; p < pages; p++)                                                                                    \
+        page[p] = (channel_page){k_scale_fp16[p], zero,
+                                 scales_to_fp16(record[p] + k->params, k->dim, k_scale_fp16[p])};
+#define CHECK(n, pages)                                                                            \
+    quantize_by_channels(&rows, n, page, pages, k, got);                                           \
+    for (int p = 0; p < pages; p++)                                                                \
         compare(k, n, p);
     CHECK(1, 1) CHECK(2, 1) CHECK(3, 1) CHECK(4, 1) CHECK(1, 2) CHECK(2, 2) CHECK(3, 2) CHECK(4, 2)
 }
 
 static void channel_queries(void **state) {
-    static const quire_codec codecs[] = {QUIRE_CODEC_KC4, QUIRE_CODEC_KC3, QUIRE_CODEC_KC2, QUIRE_CODEC_KM4,
-                                         QUIRE_CODEC_KM3};
+    static const quire_codec codecs[] = {QUIRE_CODEC_KC4, QUIRE_CODEC_KC3, QUIRE_CODEC_KC2,
+                                         QUIRE_CODEC_KM4, QUIRE_CODEC_KM3};
     static const int dims[] = {32, 48, 64, 80, 96, 112, 128, 192, 256, 576};
     rng r = {11};
     (void)state;
@@ -85,9 +91,9 @@ static void channel_queries(void **state) {
         for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
             for (int how = 0; how < 40; how++) {
                 quire_format f;
-                assert_int_equal(
-                    quire__format_init(&f, (quire_pair){codecs[c], QUIRE_CODEC_VT4}, dims[i], dims[i], QUIRE_F16),
-                    QUIRE_OK);
+                assert_int_equal(quire__format_init(&f, (quire_pair){codecs[c], QUIRE_CODEC_VT4},
+                                                    dims[i], dims[i], QUIRE_F16),
+                                 QUIRE_OK);
                 for (int p = 0; p < PAGES; p++)
                     make_scales(&r, &f.k, (how + p) % 5, record[p]);
                 for (int row = 0; row < SET; row++)

@@ -1,6 +1,7 @@
-/* The integers inside the x86-64 kernels against the reference's, exactly: quantized q, K.q and p.V of every codec, head
- * size, source and number of rows. Codes and weights are random bits and extremes, so that anything that saturates or wraps
- * shows. Compiled once per PRODUCTS, over SIMDe or, on x86-64, for the instructions themselves. */
+/* The integers inside the x86-64 kernels against the reference's, exactly: quantized q, K.q and
+ * p.V of every codec, head size, source and number of rows. Codes and weights are random bits
+ * and extremes, so that anything that saturates or wraps shows. Compiled once per PRODUCTS, over
+ * SIMDe or, on x86-64, for the instructions themselves. */
 #include "kern/x86/packed_tmpl.h"
 
 #include <stdio.h>
@@ -37,7 +38,12 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
     const product kind = product_of(k);
     const int32_t twice_mid = (int32_t)(2 * k->mid);
     quire_attend_job job = {.format = f};
-    block b = {.job = &job, .work = &work, .record = {record[0]}, .ahead = {record[0]}, .n = 1, .k_source = from};
+    block b = {.job = &job,
+               .work = &work,
+               .record = {record[0]},
+               .ahead = {record[0]},
+               .n = 1,
+               .k_source = from};
     static float unit[SET], half[SET * QUIRE_DIM_MAX];
     load_keys_of(&b, 0);
     work.q_unit = unit;
@@ -62,9 +68,11 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
                                           b.ahead[0] + k->codes, &work.q[0], work.dots);
                 for (int t = 0; t < T; t++)
                     if ((uint32_t)work.dots[r][t] - bias * sum != (uint32_t)wanted_dots[g * T + t])
-                        fail_msg("%s, dim %d, source %d, row %d of %d, group %d, token %d: %d, not %d",
-                                 quire_codec_name(k->codec), k->dim, (int)from, r, rows, g, t,
-                                 (int)((uint32_t)work.dots[r][t] - bias * sum), (int)wanted_dots[g * T + t]);
+                        fail_msg(
+                            "%s, dim %d, source %d, row %d of %d, group %d, token %d: %d, not %d",
+                            quire_codec_name(k->codec), k->dim, (int)from, r, rows, g, t,
+                            (int)((uint32_t)work.dots[r][t] - bias * sum),
+                            (int)wanted_dots[g * T + t]);
             }
         }
     }
@@ -76,7 +84,8 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
     const quire_side_format *v = &f->v;
     const product kind = product_of(v);
     const int32_t twice_mid = (int32_t)(2 * v->mid), most = kind == WIDE ? 65535 : 255;
-    const uint8_t *codes_at[PAGES] = {record[0] + v->codes, record[1] + v->codes}, *at[PAGES], *ahead[PAGES];
+    const uint8_t *codes_at[PAGES] = {record[0] + v->codes, record[1] + v->codes}, *at[PAGES],
+                  *ahead[PAGES];
     static float scale[BLOCK];
     int32_t p[SET][BLOCK];
     for (int t = 0; t < BLOCK; t++)
@@ -101,13 +110,15 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
             work.s[row][t] = (float)p[row][t];
         }
         uint8_t *plane0 = work.p[row][0], *plane1 = work.p[row][1];
-        assert_int_equal(total, kind == WIDE     ? put_weights(WIDE, work.s[row], NULL, BLOCK, 1, plane0, plane1)
-                                : kind == SIGNED ? put_weights(SIGNED, work.s[row], NULL, BLOCK, 1, plane0, plane1)
-                                                 : put_weights(SMALL, work.s[row], NULL, BLOCK, 1, plane0, plane1));
+        assert_int_equal(
+            total, kind == WIDE ? put_weights(WIDE, work.s[row], NULL, BLOCK, 1, plane0, plane1)
+                   : kind == SIGNED
+                       ? put_weights(SIGNED, work.s[row], NULL, BLOCK, 1, plane0, plane1)
+                       : put_weights(SMALL, work.s[row], NULL, BLOCK, 1, plane0, plane1));
     }
     for (int rows = 1; rows <= SET; rows++) {
-        WEIGH[from][kind][rows - 1](at, 0, v->dim / TILE, v->book, ahead, (const uint8_t(*)[2][BLOCK])work.p,
-                                    work.sums);
+        WEIGH[from][kind][rows - 1](at, 0, v->dim / TILE, v->book, ahead,
+                                    (const uint8_t(*)[2][BLOCK])work.p, work.sums);
         for (int row = 0; row < rows; row++)
             for (int d = 0; d < v->dim; d++) {
                 int32_t wanted = 0;
@@ -116,8 +127,9 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
                     wanted += p[row][t] * (scale[t] < 0 ? twice_mid - c : c);
                 }
                 if (work.sums[row][d] != wanted)
-                    fail_msg("%s, dim %d, source %d, row %d of %d, channel %d: %d, not %d", quire_codec_name(v->codec),
-                             v->dim, (int)from, row, rows, d, (int)work.sums[row][d], (int)wanted);
+                    fail_msg("%s, dim %d, source %d, row %d of %d, channel %d: %d, not %d",
+                             quire_codec_name(v->codec), v->dim, (int)from, row, rows, d,
+                             (int)work.sums[row][d], (int)wanted);
             }
     }
 }
@@ -135,8 +147,8 @@ static void for_each_format(bool values, void (*check)(rng *, const quire_format
             continue;
         for (size_t j = 0; j < sizeof DIMS / sizeof *DIMS; j++) {
             quire_format f;
-            const quire_pair pair =
-                values ? (quire_pair){QUIRE_CODEC_KC4, info.codec} : (quire_pair){info.codec, QUIRE_CODEC_VT4};
+            const quire_pair pair = values ? (quire_pair){QUIRE_CODEC_KC4, info.codec}
+                                           : (quire_pair){info.codec, QUIRE_CODEC_VT4};
             if (quire__format_init(&f, pair, DIMS[j], DIMS[j], QUIRE_F16) == QUIRE_OK)
                 check(&r, &f);
         }
@@ -175,7 +187,8 @@ static void values_of(rng *r, const quire_format *f) {
         }
 }
 
-/* Reflection serves the codecs whose scales can be negative; -128, which q8_0 never writes, has no mirror image in int8. */
+/* Reflection serves the codecs whose scales can be negative; -128, which q8_0 never writes, has
+ * no mirror image in int8. */
 static void reflected_of(rng *r, const quire_format *f) {
     if (is_token_scaled(f->v.family))
         return;
@@ -193,11 +206,13 @@ static void values(void **state) { (void)state, for_each_format(true, values_of)
 static void reflected(void **state) { (void)state, for_each_format(true, reflected_of); }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keys), cmocka_unit_test(values), cmocka_unit_test(reflected)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(keys), cmocka_unit_test(values),
+                                       cmocka_unit_test(reflected)};
 #ifndef QUIRE_EMULATED
     const unsigned needed = W == 8 ? QUIRE_CPU_AVX2 : QUIRE_CPU_AVX512_VNNI;
     if (!(quire__cpu_features() & needed)) {
-        printf("integers: left out %s: this machine does not have the instructions\n", W == 8 ? "avx2" : "avx512_vnni");
+        printf("integers: left out %s: this machine does not have the instructions\n",
+               W == 8 ? "avx2" : "avx512_vnni");
         return 77;
     }
 #endif

@@ -1,17 +1,19 @@
-/* Attention against dense fp64 attention over the decoded codes, for every codec, shape and feature.
+/* Attention against dense fp64 attention over the decoded codes, for every codec, shape and
+ * feature.
  *
  * Bounds, as relative L2 error over all rows of a case, K and q of unit variance:
- *   1e-5   a raw side: fp32 sums alone, or q and weights as two bf16 numbers each, which leave out at most 2^-18.
- *          2.08e-4 where f16 meets q or weights that are fp16 too (FP16_ROUNDING in kit.h)
+ *   1e-5   a raw side: fp32 sums alone, or q and weights as two bf16 numbers each, which leave
+ *          out at most 2^-18. 2.08e-4 where f16 meets q or weights that are fp16 too
+ *          (FP16_ROUNDING in kit.h)
  *   2e-4   an 8-bit side: q as 15-bit, weights as 16-bit integers
- *   7e-3   K below 8 bits, q as int8, at 128 channels and logits of standard deviation 1. The error of a logit is half a
- *          step of max|q|/127 against every channel: it grows with the logits' scale, with max|q| (the root of ln 2D,
- *          and for kc* 1.1 for the spread of the scales folded into q), and with the energy that 2-bit rounding adds to
- *          K (root of 1.2)
- *   7e-3   V below 8 bits, weights as u8: half a step of 1/255 of the block's largest. 8.5e-3 where every group has scales
- *          of its own, which spread the weights further from their largest
- * Independent errors add as squares. Those are what a row's error is in the mean; over the n rows and heads of a case the
- * root of the mean square strays by 1 / (2 sqrt n), of which two are granted. (Without that, one draw in 20 fails.)
+ *   7e-3   K below 8 bits, q as int8, at 128 channels and logits of standard deviation 1. The error
+ * of a logit is half a step of max|q|/127 against every channel: it grows with the logits' scale,
+ * with max|q| (the root of ln 2D, and for kc* 1.1 for the spread of the scales folded into q), and
+ * with the energy that 2-bit rounding adds to K (root of 1.2) 7e-3   V below 8 bits, weights as u8:
+ * half a step of 1/255 of the block's largest. 8.5e-3 where every group has scales of its own,
+ * which spread the weights further from their largest Independent errors add as squares. Those are
+ * what a row's error is in the mean; over the n rows and heads of a case the root of the mean
+ * square strays by 1 / (2 sqrt n), of which two are granted. (Without that, one draw in 20 fails.)
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,13 +24,16 @@
 
 static double bound_of(const fixture *f, int rows) {
     const quire_layer *l = &f->layer[0];
-    return attend_bound(f->options.policy.pair, l->k_dim, l->scale > 0 ? l->scale * sqrt(l->k_dim) : 1,
-                        side_uses_fp16(f, false), side_uses_fp16(f, true)) *
+    return attend_bound(f->options.policy.pair, l->k_dim,
+                        l->scale > 0 ? l->scale * sqrt(l->k_dim) : 1, side_uses_fp16(f, false),
+                        side_uses_fp16(f, true)) *
            (1 + 1 / sqrt(rows * l->n_heads));
 }
 
-/* Fill `context` tokens, attend `rows` more one batch, compare each with the oracle. Returns the error. */
-static double error_at_depth(fixture *f, int context, int rows, const source *s, step_options options) {
+/* Fill `context` tokens, attend `rows` more one batch, compare each with the oracle. Returns the
+ * error. */
+static double error_at_depth(fixture *f, int context, int rows, const source *s,
+                             step_options options) {
     quire_seq *seq;
     assert_ok(quire_seq_create(f->pool, &seq));
     feed(f, seq, s, context, 256, 1, 0, NULL);
@@ -52,7 +57,8 @@ static double error_at_depth(fixture *f, int context, int rows, const source *s,
     return error;
 }
 
-static void check(fixture *f, const char *what, int context, int rows, const source *s, step_options options) {
+static void check(fixture *f, const char *what, int context, int rows, const source *s,
+                  step_options options) {
     fixture_open(f);
     const double error = error_at_depth(f, context, rows, s, options), bound = bound_of(f, rows);
     if (!(error < bound))
@@ -65,7 +71,8 @@ static void check(fixture *f, const char *what, int context, int rows, const sou
     fixture_close(f);
 }
 
-/* K without a channel bias: group codecs cannot separate it, and their q error would grow with it. */
+/* K without a channel bias: group codecs cannot separate it, and their q error would grow with
+ * it. */
 static source plain_source(uint64_t seed) {
     source s = source_default(seed);
     s.k_channel_bias = 0;
@@ -106,7 +113,8 @@ static void every_preset(void **state) {
     }
 }
 
-/* Raw pages of every type, K with a bias that all tokens share: what rounding q does to it must cancel. */
+/* Raw pages of every type, K with a bias that all tokens share: what rounding q does to it must
+ * cancel. */
 static void raw_types(void **state) {
     (void)state;
     const source s = source_default(21);
@@ -125,7 +133,8 @@ static void head_sizes(void **state) {
     const source s = plain_source(13);
     for (int d = 32; d <= 576; d += 16) {
         fixture f;
-        fixture_init(&f, 1, 2, 1, d, 608 - d, d % 32 ? "kc8:vt8" : "kc4:vt4"); /* K and V of different sizes */
+        fixture_init(&f, 1, 2, 1, d, 608 - d,
+                     d % 32 ? "kc8:vt8" : "kc4:vt4"); /* K and V of different sizes */
         check(&f, "head sizes", 200, 20, &s, (step_options){0});
     }
 }
@@ -243,7 +252,8 @@ static void bad_queries(void **state) /* NaN in, NaN out, for that row and head 
             rng_fill(&r, k, ROWS * D, 1);
             rng_fill(&r, v, ROWS * D, 1);
             rng_fill(&r, q, ROWS * H * D, 1);
-            assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+            assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0},
+                                        (quire_rows){v, QUIRE_F32, 0}, 0, 1));
             quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out[0], .lse = lse};
             assert_ok(quire_batch_attend(batch, 0, &args, 0, 1));
             q[(1 * H + 1) * D + 7] = bad[b];
@@ -261,10 +271,12 @@ static void bad_queries(void **state) /* NaN in, NaN out, for that row and head 
         }
 }
 
-/* Adding a constant vector to all K only shifts every logit of a query: kc* keeps it in its zeros, tq* in its mean. */
+/* Adding a constant vector to all K only shifts every logit of a query: kc* keeps it in its
+ * zeros, tq* in its mean. */
 static void constant_in_k(void **state) {
     (void)state;
-    const char *pairs[] = {"kc8:f32", "kc4:f32", "kc3:f32", "kc2:f32", "tq4:f32", "tq3:f32", "tq2:f32"};
+    const char *pairs[] = {"kc8:f32", "kc4:f32", "kc3:f32", "kc2:f32",
+                           "tq4:f32", "tq3:f32", "tq2:f32"};
     float offset[128];
     rng r = {8};
     for (int d = 0; d < 128; d++)
@@ -289,8 +301,9 @@ static void constant_in_k(void **state) {
             error += pow((double)out[0][i] - (double)out[1][i], 2);
             norm += pow((double)out[0][i], 2);
         }
-        /* A zero near 16 is rounded by up to 2^-7 (2^-8 on average), which makes that fraction of a step's codes flip.
-         * A flip moves a value by one step; 64 normal values span about 4.8, and the levels of tq less. */
+        /* A zero near 16 is rounded by up to 2^-7 (2^-8 on average), which makes that fraction
+         * of a step's codes flip. A flip moves a value by one step; 64 normal values span about
+         * 4.8, and the levels of tq less. */
         const int levels[] = {255, 16, 8, 4, 16, 8, 4};
         const double bound = sqrt(4.8 / (levels[p] - 1) * 0x1p-8);
         if (!(sqrt(error / norm) < bound))
@@ -323,13 +336,17 @@ static void input_types(void **state) {
                 source_k(&s, &f.layer[0], 0, N + row, k + row * G * D);
                 source_v(&s, &f.layer[0], 0, N + row, v + row * G * D);
             }
-            quire__store_row(types[i], half, ROWS * H * D, q); /* q is not stored: both get what the type holds */
+            quire__store_row(types[i], half, ROWS * H * D,
+                             q); /* q is not stored: both get what the type holds */
             quire__load_row(types[i], half, ROWS * H * D, q);
             quire_batch *batch;
             assert_ok(quire_batch_begin(f.pool, &(quire_batch_item){seq, ROWS}, 1, &batch));
-            assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
-            const quire_rows queries = typed ? (quire_rows){half, types[i], 0} : (quire_rows){q, QUIRE_F32, 0};
-            assert_ok(quire_batch_attend(batch, 0, &(quire_attend_args){.q = queries, .out = out[typed]}, 0, 1));
+            assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0},
+                                        (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+            const quire_rows queries =
+                typed ? (quire_rows){half, types[i], 0} : (quire_rows){q, QUIRE_F32, 0};
+            assert_ok(quire_batch_attend(
+                batch, 0, &(quire_attend_args){.q = queries, .out = out[typed]}, 0, 1));
             quire_batch_abort(batch);
         }
         assert_memory_equal(out[0], out[1], sizeof out[0]);
@@ -339,10 +356,12 @@ static void input_types(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_codec),  cmocka_unit_test(every_preset), cmocka_unit_test(head_sizes),
-        cmocka_unit_test(head_groups),  cmocka_unit_test(features),     cmocka_unit_test(explicit_mask),
-        cmocka_unit_test(sees_nothing), cmocka_unit_test(bad_queries),  cmocka_unit_test(constant_in_k),
-        cmocka_unit_test(input_types),  cmocka_unit_test(raw_types),
+        cmocka_unit_test(every_codec),   cmocka_unit_test(every_preset),
+        cmocka_unit_test(head_sizes),    cmocka_unit_test(head_groups),
+        cmocka_unit_test(features),      cmocka_unit_test(explicit_mask),
+        cmocka_unit_test(sees_nothing),  cmocka_unit_test(bad_queries),
+        cmocka_unit_test(constant_in_k), cmocka_unit_test(input_types),
+        cmocka_unit_test(raw_types),
     };
     if (level_is_missing())
         return LEFT_OUT;

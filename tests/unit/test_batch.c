@@ -1,10 +1,13 @@
-/* Batches: calls out of order, values that cannot be stored, all or nothing, partial commits, what the counters say. */
+/* Batches: calls out of order, values that cannot be stored, all or nothing, partial commits,
+ * what the counters say. */
 #include <math.h>
 
 #include "ledger.h"
 
-static const source SOURCE = {.seed = 5, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
-static const source OTHER = {.seed = 6, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
+static const source SOURCE = {
+    .seed = 5, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
+static const source OTHER = {
+    .seed = 6, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
 
 static void init_plain(fixture *f, const char *kv) {
     fixture_init(f, 2, 4, 2, 32, 48, kv);
@@ -20,10 +23,10 @@ typedef struct tensors {
 
 static tensors tensors_of(const fixture *f, int layer, int position, int n) {
     const quire_layer *l = &f->layer[layer];
-    const int nk = l->n_kv_heads * l->k_dim, nv = l->n_kv_heads * l->v_dim, nq = l->n_heads * l->k_dim,
-              no = l->n_heads * l->v_dim;
-    tensors t = {malloc((size_t)(n * nk) * 4), malloc((size_t)(n * nv) * 4), malloc((size_t)(n * nq) * 4),
-                 malloc((size_t)(n * no) * 4)};
+    const int nk = l->n_kv_heads * l->k_dim, nv = l->n_kv_heads * l->v_dim,
+              nq = l->n_heads * l->k_dim, no = l->n_heads * l->v_dim;
+    tensors t = {malloc((size_t)(n * nk) * 4), malloc((size_t)(n * nv) * 4),
+                 malloc((size_t)(n * nq) * 4), malloc((size_t)(n * no) * 4)};
     for (int i = 0; i < n; i++) {
         source_k(&SOURCE, l, layer, position + i, t.k + i * nk);
         source_v(&SOURCE, l, layer, position + i, t.v + i * nv);
@@ -121,7 +124,8 @@ static void bad_calls(void **state) {
     quire_batch *batch = begin(&f, seq, 2);
     const tensors t = tensors_of(&f, 0, 0, 2);
     static const int32_t layers[] = {-1, 3, INT32_MIN, INT32_MAX};
-    static const int32_t workers[][2] = {{0, 0}, {-1, 1}, {1, 1}, {0, 4}, {3, 3}, {0, -1}, {INT32_MAX, INT32_MAX}};
+    static const int32_t workers[][2] = {
+        {0, 0}, {-1, 1}, {1, 1}, {0, 4}, {3, 3}, {0, -1}, {INT32_MAX, INT32_MAX}};
     for (int i = 0; i < 4; i++) {
         assert_status(store(batch, layers[i], &t, 0, 1), QUIRE_E_INVALID);
         assert_reason("layer");
@@ -135,8 +139,10 @@ static void bad_calls(void **state) {
     assert_status(store(batch, 2, &t, 0, 1), QUIRE_E_STATE);
     assert_reason("layer 2 shares layer 1");
 
-    const quire_rows k = rows_f32(t.k), v = rows_f32(t.v), none = {NULL, QUIRE_F32, 0}, odd = {t.k, (quire_type)9, 0};
-    const quire_rows narrow_k = {t.k, QUIRE_F32, 63}, narrow_v = {t.v, QUIRE_F32, 95}, narrow_q = {t.q, QUIRE_F32, 127};
+    const quire_rows k = rows_f32(t.k), v = rows_f32(t.v), none = {NULL, QUIRE_F32, 0},
+                     odd = {t.k, (quire_type)9, 0};
+    const quire_rows narrow_k = {t.k, QUIRE_F32, 63}, narrow_v = {t.v, QUIRE_F32, 95},
+                     narrow_q = {t.q, QUIRE_F32, 127};
     assert_status(quire_batch_store(batch, 0, none, v, 0, 1), QUIRE_E_INVALID);
     assert_reason("layer 0: K");
     assert_status(quire_batch_store(batch, 0, k, none, 0, 1), QUIRE_E_INVALID);
@@ -191,12 +197,14 @@ static void strides(void **state) {
         for (size_t j = 0; j < N * (dense[i] + PAD); j++)
             wide[i][j] = NAN; /* gaps are neither read nor written */
         for (size_t r = 0; r < N && i < 3; r++)
-            memcpy(wide[i] + r * (dense[i] + PAD), from[i] + r * dense[i], dense[i] * sizeof(float));
+            memcpy(wide[i] + r * (dense[i] + PAD), from[i] + r * dense[i],
+                   dense[i] * sizeof(float));
     }
     quire_batch *batch = begin(&f, seq, N);
     assert_ok(quire_batch_store(batch, 0, (quire_rows){wide[0], QUIRE_F32, nk + PAD},
                                 (quire_rows){wide[1], QUIRE_F32, nv + PAD}, 0, 1));
-    const quire_attend_args args = {.q = {wide[2], QUIRE_F32, nq + PAD}, .out = wide[3], .out_stride = no + PAD};
+    const quire_attend_args args = {
+        .q = {wide[2], QUIRE_F32, nq + PAD}, .out = wide[3], .out_stride = no + PAD};
     assert_ok(quire_batch_attend(batch, 0, &args, 0, 1));
     for (size_t r = 0; r < N; r++) {
         assert_memory_equal(wide[3] + r * (no + PAD), wanted + r * no, no * sizeof(float));
@@ -230,9 +238,11 @@ static void busy_sequence(void **state) {
     assert_status(quire_seq_page_load(seq, page, bytes), QUIRE_E_BUSY);
     assert_status(quire_batch_begin(f.pool, &(quire_batch_item){seq, 1}, 1, &second), QUIRE_E_BUSY);
     assert_null(second);
-    assert_ok(quire_seq_page_save(seq, 1, saved_busy, bytes_1)); /* sealed pages do not change: saving is fine */
+    assert_ok(quire_seq_page_save(seq, 1, saved_busy,
+                                  bytes_1)); /* sealed pages do not change: saving is fine */
     assert_memory_equal(saved, saved_busy, bytes_1);
-    assert_status(quire_seq_page_save(seq, 2, page, bytes), QUIRE_E_INVALID); /* reserved, not yet its own */
+    assert_status(quire_seq_page_save(seq, 2, page, bytes),
+                  QUIRE_E_INVALID); /* reserved, not yet its own */
     assert_same_residents(before, balance(&f));
     quire_batch_abort(batch);
     assert_ok(quire_seq_fork(seq, &child));
@@ -248,7 +258,8 @@ typedef struct bad_value {
     float value;
 } bad_value;
 
-/* One bad value in K or V of layer 1, row 7, head 1: named, refused, and gone without a trace after abort. */
+/* One bad value in K or V of layer 1, row 7, head 1: named, refused, and gone without a trace
+ * after abort. */
 static void check_bad_value(const bad_value *bad, bool in_v) {
     enum { N = 70, ROW = 7, HEAD = 1, AT = 5 };
     fixture f;
@@ -284,23 +295,27 @@ static void check_bad_value(const bad_value *bad, bool in_v) {
 static void bad_values(void **state) {
     (void)state;
     static const bad_value cases[] = {
-        {QUIRE_F16, "k8v4", NAN},      {QUIRE_F16, "k8v4", -INFINITY}, {QUIRE_F16, "k8v4", 1e6f},
-        {QUIRE_F16, "none", 1e6f},     {QUIRE_F16, "none", NAN},       {QUIRE_F16, "f32:f32", 1e6f},
-        {QUIRE_BF16, "kc4:vt4", 1e6f}, {QUIRE_BF16, "kc4:vt4", NAN},   {QUIRE_BF16, "none", INFINITY},
-        {QUIRE_BF16, "none", 3.4e38f}, {QUIRE_BF16, "f16:f16", 1e6f},  {QUIRE_F32, "k8v4", -1e6f},
-        {QUIRE_F32, "none", NAN},      {QUIRE_F32, "none", -INFINITY}, {QUIRE_BF16, "q8_0:tq4", -7e4f},
-        {QUIRE_F16, "kc4:vt4", 65520},
+        {QUIRE_F16, "k8v4", NAN},        {QUIRE_F16, "k8v4", -INFINITY},
+        {QUIRE_F16, "k8v4", 1e6f},       {QUIRE_F16, "none", 1e6f},
+        {QUIRE_F16, "none", NAN},        {QUIRE_F16, "f32:f32", 1e6f},
+        {QUIRE_BF16, "kc4:vt4", 1e6f},   {QUIRE_BF16, "kc4:vt4", NAN},
+        {QUIRE_BF16, "none", INFINITY},  {QUIRE_BF16, "none", 3.4e38f},
+        {QUIRE_BF16, "f16:f16", 1e6f},   {QUIRE_F32, "k8v4", -1e6f},
+        {QUIRE_F32, "none", NAN},        {QUIRE_F32, "none", -INFINITY},
+        {QUIRE_BF16, "q8_0:tq4", -7e4f}, {QUIRE_F16, "kc4:vt4", 65520},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int in_v = 0; in_v < 2; in_v++)
             check_bad_value(&cases[i], in_v);
 }
 
-/* Whatever is accepted must come out finite, also when rounding to the raw type carries it past the codec's largest. */
+/* Whatever is accepted must come out finite, also when rounding to the raw type carries it past
+ * the codec's largest. */
 static void largest_values(void **state) {
     (void)state;
     static const float values[] = {60000, 65280, 65400, 65408, 65472, 65500, 65504};
-    static const char *const pairs[] = {"kc8:vt4", "kc2:vt2", "f16:f16", "q8_0:q4_0", "tq4:tq2", "tqp3:vt8", "none"};
+    static const char *const pairs[] = {"kc8:vt4", "kc2:vt2",  "f16:f16", "q8_0:q4_0",
+                                        "tq4:tq2", "tqp3:vt8", "none"};
     enum { N = 130 };
     for (int raw = QUIRE_F32; raw <= QUIRE_BF16; raw++)
         for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++)
@@ -314,8 +329,8 @@ static void largest_values(void **state) {
                 quire_batch *batch = begin(&f, seq, N);
                 const tensors t = tensors_of(&f, 0, 0, N);
                 for (int j = 0; j < N * 32; j++) {
-                    t.k[j] =
-                        values[i] * (j % 2 ? -1 : 1); /* the same sign in every token: the channel's zero is as large */
+                    t.k[j] = values[i] * (j % 2 ? -1 : 1); /* the same sign in every token: the
+                                                              channel's zero is as large */
                     t.v[j] = values[i];
                 }
                 const quire_status status = store(batch, 0, &t, 0, 1);
@@ -331,7 +346,8 @@ static void largest_values(void **state) {
                     free(out);
                 } else {
                     assert_int_equal(status, QUIRE_E_VALUE);
-                    assert_true(raw == QUIRE_BF16 && values[i] > 65280); /* the largest bf16 below fp16's largest */
+                    assert_true(raw == QUIRE_BF16 &&
+                                values[i] > 65280); /* the largest bf16 below fp16's largest */
                 }
                 tensors_free(t);
                 fixture_close(&f);
@@ -359,7 +375,8 @@ static void zero_tokens(void **state) {
     assert_same_residents(before, balance(&f));
 
     /* Beside a sequence that brings rows, with and without tokens of its own. */
-    float *alone = probe(&f, some, &SOURCE, 3), *beside = malloc(answer_floats(&f, 3) * sizeof *beside);
+    float *alone = probe(&f, some, &SOURCE, 3),
+          *beside = malloc(answer_floats(&f, 3) * sizeof *beside);
     const step_item items[] = {{empty, &SOURCE, 0}, {some, &SOURCE, 3}};
     assert_ok(step(&f, items, 2, NULL, beside));
     assert_memory_equal(alone, beside, answer_floats(&f, 3) * sizeof *beside);
@@ -375,7 +392,8 @@ static void zero_tokens(void **state) {
     fixture_close(&f);
 }
 
-/* A pool with every kind of group: packed, packed and windowed with and without kept tokens, raw, raw and windowed. */
+/* A pool with every kind of group: packed, packed and windowed with and without kept tokens,
+ * raw, raw and windowed. */
 static void init_mixed(fixture *f) {
     fixture_init(f, 6, 2, 1, 32, 32, "k8v4");
     f->layer[1].window = 70;
@@ -392,7 +410,8 @@ static void init_mixed(fixture *f) {
 
 static void abort_leaves_all(void **state) {
     (void)state;
-    static const int lengths[] = {0, 1, 63, 64, 65, 100, 127, 128, 190, 250}, added[] = {1, 5, 64, 65, 130, 200};
+    static const int lengths[] = {0, 1, 63, 64, 65, 100, 127, 128, 190, 250},
+                     added[] = {1, 5, 64, 65, 130, 200};
     fixture f;
     init_mixed(&f);
     fixture_open(&f);
@@ -401,11 +420,13 @@ static void abort_leaves_all(void **state) {
         float *before = probe(&f, seq, &SOURCE, 4);
         for (int shared = 0; shared < 2; shared++) {
             if (shared)
-                assert_ok(quire_seq_fork(seq, &child)); /* now pages are copied before they are written */
+                assert_ok(
+                    quire_seq_fork(seq, &child)); /* now pages are copied before they are written */
             const quire_pool_stats stats = balance(&f);
             for (size_t j = 0; j < sizeof added / sizeof *added; j++) {
                 const step_item item = {seq, &OTHER, added[j]};
-                assert_ok(step(&f, &item, 1, &(step_options){.abort = true, .store_only = true}, NULL));
+                assert_ok(
+                    step(&f, &item, 1, &(step_options){.abort = true, .store_only = true}, NULL));
                 assert_same_residents(stats, balance(&f));
                 assert_int_equal(quire_seq_length(seq), lengths[i]);
                 assert_answers(&f, seq, &SOURCE, 4, before);
@@ -465,9 +486,18 @@ static void check_every_keep(bool exact_trim) {
     fixture_open(&f);
     for (size_t i = 0; i < sizeof befores / sizeof *befores; i++)
         for (size_t j = 0; j < sizeof added / sizeof *added; j++) {
-            const int before = befores[i], n = added[j], sealed_at = (before + n) / 64 * 64 - before;
-            const int keeps[] = {
-                0, 1, n / 2, n - 1, n, sealed_at - 1, sealed_at, sealed_at + 1, sealed_at - 64, sealed_at - 65};
+            const int before = befores[i], n = added[j],
+                      sealed_at = (before + n) / 64 * 64 - before;
+            const int keeps[] = {0,
+                                 1,
+                                 n / 2,
+                                 n - 1,
+                                 n,
+                                 sealed_at - 1,
+                                 sealed_at,
+                                 sealed_at + 1,
+                                 sealed_at - 64,
+                                 sealed_at - 65};
             for (size_t k = 0; k < sizeof keeps / sizeof *keeps; k++)
                 if (keeps[k] >= 0 && keeps[k] <= n)
                     check_keep(&f, before, n, keeps[k], k % 2);
@@ -515,7 +545,8 @@ static reads expected_reads(const fixture *f, int layer, int length, int n) {
         from = to;
     }
     const uint64_t heads = (uint64_t)l->n_kv_heads;
-    return (reads){pages * s.record_bytes * heads, raw_rows * (uint64_t)(l->k_dim + l->v_dim) * 2 * heads, (uint64_t)n};
+    return (reads){pages * s.record_bytes * heads,
+                   raw_rows * (uint64_t)(l->k_dim + l->v_dim) * 2 * heads, (uint64_t)n};
 }
 
 static void bytes_read(void **state) {
@@ -551,9 +582,11 @@ static void layer_statistics(void **state) {
     fixture_open(&f);
     quire_seq *seq = fed_seq(&f, &SOURCE, 64 * 4 + 10);
     const size_t raw = 64 * (32 + 32) * 2, sinks = 4 * (32 + 32) * 2;
-    /* layer 1 sees from 266 - 69 on: page 3; layer 2 from page 3, and pins page 0; layer 4 from 177 on: page 2 */
+    /* layer 1 sees from 266 - 69 on: page 3; layer 2 from page 3, and pins page 0; layer 4 from
+     * 177 on: page 2 */
     static const int pages[6] = {4, 1, 2, 4, 2, 0};
-    /* layer 3 is raw beside layer 0: its rows of the page sealed last are kept with those; layer 4 is alone */
+    /* layer 3 is raw beside layer 0: its rows of the page sealed last are kept with those; layer
+     * 4 is alone */
     const size_t raw_bytes[6] = {2 * raw + sinks, 2 * raw, 2 * raw + sinks, 2 * raw, raw, 0};
     for (int i = 0; i < 6; i++) {
         quire_layer_stats s;
@@ -568,7 +601,8 @@ static void layer_statistics(void **state) {
         assert_int_equal(s.sealed_bytes, (size_t)pages[i] * record);
         assert_int_equal(s.raw_bytes, raw_bytes[i]);
     }
-    assert_int_equal(balance(&f).sealed_pages, 3 * 4); /* three packed layers; raw ones never pack */
+    assert_int_equal(balance(&f).sealed_pages,
+                     3 * 4); /* three packed layers; raw ones never pack */
     drop(seq);
     assert_all_free(&f);
     fixture_close(&f);
@@ -576,10 +610,12 @@ static void layer_statistics(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(call_order),     cmocka_unit_test(all_workers),   cmocka_unit_test(bad_calls),
-        cmocka_unit_test(strides),        cmocka_unit_test(busy_sequence), cmocka_unit_test(bad_values),
-        cmocka_unit_test(largest_values), cmocka_unit_test(zero_tokens),   cmocka_unit_test(abort_leaves_all),
-        cmocka_unit_test(partial_commit), cmocka_unit_test(bytes_read),    cmocka_unit_test(layer_statistics),
+        cmocka_unit_test(call_order),       cmocka_unit_test(all_workers),
+        cmocka_unit_test(bad_calls),        cmocka_unit_test(strides),
+        cmocka_unit_test(busy_sequence),    cmocka_unit_test(bad_values),
+        cmocka_unit_test(largest_values),   cmocka_unit_test(zero_tokens),
+        cmocka_unit_test(abort_leaves_all), cmocka_unit_test(partial_commit),
+        cmocka_unit_test(bytes_read),       cmocka_unit_test(layer_statistics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

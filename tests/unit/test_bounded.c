@@ -1,6 +1,6 @@
-/* A cache of bounded size whose first tokens stay (`max_size` and `keep` elsewhere), quantized, against a model of it
- * token by token: a list to which each token is added, and from which the oldest that is not kept is struck when it is
- * full. */
+/* A cache of bounded size whose first tokens stay (`max_size` and `keep` elsewhere), quantized,
+ * against a model of it token by token: a list to which each token is added, and from which the
+ * oldest that is not kept is struck when it is full. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,14 +16,16 @@ typedef struct ring {
 
 static void ring_add(ring *r, int token) {
     if (r->n == r->max_size) {
-        memmove(r->token + r->keep, r->token + r->keep + 1, (size_t)(r->n - r->keep - 1) * sizeof *r->token);
+        memmove(r->token + r->keep, r->token + r->keep + 1,
+                (size_t)(r->n - r->keep - 1) * sizeof *r->token);
         r->n--;
     }
     r->token[r->n++] = token;
 }
 
 /* fp64 attention of one query over the tokens of the ring. */
-static void attend_ring(const ring *r, const float *q, const double *k, const double *v, int dk, int dv, double *out) {
+static void attend_ring(const ring *r, const float *q, const double *k, const double *v, int dk,
+                        int dv, double *out) {
     double logit[MAX_TOKENS], top = -INFINITY, sum = 0;
     for (int i = 0; i < r->n; i++) {
         logit[i] = 0;
@@ -44,7 +46,8 @@ static void attend_ring(const ring *r, const float *q, const double *k, const do
         out[d] /= sum;
 }
 
-/* All tokens in chunks of `chunk`, every output row against the ring; and what is resident stays bounded. */
+/* All tokens in chunks of `chunk`, every output row against the ring; and what is resident stays
+ * bounded. */
 static void check(const char *kv, int max_size, int keep, int sinks, int n, int chunk) {
     fixture f;
     fixture_init(&f, 1, 2, 1, 64, 64, kv);
@@ -58,7 +61,8 @@ static void check(const char *kv, int max_size, int keep, int sinks, int n, int 
     s.k_channel_bias = 0;
     quire_seq *seq = new_seq(&f);
     float *out = malloc((size_t)(n * 2 * 64) * sizeof *out), q[2 * 64];
-    double *wanted = malloc((size_t)(n * 2 * 64) * sizeof *wanted), *k = malloc((size_t)(MAX_TOKENS * 64) * sizeof *k),
+    double *wanted = malloc((size_t)(n * 2 * 64) * sizeof *wanted),
+           *k = malloc((size_t)(MAX_TOKENS * 64) * sizeof *k),
            *v = malloc((size_t)(MAX_TOKENS * 64) * sizeof *v);
     feed(&f, seq, &s, n, chunk, 1, 0, out);
     ring r = {.max_size = max_size, .keep = keep};
@@ -71,15 +75,15 @@ static void check(const char *kv, int max_size, int keep, int sinks, int n, int 
             attend_ring(&r, q + h * 64, k, v, 64, 64, wanted + (t * 2 + h) * 64);
     }
     const double error = relative_error(out, wanted, (size_t)(n * 2 * 64)),
-                 bound =
-                     attend_bound(f.options.policy.pair, 64, 1, side_uses_fp16(&f, false), side_uses_fp16(&f, true));
+                 bound = attend_bound(f.options.policy.pair, 64, 1, side_uses_fp16(&f, false),
+                                      side_uses_fp16(&f, true));
     if (!(error < bound))
-        fail_msg("%s, max size %d, keep %d, sinks %d, chunks of %d: off by %.2e, bound %.2e", kv, max_size, keep, sinks,
-                 chunk, error, bound);
+        fail_msg("%s, max size %d, keep %d, sinks %d, chunks of %d: off by %.2e, bound %.2e", kv,
+                 max_size, keep, sinks, chunk, error, bound);
     quire_layer_stats stats;
     assert_ok(quire_layer_get_stats(f.pool, 0, &stats));
-    const int most =
-        (max_size - keep + 62) / 64 + 1 + (keep + 63) / 64; /* pages that a window can touch, and kept ones */
+    const int most = (max_size - keep + 62) / 64 + 1 +
+                     (keep + 63) / 64; /* pages that a window can touch, and kept ones */
     assert_true(stats.sealed_bytes <= (size_t)most * stats.record_bytes);
     drop(seq);
     assert_all_free(&f);
@@ -99,7 +103,8 @@ static void every_preset(void **state) {
     }
 }
 
-/* Kept tokens that are sinks, more than sinks, in more than one page; no sinks; windows within a page. */
+/* Kept tokens that are sinks, more than sinks, in more than one page; no sinks; windows within a
+ * page. */
 static void every_keep(void **state) {
     (void)state;
     static const char *const kvs[] = {"none", "k8v8", "kc4:vt2", "tq3"};
@@ -121,7 +126,8 @@ static void every_pair(void **state) {
         assert_ok(quire_codec_at(i, &info));
         if (info.group > 64)
             continue; /* larger than the heads here */
-        snprintf(kv, sizeof kv, "%s:%s", info.for_k ? info.name : "kc8", info.for_v ? info.name : "vt8");
+        snprintf(kv, sizeof kv, "%s:%s", info.for_k ? info.name : "kc8",
+                 info.for_v ? info.name : "vt8");
         check(kv, 90, 6, 4, 400, 29);
     }
 }

@@ -1,4 +1,5 @@
-/* Orders of channels: how they are made, and that km4 and km3 are what they promise under any of them. */
+/* Orders of channels: how they are made, and that km4 and km3 are what they promise under any of
+ * them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +8,8 @@
 
 static int compare(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-/* The three classes by sorting, for every head size: no ranks, no places computed twice the same way. */
+/* The three classes by sorting, for every head size: no ranks, no places computed twice the same
+ * way. */
 static void classes(void **state) {
     (void)state;
     rng r = {31};
@@ -17,7 +19,9 @@ static void classes(void **state) {
             uint16_t order[QUIRE_DIM_MAX];
             int sorted[QUIRE_DIM_MAX]; /* channels, the most important first */
             for (int d = 0; d < dim; d++)
-                importance[d] = round == 0 ? 1 : round == 1 ? (float)rng_below(&r, 5) : rng_normal(&r);
+                importance[d] = round == 0   ? 1
+                                : round == 1 ? (float)rng_below(&r, 5)
+                                             : rng_normal(&r);
             if (round == 3)
                 importance[dim / 2] = INFINITY, importance[3] = -INFINITY;
             int n = 0;
@@ -104,16 +108,18 @@ static void shared(void **state) {
     for (int layer = 0; layer < 2; layer++) {
         oracle_attend_rows(&f, layer, &s, CONTEXT, ROWS, NULL, wanted, NULL);
         const double error = relative_error(out[layer], wanted, ROWS * H * 64),
-                     bound = attend_bound(f.options.policy.pair, 80, 1, false, false) * (1 + 1 / sqrt(ROWS * H));
+                     bound = attend_bound(f.options.policy.pair, 80, 1, false, false) *
+                             (1 + 1 / sqrt(ROWS * H));
         if (!(error < bound))
             fail_msg("layer %d: relative error %.2e, bound %.2e", layer, error, bound);
     }
     fixture_close(&f);
 }
 
-/* What it is for. A quarter of the channels is four times as large, another a fourth, as q sees them; at the same bytes
- * the error of K.q must fall. Its mean square over channels is step^2 / 12 times that of q, steps being ranges over
- * 2^bits - 1: against kc's 16 + 2 + 1/16 over 15^2, km has 16/31^2 + 2/15^2 + 1/16/7^2 (or with 7; 15, 7, 3). */
+/* What it is for. A quarter of the channels is four times as large, another a fourth, as q sees
+ * them; at the same bytes the error of K.q must fall. Its mean square over channels is step^2 /
+ * 12 times that of q, steps being ranges over 2^bits - 1: against kc's 16 + 2 + 1/16 over 15^2,
+ * km has 16/31^2 + 2/15^2 + 1/16/7^2 (or with 7; 15, 7, 3). */
 static void better_than_uniform(void **state) {
     (void)state;
     enum { D = 128, N = 40 };
@@ -123,12 +129,14 @@ static void better_than_uniform(void **state) {
     for (int d = 0; d < D; d++)
         size[d] = d % 4 == 1 ? 4.0f : d % 4 == 2 ? 0.25f : 1.0f;
     assert_ok(quire_channel_order(size, D, order));
-    const quire_codec codecs[2][2] = {{QUIRE_CODEC_KC4, QUIRE_CODEC_KM4}, {QUIRE_CODEC_KC3, QUIRE_CODEC_KM3}};
+    const quire_codec codecs[2][2] = {{QUIRE_CODEC_KC4, QUIRE_CODEC_KM4},
+                                      {QUIRE_CODEC_KC3, QUIRE_CODEC_KM3}};
     for (int width = 0; width < 2; width++) {
         double error[2] = {0, 0};
         const double levels = width ? 7 : 15, wide = width ? 15 : 31, narrow = width ? 3 : 7;
-        const double wanted = (16 / (wide * wide) + 2 / (levels * levels) + 1 / (16 * narrow * narrow)) /
-                              ((16 + 2 + 1.0 / 16) / (levels * levels));
+        const double wanted =
+            (16 / (wide * wide) + 2 / (levels * levels) + 1 / (16 * narrow * narrow)) /
+            ((16 + 2 + 1.0 / 16) / (levels * levels));
         for (int round = 0; round < N; round++) {
             for (int i = 0; i < 64 * D; i++)
                 k[i] = rng_normal(&r) * size[i % D];
@@ -148,16 +156,20 @@ static void better_than_uniform(void **state) {
                 free(record);
             }
         }
-        if (!(fabs(error[1] / error[0] / wanted - 1) < 0.05)) /* some 80000 values a class: samples */
-            fail_msg("%s: error %.3f of %s's, expected %.3f", quire_codec_name(codecs[width][1]), error[1] / error[0],
-                     quire_codec_name(codecs[width][0]), wanted);
+        if (!(fabs(error[1] / error[0] / wanted - 1) <
+              0.05)) /* some 80000 values a class: samples */
+            fail_msg("%s: error %.3f of %s's, expected %.3f", quire_codec_name(codecs[width][1]),
+                     error[1] / error[0], quire_codec_name(codecs[width][0]), wanted);
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes), cmocka_unit_test(bad_arguments),       cmocka_unit_test(requantize_without),
-        cmocka_unit_test(shared),  cmocka_unit_test(better_than_uniform),
+        cmocka_unit_test(classes),
+        cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(requantize_without),
+        cmocka_unit_test(shared),
+        cmocka_unit_test(better_than_uniform),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Names, errors, extremes and the promises of each codec that need no other system. Values against mlx, ggml and an
- * independent decoder: tests/py. */
+/* Names, errors, extremes and the promises of each codec that need no other system. Values
+ * against mlx, ggml and an independent decoder: tests/py. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,8 @@ static void names(void **state) {
                             "tq4",  "tq3",  "mlx8", "mlx4", "q8_0", "q4_0", "rot_k_tq4v"};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         assert_ok(quire_policy_parse(wanted[i], &p));
-    for (size_t i = 0; i < quire_codec_count(); i++) { /* every codec by name, on the sides it serves and no other */
+    for (size_t i = 0; i < quire_codec_count();
+         i++) { /* every codec by name, on the sides it serves and no other */
         quire_codec_info info;
         char text[64];
         assert_ok(quire_codec_at(i, &info));
@@ -37,8 +38,9 @@ static void names(void **state) {
     }
     assert_ok(quire_policy_parse("a4g64:a8g64", &p));
     assert_true(p.pair.k == QUIRE_CODEC_A4 && p.pair.v == QUIRE_CODEC_A8);
-    const char *unknown[] = {"",      ":",           "kc4",       "kc4:",        ":vt4",        "kc4:vt5",    "KC4:VT4",
-                             "k4v4 ", "kc4:vt4:vt4", "none:none", "a4g16:a4g16", "a4g32g64:a4", "q8_0g64:a4", "a:a"};
+    const char *unknown[] = {
+        "",      ":",           "kc4",       "kc4:",        ":vt4",        "kc4:vt5",    "KC4:VT4",
+        "k4v4 ", "kc4:vt4:vt4", "none:none", "a4g16:a4g16", "a4g32g64:a4", "q8_0g64:a4", "a:a"};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         const quire_policy before = p;
         assert_status(quire_policy_parse(unknown[i], &p), QUIRE_E_UNKNOWN);
@@ -182,7 +184,10 @@ static void refused_values(void **state) {
         quire_codec_info info;
         quire_codec_at(i, &info);
         const quire_page_shape shape = {
-            {info.for_k ? info.codec : QUIRE_CODEC_F32, info.for_v ? info.codec : QUIRE_CODEC_F32}, 64, 64, QUIRE_F16};
+            {info.for_k ? info.codec : QUIRE_CODEC_F32, info.for_v ? info.codec : QUIRE_CODEC_F32},
+            64,
+            64,
+            QUIRE_F16};
         if (info.group > 64)
             continue;
         const bool unlimited = info.codec == QUIRE_CODEC_F32 || info.codec == QUIRE_CODEC_BF16;
@@ -196,7 +201,8 @@ static void refused_values(void **state) {
                 assert_status(quire_page_encode(&shape, k, v, 0, page), QUIRE_E_VALUE);
                 assert_non_null(strstr(quire_last_error(), "token 5, channel 7"));
                 assert_memory_equal(page, before, sizeof page);
-                assert_ok(quire_page_encode(&shape, k, v, 6, page)); /* skipped rows are not looked at */
+                assert_ok(
+                    quire_page_encode(&shape, k, v, 6, page)); /* skipped rows are not looked at */
             }
     }
 }
@@ -213,7 +219,10 @@ static void skipped_tokens(void **state) {
         if (info.group > 64)
             continue;
         const quire_page_shape shape = {
-            {info.for_k ? info.codec : QUIRE_CODEC_RAW, info.for_v ? info.codec : QUIRE_CODEC_RAW}, 64, 64, QUIRE_BF16};
+            {info.for_k ? info.codec : QUIRE_CODEC_RAW, info.for_v ? info.codec : QUIRE_CODEC_RAW},
+            64,
+            64,
+            QUIRE_BF16};
         size_t bytes;
         assert_ok(quire_page_bytes(&shape, &bytes));
         rng_fill(&r, k, T * 64, 1);
@@ -249,7 +258,8 @@ static void exchange_errors(void **state) {
     shape = shape_of("tq4:tq4", 128, 128, QUIRE_F16);
     for (int i = 0; i < T * 4; i++)
         a[i] = b[i] = 1;
-    assert_status(quire_page_export(&shape, QUIRE_SIDE_K, page, &arrays), QUIRE_E_INVALID); /* its mean has no place */
+    assert_status(quire_page_export(&shape, QUIRE_SIDE_K, page, &arrays),
+                  QUIRE_E_INVALID); /* its mean has no place */
     assert_ok(quire_page_export(&shape, QUIRE_SIDE_V, page, &arrays));
     assert_ok(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page));
     arrays.means = b;
@@ -257,7 +267,8 @@ static void exchange_errors(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         b[127] = bad[i];
         assert_status(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page), QUIRE_E_VALUE);
-        assert_ok(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page)); /* V has none to look at */
+        assert_ok(
+            quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page)); /* V has none to look at */
     }
 }
 
@@ -283,14 +294,16 @@ static void import_leaves_nothing_of_before(void **state) {
             }
             assert_memory_equal(page[0], page[1], bytes);
         }
-    /* A scale of q8_0 is a length: what no encoder writes is refused here, not when the page is loaded. */
+    /* A scale of q8_0 is a length: what no encoder writes is refused here, not when the page is
+     * loaded. */
     const quire_page_shape shape = shape_of("q8_0", 64, 64, QUIRE_F16);
     codes[1] = 0xbc; /* -1 */
     assert_status(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page[0]), QUIRE_E_VALUE);
     codes[1] = 0;
 }
 
-/* K of tq keeps what its tokens share apart from the codes: rows that are all the same cost nothing but fp16. V does not. */
+/* K of tq keeps what its tokens share apart from the codes: rows that are all the same cost
+ * nothing but fp16. V does not. */
 static void page_mean(void **state) {
     (void)state;
     static float rows[T * 64], k[T * 64], v[T * 64];

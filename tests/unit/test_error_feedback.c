@@ -1,5 +1,5 @@
-/* Rounding with feedback: what it leaves of a logit, that it leaves plain rounding alone where it has nothing to say, and
- * that every level gives the same bytes. */
+/* Rounding with feedback: what it leaves of a logit, that it leaves plain rounding alone where
+ * it has nothing to say, and that every level gives the same bytes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +11,21 @@
 
 enum { T = QUIRE_PAGE_TOKENS, DIM_MAX = 256, RECORD_MAX = 4 * T * DIM_MAX };
 
-static float k[T * DIM_MAX], v[T * DIM_MAX], decoded[T * DIM_MAX], moment[DIM_MAX * DIM_MAX], turned[DIM_MAX * DIM_MAX],
-    feedback[DIM_MAX * DIM_MAX / 2];
+static float k[T * DIM_MAX], v[T * DIM_MAX], decoded[T * DIM_MAX], moment[DIM_MAX * DIM_MAX],
+    turned[DIM_MAX * DIM_MAX], feedback[DIM_MAX * DIM_MAX / 2];
 static uint8_t plain[RECORD_MAX], shaped[RECORD_MAX], other[RECORD_MAX];
 
 /* Half the channels turn, a quarter fast. */
 static quire_rope rope_of(int dim, bool interleaved) {
-    return (quire_rope){.first = 16, .n_rot = dim / 32 * 16, .interleaved = interleaved, .base = 10000, .scale = 0.5f};
+    return (quire_rope){.first = 16,
+                        .n_rot = dim / 32 * 16,
+                        .interleaved = interleaved,
+                        .base = 10000,
+                        .scale = 0.5f};
 }
 
-static void shaping_of(const quire_rope *rope, int dim, const uint16_t *order, int page, quire_shaping *shaping) {
+static void shaping_of(const quire_rope *rope, int dim, const uint16_t *order, int page,
+                       quire_shaping *shaping) {
     quire_turns turns;
     assert_ok(quire__turns_init(&turns, rope, dim));
     quire__shaping_init(shaping, &turns, feedback, order, page);
@@ -35,8 +40,10 @@ static void turn_moment(const quire_rope *rope, int dim, int page) {
         for (int i = 0; i < dim; i++)
             for (int j = 0; j < turns.n; j++) {
                 const double c = cos(turns.angle[j] * T * page), s = sin(turns.angle[j] * T * page);
-                float *x = &turned[transposed ? turns.first[j] * dim + i : i * dim + turns.first[j]];
-                float *y = &turned[transposed ? turns.second[j] * dim + i : i * dim + turns.second[j]];
+                float *x =
+                    &turned[transposed ? turns.first[j] * dim + i : i * dim + turns.first[j]];
+                float *y =
+                    &turned[transposed ? turns.second[j] * dim + i : i * dim + turns.second[j]];
                 const double a = (double)*x, b = (double)*y;
                 *x = (float)(a * c - b * s);
                 *y = (float)(a * s + b * c);
@@ -74,17 +81,19 @@ static double logit_error(const quire_format *format, int skip, const uint8_t *r
     for (int t = skip; t < T; t++)
         for (int a = 0; a < dim; a++)
             for (int b = 0; b < dim; b++)
-                sum += (double)(decoded[t * dim + a] - k[t * dim + a]) * (double)turned[a * dim + b] *
+                sum += (double)(decoded[t * dim + a] - k[t * dim + a]) *
+                       (double)turned[a * dim + b] *
                        (double)(decoded[t * dim + b] - k[t * dim + b]);
     return sum / (T - skip);
 }
 
 static void format_of(quire_codec codec, int dim, quire_format *format) {
-    assert_ok(quire__format_init(format, (quire_pair){codec, QUIRE_CODEC_VT4}, dim, dim, QUIRE_F16));
+    assert_ok(
+        quire__format_init(format, (quire_pair){codec, QUIRE_CODEC_VT4}, dim, dim, QUIRE_F16));
 }
 
-static const quire_codec CODECS[] = {QUIRE_CODEC_KC4, QUIRE_CODEC_KC3, QUIRE_CODEC_KC2, QUIRE_CODEC_KM4,
-                                     QUIRE_CODEC_KM3};
+static const quire_codec CODECS[] = {QUIRE_CODEC_KC4, QUIRE_CODEC_KC3, QUIRE_CODEC_KC2,
+                                     QUIRE_CODEC_KM4, QUIRE_CODEC_KM3};
 enum { N_CODECS = sizeof CODECS / sizeof *CODECS };
 
 static void errors_fall_where_nobody_looks(void **state) {
@@ -106,10 +115,12 @@ static void errors_fall_where_nobody_looks(void **state) {
             quire__page_encode(&format, k, v, skip, plain);
             memcpy(shaped, plain, format.bytes);
             quire__side_shape(&format.k, k, skip, &shaping, shaped);
-            const double before = logit_error(&format, skip, plain), after = logit_error(&format, skip, shaped);
+            const double before = logit_error(&format, skip, plain),
+                         after = logit_error(&format, skip, shaped);
             /* Two bits clip more of what is passed on. */
             if (!(after < (CODECS[c] == QUIRE_CODEC_KC2 ? 0.75 : 0.5) * before))
-                fail_msg("%s, D %d, page %d: %g after %g", quire_codec_name(CODECS[c]), dim, page, after, before);
+                fail_msg("%s, D %d, page %d: %g after %g", quire_codec_name(CODECS[c]), dim, page,
+                         after, before);
             /* Only codes differ: parameters, V and gaps do not. */
             for (size_t b = 0; b < format.bytes; b++)
                 if (b < format.k.codes || b >= format.k.codes + format.k.code_bytes)
@@ -117,7 +128,8 @@ static void errors_fall_where_nobody_looks(void **state) {
         }
 }
 
-/* U and D of M = (I + U) D (I + U)^T in the upper triangle and on the diagonal, channels in the order of `at`. */
+/* U and D of M = (I + U) D (I + U)^T in the upper triangle and on the diagonal, channels in the
+ * order of `at`. */
 static void factor(const float *m, const int *at, int n, double *u) {
     double mean = 0;
     for (int d = 0; d < n; d++)
@@ -134,7 +146,8 @@ static void factor(const float *m, const int *at, int n, double *u) {
         }
 }
 
-/* One U, turned with the page, rounds as channel after channel with a U of the page's own moment does, in fp64. */
+/* One U, turned with the page, rounds as channel after channel with a U of the page's own moment
+ * does, in fp64. */
 static void one_matrix_serves_all_pages(void **state) {
     (void)state;
     enum { DIM = 64 };
@@ -166,8 +179,10 @@ static void one_matrix_serves_all_pages(void **state) {
                 double error[DIM];
                 bool same = true;
                 for (int j = 0; j < DIM; j++) {
-                    const double scale = (double)quire__side_param(&format.k, shaped, (size_t)at[j]);
-                    const double zero = (double)quire__side_param(&format.k, shaped, format.k.zeros + (size_t)at[j]);
+                    const double scale =
+                        (double)quire__side_param(&format.k, shaped, (size_t)at[j]);
+                    const double zero = (double)quire__side_param(&format.k, shaped,
+                                                                  format.k.zeros + (size_t)at[j]);
                     double x = (double)k[t * DIM + at[j]], carried = 0;
                     for (int l = 0; l < j; l++)
                         carried += error[l] * u[l * DIM + j];
@@ -193,7 +208,8 @@ static void independent_channels_are_rounded_plainly(void **state) {
         const quire_rope rope = rope_of(64, true);
         format_of(CODECS[c], 64, &format);
         make_rows(&r, 64);
-        for (int i = 0; i < 64 * 64; i++) /* what is turned must be round, lest a pair has a direction */
+        for (int i = 0; i < 64 * 64;
+             i++) /* what is turned must be round, lest a pair has a direction */
             moment[i] = i % 65 == 0 ? 1 + (float)(i / 130 % 7) : 0;
         for (int zero = 0; zero < 2; zero++) { /* the second time: no query seen at all */
             assert_ok(quire_channel_feedback(moment, &rope, 64, feedback));
@@ -240,7 +256,8 @@ static void orders(void **state) {
             assert_true(decoded[t * DIM + p] == natural[t * DIM + order[p]]);
 }
 
-extern const quire_row_kernels test_rows_8_lanes, test_rows_16_lanes; /* rows_*_lanes.c: widths of other machines */
+extern const quire_row_kernels test_rows_8_lanes,
+    test_rows_16_lanes; /* rows_*_lanes.c: widths of other machines */
 
 static void every_level_the_same(void **state) {
     (void)state;
@@ -299,10 +316,12 @@ static void bad_arguments(void **state) {
     assert_status(quire_channel_feedback(moment, NULL, 64, feedback), QUIRE_E_VALUE);
     assert_non_null(strstr(quire_last_error(), "positive definite"));
     make_moment(&r, 64, 9);
-    assert_status(quire_channel_feedback(moment, &(quire_rope){.n_rot = 66, .base = 10000}, 64, feedback),
-                  QUIRE_E_INVALID);
+    assert_status(
+        quire_channel_feedback(moment, &(quire_rope){.n_rot = 66, .base = 10000}, 64, feedback),
+        QUIRE_E_INVALID);
     assert_non_null(strstr(quire_last_error(), "66 channels"));
-    assert_status(quire_channel_feedback(moment, &(quire_rope){.n_rot = 64}, 64, feedback), QUIRE_E_INVALID);
+    assert_status(quire_channel_feedback(moment, &(quire_rope){.n_rot = 64}, 64, feedback),
+                  QUIRE_E_INVALID);
     assert_non_null(strstr(quire_last_error(), "base 0"));
 }
 
@@ -328,7 +347,8 @@ static void bad_feedback(void **state) {
     quire_pool_free(pool);
     feedback[2 * 3 * 3 + 12] = 1; /* the ellipse of pair 3 */
     assert_status(quire_pool_create(&pool, &options), QUIRE_E_INVALID);
-    assert_non_null(strstr(quire_last_error(), "layer 0: k_feedback[30] and the next are no direction"));
+    assert_non_null(
+        strstr(quire_last_error(), "layer 0: k_feedback[30] and the next are no direction"));
     feedback[5] = NAN;
     assert_status(quire_pool_create(&pool, &options), QUIRE_E_INVALID);
     assert_non_null(strstr(quire_last_error(), "layer 0: k_feedback[5] is not finite"));

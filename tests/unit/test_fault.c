@@ -1,8 +1,10 @@
 /* Memory that cannot be had: every allocation fails once, nothing leaks, and the next try works. */
 #include "ledger.h"
 
-static const source SOURCE = {.seed = 31, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
-static const source OTHER = {.seed = 32, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
+static const source SOURCE = {
+    .seed = 31, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
+static const source OTHER = {
+    .seed = 32, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
 
 static void init(fixture *f, const quire_allocator *allocator) {
     static const float slopes[2] = {0.5f, 0.25f}, sinks[2] = {1, -1};

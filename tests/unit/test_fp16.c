@@ -1,4 +1,5 @@
-/* fp16 and bf16 conversions, all values; and the small arithmetic that everything canonical rests on. */
+/* fp16 and bf16 conversions, all values; and the small arithmetic that everything canonical
+ * rests on. */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +11,8 @@
 /* Rounding to nearest even done the slow way: the candidates around x, in double. */
 static double f16_value(uint16_t h) {
     const int exponent = h >> 10 & 31, fraction = h & 1023;
-    const double magnitude = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
+    const double magnitude =
+        exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
     return h & 0x8000 ? -magnitude : magnitude;
 }
 
@@ -31,8 +33,10 @@ static void f16_round_trip(void **state) {
 
 static void f16_rounds_to_nearest_even(void **state) {
     (void)state;
-    for (uint32_t h = 0; h < 0x7bff; h++) { /* between each two neighbours: just below, at and just above the middle */
-        const double low = f16_value((uint16_t)h), high = f16_value((uint16_t)(h + 1)), middle = (low + high) / 2;
+    for (uint32_t h = 0; h < 0x7bff;
+         h++) { /* between each two neighbours: just below, at and just above the middle */
+        const double low = f16_value((uint16_t)h), high = f16_value((uint16_t)(h + 1)),
+                     middle = (low + high) / 2;
         const float m = (float)middle;
         assert_true((double)m == middle);
         assert_int_equal(quire__f32_to_f16(m), h + (h & 1));
@@ -49,7 +53,8 @@ static void f16_rounds_to_nearest_even(void **state) {
 static void bf16_rounds_to_nearest_even(void **state) {
     (void)state;
     for (uint32_t h = 0; h < 0x7f80; h++) {
-        const float low = quire__bf16_to_f32((uint16_t)h), middle = quire__bits_float(h << 16 | 0x8000);
+        const float low = quire__bf16_to_f32((uint16_t)h),
+                    middle = quire__bits_float(h << 16 | 0x8000);
         assert_int_equal(quire__f32_to_bf16(low), h);
         assert_int_equal(quire__f32_to_bf16(middle), h + (h & 1));
         assert_int_equal(quire__f32_to_bf16(quire__bits_float(h << 16 | 0x7fff)), h);
@@ -64,7 +69,8 @@ static void rounding(void **state) {
     for (int i = 0; i < 100000; i++) {
         const float x = (float)((rng_uniform(&r) - 0.5) * 40000), y = (float)rng_uniform(&r);
         assert_int_equal(quire__round(x), (int)rint((double)x));
-        assert_int_equal(quire__round_product(x, y), (int)rint((double)x * (double)y)); /* exact in double */
+        assert_int_equal(quire__round_product(x, y),
+                         (int)rint((double)x * (double)y)); /* exact in double */
     }
     assert_int_equal(quire__round(2.5f), 2);
     assert_int_equal(quire__round(3.5f), 4);

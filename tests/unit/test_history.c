@@ -70,7 +70,8 @@ static void policies(void **state) {
     fixture f;
     quire_policy policy;
     open_pool_of(&f, "none");
-    quire_seq *full = fed_seq(&f, &SOURCE, 64), *open = fed_seq(&f, &SOURCE, 63), *empty = new_seq(&f);
+    quire_seq *full = fed_seq(&f, &SOURCE, 64), *open = fed_seq(&f, &SOURCE, 63),
+              *empty = new_seq(&f);
     assert_ok(quire_policy_parse("none", &policy));
     assert_ok(quire_pool_requantize(f.pool, &policy)); /* the one that it has */
     assert_exact(full);
@@ -105,7 +106,8 @@ static void shifts(void **state) {
     assert_ok(quire_seq_shift(seq, 256, 300, &ROPE, 1)); /* a trim */
     assert_exact(seq);
     assert_ok(quire_seq_shift(seq, 200, 210, &ROPE, 1));
-    assert_ok(quire_seq_trim(seq, 150)); /* the mark went with the trim, which left one of its own */
+    assert_ok(
+        quire_seq_trim(seq, 150)); /* the mark went with the trim, which left one of its own */
     assert_history(seq, QUIRE_HISTORY_TRIMMED | QUIRE_HISTORY_SHIFTED, 128);
     drop(seq);
     fixture_close(&f);
@@ -158,7 +160,8 @@ static void carried(void **state) {
     drop(seq);
     seq = fed_seq(&f, &SOURCE, 60);
     assert_ok(quire_seq_save(seq, saved_path("open"), NULL));
-    assert_ok(saved_load(other.pool, saved_path("open"), &reseal, &copy)); /* no page to seal, the same raw type */
+    assert_ok(saved_load(other.pool, saved_path("open"), &reseal,
+                         &copy)); /* no page to seal, the same raw type */
     assert_exact(copy);
     assert_ok(saved_load(wide.pool, saved_path("open"), &reseal, &copy));
     assert_history(copy, QUIRE_HISTORY_RESEALED, 0);

@@ -17,7 +17,8 @@ static void open_pool(fixture *f, const char *kv, int window) {
     fixture_open(f);
 }
 
-/* Rows CONTEXT .. CONTEXT+ROWS-1 of a sequence filled in chunks of `fill` and continued in chunks of `chunk`. */
+/* Rows CONTEXT .. CONTEXT+ROWS-1 of a sequence filled in chunks of `fill` and continued in
+ * chunks of `chunk`. */
 static void outputs(fixture *f, const source *s, int fill, int chunk, int n_workers, float *out) {
     quire_seq *seq;
     assert_ok(quire_seq_create(f->pool, &seq));
@@ -31,8 +32,8 @@ static void expect_same(const float *a, const float *b, const char *kv, const ch
         return;
     for (int i = 0; i < N_OUT; i++)
         if (a[i] != b[i])
-            fail_msg("%s: %s: row %d, head %d differs: %.9g and %.9g", kv, what, i / (H * D), i / D % H, (double)a[i],
-                     (double)b[i]);
+            fail_msg("%s: %s: row %d, head %d differs: %.9g and %.9g", kv, what, i / (H * D),
+                     i / D % H, (double)a[i], (double)b[i]);
 }
 
 static float wanted[N_OUT], got[N_OUT];
@@ -87,15 +88,18 @@ static void neighbours(void **state) {
         }
         static float out[(ROWS + 200) * H * D];
         rng r = {4};
-        for (int done = 0; done < ROWS;) { /* decode and prefill rows mixed, this sequence now first, now last */
-            const int now = done + 13 < ROWS ? 1 + rng_below(&r, 13) : ROWS - done, place = rng_below(&r, 4);
+        for (int done = 0;
+             done < ROWS;) { /* decode and prefill rows mixed, this sequence now first, now last */
+            const int now = done + 13 < ROWS ? 1 + rng_below(&r, 13) : ROWS - done,
+                      place = rng_below(&r, 4);
             step_item items[4];
             int before = 0;
             for (int i = 0, j = 0; i < 4; i++) {
                 if (i == place)
                     items[i] = (step_item){seq[0], &s, now};
                 else {
-                    items[i] = (step_item){seq[j + 1], &other[j], rng_below(&r, 3) ? rng_below(&r, 40) : 1};
+                    items[i] = (step_item){seq[j + 1], &other[j],
+                                           rng_below(&r, 3) ? rng_below(&r, 40) : 1};
                     if (i < place)
                         before += items[i].n_tokens;
                     j++;
@@ -143,7 +147,8 @@ static void fork_and_continue(void **state) {
             assert_ok(quire_seq_create(f.pool, &parent));
             feed(&f, parent, &s, at[i], 512, 1, 0, NULL);
             assert_ok(quire_seq_fork(parent, &child));
-            feed(&f, parent, &other, 150, 50, 1, 0, NULL); /* another continuation over the same prefix */
+            feed(&f, parent, &other, 150, 50, 1, 0,
+                 NULL); /* another continuation over the same prefix */
             feed(&f, child, &s, CONTEXT - at[i], 512, 1, 0, NULL);
             feed(&f, child, &s, ROWS, 11, 1, 0, got);
             expect_same(wanted, got, PAIRS[p], "fork");
@@ -154,7 +159,8 @@ static void fork_and_continue(void **state) {
     }
 }
 
-static void saved_pages(void **state) /* sealed pages copied to another pool serve like the ones that were computed */
+static void saved_pages(
+    void **state) /* sealed pages copied to another pool serve like the ones that were computed */
 {
     (void)state;
     const source s = source_default(8);
@@ -185,8 +191,9 @@ static void saved_pages(void **state) /* sealed pages copied to another pool ser
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunking),         cmocka_unit_test(workers),           cmocka_unit_test(neighbours),
-        cmocka_unit_test(allocation_order), cmocka_unit_test(fork_and_continue), cmocka_unit_test(saved_pages),
+        cmocka_unit_test(chunking),          cmocka_unit_test(workers),
+        cmocka_unit_test(neighbours),        cmocka_unit_test(allocation_order),
+        cmocka_unit_test(fork_and_continue), cmocka_unit_test(saved_pages),
     };
     if (level_is_missing())
         return LEFT_OUT;

@@ -1,14 +1,19 @@
-/* Every entry of the kernel table, on every level that this machine runs, against the scalar reference.
+/* Every entry of the kernel table, on every level that this machine runs, against the scalar
+ * reference.
  *
- *   integers       K.q, and the code of every V: exact, and known from arithmetic done in the test (kernel_exact.h)
+ *   integers       K.q, and the code of every V: exact, and known from arithmetic done in the
+ *                  test (kernel_exact.h)
  *   seal, rotate   the reference's bytes
- *   attend         what rounding allows. Logits: 2^-20 of the size of their terms. Weights that round the other way because
- *                  2^x came out a little different: made in fp16 (rounding 3e-4), one in fifteen of u8's goes to another
- *                  step, a difference as large as u8's own noise (5e-3, relative L2 of all rows), though the error against
- *                  exact attention hardly changes (test_attend); with 16 bits 2e-5; raw sides 2e-6. A kernel that rounds
- *                  q and weights to fp16 (neon/raw_narrow_tmpl.h) is compared with the reference over q rounded so by the test; its
- *                  weights are off by at most 2^-11 each, and so is O, whose parts have random signs. Two bf16 numbers for
- *                  one of q (or a weight) leave out at most 2^-18 of it, and that much of a logit (of O)
+ *   attend         what rounding allows. Logits: 2^-20 of the size of their terms. Weights that
+ *                  round the other way because 2^x came out a little different: made in fp16
+ *                  (rounding 3e-4), one in fifteen of u8's goes to another step, a difference as
+ *                  large as u8's own noise (5e-3, relative L2 of all rows), though the error
+ *                  against exact attention hardly changes (test_attend); with 16 bits 2e-5; raw
+ *                  sides 2e-6. A kernel that rounds q and weights to fp16
+ *                  (neon/raw_narrow_tmpl.h) is compared with the reference over q rounded so by
+ *                  the test; its weights are off by at most 2^-11 each, and so is O, whose parts
+ *                  have random signs. Two bf16 numbers for one of q (or a weight) leave out at
+ *                  most 2^-18 of it, and that much of a logit (of O)
  *   memory         every buffer is guarded (guard.h), what is the kernel's own starts as NaN
  *
  * `test_kernels --bench [PATTERN]` times the same entries (kernel_bench.c).
@@ -57,7 +62,8 @@ static double largest_row(const kernel_case *c, const quire_side_format *side) {
                 const double range = side->n_mixed ? (double)quire__code_mid(side, d) : widest;
                 double x;
                 if (side->family == QUIRE_FAMILY_RAW) {
-                    x = (double)quire__load(side->type, record + side->codes, (size_t)(t * side->dim + d));
+                    x = (double)quire__load(side->type, record + side->codes,
+                                            (size_t)(t * side->dim + d));
                 } else if (side->family == QUIRE_FAMILY_CHANNEL) {
                     x = fabs((double)quire__side_param(side, record, (size_t)d)) * range +
                         fabs((double)quire__side_param(side, record, (size_t)(side->dim + d)));
@@ -65,7 +71,8 @@ static double largest_row(const kernel_case *c, const quire_side_format *side) {
                     const double s = fabs((double)quire__side_param(side, record, at));
                     x = s * (double)side->unit * (range + fabs((double)side->mid_steps));
                     if (side->family == QUIRE_FAMILY_AFFINE)
-                        x += fabs((double)quire__side_param(side, record, at + (size_t)(side->n_groups * T)));
+                        x += fabs((double)quire__side_param(side, record,
+                                                            at + (size_t)(side->n_groups * T)));
                     if (side->family == QUIRE_FAMILY_PROD)
                         x += s * fabs((double)quire__side_param(side, record, (size_t)(T + t)));
                     if (side->zeros)
@@ -89,7 +96,8 @@ static double length(const float *x, int n) {
 /* How far a logit of head i may be off. */
 static double logit_error(const kernel_case *c, int i, double k_length, double rounding) {
     const quire_visibility *see = &c->job.see;
-    double size = length((const float *)c->q.data + i * c->format.k.dim, c->format.k.dim) * k_length;
+    double size =
+        length((const float *)c->q.data + i * c->format.k.dim, c->format.k.dim) * k_length;
     if (see->softcap_log2 > 0)
         size = (double)see->softcap_log2 * (1 + size);
     if (see->alibi)
@@ -107,18 +115,23 @@ static const char *kernel_of(const kernel_case *c, const kernel_level *level) {
     return quire__attend_kernel(&level->kernels, &c->format)->name;
 }
 
-/* Whether the level rounds q (or weights) to fp16, or splits them into two bf16: where a layer's raw rows and sealed pages
- * are both of that type. */
-static bool side_of_case_uses_fp16(const kernel_case *c, const kernel_level *level, const quire_side_format *side) {
-    return kernel_uses_fp16(kernel_of(c, level)) && c->job.raw == QUIRE_F16 && side->type == QUIRE_F16;
+/* Whether the level rounds q (or weights) to fp16, or splits them into two bf16: where a layer's
+ * raw rows and sealed pages are both of that type. */
+static bool side_of_case_uses_fp16(const kernel_case *c, const kernel_level *level,
+                                   const quire_side_format *side) {
+    return kernel_uses_fp16(kernel_of(c, level)) && c->job.raw == QUIRE_F16 &&
+           side->type == QUIRE_F16;
 }
-static bool splits_side_of(const kernel_case *c, const kernel_level *level, const quire_side_format *side) {
-    return strcmp(kernel_of(c, level), "neon_bf16_raw") == 0 && c->job.raw == QUIRE_BF16 && side->type == QUIRE_BF16;
+static bool splits_side_of(const kernel_case *c, const kernel_level *level,
+                           const quire_side_format *side) {
+    return strcmp(kernel_of(c, level), "neon_bf16_raw") == 0 && c->job.raw == QUIRE_BF16 &&
+           side->type == QUIRE_BF16;
 }
 
 typedef struct tolerance {
     double logit; /* of the size of its terms */
-    double exp2;  /* the largest error of 2^x; what u8 weights need is 9.1e-4: fixed point 3.4e-4, fp16 5.7e-4 */
+    double exp2;  /* the largest error of 2^x; what u8 weights need is 9.1e-4: fixed point 3.4e-4,
+                     fp16 5.7e-4 */
     double o;     /* relative L2, all rows */
 } tolerance;
 
@@ -134,29 +147,33 @@ static tolerance tolerance_of(const kernel_case *c, const kernel_level *level, b
     return t;
 }
 
-/* `least`: square of the size that outputs have when V does not cancel by chance; 0 where rows and channels are many. */
-static void compare(const kernel_case *c, const char *level, const case_result *wanted, const case_result *got,
-                    double k_length, tolerance may, double least) {
+/* `least`: square of the size that outputs have when V does not cancel by chance; 0 where rows
+ * and channels are many. */
+static void compare(const kernel_case *c, const char *level, const case_result *wanted,
+                    const case_result *got, double k_length, tolerance may, double least) {
     const int dim = c->format.v.dim;
     double error = 0, size = 0;
     for (int i = 0; i < case_heads(c); i++) {
-        const double m = (double)wanted->m[i], l = (double)wanted->l[i], slack = logit_error(c, i, k_length, may.logit);
+        const double m = (double)wanted->m[i], l = (double)wanted->l[i],
+                     slack = logit_error(c, i, k_length, may.logit);
         if (l == 0) {
             bool empty = got->m[i] == QUIRE_NOTHING_SEEN && got->l[i] == 0;
             for (int d = 0; d < dim; d++)
                 empty = empty && got->o[i * dim + d] == 0;
             if (!empty)
-                fail_msg("%s, %s: row %d sees nothing, but m %g, l %g", level, c->text, i, (double)got->m[i],
-                         (double)got->l[i]);
+                fail_msg("%s, %s: row %d sees nothing, but m %g, l %g", level, c->text, i,
+                         (double)got->m[i], (double)got->l[i]);
             continue;
         }
         if (!(fabs((double)got->m[i] - m) <= slack))
-            fail_msg("%s, %s: row %d: m %.9g instead of %.9g, may differ by %.1e", level, c->text, i, (double)got->m[i],
-                     m, slack);
+            fail_msg("%s, %s: row %d: m %.9g instead of %.9g, may differ by %.1e", level, c->text,
+                     i, (double)got->m[i], m, slack);
         if (!(fabs((double)got->l[i] - l) <= l * (may.exp2 + 2 * slack)))
-            fail_msg("%s, %s: row %d: l %.9g instead of %.9g", level, c->text, i, (double)got->l[i], l);
+            fail_msg("%s, %s: row %d: l %.9g instead of %.9g", level, c->text, i, (double)got->l[i],
+                     l);
         for (int d = 0; d < dim; d++) {
-            const double x = (double)wanted->o[i * dim + d] / l, y = (double)got->o[i * dim + d] / (double)got->l[i];
+            const double x = (double)wanted->o[i * dim + d] / l,
+                         y = (double)got->o[i * dim + d] / (double)got->l[i];
             error += (y - x) * (y - x);
             size += x * x;
         }
@@ -174,7 +191,8 @@ static void queries_to_fp16(kernel_case *c) {
             largest = fmaxf(largest, fabsf(q[d]));
         const int exponent = largest > 0x1p-100f ? ilogbf(largest) : -100;
         for (int d = 0; d < dim; d++)
-            q[d] = ldexpf(quire__f16_to_f32(quire__f32_to_f16(ldexpf(q[d], 12 - exponent))), exponent - 12);
+            q[d] = ldexpf(quire__f16_to_f32(quire__f32_to_f16(ldexpf(q[d], 12 - exponent))),
+                          exponent - 12);
     }
 }
 
@@ -204,16 +222,20 @@ static void against_reference(kernel_case *c, double least) {
         if (quire__attend_kernel(&levels[i].kernels, &c->format) ==
             quire__attend_kernel(&levels[i - 1].kernels, &c->format))
             continue; /* as the level below */
-        case_result wanted = wanted_of(c, &levels[i], case_attend), got = case_attend(c, &levels[i]);
-        compare(c, levels[i].name, &wanted, &got, k_length, tolerance_of(c, &levels[i], false), least);
+        case_result wanted = wanted_of(c, &levels[i], case_attend),
+                    got = case_attend(c, &levels[i]);
+        compare(c, levels[i].name, &wanted, &got, k_length, tolerance_of(c, &levels[i], false),
+                least);
         result_free(&wanted), result_free(&got);
     }
 }
 
-/* Sum over rows and tokens of (p |v|)^2, p in double precision: the square of an output, were the signs of V random. */
+/* Sum over rows and tokens of (p |v|)^2, p in double precision: the square of an output, were the
+ * signs of V random. */
 static double incoherent_size(const kernel_case *c) {
     const int dk = c->format.k.dim, dv = c->format.v.dim, tokens = c->n_pages * T;
-    float *k = malloc((size_t)(tokens * dk) * sizeof *k), *v = malloc((size_t)(tokens * dv) * sizeof *v);
+    float *k = malloc((size_t)(tokens * dk) * sizeof *k),
+          *v = malloc((size_t)(tokens * dv) * sizeof *v);
     double *p = malloc((size_t)tokens * sizeof *p), size = 0;
     for (int page = 0; page < c->n_pages; page++) {
         quire__side_decode(&c->format.k, c->record[page].data, k + page * T * dk);
@@ -248,7 +270,8 @@ static bool open_normal(kernel_case *c, const case_shape *shape, rng *r) {
 
 static void check_normal(const case_shape *shape, rng *r) {
     kernel_case c;
-    const bool opened = open_normal(&c, shape, r), served = shape->k_dim % 32 == 0 && shape->v_dim % 32 == 0;
+    const bool opened = open_normal(&c, shape, r),
+               served = shape->k_dim % 32 == 0 && shape->v_dim % 32 == 0;
     if (opened)
         against_reference(&c, 0);
     assert_true(opened || !served); /* of the codecs here, some do not serve other sizes */
@@ -259,12 +282,15 @@ static void check_normal(const case_shape *shape, rng *r) {
 
 static bool serves(quire_codec codec, bool is_v, int dim) {
     quire_format f;
-    const quire_pair pair = is_v ? (quire_pair){QUIRE_CODEC_F16, codec} : (quire_pair){codec, QUIRE_CODEC_F16};
+    const quire_pair pair =
+        is_v ? (quire_pair){QUIRE_CODEC_F16, codec} : (quire_pair){codec, QUIRE_CODEC_F16};
     return quire__format_init(&f, pair, is_v ? 32 : dim, is_v ? dim : 32, QUIRE_F16) == QUIRE_OK &&
            !quire__codec_is_raw(codec);
 }
 
-static bool is_prod(quire_codec codec) { return codec == QUIRE_CODEC_TQP4 || codec == QUIRE_CODEC_TQP3; }
+static bool is_prod(quire_codec codec) {
+    return codec == QUIRE_CODEC_TQP4 || codec == QUIRE_CODEC_TQP3;
+}
 
 static void check_exact(const case_shape *shape, exact_data data, rng *r) {
     const kernel_level *levels;
@@ -328,7 +354,8 @@ static void every_pair(void **state) {
     rng r = {7};
     for (int k = 0; k < n_k; k++)
         for (int v = 0; v < n_v; v++) {
-            case_shape s = {.k = ks[k], .v = vs[v], .k_dim = 128, .v_dim = 128, .n_pages = 3, .raw = QUIRE_F16};
+            case_shape s = {
+                .k = ks[k], .v = vs[v], .k_dim = 128, .v_dim = 128, .n_pages = 3, .raw = QUIRE_F16};
             s.n_rows = 1, s.n_group = 4;
             check_normal(&s, &r);
             s.n_rows = 3, s.n_group = 5;
@@ -395,7 +422,8 @@ static void fill_mask(kernel_case *c, rng *r) {
     float *mask = c->mask.data;
     for (int i = 0; i < case_heads(c); i++)
         for (size_t t = 0; t < tokens; t++)
-            mask[(size_t)i * tokens + t] = i % 7 == 3 || rng_below(r, 4) == 0 ? -INFINITY : rng_normal(r);
+            mask[(size_t)i * tokens + t] =
+                i % 7 == 3 || rng_below(r, 4) == 0 ? -INFINITY : rng_normal(r);
 }
 
 static void apply_rules(kernel_case *c, int rules, rng *r) {
@@ -414,7 +442,8 @@ static void apply_rules(kernel_case *c, int rules, rng *r) {
     if (rules & SKIP)
         c->job.skip = 5;
     if (rules & MISSING)
-        for (int p = 0; p < c->n_pages; p += 3) /* first of a block, then second, then both with the next */
+        for (int p = 0; p < c->n_pages;
+             p += 3) /* first of a block, then second, then both with the next */
             c->job.record[p] = NULL;
 }
 
@@ -440,7 +469,8 @@ static void every_rule(void **state) {
             }
 }
 
-static void window_edges(void **state) /* every place of a window's edge in a page, and of what is kept */ {
+static void
+window_edges(void **state) /* every place of a window's edge in a page, and of what is kept */ {
     (void)state;
     static const int FEW[] = {0, 1, 8, 14};
     rng r = {19};
@@ -498,7 +528,15 @@ typedef enum scale_mode {
     SCALES_NEGATIVE,
     N_SCALE_MODES
 } scale_mode;
-typedef enum query_mode { Q_NORMAL, Q_ZERO, Q_ONE_HOT, Q_HUGE, Q_DENORMAL, Q_MIXED, N_QUERY_MODES } query_mode;
+typedef enum query_mode {
+    Q_NORMAL,
+    Q_ZERO,
+    Q_ONE_HOT,
+    Q_HUGE,
+    Q_DENORMAL,
+    Q_MIXED,
+    N_QUERY_MODES
+} query_mode;
 
 static void change_codes(kernel_case *c, bool is_v, code_mode mode) {
     const quire_side_format *side = is_v ? &c->format.v : &c->format.k;
@@ -507,7 +545,8 @@ static void change_codes(kernel_case *c, bool is_v, code_mode mode) {
     const int lowest = side->bits < 8 ? 0 : side->family == QUIRE_FAMILY_AFFINE ? 0x80 : 0x81;
     uint8_t *codes = malloc((size_t)(T * side->dim));
     for (int i = 0; i < T * side->dim; i++) {
-        const int highest = side->bits < 8 ? (1 << quire__code_bits(side, i % side->dim)) - 1 : 0x7f;
+        const int highest =
+            side->bits < 8 ? (1 << quire__code_bits(side, i % side->dim)) - 1 : 0x7f;
         codes[i] = (uint8_t)(mode == CODES_LOWEST ? lowest : highest);
     }
     for (int p = 0; p < c->n_pages; p++)
@@ -515,17 +554,20 @@ static void change_codes(kernel_case *c, bool is_v, code_mode mode) {
     free(codes);
 }
 
-/* Tiny and huge: as if the rows were, zeros and biases too; scales alone would leave huge terms that cancel. */
+/* Tiny and huge: as if the rows were, zeros and biases too; scales alone would leave huge terms
+ * that cancel. */
 static void change_scales(kernel_case *c, bool is_v, scale_mode mode) {
-    static const float FACTORS[] = {1, 0, 2e-4f, 1e4f,
-                                    -1}; /* tiny: where f16 still has its bits, lest every weight be a tie */
+    static const float FACTORS[] = {
+        1, 0, 2e-4f, 1e4f, -1}; /* tiny: where f16 still has its bits, lest every weight be a tie */
     const quire_side_format *side = is_v ? &c->format.v : &c->format.k;
     if (mode == SCALES_AS_SEALED || side->family == QUIRE_FAMILY_RAW ||
         (mode == SCALES_NEGATIVE && !case_signed_scales(side)))
         return;
-    const size_t n_scales = (size_t)(side->family == QUIRE_FAMILY_CHANNEL ? side->dim : side->n_groups * T),
-                 n_params =
-                     side->family == QUIRE_FAMILY_PROD ? n_scales : side->param_bytes / quire__type_bytes(side->type);
+    const size_t n_scales = (size_t)(side->family == QUIRE_FAMILY_CHANNEL ? side->dim
+                                                                          : side->n_groups * T),
+                 n_params = side->family == QUIRE_FAMILY_PROD
+                                ? n_scales
+                                : side->param_bytes / quire__type_bytes(side->type);
     const size_t n = mode == SCALES_TINY || mode == SCALES_HUGE ? n_params : n_scales;
     for (int p = 0; p < c->n_pages; p++)
         for (size_t i = 0; i < n; i++) {
@@ -560,33 +602,35 @@ static void extremes(void **state) {
                 const code_mode codes = (code_mode)(i % N_CODE_MODES);
                 const scale_mode scales = (scale_mode)(i / N_CODE_MODES % N_SCALE_MODES);
                 const query_mode queries = (query_mode)(i / N_CODE_MODES / N_SCALE_MODES);
-                const case_shape shape = {.k = PAIRS[p][0],
-                                          .v = PAIRS[p][1],
-                                          .k_dim = 64,
-                                          .v_dim = 32,
-                                          .n_rows = turn % 2 ? 1 : 5,
-                                          .n_group = turn % 2 ? 8 : 3, /* enough rows for bounds that are averages */
-                                          .n_pages = 2,
-                                          .raw = (quire_type)(turn % 3)};
+                const case_shape shape = {
+                    .k = PAIRS[p][0],
+                    .v = PAIRS[p][1],
+                    .k_dim = 64,
+                    .v_dim = 32,
+                    .n_rows = turn % 2 ? 1 : 5,
+                    .n_group = turn % 2 ? 8 : 3, /* enough rows for bounds that are averages */
+                    .n_pages = 2,
+                    .raw = (quire_type)(turn % 3)};
                 kernel_case c;
                 assert_true(open_normal(&c, &shape, &r));
                 change_codes(&c, on_v, codes);
                 change_scales(&c, on_v, scales);
                 change_queries(&c, queries, &r);
                 const size_t used = strlen(c.text);
-                snprintf(c.text + used, sizeof c.text - used, ", %s codes %d, scales %d, q %d", on_v ? "V" : "K", codes,
-                         scales, queries);
+                snprintf(c.text + used, sizeof c.text - used, ", %s codes %d, scales %d, q %d",
+                         on_v ? "V" : "K", codes, scales, queries);
                 against_reference(&c, incoherent_size(&c));
                 case_close(&c);
             }
 }
 
-/* ------------------------------------------------------------------ a row is nobody else's business */
+/* -------------------------------------------------------------- a row is nobody else's business */
 
-static void same_bits(const kernel_case *c, const char *level, const char *what, const case_result *all, int i,
-                      const case_result *alone, int j) {
+static void same_bits(const kernel_case *c, const char *level, const char *what,
+                      const case_result *all, int i, const case_result *alone, int j) {
     const size_t dim = (size_t)c->format.v.dim;
-    if (memcmp(&all->m[i], &alone->m[j], sizeof(float)) != 0 || memcmp(&all->l[i], &alone->l[j], sizeof(float)) != 0 ||
+    if (memcmp(&all->m[i], &alone->m[j], sizeof(float)) != 0 ||
+        memcmp(&all->l[i], &alone->l[j], sizeof(float)) != 0 ||
         memcmp(all->o + (size_t)i * dim, alone->o + (size_t)j * dim, dim * sizeof(float)) != 0)
         fail_msg("%s, %s: row %d %s: other bits", level, c->text, i, what);
 }
@@ -634,7 +678,8 @@ static void rows_alone(void **state) {
                                       .n_rows = 4,
                                       .n_group = 3,
                                       .n_pages = 5,
-                                      .raw = PAIRS[p][0] == QUIRE_CODEC_F16 ? QUIRE_F16 : QUIRE_BF16};
+                                      .raw =
+                                          PAIRS[p][0] == QUIRE_CODEC_F16 ? QUIRE_F16 : QUIRE_BF16};
             assert_true(open_normal(&c, &shape, &r));
             apply_rules(&c, RULES[rule], &r);
             for (int level = 0; level < n_levels; level++) {
@@ -651,7 +696,8 @@ static void rows_alone(void **state) {
         }
 }
 
-static void pages_unseen(void **state) /* outside every row's window: there or not, the same bits */ {
+static void
+pages_unseen(void **state) /* outside every row's window: there or not, the same bits */ {
     (void)state;
     const kernel_level *levels;
     const int n_levels = kernel_levels(&levels);
@@ -674,13 +720,15 @@ static void pages_unseen(void **state) /* outside every row's window: there or n
                 c.job.record[page] = NULL;
             case_result without = case_attend(&c, &levels[level]);
             for (int i = 0; i < case_heads(&c); i++)
-                same_bits(&c, levels[level].name, "without pages it does not see", &with, i, &without, i);
+                same_bits(&c, levels[level].name, "without pages it does not see", &with, i,
+                          &without, i);
             result_free(&with), result_free(&without);
             case_close(&c);
         }
 }
 
-static void half_a_block_unseen(void **state) /* the same where sinks shorten a page beside one that is seen */ {
+static void half_a_block_unseen(
+    void **state) /* the same where sinks shorten a page beside one that is seen */ {
     (void)state;
     const kernel_level *levels;
     const int n_levels = kernel_levels(&levels);
@@ -704,7 +752,8 @@ static void half_a_block_unseen(void **state) /* the same where sinks shorten a 
                 c.job.record[0] = NULL;
                 case_result without = case_attend(&c, &levels[level]);
                 for (int i = 0; i < case_heads(&c); i++)
-                    same_bits(&c, levels[level].name, "without the page before", &with, i, &without, i);
+                    same_bits(&c, levels[level].name, "without the page before", &with, i, &without,
+                              i);
                 result_free(&with), result_free(&without);
             }
             case_close(&c);
@@ -750,28 +799,34 @@ static double longest_raw_row(const kernel_case *c) {
     for (int i = 0; i < c->job.n_runs; i++)
         for (int t = 0; t < c->job.run[i].count; t++) {
             const size_t dim = (size_t)c->format.k.dim;
-            quire__load_row(c->job.raw, c->job.run[i].k + (size_t)t * dim * quire__type_bytes(c->job.raw), dim, row);
+            quire__load_row(c->job.raw,
+                            c->job.run[i].k + (size_t)t * dim * quire__type_bytes(c->job.raw), dim,
+                            row);
             longest = fmax(longest, length(row, (int)dim));
         }
     return longest;
 }
 
-static void check_raw(const case_shape *shape, int sinks, int offset, int rules, float q_scale, rng *r) {
+static void check_raw(const case_shape *shape, int sinks, int offset, int rules, float q_scale,
+                      rng *r) {
     const kernel_level *levels;
     const int n_levels = kernel_levels(&levels);
     kernel_case c;
     assert_true(case_open(&c, shape, true));
     const size_t used = strlen(c.text);
-    snprintf(c.text + used, sizeof c.text - used, ", type %d, %d sinks, offset %d, rules %d", shape->raw, sinks, offset,
-             rules);
-    rng_fill(r, c.q.data, (size_t)(case_heads(&c) * c.format.k.dim), q_scale / sqrtf((float)c.format.k.dim));
+    snprintf(c.text + used, sizeof c.text - used, ", type %d, %d sinks, offset %d, rules %d",
+             shape->raw, sinks, offset, rules);
+    rng_fill(r, c.q.data, (size_t)(case_heads(&c) * c.format.k.dim),
+             q_scale / sqrtf((float)c.format.k.dim));
     case_add_runs(&c, r, shape->raw, sinks, offset);
     apply_rules(&c, rules, r);
     for (int i = 1; i < n_levels; i++) {
         if (levels[i].kernels.raw == levels[i - 1].kernels.raw)
             continue;
-        case_result wanted = wanted_of(&c, &levels[i], case_attend_raw), got = case_attend_raw(&c, &levels[i]);
-        compare(&c, levels[i].name, &wanted, &got, longest_raw_row(&c), tolerance_of(&c, &levels[i], true), 0);
+        case_result wanted = wanted_of(&c, &levels[i], case_attend_raw),
+                    got = case_attend_raw(&c, &levels[i]);
+        compare(&c, levels[i].name, &wanted, &got, longest_raw_row(&c),
+                tolerance_of(&c, &levels[i], true), 0);
         result_free(&wanted), result_free(&got);
     }
     case_close(&c);
@@ -789,7 +844,8 @@ static void raw_rows(void **state) {
                     for (int offset = 0; offset < 4; offset++, turn++) {
                         if (ROWS[i] + OFFSETS[offset] > T || (ROWS[i] == 64 && group > 4))
                             continue;
-                        const bool quantized = turn % 3 == 2; /* what the layer's sealed pages would be */
+                        const bool quantized =
+                            turn % 3 == 2; /* what the layer's sealed pages would be */
                         check_raw(&(case_shape){.k = quantized ? QUIRE_CODEC_KC8 : QUIRE_CODEC_F16,
                                                 .v = quantized ? QUIRE_CODEC_VT8 : QUIRE_CODEC_F16,
                                                 .k_dim = 32 + 16 * (turn % 35),
@@ -797,7 +853,8 @@ static void raw_rows(void **state) {
                                                 .n_rows = ROWS[i],
                                                 .n_group = group,
                                                 .raw = (quire_type)type},
-                                  SINKS[sinks], OFFSETS[offset], turn % 16, turn % 5 == 4 ? 1e-20f : 1.4f, &r);
+                                  SINKS[sinks], OFFSETS[offset], turn % 16,
+                                  turn % 5 == 4 ? 1e-20f : 1.4f, &r);
                     }
 }
 
@@ -820,8 +877,10 @@ static void largest_halves(void **state) /* f16 at its limits, under small and l
             for (int p = 0; p < c.n_pages; p++)
                 for (size_t at = 0; at < (size_t)(T * 64); at++) {
                     uint8_t *record = c.record[p].data;
-                    quire__store(QUIRE_F16, record + c.format.k.codes, at, rng_below(&r, 2) ? 65504 : -65504);
-                    quire__store(QUIRE_F16, record + c.format.v.codes, at, rng_below(&r, 2) ? 65504 : -65504);
+                    quire__store(QUIRE_F16, record + c.format.k.codes, at,
+                                 rng_below(&r, 2) ? 65504 : -65504);
+                    quire__store(QUIRE_F16, record + c.format.v.codes, at,
+                                 rng_below(&r, 2) ? 65504 : -65504);
                 }
             for (int d = 0; d < case_heads(&c) * 64; d++)
                 ((float *)c.q.data)[d] *= SCALES[i];
@@ -830,7 +889,7 @@ static void largest_halves(void **state) /* f16 at its limits, under small and l
         }
 }
 
-/* ------------------------------------------------------------------ seal and rotations: the same bytes */
+/* ----------------------------------------------------------- seal and rotations: the same bytes */
 
 typedef enum row_mode {
     ROWS_NORMAL,
@@ -862,7 +921,8 @@ static void check_seal(const case_shape *shape, row_mode mode, int skip, rng *r)
     const int n_levels = kernel_levels(&levels);
     quire_format f;
     guarded k = {0}, v = {0}, record = {0};
-    if (quire__format_init(&f, (quire_pair){shape->k, shape->v}, shape->k_dim, shape->v_dim, shape->raw) != QUIRE_OK)
+    if (quire__format_init(&f, (quire_pair){shape->k, shape->v}, shape->k_dim, shape->v_dim,
+                           shape->raw) != QUIRE_OK)
         return;
     guarded_open(&k, (size_t)(T * shape->k_dim) * sizeof(float), 64, true);
     guarded_open(&v, (size_t)(T * shape->v_dim) * sizeof(float), 64, true);
@@ -878,14 +938,15 @@ static void check_seal(const case_shape *shape, row_mode mode, int skip, rng *r)
             continue;
         char what[96];
         snprintf(what, sizeof what, "%s, seal %s:%s %d/%d, rows %d, skip %d", levels[i].name,
-                 quire_codec_name(shape->k), quire_codec_name(shape->v), shape->k_dim, shape->v_dim, mode, skip);
+                 quire_codec_name(shape->k), quire_codec_name(shape->v), shape->k_dim, shape->v_dim,
+                 mode, skip);
         guarded_reset(&record);
         levels[i].kernels.rows->seal(&f, k.data, v.data, skip, record.data);
         guarded_check(&record, what);
         for (size_t at = 0; at < f.bytes; at++)
             if (((uint8_t *)record.data)[at] != wanted[at])
-                fail_msg("%s: byte %zu of %zu is %02x instead of %02x", what, at, f.bytes, ((uint8_t *)record.data)[at],
-                         wanted[at]);
+                fail_msg("%s: byte %zu of %zu is %02x instead of %02x", what, at, f.bytes,
+                         ((uint8_t *)record.data)[at], wanted[at]);
     }
     free(wanted);
     guarded_close(&k), guarded_close(&v), guarded_close(&record);
@@ -893,7 +954,8 @@ static void check_seal(const case_shape *shape, row_mode mode, int skip, rng *r)
 
 static void seal(void **state) {
     (void)state;
-    static const int SKIPS[] = {0, 1, 4, 33, 63, 64}, DIMS[] = {32, 48, 64, 80, 96, 112, 128, 192, 256, 272, 512, 576};
+    static const int SKIPS[] = {0, 1, 4, 33, 63, 64},
+                     DIMS[] = {32, 48, 64, 80, 96, 112, 128, 192, 256, 272, 512, 576};
     quire_codec ks[MOST_CODECS], vs[MOST_CODECS];
     const int n_k = codecs_of_side(false, ks), n_v = codecs_of_side(true, vs);
     rng r = {17};
@@ -929,7 +991,8 @@ static void check_rotation(const char *name, size_t entry, void (*reference)(flo
                 rotate(x.data, dim);
                 guarded_check(&x, name);
                 if (memcmp(x.data, wanted, x.bytes) != 0)
-                    fail_msg("%s, %s: other bits at size %d, rows %d", levels[i].name, name, dim, mode);
+                    fail_msg("%s, %s: other bits at size %d, rows %d", levels[i].name, name, dim,
+                             mode);
             }
             guarded_close(&x);
         }

@@ -1,4 +1,5 @@
-/* The order of codes: every bit of a section belongs to exactly one code, for every width and head size. */
+/* The order of codes: every bit of a section belongs to exactly one code, for every width and
+ * head size. */
 #include <string.h>
 
 #include "codec/codec.h"
@@ -9,8 +10,10 @@
 #include <math.h>
 
 enum { T = 64 };
-typedef void (*pack_function)(int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section);
-typedef void (*unpack_function)(int bits, int n_mixed, int dim, const uint8_t *section, uint8_t *codes);
+typedef void (*pack_function)(int bits, int n_mixed, int dim, const uint8_t *codes,
+                              uint8_t *section);
+typedef void (*unpack_function)(int bits, int n_mixed, int dim, const uint8_t *section,
+                                uint8_t *codes);
 
 static void v_pack(int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section) {
     assert_int_equal(n_mixed, 0);
@@ -21,15 +24,18 @@ static void v_unpack(int bits, int n_mixed, int dim, const uint8_t *section, uin
     quire__v_unpack(bits, dim, section, codes);
 }
 
-static uint8_t codes[T * QUIRE_DIM_MAX], again[T * QUIRE_DIM_MAX], section[T * QUIRE_DIM_MAX], other[T * QUIRE_DIM_MAX];
+static uint8_t codes[T * QUIRE_DIM_MAX], again[T * QUIRE_DIM_MAX], section[T * QUIRE_DIM_MAX],
+    other[T * QUIRE_DIM_MAX];
 
-/* All bits of a code at dim d: mixed blocks have a bit more in their first eight dims, a bit less in the others. */
+/* All bits of a code at dim d: mixed blocks have a bit more in their first eight dims, a bit
+ * less in the others. */
 static uint8_t mask_of(int bits, int n_mixed, int d) {
     const int own = d >= 16 * n_mixed ? bits : d % 16 < 8 ? bits + 1 : bits - 1;
     return (uint8_t)((1u << own) - 1);
 }
 
-static void check_width(pack_function pack, unpack_function unpack, int bits, int n_mixed, int dim) {
+static void check_width(pack_function pack, unpack_function unpack, int bits, int n_mixed,
+                        int dim) {
     const size_t n = (size_t)(T * dim), bytes = n * (size_t)bits / 8;
     rng r = {(uint64_t)(bits * 1000 + dim)};
     /* all ones fill the section: no padding bit, and nothing outside */
@@ -78,17 +84,20 @@ static void known_places(void **state) {
             codes[t * dim + d] = 15;
             memset(section, 0, sizeof section);
             quire__k_pack(4, 0, dim, codes, section); /* [T/16][D/64][8][4][16 B] */
-            const int k =
-                ((t / 16 * 2 + d / 64) * 8 + t % 16 / 2) * 64 + d % 64 / 16 * 16 + t % 2 * 8 + (d & 4) + swap[d % 4];
+            const int k = ((t / 16 * 2 + d / 64) * 8 + t % 16 / 2) * 64 + d % 64 / 16 * 16 +
+                          t % 2 * 8 + (d & 4) + swap[d % 4];
             assert_int_equal(section[k], d / 8 % 2 ? 0xf0 : 0x0f);
             codes[t * dim + d] = 255;
             memset(section, 0, sizeof section);
             quire__k_pack(4, dim / 32, dim, codes, section);
-            assert_int_equal(section[k], d < 64 ? (d / 8 % 2 ? 0xe0 : 0x1f) : d / 8 % 2 ? 0xf0 : 0x0f);
+            assert_int_equal(section[k], d < 64      ? (d / 8 % 2 ? 0xe0 : 0x1f)
+                                         : d / 8 % 2 ? 0xf0
+                                                     : 0x0f);
             codes[t * dim + d] = 15;
             memset(section, 0, sizeof section);
             quire__v_pack(4, dim, codes, section); /* [D/16][8][4][16 B] */
-            const int v = (d / 16 * 8 + d % 16 / 2) * 64 + t % 16 / 4 * 16 + d % 2 * 8 + t / 16 % 2 * 4 + t % 4;
+            const int v = (d / 16 * 8 + d % 16 / 2) * 64 + t % 16 / 4 * 16 + d % 2 * 8 +
+                          t / 16 % 2 * 4 + t % 4;
             assert_int_equal(section[v], t / 32 ? 0xf0 : 0x0f);
         }
 }
@@ -120,8 +129,8 @@ static void rotation_is_orthogonal(void **state) {
     }
 }
 
-/* One large coordinate, wherever it is, must not stay large: even for powers of two, else like normal samples, whose
- * largest of 64 x 576 is about 5. */
+/* One large coordinate, wherever it is, must not stay large: even for powers of two, else like
+ * normal samples, whose largest of 64 x 576 is about 5. */
 static void rotation_spreads_spikes(void **state) {
     (void)state;
     for (int dim = QUIRE_DIM_MIN; dim <= QUIRE_DIM_MAX; dim += QUIRE_DIM_STEP)

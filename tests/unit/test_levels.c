@@ -1,11 +1,13 @@
-/* Every kernel level against the scalar reference through a pool: packed pages, raw rows, merging. Kernels alone: test_kernels.c.
+/* Every kernel level against the scalar reference through a pool: packed pages, raw rows,
+ * merging. Kernels alone: test_kernels.c.
  *
- * Integer scores agree exactly, so what is left is rounding, and weights that round the other way because they came out a
- * little different. Weights made in fp16 (rounding 3e-4) go to another of u8's steps once in fifteen times: a difference as
- * large as u8's own noise, 5e-3, though the error against exact attention (test_attend, on every level) hardly changes.
- * Made in fp32, 16 bits of weight: 2e-5. Raw sides: 2e-6. A level that rounds q and weights of a raw f16 layer to fp16
- * (FP16_ROUNDING in kit.h, for K times the standard deviation of the logits) is off by that, as a mean over all rows, and
- * strays from it as test_attend.c says.
+ * Integer scores agree exactly, so what is left is rounding, and weights that round the other
+ * way because they came out a little different. Weights made in fp16 (rounding 3e-4) go to
+ * another of u8's steps once in fifteen times: a difference as large as u8's own noise, 5e-3,
+ * though the error against exact attention (test_attend, on every level) hardly changes. Made in
+ * fp32, 16 bits of weight: 2e-5. Raw sides: 2e-6. A level that rounds q and weights of a raw f16
+ * layer to fp16 (FP16_ROUNDING in kit.h, for K times the standard deviation of the logits) is
+ * off by that, as a mean over all rows, and strays from it as test_attend.c says.
  */
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +19,8 @@
 
 static double bound_of(const char *v_name) {
     quire_codec_info info = {0};
-    for (size_t i = 0; i < quire_codec_count() && (!info.name || strcmp(info.name, v_name) != 0); i++)
+    for (size_t i = 0; i < quire_codec_count() && (!info.name || strcmp(info.name, v_name) != 0);
+         i++)
         quire_codec_at(i, &info);
     return strcmp(info.family, "raw") == 0 ? 2e-6 : info.bits == 8 ? 2e-5 : 5e-3;
 }
@@ -75,10 +78,11 @@ static void compare(const test_case *c) {
     const int n_levels = kernel_levels(&levels);
     for (int i = 1; i < n_levels; i++) { /* 0 is the reference */
         const char *level = levels[i].name;
-        const double bound = run(c, level, got) + bound_of(c->v), error = relative_error(got, exact, n);
+        const double bound = run(c, level, got) + bound_of(c->v),
+                     error = relative_error(got, exact, n);
         if (!(error <= bound))
-            fail_msg("%s, %s:%s, %dx%dx%d/%d, %d rows at %d: differs by %.2e, bound %.2e", level, c->k, c->v, c->h,
-                     c->g, c->dk, c->dv, c->rows, c->context, error, bound);
+            fail_msg("%s, %s:%s, %dx%dx%d/%d, %d rows at %d: differs by %.2e, bound %.2e", level,
+                     c->k, c->v, c->h, c->g, c->dk, c->dv, c->rows, c->context, error, bound);
     }
     free(wanted), free(got), free(exact);
 }
@@ -99,8 +103,14 @@ static void every_codec(void **state) {
                                      .context = 200,
                                      .rows = rows});
             if (info.for_v && !info.for_k)
-                compare(&(test_case){
-                    .k = "kc4", .v = info.name, .h = 4, .g = 1, .dk = 128, .dv = 128, .context = 200, .rows = rows});
+                compare(&(test_case){.k = "kc4",
+                                     .v = info.name,
+                                     .h = 4,
+                                     .g = 1,
+                                     .dk = 128,
+                                     .dv = 128,
+                                     .context = 200,
+                                     .rows = rows});
         }
     }
 }
@@ -111,8 +121,14 @@ static void head_sizes(void **state) {
                               {"kc2", "vt2"}, {"tq4", "tq4"}, {"f16", "f16"}};
     for (int d = 32; d <= 576; d += d < 128 ? 16 : 64)
         for (int p = 0; p < 6; p++)
-            compare(&(test_case){
-                .k = pairs[p][0], .v = pairs[p][1], .h = 3, .g = 1, .dk = d, .dv = 608 - d, .context = 140, .rows = 2});
+            compare(&(test_case){.k = pairs[p][0],
+                                 .v = pairs[p][1],
+                                 .h = 3,
+                                 .g = 1,
+                                 .dk = d,
+                                 .dv = 608 - d,
+                                 .context = 140,
+                                 .rows = 2});
 }
 
 static void raw_with_quantized(void **state) {
@@ -122,10 +138,22 @@ static void raw_with_quantized(void **state) {
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 4; j++)
             for (int rows = 1; rows <= 34; rows += 33) {
-                compare(&(test_case){
-                    .k = raw[i], .v = v[j], .h = 3, .g = 1, .dk = 80, .dv = 96, .context = 300, .rows = rows});
-                compare(&(test_case){
-                    .k = k[j], .v = raw[i], .h = 5, .g = 1, .dk = 96, .dv = 80, .context = 300, .rows = rows});
+                compare(&(test_case){.k = raw[i],
+                                     .v = v[j],
+                                     .h = 3,
+                                     .g = 1,
+                                     .dk = 80,
+                                     .dv = 96,
+                                     .context = 300,
+                                     .rows = rows});
+                compare(&(test_case){.k = k[j],
+                                     .v = raw[i],
+                                     .h = 5,
+                                     .g = 1,
+                                     .dk = 96,
+                                     .dv = 80,
+                                     .context = 300,
+                                     .rows = rows});
             }
     compare(&(test_case){.k = "f16",
                          .v = "vt4",
@@ -137,17 +165,36 @@ static void raw_with_quantized(void **state) {
                          .rows = 5,
                          .window = 65,
                          .keep = 70});
-    compare(&(test_case){
-        .k = "kc4", .v = "f16", .h = 4, .g = 2, .dk = 64, .dv = 64, .context = 300, .rows = 9, .softcap = 3});
+    compare(&(test_case){.k = "kc4",
+                         .v = "f16",
+                         .h = 4,
+                         .g = 2,
+                         .dk = 64,
+                         .dv = 64,
+                         .context = 300,
+                         .rows = 9,
+                         .softcap = 3});
 }
 
 static void groups_of_heads(void **state) {
     (void)state;
     for (int group = 1; group <= 17; group++) {
-        compare(
-            &(test_case){.k = "kc4", .v = "vt4", .h = group, .g = 1, .dk = 64, .dv = 64, .context = 150, .rows = 1});
-        compare(
-            &(test_case){.k = "kc8", .v = "vt8", .h = group, .g = 1, .dk = 64, .dv = 64, .context = 150, .rows = 3});
+        compare(&(test_case){.k = "kc4",
+                             .v = "vt4",
+                             .h = group,
+                             .g = 1,
+                             .dk = 64,
+                             .dv = 64,
+                             .context = 150,
+                             .rows = 1});
+        compare(&(test_case){.k = "kc8",
+                             .v = "vt8",
+                             .h = group,
+                             .g = 1,
+                             .dk = 64,
+                             .dv = 64,
+                             .context = 150,
+                             .rows = 3});
     }
 }
 
@@ -195,17 +242,18 @@ static bool has_level(const char *name) {
     return false;
 }
 
-/* Levels that are not had are passed over above, so those that this processor has must be had: by what Linux says of it,
- * and not by the library's own look. */
+/* Levels that are not had are passed over above, so those that this processor has must be had:
+ * by what Linux says of it, and not by the library's own look. */
 static void levels_of_this_machine(void **state) {
     (void)state;
     static const struct {
         const char *level, *line, *words[6];
-    } known[] = {{"avx2", "flags", {"avx2", "fma", "f16c"}},
-                 {"avx512_vnni", "flags", {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}},
-                 {"neon", "Features", {"asimd"}},
-                 {"neon_dotprod", "Features", {"asimddp", "asimdhp"}},
-                 {"neon_i8mm", "Features", {"asimddp", "asimdhp", "i8mm", "asimdfhm"}}};
+    } known[] = {
+        {"avx2", "flags", {"avx2", "fma", "f16c"}},
+        {"avx512_vnni", "flags", {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}},
+        {"neon", "Features", {"asimd"}},
+        {"neon_dotprod", "Features", {"asimddp", "asimdhp"}},
+        {"neon_i8mm", "Features", {"asimddp", "asimdhp", "i8mm", "asimdfhm"}}};
     static char line[8192];
     FILE *file = fopen("/proc/cpuinfo", "r");
     const char *words = NULL;
@@ -232,7 +280,8 @@ static void levels_of_this_machine(void **state) {
     }
 }
 
-/* Which level serves which processor, told by its features: the choice runs no instruction of the kernels. */
+/* Which level serves which processor, told by its features: the choice runs no instruction of
+ * the kernels. */
 static void choice(void **state) {
     (void)state;
     enum {
@@ -260,8 +309,10 @@ static void choice(void **state) {
 #endif
     };
     quire_format k4v4, f16;
-    assert_ok(quire__format_init(&k4v4, (quire_pair){QUIRE_CODEC_KC4, QUIRE_CODEC_VT4}, 64, 64, QUIRE_F16));
-    assert_ok(quire__format_init(&f16, (quire_pair){QUIRE_CODEC_F16, QUIRE_CODEC_F16}, 64, 64, QUIRE_F16));
+    assert_ok(quire__format_init(&k4v4, (quire_pair){QUIRE_CODEC_KC4, QUIRE_CODEC_VT4}, 64, 64,
+                                 QUIRE_F16));
+    assert_ok(quire__format_init(&f16, (quire_pair){QUIRE_CODEC_F16, QUIRE_CODEC_F16}, 64, 64,
+                                 QUIRE_F16));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         quire_kernels kernels, named;
         assert_ok(quire__kernels_choose(&kernels, NULL, cases[i].features));
@@ -280,7 +331,8 @@ static void choice(void **state) {
                                                                   : &quire__rows_ref);
 #endif
         for (size_t above = i + 1; above < sizeof cases / sizeof *cases; above++)
-            assert_status(quire__kernels_choose(&named, cases[above].level, cases[i].features), QUIRE_E_UNSUPPORTED);
+            assert_status(quire__kernels_choose(&named, cases[above].level, cases[i].features),
+                          QUIRE_E_UNSUPPORTED);
     }
 }
 

@@ -19,7 +19,8 @@ static void open_pool(fixture *f, const char *kv) {
     fixture_open(f);
 }
 
-/* What item i of a step of several gives is what it gives alone, bit for bit, for any order and pace. */
+/* What item i of a step of several gives is what it gives alone, bit for bit, for any order and
+ * pace. */
 static void together_as_alone(void **state) {
     (void)state;
     fixture f;
@@ -32,7 +33,8 @@ static void together_as_alone(void **state) {
         alone[i] = fed_seq(&f, &s[i], LENGTHS[i]);
     }
     assert_ok(quire_list_merge(&list, alone, N));
-    float *out = malloc(answer_floats(&f, N) * sizeof *out), *one = malloc(answer_floats(&f, 1) * sizeof *one);
+    float *out = malloc(answer_floats(&f, N) * sizeof *out),
+          *one = malloc(answer_floats(&f, 1) * sizeof *one);
     const size_t row = 4 * 32;
     for (int step_no = 0; step_no < 140; step_no++) {
         step_item items[N];
@@ -43,7 +45,8 @@ static void together_as_alone(void **state) {
             const step_item item = {alone[i], &s[i], 1};
             assert_ok(step(&f, &item, 1, NULL, one));
             for (int l = 0; l < 2; l++)
-                assert_memory_equal(one + (size_t)l * row, out + (size_t)(l * N + i) * row, row * sizeof *out);
+                assert_memory_equal(one + (size_t)l * row, out + (size_t)(l * N + i) * row,
+                                    row * sizeof *out);
         }
     }
     free(out), free(one);
@@ -54,7 +57,8 @@ static void together_as_alone(void **state) {
     fixture_close(&f);
 }
 
-/* Merge, extract, filter and extend move references alone: no page is added, and every sequence answers as before. */
+/* Merge, extract, filter and extend move references alone: no page is added, and every sequence
+ * answers as before. */
 static void references_alone(void **state) {
     (void)state;
     fixture f;
@@ -89,7 +93,8 @@ static void references_alone(void **state) {
     drop(one);
     for (int i = 0; i < N; i++)
         drop(seqs[i]);
-    assert_answers(&f, a.seq[3], &probe_source, 3, wanted[2]); /* the list lives on without the originals */
+    assert_answers(&f, a.seq[3], &probe_source, 3,
+                   wanted[2]); /* the list lives on without the originals */
     assert_ok(quire_list_filter(&a, NULL, 0));
     assert_all_free(&f);
     for (int i = 0; i < N; i++)
@@ -138,7 +143,8 @@ static void bad_lists(void **state) {
 
 /* ------------------------------------------------------------------ padding */
 
-/* Rows (items, length) with padding on the left against the same rows without: same bits out, same cache. */
+/* Rows (items, length) with padding on the left against the same rows without: same bits out,
+ * same cache. */
 static void left_padding(void **state) {
     (void)state;
     enum { LENGTH = 90 };
@@ -159,9 +165,11 @@ static void left_padding(void **state) {
         rows += n_tokens[i];
     }
     quire_batch *batch;
-    assert_status(quire_batch_begin_padded(f.pool, items, 4, (int32_t[]){0, -1, 0, 0}, &batch), QUIRE_E_INVALID);
-    assert_status(quire_batch_begin_padded(f.pool, items, 4, (int32_t[]){0, INT32_MAX, INT32_MAX, 0}, &batch),
-                  QUIRE_E_TOO_BIG);
+    assert_status(quire_batch_begin_padded(f.pool, items, 4, (int32_t[]){0, -1, 0, 0}, &batch),
+                  QUIRE_E_INVALID);
+    assert_status(
+        quire_batch_begin_padded(f.pool, items, 4, (int32_t[]){0, INT32_MAX, INT32_MAX, 0}, &batch),
+        QUIRE_E_TOO_BIG);
     float *wanted = malloc(answer_floats(&f, rows) * sizeof *wanted);
     step_item steps[4];
     for (int i = 0; i < 4; i++)
@@ -173,8 +181,8 @@ static void left_padding(void **state) {
     for (int layer = 0; layer < 2; layer++) {
         const quire_layer *l = &f.layer[layer];
         const size_t nk = 2 * 64, nv = 2 * 32, nq = 4 * 64, no = 4 * 32, n = 4 * LENGTH;
-        float *k = malloc(n * nk * 4), *v = malloc(n * nv * 4), *q = malloc(n * nq * 4), *out = malloc(n * no * 4),
-              *lse = malloc(n * 4 * 4);
+        float *k = malloc(n * nk * 4), *v = malloc(n * nv * 4), *q = malloc(n * nq * 4),
+              *out = malloc(n * no * 4), *lse = malloc(n * 4 * 4);
         for (size_t i = 0; i < n * nk; i++)
             k[i] = NAN;
         for (size_t i = 0; i < n * nv; i++)
@@ -188,7 +196,8 @@ static void left_padding(void **state) {
                 source_v(&s[i], l, layer, 10 * i + t, v + row * nv);
                 source_q(&s[i], l, layer, 10 * i + t, q + row * nq);
             }
-        assert_ok(quire_batch_store(batch, layer, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+        assert_ok(quire_batch_store(batch, layer, (quire_rows){k, QUIRE_F32, 0},
+                                    (quire_rows){v, QUIRE_F32, 0}, 0, 1));
         const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out, .lse = lse};
         assert_ok(quire_batch_attend(batch, layer, &args, 0, 1));
         for (int i = 0; i < 4; i++)
@@ -201,7 +210,8 @@ static void left_padding(void **state) {
                 for (size_t d = 0; t < 0 && d < no; d++)
                     assert_true(out[row * no + d] == 0);
                 for (size_t h = 0; h < 4; h++)
-                    assert_true(t < 0 ? isinf(lse[row * 4 + h]) && lse[row * 4 + h] < 0 : isfinite(lse[row * 4 + h]));
+                    assert_true(t < 0 ? isinf(lse[row * 4 + h]) && lse[row * 4 + h] < 0
+                                      : isfinite(lse[row * 4 + h]));
             }
         free(k), free(v), free(q), free(out), free(lse);
     }
@@ -214,7 +224,8 @@ static void left_padding(void **state) {
     }
     quire_layer_stats stats;
     assert_ok(quire_layer_get_stats(f.pool, 0, &stats));
-    /* All rows were attended twice, and five more of each of the eight sequences; the first tokens were only stored. */
+    /* All rows were attended twice, and five more of each of the eight sequences; the first
+     * tokens were only stored. */
     assert_int_equal(stats.attended_rows, 2 * rows + 8 * 5);
     free(wanted);
     fixture_close(&f);
@@ -237,12 +248,15 @@ static void mask_of_kv_heads(void **state) {
         per_kv[i] = rng_below(&r, 4) ? 0 : rng_below(&r, 2) ? -INFINITY : rng_normal(&r);
     for (int row = 0; row < ROWS; row++)
         for (int h = 0; h < 6; h++)
-            memcpy(per_head + (row * 6 + h) * S, per_kv + (row * 2 + h / 3) * S, S * sizeof *per_kv);
+            memcpy(per_head + (row * 6 + h) * S, per_kv + (row * 2 + h / 3) * S,
+                   S * sizeof *per_kv);
     float *wanted = malloc(ROWS * 6 * 64 * 4), *out = malloc(ROWS * 6 * 64 * 4);
     const step_item item = {seq, &s, ROWS};
-    assert_ok(step(&f, &item, 1,
-                   &(step_options){.abort = true, .mask = per_head, .mask_row_stride = 6 * S, .mask_head_stride = S},
-                   wanted));
+    assert_ok(
+        step(&f, &item, 1,
+             &(step_options){
+                 .abort = true, .mask = per_head, .mask_row_stride = 6 * S, .mask_head_stride = S},
+             wanted));
     quire_batch *batch;
     assert_ok(quire_batch_begin(f.pool, &(quire_batch_item){seq, ROWS}, 1, &batch));
     float k[ROWS * 2 * 64], v[ROWS * 2 * 64], q[ROWS * 6 * 64];
@@ -251,7 +265,8 @@ static void mask_of_kv_heads(void **state) {
         source_v(&s, &f.layer[0], 0, CONTEXT + t, v + t * 128);
         source_q(&s, &f.layer[0], 0, CONTEXT + t, q + t * 384);
     }
-    assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+    assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0},
+                                (quire_rows){v, QUIRE_F32, 0}, 0, 1));
     const quire_attend_args args = {.q = {q, QUIRE_F32, 0},
                                     .out = out,
                                     .mask = per_kv,
@@ -267,8 +282,8 @@ static void mask_of_kv_heads(void **state) {
 
 /* ------------------------------------------------------------------ branches */
 
-/* Five guesses of different lengths over one prefix, verified in one batch; a part of one wins, then again. Each round
- * must leave the cache that only ever saw the accepted tokens. */
+/* Five guesses of different lengths over one prefix, verified in one batch; a part of one wins,
+ * then again. Each round must leave the cache that only ever saw the accepted tokens. */
 static void branches(void **state) {
     (void)state;
     enum { BRANCHES = 5 };
@@ -322,8 +337,9 @@ static void branches(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(together_as_alone), cmocka_unit_test(references_alone), cmocka_unit_test(bad_lists),
-        cmocka_unit_test(left_padding),      cmocka_unit_test(mask_of_kv_heads), cmocka_unit_test(branches),
+        cmocka_unit_test(together_as_alone), cmocka_unit_test(references_alone),
+        cmocka_unit_test(bad_lists),         cmocka_unit_test(left_padding),
+        cmocka_unit_test(mask_of_kv_heads),  cmocka_unit_test(branches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,13 +82,16 @@ static void check_trims(fixture *f, quire_seq *seq, int first_there, int there) 
     assert_true(n_gone > 0);
 }
 
-static int first_page(int length) { return (length - WINDOW + 1) / 64 * 64; } /* that a window at the end still sees */
+static int first_page(int length) {
+    return (length - WINDOW + 1) / 64 * 64;
+} /* that a window at the end still sees */
 
 static void another_policy(void **state) {
     (void)state;
     static const char *const kv[] = {"k8v8", "none", "q8_0"};
     for (size_t i = 0; i < sizeof kv / sizeof *kv; i++)
-        for (int sinks = 0; sinks <= 9; sinks += 3) { /* fewer than are kept: page 0 is made of the raw sinks alone */
+        for (int sinks = 0; sinks <= 9;
+             sinks += 3) { /* fewer than are kept: page 0 is made of the raw sinks alone */
             fixture f;
             open_windowed(&f, "k8v8", 4);
             quire_seq *seq = fed(&f, LENGTH);
@@ -98,7 +101,9 @@ static void another_policy(void **state) {
             policy.sinks = sinks;
             assert_ok(quire_pool_requantize(f.pool, &policy));
             assert_ok(quire_pool_requantize_step(f.pool, 100, NULL));
-            if (sinks >= KEEP && i != 1) { /* page 0 is still gone, so not even the kept tokens can be opened again */
+            if (sinks >= KEEP &&
+                i !=
+                    1) { /* page 0 is still gone, so not even the kept tokens can be opened again */
                 assert_status(quire_seq_trim(seq, KEEP), QUIRE_E_GONE);
             } else {
                 check_trims(&f, seq, KEEP, first_page(LENGTH));
@@ -149,7 +154,8 @@ static void a_file(void **state) {
     assert_ok(quire_seq_save(loaded, saved_path("again"), NULL));
     assert_ok(saved_load(g.pool, saved_path("again"), NULL, &again));
     check_trims(&g, again, KEEP, first_page(LENGTH));
-    assert_ok(saved_load(f.pool, saved_path("again"), &reseal, &again)); /* and back, with sinks of their own */
+    assert_ok(saved_load(f.pool, saved_path("again"), &reseal,
+                         &again)); /* and back, with sinks of their own */
     assert_status(quire_seq_trim(again, 60), QUIRE_E_GONE);
     /* A file may not say that a token is there which the sinks must have had. */
     bytes file = file_read(saved_path("again"));
@@ -188,11 +194,12 @@ static void a_shift(void **state) {
     }
 }
 
-/* Two layers that share pages, one of them raw now and then: raw ones have no sinks, so page 0 must stay for their kept tokens
- * and, once lost, comes back with these alone. */
+/* Two layers that share pages, one of them raw now and then: raw ones have no sinks, so page 0
+ * must stay for their kept tokens and, once lost, comes back with these alone. */
 static void raw_beside_packed(void **state) {
     (void)state;
-    static const quire_pair packed = {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8}, raw = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
+    static const quire_pair packed = {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8},
+                            raw = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
     static const struct {
         quire_pair own; /* of layer 1 */
         int sinks;
@@ -205,7 +212,8 @@ static void raw_beside_packed(void **state) {
             fixture f, g;
             quire_seq *seq[2], *loaded;
             const quire_load_options reseal = {.struct_size = sizeof reseal, .reseal = true};
-            for (int i = 0; i < 2; i++) { /* layer 1 has the codecs of the windowed layers, layer 0 its own */
+            for (int i = 0; i < 2;
+                 i++) { /* layer 1 has the codecs of the windowed layers, layer 0 its own */
                 fixture *x = i ? &g : &f;
                 open_layers(x, "k8v8", forms[i ? to : from].sinks, 2);
                 fixture_close(x);
@@ -224,7 +232,8 @@ static void raw_beside_packed(void **state) {
             assert_ok(quire_pool_requantize_step(f.pool, 100, NULL));
             check_trims(&f, seq[0], first_there, first_page(LENGTH));
             assert_ok(quire_seq_save(seq[0], saved_path("beside"), NULL));
-            assert_ok(saved_load(g.pool, saved_path("beside"), NULL, &loaded)); /* made with that policy */
+            assert_ok(saved_load(g.pool, saved_path("beside"), NULL,
+                                 &loaded)); /* made with that policy */
             check_trims(&g, loaded, first_there, first_page(LENGTH));
             assert_ok(quire_seq_shift(seq[0], 70, 80, &NOTHING_TURNS, 1));
             feed_ones(&f, seq[0], 70);
@@ -269,8 +278,12 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_policy), cmocka_unit_test(sinks_that_grew),   cmocka_unit_test(a_file),
-        cmocka_unit_test(a_shift),        cmocka_unit_test(raw_beside_packed), cmocka_unit_test(a_cache_from_elsewhere),
+        cmocka_unit_test(another_policy),
+        cmocka_unit_test(sinks_that_grew),
+        cmocka_unit_test(a_file),
+        cmocka_unit_test(a_shift),
+        cmocka_unit_test(raw_beside_packed),
+        cmocka_unit_test(a_cache_from_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

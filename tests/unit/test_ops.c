@@ -42,26 +42,32 @@ typedef struct world {
     int n_rows, n_changes, n_converted, n_trims, n_gone, n_wraps, n_lists, n_loads, n_shifts;
 } world;
 
-static const quire_codec K_CODECS[] = {QUIRE_CODEC_RAW,  QUIRE_CODEC_KC8,  QUIRE_CODEC_KC4,  QUIRE_CODEC_KC2,
-                                       QUIRE_CODEC_VT8,  QUIRE_CODEC_TQ4,  QUIRE_CODEC_TQP4, QUIRE_CODEC_A8G32,
-                                       QUIRE_CODEC_Q8_0, QUIRE_CODEC_Q4_0, QUIRE_CODEC_KM4,  QUIRE_CODEC_KM3};
-static const quire_codec V_CODECS[] = {QUIRE_CODEC_RAW, QUIRE_CODEC_VT8,   QUIRE_CODEC_VT4,  QUIRE_CODEC_VT2,
-                                       QUIRE_CODEC_TQ3, QUIRE_CODEC_A4G32, QUIRE_CODEC_Q8_0, QUIRE_CODEC_F32};
+static const quire_codec K_CODECS[] = {QUIRE_CODEC_RAW,  QUIRE_CODEC_KC8,   QUIRE_CODEC_KC4,
+                                       QUIRE_CODEC_KC2,  QUIRE_CODEC_VT8,   QUIRE_CODEC_TQ4,
+                                       QUIRE_CODEC_TQP4, QUIRE_CODEC_A8G32, QUIRE_CODEC_Q8_0,
+                                       QUIRE_CODEC_Q4_0, QUIRE_CODEC_KM4,   QUIRE_CODEC_KM3};
+static const quire_codec V_CODECS[] = {QUIRE_CODEC_RAW,  QUIRE_CODEC_VT8, QUIRE_CODEC_VT4,
+                                       QUIRE_CODEC_VT2,  QUIRE_CODEC_TQ3, QUIRE_CODEC_A4G32,
+                                       QUIRE_CODEC_Q8_0, QUIRE_CODEC_F32};
 
-static bool is_one_of(quire_codec codec, quire_codec a, quire_codec b) { return codec == a || codec == b; }
+static bool is_one_of(quire_codec codec, quire_codec a, quire_codec b) {
+    return codec == a || codec == b;
+}
 
 /* Where both sides are raw, f16 may meet q or weights that are fp16 too: side_uses_fp16. */
 static double bound_under(const form *f, int cache) {
     const quire_pair pair = f->pair[cache];
     const bool k = is_one_of(pair.k, QUIRE_CODEC_RAW, QUIRE_CODEC_F16),
                v = is_one_of(pair.v, QUIRE_CODEC_RAW, QUIRE_CODEC_F16),
-               raw = (k || pair.k == QUIRE_CODEC_F32) && (v || pair.v == QUIRE_CODEC_F32) && f->raw == QUIRE_F16;
+               raw = (k || pair.k == QUIRE_CODEC_F32) && (v || pair.v == QUIRE_CODEC_F32) &&
+                     f->raw == QUIRE_F16;
     return attend_bound(pair, D, 1, raw && k, raw && v);
 }
 
 static double bound_now(const world *w, int layer) {
     const int cache = layer == 2 ? 0 : layer;
-    const double now = bound_under(&w->m.now, cache), before = w->m.changing ? bound_under(&w->m.before, cache) : 0;
+    const double now = bound_under(&w->m.now, cache),
+                 before = w->m.changing ? bound_under(&w->m.before, cache) : 0;
     return now > before ? now : before;
 }
 
@@ -177,7 +183,9 @@ static void operate_trim(world *w) {
     if (rng_below(&w->r, 5) == 0)
         n = n / 64 * 64;
     const bool possible = model_can_trim(&w->m, s, n);
-    assert_status(quire_seq_trim(s->seq, n), s->busy ? QUIRE_E_BUSY : possible ? QUIRE_OK : QUIRE_E_GONE);
+    assert_status(quire_seq_trim(s->seq, n), s->busy    ? QUIRE_E_BUSY
+                                             : possible ? QUIRE_OK
+                                                        : QUIRE_E_GONE);
     w->n_gone += !possible;
     if (s->busy || !possible)
         return;
@@ -197,12 +205,14 @@ static void operate_shift(world *w) {
         from = rng_below(&w->r, 2) * 64;
         by = 64;
     }
-    const bool coarse = w->m.now.pair[0].k == QUIRE_CODEC_KC2 || w->m.now.pair[1].k == QUIRE_CODEC_KC2,
+    const bool coarse =
+                   w->m.now.pair[0].k == QUIRE_CODEC_KC2 || w->m.now.pair[1].k == QUIRE_CODEC_KC2,
                possible = model_can_shift(&w->m, s, from, by);
-    assert_status(quire_seq_shift(s->seq, from, from + by, &nothing_turns, 1), s->busy     ? QUIRE_E_BUSY
-                                                                               : coarse    ? QUIRE_E_UNSUPPORTED
-                                                                               : !possible ? QUIRE_E_GONE
-                                                                                           : QUIRE_OK);
+    assert_status(quire_seq_shift(s->seq, from, from + by, &nothing_turns, 1),
+                  s->busy     ? QUIRE_E_BUSY
+                  : coarse    ? QUIRE_E_UNSUPPORTED
+                  : !possible ? QUIRE_E_GONE
+                              : QUIRE_OK);
     if (s->busy || coarse || !possible)
         return;
     model_shift(&w->m, s, from, by);
@@ -306,8 +316,8 @@ static void operate_extend(world *w) {
 /* ------------------------------------------------------------------ batches */
 
 /* A row of one query head against the dense answer. */
-static void check_row(world *w, const mseq *s, const arrival *a, int layer, int position, const float *q,
-                      const float *got) {
+static void check_row(world *w, const mseq *s, const arrival *a, int layer, int position,
+                      const float *q, const float *got) {
     double wanted[D], error = 0, norm = 0;
     model_attend(&w->m, s, a, layer, position, q, wanted);
     for (int d = 0; d < D; d++) {
@@ -316,7 +326,8 @@ static void check_row(world *w, const mseq *s, const arrival *a, int layer, int 
     }
     const double bound = bound_now(w, layer);
     if (!(error <= 25 * bound * bound * norm))
-        fail_msg("layer %d, position %d: off by %g, bound %g", layer, position, sqrt(error / norm), bound);
+        fail_msg("layer %d, position %d: off by %g, bound %g", layer, position, sqrt(error / norm),
+                 bound);
     w->error += error;
     w->norm += norm;
     w->bound = bound > w->bound ? bound : w->bound;
@@ -328,7 +339,8 @@ static void run_layer(world *w, const step_plan *b, int layer) {
     const quire_layer *l = &w->m.f.layer[layer];
     const int n_rows = quire_batch_rows(b->batch), h = l->n_heads;
     float *k = malloc((size_t)(n_rows * D) * 4 + 1), *v = malloc((size_t)(n_rows * D) * 4 + 1),
-          *q = malloc((size_t)(n_rows * h * D) * 4 + 1), *out = malloc((size_t)(n_rows * h * D) * 4 + 1);
+          *q = malloc((size_t)(n_rows * h * D) * 4 + 1),
+          *out = malloc((size_t)(n_rows * h * D) * 4 + 1);
     for (int i = 0; i < n_rows * D; i++)
         k[i] = v[i] = NAN; /* padding is never looked at */
     for (int i = 0; i < n_rows * h * D; i++)
@@ -347,8 +359,8 @@ static void run_layer(world *w, const step_plan *b, int layer) {
         }
     }
     if (l->share < 0)
-        assert_ok(
-            quire_batch_store(b->batch, layer, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+        assert_ok(quire_batch_store(b->batch, layer, (quire_rows){k, QUIRE_F32, 0},
+                                    (quire_rows){v, QUIRE_F32, 0}, 0, 1));
     const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out};
     assert_ok(quire_batch_attend(b->batch, layer, &args, 0, 1));
     row = 0;
@@ -360,8 +372,8 @@ static void run_layer(world *w, const step_plan *b, int layer) {
             if (t > 0 && t < b->n_tokens[i] - 1 && rng_below(&w->r, b->n_tokens[i]) > 1)
                 continue; /* the first, the last, and some between */
             const int head = rng_below(&w->r, h);
-            check_row(w, b->of[i], &w->arrival[i], layer, w->arrival[i].first + t, q + (row * h + head) * D,
-                      out + (row * h + head) * D);
+            check_row(w, b->of[i], &w->arrival[i], layer, w->arrival[i].first + t,
+                      q + (row * h + head) * D, out + (row * h + head) * D);
         }
     }
     free(k), free(v), free(q), free(out);
@@ -469,7 +481,8 @@ static void operate_list_step(world *w, const mlist *l) {
 
 static void check_errors(world *w) {
     if (w->n_rows > 200 && !(w->error <= w->bound * w->bound * w->norm))
-        fail_msg("rows under this policy are off by %g, bound %g", sqrt(w->error / w->norm), w->bound);
+        fail_msg("rows under this policy are off by %g, bound %g", sqrt(w->error / w->norm),
+                 w->bound);
     w->error = w->norm = w->bound = 0;
     w->n_rows = 0;
 }
@@ -482,7 +495,8 @@ static quire_pair random_pair(world *w) {
 
 static bool same_form(const form *a, const form *b) {
     for (int l = 0; l < OPS_LAYERS; l++)
-        if (a->pair[l].k != b->pair[l].k || a->pair[l].v != b->pair[l].v || model_sinks(a, l) != model_sinks(b, l))
+        if (a->pair[l].k != b->pair[l].k || a->pair[l].v != b->pair[l].v ||
+            model_sinks(a, l) != model_sinks(b, l))
             return false;
     return true;
 }
@@ -571,7 +585,8 @@ static void close_world(world *w) {
     free(w->arrival);
 }
 
-/* Further operations (a file written and read back, for one) go here; for the model such a copy is a model_fork. */
+/* Further operations (a file written and read back, for one) go here; for the model such a copy
+ * is a model_fork. */
 static void operate(world *w) {
     const int what = rng_below(&w->r, 100);
     mlist *list = &w->list[rng_below(&w->r, N_LISTS)];
@@ -619,11 +634,14 @@ static void live(uint64_t seed, int n_operations) {
             model_check_bytes(&w.m);
     }
     check_errors(&w);
-    print_message("  %d changes of policy, %d pages converted, %d trims, %d past the window, %d wrapped rows, %d "
+    print_message("  %d changes of policy, %d pages converted, %d trims, %d past the window, %d "
+                  "wrapped rows, %d "
                   "merges, %d loads, %d shifts\n",
-                  w.n_changes, w.n_converted, w.n_trims, w.n_gone, w.n_wraps, w.n_lists, w.n_loads, w.n_shifts);
+                  w.n_changes, w.n_converted, w.n_trims, w.n_gone, w.n_wraps, w.n_lists, w.n_loads,
+                  w.n_shifts);
     assert_true(w.n_changes > n_operations / 1000 && w.n_converted > n_operations / 100 &&
-                w.n_wraps > n_operations / 10 && w.n_loads > n_operations / 1000 && w.n_shifts > n_operations / 1000);
+                w.n_wraps > n_operations / 10 && w.n_loads > n_operations / 1000 &&
+                w.n_shifts > n_operations / 1000);
     close_world(&w);
 }
 

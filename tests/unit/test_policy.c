@@ -12,15 +12,16 @@ static quire_pair pair_of(const fixture *f, int layer) {
 static void expect_pair(const fixture *f, int layer, quire_codec k, quire_codec v) {
     const quire_pair pair = pair_of(f, layer);
     if (pair.k != k || pair.v != v)
-        fail_msg("layer %d: %s:%s instead of %s:%s", layer, quire_codec_name(pair.k), quire_codec_name(pair.v),
-                 quire_codec_name(k), quire_codec_name(v));
+        fail_msg("layer %d: %s:%s instead of %s:%s", layer, quire_codec_name(pair.k),
+                 quire_codec_name(pair.v), quire_codec_name(k), quire_codec_name(v));
 }
 
 static void precedence(void **state) {
     (void)state;
     fixture f;
     fixture_init(&f, 8, 4, 2, 64, 64, "k4v4");
-    assert_ok(quire_policy_parse("k4v4", &f.options.policy)); /* windowed layers stay raw by default */
+    assert_ok(
+        quire_policy_parse("k4v4", &f.options.policy)); /* windowed layers stay raw by default */
     f.options.policy.edge = (quire_pair){QUIRE_CODEC_KC8, QUIRE_CODEC_VT8};
     f.options.policy.edge_first = 2;
     f.options.policy.edge_last = 1;
@@ -64,7 +65,8 @@ static void mixed_layers_are_independent(void **state) {
         fixture one = f; /* the same layer as the only one that differs: others become its copies */
         for (int i = 0; i < LAYERS; i++)
             if (i != layer && i != f.layer[layer].share) {
-                one.layer[i] = f.layer[layer].share < 0 ? f.layer[layer] : f.layer[f.layer[layer].share];
+                one.layer[i] =
+                    f.layer[layer].share < 0 ? f.layer[layer] : f.layer[f.layer[layer].share];
                 one.layer[i].share = -1;
             }
         fixture_open(&one);
@@ -87,7 +89,8 @@ static void unsupported_layer_is_named(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(precedence), cmocka_unit_test(mixed_layers_are_independent),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(precedence),
+                                       cmocka_unit_test(mixed_layers_are_independent),
                                        cmocka_unit_test(unsupported_layer_is_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

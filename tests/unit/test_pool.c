@@ -1,10 +1,12 @@
-/* Pools: what is refused and how it is said, memory within the budget, exact accounts, exhaustion, limits. */
+/* Pools: what is refused and how it is said, memory within the budget, exact accounts,
+ * exhaustion, limits. */
 #include <math.h>
 #include <stdio.h>
 
 #include "ledger.h"
 
-static const source SOURCE = {.seed = 11, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
+static const source SOURCE = {
+    .seed = 11, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 2};
 
 /* Two layers of two KV heads; every field may then be spoiled. */
 static void init_plain(fixture *f) {
@@ -17,14 +19,14 @@ static void init_plain(fixture *f) {
 
 /* ------------------------------------------------------------------ refusals */
 
-#define assert_refused(change, wanted, words)                                                                          \
-    do {                                                                                                               \
-        fixture f;                                                                                                     \
-        init_plain(&f);                                                                                                \
-        change;                                                                                                        \
-        assert_status(fixture_try(&f), wanted);                                                                        \
-        assert_reason(words);                                                                                          \
-        assert_null(f.pool);                                                                                           \
+#define assert_refused(change, wanted, words)                                                      \
+    do {                                                                                           \
+        fixture f;                                                                                 \
+        init_plain(&f);                                                                            \
+        change;                                                                                    \
+        assert_status(fixture_try(&f), wanted);                                                    \
+        assert_reason(words);                                                                      \
+        assert_null(f.pool);                                                                       \
     } while (0)
 
 static void bad_options(void **state) {
@@ -55,7 +57,8 @@ static void bad_options(void **state) {
     assert_refused(f.options.budget_bytes = 0, QUIRE_E_BUDGET, "budget of 0 bytes");
     assert_refused(f.options.policy.pair.k = QUIRE_CODEC_VT4, QUIRE_E_UNSUPPORTED,
                    "layer 0: codec vt4 does not serve K");
-    assert_refused(f.options.policy.pair.v = (quire_codec)999, QUIRE_E_UNKNOWN, "layer 0: V codec number 999");
+    assert_refused(f.options.policy.pair.v = (quire_codec)999, QUIRE_E_UNKNOWN,
+                   "layer 0: V codec number 999");
     quire_allocator allocator = ledger_allocator(NULL);
     allocator.free = NULL;
     assert_refused(f.options.allocator = &allocator, QUIRE_E_INVALID, "allocator");
@@ -83,7 +86,8 @@ static void bad_layers(void **state) {
     assert_refused(f.layer[1].scale = INFINITY, QUIRE_E_INVALID, "layer 1: scale");
     assert_refused(f.layer[1].softcap = -0.5f, QUIRE_E_INVALID, "softcap -0.5");
     assert_refused(f.layer[1].softcap = INFINITY, QUIRE_E_INVALID, "softcap");
-    assert_refused(f.layer[1].alibi = infinite, QUIRE_E_INVALID, "layer 1: ALiBi slope or sink logit of head 0");
+    assert_refused(f.layer[1].alibi = infinite, QUIRE_E_INVALID,
+                   "layer 1: ALiBi slope or sink logit of head 0");
     assert_refused(f.layer[1].sink_logits = not_finite, QUIRE_E_INVALID,
                    "layer 1: ALiBi slope or sink logit of head 3");
     assert_refused(f.layer[1].k_dim = 0, QUIRE_E_UNSUPPORTED, "layer 1: K head size 0");
@@ -92,8 +96,10 @@ static void bad_layers(void **state) {
     assert_refused(f.layer[1].k_dim = 592, QUIRE_E_UNSUPPORTED, "layer 1: K head size 592");
     assert_refused(f.layer[1].k_dim = INT32_MIN, QUIRE_E_UNSUPPORTED, "layer 1: K head size");
     assert_refused(f.layer[1].v_dim = INT32_MAX, QUIRE_E_UNSUPPORTED, "layer 1: V head size");
-    assert_refused(f.layer[1].k = QUIRE_CODEC_VT4, QUIRE_E_UNSUPPORTED, "layer 1: codec vt4 does not serve K");
-    assert_refused(f.layer[1].v = QUIRE_CODEC_KC4, QUIRE_E_UNSUPPORTED, "layer 1: codec kc4 does not serve V");
+    assert_refused(f.layer[1].k = QUIRE_CODEC_VT4, QUIRE_E_UNSUPPORTED,
+                   "layer 1: codec vt4 does not serve K");
+    assert_refused(f.layer[1].v = QUIRE_CODEC_KC4, QUIRE_E_UNSUPPORTED,
+                   "layer 1: codec kc4 does not serve V");
     assert_refused(f.layer[1].v = QUIRE_CODEC_A4, QUIRE_E_UNSUPPORTED,
                    "layer 1: codec a4 needs a V head size divisible by 64");
     static const uint16_t twice[2 * 64] = {0}, beyond[2 * 64] = {64};
@@ -225,7 +231,8 @@ static size_t stated_need(void) {
     return need;
 }
 
-/* What the refusal asks for is enough and not a byte too much, and such a pool can fill a page and go on. */
+/* What the refusal asks for is enough and not a byte too much, and such a pool can fill a page
+ * and go on. */
 static void check_need(fixture *f) {
     f->options.budget_bytes = 1;
     assert_status(fixture_try(f), QUIRE_E_BUDGET);
@@ -320,7 +327,8 @@ static size_t packed_leaf(const fixture *f) {
 static size_t raw_rows(const fixture *f, int rows) {
     size_t bytes = 0;
     for (int32_t i = 0; i < f->options.n_layers; i++)
-        bytes += (size_t)(f->layer[i].n_kv_heads * (f->layer[i].k_dim + f->layer[i].v_dim) * rows) * 2;
+        bytes +=
+            (size_t)(f->layer[i].n_kv_heads * (f->layer[i].k_dim + f->layer[i].v_dim) * rows) * 2;
     return bytes;
 }
 
@@ -386,7 +394,8 @@ static void accounts_in_flight(void **state) {
     fixture_open(&f);
     quire_seq *seq = fed_seq(&f, &SOURCE, 60);
     quire_batch *batch;
-    const quire_batch_item item = {seq, 200}; /* seals 0, 1, 2, 3; pages 1 and 2 pass through scratch */
+    const quire_batch_item item = {seq,
+                                   200}; /* seals 0, 1, 2, 3; pages 1 and 2 pass through scratch */
     assert_ok(quire_batch_begin(f.pool, &item, 1, &batch));
     assert_residents(&f, 4, 3, 0, 1);
     assert_int_equal(balance(&f).n_batches, 1);
@@ -443,7 +452,8 @@ static quire_seq *fill_pool(fixture *f) {
     }
 }
 
-/* begin fails as a whole: not a byte of any page changes, and the same batch works once there is room. */
+/* begin fails as a whole: not a byte of any page changes, and the same batch works once there is
+ * room. */
 static void check_exhaustion(fixture *f) {
     enum { PROBE = 3 };
     static const int lengths[3] = {100, 71, 40};
@@ -548,14 +558,15 @@ static void limits(void **state) {
     seq[1] = new_seq(&f);
 
     quire_batch *batch, *second, *third;
-    const quire_batch_item wide[] = {{seq[0], 60}, {seq[1], 41}}, same[] = {{seq[0], 1}, {seq[0], 1}},
-                           negative = {seq[0], -1};
+    const quire_batch_item wide[] = {{seq[0], 60}, {seq[1], 41}},
+                           same[] = {{seq[0], 1}, {seq[0], 1}}, negative = {seq[0], -1};
     assert_status(quire_batch_begin(f.pool, wide, 2, &batch), QUIRE_E_INVALID);
     assert_reason("101 rows");
     assert_status(quire_batch_begin(f.pool, same, 2, &batch), QUIRE_E_INVALID);
     assert_reason("twice");
     assert_status(quire_batch_begin(f.pool, &negative, 1, &batch), QUIRE_E_INVALID);
-    assert_status(quire_batch_begin(f.pool, wide, 4, &batch), QUIRE_E_INVALID); /* more items than sequences */
+    assert_status(quire_batch_begin(f.pool, wide, 4, &batch),
+                  QUIRE_E_INVALID); /* more items than sequences */
     assert_status(quire_batch_begin(f.pool, wide, SIZE_MAX, &batch), QUIRE_E_INVALID);
 
     feed(&f, seq[0], &SOURCE, 100, 100, 1, 0, NULL);

@@ -99,7 +99,8 @@ static void container(void **state) {
 
 static void version_1(void **state) {
     (void)state;
-    put("/proc/self/cgroup", "12:cpuset:/x\n11:memory:/x\n4:cpu,cpuacct:/docker/12ab\n1:name=systemd:/x\n");
+    put("/proc/self/cgroup",
+        "12:cpuset:/x\n11:memory:/x\n4:cpu,cpuacct:/docker/12ab\n1:name=systemd:/x\n");
     put("/sys/fs/cgroup/cpu,cpuacct/docker/12ab/cpu.cfs_quota_us", "-1\n");
     put("/sys/fs/cgroup/cpu,cpuacct/docker/12ab/cpu.cfs_period_us", "100000\n");
     assert_int_equal(cli_processors_quota(root), 0);
@@ -145,7 +146,8 @@ static void at_least_one(void **state) {
 
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_root, remove_root)
-    const struct CMUnitTest tests[] = {TEST(none_without_groups), TEST(version_2), TEST(nested),    TEST(container),
-                                       TEST(version_1),           TEST(hybrid),    TEST(odd_lines), TEST(at_least_one)};
+    const struct CMUnitTest tests[] = {TEST(none_without_groups), TEST(version_2),   TEST(nested),
+                                       TEST(container),           TEST(version_1),   TEST(hybrid),
+                                       TEST(odd_lines),           TEST(at_least_one)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* Random lives of a dozen sequences in a pool that is too small for them, against a model that only remembers what each
- * sequence was fed. After every step each output must equal, bit for bit, that of a fresh sequence fed the same history
- * in one go in another pool. Only what grew from a page reopened from packed values is held to a tolerance instead.
+/* Random lives of a dozen sequences in a pool that is too small for them, against a model that
+ * only remembers what each sequence was fed. After every step each output must equal, bit for
+ * bit, that of a fresh sequence fed the same history in one go in another pool. Only what grew
+ * from a page reopened from packed values is held to a tolerance instead.
  *
  * QUIRE_TEST_SEED=n runs that seed alone. */
 #include <math.h>
@@ -8,7 +9,14 @@
 
 #include "ledger.h"
 
-enum { MAX_SEQS = 12, MAX_LENGTH = 320, MAX_NODES = 4096, N_LAYERS = 3, N_OPERATIONS = 450, NEVER = 1 << 30 };
+enum {
+    MAX_SEQS = 12,
+    MAX_LENGTH = 320,
+    MAX_NODES = 4096,
+    N_LAYERS = 3,
+    N_OPERATIONS = 450,
+    NEVER = 1 << 30
+};
 
 /* ------------------------------------------------------------------ the model */
 
@@ -16,7 +24,8 @@ enum { MAX_SEQS = 12, MAX_LENGTH = 320, MAX_NODES = 4096, N_LAYERS = 3, N_OPERAT
 typedef struct node {
     int parent, refs, from;
     source source;
-    float *answers; /* (n_answers, all layers' outputs): what positions from, from+1, ... must give */
+    float
+        *answers; /* (n_answers, all layers' outputs): what positions from, from+1, ... must give */
     int n_answers;
 } node;
 
@@ -45,7 +54,8 @@ typedef struct model_batch {
 
 typedef struct world {
     fixture tried, fresh;
-    model_batch held; /* begun, while life goes on for the others; its batch is NULL if there is none */
+    model_batch
+        held; /* begun, while life goes on for the others; its batch is NULL if there is none */
     rng r;
     node node[MAX_NODES];
     model_seq seq[MAX_SEQS];
@@ -60,7 +70,8 @@ static int node_new(world *w, int parent, int from) {
         node *n = &w->node[i];
         if (n->refs > 0)
             continue;
-        *n = (node){.parent = parent, .refs = 1, .from = from, .source = source_default(w->next_source++)};
+        *n = (node){
+            .parent = parent, .refs = 1, .from = from, .source = source_default(w->next_source++)};
         if (parent >= 0)
             w->node[parent].refs++;
         return i;
@@ -92,14 +103,16 @@ static int node_at(const world *w, int i, int position) {
 
 /* ------------------------------------------------------------------ steps from histories */
 
-/* Rows of one layer for all items, stored and (out not NULL) attended. out: (rows, row), this layer's part at `at`. */
-static void run_layer(const world *w, const fixture *f, quire_batch *batch, int layer, const model_item *items,
-                      int n_items, float *out, size_t at) {
+/* Rows of one layer for all items, stored and (out not NULL) attended. out: (rows, row), this
+ * layer's part at `at`. */
+static void run_layer(const world *w, const fixture *f, quire_batch *batch, int layer,
+                      const model_item *items, int n_items, float *out, size_t at) {
     const quire_layer *l = &f->layer[layer];
     const int cache = l->share < 0 ? layer : l->share;
     const size_t rows = (size_t)quire_batch_rows(batch), nk = (size_t)(l->n_kv_heads * l->k_dim),
                  nv = (size_t)(l->n_kv_heads * l->v_dim), nq = (size_t)(l->n_heads * l->k_dim);
-    float *k = malloc(rows * nk * 4 + 1), *v = malloc(rows * nv * 4 + 1), *q = malloc(rows * nq * 4 + 1);
+    float *k = malloc(rows * nk * 4 + 1), *v = malloc(rows * nv * 4 + 1),
+          *q = malloc(rows * nq * 4 + 1);
     size_t row = 0;
     for (int i = 0; i < n_items; i++)
         for (int t = items[i].from; t < items[i].from + items[i].n_tokens; t++, row++) {
@@ -112,22 +125,24 @@ static void run_layer(const world *w, const fixture *f, quire_batch *batch, int 
                 source_q(s, l, layer, t, q + row * nq);
         }
     if (l->share < 0)
-        assert_ok(quire_batch_store(batch, layer, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+        assert_ok(quire_batch_store(batch, layer, (quire_rows){k, QUIRE_F32, 0},
+                                    (quire_rows){v, QUIRE_F32, 0}, 0, 1));
     const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out + at, .out_stride = w->row};
     if (out)
         assert_ok(quire_batch_attend(batch, layer, &args, 0, 1));
     free(k), free(v), free(q);
 }
 
-static quire_status begin(const fixture *f, const model_item *items, int n_items, quire_batch **batch) {
+static quire_status begin(const fixture *f, const model_item *items, int n_items,
+                          quire_batch **batch) {
     quire_batch_item list[MAX_SEQS];
     for (int i = 0; i < n_items; i++)
         list[i] = (quire_batch_item){items[i].seq, items[i].n_tokens};
     return quire_batch_begin(f->pool, list, (size_t)n_items, batch);
 }
 
-static void run_layers(const world *w, const fixture *f, quire_batch *batch, const model_item *items, int n_items,
-                       float *out) {
+static void run_layers(const world *w, const fixture *f, quire_batch *batch,
+                       const model_item *items, int n_items, float *out) {
     size_t at = 0;
     for (int layer = 0; layer < N_LAYERS; layer++) {
         run_layer(w, f, batch, layer, items, n_items, out, at);
@@ -189,7 +204,9 @@ static void check_row(world *w, const model_seq *m, int position, const float *g
 
 /* ------------------------------------------------------------------ what the pool should do */
 
-static int window_start(const quire_layer *l, int i) { return i < l->window ? 0 : i - l->window + 1; }
+static int window_start(const quire_layer *l, int i) {
+    return i < l->window ? 0 : i - l->window + 1;
+}
 
 /* Whether layer 1 still has page p of a sequence. */
 static bool resident(const world *w, const model_seq *m, int p) {
@@ -210,9 +227,11 @@ static void model_append(const world *w, model_seq *m, int n, int kept) {
     const int before = m->length, end = before + n, cut = before + kept;
     if (n == 0)
         return;
-    if (cut / 64 > before / 64) { /* pages in the middle of a long batch never have raw rows of their own */
+    if (cut / 64 >
+        before / 64) { /* pages in the middle of a long batch never have raw rows of their own */
         m->kept_page = cut / 64 - 1;
-        m->kept_raw = m->kept_page == end / 64 - 1 || (m->kept_page == before / 64 && before % 64 != 0);
+        m->kept_raw =
+            m->kept_page == end / 64 - 1 || (m->kept_page == before / 64 && before % 64 != 0);
     }
     m->length = cut;
     if (cut <= m->inexact_from)
@@ -221,7 +240,8 @@ static void model_append(const world *w, model_seq *m, int n, int kept) {
 }
 
 static bool can_trim(const world *w, const model_seq *m, int n) {
-    for (int p = window_start(&w->tried.layer[1], n) / 64; n > 0 && p <= (n - 1) / 64 && p < m->length / 64; p++)
+    for (int p = window_start(&w->tried.layer[1], n) / 64;
+         n > 0 && p <= (n - 1) / 64 && p < m->length / 64; p++)
         if (!resident(w, m, p))
             return false;
     return true;
@@ -248,7 +268,8 @@ static void model_trim(world *w, model_seq *m, int n) {
     node_assign(w, &m->node, node_at(w, m->node, n));
 }
 
-/* Enough for a batch in the worst case: raw and packed pages for every page it touches, and sinks. */
+/* Enough for a batch in the worst case: raw and packed pages for every page it touches, and
+ * sinks. */
 static size_t most_needed(const world *w, const model_item *items, int n_items) {
     size_t page = 0, need = 0;
     for (int i = 0; i < N_LAYERS; i++) {
@@ -291,7 +312,10 @@ static void operate_create(world *w) {
         assert_status(quire_seq_create(w->tried.pool, &seq), QUIRE_E_NO_SLOT);
         return;
     }
-    *m = (model_seq){.seq = new_seq(&w->tried), .node = node_new(w, -1, 0), .kept_page = -1, .inexact_from = NEVER};
+    *m = (model_seq){.seq = new_seq(&w->tried),
+                     .node = node_new(w, -1, 0),
+                     .kept_page = -1,
+                     .inexact_from = NEVER};
 }
 
 static void operate_fork(world *w) {
@@ -446,7 +470,8 @@ static void operate_copy_pages(world *w) {
     model_seq *copy = free_slot(w);
     if (!m || !copy)
         return;
-    *copy = (model_seq){.seq = new_seq(&w->tried), .node = -1, .kept_page = -1, .inexact_from = NEVER};
+    *copy =
+        (model_seq){.seq = new_seq(&w->tried), .node = -1, .kept_page = -1, .inexact_from = NEVER};
     for (int p = 0; p < m->length / 64; p++) {
         const size_t n = quire_seq_page_bytes(w->tried.pool, p);
         uint8_t *bytes = malloc(n);
@@ -496,7 +521,8 @@ static void init_world(world *w, uint64_t seed) {
     static const struct {
         int window, keep, sinks, raw;
     } kinds[] = {
-        {50, 70, 4, 0}, {100, 3, 4, 1}, {130, 0, 0, 0}, {64, 4, 4, 0}, {20, 130, 64, 0}, {1, 5, 1, 1},
+        {50, 70, 4, 0}, {100, 3, 4, 1},   {130, 0, 0, 0},
+        {64, 4, 4, 0},  {20, 130, 64, 0}, {1, 5, 1, 1},
     };
     const int kind = (int)(seed % (sizeof kinds / sizeof *kinds));
     memset(w, 0, sizeof *w);
@@ -521,7 +547,8 @@ static void init_world(world *w, uint64_t seed) {
     while (fixture_try(f) == QUIRE_E_BUDGET)
         f->options.budget_bytes += 1 << 16;
     /* Some 15 open pages in all: never enough for long. */
-    f->options.budget_bytes = f->options.budget_bytes - balance(f).arena_bytes + ((size_t)260 << 10);
+    f->options.budget_bytes =
+        f->options.budget_bytes - balance(f).arena_bytes + ((size_t)260 << 10);
     fixture_close(f);
     fixture_open(f);
     for (int i = 0; i < N_LAYERS; i++)
@@ -566,8 +593,8 @@ static void live(uint64_t seed) {
         if (i % 10 == 0)
             probe_all(&w);
     }
-    print_message("  %d rows exact, %d close, %d refused, %d reopened\n", w.n_exact, w.n_close, w.n_refused,
-                  (int)w.reopened);
+    print_message("  %d rows exact, %d close, %d refused, %d reopened\n", w.n_exact, w.n_close,
+                  w.n_refused, (int)w.reopened);
     assert_true(w.n_exact > 1000 && w.n_refused > 5); /* the life was not too easy */
     close_world(&w);
 }

@@ -1,5 +1,6 @@
-/* Another policy for a pool in use: raw to quantized, before and after a window has wrapped, any codec to any other,
- * full pools, shared pages, batches in flight, taking it back. tests/unit/test_ops.c does the same at random. */
+/* Another policy for a pool in use: raw to quantized, before and after a window has wrapped, any
+ * codec to any other, full pools, shared pages, batches in flight, taking it back.
+ * tests/unit/test_ops.c does the same at random. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +35,8 @@ static quire_requantize_stats convert_all(fixture *f, const char *kv) {
     return stats;
 }
 
-/* A raw cache that becomes quantized is from then on the one that always was: same bits, same bytes, same roll-back. */
+/* A raw cache that becomes quantized is from then on the one that always was: same bits, same
+ * bytes, same roll-back. */
 static void raw_becomes_what_it_would_have_been(void **state) {
     (void)state;
     static const char *const kvs[] = {"k8v4", "k4v4",    "tq4",     "tqp4:vt3", "mlx4",
@@ -47,7 +49,8 @@ static void raw_becomes_what_it_would_have_been(void **state) {
             init(&always, kvs[i]);
             fixture_open(&raw);
             fixture_open(&always);
-            quire_seq *a = fed_seq(&raw, &SOURCE, lengths[j]), *b = fed_seq(&always, &SOURCE, lengths[j]);
+            quire_seq *a = fed_seq(&raw, &SOURCE, lengths[j]),
+                      *b = fed_seq(&always, &SOURCE, lengths[j]);
             const quire_requantize_stats stats = convert_all(&raw, kvs[i]);
             assert_int_equal(quire_seq_length(a), lengths[j]);
             assert_int_equal(stats.pages_done > 0, lengths[j] >= 64);
@@ -60,7 +63,8 @@ static void raw_becomes_what_it_would_have_been(void **state) {
             float *answers = probe(&always, b, &OTHER, 70);
             assert_answers(&raw, a, &OTHER, 70, answers);
             free(answers);
-            const int back = lengths[j] < 65 ? 1 : 64 * (lengths[j] / 64) - 3; /* into the page sealed last */
+            const int back =
+                lengths[j] < 65 ? 1 : 64 * (lengths[j] / 64) - 3; /* into the page sealed last */
             const quire_status status = quire_seq_trim(b, back);
             assert_status(quire_seq_trim(a, back), status);
             answers = probe(&always, b, &OTHER, 3);
@@ -85,7 +89,8 @@ static void again_changes_nothing(void **state) {
     const quire_requantize_stats stats = convert_all(&f, "k8v4");
     assert_true(stats.pages_left == 0);
     quire_pool_stats after = balance(&f);
-    assert_int_equal(after.sealed_pages, before.sealed_pages); /* counted when probes seal, too: there were none */
+    assert_int_equal(after.sealed_pages,
+                     before.sealed_pages); /* counted when probes seal, too: there were none */
     assert_same_residents(before, after);
     assert_answers(&f, seq, &OTHER, 5, answers);
     free(answers);
@@ -93,7 +98,8 @@ static void again_changes_nothing(void **state) {
     fixture_close(&f);
 }
 
-/* Every codec into every other: the values are what packing the decoded ones gives, as page bytes show. */
+/* Every codec into every other: the values are what packing the decoded ones gives, as page
+ * bytes show. */
 static void every_codec_to_every_other(void **state) {
     (void)state;
     enum { N = 64 };
@@ -116,11 +122,13 @@ static void every_codec_to_every_other(void **state) {
             fixture_open(&f);
             quire_seq *seq = fed_seq(&f, &SOURCE, 150);
             /* Page 1 still has its raw rows, page 0 has not. */
-            const quire_page_shape old = {from, 128, 128, QUIRE_F16}, new = {to, 128, 128, QUIRE_F16};
+            const quire_page_shape old = {from, 128, 128, QUIRE_F16},
+                                   new = {to, 128, 128, QUIRE_F16};
             size_t old_bytes, new_bytes;
             assert_ok(quire_page_bytes(&old, &old_bytes));
             assert_ok(quire_page_bytes(&new, &new_bytes));
-            uint8_t *packed = malloc(old_bytes), *wanted = malloc(new_bytes), *got = malloc(new_bytes);
+            uint8_t *packed = malloc(old_bytes), *wanted = malloc(new_bytes),
+                    *got = malloc(new_bytes);
             float *k = malloc(64 * 128 * 4), *v = malloc(64 * 128 * 4);
             assert_int_equal(quire_seq_page_bytes(f.pool, 0), old_bytes);
             assert_ok(quire_seq_page_save(seq, 0, packed, old_bytes));
@@ -150,8 +158,9 @@ static void every_codec_to_every_other(void **state) {
         }
 }
 
-/* While pages of both forms are there: every number of workers and any neighbour give the same bits, also when a row's
- * pages are shared out; and after the last step, whatever the steps were, the same as in one go. */
+/* While pages of both forms are there: every number of workers and any neighbour give the same
+ * bits, also when a row's pages are shared out; and after the last step, whatever the steps
+ * were, the same as in one go. */
 static void half_way(void **state) {
     (void)state;
     fixture one_go, steps;
@@ -176,13 +185,15 @@ static void half_way(void **state) {
         const step_item items[2] = {{b, &SOURCE, 2}, {other, &OTHER, 3}};
         assert_ok(step(&steps, items, 1, &(step_options){.abort = true}, first));
         for (int workers = 2; workers <= 7; workers++) {
-            assert_ok(step(&steps, items, 1, &(step_options){.abort = true, .n_workers = workers}, more));
+            assert_ok(
+                step(&steps, items, 1, &(step_options){.abort = true, .n_workers = workers}, more));
             assert_memory_equal(first, more, n * sizeof *first);
         }
         assert_ok(step(&steps, items, 2, &(step_options){.abort = true}, both));
         const size_t layer = 2 * 4 * 64; /* two rows of a layer */
         for (int l = 0; l < 3; l++)
-            assert_memory_equal(both + (size_t)l * layer / 2 * 5, first + (size_t)l * layer, layer * sizeof *first);
+            assert_memory_equal(both + (size_t)l * layer / 2 * 5, first + (size_t)l * layer,
+                                layer * sizeof *first);
         assert_ok(quire_pool_requantize_step(steps.pool, 9, &stats));
         assert_true(left < 0 || stats.pages_left == left - 9 || stats.pages_left == 0);
         left = stats.pages_left;
@@ -197,8 +208,8 @@ static void half_way(void **state) {
     fixture_close(&steps);
 }
 
-/* A pool that is full of raw pages can still be converted: the first page where it lies, the others into what that
- * frees. */
+/* A pool that is full of raw pages can still be converted: the first page where it lies, the
+ * others into what that frees. */
 static void full_pool(void **state) {
     (void)state;
     fixture f;
@@ -207,7 +218,8 @@ static void full_pool(void **state) {
     f.options.max_workers = 1;
     f.options.max_seqs = 60;
     fixture_open(&f);
-    for (size_t rest; (rest = balance(&f).arena_bytes % (2 * 64 * 2 * 64 * 2)) != 0; fixture_open(&f)) {
+    for (size_t rest; (rest = balance(&f).arena_bytes % (2 * 64 * 2 * 64 * 2)) != 0;
+         fixture_open(&f)) {
         fixture_close(&f); /* until raw pages fill it to the last byte */
         f.options.budget_bytes -= rest;
     }
@@ -251,7 +263,8 @@ static void full_pool(void **state) {
     fixture_close(&always);
 }
 
-/* Growing pages need room: none, then the page stays, the pool goes on serving, and the change can be taken back. */
+/* Growing pages need room: none, then the page stays, the pool goes on serving, and the change
+ * can be taken back. */
 static void no_room_to_grow(void **state) {
     (void)state;
     fixture f;
@@ -264,7 +277,8 @@ static void no_room_to_grow(void **state) {
     while (step(&f, &item, 1, &(step_options){.store_only = true}, NULL) == QUIRE_OK)
         ;
     assert_ok(quire_seq_fork(seq, &filler));
-    assert_ok(quire_seq_trim(seq, quire_seq_length(seq) - 128)); /* the fork still holds all pages */
+    assert_ok(
+        quire_seq_trim(seq, quire_seq_length(seq) - 128)); /* the fork still holds all pages */
     const quire_policy wide = policy_of("f32:f32"), back = policy_of("k4v4");
     quire_requantize_stats stats;
     assert_ok(quire_pool_requantize(f.pool, &wide));
@@ -420,7 +434,8 @@ static void a_trim_half_way(void **state) {
     }
 }
 
-/* The new form has sinks, and a page of the old one has none: it waits, it has not left a window. */
+/* The new form has sinks, and a page of the old one has none: it waits, it has not left a
+ * window. */
 static void saving_before_conversion(void **state) {
     (void)state;
     fixture f;
@@ -435,7 +450,8 @@ static void saving_before_conversion(void **state) {
     assert_ok(quire_pool_requantize_step(f.pool, 10, NULL));
     assert_ok(quire_seq_page_save(seq, 0, bytes, n));
     free(bytes);
-    /* What goes from one codec to another counts as packed anew; what comes from raw rows, as the last page's, does not. */
+    /* What goes from one codec to another counts as packed anew; what comes from raw rows, as
+     * the last page's, does not. */
     quire_pool_stats stats;
     quire_pool_get_stats(f.pool, &stats);
     assert_int_equal(stats.resealed_pages, 0);

@@ -1,4 +1,5 @@
-/* Saved sequences: they go on bit for bit, and no damaged, foreign or hostile file changes anything. */
+/* Saved sequences: they go on bit for bit, and no damaged, foreign or hostile file changes
+ * anything. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 
 enum { N_MORE = 70 };
 
-/* ------------------------------------------------------------------ a restored sequence goes on like the first */
+/* --------------------------------------------------- a restored sequence goes on like the first */
 
 typedef enum variant { FULL, WINDOWED, MIXED } variant;
 
@@ -77,7 +78,8 @@ static void check_goes_on(const char *kv, variant v, quire_type raw) {
 
 static void test_goes_on(void **state) {
     (void)state;
-    static const char *const kv[] = {"none", "k8v4", "k4v4", "tq4", "mlx4", "q8_0", "km4:vt4", "km3:vt3"};
+    static const char *const kv[] = {"none", "k8v4", "k4v4",    "tq4",
+                                     "mlx4", "q8_0", "km4:vt4", "km3:vt3"};
     for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++)
         check_goes_on(kv[i], i % 2 ? MIXED : FULL, QUIRE_F16);
     check_goes_on("k8v4", FULL, QUIRE_BF16);
@@ -87,7 +89,8 @@ static void test_goes_on(void **state) {
     check_goes_on("k4v4", WINDOWED, QUIRE_BF16);
 }
 
-/* The bytes of a file are a function of the sequence: not of the pool's history, nor of what pages held before. */
+/* The bytes of a file are a function of the sequence: not of the pool's history, nor of what
+ * pages held before. */
 static void test_same_bytes(void **state) {
     (void)state;
     const source s = source_default(3), other = source_default(4);
@@ -165,7 +168,8 @@ static void snapshot(const small_case *c, quire_pool_stats *stats, bytes *live) 
     *live = file_read(saved_path("live"));
 }
 
-static void assert_untouched(const small_case *c, const quire_pool_stats *before, const bytes *live) {
+static void assert_untouched(const small_case *c, const quire_pool_stats *before,
+                             const bytes *live) {
     quire_pool_stats now;
     bytes file;
     snapshot(c, &now, &file);
@@ -207,7 +211,8 @@ static void test_flips(void **state) {
             const quire_status status = try_load(&c, c.file.data, c.file.n);
             c.file.data[i] ^= (uint8_t)(1 << bit);
             if (status != (i < 8 ? QUIRE_E_FOREIGN : QUIRE_E_CORRUPT) &&
-                !(i >= 8 && i < 12 && status == QUIRE_E_VERSION) && !(i >= 12 && i < 16 && status == QUIRE_E_TRUNCATED))
+                !(i >= 8 && i < 12 && status == QUIRE_E_VERSION) &&
+                !(i >= 12 && i < 16 && status == QUIRE_E_TRUNCATED))
                 fail_msg("bit %d of byte %zu: %s", bit, i, quire_status_name(status));
         }
     assert_untouched(&c, &before, &live);
@@ -234,7 +239,8 @@ static void test_truncations(void **state) {
     small_close(&c);
 }
 
-/* Someone who can compute checksums: any byte may become anything. What loads must be safe to use. */
+/* Someone who can compute checksums: any byte may become anything. What loads must be safe to
+ * use. */
 static void test_hostile(void **state) {
     (void)state;
     small_case c;
@@ -294,7 +300,8 @@ static void test_hostile_table(void **state) {
     small_case c;
     small_open(&c);
     const size_t n_sections = 5;
-    static const uint64_t sizes[] = {0, 1, 63, 65, 1u << 20, UINT32_MAX, INT64_MAX, UINT64_MAX - 63, UINT64_MAX};
+    static const uint64_t sizes[] = {
+        0, 1, 63, 65, 1u << 20, UINT32_MAX, INT64_MAX, UINT64_MAX - 63, UINT64_MAX};
     for (size_t section = 0; section < n_sections; section++)
         for (size_t field = 8; field <= 16; field += 8)
             for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -333,7 +340,8 @@ static void test_hostile_sizes(void **state) {
             file_write(saved_path("sparse"), file.data, file.n);
             free(file.data);
             quire_file *opened;
-            const quire_status made = truncate(saved_path("sparse"), (off_t)(c.file.n + more)) ? QUIRE_E_IO : QUIRE_OK;
+            const quire_status made =
+                truncate(saved_path("sparse"), (off_t)(c.file.n + more)) ? QUIRE_E_IO : QUIRE_OK;
             if (made == QUIRE_OK) /* the file system may not have such files */
                 assert_status(quire_file_open(&opened, saved_path("sparse")), QUIRE_E_TOO_BIG);
         }
@@ -350,7 +358,8 @@ static void test_errors(void **state) {
     quire_load_options o = model_options();
     char path[512];
     snprintf(path, sizeof path, "%s", saved_path("small"));
-    file_write(saved_path("foreign"), "GGUF\3\0\0\0 and then some more bytes that are not ours at all, really, at all",
+    file_write(saved_path("foreign"),
+               "GGUF\3\0\0\0 and then some more bytes that are not ours at all, really, at all",
                72);
     assert_status(saved_load(c.f.pool, saved_path("foreign"), &o, &seq), QUIRE_E_FOREIGN);
     assert_status(saved_load(c.f.pool, saved_path("nothing"), &o, &seq), QUIRE_E_IO);
@@ -361,8 +370,8 @@ static void test_errors(void **state) {
         file_sign(newer);
         file_write(saved_path("newer"), newer.data, newer.n);
         assert_status(saved_load(c.f.pool, saved_path("newer"), &o, &seq), QUIRE_E_VERSION);
-        assert_non_null(
-            strstr(quire_last_error(), version < 3 ? ", which is older than any release" : "format 4, which is newer"));
+        assert_non_null(strstr(quire_last_error(), version < 3 ? ", which is older than any release"
+                                                               : "format 4, which is newer"));
     }
     newer.data[8] = 3;
     quire_file *file;
@@ -370,7 +379,8 @@ static void test_errors(void **state) {
     assert_ok(quire_file_open(&file, path));
     quire_file_get_info(file, &info);
     for (int other = QUIRE_PAGE_FORMAT - 1; other <= QUIRE_PAGE_FORMAT + 1; other += 2) {
-        newer.data[info.sections[1].offset] = (uint8_t)other; /* pages of another format in a file of this one */
+        newer.data[info.sections[1].offset] =
+            (uint8_t)other; /* pages of another format in a file of this one */
         file_sign(newer);
         file_write(saved_path("newer"), newer.data, newer.n);
         assert_status(saved_load(c.f.pool, saved_path("newer"), &o, &seq), QUIRE_E_VERSION);
@@ -430,7 +440,8 @@ static void test_errors(void **state) {
         fixture_open(&f);
         assert_status(quire_seq_load(f.pool, file, &o, &seq), x->wanted);
         o.reseal = true;
-        assert_status(quire_seq_load(f.pool, file, &o, &seq), x->wanted == QUIRE_E_CODEC ? QUIRE_OK : x->wanted);
+        assert_status(quire_seq_load(f.pool, file, &o, &seq),
+                      x->wanted == QUIRE_E_CODEC ? QUIRE_OK : x->wanted);
         o.reseal = false;
         fixture_close(&f);
     }
@@ -440,7 +451,8 @@ static void test_errors(void **state) {
     assert_status(quire_seq_load(c.f.pool, file, &o, &seq), QUIRE_E_NO_SLOT);
     assert_ok(quire_seq_free(more[0]));
     const source s = source_default(6);
-    while (step(&c.f, &(step_item){more[1], &s, 64}, 1, &(step_options){.store_only = true}, NULL) == QUIRE_OK)
+    while (step(&c.f, &(step_item){more[1], &s, 64}, 1, &(step_options){.store_only = true},
+                NULL) == QUIRE_OK)
         ;
     quire_pool_stats before, after;
     quire_pool_get_stats(c.f.pool, &before);
@@ -483,7 +495,8 @@ static void assert_same_file_but_for(const char *first, const char *again, uint3
     quire_file_get_info(file, &info);
     assert_int_equal(info.history, wanted);
     assert_int_equal(info.exact_tokens, wanted ? 0 : info.length);
-    const size_t at = (size_t)info.sections[3].offset + 8; /* history and exact tokens, in the section "state" */
+    const size_t at =
+        (size_t)info.sections[3].offset + 8; /* history and exact tokens, in the section "state" */
     quire_file_close(file);
     assert_int_equal(x.n, y.n);
     memcpy(y.data + at, x.data + at, 8);
@@ -492,7 +505,8 @@ static void assert_same_file_but_for(const char *first, const char *again, uint3
     free(x.data), free(y.data);
 }
 
-/* Rows are functions of position here: raw pages sealed while loading must be what a pool of that codec has itself. */
+/* Rows are functions of position here: raw pages sealed while loading must be what a pool of
+ * that codec has itself. */
 static void test_reseal_raw(void **state) {
     (void)state;
     static const char *const kv[] = {"k8v4", "k4v4", "tq3", "mlx8", "q4_0", "kc2:vt2", "km4:vt4"};
@@ -510,7 +524,8 @@ static void test_reseal_raw(void **state) {
                 feed(&raw, a, &s, length, 64, 1, 0, NULL);
                 feed(&native, b, &s, length, 64, 1, 0, NULL);
                 assert_ok(quire_seq_save(a, saved_path("raw"), NULL));
-                assert_status(saved_load(pool.pool, saved_path("raw"), NULL, &restored), QUIRE_E_CODEC);
+                assert_status(saved_load(pool.pool, saved_path("raw"), NULL, &restored),
+                              QUIRE_E_CODEC);
                 const quire_load_options o = {.struct_size = sizeof o, .reseal = true};
                 assert_ok(saved_load(pool.pool, saved_path("raw"), &o, &restored));
                 quire_pool_stats stats;
@@ -519,7 +534,8 @@ static void test_reseal_raw(void **state) {
                 /* The same file, to the last byte but for its history. */
                 assert_ok(quire_seq_save(b, saved_path("native"), NULL));
                 assert_ok(quire_seq_save(restored, saved_path("again"), NULL));
-                assert_same_file_but_for("native", "again", length < 64 ? 0 : QUIRE_HISTORY_RESEALED);
+                assert_same_file_but_for("native", "again",
+                                         length < 64 ? 0 : QUIRE_HISTORY_RESEALED);
                 assert_same_future(&native, b, &pool, restored, &s, N_MORE);
                 fixture_close(&raw);
                 fixture_close(&native);
@@ -527,7 +543,8 @@ static void test_reseal_raw(void **state) {
             }
 }
 
-/* From one codec into another: what is sealed again is what the first one decodes to, sinks and raw rows excepted. */
+/* From one codec into another: what is sealed again is what the first one decodes to, sinks and
+ * raw rows excepted. */
 static void test_reseal_packed(void **state) {
     (void)state;
     const source s = source_default(13);
@@ -551,9 +568,11 @@ static void test_reseal_packed(void **state) {
                 for (int page = 0; page < 5; page++) {
                     float k[2][64 * 128], w[2][64 * 64];
                     int32_t n[2];
-                    const quire_status status = quire_file_rows(x, layer, head, page, k[0], w[0], &n[0]);
+                    const quire_status status =
+                        quire_file_rows(x, layer, head, page, k[0], w[0], &n[0]);
                     if (quire_file_rows(y, layer, head, page, k[1], w[1], &n[1]) == QUIRE_E_GONE) {
-                        assert_true(status == QUIRE_E_GONE || n[0] < 64 || page == 3); /* sinks, kept rows */
+                        assert_true(status == QUIRE_E_GONE || n[0] < 64 ||
+                                    page == 3); /* sinks, kept rows */
                         continue;
                     }
                     assert_int_equal(status, QUIRE_OK);
@@ -569,8 +588,8 @@ static void test_reseal_packed(void **state) {
     }
 }
 
-/* A file has the order of its km layers: rows come out in natural order, other orders are other codecs, and no order that
- * is none is believed. */
+/* A file has the order of its km layers: rows come out in natural order, other orders are other
+ * codecs, and no order that is none is believed. */
 static void test_orders(void **state) {
     (void)state;
     const source s = source_default(14);
@@ -607,7 +626,8 @@ static void test_orders(void **state) {
                 spread += 1; /* rows are of unit variance around each channel's own constant */
             }
         }
-        /* Steps of a 3-bit channel are 4.8 / 7, of others less: error below that of 3 bits throughout. */
+        /* Steps of a 3-bit channel are 4.8 / 7, of others less: error below that of 3 bits
+         * throughout. */
         assert_true(sqrt(error / spread) < 4.8 / 7 / sqrt(12));
     }
     const quire_load_options reseal = {.struct_size = sizeof reseal, .reseal = true};
@@ -633,8 +653,8 @@ static void test_orders(void **state) {
     fixture_close(&natural);
 }
 
-/* A pool that is given other codecs: refused until its pages have them; then the file is the one that a pool which had
- * them from the start can load. */
+/* A pool that is given other codecs: refused until its pages have them; then the file is the one
+ * that a pool which had them from the start can load. */
 static void test_requantized(void **state) {
     (void)state;
     const source s = source_default(14);
@@ -695,7 +715,8 @@ static void test_requantized_edges(void **state) {
 
 /* ------------------------------------------------------------------ kill -9 */
 
-/* A child saves one of two sequences, again and again, until it is killed. Whatever the moment: one of the two is there. */
+/* A child saves one of two sequences, again and again, until it is killed. Whatever the moment:
+ * one of the two is there. */
 static void test_killed(void **state) {
     (void)state;
     enum { N_KILLS = 200 };
@@ -735,7 +756,8 @@ static void test_killed(void **state) {
         kill(child, SIGKILL);
         int status;
         assert_int_equal(waitpid(child, &status, 0), child);
-        assert_true(WIFSIGNALED(status)); /* no save failed before, what the one before left included */
+        assert_true(
+            WIFSIGNALED(status)); /* no save failed before, what the one before left included */
         cut_short += access(part, F_OK) == 0;
         const bytes now = file_read(path);
         const int which = now.n == whole[1].n;
@@ -746,8 +768,10 @@ static void test_killed(void **state) {
     }
     assert_true(seen[0] > 0 && seen[1] > 0);
     assert_true(cut_short > 0); /* some moment was in the middle of a save */
-    print_message("killed: %d old or new files, %d times in the middle of a save\n", N_KILLS, cut_short);
-    assert_ok(quire_seq_save(seq[0], path, &o[0])); /* and what was left does not stand in the way */
+    print_message("killed: %d old or new files, %d times in the middle of a save\n", N_KILLS,
+                  cut_short);
+    assert_ok(
+        quire_seq_save(seq[0], path, &o[0])); /* and what was left does not stand in the way */
     assert_int_equal(access(part, F_OK), -1);
     free(whole[0].data), free(whole[1].data);
     fixture_close(&f);

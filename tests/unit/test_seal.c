@@ -1,5 +1,5 @@
-/* Rows and pages of every kernel level against the reference, bit for bit: the bytes of a sealed page, rotations,
- * conversions. Nothing may be written outside. */
+/* Rows and pages of every kernel level against the reference, bit for bit: the bytes of a sealed
+ * page, rotations, conversions. Nothing may be written outside. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,8 @@ enum { MOST_LEVELS = 16 };
 static struct {
     const char *name;
     const quire_row_kernels *rows;
-} levels[MOST_LEVELS] = {{"plain C, 8 lanes", &test_rows_8_lanes}, {"plain C, 16 lanes", &test_rows_16_lanes}};
+} levels[MOST_LEVELS] = {{"plain C, 8 lanes", &test_rows_8_lanes},
+                         {"plain C, 16 lanes", &test_rows_16_lanes}};
 static int n_levels = 2;
 
 static void add_level(const char *name, const quire_row_kernels *rows) {
@@ -41,8 +42,8 @@ static int find_levels(void **state) {
     for (int i = 0; i < n; i++)
         add_level(found[i].name, found[i].kernels.rows);
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         add_level("avx512, without VNNI", &quire__rows_avx512);
 #endif
     return 0;
@@ -155,16 +156,20 @@ static void compare_seals(const quire_format *format, int skip, const char *what
         rows->seal(format, k_rows, v_rows, skip, got + GUARD);
         for (size_t i = 0; i < format->bytes + 2 * GUARD; i++)
             if (got[i] != wanted[i])
-                fail_msg("%s: %s:%s, D %d, skip %d, %s: byte %ld of %zu (K parameters at %zu, V codes at %zu,"
+                fail_msg("%s: %s:%s, D %d, skip %d, %s: byte %ld of %zu (K parameters at %zu, V "
+                         "codes at %zu,"
                          " V parameters at %zu) is %02x, not %02x",
-                         levels[level].name, quire_codec_name(format->k.codec), quire_codec_name(format->v.codec),
-                         format->k.dim, skip, what, (long)i - GUARD, format->bytes, format->k.params, format->v.codes,
+                         levels[level].name, quire_codec_name(format->k.codec),
+                         quire_codec_name(format->v.codec), format->k.dim, skip, what,
+                         (long)i - GUARD, format->bytes, format->k.params, format->v.codes,
                          format->v.params, got[i], wanted[i]);
     }
 }
 
-static void compare_page(const quire_codec_info *info, int dim, quire_type raw, const input *in, int skip) {
-    const quire_pair pair = {info->for_k ? info->codec : QUIRE_CODEC_RAW, info->for_v ? info->codec : QUIRE_CODEC_RAW};
+static void compare_page(const quire_codec_info *info, int dim, quire_type raw, const input *in,
+                         int skip) {
+    const quire_pair pair = {info->for_k ? info->codec : QUIRE_CODEC_RAW,
+                             info->for_v ? info->codec : QUIRE_CODEC_RAW};
     quire_format format;
     if (quire__format_init(&format, pair, dim, dim, raw) != QUIRE_OK)
         return; /* does not serve this size */
@@ -176,13 +181,15 @@ static void compare_page(const quire_codec_info *info, int dim, quire_type raw, 
     compare_seals(&format, skip, in->name);
 }
 
-/* Values exactly on an edge of the codebook, and sums that only an fma rounds to a whole number, are one in millions. */
+/* Values exactly on an edge of the codebook, and sums that only an fma rounds to a whole number,
+ * are one in millions. */
 static void rare_roundings(void **state) {
     (void)state;
     enum { DIM = 64, PAGES = 3000 };
     rng r = {11};
     quire_format format;
-    assert_ok(quire__format_init(&format, (quire_pair){QUIRE_CODEC_TQ4, QUIRE_CODEC_Q4_0}, DIM, DIM, QUIRE_F16));
+    assert_ok(quire__format_init(&format, (quire_pair){QUIRE_CODEC_TQ4, QUIRE_CODEC_Q4_0}, DIM, DIM,
+                                 QUIRE_F16));
     for (int page = 0; page < PAGES; page++) {
         for (int i = 0; i < T * DIM; i++) {
             const uint64_t bits = rng_next(&r); /* uniform is enough, and quick */
@@ -213,7 +220,8 @@ static void every_input(void **state) {
         for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
             for (int raw = QUIRE_F32; raw <= QUIRE_BF16; raw++)
                 for (int in = 0; in < N_INPUTS; in++)
-                    compare_page(&info, dims[d], (quire_type)raw, &INPUTS[in], skips[(in + (int)d + raw) % 6]);
+                    compare_page(&info, dims[d], (quire_type)raw, &INPUTS[in],
+                                 skips[(in + (int)d + raw) % 6]);
     }
 }
 
@@ -230,15 +238,18 @@ static void rotations(void **state) {
                 rng r = {(uint64_t)(dim + in)};
                 INPUTS[in].make(&r, k_rows, dim, 1e20f);
                 void (*const ours[])(float *, int) = {rows->rotate, rows->unrotate, rows->project};
-                void (*const theirs[])(float *, int) = {quire__rotate, quire__unrotate, quire__project};
+                void (*const theirs[])(float *, int) = {quire__rotate, quire__unrotate,
+                                                        quire__project};
                 for (int f = 0; f < 3; f++) {
-                    float a[QUIRE_DIM_MAX + 16], b[QUIRE_DIM_MAX + 16]; /* and what lies behind the row */
+                    float a[QUIRE_DIM_MAX + 16],
+                        b[QUIRE_DIM_MAX + 16]; /* and what lies behind the row */
                     memcpy(a, k_rows, sizeof a);
                     memcpy(b, k_rows, sizeof b);
                     ours[f](a, dim);
                     theirs[f](b, dim);
                     if (memcmp(a, b, sizeof a) != 0)
-                        fail_msg("%s: function %d, D %d, %s", levels[level].name, f, dim, INPUTS[in].name);
+                        fail_msg("%s: function %d, D %d, %s", levels[level].name, f, dim,
+                                 INPUTS[in].name);
                 }
             }
     }
@@ -257,14 +268,17 @@ static void conversions(void **state) {
                 halves[h] = (uint16_t)h;
             rows->load((quire_type)type, halves, 65536, row);
             for (uint32_t h = 0; h < 65536; h++) {
-                const float x = type == QUIRE_F16 ? quire__f16_to_f32((uint16_t)h) : quire__bf16_to_f32((uint16_t)h);
-                assert_true(isnan(x) ? isnan(row[h]) : quire__float_bits(x) == quire__float_bits(row[h]));
+                const float x = type == QUIRE_F16 ? quire__f16_to_f32((uint16_t)h)
+                                                  : quire__bf16_to_f32((uint16_t)h);
+                assert_true(isnan(x) ? isnan(row[h])
+                                     : quire__float_bits(x) == quire__float_bits(row[h]));
             }
             rng r = {7};
             for (int i = 0; i < 65536; i++) {
                 const uint32_t bits = (uint32_t)rng_next(&r);
                 const bool middle = i % 2; /* between two fp16 or bf16 numbers, or anything */
-                row[i] = quire__bits_float(middle ? (bits & 0xffff0000u) | 0x8000u | (bits & 1 ? 0x1000u : 0) : bits);
+                row[i] = quire__bits_float(
+                    middle ? (bits & 0xffff0000u) | 0x8000u | (bits & 1 ? 0x1000u : 0) : bits);
                 if (!(fabsf(row[i]) <= 65504.0f))
                     row[i] = 65504.0f;
             }
@@ -277,7 +291,8 @@ static void conversions(void **state) {
                                                                     : quire__f32_to_bf16(row[i]));
             }
             for (int i = 0; i < 65536; i++)
-                assert_int_equal(halves[i], type == QUIRE_F16 ? quire__f32_to_f16(row[i]) : quire__f32_to_bf16(row[i]));
+                assert_int_equal(halves[i], type == QUIRE_F16 ? quire__f32_to_f16(row[i])
+                                                              : quire__f32_to_bf16(row[i]));
         }
         rows->load(QUIRE_F32, row, 65536, again);
         assert_memory_equal(row, again, sizeof row);
@@ -300,8 +315,9 @@ static void first_beyond(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rotations),  cmocka_unit_test(conversions),    cmocka_unit_test(first_beyond),
-        cmocka_unit_test(every_size), cmocka_unit_test(rare_roundings), cmocka_unit_test(every_input),
+        cmocka_unit_test(rotations),      cmocka_unit_test(conversions),
+        cmocka_unit_test(first_beyond),   cmocka_unit_test(every_size),
+        cmocka_unit_test(rare_roundings), cmocka_unit_test(every_input),
     };
     return cmocka_run_group_tests(tests, find_levels, NULL);
 }

@@ -1,11 +1,15 @@
-/* Sequences: fork, copy on write, trim to any length, windows, shared layers, pages saved and loaded. */
+/* Sequences: fork, copy on write, trim to any length, windows, shared layers, pages saved and
+ * loaded. */
 #include <math.h>
 
 #include "ledger.h"
 
-static const source SOURCE = {.seed = 21, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 1};
-static const source OTHER = {.seed = 22, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 1};
-static const source THIRD = {.seed = 23, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 1};
+static const source SOURCE = {
+    .seed = 21, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 1};
+static const source OTHER = {
+    .seed = 22, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 1};
+static const source THIRD = {
+    .seed = 23, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 1};
 
 static void init_small(fixture *f, int n_layers, const char *kv) {
     fixture_init(f, n_layers, 2, 1, 32, 48, kv);
@@ -25,8 +29,10 @@ static double difference(const float *x, const float *y, size_t n) {
 
 /* ------------------------------------------------------------------ trim */
 
-/* Continue both with n tokens that are then forgotten. Bit for bit the same, or within what packing costs. */
-static void check_continuation(fixture *f, quire_seq *seq, quire_seq *wanted, int n, double tolerance) {
+/* Continue both with n tokens that are then forgotten. Bit for bit the same, or within what
+ * packing costs. */
+static void check_continuation(fixture *f, quire_seq *seq, quire_seq *wanted, int n,
+                               double tolerance) {
     float *a = probe(f, seq, &OTHER, n), *b = probe(f, wanted, &OTHER, n);
     const size_t floats = answer_floats(f, n);
     if (tolerance == 0)
@@ -80,7 +86,8 @@ static void trim_to_every_length(void **state) {
     check_every_trim(&f, 200, 0);
     fixture_close(&f);
     init_small(&f, 2, "k8v8");
-    f.layer[1].k = f.layer[1].v = QUIRE_CODEC_F32; /* packed as it is: a reopened page loses nothing in this layer */
+    f.layer[1].k = f.layer[1].v =
+        QUIRE_CODEC_F32; /* packed as it is: a reopened page loses nothing in this layer */
     f.options.policy.sinks = 64;
     fixture_open(&f);
     check_every_trim(&f, 150, 0.02);
@@ -149,11 +156,13 @@ static void fork_anywhere(void **state) {
         assert_int_equal(quire_seq_length(grandchild), n);
         balance(&f);
         for (int done = 0; done < 70; done += 14) { /* all in one batch, side by side */
-            const step_item items[] = {{child, &OTHER, 14}, {parent, &SOURCE, 14}, {grandchild, &THIRD, 14}};
+            const step_item items[] = {
+                {child, &OTHER, 14}, {parent, &SOURCE, 14}, {grandchild, &THIRD, 14}};
             assert_ok(step(&f, items, 3, &(step_options){.store_only = true}, NULL));
             balance(&f);
         }
-        quire_seq *fresh[] = {branch(&f, n, &SOURCE, 70), branch(&f, n, &OTHER, 70), branch(&f, n, &THIRD, 70)};
+        quire_seq *fresh[] = {branch(&f, n, &SOURCE, 70), branch(&f, n, &OTHER, 70),
+                              branch(&f, n, &THIRD, 70)};
         quire_seq *forked[] = {parent, child, grandchild};
         for (int j = 0; j < 3; j++)
             check_continuation(&f, forked[j], fresh[j], 5, 0);
@@ -255,7 +264,8 @@ static void check_residents(const fixture *f) {
         const bool raw = layer.pair.k == QUIRE_CODEC_RAW;
         size_t wanted = 0;
         for (int p = 0; p < (int)s.tokens / 64; p++)
-            wanted += page_resident(&f->layer[i], raw ? 0 : f->options.policy.sinks, p, (int)s.tokens);
+            wanted +=
+                page_resident(&f->layer[i], raw ? 0 : f->options.policy.sinks, p, (int)s.tokens);
         assert_int_equal(layer.sealed_bytes, wanted * layer.record_bytes);
     }
 }
@@ -267,7 +277,8 @@ static const float *layer_rows(const fixture *f, const float *out, int layer, in
     return out;
 }
 
-/* A layer per window: fed whole against the oracle, and bit for bit the same token by token while pages are recycled. */
+/* A layer per window: fed whole against the oracle, and bit for bit the same token by token
+ * while pages are recycled. */
 static void check_windows(int keep, int sinks, const char *kv) {
     enum { N = 330 };
     static const int spans[][2] = {{0, 8}, {60, 10}, {124, 12}, {190, 8}, {254, 6}, {317, 13}};
@@ -277,8 +288,10 @@ static void check_windows(int keep, int sinks, const char *kv) {
     for (int i = 0; i < N_WINDOWS; i++)
         f.layer[i].window = WINDOWS[i], f.layer[i].keep = keep;
     fixture_open(&f);
-    const size_t floats = answer_floats(&f, N), row = (size_t)(f.layer[0].n_heads * f.layer[0].v_dim);
-    float *whole = malloc(floats * sizeof *whole), *one = malloc(answer_floats(&f, 1) * sizeof *one);
+    const size_t floats = answer_floats(&f, N),
+                 row = (size_t)(f.layer[0].n_heads * f.layer[0].v_dim);
+    float *whole = malloc(floats * sizeof *whole),
+          *one = malloc(answer_floats(&f, 1) * sizeof *one);
     quire_seq *seq = new_seq(&f);
     assert_ok(step(&f, &(step_item){seq, &SOURCE, N}, 1, NULL, whole));
     check_residents(&f);
@@ -288,19 +301,19 @@ static void check_windows(int keep, int sinks, const char *kv) {
             const int from = spans[j][0], n = spans[j][1];
             double *wanted = malloc((size_t)n * row * sizeof *wanted);
             oracle_attend_rows(&f, i, &SOURCE, from, n, NULL, wanted, NULL);
-            const double error =
-                relative_error(layer_rows(&f, whole, i, N) + (size_t)from * row, wanted, (size_t)n * row);
+            const double error = relative_error(layer_rows(&f, whole, i, N) + (size_t)from * row,
+                                                wanted, (size_t)n * row);
             free(wanted);
             if (!(error < 1e-3))
-                fail_msg("window %d, keep %d, sinks %d, %s: rows from %d are off by %g", WINDOWS[i], keep, sinks, kv,
-                         from, error);
+                fail_msg("window %d, keep %d, sinks %d, %s: rows from %d are off by %g", WINDOWS[i],
+                         keep, sinks, kv, from, error);
         }
     seq = new_seq(&f);
     for (int t = 0; t < N; t++) {
         assert_ok(step(&f, &(step_item){seq, &SOURCE, 1}, 1, NULL, one));
         for (int i = 0; i < N_WINDOWS; i++)
-            assert_memory_equal(layer_rows(&f, one, i, 1), layer_rows(&f, whole, i, N) + (size_t)t * row,
-                                row * sizeof *one);
+            assert_memory_equal(layer_rows(&f, one, i, 1),
+                                layer_rows(&f, whole, i, N) + (size_t)t * row, row * sizeof *one);
         if (t % 5 == 0 || t % 64 == 0 || t % 64 == 63)
             check_residents(&f);
     }
@@ -320,8 +333,8 @@ static void windows(void **state) {
     }
 }
 
-/* Kept tokens, the window and the own page in chunks of pages of their own; one row at a time they are even attended by
- * parts. */
+/* Kept tokens, the window and the own page in chunks of pages of their own; one row at a time
+ * they are even attended by parts. */
 static void windows_over_many_pages(void **state) {
     (void)state;
     enum { LENGTH = 2170, N = 12 };
@@ -349,8 +362,8 @@ static void windows_over_many_pages(void **state) {
     for (int t = 0; t < N; t++) {
         assert_ok(step(&f, &(step_item){b, &SOURCE, 1}, 1, NULL, one));
         for (int i = 0; i < 6; i++)
-            assert_memory_equal(layer_rows(&f, one, i, 1), layer_rows(&f, whole, i, N) + (size_t)t * row,
-                                row * sizeof *one);
+            assert_memory_equal(layer_rows(&f, one, i, 1),
+                                layer_rows(&f, whole, i, N) + (size_t)t * row, row * sizeof *one);
     }
     drop(a), drop(b);
     assert_all_free(&f);
@@ -411,7 +424,8 @@ static void fork_outlives_window(void **state) {
 static int sinks_instead(const fixture *f, int layer) {
     const quire_layer *l = &f->layer[layer];
     for (int i = 0; i < f->options.n_layers; i++)
-        if (f->layer[i].window == l->window && f->layer[i].keep == l->keep && f->layer[i].k == QUIRE_CODEC_RAW)
+        if (f->layer[i].window == l->window && f->layer[i].keep == l->keep &&
+            f->layer[i].k == QUIRE_CODEC_RAW)
             return 0;
     return f->options.policy.sinks;
 }
@@ -475,7 +489,7 @@ static void trim_windows(void **state) {
     }
 }
 
-/* ------------------------------------------------------------------ several kinds of layers in one pool */
+/* ---------------------------------------------------------- several kinds of layers in one pool */
 
 static void mixed_layers(void **state) {
     (void)state;
@@ -514,7 +528,8 @@ static void mixed_layers(void **state) {
     fixture_close(&f);
 }
 
-/* Layers that share a cache may attend after others have stored, in prompts that pass through scratch too. */
+/* Layers that share a cache may attend after others have stored, in prompts that pass through
+ * scratch too. */
 static void shared_layers_later(void **state) {
     (void)state;
     fixture f;
@@ -524,13 +539,15 @@ static void shared_layers_later(void **state) {
     fixture_open(&f);
     quire_seq *a = new_seq(&f), *b = new_seq(&f);
     enum { N = 260 };
-    float *whole = malloc(answer_floats(&f, N) * sizeof *whole), *one = malloc(answer_floats(&f, 1) * sizeof *one);
+    float *whole = malloc(answer_floats(&f, N) * sizeof *whole),
+          *one = malloc(answer_floats(&f, 1) * sizeof *one);
     assert_ok(step(&f, &(step_item){a, &SOURCE, N}, 1, NULL, whole));
     const size_t row = (size_t)(f.layer[0].n_heads * f.layer[0].v_dim);
     for (int t = 0; t < N; t++) {
         assert_ok(step(&f, &(step_item){b, &SOURCE, 1}, 1, NULL, one));
         for (int i = 0; i < 4; i++)
-            assert_memory_equal(one + (size_t)i * row, whole + (size_t)(i * N + t) * row, row * sizeof *one);
+            assert_memory_equal(one + (size_t)i * row, whole + (size_t)(i * N + t) * row,
+                                row * sizeof *one);
     }
     free(whole), free(one);
     fixture_close(&f);
@@ -567,13 +584,15 @@ static void save_and_load(void **state) {
     init_saved(&a, &la, &allocator_a);
     init_saved(&b, &lb, &allocator_b);
     for (int pages = 1; pages <= 3; pages++) {
-        quire_seq *from = fed_seq(&a, &SOURCE, pages * 64 + 20), *same = new_seq(&a), *other = new_seq(&b);
+        quire_seq *from = fed_seq(&a, &SOURCE, pages * 64 + 20), *same = new_seq(&a),
+                  *other = new_seq(&b);
         quire_seq *computed = fed_seq(&b, &SOURCE, pages * 64);
         for (int p = 0; p < pages; p++) {
             size_t n, m;
             uint8_t *bytes = save(&a, from, p, &n), *again = save(&b, computed, p, &m);
             assert_int_equal(n, m);
-            assert_memory_equal(bytes, again, n); /* whoever computed it, whatever lay in its memory before */
+            assert_memory_equal(bytes, again,
+                                n); /* whoever computed it, whatever lay in its memory before */
             assert_ok(quire_seq_page_load(same, bytes, n));
             assert_ok(quire_seq_page_load(other, bytes, n));
             assert_int_equal(quire_seq_length(other), 64 * (p + 1));
@@ -611,7 +630,7 @@ static void save_and_load_refusals(void **state) {
     assert_status(quire_seq_page_save(seq, 1, NULL, n), QUIRE_E_INVALID);
     assert_status(quire_seq_page_save(seq, 1, page, n - 1), QUIRE_E_FORMAT);
     assert_status(quire_seq_page_save(seq, 1, page0, n0), QUIRE_E_FORMAT);
-    assert_status(quire_seq_page_load(seq, page, n), QUIRE_E_STATE);    /* 200 is no multiple of 64 */
+    assert_status(quire_seq_page_load(seq, page, n), QUIRE_E_STATE); /* 200 is no multiple of 64 */
     assert_status(quire_seq_page_load(empty, page, n), QUIRE_E_FORMAT); /* page 0 is longer */
     assert_status(quire_seq_page_load(empty, page0, 0), QUIRE_E_FORMAT);
     assert_status(quire_seq_page_load(empty, page0, n0 + 1), QUIRE_E_FORMAT);
@@ -632,7 +651,8 @@ static void save_and_load_refusals(void **state) {
     fixture_close(&f);
 }
 
-/* Bytes spoilt anywhere: refused, or a page like others. Nothing that is not finite ever comes out. */
+/* Bytes spoilt anywhere: refused, or a page like others. Nothing that is not finite ever comes
+ * out. */
 static void load_spoilt_pages(void **state) {
     (void)state;
     ledger l = {0};
@@ -660,7 +680,8 @@ static void load_spoilt_pages(void **state) {
         }
         drop(loaded);
     }
-    assert_true(n_loaded > 50 && n_refused > 50); /* codes may be anything, raw rows and parameters may not */
+    assert_true(n_loaded > 50 &&
+                n_refused > 50); /* codes may be anything, raw rows and parameters may not */
     drop(seq);
     free(page);
     assert_all_free(&f);
@@ -674,7 +695,8 @@ static void use_of_loaded_pages(void **state) {
     quire_allocator allocator;
     fixture f;
     init_saved(&f, &l, &allocator);
-    quire_seq *seq = fed_seq(&f, &SOURCE, 150), *loaded = new_seq(&f), *wanted = fed_seq(&f, &SOURCE, 100), *child;
+    quire_seq *seq = fed_seq(&f, &SOURCE, 150), *loaded = new_seq(&f),
+              *wanted = fed_seq(&f, &SOURCE, 100), *child;
     for (int p = 0; p < 2; p++) {
         size_t n;
         uint8_t *bytes = save(&f, seq, p, &n);
@@ -689,7 +711,8 @@ static void use_of_loaded_pages(void **state) {
     assert_int_equal(balance(&f).reopened_pages, 1);
     check_continuation(&f, loaded, wanted, 5, 0.1); /* 4-bit V instead of raw */
 
-    /* Loaded behind a page that was computed: that one's raw rows are no longer those of the last page. */
+    /* Loaded behind a page that was computed: that one's raw rows are no longer those of the
+     * last page. */
     size_t n;
     uint8_t *bytes = save(&f, seq, 1, &n);
     quire_seq *both = fed_seq(&f, &SOURCE, 64);

@@ -1,7 +1,8 @@
 /* Dropping tokens in the middle and turning K of those behind to their new positions.
  *
- * The oracle turns K itself, from the rows before any position was applied: a cache after a shift must answer
- * like dense fp64 attention over the tokens that are left, at the positions they now have. */
+ * The oracle turns K itself, from the rows before any position was applied: a cache after a
+ * shift must answer like dense fp64 attention over the tokens that are left, at the positions
+ * they now have. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,9 +21,12 @@ typedef struct world {
 static void turn(const quire_rope *r, int position, float *row) {
     const int half = r->n_rot / 2;
     for (int j = 0; j < half; j++) {
-        const int a = r->first + (r->interleaved ? 2 * j : j), b = r->interleaved ? a + 1 : a + half;
-        const double frequency = r->frequency ? (double)r->frequency[j] : pow((double)r->base, -2.0 * j / r->n_rot);
-        const double angle = position * frequency * (r->scale != 0 ? (double)r->scale : 1), x = row[a], y = row[b];
+        const int a = r->first + (r->interleaved ? 2 * j : j),
+                  b = r->interleaved ? a + 1 : a + half;
+        const double frequency =
+            r->frequency ? (double)r->frequency[j] : pow((double)r->base, -2.0 * j / r->n_rot);
+        const double angle = position * frequency * (r->scale != 0 ? (double)r->scale : 1),
+                     x = row[a], y = row[b];
         row[a] = (float)(x * cos(angle) - y * sin(angle));
         row[b] = (float)(x * sin(angle) + y * cos(angle));
     }
@@ -30,7 +34,8 @@ static void turn(const quire_rope *r, int position, float *row) {
 
 static const source STREAM = {.seed = 3, .k_scale = 1, .v_scale = 1, .q_scale = 1};
 
-/* Tokens first .. first+n-1 of the stream at the next positions; out (n, H, D) of layer 0, or NULL. */
+/* Tokens first .. first+n-1 of the stream at the next positions; out (n, H, D) of layer 0, or
+ * NULL. */
 static void feed_tokens(world *w, int first, int n, float *out, bool keep) {
     while (n > 0) {
         const int now = n < 256 ? n : 256;
@@ -48,9 +53,10 @@ static void feed_tokens(world *w, int first, int n, float *out, bool keep) {
                 for (int h = 0; h < H; h++)
                     turn(&w->rope, w->n + i, q + (i * H + h) * D);
             }
-            assert_ok(
-                quire_batch_store(batch, layer, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
-            const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = layer == 0 && out ? out : o};
+            assert_ok(quire_batch_store(batch, layer, (quire_rows){k, QUIRE_F32, 0},
+                                        (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+            const quire_attend_args args = {.q = {q, QUIRE_F32, 0},
+                                            .out = layer == 0 && out ? out : o};
             if (out)
                 assert_ok(quire_batch_attend(batch, layer, &args, 0, 1));
             free(k), free(v), free(q), free(o);
@@ -69,7 +75,8 @@ static void feed_tokens(world *w, int first, int n, float *out, bool keep) {
     }
 }
 
-/* Dense fp64 answer to token `token` as the next one; k, v: the exact rows of what is left (n, D). */
+/* Dense fp64 answer to token `token` as the next one; k, v: the exact rows of what is left (n,
+ * D). */
 static void exact_answer(const world *w, const float *k, const float *v, int token, double *out) {
     const quire_layer *l = &w->f.layer[0];
     float q[H * D], own_k[D], own_v[D];
@@ -172,14 +179,16 @@ static void every_cut(void **state) {
             drop_range(&w, cuts[i].from, cuts[i].to);
             const double error = error_now(&w);
             if (!(error < 1e-5))
-                fail_msg("%d tokens without %d..%d: off by %g", cuts[i].n, cuts[i].from, cuts[i].to, error);
+                fail_msg("%d tokens without %d..%d: off by %g", cuts[i].n, cuts[i].from, cuts[i].to,
+                         error);
             feed_tokens(&w, 700, 150, NULL, true); /* and life goes on */
             assert_true(error_now(&w) < 1e-5);
             end_world(&w);
         }
 }
 
-/* Part of a head, an offset, frequencies and a factor of one's own; a layer that does not rotate. */
+/* Part of a head, an offset, frequencies and a factor of one's own; a layer that does not
+ * rotate. */
 static void every_rope(void **state) {
     (void)state;
     float frequency[D / 2];
@@ -202,14 +211,16 @@ static void every_rope(void **state) {
     }
 }
 
-/* What a shift costs each codec: the error against exact rows before it, after it, and after four more. V keeps its
- * bytes if whole pages go. K is packed again: two errors of one size, which add as squares, so a shift may cost a
- * factor of sqrt(2). After several, coarse codes no longer add so mildly (each packing widens what the next one has to
- * hold): that is shown, not promised. */
+/* What a shift costs each codec: the error against exact rows before it, after it, and after
+ * four more. V keeps its bytes if whole pages go. K is packed again: two errors of one size,
+ * which add as squares, so a shift may cost a factor of sqrt(2). After several, coarse codes no
+ * longer add so mildly (each packing widens what the next one has to hold): that is shown, not
+ * promised. */
 static void error_by_codec(void **state) {
     (void)state;
-    static const char *const kvs[] = {"none", "k8v8", "k8v4", "k4v4", "k3v3",     "tq4",      "tq3",     "vt8:tq4",
-                                      "mlx8", "mlx4", "q8_0", "q4_0", "tqp4:vt8", "tqp3:vt8", "km4:vt4", "km3:vt3"};
+    static const char *const kvs[] = {"none",     "k8v8",     "k8v4",    "k4v4",   "k3v3", "tq4",
+                                      "tq3",      "vt8:tq4",  "mlx8",    "mlx4",   "q8_0", "q4_0",
+                                      "tqp4:vt8", "tqp3:vt8", "km4:vt4", "km3:vt3"};
     print_message("%-8s %10s %10s %10s %10s\n", "kv", "before", "1 page", "1 odd", "5 odd");
     for (size_t i = 0; i < sizeof kvs / sizeof *kvs; i++) {
         double error[4];
@@ -228,9 +239,11 @@ static void error_by_codec(void **state) {
             error[3] = error_now(&w);
             end_world(&w);
         }
-        print_message("%-8s %10.2e %10.2e %10.2e %10.2e\n", kvs[i], error[0], error[1], error[2], error[3]);
+        print_message("%-8s %10.2e %10.2e %10.2e %10.2e\n", kvs[i], error[0], error[1], error[2],
+                      error[3]);
         for (int j = 1; j < 3; j++)
-            if (!(error[j] <= error[0] * sqrt(2) * 1.05 + 1e-4)) /* a twentieth: these are samples */
+            if (!(error[j] <=
+                  error[0] * sqrt(2) * 1.05 + 1e-4)) /* a twentieth: these are samples */
                 fail_msg("%s: %g before, %g after", kvs[i], error[0], error[j]);
     }
 }
@@ -242,7 +255,8 @@ static void windows(void **state) {
         int window, keep, from, to;
         quire_status wanted;
     } cases[] = {
-        {100, 4, 380, 390, QUIRE_OK},     /* 40 older tokens come back into the window's page, and they are there ... */
+        {100, 4, 380, 390,
+         QUIRE_OK}, /* 40 older tokens come back into the window's page, and they are there ... */
         {100, 4, 330, 390, QUIRE_E_GONE}, /* ... but not these */
         {100, 4, 60, 70, QUIRE_OK},
         {100, 4, 0, 10, QUIRE_E_GONE}, /* kept tokens would be replaced by some that are gone */
@@ -263,12 +277,14 @@ static void windows(void **state) {
                 drop_range(&w, cases[i].from, cases[i].to);
                 const double error = error_now(&w);
                 if (!(error < (raw ? 1e-5 : 1e-3)))
-                    fail_msg("window %d, keep %d: off by %g", cases[i].window, cases[i].keep, error);
+                    fail_msg("window %d, keep %d: off by %g", cases[i].window, cases[i].keep,
+                             error);
                 feed_tokens(&w, 700, 100, NULL, true);
                 assert_true(error_now(&w) < (raw ? 1e-5 : 1e-3));
             } else {
                 const quire_pool_stats before = balance(&w.f);
-                assert_status(quire_seq_shift(w.seq, cases[i].from, cases[i].to, &w.rope, 1), cases[i].wanted);
+                assert_status(quire_seq_shift(w.seq, cases[i].from, cases[i].to, &w.rope, 1),
+                              cases[i].wanted);
                 assert_same_residents(before, balance(&w.f));
             }
             end_world(&w);
@@ -307,7 +323,8 @@ static void full_pool(void **state) {
     const source other = source_default(8);
     for (;; n++) {
         filler[n] = new_seq(&w.f);
-        if (step(&w.f, &(step_item){filler[n], &other, 1}, 1, &(step_options){.store_only = true}, NULL) != QUIRE_OK)
+        if (step(&w.f, &(step_item){filler[n], &other, 1}, 1, &(step_options){.store_only = true},
+                 NULL) != QUIRE_OK)
             break;
     }
     drop(filler[n]);
@@ -315,7 +332,8 @@ static void full_pool(void **state) {
     drop(filler[--n]), drop(filler[--n]); /* room for an open page and a packed one */
     assert_ok(quire_seq_fork(w.seq, &fork));
     const quire_pool_stats before = balance(&w.f);
-    assert_status(quire_seq_shift(w.seq, 70, 140, &w.rope, 1), QUIRE_E_NO_PAGES); /* all pages are shared */
+    assert_status(quire_seq_shift(w.seq, 70, 140, &w.rope, 1),
+                  QUIRE_E_NO_PAGES); /* all pages are shared */
     assert_same_residents(before, balance(&w.f));
     drop(fork);
     drop_range(&w, 70, 140);
@@ -362,8 +380,9 @@ static void bad_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_cut),     cmocka_unit_test(every_rope),   cmocka_unit_test(error_by_codec),
-        cmocka_unit_test(windows),       cmocka_unit_test(shared_pages), cmocka_unit_test(full_pool),
+        cmocka_unit_test(every_cut),      cmocka_unit_test(every_rope),
+        cmocka_unit_test(error_by_codec), cmocka_unit_test(windows),
+        cmocka_unit_test(shared_pages),   cmocka_unit_test(full_pool),
         cmocka_unit_test(bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

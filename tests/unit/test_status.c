@@ -33,7 +33,8 @@ static void cut_off(void **state) /* in the middle of a character */ {
             memcpy(name + at, "模", 3);
         quire__fail(QUIRE_E_MODEL, "%s", name);
         const char *text = quire_last_error(), *end = text + strlen(text);
-        assert_true(end - text > 300 && ((unsigned char)end[-1] < 0x80 || memcmp(end - 3, "模", 3) == 0));
+        assert_true(end - text > 300 &&
+                    ((unsigned char)end[-1] < 0x80 || memcmp(end - 3, "模", 3) == 0));
     }
 }
 

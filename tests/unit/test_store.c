@@ -1,4 +1,5 @@
-/* A store of sealed pages: what comes out is what went in, bit for bit, and only for the same text, identity and form. */
+/* A store of sealed pages: what comes out is what went in, bit for bit, and only for the same
+ * text, identity and form. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -11,8 +12,10 @@ enum { N_TEXT = 400, N_MORE = 70, CHUNK = 64 };
 static const char IDENTITY[] = "a model";
 
 static quire_store_text text_of(const int32_t *tokens, int n) {
-    return (quire_store_text){
-        .identity = IDENTITY, .identity_bytes = sizeof IDENTITY - 1, .tokens = tokens, .n_tokens = n};
+    return (quire_store_text){.identity = IDENTITY,
+                              .identity_bytes = sizeof IDENTITY - 1,
+                              .tokens = tokens,
+                              .n_tokens = n};
 }
 
 static quire_store *open_store(const char *name, uint64_t max_bytes) {
@@ -31,7 +34,8 @@ static quire_store_stats stats_of(quire_store *store) {
 }
 
 /* A sequence of n tokens, put as its pages seal. */
-static quire_seq *put_text(quire_store *store, fixture *f, const source *s, const int32_t *tokens, int n, int chunk) {
+static quire_seq *put_text(quire_store *store, fixture *f, const source *s, const int32_t *tokens,
+                           int n, int chunk) {
     const quire_store_text text = text_of(tokens, n);
     quire_seq *seq;
     assert_ok(quire_seq_create(f->pool, &seq));
@@ -43,8 +47,8 @@ static quire_seq *put_text(quire_store *store, fixture *f, const source *s, cons
 }
 
 /* What a text finds, and whether it goes on as the same prefix computed here. */
-static int check_found(quire_store *store, fixture *a, fixture *b, const source *s, const int32_t *tokens, int n,
-                       int leave) {
+static int check_found(quire_store *store, fixture *a, fixture *b, const source *s,
+                       const int32_t *tokens, int n, int leave) {
     const quire_store_text text = text_of(tokens, n);
     quire_seq *found, *cold;
     assert_ok(quire_store_get(store, b->pool, &text, leave, &found));
@@ -79,7 +83,8 @@ static void check_round_trip(const char *kv, pool_kind kind, quire_type raw) {
         memcpy(other, tokens, sizeof other); /* another text from here on */
         for (int t = n; t < N_TEXT; t++)
             other[t]++;
-        assert_int_equal(check_found(store, &a, &b, &s, other, N_TEXT, 1), n == N_TEXT ? 384 : n / 64 * 64);
+        assert_int_equal(check_found(store, &a, &b, &s, other, N_TEXT, 1),
+                         n == N_TEXT ? 384 : n / 64 * 64);
     }
     quire_pool_stats stats;
     quire_pool_get_stats(b.pool, &stats);
@@ -108,7 +113,8 @@ static void test_round_trip(void **state) {
     check_round_trip("mlx4", POOL_MIXED, QUIRE_F32);
 }
 
-/* Batches longer than a window: only prefixes whose last window was still there can be found, and nothing wrong is. */
+/* Batches longer than a window: only prefixes whose last window was still there can be found,
+ * and nothing wrong is. */
 static void test_windows_put_late(void **state) {
     (void)state;
     const source s = source_default(3);
@@ -281,14 +287,16 @@ static void test_arguments(void **state) {
     assert_status(quire_store_get(store, f.pool, &text, 0, &found), QUIRE_E_NO_SLOT);
     assert_null(found);
     assert_ok(quire_seq_free(more[2]));
-    for (int i = 0; i < 2; i++) /* the second takes what is too small for the first's next page, if anything is */
-        while (step(&f, &(step_item){more[i], &s, i ? 1 : 64}, 1, &(step_options){.store_only = true}, NULL) ==
-               QUIRE_OK)
+    for (int i = 0; i < 2;
+         i++) /* the second takes what is too small for the first's next page, if anything is */
+        while (step(&f, &(step_item){more[i], &s, i ? 1 : 64}, 1,
+                    &(step_options){.store_only = true}, NULL) == QUIRE_OK)
             ;
     quire_pool_stats before, after;
     quire_pool_get_stats(f.pool, &before);
     size_t page_bytes;
-    assert_ok(quire_page_bytes(&(quire_page_shape){f.options.policy.pair, 32, 32, QUIRE_F16}, &page_bytes));
+    assert_ok(quire_page_bytes(&(quire_page_shape){f.options.policy.pair, 32, 32, QUIRE_F16},
+                               &page_bytes));
     assert_true(before.free_bytes < 3 * page_bytes); /* fewer than the text's pages need */
     assert_status(quire_store_get(store, f.pool, &text, 0, &found), QUIRE_E_NO_PAGES);
     assert_null(found);

@@ -1,4 +1,5 @@
-/* Stores that are damaged, foreign, cut off or full: whatever is wrong is a miss or a clear error, and changes nothing. */
+/* Stores that are damaged, foreign, cut off or full: whatever is wrong is a miss or a clear
+ * error, and changes nothing. */
 #include <fcntl.h>
 #include <lmdb.h>
 #include <signal.h>
@@ -27,7 +28,8 @@ static void open_place(place *p, const char *name, const char *kv) {
     const source s = source_default(5), other = source_default(6);
     open_small_pool(&p->f, kv);
     text_tokens(1, N_TEXT, p->tokens);
-    p->text = (quire_store_text){.identity = "me", .identity_bytes = 2, .tokens = p->tokens, .n_tokens = N_TEXT};
+    p->text = (quire_store_text){
+        .identity = "me", .identity_bytes = 2, .tokens = p->tokens, .n_tokens = N_TEXT};
     assert_ok(quire_seq_create(p->f.pool, &p->seq));
     assert_ok(quire_seq_create(p->f.pool, &p->live));
     feed(&p->f, p->seq, &s, N_TEXT, 64, 1, 0, NULL);
@@ -93,7 +95,8 @@ static void test_every_byte(void **state) {
     int n_checked = 0;
     for (int r = 0; r < 2; r++) {
         const bool is_root = quire__get32(file.data + at[r] + 16) == 0;
-        const size_t n = quire__record_bytes(is_root ? 0 : 1, (size_t)quire__get64(file.data + at[r] + 24));
+        const size_t n =
+            quire__record_bytes(is_root ? 0 : 1, (size_t)quire__get64(file.data + at[r] + 24));
         for (size_t i = 0; i < n; i++, n_checked++) {
             file.data[at[r] + i] ^= (uint8_t)(1 << i % 8);
             unlink(p.lock);
@@ -109,7 +112,8 @@ static void test_every_byte(void **state) {
                 int32_t n_tokens;
                 assert_int_equal(found(store, &p), 64);
                 assert_ok(quire_store_find(store, p.f.pool, &p.text, &key, &n_tokens));
-                const quire_status status = quire_store_export(store, &key, saved_path("exported"), NULL);
+                const quire_status status =
+                    quire_store_export(store, &key, saved_path("exported"), NULL);
                 assert_true(status == QUIRE_E_CORRUPT || status == QUIRE_E_GONE);
                 assert_int_equal(access(saved_path("exported"), F_OK), -1);
             } else {
@@ -138,7 +142,7 @@ static void test_every_byte(void **state) {
     fixture_close(&p.f);
 }
 
-/* ------------------------------------------------------------------ records of another length, place or content */
+/* -------------------------------------------------- records of another length, place or content */
 
 typedef struct kept {
     quire_record_id id;
@@ -146,7 +150,8 @@ typedef struct kept {
     bytes bytes;
 } kept;
 
-static bool keep_pages(void *user, const quire_record_id *id, const uint8_t *data, size_t n, int64_t used) {
+static bool keep_pages(void *user, const quire_record_id *id, const uint8_t *data, size_t n,
+                       int64_t used) {
     (void)used;
     kept *k = user;
     quire_record r;
@@ -159,15 +164,20 @@ static bool keep_pages(void *user, const quire_record_id *id, const uint8_t *dat
 
 /* Instead of a page's record. */
 static void replace(quire_store *store, const kept *k, const uint8_t *data, size_t n) {
-    const quire_keeper_item item = {
-        .id = k->id, .parent = k->record.parent, .depth = k->record.depth, .bytes = data, .n_bytes = n};
+    const quire_keeper_item item = {.id = k->id,
+                                    .parent = k->record.parent,
+                                    .depth = k->record.depth,
+                                    .bytes = data,
+                                    .n_bytes = n};
     quire_store_added added;
     assert_ok(store->keeper->remove(store->keeper, &k->id, 1));
     assert_ok(store->keeper->write(store->keeper, &k->record.parent, 1, &item, 1, &added));
 }
 
-/* The middle page of three is not what it should be: one page is found, the record is gone and counted. */
-static void check_refused(quire_store *store, place *p, const kept *k, const uint8_t *data, size_t n) {
+/* The middle page of three is not what it should be: one page is found, the record is gone and
+ * counted. */
+static void check_refused(quire_store *store, place *p, const kept *k, const uint8_t *data,
+                          size_t n) {
     replace(store, k, data, n);
     const quire_store_stats before = stats_of(store);
     assert_int_equal(found(store, p), 64);
@@ -224,7 +234,8 @@ static void test_wrong_records(void **state) {
             data[8] = 2;
             break;
         case 7: /* values that are not finite: scales are somewhere in the second half */
-            memset(data + 384 + k[2].record.payload_bytes / 4, 0xff, k[2].record.payload_bytes * 3 / 4);
+            memset(data + 384 + k[2].record.payload_bytes / 4, 0xff,
+                   k[2].record.payload_bytes * 3 / 4);
             break;
         case 8: /* a depth beyond all tokens */
             quire__put32(data + 16, 0x7fffffff);
@@ -372,7 +383,8 @@ static void test_cut_off_file(void **state) {
             assert_int_equal(found(store, &p), 0);
             quire_store_close(store);
         } else {
-            assert_true(status == QUIRE_E_FOREIGN || status == QUIRE_E_TRUNCATED || status == QUIRE_E_IO);
+            assert_true(status == QUIRE_E_FOREIGN || status == QUIRE_E_TRUNCATED ||
+                        status == QUIRE_E_IO);
         }
     }
     free(file.data);
@@ -403,7 +415,8 @@ static void test_full_disk(void **state) {
         const quire_status status = quire_store_put(store, p.seq, &p.text, NULL);
         quire_seq *seq;
         p.text.n_tokens = 64;
-        if (quire_store_get(store, p.f.pool, &p.text, 0, &seq) != QUIRE_OK || quire_seq_length(seq) != 64)
+        if (quire_store_get(store, p.f.pool, &p.text, 0, &seq) != QUIRE_OK ||
+            quire_seq_length(seq) != 64)
             _exit(3);
         quire_store_close(store);
         _exit(status == QUIRE_E_IO ? 0 : 4);
@@ -432,8 +445,9 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_byte),   cmocka_unit_test(test_wrong_records), cmocka_unit_test(test_directories),
-        cmocka_unit_test(test_cut_off_file), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_every_byte),  cmocka_unit_test(test_wrong_records),
+        cmocka_unit_test(test_directories), cmocka_unit_test(test_cut_off_file),
+        cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

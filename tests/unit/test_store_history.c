@@ -15,8 +15,10 @@ static const quire_rope ROPE = {.n_rot = 64, .base = 1e4f};
 static int32_t tokens[N_TEXT];
 
 static quire_store_text text_of(int n) {
-    return (quire_store_text){
-        .identity = IDENTITY, .identity_bytes = sizeof IDENTITY - 1, .tokens = tokens, .n_tokens = n};
+    return (quire_store_text){.identity = IDENTITY,
+                              .identity_bytes = sizeof IDENTITY - 1,
+                              .tokens = tokens,
+                              .n_tokens = n};
 }
 
 static quire_store *open_store(const char *name) {
@@ -64,7 +66,8 @@ static void assert_taken(const quire_seq *seq, int n_pages) {
         quire_store *store = open_store(by_file ? "taken-file" : "taken");
         const quire_store_text text = text_of(N_TEXT);
         quire_store_added added;
-        assert_ok(by_file ? import_seq(store, seq, &added) : quire_store_put(store, seq, &text, &added));
+        assert_ok(by_file ? import_seq(store, seq, &added)
+                          : quire_store_put(store, seq, &text, &added));
         assert_int_equal(added.pages, n_pages);
         assert_ok(quire_store_remove(store, NULL, NULL));
         quire_store_close(store);
@@ -110,7 +113,8 @@ static void history(void **state) {
     assert_ok(quire_seq_trim(loaded, 192));
     feed(&other, loaded, &s, 64, 64, 1, 0, NULL); /* computed here, but from what was resealed */
     assert_refused(store, loaded, "resealed");
-    assert_ok(saved_load(f.pool, saved_path("sealed"), &reseal, &loaded)); /* nothing had to be sealed again */
+    assert_ok(saved_load(f.pool, saved_path("sealed"), &reseal,
+                         &loaded)); /* nothing had to be sealed again */
     assert_taken(loaded, 4);
 
     quire_policy policy;
@@ -138,7 +142,8 @@ static void pages_with_lost_tokens(void **state) {
         for (int by_file = 0; by_file < 2; by_file++) {
             quire_store *store = open_store("lost");
             const quire_store_text all = text_of(N_TEXT);
-            assert_ok(by_file ? import_seq(store, seq, NULL) : quire_store_put(store, seq, &all, NULL));
+            assert_ok(by_file ? import_seq(store, seq, NULL)
+                              : quire_store_put(store, seq, &all, NULL));
             assert_ok(quire_store_get(store, b.pool, &all, 0, &found));
             assert_int_equal(quire_seq_length(found), 0);
             drop(found);

@@ -27,7 +27,8 @@ typedef struct place {
 
 static quire_store_text text_of(place *p, uint64_t seed) {
     text_tokens(seed, N_TEXT, p->tokens);
-    return (quire_store_text){.identity = "me", .identity_bytes = 2, .tokens = p->tokens, .n_tokens = N_TEXT};
+    return (quire_store_text){
+        .identity = "me", .identity_bytes = 2, .tokens = p->tokens, .n_tokens = N_TEXT};
 }
 
 static quire_status open_at(const place *p, bool read_only, quire_store **store) {
@@ -127,7 +128,8 @@ enum { SOUND, NOTICED, NO_REASON = 90 };
 static bool noticed; /* some call found damage */
 
 static quire_status told(quire_status status) {
-    noticed |= status == QUIRE_E_CORRUPT || status == QUIRE_E_TRUNCATED || status == QUIRE_E_FOREIGN;
+    noticed |=
+        status == QUIRE_E_CORRUPT || status == QUIRE_E_TRUNCATED || status == QUIRE_E_FOREIGN;
     if (status != QUIRE_OK && !*quire_last_error())
         _exit(NO_REASON);
     return status;
@@ -187,7 +189,8 @@ static int survive(place *p, const char *what) {
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-        static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}; /* cmocka would go on with the tests */
+        static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+                                      SIGABRT}; /* cmocka would go on with the tests */
         for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
             signal(signals[i], SIG_DFL);
         _exit(use_everything(p));
@@ -228,17 +231,22 @@ static size_t place_in(const place *p, size_t page, int most, int width, rng *r)
 static void check_random_damage(const char *name, bool without_free_pages) {
     place p;
     open_place(&p, name, without_free_pages);
-    const int n_trees = count_pages(&p, FLAG_BRANCH | FLAG_LEAF), n_branches = count_pages(&p, FLAG_BRANCH);
+    const int n_trees = count_pages(&p, FLAG_BRANCH | FLAG_LEAF),
+              n_branches = count_pages(&p, FLAG_BRANCH);
     const int n_big = count_pages(&p, FLAG_OVERFLOW);
     int n_noticed = 0, n_crashed = 0;
     for (int i = 0; i < N_DAMAGES; i++) {
         rng r = {(uint64_t)(7000 + i)};
         const int kind = rng_below(&r, 10), width = rng_below(&r, 2) ? 2 : 4;
-        const size_t page = kind < 6   ? page_of(&p, FLAG_BRANCH | FLAG_LEAF, rng_below(&r, n_trees))
+        const size_t page = kind < 6 ? page_of(&p, FLAG_BRANCH | FLAG_LEAF, rng_below(&r, n_trees))
                             : kind < 7 ? page_of(&p, FLAG_BRANCH, rng_below(&r, n_branches))
                             : kind < 9 ? (size_t)rng_below(&r, 2)
                                        : page_of(&p, FLAG_OVERFLOW, rng_below(&r, n_big));
-        const size_t at = page * p.page + place_in(&p, page, kind == 9 ? 16 : kind > 6 ? 152 : 0, width, &r);
+        const size_t at = page * p.page + place_in(&p, page,
+                                                   kind == 9  ? 16
+                                                   : kind > 6 ? 152
+                                                              : 0,
+                                                   width, &r);
         uint32_t value;
         memcpy(&value, p.file.data + at, sizeof value);
         switch (rng_below(&r, 6)) {
@@ -261,8 +269,8 @@ static void check_random_damage(const char *name, bool without_free_pages) {
             value = (uint32_t)rng_next(&r);
         }
         char what[100];
-        snprintf(what, sizeof what, "damage %d: %d bytes at %zu of page %zu become %u", i, width, at % p.page, page,
-                 (unsigned)value);
+        snprintf(what, sizeof what, "damage %d: %d bytes at %zu of page %zu become %u", i, width,
+                 at % p.page, page, (unsigned)value);
         restore(&p);
         damage(&p, at, &value, (size_t)width);
         const int n = survive(&p, what);
@@ -286,7 +294,8 @@ static void test_random_damage_of_used_pages(void **state) {
 
 /* ------------------------------------------------------------------ what is wrong, and where */
 
-static quire_status open_damaged(const place *p, size_t page, size_t at, const void *value, size_t n) {
+static quire_status open_damaged(const place *p, size_t page, size_t at, const void *value,
+                                 size_t n) {
     quire_store *store;
     restore(p);
     damage(p, page * p->page + at, value, n);
@@ -301,7 +310,8 @@ static void assert_named(const place *p, size_t page, size_t at, const void *val
     snprintf(name, sizeof name, "page %zu of ", page);
     const quire_status status = open_damaged(p, page, at, value, n);
     if (status != QUIRE_E_CORRUPT || !strstr(quire_last_error(), name))
-        fail_msg("%zu bytes at %zu of page %zu: %s: %s", n, at, page, quire_status_name(status), quire_last_error());
+        fail_msg("%zu bytes at %zu of page %zu: %s: %s", n, at, page, quire_status_name(status),
+                 quire_last_error());
     assert_non_null(strstr(quire_last_error(), "Remove the directory"));
 }
 
@@ -316,12 +326,15 @@ static void test_fields(void **state) {
     (void)state;
     place p;
     open_place(&p, "fields", true);
-    const size_t pages[] = {page_of(&p, FLAG_BRANCH, 0), page_of(&p, FLAG_LEAF, 0), page_of(&p, FLAG_LEAF, 1)};
+    const size_t pages[] = {page_of(&p, FLAG_BRANCH, 0), page_of(&p, FLAG_LEAF, 0),
+                            page_of(&p, FLAG_LEAF, 1)};
     for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
         const size_t page = pages[i], node = u16_at(&p, page, 16), other = u16_at(&p, page, 18);
         const size_t number = page + 1;
-        const uint16_t flags[] = {0, 3, 4, 8, 0x12, 0x22, 0xffff}, ends[] = {0, 2, 15, 17, 0x7fff, 0xfffe};
-        const uint16_t offsets[] = {0, 8, (uint16_t)(node + 1), (uint16_t)other, (uint16_t)(p.page - 2), 0xfffe};
+        const uint16_t flags[] = {0, 3, 4, 8, 0x12, 0x22, 0xffff},
+                       ends[] = {0, 2, 15, 17, 0x7fff, 0xfffe};
+        const uint16_t offsets[] = {
+            0, 8, (uint16_t)(node + 1), (uint16_t)other, (uint16_t)(p.page - 2), 0xfffe};
         assert_named(&p, page, 0, &number, sizeof number);
         for (size_t k = 0; k < sizeof flags / sizeof flags[0]; k++)
             assert_named(&p, page, 10, &flags[k], 2);
@@ -383,7 +396,8 @@ static void test_free_list(void **state) {
     assert_int_equal(u16_at(&p, root, node + 4), 0); /* its list lies in the leaf */
     const size_t list = node + 16, count = size_at(&p, root, list);
     assert_true(count > 2);
-    const size_t more = SIZE_MAX / 8, used = size_at(&p, meta, 128), first = size_at(&p, root, list + 8), zero = 0;
+    const size_t more = SIZE_MAX / 8, used = size_at(&p, meta, 128),
+                 first = size_at(&p, root, list + 8), zero = 0;
     assert_named(&p, root, list, &more, sizeof more);
     assert_named(&p, root, list + 8, &used, sizeof used);
     assert_named(&p, root, list + 16, &first, sizeof first);
@@ -399,7 +413,8 @@ static void test_overflow_headers(void **state) {
         size_t at;
         uint32_t value;
         size_t n;
-    } changes[] = {{12, 0, 4}, {12, 2, 4}, {12, UINT32_MAX, 4}, {0, 5, 4}, {4, 7, 4}, {10, 0x14, 2}, {10, 2, 2}};
+    } changes[] = {{12, 0, 4}, {12, 2, 4},    {12, UINT32_MAX, 4}, {0, 5, 4},
+                   {4, 7, 4},  {10, 0x14, 2}, {10, 2, 2}};
     place p;
     open_place(&p, "overflow", true);
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
@@ -407,7 +422,8 @@ static void test_overflow_headers(void **state) {
         quire_store_verdict verdict;
         restore(&p);
         for (int k = 0; page_of(&p, FLAG_OVERFLOW, k); k++)
-            damage(&p, page_of(&p, FLAG_OVERFLOW, k) * p.page + changes[i].at, &changes[i].value, changes[i].n);
+            damage(&p, page_of(&p, FLAG_OVERFLOW, k) * p.page + changes[i].at, &changes[i].value,
+                   changes[i].n);
         assert_ok(open_at(&p, false, &store));
         assert_status(quire_store_remove(store, NULL, NULL), QUIRE_E_CORRUPT);
         assert_non_null(strstr(quire_last_error(), "page "));
@@ -423,7 +439,7 @@ static void test_overflow_headers(void **state) {
     close_place(&p);
 }
 
-/* ------------------------------------------------------------------ sound after whatever LMDB does */
+/* --------------------------------------------------------------- sound after whatever LMDB does */
 
 static void random_key(rng *r, quire_store_key *key) {
     for (size_t i = 0; i < sizeof key->byte; i++)
@@ -508,7 +524,8 @@ static void test_sound_after_everything(void **state) {
         }
         assert_ok(store->keeper->check(store->keeper, NULL));
         if (n_put > 0)
-            assert_ok(store->keeper->check(store->keeper, &kept[rng_below(&r, n_put < KEPT ? n_put : KEPT)]));
+            assert_ok(store->keeper->check(store->keeper,
+                                           &kept[rng_below(&r, n_put < KEPT ? n_put : KEPT)]));
         const int depth = depth_of_free_list(dir);
         deepest = depth > deepest ? depth : deepest;
     }

@@ -28,7 +28,8 @@ static void open_writer(writer *w) {
 
 static quire_store_text text_of(writer *w, uint64_t seed, int n) {
     text_tokens(seed, N_TEXT, w->tokens);
-    return (quire_store_text){.identity = "me", .identity_bytes = 2, .tokens = w->tokens, .n_tokens = n};
+    return (quire_store_text){
+        .identity = "me", .identity_bytes = 2, .tokens = w->tokens, .n_tokens = n};
 }
 
 static quire_store *open_store(const char *dir, uint64_t max_bytes) {
@@ -87,7 +88,8 @@ static int write_and_read(const char *dir, writer *w, uint64_t first, int n) {
         }
         const quire_store_text text = text_of(w, seed, N_TEXT);
         quire_seq *seq;
-        if (quire_store_get(store, w->f.pool, &text, 0, &seq) != QUIRE_OK || quire_seq_length(seq) != N_TEXT)
+        if (quire_store_get(store, w->f.pool, &text, 0, &seq) != QUIRE_OK ||
+            quire_seq_length(seq) != N_TEXT)
             return 4;
         quire_seq_free(seq);
     }
@@ -132,7 +134,8 @@ static void test_side_by_side(void **state) {
 /* ------------------------------------------------------------------ killed */
 
 static void put_for_ever(const char *dir, writer *w, uint64_t seed) {
-    quire_store *store = open_store(dir, (uint64_t)2 << 20); /* small: dropping pages is interrupted too */
+    quire_store *store =
+        open_store(dir, (uint64_t)2 << 20); /* small: dropping pages is interrupted too */
     for (; store; seed++) {
         const quire_store_text text = text_of(w, seed, N_TEXT);
         quire_seq *seq;
@@ -233,14 +236,16 @@ static void check_eviction(quire_store *store) {
         if (i >= FAVOURITE) /* used again and again: it stays */
             assert_int_equal(found(store, &w, FAVOURITE), N_TEXT);
         assert_true(stats_of(store).file_bytes <= EVICTION_LIMIT);
-        assert_ok(quire_store_walk(store, is_whole, NULL)); /* whatever goes, what stays can be found */
+        assert_ok(
+            quire_store_walk(store, is_whole, NULL)); /* whatever goes, what stays can be found */
     }
     const quire_store_stats stats = stats_of(store);
     assert_true(stats.evicted_pages > 0);
     assert_int_equal(stats.added_pages, TEXTS * PAGES);
     assert_int_equal(stats.pages + (int64_t)stats.evicted_pages, stats.added_pages);
     assert_sound(store, true);
-    /* Oldest first: once one is whole, all that came after it are; at most one is there in part, from its start. */
+    /* Oldest first: once one is whole, all that came after it are; at most one is there in part,
+     * from its start. */
     int before = 0, n_whole = 0, n_part = 0;
     for (int i = 0; i < TEXTS; i++) {
         quire_store_key key;
@@ -317,7 +322,8 @@ static void test_finding_writes_nothing(void **state) {
         assert_int_equal(n_kept, TEXTS - 1);
         quire_store_key key;
         int32_t n = N_TEXT;
-        const quire_store_text oldest = text_of(&w, TEXTS / 2, N_TEXT); /* the first that was not found */
+        const quire_store_text oldest =
+            text_of(&w, TEXTS / 2, N_TEXT); /* the first that was not found */
         quire_store_find(store, w.f.pool, &oldest, &key, &n);
         assert_true(n < N_TEXT);
         for (int i = 0; i < TEXTS / 2; i++)
@@ -361,7 +367,8 @@ static void test_branches(void **state) {
     fixture_close(&w.f);
 }
 
-/* A text that is larger than the limit: its start stays, and what others use is not thrown out for its end. */
+/* A text that is larger than the limit: its start stays, and what others use is not thrown out
+ * for its end. */
 static void test_too_long_for_the_limit(void **state) {
     (void)state;
     enum { LONG = 64 * 600 };
@@ -375,7 +382,8 @@ static void test_too_long_for_the_limit(void **state) {
     feed(&f, seq, &s, LONG, 512, 1, 0, NULL);
     int32_t *tokens = malloc(LONG * sizeof *tokens);
     text_tokens(77, LONG, tokens);
-    const quire_store_text text = {.identity = "me", .identity_bytes = 2, .tokens = tokens, .n_tokens = LONG};
+    const quire_store_text text = {
+        .identity = "me", .identity_bytes = 2, .tokens = tokens, .n_tokens = LONG};
     quire_store *store = open_store(store_dir("too-long"), 1 << 20);
     quire_store_added added;
     assert_status(quire_store_put(store, seq, &text, &added), QUIRE_E_TOO_BIG);
@@ -462,10 +470,13 @@ static void verify_slowly(const char *dir, other_process *o) {
     options.on_progress = wait_at_first;
     options.user = o;
     quire_store *store = open_store(dir, 0);
-    _exit(store && quire_store_verify(store, &options, &verdict) == QUIRE_OK && verdict.bad == 0 ? 0 : 3);
+    _exit(store && quire_store_verify(store, &options, &verdict) == QUIRE_OK && verdict.bad == 0
+              ? 0
+              : 3);
 }
 
-/* A reader that was killed holds on to old pages of the file until somebody looks whether it lives. */
+/* A reader that was killed holds on to old pages of the file until somebody looks whether it
+ * lives. */
 static void test_killed_reader(void **state) {
     (void)state;
     enum { TEXTS = 200 };
@@ -559,7 +570,8 @@ typedef struct slow_walk {
     int n_seen;
 } slow_walk;
 
-static bool see_slowly(void *user, const quire_record_id *id, const uint8_t *data, size_t n, int64_t used) {
+static bool see_slowly(void *user, const quire_record_id *id, const uint8_t *data, size_t n,
+                       int64_t used) {
     (void)id, (void)data, (void)n, (void)used;
     slow_walk *s = user;
     if (s->n_seen++ > 0)

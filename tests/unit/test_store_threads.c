@@ -1,4 +1,5 @@
-/* One store and one pool, many threads: each puts and finds its own texts and those of the others. */
+/* One store and one pool, many threads: each puts and finds its own texts and those of the
+ * others. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -27,7 +28,8 @@ static void *work(void *user) {
     int32_t tokens[N_TEXT];
     for (int i = 0; i < ROUNDS; i++) {
         text_tokens((uint64_t)((i * 7 + w->index) % TEXTS), N_TEXT, tokens);
-        const quire_store_text text = {.identity = "me", .identity_bytes = 2, .tokens = tokens, .n_tokens = N_TEXT};
+        const quire_store_text text = {
+            .identity = "me", .identity_bytes = 2, .tokens = tokens, .n_tokens = N_TEXT};
         quire_seq *seq;
         bool good = quire_store_put(all->store, all->seq[w->index], &text, NULL) == QUIRE_OK &&
                     quire_store_get(all->store, all->f.pool, &text, 0, &seq) == QUIRE_OK;

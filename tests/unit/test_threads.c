@@ -1,4 +1,5 @@
-/* Workers side by side, and independent batches of one pool in flight at once. Meant for ThreadSanitizer too. */
+/* Workers side by side, and independent batches of one pool in flight at once. Meant for
+ * ThreadSanitizer too. */
 #include <pthread.h>
 #include <string.h>
 
@@ -37,7 +38,8 @@ typedef struct user {
     int n_converting; /* steps that left pages converted */
 } user;
 
-static void *use_pool(void *argument) /* create, fill, fork, trim, save, free, while others do the same */
+static void *
+use_pool(void *argument) /* create, fill, fork, trim, save, free, while others do the same */
 {
     user *u = argument;
     const source s = source_default(u->seed);
@@ -124,13 +126,15 @@ static void conversion_beside_users(void **state) {
     quire_seq *idle;
     assert_ok(quire_seq_create(f.pool, &idle));
     feed(&f, idle, &s, 300, 300, 1, 0, NULL);
-    quire_policy policy; /* begun before there are others: from then on batches may always be in its way */
+    quire_policy
+        policy; /* begun before there are others: from then on batches may always be in its way */
     assert_ok(quire_policy_parse("tq4", &policy));
     assert_ok(quire_pool_requantize(f.pool, &policy));
     for (int i = 0; i < USERS; i++) {
         users[i].f = &f;
         users[i].seed = 70 + (uint64_t)i;
-        assert_int_equal(pthread_create(&thread[i], NULL, i == 0 ? convert_pool : use_pool, &users[i]), 0);
+        assert_int_equal(
+            pthread_create(&thread[i], NULL, i == 0 ? convert_pool : use_pool, &users[i]), 0);
     }
     for (int i = 0; i < USERS; i++) {
         void *trouble = NULL;
@@ -165,8 +169,10 @@ static void refused_worker(void **state) {
     rng_fill(&r, k, G * D * 3, 1);
     rng_fill(&r, v, G * D * 3, 1);
     rng_fill(&r, q, H * D * 3, 1);
-    assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0, 1));
-    quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = one}, bad = {.q = {NULL, QUIRE_F32, 0}, .out = one};
+    assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0},
+                                (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+    quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = one},
+                      bad = {.q = {NULL, QUIRE_F32, 0}, .out = one};
     assert_string_equal(quire_batch_error(batch), "");
     assert_status(quire_batch_attend(batch, 0, &bad, 1, 2), QUIRE_E_INVALID);
     assert_ok(quire_batch_attend(batch, 0, &args, 0, 2));
@@ -180,7 +186,8 @@ static void refused_worker(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(workers_store_and_attend), cmocka_unit_test(users_of_one_pool),
-                                       cmocka_unit_test(conversion_beside_users), cmocka_unit_test(refused_worker)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workers_store_and_attend), cmocka_unit_test(users_of_one_pool),
+        cmocka_unit_test(conversion_beside_users), cmocka_unit_test(refused_worker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

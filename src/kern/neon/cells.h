@@ -31,7 +31,9 @@ INLINE float32x4_t max_of_cells(float32x4_t x, const bool lone) {
     return max_of_rows(lone ? vmaxq_f32(x, swap_halves(x)) : x);
 }
 /* A scalar per row, spread for cells. */
-INLINE float32x4_t for_cells(float32x4_t rows, const bool lone) { return lone ? vdupq_laneq_f32(rows, 0) : rows; }
+INLINE float32x4_t for_cells(float32x4_t rows, const bool lone) {
+    return lone ? vdupq_laneq_f32(rows, 0) : rows;
+}
 /* The scalars of a cell's tokens: [t0, t1, t0, t1], or those of a lone row's four tokens. */
 INLINE float32x4_t tokens_of(const float *x, int cell, const bool lone) {
     return lone ? vld1q_f32(x + 4 * cell) : tokens2(x + 2 * cell);
@@ -47,7 +49,7 @@ INLINE float32x4_t fresh(const float *constant /* (4) */) {
     return v;
 }
 
-#define FOUR(x)                                                                                                        \
+#define FOUR(x)                                                                                    \
     { x, x, x, x }
 static const float MAGIC[4] = FOUR(QUIRE_ROUND_MAGIC);
 
@@ -65,8 +67,8 @@ static const float EXP2_3[4][4] = {EXP2_DEGREE_3(FOUR)}, EXP2_4[5][4] = {EXP2_DE
  * are short. */
 INLINE void exp2_neg4(float32x4_t *x, const int degree, const int lift) {
     const float(*c)[4] = degree == 3 ? EXP2_3 : degree == 4 ? EXP2_4 : EXP2_5;
-    const float32x4_t magic = vdupq_n_f32(QUIRE_ROUND_MAGIC + (float)lift), lowest = vdupq_n_f32(-126.0f),
-                      top = vld1q_f32(c[degree]);
+    const float32x4_t magic = vdupq_n_f32(QUIRE_ROUND_MAGIC + (float)lift),
+                      lowest = vdupq_n_f32(-126.0f), top = vld1q_f32(c[degree]);
     float32x4_t y[4], f[4], p[4];
     /* Also replaces NaN: a hidden token under a scale of zero. */
     EACH x[u] = vmaxnmq_f32(x[u], lowest);

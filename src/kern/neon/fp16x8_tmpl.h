@@ -15,13 +15,15 @@
 INLINE int exponent_of_query(const float *q, int dim) {
     float32x4_t most[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
     for (int d = 0; d < dim; d += 8)
-        UNROLL for (int j = 0; j < 2; j++) most[j] = vmaxq_f32(most[j], vabsq_f32(vld1q_f32(q + d + 4 * j)));
+        UNROLL for (int j = 0; j < 2; j++) most[j] =
+            vmaxq_f32(most[j], vabsq_f32(vld1q_f32(q + d + 4 * j)));
     return quire__query_exponent(vmaxvq_f32(vmaxq_f32(most[0], most[1])));
 }
 
 /* Eight numbers times a factor, as fp16. */
 INLINE float16x8_t to_fp16x8(const float *x, float factor) {
-    return vcvt_high_f16_f32(vcvt_f16_f32(vmulq_n_f32(vld1q_f32(x), factor)), vmulq_n_f32(vld1q_f32(x + 4), factor));
+    return vcvt_high_f16_f32(vcvt_f16_f32(vmulq_n_f32(vld1q_f32(x), factor)),
+                             vmulq_n_f32(vld1q_f32(x + 4), factor));
 }
 
 #if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
@@ -80,7 +82,9 @@ INLINE fp16x8 h_mul(fp16x8 a, fp16x8 b) {
     return (fp16x8){round_fp16(vmulq_f32(a.lo, b.lo)), round_fp16(vmulq_f32(a.hi, b.hi))};
 }
 INLINE fp16x8 h_abs(fp16x8 x) { return (fp16x8){vabsq_f32(x.lo), vabsq_f32(x.hi)}; }
-INLINE fp16x8 h_max(fp16x8 a, fp16x8 b) { return (fp16x8){vmaxq_f32(a.lo, b.lo), vmaxq_f32(a.hi, b.hi)}; }
+INLINE fp16x8 h_max(fp16x8 a, fp16x8 b) {
+    return (fp16x8){vmaxq_f32(a.lo, b.lo), vmaxq_f32(a.hi, b.hi)};
+}
 INLINE float32x4_t h_largest4(fp16x8 a, fp16x8 b, fp16x8 c, fp16x8 d) {
     return vpmaxq_f32(vpmaxq_f32(vmaxq_f32(a.lo, a.hi), vmaxq_f32(b.lo, b.hi)),
                       vpmaxq_f32(vmaxq_f32(c.lo, c.hi), vmaxq_f32(d.lo, d.hi)));

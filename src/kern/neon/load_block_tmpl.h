@@ -39,11 +39,14 @@ static void load_scales16(neon_work *w, int p, const uint8_t *scales /* (64) fp1
     w->exponent16[p] = exponent;
 }
 #else
-static void load_scales16(neon_work *w, int p, const uint8_t *scales) { (void)w, (void)p, (void)scales; }
+static void load_scales16(neon_work *w, int p, const uint8_t *scales) {
+    (void)w, (void)p, (void)scales;
+}
 #endif
 
 /* The magnitudes of V's scales; where a scale is negative, codes are reflected instead. */
-static void load_value_scale_groups(const quire_side_format *v, const uint8_t *record, neon_work *w, int p) {
+static void load_value_scale_groups(const quire_side_format *v, const uint8_t *record, neon_work *w,
+                                    int p) {
     load_scale_groups(v, record, BLOCK, w->v_scale + p * T, w->v_zero + p * T);
     for (int g = 0; g < v->n_groups; g++) {
         float *scale = w->v_scale + g * BLOCK + p * T;
@@ -111,7 +114,8 @@ static void load_block(block *b) {
         b->v_ahead[p] = ahead + f->v.codes;
         next_record[p] = ahead == record ? NULL : ahead;
     }
-    if (f->k.bits == 8 && f->v.bits == 8 && f->k.dim == f->v.dim && next_record[0] && next_record[PAGES - 1])
+    if (f->k.bits == 8 && f->v.bits == 8 && f->k.dim == f->v.dim && next_record[0] &&
+        next_record[PAGES - 1])
         fetch_in_order(b, next_record);
 }
 
@@ -122,7 +126,8 @@ static void unpack_keys(block *b) {
             continue;
         unpack_k(k->bits, k->n_mixed, k->dim, b->k[p], k->book, b->work->k8[p]);
         if (k->family == QUIRE_FAMILY_PROD)
-            unpack_k(1, 0, k->dim, b->job->record[b->first + p] + k->signs, NULL, b->work->sign8[p]);
+            unpack_k(1, 0, k->dim, b->job->record[b->first + p] + k->signs, NULL,
+                     b->work->sign8[p]);
         b->k[p] = (const uint8_t *)b->work->k8[p];
     }
 }

@@ -21,7 +21,8 @@ INLINE fvec f_max(fvec a, fvec b) { return vmaxq_f32(a, b); }
 INLINE ivec f_bits(fvec a) { return vreinterpretq_s32_f32(a); }
 INLINE fvec f_from_bits(ivec a) { return vreinterpretq_f32_s32(a); }
 INLINE fvec f_where_above(fvec x, float limit, fvec y) {
-    return vreinterpretq_f32_u32(vandq_u32(vcgtq_f32(x, vdupq_n_f32(limit)), vreinterpretq_u32_f32(y)));
+    return vreinterpretq_f32_u32(
+        vandq_u32(vcgtq_f32(x, vdupq_n_f32(limit)), vreinterpretq_u32_f32(y)));
 }
 INLINE fvec f_load_f16(const uint8_t *at) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at))); }
 INLINE void f_widen_f16(const uint8_t *from, int n, float *to) { /* eight at a time */

@@ -27,8 +27,9 @@ typedef enum value_role {
 } value_role;
 
 /* Weights of a block in fp32, and terms, for the channels of scale group g. */
-INLINE void weights32(const block *b, const int rows, const int planes, const value_role role, int g,
-                      const float32x4_t *factor, const float32x4_t *found /* largest weights, where s holds weights */,
+INLINE void weights32(const block *b, const int rows, const int planes, const value_role role,
+                      int g, const float32x4_t *factor,
+                      const float32x4_t *found /* largest weights, where s holds weights */,
                       set_state *st, block_terms *terms) {
     const quire_side_format *v = &b->job->format->v;
     const float *scale = b->work->v_scale + g * BLOCK, *zero = b->work->v_zero + g * BLOCK;
@@ -37,13 +38,15 @@ INLINE void weights32(const block *b, const int rows, const int planes, const va
     const int n_pairs = pairs_of(rows);
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
         const bool lone = is_lone(rows, pair);
-        const float32x4_t largest = grouped ? largest_weight(b->work, scale, pair, lone, b->from, b->n) : found[pair];
+        const float32x4_t largest =
+            grouped ? largest_weight(b->work, scale, pair, lone, b->from, b->n) : found[pair];
         const uint32x4_t usable = vcgtq_f32(largest, vdupq_n_f32(1e-30f));
-        const float32x4_t inverse =
-            vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(vdivq_f32(vdupq_n_f32(steps), largest)), usable));
+        const float32x4_t inverse = vreinterpretq_f32_u32(
+            vandq_u32(vreinterpretq_u32_f32(vdivq_f32(vdupq_n_f32(steps), largest)), usable));
         uint32x4_t total = vdupq_n_u32(0);
         for (int p = b->from; p < b->from + b->n; p++)
-            weights_of_page(b->work, grouped ? scale : NULL, rows, planes, pair, lone, p, inverse, &total);
+            weights_of_page(b->work, grouped ? scale : NULL, rows, planes, pair, lone, p, inverse,
+                            &total);
         const float32x4_t unit = vmulq_f32(vmulq_n_f32(largest, 1.0f / steps), factor[pair]);
         if (is_folded(rows, planes)) /* all lanes belong to r0 */
             total = vaddq_u32(total, vextq_u32(total, total, 2));
@@ -58,16 +61,17 @@ INLINE void weights32(const block *b, const int rows, const int planes, const va
             float32x4_t c[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
             for (int p = b->from; p < b->from + b->n; p++)
                 for (int i = 0; i < cells_of(lone); i += chains)
-                    UNROLL for (int u = 0; u < chains; u++) c[u] = vfmaq_f32(
-                        c[u], vld1q_f32(b->work->score[p].s[pair][i + u]), tokens_of(zero + p * T, i + u, lone));
+                    UNROLL for (int u = 0; u < chains; u++) c[u] =
+                        vfmaq_f32(c[u], vld1q_f32(b->work->score[p].s[pair][i + u]),
+                                  tokens_of(zero + p * T, i + u, lone));
             const float32x4_t parts = lone ? parts_of_cells(c[0], true) : vaddq_f32(c[0], c[1]);
             terms->constant[pair] = vsubq_f32(vmulq_f32(sum_of_rows(parts), factor[pair]), shift);
         }
     }
 }
 
-INLINE void value_set(const block *b, const source_kind kind, const int rows, const int planes, const value_role role,
-                      int set, float *o) {
+INLINE void value_set(const block *b, const source_kind kind, const int rows, const int planes,
+                      const value_role role, int set, float *o) {
     const int n_pairs = pairs_of(rows);
     const quire_side_format *v = &b->job->format->v;
     const int8x16_t book = is_book(kind) ? as_value(load_book(v->book, v->bits)) : vdupq_n_s8(0);
@@ -80,23 +84,26 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
         block_weights16(b->work, v->unit, rows, b->from, b->n, m, sum, terms.unit, integers);
         for (int pair = 0; pair < n_pairs; pair++) {
             terms.unit[pair] = vmulq_f32(terms.unit[pair], factor[pair]);
-            const float32x4_t shift = vmulq_f32(vmulq_n_f32(integers[pair], v->mid), terms.unit[pair]);
+            const float32x4_t shift =
+                vmulq_f32(vmulq_n_f32(integers[pair], v->mid), terms.unit[pair]);
             st->shift[pair] = vfmaq_f32(shift, st->shift[pair], terms.keep[pair]);
             st->l[pair] = vfmaq_f32(st->l[pair], sum[pair], factor[pair]);
         }
-        weigh_block(kind, rows, planes, b->v, b->v_ahead, b->from, b->n, b->work, 0, v->dim / 16, book, -1, &terms, o);
+        weigh_block(kind, rows, planes, b->v, b->v_ahead, b->from, b->n, b->work, 0, v->dim / 16,
+                    book, -1, &terms, o);
         return;
     }
     const float *scale = role == VALUE_TOKEN ? b->work->v_scale : NULL;
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
-        sum[pair] = exponentials(b->work, scale, planes == 1 ? 3 : 5, pair, is_lone(rows, pair), b->from, b->n, m[pair],
-                                 &largest[pair], set == 0 && pair == 0 ? b->ahead : NULL);
+        sum[pair] =
+            exponentials(b->work, scale, planes == 1 ? 3 : 5, pair, is_lone(rows, pair), b->from,
+                         b->n, m[pair], &largest[pair], set == 0 && pair == 0 ? b->ahead : NULL);
         st->l[pair] = vfmaq_f32(st->l[pair], sum[pair], factor[pair]);
     }
     for (int g = 0; g < v->n_groups; g++) {
         weights32(b, rows, planes, role, g, factor, largest, st, &terms);
-        weigh_block(kind, rows, planes, b->v, b->v_ahead, b->from, b->n, b->work, g * v->group / 16, v->group / 16,
-                    book, role == VALUE_SCALE_GROUPS ? g : -1, &terms, o);
+        weigh_block(kind, rows, planes, b->v, b->v_ahead, b->from, b->n, b->work, g * v->group / 16,
+                    v->group / 16, book, role == VALUE_SCALE_GROUPS ? g : -1, &terms, o);
     }
 }
 
@@ -104,64 +111,68 @@ INLINE void value_set(const block *b, const source_kind kind, const int rows, co
 
 /* One function per way to read codes, number of planes, role of the scales, and number of rows in a
  * set. */
-#define KEYS(X)                                                                                                        \
-    X(FROM_2, 1, KEY_CHANNEL)                                                                                          \
-    X(FROM_2_BOOK, 1, KEY_TOKEN)                                                                                       \
-    X(FROM_3, 1, KEY_CHANNEL)                                                                                          \
-    X(FROM_3_MIXED, 1, KEY_CHANNEL)                                                                                    \
-    X(FROM_3_BOOK, 1, KEY_TOKEN)                                                                                       \
-    X(FROM_4, 1, KEY_CHANNEL)                                                                                          \
-    X(FROM_4, 1, KEY_SUM)                                                                                              \
-    X(FROM_4_MIXED, 1, KEY_CHANNEL)                                                                                    \
-    X(FROM_4_BOOK, 1, KEY_TOKEN)                                                                                       \
-    X(FROM_8, 2, KEY_CHANNEL)                                                                                          \
-    X(FROM_8, 2, KEY_TOKEN)                                                                                            \
-    X(FROM_8, 2, KEY_SUM)                                                                                              \
-    X(UNPACKED, 1, KEY_CHANNEL)                                                                                        \
-    X(UNPACKED, 1, KEY_TOKEN)                                                                                          \
-    X(UNPACKED, 1, KEY_SUM)                                                                                            \
-    X(UNPACKED, 2, KEY_CHANNEL)                                                                                        \
-    X(UNPACKED, 2, KEY_TOKEN)                                                                                          \
+#define KEYS(X)                                                                                    \
+    X(FROM_2, 1, KEY_CHANNEL)                                                                      \
+    X(FROM_2_BOOK, 1, KEY_TOKEN)                                                                   \
+    X(FROM_3, 1, KEY_CHANNEL)                                                                      \
+    X(FROM_3_MIXED, 1, KEY_CHANNEL)                                                                \
+    X(FROM_3_BOOK, 1, KEY_TOKEN)                                                                   \
+    X(FROM_4, 1, KEY_CHANNEL)                                                                      \
+    X(FROM_4, 1, KEY_SUM)                                                                          \
+    X(FROM_4_MIXED, 1, KEY_CHANNEL)                                                                \
+    X(FROM_4_BOOK, 1, KEY_TOKEN)                                                                   \
+    X(FROM_8, 2, KEY_CHANNEL)                                                                      \
+    X(FROM_8, 2, KEY_TOKEN)                                                                        \
+    X(FROM_8, 2, KEY_SUM)                                                                          \
+    X(UNPACKED, 1, KEY_CHANNEL)                                                                    \
+    X(UNPACKED, 1, KEY_TOKEN)                                                                      \
+    X(UNPACKED, 1, KEY_SUM)                                                                        \
+    X(UNPACKED, 2, KEY_CHANNEL)                                                                    \
+    X(UNPACKED, 2, KEY_TOKEN)                                                                      \
     X(UNPACKED, 2, KEY_SUM)
-#define VALUES(X)                                                                                                      \
-    X(FROM_2, 1, VALUE_TOKEN)                                                                                          \
-    X(FROM_2_BOOK, 1, VALUE_TOKEN)                                                                                     \
-    X(FROM_3, 1, VALUE_TOKEN)                                                                                          \
-    X(FROM_3_BOOK, 1, VALUE_TOKEN)                                                                                     \
-    X(FROM_4, 1, VALUE_TOKEN)                                                                                          \
-    X(FROM_4, 1, VALUE_SCALE_GROUPS)                                                                                   \
-    X(FROM_4_BOOK, 1, VALUE_TOKEN)                                                                                     \
-    X(FROM_8, 2, VALUE_TOKEN)                                                                                          \
-    X(FROM_8, 2, VALUE_SCALE_GROUPS)                                                                                   \
-    X(UNPACKED, 1, VALUE_TOKEN)                                                                                        \
-    X(UNPACKED, 1, VALUE_SCALE_GROUPS)                                                                                 \
-    X(UNPACKED, 2, VALUE_TOKEN)                                                                                        \
+#define VALUES(X)                                                                                  \
+    X(FROM_2, 1, VALUE_TOKEN)                                                                      \
+    X(FROM_2_BOOK, 1, VALUE_TOKEN)                                                                 \
+    X(FROM_3, 1, VALUE_TOKEN)                                                                      \
+    X(FROM_3_BOOK, 1, VALUE_TOKEN)                                                                 \
+    X(FROM_4, 1, VALUE_TOKEN)                                                                      \
+    X(FROM_4, 1, VALUE_SCALE_GROUPS)                                                               \
+    X(FROM_4_BOOK, 1, VALUE_TOKEN)                                                                 \
+    X(FROM_8, 2, VALUE_TOKEN)                                                                      \
+    X(FROM_8, 2, VALUE_SCALE_GROUPS)                                                               \
+    X(UNPACKED, 1, VALUE_TOKEN)                                                                    \
+    X(UNPACKED, 1, VALUE_SCALE_GROUPS)                                                             \
+    X(UNPACKED, 2, VALUE_TOKEN)                                                                    \
     X(UNPACKED, 2, VALUE_SCALE_GROUPS)
 
 typedef void (*score_function)(const block *b, int set, bool requantize);
 typedef void (*value_function)(const block *b, int set, float *o);
 
-#define SCORE(kind, planes, role, rows)                                                                                \
-    static void score_##kind##_##planes##_##role##_##rows(const block *b, int set, bool requantize) {                  \
-        score_set(b, kind, rows, planes, role, set, requantize);                                                       \
+#define SCORE(kind, planes, role, rows)                                                            \
+    static void score_##kind##_##planes##_##role##_##rows(const block *b, int set,                 \
+                                                          bool requantize) {                       \
+        score_set(b, kind, rows, planes, role, set, requantize);                                   \
     }
-#define VALUE(kind, planes, role, rows)                                                                                \
-    static void value_##kind##_##planes##_##role##_##rows(const block *b, int set, float *o) {                         \
-        value_set(b, kind, rows, planes, role, set, o);                                                                \
+#define VALUE(kind, planes, role, rows)                                                            \
+    static void value_##kind##_##planes##_##role##_##rows(const block *b, int set, float *o) {     \
+        value_set(b, kind, rows, planes, role, set, o);                                            \
     }
-#define BY_ROWS(X, kind, planes, role)                                                                                 \
-    X(kind, planes, role, 1) X(kind, planes, role, 2) X(kind, planes, role, 3) X(kind, planes, role, 4)
+#define BY_ROWS(X, kind, planes, role)                                                             \
+    X(kind, planes, role, 1)                                                                       \
+    X(kind, planes, role, 2) X(kind, planes, role, 3) X(kind, planes, role, 4)
 #define SCORES(kind, planes, role) BY_ROWS(SCORE, kind, planes, role)
 #define VALUES_(kind, planes, role) BY_ROWS(VALUE, kind, planes, role)
 KEYS(SCORES)
 VALUES(VALUES_)
 
-#define SCORE_RAW(rows)                                                                                                \
-    static void score_raw_##rows(const block *b, int set, bool requantize) {                                           \
-        (void)requantize, score_raw_set(b, rows, set);                                                                 \
+#define SCORE_RAW(rows)                                                                            \
+    static void score_raw_##rows(const block *b, int set, bool requantize) {                       \
+        (void)requantize, score_raw_set(b, rows, set);                                             \
     }
-#define VALUE_RAW(rows)                                                                                                \
-    static void value_raw_##rows(const block *b, int set, float *o) { value_raw_set(b, rows, set, o); }
+#define VALUE_RAW(rows)                                                                            \
+    static void value_raw_##rows(const block *b, int set, float *o) {                              \
+        value_raw_set(b, rows, set, o);                                                            \
+    }
 SCORE_RAW(1)
 SCORE_RAW(2)
 SCORE_RAW(3)
@@ -169,7 +180,8 @@ SCORE_RAW(4)
 VALUE_RAW(1)
 VALUE_RAW(2)
 VALUE_RAW(3)
-VALUE_RAW(4) static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
+VALUE_RAW(4)
+static const score_function RAW_SCORES[SET] = {score_raw_1, score_raw_2, score_raw_3, score_raw_4};
 static const value_function RAW_VALUES[SET] = {value_raw_1, value_raw_2, value_raw_3, value_raw_4};
 
 static const struct {
@@ -178,11 +190,11 @@ static const struct {
     key_role role;
     score_function score[SET]; /* one row to four */
 } KEY_INSTANCE[] = {
-#define ROW(kind, planes, role)                                                                                        \
-    {kind,                                                                                                             \
-     planes,                                                                                                           \
-     role,                                                                                                             \
-     {score_##kind##_##planes##_##role##_1, score_##kind##_##planes##_##role##_2,                                      \
+#define ROW(kind, planes, role)                                                                    \
+    {kind,                                                                                         \
+     planes,                                                                                       \
+     role,                                                                                         \
+     {score_##kind##_##planes##_##role##_1, score_##kind##_##planes##_##role##_2,                  \
       score_##kind##_##planes##_##role##_3, score_##kind##_##planes##_##role##_4}},
     KEYS(ROW)
 #undef ROW
@@ -193,11 +205,11 @@ static const struct {
     value_role role;
     value_function value[SET];
 } VALUE_INSTANCE[] = {
-#define ROW(kind, planes, role)                                                                                        \
-    {kind,                                                                                                             \
-     planes,                                                                                                           \
-     role,                                                                                                             \
-     {value_##kind##_##planes##_##role##_1, value_##kind##_##planes##_##role##_2,                                      \
+#define ROW(kind, planes, role)                                                                    \
+    {kind,                                                                                         \
+     planes,                                                                                       \
+     role,                                                                                         \
+     {value_##kind##_##planes##_##role##_1, value_##kind##_##planes##_##role##_2,                  \
       value_##kind##_##planes##_##role##_3, value_##kind##_##planes##_##role##_4}},
     VALUES(ROW)
 #undef ROW
@@ -209,7 +221,8 @@ static const score_function *score_functions(const quire_side_format *k, source_
     int i = 0;
     if (k->family == QUIRE_FAMILY_RAW)
         return RAW_SCORES;
-    while (KEY_INSTANCE[i].kind != kind || KEY_INSTANCE[i].planes != planes || KEY_INSTANCE[i].role != role)
+    while (KEY_INSTANCE[i].kind != kind || KEY_INSTANCE[i].planes != planes ||
+           KEY_INSTANCE[i].role != role)
         i++;
     return KEY_INSTANCE[i].score;
 }
@@ -220,14 +233,16 @@ static const value_function *value_functions(const quire_side_format *v, source_
     int i = 0;
     if (v->family == QUIRE_FAMILY_RAW)
         return RAW_VALUES;
-    while (VALUE_INSTANCE[i].kind != kind || VALUE_INSTANCE[i].planes != planes || VALUE_INSTANCE[i].role != role)
+    while (VALUE_INSTANCE[i].kind != kind || VALUE_INSTANCE[i].planes != planes ||
+           VALUE_INSTANCE[i].role != role)
         i++;
     return VALUE_INSTANCE[i].value;
 }
 
 static source_kind kind_of(const quire_side_format *side) {
     const bool book = side->family == QUIRE_FAMILY_BOOK, mixed = side->n_mixed > 0;
-    if (side->family == QUIRE_FAMILY_PROD || (side->family == QUIRE_FAMILY_AFFINE && side->bits < 4))
+    if (side->family == QUIRE_FAMILY_PROD ||
+        (side->family == QUIRE_FAMILY_AFFINE && side->bits < 4))
         return UNPACKED;
     switch (side->bits) {
     case 2:
@@ -260,7 +275,8 @@ static void start_sets(neon_work *w, int n_sets, float *o, size_t n_floats) {
 }
 
 /* Turns a set's O into rows, in place. */
-static void finish_set(const quire_attend_job *job, neon_work *w, int set, const quire_state *state) {
+static void finish_set(const quire_attend_job *job, neon_work *w, int set,
+                       const quire_state *state) {
     const int n = job->n_rows * job->n_group, dim = job->format->v.dim;
     float *o = state->o + (size_t)set * SET * (size_t)dim, *copy = w->scaled[0][0];
     memcpy(copy, o, (size_t)(SET * dim) * sizeof *o);
@@ -271,8 +287,10 @@ static void finish_set(const quire_attend_job *job, neon_work *w, int set, const
         const int row = set * SET + 2 * pair;
         float *to = o + (size_t)(2 * pair) * (size_t)dim;
         for (int c = 0; c < dim; c += 4) {
-            const float64x2_t a = vreinterpretq_f64_f32(vld1q_f32(copy + (c / 2 * PAIRS + pair) * 4)),
-                              b = vreinterpretq_f64_f32(vld1q_f32(copy + ((c / 2 + 1) * PAIRS + pair) * 4));
+            const float64x2_t a = vreinterpretq_f64_f32(
+                                  vld1q_f32(copy + (c / 2 * PAIRS + pair) * 4)),
+                              b = vreinterpretq_f64_f32(
+                                  vld1q_f32(copy + ((c / 2 + 1) * PAIRS + pair) * 4));
             vst1q_f32(to + c, vsubq_f32(vreinterpretq_f32_f64(vzip1q_f64(a, b)), shift0));
             vst1q_f32(to + dim + c, vsubq_f32(vreinterpretq_f32_f64(vzip2q_f64(a, b)), shift1));
         }
@@ -291,16 +309,19 @@ static void queries_to_fp16(const quire_attend_job *job, neon_work *w, int n_set
     w->q_magnitude = w->q_fp16 + (size_t)(n_sets * SET) * (size_t)dim;
     for (int i = 0; i < n_sets * SET && job->q_is_new; i++)
         w->q_unit[i] = query_to_fp16(i < n ? job->q + (size_t)i * (size_t)dim : w->zero_row, dim,
-                                     w->q_fp16 + (size_t)i * (size_t)dim, w->q_magnitude + (size_t)i * (size_t)dim);
+                                     w->q_fp16 + (size_t)i * (size_t)dim,
+                                     w->q_magnitude + (size_t)i * (size_t)dim);
 }
 
 static bool attend(quire_attend_job *job, const quire_state *state) {
     enum { MOST_DIRECT_SETS = 2 }; /* with more rows than this, unpacking once pays off */
     const quire_format *f = job->format;
     neon_work *w = job->workspace;
-    const int n = job->n_rows * job->n_group, n_sets = (n + SET - 1) / SET, last_rows = n - (n_sets - 1) * SET;
+    const int n = job->n_rows * job->n_group, n_sets = (n + SET - 1) / SET,
+              last_rows = n - (n_sets - 1) * SET;
     const bool many = n_sets > MOST_DIRECT_SETS;
-    const source_kind kk = many ? UNPACKED : kind_of(&f->k), vk = many ? UNPACKED : kind_of_values(&f->v);
+    const source_kind kk = many ? UNPACKED : kind_of(&f->k),
+                      vk = many ? UNPACKED : kind_of_values(&f->v);
     const score_function *score = score_functions(&f->k, kk);
     const value_function *value = value_functions(&f->v, vk);
     const size_t set_floats = (size_t)SET * (size_t)f->v.dim;
@@ -327,7 +348,8 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
             }
             for (int i = set; i < end; i++) {
                 w->score = w->scores[i - set];
-                value[i == n_sets - 1 ? last_rows - 1 : SET - 1](&b, i, state->o + (size_t)i * set_floats);
+                value[i == n_sets - 1 ? last_rows - 1 : SET - 1](&b, i,
+                                                                 state->o + (size_t)i * set_floats);
             }
         }
         started = true;
@@ -339,7 +361,8 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
 }
 
 static size_t workspace_bytes(int n_rows) {
-    const size_t set_bytes = sizeof(set_state) + SET * (sizeof(float) + 2 * QUIRE_DIM_MAX * sizeof(float16_t));
+    const size_t set_bytes =
+        sizeof(set_state) + SET * (sizeof(float) + 2 * QUIRE_DIM_MAX * sizeof(float16_t));
     return sizeof(neon_work) + (size_t)((n_rows + SET - 1) / SET) * set_bytes;
 }
 

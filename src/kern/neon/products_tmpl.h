@@ -62,7 +62,8 @@ INLINE sums mma_u8(sums s, operand a, int8x16_t b, const bool lone) {
     const uint8x16_t codes = vreinterpretq_u8_s8(b);
     s.row[0] = vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(s.row[0]), a.row[0], codes));
     if (!lone)
-        s.row[1] = vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(s.row[1]), a.row[1], codes));
+        s.row[1] =
+            vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(s.row[1]), a.row[1], codes));
     return s;
 }
 
@@ -74,7 +75,9 @@ INLINE sums start_of_sums(const bool magic) {
         s.row[i] = magic ? as_s32(fresh(MAGIC_ONCE)) : fresh_zero();
     return s;
 }
-INLINE int32x4_t total_of(sums s, const bool lone) { return vpaddq_s32(s.row[0], s.row[lone ? 0 : 1]); }
+INLINE int32x4_t total_of(sums s, const bool lone) {
+    return vpaddq_s32(s.row[0], s.row[lone ? 0 : 1]);
+}
 
 /* Converts V's signed codes to the form that the products of weights take. */
 INLINE int8x16_t as_value(int8x16_t x) { return veorq_s8(x, vdupq_n_s8(-128)); }
@@ -86,7 +89,8 @@ INLINE sums start_of_weights(const bool magic, const uint8_t *weights, size_t st
     sums s;
     for (int i = 0; i < n; i++)
         for (int row = 0; row < 2; row++)
-            sum[row] = vdotq_u32(sum[row], vld1q_u8(weights + (size_t)i * stride + 16 * row), vdupq_n_u8(1));
+            sum[row] = vdotq_u32(sum[row], vld1q_u8(weights + (size_t)i * stride + 16 * row),
+                                 vdupq_n_u8(1));
     for (int row = 0; row < 2; row++) {
         const uint32x4_t bias = vshlq_n_u32(vpaddq_u32(sum[row], sum[row]), 7);
         /* [x, 0, x, 0] */
@@ -113,7 +117,8 @@ INLINE sums mma_s8(sums s, operand a8, int8x16_t b, const bool lone) {
 #if defined(__ARM_FEATURE_MATMUL_INT8)
     return vmmlaq_s32(s, a, b);
 #else
-    const int8x8_t a0 = vget_low_s8(a), a1 = vget_high_s8(a), b0 = vget_low_s8(b), b1 = vget_high_s8(b);
+    const int8x8_t a0 = vget_low_s8(a), a1 = vget_high_s8(a), b0 = vget_low_s8(b),
+                   b1 = vget_high_s8(b);
     const int32x4_t x = vpaddq_s32(vpaddlq_s16(vmull_s8(a0, b0)), vpaddlq_s16(vmull_s8(a0, b1)));
     const int32x4_t y = vpaddq_s32(vpaddlq_s16(vmull_s8(a1, b0)), vpaddlq_s16(vmull_s8(a1, b1)));
     return vaddq_s32(s, vpaddq_s32(x, y));
@@ -129,8 +134,10 @@ INLINE sums mma_u8(sums s, operand a, int8x16_t b, const bool lone) {
     const int16x8_t a0 = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(a)));
     const int16x8_t a1 = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(a)));
     const int16x8_t b0 = vmovl_s8(vget_low_s8(b)), b1 = vmovl_s8(vget_high_s8(b));
-    int32x4_t part[4] = {vmull_s16(vget_low_s16(a0), vget_low_s16(b0)), vmull_s16(vget_low_s16(a0), vget_low_s16(b1)),
-                         vmull_s16(vget_low_s16(a1), vget_low_s16(b0)), vmull_s16(vget_low_s16(a1), vget_low_s16(b1))};
+    int32x4_t part[4] = {vmull_s16(vget_low_s16(a0), vget_low_s16(b0)),
+                         vmull_s16(vget_low_s16(a0), vget_low_s16(b1)),
+                         vmull_s16(vget_low_s16(a1), vget_low_s16(b0)),
+                         vmull_s16(vget_low_s16(a1), vget_low_s16(b1))};
     part[0] = vmlal_high_s16(part[0], a0, b0);
     part[1] = vmlal_high_s16(part[1], a0, b1);
     part[2] = vmlal_high_s16(part[2], a1, b0);

@@ -27,7 +27,9 @@ INLINE bfloat16x8_t split_bf16(float32x4_t x) {
     return vcvtq_high_bf16_f32(high, vsubq_f32(x, vcvtq_low_f32_bf16(high)));
 }
 
-INLINE bfloat16x8_t load_bf16x8(const uint8_t *row, int i) { return vreinterpretq_bf16_u8(vld1q_u8(row + 2 * i)); }
+INLINE bfloat16x8_t load_bf16x8(const uint8_t *row, int i) {
+    return vreinterpretq_bf16_u8(vld1q_u8(row + 2 * i));
+}
 
 static void bf16_prepare(int rows, const float *q, int dim, bf16_query *to) {
     for (int r = 0; r < rows; r++, q += dim)
@@ -36,11 +38,12 @@ static void bf16_prepare(int rows, const float *q, int dim, bf16_query *to) {
 }
 
 /* As fp16_dots(). */
-INLINE void bf16_dots(const int rows, const int tokens, const bf16_query *query, const uint8_t *const *k, int dim,
-                      float *to, size_t stride) {
+INLINE void bf16_dots(const int rows, const int tokens, const bf16_query *query,
+                      const uint8_t *const *k, int dim, float *to, size_t stride) {
     const bfloat16_t *q = query->q;
     float32x4_t acc[TILE_ROWS][4];
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int t = 0; t < tokens / 2; t++) acc[r][t] = vdupq_n_f32(0);
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int t = 0; t < tokens / 2; t++) acc[r][t] =
+        vdupq_n_f32(0);
     int d = 0;
     _Pragma("GCC unroll 1") do {
         bfloat16x8_t x[2][TILE_ROWS];
@@ -50,8 +53,10 @@ INLINE void bf16_dots(const int rows, const int tokens, const bf16_query *query,
                              b = vreinterpretq_u64_bf16(load_bf16x8(k[2 * t + 1], d));
             const bfloat16x8_t first = vreinterpretq_bf16_u64(vzip1q_u64(a, b)),
                                second = vreinterpretq_bf16_u64(vzip2q_u64(a, b));
-            UNROLL for (int r = 0; r < rows; r++) acc[r][t] = vbfmmlaq_f32(acc[r][t], first, x[0][r]);
-            UNROLL for (int r = 0; r < rows; r++) acc[r][t] = vbfmmlaq_f32(acc[r][t], second, x[1][r]);
+            UNROLL for (int r = 0; r < rows; r++) acc[r][t] =
+                vbfmmlaq_f32(acc[r][t], first, x[0][r]);
+            UNROLL for (int r = 0; r < rows; r++) acc[r][t] =
+                vbfmmlaq_f32(acc[r][t], second, x[1][r]);
         }
         q += 16 * rows;
         d += 8;
@@ -79,10 +84,12 @@ static float bf16_weights(float *s, int n_tokens, float m) {
 }
 
 /* As fp16_values(). Four tokens of eight channels are transposed into pairs of channels. */
-INLINE void bf16_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
-                        fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
+INLINE void bf16_values(const int rows, const int n, const float *weights, const uint8_t *const *v,
+                        int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
+                        const uint8_t *ahead) {
     float32x4_t pair[TILE_ROWS][2 * VALUE_SUMS];
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 2 * n; j++) pair[r][j] = vdupq_n_f32(0);
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 2 * n; j++) pair[r][j] =
+        vdupq_n_f32(0);
     int t = 0;
     _Pragma("GCC unroll 1") do {
         bfloat16x8_t p[TILE_ROWS];
@@ -96,14 +103,17 @@ INLINE void bf16_values(const int rows, const int n, const float *weights, const
             UNROLL for (int u = 0; u < 4; u++) __builtin_prefetch(v[t + u] + 2 * (d + 4 * n), 0, 3);
         UNROLL for (int j = 0; j < n; j += 2) {
             uint16x8_t x[4];
-            UNROLL for (int u = 0; u < 4; u++) x[u] = vreinterpretq_u16_bf16(load_bf16x8(v[t + u], d + 4 * j));
+            UNROLL for (int u = 0; u < 4; u++) x[u] =
+                vreinterpretq_u16_bf16(load_bf16x8(v[t + u], d + 4 * j));
             const uint32x4_t a = vreinterpretq_u32_u16(vzip1q_u16(x[0], x[1])),
                              b = vreinterpretq_u32_u16(vzip1q_u16(x[2], x[3])),
                              c = vreinterpretq_u32_u16(vzip2q_u16(x[0], x[1])),
                              e = vreinterpretq_u32_u16(vzip2q_u16(x[2], x[3]));
-            const uint32x4_t y[4] = {vzip1q_u32(a, b), vzip2q_u32(a, b), vzip1q_u32(c, e), vzip2q_u32(c, e)};
-            UNROLL for (int i = 0; i < 4; i++) UNROLL for (int r = 0; r < rows; r++) pair[r][2 * j + i] =
-                vbfmmlaq_f32(pair[r][2 * j + i], vreinterpretq_bf16_u32(y[i]), p[r]);
+            const uint32x4_t y[4] = {vzip1q_u32(a, b), vzip2q_u32(a, b), vzip1q_u32(c, e),
+                                     vzip2q_u32(c, e)};
+            UNROLL for (int i = 0; i < 4; i++) UNROLL for (int r = 0; r < rows; r++)
+                pair[r][2 * j + i] =
+                    vbfmmlaq_f32(pair[r][2 * j + i], vreinterpretq_bf16_u32(y[i]), p[r]);
         }
         t += 4;
     }

@@ -27,7 +27,9 @@ typedef struct fp16_query {
     float unit[TILE_ROWS];
 } fp16_query;
 
-INLINE float16x8_t load_fp16x8(const uint8_t *row, int i) { return vreinterpretq_f16_u8(vld1q_u8(row + 2 * i)); }
+INLINE float16x8_t load_fp16x8(const uint8_t *row, int i) {
+    return vreinterpretq_f16_u8(vld1q_u8(row + 2 * i));
+}
 
 static void fp16_prepare(int rows, const float *q, int dim, fp16_query *to) {
     for (int r = 0; r < rows; r++, q += dim) {
@@ -40,11 +42,12 @@ static void fp16_prepare(int rows, const float *q, int dim, fp16_query *to) {
 }
 
 /* As dots() of elements_tmpl.h, `tokens` at a time. */
-INLINE void fp16_dots(const int rows, const int tokens, const fp16_query *query, const uint8_t *const *k, int dim,
-                      float *to, size_t stride) {
+INLINE void fp16_dots(const int rows, const int tokens, const fp16_query *query,
+                      const uint8_t *const *k, int dim, float *to, size_t stride) {
     const float16_t *q = query->q;
     float32x4_t acc[TILE_ROWS][8];
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int t = 0; t < tokens; t++) acc[r][t] = vdupq_n_f32(0);
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int t = 0; t < tokens; t++) acc[r][t] =
+        vdupq_n_f32(0);
     int d = 0;
     _Pragma("GCC unroll 1") do {
         float16x8_t y[8];
@@ -52,7 +55,8 @@ INLINE void fp16_dots(const int rows, const int tokens, const fp16_query *query,
         UNROLL for (int r = 0; r < rows; r++) {
             const float16x8_t x = vld1q_f16(q + 8 * r);
             UNROLL for (int t = 0; t < tokens; t++) acc[r][t] = vfmlalq_low_f16(acc[r][t], x, y[t]);
-            UNROLL for (int t = 0; t < tokens; t++) acc[r][t] = vfmlalq_high_f16(acc[r][t], x, y[t]);
+            UNROLL for (int t = 0; t < tokens; t++) acc[r][t] =
+                vfmlalq_high_f16(acc[r][t], x, y[t]);
         }
         q += 8 * rows;
         d += 8;
@@ -60,13 +64,16 @@ INLINE void fp16_dots(const int rows, const int tokens, const fp16_query *query,
     while (d < dim)
         ;
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int t = 0; t < tokens; t += 4) {
-        UNROLL for (int j = 0; j < 4; j++) acc[r][t + j] = vmulq_n_f32(acc[r][t + j], query->unit[r]);
+        UNROLL for (int j = 0; j < 4; j++) acc[r][t + j] =
+            vmulq_n_f32(acc[r][t + j], query->unit[r]);
         f_store_sums(to + (size_t)r * stride + t, acc[r] + t);
     }
 }
 
 /* Loads bytes, because numbers of another type are written over them. */
-INLINE float32x4_t load_score(const float *s) { return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)s)); }
+INLINE float32x4_t load_score(const float *s) {
+    return vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)s));
+}
 
 /* Turns the scores of a row, padded with -inf to a multiple of 16, into weights in the same place;
  * returns their sum, in units. A hidden token's 2^-126 rounds to zero. */
@@ -81,7 +88,8 @@ static float fp16_weights(float *s, int n_tokens, float m) {
         float16x8_t p[2];
         EACH x[u] = vsubq_f32(load_score(s + t + 4 * u), vdupq_n_f32(m));
         exp2_neg4(x, 4, FP16_LIFT);
-        UNROLL for (int u = 0; u < 2; u++) p[u] = vcvt_high_f16_f32(vcvt_f16_f32(x[2 * u]), x[2 * u + 1]);
+        UNROLL for (int u = 0; u < 2; u++) p[u] =
+            vcvt_high_f16_f32(vcvt_f16_f32(x[2 * u]), x[2 * u + 1]);
         UNROLL for (int u = 0; u < 2; u++) {
             sum[2 * u] = vfmlalq_low_f16(sum[2 * u], p[u], one);
             sum[2 * u + 1] = vfmlalq_high_f16(sum[2 * u + 1], p[u], one);
@@ -94,10 +102,10 @@ static float fp16_weights(float *s, int n_tokens, float m) {
 /* acc[0] and acc[1] += x times lane `lane` of p. The lane is known after inlining, but not every
  * compiler accepts it as the constant that these instructions require. */
 INLINE void fp16_add(const int lane, fvec acc[2], float16x8_t x, float16x8_t p) {
-#define CASE(i)                                                                                                        \
-    case i:                                                                                                            \
-        acc[0] = vfmlalq_laneq_low_f16(acc[0], x, p, i);                                                               \
-        acc[1] = vfmlalq_laneq_high_f16(acc[1], x, p, i);                                                              \
+#define CASE(i)                                                                                    \
+    case i:                                                                                        \
+        acc[0] = vfmlalq_laneq_low_f16(acc[0], x, p, i);                                           \
+        acc[1] = vfmlalq_laneq_high_f16(acc[1], x, p, i);                                          \
         break;
     switch (lane) { CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) }
 #undef CASE
@@ -105,7 +113,8 @@ INLINE void fp16_add(const int lane, fvec acc[2], float16x8_t x, float16x8_t p) 
 
 /* One token, whose weights are in lane `lane` of p. */
 INLINE void fp16_token(const int lane, const int rows, const int n, const bool line_ends,
-                       const float16x8_t p[TILE_ROWS], const uint8_t *v, int d, fvec acc[TILE_ROWS][VALUE_SUMS]) {
+                       const float16x8_t p[TILE_ROWS], const uint8_t *v, int d,
+                       fvec acc[TILE_ROWS][VALUE_SUMS]) {
     /* a line serves several passes: fetch the next line now, not all of V at once. */
     if (rows > 2 && line_ends)
         __builtin_prefetch(v + 2 * (d + 4 * n), 0, 3);
@@ -118,8 +127,8 @@ INLINE void fp16_token(const int lane, const int rows, const int n, const bool l
 /* acc[r][j] += weights of row r times V, channels d + 4 * j on; n is even. Rows of weights are as
  * far apart as rows of scores. */
 INLINE void fp16_values_at(const int rows, const int n, const bool line_ends, const float *weights,
-                           const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
-                           const uint8_t *ahead) {
+                           const uint8_t *const *v, int n_tokens, int d,
+                           fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
     int t = 0;
     _Pragma("GCC unroll 1") do {
         float16x8_t p[TILE_ROWS];
@@ -143,8 +152,9 @@ INLINE void fp16_values_at(const int rows, const int n, const bool line_ends, co
         ;
 }
 
-INLINE void fp16_values(const int rows, const int n, const float *weights, const uint8_t *const *v, int n_tokens, int d,
-                        fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
+INLINE void fp16_values(const int rows, const int n, const float *weights, const uint8_t *const *v,
+                        int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
+                        const uint8_t *ahead) {
     if (2 * (d + 4 * n) % 64 == 0) /* the next pass starts a cache line */
         fp16_values_at(rows, n, true, weights, v, n_tokens, d, acc, ahead);
     else

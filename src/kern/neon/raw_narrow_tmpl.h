@@ -10,11 +10,15 @@
 #include "kern/neon/raw_bf16_tmpl.h"
 #include "kern/neon/raw_fp16.h"
 
-INLINE bool is_narrow(const quire_type type) { return type == QUIRE_F16 || (HAVE_BF16 && type == QUIRE_BF16); }
+INLINE bool is_narrow(const quire_type type) {
+    return type == QUIRE_F16 || (HAVE_BF16 && type == QUIRE_BF16);
+}
 
 /* Tokens in a tile of K, vectors in a tile of V: enough sums to hide latency, and no more than
  * fit. */
-INLINE int narrow_tokens(const quire_type type, const int rows) { return type == QUIRE_F16 && rows > 1 ? 4 : 8; }
+INLINE int narrow_tokens(const quire_type type, const int rows) {
+    return type == QUIRE_F16 && rows > 1 ? 4 : 8;
+}
 INLINE int narrow_vectors(const quire_type type, const int rows) {
     return type == QUIRE_F16 ? (rows <= 2 ? 8 : 4) : rows == 1 ? 8 : rows == 2 ? 4 : 2;
 }
@@ -36,8 +40,9 @@ static void narrow_prepare(quire_type type, int rows, const float *q, int dim, n
 }
 
 /* Dot products of rows of q with `tokens` tokens, rows of results `stride` apart. */
-INLINE void narrow_dots(const quire_type type, const int rows, const int tokens, const narrow_query *q,
-                        const uint8_t *const *k, int dim, float *to, size_t stride) {
+INLINE void narrow_dots(const quire_type type, const int rows, const int tokens,
+                        const narrow_query *q, const uint8_t *const *k, int dim, float *to,
+                        size_t stride) {
     if (type == QUIRE_F16)
         fp16_dots(rows, tokens, &q->fp16, k, dim, to, stride);
     else
@@ -53,8 +58,8 @@ static float narrow_weights(quire_type type, float *s, int n_tokens, float m) {
 /* acc[r][j] += weights of row r times V, channels d + 4 * j on. Rows of weights are as far apart as
  * rows of scores. `ahead`: where to fetch n lines per eight tokens from meanwhile, or NULL. */
 INLINE void narrow_values(const quire_type type, const int rows, const int n, const float *weights,
-                          const uint8_t *const *v, int n_tokens, int d, fvec acc[TILE_ROWS][VALUE_SUMS],
-                          const uint8_t *ahead) {
+                          const uint8_t *const *v, int n_tokens, int d,
+                          fvec acc[TILE_ROWS][VALUE_SUMS], const uint8_t *ahead) {
     if (type == QUIRE_F16)
         fp16_values(rows, n, weights, v, n_tokens, d, acc, ahead);
     else

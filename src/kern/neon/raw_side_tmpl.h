@@ -6,7 +6,8 @@
 #include "kern/neon/page_scores_tmpl.h"
 #include "kern/neon/softmax_tmpl.h"
 
-INLINE void score_raw_page(const block *b, const quire_type type, const int rows, const float *const q[SET], int p) {
+INLINE void score_raw_page(const block *b, const quire_type type, const int rows,
+                           const float *const q[SET], int p) {
     const int dim = b->job->format->k.dim, n_pairs = pairs_of(rows);
     const size_t row_bytes = (size_t)dim * (type == QUIRE_F32 ? 4 : 2);
     set_scores *score = &b->work->score[p];
@@ -56,8 +57,8 @@ INLINE void score_raw_set(const block *b, const int rows, int set) {
 
 /* O of a set: o = o * keep + factor * sum over tokens of 2^(logit - m) * V. The weights are in
  * score.s. */
-INLINE void weigh_raw(const block *b, const quire_type type, const int rows, const float32x4_t *factor,
-                      const float32x4_t *keep, float *o) {
+INLINE void weigh_raw(const block *b, const quire_type type, const int rows,
+                      const float32x4_t *factor, const float32x4_t *keep, float *o) {
     const int dim = b->job->format->v.dim;
     const size_t row_bytes = (size_t)dim * (type == QUIRE_F32 ? 4 : 2);
     for (int c = 0; c < dim; c += 16) {
@@ -70,15 +71,18 @@ INLINE void weigh_raw(const block *b, const quire_type type, const int rows, con
                     load_elements(type, b->v[p] + (size_t)t * row_bytes, c + 4 * j);
                 UNROLL for (int r = 0; r < rows; r++) {
                     float(*s)[4] = b->work->score[p].s[r / 2];
-                    const float32x4_t weight =
-                        vld1q_dup_f32(is_lone(rows, r / 2) ? &s[t / 4][t % 4] : &s[t / 2][2 * (r % 2) + t % 2]);
-                    UNROLL for (int j = 0; j < 4; j++) acc[r][j] = vfmaq_f32(acc[r][j], v[j], weight);
+                    const float32x4_t weight = vld1q_dup_f32(
+                        is_lone(rows, r / 2) ? &s[t / 4][t % 4] : &s[t / 2][2 * (r % 2) + t % 2]);
+                    UNROLL for (int j = 0; j < 4; j++) acc[r][j] =
+                        vfmaq_f32(acc[r][j], v[j], weight);
                 }
             }
-        UNROLL for (int pair = 0; pair < pairs_of(rows); pair++) UNROLL for (int j = 0; j < 8; j++) {
+        UNROLL for (int pair = 0; pair < pairs_of(rows); pair++)
+            UNROLL for (int j = 0; j < 8; j++) {
             const float64x2_t r0 = vreinterpretq_f64_f32(acc[2 * pair][j / 2]),
                               r1 = vreinterpretq_f64_f32(acc[2 * pair + 1][j / 2]);
-            const float32x4_t x = vreinterpretq_f32_f64(j % 2 ? vzip2q_f64(r0, r1) : vzip1q_f64(r0, r1));
+            const float32x4_t x =
+                vreinterpretq_f32_f64(j % 2 ? vzip2q_f64(r0, r1) : vzip1q_f64(r0, r1));
             float *at = o + ((size_t)(c / 2 + j) * PAIRS + (size_t)pair) * 4;
             vst1q_f32(at, vfmaq_f32(vmulq_f32(vld1q_f32(at), keep[pair]), x, factor[pair]));
         }
@@ -92,9 +96,11 @@ INLINE void value_raw_set(const block *b, const int rows, int set, float *o) {
     float32x4_t m[PAIRS], factor[PAIRS], keep[PAIRS];
     if (!enter_block(b, n_pairs, st, m, factor, keep))
         return;
-    UNROLL for (int pair = 0; pair < n_pairs; pair++) st->l[pair] = vfmaq_f32(
-        st->l[pair], exponentials(b->work, NULL, 5, pair, is_lone(rows, pair), b->from, b->n, m[pair], NULL, NULL),
-        factor[pair]);
+    UNROLL for (int pair = 0; pair < n_pairs; pair++) st->l[pair] =
+        vfmaq_f32(st->l[pair],
+                  exponentials(b->work, NULL, 5, pair, is_lone(rows, pair), b->from, b->n, m[pair],
+                               NULL, NULL),
+                  factor[pair]);
     if (type == QUIRE_F32)
         weigh_raw(b, QUIRE_F32, rows, factor, keep, o);
     else if (type == QUIRE_F16)

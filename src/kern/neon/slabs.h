@@ -10,7 +10,8 @@ INLINE int slabs_of(const int bits) { return bits == 3 ? 3 : 1; }
 
 /* Half h of tile z: four tiles of three bits, or two of two. `mixed`: the halves are four bits and
  * two. */
-INLINE uint8x16_t slab_code(const int bits, const bool mixed, const uint8x16_t *slab, const int z, const int h) {
+INLINE uint8x16_t slab_code(const int bits, const bool mixed, const uint8x16_t *slab, const int z,
+                            const int h) {
     if (bits == 2) {
         const uint8x16_t x = slab[0] >> (uint8_t)(4 * z + 2 * h);
         return z == 1 && h == 1 ? x : vandq_u8(x, vdupq_n_u8(3));

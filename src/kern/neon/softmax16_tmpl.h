@@ -12,7 +12,7 @@
 
 #if HAVE_SOFTMAX16
 
-#define EIGHT(x)                                                                                                       \
+#define EIGHT(x)                                                                                   \
     { x, x, x, x, x, x, x, x }
 
 INLINE float16x8_t fresh16(const void *constant /* (8) of 16 bits */) {
@@ -25,7 +25,8 @@ static const float FIX10_LAST = FIX10 + 31.96875f; /* anything farther has no we
 
 /* 1024 * 2^-y for y = n + f: a cubic in f - 1/2 (relative error 7e-5, less than its rounding), then
  * n is subtracted from the exponent, saturating at 0. */
-static const float16_t EXP16[4][8] = {EIGHT(724.02537f), EIGHT(-501.97262f), EIGHT(175.66734f), EIGHT(-39.962721f)};
+static const float16_t EXP16[4][8] = {EIGHT(724.02537f), EIGHT(-501.97262f), EIGHT(175.66734f),
+                                      EIGHT(-39.962721f)};
 static const uint16_t FRACTION16[8] = EIGHT(1023);
 #define EXP16_ONE 1024.0f
 
@@ -33,8 +34,8 @@ INLINE void exp16_4(const uint16x8_t y[4], float16x8_t e[4]) {
     const float16x8_t top = vld1q_f16(EXP16[3]), middle = vdupq_n_f16(1.5f);
     float16x8_t t[4], x[4];
     uint16x8_t n[4];
-    EACH t[u] = vreinterpretq_f16_u16(
-        vbslq_u16(vreinterpretq_u16_f16(fresh16(FRACTION16)), y[u], vdupq_n_u16(0x3C00))); /* 1 + f */
+    EACH t[u] = vreinterpretq_f16_u16(vbslq_u16(vreinterpretq_u16_f16(fresh16(FRACTION16)), y[u],
+                                                vdupq_n_u16(0x3C00))); /* 1 + f */
     EACH t[u] = vsubq_f16(t[u], middle);
     EACH x[u] = vfmaq_f16(fresh16(EXP16[2]), t[u], top);
     EACH n[u] = vbicq_u16(y[u], vdupq_n_u16(1023));
@@ -64,8 +65,8 @@ INLINE void add_sums16(const float16x8_t e[4], const bool lone, float32x4_t sum[
     }
     UNROLL for (int u = 0; u < 4; u += 2) {
         const uint64x2_t a = vreinterpretq_u64_f16(e[u]), b = vreinterpretq_u64_f16(e[u + 1]);
-        const float16x8_t two =
-            vaddq_f16(vreinterpretq_f16_u64(vzip1q_u64(a, b)), vreinterpretq_f16_u64(vzip2q_u64(a, b)));
+        const float16x8_t two = vaddq_f16(vreinterpretq_f16_u64(vzip1q_u64(a, b)),
+                                          vreinterpretq_f16_u64(vzip2q_u64(a, b)));
         const float16x8_t four = vaddq_f16(two, vextq_f16(two, two, 4));
         sum[0] = add_half16(sum[0], four, false);
     }
@@ -75,8 +76,9 @@ INLINE void add_sums16(const float16x8_t e[4], const bool lone, float32x4_t sum[
 INLINE float16x8_t scales16(const neon_work *w, int p, int i, const bool lone) {
     if (!lone)
         return vld1q_f16(w->scale16[p][i]);
-    return vreinterpretq_f16_u32(vuzp1q_u32(vreinterpretq_u32_f16(vld1q_f16(w->scale16[p][2 * i])),
-                                            vreinterpretq_u32_f16(vld1q_f16(w->scale16[p][2 * i + 1]))));
+    return vreinterpretq_f16_u32(
+        vuzp1q_u32(vreinterpretq_u32_f16(vld1q_f16(w->scale16[p][2 * i])),
+                   vreinterpretq_u32_f16(vld1q_f16(w->scale16[p][2 * i + 1]))));
 }
 
 /* One page's weights 1024 * 2^(logit - m) * scale to w16; returns the sum without the scale, as
@@ -85,7 +87,8 @@ INLINE float16x8_t scales16(const neon_work *w, int p, int i, const bool lone) {
 INLINE float32x4_t exponentials16(neon_work *w, int pair, const bool lone, int p, const float *base,
                                   float16x8_t *largest) {
     const set_scores *score = &w->score[p];
-    const float32x4_t top = score->top[pair], step = score->step[pair], last = vdupq_n_f32(FIX10_LAST);
+    const float32x4_t top = score->top[pair], step = score->step[pair],
+                      last = vdupq_n_f32(FIX10_LAST);
     float32x4_t sum[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
     float16x8_t most[2] = {vdupq_n_f16(0), vdupq_n_f16(0)};
     for (int i = 0; i < cells_of(lone) / 2; i += 4) {
@@ -129,7 +132,8 @@ INLINE uint32x4_t weights16(neon_work *w, int pair, int p, float16x8_t inverse) 
             a[u] = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i]), inverse);
             b[u] = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i + 4]), inverse);
         }
-        EACH x[u] = vqtbl1q_u8(vuzp1q_u8(vreinterpretq_u8_f16(a[u]), vreinterpretq_u8_f16(b[u])), order);
+        EACH x[u] =
+            vqtbl1q_u8(vuzp1q_u8(vreinterpretq_u8_f16(a[u]), vreinterpretq_u8_f16(b[u])), order);
         EACH put_operand(w->p8[p * 8 + atom + u][pair], x[u]);
         EACH total[u & 1] = vdotq_u32(total[u & 1], x[u], vdupq_n_u8(1));
     }
@@ -144,10 +148,13 @@ INLINE uint32x4_t weights16_lone(neon_work *w, int pair, int p, float16x8_t inve
     UNROLL for (int atom = 0; atom < 8; atom += 2) {
         const int i = first_pair_of(atom) / 4;
         const float16x8_t a = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i]), inverse),
-                          b = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i + 2]), inverse);
+                          b = vfmaq_f16(fresh16(MAGIC_U8), vld1q_f16(w->w16[p][pair][i + 2]),
+                                        inverse);
         const uint8x16_t x = vuzp1q_u8(vreinterpretq_u8_f16(a), vreinterpretq_u8_f16(b));
-        put_operand(w->p8[p * 8 + atom][pair], vreinterpretq_u8_u32(vuzp1q_u32(vreinterpretq_u32_u8(x), zero)));
-        put_operand(w->p8[p * 8 + atom + 1][pair], vreinterpretq_u8_u32(vuzp2q_u32(vreinterpretq_u32_u8(x), zero)));
+        put_operand(w->p8[p * 8 + atom][pair],
+                    vreinterpretq_u8_u32(vuzp1q_u32(vreinterpretq_u32_u8(x), zero)));
+        put_operand(w->p8[p * 8 + atom + 1][pair],
+                    vreinterpretq_u8_u32(vuzp2q_u32(vreinterpretq_u32_u8(x), zero)));
         total = vdotq_u32(total, x, vdupq_n_u8(1));
     }
     return total;
@@ -155,10 +162,12 @@ INLINE uint32x4_t weights16_lone(neon_work *w, int pair, int p, float16x8_t inve
 
 /* Separate functions, so that all registers are free for their four chains. */
 #define APART static __attribute__((noinline))
-APART float32x4_t exponentials_of_pair(neon_work *w, int pair, int p, const float *base, float16x8_t *largest) {
+APART float32x4_t exponentials_of_pair(neon_work *w, int pair, int p, const float *base,
+                                       float16x8_t *largest) {
     return exponentials16(w, pair, false, p, base, largest);
 }
-APART float32x4_t exponentials_of_lone(neon_work *w, int pair, int p, const float *base, float16x8_t *largest) {
+APART float32x4_t exponentials_of_lone(neon_work *w, int pair, int p, const float *base,
+                                       float16x8_t *largest) {
     return exponentials16(w, pair, true, p, base, largest);
 }
 APART float32x4_t weights_of_pair(neon_work *w, int pair, int p, float16x8_t inverse) {
@@ -169,13 +178,16 @@ APART float32x4_t weights_of_lone(neon_work *w, int pair, int p, float16x8_t inv
 }
 
 /* 2^x of integers x >= -126. */
-INLINE float32x4_t power_of_two(int32x4_t x) { return as_f32(vshlq_n_s32(vaddq_s32(x, vdupq_n_s32(127)), 23)); }
+INLINE float32x4_t power_of_two(int32x4_t x) {
+    return as_f32(vshlq_n_s32(vaddq_s32(x, vdupq_n_s32(127)), 23));
+}
 
 /* Weights of a set over a block: p8, the sums of 2^(logit - m) (two parts per row), the value of
  * one step of p8 times a V code, and the sums of the integers. Each step is done for all pairs
  * before the next, so that the reductions and divisions of one pair hide behind the other's. */
-INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int first, int n, const float32x4_t *m,
-                            float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
+INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int first, int n,
+                            const float32x4_t *m, float32x4_t *sum, float32x4_t *unit,
+                            float32x4_t *integers) {
     const int n_pairs = pairs_of(rows);
     const float32x4_t nothing = vdupq_n_f32(QUIRE_NOTHING_SEEN);
     float16x8_t most[PAIRS][PAGES];
@@ -184,14 +196,17 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int firs
         sum[pair] = vdupq_n_f32(0);
         for (int p = first; p < first + n; p++) {
             const float32x4_t gap = vsubq_f32(m[pair], w->score[p].peak[pair]);
-            const float32x4_t fixed = vminq_f32(vaddq_f32(gap, vdupq_n_f32(FIX10)), vdupq_n_f32(FIX10_LAST));
+            const float32x4_t fixed =
+                vminq_f32(vaddq_f32(gap, vdupq_n_f32(FIX10)), vdupq_n_f32(FIX10_LAST));
             const float32x4_t lost = vsubq_f32(gap, vsubq_f32(fixed, vdupq_n_f32(FIX10)));
             float base[4];
             vst1q_f32(base, fixed);
-            rest[pair][p] = vfmsq_f32(vdupq_n_f32(1), vminq_f32(lost, vdupq_n_f32(0x1p-11f)), vdupq_n_f32(QUIRE_LN2));
+            rest[pair][p] = vfmsq_f32(vdupq_n_f32(1), vminq_f32(lost, vdupq_n_f32(0x1p-11f)),
+                                      vdupq_n_f32(QUIRE_LN2));
             sum[pair] = vfmaq_f32(sum[pair],
-                                  is_lone(rows, pair) ? exponentials_of_lone(w, pair, p, base, &most[pair][p])
-                                                      : exponentials_of_pair(w, pair, p, base, &most[pair][p]),
+                                  is_lone(rows, pair)
+                                      ? exponentials_of_lone(w, pair, p, base, &most[pair][p])
+                                      : exponentials_of_pair(w, pair, p, base, &most[pair][p]),
                                   rest[pair][p]);
         }
     }
@@ -207,34 +222,40 @@ INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int firs
         for (int p = first; p < first + n; p++) {
             const float16x8_t x = most[pair][p];
             ratio[p] = vmulq_f32(power_of_two(vsubq_s32(exponent[p], highest)), rest[pair][p]);
-            largest =
-                vmaxq_f32(largest, vmulq_f32(vcvt_f32_f16(vmax_f16(vget_low_f16(x), vget_high_f16(x))), ratio[p]));
+            largest = vmaxq_f32(
+                largest,
+                vmulq_f32(vcvt_f32_f16(vmax_f16(vget_low_f16(x), vget_high_f16(x))), ratio[p]));
         }
         /* Keeps 255 / largest within fp16. A block whose largest weight is smaller loses part of
          * u8's range. */
-        largest = vmaxq_f32(max_of_cells(largest, is_lone(rows, pair)), vdupq_n_f32(255.0f / 32768));
+        largest =
+            vmaxq_f32(max_of_cells(largest, is_lone(rows, pair)), vdupq_n_f32(255.0f / 32768));
         const float32x4_t inverse = vdivq_f32(vdupq_n_f32(255), largest);
         for (int p = first; p < first + n; p++)
             scaled[pair][p] = vcvt_f16_f32(vmulq_f32(inverse, ratio[p]));
         /* The largest weight is exactly 255 steps, however its inverse was rounded. */
-        unit[pair] = vmulq_f32(vmulq_n_f32(largest, v_unit / (255 * EXP16_ONE)), power_of_two(highest));
+        unit[pair] =
+            vmulq_f32(vmulq_n_f32(largest, v_unit / (255 * EXP16_ONE)), power_of_two(highest));
         sum[pair] = vmulq_n_f32(sum[pair], 1 / EXP16_ONE);
     }
     UNROLL for (int pair = 0; pair < n_pairs; pair++) {
         integers[pair] = vdupq_n_f32(0);
         for (int p = first; p < first + n; p++) {
             const float16x8_t inverse = vcombine_f16(scaled[pair][p], scaled[pair][p]);
-            integers[pair] = vaddq_f32(integers[pair], is_lone(rows, pair) ? weights_of_lone(w, pair, p, inverse)
-                                                                           : weights_of_pair(w, pair, p, inverse));
+            integers[pair] = vaddq_f32(integers[pair], is_lone(rows, pair)
+                                                           ? weights_of_lone(w, pair, p, inverse)
+                                                           : weights_of_pair(w, pair, p, inverse));
         }
     }
 }
 
 #else
 
-INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int first, int n, const float32x4_t *m,
-                            float32x4_t *sum, float32x4_t *unit, float32x4_t *integers) {
-    (void)w, (void)v_unit, (void)rows, (void)first, (void)n, (void)m, (void)sum, (void)unit, (void)integers;
+INLINE void block_weights16(neon_work *w, float v_unit, const int rows, int first, int n,
+                            const float32x4_t *m, float32x4_t *sum, float32x4_t *unit,
+                            float32x4_t *integers) {
+    (void)w, (void)v_unit, (void)rows, (void)first, (void)n, (void)m, (void)sum, (void)unit,
+        (void)integers;
 }
 #endif
 #endif

@@ -32,25 +32,29 @@ typedef struct k_target {
     int8x16_t table;
 } k_target;
 
-INLINE void put_codes(const k_target *to, int tile, int column, int r, uint8x16_t low, uint8x16_t high) {
+INLINE void put_codes(const k_target *to, int tile, int column, int r, uint8x16_t low,
+                      uint8x16_t high) {
     put_k(to->out, to->dim, tile, 2 * column, r, code_value(low, to->book, to->table));
     put_k(to->out, to->dim, tile, 2 * column + 1, r, code_value(high, to->book, to->table));
 }
 
 /* Two octets of four bits, or in mixed blocks (codec/layout.h) of five and three. */
-INLINE void unpack_k4(const bool mixed, uint8x16_t x, int tile, int column, int r, const k_target *to) {
+INLINE void unpack_k4(const bool mixed, uint8x16_t x, int tile, int column, int r,
+                      const k_target *to) {
     put_codes(to, tile, column, r, vandq_u8(x, vdupq_n_u8(mixed ? 31 : 15)),
               mixed ? vshrq_n_u8(x, 5) : vshrq_n_u8(x, 4));
 }
 
 /* Two octets of three bits, or of four and two, of all token tiles. */
-INLINE void unpack_k3(const bool mixed, const uint8x16_t slab[3], int column, int r, const k_target *to) {
+INLINE void unpack_k3(const bool mixed, const uint8x16_t slab[3], int column, int r,
+                      const k_target *to) {
     UNROLL for (int tile = 0; tile < 4; tile++)
-        put_codes(to, tile, column, r, slab_code(3, mixed, slab, tile, 0), slab_code(3, mixed, slab, tile, 1));
+        put_codes(to, tile, column, r, slab_code(3, mixed, slab, tile, 0),
+                  slab_code(3, mixed, slab, tile, 1));
 }
 
-static __attribute__((noinline)) void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k, const int8_t *book,
-                                               int8_t *out) {
+static __attribute__((noinline)) void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k,
+                                               const int8_t *book, int8_t *out) {
     const int8x16_t table = load_book(book, bits);
     const k_target to = {out, dim, book, table};
     const bool by_octet = bits == 8 || bits == 2;
@@ -64,8 +68,8 @@ static __attribute__((noinline)) void unpack_k(int bits, int n_mixed, int dim, c
                 const int column = quad + c;
                 if (bits == 8 || bits == 4) {
                     for (int tile = 0; tile < 4; tile++) {
-                        const uint8x16_t x =
-                            vld1q_u8(k + (size_t)tile * (size_t)(bits == 8 ? 16 : 8) * (size_t)dim + at);
+                        const uint8x16_t x = vld1q_u8(
+                            k + (size_t)tile * (size_t)(bits == 8 ? 16 : 8) * (size_t)dim + at);
                         if (bits == 8)
                             put_k(out, dim, tile, column, r, vreinterpretq_s8_u8(x));
                         else if (column < n_mixed)
@@ -84,7 +88,8 @@ static __attribute__((noinline)) void unpack_k(int bits, int n_mixed, int dim, c
                         put_k(out, dim, bit % 4, 2 * column + bit / 4, r,
                               vreinterpretq_s8_u8(vandq_u8(x, vdupq_n_u8(1))));
                 } else {
-                    const uint8x16_t x[3] = {vld1q_u8(k + at), vld1q_u8(k + at + slab), vld1q_u8(k + at + 2 * slab)};
+                    const uint8x16_t x[3] = {vld1q_u8(k + at), vld1q_u8(k + at + slab),
+                                             vld1q_u8(k + at + 2 * slab)};
                     if (column < n_mixed)
                         unpack_k3(true, x, column, r, &to);
                     else
@@ -100,7 +105,8 @@ INLINE void put_v(int8_t *out, int tile, int atom, int r, int8x16_t x) {
     vst1q_s8(out + (size_t)tile * 1024 + (size_t)atom * 128 + (size_t)r * 16, as_value(x));
 }
 
-INLINE void unpack_v_bits(const int bits, int dim, const uint8_t *v, const int8_t *book, int8_t *out) {
+INLINE void unpack_v_bits(const int bits, int dim, const uint8_t *v, const int8_t *book,
+                          int8_t *out) {
     const int8x16_t table = load_book(book, bits);
     const int n_tiles = dim / 16, share = quire__v_share(bits);
     for (int first = 0, run = share; first < n_tiles; first += run) {
@@ -130,7 +136,8 @@ INLINE void unpack_v_bits(const int bits, int dim, const uint8_t *v, const int8_
     }
 }
 
-static __attribute__((noinline)) void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, int8_t *out) {
+static __attribute__((noinline)) void unpack_v(int bits, int dim, const uint8_t *v,
+                                               const int8_t *book, int8_t *out) {
     switch (bits) {
     case 2:
         unpack_v_bits(2, dim, v, book, out);
@@ -156,8 +163,8 @@ static void find_negative(const float *scale /* (64) */, uint8_t (*negative)[16]
         for (int y = 0; y < 2; y++) {
             uint16x4_t x[4];
             EACH x[u] = vmovn_u32(vcltzq_f32(vld1q_f32(scale + 32 * h + 16 * y + 4 * u)));
-            tokens[y] = vreinterpretq_u32_u8(
-                vcombine_u8(vmovn_u16(vcombine_u16(x[0], x[1])), vmovn_u16(vcombine_u16(x[2], x[3]))));
+            tokens[y] = vreinterpretq_u32_u8(vcombine_u8(vmovn_u16(vcombine_u16(x[0], x[1])),
+                                                         vmovn_u16(vcombine_u16(x[2], x[3]))));
         }
         const uint64x2_t a = vreinterpretq_u64_u32(vzip1q_u32(tokens[0], tokens[1])),
                          b = vreinterpretq_u64_u32(vzip2q_u32(tokens[0], tokens[1]));
@@ -168,7 +175,8 @@ static void find_negative(const float *scale /* (64) */, uint8_t (*negative)[16]
     }
 }
 
-static void reflect_v(const quire_side_format *side, const uint8_t (*negative)[8][16] /* (n_groups) */, int8_t *v8) {
+static void reflect_v(const quire_side_format *side,
+                      const uint8_t (*negative)[8][16] /* (n_groups) */, int8_t *v8) {
     const uint8x16_t all = vdupq_n_u8(side->bits == 8 ? 255 : (uint8_t)((1 << side->bits) - 1));
     for (int g = 0; g < side->n_groups; g++)
         for (int atom = 0; atom < 8; atom++) {
@@ -176,7 +184,8 @@ static void reflect_v(const quire_side_format *side, const uint8_t (*negative)[8
             for (int tile = g * side->group / 16; tile < (g + 1) * side->group / 16; tile++)
                 for (int r = 0; r < 8; r++) {
                     int8_t *at = v8 + (size_t)tile * 1024 + (size_t)atom * 128 + (size_t)r * 16;
-                    vst1q_s8(at, vreinterpretq_s8_u8(veorq_u8(vreinterpretq_u8_s8(vld1q_s8(at)), mask)));
+                    vst1q_s8(
+                        at, vreinterpretq_s8_u8(veorq_u8(vreinterpretq_u8_s8(vld1q_s8(at)), mask)));
                 }
         }
 }

@@ -8,10 +8,11 @@
 
 /* acc[i][r] += channel pair i times operand r over one page's 64 tokens; channels 16*tile + 2*row
  * on. */
-INLINE void weigh_page(const source_kind kind, const int rows, const int planes, const int pairs, const uint8_t *v,
-                       int tile, int row, const uint8_t (*p8)[OPERANDS][OPERAND_BYTES], int8x16_t book,
-                       const uint8_t (*negative)[16] /* (8), or NULL: nothing is reflected */, const uint8_t *ahead,
-                       sums acc[SUMS][OPERANDS]) {
+INLINE void weigh_page(const source_kind kind, const int rows, const int planes, const int pairs,
+                       const uint8_t *v, int tile, int row,
+                       const uint8_t (*p8)[OPERANDS][OPERAND_BYTES], int8x16_t book,
+                       const uint8_t (*negative)[16] /* (8), or NULL: nothing is reflected */,
+                       const uint8_t *ahead, sums acc[SUMS][OPERANDS]) {
     const bool nibbles = kind == FROM_4 || kind == FROM_4_BOOK;
     const int operands = operands_of(rows, planes);
     /* unpacked: [atom][channel pair]; 8 bits: [half][channel pair][4 atoms]; 4 bits: [channel
@@ -45,16 +46,19 @@ INLINE void weigh_page(const source_kind kind, const int rows, const int planes,
             if (nibbles) {
                 int8x16_t lo[2], hi[2];
                 split_bytes(kind, x, book, NULL, lo, hi);
-                UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
-                    mma_u8(acc[i + u][r], p[0][r], lo[u], is_single(rows, planes, r));
-                UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
-                    mma_u8(acc[i + u][r], p[1][r], hi[u], is_single(rows, planes, r));
+                UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++)
+                    acc[i + u][r] =
+                        mma_u8(acc[i + u][r], p[0][r], lo[u], is_single(rows, planes, r));
+                UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++)
+                    acc[i + u][r] =
+                        mma_u8(acc[i + u][r], p[1][r], hi[u], is_single(rows, planes, r));
             } else {
                 int8x16_t code[2] = {vreinterpretq_s8_u8(x[0]), vreinterpretq_s8_u8(x[1])};
                 if (kind == FROM_8)
                     UNROLL for (int u = 0; u < 2; u++) code[u] = as_value(code[u]);
-                UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++) acc[i + u][r] =
-                    mma_u8(acc[i + u][r], p[0][r], code[u], is_single(rows, planes, r));
+                UNROLL for (int u = 0; u < 2; u++) UNROLL for (int r = 0; r < operands; r++)
+                    acc[i + u][r] =
+                        mma_u8(acc[i + u][r], p[0][r], code[u], is_single(rows, planes, r));
             }
         }
         atom++;
@@ -69,10 +73,12 @@ INLINE void weigh_page(const source_kind kind, const int rows, const int planes,
 
 /* acc[z * pairs + i][r] += channel pair i of each of the tiles that share bytes; channels 16*(tile
  * + z) + 2*row on. */
-INLINE void weigh_shared(const source_kind kind, const int rows, const int planes, const int pairs, const uint8_t *v,
-                         int tile, int row, const uint8_t (*p8)[OPERANDS][OPERAND_BYTES], int8x16_t book,
+INLINE void weigh_shared(const source_kind kind, const int rows, const int planes, const int pairs,
+                         const uint8_t *v, int tile, int row,
+                         const uint8_t (*p8)[OPERANDS][OPERAND_BYTES], int8x16_t book,
                          const uint8_t *ahead, sums acc[SUMS][OPERANDS]) {
-    const int bits = shared_bits(kind), slabs = slabs_of(bits), operands = operands_of(rows, planes);
+    const int bits = shared_bits(kind), slabs = slabs_of(bits),
+              operands = operands_of(rows, planes);
     const size_t start = (size_t)tile * 128 * (size_t)bits + (size_t)row * 64;
     const uint8_t *at = v + start;
     UNROLL for (int s = 0; s < slabs; s++) UNROLL for (int i = 0; i < pairs; i++)
@@ -109,9 +115,10 @@ typedef struct block_terms {
 } block_terms;
 
 /* O of channel tiles first .. first+n. */
-INLINE void weigh_block(const source_kind kind, const int rows, const int planes, const uint8_t *const v[PAGES],
-                        const uint8_t *const ahead[PAGES], int from, int n_pages, const neon_work *w, int first, int n,
-                        int8x16_t book, int scale_group /* -1: V has none */, const block_terms *terms, float *o) {
+INLINE void weigh_block(const source_kind kind, const int rows, const int planes,
+                        const uint8_t *const v[PAGES], const uint8_t *const ahead[PAGES], int from,
+                        int n_pages, const neon_work *w, int first, int n, int8x16_t book,
+                        int scale_group /* -1: V has none */, const block_terms *terms, float *o) {
     const bool reflects = scale_group >= 0 && kind != UNPACKED;
     const int n_pairs = pairs_of(rows), operands = operands_of(rows, planes);
     const int tiles = tiles_of_v(kind), pairs = pairs_of_pass(tiles, rows, planes);
@@ -122,28 +129,31 @@ INLINE void weigh_block(const source_kind kind, const int rows, const int planes
     for (int tile = first; tile < first + n; tile += tiles)
         for (int row = 0; row < 8; row += pairs) {
             sums acc[SUMS][OPERANDS];
-            UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int r = 0; r < operands; r++) acc[i][r] =
-                is_moved(kind) ? start[r] : start_of_sums(planes == 1);
+            UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int r = 0; r < operands; r++)
+                acc[i][r] = is_moved(kind) ? start[r] : start_of_sums(planes == 1);
             int p = from;
             _Pragma("GCC unroll 1") do {
                 if (is_shared(kind))
-                    weigh_shared(kind, rows, planes, pairs, v[p], tile, row, &w->p8[8 * p], book, ahead[p], acc);
+                    weigh_shared(kind, rows, planes, pairs, v[p], tile, row, &w->p8[8 * p], book,
+                                 ahead[p], acc);
                 else
                     weigh_page(kind, rows, planes, pairs, v[p], tile, row, &w->p8[8 * p], book,
                                reflects ? w->negative[p][scale_group] : NULL, ahead[p], acc);
             }
             while (++p < from + n_pages)
                 ;
-            UNROLL for (int i = 0; i < tiles * pairs; i++) UNROLL for (int pair = 0; pair < n_pairs; pair++) {
+            UNROLL for (int i = 0; i < tiles * pairs; i++)
+                UNROLL for (int pair = 0; pair < n_pairs; pair++) {
                 const int at_pair = (tile + i / pairs) * 8 + row + i % pairs;
                 float *at = o + ((size_t)at_pair * PAIRS + (size_t)pair) * 4;
                 const bool lone = is_single(rows, planes, pair);
                 const int32x4_t high = total_of(acc[i][pair], lone),
                                 low = is_folded(rows, planes) ? vextq_s32(high, high, 2)
-                                      : planes == 2           ? total_of(acc[i][n_pairs + pair], lone)
-                                                              : high;
-                const float32x4_t x = planes == 1 ? vsubq_f32(as_f32(high), vld1q_f32(MAGIC)) /* <= 128 * 255 * 127 */
-                                                  : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
+                                      : planes == 2 ? total_of(acc[i][n_pairs + pair], lone)
+                                                    : high;
+                const float32x4_t x =
+                    planes == 1 ? vsubq_f32(as_f32(high), vld1q_f32(MAGIC)) /* <= 128 * 255 * 127 */
+                                : vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
                 float32x4_t old = vmulq_f32(vld1q_f32(at), terms->keep[pair]);
                 if (scale_group >= 0)
                     old = vaddq_f32(old, terms->constant[pair]);

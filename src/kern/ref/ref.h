@@ -11,7 +11,8 @@ typedef struct quire_ref_keys {
     const uint8_t *record;
     int8_t codes[QUIRE_PAGE_TOKENS * QUIRE_DIM_MAX], signs[QUIRE_PAGE_TOKENS * QUIRE_DIM_MAX];
     /* per scale group and token: value = scale * (code - mid) + zero */
-    float scale[QUIRE_MAX_SCALE_GROUPS * QUIRE_PAGE_TOKENS], zero[QUIRE_MAX_SCALE_GROUPS * QUIRE_PAGE_TOKENS];
+    float scale[QUIRE_MAX_SCALE_GROUPS * QUIRE_PAGE_TOKENS],
+        zero[QUIRE_MAX_SCALE_GROUPS * QUIRE_PAGE_TOKENS];
 } quire_ref_keys;
 
 typedef struct quire_ref_values {
@@ -29,9 +30,11 @@ typedef struct quire_ref_workspace {
 
 /* A query row as integers against one page. q (DK) is already rotated where K is; the channel
  * scales of `record` are folded in. The definition that every kernel must reproduce exactly. */
-void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record, const float *q, quire_int_query *out);
+void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record, const float *q,
+                               quire_int_query *out);
 /* Integer dot products of a query with expanded codes (64, DK): (n_groups, 64). */
-void quire__ref_dot_page(const quire_side_format *k, const quire_int_query *q, const int8_t *codes, int32_t *dots);
+void quire__ref_dot_page(const quire_side_format *k, const quire_int_query *q, const int8_t *codes,
+                         int32_t *dots);
 bool quire__ref_attend_packed(quire_attend_job *job, const quire_state *state);
 void quire__ref_attend_raw(quire_attend_job *job, const quire_state *state);
 

@@ -21,7 +21,8 @@ static float zeros_dot(const quire_ref_keys *page, const float *q) {
 }
 
 /* Scale and zero of every scale group and token, such that value = scale * (code - mid) + zero. */
-static void load_scale_groups(const quire_side_format *side, const uint8_t *record, float *scale, float *zero) {
+static void load_scale_groups(const quire_side_format *side, const uint8_t *record, float *scale,
+                              float *zero) {
     for (int g = 0; g < side->n_groups; g++)
         for (int t = 0; t < T; t++) {
             const size_t i = (size_t)(g * T + t);
@@ -57,7 +58,8 @@ static void score_raw(const quire_ref_keys *page, const float *q, float *scores 
     float row[QUIRE_DIM_MAX];
     for (int t = 0; t < T; t++) {
         quire__load_row(page->side->type,
-                        page->record + page->side->codes + (size_t)(t * dim) * quire__type_bytes(page->side->type),
+                        page->record + page->side->codes +
+                            (size_t)(t * dim) * quire__type_bytes(page->side->type),
                         (size_t)dim, row);
         scores[t] = quire__sum_of_products(q, row, dim);
     }
@@ -70,13 +72,15 @@ static void score_prod_signs(const quire_ref_keys *page, const float *q_projecte
     quire__ref_quantize_query(side, page->record, q_projected, &q);
     quire__ref_dot_page(side, &q, page->signs, dots);
     for (int t = 0; t < T; t++) {
-        const float residual = quire__side_param(side, page->record, (size_t)(T + t)) * QUIRE_SQRT_HALF_PI;
+        const float residual =
+            quire__side_param(side, page->record, (size_t)(T + t)) * QUIRE_SQRT_HALF_PI;
         const float scale = quire__side_param(side, page->record, (size_t)t);
         scores[t] += scale * residual * q.scale[0] * (float)(2 * dots[t] - q.sum[0]);
     }
 }
 
-static void score_page(const quire_attend_job *job, const quire_ref_keys *page, int i, float *scores /* (64) */) {
+static void score_page(const quire_attend_job *job, const quire_ref_keys *page, int i,
+                       float *scores /* (64) */) {
     const quire_side_format *side = page->side;
     const int dim = side->dim;
     const float *q = (side->rotated ? job->q_rotated : job->q) + i * dim;
@@ -102,7 +106,8 @@ static void score_page(const quire_attend_job *job, const quire_ref_keys *page, 
             q_sum += q[g * side->group + d];
         for (int t = 0; t < T; t++) {
             const float scale = page->scale[g * T + t] * integers.scale[g];
-            scores[t] += scale * centred(side, dots[g * T + t], integers.centre[g]) + page->zero[g * T + t] * q_sum;
+            scores[t] += scale * centred(side, dots[g * T + t], integers.centre[g]) +
+                         page->zero[g * T + t] * q_sum;
         }
     }
     if (side->family == QUIRE_FAMILY_PROD)
@@ -111,7 +116,8 @@ static void score_page(const quire_attend_job *job, const quire_ref_keys *page, 
 
 /* --------------------------------------------------------------- V: weighted sum over one block */
 
-static void load_v(quire_ref_values *block, const quire_side_format *side, const uint8_t *const *record) {
+static void load_v(quire_ref_values *block, const quire_side_format *side,
+                   const uint8_t *const *record) {
     block->side = side;
     for (int p = 0; p < QUIRE_BLOCK_PAGES; p++) {
         block->record[p] = record[p];
@@ -134,8 +140,9 @@ static void add_raw_values(const quire_ref_values *block, const float *e, float 
     for (int t = 0; t < BLOCK; t++) {
         if (e[t] == 0)
             continue;
-        quire__load_row(side->type, block->record[t / T] + side->codes + (size_t)(t % T) * row_bytes, (size_t)side->dim,
-                        row);
+        quire__load_row(side->type,
+                        block->record[t / T] + side->codes + (size_t)(t % T) * row_bytes,
+                        (size_t)side->dim, row);
         for (int d = 0; d < side->dim; d++)
             sum[d] += e[t] * row[d];
     }
@@ -145,8 +152,8 @@ static void add_raw_values(const quire_ref_values *block, const float *e, float 
 
 /* o += factor * sum of e[t] * V[t] over the block. Where a scale is negative the code is reflected
  * about its middle (c -> 2 mid - c), so that weights are never negative and fit unsigned bytes. */
-static void add_values(const quire_ref_values *block, const float *e /* (128), 0: hidden */, float factor,
-                       float *o /* (DV) */) {
+static void add_values(const quire_ref_values *block, const float *e /* (128), 0: hidden */,
+                       float factor, float *o /* (DV) */) {
     const quire_side_format *side = block->side;
     if (side->family == QUIRE_FAMILY_RAW) {
         add_raw_values(block, e, factor, o);
@@ -189,8 +196,8 @@ static void add_values(const quire_ref_values *block, const float *e /* (128), 0
 
 /* ------------------------------------------------------------------ the block loop */
 
-static void attend_block(quire_attend_job *job, const quire_state *state, int first /* page of the chunk */,
-                         quire_ref_workspace *ws) {
+static void attend_block(quire_attend_job *job, const quire_state *state,
+                         int first /* page of the chunk */, quire_ref_workspace *ws) {
     const quire_format *f = job->format;
     const int n = job->n_rows * job->n_group, dv = f->v.dim;
     float *scores = job->scratch;
@@ -207,8 +214,8 @@ static void attend_block(quire_attend_job *job, const quire_state *state, int fi
             float page[T];
             score_page(job, &ws->k, i, page);
             for (int t = t0 < job->skip ? job->skip - t0 : 0; t < T; t++)
-                scores[i * BLOCK + p * T + t] =
-                    quire__ref_logit(&job->see, i / job->n_group, i % job->n_group, t0 + t, page[t]);
+                scores[i * BLOCK + p * T + t] = quire__ref_logit(&job->see, i / job->n_group,
+                                                                 i % job->n_group, t0 + t, page[t]);
         }
     }
     bool loaded = false; /* V is not read if every row drops the block */

@@ -18,7 +18,8 @@ static void quantize_by_channels(const quire_side_format *k, const uint8_t *reco
     }
     const int a = quire__query_exponent(largest), b = quire__scale_exponent(largest_scale);
     for (int d = 0; d < k->dim; d++) {
-        const float scale = quire__round_fp16(quire__side_param(k, record, (size_t)d) * quire__power_of_two(-b));
+        const float scale =
+            quire__round_fp16(quire__side_param(k, record, (size_t)d) * quire__power_of_two(-b));
         y[d] = quire__round_fp16(quire__round_fp16(q[d] * quire__query_factor(a)) * scale);
         magnitude = fmaxf(magnitude, fabsf(y[d]));
     }
@@ -45,7 +46,9 @@ void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record
     const float smallest = 1e-30f;
     float scaled[QUIRE_DIM_MAX];
     for (int d = 0; d < k->dim; d++)
-        scaled[d] = k->family == QUIRE_FAMILY_CHANNEL ? q[d] * quire__side_param(k, record, (size_t)d) : q[d];
+        scaled[d] = k->family == QUIRE_FAMILY_CHANNEL
+                        ? q[d] * quire__side_param(k, record, (size_t)d)
+                        : q[d];
     /* int8 would lose as much as 8-bit K itself; a second plane makes it 15 bits. */
     out->n_planes = k->bits == 8 ? 2 : 1;
     const float steps = out->n_planes == 2 ? 127 * 128 : 127;
@@ -70,7 +73,8 @@ void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record
     }
 }
 
-void quire__ref_dot_page(const quire_side_format *k, const quire_int_query *q, const int8_t *codes, int32_t *dots) {
+void quire__ref_dot_page(const quire_side_format *k, const quire_int_query *q, const int8_t *codes,
+                         int32_t *dots) {
     for (int g = 0; g < k->n_groups; g++)
         for (int t = 0; t < T; t++) {
             const int8_t *c = codes + t * k->dim + g * k->group, *hi = q->plane[0] + g * k->group;

@@ -17,8 +17,8 @@ float quire__ref_logit(const quire_visibility *see, int r, int h, int32_t t, flo
     if (see->alibi)
         score += see->alibi[h] * (float)(t - (see->first_position + r));
     if (see->mask)
-        score +=
-            QUIRE_LOG2E * see->mask[(size_t)r * see->mask_row_stride + (size_t)h * see->mask_head_stride + (size_t)t];
+        score += QUIRE_LOG2E * see->mask[(size_t)r * see->mask_row_stride +
+                                         (size_t)h * see->mask_head_stride + (size_t)t];
     return score;
 }
 
@@ -42,8 +42,8 @@ void quire__ref_attend_raw(quire_attend_job *job, const quire_state *state) {
             quire__load_row(job->raw, job->run[run].k + (size_t)(j * dk) * size, (size_t)dk, row);
             for (int i = 0; i < n; i++) {
                 const float dot = quire__sum_of_products(job->q + i * dk, row, dk);
-                const float s =
-                    quire__ref_logit(&job->see, i / job->n_group, i % job->n_group, job->run[run].first + j, dot);
+                const float s = quire__ref_logit(&job->see, i / job->n_group, i % job->n_group,
+                                                 job->run[run].first + j, dot);
                 job->scratch[i * QUIRE_BLOCK_TOKENS + at + j] = s;
                 if (s > state->m[i])
                     state->m[i] = s;

@@ -15,7 +15,8 @@ enum { ROWS = 8 }; /* rotated together */
 
 /* n parameters from number `first` on, rounded as they are stored; param then holds the rounded
  * values. */
-INLINE void put_params(const quire_side_format *side, uint8_t *record, size_t first, size_t n, float *param) {
+INLINE void put_params(const quire_side_format *side, uint8_t *record, size_t first, size_t n,
+                       float *param) {
     uint8_t *at = record + side->params + first * quire__type_bytes(side->type);
     quire__store_row(side->type, at, n, param);
     quire__load_row(side->type, at, n, param);
@@ -34,7 +35,8 @@ INLINE vf octet_values(float first, float second, const int j) {
 /* The highest and the middle code of channels d .. d+15: mixed blocks have eight channels of one
  * width and eight of another. */
 INLINE void code_range(const quire_side_format *side, int d, vf top[PER_16], vf mid[PER_16]) {
-    const float tops[2] = {(float)quire__highest_code(side, d), (float)quire__highest_code(side, d + 8)};
+    const float tops[2] = {(float)quire__highest_code(side, d),
+                           (float)quire__highest_code(side, d + 8)};
     const float mids[2] = {quire__code_mid(side, d), quire__code_mid(side, d + 8)};
     UNROLL for (int j = 0; j < PER_16; j++) {
         top[j] = octet_values(tops[0], tops[1], j);
@@ -42,15 +44,16 @@ INLINE void code_range(const quire_side_format *side, int d, vf top[PER_16], vf 
     }
 }
 
-static void encode_channel(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
-                           uint8_t *record) {
+static void encode_channel(const quire_side_format *side, const float *rows, int skip,
+                           uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
     const vf lowest = splat((float)quire__lowest_code(side));
     float param[2 * QUIRE_DIM_MAX];
     for (int d = 0; d < dim; d += 16) {
         vf min[PER_16], max[PER_16], top[PER_16], mid[PER_16];
         code_range(side, d, top, mid);
-        UNROLL for (int j = 0; j < PER_16; j++) min[j] = max[j] = load_f(rows + skip * dim + d + j * LANES);
+        UNROLL for (int j = 0; j < PER_16; j++) min[j] = max[j] =
+            load_f(rows + skip * dim + d + j * LANES);
         for (int t = skip + 1; t < T; t++)
             UNROLL for (int j = 0; j < PER_16; j++) {
                 const vf x = load_f(rows + t * dim + d + j * LANES);
@@ -86,8 +89,8 @@ static float reciprocal(float x) { return x > 1e-30f ? 1.0f / x : 0; }
 static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX; }
 
 /* Rotates n rows, minus `mean` if there is one, into y, and takes their sums of squares. */
-INLINE void rotate_rows(const rotation *r, const float *rows, const float *mean, int dim, int n, float *y,
-                        float *squares) {
+INLINE void rotate_rows(const rotation *r, const float *rows, const float *mean, int dim, int n,
+                        float *y, float *squares) {
     for (int i = 0; i < n; i++) {
         for (int d = 0; d < dim && mean; d += LANES)
             store_f(y + i * dim + d, load_f(rows + i * dim + d) - load_f(mean + d));
@@ -112,7 +115,8 @@ INLINE float squared_error(const quire_side_format *side, const float *y, float 
         UNROLL for (int j = 0; j < PER_16; j++) {
             const vf row = load_f(y + d + j * LANES);
             const vf x = min_f(max_f(row * inverse + side->mid, splat(0)), highest);
-            const vf code = (x + QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC, error = row - step * (code - side->mid);
+            const vf code = (x + QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC,
+                     error = row - step * (code - side->mid);
             sum[j] += error * error;
         }
     return sum_of_16(sum);
@@ -120,7 +124,8 @@ INLINE float squared_error(const quire_side_format *side, const float *y, float 
 
 /* Scales of n rows, rounded as they are stored: the fit with the least error, the first of
  * equals. */
-static void fitting_scales(const quire_side_format *side, const float *y, int n, const float *squares, float *scale) {
+static void fitting_scales(const quire_side_format *side, const float *y, int n,
+                           const float *squares, float *scale) {
     float rms[ROWS], least[ROWS], fit[ROWS];
     uint16_t half[ROWS];
     for (int i = 0; i < n; i++) {
@@ -142,10 +147,11 @@ static void fitting_scales(const quire_side_format *side, const float *y, int n,
     }
 }
 
-static void encode_uniform(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
-                           uint8_t *record) {
+static void encode_uniform(const quire_side_format *side, const float *rows, int skip,
+                           uint8_t *codes, uint8_t *record) {
     const int dim = side->dim;
-    const vf lowest = splat((float)quire__lowest_code(side)), highest = splat((float)quire__highest_code(side, 0));
+    const vf lowest = splat((float)quire__lowest_code(side)),
+             highest = splat((float)quire__highest_code(side, 0));
     float y[ROWS * QUIRE_DIM_MAX], squares[ROWS], scale[ROWS];
     rotation r;
     rotation_init(&r, dim, QUIRE_STREAM_ROTATION);
@@ -190,7 +196,9 @@ INLINE int book_codes_of(const int bits, int dim, const float *y, float inverse,
     const quire_book *book = quire__book(bits);
     const int half = 1 << (bits - 1); /* codes on each side of zero */
     vi edge[7];
-    UNROLL for (int i = 0; i < half - 1; i++) { edge[i] = (vi){0} + (int32_t)quire__float_bits(book->edge[half + i]); }
+    UNROLL for (int i = 0; i < half - 1; i++) {
+        edge[i] = (vi){0} + (int32_t)quire__float_bits(book->edge[half + i]);
+    }
     uint8_t magnitude[16];
     for (int i = 0; i < 16; i++)
         magnitude[i] = (uint8_t)(book->level[i] < 0 ? -book->level[i] : book->level[i]);
@@ -206,7 +214,8 @@ INLINE int book_codes_of(const int bits, int dim, const float *y, float inverse,
     return (int)(sum[0] + sum[1] + sum[2] + sum[3]);
 }
 
-static int book_codes(const quire_side_format *side, const float *y, float inverse, uint8_t *codes) {
+static int book_codes(const quire_side_format *side, const float *y, float inverse,
+                      uint8_t *codes) {
     switch (side->bits) {
     case 4:
         return book_codes_of(4, side->dim, y, inverse, codes);
@@ -218,18 +227,22 @@ static int book_codes(const quire_side_format *side, const float *y, float inver
 }
 
 /* Means of the channels, rounded as they are stored. */
-static void put_mean(const quire_side_format *side, const float *rows, int skip, uint8_t *record, float *mean) {
+static void put_mean(const quire_side_format *side, const float *rows, int skip, uint8_t *record,
+                     float *mean) {
     const int dim = side->dim;
     for (int d = 0; d < dim; d += 16) {
         vf sum[PER_16] = {{0}};
         for (int t = skip; t < T; t++)
-            UNROLL for (int j = 0; j < PER_16; j++) sum[j] += load_f(rows + t * dim + d + j * LANES);
-        UNROLL for (int j = 0; j < PER_16; j++) store_f(mean + d + j * LANES, sum[j] / (float)(T - skip));
+            UNROLL for (int j = 0; j < PER_16; j++) sum[j] +=
+                load_f(rows + t * dim + d + j * LANES);
+        UNROLL for (int j = 0; j < PER_16; j++)
+            store_f(mean + d + j * LANES, sum[j] / (float)(T - skip));
     }
     put_params(side, record, side->zeros, (size_t)dim, mean);
 }
 
-static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
+static void encode_book(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
+                        uint8_t *record) {
     const int dim = side->dim;
     float y[ROWS * QUIRE_DIM_MAX], mean[QUIRE_DIM_MAX], squares[ROWS], inverse[ROWS], scale[ROWS];
     int levels[ROWS];
@@ -250,7 +263,8 @@ static void encode_book(const quire_side_format *side, const float *rows, int sk
     }
 }
 
-static void encode_prod(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
+static void encode_prod(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
+                        uint8_t *record) {
     const int dim = side->dim;
     uint8_t signs[T * QUIRE_DIM_MAX];
     float y[ROWS * QUIRE_DIM_MAX], level[QUIRE_DIM_MAX], squares[ROWS], rms[ROWS], residual[ROWS];
@@ -287,7 +301,8 @@ static void encode_prod(const quire_side_format *side, const float *rows, int sk
 
 enum { MAX_SCALES = QUIRE_DIM_MAX / 32 * T }; /* [group][token] */
 
-static void scale_group_ranges(const quire_side_format *side, const float *rows, int skip, float *min, float *max) {
+static void scale_group_ranges(const quire_side_format *side, const float *rows, int skip,
+                               float *min, float *max) {
     const int dim = side->dim, group = side->group;
     memset(min, 0, (size_t)(side->n_groups * T) * sizeof *min);
     memset(max, 0, (size_t)(side->n_groups * T) * sizeof *max);
@@ -305,15 +320,16 @@ static void scale_group_ranges(const quire_side_format *side, const float *rows,
 }
 
 /* Skipped tokens have zero parameters. */
-static void put_scale_group_params(const quire_side_format *side, uint8_t *record, int first_group, int skip,
-                                   float *param) {
+static void put_scale_group_params(const quire_side_format *side, uint8_t *record, int first_group,
+                                   int skip, float *param) {
     for (int g = 0; g < side->n_groups; g++) {
         memset(param + g * T, 0, (size_t)skip * sizeof *param);
         put_params(side, record, (size_t)((first_group + g) * T), T, param + g * T);
     }
 }
 
-static void encode_affine(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
+static void encode_affine(const quire_side_format *side, const float *rows, int skip,
+                          uint8_t *codes, uint8_t *record) {
     const int dim = side->dim, group = side->group;
     const float top = (float)((1 << side->bits) - 1);
     const u8x16 stored_as = (u8x16){0} + (uint8_t)(side->bits == 8 ? 128 : 0);
@@ -322,7 +338,8 @@ static void encode_affine(const quire_side_format *side, const float *rows, int 
     for (int i = 0; i < side->n_groups * T; i += LANES) {
         const vf min = load_f(scales + i), max = load_f(biases + i);
         const vi from_min = abs_f(min) > abs_f(max);
-        const vf size = max_f((max - min) / top, splat(1e-7f)), scale = xor_f(size, ~from_min & INT32_MIN);
+        const vf size = max_f((max - min) / top, splat(1e-7f)),
+                 scale = xor_f(size, ~from_min & INT32_MIN);
         const vf edge = select_f(from_min, min, max), steps = rint_f(edge / scale);
         const vi nonzero = steps != 0.0f;
         store_f(scales + i, select_f(nonzero, edge / steps, scale));
@@ -333,7 +350,8 @@ static void encode_affine(const quire_side_format *side, const float *rows, int 
             const vf scale = splat(scales[g * T + t]), bias = splat(biases[g * T + t]);
             for (int d = g * group; d < (g + 1) * group; d += 16) {
                 vf x[PER_16];
-                UNROLL for (int j = 0; j < PER_16; j++) x[j] = (load_f(rows + t * dim + d + j * LANES) - bias) / scale;
+                UNROLL for (int j = 0; j < PER_16; j++) x[j] =
+                    (load_f(rows + t * dim + d + j * LANES) - bias) / scale;
                 store_16(codes + t * dim + d, rounded_codes(x, splat(0), splat(top)) ^ stored_as);
             }
         }
@@ -369,8 +387,8 @@ INLINE u8x16 block_codes_16(const int bits, const float *x, vf inverse) {
     return low_bytes(code);
 }
 
-INLINE void encode_block_of(const int bits, const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
-                            uint8_t *record) {
+INLINE void encode_block_of(const int bits, const quire_side_format *side, const float *rows,
+                            int skip, uint8_t *codes, uint8_t *record) {
     const int dim = side->dim, n = side->n_groups * T;
     float scales[MAX_SCALES], inverses[MAX_SCALES];
     scale_group_ranges(side, rows, skip, scales, inverses);
@@ -381,7 +399,9 @@ INLINE void encode_block_of(const int bits, const quire_side_format *side, const
         else if (above > below)
             scales[i] = above;
         else if (above == below)
-            scales[i] = i % T < skip ? 0 : first_largest(rows + i % T * dim + i / T * side->group, side->group);
+            scales[i] = i % T < skip
+                            ? 0
+                            : first_largest(rows + i % T * dim + i / T * side->group, side->group);
     }
     for (int i = 0; i < n; i += LANES) {
         const vf scale = load_f(scales + i) / (bits == 8 ? 127.0f : -8.0f);
@@ -390,12 +410,13 @@ INLINE void encode_block_of(const int bits, const quire_side_format *side, const
     }
     for (int t = skip; t < T; t++)
         for (int d = 0; d < dim; d += 16)
-            store_16(codes + t * dim + d,
-                     block_codes_16(bits, rows + t * dim + d, splat(inverses[d / side->group * T + t])));
+            store_16(codes + t * dim + d, block_codes_16(bits, rows + t * dim + d,
+                                                         splat(inverses[d / side->group * T + t])));
     put_scale_group_params(side, record, 0, skip, scales);
 }
 
-static void encode_block(const quire_side_format *side, const float *rows, int skip, uint8_t *codes, uint8_t *record) {
+static void encode_block(const quire_side_format *side, const float *rows, int skip, uint8_t *codes,
+                         uint8_t *record) {
     if (side->bits == 8)
         encode_block_of(8, side, rows, skip, codes, record);
     else

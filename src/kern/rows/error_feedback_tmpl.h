@@ -1,5 +1,5 @@
-/* Template, part of rows_tmpl.h: rounding with error feedback (codec/error_feedback.c defines it), 16
- * tokens at a time: channels follow each other, tokens are lanes. */
+/* Template, part of rows_tmpl.h: rounding with error feedback (codec/error_feedback.c defines
+ * it), 16 tokens at a time: channels follow each other, tokens are lanes. */
 #ifndef QUIRE_KERN_ROWS_ERROR_FEEDBACK_TMPL_H
 #define QUIRE_KERN_ROWS_ERROR_FEEDBACK_TMPL_H
 
@@ -10,7 +10,8 @@
 typedef float columns[QUIRE_DIM_MAX][16];
 
 /* Skipped tokens take their channels' zeros. */
-static void transpose(const float *rows, int dim, int first, int skip, const float *zero, columns x) {
+static void transpose(const float *rows, int dim, int first, int skip, const float *zero,
+                      columns x) {
     for (int t = 0; t < 16; t++) {
         const float *from = first + t < skip ? zero : rows + (first + t) * dim;
         for (int d = 0; d < dim; d++)
@@ -24,7 +25,8 @@ typedef struct channel {
 } channel;
 
 /* x becomes the rounding error; its 16 codes go to every dim-th byte. */
-INLINE void round_channel(const channel *c, const vf carried[PER_16], vf x[PER_16], int dim, uint8_t *codes) {
+INLINE void round_channel(const channel *c, const vf carried[PER_16], vf x[PER_16], int dim,
+                          uint8_t *codes) {
     vi code[PER_16];
     uint8_t of_token[16];
     UNROLL for (int j = 0; j < PER_16; j++) {
@@ -40,8 +42,8 @@ INLINE void round_channel(const channel *c, const vf carried[PER_16], vf x[PER_1
 
 /* 16 tokens, two channels at a time, so that errors are loaded once for both. Sums are taken in the
  * reference's order. */
-static void feedback_16(const channel *channels, int dim, const quire_shaping *s, columns x, columns error,
-                        uint8_t *codes) {
+static void feedback_16(const channel *channels, int dim, const quire_shaping *s, columns x,
+                        columns error, uint8_t *codes) {
     for (int d = 0; d < dim; d += 2) {
         const float *weight = s->feedback + quire__feedback_at(d / 2), *next = weight + d;
         const float c = s->cosine[d / 2], i = s->sine[d / 2], within = s->within[d / 2];
@@ -71,8 +73,8 @@ static void feedback_16(const channel *channels, int dim, const quire_shaping *s
     }
 }
 
-static void feedback_codes(const quire_side_format *side, const float *rows, int skip, const quire_shaping *shaping,
-                           const uint8_t *record, uint8_t *codes) {
+static void feedback_codes(const quire_side_format *side, const float *rows, int skip,
+                           const quire_shaping *shaping, const uint8_t *record, uint8_t *codes) {
     const int dim = side->dim;
     float param[2 * QUIRE_DIM_MAX];
     channel channels[QUIRE_DIM_MAX];

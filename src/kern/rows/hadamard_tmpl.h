@@ -62,7 +62,8 @@ INLINE void butterflies_16(vf x[PER_16]) {
 
 /* Levels h, 2h, .. of n coordinates, `width` of them at a time. The last levels also scale, and
  * flip the signs of the inverse rotation (`flip`, or NULL). */
-INLINE void butterflies(float *x, int n, int h, const int width, const bool last, float norm, const uint32_t *flip) {
+INLINE void butterflies(float *x, int n, int h, const int width, const bool last, float norm,
+                        const uint32_t *flip) {
     for (int i = 0; i < n; i += h * width)
         for (int j = i; j < i + h; j += LANES) {
             vf v[8];
@@ -80,7 +81,8 @@ INLINE void butterflies(float *x, int n, int h, const int width, const bool last
 
 /* One pass over n = 32 .. 512 coordinates. `before`: signs to flip first (rotation); `after`: signs
  * to flip last (inverse). */
-INLINE void hadamard(const float *from, float *x, int n, float norm, const uint32_t *before, const uint32_t *after) {
+INLINE void hadamard(const float *from, float *x, int n, float norm, const uint32_t *before,
+                     const uint32_t *after) {
     for (int i = 0; i < n; i += 16) {
         vf v[PER_16];
         UNROLL for (int j = 0; j < PER_16; j++) {

@@ -19,9 +19,11 @@ typedef struct octets {
 } octets;
 
 INLINE octets token_pair(const uint8_t *codes, int dim, int t, int block) {
-    const u8x16 a = load_16(codes + t * dim + 16 * block), b = load_16(codes + (t + 1) * dim + 16 * block);
-    return (octets){SHUFFLE(a, b, u8x16, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
-                    SHUFFLE(a, b, u8x16, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)};
+    const u8x16 a = load_16(codes + t * dim + 16 * block),
+                b = load_16(codes + (t + 1) * dim + 16 * block);
+    return (octets){
+        SHUFFLE(a, b, u8x16, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+        SHUFFLE(a, b, u8x16, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)};
 }
 
 /* Below 8 bits dims are stored 0 2 1 3. */
@@ -47,16 +49,19 @@ static void pack_k4(int n_mixed, int dim, const uint8_t *codes, uint8_t *section
             const octets x = token_pair(codes, dim, t, b);
             uint8_t *tile = section + t / 16 * 8 * dim;
             const u8x16 high = b < n_mixed ? LEFT(x.high, 5) : LEFT(x.high, 4);
-            store_16(tile + quire__k_atom(dim / 16, 1, b, 0, t % 16 / 2), middle_swapped(x.low | high));
+            store_16(tile + quire__k_atom(dim / 16, 1, b, 0, t % 16 / 2),
+                     middle_swapped(x.low | high));
         }
 }
 
 /* The other widths put codes of the four tiles of 16 tokens into one byte. */
-INLINE void pack_k_tiles(const int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t *section) {
+INLINE void pack_k_tiles(const int bits, int n_mixed, int dim, const uint8_t *codes,
+                         uint8_t *section) {
     for (int r = 0; r < 8; r++)
         for (int b = 0; b < dim / 16; b++) {
             octets x[4];
-            UNROLL for (int tile = 0; tile < 4; tile++) x[tile] = token_pair(codes, dim, 16 * tile + 2 * r, b);
+            UNROLL for (int tile = 0; tile < 4; tile++) x[tile] =
+                token_pair(codes, dim, 16 * tile + 2 * r, b);
             if (bits == 3) {
                 u8x16 slab[3];
                 UNROLL for (int i = 0; i < 3; i++) slab[i] =
@@ -65,17 +70,23 @@ INLINE void pack_k_tiles(const int bits, int n_mixed, int dim, const uint8_t *co
                 slab[1] |= LEFT(x[3].high & 3, 6);
                 /* a wider low code, or two top bits. */
                 slab[2] |= LEFT(x[3].low & 12, 4) | LEFT(x[3].high & 4, 5);
-                UNROLL for (int i = 0; i < 3; i++)
-                    store_16(section + quire__k_atom(dim / 16, 3, b, i, r), middle_swapped(slab[i]));
+                UNROLL for (int i = 0; i < 3; i++) store_16(
+                    section + quire__k_atom(dim / 16, 3, b, i, r), middle_swapped(slab[i]));
             } else if (bits == 2) {
-                const u8x16 low = x[0].low | LEFT(x[1].low, 2) | LEFT(x[2].low, 4) | LEFT(x[3].low, 6);
-                const u8x16 high = x[0].high | LEFT(x[1].high, 2) | LEFT(x[2].high, 4) | LEFT(x[3].high, 6);
+                const u8x16 low =
+                    x[0].low | LEFT(x[1].low, 2) | LEFT(x[2].low, 4) | LEFT(x[3].low, 6);
+                const u8x16 high =
+                    x[0].high | LEFT(x[1].high, 2) | LEFT(x[2].high, 4) | LEFT(x[3].high, 6);
                 store_16(section + quire__k_atom(dim / 8, 1, 2 * b, 0, r), middle_swapped(low));
-                store_16(section + quire__k_atom(dim / 8, 1, 2 * b + 1, 0, r), middle_swapped(high));
+                store_16(section + quire__k_atom(dim / 8, 1, 2 * b + 1, 0, r),
+                         middle_swapped(high));
             } else {
-                const u8x16 low = x[0].low | LEFT(x[1].low, 1) | LEFT(x[2].low, 2) | LEFT(x[3].low, 3);
-                const u8x16 high = x[0].high | LEFT(x[1].high, 1) | LEFT(x[2].high, 2) | LEFT(x[3].high, 3);
-                store_16(section + quire__k_atom(dim / 16, 1, b, 0, r), middle_swapped(low | LEFT(high, 4)));
+                const u8x16 low =
+                    x[0].low | LEFT(x[1].low, 1) | LEFT(x[2].low, 2) | LEFT(x[3].low, 3);
+                const u8x16 high =
+                    x[0].high | LEFT(x[1].high, 1) | LEFT(x[2].high, 2) | LEFT(x[3].high, 3);
+                store_16(section + quire__k_atom(dim / 16, 1, b, 0, r),
+                         middle_swapped(low | LEFT(high, 4)));
             }
         }
 }
@@ -102,7 +113,8 @@ static void pack_k(int bits, int n_mixed, int dim, const uint8_t *codes, uint8_t
 /* ---- V: an atom is channels ch, ch+1 x 8 tokens */
 
 #define ZIP_LOW(a, b) SHUFFLE(a, b, u8x16, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define ZIP_HIGH(a, b) SHUFFLE(a, b, u8x16, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define ZIP_HIGH(a, b)                                                                             \
+    SHUFFLE(a, b, u8x16, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
 
 /* Zips element i with element i + 4; after three times, 8 tokens x 16 channels are 8 atoms in
  * order. */
@@ -124,7 +136,8 @@ INLINE void store_atoms(u8x16 tokens[8], uint8_t *to, int stride) {
 
 /* Tiles first .. first+m-1 share bytes: slot z of an atom holds tile z % m, column c + cols * (z /
  * m). */
-INLINE void pack_v_run(const int bits, int dim, const uint8_t *codes, int first, int m, uint8_t *run) {
+INLINE void pack_v_run(const int bits, int dim, const uint8_t *codes, int first, int m,
+                       uint8_t *run) {
     const int share = quire__v_share(bits), cols = 4 * m / share, slab = 128 * cols;
     for (int c = 0; c < cols; c++) {
         u8x16 out[3][8];
@@ -149,7 +162,8 @@ INLINE void pack_v_run(const int bits, int dim, const uint8_t *codes, int first,
             }
         }
         const int n_slabs = bits == 8 ? 2 : bits == 3 ? 3 : 1;
-        UNROLL for (int i = 0; i < n_slabs; i++) store_atoms(out[i], run + i * slab + 16 * c, 16 * cols);
+        UNROLL for (int i = 0; i < n_slabs; i++)
+            store_atoms(out[i], run + i * slab + 16 * c, 16 * cols);
     }
 }
 

@@ -53,7 +53,8 @@ static void seal_side(const quire_side_format *side, const float *rows, int skip
         pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
 
-static void seal(const quire_format *format, const float *k, const float *v, int skip, uint8_t *record) {
+static void seal(const quire_format *format, const float *k, const float *v, int skip,
+                 uint8_t *record) {
     seal_side(&format->k, k, skip, record);
     seal_side(&format->v, v, skip, record);
     const size_t end = quire__side_end(&format->v);
@@ -68,8 +69,13 @@ static void round_with_feedback(const quire_side_format *side, const float *rows
     pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
 
-static void load_row(quire_type type, const void *at, size_t n, float *row) { quire__load_row(type, at, n, row); }
-static void store_row(quire_type type, void *at, size_t n, const float *row) { quire__store_row(type, at, n, row); }
+static void load_row(quire_type type, const void *at, size_t n, float *row) {
+    quire__load_row(type, at, n, row);
+}
+static void store_row(quire_type type, void *at, size_t n, const float *row) {
+    quire__store_row(type, at, n, row);
+}
 
 extern const quire_row_kernels QUIRE_ROWS_NAME;
-const quire_row_kernels QUIRE_ROWS_NAME = {rotate, unrotate, project, load_row, store_row, seal, round_with_feedback};
+const quire_row_kernels QUIRE_ROWS_NAME = {rotate, unrotate,           project, load_row, store_row,
+                                           seal,   round_with_feedback};

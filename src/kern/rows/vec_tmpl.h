@@ -36,7 +36,9 @@
 /* PER_LANE(f): the list f(0), f(1), .. EACH_SWAP_UP: statement(h) for h = 1, 2, 4 .. below the
  * number of lanes; EACH_SWAP_DOWN: in reverse order. */
 #if VEC_LANES == 16
-#define PER_LANE(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
+#define PER_LANE(f)                                                                                \
+    f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), \
+        f(15)
 #define EACH_SWAP_UP(statement) statement(1) statement(2) statement(4) statement(8)
 #define EACH_SWAP_DOWN(statement) statement(8) statement(4) statement(2) statement(1)
 #elif VEC_LANES == 8
@@ -118,31 +120,44 @@ INLINE u8x16 lookup(u8x16 table, u8x16 i) {
 INLINE vf min_f(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
 INLINE vf max_f(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vf fma_f(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-INLINE vf rint_f(vf x) { return (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf rint_f(vf x) {
+    return (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 INLINE u8x16 low_bytes(const vi x[PER_16]) { return (u8x16)_mm512_cvtepi32_epi8((__m512i)x[0]); }
-INLINE u8x16 lookup(u8x16 table, u8x16 i) { return (u8x16)_mm_shuffle_epi8((__m128i)table, (__m128i)i); }
+INLINE u8x16 lookup(u8x16 table, u8x16 i) {
+    return (u8x16)_mm_shuffle_epi8((__m128i)table, (__m128i)i);
+}
 #elif VEC_LANES == 8
 INLINE vf min_f(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 INLINE vf max_f(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 INLINE vf fma_f(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-INLINE vf rint_f(vf x) { return (vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf rint_f(vf x) {
+    return (vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 INLINE u8x16 low_bytes(const vi x[PER_16]) {
     const __m256i halves = _mm256_packus_epi32((__m256i)(x[0] & 255), (__m256i)(x[1] & 255));
     const __m256i ordered = _mm256_permute4x64_epi64(halves, 0xd8);
-    return (u8x16)_mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+    return (u8x16)_mm_packus_epi16(_mm256_castsi256_si128(ordered),
+                                   _mm256_extracti128_si256(ordered, 1));
 }
-INLINE u8x16 lookup(u8x16 table, u8x16 i) { return (u8x16)_mm_shuffle_epi8((__m128i)table, (__m128i)i); }
+INLINE u8x16 lookup(u8x16 table, u8x16 i) {
+    return (u8x16)_mm_shuffle_epi8((__m128i)table, (__m128i)i);
+}
 #else
 INLINE vf min_f(vf a, vf b) { return (vf)vminq_f32((float32x4_t)a, (float32x4_t)b); }
 INLINE vf max_f(vf a, vf b) { return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
-INLINE vf fma_f(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+INLINE vf fma_f(vf a, vf b, vf c) {
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
 INLINE vf rint_f(vf x) { return (vf)vrndnq_f32((float32x4_t)x); }
 INLINE u8x16 low_bytes(const vi x[PER_16]) {
     const uint16x8_t low = vuzp1q_u16((uint16x8_t)x[0], (uint16x8_t)x[1]);
     const uint16x8_t high = vuzp1q_u16((uint16x8_t)x[2], (uint16x8_t)x[3]);
     return (u8x16)vuzp1q_u8((uint8x16_t)low, (uint8x16_t)high);
 }
-INLINE u8x16 lookup(u8x16 table, u8x16 i) { return (u8x16)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)i); }
+INLINE u8x16 lookup(u8x16 table, u8x16 i) {
+    return (u8x16)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)i);
+}
 #endif
 
 /* Moves lane i ^ h to lane i. */

@@ -22,8 +22,8 @@ INLINE fvec load_elements(const quire_type type, const uint8_t *at, int i) {
 }
 
 /* Dot products of rows of q with four tokens: four numbers per row, `stride` apart. */
-INLINE void dots(const quire_type type, const int rows, const float *const q[4], const uint8_t *const k[4], int dim,
-                 float *to, int stride) {
+INLINE void dots(const quire_type type, const int rows, const float *const q[4],
+                 const uint8_t *const k[4], int dim, float *to, int stride) {
     fvec acc[4][4];
     UNROLL for (int i = 0; i < 4 * rows; i++) acc[i / 4][i % 4] = f_all(0);
     for (int d = 0; d < dim; d += W) {
@@ -49,8 +49,10 @@ INLINE void exp2_exact_each(const int n, fvec *x) { /* side by side, because eac
     }
     UNROLL for (int u = 0; u < n; u++) f[u] = f_sub(x[u], f_sub(y[u], magic));
     UNROLL for (int u = 0; u < n; u++) p[u] = f_fma(f_all(c[6]), f[u], f_all(c[5]));
-    UNROLL for (int i = 4; i >= 0; i--) UNROLL for (int u = 0; u < n; u++) p[u] = f_fma(p[u], f[u], f_all(c[i]));
-    UNROLL for (int u = 0; u < n; u++) x[u] = f_from_bits(i_add(f_bits(p[u]), i_shl(f_bits(y[u]), 23)));
+    UNROLL for (int i = 4; i >= 0; i--) UNROLL for (int u = 0; u < n; u++) p[u] =
+        f_fma(p[u], f[u], f_all(c[i]));
+    UNROLL for (int u = 0; u < n; u++) x[u] =
+        f_from_bits(i_add(f_bits(p[u]), i_shl(f_bits(y[u]), 23)));
 }
 
 INLINE fvec exp2_exact(fvec x) {

@@ -12,7 +12,8 @@ enum {
 
 /* One scale per token and no zero: vt, tq, tqp. */
 static inline bool is_token_scaled(quire_family family) {
-    return family == QUIRE_FAMILY_UNIFORM || family == QUIRE_FAMILY_BOOK || family == QUIRE_FAMILY_PROD;
+    return family == QUIRE_FAMILY_UNIFORM || family == QUIRE_FAMILY_BOOK ||
+           family == QUIRE_FAMILY_PROD;
 }
 
 /* Both sides raw: raw_tmpl.h serves these pairs, the packed kernels all others. */
@@ -21,7 +22,9 @@ static inline bool is_raw_pair(const quire_format *format) {
 }
 
 /* Position of the first token of page i of the chunk. */
-static inline int32_t first_token(const quire_attend_job *job, int i) { return (job->first_page + i) * T; }
+static inline int32_t first_token(const quire_attend_job *job, int i) {
+    return (job->first_page + i) * T;
+}
 
 /* The page one block after page i of the chunk, to be fetched ahead; NULL: none. */
 static inline const uint8_t *page_ahead(const quire_attend_job *job, int i) {

@@ -19,7 +19,8 @@
 #include SIMD
 
 /* n parameters from number `first` on; n is a multiple of 16. */
-static void load_params(const quire_side_format *side, const uint8_t *record, size_t first, int n, float *to) {
+static void load_params(const quire_side_format *side, const uint8_t *record, size_t first, int n,
+                        float *to) {
     const uint8_t *at = record + side->params + first * quire__type_bytes(side->type);
     if (side->type == QUIRE_F16)
         f_widen_f16(at, n, to);
@@ -28,8 +29,8 @@ static void load_params(const quire_side_format *side, const uint8_t *record, si
 }
 
 /* value = scale * (code - mid) + zero, per scale group and token; `stride` between groups. */
-static void load_scale_groups(const quire_side_format *side, const uint8_t *record, int stride, float *scale,
-                              float *zero) {
+static void load_scale_groups(const quire_side_format *side, const uint8_t *record, int stride,
+                              float *scale, float *zero) {
     const fvec mid = f_all(side->mid_steps);
     for (int g = 0; g < side->n_groups; g++) {
         float *s = scale + g * stride, *z = zero + g * stride;

@@ -2,15 +2,16 @@
  * raw codecs. One source for every instruction set, included by one file per level.
  *
  * Parameters:
- *   SIMD    header of the vectors: fvec of W floats, the operations on it, and TILE_SUMS, the number
- *           of sums that the registers hold at a time
+ *   SIMD    header of the vectors: fvec of W floats, the operations on it, and TILE_SUMS, the
+ *           number of sums that the registers hold at a time
  *   NARROW  optional: header of the products of 16-bit elements (neon/raw_narrow_tmpl.h)
  * Defines attend_raw, attend_sealed, workspace_bytes and serves.
  *
- * A block is at most 128 tokens. Scores come from tiles of four dot products per row, values from a
- * few vectors of channels. In fp32, few query rows (decode) widen elements as they load them; many
- * rows share rows that were widened once. Narrow types are multiplied as they lie in the page. A
- * row's result depends on the type alone, not on these choices nor on the rows that share its tile.
+ * A block is at most 128 tokens. Scores come from tiles of four dot products per row, values
+ * from a few vectors of channels. In fp32, few query rows (decode) widen elements as they load
+ * them; many rows share rows that were widened once. Narrow types are multiplied as they lie in
+ * the page. A row's result depends on the type alone, not on these choices nor on the rows that
+ * share its tile.
  */
 #ifndef QUIRE_KERN_SHARED_RAW_TMPL_H
 #define QUIRE_KERN_SHARED_RAW_TMPL_H
@@ -136,10 +137,13 @@ INLINE void fetch(const raw_block *b, int t, int n, size_t v_bytes /* of a row *
  * weighed. */
 INLINE const uint8_t *weigh_ahead(const raw_block *b, const float *e, int d, int n) {
     const bool first_tile = e == b->job->scratch;
-    return first_tile && b->ahead[1] ? b->ahead[1] + (size_t)(d / (4 * n)) * (size_t)(BLOCK / 8 * n * 64) : NULL;
+    return first_tile && b->ahead[1]
+               ? b->ahead[1] + (size_t)(d / (4 * n)) * (size_t)(BLOCK / 8 * n * 64)
+               : NULL;
 }
 
-INLINE void score_rows_of(const quire_type type, const bool narrow, const int rows, const raw_block *b, int i) {
+INLINE void score_rows_of(const quire_type type, const bool narrow, const int rows,
+                          const raw_block *b, int i) {
     const quire_attend_job *job = b->job;
     const int dim = job->format->k.dim, tokens = narrow ? narrow_tokens(type, rows) : 4;
     const size_t v_bytes = (size_t)job->format->v.dim * quire__type_bytes(b->type[1]),
@@ -152,7 +156,8 @@ INLINE void score_rows_of(const quire_type type, const bool narrow, const int ro
         float *s = job->scratch + (size_t)i * BLOCK + t;
         if (b->direct[1] && i == 0)
             fetch(b, t, tokens, rows > 2 && b->narrow[1] ? 64 : v_bytes);
-        if (narrow && type == QUIRE_F16 && rows > 2 && row_bytes >= 256 && t + 2 * tokens <= b->n_tokens)
+        if (narrow && type == QUIRE_F16 && rows > 2 && row_bytes >= 256 &&
+            t + 2 * tokens <= b->n_tokens)
             for (int j = 0; j < tokens; j++)
                 for (size_t at = 0; at < row_bytes; at += 64)
                     __builtin_prefetch(k[tokens + j] + at, 0, 3); /* long rows of f16 wait for L2 */
@@ -187,8 +192,9 @@ static void apply_rules(const raw_block *b) {
             for (int at = end - 1; at >= start; at--) {
                 if (plain && at + shift <= position)
                     break; /* tokens ascend: all earlier ones are visible */
-                s[at] =
-                    plain ? -INFINITY : quire__ref_logit(see, i / job->n_group, i % job->n_group, at + shift, s[at]);
+                s[at] = plain ? -INFINITY
+                              : quire__ref_logit(see, i / job->n_group, i % job->n_group,
+                                                 at + shift, s[at]);
             }
         }
         hide(s, end, (end + lanes - 1) / lanes * lanes);
@@ -227,8 +233,8 @@ static row_factors weigh_row(const raw_block *b, float *s, float *m, float *l) {
     const float block_m = f_largest(f_max(f_max(top[0], top[1]), f_max(top[2], top[3])));
     if (block_m == QUIRE_NOTHING_SEEN || block_m < *m - QUIRE_DROP_BELOW)
         return (row_factors){1, 0};
-    const float sum =
-        b->narrow[1] ? narrow_weights(b->type[1], s, n_tokens, block_m) : exponentials(s, n_tokens, block_m);
+    const float sum = b->narrow[1] ? narrow_weights(b->type[1], s, n_tokens, block_m)
+                                   : exponentials(s, n_tokens, block_m);
     row_factors f = {1, 1};
     if (block_m > *m) {
         f.keep = quire__exp2(*m - block_m);
@@ -243,16 +249,19 @@ static row_factors weigh_row(const raw_block *b, float *s, float *m, float *l) {
 }
 
 /* n vectors of channels, from d on. */
-INLINE void add_vectors(const quire_type type, const bool narrow, const int rows, const int n, const raw_block *b,
-                        const float *e, const row_factors *f, float *o, int dim, int d) {
+INLINE void add_vectors(const quire_type type, const bool narrow, const int rows, const int n,
+                        const raw_block *b, const float *e, const row_factors *f, float *o, int dim,
+                        int d) {
     fvec acc[TILE_ROWS][VALUE_SUMS];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < n; j++) acc[r][j] = f_all(0);
     if (narrow)
-        narrow_values(type, rows, n, e, b->work->row[1], b->n_tokens, d, acc, weigh_ahead(b, e, d, n));
+        narrow_values(type, rows, n, e, b->work->row[1], b->n_tokens, d, acc,
+                      weigh_ahead(b, e, d, n));
     else
         for (int t = 0; t < b->n_tokens; t++) {
             fvec v[4];
-            UNROLL for (int j = 0; j < n; j++) v[j] = load_elements(type, b->work->row[1][t], d + j * W);
+            UNROLL for (int j = 0; j < n; j++) v[j] =
+                load_elements(type, b->work->row[1][t], d + j * W);
             UNROLL for (int r = 0; r < rows; r++) {
                 const fvec weight = f_all(e[r * BLOCK + t]);
                 UNROLL for (int j = 0; j < n; j++) acc[r][j] = f_fma(v[j], weight, acc[r][j]);
@@ -264,12 +273,12 @@ INLINE void add_vectors(const quire_type type, const bool narrow, const int rows
     }
 }
 
-INLINE void add_values_of(const quire_type type, const bool narrow, const int rows, const raw_block *b, const float *e,
-                          const row_factors *f, float *o) {
+INLINE void add_values_of(const quire_type type, const bool narrow, const int rows,
+                          const raw_block *b, const float *e, const row_factors *f, float *o) {
     const int dim = b->job->format->v.dim;
     /* As many vectors at a time as there are registers for, then what divides the rest. */
-    const int wide = rows * 4 <= TILE_SUMS ? 4 : 2, most = narrow ? narrow_vectors(type, rows) : wide,
-              least = narrow ? 2 : 1;
+    const int wide = rows * 4 <= TILE_SUMS ? 4 : 2,
+              most = narrow ? narrow_vectors(type, rows) : wide, least = narrow ? 2 : 1;
     int d = 0;
     for (; d + most * W <= dim; d += most * W)
         add_vectors(type, narrow, rows, most, b, e, f, o, dim, d);
@@ -286,18 +295,22 @@ typedef struct instance {
     void (*add[TILE_ROWS])(const raw_block *b, const float *e, const row_factors *f, float *o);
 } instance;
 
-#define INSTANCE_ROWS(name, type, narrow, rows)                                                                        \
-    static void score_##name##_##rows(const raw_block *b, int i) { score_rows_of(type, narrow, rows, b, i); }          \
-    static void add_##name##_##rows(const raw_block *b, const float *e, const row_factors *f, float *o) {              \
-        add_values_of(type, narrow, rows, b, e, f, o);                                                                 \
+#define INSTANCE_ROWS(name, type, narrow, rows)                                                    \
+    static void score_##name##_##rows(const raw_block *b, int i) {                                 \
+        score_rows_of(type, narrow, rows, b, i);                                                   \
+    }                                                                                              \
+    static void add_##name##_##rows(const raw_block *b, const float *e, const row_factors *f,      \
+                                    float *o) {                                                    \
+        add_values_of(type, narrow, rows, b, e, f, o);                                             \
     }
-#define INSTANCE(name, type, narrow)                                                                                   \
-    INSTANCE_ROWS(name, type, narrow, 1)                                                                               \
-    INSTANCE_ROWS(name, type, narrow, 2)                                                                               \
-    INSTANCE_ROWS(name, type, narrow, 3)                                                                               \
-    INSTANCE_ROWS(name, type, narrow, 4)                                                                               \
-    static const instance name = {{score_##name##_1, score_##name##_2, score_##name##_3, score_##name##_4},            \
-                                  {add_##name##_1, add_##name##_2, add_##name##_3, add_##name##_4}};
+#define INSTANCE(name, type, narrow)                                                               \
+    INSTANCE_ROWS(name, type, narrow, 1)                                                           \
+    INSTANCE_ROWS(name, type, narrow, 2)                                                           \
+    INSTANCE_ROWS(name, type, narrow, 3)                                                           \
+    INSTANCE_ROWS(name, type, narrow, 4)                                                           \
+    static const instance name = {                                                                 \
+        {score_##name##_1, score_##name##_2, score_##name##_3, score_##name##_4},                  \
+        {add_##name##_1, add_##name##_2, add_##name##_3, add_##name##_4}};
 INSTANCE(WIDEN_F32, QUIRE_F32, false)
 INSTANCE(WIDEN_F16, QUIRE_F16, false)
 INSTANCE(WIDEN_BF16, QUIRE_BF16, false)
@@ -346,8 +359,8 @@ static void attend_block(raw_block *b, const quire_state *state) {
         row_factors f[4];
         int seen = 0;
         for (; seen < 4 && i + seen < n; seen++) {
-            f[seen] =
-                weigh_row(&tokens, job->scratch + (size_t)(i + seen) * BLOCK, &state->m[i + seen], &state->l[i + seen]);
+            f[seen] = weigh_row(&tokens, job->scratch + (size_t)(i + seen) * BLOCK,
+                                &state->m[i + seen], &state->l[i + seen]);
             if (f[seen].add == 0)
                 break;
         }
@@ -364,7 +377,8 @@ static void attend_block(raw_block *b, const quire_state *state) {
 static bool serves(const quire_format *format) { return is_raw_pair(format); }
 
 /* Empties the state, and returns a block without tokens. */
-static raw_block start(quire_attend_job *job, quire_type k_type, quire_type v_type, const quire_state *state) {
+static raw_block start(quire_attend_job *job, quire_type k_type, quire_type v_type,
+                       const quire_state *state) {
     const quire_format *f = job->format;
     raw_block b = {.job = job, .work = job->workspace, .type = {k_type, v_type}};
     /* All tokens of a layer must meet the same q: the effect of rounding q on the part of K that
@@ -378,7 +392,8 @@ static raw_block start(quire_attend_job *job, quire_type k_type, quire_type v_ty
     memset(b.work->zero_row, 0, sizeof b.work->zero_row);
     if (b.narrow[0])
         for (int i = 0, n = job->n_rows * job->n_group; i < n; i += TILE_ROWS)
-            narrow_prepare(k_type, tile_rows(n - i, TILE_ROWS), job->q + (size_t)i * (size_t)f->k.dim, f->k.dim,
+            narrow_prepare(k_type, tile_rows(n - i, TILE_ROWS),
+                           job->q + (size_t)i * (size_t)f->k.dim, f->k.dim,
                            &b.work->query[i / TILE_ROWS]);
     return b;
 }
@@ -402,10 +417,12 @@ static bool attend_sealed(quire_attend_job *job, const quire_state *state) {
         for (int p = 0; p < QUIRE_BLOCK_PAGES; p++) {
             const uint8_t *record = job->record[first + p];
             b.ahead[p] = b.narrow[1] ? page_ahead(job, first + p) : NULL;
-            const int32_t t0 = first_token(job, first + p), skip = t0 < job->skip ? job->skip - t0 : 0;
+            const int32_t t0 = first_token(job, first + p),
+                          skip = t0 < job->skip ? job->skip - t0 : 0;
             if (!record || skip >= T)
                 continue;
-            add_run(&b, (struct quire_raw_run){t0 + skip, T - skip, record + f->k.codes + (size_t)skip * k_row,
+            add_run(&b, (struct quire_raw_run){t0 + skip, T - skip,
+                                               record + f->k.codes + (size_t)skip * k_row,
                                                record + f->v.codes + (size_t)skip * v_row});
         }
         if (b.n_tokens)

@@ -54,8 +54,8 @@ INLINE sums k_multiply(const product kind, sums acc, const codes *x, const opera
     if (kind != SMALL)
         return multiply_wide(acc, x[0], q[0]);
     /* at most 4 * 31 * 127 in 16 bits */
-    const ivec pairs =
-        _mm256_add_epi16(_mm256_maddubs_epi16(x[0].even, q[0].even), _mm256_maddubs_epi16(x[1].even, q[1].even));
+    const ivec pairs = _mm256_add_epi16(_mm256_maddubs_epi16(x[0].even, q[0].even),
+                                        _mm256_maddubs_epi16(x[1].even, q[1].even));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 /* From row pairs 0 2 4 .. and 1 3 5 .. to rows in order. */
@@ -67,17 +67,20 @@ INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
  * four. */
 INLINE void k_store(const product kind, const ivec x[2], int8_t *plane0, int8_t *plane1) {
     if (kind == SMALL) {
-        const __m256i words = _mm256_packs_epi32(x[0], x[1]), bytes = _mm256_packs_epi16(words, words);
-        const __m128i dims = _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+        const __m256i words = _mm256_packs_epi32(x[0], x[1]),
+                      bytes = _mm256_packs_epi16(words, words);
+        const __m128i dims =
+            _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
         const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
         _mm_storeu_si128((__m128i *)(void *)plane0, _mm_shuffle_epi8(dims, order));
         return;
     }
-    const __m256i order =
-        kind == WIDE ? _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7) : _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
+    const __m256i order = kind == WIDE ? _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)
+                                       : _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
     UNROLL for (int i = 0; i < 2; i++) {
         const __m256i y = _mm256_permutevar8x32_epi32(x[i], order);
-        const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+        const __m128i words =
+            _mm_packs_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
         _mm_storel_epi64((__m128i *)(void *)(plane0 + 8 * i), words);
         _mm_storel_epi64((__m128i *)(void *)(plane1 + 8 * i), _mm_unpackhi_epi64(words, words));
     }
@@ -90,8 +93,8 @@ INLINE sums v_multiply(const product kind, sums acc, const codes *x, const opera
     if (kind != SMALL)
         return multiply_wide(acc, x[0], p[0]);
     /* at most 4 * 15 * 255 in 16 bits */
-    const ivec pairs =
-        _mm256_add_epi16(_mm256_maddubs_epi16(p[0].even, x[0].even), _mm256_maddubs_epi16(p[1].even, x[1].even));
+    const ivec pairs = _mm256_add_epi16(_mm256_maddubs_epi16(p[0].even, x[0].even),
+                                        _mm256_maddubs_epi16(p[1].even, x[1].even));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 INLINE columns v_columns(const product kind, columns acc, const codes *x) {
@@ -100,7 +103,8 @@ INLINE columns v_columns(const product kind, columns acc, const codes *x) {
     const operand one = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
     return multiply_wide(acc, x[0], one);
 }
-INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns even_columns, columns odd_columns) {
+INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns even_columns,
+                   columns odd_columns) {
     const ivec x = _mm256_hadd_epi32(even_pairs, odd_pairs);
     if (kind != WIDE)
         return x;

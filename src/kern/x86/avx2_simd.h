@@ -37,10 +37,12 @@ INLINE void f_widen_f16(const uint8_t *from, int n, float *to) {
         f_store(to + i, f_load_f16(from + 2 * i));
 }
 /* To fp16 and back. */
-INLINE fvec f_round_fp16(fvec a) { return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+INLINE fvec f_round_fp16(fvec a) {
+    return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
 INLINE fvec f_load_bf16(const uint8_t *at) {
-    return f_from_bits(
-        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)), 16));
+    return f_from_bits(_mm256_slli_epi32(
+        _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)), 16));
 }
 INLINE float f_sum(fvec a) {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -61,7 +63,9 @@ INLINE void f_store_sums(float *at, const fvec x[4]) {
 /* ------------------------------------------------------------------ int32 */
 
 INLINE ivec i_all(int32_t x) { return _mm256_set1_epi32(x); }
-INLINE ivec i_load(const int32_t *at) { return _mm256_loadu_si256((const __m256i *)(const void *)at); }
+INLINE ivec i_load(const int32_t *at) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)at);
+}
 INLINE void i_store(int32_t *at, ivec x) { _mm256_storeu_si256((__m256i *)(void *)at, x); }
 INLINE ivec i_add(ivec a, ivec b) { return _mm256_add_epi32(a, b); }
 INLINE ivec i_sub(ivec a, ivec b) { return _mm256_sub_epi32(a, b); }
@@ -85,7 +89,8 @@ INLINE ivec b_sub(ivec a, ivec b) { return _mm256_sub_epi8(a, b); }
 INLINE ivec b_load_rows(const uint8_t *at, size_t stride) {
     const __m128i a = _mm_loadu_si128((const __m128i *)(const void *)at);
     return _mm256_inserti128_si256(_mm256_castsi128_si256(a),
-                                   _mm_loadu_si128((const __m128i *)(const void *)(at + stride)), 1);
+                                   _mm_loadu_si128((const __m128i *)(const void *)(at + stride)),
+                                   1);
 }
 /* 8 bytes, or 16, repeated over the vector. */
 INLINE ivec b_repeat8(const void *at) {
@@ -96,7 +101,9 @@ INLINE ivec b_repeat8(const void *at) {
 INLINE ivec b_repeat16(const void *at) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(at)); }
 /* The bits of every byte under `mask`, after a right shift; the mask removes what comes from the
  * next byte. */
-INLINE ivec b_field(ivec x, const int shift, int mask) { return b_and(_mm256_srli_epi16(x, shift), b_all(mask)); }
+INLINE ivec b_field(ivec x, const int shift, int mask) {
+    return b_and(_mm256_srli_epi16(x, shift), b_all(mask));
+}
 /* Looks the bytes of x, all below 16, up in a table made by b_repeat16. */
 INLINE ivec b_lookup(ivec table, ivec x) { return _mm256_shuffle_epi8(table, x); }
 

@@ -2,4 +2,5 @@
 #define PRODUCTS "kern/x86/avx512_products.h"
 #include "kern/x86/packed_tmpl.h"
 
-const quire_attend_kernel NAME(quire__attend_avx512_vnni) = {attend, workspace_bytes, serves, LEVEL("avx512_vnni")};
+const quire_attend_kernel NAME(quire__attend_avx512_vnni) = {attend, workspace_bytes, serves,
+                                                             LEVEL("avx512_vnni")};

@@ -40,7 +40,9 @@ INLINE int together(const product kind) { return (void)kind, 1; }
 
 /* ------------------------------------------------------------------ K */
 
-INLINE ivec k_raise(const product kind, ivec x) { return kind == SMALL ? x : b_xor(x, b_all(0x80)); }
+INLINE ivec k_raise(const product kind, ivec x) {
+    return kind == SMALL ? x : b_xor(x, b_all(0x80));
+}
 INLINE codes k_codes(const product kind, ivec x) { return (void)kind, x; }
 
 INLINE sums k_multiply(const product kind, sums acc, const codes *x, const operand *q) {
@@ -59,10 +61,12 @@ INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
 INLINE void k_store(const product kind, const ivec x[1], int8_t *plane0, int8_t *plane1) {
     if (kind != WIDE) {
         const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
-        _mm_storeu_si128((__m128i *)(void *)plane0, _mm_shuffle_epi8(_mm512_cvtepi32_epi8(x[0]), order));
+        _mm_storeu_si128((__m128i *)(void *)plane0,
+                         _mm_shuffle_epi8(_mm512_cvtepi32_epi8(x[0]), order));
         return;
     }
-    const ivec high = _mm512_srai_epi32(i_add(x[0], i_all(64)), 7), low = i_sub(x[0], i_shl(high, 7));
+    const ivec high = _mm512_srai_epi32(i_add(x[0], i_all(64)), 7),
+               low = i_sub(x[0], i_shl(high, 7));
     _mm_storeu_si128((__m128i *)(void *)plane0, _mm512_cvtepi32_epi8(high));
     _mm_storeu_si128((__m128i *)(void *)plane1, _mm512_cvtepi32_epi8(low));
 }
@@ -76,8 +80,11 @@ INLINE sums v_multiply(const product kind, sums acc, const codes *x, const opera
         acc.plane[1] = _mm512_dpbusd_epi32(acc.plane[1], p[0].plane[1], x[0]);
     return acc;
 }
-INLINE columns v_columns(const product kind, columns acc, const codes *x) { return (void)kind, (void)x, acc; }
-INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns even_columns, columns odd_columns) {
+INLINE columns v_columns(const product kind, columns acc, const codes *x) {
+    return (void)kind, (void)x, acc;
+}
+INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns even_columns,
+                   columns odd_columns) {
     (void)even_columns, (void)odd_columns;
     const ivec x = add_parts(even_pairs.plane[0], odd_pairs.plane[0]);
     if (kind != WIDE)

@@ -34,12 +34,16 @@ INLINE void f_widen_f16(const uint8_t *from, int n, float *to) {
     for (int i = 0; i < n; i += W)
         f_store(to + i, f_load_f16(from + 2 * i));
 }
-INLINE fvec f_round_fp16(fvec a) { return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
-INLINE fvec f_load_bf16(const uint8_t *at) {
-    return f_from_bits(
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)at)), 16));
+INLINE fvec f_round_fp16(fvec a) {
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
-INLINE __m256 f_upper(fvec a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)); }
+INLINE fvec f_load_bf16(const uint8_t *at) {
+    return f_from_bits(_mm512_slli_epi32(
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)at)), 16));
+}
+INLINE __m256 f_upper(fvec a) {
+    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
+}
 INLINE float f_sum(fvec a) {
     const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(a), f_upper(a));
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
@@ -54,7 +58,8 @@ INLINE float f_largest(fvec a) {
 }
 INLINE void f_store_sums(float *at, const fvec x[4]) {
     __m256 h[4];
-    UNROLL for (int i = 0; i < 4; i++) h[i] = _mm256_add_ps(_mm512_castps512_ps256(x[i]), f_upper(x[i]));
+    UNROLL for (int i = 0; i < 4; i++) h[i] =
+        _mm256_add_ps(_mm512_castps512_ps256(x[i]), f_upper(x[i]));
     const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(h[0], h[1]), _mm256_hadd_ps(h[2], h[3]));
     _mm_storeu_ps(at, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
 }
@@ -85,7 +90,8 @@ INLINE ivec b_and(ivec a, ivec b) { return _mm512_and_si512(a, b); }
 INLINE ivec b_sub(ivec a, ivec b) { return _mm512_sub_epi8(a, b); }
 INLINE ivec b_load_rows(const uint8_t *at, size_t stride) {
     __m128i x[4];
-    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm_loadu_si128((const __m128i *)(const void *)(at + (size_t)i * stride));
+    UNROLL for (int i = 0; i < 4; i++) x[i] =
+        _mm_loadu_si128((const __m128i *)(const void *)(at + (size_t)i * stride));
     const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(x[0]), x[1], 1);
     const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(x[2]), x[3], 1);
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);

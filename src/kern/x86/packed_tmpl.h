@@ -21,24 +21,26 @@
 
 /* ---------------------------------------------------- instances: source and kind of codes, rows */
 
-typedef void (*dot_function)(const uint8_t *k, int dim, int first, int n, const int8_t *book, const uint8_t *ahead,
-                             const set_query *q, int32_t (*dots)[T]);
+typedef void (*dot_function)(const uint8_t *k, int dim, int first, int n, const int8_t *book,
+                             const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]);
 typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, const int8_t *book,
                                const uint8_t *const ahead[PAGES], const uint8_t (*p)[2][BLOCK],
                                int32_t (*total)[QUIRE_DIM_MAX]);
 
-#define DOT_INSTANCE(from, kind, rows)                                                                                 \
-    static void dot_##from##_##kind##_##rows(const uint8_t *k, int dim, int first, int n, const int8_t *book,          \
-                                             const uint8_t *ahead, const set_query *q, int32_t(*dots)[T]) {            \
-        multiply_page(kind, from, rows, k, dim, first, n, load_book(book), ahead, q, dots);                            \
+#define DOT_INSTANCE(from, kind, rows)                                                             \
+    static void dot_##from##_##kind##_##rows(const uint8_t *k, int dim, int first, int n,          \
+                                             const int8_t *book, const uint8_t *ahead,             \
+                                             const set_query *q, int32_t(*dots)[T]) {              \
+        multiply_page(kind, from, rows, k, dim, first, n, load_book(book), ahead, q, dots);        \
     }
-#define WEIGH_INSTANCE(from, kind, rows)                                                                               \
-    static void weigh_##from##_##kind##_##rows(const uint8_t *const v[PAGES], int first, int n, const int8_t *book,    \
-                                               const uint8_t *const ahead[PAGES], const uint8_t(*p)[2][BLOCK],         \
-                                               int32_t(*total)[QUIRE_DIM_MAX]) {                                       \
-        weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, p, total);                                  \
+#define WEIGH_INSTANCE(from, kind, rows)                                                           \
+    static void weigh_##from##_##kind##_##rows(                                                    \
+        const uint8_t *const v[PAGES], int first, int n, const int8_t *book,                       \
+        const uint8_t *const ahead[PAGES], const uint8_t(*p)[2][BLOCK],                            \
+        int32_t(*total)[QUIRE_DIM_MAX]) {                                                          \
+        weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, p, total);              \
     }
-#define BY_ROWS(instance, from, kind)                                                                                  \
+#define BY_ROWS(instance, from, kind)                                                              \
     instance(from, kind, 1) instance(from, kind, 2) instance(from, kind, 3) instance(from, kind, 4)
 #define INSTANCES(from, kind) BY_ROWS(DOT_INSTANCE, from, kind) BY_ROWS(WEIGH_INSTANCE, from, kind)
 INSTANCES(NIBBLES, SMALL)
@@ -49,12 +51,12 @@ INSTANCES(UNPACKED, SIGNED)
 INSTANCES(UNPACKED, WIDE)
 BY_ROWS(DOT_INSTANCE, MIXED, SMALL)
 
-#define ROWS(what, from, kind)                                                                                         \
-    [from][kind] = {what##_##from##_##kind##_1, what##_##from##_##kind##_2, what##_##from##_##kind##_3,                \
-                    what##_##from##_##kind##_4}
-#define TABLE(what)                                                                                                    \
-    ROWS(what, NIBBLES, SMALL), ROWS(what, NIBBLES, SIGNED), ROWS(what, BYTES, WIDE), ROWS(what, UNPACKED, SMALL),     \
-        ROWS(what, UNPACKED, SIGNED), ROWS(what, UNPACKED, WIDE)
+#define ROWS(what, from, kind)                                                                     \
+    [from][kind] = {what##_##from##_##kind##_1, what##_##from##_##kind##_2,                        \
+                    what##_##from##_##kind##_3, what##_##from##_##kind##_4}
+#define TABLE(what)                                                                                \
+    ROWS(what, NIBBLES, SMALL), ROWS(what, NIBBLES, SIGNED), ROWS(what, BYTES, WIDE),              \
+        ROWS(what, UNPACKED, SMALL), ROWS(what, UNPACKED, SIGNED), ROWS(what, UNPACKED, WIDE)
 static const dot_function DOT[4][3][SET] = {TABLE(dot), ROWS(dot, MIXED, SMALL)};
 static const weigh_function WEIGH[3][3][SET] = {TABLE(weigh)};
 
@@ -95,7 +97,11 @@ static void load_keys_of(block *b, int p) {
  * their width allows. */
 static void load_block(block *b, bool few) {
     const quire_format *f = b->job->format;
-    b->k_source = !few ? UNPACKED : f->k.bits == 8 ? BYTES : f->k.bits != 4 ? UNPACKED : f->k.n_mixed ? MIXED : NIBBLES;
+    b->k_source = !few             ? UNPACKED
+                  : f->k.bits == 8 ? BYTES
+                  : f->k.bits != 4 ? UNPACKED
+                  : f->k.n_mixed   ? MIXED
+                                   : NIBBLES;
     b->v_source = !few ? UNPACKED : f->v.bits == 8 ? BYTES : f->v.bits == 4 ? NIBBLES : UNPACKED;
     for (int p = 0; p < PAGES; p++) {
         const uint8_t *ahead = page_ahead(b->job, b->first + p);
@@ -157,9 +163,10 @@ static void load_values_of_block(block *b) {
 /* ------------------------------------------------------------------ scores of one set */
 
 /* Logits of a row from the integers of one scale group. */
-static void add_scores(const quire_side_format *k, const set_query *q, int r, int g, const int32_t *dots,
-                       const float *scale, const float *zero, float *s) {
-    const bool channel = k->family == QUIRE_FAMILY_CHANNEL, grouped = !channel && !is_token_scaled(k->family);
+static void add_scores(const quire_side_format *k, const set_query *q, int r, int g,
+                       const int32_t *dots, const float *scale, const float *zero, float *s) {
+    const bool channel = k->family == QUIRE_FAMILY_CHANNEL,
+               grouped = !channel && !is_token_scaled(k->family);
     const bool centred = !channel && k->zeros;
     const ivec centre = i_all(q->centre[r][g]);
     const fvec step = f_all(q->step[r][g]), offset = f_all(q->offset[r][g]);
@@ -183,7 +190,8 @@ static void add_scores(const quire_side_format *k, const set_query *q, int r, in
 }
 
 /* The sign plane of prod: adds scale * residual * sqrt(pi/2) * (2 dot - sum). */
-static void add_signs(const block *b, const set_query *q, int r, int p, const int32_t *dots, float *s) {
+static void add_signs(const block *b, const set_query *q, int r, int p, const int32_t *dots,
+                      float *s) {
     const float *scale = b->work->k_scale[p], *residual = b->work->residual[p];
     const ivec centre = i_all(q->centre[r][0]); /* computed with a middle of 1/2 */
     const fvec step = f_all(q->step[r][0] * (2 * QUIRE_SQRT_HALF_PI / b->job->format->k.unit));
@@ -205,7 +213,8 @@ static void apply_rules(const block *b, int row, int p, float *s) {
     const int32_t t0 = first_token(job, b->first + p);
     for (int t = 0; t < T; t++)
         s[t] = t0 + t < job->skip ? -INFINITY
-                                  : quire__ref_logit(&job->see, row / job->n_group, row % job->n_group, t0 + t, s[t]);
+                                  : quire__ref_logit(&job->see, row / job->n_group,
+                                                     row % job->n_group, t0 + t, s[t]);
 }
 
 static void score_set(const block *b, int first, int rows, bool requantize) {
@@ -227,20 +236,23 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
         for (int r = 0; r < rows && (channel || (requantize && p == b->from)); r++)
             quantize_row(k, kind, q + r * k->dim, w, p, first + r, r, integers);
         for (int r = 0; r < rows && k->zeros && !channel; r++)
-            integers->offset[r][0] = dot_of(job->q + (size_t)(first + r) * (size_t)k->dim, w->k_zero[p], k->dim);
+            integers->offset[r][0] =
+                dot_of(job->q + (size_t)(first + r) * (size_t)k->dim, w->k_zero[p], k->dim);
         for (int g = 0; g < k->n_groups; g++) {
             const int at = g * k->group / 16, n = k->group / 16;
-            DOT[b->k_source][kind][rows - 1](b->k[p], k->dim, at, n, k->book,
-                                             b->ahead[p] + k->codes + (size_t)(at * 2 * T * k->bits), integers,
-                                             w->dots);
+            DOT[b->k_source][kind][rows - 1](
+                b->k[p], k->dim, at, n, k->book,
+                b->ahead[p] + k->codes + (size_t)(at * 2 * T * k->bits), integers, w->dots);
             for (int r = 0; r < rows; r++)
-                add_scores(k, integers, r, g, w->dots[r], w->k_scale[p], w->k_zero[p], w->s[r] + p * T);
+                add_scores(k, integers, r, g, w->dots[r], w->k_scale[p], w->k_zero[p],
+                           w->s[r] + p * T);
         }
         if (k->family == QUIRE_FAMILY_PROD) {
             for (int r = 0; r < rows && requantize && p == b->from; r++)
-                quantize_scale_group(SMALL, job->q_projected + (size_t)(first + r) * (size_t)k->dim, 0, k->dim, 0.5f, r,
-                                     0, &w->q[1]);
-            DOT[UNPACKED][SMALL][rows - 1](w->sign8[p], k->dim, 0, k->dim / 16, NULL, NULL, &w->q[1], w->dots);
+                quantize_scale_group(SMALL, job->q_projected + (size_t)(first + r) * (size_t)k->dim,
+                                     0, k->dim, 0.5f, r, 0, &w->q[1]);
+            DOT[UNPACKED][SMALL][rows - 1](w->sign8[p], k->dim, 0, k->dim / 16, NULL, NULL,
+                                           &w->q[1], w->dots);
             for (int r = 0; r < rows; r++)
                 add_signs(b, &w->q[1], r, p, w->dots[r], w->s[r] + p * T);
         }
@@ -265,7 +277,8 @@ static void weigh_scale_group(const block *b, const row_update *update, int g, i
     const bool grouped = !is_token_scaled(v->family);
     const float steps = kind == WIDE ? 65535 : 255;
     const int t0 = b->from * T, n = b->n * T;
-    const float *scale = b->work->v_scale + g * BLOCK + t0, *zero = b->work->v_zero + g * BLOCK + t0;
+    const float *scale = b->work->v_scale + g * BLOCK + t0,
+                *zero = b->work->v_zero + g * BLOCK + t0;
     x86_work *w = b->work;
     float unit[SET], constant[SET];
     for (int r = 0; r < rows; r++) {
@@ -278,9 +291,10 @@ static void weigh_scale_group(const block *b, const row_update *update, int g, i
         const float inverse = largest > 1e-30f ? steps / largest : 0;
         uint8_t *plane0 = w->p[r][0] + t0, *plane1 = w->p[r][1] + t0;
         const float *s = w->s[r] + t0, *factor = grouped ? scale : NULL;
-        const int32_t sum = kind == WIDE     ? put_weights(WIDE, s, factor, n, inverse, plane0, plane1)
-                            : kind == SIGNED ? put_weights(SIGNED, s, factor, n, inverse, plane0, plane1)
-                                             : put_weights(SMALL, s, factor, n, inverse, plane0, plane1);
+        const int32_t sum = kind == WIDE ? put_weights(WIDE, s, factor, n, inverse, plane0, plane1)
+                            : kind == SIGNED
+                                ? put_weights(SIGNED, s, factor, n, inverse, plane0, plane1)
+                                : put_weights(SMALL, s, factor, n, inverse, plane0, plane1);
         unit[r] = largest / steps * update[r].factor;
         constant[r] = constant[r] * update[r].factor - v->mid * (float)sum * unit[r];
     }
@@ -295,7 +309,8 @@ static void weigh_scale_group(const block *b, const row_update *update, int g, i
         float *o = state->o + (size_t)(first + r) * (size_t)v->dim + (size_t)(g * v->group);
         const fvec keep = f_all(update[r].keep), u = f_all(unit[r]), c = f_all(constant[r]);
         for (int d = 0; d < v->group; d += W)
-            f_store(o + d, f_fma(f_from_int(i_load(w->sums[r] + d)), u, f_fma(f_load(o + d), keep, c)));
+            f_store(o + d,
+                    f_fma(f_from_int(i_load(w->sums[r] + d)), u, f_fma(f_load(o + d), keep, c)));
     }
 }
 
@@ -305,8 +320,10 @@ static void value_set(block *b, int first, int rows, const quire_state *state) {
     row_update update[SET];
     bool any = false;
     for (int r = 0; r < rows; r++) {
-        const float m = maximum(b->work->s[r] + t0, n), old = state->m[first + r], top = m > old ? m : old;
-        update[r] = (row_update){.alive = m > QUIRE_NOTHING_SEEN && m >= old - QUIRE_DROP_BELOW, .m = m};
+        const float m = maximum(b->work->s[r] + t0, n), old = state->m[first + r],
+                    top = m > old ? m : old;
+        update[r] =
+            (row_update){.alive = m > QUIRE_NOTHING_SEEN && m >= old - QUIRE_DROP_BELOW, .m = m};
         update[r].keep = quire__exp2(old - top);
         update[r].factor = quire__exp2(m - top);
         any = any || update[r].alive;
@@ -342,7 +359,8 @@ static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
     w->q_unit = (float *)(void *)(w + 1);
     w->q_fp16 = w->q_unit + n;
     for (int i = 0; i < n; i++)
-        w->q_unit[i] = query_to_fp16(job->q + (size_t)i * (size_t)dim, dim, w->q_fp16 + (size_t)i * (size_t)dim);
+        w->q_unit[i] = query_to_fp16(job->q + (size_t)i * (size_t)dim, dim,
+                                     w->q_fp16 + (size_t)i * (size_t)dim);
 }
 
 static bool attend(quire_attend_job *job, const quire_state *state) {

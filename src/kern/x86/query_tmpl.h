@@ -8,8 +8,8 @@
 
 /* Channels first .. first+n of x, all with one scale: the integers nearest to x * inverse, each
  * worth `step`. */
-INLINE void put_integers(const product kind, const float *x, int first, int n, float inverse, float step, float mid,
-                         int row, int g, set_query *out) {
+INLINE void put_integers(const product kind, const float *x, int first, int n, float inverse,
+                         float step, float mid, int row, int g, set_query *out) {
     const fvec by = f_all(inverse), magic = f_all(QUIRE_ROUND_MAGIC);
     ivec total = i_all(0);
     for (int d = first; d < first + n; d += 16) {
@@ -40,17 +40,18 @@ static int32_t mixed_centre(const quire_side_format *k, const int8_t *integers) 
 
 /* The same with the scale that the largest, `magnitude`, requires: one scale group of the
  * reference. */
-INLINE void put_scale_group(const product kind, const float *x, int first, int n, float magnitude, float mid, int row,
-                            int g, set_query *out) {
+INLINE void put_scale_group(const product kind, const float *x, int first, int n, float magnitude,
+                            float mid, int row, int g, set_query *out) {
     const float steps = kind == WIDE ? 127 * 128 : 127;
     /* As in the reference: 127 / magnitude must stay finite. */
     const bool zero = magnitude < 1e-30f;
-    put_integers(kind, x, first, n, zero ? 0 : steps / magnitude, zero ? 0 : magnitude / steps, mid, row, g, out);
+    put_integers(kind, x, first, n, zero ? 0 : steps / magnitude, zero ? 0 : magnitude / steps, mid,
+                 row, g, out);
 }
 
 /* One scale group of a row; the offset is the sum of q. */
-INLINE void quantize_scale_group(const product kind, const float *q, int first, int n, float mid, int row, int g,
-                                 set_query *out) {
+INLINE void quantize_scale_group(const product kind, const float *q, int first, int n, float mid,
+                                 int row, int g, set_query *out) {
     fvec magnitude = f_all(0), sum = magnitude;
     for (int d = first; d < first + n; d += W) {
         const fvec x = f_load(q + d);
@@ -63,12 +64,14 @@ INLINE void quantize_scale_group(const product kind, const float *q, int first, 
 
 /* A row with a page's channel scales folded in; the offset is q.zero. `fp16`: q and scales are
  * rounded to fp16 as channel_query.h defines. */
-INLINE void quantize_channels(const product kind, const bool fp16, const float *q, const float *q_fp16, float unit,
-                              const float *scale, const float *zero, int dim, float mid, int row, float *scaled,
+INLINE void quantize_channels(const product kind, const bool fp16, const float *q,
+                              const float *q_fp16, float unit, const float *scale,
+                              const float *zero, int dim, float mid, int row, float *scaled,
                               set_query *out) {
     fvec largest = f_all(0), dot = largest;
     for (int d = 0; d < dim; d += W) {
-        const fvec x = f_load(q + d), exact = f_mul(fp16 ? f_load(q_fp16 + d) : x, f_load(scale + d));
+        const fvec x = f_load(q + d),
+                   exact = f_mul(fp16 ? f_load(q_fp16 + d) : x, f_load(scale + d));
         const fvec y = fp16 ? f_round_fp16(exact) : exact;
         f_store(scaled + d, y);
         largest = f_max(largest, f_abs(y));
@@ -98,7 +101,8 @@ static float scales_to_fp16(float *scale, int dim) {
         most = f_max(most, f_abs(f_load(scale + d)));
     const int exponent = quire__scale_exponent(quire__f32_to_f16(f_largest(most)));
     for (int d = 0; d < dim; d += W)
-        f_store(scale + d, f_round_fp16(f_mul(f_load(scale + d), f_all(quire__power_of_two(-exponent)))));
+        f_store(scale + d,
+                f_round_fp16(f_mul(f_load(scale + d), f_all(quire__power_of_two(-exponent)))));
     return quire__power_of_two(exponent);
 }
 
@@ -114,16 +118,18 @@ static float query_to_fp16(const float *q, int dim, float *to) {
 }
 
 /* i: index of the row among all rows; `row`: in its set. */
-static void quantize_row(const quire_side_format *k, const product kind, const float *q, x86_work *w, int p, int i,
-                         int row, set_query *out) {
+static void quantize_row(const quire_side_format *k, const product kind, const float *q,
+                         x86_work *w, int p, int i, int row, set_query *out) {
     if (k->family == QUIRE_FAMILY_CHANNEL && kind == SMALL) {
-        quantize_channels(SMALL, true, q, w->q_fp16 + (size_t)i * (size_t)k->dim, w->q_unit[i] * w->k_unit[p],
-                          w->k_scale[p], w->k_zero[p], k->dim, k->mid, row, w->scaled, out);
+        quantize_channels(SMALL, true, q, w->q_fp16 + (size_t)i * (size_t)k->dim,
+                          w->q_unit[i] * w->k_unit[p], w->k_scale[p], w->k_zero[p], k->dim, k->mid,
+                          row, w->scaled, out);
         out->centre[row][0] += mixed_centre(k, out->plane[row][0]);
         return;
     }
     if (k->family == QUIRE_FAMILY_CHANNEL) {
-        quantize_channels(WIDE, false, q, NULL, 0, w->k_scale[p], w->k_zero[p], k->dim, k->mid, row, w->scaled, out);
+        quantize_channels(WIDE, false, q, NULL, 0, w->k_scale[p], w->k_zero[p], k->dim, k->mid, row,
+                          w->scaled, out);
         return;
     }
     for (int g = 0; g < k->n_groups; g++)

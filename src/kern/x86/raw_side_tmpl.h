@@ -7,8 +7,8 @@
 
 enum { AT_ONCE = TILE_SUMS / 4 }; /* rows that share a load of K or V */
 
-INLINE void score_raw_page(const quire_type type, const uint8_t *k, int dim, const float *q, int rows,
-                           float (*s)[BLOCK], int p) {
+INLINE void score_raw_page(const quire_type type, const uint8_t *k, int dim, const float *q,
+                           int rows, float (*s)[BLOCK], int p) {
     const size_t row_bytes = (size_t)dim * quire__type_bytes(type);
     for (int t = 0; t < T; t += 4) {
         const uint8_t *at[4];
@@ -26,8 +26,8 @@ INLINE void score_raw_page(const quire_type type, const uint8_t *k, int dim, con
     }
 }
 
-static void score_raw(const quire_side_format *k, const uint8_t *page, const float *q, int rows, float (*s)[BLOCK],
-                      int p) {
+static void score_raw(const quire_side_format *k, const uint8_t *page, const float *q, int rows,
+                      float (*s)[BLOCK], int p) {
     if (k->type == QUIRE_F32)
         score_raw_page(QUIRE_F32, page, k->dim, q, rows, s, p);
     else if (k->type == QUIRE_F16)
@@ -38,8 +38,8 @@ static void score_raw(const quire_side_format *k, const uint8_t *page, const flo
 
 /* o = o * keep + factor * sum of e[t] * V[t] over the block's pages; channels d .. d+4W, or the
  * rest. */
-INLINE void weigh_raw_vectors(const quire_type type, const int n, const block *b, const float *e, float keep,
-                              float factor, float *o, int d) {
+INLINE void weigh_raw_vectors(const quire_type type, const int n, const block *b, const float *e,
+                              float keep, float factor, float *o, int d) {
     const int dim = b->job->format->v.dim;
     const size_t row_bytes = (size_t)dim * quire__type_bytes(type);
     fvec acc[4];
@@ -50,11 +50,12 @@ INLINE void weigh_raw_vectors(const quire_type type, const int n, const block *b
             UNROLL for (int j = 0; j < n; j++) acc[j] =
                 f_fma(load_elements(type, at, d + j * W), f_all(e[p * T + t]), acc[j]);
         }
-    UNROLL for (int j = 0; j < n; j++)
-        f_store(o + d + j * W, f_fma(acc[j], f_all(factor), f_mul(f_load(o + d + j * W), f_all(keep))));
+    UNROLL for (int j = 0; j < n; j++) f_store(
+        o + d + j * W, f_fma(acc[j], f_all(factor), f_mul(f_load(o + d + j * W), f_all(keep))));
 }
 
-INLINE void weigh_raw_row(const quire_type type, const block *b, const float *e, float keep, float factor, float *o) {
+INLINE void weigh_raw_row(const quire_type type, const block *b, const float *e, float keep,
+                          float factor, float *o) {
     int d = 0;
     for (; d + 4 * W <= b->job->format->v.dim; d += 4 * W)
         weigh_raw_vectors(type, 4, b, e, keep, factor, o, d);
@@ -62,7 +63,8 @@ INLINE void weigh_raw_row(const quire_type type, const block *b, const float *e,
         weigh_raw_vectors(type, 1, b, e, keep, factor, o, d);
 }
 
-static void weigh_raw(const block *b, const float *e /* (128) */, float keep, float factor, float *o) {
+static void weigh_raw(const block *b, const float *e /* (128) */, float keep, float factor,
+                      float *o) {
     const quire_type type = b->job->format->v.type;
     if (type == QUIRE_F32)
         weigh_raw_row(QUIRE_F32, b, e, keep, factor, o);

@@ -22,20 +22,25 @@ typedef struct slices {
 
 /* The slices from `first` on, at most up to `end`: the columns of a page come in quads, the last of
  * which may be narrower. */
-INLINE slices find_slices(const source_kind from, const uint8_t *k, int dim, int tile, int step, int first, int end) {
+INLINE slices find_slices(const source_kind from, const uint8_t *k, int dim, int tile, int step,
+                          int first, int end) {
     if (from == UNPACKED)
         return (slices){k + tile * TILE * dim + step * 2 * VECTOR + first * 256, 0, end - first};
-    const int octets = from == BYTES ? 2 : 1, n = dim / 16 * octets, column = first * octets, quad = column & ~3,
-              width = n - quad < 4 ? n - quad : 4, left = (quad + width) / octets - first;
-    return (slices){k + tile * 8 * octets * dim + quad * 128 + (column - quad) * 16 + step * 2 * LANES * width * 16,
+    const int octets = from == BYTES ? 2 : 1, n = dim / 16 * octets, column = first * octets,
+              quad = column & ~3, width = n - quad < 4 ? n - quad : 4,
+              left = (quad + width) / octets - first;
+    return (slices){k + tile * 8 * octets * dim + quad * 128 + (column - quad) * 16 +
+                        step * 2 * LANES * width * 16,
                     (size_t)width * 16, left < end - first ? left : end - first};
 }
 
 /* Codes of slice i: x[octet][even, odd pairs]. */
-INLINE void load_keys(const product kind, const source_kind from, const slices *s, int i, ivec book, ivec x[2][2]) {
+INLINE void load_keys(const product kind, const source_kind from, const slices *s, int i, ivec book,
+                      ivec x[2][2]) {
     if (from == UNPACKED) {
         const uint8_t *at = s->at + i * 256;
-        UNROLL for (int j = 0; j < 4; j++) x[j / 2][j % 2] = b_load(at + j / 2 * 128 + j % 2 * VECTOR);
+        UNROLL for (int j = 0; j < 4; j++) x[j / 2][j % 2] =
+            b_load(at + j / 2 * 128 + j % 2 * VECTOR);
         return;
     }
     const uint8_t *at = s->at + i * (from == BYTES ? 32 : 16);
@@ -60,8 +65,9 @@ INLINE void load_keys(const product kind, const source_kind from, const slices *
 }
 
 /* acc[even, odd pairs][row] += the slices from `first` on times q. */
-INLINE void multiply_slices(const product kind, const source_kind from, const int rows, const slices *s, ivec book,
-                            const uint8_t *ahead, const set_query *q, int first, sums acc[2][SET]) {
+INLINE void multiply_slices(const product kind, const source_kind from, const int rows,
+                            const slices *s, ivec book, const uint8_t *ahead, const set_query *q,
+                            int first, sums acc[2][SET]) {
     const int bytes = (from == BYTES ? 16 : 8) * W;
     _Pragma("GCC unroll 1") for (int i = 0; i < s->n; i++) {
         ivec x[2][2];
@@ -77,8 +83,9 @@ INLINE void multiply_slices(const product kind, const source_kind from, const in
             UNROLL for (int r = 0; r < rows; r++) {
                 const int at = 16 * (first + i) + 8 * octet;
                 operand y[2];
-                UNROLL for (int j = 0; j < together(kind); j++) y[j] = load_operand(
-                    kind, (const uint8_t *)q->plane[r][0] + at + 8 * j, (const uint8_t *)q->plane[r][1] + at + 8 * j);
+                UNROLL for (int j = 0; j < together(kind); j++) y[j] =
+                    load_operand(kind, (const uint8_t *)q->plane[r][0] + at + 8 * j,
+                                 (const uint8_t *)q->plane[r][1] + at + 8 * j);
                 acc[0][r] = k_multiply(kind, acc[0][r], even, y);
                 acc[1][r] = k_multiply(kind, acc[1][r], odd, y);
             }
@@ -87,9 +94,10 @@ INLINE void multiply_slices(const product kind, const source_kind from, const in
 }
 
 /* Slices first .. end of tokens W * at on; returns `ahead` advanced by as many bytes. */
-INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from, const int rows, const uint8_t *k,
-                                      int dim, int at, int first, int end, ivec book, const uint8_t *ahead,
-                                      const set_query *q, sums acc[2][SET]) {
+INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from, const int rows,
+                                      const uint8_t *k, int dim, int at, int first, int end,
+                                      ivec book, const uint8_t *ahead, const set_query *q,
+                                      sums acc[2][SET]) {
     for (int slice = first; slice < end;) {
         const slices s = find_slices(from, k, dim, at / STEPS, at % STEPS, slice, end);
         multiply_slices(kind, from, rows, &s, book, ahead, q, slice, acc);
@@ -102,18 +110,23 @@ INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from
 
 /* Slices first .. first+n of all 64 tokens and `rows` rows. `ahead`: as many bytes that are used
  * next, to fetch meanwhile. */
-INLINE void multiply_page(const product kind, const source_kind from, const int rows, const uint8_t *k, int dim,
-                          int first, int n, ivec book, const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
+INLINE void multiply_page(const product kind, const source_kind from, const int rows,
+                          const uint8_t *k, int dim, int first, int n, ivec book,
+                          const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
     for (int at = 0; at < T / W; at++) {
         sums acc[2][SET];
         UNROLL for (int r = 0; r < rows; r++) acc[0][r] = acc[1][r] = no_sums();
         if (from == MIXED) {
-            ahead = multiply_tokens(kind, SPLIT_5_3, rows, k, dim, at, 0, dim / 32, book, ahead, q, acc);
-            ahead = multiply_tokens(kind, NIBBLES, rows, k, dim, at, dim / 32, dim / 16, book, ahead, q, acc);
+            ahead = multiply_tokens(kind, SPLIT_5_3, rows, k, dim, at, 0, dim / 32, book, ahead, q,
+                                    acc);
+            ahead = multiply_tokens(kind, NIBBLES, rows, k, dim, at, dim / 32, dim / 16, book,
+                                    ahead, q, acc);
         } else {
-            ahead = multiply_tokens(kind, from, rows, k, dim, at, first, first + n, book, ahead, q, acc);
+            ahead = multiply_tokens(kind, from, rows, k, dim, at, first, first + n, book, ahead, q,
+                                    acc);
         }
-        UNROLL for (int r = 0; r < rows; r++) i_store(dots[r] + at * W, k_join(kind, acc[0][r], acc[1][r]));
+        UNROLL for (int r = 0; r < rows; r++)
+            i_store(dots[r] + at * W, k_join(kind, acc[0][r], acc[1][r]));
     }
 }
 

@@ -31,8 +31,8 @@ INLINE float maximum(const float *s, int n) {
 
 /* Turns s into 2^(s - m), or, given the scales of V, into the weight 2^(s - m) * scale, and finds
  * the largest weight on the way. Returns the sum of 2^(s - m). */
-INLINE float exponentials(float *s, const float *scale /* (n) or NULL */, const int degree, int n, float m,
-                          float *largest) {
+INLINE float exponentials(float *s, const float *scale /* (n) or NULL */, const int degree, int n,
+                          float m, float *largest) {
     fvec sum[4], top[4];
     EACH sum[u] = top[u] = f_all(0);
     for (int t = 0; t < n; t += 4 * W) {
@@ -50,7 +50,8 @@ INLINE float exponentials(float *s, const float *scale /* (n) or NULL */, const 
 }
 
 /* The largest e * scale; *constant is the sum of e * zero. */
-INLINE float largest_weight(const float *e, const float *scale, const float *zero, int n, float *constant) {
+INLINE float largest_weight(const float *e, const float *scale, const float *zero, int n,
+                            float *constant) {
     fvec top = f_all(0), c[2] = {top, top};
     for (int t = 0; t < n; t += 2 * W)
         UNROLL for (int u = 0; u < 2; u++) {
@@ -63,8 +64,9 @@ INLINE float largest_weight(const float *e, const float *scale, const float *zer
 }
 
 /* Operands of n weights, given as weights or as e and scale; returns the sum of the integers. */
-INLINE int32_t put_weights(const product kind, const float *s, const float *scale /* NULL: s holds weights */, int n,
-                           float inverse, uint8_t *plane0, uint8_t *plane1) {
+INLINE int32_t put_weights(const product kind, const float *s,
+                           const float *scale /* NULL: s holds weights */, int n, float inverse,
+                           uint8_t *plane0, uint8_t *plane1) {
     const fvec magic = f_all(QUIRE_ROUND_MAGIC), factor = f_all(inverse);
     ivec total = i_all(0);
     for (int t = 0; t < n; t += 32) {

@@ -12,7 +12,9 @@ enum { VECTORS = 8 / LANES /* of 8 row pairs */ };
 /* The first row pair of vector j; the others follow at distances of two. */
 INLINE int first_pair(int j) { return j / 2 * 2 * LANES + j % 2; }
 
-INLINE ivec code_value(ivec code, const int8_t *book, ivec table) { return book ? b_lookup(table, code) : code; }
+INLINE ivec code_value(ivec code, const int8_t *book, ivec table) {
+    return book ? b_lookup(table, code) : code;
+}
 
 /* ------------------------------------------------------------------ K */
 
@@ -32,8 +34,8 @@ INLINE void put_k(const k_target *to, int tile, int octet, int j, ivec code) {
 /* One column of one vector of row pairs: the codes of every token tile. `slab`: distance between
  * the parts of a 3-bit code. Mixed: low codes have one bit more, high ones one bit less
  * (codec/layout.h). */
-INLINE void unpack_column(const int bits, const bool mixed, const uint8_t *at, size_t stride, size_t tile_stride,
-                          size_t slab, int column, int j, const k_target *to) {
+INLINE void unpack_column(const int bits, const bool mixed, const uint8_t *at, size_t stride,
+                          size_t tile_stride, size_t slab, int column, int j, const k_target *to) {
     if (bits == 8 || bits == 4) {
         for (int tile = 0; tile < T / TILE; tile++) {
             const ivec x = b_load_rows(at + (size_t)tile * tile_stride, 2 * stride);
@@ -48,15 +50,19 @@ INLINE void unpack_column(const int bits, const bool mixed, const uint8_t *at, s
     }
     const ivec a = b_load_rows(at, 2 * stride);
     if (bits == 2) {
-        UNROLL for (int tile = 0; tile < 4; tile++) put_k(to, tile, column, j, b_field(a, 2 * tile, 3));
+        UNROLL for (int tile = 0; tile < 4; tile++)
+            put_k(to, tile, column, j, b_field(a, 2 * tile, 3));
     } else if (bits == 1) {
-        UNROLL for (int bit = 0; bit < 8; bit++) put_k(to, bit % 4, 2 * column + bit / 4, j, b_field(a, bit, 1));
+        UNROLL for (int bit = 0; bit < 8; bit++)
+            put_k(to, bit % 4, 2 * column + bit / 4, j, b_field(a, bit, 1));
     } else {
-        const ivec b = b_load_rows(at + slab, 2 * stride), c = b_load_rows(at + 2 * slab, 2 * stride);
+        const ivec b = b_load_rows(at + slab, 2 * stride),
+                   c = b_load_rows(at + 2 * slab, 2 * stride);
         const ivec part[3] = {a, b, c};
         UNROLL for (int tile = 0; tile < 3; tile++) {
             put_k(to, tile, 2 * column, j, b_field(part[tile], 0, mixed ? 15 : 7));
-            put_k(to, tile, 2 * column + 1, j, mixed ? b_field(part[tile], 4, 3) : b_field(part[tile], 3, 7));
+            put_k(to, tile, 2 * column + 1, j,
+                  mixed ? b_field(part[tile], 4, 3) : b_field(part[tile], 3, 7));
         }
         const ivec low = b_field(a, 6, 3), high = b_field(b, 6, 3);
         put_k(to, 3, 2 * column, j, b_or(low, b_field(c, 4, mixed ? 12 : 4)));
@@ -70,16 +76,20 @@ INLINE void unpack_columns(const int bits, int n_mixed, const uint8_t *k, const 
         const int quad = column & ~3, width = n - quad < 4 ? n - quad : 4;
         const size_t stride = (size_t)width * 16;
         for (int j = 0; j < VECTORS; j++) {
-            const size_t at = (size_t)(quad * 128 * slabs + (column - quad) * 16) + (size_t)first_pair(j) * stride;
+            const size_t at = (size_t)(quad * 128 * slabs + (column - quad) * 16) +
+                              (size_t)first_pair(j) * stride;
             if (column < n_mixed)
-                unpack_column(bits, true, k + at, stride, (size_t)(bits * 2 * to->dim), 8 * stride, column, j, to);
+                unpack_column(bits, true, k + at, stride, (size_t)(bits * 2 * to->dim), 8 * stride,
+                              column, j, to);
             else
-                unpack_column(bits, false, k + at, stride, (size_t)(bits * 2 * to->dim), 8 * stride, column, j, to);
+                unpack_column(bits, false, k + at, stride, (size_t)(bits * 2 * to->dim), 8 * stride,
+                              column, j, to);
         }
     }
 }
 
-static void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k, const int8_t *book, product kind, uint8_t *out) {
+static void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k, const int8_t *book,
+                     product kind, uint8_t *out) {
     const k_target to = {out, dim, book, load_book(book), kind};
     if (bits == 8)
         unpack_columns(8, 0, k, &to);
@@ -108,9 +118,13 @@ INLINE ivec v_slot(const int bits, const int z, const int h, const ivec *slab) {
     return b_or(b_field(slab[h], 6, 3), b_field(slab[2], 4 + h, 4));
 }
 
-INLINE void unpack_run(const int bits, const uint8_t *run, int first, int tiles, const int8_t *book, uint8_t *out) {
+INLINE void unpack_run(const int bits, const uint8_t *run, int first, int tiles, const int8_t *book,
+                       uint8_t *out) {
     const ivec table = load_book(book);
-    const int share = bits == 2 ? 2 : bits == 3 ? 4 : 1, slabs = bits == 3 ? 3 : 1, columns_ = 4 * tiles / share;
+    const int share = bits == 2   ? 2
+                      : bits == 3 ? 4
+                                  : 1,
+              slabs = bits == 3 ? 3 : 1, columns_ = 4 * tiles / share;
     const size_t stride = (size_t)columns_ * 16;
     for (int j = 0; j < VECTORS; j++)
         for (int c = 0; c < columns_; c++) {
@@ -121,7 +135,8 @@ INLINE void unpack_run(const int bits, const uint8_t *run, int first, int tiles,
                 put_v(out, first, 4 + c, j, b_load_rows(at + 512, 2 * stride));
                 continue;
             }
-            UNROLL for (int i = 0; i < slabs; i++) x[i] = b_load_rows(at + (size_t)i * 8 * stride, 2 * stride);
+            UNROLL for (int i = 0; i < slabs; i++) x[i] =
+                b_load_rows(at + (size_t)i * 8 * stride, 2 * stride);
             if (bits == 4) {
                 put_v(out, first, c, j, code_value(b_field(x[0], 0, 15), book, table));
                 put_v(out, first, 4 + c, j, code_value(b_field(x[0], 4, 15), book, table));
@@ -153,8 +168,8 @@ static void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, ui
 
 /* Where the scale of a scale group is negative, its codes are reflected about their middle
  * (kern.h): c -> 2 mid - c. */
-static void reflect_v(const quire_side_format *side, const float *scale /* (n_groups, 128), this page's first */,
-                      uint8_t *v8) {
+static void reflect_v(const quire_side_format *side,
+                      const float *scale /* (n_groups, 128), this page's first */, uint8_t *v8) {
     const ivec flip = b_all(side->bits == 8 ? 255 : (1 << side->bits) - 1);
     const ivec one = b_all(side->bits == 8 && side->mid == 0); /* -c is ~c + 1 */
     for (int g = 0; g < side->n_groups; g++)

@@ -6,11 +6,12 @@
 #include "kern/x86/scores_tmpl.h"
 
 /* Codes of 16 tokens (atoms c and 4 + c) of W channels: x[atom][even, odd pairs]. */
-INLINE void load_values(const product kind, const source_kind from, const uint8_t *v, int tile, int step, int c,
-                        ivec book, ivec x[2][2]) {
+INLINE void load_values(const product kind, const source_kind from, const uint8_t *v, int tile,
+                        int step, int c, ivec book, ivec x[2][2]) {
     if (from == UNPACKED) {
         const uint8_t *at = v + tile * 1024 + c * 128 + step * 2 * VECTOR;
-        UNROLL for (int i = 0; i < 4; i++) x[i / 2][i % 2] = b_load(at + i / 2 * 512 + i % 2 * VECTOR);
+        UNROLL for (int i = 0; i < 4; i++) x[i / 2][i % 2] =
+            b_load(at + i / 2 * 512 + i % 2 * VECTOR);
         return;
     }
     const uint8_t *at = v + tile * (from == BYTES ? 1024 : 512) + c * 16 + step * 2 * LANES * 64;
@@ -24,13 +25,15 @@ INLINE void load_values(const product kind, const source_kind from, const uint8_
             x[1][pairs] = b_field(y, 4, 15);
         }
         if (from == NIBBLES && kind == SIGNED)
-            UNROLL for (int atom = 0; atom < 2; atom++) x[atom][pairs] = b_lookup(book, x[atom][pairs]);
+            UNROLL for (int atom = 0; atom < 2; atom++) x[atom][pairs] =
+                b_lookup(book, x[atom][pairs]);
     }
 }
 
 /* Channel tiles first .. first+n: sums[r][channel - 16 * first]. */
-INLINE void weigh_block(const product kind, const source_kind from, const int rows, const uint8_t *const v[PAGES],
-                        int first, int n, ivec book, const uint8_t *const ahead[PAGES], const uint8_t (*p)[2][BLOCK],
+INLINE void weigh_block(const product kind, const source_kind from, const int rows,
+                        const uint8_t *const v[PAGES], int first, int n, ivec book,
+                        const uint8_t *const ahead[PAGES], const uint8_t (*p)[2][BLOCK],
                         int32_t (*total)[QUIRE_DIM_MAX]) {
     for (int at = first * STEPS; at < (first + n) * STEPS; at++) {
         sums acc[2][SET];
@@ -65,7 +68,8 @@ INLINE void weigh_block(const product kind, const source_kind from, const int ro
             }
         }
         UNROLL for (int r = 0; r < rows; r++)
-            i_store(total[r] + (at - first * STEPS) * W, v_join(kind, acc[0][r], acc[1][r], even_columns, odd_columns));
+            i_store(total[r] + (at - first * STEPS) * W,
+                    v_join(kind, acc[0][r], acc[1][r], even_columns, odd_columns));
     }
 }
 

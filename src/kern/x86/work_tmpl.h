@@ -52,7 +52,8 @@ typedef struct x86_work {
      * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK). */
     float k_unit[PAGES], *q_unit, *q_fp16;
     /* Unpacked codes. */
-    uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX], v8[PAGES][T * QUIRE_DIM_MAX];
+    uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX],
+        v8[PAGES][T * QUIRE_DIM_MAX];
 } x86_work;
 
 typedef struct block {
@@ -71,6 +72,8 @@ INLINE product product_of(const quire_side_format *side) {
     return side->bits == 8 ? WIDE : side->book ? SIGNED : SMALL;
 }
 
-INLINE ivec load_book(const int8_t *book /* (16) or NULL */) { return book ? b_repeat16(book) : b_all(0); }
+INLINE ivec load_book(const int8_t *book /* (16) or NULL */) {
+    return book ? b_repeat16(book) : b_all(0);
+}
 
 #endif
