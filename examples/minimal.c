@@ -46,7 +46,7 @@ int main(void) {
 
     /* One step: the prompt. A decode step is the same with one token. */
     must(quire_batch_begin(pool, &(quire_batch_item){seq, N_TOKENS}, 1, &batch));
-    must(quire_batch_store(batch, 0, (quire_rows){.data = k}, (quire_rows){.data = v}, 0, 1));
+    must(quire_batch_append(batch, 0, (quire_rows){.data = k}, (quire_rows){.data = v}, 0, 1));
     must(quire_batch_attend(batch, 0, &(quire_attend_args){.q = {.data = q}, .out = out}, 0, 1));
     must(quire_batch_commit(batch, NULL));
 

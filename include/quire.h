@@ -4,7 +4,7 @@
  * The life of a step
  *   quire_batch_begin    plan: checks everything, reserves every page; fails before anything is
  *                        written
- *   quire_batch_store    per layer: the new K and V rows; a page that fills is packed ("sealed")
+ *   quire_batch_append    per layer: the new K and V rows; a page that fills is packed ("sealed")
  *                        at once
  *   quire_batch_attend   per layer: softmax(q K^T) V over raw and packed pages
  *   quire_batch_commit   the tokens now belong to their sequences;  quire_batch_abort: nothing
@@ -24,7 +24,7 @@
  *   nothing afterwards.
  * - Threads: functions on one pool may be called from any thread (a lock guards the page
  *   tables), but one sequence or one batch is used by one thread at a time. The exceptions are
- *   quire_batch_store and quire_batch_attend: all of the workers 0..nth-1 call them side by
+ *   quire_batch_append and quire_batch_attend: all of the workers 0..nth-1 call them side by
  *   side, and all must have returned before the next call on that batch.
  * - Lifetime: sequences and batches belong to their pool and die with it.
  * - Errors: every function that can fail returns a quire_status and changes nothing when it
@@ -501,8 +501,8 @@ typedef struct quire_file
     quire_file; /* a saved sequence, open for reading; used by one thread at a time */
 
 typedef struct quire_file_section {
-    const char *name; /* "pages" */
-    int32_t group;    /* of layers, for pages; else 0 */
+    const char *name;    /* "pages" */
+    int32_t layer_class; /* for pages; else 0 */
     uint64_t offset, bytes;
     uint8_t checksum[16];
 } quire_file_section;
@@ -596,8 +596,8 @@ QUIRE_API int32_t quire_batch_rows(const quire_batch *batch); /* B, padding incl
 /* k (B,G,DK), v (B,G,DV). Layers in any order, but attend a layer before storing the next one.
  * E_VALUE names the layer, row and head of a value that is not finite or does not fit; the batch
  * can then only be aborted. */
-QUIRE_API quire_status quire_batch_store(quire_batch *batch, int32_t layer, quire_rows k,
-                                         quire_rows v, int32_t ith, int32_t nth);
+QUIRE_API quire_status quire_batch_append(quire_batch *batch, int32_t layer, quire_rows k,
+                                          quire_rows v, int32_t ith, int32_t nth);
 
 typedef struct quire_attend_args {
     quire_rows q;      /* (B,H,DK) */
@@ -620,13 +620,13 @@ QUIRE_API quire_status quire_batch_attend(quire_batch *batch, int32_t layer,
                                           const quire_attend_args *args, int32_t ith, int32_t nth);
 /* Why store or attend failed, in whichever worker; "" if none did. */
 QUIRE_API const char *quire_batch_error(const quire_batch *batch);
-/* n_keep NULL: every token stays. Else item i keeps only its first n_keep[i] tokens (speculative
- * decoding): exact, also for windowed layers, while it cuts in the last two pages, else
- * E_INVALID and the batch stays open. The batch is gone after success. E_STATE: a layer was not
- * stored. Several branches over one prefix are items of one batch: fork the prefix once for
- * each, append each branch to its fork, attend, commit the winner with n_keep, and free the
+/* n_accept NULL: every token stays. Else item i keeps only its first n_accept[i] tokens
+ * (speculative decoding): exact, also for windowed layers, while it cuts in the last two pages,
+ * else E_INVALID and the batch stays open. The batch is gone after success. E_STATE: a layer was
+ * not stored. Several branches over one prefix are items of one batch: fork the prefix once for
+ * each, append each branch to its fork, attend, commit the winner with n_accept, and free the
  * others. */
-QUIRE_API quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep);
+QUIRE_API quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_accept);
 QUIRE_API void quire_batch_abort(quire_batch *batch); /* NULL is fine */
 
 /* ------------------------------------------------------------------ statistics: proof that the
@@ -634,13 +634,13 @@ QUIRE_API void quire_batch_abort(quire_batch *batch); /* NULL is fine */
  * nominal bits. */
 
 typedef struct quire_pool_stats {
-    size_t budget_bytes; /* as asked */
-    size_t total_bytes;  /* allocated */
-    size_t arena_bytes;  /* of which: memory for pages */
-    size_t sealed_bytes; /* in use: packed pages */
-    size_t open_bytes;   /* in use: raw pages being filled */
-    size_t kept_bytes;   /* in use: raw rows of the page sealed last (exact roll-back) */
-    size_t sink_bytes;   /* in use: raw sinks */
+    size_t budget_bytes;   /* as asked */
+    size_t total_bytes;    /* allocated */
+    size_t arena_bytes;    /* of which: memory for pages */
+    size_t sealed_bytes;   /* in use: packed pages */
+    size_t open_bytes;     /* in use: raw pages being filled */
+    size_t last_raw_bytes; /* in use: raw rows of the page sealed last (exact roll-back) */
+    size_t sink_bytes;     /* in use: raw sinks */
     size_t free_bytes;
     size_t largest_free_bytes; /* in one piece */
     size_t shadow_bytes;       /* raw bytes held beside sealed pages for any other reason: 0 */

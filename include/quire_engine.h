@@ -172,8 +172,9 @@ typedef struct quire_step_item {
  * E_VALUE, E_NO_PAGES, E_TOO_BIG, E_ABORTED: nothing happened, no step is open. */
 QUIRE_API quire_status quire_session_eval(quire_session *session, const quire_step_item *items,
                                           size_t n_items, bool exact);
-/* n_keep NULL: all; else item i keeps its first n_keep[i] tokens, as quire_batch_commit says. */
-QUIRE_API quire_status quire_session_commit(quire_session *session, const int32_t *n_keep);
+/* n_accept NULL: all; else item i keeps its first n_accept[i] tokens, as quire_batch_commit says.
+ */
+QUIRE_API quire_status quire_session_commit(quire_session *session, const int32_t *n_accept);
 QUIRE_API void quire_session_abort(quire_session *session); /* no open step is fine */
 /* quire_session_eval and quire_session_commit. */
 QUIRE_API quire_status quire_session_decode(quire_session *session, const quire_step_item *items,

@@ -95,8 +95,8 @@ typedef struct exporter {
     int32_t n_pages;
     quire_snapshot *to;
     uint8_t *payload; /* of one record, aligned as records in a pool are */
-    int32_t piece, page, group;
-    bool sinks; /* the group's sinks are wanted, not its leaf */
+    int32_t piece, page, class;
+    bool sinks; /* the class's sinks are wanted, not its leaf */
     quire_store_file_options options;
 } exporter;
 
@@ -209,18 +209,18 @@ static quire_status take_payload(void *user, const uint8_t *payload) {
 /* The wanted part of it. */
 static quire_status add_payload(exporter *e) {
     const quire_pieces pieces = quire__form_pieces(&e->root.form);
-    const quire_group *group = &e->root.form.group[e->group];
-    const size_t leaf = quire__piece_leaf_bytes(group);
+    const quire_class *class = &e->root.form.class[e->class];
+    const size_t leaf = quire__piece_leaf_bytes(class);
     const size_t start =
-        e->piece == 0 ? quire__piece_offset(pieces, e->page, e->group) + (e->sinks ? leaf : 0) : 0;
-    return quire__snapshot_add(e->to, e->payload + start, e->sinks ? group->sink_bytes : leaf);
+        e->piece == 0 ? quire__piece_offset(pieces, e->page, e->class) + (e->sinks ? leaf : 0) : 0;
+    return quire__snapshot_add(e->to, e->payload + start, e->sinks ? class->sink_bytes : leaf);
 }
 
-static quire_status add_part(exporter *e, int32_t group, int32_t page, bool sinks) {
-    const bool windowed = e->root.form.group[group].window > 0;
-    e->piece = !windowed ? 0 : sinks ? 2 + 2 * group : 1 + 2 * group;
+static quire_status add_part(exporter *e, int32_t class, int32_t page, bool sinks) {
+    const bool windowed = e->root.form.class[class].window > 0;
+    e->piece = !windowed ? 0 : sinks ? 2 + 2 * class : 1 + 2 * class;
     e->page = page;
-    e->group = group;
+    e->class = class;
     e->sinks = sinks;
     const quire_record wanted = {
         .id = {.key = e->chain.key[page + 1], .piece = (uint32_t)e->piece},
@@ -236,14 +236,14 @@ static quire_status add_part(exporter *e, int32_t group, int32_t page, bool sink
 }
 
 static bool holds_sinks(const exporter *e, int32_t g) {
-    const quire_group *group = &e->root.form.group[g];
-    return group->window == 0
-               ? group->sinks > 0
+    const quire_class *class = &e->root.form.class[g];
+    return class->window == 0
+               ? class->sinks > 0
                : quire__piece_needed(quire__form_pieces(&e->root.form), 2 + 2 * g, 0, e->n_pages);
 }
 
 static bool holds_page(const exporter *e, int32_t g, int32_t page) {
-    return e->root.form.group[g].window == 0 ||
+    return e->root.form.class[g].window == 0 ||
            quire__piece_needed(quire__form_pieces(&e->root.form), 1 + 2 * g, page, e->n_pages);
 }
 
@@ -251,11 +251,11 @@ static quire_status add_state(const exporter *e, quire_snapshot *to) {
     const quire_form *form = &e->root.form;
     const int32_t n_tokens = e->n_pages * QUIRE_PAGE_TOKENS;
     QUIRE_TRY(quire__snapshot_add_state(to, n_tokens, -1, 0, n_tokens));
-    for (int32_t g = 0; g < form->n_groups; g++) {
+    for (int32_t g = 0; g < form->n_classes; g++) {
         const bool sinks = holds_sinks(e, g);
-        QUIRE_TRY(quire__snapshot_add_group(to, quire__live_from(&form->group[g], e->n_pages),
+        QUIRE_TRY(quire__snapshot_add_class(to, quire__live_from(&form->class[g], e -> n_pages),
                                             sinks ? (uint32_t)QUIRE_HELD_SINKS : 0,
-                                            sinks ? quire__rows_below(form->group[g].sinks) : 0,
+                                            sinks ? quire__rows_below(form->class[g].sinks) : 0,
                                             0));
         for (int32_t page = 0; page < e->n_pages; page++)
             QUIRE_TRY(quire__snapshot_add_rows(
@@ -267,13 +267,13 @@ static quire_status add_state(const exporter *e, quire_snapshot *to) {
 static quire_status add_pages(exporter *e, int32_t g) {
     if (holds_sinks(e, g))
         QUIRE_TRY(add_part(e, g, 0, true));
-    const int32_t n_groups = e->root.form.n_groups;
+    const int32_t n_classes = e->root.form.n_classes;
     for (int32_t page = 0; page < e->n_pages; page++) {
         if (holds_page(e, g, page))
             QUIRE_TRY(add_part(e, g, page, false));
-        if (e->options.on_progress) /* in pages, though each comes once for each group */
+        if (e->options.on_progress) /* in pages, though each comes once for each class */
             e->options.on_progress(e->options.user,
-                                   (int32_t)(((int64_t)g * e->n_pages + page + 1) / n_groups),
+                                   (int32_t)(((int64_t)g * e->n_pages + page + 1) / n_classes),
                                    e->n_pages);
     }
     return QUIRE_OK;
@@ -305,7 +305,7 @@ quire_status quire_store_export(quire_store *store, const quire_store_key *key, 
     pthread_mutex_lock(&store->lock);
     quire_status status = prepare(&e, key);
     if (status == QUIRE_OK)
-        status = quire__snapshot_write(path, e.root.form.n_groups, add_section, &e);
+        status = quire__snapshot_write(path, e.root.form.n_classes, add_section, &e);
     pthread_mutex_unlock(&store->lock);
     quire__known_root_free(&e.root);
     quire__chain_free(&e.chain);

@@ -85,8 +85,8 @@ static bool complete(quire_pieces pieces, const bool *there, int32_t n_pages) {
 }
 
 static bool has_windows(quire_pieces pieces) {
-    for (int32_t g = 0; g < pieces.n_groups; g++)
-        if (pieces.group[g].window > 0)
+    for (int32_t g = 0; g < pieces.n_classes; g++)
+        if (pieces.class[g].window > 0)
             return true;
     return false;
 }

@@ -211,7 +211,7 @@ static void store_part(void *user, int32_t ith, int32_t nth) {
     layer_job *job = user;
     quire_rows k = {.data = job->cache->k, .type = QUIRE_F32},
                v = {.data = job->cache->v, .type = QUIRE_F32};
-    quire_status status = quire_batch_store(job->cache->batch, job->layer, k, v, ith, nth);
+    quire_status status = quire_batch_append(job->cache->batch, job->layer, k, v, ith, nth);
     if (status != QUIRE_OK)
         atomic_store(&job->status, (int)status);
 }

@@ -125,13 +125,13 @@ static int measure_entry(const bench_options *chosen, const quire_model *model,
     int32_t rows = chosen->n_prompt > ROWS_DEFAULT ? chosen->n_prompt : ROWS_DEFAULT;
     rows = (rows + QUIRE_PAGE_TOKENS - 1) / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
     int32_t tail = chosen->n_gen > chosen->n_prompt ? chosen->n_gen : chosen->n_prompt;
-    const cli_session_wish wish = {.kv = entry->kv,
-                                   .context = chosen->depth + tail + 1,
-                                   .max_rows = rows,
-                                   .max_logits = 2,
-                                   .stop = cli_interrupt_seen};
+    const cli_session_request request = {.kv = entry->kv,
+                                         .context = chosen->depth + tail + 1,
+                                         .max_rows = rows,
+                                         .max_logits = 2,
+                                         .stop = cli_interrupt_seen};
     quire_session *session;
-    int result = cli_session_open(&chosen->model, model, &wish, &session);
+    int result = cli_session_open(&chosen->model, model, &request, &session);
     if (result != CLI_OK)
         return result;
     quire_status status = measure(chosen, session, tokens, entry);

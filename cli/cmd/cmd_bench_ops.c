@@ -89,7 +89,7 @@ static quire_status fill(ops_bench *b) {
         const quire_rows k = {rows, QUIRE_F32, 0};
         status = quire_batch_begin(b->pool, items, (size_t)n, &batch);
         if (status == QUIRE_OK)
-            status = quire_batch_store(batch, 0, k, k, 0, 1);
+            status = quire_batch_append(batch, 0, k, k, 0, 1);
         if (status == QUIRE_OK)
             status = quire_batch_commit(batch, NULL);
     }

@@ -253,7 +253,7 @@ static int chat(chat_state *state) {
     }
     quire_model_info info;
     quire_model_get_info(state->model, &info);
-    const cli_session_wish wish = {
+    const cli_session_request request = {
         .kv = chosen->model.kv,
         .context = info.context,
         .max_rows = cli_text_store_rows(&state->store, state->model, &chosen->model),
@@ -261,7 +261,7 @@ static int chat(chat_state *state) {
         .exact_trim = true,
         .quiet = chosen->quiet,
         .stop = cli_interrupt_seen};
-    status = cli_session_open(&chosen->model, state->model, &wish, &state->session);
+    status = cli_session_open(&chosen->model, state->model, &request, &state->session);
     if (status != CLI_OK)
         return status;
     state->held = malloc(((size_t)quire_session_context(state->session) + 1) * sizeof *state->held);

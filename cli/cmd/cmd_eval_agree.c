@@ -157,14 +157,14 @@ static int write_texts(agree_run *run, const cli_model_args *args, agree_entry *
     entry->lengths = calloc((size_t)run->n_prompts, sizeof *entry->lengths);
     if (!entry->texts || !entry->lengths)
         return cli_quire_error("cannot evaluate", QUIRE_E_NOMEM, "out of memory");
-    const cli_session_wish wish = {
+    const cli_session_request request = {
         .kv = entry->kv, .context = run->context, .max_logits = 1, .stop = cli_interrupt_seen};
     quire_sampler_options greedy;
     quire_sampler_options_default(&greedy);
     greedy.temp = 0;
     quire_session *session = NULL;
     quire_sampler *sampler = NULL;
-    int result = cli_session_open(args, run->model, &wish, &session);
+    int result = cli_session_open(args, run->model, &request, &session);
     if (result == CLI_OK) {
         quire_status status = quire_sampler_create(&sampler, run->model, &greedy);
         for (int32_t i = 0; status == QUIRE_OK && i < run->n_prompts; i++)
@@ -296,11 +296,11 @@ static int evaluate(agree_run *run) {
     quire_model_get_info(run->model, &info);
     run->n_vocab = info.n_vocab;
     const cli_model_args raw = cli_model_args_raw(&chosen->model, (quire_type)chosen->model.raw);
-    const cli_session_wish wish = {.kv = "none",
-                                   .context = run->context,
-                                   .max_logits = SCORE_ROWS,
-                                   .stop = cli_interrupt_seen};
-    status = cli_session_open(&raw, run->model, &wish, &run->scorer);
+    const cli_session_request request = {.kv = "none",
+                                         .context = run->context,
+                                         .max_logits = SCORE_ROWS,
+                                         .stop = cli_interrupt_seen};
+    status = cli_session_open(&raw, run->model, &request, &run->scorer);
     cli_interrupt_catch();
     for (size_t i = 0; status == CLI_OK && i < run->n_entries; i++) {
         agree_entry *entry = &run->entries[i];

@@ -258,13 +258,13 @@ static int print_text(const kld_run *run) {
 /* ------------------------------------------------------------------ command */
 
 static int open_entry(kld_run *run, kld_entry *entry, const cli_model_args *args, const char *kv) {
-    const cli_session_wish wish = {.kv = kv,
-                                   .context = run->context,
-                                   .max_rows = ROWS_MAX,
-                                   .max_logits = run->chosen->n_rows,
-                                   .stop = cli_interrupt_seen};
+    const cli_session_request request = {.kv = kv,
+                                         .context = run->context,
+                                         .max_rows = ROWS_MAX,
+                                         .max_logits = run->chosen->n_rows,
+                                         .stop = cli_interrupt_seen};
     entry->kv = kv;
-    return cli_session_open(args, run->model, &wish, &entry->session);
+    return cli_session_open(args, run->model, &request, &entry->session);
 }
 
 /* All caches before the first step: a misspelt last one should not cost minutes. */

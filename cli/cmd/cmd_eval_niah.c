@@ -223,15 +223,15 @@ static int ask_all(niah_run *run, cli_niah_map *map) {
 }
 
 static int run_map(niah_run *run, const cli_model_args *args, cli_niah_map *map) {
-    const cli_session_wish wish = {.kv = map->kv,
-                                   .context = run->grid.context,
-                                   .max_seqs = SEQUENCES,
-                                   .max_logits = CLI_ANSWER_TOKENS,
-                                   .stop = cli_interrupt_seen};
+    const cli_session_request request = {.kv = map->kv,
+                                         .context = run->grid.context,
+                                         .max_seqs = SEQUENCES,
+                                         .max_logits = CLI_ANSWER_TOKENS,
+                                         .stop = cli_interrupt_seen};
     quire_sampler_options greedy;
     quire_sampler_options_default(&greedy);
     greedy.temp = 0;
-    int status = cli_session_open(args, run->model, &wish, &run->session);
+    int status = cli_session_open(args, run->model, &request, &run->session);
     if (status == CLI_OK) {
         quire_status made = quire_sampler_create(&run->sampler, run->model, &greedy);
         status = made == QUIRE_OK ? ask_all(run, map) : cli_quire_error("cannot ask", made, NULL);

@@ -62,7 +62,7 @@ static int report(const cli_cache *cache, const inspect_options *chosen) {
     }
     quire_pool_get_stats(cache->pool, &inspection.pool);
     const quire_pool_stats *pool = &inspection.pool;
-    inspection.kv_bytes = pool->sealed_bytes + pool->open_bytes + pool->kept_bytes +
+    inspection.kv_bytes = pool->sealed_bytes + pool->open_bytes + pool->last_raw_bytes +
                           pool->sink_bytes + pool->shadow_bytes;
 
     int result;

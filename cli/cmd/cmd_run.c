@@ -253,15 +253,15 @@ static int run_prompt(run_state *run) {
         status = cli_sampler_open(&chosen->sample, run->model, &run->sampler);
     if (status != CLI_OK)
         return status;
-    const cli_session_wish wish = {.kv = chosen->model.kv,
-                                   .context = needed_context(run),
-                                   .max_rows =
-                                       cli_text_store_rows(&run->store, run->model, &chosen->model),
-                                   .max_logits = cli_sample_max_logits(&chosen->sample),
-                                   .order_from = saved_order(run),
-                                   .quiet = chosen->quiet || chosen->json,
-                                   .stop = cli_interrupt_seen};
-    status = cli_session_open(&chosen->model, run->model, &wish, &run->session);
+    const cli_session_request request = {
+        .kv = chosen->model.kv,
+        .context = needed_context(run),
+        .max_rows = cli_text_store_rows(&run->store, run->model, &chosen->model),
+        .max_logits = cli_sample_max_logits(&chosen->sample),
+        .order_from = saved_order(run),
+        .quiet = chosen->quiet || chosen->json,
+        .stop = cli_interrupt_seen};
+    status = cli_session_open(&chosen->model, run->model, &request, &run->session);
     if (status != CLI_OK)
         return status;
     if (chosen->load) {

@@ -138,8 +138,8 @@ static int load_open(conversion *c, int32_t page, int32_t n_rows) {
     for (int32_t i = 0; status == QUIRE_OK && i < c->mlx.n_layers; i++) {
         status = decode_layer(c, &c->mlx.layers[i], page, n_rows);
         if (status == QUIRE_OK)
-            status = quire_batch_store(batch, i, (quire_rows){c->k, QUIRE_F32, 0},
-                                       (quire_rows){c->v, QUIRE_F32, 0}, 0, 1);
+            status = quire_batch_append(batch, i, (quire_rows){c->k, QUIRE_F32, 0},
+                                        (quire_rows){c->v, QUIRE_F32, 0}, 0, 1);
     }
     if (status == QUIRE_OK)
         status = quire_batch_commit(batch, NULL);

@@ -97,13 +97,14 @@ const char *cli_predicted_for(const cli_model_args *args) {
                                          : "";
 }
 
-static int tell(const cli_model_args *args, const cli_session_wish *wish, const quire_model *model,
-                int32_t context, const quire_pair *pairs, const quire_choice *choice) {
+static int tell(const cli_model_args *args, const cli_session_request *request,
+                const quire_model *model, int32_t context, const quire_pair *pairs,
+                const quire_choice *choice) {
     cli_chosen chosen;
     const int status = cli_chosen_describe(args, model, pairs, &chosen);
     if (status != CLI_OK)
         return status;
-    fprintf(stderr, "%s: ", wish->kv);
+    fprintf(stderr, "%s: ", request->kv);
     cli_chosen_print(&chosen, stderr);
     fprintf(stderr, "; KLD %.2g predicted%s, %s for %d tokens, raw %s\n", choice->kld,
             cli_predicted_for(args), cli_bytes(choice->bytes).text, (int)context,
@@ -113,19 +114,19 @@ static int tell(const cli_model_args *args, const cli_session_wish *wish, const 
 }
 
 int cli_auto_pairs(const cli_model_args *args, const quire_model *model,
-                   const cli_session_wish *wish, quire_pair *pairs) {
+                   const cli_session_request *request, quire_pair *pairs) {
     cli_budget budget;
-    if (!cli_auto_parse(args, wish->kv, &budget))
+    if (!cli_auto_parse(args, request->kv, &budget))
         return CLI_USAGE;
-    const int32_t context = args->context ? args->context : wish->context;
+    const int32_t context = args->context ? args->context : request->context;
     quire_report *report = NULL;
     quire_choice choice;
     int status = cli_examine(model, args->n_threads, false, &report);
     if (status == CLI_OK)
         status =
-            cli_choose(args, model, report, &budget, context, wish->exact_trim, pairs, &choice);
+            cli_choose(args, model, report, &budget, context, request->exact_trim, pairs, &choice);
     free(report);
-    if (status == CLI_OK && !wish->quiet)
-        status = tell(args, wish, model, context, pairs, &choice);
+    if (status == CLI_OK && !request->quiet)
+        status = tell(args, request, model, context, pairs, &choice);
     return status;
 }

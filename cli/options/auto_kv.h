@@ -32,7 +32,7 @@ int cli_choose(const cli_model_args *args, const quire_model *model, const quire
 /* cli_auto_parse, cli_examine and cli_choose; then says on stderr what was chosen, unless the
  * wish is quiet. */
 int cli_auto_pairs(const cli_model_args *args, const quire_model *model,
-                   const cli_session_wish *wish, quire_pair *pairs);
+                   const cli_session_request *request, quire_pair *pairs);
 
 enum { CLI_SINKS_USUAL = 4 }; /* as presets have them, and reports are made with */
 /* What a report's prediction takes for granted, where the options say otherwise: " (with ..)",

@@ -224,31 +224,31 @@ static void warn_of_context(const quire_model *model, int32_t context) {
 }
 
 int cli_session_open(const cli_model_args *args, const quire_model *model,
-                     const cli_session_wish *wish, quire_session **session) {
+                     const cli_session_request *request, quire_session **session) {
     quire_session_options options;
     quire_session_options_default(&options);
-    if (!fill_policy(args, wish->kv, &options.policy))
+    if (!fill_policy(args, request->kv, &options.policy))
         return CLI_USAGE;
     options.raw = (quire_type)args->raw;
-    options.context = args->context ? args->context : wish->context;
-    if (!wish->quiet)
+    options.context = args->context ? args->context : request->context;
+    if (!request->quiet)
         warn_of_context(model, options.context);
     options.n_threads = args->n_threads;
     options.max_kv = args->max_kv;
     options.keep = args->max_kv ? args->keep : 0;
     options.kv_bytes = args->kv_bytes;
-    options.exact_trim = wish->exact_trim;
-    options.order_from = wish->order_from;
+    options.exact_trim = request->exact_trim;
+    options.order_from = request->order_from;
     options.plain_rounding = args->plain_rounding;
-    options.stop = wish->stop;
-    options.stop_user = wish->stop_user;
-    if (wish->max_seqs)
-        options.max_seqs = wish->max_seqs;
-    if (wish->max_rows)
-        options.max_rows = wish->max_rows;
-    if (wish->max_logits)
-        options.max_logits = wish->max_logits;
-    const bool automatic = cli_auto_is(wish->kv);
+    options.stop = request->stop;
+    options.stop_user = request->stop_user;
+    if (request->max_seqs)
+        options.max_seqs = request->max_seqs;
+    if (request->max_rows)
+        options.max_rows = request->max_rows;
+    if (request->max_logits)
+        options.max_logits = request->max_logits;
+    const bool automatic = cli_auto_is(request->kv);
     if (!args->kv_layers && !automatic)
         return create(model, &options, session);
 
@@ -260,7 +260,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model,
     options.layers = pairs;
     int status = CLI_OK;
     if (automatic)
-        status = cli_auto_pairs(args, model, wish, pairs);
+        status = cli_auto_pairs(args, model, request, pairs);
     else if (!parse_layers(args->kv_layers, info.n_layers, pairs))
         status = CLI_USAGE;
     if (status == CLI_OK)

@@ -29,7 +29,7 @@ void cli_model_options(cli_model_args *args, cli_option *options);
 
 int cli_model_open(const cli_model_args *args, quire_model **model); /* exit status */
 
-typedef struct cli_session_wish {
+typedef struct cli_session_request {
     const char *kv;                         /* one entry of args->kv */
     int32_t context;                        /* used where args->context is not given */
     int32_t max_seqs, max_rows, max_logits; /* 0: the engine's defaults */
@@ -38,12 +38,12 @@ typedef struct cli_session_wish {
     const quire_layer *order_from; /* as quire_session_options has it */
     bool (*stop)(void *user);
     void *stop_user;
-} cli_session_wish;
+} cli_session_request;
 
-/* A session with `wish->kv` on all layers but those that --kv-layers and --kv-windowed name.
+/* A session with `request->kv` on all layers but those that --kv-layers and --kv-windowed name.
  * Exit status. */
 int cli_session_open(const cli_model_args *args, const quire_model *model,
-                     const cli_session_wish *wish, quire_session **session);
+                     const cli_session_request *request, quire_session **session);
 
 /* Whether every name could be one; a misspelt last one should not cost minutes. False, with a
  * message. */

@@ -52,14 +52,15 @@ void cli_cache_report_read(const quire_session *session, const int32_t *n_tokens
     quire_model_get_info(quire_session_model(session), &info);
     quire_pool_stats pool;
     quire_pool_get_stats(quire_session_pool(session), &pool);
-    *report = (cli_cache_report){.kv_bytes = pool.sealed_bytes + pool.open_bytes + pool.kept_bytes +
-                                             pool.sink_bytes + pool.shadow_bytes,
-                                 .packed_bytes = pool.sealed_bytes,
-                                 .open_bytes = pool.open_bytes,
-                                 .kept_bytes = pool.kept_bytes,
-                                 .sink_bytes = pool.sink_bytes,
-                                 .shadow_bytes = pool.shadow_bytes,
-                                 .bits = mean_bits(session, &info, false)};
+    *report =
+        (cli_cache_report){.kv_bytes = pool.sealed_bytes + pool.open_bytes + pool.last_raw_bytes +
+                                       pool.sink_bytes + pool.shadow_bytes,
+                           .packed_bytes = pool.sealed_bytes,
+                           .open_bytes = pool.open_bytes,
+                           .last_raw_bytes = pool.last_raw_bytes,
+                           .sink_bytes = pool.sink_bytes,
+                           .shadow_bytes = pool.shadow_bytes,
+                           .bits = mean_bits(session, &info, false)};
     if (report->bits == 0)
         report->bits = mean_bits(session, &info, true);
     for (int32_t i = 0; i < info.n_layers; i++) {
@@ -73,8 +74,8 @@ json_t *cli_cache_report_json(const cli_cache_report *report) {
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "kv_bytes", (json_int_t)report->kv_bytes,
         "kv_bytes_bf16", (json_int_t)report->kv_bytes_bf16, "packed_bytes",
         (json_int_t)report->packed_bytes, "open_bytes", (json_int_t)report->open_bytes,
-        "kept_bytes", (json_int_t)report->kept_bytes, "sink_bytes", (json_int_t)report->sink_bytes,
-        "fallbacks", (json_int_t)report->fallbacks, "shadow_bytes",
+        "kept_bytes", (json_int_t)report->last_raw_bytes, "sink_bytes",
+        (json_int_t)report->sink_bytes, "fallbacks", (json_int_t)report->fallbacks, "shadow_bytes",
         (json_int_t)report->shadow_bytes, "bits", cli_json_number(report->bits));
 }
 

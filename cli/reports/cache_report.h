@@ -11,7 +11,7 @@ typedef struct cli_cache_report {
     uint64_t kv_bytes, kv_bytes_bf16; /* resident; the same tokens in bf16 */
     /* of kv_bytes: full pages, as packed as they get; raw rows of the page that is filling, of
      * the page sealed last (for exact trims), and of sinks */
-    uint64_t packed_bytes, open_bytes, kept_bytes, sink_bytes;
+    uint64_t packed_bytes, open_bytes, last_raw_bytes, sink_bytes;
     uint64_t fallbacks, shadow_bytes;
     double bits; /* per element of sealed pages, over the layers without a window; over all if each
                     has one */

@@ -118,7 +118,7 @@ static int print_sections(const quire_file_info *info) {
     for (int32_t i = 0; i < info->n_sections; i++) {
         const quire_file_section *s = &info->sections[i];
         cli_table_cell(&table, strcmp(s->name, "pages") == 0 ? "%s %d" : "%s", s->name,
-                       (int)s->group);
+                       (int)s->layer_class);
         cli_table_cell(&table, "%llu", (unsigned long long)s->offset);
         cli_table_cell(&table, "%llu", (unsigned long long)s->bytes);
         cli_table_cell(&table, "%s", hex_of(s->checksum).text);
@@ -173,7 +173,7 @@ static json_t *sections_json(const quire_file_info *info) {
         const quire_file_section *s = &info->sections[i];
         cli_json_append(&list,
                         json_pack("{s:s, s:i, s:I, s:I, s:s}", "name", s->name, "group",
-                                  (int)s->group, "offset", (json_int_t)s->offset, "bytes",
+                                  (int)s->layer_class, "offset", (json_int_t)s->offset, "bytes",
                                   (json_int_t)s->bytes, "xxh3_128", hex_of(s->checksum).text));
     }
     return list;

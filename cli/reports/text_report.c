@@ -59,7 +59,7 @@ int cli_text_report_print(const cli_text_report *report) {
             "in bf16 (%.2fx)\n",
             report->kv, (int)quire_seq_length(report->seq), cli_bytes(cache.kv_bytes).text,
             cli_bytes(cache.packed_bytes).text, cli_bytes(cache.open_bytes).text,
-            cli_bytes(cache.kept_bytes + cache.sink_bytes).text,
+            cli_bytes(cache.last_raw_bytes + cache.sink_bytes).text,
             cli_bytes(cache.kv_bytes_bf16).text,
             rate((double)cache.kv_bytes_bf16, (double)cache.kv_bytes));
     if (report->store && report->store->directory)

@@ -32,14 +32,14 @@ quire_status quire__watch_open(quire__watch *w, const quire_model *model, int32_
     if (!w->memory)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     char *at = w->memory;
-    w->turns = (quire_turns *)(void *)at;
+    w->turns = (quire_rope_pairs *)(void *)at;
     at += n * sizeof *w->turns;
     w->heads = (quire__head_figures **)(void *)at;
     at += n * sizeof *w->heads;
     for (size_t i = 0; i < n; i++) {
         const quire_layer *l = &model->cache[i];
         if (quire__rope_is_simple(&model->layers[i].rope))
-            quire__turns_init(&w->turns[i], &model->ropes[i], l->k_dim);
+            quire__rope_pairs_init(&w->turns[i], &model->ropes[i], l->k_dim);
         if (l->share != -1)
             continue;
         w->heads[i] = (quire__head_figures *)(void *)at;

@@ -19,7 +19,7 @@ typedef struct quire__watch {
     int32_t skip;                /* first tokens that do not count: they stay raw */
     int32_t position;            /* of the step's first row */
     int32_t n_pages;             /* that are complete */
-    quire_turns *turns;          /* (n_layers); n 0: a rotation that is not of a simple kind */
+    quire_rope_pairs *turns;     /* (n_layers); n 0: a rotation that is not of a simple kind */
     quire__head_figures **heads; /* (n_layers)(G); NULL for a layer that shares another's cache */
     void *memory;
 } quire__watch;

@@ -14,7 +14,8 @@ static double complex *products_with_conjugates(double *sums, int32_t n) {
 /* e^(i angle). */
 static double complex turn_by(double angle) { return cos(angle) + sin(angle) * I; }
 
-void quire__moment_add(double *sums, const quire_turns *turns, const float *q, int32_t position) {
+void quire__moment_add(double *sums, const quire_rope_pairs *turns, const float *q,
+                       int32_t position) {
     const int32_t n = turns->n;
     double complex z[QUIRE_DIM_MAX / 2], *plain = products(sums),
                                          *conjugate = products_with_conjugates(sums, n);
@@ -36,7 +37,7 @@ typedef struct octaves {
                          [QUIRE_DIM_MAX / 2]; /* each pair, from position 0 to where an edge is */
 } octaves;
 
-static void divide(octaves *o, const quire_turns *turns, int32_t reach) {
+static void divide(octaves *o, const quire_rope_pairs *turns, int32_t reach) {
     const double end = reach > PAGE ? reach : PAGE;
     o->n = 0;
     for (double edge = PAGE / 2; edge < end; edge *= 2)
@@ -51,8 +52,8 @@ static void divide(octaves *o, const quire_turns *turns, int32_t reach) {
 
 /* Of e^(i p angle) over all these positions p, angle being that of pair a and, added or
  * subtracted, that of pair b. */
-static double complex mean_turn(const octaves *o, const quire_turns *turns, int32_t a, int32_t b,
-                                bool add) {
+static double complex mean_turn(const octaves *o, const quire_rope_pairs *turns, int32_t a,
+                                int32_t b, bool add) {
     const double complex step = turn_by(turns->angle[a] + (add ? 1 : -1) * turns->angle[b]) - 1;
     double complex mean = 0;
     for (int i = 0; i < o->n; i++) {
@@ -66,7 +67,7 @@ static double complex mean_turn(const octaves *o, const quire_turns *turns, int3
     return mean;
 }
 
-void quire__moment_mean(const double *sums, const quire_turns *turns, int32_t reach,
+void quire__moment_mean(const double *sums, const quire_rope_pairs *turns, int32_t reach,
                         float *moment) {
     const int32_t n = turns->n, dim = 2 * n;
     const double complex *plain = products((double *)sums),

@@ -18,9 +18,10 @@
 
 /* Sums of one head, (D * D), zero at first. */
 static inline size_t quire__moment_size(int32_t dim) { return (size_t)dim * (size_t)dim; }
-void quire__moment_add(double *sums, const quire_turns *turns, const float *q, int32_t position);
+void quire__moment_add(double *sums, const quire_rope_pairs *turns, const float *q,
+                       int32_t position);
 /* Of the queries that look at the first page, from up to `reach` tokens away; up to a factor. */
-void quire__moment_mean(const double *sums, const quire_turns *turns, int32_t reach,
+void quire__moment_mean(const double *sums, const quire_rope_pairs *turns, int32_t reach,
                         float *moment /* (D, D) */);
 
 #endif

@@ -58,7 +58,7 @@ static struct ggml_tensor *store(quire__graph *g, int32_t layer, struct ggml_ten
                                  struct ggml_tensor *v) {
     struct ggml_tensor *args[] = {k, v};
     struct ggml_tensor *node =
-        ggml_custom_4d(g->ctx, GGML_TYPE_I8, 1, 1, 1, 1, args, 2, quire__store_node,
+        ggml_custom_4d(g->ctx, GGML_TYPE_I8, 1, 1, 1, 1, args, 2, quire__append_node,
                        GGML_N_TASKS_MAX, &g->cache_nodes[layer]);
     ggml_build_forward_expand(g->nodes, node);
     return node;

@@ -18,15 +18,15 @@ static void note(quire__step *step, quire_status status) {
         atomic_compare_exchange_strong(&step->failure, &none, (int)status);
 }
 
-void quire__store_node(struct ggml_tensor *dst, int ith, int nth, void *user) {
+void quire__append_node(struct ggml_tensor *dst, int ith, int nth, void *user) {
     const quire__node *node = user;
     if (ith == 0 && node->step->watch)
         quire__watch_keys(node->step->watch, node->layer, dst->src[0], node->step->n_rows);
     if (ith == 0 && node->step->survey)
         quire__survey_rows(node->step->survey, node->layer, dst->src[0], dst->src[1],
                            node->step->n_rows);
-    note(node->step, quire_batch_store(node->step->batch, node->layer, rows_of(dst->src[0]),
-                                       rows_of(dst->src[1]), ith, nth));
+    note(node->step, quire_batch_append(node->step->batch, node->layer, rows_of(dst->src[0]),
+                                        rows_of(dst->src[1]), ith, nth));
 }
 
 void quire__attend_node(struct ggml_tensor *dst, int ith, int nth, void *user) {

@@ -79,7 +79,7 @@ static inline const float *quire__head_row(const struct ggml_tensor *x, int32_t 
                                          (size_t)row * x->nb[2]);
 }
 
-void quire__store_node(struct ggml_tensor *dst, int ith, int nth, void *user);
+void quire__append_node(struct ggml_tensor *dst, int ith, int nth, void *user);
 void quire__attend_node(struct ggml_tensor *dst, int ith, int nth, void *user);
 
 #endif

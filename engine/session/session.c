@@ -331,10 +331,10 @@ quire_status quire_session_eval(quire_session *session, const quire_step_item *i
     return QUIRE_OK;
 }
 
-quire_status quire_session_commit(quire_session *session, const int32_t *n_keep) {
+quire_status quire_session_commit(quire_session *session, const int32_t *n_accept) {
     if (!session->step.batch)
         return quire__fail(QUIRE_E_STATE, "no step is open");
-    QUIRE_TRY(quire_batch_commit(session->step.batch, n_keep));
+    QUIRE_TRY(quire_batch_commit(session->step.batch, n_accept));
     session->step.batch = NULL;
     return QUIRE_OK;
 }

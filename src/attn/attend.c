@@ -24,8 +24,8 @@ typedef struct call {
 /* One tile and KV head. */
 typedef struct work {
     const quire_tile *tile;
-    const quire_tile_group *plan;
-    const quire_seq_group *seq;
+    const quire_tile_class *plan;
+    const quire_seq_class *seq;
     int32_t kv, n_group, n; /* KV head, query heads per KV head, rows * query heads */
 } work;
 
@@ -39,10 +39,10 @@ static void load_queries(const call *c, const work *w) {
     const quire_row_kernels *kernels = c->batch->pool->kernels.rows;
     const quire_side_format *k = &c->layer->format.k,
                             *before = &c->batch->pool->layer_before[c->index].format.k;
-    const bool ordered = k->n_mixed || (w->plan->mixed && before->n_mixed),
-               rotated = k->rotated || (w->plan->mixed && before->rotated),
+    const bool ordered = k->n_mixed || (w->plan->sees_stale && before->n_mixed),
+               rotated = k->rotated || (w->plan->sees_stale && before->rotated),
                projected = k->family == QUIRE_FAMILY_PROD ||
-                           (w->plan->mixed && before->family == QUIRE_FAMILY_PROD);
+                           (w->plan->sees_stale && before->family == QUIRE_FAMILY_PROD);
     const size_t dim = (size_t)config->k_dim, size = quire__type_bytes(c->args->q.type);
     for (int32_t i = 0; i < w->n; i++) {
         const int32_t row = w->tile->row + i / w->n_group,
@@ -103,7 +103,7 @@ static quire_attend_job make_job(const call *c, const work *w) {
         load_queries(c, w);
     c->worker->loaded = w->tile;
     c->worker->loaded_kv = w->kv;
-    job.q_is_new = !known || w->plan->mixed;
+    job.q_is_new = !known || w->plan->sees_stale;
     return job;
 }
 
@@ -112,9 +112,9 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
                          bool stale, const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
     const quire_layer_state *form = stale ? &pool->layer_before[c->index] : c->layer;
-    const quire_group *group =
-        stale ? &pool->group_before[c->layer->group] : &pool->group[c->layer->group];
-    const int32_t first_seen = quire__window_start(group, job->see.first_position) / QUIRE_T;
+    const quire_class *class =
+        stale ? &pool->class_before[c->layer->class] : &pool->class[c->layer->class];
+    const int32_t first_seen = quire__window_start(class, job->see.first_position) / QUIRE_T;
     job->format = &form->format;
     job->q = form->format.k.n_mixed ? c->worker->q_ordered : c->worker->q;
     job->q_rotated = form->format.k.rotated ? c->worker->q_rotated : NULL;
@@ -124,10 +124,10 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
     for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_BLOCK_PAGES; i++) {
         const int32_t page = job->first_page + i;
         const bool seen =
-            page < w->tile->page && (page >= first_seen || quire__pinned(group, page));
+            page < w->tile->page && (page >= first_seen || quire__pinned(class, page));
         const int32_t leaf = seen ? w->seq->table[page] : QUIRE_NO_LEAF;
-        const bool here =
-            leaf != QUIRE_NO_LEAF && (!w->plan->mixed || quire__leaf_stale(pool, leaf) == stale);
+        const bool here = leaf != QUIRE_NO_LEAF &&
+                          (!w->plan->sees_stale || quire__leaf_stale(pool, leaf) == stale);
         const uint8_t *record = here ? quire__sealed_record(pool, form, leaf, w->kv) : NULL;
         if (i < QUIRE_CHUNK_PAGES)
             job->record[i] = record;
@@ -150,10 +150,10 @@ static void attend_raw(const call *c, const work *w, quire_attend_job *job,
     job->n_runs = 0;
     if (w->tile->page > 0 && w->seq->sinks != QUIRE_NO_LEAF) {
         const quire_layer_state *form = quire__layer_of(pool, c->index, w->seq->sinks);
-        const quire_group *group = quire__group_of(pool, w->seq->sinks);
+        const quire_class *class = quire__class_of(pool, w->seq->sinks);
         const uint8_t *sinks = quire__sink_record(pool, form, w->seq->sinks, w->kv);
         if (form->sinks > 0 &&
-            (group->keep > 0 || quire__window_start(group, job->see.first_position) < form->sinks))
+            (class->keep > 0 || quire__window_start(class, job->see.first_position) < form->sinks))
             job->run[job->n_runs++] =
                 (struct quire_raw_run){0, form->sinks, sinks, sinks + form->sink_v_offset};
     }
@@ -243,7 +243,7 @@ static void write_rows(const call *c, const work *w, const quire_state *total) {
  * space by itself. */
 static void attend_part(const call *c, const work *w, quire_attend_job *job, int32_t i,
                         const quire_state *part) {
-    if (!w->plan->mixed) {
+    if (!w->plan->sees_stale) {
         attend_chunk(c, w, job, quire__tile_chunk(w->plan, i), false, part);
         return;
     }
@@ -258,11 +258,11 @@ static void run_whole(const call *c, const work *w) {
     quire_attend_job job = make_job(c, w);
     empty(w, total);
     for (int32_t i = 0; i < quire__tile_parts(w->plan); i++) {
-        job.q_is_new = i == 0 || w->plan->mixed;
+        job.q_is_new = i == 0 || w->plan->sees_stale;
         attend_part(c, w, &job, i, part);
         merge_all(w, total, part, dim);
     }
-    if (!w->plan->mixed)
+    if (!w->plan->sees_stale)
         unrotate_all(c, w, c->layer, total);
     attend_raw(c, w, &job, part);
     merge_all(w, total, part, dim);
@@ -284,7 +284,7 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
     atomic_store_explicit(done, 0, memory_order_relaxed);
     empty(w, total);
     for (int32_t u = 0; u < n_units; u++) {
-        if (u == n_parts && !w->plan->mixed)
+        if (u == n_parts && !w->plan->sees_stale)
             unrotate_all(c, w, c->layer, total);
         for (int32_t i = 0; i < w->n; i++) {
             const float *from = slot(c, w, u, i);
@@ -297,19 +297,19 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
 static void run_unit(const call *c, int32_t unit) {
     const quire_batch *batch = c->batch;
     const quire_layer *config = &c->layer->config;
-    const int32_t g = c->layer->group, at = unit % batch->n_units[g];
+    const int32_t g = c->layer->class, at = unit % batch->n_units[g];
     int32_t low = 0, high = batch->n_tiles - 1; /* the last tile whose first unit is not above */
     while (low < high) {
         const int32_t middle = (low + high + 1) / 2;
-        if (batch->tile[middle].group[g].first_unit <= at)
+        if (batch->tile[middle].class[g].first_unit <= at)
             low = middle;
         else
             high = middle - 1;
     }
     const quire_tile *tile = &batch->tile[low];
     work w = {.tile = tile,
-              .plan = &tile->group[g],
-              .seq = &batch->item[tile->item].seq->group[g],
+              .plan = &tile->class[g],
+              .seq = &batch->item[tile->item].seq->class[g],
               .kv = unit / batch->n_units[g]};
     w.n_group = config->n_heads / config->n_kv_heads;
     w.n = tile->n_rows * w.n_group;
@@ -372,10 +372,10 @@ static quire_status check_stored(const call *c, int32_t index) {
     if (atomic_load(&batch->failed))
         return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s",
                            batch->error);
-    if (!quire__batch_stored(batch, source))
+    if (!quire__batch_appended(batch, source))
         return quire__fail(QUIRE_E_STATE, "layer %d: attend before its K and V were stored",
                            (int)index);
-    if (batch->n_scratch > 0 && !batch->pool->group[c->layer->group].raw &&
+    if (batch->n_scratch > 0 && !batch->pool->class[c->layer->class].raw &&
         atomic_load(&batch->region_layer[c->layer->scratch_region]) != source)
         return quire__fail(
             QUIRE_E_STATE,
@@ -400,7 +400,7 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
     if (status == QUIRE_OK) {
         if (batch->padded && ith == 0)
             write_padding(&c);
-        const int32_t n_units = batch->n_units[c.layer->group] * c.layer->config.n_kv_heads;
+        const int32_t n_units = batch->n_units[c.layer->class] * c.layer->config.n_kv_heads;
         c.worker->loaded = NULL;
         for (int32_t first, end = 0;
              (first = take_units(&batch->next_unit, n_units, nth, &end)) < end;)

@@ -64,7 +64,7 @@ static quire_status store_rows(const quire_batch *batch, const quire_tile *tile,
 static void copy_shared_rows(const quire_batch *batch, const quire_tile *tile,
                              const quire_layer_state *layer, int32_t head, uint8_t *raw) {
     const uint8_t *from =
-        quire__raw_record(batch->pool, layer, tile->group[layer->group].copy_from, head);
+        quire__raw_record(batch->pool, layer, tile->class[layer->class].copy_from, head);
     const size_t size = quire__type_bytes(batch->pool->raw), rows = (size_t)tile->offset;
     memcpy(raw, from, rows * (size_t)layer->config.k_dim * size);
     memcpy(raw + layer->raw_v_offset, from + layer->raw_v_offset,
@@ -75,7 +75,7 @@ static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t ind
                          const uint8_t *raw, quire_worker *worker) {
     quire_pool *pool = batch->pool;
     const quire_layer_state *layer = &pool->layer[index];
-    const quire_tile_group *plan = &tile->group[layer->group];
+    const quire_tile_class *plan = &tile->class[layer->class];
     const int32_t sinks = tile->page == 0 ? layer->sinks : 0;
     const size_t size = quire__type_bytes(pool->raw), dk = (size_t)layer->config.k_dim,
                  dv = (size_t)layer->config.v_dim;
@@ -107,17 +107,17 @@ static quire_status store_tile(quire_batch *batch, const quire_tile *tile, int32
                                quire_worker *worker) {
     const quire_layer_state *layer = &batch->pool->layer[index];
     uint8_t *raw = quire__tile_raw(batch, tile, layer, head);
-    if (tile->group[layer->group].copy_from != QUIRE_NO_LEAF)
+    if (tile->class[layer->class].copy_from != QUIRE_NO_LEAF)
         copy_shared_rows(batch, tile, layer, head, raw);
     QUIRE_TRY(store_rows(batch, tile, index, head, k, raw));
     QUIRE_TRY(store_rows(batch, tile, index, head, v, raw));
-    if (tile->full && !batch->pool->group[layer->group].raw)
+    if (tile->full && !batch->pool->class[layer->class].raw)
         return seal(batch, tile, index, head, raw, worker);
     return QUIRE_OK;
 }
 
-quire_status quire_batch_store(quire_batch *batch, int32_t index, quire_rows k_rows,
-                               quire_rows v_rows, int32_t ith, int32_t nth) {
+quire_status quire_batch_append(quire_batch *batch, int32_t index, quire_rows k_rows,
+                                quire_rows v_rows, int32_t ith, int32_t nth) {
     QUIRE_TRY(quire__batch_check_call(batch, index, ith, nth));
     const quire_layer_state *layer = &batch->pool->layer[index];
     if (layer->source != index)
@@ -139,7 +139,7 @@ quire_status quire_batch_store(quire_batch *batch, int32_t index, quire_rows k_r
         if (status != QUIRE_OK)
             return quire__batch_fail(batch, status);
     }
-    atomic_store(&batch->stored_nth[index], nth);
-    atomic_fetch_add(&batch->stored[index], 1);
+    atomic_store(&batch->appended_nth[index], nth);
+    atomic_fetch_add(&batch->appended[index], 1);
     return QUIRE_OK;
 }

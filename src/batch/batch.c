@@ -93,10 +93,10 @@ static void make_tiles(quire_batch *batch) {
                                  .n_rows = n,
                                  .offset = offset,
                                  .full = n == room};
-            tile->group =
-                batch->tile_group + (size_t)batch->n_tiles * (size_t)batch->pool->n_groups;
-            for (int32_t g = 0; g < batch->pool->n_groups; g++)
-                tile->group[g] = (quire_tile_group){.raw = QUIRE_NO_LEAF,
+            tile->class =
+                batch->tile_class + (size_t)batch->n_tiles * (size_t)batch->pool->n_classes;
+            for (int32_t g = 0; g < batch->pool->n_classes; g++)
+                tile->class[g] = (quire_tile_class){.raw = QUIRE_NO_LEAF,
                                                     .scratch = -1,
                                                     .seal = QUIRE_NO_LEAF,
                                                     .copy_from = QUIRE_NO_LEAF,
@@ -110,14 +110,14 @@ static void make_tiles(quire_batch *batch) {
     }
 }
 
-/* Leaves for one tile and group. false: the pool is out of pages, and what was taken is noted in
+/* Leaves for one tile and class. false: the pool is out of pages, and what was taken is noted in
  * the tile. */
 static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g) {
     quire_pool *pool = batch->pool;
-    const quire_group *group = &pool->group[g];
+    const quire_class *class = &pool->class[g];
     quire_seq *seq = batch->item[tile->item].seq;
-    quire_seq_group *s = &seq->group[g];
-    quire_tile_group *plan = &tile->group[g];
+    quire_seq_class *s = &seq->class[g];
+    quire_tile_class *plan = &tile->class[g];
     const int32_t last_full =
         (batch->before[tile->item] + batch->item[tile->item].n_tokens) / QUIRE_T - 1;
 
@@ -127,7 +127,7 @@ static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g) {
     if (tile->offset > 0 && pool->leaf[s->open].refs == 1) {
         plan->raw = s->open;
         pool->leaf[plan->raw].lost = lost;
-    } else if (tile->full && tile->page < last_full && tile->offset == 0 && !group->raw) {
+    } else if (tile->full && tile->page < last_full && tile->offset == 0 && !class->raw) {
         plan->scratch =
             batch->n_scratch; /* its raw rows are needed only while their layer is attended */
     } else {
@@ -140,12 +140,12 @@ static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g) {
     }
     if (!tile->full)
         return true;
-    plan->seal = group->raw ? plan->raw : quire__leaf_take(pool, g, QUIRE_LEAF_SEALED);
+    plan->seal = class->raw ? plan->raw : quire__leaf_take(pool, g, QUIRE_LEAF_SEALED);
     if (plan->seal == QUIRE_NO_LEAF)
         return false;
     s->table[tile->page] = plan->seal;
     pool->leaf[plan->seal].lost = lost;
-    if (tile->page == 0 && group->sinks > 0) {
+    if (tile->page == 0 && class->sinks > 0) {
         plan->sinks = s->sinks = quire__leaf_take(pool, g, QUIRE_LEAF_SINKS);
         if (plan->sinks == QUIRE_NO_LEAF)
             return false;
@@ -156,11 +156,11 @@ static bool reserve(quire_batch *batch, quire_tile *tile, int32_t g) {
 
 static void release(quire_batch *batch, quire_tile *tile, int32_t g) {
     quire_pool *pool = batch->pool;
-    quire_seq_group *s = &batch->item[tile->item].seq->group[g];
-    quire_tile_group *plan = &tile->group[g];
+    quire_seq_class *s = &batch->item[tile->item].seq->class[g];
+    quire_tile_class *plan = &tile->class[g];
     if (plan->raw != s->open)
         quire__leaf_drop(pool, plan->raw);
-    if (!pool->group[g].raw)
+    if (!pool->class[g].raw)
         quire__leaf_drop(pool, plan->seal);
     if (plan->sinks != QUIRE_NO_LEAF)
         s->sinks = QUIRE_NO_LEAF;
@@ -172,17 +172,17 @@ static quire_status reserve_all(quire_batch *batch) {
     batch->n_scratch = 0;
     for (int32_t i = 0; i < batch->n_tiles; i++) {
         bool scratch = false;
-        for (int32_t g = 0; g < pool->n_groups; g++) {
+        for (int32_t g = 0; g < pool->n_classes; g++) {
             if (!reserve(batch, &batch->tile[i], g)) {
                 for (int32_t j = 0; j <= i; j++)
-                    for (int32_t h = 0; h < pool->n_groups; h++)
+                    for (int32_t h = 0; h < pool->n_classes; h++)
                         release(batch, &batch->tile[j], h);
                 quire__leaf_settle(pool);
                 return quire__fail(QUIRE_E_NO_PAGES,
                                    "pool is out of pages: %zu bytes free, largest piece %zu",
                                    pool->arena.free_bytes, quire__arena_largest(&pool->arena));
             }
-            scratch = scratch || batch->tile[i].group[g].scratch >= 0;
+            scratch = scratch || batch->tile[i].class[g].scratch >= 0;
         }
         batch->n_scratch += scratch;
     }
@@ -190,7 +190,7 @@ static quire_status reserve_all(quire_batch *batch) {
 }
 
 /* Whether a tile's queries see a page that awaits conversion. */
-static bool sees_stale(const quire_pool *pool, const quire_seq_group *s, const quire_tile *tile) {
+static bool sees_stale(const quire_pool *pool, const quire_seq_class *s, const quire_tile *tile) {
     for (int32_t p = 0; pool->changing && p < tile->page; p++)
         if (s->table[p] != QUIRE_NO_LEAF && quire__leaf_stale(pool, s->table[p]))
             return true;
@@ -205,19 +205,19 @@ static void plan_attention(quire_batch *batch) {
     }; /* with more rows than this a tile is work enough for one worker */
     const quire_pool *pool = batch->pool;
     int32_t slots = 0;
-    for (int32_t g = 0; g < pool->n_groups; g++)
+    for (int32_t g = 0; g < pool->n_classes; g++)
         batch->n_units[g] = 0;
     for (int32_t i = 0; i < batch->n_tiles; i++) {
         quire_tile *tile = &batch->tile[i];
         int32_t most = 0;
-        for (int32_t g = 0; g < pool->n_groups; g++) {
-            quire_tile_group *plan = &tile->group[g];
-            const quire_group *group = &pool->group[g];
+        for (int32_t g = 0; g < pool->n_classes; g++) {
+            quire_tile_class *plan = &tile->class[g];
+            const quire_class *class = &pool->class[g];
             if (tile->page == 0)
                 continue;
             const int32_t first_seen =
-                quire__window_start(group, tile->page * QUIRE_T + tile->offset) / QUIRE_T;
-            const int32_t pinned_pages = (group->keep + QUIRE_T - 1) / QUIRE_T;
+                quire__window_start(class, tile->page * QUIRE_T + tile->offset) / QUIRE_T;
+            const int32_t pinned_pages = (class->keep + QUIRE_T - 1) / QUIRE_T;
             /* Chunks first_chunk .. end-1 are in the window: none if it lies within the own
              * page. */
             const int32_t end = (tile->page - 1) / QUIRE_CHUNK_PAGES + 1;
@@ -226,7 +226,7 @@ static void plan_attention(quire_batch *batch) {
             if (plan->n_pinned > plan->first_chunk)
                 plan->n_pinned = plan->first_chunk;
             plan->n_chunks = plan->n_pinned + end - plan->first_chunk;
-            plan->mixed = sees_stale(pool, &batch->item[tile->item].seq->group[g], tile);
+            plan->sees_stale = sees_stale(pool, &batch->item[tile->item].seq->class[g], tile);
             if (quire__tile_parts(plan) > most)
                 most = quire__tile_parts(plan);
         }
@@ -236,9 +236,9 @@ static void plan_attention(quire_batch *batch) {
         tile->first_slot = slots;
         if (tile->split)
             slots += wanted;
-        for (int32_t g = 0; g < pool->n_groups; g++) {
-            tile->group[g].first_unit = batch->n_units[g];
-            batch->n_units[g] += tile->split ? quire__tile_parts(&tile->group[g]) + 1 : 1;
+        for (int32_t g = 0; g < pool->n_classes; g++) {
+            tile->class[g].first_unit = batch->n_units[g];
+            batch->n_units[g] += tile->split ? quire__tile_parts(&tile->class[g]) + 1 : 1;
         }
     }
 }
@@ -287,8 +287,8 @@ quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *
         for (int32_t i = 0; i < pool->n_regions; i++)
             atomic_store(&batch->region_layer[i], -1);
         for (int32_t i = 0; i < pool->n_layers; i++) {
-            atomic_store(&batch->stored[i], 0);
-            atomic_store(&batch->stored_nth[i], 1);
+            atomic_store(&batch->appended[i], 0);
+            atomic_store(&batch->appended_nth[i], 1);
         }
         for (int32_t i = 0; i < batch->n_tiles * batch->tile_done_stride; i++)
             atomic_store(&batch->tile_done[i], 0);
@@ -305,19 +305,19 @@ quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *
 
 /* ------------------------------------------------------------------ commit and abort */
 
-static quire_status check_commit(const quire_batch *batch, const int32_t *n_keep) {
+static quire_status check_commit(const quire_batch *batch, const int32_t *n_accept) {
     if (atomic_load(&batch->failed))
         return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s",
                            batch->error);
     for (int32_t i = 0; i < batch->pool->n_layers && batch->n_rows > 0; i++)
-        if (batch->pool->layer[i].source == i && !quire__batch_stored(batch, i))
+        if (batch->pool->layer[i].source == i && !quire__batch_appended(batch, i))
             return quire__fail(QUIRE_E_STATE, "layer %d was not stored by all workers", (int)i);
-    for (int32_t i = 0; n_keep && i < batch->n_items; i++) {
+    for (int32_t i = 0; n_accept && i < batch->n_items; i++) {
         const int32_t n = batch->item[i].n_tokens;
-        if (n_keep[i] < 0 || n_keep[i] > n)
+        if (n_accept[i] < 0 || n_accept[i] > n)
             return quire__fail(QUIRE_E_INVALID, "item %d keeps %d of %d tokens", (int)i,
-                               (int)n_keep[i], (int)n);
-        const int32_t kept = batch->before[i] + n_keep[i], end = batch->before[i] + n;
+                               (int)n_accept[i], (int)n);
+        const int32_t kept = batch->before[i] + n_accept[i], end = batch->before[i] + n;
         if (kept % QUIRE_T != 0 && kept / QUIRE_T < end / QUIRE_T - 1)
             return quire__fail(QUIRE_E_INVALID, "item %d: token %d lies before the last two pages",
                                (int)i, (int)kept);
@@ -325,17 +325,17 @@ static quire_status check_commit(const quire_batch *batch, const int32_t *n_keep
     return QUIRE_OK;
 }
 
-/* Hand the leaves of one item's tiles and one group to its sequence, which is to have `length`
+/* Hand the leaves of one item's tiles and one class to its sequence, which is to have `length`
  * tokens; what lies beyond is given up, and with it the seal of a page that is no longer full.
  * check_commit has seen that its raw rows are there. */
 static void adopt(quire_batch *batch, int32_t item, int32_t g, int32_t length) {
     quire_pool *pool = batch->pool;
-    quire_seq_group *s = &batch->item[item].seq->group[g];
+    quire_seq_class *s = &batch->item[item].seq->class[g];
     const int32_t n_pages = length / QUIRE_T;
     int32_t open = QUIRE_NO_LEAF;
     for (int32_t i = 0; i < batch->n_tiles; i++) {
         const quire_tile *tile = &batch->tile[i];
-        const quire_tile_group *plan = &tile->group[g];
+        const quire_tile_class *plan = &tile->class[g];
         if (tile->item != item)
             continue;
         const bool sealed = tile->page < n_pages,
@@ -350,8 +350,8 @@ static void adopt(quire_batch *batch, int32_t item, int32_t g, int32_t length) {
         if (opens) {
             open = plan->raw;
         } else if (sealed && tile->page == n_pages - 1) {
-            quire__leaf_drop(pool, s->kept);
-            s->kept = pool->group[g].raw ? QUIRE_NO_LEAF : plan->raw;
+            quire__leaf_drop(pool, s->last_raw);
+            s->last_raw = pool->class[g].raw ? QUIRE_NO_LEAF : plan->raw;
         } else if (!(sealed && plan->seal == plan->raw)) { /* that one is in the table as it is */
             quire__leaf_drop(pool, plan->raw);
         }
@@ -359,23 +359,24 @@ static void adopt(quire_batch *batch, int32_t item, int32_t g, int32_t length) {
     s->open = open;
 }
 
-quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_keep) {
+quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_accept) {
     if (!batch || !batch->used)
         return quire__fail(QUIRE_E_INVALID, "batch is NULL or over");
     quire_pool *pool = batch->pool;
     pthread_mutex_lock(&pool->lock);
-    const quire_status status = check_commit(batch, n_keep);
+    const quire_status status = check_commit(batch, n_accept);
     for (int32_t i = 0; i < batch->n_items && status == QUIRE_OK; i++) {
         quire_seq *seq = batch->item[i].seq;
-        const int32_t n = batch->item[i].n_tokens, length = seq->length + (n_keep ? n_keep[i] : n);
+        const int32_t n = batch->item[i].n_tokens,
+                      length = seq->length + (n_accept ? n_accept[i] : n);
         if (n > 0) {
-            for (int32_t g = 0; g < pool->n_groups; g++)
+            for (int32_t g = 0; g < pool->n_classes; g++)
                 adopt(batch, i, g, length);
             if (length / QUIRE_T > seq->length / QUIRE_T)
-                seq->kept_page = length / QUIRE_T - 1;
+                seq->last_page = length / QUIRE_T - 1;
             seq->length = length;
             if (!pool->exact_trim)
-                quire__seq_drop_kept(seq);
+                quire__seq_drop_last_raw(seq);
             quire__seq_recycle(seq);
         }
         seq->batch = NULL;
@@ -392,7 +393,7 @@ void quire_batch_abort(quire_batch *batch) {
     quire_pool *pool = batch->pool;
     pthread_mutex_lock(&pool->lock);
     for (int32_t i = 0; i < batch->n_tiles; i++)
-        for (int32_t g = 0; g < pool->n_groups; g++)
+        for (int32_t g = 0; g < pool->n_classes; g++)
             release(batch, &batch->tile[i], g);
     for (int32_t i = 0; i < batch->n_items; i++)
         batch->item[i].seq->batch = NULL;

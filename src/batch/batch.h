@@ -1,7 +1,7 @@
 /* A batch in flight: what its rows are, which pages they touch, and where those pages live until
  * commit.
  *
- * A tile is the rows of one sequence that fall into one page. For each tile and group:
+ * A tile is the rows of one sequence that fall into one page. For each tile and class:
  *   raw     the raw leaf its rows are written to: the sequence's open leaf, a copy of it if
  *           shared, or a new one ...
  *   scratch ... or, for pages in the middle of a long prompt, a scratch page of this batch (then
@@ -15,16 +15,16 @@
 
 #include "seq/seq.h"
 
-typedef struct quire_tile_group {
+typedef struct quire_tile_class {
     int32_t raw, scratch, seal; /* leaf, scratch page, leaf */
     int32_t copy_from;          /* leaf whose earlier rows must be copied first, or NO_LEAF */
     int32_t sinks; /* leaf that takes the raw sinks when page 0 is packed, or NO_LEAF */
     int32_t n_pinned, first_chunk,
         n_chunks;       /* chunks of packed pages its queries see: quire__tile_chunk */
-    bool mixed;         /* some of these pages are stale: each chunk is attended in two parts */
-    int32_t first_unit; /* of attend's units of work in this group, counted over tiles (times KV
+    bool sees_stale;    /* some of these pages are stale: each chunk is attended in two parts */
+    int32_t first_unit; /* of attend's units of work in this class, counted over tiles (times KV
                            heads) */
-} quire_tile_group;
+} quire_tile_class;
 
 typedef struct quire_tile {
     int32_t item; /* in the batch */
@@ -34,7 +34,7 @@ typedef struct quire_tile {
     bool full;           /* the page is complete after it */
     bool split; /* attend gives each chunk to whoever is free, and the last one merges ... */
     int32_t first_slot;      /* ... from these partial results: (units, n_rows) */
-    quire_tile_group *group; /* (n_groups) */
+    quire_tile_class *class; /* (n_classes) */
 } quire_tile;
 
 typedef struct quire_worker {
@@ -60,13 +60,13 @@ struct quire_batch {
     bool padded;                  /* any */
     int32_t *before;              /* (max_seqs) length of each sequence at begin */
     quire_tile *tile;             /* (max_tiles) */
-    quire_tile_group *tile_group; /* (max_tiles, n_groups) */
-    int32_t *n_units;             /* (n_groups) */
+    quire_tile_class *tile_class; /* (max_tiles, n_classes) */
+    int32_t *n_units;             /* (n_classes) */
     uint8_t *scratch;             /* (scratch pages, pool->scratch_bytes) */
     int32_t n_scratch;            /* pages in use */
     atomic_int *region_layer;     /* (n_regions) layer whose rows are there, or -1 */
-    atomic_int *stored,
-        *stored_nth; /* (n_layers) workers that finished storing it, and out of how many */
+    atomic_int *appended,
+        *appended_nth; /* (n_layers) workers that finished storing it, and out of how many */
     atomic_int next_unit, n_finished; /* of the attend call in progress */
     atomic_int *tile_done;            /* (max_tiles, KV heads) units finished, for split tiles */
     int32_t tile_done_stride;
@@ -78,18 +78,19 @@ struct quire_batch {
 };
 
 /* Kept tokens pin the first n_pinned chunks; then the window, or everything. */
-static inline int32_t quire__tile_chunk(const quire_tile_group *g, int32_t i) {
+static inline int32_t quire__tile_chunk(const quire_tile_class *g, int32_t i) {
     return i < g->n_pinned ? i : g->first_chunk + i - g->n_pinned;
 }
 
 /* Partial results of packed pages: one for a chunk; two, stale pages first, where a tile sees
  * both forms. */
-static inline int32_t quire__tile_parts(const quire_tile_group *g) {
-    return g->n_chunks * (g->mixed ? 2 : 1);
+static inline int32_t quire__tile_parts(const quire_tile_class *g) {
+    return g->n_chunks * (g->sees_stale ? 2 : 1);
 }
 
-static inline bool quire__batch_stored(const quire_batch *batch, int32_t layer) {
-    const int nth = atomic_load(&batch->stored_nth[layer]), n = atomic_load(&batch->stored[layer]);
+static inline bool quire__batch_appended(const quire_batch *batch, int32_t layer) {
+    const int nth = atomic_load(&batch->appended_nth[layer]),
+              n = atomic_load(&batch->appended[layer]);
     return n > 0 && n % nth == 0;
 }
 
@@ -104,7 +105,7 @@ quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, in
 /* Raw rows of a tile's page for one layer and KV head: K (64,DK), then V at raw_v_offset. */
 static inline uint8_t *quire__tile_raw(const quire_batch *batch, const quire_tile *tile,
                                        const quire_layer_state *layer, int32_t head) {
-    const quire_tile_group *g = &tile->group[layer->group];
+    const quire_tile_class *g = &tile->class[layer->class];
     if (g->raw != QUIRE_NO_LEAF)
         return quire__raw_record(batch->pool, layer, g->raw, head);
     return batch->scratch + (size_t)g->scratch * batch->pool->scratch_bytes +

@@ -126,16 +126,16 @@ int quire__order_fault(const uint16_t *order, int dim);
 
 /* ---- pairs of channels that RoPE turns together (rope_pairs.c) */
 
-typedef struct quire_turns {
+typedef struct quire_rope_pairs {
     int32_t n; /* half the channels: those that stand still are paired too, with an angle of 0, and
                   come first */
     uint16_t first[QUIRE_DIM_MAX / 2], second[QUIRE_DIM_MAX / 2];
     double angle[QUIRE_DIM_MAX / 2]; /* radians from a position to the next */
-} quire_turns;
+} quire_rope_pairs;
 
 /* rope NULL: all stand still. E_INVALID. */
-QUIRE_INTERNAL quire_status quire__turns_init(quire_turns *turns, const quire_rope *rope,
-                                              int32_t dim);
+QUIRE_INTERNAL quire_status quire__rope_pairs_init(quire_rope_pairs *turns, const quire_rope *rope,
+                                                   int32_t dim);
 
 /* ---- rounding with feedback (error_feedback.c) */
 
@@ -147,7 +147,7 @@ static inline size_t quire__feedback_at(int j) { return 2 * (size_t)j * (size_t)
 /* Whether it can be worked with: E_INVALID names the element that is at fault. */
 quire_status quire__check_feedback(const float *feedback, int32_t dim);
 /* Whether codes of this side may be shaped: channel scales, fewer than 8 bits. */
-static inline bool quire__side_is_shapeable(const quire_side_format *side) {
+static inline bool quire__side_takes_feedback(const quire_side_format *side) {
     return side->family == QUIRE_FAMILY_CHANNEL && side->bits < 8;
 }
 
@@ -163,8 +163,8 @@ typedef struct quire_shaping {
 } quire_shaping;
 
 /* order: of the record's channels, or NULL. */
-void quire__shaping_init(quire_shaping *shaping, const quire_turns *turns, const float *feedback,
-                         const uint16_t *order, int32_t page);
+void quire__shaping_init(quire_shaping *shaping, const quire_rope_pairs *turns,
+                         const float *feedback, const uint16_t *order, int32_t page);
 /* Codes for the parameters that the record has already, packed in place of plain rounding's. */
 void quire__side_shape(const quire_side_format *side, const float *rows, int skip,
                        const quire_shaping *shaping, uint8_t *record);

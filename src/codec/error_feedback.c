@@ -42,7 +42,7 @@ static quire_status check_moment(const float *moment, int32_t n) {
 }
 
 /* Channels as they are rounded. */
-static int channel_at(const quire_turns *turns, int i) {
+static int channel_at(const quire_rope_pairs *turns, int i) {
     return i % 2 ? turns->second[i / 2] : turns->first[i / 2];
 }
 
@@ -79,8 +79,8 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
     if (!moment || !feedback)
         return quire__fail(QUIRE_E_INVALID, "moment or feedback is NULL");
     QUIRE_TRY(quire__check_k_dim(k_dim));
-    quire_turns turns;
-    QUIRE_TRY(quire__turns_init(&turns, rope, k_dim));
+    quire_rope_pairs turns;
+    QUIRE_TRY(quire__rope_pairs_init(&turns, rope, k_dim));
     QUIRE_TRY(check_moment(moment, k_dim));
     const int n = k_dim;
     double mean = 0;
@@ -125,7 +125,7 @@ quire_status quire__check_feedback(const float *feedback, int32_t dim) {
 
 /* ------------------------------------------------------------------ a page */
 
-void quire__shaping_init(quire_shaping *s, const quire_turns *turns, const float *feedback,
+void quire__shaping_init(quire_shaping *s, const quire_rope_pairs *turns, const float *feedback,
                          const uint16_t *order, int32_t page) {
     uint16_t place_of[QUIRE_DIM_MAX];
     for (int p = 0; p < 2 * turns->n; p++)

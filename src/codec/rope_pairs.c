@@ -18,13 +18,13 @@ static bool is_sound(const quire_rope *r) {
     return sound;
 }
 
-static void add(quire_turns *turns, int32_t first, int32_t second, double angle) {
+static void add(quire_rope_pairs *turns, int32_t first, int32_t second, double angle) {
     turns->first[turns->n] = (uint16_t)first;
     turns->second[turns->n] = (uint16_t)second;
     turns->angle[turns->n++] = angle;
 }
 
-quire_status quire__turns_init(quire_turns *turns, const quire_rope *rope, int32_t dim) {
+quire_status quire__rope_pairs_init(quire_rope_pairs *turns, const quire_rope *rope, int32_t dim) {
     static const quire_rope still = {0};
     const quire_rope *r = rope ? rope : &still;
     if (r->n_rot < 0 || r->n_rot % 2 || r->first < 0 || r->first > dim || r->n_rot > dim - r->first)

@@ -12,20 +12,20 @@ static void take(quire_pool *pool, int32_t g, quire_leaf_kind kind, bool *full, 
 
 /* After the first failure the rest of the wishes become NO_LEAF, so that the sequence can be
  * freed. */
-quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept_page) {
+quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t last_page) {
     quire_pool *pool = seq->pool;
     bool full = false;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        quire_seq_group *s = &seq->group[g];
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        quire_seq_class *s = &seq->class[g];
         for (int32_t p = 0; p < length / QUIRE_T; p++)
-            take(pool, g, pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full,
+            take(pool, g, pool->class[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full,
                  &s->table[p]);
         take(pool, g, QUIRE_LEAF_RAW, &full, &s->open);
-        take(pool, g, QUIRE_LEAF_RAW, &full, &s->kept);
+        take(pool, g, QUIRE_LEAF_RAW, &full, &s->last_raw);
         take(pool, g, QUIRE_LEAF_SINKS, &full, &s->sinks);
     }
     seq->length = length;
-    seq->kept_page = kept_page;
+    seq->last_page = last_page;
     return full ? quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free",
                               pool->arena.free_bytes + pool->spare_bytes)
                 : QUIRE_OK;
@@ -33,10 +33,10 @@ quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept
 
 bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind,
                            int32_t n_raw, int32_t *layer, int32_t *head) {
-    const int32_t g = pool->leaf[leaf].group;
+    const int32_t g = pool->leaf[leaf].class;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *l = &pool->layer[i];
-        for (int32_t h = 0; l->group == g && l->source == i && h < l->config.n_kv_heads; h++) {
+        for (int32_t h = 0; l->class == g && l->source == i && h < l->config.n_kv_heads; h++) {
             const uint8_t *record =
                 kind == QUIRE_PART_SEALED  ? quire__sealed_record(pool, l, leaf, h)
                 : kind == QUIRE_PART_SINKS ? quire__sink_record(pool, l, leaf, h)

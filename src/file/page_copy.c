@@ -5,15 +5,15 @@
 #include "base/element.h"
 #include "seq/seq.h"
 
-static size_t group_bytes(const quire_group *group, int32_t page) {
-    return (group->raw ? group->raw_bytes : group->sealed_bytes) +
-           (page == 0 && group->sinks ? group->sink_bytes : 0);
+static size_t class_bytes(const quire_class *class, int32_t page) {
+    return (class->raw ? class->raw_bytes : class->sealed_bytes) +
+           (page == 0 && class->sinks ? class->sink_bytes : 0);
 }
 
 static size_t page_bytes(const quire_pool *pool, int32_t page) {
     size_t bytes = 0;
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        bytes += group_bytes(&pool->group[g], page);
+    for (int32_t g = 0; g < pool->n_classes; g++)
+        bytes += class_bytes(&pool->class[g], page);
     return bytes;
 }
 
@@ -41,36 +41,36 @@ static quire_status check_held(const quire_seq *seq, int32_t page) {
     if (page < 0 || page >= seq->length / QUIRE_T)
         return quire__fail(QUIRE_E_INVALID, "page %d is not sealed: the sequence has %d tokens",
                            (int)page, (int)seq->length);
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        if (seq->group[g].table[page] == QUIRE_NO_LEAF)
+    for (int32_t g = 0; g < pool->n_classes; g++)
+        if (seq->class[g].table[page] == QUIRE_NO_LEAF)
             return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page,
-                               (int)pool->group[g].window);
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        if (quire__leaf_stale(pool, seq->group[g].table[page]))
+                               (int)pool->class[g].window);
+    for (int32_t g = 0; g < pool->n_classes; g++)
+        if (quire__leaf_stale(pool, seq->class[g].table[page]))
             return quire__fail(QUIRE_E_STATE,
                                "page %d still has the codecs of before: finish requantizing first",
                                (int)page);
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        if (page == 0 && pool->group[g].sinks && seq->group[g].sinks == QUIRE_NO_LEAF)
+    for (int32_t g = 0; g < pool->n_classes; g++)
+        if (page == 0 && pool->class[g].sinks && seq->class[g].sinks == QUIRE_NO_LEAF)
             return quire__fail(QUIRE_E_GONE, "page 0 has left a window of %d",
-                               (int)pool->group[g].window);
-    for (int32_t g = 0; g < pool->n_groups; g++)
+                               (int)pool->class[g].window);
+    for (int32_t g = 0; g < pool->n_classes; g++)
         if (quire__rows_held(seq, g, page) != UINT64_MAX)
             return quire__fail(QUIRE_E_GONE, "page %d has lost tokens to a window of %d", (int)page,
-                               (int)pool->group[g].window);
+                               (int)pool->class[g].window);
     return QUIRE_OK;
 }
 
 static void copy_page(const quire_seq *seq, int32_t page, uint8_t *to) {
     const quire_pool *pool = seq->pool;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group *group = &pool->group[g];
-        const int32_t leaf = seq->group[g].table[page];
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *class = &pool->class[g];
+        const int32_t leaf = seq->class[g].table[page];
         memcpy(to, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes);
         to += pool->leaf[leaf].bytes;
-        if (page == 0 && group->sinks) {
-            memcpy(to, quire__leaf_memory(pool, seq->group[g].sinks), group->sink_bytes);
-            to += group->sink_bytes;
+        if (page == 0 && class->sinks) {
+            memcpy(to, quire__leaf_memory(pool, seq->class[g].sinks), class->sink_bytes);
+            to += class->sink_bytes;
         }
     }
 }
@@ -93,12 +93,12 @@ quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes
  * whoever stores them. */
 static quire_status check_records(const quire_pool *pool, int32_t page, const uint8_t *bytes) {
     size_t at = 0;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group *group = &pool->group[g];
-        const size_t leaf_bytes = group->raw ? group->raw_bytes : group->sealed_bytes;
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *class = &pool->class[g];
+        const size_t leaf_bytes = class->raw ? class->raw_bytes : class->sealed_bytes;
         for (int32_t i = 0; i < pool->n_layers; i++) {
             const quire_layer_state *layer = &pool->layer[i];
-            if (layer->group != g || layer->source != i)
+            if (layer->class != g || layer->source != i)
                 continue;
             for (int32_t head = 0; head < layer->config.n_kv_heads; head++) {
                 const uint8_t *record =
@@ -111,25 +111,25 @@ static quire_status check_records(const quire_pool *pool, int32_t page, const ui
             }
         }
         at += leaf_bytes;
-        if (page == 0 && group->sinks) {
+        if (page == 0 && class->sinks) {
             if (!quire__all_finite(pool->raw, bytes + at,
-                                   group->sink_bytes / quire__type_bytes(pool->raw)))
+                                   class->sink_bytes / quire__type_bytes(pool->raw)))
                 return quire__fail(QUIRE_E_FORMAT, "page 0: a raw sink is not finite");
-            at += group->sink_bytes;
+            at += class->sink_bytes;
         }
     }
     return QUIRE_OK;
 }
 
-/* Leaves for one page in every group, all or none. */
+/* Leaves for one page in every class, all or none. */
 static bool take_page(quire_pool *pool, int32_t page, int32_t *leaves, int32_t *sinks) {
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group *group = &pool->group[g];
-        leaves[g] = quire__leaf_take(pool, g, group->raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
-        sinks[g] = page == 0 && group->sinks && leaves[g] != QUIRE_NO_LEAF
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *class = &pool->class[g];
+        leaves[g] = quire__leaf_take(pool, g, class->raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
+        sinks[g] = page == 0 && class->sinks && leaves[g] != QUIRE_NO_LEAF
                        ? quire__leaf_take(pool, g, QUIRE_LEAF_SINKS)
                        : QUIRE_NO_LEAF;
-        if (leaves[g] != QUIRE_NO_LEAF && (sinks[g] != QUIRE_NO_LEAF || page != 0 || !group->sinks))
+        if (leaves[g] != QUIRE_NO_LEAF && (sinks[g] != QUIRE_NO_LEAF || page != 0 || !class->sinks))
             continue;
         for (; g >= 0; g--) {
             quire__leaf_drop(pool, leaves[g]);
@@ -152,22 +152,23 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from) {
         return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %d tokens",
                            (int)pool->max_tokens);
     QUIRE_TRY(check_records(pool, page, from));
-    int32_t *leaves = pool->reserved, *sinks = pool->reserved + pool->n_groups;
+    int32_t *leaves = pool->reserved, *sinks = pool->reserved + pool->n_classes;
     if (!take_page(pool, page, leaves, sinks))
         return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free",
                            pool->arena.free_bytes + pool->spare_bytes);
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        quire_seq_group *s = &seq->group[g];
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        quire_seq_class *s = &seq->class[g];
         memcpy(quire__leaf_memory(pool, leaves[g]), from, pool->leaf[leaves[g]].bytes);
         from += pool->leaf[leaves[g]].bytes;
         if (sinks[g] != QUIRE_NO_LEAF) {
-            memcpy(quire__leaf_memory(pool, sinks[g]), from, pool->group[g].sink_bytes);
-            from += pool->group[g].sink_bytes;
+            memcpy(quire__leaf_memory(pool, sinks[g]), from, pool->class[g].sink_bytes);
+            from += pool->class[g].sink_bytes;
             s->sinks = sinks[g];
         }
         s->table[page] = leaves[g];
     }
-    quire__seq_drop_kept(seq); /* raw rows of an earlier page are no longer those of the last one */
+    quire__seq_drop_last_raw(
+        seq); /* raw rows of an earlier page are no longer those of the last one */
     seq->length += QUIRE_T;
     quire__seq_recycle(seq);
     return QUIRE_OK;

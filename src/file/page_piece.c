@@ -4,19 +4,19 @@
 
 /* ------------------------------------------------------------------ which, and how large */
 
-size_t quire__piece_leaf_bytes(const quire_group *group) {
-    return group->raw ? group->raw_bytes : group->sealed_bytes;
+size_t quire__piece_leaf_bytes(const quire_class *class) {
+    return class->raw ? class->raw_bytes : class->sealed_bytes;
 }
 
-static bool has_sinks(const quire_group *group, int32_t page) {
-    return page == 0 && group->sinks > 0;
+static bool has_sinks(const quire_class *class, int32_t page) {
+    return page == 0 && class->sinks > 0;
 }
 
 /* Of a piece after 0. */
 static int32_t group_of(int32_t piece) { return (piece - 1) / 2; }
 static bool is_sinks(int32_t piece) { return piece % 2 == 0; }
-static uint64_t rows_of(const quire_group *group, int32_t piece) {
-    return is_sinks(piece) ? quire__rows_below(group->sinks) : UINT64_MAX;
+static uint64_t rows_of(const quire_class *class, int32_t piece) {
+    return is_sinks(piece) ? quire__rows_below(class->sinks) : UINT64_MAX;
 }
 
 bool quire__piece_exists(quire_pieces p, int32_t piece, int32_t page) {
@@ -24,12 +24,12 @@ bool quire__piece_exists(quire_pieces p, int32_t piece, int32_t page) {
         return false;
     if (piece == 0)
         return true;
-    const quire_group *group = &p.group[group_of(piece)];
-    return group->window > 0 && (!is_sinks(piece) || has_sinks(group, page));
+    const quire_class *class = &p.class[group_of(piece)];
+    return class->window > 0 && (!is_sinks(piece) || has_sinks(class, page));
 }
 
-int32_t quire__live_from(const quire_group *group, int32_t n_pages) {
-    const int32_t first_seen = quire__window_start(group, n_pages * QUIRE_T) / QUIRE_T;
+int32_t quire__live_from(const quire_class *class, int32_t n_pages) {
+    const int32_t first_seen = quire__window_start(class, n_pages * QUIRE_T) / QUIRE_T;
     return first_seen < n_pages ? first_seen : n_pages;
 }
 
@@ -38,27 +38,27 @@ bool quire__piece_needed(quire_pieces p, int32_t piece, int32_t page, int32_t n_
         return false;
     if (piece == 0)
         return true;
-    const quire_group *group = &p.group[group_of(piece)];
-    const int32_t live_from = quire__live_from(group, n_pages);
-    return is_sinks(piece) ? group->keep > 0 || live_from == 0
-                           : page >= live_from || quire__pinned(group, page);
+    const quire_class *class = &p.class[group_of(piece)];
+    const int32_t live_from = quire__live_from(class, n_pages);
+    return is_sinks(piece) ? class->keep > 0 || live_from == 0
+                           : page >= live_from || quire__pinned(class, page);
 }
 
 size_t quire__piece_bytes(quire_pieces p, int32_t piece, int32_t page) {
     if (!quire__piece_exists(p, piece, page))
         return 0;
     if (piece > 0)
-        return is_sinks(piece) ? p.group[group_of(piece)].sink_bytes
-                               : quire__piece_leaf_bytes(&p.group[group_of(piece)]);
-    return quire__piece_offset(p, page, p.n_groups);
+        return is_sinks(piece) ? p.class[group_of(piece)].sink_bytes
+                               : quire__piece_leaf_bytes(&p.class[group_of(piece)]);
+    return quire__piece_offset(p, page, p.n_classes);
 }
 
-size_t quire__piece_offset(quire_pieces p, int32_t page, int32_t group) {
+size_t quire__piece_offset(quire_pieces p, int32_t page, int32_t class) {
     size_t bytes = 0;
-    for (int32_t g = 0; g < group; g++)
-        if (p.group[g].window == 0)
-            bytes += quire__piece_leaf_bytes(&p.group[g]) +
-                     (has_sinks(&p.group[g], page) ? p.group[g].sink_bytes : 0);
+    for (int32_t g = 0; g < class; g++)
+        if (p.class[g].window == 0)
+            bytes += quire__piece_leaf_bytes(&p.class[g]) +
+                     (has_sinks(&p.class[g], page) ? p.class[g].sink_bytes : 0);
     return bytes;
 }
 
@@ -71,9 +71,9 @@ bool quire__seq_has_piece(const quire_seq *seq, int32_t piece, int32_t page) {
         return false;
     if (piece == 0)
         return true; /* no window, so nothing is ever recycled */
-    const quire_seq_group *s = &seq->group[group_of(piece)];
+    const quire_seq_class *s = &seq->class[group_of(piece)];
     const int32_t leaf = is_sinks(piece) ? s->sinks : s->table[page];
-    const uint64_t rows = rows_of(&pool->group[group_of(piece)], piece);
+    const uint64_t rows = rows_of(&pool->class[group_of(piece)], piece);
     return leaf != QUIRE_NO_LEAF &&
            (pool->leaf[leaf].lost & rows) == 0; /* part of a page is of no use to others */
 }
@@ -89,13 +89,13 @@ static bool leaf_at(const quire_seq *seq, int32_t piece, int32_t page, int32_t i
                     piece_leaf *found) {
     const quire_pool *pool = seq->pool;
     const int32_t from = piece == 0 ? 0 : group_of(piece),
-                  to = piece == 0 ? pool->n_groups : from + 1;
+                  to = piece == 0 ? pool->n_classes : from + 1;
     for (int32_t g = from; g < to; g++) {
-        const quire_seq_group *s = &seq->group[g];
-        if (piece == 0 && pool->group[g].window > 0)
+        const quire_seq_class *s = &seq->class[g];
+        if (piece == 0 && pool->class[g].window > 0)
             continue;
         const bool leaf = piece == 0 || !is_sinks(piece),
-                   sinks = piece == 0 ? has_sinks(&pool->group[g], page) : !leaf;
+                   sinks = piece == 0 ? has_sinks(&pool->class[g], page) : !leaf;
         if (leaf && i-- == 0) {
             *found = (piece_leaf){s->table[page], QUIRE_PART_SEALED};
             return true;
@@ -124,19 +124,19 @@ bool quire__file_has_piece(const quire_file *file, int32_t piece, int32_t page) 
         return false;
     if (piece == 0)
         return true; /* quire_file_open has seen to it */
-    const quire_file_group *part = &file->part[group_of(piece)];
-    const uint64_t rows = rows_of(&file->form.group[group_of(piece)], piece);
+    const quire_file_class *part = &file->part[group_of(piece)];
+    const uint64_t rows = rows_of(&file->form.class[group_of(piece)], piece);
     return (is_sinks(piece) ? part->sink_rows : quire__file_page_rows(part, page)) == rows;
 }
 
 quire_status quire__file_piece(const quire_file *file, int32_t piece, int32_t page, uint8_t *to) {
     const quire_form *form = &file->form;
     const int32_t from = piece == 0 ? 0 : group_of(piece),
-                  end = piece == 0 ? form->n_groups : from + 1;
+                  end = piece == 0 ? form->n_classes : from + 1;
     for (int32_t g = from; g < end; g++) {
-        const quire_file_group *part = &file->part[g];
+        const quire_file_class *part = &file->part[g];
         const uint64_t start = file->section[QUIRE_SECTION_PAGES + g].offset;
-        if (piece == 0 && form->group[g].window > 0)
+        if (piece == 0 && form->class[g].window > 0)
             continue;
         if (piece == 0 || !is_sinks(piece)) {
             QUIRE_TRY(quire__read_at(
@@ -144,9 +144,9 @@ quire_status quire__file_piece(const quire_file *file, int32_t piece, int32_t pa
                 part->leaf_bytes));
             to += part->leaf_bytes;
         }
-        if (piece == 0 ? has_sinks(&form->group[g], page) : is_sinks(piece)) {
-            QUIRE_TRY(quire__read_at(file->fd, start + part->sinks, to, form->group[g].sink_bytes));
-            to += form->group[g].sink_bytes;
+        if (piece == 0 ? has_sinks(&form->class[g], page) : is_sinks(piece)) {
+            QUIRE_TRY(quire__read_at(file->fd, start + part->sinks, to, form->class[g].sink_bytes));
+            to += form->class[g].sink_bytes;
         }
     }
     return QUIRE_OK;
@@ -164,13 +164,13 @@ static int32_t wish(bool wanted) { return wanted ? QUIRE_WANTED : QUIRE_NO_LEAF;
 
 static void plan(quire_seq *seq, int32_t n_pages) {
     const quire_pool *pool = seq->pool;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group *group = &pool->group[g];
-        quire_seq_group *s = &seq->group[g];
-        s->live_from = quire__live_from(group, n_pages);
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *class = &pool->class[g];
+        quire_seq_class *s = &seq->class[g];
+        s->live_from = quire__live_from(class, n_pages);
         for (int32_t page = 0; page < n_pages; page++)
-            s->table[page] = wish(page >= s->live_from || quire__pinned(group, page));
-        s->sinks = wish(n_pages > 0 && group->sinks > 0 && quire__sinks_needed(group, s));
+            s->table[page] = wish(page >= s->live_from || quire__pinned(class, page));
+        s->sinks = wish(n_pages > 0 && class->sinks > 0 && quire__sinks_needed(class, s));
     }
 }
 
@@ -219,7 +219,7 @@ static bool leaf_valid(const quire_form *form, int32_t g, bool sinks, const uint
         const quire_layer_state *l = &form->layer[i];
         const size_t offset = sinks ? l->sink_offset : l->sealed_offset,
                      record_bytes = sinks ? l->sink_record_bytes : l->format.bytes;
-        for (int32_t h = 0; l->group == g && l->source == i && h < l->config.n_kv_heads; h++) {
+        for (int32_t h = 0; l->class == g && l->source == i && h < l->config.n_kv_heads; h++) {
             const uint8_t *record = from + offset + (size_t)h * record_bytes;
             if (sinks ? !quire__raw_rows_valid(l, form->raw, record, l->sinks, l->sink_v_offset)
                       : !quire__record_valid(l, record))
@@ -231,20 +231,20 @@ static bool leaf_valid(const quire_form *form, int32_t g, bool sinks, const uint
 
 bool quire__piece_valid(const quire_form *form, int32_t piece, int32_t page, const uint8_t *from) {
     const int32_t first = piece == 0 ? 0 : group_of(piece),
-                  end = piece == 0 ? form->n_groups : first + 1;
+                  end = piece == 0 ? form->n_classes : first + 1;
     for (int32_t g = first; g < end; g++) {
-        const quire_group *group = &form->group[g];
-        if (piece == 0 && group->window > 0)
+        const quire_class *class = &form->class[g];
+        if (piece == 0 && class->window > 0)
             continue;
         if (piece == 0 || !is_sinks(piece)) {
             if (!leaf_valid(form, g, false, from))
                 return false;
-            from += quire__piece_leaf_bytes(group);
+            from += quire__piece_leaf_bytes(class);
         }
-        if (piece == 0 ? has_sinks(group, page) : is_sinks(piece)) {
+        if (piece == 0 ? has_sinks(class, page) : is_sinks(piece)) {
             if (!leaf_valid(form, g, true, from))
                 return false;
-            from += group->sink_bytes;
+            from += class->sink_bytes;
         }
     }
     return true;

@@ -3,11 +3,11 @@
  *
  * 64 tokens are kept as a few pieces, so that nobody need hold or fetch what has left a window:
  *
- *   piece 0        the leaves of all groups without a window, in their order; for page 0 each
- *                  packed group's leaf is followed by its raw sinks. It may have no bytes (every
+ *   piece 0        the leaves of all classes without a window, in their order; for page 0 each
+ *                  packed class's leaf is followed by its raw sinks. It may have no bytes (every
  *                  layer has a window), but every page has it
- *   piece 1 + 2g   the leaf of group g, which has a window
- *   piece 2 + 2g   for page 0: the raw sinks of group g, which has a window, packs, and has
+ *   piece 1 + 2g   the leaf of class g, which has a window
+ *   piece 2 + 2g   for page 0: the raw sinks of class g, which has a window, packs, and has
  *                  sinks
  */
 #ifndef QUIRE_FILE_PAGE_PIECE_H
@@ -16,19 +16,19 @@
 #include "base/internal.h"
 #include "file/snapshot.h"
 
-/* Groups of a pool or of a form. */
+/* Classes of a pool or of a form. */
 typedef struct quire_pieces {
-    const quire_group *group;
-    int32_t n_groups;
+    const quire_class *class;
+    int32_t n_classes;
 } quire_pieces;
 
 static inline quire_pieces quire__pool_pieces(const quire_pool *pool) {
-    return (quire_pieces){pool->group, pool->n_groups};
+    return (quire_pieces){pool->class, pool->n_classes};
 }
 static inline quire_pieces quire__form_pieces(const quire_form *form) {
-    return (quire_pieces){form->group, form->n_groups};
+    return (quire_pieces){form->class, form->n_classes};
 }
-static inline int32_t quire__piece_count(quire_pieces p) { return 1 + 2 * p.n_groups; }
+static inline int32_t quire__piece_count(quire_pieces p) { return 1 + 2 * p.n_classes; }
 
 /* Whether a page can have such a piece at all. */
 QUIRE_INTERNAL bool quire__piece_exists(quire_pieces p, int32_t piece, int32_t page);
@@ -36,12 +36,12 @@ QUIRE_INTERNAL bool quire__piece_exists(quire_pieces p, int32_t piece, int32_t p
 QUIRE_INTERNAL bool quire__piece_needed(quire_pieces p, int32_t piece, int32_t page,
                                         int32_t n_pages);
 QUIRE_INTERNAL size_t quire__piece_bytes(quire_pieces p, int32_t piece, int32_t page);
-/* Where the leaf of a group without a window lies in piece 0; its sinks, if it has some there,
+/* Where the leaf of a class without a window lies in piece 0; its sinks, if it has some there,
  * follow it. */
-QUIRE_INTERNAL size_t quire__piece_offset(quire_pieces p, int32_t page, int32_t group);
-QUIRE_INTERNAL size_t quire__piece_leaf_bytes(const quire_group *group);
-/* The first page that such a sequence still has of a group. */
-QUIRE_INTERNAL int32_t quire__live_from(const quire_group *group, int32_t n_pages);
+QUIRE_INTERNAL size_t quire__piece_offset(quire_pieces p, int32_t page, int32_t class);
+QUIRE_INTERNAL size_t quire__piece_leaf_bytes(const quire_class *class);
+/* The first page that such a sequence still has of a class. */
+QUIRE_INTERNAL int32_t quire__live_from(const quire_class *class, int32_t n_pages);
 
 /* ---- out of a sequence, between quire__seq_hold and quire__seq_in_file(seq, false) */
 QUIRE_INTERNAL bool quire__seq_has_piece(const quire_seq *seq, int32_t piece, int32_t page);

@@ -1,10 +1,10 @@
 /* A sequence as a file. docs/FORMAT.md, section 10, is the definition; in short:
  *
- *   | header, table of sections | identity | layers | tokens | state | pages of group 0 | pages of
- * group 1 | ...
+ *   | header, table of sections | identity | layers | tokens | state | pages of class 0 | pages of
+ * class 1 | ...
  *
  * Sections start at multiples of 64 and follow each other; checksums cover the zero bytes up to
- * the next one, so that every byte of a file is under a checksum. A group's pages are the leaves
+ * the next one, so that every byte of a file is under a checksum. A class's pages are the leaves
  * it holds, as they lie in a pool:
  *
  *   | sinks | kept page (raw) | open page (raw, rows in use alone) | sealed pages, oldest first |
@@ -46,34 +46,34 @@ typedef enum quire_section_kind {
     QUIRE_SECTION_LAYERS,
     QUIRE_SECTION_TOKENS,
     QUIRE_SECTION_STATE,
-    QUIRE_SECTION_PAGES, /* this one and all after it: a group each */
+    QUIRE_SECTION_PAGES, /* this one and all after it: a class each */
     QUIRE_FILE_SECTIONS = QUIRE_SECTION_PAGES
 } quire_section_kind;
 
 typedef enum quire_held {
     QUIRE_HELD_SINKS = 1,
     QUIRE_HELD_OPEN = 2,
-    QUIRE_HELD_KEPT = 4
+    QUIRE_HELD_LAST_RAW = 4
 } quire_held;
 
-/* What a leaf of a group is. */
+/* What a leaf of a class is. */
 typedef enum quire_part_kind {
     QUIRE_PART_SINKS,
     QUIRE_PART_RAW_ROWS,
     QUIRE_PART_SEALED
 } quire_part_kind;
 
-/* Parts of a group's section, in their order. */
-typedef struct quire_file_group {
+/* Parts of a class's section, in their order. */
+typedef struct quire_file_class {
     int32_t live_from, n_held;
     uint32_t flags;                /* quire_held */
     uint64_t sink_rows, open_rows; /* bit t: row t of these is there */
     const uint8_t *rows; /* (n_pages) u64: the same of each full page; 0: it is not in the file */
     int32_t *rank;       /* (n_pages) its place among those in the file; -1: not in the file */
-    size_t sinks, kept, open, pages; /* where they start in the section */
-    size_t leaf_bytes;               /* of a sealed page: packed, or raw */
+    size_t sinks, last_raw, open, pages; /* where they start in the section */
+    size_t leaf_bytes;                   /* of a sealed page: packed, or raw */
     size_t bytes;
-} quire_file_group;
+} quire_file_class;
 
 /* The layers of a file or of a store, placed as a pool would. */
 typedef struct quire_form {
@@ -82,8 +82,8 @@ typedef struct quire_form {
     quire_layer_state *layer; /* (n_layers) */
     uint64_t
         *attention; /* (n_layers) digest of what changes attention but not the cache; 0: not told */
-    quire_group *group; /* (n_groups) */
-    int32_t n_layers, n_groups, sinks;
+    quire_class *class; /* (n_classes) */
+    int32_t n_layers, n_classes, sinks;
     quire_type raw;
     uint32_t page_format;
 } quire_form;
@@ -91,12 +91,12 @@ typedef struct quire_form {
 struct quire_file {
     int fd;
     quire_file_info info;
-    quire_file_section *section; /* (4 + n_groups) */
+    quire_file_section *section; /* (4 + n_classes) */
     uint8_t *small;              /* the sections before the pages, as they are in the file */
     quire_form form;
-    quire_file_group *part; /* (n_groups) */
-    int32_t *rank;          /* (n_groups, n_pages) */
-    int32_t n_pages, kept_page;
+    quire_file_class *part; /* (n_classes) */
+    int32_t *rank;          /* (n_classes, n_pages) */
+    int32_t n_pages, last_page;
     uint8_t *record; /* room for any layer's packed record, raw rows or sinks ... */
     uint8_t *raw;    /* ... for its rows in any raw type ... */
     float *k, *v;    /* ... and as floats, (64, D): allocated when first used */
@@ -118,17 +118,17 @@ QUIRE_INTERNAL void quire__form_free(quire_form *form);
 
 /* ---- snapshot_write.c: a file from whoever has the sections */
 typedef struct quire_snapshot quire_snapshot; /* being written */
-/* Adds the bytes of section `index`: quire_section_kind, then the groups' pages. */
+/* Adds the bytes of section `index`: quire_section_kind, then the classes' pages. */
 typedef quire_status (*quire__add_section)(void *user, quire_snapshot *to, int32_t index);
-QUIRE_INTERNAL quire_status quire__snapshot_write(const char *path, int32_t n_groups,
+QUIRE_INTERNAL quire_status quire__snapshot_write(const char *path, int32_t n_classes,
                                                   quire__add_section add_section, void *user);
 QUIRE_INTERNAL quire_status quire__snapshot_add(quire_snapshot *s, const void *bytes,
                                                 size_t n_bytes);
-/* The section "state": its head, then for each group this and the rows of each page. */
+/* The section "state": its head, then for each class this and the rows of each page. */
 QUIRE_INTERNAL quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length,
-                                                      int32_t kept_page, uint32_t history,
+                                                      int32_t last_page, uint32_t history,
                                                       int32_t exact);
-QUIRE_INTERNAL quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from,
+QUIRE_INTERNAL quire_status quire__snapshot_add_class(quire_snapshot *s, int32_t live_from,
                                                       uint32_t held /* quire_held */,
                                                       uint64_t sink_rows, uint64_t open_rows);
 QUIRE_INTERNAL quire_status quire__snapshot_add_rows(quire_snapshot *s, uint64_t rows);
@@ -142,8 +142,8 @@ QUIRE_INTERNAL quire_status quire__seq_hold(const quire_seq *seq);
 enum { QUIRE_WANTED = 0 }; /* anything but QUIRE_NO_LEAF */
 /* For a sequence that nobody else knows of, whose tables, open, kept and sinks say WANTED or
  * NO_LEAF: leaves for all that is wanted, or for as much as there is, and E_NO_PAGES. Either way
- * the sequence may be freed. The caller holds the lock, since before the first wish. */
-quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t kept_page);
+ * the sequence may be freed. The caller holds the lock, since before the first request. */
+quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t last_page);
 /* Whatever bytes a leaf was filled with, attending over them must be safe. False: *layer and *head
  * cannot be. n_raw: rows in use, of raw rows. */
 bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind,
@@ -152,7 +152,7 @@ bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind
 /* ---- snapshot_read.c */
 /* Bit t: row t of a page, which may be the open one, is there: what quire__rows_held is for a
  * sequence. */
-uint64_t quire__file_rows_held(const quire_file *file, int32_t group, int32_t page);
+uint64_t quire__file_rows_held(const quire_file *file, int32_t class, int32_t page);
 quire_status quire__file_buffers(quire_file *file); /* E_NOMEM */
 /* Rows of one head as a pool holds them raw, K (n_rows,DK), V at v_offset: whether the layer can
  * seal and attend to them. */
@@ -187,7 +187,7 @@ static inline uint32_t quire__get32(const uint8_t *at) {
 static inline uint64_t quire__get64(const uint8_t *at) {
     return quire__get32(at) | (uint64_t)quire__get32(at + 4) << 32;
 }
-static inline uint64_t quire__file_page_rows(const quire_file_group *part, int32_t page) {
+static inline uint64_t quire__file_page_rows(const quire_file_class *part, int32_t page) {
     return quire__get64(part->rows + (size_t)page * QUIRE_FILE_PAGE);
 }
 static inline uint64_t quire__file_align(uint64_t x) {

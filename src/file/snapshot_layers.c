@@ -40,8 +40,8 @@ bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest) {
     quire__hash_start(&hash);
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *l = &pool->layer[i].config;
-        const quire_turns *turns = pool->layer[i].turns;
-        if (pool->layer[i].source != i || !quire__layer_is_shaped(&pool->layer[i]))
+        const quire_rope_pairs *turns = pool->layer[i].turns;
+        if (pool->layer[i].source != i || !quire__layer_has_feedback(&pool->layer[i]))
             continue;
         any = true;
         const size_t n = (size_t)turns->n;
@@ -69,7 +69,7 @@ size_t quire__layers_bytes(const quire_pool *pool) {
 static uint8_t *describe_layer(const quire_layer_state *layer, bool any_attention, uint8_t *to) {
     const quire_layer *l = &layer->config;
     const int32_t fields[10] = {l->n_heads, l->n_kv_heads, l->k_dim,      l->v_dim, l->window,
-                                l->keep,    (int32_t)l->k, (int32_t)l->v, l->share, layer->group};
+                                l->keep,    (int32_t)l->k, (int32_t)l->v, l->share, layer->class};
     for (int f = 0; f < 10; f++)
         quire__put32(to + 4 * f, (uint32_t)fields[f]);
     quire__put64(to + 40, any_attention ? 0 : quire__attention_digest(layer));
@@ -86,11 +86,11 @@ static uint8_t *describe_order(const quire_layer *l, uint8_t *to) {
 
 void quire__layers_describe(const quire_pool *pool, bool any_attention, uint8_t *to) {
     int32_t sinks = 0;
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        sinks = pool->group[g].raw ? sinks : pool->group[g].sinks;
+    for (int32_t g = 0; g < pool->n_classes; g++)
+        sinks = pool->class[g].raw ? sinks : pool->class[g].sinks;
     const uint32_t head[QUIRE_FILE_LAYERS_HEAD / 4] = {
-        QUIRE_PAGE_FORMAT, QUIRE_ROTATION,           QUIRE_PAGE_TOKENS,        (uint32_t)pool->raw,
-        (uint32_t)sinks,   (uint32_t)pool->n_layers, (uint32_t)pool->n_groups, 0};
+        QUIRE_PAGE_FORMAT, QUIRE_ROTATION,           QUIRE_PAGE_TOKENS,         (uint32_t)pool->raw,
+        (uint32_t)sinks,   (uint32_t)pool->n_layers, (uint32_t)pool->n_classes, 0};
     for (int f = 0; f < QUIRE_FILE_LAYERS_HEAD / 4; f++)
         quire__put32(to + 4 * f, head[f]);
     to += QUIRE_FILE_LAYERS_HEAD;
@@ -128,18 +128,18 @@ static quire_status read_layer(quire_form *form, int32_t i, const uint8_t *entry
     s->source = l->share == -1 ? i : l->share;
     if (s->source != i) {
         const quire_layer *from = &form->config[s->source];
-        s->group = form->layer[s->source].group;
+        s->class = form->layer[s->source].class;
         if (l->n_kv_heads != from->n_kv_heads || l->k_dim != from->k_dim ||
             l->v_dim != from->v_dim || l->window != from->window || l->keep != from->keep ||
-            l->k != from->k || l->v != from->v || s->group != field[9])
+            l->k != from->k || l->v != from->v || s->class != field[9])
             return impossible("layers");
         return QUIRE_OK;
     }
     if (quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, form->raw) !=
         QUIRE_OK)
         return impossible("layers");
-    s->group = quire__form_group(form->group, &form->n_groups, l);
-    return s->group == field[9] ? QUIRE_OK : impossible("groups of layers");
+    s->class = quire__form_class(form->class, &form->n_classes, l);
+    return s->class == field[9] ? QUIRE_OK : impossible("classes of layers");
 }
 
 /* Behind the layers, for those that have one: u16 (KV heads, DK). */
@@ -176,7 +176,7 @@ quire_status quire__form_read(quire_form *form, const uint8_t *at, size_t bytes)
     if (bytes < QUIRE_FILE_LAYERS_HEAD)
         return impossible("layers");
     const uint32_t rotation = quire__get32(at + 4), n_layers = quire__get32(at + 20),
-                   n_groups = quire__get32(at + 24), sinks = quire__get32(at + 16);
+                   n_classes = quire__get32(at + 24), sinks = quire__get32(at + 16);
     form->page_format = quire__get32(at);
     form->raw = (quire_type)quire__get32(at + 12);
     if (form->page_format != QUIRE_PAGE_FORMAT || rotation != QUIRE_ROTATION)
@@ -193,20 +193,20 @@ quire_status quire__form_read(quire_form *form, const uint8_t *at, size_t bytes)
     form->n_layers = (int32_t)n_layers;
     form->config = calloc(n_layers, sizeof *form->config);
     form->layer = calloc(n_layers, sizeof *form->layer);
-    form->group = calloc(n_layers, sizeof *form->group);
+    form->class = calloc(n_layers, sizeof *form->class);
     form->attention = calloc(n_layers, sizeof *form->attention);
-    if (!form->config || !form->layer || !form->group || !form->attention)
+    if (!form->config || !form->layer || !form->class || !form->attention)
         return no_memory();
     for (int32_t i = 0; i < (int32_t)n_layers; i++)
         QUIRE_TRY(read_layer(form, i, at + QUIRE_FILE_LAYERS_HEAD + (size_t)i * QUIRE_FILE_LAYER));
     QUIRE_TRY(read_orders(form, at + orders, bytes - orders));
-    quire__form_place(form->raw, form->sinks, form->layer, form->n_layers, form->group,
-                      form->n_groups);
-    return form->n_groups == (int32_t)n_groups ? QUIRE_OK : impossible("groups of layers");
+    quire__form_place(form->raw, form->sinks, form->layer, form->n_layers, form->class,
+                      form->n_classes);
+    return form->n_classes == (int32_t)n_classes ? QUIRE_OK : impossible("classes of layers");
 }
 
 void quire__form_free(quire_form *form) {
-    void *const owned[] = {form->config, form->orders, form->layer, form->attention, form->group};
+    void *const owned[] = {form->config, form->orders, form->layer, form->attention, form->class};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++)
         free(owned[i]);
     *form = (quire_form){0};

@@ -68,8 +68,8 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
                 "layer %d is %s in the file as here, but its channels have another order", (int)i,
                 quire_codec_name(a->k));
     }
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group *a = &file->form.group[g], *b = &pool->group[g];
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *a = &file->form.class[g], *b = &pool->class[g];
         if (a->sinks != b->sinks || a->raw != b->raw || a->sealed_bytes != b->sealed_bytes ||
             a->raw_bytes != b->raw_bytes || a->sink_bytes != b->sink_bytes)
             return quire__fail(QUIRE_E_CODEC, "%d raw sinks in the file, %d here", (int)a->sinks,
@@ -82,41 +82,41 @@ static quire_status check_codecs(const quire_pool *pool, const quire_file *file)
 
 /* Re-sealed, the page sealed last has its raw rows only if the file has them for every layer. */
 static bool raw_rows_known(const quire_file *file) {
-    for (int32_t g = 0; g < file->form.n_groups && file->n_pages > 0; g++)
-        if (file->form.group[g].raw ? file->part[g].rank[file->n_pages - 1] < 0
-                                    : !(file->part[g].flags & QUIRE_HELD_KEPT))
+    for (int32_t g = 0; g < file->form.n_classes && file->n_pages > 0; g++)
+        if (file->form.class[g].raw ? file->part[g].rank[file->n_pages - 1] < 0
+                                    : !(file->part[g].flags & QUIRE_HELD_LAST_RAW))
             return false;
     return file->n_pages > 0;
 }
 
 static int32_t wish(bool wanted) { return wanted ? QUIRE_WANTED : QUIRE_NO_LEAF; }
 
-/* What the file holds. Its groups are the pool's: check_layers has compared windows and kept
+/* What the file holds. Its classes are the pool's: check_layers has compared windows and kept
  * tokens. */
-static void plan_same(const quire_file *file, int32_t g, quire_seq_group *s) {
-    const quire_file_group *part = &file->part[g];
+static void plan_same(const quire_file *file, int32_t g, quire_seq_class *s) {
+    const quire_file_class *part = &file->part[g];
     s->live_from = part->live_from;
     for (int32_t p = 0; p < file->n_pages; p++)
         s->table[p] = wish(part->rank[p] >= 0);
     s->open = wish(part->flags & QUIRE_HELD_OPEN);
-    s->kept = wish(part->flags & QUIRE_HELD_KEPT);
+    s->last_raw = wish(part->flags & QUIRE_HELD_LAST_RAW);
     s->sinks = wish(part->flags & QUIRE_HELD_SINKS);
 }
 
 /* What later queries may see, and as much more as the file has. */
 static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g, bool keep_raw,
-                       quire_seq_group *s) {
-    const quire_group *group = &pool->group[g];
-    const quire_file_group *part = &file->part[g];
+                       quire_seq_class *s) {
+    const quire_class *class = &pool->class[g];
+    const quire_file_class *part = &file->part[g];
     s->live_from = 0;
     for (int32_t p = 0; p < file->n_pages; p++)
         if (p < part->live_from || part->rank[p] < 0)
             s->live_from = p + 1;
     for (int32_t p = 0; p < file->n_pages; p++)
-        s->table[p] = wish(p >= s->live_from || quire__pinned(group, p));
+        s->table[p] = wish(p >= s->live_from || quire__pinned(class, p));
     s->open = wish(file->info.length % QUIRE_T);
-    s->kept = wish(keep_raw && !group->raw);
-    s->sinks = wish(file->n_pages > 0 && group->sinks > 0 && quire__sinks_needed(group, s));
+    s->last_raw = wish(keep_raw && !class->raw);
+    s->sinks = wish(file->n_pages > 0 && class->sinks > 0 && quire__sinks_needed(class, s));
 }
 
 static void lose(quire_pool *pool, int32_t leaf, uint64_t held) {
@@ -127,12 +127,12 @@ static void lose(quire_pool *pool, int32_t leaf, uint64_t held) {
 /* Which rows the file does not have. */
 static void note_lost(quire_seq *seq, const quire_file *file, int32_t g) {
     quire_pool *pool = seq->pool;
-    const quire_seq_group *s = &seq->group[g];
+    const quire_seq_class *s = &seq->class[g];
     for (int32_t p = 0; p < file->n_pages; p++)
         lose(pool, s->table[p], quire__file_rows_held(file, g, p));
     lose(pool, s->open, quire__file_rows_held(file, g, file->n_pages));
-    if (seq->kept_page >= 0)
-        lose(pool, s->kept, quire__file_rows_held(file, g, seq->kept_page));
+    if (seq->last_page >= 0)
+        lose(pool, s->last_raw, quire__file_rows_held(file, g, seq->last_page));
     if (file->n_pages > 0)
         lose(pool, s->sinks, quire__file_rows_held(file, g, 0));
 }
@@ -151,16 +151,16 @@ static void note_history(quire_seq *seq, const quire_file *file, bool as_they_ar
 /* The caller holds the lock: wishes are no leaves yet. */
 static quire_status reserve(quire_seq *seq, const quire_file *file, bool as_they_are) {
     const bool keep_raw = raw_rows_known(file);
-    for (int32_t g = 0; g < seq->pool->n_groups; g++)
+    for (int32_t g = 0; g < seq->pool->n_classes; g++)
         if (as_they_are)
-            plan_same(file, g, &seq->group[g]);
+            plan_same(file, g, &seq->class[g]);
         else
-            plan_other(seq->pool, file, g, keep_raw, &seq->group[g]);
+            plan_other(seq->pool, file, g, keep_raw, &seq->class[g]);
     QUIRE_TRY(quire__restore_reserve(seq, file->info.length,
-                                     as_they_are ? file->kept_page
+                                     as_they_are ? file->last_page
                                      : keep_raw  ? file->n_pages - 1
                                                  : -1));
-    for (int32_t g = 0; g < seq->pool->n_groups; g++)
+    for (int32_t g = 0; g < seq->pool->n_classes; g++)
         note_lost(seq, file, g);
     note_history(seq, file, as_they_are);
     return QUIRE_OK;
@@ -175,10 +175,10 @@ typedef struct arrival {
     quire_part_kind kind;
 } arrival;
 
-/* A group's section, in the order of the file. */
+/* A class's section, in the order of the file. */
 typedef struct reader {
     const quire_seq *seq;
-    int32_t group;
+    int32_t class;
     quire_place *place;
     arrival *arrival;
     size_t n_places;
@@ -201,7 +201,7 @@ static void expect_leaf(reader *r, int32_t leaf, quire_part_kind kind, int32_t n
 /* The file has the rows in use alone, the leaf has room for all. */
 static void expect_open(reader *r) {
     const quire_pool *pool = r->seq->pool;
-    const int32_t leaf = r->seq->group[r->group].open, n_rows = r->seq->length % QUIRE_T;
+    const int32_t leaf = r->seq->class[r->class].open, n_rows = r->seq->length % QUIRE_T;
     const size_t n = (size_t)n_rows * quire__type_bytes(pool->raw);
     const arrival more = {.leaf = QUIRE_NO_LEAF};
     if (leaf == QUIRE_NO_LEAF)
@@ -209,7 +209,7 @@ static void expect_open(reader *r) {
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *l = &pool->layer[i];
         for (int32_t head = 0;
-             l->group == r->group && l->source == i && head < l->config.n_kv_heads; head++) {
+             l->class == r->class && l->source == i && head < l->config.n_kv_heads; head++) {
             uint8_t *record = quire__raw_record(pool, l, leaf, head);
             expect(r, record, n * (size_t)l->config.k_dim, more);
             expect(r, record + l->raw_v_offset, n * (size_t)l->config.v_dim, more);
@@ -236,10 +236,10 @@ static quire_status take_all(reader *r, quire_ahead *ahead, quire_hash *hash) {
 }
 
 static quire_status read_group(reader *r, const quire_file *file) {
-    const quire_file_section *section = &file->section[QUIRE_SECTION_PAGES + r->group];
-    const quire_seq_group *s = &r->seq->group[r->group];
+    const quire_file_section *section = &file->section[QUIRE_SECTION_PAGES + r->class];
+    const quire_seq_class *s = &r->seq->class[r->class];
     expect_leaf(r, s->sinks, QUIRE_PART_SINKS, 0);
-    expect_leaf(r, s->kept, QUIRE_PART_RAW_ROWS, QUIRE_T);
+    expect_leaf(r, s->last_raw, QUIRE_PART_RAW_ROWS, QUIRE_T);
     expect_open(r);
     for (int32_t p = 0; p < file->n_pages; p++)
         expect_leaf(r, s->table[p], QUIRE_PART_SEALED, QUIRE_T);
@@ -252,7 +252,7 @@ static quire_status read_group(reader *r, const quire_file *file) {
     const quire_status status = take_all(r, &ahead, &hash);
     quire__ahead_end(&ahead);
     QUIRE_TRY(status);
-    QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + r->group, &hash));
+    QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + r->class, &hash));
     return r->bad_layer < 0 ? QUIRE_OK : quire__page_invalid(r->bad_layer, r->bad_head);
 }
 
@@ -263,8 +263,8 @@ static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g
         (size_t)
             file->n_pages; /* sinks, kept page, padding; and the open page: K and V of every head */
     for (int32_t i = 0; i < pool->n_layers; i++)
-        n += pool->layer[i].group == g ? 2 * (size_t)pool->layer[i].config.n_kv_heads : 0;
-    reader r = {.seq = seq, .group = g, .bad_layer = -1};
+        n += pool->layer[i].class == g ? 2 * (size_t)pool->layer[i].config.n_kv_heads : 0;
+    reader r = {.seq = seq, .class = g, .bad_layer = -1};
     r.place = malloc(n * sizeof *r.place);
     r.arrival = malloc(n * sizeof *r.arrival);
     const quire_status status = r.place && r.arrival
@@ -294,13 +294,13 @@ static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer,
                                 int32_t page, uint8_t *raw) {
     quire_pool *pool = seq->pool;
     const quire_layer_state *l = &pool->layer[layer];
-    const quire_group *group = &pool->group[l->group];
-    const quire_seq_group *s = &seq->group[l->group];
+    const quire_class *class = &pool->class[l->class];
+    const quire_seq_class *s = &seq->class[l->class];
     const bool open = page == file->n_pages,
                has_sinks = page == 0 && !open && s->sinks != QUIRE_NO_LEAF;
-    const bool is_kept = page == seq->kept_page && s->kept != QUIRE_NO_LEAF;
+    const bool is_last = page == seq->last_page && s->last_raw != QUIRE_NO_LEAF;
     const int32_t leaf = open ? s->open : s->table[page];
-    if (leaf == QUIRE_NO_LEAF && !has_sinks && !is_kept)
+    if (leaf == QUIRE_NO_LEAF && !has_sinks && !is_last)
         return QUIRE_OK;
     int32_t n_rows;
     memset(file->k, 0, QUIRE_T * (size_t)l->config.k_dim * sizeof *file->k);
@@ -309,9 +309,9 @@ static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer,
     round_to_raw(pool, l, file->k, file->v, raw);
     if (has_sinks)
         quire__sink_rows(pool, layer, head, file->k, file->v, s->sinks);
-    if (is_kept)
-        memcpy(quire__raw_record(pool, l, s->kept, head), raw, l->raw_record_bytes);
-    if (leaf != QUIRE_NO_LEAF && (open || group->raw))
+    if (is_last)
+        memcpy(quire__raw_record(pool, l, s->last_raw, head), raw, l->raw_record_bytes);
+    if (leaf != QUIRE_NO_LEAF && (open || class->raw))
         memcpy(quire__raw_record(pool, l, leaf, head), raw, l->raw_record_bytes);
     else if (leaf != QUIRE_NO_LEAF)
         quire__seal_rows(pool->kernels.rows, l, head, page, file->k, file->v,
@@ -328,8 +328,8 @@ static quire_status reseal(quire_seq *seq, quire_file *file) {
         for (int32_t head = 0; l->source == i && head < l->config.n_kv_heads; head++)
             for (int32_t p = 0; p < n_parts; p++) {
                 QUIRE_TRY(reseal_page(seq, file, i, head, p, file->raw));
-                n_resealed += p < file->n_pages && !pool->group[l->group].raw &&
-                              seq->group[l->group].table[p] != QUIRE_NO_LEAF;
+                n_resealed += p < file->n_pages && !pool->class[l->class].raw &&
+                              seq->class[l->class].table[p] != QUIRE_NO_LEAF;
             }
     }
     atomic_fetch_add(&pool->sealed_pages, n_resealed);
@@ -361,7 +361,7 @@ static quire_status check_load(const quire_pool *pool, const quire_file *file,
 static quire_status fill(quire_seq *seq, quire_file *file, bool as_they_are) {
     if (!as_they_are)
         return reseal(seq, file);
-    for (int32_t g = 0; g < file->form.n_groups; g++)
+    for (int32_t g = 0; g < file->form.n_classes; g++)
         QUIRE_TRY(fill_group(seq, file, g));
     return QUIRE_OK;
 }

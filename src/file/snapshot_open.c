@@ -44,7 +44,7 @@ static void read_table(quire_file *file, const uint8_t *table) {
     for (int32_t i = 0; i < file->info.n_sections; i++, table += QUIRE_FILE_ENTRY) {
         const int32_t kind = i < QUIRE_SECTION_PAGES ? i : QUIRE_SECTION_PAGES;
         file->section[i] = (quire_file_section){.name = SECTION_NAMES[kind],
-                                                .group = i - kind,
+                                                .layer_class = i - kind,
                                                 .offset = quire__get64(table + 8),
                                                 .bytes = quire__get64(table + 16)};
         memcpy(file->section[i].checksum, table + 24, sizeof file->section[i].checksum);
@@ -57,7 +57,7 @@ static quire_status check_table(const quire_file *file, const uint8_t *table, ui
     for (int32_t i = 0; i < file->info.n_sections; i++, table += QUIRE_FILE_ENTRY) {
         const quire_file_section *s = &file->section[i];
         const uint32_t kind = i < QUIRE_SECTION_PAGES ? (uint32_t)i : QUIRE_SECTION_PAGES;
-        if (quire__get32(table) != kind || quire__get32(table + 4) != (uint32_t)s->group ||
+        if (quire__get32(table) != kind || quire__get32(table + 4) != (uint32_t)s->layer_class ||
             quire__get64(table + 40) != 0 || s->offset != start ||
             s->bytes > file->info.bytes - start)
             return impossible("table of sections");
@@ -144,41 +144,41 @@ static const uint8_t *small_section(const quire_file *file, quire_section_kind k
 /* ------------------------------------------------------------------ state */
 
 static bool group_holds(const quire_file *file, int32_t g) {
-    const quire_group *group = &file->form.group[g];
-    const quire_file_group *part = &file->part[g];
+    const quire_class *class = &file->form.class[g];
+    const quire_file_class *part = &file->part[g];
     const int32_t length = file->info.length, n_pages = file->n_pages;
-    const int32_t first_seen = quire__window_start(group, length) / QUIRE_T;
+    const int32_t first_seen = quire__window_start(class, length) / QUIRE_T;
     if (part->live_from < 0 || part->live_from > n_pages || part->live_from > first_seen ||
-        part->sink_rows & ~quire__rows_below(group->sinks) ||
+        part->sink_rows & ~quire__rows_below(class->sinks) ||
         part->open_rows & ~quire__rows_below(length % QUIRE_T))
         return false;
     for (int32_t p = 0; p < n_pages; p++)
-        if (!quire__file_page_rows(part, p) && (p >= first_seen || quire__pinned(group, p)))
+        if (!quire__file_page_rows(part, p) && (p >= first_seen || quire__pinned(class, p)))
             return false;
     for (int32_t p = 0; p <= n_pages; p++)
-        if (quire__rows_seen(group, p, length) & ~quire__file_rows_held(file, g, p))
+        if (quire__rows_seen(class, p, length) & ~quire__file_rows_held(file, g, p))
             return false;
-    const bool may_have_sinks = n_pages > 0 && group->sinks > 0,
-               needs_sinks = may_have_sinks && (first_seen == 0 || group->keep > 0);
+    const bool may_have_sinks = n_pages > 0 && class->sinks > 0,
+               needs_sinks = may_have_sinks && (first_seen == 0 || class->keep > 0);
     const bool has_sinks = part->flags & QUIRE_HELD_SINKS, has_open = part->flags & QUIRE_HELD_OPEN,
-               has_kept = part->flags & QUIRE_HELD_KEPT;
+               has_kept = part->flags & QUIRE_HELD_LAST_RAW;
     return part->flags < 8 && (has_sinks ? may_have_sinks : !needs_sinks && !part->sink_rows) &&
            has_open == (length % QUIRE_T != 0) &&
-           !(has_kept && (group->raw || file->kept_page < 0));
+           !(has_kept && (class->raw || file->last_page < 0));
 }
 
-/* Where a group's parts lie, from what it holds. */
+/* Where a class's parts lie, from what it holds. */
 static quire_status place_parts(quire_file *file, int32_t g, int32_t *rank) {
-    const quire_group *group = &file->form.group[g];
-    quire_file_group *part = &file->part[g];
+    const quire_class *class = &file->form.class[g];
+    quire_file_class *part = &file->part[g];
     const size_t n_open = (size_t)(file->info.length % QUIRE_T), T = QUIRE_T;
     part->rank = rank;
     for (int32_t p = 0; p < file->n_pages; p++)
         rank[p] = quire__file_page_rows(part, p) ? part->n_held++ : -1;
-    part->leaf_bytes = group->raw ? group->raw_bytes : group->sealed_bytes;
-    part->kept = part->flags & QUIRE_HELD_SINKS ? group->sink_bytes : 0;
-    part->open = part->kept + (part->flags & QUIRE_HELD_KEPT ? group->raw_bytes : 0);
-    part->pages = part->open + (part->flags & QUIRE_HELD_OPEN ? group->raw_bytes / T * n_open : 0);
+    part->leaf_bytes = class->raw ? class->raw_bytes : class->sealed_bytes;
+    part->last_raw = part->flags & QUIRE_HELD_SINKS ? class->sink_bytes : 0;
+    part->open = part->last_raw + (part->flags & QUIRE_HELD_LAST_RAW ? class->raw_bytes : 0);
+    part->pages = part->open + (part->flags & QUIRE_HELD_OPEN ? class->raw_bytes / T * n_open : 0);
     size_t bytes;
     if (!quire__mul((size_t)part->n_held, part->leaf_bytes, &bytes) ||
         !quire__add(bytes, part->pages, &part->bytes) ||
@@ -195,14 +195,14 @@ static quire_status read_state(quire_file *file) {
     if (bytes < QUIRE_FILE_STATE_HEAD)
         return impossible("state");
     file->info.length = (int32_t)quire__get32(at);
-    file->kept_page = (int32_t)quire__get32(at + 4);
+    file->last_page = (int32_t)quire__get32(at + 4);
     file->n_pages = file->info.length / QUIRE_T;
     file->info.history = quire__get32(at + 8);
     file->info.exact_tokens = (int32_t)quire__get32(at + 12);
-    const size_t n_groups = (size_t)file->form.n_groups, n_pages = (size_t)file->n_pages;
+    const size_t n_classes = (size_t)file->form.n_classes, n_pages = (size_t)file->n_pages;
     if (file->info.length < 0 || file->info.length > QUIRE_FILE_TOKENS_MAX ||
-        (file->kept_page != -1 && (file->kept_page < 0 || file->kept_page != file->n_pages - 1)) ||
-        bytes != QUIRE_FILE_STATE_HEAD + n_groups * (QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages))
+        (file->last_page != -1 && (file->last_page < 0 || file->last_page != file->n_pages - 1)) ||
+        bytes != QUIRE_FILE_STATE_HEAD + n_classes * (QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages))
         return impossible("state");
     if (file->info.history > QUIRE_HISTORY_ALL || file->info.exact_tokens < 0 ||
         file->info.exact_tokens > file->info.length ||
@@ -210,15 +210,15 @@ static quire_status read_state(quire_file *file) {
         return impossible("history");
     if (file->info.n_tokens > 0 && file->info.n_tokens < file->info.length)
         return impossible("number of tokens");
-    file->part = calloc(n_groups, sizeof *file->part);
+    file->part = calloc(n_classes, sizeof *file->part);
     file->rank =
-        calloc(n_groups * n_pages + 1, sizeof *file->rank); /* no more than the section's bytes */
+        calloc(n_classes * n_pages + 1, sizeof *file->rank); /* no more than the section's bytes */
     if (!file->part || !file->rank)
         return no_memory();
     at += QUIRE_FILE_STATE_HEAD;
-    for (int32_t g = 0; g < file->form.n_groups;
+    for (int32_t g = 0; g < file->form.n_classes;
          g++, at += QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages) {
-        file->part[g] = (quire_file_group){.live_from = (int32_t)quire__get32(at),
+        file->part[g] = (quire_file_class){.live_from = (int32_t)quire__get32(at),
                                            .flags = quire__get32(at + 4),
                                            .sink_rows = quire__get64(at + 8),
                                            .open_rows = quire__get64(at + 16),
@@ -266,8 +266,8 @@ static quire_status read_all(quire_file *file, const char *path) {
     file->info.sinks = form->sinks;
     file->info.layers = form->config;
     file->info.n_layers = form->n_layers;
-    if (file->info.n_sections != QUIRE_FILE_SECTIONS + form->n_groups)
-        return impossible("groups of layers");
+    if (file->info.n_sections != QUIRE_FILE_SECTIONS + form->n_classes)
+        return impossible("classes of layers");
     return read_state(file);
 }
 

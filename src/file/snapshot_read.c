@@ -37,8 +37,8 @@ quire_status quire__file_checksum(const quire_file *file, int32_t section, const
     const quire_digest digest = quire__hash_end(hash);
     if (memcmp(digest.byte, s->checksum, sizeof digest.byte) == 0)
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_CORRUPT, "section '%s' of group %d is damaged", s->name,
-                       (int)s->group);
+    return quire__fail(QUIRE_E_CORRUPT, "section '%s' of class %d is damaged", s->name,
+                       (int)s->layer_class);
 }
 
 quire_status quire__file_buffers(quire_file *file) {
@@ -71,12 +71,13 @@ quire_status quire__file_buffers(quire_file *file) {
 }
 
 uint64_t quire__file_rows_held(const quire_file *file, int32_t g, int32_t page) {
-    const quire_file_group *part = &file->part[g];
+    const quire_file_class *part = &file->part[g];
     if (page == file->n_pages)
         return part->open_rows;
     const uint64_t rows = quire__file_page_rows(part, page),
-                   sinks = quire__rows_below(file->form.group[g].sinks);
-    const bool by_sinks = page == 0 && part->flags & QUIRE_HELD_SINKS && !file->form.group[g].mixed;
+                   sinks = quire__rows_below(file->form.class[g].sinks);
+    const bool by_sinks =
+        page == 0 && part->flags & QUIRE_HELD_SINKS && !file->form.class[g].raw_side;
     return by_sinks ? (rows & ~sinks) | part->sink_rows : rows;
 }
 
@@ -95,7 +96,7 @@ static quire_status next(walk *w, size_t n_bytes) {
     return QUIRE_OK;
 }
 
-/* One leaf of a group, record by record. *valid: every value is; told after the checksum, which
+/* One leaf of a class, record by record. *valid: every value is; told after the checksum, which
  * explains it better. */
 static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t n_raw,
                               bool *valid) {
@@ -103,7 +104,7 @@ static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t 
     const quire_type raw = file->info.raw;
     for (int32_t i = 0; i < file->info.n_layers; i++) {
         const quire_layer_state *l = &file->form.layer[i];
-        if (l->group != g || l->source != i)
+        if (l->class != g || l->source != i)
             continue;
         const int32_t n_rows = kind == QUIRE_PART_SINKS ? l->sinks : n_raw;
         const size_t row = quire__type_bytes(raw) * (size_t)n_rows,
@@ -126,13 +127,13 @@ static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t 
 
 static quire_status check_group(quire_file *file, int32_t g) {
     const quire_file_section *s = &file->section[QUIRE_SECTION_PAGES + g];
-    const quire_file_group *part = &file->part[g];
+    const quire_file_class *part = &file->part[g];
     walk w = {.file = file, .at = s->offset};
     bool valid = true;
     quire__hash_start(&w.hash);
     if (part->flags & QUIRE_HELD_SINKS)
         QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_SINKS, 0, &valid));
-    if (part->flags & QUIRE_HELD_KEPT)
+    if (part->flags & QUIRE_HELD_LAST_RAW)
         QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_RAW_ROWS, QUIRE_T, &valid));
     if (part->flags & QUIRE_HELD_OPEN)
         QUIRE_TRY(walk_leaf(&w, g, QUIRE_PART_RAW_ROWS, file->info.length % QUIRE_T, &valid));
@@ -149,7 +150,7 @@ quire_status quire_file_check(quire_file *file) {
     if (!file)
         return quire__fail(QUIRE_E_INVALID, "file is NULL");
     QUIRE_TRY(quire__file_buffers(file));
-    for (int32_t g = 0; g < file->form.n_groups; g++)
+    for (int32_t g = 0; g < file->form.n_classes; g++)
         QUIRE_TRY(check_group(file, g));
     return QUIRE_OK;
 }
@@ -173,8 +174,8 @@ static const quire_layer_state *source_of(const quire_file *file, int32_t layer)
 
 static quire_status read_sealed(const quire_file *file, const quire_layer_state *l, int32_t head,
                                 int32_t page, void *record) {
-    const quire_file_group *part = &file->part[l->group];
-    const uint64_t at = file->section[QUIRE_SECTION_PAGES + l->group].offset + part->pages +
+    const quire_file_class *part = &file->part[l->class];
+    const uint64_t at = file->section[QUIRE_SECTION_PAGES + l->class].offset + part->pages +
                         (uint64_t)part->rank[page] * part->leaf_bytes + l->sealed_offset +
                         (uint64_t)head * l->format.bytes;
     return quire__read_at(file->fd, at, record, l->format.bytes);
@@ -188,21 +189,21 @@ quire_status quire_file_page(quire_file *file, int32_t layer, int32_t head, int3
         return quire__fail(QUIRE_E_INVALID, "record is NULL or not of %zu bytes", l->format.bytes);
     if (page >= file->n_pages)
         return quire__fail(QUIRE_E_INVALID, "page %d is open", (int)page);
-    if (file->part[l->group].rank[page] < 0)
+    if (file->part[l->class].rank[page] < 0)
         return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page,
                            (int)l->config.window);
     QUIRE_TRY(read_sealed(file, l, head, page, record));
     return quire__record_valid(l, record) ? QUIRE_OK : quire__page_invalid(layer, head);
 }
 
-/* n_rows raw rows that lie `at` bytes into the group's section: K, then V. */
+/* n_rows raw rows that lie `at` bytes into the class's section: K, then V. */
 static quire_status read_raw(const quire_file *file, const quire_layer_state *l, uint64_t at,
                              int32_t n_rows, size_t v_offset, float *k, float *v) {
     const quire_type raw = file->info.raw;
     const size_t n_k = (size_t)n_rows * (size_t)l->config.k_dim,
                  n_v = (size_t)n_rows * (size_t)l->config.v_dim;
     const size_t bytes = v_offset + n_v * quire__type_bytes(raw);
-    QUIRE_TRY(quire__read_at(file->fd, file->section[QUIRE_SECTION_PAGES + l->group].offset + at,
+    QUIRE_TRY(quire__read_at(file->fd, file->section[QUIRE_SECTION_PAGES + l->class].offset + at,
                              file->record, bytes));
     if (!quire__raw_rows_valid(l, raw, file->record, n_rows, v_offset))
         return quire__fail(QUIRE_E_FORMAT, "a raw row is not finite or does not fit");
@@ -214,8 +215,8 @@ static quire_status read_raw(const quire_file *file, const quire_layer_state *l,
 static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, int32_t page,
                                float *k, float *v, int32_t *n_rows) {
     const quire_layer_state *l = source_of(file, layer);
-    const quire_group *group = &file->form.group[l->group];
-    const quire_file_group *part = &file->part[l->group];
+    const quire_class *class = &file->form.class[l->class];
+    const quire_file_class *part = &file->part[l->class];
     const size_t h = (size_t)head;
     *n_rows = QUIRE_T;
     if (page == file->n_pages) {
@@ -225,8 +226,8 @@ static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, in
         return read_raw(file, l, part->open + l->raw_offset / QUIRE_T * (size_t)n + h * record, n,
                         share * (size_t)l->config.k_dim, k, v);
     }
-    if (page == file->kept_page && part->flags & QUIRE_HELD_KEPT)
-        return read_raw(file, l, part->kept + l->raw_offset + h * l->raw_record_bytes, QUIRE_T,
+    if (page == file->last_page && part->flags & QUIRE_HELD_LAST_RAW)
+        return read_raw(file, l, part->last_raw + l->raw_offset + h * l->raw_record_bytes, QUIRE_T,
                         l->raw_v_offset, k, v);
     if (part->rank[page] >= 0) {
         QUIRE_TRY(read_sealed(file, l, head, page, file->record));
@@ -238,7 +239,7 @@ static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, in
         *n_rows = page == 0 && part->flags & QUIRE_HELD_SINKS ? l->sinks : 0;
         if (*n_rows == 0)
             return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page,
-                               (int)group->window);
+                               (int)class->window);
     }
     if (page > 0 || !(part->flags & QUIRE_HELD_SINKS) || l->sinks == 0)
         return QUIRE_OK;
@@ -255,7 +256,7 @@ quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int3
     QUIRE_TRY(known_rows(file, layer, head, page, k, v, n_rows));
     const quire_layer_state *l = source_of(file, layer);
     const size_t dk = (size_t)l->config.k_dim, dv = (size_t)l->config.v_dim;
-    const uint64_t held = quire__file_rows_held(file, l->group, page);
+    const uint64_t held = quire__file_rows_held(file, l->class, page);
     for (int32_t t = 0; t < *n_rows; t++) {
         if (held >> t & 1)
             continue;

@@ -41,18 +41,19 @@ static uint64_t rows_of(const quire_pool *pool, int32_t leaf, int32_t n) {
 static quire_status add_state(saver *s) {
     const quire_seq *seq = s->seq;
     const quire_pool *pool = seq->pool;
-    QUIRE_TRY(quire__snapshot_add_state(s->to, seq->length, seq->kept_page, seq->history,
+    QUIRE_TRY(quire__snapshot_add_state(s->to, seq->length, seq->last_page, seq->history,
                                         quire__history_exact(seq)));
-    for (int32_t g = 0; g < seq->pool->n_groups; g++) {
-        const quire_seq_group *group = &seq->group[g];
-        const uint32_t flags = (group->sinks != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_SINKS : 0) |
-                               (group->open != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_OPEN : 0) |
-                               (group->kept != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_KEPT : 0);
-        QUIRE_TRY(quire__snapshot_add_group(s->to, group->live_from, flags,
-                                            rows_of(pool, group->sinks, pool->group[g].sinks),
-                                            rows_of(pool, group->open, seq->length % QUIRE_T)));
+    for (int32_t g = 0; g < seq->pool->n_classes; g++) {
+        const quire_seq_class *class = &seq->class[g];
+        const uint32_t flags =
+            (class->sinks != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_SINKS : 0) |
+            (class->open != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_OPEN : 0) |
+            (class->last_raw != QUIRE_NO_LEAF ? (uint32_t)QUIRE_HELD_LAST_RAW : 0);
+        QUIRE_TRY(quire__snapshot_add_class(s->to, class->live_from, flags,
+                                            rows_of(pool, class->sinks, pool->class[g].sinks),
+                                            rows_of(pool, class->open, seq->length % QUIRE_T)));
         for (int32_t p = 0; p < seq->length / QUIRE_T; p++)
-            QUIRE_TRY(quire__snapshot_add_rows(s->to, rows_of(pool, group->table[p], QUIRE_T)));
+            QUIRE_TRY(quire__snapshot_add_rows(s->to, rows_of(pool, class->table[p], QUIRE_T)));
     }
     return QUIRE_OK;
 }
@@ -66,12 +67,12 @@ static quire_status add_leaf(saver *s, int32_t leaf) {
 /* The rows in use: what lies after them is whatever the page held before. */
 static quire_status add_open(saver *s, int32_t g) {
     const quire_pool *pool = s->seq->pool;
-    const int32_t leaf = s->seq->group[g].open;
+    const int32_t leaf = s->seq->class[g].open;
     const size_t n = (size_t)(s->seq->length % QUIRE_T) * quire__type_bytes(pool->raw);
     for (int32_t i = 0; leaf != QUIRE_NO_LEAF && i < pool->n_layers; i++) {
         const quire_layer_state *layer = &pool->layer[i];
         for (int32_t head = 0;
-             layer->group == g && layer->source == i && head < layer->config.n_kv_heads; head++) {
+             layer->class == g && layer->source == i && head < layer->config.n_kv_heads; head++) {
             const uint8_t *record = quire__raw_record(pool, layer, leaf, head);
             QUIRE_TRY(add(s, record, n * (size_t)layer->config.k_dim));
             QUIRE_TRY(add(s, record + layer->raw_v_offset, n * (size_t)layer->config.v_dim));
@@ -81,12 +82,12 @@ static quire_status add_open(saver *s, int32_t g) {
 }
 
 static quire_status add_pages(saver *s, int32_t g) {
-    const quire_seq_group *group = &s->seq->group[g];
-    QUIRE_TRY(add_leaf(s, group->sinks));
-    QUIRE_TRY(add_leaf(s, group->kept));
+    const quire_seq_class *class = &s->seq->class[g];
+    QUIRE_TRY(add_leaf(s, class->sinks));
+    QUIRE_TRY(add_leaf(s, class->last_raw));
     QUIRE_TRY(add_open(s, g));
     for (int32_t p = 0; p < s->seq->length / QUIRE_T; p++)
-        QUIRE_TRY(add_leaf(s, group->table[p]));
+        QUIRE_TRY(add_leaf(s, class->table[p]));
     return QUIRE_OK;
 }
 
@@ -128,8 +129,8 @@ static quire_status check_options(const quire_seq *seq, const quire_save_options
 /* A file has one form of pages. The caller holds the lock. */
 static quire_status check_form(const quire_seq *seq) {
     const quire_pool *pool = seq->pool;
-    for (int32_t g = 0; pool->changing && g < pool->n_groups; g++) {
-        const quire_seq_group *s = &seq->group[g];
+    for (int32_t g = 0; pool->changing && g < pool->n_classes; g++) {
+        const quire_seq_class *s = &seq->class[g];
         bool stale = s->sinks != QUIRE_NO_LEAF && quire__leaf_stale(pool, s->sinks);
         for (int32_t p = 0; p < seq->length / QUIRE_T && !stale; p++)
             stale = s->table[p] != QUIRE_NO_LEAF && quire__leaf_stale(pool, s->table[p]);
@@ -159,7 +160,7 @@ static quire_status save(const quire_seq *seq, const char *path,
                          const quire_save_options *options) {
     saver s = {.seq = seq, .options = options};
     QUIRE_TRY(check_options(seq, options));
-    return quire__snapshot_write(path, seq->pool->n_groups, add_section, &s);
+    return quire__snapshot_write(path, seq->pool->n_classes, add_section, &s);
 }
 
 quire_status quire_seq_save(const quire_seq *seq, const char *path,

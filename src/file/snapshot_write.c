@@ -16,17 +16,17 @@ quire_status quire__snapshot_add(quire_snapshot *s, const void *bytes, size_t n_
     return quire__writer_add(&s->writer, bytes, n_bytes);
 }
 
-quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t kept_page,
+quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_t last_page,
                                        uint32_t history, int32_t exact) {
     uint8_t head[QUIRE_FILE_STATE_HEAD];
     quire__put32(head, (uint32_t)length);
-    quire__put32(head + 4, (uint32_t)kept_page);
+    quire__put32(head + 4, (uint32_t)last_page);
     quire__put32(head + 8, history);
     quire__put32(head + 12, (uint32_t)exact);
     return quire__snapshot_add(s, head, sizeof head);
 }
 
-quire_status quire__snapshot_add_group(quire_snapshot *s, int32_t live_from, uint32_t held,
+quire_status quire__snapshot_add_class(quire_snapshot *s, int32_t live_from, uint32_t held,
                                        uint64_t sink_rows, uint64_t open_rows) {
     uint8_t entry[QUIRE_FILE_GROUP];
     quire__put32(entry, (uint32_t)live_from);
@@ -92,9 +92,9 @@ static quire_status write_header(quire_snapshot *s, int32_t n_sections, size_t h
     return quire__writer_patch(&s->writer, 0, header, sizeof header);
 }
 
-static quire_status write_file(quire_snapshot *s, int32_t n_groups, quire__add_section add_section,
+static quire_status write_file(quire_snapshot *s, int32_t n_classes, quire__add_section add_section,
                                void *user) {
-    const int32_t n_sections = QUIRE_FILE_SECTIONS + n_groups;
+    const int32_t n_sections = QUIRE_FILE_SECTIONS + n_classes;
     const size_t head_bytes =
         (size_t)quire__file_align(QUIRE_FILE_HEADER + (uint64_t)n_sections * QUIRE_FILE_ENTRY);
     QUIRE_TRY(add_zeros(&s->writer, head_bytes));
@@ -110,11 +110,11 @@ static quire_status write_file(quire_snapshot *s, int32_t n_groups, quire__add_s
     return write_header(s, n_sections, head_bytes);
 }
 
-quire_status quire__snapshot_write(const char *path, int32_t n_groups,
+quire_status quire__snapshot_write(const char *path, int32_t n_classes,
                                    quire__add_section add_section, void *user) {
     quire_snapshot s;
     QUIRE_TRY(quire__writer_open(&s.writer, path));
-    const quire_status status = write_file(&s, n_groups, add_section, user);
+    const quire_status status = write_file(&s, n_classes, add_section, user);
     if (status == QUIRE_OK)
         return quire__writer_commit(&s.writer);
     quire__writer_abort(&s.writer);

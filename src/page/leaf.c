@@ -1,23 +1,23 @@
 /* Leaves: reference-counted ranges of the arena.
  *
- * A leaf that is no longer referenced keeps its range and waits for the next of its group and
+ * A leaf that is no longer referenced keeps its range and waits for the next of its class and
  * kind, which has the same size: freeing a long sequence then costs a few instructions for a
  * page. Ranges go back to the arena, where neighbours join, only when somebody needs a range of
  * another size, or asks how large the largest is. */
 #include "page/pages.h"
 
-static size_t size_of(const quire_group *g, quire_leaf_kind kind) {
+static size_t size_of(const quire_class *g, quire_leaf_kind kind) {
     return kind == QUIRE_LEAF_SEALED ? g->sealed_bytes
            : kind == QUIRE_LEAF_RAW  ? g->raw_bytes
                                      : g->sink_bytes;
 }
 
-/* The list of spare leaves for a group and kind; the last one is for those of a size that nobody
+/* The list of spare leaves for a class and kind; the last one is for those of a size that nobody
  * takes any more. */
-static int32_t *spare_list(quire_pool *pool, int32_t group, quire_leaf_kind kind, size_t bytes) {
-    const bool current = bytes == size_of(&pool->group[group], kind);
-    return &pool->spare_leaf[current ? group * QUIRE_LEAF_KINDS + (int)kind
-                                     : pool->n_groups * QUIRE_LEAF_KINDS];
+static int32_t *spare_list(quire_pool *pool, int32_t class, quire_leaf_kind kind, size_t bytes) {
+    const bool current = bytes == size_of(&pool->class[class], kind);
+    return &pool->spare_leaf[current ? class * QUIRE_LEAF_KINDS + (int)kind
+                                     : pool->n_classes * QUIRE_LEAF_KINDS];
 }
 
 static int32_t merge_by_address(quire_pool *pool, int32_t a, int32_t b) {
@@ -38,7 +38,7 @@ static int32_t sort_spares(quire_pool *pool, int32_t *n) {
     int32_t sorted = QUIRE_NO_LEAF;
     for (int i = 0; i < 32; i++)
         run[i] = QUIRE_NO_LEAF;
-    for (int32_t list = 0; list <= pool->n_groups * QUIRE_LEAF_KINDS; list++)
+    for (int32_t list = 0; list <= pool->n_classes * QUIRE_LEAF_KINDS; list++)
         for (int32_t leaf; (leaf = pool->spare_leaf[list]) != QUIRE_NO_LEAF; ++*n) {
             pool->spare_leaf[list] = pool->leaf[leaf].next_free;
             pool->leaf[leaf].next_free = QUIRE_NO_LEAF;
@@ -86,11 +86,11 @@ static int32_t take_fresh(quire_pool *pool, size_t bytes, quire_end end) {
     return leaf;
 }
 
-int32_t quire__leaf_take(quire_pool *pool, int32_t group, quire_leaf_kind kind) {
-    const quire_group *g = &pool->group[group];
+int32_t quire__leaf_take(quire_pool *pool, int32_t class, quire_leaf_kind kind) {
+    const quire_class *g = &pool->class[class];
     const size_t bytes = size_of(g, kind);
     const quire_end end = kind == QUIRE_LEAF_SEALED || g->raw ? QUIRE_BOTTOM : QUIRE_TOP;
-    int32_t *spare = spare_list(pool, group, kind, bytes), leaf = *spare;
+    int32_t *spare = spare_list(pool, class, kind, bytes), leaf = *spare;
     if (leaf != QUIRE_NO_LEAF) {
         *spare = pool->leaf[leaf].next_free;
         pool->spare_bytes -= bytes;
@@ -107,7 +107,7 @@ int32_t quire__leaf_take(quire_pool *pool, int32_t group, quire_leaf_kind kind) 
                                     .bytes = bytes,
                                     .refs = 1,
                                     .next_free = QUIRE_NO_LEAF,
-                                    .group = group,
+                                    .class = class,
                                     .kind = kind};
     return leaf;
 }
@@ -121,7 +121,7 @@ void quire__leaf_drop(quire_pool *pool, int32_t leaf) {
     if (leaf == QUIRE_NO_LEAF || --pool->leaf[leaf].refs > 0)
         return;
     quire_leaf *l = &pool->leaf[leaf];
-    int32_t *spare = spare_list(pool, l->group, l->kind, l->bytes);
+    int32_t *spare = spare_list(pool, l->class, l->kind, l->bytes);
     l->next_free = *spare;
     *spare = leaf;
     pool->spare_bytes += l->bytes;

@@ -1,5 +1,5 @@
 /* What a policy makes of a pool's layers: codecs, and where records lie in the leaves of a
- * group. */
+ * class. */
 #include <string.h>
 
 #include "base/element.h"
@@ -43,15 +43,15 @@ bool quire__form_is_raw(const quire_layer_state *s, quire_type raw) {
            v->type == raw;
 }
 
-int32_t quire__form_group(quire_group *group, int32_t *n_groups, const quire_layer *l) {
-    for (int32_t g = 0; g < *n_groups; g++)
-        if (group[g].window == l->window && group[g].keep == l->keep)
+int32_t quire__form_class(quire_class *class, int32_t *n_classes, const quire_layer *l) {
+    for (int32_t g = 0; g < *n_classes; g++)
+        if (class[g].window == l->window && class[g].keep == l->keep)
             return g;
-    group[*n_groups] = (quire_group){.window = l->window, .keep = l->keep};
-    return (*n_groups)++;
+    class[*n_classes] = (quire_class){.window = l->window, .keep = l->keep};
+    return (*n_classes)++;
 }
 
-static void place(quire_layer_state *s, quire_group *g, quire_type raw) {
+static void place(quire_layer_state *s, quire_class *g, quire_type raw) {
     const quire_layer *l = &s->config;
     const size_t size = quire__type_bytes(raw), n_heads = (size_t)l->n_kv_heads;
     s->raw_v_offset = QUIRE_T * (size_t)l->k_dim * size;
@@ -86,27 +86,27 @@ void quire__form_copy(quire_layer_state *to, const quire_layer_state *from) {
 }
 
 void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers,
-                       quire_group *group, int32_t n_groups) {
-    for (int32_t g = 0; g < n_groups; g++) {
-        group[g].raw = true;
-        group[g].mixed = false;
-        group[g].sealed_bytes = group[g].raw_bytes = group[g].sink_bytes = 0;
+                       quire_class *class, int32_t n_classes) {
+    for (int32_t g = 0; g < n_classes; g++) {
+        class[g].raw = true;
+        class[g].raw_side = false;
+        class[g].sealed_bytes = class[g].raw_bytes = class[g].sink_bytes = 0;
     }
     for (int32_t i = 0; i < n_layers; i++)
         if (layer[i].source == i && !quire__form_is_raw(&layer[i], raw))
-            group[layer[i].group].raw = false;
+            class[layer[i].class].raw = false;
     for (int32_t i = 0; i < n_layers; i++)
         if (layer[i].source == i && quire__form_is_raw(&layer[i], raw))
-            group[layer[i].group].mixed = !group[layer[i].group].raw;
-    for (int32_t g = 0; g < n_groups; g++)
-        group[g].sinks = group[g].raw ? 0 : sinks;
+            class[layer[i].class].raw_side = !class[layer[i].class].raw;
+    for (int32_t g = 0; g < n_classes; g++)
+        class[g].sinks = class[g].raw ? 0 : sinks;
     for (int32_t i = 0; i < n_layers; i++) {
         const int32_t source =
             layer[i]
                 .source; /* a layer that shares another's cache has all of it but the query heads */
-        layer[i].group = layer[source].group;
+        layer[i].class = layer[source].class;
         if (source == i)
-            place(&layer[i], &group[layer[i].group], raw);
+            place(&layer[i], &class[layer[i].class], raw);
         else
             quire__form_copy(&layer[i], &layer[source]);
     }

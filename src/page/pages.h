@@ -1,29 +1,29 @@
 /* Pages of many sequences in one fixed piece of memory.
  *
- * Layers with the same window and the same `keep` are a group, whatever their codecs: so files and
+ * Layers with the same window and the same `keep` are a class, whatever their codecs: so files and
  * names of stored pages do not depend on the policies that a pool has had. What 64 tokens need in
- * all layers of a group is one leaf, the unit of allocation, sharing, saving and recycling:
+ * all layers of a class is one leaf, the unit of allocation, sharing, saving and recycling:
  *
  *   sealed leaf   per layer, per KV head: a packed record (docs/FORMAT.md)
  *   raw leaf      per layer, per KV head: K rows (64,DK), V rows (64,DV) in the raw type
  *   sink leaf     the same for the first `sinks` tokens only, and not for layers that are raw
  *
- *   sequence, one group:    page      0    1    2  ...  n-1 |  n
+ *   sequence, one class:    page      0    1    2  ...  n-1 |  n
  *                                  sealed sealed ..   sealed | open (raw)       + kept: raw rows
  *                                                     of page n-1
  *                                  + sinks                                        (exact
  *                                                                                 roll-back),
  *                                                                                 until n seals
  *
- * A group whose layers are all raw never packs: a full raw leaf moves into the table as it is,
+ * A class whose layers are all raw never packs: a full raw leaf moves into the table as it is,
  * and nothing is kept twice. Layers that are raw beside packed ones have raw records in sealed
  * leaves, and attend as they would alone, bit for bit. Leaves are reference-counted; a leaf with
  * one reference may be appended to, a shared one is copied first.
  *
- * A pool may be given another policy while it is in use (requantize.c). Its layers and groups
- * then describe the new form of sealed and sink leaves, `layer_before` and `group_before` the
+ * A pool may be given another policy while it is in use (requantize.c). Its layers and classes
+ * then describe the new form of sealed and sink leaves, `layer_before` and `class_before` the
  * one before, and a leaf is stale until it has been converted. Raw leaves look the same in both;
- * in a table they are stale if the group packs.
+ * in a table they are stale if the class packs.
  *
  * A window loses rows page by page, but a page may come back in part: converted, re-sealed or
  * shifted from rows some of which have left the window. Its leaf then has zeros in their place
@@ -31,11 +31,11 @@
  * page are there".
  *
  * Invariants (tests/unit/test_pool.c checks them through the statistics):
- *   - a leaf's references = tables, open, kept, sinks of all sequences + what open batches have
+ *   - a leaf's references = tables, open, last_raw, sinks of all sequences + what open batches have
  *     reserved
  *   - table[p] is a leaf for every sealed page a future query can see; below `live_from`, only
  *     pinned pages have one
- *   - open is a leaf exactly when length % 64 != 0; kept is one only for page kept_page ==
+ *   - open is a leaf exactly when length % 64 != 0; kept is one only for page last_page ==
  *     length/64 - 1, which stays in the table even if the window has moved past it
  *   - sealed leaves never change
  */
@@ -65,7 +65,7 @@ typedef struct quire_leaf {
     size_t offset, bytes; /* in the arena */
     int32_t refs;         /* 0: free, and `next_free` counts */
     int32_t next_free;
-    int32_t group;
+    int32_t class;
     quire_leaf_kind kind;
     bool stale;    /* sealed and sink leaves: in the form before */
     uint8_t marks; /* who holds it: for statistics alone */
@@ -74,22 +74,22 @@ typedef struct quire_leaf {
     uint64_t lost;
 } quire_leaf;
 
-typedef struct quire_group {
+typedef struct quire_class {
     int32_t window, keep;
     bool raw;                                   /* all layers raw in the pool's type */
-    bool mixed;                                 /* some are, some are packed */
-    int32_t sinks;                              /* of the packed layers; 0 for raw groups */
+    bool raw_side;                              /* some are, beside packed ones */
+    int32_t sinks;                              /* of the packed layers; 0 for raw classes */
     size_t sealed_bytes, raw_bytes, sink_bytes; /* of a leaf */
-} quire_group;
+} quire_class;
 
 typedef struct quire_layer_state {
     quire_pair asked; /* the codecs it was given; DEFAULT: as the policy says */
     /* Codecs resolved; alibi and sink logits (times log2 e), order and feedback point into the
      * pool; k_rope is NULL. */
     quire_layer config;
-    const quire_turns *turns; /* of k_rope, where there is feedback */
-    float q_scale;            /* what q is multiplied by before scoring: kern.h */
-    int32_t group;
+    const quire_rope_pairs *turns; /* of k_rope, where there is feedback */
+    float q_scale;                 /* what q is multiplied by before scoring: kern.h */
+    int32_t class;
     int32_t source; /* the layer whose cache this one reads: itself, or `share` */
     quire_format format;
     int32_t sinks; /* tokens of page 0 that stay raw beside it; 0 for raw layers, whose pages have
@@ -112,28 +112,28 @@ struct quire_pool {
     quire_type raw;
     bool exact_trim;
     size_t budget_bytes, total_bytes;
-    int32_t n_layers, n_groups, max_seqs, max_tokens, max_pages, max_batch_tokens, max_batches,
+    int32_t n_layers, n_classes, max_seqs, max_tokens, max_pages, max_batch_tokens, max_batches,
         max_workers;
     int32_t n_regions;               /* scratch regions of a batch */
     size_t scratch_bytes;            /* of all regions, for one page */
     int32_t split_rows;              /* partial results a batch can hold: rows times (chunks + 1) */
     quire_layer_state *layer;        /* (n_layers) */
-    quire_group *group;              /* (n_groups) */
+    quire_class *class;              /* (n_classes) */
     quire_layer_state *layer_before; /* (n_layers) while `changing`: the form of stale leaves; other
                                         fields mean nothing */
-    quire_group *group_before;       /* (n_groups) */
+    quire_class *class_before;       /* (n_classes) */
     bool changing;                   /* there may be stale leaves */
     quire_seq *seq;                  /* (max_seqs) */
     quire_seq *free_seq;
     quire_batch *batch; /* (max_batches) */
     quire_leaf *leaf;   /* (max_leaves) */
     int32_t max_leaves, free_leaf;
-    int32_t *spare_leaf; /* (n_groups, kinds) and one: free leaves that still have their range of
+    int32_t *spare_leaf; /* (n_classes, kinds) and one: free leaves that still have their range of
                             the arena: leaf.c */
     size_t spare_bytes;  /* of all of them */
     quire_arena arena;
     float *rows[3];    /* (64, largest head size) while a page is rebuilt; under the lock */
-    int32_t *reserved; /* (3, n_groups) leaves about to be adopted; under the lock */
+    int32_t *reserved; /* (3, n_classes) leaves about to be adopted; under the lock */
     atomic_uint_fast64_t sealed_pages;
     uint64_t reopened_pages, resealed_pages;
     quire_requantize_stats requantized; /* since the policy last changed */
@@ -147,16 +147,16 @@ void quire__form_copy(quire_layer_state *to, const quire_layer_state *from);
 quire_status quire__form_layer(const quire_pool *pool, const quire_policy *policy, int32_t i,
                                quire_layer_state *layer);
 bool quire__form_is_raw(const quire_layer_state *layer, quire_type raw); /* needs no packing */
-/* The group of a layer that stores; a new one, with its number, if none fits. Groups are numbered
+/* The class of a layer that stores; a new one, with its number, if none fits. Classes are numbered
  * by their first layer. */
-int32_t quire__form_group(quire_group *group, int32_t *n_groups, const quire_layer *layer);
-/* Where every layer's records lie; (n_layers), (n_groups). Groups are raw where all their layers
+int32_t quire__form_class(quire_class *class, int32_t *n_classes, const quire_layer *layer);
+/* Where every layer's records lie; (n_layers), (n_classes). Classes are raw where all their layers
  * are. */
 void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, int32_t n_layers,
-                       quire_group *group, int32_t n_groups);
+                       quire_class *class, int32_t n_classes);
 
 /* ---- leaves; the caller holds the lock */
-int32_t quire__leaf_take(quire_pool *pool, int32_t group,
+int32_t quire__leaf_take(quire_pool *pool, int32_t class,
                          quire_leaf_kind kind);         /* QUIRE_NO_LEAF: out of pages */
 void quire__leaf_drop(quire_pool *pool, int32_t leaf);  /* QUIRE_NO_LEAF is fine */
 void quire__leaf_share(quire_pool *pool, int32_t leaf); /* QUIRE_NO_LEAF is fine */
@@ -169,18 +169,18 @@ static inline uint8_t *quire__leaf_memory(const quire_pool *pool, int32_t leaf) 
 /* Whether a leaf of a table, or a sink leaf, awaits conversion. */
 static inline bool quire__leaf_stale(const quire_pool *pool, int32_t leaf) {
     const quire_leaf *l = &pool->leaf[leaf];
-    return l->kind == QUIRE_LEAF_RAW ? !pool->group[l->group].raw : l->stale;
+    return l->kind == QUIRE_LEAF_RAW ? !pool->class[l->class].raw : l->stale;
 }
 
-/* The layer and the group as a leaf of a table, or a sink leaf, has them. */
+/* The layer and the class as a leaf of a table, or a sink leaf, has them. */
 static inline const quire_layer_state *quire__layer_of(const quire_pool *pool, int32_t layer,
                                                        int32_t leaf) {
     return quire__leaf_stale(pool, leaf) ? &pool->layer_before[layer] : &pool->layer[layer];
 }
 
-static inline const quire_group *quire__group_of(const quire_pool *pool, int32_t leaf) {
-    const int32_t g = pool->leaf[leaf].group;
-    return quire__leaf_stale(pool, leaf) ? &pool->group_before[g] : &pool->group[g];
+static inline const quire_class *quire__class_of(const quire_pool *pool, int32_t leaf) {
+    const int32_t g = pool->leaf[leaf].class;
+    return quire__leaf_stale(pool, leaf) ? &pool->class_before[g] : &pool->class[g];
 }
 
 /* ---- where a layer's rows of one KV head lie in a leaf */
@@ -205,7 +205,7 @@ static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_la
 /* ---- records <-> rows of one layer and KV head, channels in natural order (rows.c) */
 
 /* Whether rounding errors of its packed K are passed on. */
-bool quire__layer_is_shaped(const quire_layer_state *layer);
+bool quire__layer_has_feedback(const quire_layer_state *layer);
 /* Packs page number `page` of a sequence. `k` is scratch afterwards. */
 void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer,
                       int32_t head, int32_t page, float *k, const float *v, int32_t skip,
@@ -236,16 +236,16 @@ static inline float quire__largest_value(quire_type raw, const quire_side_format
 
 /* ---- windows */
 
-/* Whether page p of a group must outlive the window: it holds kept tokens that are not raw sinks of
+/* Whether page p of a class must outlive the window: it holds kept tokens that are not raw sinks of
  * every layer. */
-static inline bool quire__pinned(const quire_group *group, int32_t page) {
-    return (int64_t)page * QUIRE_T < group->keep &&
-           !(page == 0 && group->keep <= group->sinks && !group->mixed);
+static inline bool quire__pinned(const quire_class *class, int32_t page) {
+    return (int64_t)page * QUIRE_T < class->keep &&
+           !(page == 0 && class->keep <= class->sinks && !class->raw_side);
 }
 
 /* The lowest token a query at position `i` sees through the window. */
-static inline int32_t quire__window_start(const quire_group *group, int32_t i) {
-    return group->window == 0 || i < group->window ? 0 : i - group->window + 1;
+static inline int32_t quire__window_start(const quire_class *class, int32_t i) {
+    return class->window == 0 || i < class->window ? 0 : i - class->window + 1;
 }
 
 /* Rows 0 .. n-1 of a page. */
@@ -254,10 +254,10 @@ static inline uint64_t quire__rows_below(int64_t n) {
 }
 
 /* Rows of a page that a query at `position`, behind them, sees. */
-static inline uint64_t quire__rows_seen(const quire_group *group, int32_t page, int32_t position) {
+static inline uint64_t quire__rows_seen(const quire_class *class, int32_t page, int32_t position) {
     const int64_t first = (int64_t)page * QUIRE_T;
-    const uint64_t in_window = ~quire__rows_below(quire__window_start(group, position) - first);
-    return (in_window | quire__rows_below(group->keep - first)) &
+    const uint64_t in_window = ~quire__rows_below(quire__window_start(class, position) - first);
+    return (in_window | quire__rows_below(class->keep - first)) &
            quire__rows_below(position - first);
 }
 

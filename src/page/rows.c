@@ -11,8 +11,8 @@ static const uint16_t *order_of(const quire_layer_state *layer, int32_t head) {
                : NULL;
 }
 
-bool quire__layer_is_shaped(const quire_layer_state *layer) {
-    return layer->config.k_feedback && quire__side_is_shapeable(&layer->format.k);
+bool quire__layer_has_feedback(const quire_layer_state *layer) {
+    return layer->config.k_feedback && quire__side_takes_feedback(&layer->format.k);
 }
 
 typedef void (*reorder)(const uint16_t *order, int dim, const float *from, float *to);
@@ -32,7 +32,7 @@ void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state 
     if (order)
         reorder_rows(quire__into_order, order, layer->config.k_dim, k);
     kernels->seal(&layer->format, k, v, skip, record);
-    if (!quire__layer_is_shaped(layer) || skip >= QUIRE_T)
+    if (!quire__layer_has_feedback(layer) || skip >= QUIRE_T)
         return;
     quire_shaping shaping;
     const float *feedback =

@@ -1,4 +1,5 @@
-/* Creating a pool: check the layers, group them, lay out leaves, and take all memory at once. */
+/* Creating a pool: check the layers, sort them into classes, lay out leaves, and take all memory at
+ * once. */
 #include "page/pages.h"
 
 #include <math.h>
@@ -109,7 +110,7 @@ static quire_status check_share(const quire_pool_options *o, int32_t i) {
     return QUIRE_OK;
 }
 
-/* ------------------------------------------------------------------ layers and groups */
+/* ------------------------------------------------------------------ layers and classes */
 
 static float *copy_heads(float **heads, const float *from, int32_t n) {
     if (!from)
@@ -140,14 +141,14 @@ static quire_status copy_order(quire_layer *l, int32_t i, uint16_t **orders) {
 }
 
 static quire_status copy_feedback(quire_layer_state *s, int32_t i, float **feedbacks,
-                                  quire_turns **turns) {
+                                  quire_rope_pairs **turns) {
     quire_layer *l = &s->config;
     const size_t per_head = quire__n_feedback(l->k_dim), n = (size_t)l->n_kv_heads * per_head;
     const quire_rope *rope = l->k_rope;
     l->k_rope = NULL;
     if (!l->k_feedback)
         return QUIRE_OK;
-    quire_status status = quire__turns_init(*turns, rope, l->k_dim);
+    quire_status status = quire__rope_pairs_init(*turns, rope, l->k_dim);
     for (int32_t h = 0; h < l->n_kv_heads && status == QUIRE_OK; h++)
         status = quire__check_feedback(l->k_feedback + (size_t)h * per_head, l->k_dim);
     if (status != QUIRE_OK)
@@ -160,7 +161,7 @@ static quire_status copy_feedback(quire_layer_state *s, int32_t i, float **feedb
 
 static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, int32_t i,
                                float **heads, uint16_t **orders, float **feedbacks,
-                               quire_turns **turns) {
+                               quire_rope_pairs **turns) {
     quire_layer_state *s = &pool->layer[i];
     s->config = o->layers[i];
     if (s->config.share != -1)
@@ -181,12 +182,12 @@ static quire_status init_layer(quire_pool *pool, const quire_pool_options *o, in
     QUIRE_TRY(quire__form_layer(pool, &o->policy, i, s));
     QUIRE_TRY(copy_order(&s->config, i, orders));
     QUIRE_TRY(copy_feedback(s, i, feedbacks, turns));
-    s->group = quire__form_group(pool->group, &pool->n_groups, l);
+    s->class = quire__form_class(pool->class, &pool->n_classes, l);
     return QUIRE_OK;
 }
 
 /* Scratch pages hold the raw rows of one layer at a time, so one region serves all layers; but a
- * layer that others share is read again later and needs a region of its own. Raw groups use
+ * layer that others share is read again later and needs a region of its own. Raw classes use
  * none, but may come to pack one day. */
 static void lay_out_scratch(quire_pool *pool) {
     size_t common = 0, used;
@@ -253,16 +254,16 @@ static widest widest_of(const quire_pool *pool) {
     widest w = {0};
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *l = &pool->layer[i].config;
-        const size_t group = (size_t)(l->n_heads / l->n_kv_heads), dk = (size_t)l->k_dim,
+        const size_t heads = (size_t)(l->n_heads / l->n_kv_heads), dk = (size_t)l->k_dim,
                      dv = (size_t)l->v_dim;
         w.kv_heads = larger(w.kv_heads, (size_t)l->n_kv_heads);
-        w.heads_per_kv = larger(w.heads_per_kv, group);
-        w.q_floats = larger(w.q_floats, group * dk);
-        w.ordered_floats = larger(w.ordered_floats, l->k_order ? group * dk : 0);
-        w.o_floats = larger(w.o_floats, group * dv);
+        w.heads_per_kv = larger(w.heads_per_kv, heads);
+        w.q_floats = larger(w.q_floats, heads * dk);
+        w.ordered_floats = larger(w.ordered_floats, l->k_order ? heads * dk : 0);
+        w.o_floats = larger(w.o_floats, heads * dv);
         w.k_dim = larger(w.k_dim, dk);
         w.v_dim = larger(w.v_dim, dv);
-        const int n_rows = (int)(tile_rows(pool) * group);
+        const int n_rows = (int)(tile_rows(pool) * heads);
         for (int j = 0; j < pool->kernels.n_packed;
              j++) /* the reference may step in, and codecs may change */
             w.workspace_bytes =
@@ -300,7 +301,7 @@ static void carve_worker(carver *c, quire_worker *worker, const quire_pool *pool
 static void carve_batch(carver *c, quire_batch *b, const quire_pool *pool, const widest *w) {
     /* A sequence's rows fall into n/64 + 2 pages at most, and never more pages than rows. */
     const size_t rows = (size_t)pool->max_batch_tokens, n_seqs = (size_t)pool->max_seqs,
-                 n_groups = (size_t)pool->n_groups;
+                 n_classes = (size_t)pool->n_classes;
     const size_t loose = rows / QUIRE_T + 2 * n_seqs, n_tiles = loose < rows ? loose : rows;
     quire_batch sizing;
     if (!c->base)
@@ -309,12 +310,12 @@ static void carve_batch(carver *c, quire_batch *b, const quire_pool *pool, const
     b->pad = carve(c, n_seqs, sizeof *b->pad);
     b->before = carve(c, n_seqs, sizeof *b->before);
     b->tile = carve(c, n_tiles, sizeof *b->tile);
-    b->tile_group = carve(c, n_tiles * n_groups, sizeof *b->tile_group);
-    b->n_units = carve(c, n_groups, sizeof *b->n_units);
+    b->tile_class = carve(c, n_tiles * n_classes, sizeof *b->tile_class);
+    b->n_units = carve(c, n_classes, sizeof *b->n_units);
     b->scratch = carve(c, rows / QUIRE_T, pool->scratch_bytes);
     b->region_layer = carve(c, (size_t)pool->n_regions, sizeof *b->region_layer);
-    b->stored = carve(c, (size_t)pool->n_layers, sizeof *b->stored);
-    b->stored_nth = carve(c, (size_t)pool->n_layers, sizeof *b->stored_nth);
+    b->appended = carve(c, (size_t)pool->n_layers, sizeof *b->appended);
+    b->appended_nth = carve(c, (size_t)pool->n_layers, sizeof *b->appended_nth);
     b->tile_done = carve(c, n_tiles * w->kv_heads, sizeof *b->tile_done);
     b->tile_done_stride = (int32_t)w->kv_heads;
     b->partial = carve(c, (size_t)pool->split_rows * w->partial_floats, sizeof *b->partial);
@@ -327,24 +328,24 @@ static void carve_batch(carver *c, quire_batch *b, const quire_pool *pool, const
 /* -> bytes used, SIZE_MAX if they do not fit */
 static size_t carve_meta(quire_pool *pool, uint8_t *base) {
     const widest w = widest_of(pool);
-    const size_t n_seqs = (size_t)pool->max_seqs, n_groups = (size_t)pool->n_groups;
+    const size_t n_seqs = (size_t)pool->max_seqs, n_classes = (size_t)pool->n_classes;
     carver c = {base, 0, false};
     pool->leaf = carve(&c, (size_t)pool->max_leaves, sizeof *pool->leaf);
     pool->arena.hole = carve(&c, (size_t)pool->max_leaves + 1, sizeof *pool->arena.hole);
     pool->seq = carve(&c, n_seqs, sizeof *pool->seq);
-    quire_seq_group *groups = carve(&c, n_seqs * n_groups, sizeof *groups);
-    int32_t *tables = carve(&c, n_seqs * n_groups * (size_t)pool->max_pages, sizeof *tables);
-    pool->spare_leaf = carve(&c, n_groups * QUIRE_LEAF_KINDS + 1, sizeof *pool->spare_leaf);
+    quire_seq_class *classes = carve(&c, n_seqs * n_classes, sizeof *classes);
+    int32_t *tables = carve(&c, n_seqs * n_classes * (size_t)pool->max_pages, sizeof *tables);
+    pool->spare_leaf = carve(&c, n_classes * QUIRE_LEAF_KINDS + 1, sizeof *pool->spare_leaf);
     for (int i = 0; i < 3; i++)
         pool->rows[i] = carve(&c, QUIRE_T * larger(w.k_dim, w.v_dim), sizeof **pool->rows);
-    pool->reserved = carve(&c, 3 * n_groups, sizeof *pool->reserved);
+    pool->reserved = carve(&c, 3 * n_classes, sizeof *pool->reserved);
     pool->batch = carve(&c, (size_t)pool->max_batches, sizeof *pool->batch);
     for (int32_t i = 0; i < pool->max_batches; i++)
         carve_batch(&c, base ? pool->batch + i : NULL, pool, &w);
     for (size_t i = 0; base && i < n_seqs; i++) {
-        pool->seq[i].group = groups + i * n_groups;
-        for (size_t g = 0; g < n_groups; g++)
-            pool->seq[i].group[g].table = tables + (i * n_groups + g) * (size_t)pool->max_pages;
+        pool->seq[i].class = classes + i * n_classes;
+        for (size_t g = 0; g < n_classes; g++)
+            pool->seq[i].class[g].table = tables + (i * n_classes + g) * (size_t)pool->max_pages;
     }
     return c.overflow ? SIZE_MAX : c.used;
 }
@@ -352,16 +353,16 @@ static size_t carve_meta(quire_pool *pool, uint8_t *base) {
 /* How many leaves and pages a budget could ever hold: an upper bound, for the tables. */
 static void count_pages(quire_pool *pool, const quire_pool_options *o, size_t budget) {
     size_t smallest = SIZE_MAX, per_page = 0;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group *group = &pool->group[g];
-        if (group->sealed_bytes < smallest)
-            smallest = group->sealed_bytes;
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *class = &pool->class[g];
+        if (class->sealed_bytes < smallest)
+            smallest = class->sealed_bytes;
         /* Codecs may change: two bits for an element is the least that any takes. */
-        const size_t least = group->raw_bytes / quire__type_bytes(pool->raw) / 4;
+        const size_t least = class->raw_bytes / quire__type_bytes(pool->raw) / 4;
         if (least < smallest)
             smallest = least;
-        if (group->window == 0)
-            per_page += group->sealed_bytes;
+        if (class->window == 0)
+            per_page += class->sealed_bytes;
     }
     size_t max_tokens = (size_t)o->max_tokens;
     if (max_tokens == 0) {
@@ -371,10 +372,10 @@ static void count_pages(quire_pool *pool, const quire_pool_options *o, size_t bu
     }
     pool->max_tokens = (int32_t)max_tokens;
     pool->max_pages = (int32_t)((max_tokens + QUIRE_T - 1) / QUIRE_T);
-    /* Sink leaves are small, but a sequence or batch holds at most one per group. */
+    /* Sink leaves are small, but a sequence or batch holds at most one per class. */
     const size_t sinks =
         ((size_t)pool->max_seqs + (size_t)pool->max_batches * (size_t)pool->max_seqs) *
-        (size_t)pool->n_groups;
+        (size_t)pool->n_classes;
     const size_t leaves = budget / smallest + 1 + sinks;
     pool->max_leaves = (int32_t)(leaves < INT32_MAX - 1 ? leaves : INT32_MAX - 1);
     const int32_t max_chunks = pool->max_pages / QUIRE_CHUNK_PAGES + 2;
@@ -385,10 +386,10 @@ static void count_pages(quire_pool *pool, const quire_pool_options *o, size_t bu
  * the next one, its sinks. */
 static size_t smallest_arena(const quire_pool *pool) {
     size_t bytes = 0;
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        bytes += pool->group[g].raw ? 2 * pool->group[g].raw_bytes
-                                    : pool->group[g].sealed_bytes + 2 * pool->group[g].raw_bytes +
-                                          pool->group[g].sink_bytes;
+    for (int32_t g = 0; g < pool->n_classes; g++)
+        bytes += pool->class[g].raw ? 2 * pool->class[g].raw_bytes
+                                    : pool->class[g].sealed_bytes + 2 * pool->class[g].raw_bytes +
+                                          pool->class[g].sink_bytes;
     return bytes;
 }
 
@@ -445,7 +446,7 @@ static void link_free_lists(quire_pool *pool) {
         pool->leaf[i].next_free = i + 1 < pool->max_leaves ? i + 1 : QUIRE_NO_LEAF;
         pool->leaf[i].refs = 0;
     }
-    for (int32_t i = 0; i <= pool->n_groups * QUIRE_LEAF_KINDS; i++)
+    for (int32_t i = 0; i <= pool->n_classes * QUIRE_LEAF_KINDS; i++)
         pool->spare_leaf[i] = QUIRE_NO_LEAF;
     for (int32_t i = pool->max_seqs - 1; i >= 0; i--) {
         pool->seq[i].pool = pool;
@@ -474,18 +475,18 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
         n_feedback += l->k_feedback ? (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) : 0;
         n_turns += l->k_feedback != NULL;
     }
-    /* The pool, its layers, groups, per-head values, orders and feedback in one block. */
+    /* The pool, its layers, classes, per-head values, orders and feedback in one block. */
     const size_t n = (size_t)o->n_layers;
     carver head = {NULL, 0, false};
     carve(&head, 1, sizeof(quire_pool));
     for (int i = 0; i < 2; i++) {
         carve(&head, n, sizeof(quire_layer_state));
-        carve(&head, n, sizeof(quire_group));
+        carve(&head, n, sizeof(quire_class));
     }
     carve(&head, n_head_values, sizeof(float));
     carve(&head, n_ordered, sizeof(uint16_t));
     carve(&head, n_feedback, sizeof(float));
-    carve(&head, n_turns, sizeof(quire_turns));
+    carve(&head, n_turns, sizeof(quire_rope_pairs));
     const size_t head_bytes = head.used;
     uint8_t *block = quire__alloc(&allocator, head_bytes, CACHE_LINE);
     if (!block)
@@ -494,13 +495,13 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     head = (carver){block, 0, false};
     quire_pool *pool = carve(&head, 1, sizeof(quire_pool));
     pool->layer = carve(&head, n, sizeof(quire_layer_state));
-    pool->group = carve(&head, n, sizeof(quire_group));
+    pool->class = carve(&head, n, sizeof(quire_class));
     pool->layer_before = carve(&head, n, sizeof(quire_layer_state));
-    pool->group_before = carve(&head, n, sizeof(quire_group));
+    pool->class_before = carve(&head, n, sizeof(quire_class));
     float *head_values = carve(&head, n_head_values, sizeof(float));
     uint16_t *orders = carve(&head, n_ordered, sizeof(uint16_t));
     float *feedbacks = carve(&head, n_feedback, sizeof(float));
-    quire_turns *turns = carve(&head, n_turns, sizeof(quire_turns));
+    quire_rope_pairs *turns = carve(&head, n_turns, sizeof(quire_rope_pairs));
     pool->allocator = allocator;
     pool->raw = o->raw;
     pool->exact_trim = o->exact_trim;
@@ -514,8 +515,8 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
     for (int32_t i = 0; i < o->n_layers && status == QUIRE_OK; i++)
         status = init_layer(pool, o, i, &head_values, &orders, &feedbacks, &turns);
     if (status == QUIRE_OK) {
-        quire__form_place(pool->raw, o->policy.sinks, pool->layer, pool->n_layers, pool->group,
-                          pool->n_groups);
+        quire__form_place(pool->raw, o->policy.sinks, pool->layer, pool->n_layers, pool->class,
+                          pool->n_classes);
         lay_out_scratch(pool);
         status = take_memory(pool, o, head_bytes);
     }

@@ -1,7 +1,7 @@
 /* Another policy for a pool in use: pages are converted one by one, and swapped in every
  * sequence that holds them.
  *
- * The pool's layers and groups take the new form at once, so that whatever is sealed from now on
+ * The pool's layers and classes take the new form at once, so that whatever is sealed from now on
  * has it; what is there is stale. Attention reads either. A leaf is converted only while no
  * batch reads it, in all its holders at a time: so each is converted once, and nothing is kept
  * twice.
@@ -16,9 +16,9 @@ static bool in_use(const quire_seq *seq) { return seq->batch != NULL || seq->in_
 
 /* ------------------------------------------------------------------ forms */
 
-/* Whether `layer` and `group` are what a policy makes of the pool. */
+/* Whether `layer` and `class` are what a policy makes of the pool. */
 static bool is_form_of(const quire_pool *pool, const quire_policy *policy,
-                       const quire_layer_state *layer, const quire_group *group) {
+                       const quire_layer_state *layer, const quire_class *class) {
     for (int32_t i = 0; i < pool->n_layers; i++) {
         if (layer[i].source != i)
             continue;
@@ -26,8 +26,8 @@ static bool is_form_of(const quire_pool *pool, const quire_policy *policy,
         if (pair.k != layer[i].config.k || pair.v != layer[i].config.v)
             return false;
     }
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        if (!group[g].raw && group[g].sinks != policy->sinks)
+    for (int32_t g = 0; g < pool->n_classes; g++)
+        if (!class[g].raw && class[g].sinks != policy->sinks)
             return false;
     return true;
 }
@@ -36,27 +36,27 @@ static bool same_codecs(const quire_layer_state *a, const quire_layer_state *b) 
     return a->config.k == b->config.k && a->config.v == b->config.v;
 }
 
-/* Whether a group's pages look the same in both forms. */
+/* Whether a class's pages look the same in both forms. */
 static bool group_unchanged(const quire_pool *pool, int32_t g) {
     for (int32_t i = 0; i < pool->n_layers; i++)
-        if (pool->layer[i].group == g && !same_codecs(&pool->layer[i], &pool->layer_before[i]))
+        if (pool->layer[i].class == g && !same_codecs(&pool->layer[i], &pool->layer_before[i]))
             return false;
-    return pool->group[g].sinks == pool->group_before[g].sinks;
+    return pool->class[g].sinks == pool->class_before[g].sinks;
 }
 
 static quire_status make_form(quire_pool *pool, const quire_policy *policy) {
     for (int32_t i = 0; i < pool->n_layers; i++) {
         quire_layer_state *to = &pool->layer_before[i];
         to->config = pool->layer[i].config;
-        to->group = pool->layer[i].group;
+        to->class = pool->layer[i].class;
         to->source = pool->layer[i].source;
         if (to->source == i)
             QUIRE_TRY(quire__form_layer(pool, policy, i, to));
     }
-    for (int32_t g = 0; g < pool->n_groups; g++)
-        pool->group_before[g] = pool->group[g];
+    for (int32_t g = 0; g < pool->n_classes; g++)
+        pool->class_before[g] = pool->class[g];
     quire__form_place(pool->raw, policy->sinks, pool->layer_before, pool->n_layers,
-                      pool->group_before, pool->n_groups);
+                      pool->class_before, pool->n_classes);
     return QUIRE_OK;
 }
 
@@ -67,7 +67,7 @@ static const quire_side_format *side_of(const quire_layer_state *layer, int v) {
 /* An open page is packed when it is full: what the form to come cannot hold must not be in it. */
 static quire_status check_open_page(const quire_pool *pool, const quire_seq *seq, int32_t layer) {
     const quire_layer_state *now = &pool->layer[layer], *next = &pool->layer_before[layer];
-    const int32_t leaf = seq->group[now->group].open, page = seq->length / QUIRE_T;
+    const int32_t leaf = seq->class[now->class].open, page = seq->length / QUIRE_T;
     const size_t n = (size_t)(seq->length % QUIRE_T);
     for (int32_t head = 0; head < now->config.n_kv_heads && leaf != QUIRE_NO_LEAF; head++)
         for (int v = 0; v < 2; v++) {
@@ -98,14 +98,14 @@ static void swap_forms(quire_pool *pool) {
         quire__form_copy(&pool->layer[i], &pool->layer_before[i]);
         quire__form_copy(&pool->layer_before[i], &saved);
     }
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group saved = pool->group[g];
-        pool->group[g] = pool->group_before[g];
-        pool->group_before[g] = saved;
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class saved = pool->class[g];
+        pool->class[g] = pool->class_before[g];
+        pool->class_before[g] = saved;
     }
     for (int32_t i = 0; i < pool->max_leaves; i++) {
         quire_leaf *leaf = &pool->leaf[i];
-        if (leaf->refs > 0 && leaf->kind != QUIRE_LEAF_RAW && !group_unchanged(pool, leaf->group))
+        if (leaf->refs > 0 && leaf->kind != QUIRE_LEAF_RAW && !group_unchanged(pool, leaf->class))
             leaf->stale = !leaf->stale;
     }
     pool->requantized = (quire_requantize_stats){0};
@@ -120,13 +120,13 @@ static quire_status change_policy(quire_pool *pool, const quire_policy *policy) 
                            "policy has %d sinks, %d and %d layers at the edges of %d",
                            (int)policy->sinks, (int)policy->edge_first, (int)policy->edge_last,
                            (int)pool->n_layers);
-    if (is_form_of(pool, policy, pool->layer, pool->group))
+    if (is_form_of(pool, policy, pool->layer, pool->class))
         return QUIRE_OK;
     for (int32_t i = 0; i < pool->max_seqs; i++)
         if (pool->seq[i].used && in_use(&pool->seq[i]))
             return quire__fail(QUIRE_E_BUSY, "cannot change the policy while a batch is in flight, "
                                              "or a sequence is saved or loaded");
-    if (pool->changing && !is_form_of(pool, policy, pool->layer_before, pool->group_before))
+    if (pool->changing && !is_form_of(pool, policy, pool->layer_before, pool->class_before))
         return quire__fail(QUIRE_E_STATE, "an earlier change of the policy is not finished");
     if (!pool->changing)
         QUIRE_TRY(make_form(pool, policy));
@@ -152,7 +152,7 @@ quire_status quire_pool_requantize(quire_pool *pool, const quire_policy *policy)
 
 typedef struct change {
     quire_pool *pool;
-    int32_t group, page;
+    int32_t class, page;
     int32_t leaf, sinks;         /* to be replaced, either may be NO_LEAF ... */
     int32_t new_leaf, new_sinks; /* ... by these */
     bool wants_leaf, wants_sinks;
@@ -162,16 +162,16 @@ typedef struct change {
 static bool holds(const change *c, const quire_seq *seq) {
     if (!seq->used || c->page >= seq->length / QUIRE_T)
         return false;
-    const quire_seq_group *s = &seq->group[c->group];
+    const quire_seq_class *s = &seq->class[c->class];
     return (c->leaf != QUIRE_NO_LEAF && s->table[c->page] == c->leaf) ||
            (c->sinks != QUIRE_NO_LEAF && s->sinks == c->sinks);
 }
 
-/* A page of one sequence and group that awaits conversion. false: it does not. */
+/* A page of one sequence and class that awaits conversion. false: it does not. */
 static bool change_of(const quire_seq *seq, int32_t g, int32_t page, change *c) {
-    const quire_seq_group *s = &seq->group[g];
+    const quire_seq_class *s = &seq->class[g];
     *c = (change){.pool = seq->pool,
-                  .group = g,
+                  .class = g,
                   .page = page,
                   .leaf = s->table[page],
                   .sinks = page == 0 ? s->sinks : QUIRE_NO_LEAF,
@@ -182,33 +182,33 @@ static bool change_of(const quire_seq *seq, int32_t g, int32_t page, change *c) 
 }
 
 static bool needs_leaf(const change *c, const quire_seq *seq) {
-    return c->page >= seq->group[c->group].live_from ||
-           quire__pinned(&c->pool->group[c->group], c->page);
+    return c->page >= seq->class[c->class].live_from ||
+           quire__pinned(&c->pool->class[c->class], c -> page);
 }
 
 /* What the holders need of the page, and the best that is known of its rows. false: a batch is
  * using it. */
 static bool survey(change *c) {
-    const quire_group *group = &c->pool->group[c->group];
+    const quire_class *class = &c->pool->class[c->class];
     bool found = false;
     for (int32_t i = 0; i < c->pool->max_seqs && c->leaf == QUIRE_NO_LEAF;
          i++) /* gone here, but perhaps not in a fork */
         if (holds(c, &c->pool->seq[i]))
-            c->leaf = c->pool->seq[i].group[c->group].table[c->page];
+            c->leaf = c->pool->seq[i].class[c->class].table[c->page];
     for (int32_t i = 0; i < c->pool->max_seqs; i++) {
         const quire_seq *seq = &c->pool->seq[i];
         if (!holds(c, seq))
             continue;
         if (in_use(seq))
             return false;
-        const quire_page_source source = quire__page_source(seq, c->group, c->page);
+        const quire_page_source source = quire__page_source(seq, c->class, c->page);
         if (!found || (c->source.raw == QUIRE_NO_LEAF && source.raw != QUIRE_NO_LEAF) ||
             (c->source.leaf == QUIRE_NO_LEAF && source.leaf != QUIRE_NO_LEAF))
             c->source = source;
         found = true;
         c->wants_leaf = c->wants_leaf || needs_leaf(c, seq);
-        c->wants_sinks = c->wants_sinks || (c->page == 0 && group->sinks > 0 &&
-                                            quire__sinks_needed(group, &seq->group[c->group]));
+        c->wants_sinks = c->wants_sinks || (c->page == 0 && class->sinks > 0 &&
+                                            quire__sinks_needed(class, &seq->class[c->class]));
     }
     return true;
 }
@@ -236,7 +236,7 @@ static quire_status check_values(const change *c, int32_t layer) {
 static void convert_head(const change *c, int32_t layer, int32_t head) {
     quire_pool *pool = c->pool;
     const quire_layer_state *now = &pool->layer[layer];
-    const quire_group *group = &pool->group[c->group];
+    const quire_class *class = &pool->class[c->class];
     const int32_t n_sinks = c->page == 0 ? now->sinks : 0;
     const bool from_packed = c->source.raw == QUIRE_NO_LEAF && c->source.leaf != QUIRE_NO_LEAF;
     for (int v = 0; v < 2; v++) {
@@ -248,7 +248,7 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
         quire__sink_rows(pool, layer, head, pool->rows[0], pool->rows[1], c->new_sinks);
     if (c->new_leaf == QUIRE_NO_LEAF)
         return;
-    if (group->raw) {
+    if (class->raw) {
         for (int v = 0; v < 2; v++)
             quire__raw_rows(pool, layer, head, v, pool->rows[v], c->new_leaf);
         return;
@@ -269,17 +269,17 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
  * written. */
 static bool fits_in_place(const change *c) {
     const quire_pool *pool = c->pool;
-    if (c->leaf == QUIRE_NO_LEAF || pool->group[c->group].raw)
+    if (c->leaf == QUIRE_NO_LEAF || pool->class[c->class].raw)
         return false;
     int32_t n_holders = 0; /* others may have it as their open or kept page */
     for (int32_t i = 0; i < pool->max_seqs; i++)
         n_holders +=
-            holds(c, &pool->seq[i]) && pool->seq[i].group[c->group].table[c->page] == c->leaf;
+            holds(c, &pool->seq[i]) && pool->seq[i].class[c->class].table[c->page] == c->leaf;
     if (n_holders != pool->leaf[c->leaf].refs)
         return false;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *now = &pool->layer[i], *before = &pool->layer_before[i];
-        if (now->group == c->group && (now->sealed_offset > before->sealed_offset ||
+        if (now->class == c->class && (now->sealed_offset > before->sealed_offset ||
                                        now->format.bytes > before->format.bytes))
             return false;
     }
@@ -289,10 +289,10 @@ static bool fits_in_place(const change *c) {
 static quire_status take_leaves(change *c) {
     quire_pool *pool = c->pool;
     if (c->wants_sinks)
-        c->new_sinks = quire__leaf_take(pool, c->group, QUIRE_LEAF_SINKS);
+        c->new_sinks = quire__leaf_take(pool, c->class, QUIRE_LEAF_SINKS);
     if (c->wants_leaf)
         c->new_leaf = quire__leaf_take(
-            pool, c->group, pool->group[c->group].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
+            pool, c->class, pool->class[c->class].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
     if (c->wants_leaf && c->new_leaf == QUIRE_NO_LEAF && fits_in_place(c)) {
         c->new_leaf = c->leaf;
         quire__leaf_share(pool, c->new_leaf);
@@ -309,7 +309,7 @@ static quire_status take_leaves(change *c) {
 /* A leaf that was converted where it lay gives the rest of its range back. */
 static void shrink(quire_pool *pool, int32_t id) {
     quire_leaf *leaf = &pool->leaf[id];
-    const size_t bytes = pool->group[leaf->group].sealed_bytes;
+    const size_t bytes = pool->class[leaf->class].sealed_bytes;
     if (bytes < leaf->bytes)
         quire__arena_give(&pool->arena, leaf->offset + bytes, leaf->bytes - bytes);
     leaf->bytes = bytes;
@@ -325,20 +325,20 @@ static void replace(quire_pool *pool, int32_t *place, int32_t leaf) {
 
 static void swap_leaves(const change *c) {
     quire_pool *pool = c->pool;
-    const quire_group *group = &pool->group[c->group];
+    const quire_class *class = &pool->class[c->class];
     const bool was_raw = c->leaf != QUIRE_NO_LEAF && pool->leaf[c->leaf].kind == QUIRE_LEAF_RAW;
     for (int32_t i = 0; i < pool->max_seqs; i++) {
         quire_seq *seq = &pool->seq[i];
-        quire_seq_group *s = &seq->group[c->group];
+        quire_seq_class *s = &seq->class[c->class];
         if (!holds(c, seq))
             continue;
-        if (seq->kept_page == c->page && group->raw) /* nothing is kept twice */
-            replace(pool, &s->kept, QUIRE_NO_LEAF);
-        else if (seq->kept_page == c->page && was_raw && c->new_leaf != c->leaf)
-            replace(pool, &s->kept, c->leaf);
+        if (seq->last_page == c->page && class->raw) /* nothing is kept twice */
+            replace(pool, &s->last_raw, QUIRE_NO_LEAF);
+        else if (seq->last_page == c->page && was_raw && c->new_leaf != c->leaf)
+            replace(pool, &s->last_raw, c->leaf);
         replace(pool, &s->table[c->page], needs_leaf(c, seq) ? c->new_leaf : QUIRE_NO_LEAF);
         if (c->page == 0)
-            replace(pool, &s->sinks, quire__sinks_needed(group, s) ? c->new_sinks : QUIRE_NO_LEAF);
+            replace(pool, &s->sinks, quire__sinks_needed(class, s) ? c->new_sinks : QUIRE_NO_LEAF);
     }
 }
 
@@ -350,12 +350,12 @@ static size_t bytes_of(const quire_pool *pool, int32_t leaf, int32_t sinks) {
 static quire_status convert(change *c) {
     quire_pool *pool = c->pool;
     for (int32_t i = 0; i < pool->n_layers; i++)
-        if (pool->layer[i].group == c->group && pool->layer[i].source == i)
+        if (pool->layer[i].class == c->class && pool->layer[i].source == i)
             QUIRE_TRY(check_values(c, i));
     const uint64_t lost = ~quire__source_held(pool, &c->source);
     QUIRE_TRY(take_leaves(c));
     for (int32_t i = 0; i < pool->n_layers; i++)
-        for (int32_t head = 0; pool->layer[i].group == c->group && pool->layer[i].source == i &&
+        for (int32_t head = 0; pool->layer[i].class == c->class && pool->layer[i].source == i &&
                                head < pool->layer[i].config.n_kv_heads;
              head++)
             convert_head(c, i, head);
@@ -385,7 +385,7 @@ static int64_t count_stale(quire_pool *pool) {
     for (int32_t i = 0; i < pool->max_seqs; i++) {
         const quire_seq *seq = &pool->seq[i];
         for (int32_t page = 0; seq->used && page < seq->length / QUIRE_T; page++)
-            for (int32_t g = 0; g < pool->n_groups; g++) {
+            for (int32_t g = 0; g < pool->n_classes; g++) {
                 change c;
                 if (!change_of(seq, g, page, &c))
                     continue;
@@ -404,7 +404,7 @@ static quire_status pass(quire_pool *pool, int32_t *n) {
     for (int32_t i = 0; i < pool->max_seqs; i++) {
         const quire_seq *seq = &pool->seq[i];
         for (int32_t page = 0; seq->used && page < seq->length / QUIRE_T; page++)
-            for (int32_t g = 0; g < pool->n_groups; g++) {
+            for (int32_t g = 0; g < pool->n_classes; g++) {
                 change c;
                 if (!change_of(seq, g, page, &c) || !survey(&c))
                     continue;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-typedef enum use { USED_TABLE = 1, USED_OPEN = 2, USED_KEPT = 4, USED_SINKS = 8 } use;
+typedef enum use { USED_TABLE = 1, USED_OPEN = 2, USED_LAST_RAW = 4, USED_SINKS = 8 } use;
 
 static void mark(quire_pool *pool, int32_t leaf, use how) {
     if (leaf != QUIRE_NO_LEAF)
@@ -14,14 +14,14 @@ static void mark(quire_pool *pool, int32_t leaf, use how) {
 static void mark_leaves(quire_pool *pool) {
     for (int32_t i = 0; i < pool->max_leaves; i++)
         pool->leaf[i].marks = 0;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
+    for (int32_t g = 0; g < pool->n_classes; g++) {
         for (int32_t i = 0; i < pool->max_seqs; i++) {
             const quire_seq *seq = &pool->seq[i];
             if (!seq->used)
                 continue;
-            const quire_seq_group *s = &seq->group[g];
+            const quire_seq_class *s = &seq->class[g];
             mark(pool, s->open, USED_OPEN);
-            mark(pool, s->kept, USED_KEPT);
+            mark(pool, s->last_raw, USED_LAST_RAW);
             mark(pool, s->sinks, USED_SINKS);
             for (int32_t p = 0; p < seq->length / QUIRE_T; p++)
                 mark(pool, s->table[p], USED_TABLE);
@@ -30,9 +30,9 @@ static void mark_leaves(quire_pool *pool) {
              i++) { /* what a batch has reserved will be one of these */
             const quire_batch *batch = &pool->batch[i];
             for (int32_t t = 0; batch->used && t < batch->n_tiles; t++) {
-                mark(pool, batch->tile[t].group[g].seal, USED_TABLE);
-                mark(pool, batch->tile[t].group[g].raw, USED_OPEN);
-                mark(pool, batch->tile[t].group[g].sinks, USED_SINKS);
+                mark(pool, batch->tile[t].class[g].seal, USED_TABLE);
+                mark(pool, batch->tile[t].class[g].raw, USED_OPEN);
+                mark(pool, batch->tile[t].class[g].sinks, USED_SINKS);
             }
         }
     }
@@ -58,8 +58,8 @@ void quire_pool_get_stats(const quire_pool *constant, quire_pool_stats *stats) {
             stats->sealed_bytes += leaf->bytes;
         else if (uses & USED_OPEN)
             stats->open_bytes += leaf->bytes;
-        else if (uses & USED_KEPT)
-            stats->kept_bytes += leaf->bytes;
+        else if (uses & USED_LAST_RAW)
+            stats->last_raw_bytes += leaf->bytes;
         else if (uses & USED_SINKS)
             stats->sink_bytes += leaf->bytes;
         else
@@ -101,7 +101,7 @@ quire_status quire_layer_get_stats(const quire_pool *constant, int32_t index,
     for (int32_t i = 0; layer->source == index && i < pool->max_leaves;
          i++) { /* shared memory is the source's */
         const quire_leaf *leaf = &pool->leaf[i];
-        if (leaf->refs == 0 || leaf->group != layer->group)
+        if (leaf->refs == 0 || leaf->class != layer->class)
             continue;
         const quire_layer_state *form = leaf->stale ? &pool->layer_before[index] : layer;
         if (leaf->kind == QUIRE_LEAF_SEALED)

@@ -4,15 +4,15 @@
 #include "base/element.h"
 #include "seq/seq.h"
 
-quire_page_source quire__page_source(const quire_seq *seq, int32_t group, int32_t page) {
-    const quire_seq_group *s = &seq->group[group];
+quire_page_source quire__page_source(const quire_seq *seq, int32_t class, int32_t page) {
+    const quire_seq_class *s = &seq->class[class];
     if (page == seq->length / QUIRE_T)
         return (quire_page_source){page, s->open, QUIRE_NO_LEAF, QUIRE_NO_LEAF};
     const int32_t leaf = s->table[page];
     const bool is_raw = leaf != QUIRE_NO_LEAF && seq->pool->leaf[leaf].kind == QUIRE_LEAF_RAW;
     return (quire_page_source){page,
                                is_raw                   ? leaf
-                               : page == seq->kept_page ? s->kept
+                               : page == seq->last_page ? s->last_raw
                                                         : QUIRE_NO_LEAF,
                                leaf, page == 0 ? s->sinks : QUIRE_NO_LEAF};
 }
@@ -21,14 +21,14 @@ uint64_t quire__source_held(const quire_pool *pool, const quire_page_source *sou
     if (source->raw != QUIRE_NO_LEAF)
         return ~pool->leaf[source->raw].lost;
     const uint64_t in_page = source->leaf != QUIRE_NO_LEAF ? ~pool->leaf[source->leaf].lost : 0;
-    if (source->sinks == QUIRE_NO_LEAF || quire__group_of(pool, source->sinks)->mixed)
+    if (source->sinks == QUIRE_NO_LEAF || quire__class_of(pool, source->sinks)->raw_side)
         return in_page; /* raw layers have no sinks: their page says what is there */
-    const uint64_t sinks = quire__rows_below(quire__group_of(pool, source->sinks)->sinks);
+    const uint64_t sinks = quire__rows_below(quire__class_of(pool, source->sinks)->sinks);
     return (in_page & ~sinks) | (~pool->leaf[source->sinks].lost & sinks);
 }
 
-uint64_t quire__rows_held(const quire_seq *seq, int32_t group, int32_t page) {
-    const quire_page_source source = quire__page_source(seq, group, page);
+uint64_t quire__rows_held(const quire_seq *seq, int32_t class, int32_t page) {
+    const quire_page_source source = quire__page_source(seq, class, page);
     return quire__source_held(seq->pool, &source);
 }
 

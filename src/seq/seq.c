@@ -3,14 +3,14 @@
 
 static void clear(quire_seq *seq) {
     seq->length = 0;
-    seq->kept_page = -1;
+    seq->last_page = -1;
     seq->history = 0;
     seq->exact = INT32_MAX;
     seq->batch = NULL;
-    for (int32_t g = 0; g < seq->pool->n_groups; g++) {
-        quire_seq_group *group = &seq->group[g];
-        group->live_from = 0;
-        group->open = group->kept = group->sinks = QUIRE_NO_LEAF;
+    for (int32_t g = 0; g < seq->pool->n_classes; g++) {
+        quire_seq_class *class = &seq->class[g];
+        class->live_from = 0;
+        class->open = class->last_raw = class->sinks = QUIRE_NO_LEAF;
     }
 }
 
@@ -51,18 +51,18 @@ quire_status quire_seq_fork(quire_seq *seq, quire_seq **result) {
     if (child) {
         const int32_t n_pages = seq->length / QUIRE_T;
         child->length = seq->length;
-        child->kept_page = seq->kept_page;
+        child->last_page = seq->last_page;
         child->history = seq->history;
         child->exact = seq->exact;
-        for (int32_t g = 0; g < pool->n_groups; g++) {
-            const quire_seq_group *from = &seq->group[g];
-            quire_seq_group *to = &child->group[g];
+        for (int32_t g = 0; g < pool->n_classes; g++) {
+            const quire_seq_class *from = &seq->class[g];
+            quire_seq_class *to = &child->class[g];
             to->live_from = from->live_from;
             to->open = from->open;
-            to->kept = from->kept;
+            to->last_raw = from->last_raw;
             to->sinks = from->sinks;
             quire__leaf_share(pool, to->open);
-            quire__leaf_share(pool, to->kept);
+            quire__leaf_share(pool, to->last_raw);
             quire__leaf_share(pool, to->sinks);
             for (int32_t p = 0; p < n_pages; p++) {
                 to->table[p] = from->table[p];
@@ -77,13 +77,13 @@ quire_status quire_seq_fork(quire_seq *seq, quire_seq **result) {
 
 void quire__seq_release(quire_seq *seq) {
     quire_pool *pool = seq->pool;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_seq_group *group = &seq->group[g];
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_seq_class *class = &seq->class[g];
         for (int32_t p = 0; p < seq->length / QUIRE_T; p++)
-            quire__leaf_drop(pool, group->table[p]);
-        quire__leaf_drop(pool, group->open);
-        quire__leaf_drop(pool, group->kept);
-        quire__leaf_drop(pool, group->sinks);
+            quire__leaf_drop(pool, class->table[p]);
+        quire__leaf_drop(pool, class->open);
+        quire__leaf_drop(pool, class->last_raw);
+        quire__leaf_drop(pool, class->sinks);
     }
     clear(seq);
     seq->used = false;
@@ -114,30 +114,30 @@ void quire__seq_in_file(const quire_seq *seq, bool in_file) {
 
 int32_t quire_seq_length(const quire_seq *seq) { return seq ? seq->length : 0; }
 
-void quire__seq_drop_kept(quire_seq *seq) {
-    for (int32_t g = 0; g < seq->pool->n_groups; g++) {
-        quire__leaf_drop(seq->pool, seq->group[g].kept);
-        seq->group[g].kept = QUIRE_NO_LEAF;
+void quire__seq_drop_last_raw(quire_seq *seq) {
+    for (int32_t g = 0; g < seq->pool->n_classes; g++) {
+        quire__leaf_drop(seq->pool, seq->class[g].last_raw);
+        seq->class[g].last_raw = QUIRE_NO_LEAF;
     }
-    seq->kept_page = -1;
+    seq->last_page = -1;
 }
 
 /* The page sealed last stays, whatever the window: a roll-back may open it again. */
 void quire__seq_recycle(quire_seq *seq) {
     quire_pool *pool = seq->pool;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group *group = &pool->group[g];
-        quire_seq_group *s = &seq->group[g];
-        const int32_t first_seen = quire__window_start(group, seq->length) / QUIRE_T,
-                      last = seq->kept_page >= 0 ? seq->kept_page : seq->length / QUIRE_T;
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *class = &pool->class[g];
+        quire_seq_class *s = &seq->class[g];
+        const int32_t first_seen = quire__window_start(class, seq->length) / QUIRE_T,
+                      last = seq->last_page >= 0 ? seq->last_page : seq->length / QUIRE_T;
         for (; s->live_from < first_seen && s->live_from < last; s->live_from++) {
             int32_t *leaf = &s->table[s->live_from];
-            if (*leaf == QUIRE_NO_LEAF || quire__pinned(quire__group_of(pool, *leaf), s->live_from))
+            if (*leaf == QUIRE_NO_LEAF || quire__pinned(quire__class_of(pool, *leaf), s->live_from))
                 continue;
             quire__leaf_drop(pool, *leaf);
             *leaf = QUIRE_NO_LEAF;
         }
-        if (!quire__sinks_needed(group, s)) {
+        if (!quire__sinks_needed(class, s)) {
             quire__leaf_drop(pool, s->sinks);
             s->sinks = QUIRE_NO_LEAF;
         }

@@ -32,12 +32,12 @@ static const quire_rope *rope_of(const shift *s, int32_t layer) {
 
 static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int32_t i) {
     const quire_layer *l = &pool->layer[i].config;
-    quire_turns turns;
-    const quire_status status = quire__turns_init(&turns, r, l->k_dim);
+    quire_rope_pairs turns;
+    const quire_status status = quire__rope_pairs_init(&turns, r, l->k_dim);
     if (status != QUIRE_OK)
         return quire__fail_where(status, "layer %d", (int)i);
     const quire_side_format *k = &pool->layer[i].format.k;
-    if (!pool->group[pool->layer[i].group].raw && k->family != QUIRE_FAMILY_RAW &&
+    if (!pool->class[pool->layer[i].class].raw && k->family != QUIRE_FAMILY_RAW &&
         k->bits + (k->family == QUIRE_FAMILY_PROD) < 3)
         return quire__fail(QUIRE_E_UNSUPPORTED,
                            "layer %d: K in %s is too coarse to be turned and packed again", (int)i,
@@ -57,18 +57,18 @@ static uint64_t held_rows(const shift *s, int32_t g, int32_t page) {
 
 /* Every token that the next query sees must still be there. */
 static quire_status check_window(const shift *s) {
-    for (int32_t g = 0; g < s->pool->n_groups; g++) {
-        const quire_group *group = &s->pool->group[g];
-        const int32_t seen = quire__window_start(group, s->length) / QUIRE_T;
+    for (int32_t g = 0; g < s->pool->n_classes; g++) {
+        const quire_class *class = &s->pool->class[g];
+        const int32_t seen = quire__window_start(class, s->length) / QUIRE_T;
         for (int32_t p = 0; p <= (s->length - 1) / QUIRE_T; p++) {
             /* Raw sinks do not stand for a page that is not built again. */
             const bool gone =
-                p >= seen && p < s->from / QUIRE_T && s->seq->group[g].table[p] == QUIRE_NO_LEAF;
-            if (gone || (quire__rows_seen(group, p, s->length) & ~held_rows(s, g, p)))
+                p >= seen && p < s->from / QUIRE_T && s->seq->class[g].table[p] == QUIRE_NO_LEAF;
+            if (gone || (quire__rows_seen(class, p, s->length) & ~held_rows(s, g, p)))
                 return quire__fail(
                     QUIRE_E_GONE,
                     "cannot shift: a window of %d has moved past tokens that page %d needs",
-                    (int)group->window, (int)p);
+                    (int)class->window, (int)p);
         }
     }
     return QUIRE_OK;
@@ -78,13 +78,13 @@ static quire_status check_window(const shift *s) {
 
 /* A layer's pairs of channels, and the turn of each by `by` positions down. */
 typedef struct step {
-    quire_turns pairs;
+    quire_rope_pairs pairs;
     double cosine[QUIRE_DIM_MAX / 2], sine[QUIRE_DIM_MAX / 2];
 } step;
 
 static void make_step(const shift *s, int32_t layer, step *turn) {
-    quire__turns_init(&turn->pairs, rope_of(s, layer),
-                      s->pool->layer[layer].config.k_dim); /* checked before */
+    quire__rope_pairs_init(&turn->pairs, rope_of(s, layer),
+                           s->pool->layer[layer].config.k_dim); /* checked before */
     for (int32_t j = 0; j < turn->pairs.n; j++) {
         const double angle = -(double)s->by * turn->pairs.angle[j];
         turn->cosine[j] = cos(angle);
@@ -160,7 +160,7 @@ static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t
             pool->leaf[leaves[i]].lost = lost;
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state *l = &pool->layer[i];
-        if (l->group != g || l->source != i)
+        if (l->class != g || l->source != i)
             continue;
         make_step(s, i, &turn);
         for (int32_t head = 0; head < l->config.n_kv_heads; head++) {
@@ -169,11 +169,11 @@ static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t
             if (sinks != QUIRE_NO_LEAF)
                 quire__sink_rows(pool, i, head, pool->rows[0], pool->rows[1], sinks);
             const int32_t raw = open != QUIRE_NO_LEAF ? open
-                                : pool->group[g].raw  ? leaf
+                                : pool->class[g].raw  ? leaf
                                                       : QUIRE_NO_LEAF;
             for (int v = 0; raw != QUIRE_NO_LEAF && v < 2; v++)
                 quire__raw_rows(pool, i, head, v, pool->rows[v], raw);
-            if (leaf == QUIRE_NO_LEAF || pool->group[g].raw)
+            if (leaf == QUIRE_NO_LEAF || pool->class[g].raw)
                 continue;
             uint8_t *record = quire__sealed_record(pool, l, leaf, head);
             quire__seal_rows(pool->kernels.rows, l, head, page, pool->rows[0], pool->rows[1],
@@ -187,13 +187,13 @@ static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t
 /* ------------------------------------------------------------------ leaves */
 
 static quire_leaf_kind table_kind(const shift *s, int32_t g) {
-    return s->pool->group[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED;
+    return s->pool->class[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED;
 }
 
 /* Whether the sequence will hold new page `page` in its table. */
 static bool needs_page(const shift *s, int32_t g, int32_t page) {
-    const quire_group *group = &s->pool->group[g];
-    return page >= quire__window_start(group, s->length) / QUIRE_T || quire__pinned(group, page);
+    const quire_class *class = &s->pool->class[g];
+    return page >= quire__window_start(class, s->length) / QUIRE_T || quire__pinned(class, page);
 }
 
 /* Whether an old leaf may be written to once its rows have been read. */
@@ -213,12 +213,12 @@ static int32_t pop(quire_pool *pool, int32_t *stack) {
     return leaf;
 }
 
-typedef struct reserved { /* for one group */
+typedef struct reserved { /* for one class */
     int32_t *stack, *open, *sinks;
 } reserved;
 
 static reserved reserved_of(const shift *s, int32_t g) {
-    int32_t *r = s->pool->reserved, n = s->pool->n_groups;
+    int32_t *r = s->pool->reserved, n = s->pool->n_classes;
     return (reserved){r + g, r + n + g, r + 2 * n + g};
 }
 
@@ -237,7 +237,7 @@ static bool reserve(const shift *s, int32_t g) {
     int32_t n = n_pages > first;
     *r.stack = *r.open = *r.sinks = QUIRE_NO_LEAF;
     for (int32_t p = first; p < n_pages; p++)
-        n += needs_page(s, g, p) && !reusable(s, g, s->seq->group[g].table[p]);
+        n += needs_page(s, g, p) && !reusable(s, g, s->seq->class[g].table[p]);
     for (; n > 0; n--) {
         const int32_t leaf = quire__leaf_take(pool, g, table_kind(s, g));
         if (leaf == QUIRE_NO_LEAF)
@@ -247,47 +247,47 @@ static bool reserve(const shift *s, int32_t g) {
     if (s->length % QUIRE_T &&
         (*r.open = quire__leaf_take(pool, g, QUIRE_LEAF_RAW)) == QUIRE_NO_LEAF)
         return false;
-    return !(first == 0 && n_pages > 0 && pool->group[g].sinks > 0) ||
+    return !(first == 0 && n_pages > 0 && pool->class[g].sinks > 0) ||
            (*r.sinks = quire__leaf_take(pool, g, QUIRE_LEAF_SINKS)) != QUIRE_NO_LEAF;
 }
 
 static void rebuild(const shift *s, int32_t g) {
     quire_pool *pool = s->pool;
-    quire_seq_group *group = &s->seq->group[g];
+    quire_seq_class *class = &s->seq->class[g];
     const reserved r = reserved_of(s, g);
     const int32_t first = s->from / QUIRE_T, n_pages = s->length / QUIRE_T,
                   old_pages = s->seq->length / QUIRE_T;
-    const int32_t seen = quire__window_start(&pool->group[g], s->length) / QUIRE_T;
+    const int32_t seen = quire__window_start(&pool->class[g], s -> length) / QUIRE_T;
     for (int32_t p = first; p < n_pages; p++) {
-        const int32_t old = group->table[p],
+        const int32_t old = class->table[p],
                       leaf = needs_page(s, g, p) ? pop(pool, r.stack) : QUIRE_NO_LEAF,
                       sinks = p == 0 ? *r.sinks : QUIRE_NO_LEAF;
         build(s, g, p, leaf, sinks, QUIRE_NO_LEAF);
-        group->table[p] = leaf;
+        class->table[p] = leaf;
         if (reusable(s, g, old))
             push(pool, r.stack, old);
         else
             quire__leaf_drop(pool, old);
         if (p == 0) { /* old page 0 has been read for the last time */
-            quire__leaf_drop(pool, group->sinks);
-            group->sinks = sinks;
+            quire__leaf_drop(pool, class->sinks);
+            class->sinks = sinks;
             *r.sinks = QUIRE_NO_LEAF;
         }
     }
     if (*r.open != QUIRE_NO_LEAF)
         build(s, g, n_pages, QUIRE_NO_LEAF, QUIRE_NO_LEAF, *r.open);
     for (int32_t p = n_pages; p < old_pages; p++)
-        quire__leaf_drop(pool, group->table[p]);
-    quire__leaf_drop(pool, group->open);
-    quire__leaf_drop(pool, group->kept);
-    group->open = *r.open;
-    group->kept = *r.open = QUIRE_NO_LEAF;
+        quire__leaf_drop(pool, class->table[p]);
+    quire__leaf_drop(pool, class->open);
+    quire__leaf_drop(pool, class->last_raw);
+    class->open = *r.open;
+    class->last_raw = *r.open = QUIRE_NO_LEAF;
     if (n_pages == 0) {
-        quire__leaf_drop(pool, group->sinks);
-        group->sinks = QUIRE_NO_LEAF;
+        quire__leaf_drop(pool, class->sinks);
+        class->sinks = QUIRE_NO_LEAF;
     }
-    if (group->live_from > seen) /* all there: check_window */
-        group->live_from = seen;
+    if (class->live_from > seen) /* all there: check_window */
+        class->live_from = seen;
     give_back(s, g);
 }
 
@@ -297,17 +297,17 @@ static quire_status shift_locked(const shift *s) {
         if (pool->layer[i].source == i)
             QUIRE_TRY(check_rope(pool, rope_of(s, i), i));
     QUIRE_TRY(check_window(s));
-    for (int32_t g = 0; g < pool->n_groups; g++)
+    for (int32_t g = 0; g < pool->n_classes; g++)
         if (!reserve(s, g)) {
             for (; g >= 0; g--)
                 give_back(s, g);
             return quire__fail(QUIRE_E_NO_PAGES, "no room to rebuild the pages behind token %d",
                                (int)s->from);
         }
-    for (int32_t g = 0; g < pool->n_groups; g++)
+    for (int32_t g = 0; g < pool->n_classes; g++)
         rebuild(s, g);
     s->seq->length = s->length;
-    s->seq->kept_page = -1;
+    s->seq->last_page = -1;
     quire__history_note(s->seq, QUIRE_HISTORY_SHIFTED, s->from / QUIRE_T * QUIRE_T);
     quire__seq_recycle(s->seq);
     return QUIRE_OK;

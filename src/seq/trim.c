@@ -13,17 +13,17 @@ static quire_status check_window(const quire_seq *seq, int32_t n_tokens) {
     const int32_t n_pages = seq->length / QUIRE_T;
     if (n_tokens == 0)
         return QUIRE_OK;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_group *group = &pool->group[g];
-        const int32_t first = quire__window_start(group, n_tokens) / QUIRE_T;
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *class = &pool->class[g];
+        const int32_t first = quire__window_start(class, n_tokens) / QUIRE_T;
         for (int32_t p = 0; p <= (n_tokens - 1) / QUIRE_T; p++) {
-            const uint64_t seen = quire__rows_seen(group, p, n_tokens);
-            const bool gone = p >= first && p < n_pages && seq->group[g].table[p] == QUIRE_NO_LEAF;
+            const uint64_t seen = quire__rows_seen(class, p, n_tokens);
+            const bool gone = p >= first && p < n_pages && seq->class[g].table[p] == QUIRE_NO_LEAF;
             if (gone || (seen & ~quire__rows_held(seq, g, p)))
                 return quire__fail(
                     QUIRE_E_GONE,
                     "cannot trim to %d tokens: the window of %d has moved past page %d",
-                    (int)n_tokens, (int)group->window, (int)p);
+                    (int)n_tokens, (int)class->window, (int)p);
         }
     }
     return QUIRE_OK;
@@ -44,7 +44,7 @@ static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
     *decoded = true;
     pool->leaf[leaf].lost = ~quire__source_held(pool, &source);
     for (int32_t i = 0; i < pool->n_layers; i++)
-        for (int32_t head = 0; pool->layer[i].group == g && pool->layer[i].source == i &&
+        for (int32_t head = 0; pool->layer[i].class == g && pool->layer[i].source == i &&
                                head < pool->layer[i].config.n_kv_heads;
              head++)
             for (int v = 0; v < 2; v++) {
@@ -60,11 +60,11 @@ static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
     return leaf;
 }
 
-/* The new open leaves of all groups, all or none, in pool->reserved. */
+/* The new open leaves of all classes, all or none, in pool->reserved. */
 static quire_status reopen_all(quire_seq *seq, int32_t page) {
     quire_pool *pool = seq->pool;
     bool decoded = false;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
+    for (int32_t g = 0; g < pool->n_classes; g++) {
         pool->reserved[g] = reopen(seq, g, page, &decoded);
         if (pool->reserved[g] != QUIRE_NO_LEAF)
             continue;
@@ -86,10 +86,10 @@ quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens) {
     QUIRE_TRY(check_window(seq, n_tokens));
     if (reopens)
         QUIRE_TRY(reopen_all(seq, page));
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        quire_seq_group *s = &seq->group[g];
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        quire_seq_class *s = &seq->class[g];
         const int32_t seen =
-            quire__window_start(&pool->group[g], n_tokens) / QUIRE_T; /* all there: check_window */
+            quire__window_start(&pool->class[g], n_tokens) / QUIRE_T; /* all there: check_window */
         if (s->live_from > seen)
             s->live_from = seen;
         if (in_open)
@@ -98,17 +98,17 @@ quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens) {
         s->open = reopens ? pool->reserved[g] : QUIRE_NO_LEAF;
         for (int32_t p = page; p < n_pages; p++)
             quire__leaf_drop(pool, s->table[p]);
-        if (seq->kept_page >= page) {
-            quire__leaf_drop(pool, s->kept);
-            s->kept = QUIRE_NO_LEAF;
+        if (seq->last_page >= page) {
+            quire__leaf_drop(pool, s->last_raw);
+            s->last_raw = QUIRE_NO_LEAF;
         }
         if (page == 0) { /* page 0 is open again, or gone: its sinks are in it */
             quire__leaf_drop(pool, s->sinks);
             s->sinks = QUIRE_NO_LEAF;
         }
     }
-    if (seq->kept_page >= page)
-        seq->kept_page = -1;
+    if (seq->last_page >= page)
+        seq->last_page = -1;
     seq->length = n_tokens;
     quire__history_cut(seq);
     return QUIRE_OK;
@@ -116,9 +116,9 @@ quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens) {
 
 static bool shares_pages(const quire_seq *seq) {
     const quire_pool *pool = seq->pool;
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_seq_group *s = &seq->group[g];
-        const int32_t beside[3] = {s->open, s->kept, s->sinks};
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_seq_class *s = &seq->class[g];
+        const int32_t beside[3] = {s->open, s->last_raw, s->sinks};
         for (int i = 0; i < 3; i++)
             if (beside[i] != QUIRE_NO_LEAF && pool->leaf[beside[i]].refs > 1)
                 return true;
@@ -131,12 +131,12 @@ static bool shares_pages(const quire_seq *seq) {
 
 static void forget(quire_seq *seq) {
     quire_pool *pool = seq->pool;
-    quire__seq_drop_kept(seq);
+    quire__seq_drop_last_raw(seq);
     quire__seq_recycle(seq); /* pages that nobody sees at all */
-    for (int32_t g = 0; g < pool->n_groups; g++) {
-        const quire_seq_group *s = &seq->group[g];
+    for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_seq_class *s = &seq->class[g];
         for (int32_t p = 0; p <= seq->length / QUIRE_T; p++) {
-            const uint64_t unseen = ~quire__rows_seen(&pool->group[g], p, seq->length);
+            const uint64_t unseen = ~quire__rows_seen(&pool->class[g], p, seq -> length);
             const int32_t leaf = p < seq->length / QUIRE_T ? s->table[p] : s->open;
             if (leaf != QUIRE_NO_LEAF)
                 pool->leaf[leaf].lost |= unseen;

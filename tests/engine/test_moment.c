@@ -45,8 +45,8 @@ static double weight(int d, int reach) {
 static void check(bool interleaved, int n_rot, float scale, int reach) {
     const quire_rope rope = {
         .n_rot = n_rot, .interleaved = interleaved, .base = 10000, .scale = scale};
-    quire_turns turns;
-    assert_int_equal(quire__turns_init(&turns, &rope, DIM), QUIRE_OK);
+    quire_rope_pairs turns;
+    assert_int_equal(quire__rope_pairs_init(&turns, &rope, DIM), QUIRE_OK);
     assert_int_equal(turns.n, DIM / 2);
     static double sums[DIM * DIM], wanted[DIM * DIM];
     static float moment[DIM * DIM];
@@ -106,9 +106,9 @@ static void short_reach(void **state) {
     const quire_rope rope = {.n_rot = DIM, .base = 10000};
     static double sums[DIM * DIM];
     static float moment[2][DIM * DIM];
-    quire_turns turns;
+    quire_rope_pairs turns;
     float row[DIM];
-    assert_int_equal(quire__turns_init(&turns, &rope, DIM), QUIRE_OK);
+    assert_int_equal(quire__rope_pairs_init(&turns, &rope, DIM), QUIRE_OK);
     for (int d = 0; d < DIM; d++)
         row[d] = uniform();
     quire__moment_add(sums, &turns, row, 5);

@@ -65,7 +65,7 @@ static void append(quire_pool *to, quire_seq *seq, int32_t n) {
         return;
     const quire_rows r = {rows, QUIRE_F32, 0};
     for (int32_t i = 0; i < 2; i++) {
-        CHECK(quire_batch_store(batch, i, r, r, 0, 1) == QUIRE_OK);
+        CHECK(quire_batch_append(batch, i, r, r, 0, 1) == QUIRE_OK);
         CHECK(quire_batch_attend(batch, i, &(quire_attend_args){.q = r, .out = out}, 0, 1) ==
               QUIRE_OK);
     }

@@ -101,7 +101,7 @@ static void balance(const life *l) {
     int n_seqs = 0;
     quire_pool_get_stats(l->pool, &s);
     CHECK(s.arena_bytes ==
-              s.free_bytes + s.sealed_bytes + s.open_bytes + s.kept_bytes + s.sink_bytes &&
+              s.free_bytes + s.sealed_bytes + s.open_bytes + s.last_raw_bytes + s.sink_bytes &&
           s.shadow_bytes == 0);
     for (int i = 0; i < MAX_SEQS; i++) {
         if (!l->seq[i])
@@ -129,7 +129,7 @@ static void fill(life *l, float *x, int n, unsigned rarely) {
 
 static void append(life *l, input *in) {
     quire_batch_item items[MAX_SEQS];
-    int32_t n_keep[MAX_SEQS];
+    int32_t n_accept[MAX_SEQS];
     int index[MAX_SEQS], n_items = 0, n_rows = 0;
     for (int i = 0; i < MAX_SEQS; i++) {
         const unsigned n = take(in);
@@ -137,7 +137,7 @@ static void append(life *l, input *in) {
             continue;
         index[n_items] = i;
         items[n_items] = (quire_batch_item){l->seq[i], (int32_t)(n % 80)};
-        n_keep[n_items++] = (int32_t)take_below(in, 80);
+        n_accept[n_items++] = (int32_t)take_below(in, 80);
         n_rows += (int)(n % 80);
     }
     const unsigned how = take(in), rarely = take_below(in, 8);
@@ -154,7 +154,7 @@ static void append(life *l, input *in) {
         const quire_rows k = {l->rows[0], QUIRE_F32, 0}, v = {l->rows[1], QUIRE_F32, 0};
         const quire_attend_args args = {.q = {l->rows[2], QUIRE_F32, 0}, .out = l->out};
         if (l->layer[layer].share < 0)
-            status = quire_batch_store(batch, layer, k, v, 0, 1);
+            status = quire_batch_append(batch, layer, k, v, 0, 1);
         CHECK(status == QUIRE_OK || (status == QUIRE_E_VALUE && rarely));
         if (status == QUIRE_OK)
             CHECK(quire_batch_attend(batch, layer, &args, 0, 1) == QUIRE_OK);
@@ -165,12 +165,12 @@ static void append(life *l, input *in) {
         quire_batch_abort(batch);
         return;
     }
-    status = quire_batch_commit(batch, how % 4 == 1 ? n_keep : NULL);
+    status = quire_batch_commit(batch, how % 4 == 1 ? n_accept : NULL);
     CHECK(status == QUIRE_OK || (how % 4 == 1 && status == QUIRE_E_INVALID));
     if (status != QUIRE_OK)
         quire_batch_abort(batch);
     for (int i = 0; i < n_items && status == QUIRE_OK; i++)
-        l->length[index[i]] += how % 4 == 1 ? n_keep[i] : items[i].n_tokens;
+        l->length[index[i]] += how % 4 == 1 ? n_accept[i] : items[i].n_tokens;
 }
 
 static void fork_or_create(life *l, int at, input *in) {

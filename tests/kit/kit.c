@@ -168,7 +168,7 @@ typedef struct work {
 static void *run_worker(void *argument) {
     work *w = argument;
     w->status = w->attend ? quire_batch_attend(w->batch, w->layer, w->attend, w->ith, w->nth)
-                          : quire_batch_store(w->batch, w->layer, w->k, w->v, w->ith, w->nth);
+                          : quire_batch_append(w->batch, w->layer, w->k, w->v, w->ith, w->nth);
     return NULL;
 }
 
@@ -249,7 +249,7 @@ quire_status step(fixture *f, const step_item *items, int n_items, const step_op
     if (o.abort)
         quire_batch_abort(batch);
     else
-        assert_ok(quire_batch_commit(batch, o.n_keep));
+        assert_ok(quire_batch_commit(batch, o.n_accept));
     return QUIRE_OK;
 }
 

@@ -101,7 +101,7 @@ typedef struct step_options {
     size_t mask_row_stride, mask_head_stride;
     bool abort;      /* abort instead of commit */
     bool store_only; /* do not attend: to fill a cache quickly */
-    const int32_t *n_keep;
+    const int32_t *n_accept;
     float *lse;      /* (layers, rows, H) or NULL */
     quire_type type; /* of the rows handed in */
 } step_options;

@@ -61,8 +61,8 @@ static inline quire_pool_stats balance(const fixture *f) {
     quire_pool_stats s;
     size_t sealed = 0, raw = 0;
     quire_pool_get_stats(f->pool, &s);
-    assert_int_equal(s.arena_bytes,
-                     s.free_bytes + s.sealed_bytes + s.open_bytes + s.kept_bytes + s.sink_bytes);
+    assert_int_equal(s.arena_bytes, s.free_bytes + s.sealed_bytes + s.open_bytes +
+                                        s.last_raw_bytes + s.sink_bytes);
     assert_int_equal(s.shadow_bytes, 0);
     assert_true(s.largest_free_bytes <= s.free_bytes && s.arena_bytes <= s.total_bytes &&
                 s.total_bytes <= s.budget_bytes);
@@ -74,7 +74,7 @@ static inline quire_pool_stats balance(const fixture *f) {
         raw += layer.raw_bytes;
     }
     assert_int_equal(sealed, s.sealed_bytes);
-    assert_int_equal(raw, s.open_bytes + s.kept_bytes + s.sink_bytes);
+    assert_int_equal(raw, s.open_bytes + s.last_raw_bytes + s.sink_bytes);
     return s;
 }
 

@@ -198,8 +198,8 @@ void model_abort(model *m, arrival *a) {
     }
 }
 
-void model_append(model *m, mseq *s, arrival *a, int n_keep) {
-    const int start = s->length / T * T, end = s->length + a->n_tokens, cut = s->length + n_keep,
+void model_append(model *m, mseq *s, arrival *a, int n_accept) {
+    const int start = s->length / T * T, end = s->length + a->n_tokens, cut = s->length + n_accept,
               n_pages = cut / T;
     if (a->n_tokens == 0)
         return;
@@ -684,7 +684,7 @@ void model_check_bytes(model *m) {
     const quire_pool_stats s = balance(&m->f);
     assert_int_equal(s.sealed_bytes, sealed);
     assert_int_equal(s.open_bytes, open);
-    assert_int_equal(s.kept_bytes, kept);
+    assert_int_equal(s.last_raw_bytes, kept);
     assert_int_equal(s.sink_bytes, sinks);
     assert_int_equal(s.free_bytes, s.arena_bytes - sealed - open - kept - sinks);
     assert_int_equal(s.tokens, tokens);

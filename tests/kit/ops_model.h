@@ -76,7 +76,7 @@ float model_rounded(const model *m, float x); /* as the pool's raw type holds it
 /* Packs what a batch would pack; model_append or model_abort must follow. New rows (rounded) are
  * in a->k, a->v from `first` % 64 on; earlier rows of the open page are filled in here. */
 void model_arrive(model *m, const mseq *s, arrival *a);
-void model_append(model *m, mseq *s, arrival *a, int n_keep);
+void model_append(model *m, mseq *s, arrival *a, int n_accept);
 void model_abort(model *m, arrival *a);
 
 void model_fork(mseq *child, const mseq *s);          /* child->seq is the caller's */

@@ -127,7 +127,7 @@ def _load():
         "quire_file_open": (C.c_int, pointer, C.c_char_p),
         "quire_file_close": (None, pointer),
         "quire_batch_begin": (C.c_int, pointer, pointer, C.c_size_t, pointer),
-        "quire_batch_store": (C.c_int, pointer, C.c_int32, Rows, Rows, C.c_int32, C.c_int32),
+        "quire_batch_append": (C.c_int, pointer, C.c_int32, Rows, Rows, C.c_int32, C.c_int32),
         "quire_batch_attend": (C.c_int, pointer, C.c_int32, pointer, C.c_int32, C.c_int32),
         "quire_batch_commit": (C.c_int, pointer, pointer),
     }

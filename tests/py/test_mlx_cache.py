@@ -79,7 +79,7 @@ def attend_next(path, k, v, q, heads):
     out = np.zeros((len(layers), heads, layers[0].v_dim), np.float32)
     for i in range(len(layers)):
         kq, vq, qq = (np.ascontiguousarray(x[i], np.float32) for x in (k, v, q))
-        check(lib.quire_batch_store(batch, i, quire_lib.rows_of(kq), quire_lib.rows_of(vq), 0, 1))
+        check(lib.quire_batch_append(batch, i, quire_lib.rows_of(kq), quire_lib.rows_of(vq), 0, 1))
         args = quire_lib.AttendArgs(q=quire_lib.rows_of(qq), out=out[i].ctypes.data)
         check(lib.quire_batch_attend(batch, i, C.byref(args), 0, 1))
     check(lib.quire_batch_commit(batch, None))
@@ -315,7 +315,7 @@ def save_raw(path, raw, k_codec, v_codec, n, sinks=0):
     k, v = (np.random.default_rng(i).standard_normal((LAYERS, n, KV, DIM)).astype(np.float32) for i in (1, 2))
     check(lib.quire_batch_begin(pool, C.byref(quire_lib.Item(seq, n)), C.c_size_t(1), C.byref(batch)))
     for i in range(LAYERS):
-        check(lib.quire_batch_store(batch, i, quire_lib.rows_of(k[i]), quire_lib.rows_of(v[i]), 0, 1))
+        check(lib.quire_batch_append(batch, i, quire_lib.rows_of(k[i]), quire_lib.rows_of(v[i]), 0, 1))
     check(lib.quire_batch_commit(batch, None))
     save = quire_lib.SaveOptions(struct_size=C.sizeof(quire_lib.SaveOptions))
     check(lib.quire_seq_save(seq, str(path).encode(), C.byref(save)))

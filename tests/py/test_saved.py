@@ -41,7 +41,7 @@ def save(path, kv, windows, n, raw="f16", sinks=4):
         now = min(50, n - at)
         check(lib.quire_batch_begin(pool, C.byref(quire_lib.Item(seq, now)), 1, C.byref(batch)))
         for i, (k, v) in enumerate(rows):
-            check(lib.quire_batch_store(batch, i, *(quire_lib.rows_of(np.ascontiguousarray(x[at:at + now])) for x in (k, v)), 0, 1))
+            check(lib.quire_batch_append(batch, i, *(quire_lib.rows_of(np.ascontiguousarray(x[at:at + now])) for x in (k, v)), 0, 1))
         check(lib.quire_batch_commit(batch, None))
     tokens = np.arange(n + 1, dtype=np.int32) * 3
     o = quire_lib.SaveOptions(C.sizeof(quire_lib.SaveOptions), b"who made it", 11, tokens.ctypes.data, n + 1)

@@ -121,8 +121,8 @@ static int attention(const char *kv, int softcap) {
     const quire_batch_item item = {seq, N};
     const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out};
     if (quire_batch_begin(pool, &item, 1, &batch) != QUIRE_OK ||
-        quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0}, 0,
-                          1) != QUIRE_OK ||
+        quire_batch_append(batch, 0, (quire_rows){k, QUIRE_F32, 0}, (quire_rows){v, QUIRE_F32, 0},
+                           0, 1) != QUIRE_OK ||
         quire_batch_attend(batch, 0, &args, 0, 1) != QUIRE_OK ||
         quire_batch_commit(batch, NULL) != QUIRE_OK)
         return fail(kv);

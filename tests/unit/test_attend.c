@@ -252,8 +252,8 @@ static void bad_queries(void **state) /* NaN in, NaN out, for that row and head 
             rng_fill(&r, k, ROWS * D, 1);
             rng_fill(&r, v, ROWS * D, 1);
             rng_fill(&r, q, ROWS * H * D, 1);
-            assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0},
-                                        (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+            assert_ok(quire_batch_append(batch, 0, (quire_rows){k, QUIRE_F32, 0},
+                                         (quire_rows){v, QUIRE_F32, 0}, 0, 1));
             quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out[0], .lse = lse};
             assert_ok(quire_batch_attend(batch, 0, &args, 0, 1));
             q[(1 * H + 1) * D + 7] = bad[b];
@@ -341,8 +341,8 @@ static void input_types(void **state) {
             quire__load_row(types[i], half, ROWS * H * D, q);
             quire_batch *batch;
             assert_ok(quire_batch_begin(f.pool, &(quire_batch_item){seq, ROWS}, 1, &batch));
-            assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0},
-                                        (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+            assert_ok(quire_batch_append(batch, 0, (quire_rows){k, QUIRE_F32, 0},
+                                         (quire_rows){v, QUIRE_F32, 0}, 0, 1));
             const quire_rows queries =
                 typed ? (quire_rows){half, types[i], 0} : (quire_rows){q, QUIRE_F32, 0};
             assert_ok(quire_batch_attend(

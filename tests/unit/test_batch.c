@@ -39,7 +39,7 @@ static void tensors_free(tensors t) { free(t.k), free(t.v), free(t.q), free(t.ou
 static quire_rows rows_f32(const float *data) { return (quire_rows){data, QUIRE_F32, 0}; }
 
 static quire_status store(quire_batch *batch, int layer, const tensors *t, int ith, int nth) {
-    return quire_batch_store(batch, layer, rows_f32(t->k), rows_f32(t->v), ith, nth);
+    return quire_batch_append(batch, layer, rows_f32(t->k), rows_f32(t->v), ith, nth);
 }
 
 static quire_status attend(quire_batch *batch, int layer, const tensors *t, int ith, int nth) {
@@ -143,16 +143,16 @@ static void bad_calls(void **state) {
                      odd = {t.k, (quire_type)9, 0};
     const quire_rows narrow_k = {t.k, QUIRE_F32, 63}, narrow_v = {t.v, QUIRE_F32, 95},
                      narrow_q = {t.q, QUIRE_F32, 127};
-    assert_status(quire_batch_store(batch, 0, none, v, 0, 1), QUIRE_E_INVALID);
+    assert_status(quire_batch_append(batch, 0, none, v, 0, 1), QUIRE_E_INVALID);
     assert_reason("layer 0: K");
-    assert_status(quire_batch_store(batch, 0, k, none, 0, 1), QUIRE_E_INVALID);
+    assert_status(quire_batch_append(batch, 0, k, none, 0, 1), QUIRE_E_INVALID);
     assert_reason("layer 0: V");
-    assert_status(quire_batch_store(batch, 0, odd, v, 0, 1), QUIRE_E_INVALID);
-    assert_status(quire_batch_store(batch, 0, narrow_k, v, 0, 1), QUIRE_E_INVALID);
+    assert_status(quire_batch_append(batch, 0, odd, v, 0, 1), QUIRE_E_INVALID);
+    assert_status(quire_batch_append(batch, 0, narrow_k, v, 0, 1), QUIRE_E_INVALID);
     assert_reason("K row stride 63");
-    assert_status(quire_batch_store(batch, 0, k, narrow_v, 0, 1), QUIRE_E_INVALID);
+    assert_status(quire_batch_append(batch, 0, k, narrow_v, 0, 1), QUIRE_E_INVALID);
     assert_reason("V row stride 95");
-    assert_status(quire_batch_store(NULL, 0, k, v, 0, 1), QUIRE_E_INVALID);
+    assert_status(quire_batch_append(NULL, 0, k, v, 0, 1), QUIRE_E_INVALID);
     assert_status(attend(batch, 0, &t, 0, 1), QUIRE_E_STATE); /* none of that counts as stored */
 
     assert_ok(store(batch, 0, &t, 0, 1));
@@ -201,8 +201,8 @@ static void strides(void **state) {
                    dense[i] * sizeof(float));
     }
     quire_batch *batch = begin(&f, seq, N);
-    assert_ok(quire_batch_store(batch, 0, (quire_rows){wide[0], QUIRE_F32, nk + PAD},
-                                (quire_rows){wide[1], QUIRE_F32, nv + PAD}, 0, 1));
+    assert_ok(quire_batch_append(batch, 0, (quire_rows){wide[0], QUIRE_F32, nk + PAD},
+                                 (quire_rows){wide[1], QUIRE_F32, nv + PAD}, 0, 1));
     const quire_attend_args args = {
         .q = {wide[2], QUIRE_F32, nq + PAD}, .out = wide[3], .out_stride = no + PAD};
     assert_ok(quire_batch_attend(batch, 0, &args, 0, 1));
@@ -369,7 +369,7 @@ static void zero_tokens(void **state) {
     assert_int_equal(quire_batch_rows(batch), 0);
     assert_status(quire_seq_free(empty), QUIRE_E_BUSY); /* in the batch all the same */
     const quire_rows no_rows = {NULL, QUIRE_F32, 0};
-    assert_ok(quire_batch_store(batch, 0, no_rows, no_rows, 0, 1));
+    assert_ok(quire_batch_append(batch, 0, no_rows, no_rows, 0, 1));
     assert_ok(quire_batch_attend(batch, 0, &(quire_attend_args){.out = NULL}, 0, 1));
     assert_ok(quire_batch_commit(batch, (int32_t[2]){0, 0}));
     assert_same_residents(before, balance(&f));
@@ -455,15 +455,15 @@ static void check_keep(fixture *f, int before, int n, int kept, bool shared) {
             assert_ok(store(batch, i, &t, 0, 1));
         tensors_free(t);
     }
-    const int32_t wrong[] = {-1, n + 1}, n_keep = kept;
+    const int32_t wrong[] = {-1, n + 1}, n_accept = kept;
     for (int i = 0; i < 2; i++)
         assert_status(quire_batch_commit(batch, &wrong[i]), QUIRE_E_INVALID);
     if (length % 64 && length / 64 < last_two) {
-        assert_status(quire_batch_commit(batch, &n_keep), QUIRE_E_INVALID);
+        assert_status(quire_batch_commit(batch, &n_accept), QUIRE_E_INVALID);
         assert_ok(quire_batch_commit(batch, NULL)); /* still open, as if nothing had been asked */
         assert_int_equal(quire_seq_length(seq), before + n);
     } else {
-        assert_ok(quire_batch_commit(batch, &n_keep));
+        assert_ok(quire_batch_commit(batch, &n_accept));
         assert_int_equal(quire_seq_length(seq), length);
         assert_int_equal(balance(f).reopened_pages, 0);
         quire_seq *fresh = fed_seq(f, &SOURCE, length);
@@ -473,7 +473,7 @@ static void check_keep(fixture *f, int before, int n, int kept, bool shared) {
         drop(fresh);
     }
     const quire_pool_stats stats = balance(f);
-    assert_true(f->options.exact_trim || stats.kept_bytes == 0);
+    assert_true(f->options.exact_trim || stats.last_raw_bytes == 0);
     drop(seq), drop(sibling);
     assert_all_free(f);
 }

@@ -26,15 +26,15 @@ static quire_rope rope_of(int dim, bool interleaved) {
 
 static void shaping_of(const quire_rope *rope, int dim, const uint16_t *order, int page,
                        quire_shaping *shaping) {
-    quire_turns turns;
-    assert_ok(quire__turns_init(&turns, rope, dim));
+    quire_rope_pairs turns;
+    assert_ok(quire__rope_pairs_init(&turns, rope, dim));
     quire__shaping_init(shaping, &turns, feedback, order, page);
 }
 
 /* moment -> turned: as queries that look at page `page` have it. */
 static void turn_moment(const quire_rope *rope, int dim, int page) {
-    quire_turns turns;
-    assert_ok(quire__turns_init(&turns, rope, dim));
+    quire_rope_pairs turns;
+    assert_ok(quire__rope_pairs_init(&turns, rope, dim));
     memcpy(turned, moment, sizeof turned);
     for (int transposed = 0; transposed < 2; transposed++)
         for (int i = 0; i < dim; i++)
@@ -160,13 +160,13 @@ static void one_matrix_serves_all_pages(void **state) {
             const quire_rope rope = rope_of(DIM, interleaved);
             quire_format format;
             quire_shaping shaping;
-            quire_turns turns;
+            quire_rope_pairs turns;
             int at[DIM], different = 0;
             format_of(QUIRE_CODEC_KC4, DIM, &format);
             make_rows(&r, DIM);
             make_moment(&r, DIM, 9);
             turn_moment(&rope, DIM, pages[i]);
-            assert_ok(quire__turns_init(&turns, &rope, DIM));
+            assert_ok(quire__rope_pairs_init(&turns, &rope, DIM));
             for (int j = 0; j < DIM / 2; j++)
                 at[2 * j] = turns.first[j], at[2 * j + 1] = turns.second[j];
             factor(turned, at, DIM, u);

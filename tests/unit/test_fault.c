@@ -33,7 +33,7 @@ static quire_status scenario(fixture *f, float *out) {
     assert_ok(quire_seq_trim(b, 140));
     assert_ok(step(f, &(step_item){b, &OTHER, 9}, 1, &(step_options){.abort = true}, NULL));
     const step_item both[] = {{a, &SOURCE, 50}, {b, &OTHER, 3}};
-    assert_ok(step(f, both, 2, &(step_options){.n_keep = (int32_t[]){48, 2}}, NULL));
+    assert_ok(step(f, both, 2, &(step_options){.n_accept = (int32_t[]){48, 2}}, NULL));
     const size_t bytes = quire_seq_page_bytes(f->pool, 0);
     uint8_t *page = malloc(bytes);
     assert_ok(quire_seq_create(f->pool, &c));

@@ -196,8 +196,8 @@ static void left_padding(void **state) {
                 source_v(&s[i], l, layer, 10 * i + t, v + row * nv);
                 source_q(&s[i], l, layer, 10 * i + t, q + row * nq);
             }
-        assert_ok(quire_batch_store(batch, layer, (quire_rows){k, QUIRE_F32, 0},
-                                    (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+        assert_ok(quire_batch_append(batch, layer, (quire_rows){k, QUIRE_F32, 0},
+                                     (quire_rows){v, QUIRE_F32, 0}, 0, 1));
         const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out, .lse = lse};
         assert_ok(quire_batch_attend(batch, layer, &args, 0, 1));
         for (int i = 0; i < 4; i++)
@@ -265,8 +265,8 @@ static void mask_of_kv_heads(void **state) {
         source_v(&s, &f.layer[0], 0, CONTEXT + t, v + t * 128);
         source_q(&s, &f.layer[0], 0, CONTEXT + t, q + t * 384);
     }
-    assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0},
-                                (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+    assert_ok(quire_batch_append(batch, 0, (quire_rows){k, QUIRE_F32, 0},
+                                 (quire_rows){v, QUIRE_F32, 0}, 0, 1));
     const quire_attend_args args = {.q = {q, QUIRE_F32, 0},
                                     .out = out,
                                     .mask = per_kv,
@@ -300,27 +300,27 @@ static void branches(void **state) {
         assert_int_equal(balance(&f).sealed_bytes, before);
         source guess[BRANCHES];
         step_item items[BRANCHES];
-        int32_t n_keep[BRANCHES] = {0};
+        int32_t n_accept[BRANCHES] = {0};
         for (int i = 0; i < BRANCHES; i++) {
             guess[i] = i == 2 ? truth : source_of(60 + i);
             items[i] = (step_item){list.seq[i], &guess[i], 1 + rng_below(&r, 9)};
         }
-        n_keep[2] = 1 + rng_below(&r, items[2].n_tokens);
-        const step_options options = {.n_keep = n_keep};
+        n_accept[2] = 1 + rng_below(&r, items[2].n_tokens);
+        const step_options options = {.n_accept = n_accept};
         int rows = 0, row = 0;
         for (int i = 0; i < BRANCHES; i++) {
             row += i < 2 ? items[i].n_tokens : 0;
             rows += items[i].n_tokens;
         }
         float *out = malloc(answer_floats(&f, rows) * sizeof *out),
-              *wanted = malloc(answer_floats(&f, n_keep[2]) * sizeof *wanted);
+              *wanted = malloc(answer_floats(&f, n_accept[2]) * sizeof *wanted);
         assert_ok(step(&f, items, BRANCHES, &options, out));
-        const step_item alone = {plain, &truth, n_keep[2]};
+        const step_item alone = {plain, &truth, n_accept[2]};
         assert_ok(step(&f, &alone, 1, NULL, wanted));
         const int no = 4 * 32;
         for (int l = 0; l < 2; l++)
-            assert_memory_equal(out + (l * rows + row) * no, wanted + l * n_keep[2] * no,
-                                (size_t)(n_keep[2] * no) * sizeof *out);
+            assert_memory_equal(out + (l * rows + row) * no, wanted + l * n_accept[2] * no,
+                                (size_t)(n_accept[2] * no) * sizeof *out);
         free(out), free(wanted);
         drop(seq);
         assert_ok(quire_list_filter(&list, (int32_t[]){2}, 1));

@@ -41,7 +41,7 @@ static void feed_ones(fixture *f, quire_seq *seq, int n) {
         assert_ok(quire_batch_begin(f->pool, &(quire_batch_item){seq, now}, 1, &batch));
         for (int layer = 0; layer < f->options.n_layers; layer++) {
             const quire_rows rows_k = {k, QUIRE_F32, 0}, rows_v = {v, QUIRE_F32, 0};
-            assert_ok(quire_batch_store(batch, layer, rows_k, rows_v, 0, 1));
+            assert_ok(quire_batch_append(batch, layer, rows_k, rows_v, 0, 1));
             const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out};
             assert_ok(quire_batch_attend(batch, layer, &args, 0, 1));
             for (int i = 0; i < now * D; i++)

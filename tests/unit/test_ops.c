@@ -359,8 +359,8 @@ static void run_layer(world *w, const step_plan *b, int layer) {
         }
     }
     if (l->share < 0)
-        assert_ok(quire_batch_store(b->batch, layer, (quire_rows){k, QUIRE_F32, 0},
-                                    (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+        assert_ok(quire_batch_append(b->batch, layer, (quire_rows){k, QUIRE_F32, 0},
+                                     (quire_rows){v, QUIRE_F32, 0}, 0, 1));
     const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out};
     assert_ok(quire_batch_attend(b->batch, layer, &args, 0, 1));
     row = 0;
@@ -380,7 +380,7 @@ static void run_layer(world *w, const step_plan *b, int layer) {
 }
 
 static void finish(world *w, const step_plan *b) {
-    int32_t n_keep[OPS_MAX_SEQS];
+    int32_t n_accept[OPS_MAX_SEQS];
     bool allowed = true;
     for (int i = 0; i < b->n_items; i++) {
         arrival *a = &w->arrival[i];
@@ -399,21 +399,21 @@ static void finish(world *w, const step_plan *b) {
     const int how = rng_below(&w->r, 10);
     for (int i = 0; i < b->n_items; i++) {
         const int end = w->arrival[i].first + b->n_tokens[i];
-        n_keep[i] = how < 4 ? rng_below(&w->r, b->n_tokens[i] + 1) : b->n_tokens[i];
-        const int cut = w->arrival[i].first + n_keep[i];
+        n_accept[i] = how < 4 ? rng_below(&w->r, b->n_tokens[i] + 1) : b->n_tokens[i];
+        const int cut = w->arrival[i].first + n_accept[i];
         allowed = allowed && (cut % 64 == 0 || cut / 64 >= end / 64 - 1);
     }
     if (how == 9 || !allowed) {
         if (!allowed)
-            assert_status(quire_batch_commit(b->batch, n_keep), QUIRE_E_INVALID);
+            assert_status(quire_batch_commit(b->batch, n_accept), QUIRE_E_INVALID);
         quire_batch_abort(b->batch);
         for (int i = 0; i < b->n_items; i++)
             model_abort(&w->m, &w->arrival[i]);
         return;
     }
-    assert_ok(quire_batch_commit(b->batch, how < 4 ? n_keep : NULL));
+    assert_ok(quire_batch_commit(b->batch, how < 4 ? n_accept : NULL));
     for (int i = 0; i < b->n_items; i++)
-        model_append(&w->m, b->of[i], &w->arrival[i], n_keep[i]);
+        model_append(&w->m, b->of[i], &w->arrival[i], n_accept[i]);
 }
 
 static void finish_held(world *w) {

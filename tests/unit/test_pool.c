@@ -336,7 +336,7 @@ static void assert_residents(const fixture *f, int sealed, int open, int kept, i
     const quire_pool_stats s = balance(f);
     assert_int_equal(s.sealed_bytes, (size_t)sealed * packed_leaf(f));
     assert_int_equal(s.open_bytes, (size_t)open * raw_rows(f, 64));
-    assert_int_equal(s.kept_bytes, (size_t)kept * raw_rows(f, 64));
+    assert_int_equal(s.last_raw_bytes, (size_t)kept * raw_rows(f, 64));
     assert_int_equal(s.sink_bytes, (size_t)sinks * raw_rows(f, 4));
 }
 

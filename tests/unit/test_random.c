@@ -125,8 +125,8 @@ static void run_layer(const world *w, const fixture *f, quire_batch *batch, int 
                 source_q(s, l, layer, t, q + row * nq);
         }
     if (l->share < 0)
-        assert_ok(quire_batch_store(batch, layer, (quire_rows){k, QUIRE_F32, 0},
-                                    (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+        assert_ok(quire_batch_append(batch, layer, (quire_rows){k, QUIRE_F32, 0},
+                                     (quire_rows){v, QUIRE_F32, 0}, 0, 1));
     const quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = out + at, .out_stride = w->row};
     if (out)
         assert_ok(quire_batch_attend(batch, layer, &args, 0, 1));
@@ -384,22 +384,22 @@ static void operate_trim(world *w) {
 
 /* Commit with fewer tokens than were stored: any cut in the last two pages or between pages. */
 static void commit_part(world *w, const model_batch *b) {
-    int32_t n_keep[MAX_SEQS];
+    int32_t n_accept[MAX_SEQS];
     bool allowed = true;
     for (int i = 0; i < b->n_items; i++) {
         const int end = b->item[i].from + b->item[i].n_tokens;
-        n_keep[i] = rng_below(&w->r, b->item[i].n_tokens + 1);
-        const int cut = b->item[i].from + n_keep[i];
+        n_accept[i] = rng_below(&w->r, b->item[i].n_tokens + 1);
+        const int cut = b->item[i].from + n_accept[i];
         allowed = allowed && (cut % 64 == 0 || cut / 64 >= end / 64 - 1);
     }
     if (!allowed) {
-        assert_status(quire_batch_commit(b->batch, n_keep), QUIRE_E_INVALID);
+        assert_status(quire_batch_commit(b->batch, n_accept), QUIRE_E_INVALID);
         quire_batch_abort(b->batch);
         return;
     }
-    assert_ok(quire_batch_commit(b->batch, n_keep));
+    assert_ok(quire_batch_commit(b->batch, n_accept));
     for (int i = 0; i < b->n_items; i++)
-        model_append(w, b->of[i], b->item[i].n_tokens, n_keep[i]);
+        model_append(w, b->of[i], b->item[i].n_tokens, n_accept[i]);
 }
 
 /* Rows, outputs, and one of the three ends a batch may come to. */

@@ -58,7 +58,7 @@ static void raw_becomes_what_it_would_have_been(void **state) {
             const quire_pool_stats now = balance(&raw), wanted = balance(&always);
             assert_int_equal(now.sealed_bytes, wanted.sealed_bytes);
             assert_int_equal(now.open_bytes, wanted.open_bytes);
-            assert_int_equal(now.kept_bytes, wanted.kept_bytes);
+            assert_int_equal(now.last_raw_bytes, wanted.last_raw_bytes);
             assert_int_equal(now.sink_bytes, wanted.sink_bytes);
             float *answers = probe(&always, b, &OTHER, 70);
             assert_answers(&raw, a, &OTHER, 70, answers);
@@ -424,7 +424,7 @@ static void a_trim_half_way(void **state) {
         const quire_batch_item item = {seq, 54};
         quire_batch *batch;
         assert_ok(quire_batch_begin(f.pool, &item, 1, &batch));
-        assert_status(quire_batch_store(batch, 0, rows, rows, 0, 1), QUIRE_E_VALUE);
+        assert_status(quire_batch_append(batch, 0, rows, rows, 0, 1), QUIRE_E_VALUE);
         assert_reason("page 0, layer 0, KV head 0: K holds");
         quire_batch_abort(batch);
         assert_int_equal(quire_seq_length(seq), 10);

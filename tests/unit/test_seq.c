@@ -47,7 +47,7 @@ static void check_every_trim(fixture *f, int length, double tolerance) {
     quire_seq *growing = new_seq(f), *whole = fed_seq(f, &SOURCE, length);
     const bool packed = f->layer[0].k != QUIRE_CODEC_RAW;
     const int exact_pages = f->options.exact_trim ? 1 : 0; /* behind the open one */
-    assert_true((balance(f).kept_bytes > 0) == (packed && exact_pages > 0));
+    assert_true((balance(f).last_raw_bytes > 0) == (packed && exact_pages > 0));
     for (int n = 0; n <= length; n++) {
         const bool exact = n % 64 == 0 || n / 64 >= length / 64 - exact_pages || !packed;
         const uint64_t reopened = balance(f).reopened_pages;

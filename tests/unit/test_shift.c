@@ -53,8 +53,8 @@ static void feed_tokens(world *w, int first, int n, float *out, bool keep) {
                 for (int h = 0; h < H; h++)
                     turn(&w->rope, w->n + i, q + (i * H + h) * D);
             }
-            assert_ok(quire_batch_store(batch, layer, (quire_rows){k, QUIRE_F32, 0},
-                                        (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+            assert_ok(quire_batch_append(batch, layer, (quire_rows){k, QUIRE_F32, 0},
+                                         (quire_rows){v, QUIRE_F32, 0}, 0, 1));
             const quire_attend_args args = {.q = {q, QUIRE_F32, 0},
                                             .out = layer == 0 && out ? out : o};
             if (out)

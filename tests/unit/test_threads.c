@@ -169,8 +169,8 @@ static void refused_worker(void **state) {
     rng_fill(&r, k, G * D * 3, 1);
     rng_fill(&r, v, G * D * 3, 1);
     rng_fill(&r, q, H * D * 3, 1);
-    assert_ok(quire_batch_store(batch, 0, (quire_rows){k, QUIRE_F32, 0},
-                                (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+    assert_ok(quire_batch_append(batch, 0, (quire_rows){k, QUIRE_F32, 0},
+                                 (quire_rows){v, QUIRE_F32, 0}, 0, 1));
     quire_attend_args args = {.q = {q, QUIRE_F32, 0}, .out = one},
                       bad = {.q = {NULL, QUIRE_F32, 0}, .out = one};
     assert_string_equal(quire_batch_error(batch), "");
