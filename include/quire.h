@@ -337,6 +337,15 @@ QUIRE_API void quire_pool_options_default(quire_pool_options *options);
 QUIRE_API quire_status quire_pool_create(quire_pool **pool, const quire_pool_options *options);
 QUIRE_API void quire_pool_free(quire_pool *pool); /* NULL is fine */
 
+/* The budget_bytes with which max_seqs sequences of max_tokens tokens each always fit, as long as
+ * they only grow (a fork that is appended to adds a page of raw rows). options->budget_bytes is not
+ * read; max_tokens must be set. E_TOO_BIG, and as quire_pool_create. */
+QUIRE_API quire_status quire_pool_price(const quire_pool_options *options, size_t *bytes);
+/* The other way round: how many tokens, in whole pages, each of max_seqs sequences can have within
+ * budget_bytes. At most max_tokens, if that is set. E_BUDGET: not one page; the message gives the
+ * least. */
+QUIRE_API quire_status quire_pool_capacity(const quire_pool_options *options, int32_t *tokens);
+
 /* ------------------------------------------------------------------ sequences */
 
 QUIRE_API quire_status quire_seq_create(quire_pool *pool, quire_seq **seq); /* E_NO_SLOT */

@@ -1,7 +1,6 @@
 /* synth_cache.c: builds the pool and drives its batches with all workers. */
 #include "bench/synth_cache.h"
 
-#include "bench/cache_budget.h"
 #include "command.h"
 #include "output/progress.h"
 #include "output/report.h"
@@ -10,7 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { FILL_ROWS = 512, BUDGET_ATTEMPTS = 8 };
+enum { FILL_ROWS = 512 };
 
 /* ------------------------------------------------------------------ open and close */
 
@@ -29,18 +28,9 @@ static quire_status create_pool(cli_cache *cache, const quire_layer *layers) {
     pool.max_batch_tokens = cache->batch_rows;
     pool.max_workers = options->n_workers;
     pool.budget_bytes = options->budget_bytes;
-    if (pool.budget_bytes)
-        return quire_pool_create(&cache->pool, &pool);
-
-    quire_status status = cli_cache_budget(options, cache->batch_rows, &pool.budget_bytes);
-    if (status != QUIRE_OK)
-        return status;
-    for (int attempt = 1;; attempt++) {
-        status = quire_pool_create(&cache->pool, &pool);
-        if (status != QUIRE_E_BUDGET || attempt == BUDGET_ATTEMPTS)
-            return status;
-        pool.budget_bytes += pool.budget_bytes / 2;
-    }
+    const quire_status status =
+        pool.budget_bytes ? QUIRE_OK : quire_pool_price(&pool, &pool.budget_bytes);
+    return status == QUIRE_OK ? quire_pool_create(&cache->pool, &pool) : status;
 }
 
 const uint16_t *cli_cache_order(const cli_cache *cache, int32_t layer, int32_t head) {

@@ -112,6 +112,7 @@ struct quire_pool {
     quire_type raw;
     bool exact_trim;
     size_t budget_bytes, total_bytes;
+    size_t head_bytes; /* of this struct and what lies in one block with it */
     int32_t n_layers, n_classes, max_seqs, max_tokens, max_pages, max_batch_tokens, max_batches,
         max_workers;
     int32_t n_regions;               /* scratch regions of a batch */

@@ -1,0 +1,108 @@
+/* What a pool costs, and what a budget buys.
+ *
+ * The most leaves that can be in use at once are counted, class by class, for sequences that only
+ * grow: every sequence at its full length, and the rows of every batch in flight cut into pages in
+ * the worst way. A leaf that is given back waits for the next of its size (page/leaf.c), so leaves
+ * take exactly the sum of these.
+ *
+ * One thing breaks that rule: the leaves of windows come and go, and if they go back to the arena
+ * in between (quire_pool_get_stats does that) leaves of another class may take a part of their
+ * place. A sixteenth more is reserved for such gaps. */
+#include "pool/building.h"
+
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+/* Pages of one sequence that a class holds at once, those of rows in flight apart. */
+static size_t held_pages(const quire_class *class, size_t n_pages) {
+    if (class->window == 0)
+        return n_pages;
+    const size_t pinned = ((size_t) class->keep + QUIRE_T - 1) / QUIRE_T;
+    /* A window may begin and end inside a page, and the page sealed last stays in any case. */
+    return smaller(n_pages, (size_t) class->window / QUIRE_T + 3 + pinned);
+}
+
+/* Bytes of all leaves of a class. In double: 53 bits hold any size that memory can have, and an
+ * absurd request ends in a refusal instead of a wrap. */
+static double class_bytes(const quire_pool *pool, const quire_class *class, size_t n_tokens) {
+    const size_t seqs = (size_t)pool->max_seqs, rows = (size_t)pool->max_batch_tokens;
+    const size_t batches = (size_t)pool->max_batches;
+    const size_t n_pages = class->raw ? (n_tokens + QUIRE_T - 1) / QUIRE_T : n_tokens / QUIRE_T;
+    double pages = (double)seqs * (double)held_pages(class, n_pages);
+    if (class->window > 0) /* pages that rows in flight complete, before those behind them go */
+        pages += (double)(smaller(rows / QUIRE_T + seqs, rows) * batches);
+    if (class->raw) /* the open page is one of them */
+        return pages * (double)class->raw_bytes;
+    /* The open page and the raw rows of the page sealed last. In flight, one more for each sequence
+     * whose rows reach another page, and another if they fill that one too. */
+    const size_t moving = (smaller(seqs, rows / 2) + smaller(seqs, rows / QUIRE_T)) * batches;
+    return pages * (double)class->sealed_bytes +
+           (double)(2 * seqs + moving) * (double)class->raw_bytes +
+           (double)seqs * (double)class->sink_bytes;
+}
+
+/* Of an arena for max_seqs sequences of so many tokens. */
+static double arena_bytes(const quire_pool *pool, int32_t max_tokens) {
+    double bytes = 0;
+    bool windows = false;
+    for (int32_t c = 0; c < pool->n_classes; c++) {
+        bytes += class_bytes(pool, &pool->class[c], (size_t)max_tokens);
+        windows = windows || pool->class[c].window > 0;
+    }
+    bytes += windows && pool->n_classes > 1 ? bytes / 16 : 0;
+    const double least = (double)quire__pool_smallest_arena(pool);
+    return bytes > least ? bytes : least;
+}
+
+/* SIZE_MAX: beyond what a pool may have. */
+static size_t price(quire_pool *pool, int32_t max_tokens) {
+    const double arena = arena_bytes(pool, max_tokens);
+    if (arena > (double)QUIRE_LARGEST_BUDGET)
+        return SIZE_MAX;
+    const size_t bytes = ((size_t)arena + QUIRE_RECORD_ALIGN) & ~(size_t)(QUIRE_RECORD_ALIGN - 1);
+    return quire__pool_least_budget(pool, max_tokens, bytes, 0);
+}
+
+static quire_status check(const quire_pool_options *o, const void *result) {
+    if (!o || !result)
+        return quire__fail(QUIRE_E_INVALID, "options or result is NULL");
+    return quire__pool_check(o);
+}
+
+quire_status quire_pool_price(const quire_pool_options *o, size_t *bytes) {
+    QUIRE_TRY(check(o, bytes));
+    if (o->max_tokens == 0)
+        return quire__fail(QUIRE_E_INVALID, "set max_tokens: a price depends on it");
+    quire_pool *pool;
+    QUIRE_TRY(quire__pool_describe(o, &pool));
+    const size_t found = price(pool, o->max_tokens);
+    quire__pool_discard(pool);
+    if (found == SIZE_MAX)
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "%d sequences of %d tokens need more than 64 TiB: lower one of the two",
+                           (int)o->max_seqs, (int)o->max_tokens);
+    *bytes = found;
+    return QUIRE_OK;
+}
+
+quire_status quire_pool_capacity(const quire_pool_options *o, int32_t *tokens) {
+    QUIRE_TRY(check(o, tokens));
+    quire_pool *pool;
+    QUIRE_TRY(quire__pool_describe(o, &pool));
+    /* The price grows with the tokens, a page at a time. */
+    int32_t low = 0, high = (o->max_tokens ? o->max_tokens : QUIRE_MAX_TOKENS) / QUIRE_T + 1;
+    while (high - low > 1) {
+        const int32_t middle = low + (high - low) / 2;
+        if (price(pool, middle * QUIRE_T) <= o->budget_bytes)
+            low = middle;
+        else
+            high = middle;
+    }
+    const size_t least = price(pool, QUIRE_T);
+    quire__pool_discard(pool);
+    if (low == 0)
+        return quire__fail(QUIRE_E_BUDGET,
+                           "budget of %zu bytes is too small for %d sequences: at least %zu",
+                           o->budget_bytes, (int)o->max_seqs, least);
+    *tokens = low * QUIRE_T;
+    return QUIRE_OK;
+}

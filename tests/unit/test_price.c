@@ -1,0 +1,166 @@
+/* quire_pool_price and quire_pool_capacity: a priced pool holds what it was priced for, the price
+ * is not far above it, and the two functions are each other's inverse. */
+#include <stdio.h>
+
+#include "kit.h"
+
+enum { SEQS_MAX = 5 };
+
+static const source SOURCE = {
+    .seed = 7, .k_scale = 1, .v_scale = 1, .q_scale = 1, .k_channel_bias = 1};
+
+static void random_options(fixture *f, rng *r) {
+    static const char *const KV[] = {"none", "k8v4", "k4v4", "k3v3", "tq4", "mlx4"};
+    static const int WINDOWS[] = {0, 0, 1, 63, 64, 65, 200, 700};
+    fixture_init(f, 1 + rng_below(r, 4), 2, 1, 64, 64, KV[rng_below(r, 6)]);
+    for (int i = 0; i < f->options.n_layers; i++) {
+        f->layer[i].window = WINDOWS[rng_below(r, 8)];
+        f->layer[i].keep = f->layer[i].window ? (int[]){0, 0, 4, 130}[rng_below(r, 4)] : 0;
+        if (rng_below(r, 4) == 0) /* another leaf size in the class, or a raw layer beside it */
+            f->layer[i].k = f->layer[i].v = rng_below(r, 2) ? QUIRE_CODEC_RAW : QUIRE_CODEC_VT8;
+        f->layer[i].v_dim = rng_below(r, 3) ? 64 : 128;
+    }
+    quire_policy *policy = &f->options.policy;
+    if (rng_below(r, 2)) /* windowed layers are raw otherwise */
+        policy->windowed = policy->pair;
+    f->options.max_seqs = 1 + rng_below(r, SEQS_MAX);
+    f->options.max_tokens = 1 + rng_below(r, 1400);
+    f->options.max_batch_tokens = (int[]){1, 7, 64, 65, 300}[rng_below(r, 5)];
+    f->options.max_workers = 1;
+    f->options.exact_trim = rng_below(r, 4) != 0;
+}
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+/* Grows all sequences to the full length: one after the other or side by side, in pieces of any
+ * size. */
+static void fill(fixture *f, rng *r) {
+    quire_seq *seq[SEQS_MAX];
+    const int n_seqs = f->options.max_seqs, most = f->options.max_batch_tokens;
+    for (int i = 0; i < n_seqs; i++)
+        assert_ok(quire_seq_create(f->pool, &seq[i]));
+    const bool side_by_side = rng_below(r, 2);
+    for (;;) {
+        step_item items[SEQS_MAX];
+        int n_items = 0, left = most;
+        for (int i = 0; i < n_seqs && left > 0; i++) {
+            const int to_go = f->options.max_tokens - quire_seq_length(seq[i]);
+            if (to_go == 0 || (n_items > 0 && !side_by_side))
+                continue;
+            const int cap = side_by_side && most > n_seqs ? most / n_seqs : left;
+            const int n = smaller(to_go, rng_below(r, 2) ? cap : 1 + rng_below(r, cap));
+            items[n_items++] = (step_item){seq[i], &SOURCE, n};
+            left -= n;
+        }
+        if (n_items == 0)
+            break;
+        const step_options options = {.store_only = true};
+        assert_ok(step(f, items, n_items, &options, NULL));
+        quire_pool_stats stats;
+        if (rng_below(r, 8) == 0) /* gives the places of spare leaves back to the arena */
+            quire_pool_get_stats(f->pool, &stats);
+    }
+    for (int i = 0; i < n_seqs; i++)
+        assert_ok(quire_seq_free(seq[i]));
+}
+
+static void a_priced_pool_holds_what_it_was_priced_for(void **state) {
+    (void)state;
+    for (int turn = 0; turn < 100; turn++) {
+        rng r = {.state = (uint64_t)turn};
+        fixture f;
+        random_options(&f, &r);
+        f.no_orders = false;
+        fixture_open(&f); /* gives layers their orders of channels */
+        quire_pool_free(f.pool);
+        assert_ok(quire_pool_price(&f.options, &f.options.budget_bytes));
+        assert_ok(quire_pool_create(&f.pool, &f.options));
+        fill(&f, &r);
+        if (rng_below(&r, 2)) /* again, in memory that has been used */
+            fill(&f, &r);
+        fixture_close(&f);
+    }
+}
+
+/* Of a model's cache at length, nearly all is pages: the price of everything else is small. */
+static void a_price_is_close_to_what_is_held(void **state) {
+    (void)state;
+    static const char *const KV[] = {"none", "k8v4", "k4v4"};
+    for (int i = 0; i < 3; i++) {
+        fixture f;
+        fixture_init(&f, 8, 32, 8, 128, 128, KV[i]);
+        fixture_open(&f);
+        quire_pool_free(f.pool);
+        f.options.max_seqs = 1;
+        f.options.max_tokens = 131072;
+        f.options.max_workers = 2;
+        size_t price, page;
+        assert_ok(quire_pool_price(&f.options, &price));
+        assert_ok(quire_pool_create(&f.pool, &f.options));
+        page = quire_seq_page_bytes(f.pool, 1);
+        const double held = (double)page * f.options.max_tokens / QUIRE_PAGE_TOKENS;
+        if (!((double)price > held && (double)price < 1.05 * held))
+            fail_msg("%s: %zu bytes for pages of %.0f", KV[i], price, held);
+        fixture_close(&f);
+    }
+}
+
+static void capacity_is_the_inverse_of_price(void **state) {
+    (void)state;
+    for (int turn = 0; turn < 60; turn++) {
+        rng r = {.state = (uint64_t)(1000 + turn)};
+        fixture f;
+        random_options(&f, &r);
+        fixture_open(&f);
+        f.options.max_tokens = (1 + rng_below(&r, 50)) * QUIRE_PAGE_TOKENS;
+        const int wanted = f.options.max_tokens;
+        int32_t tokens;
+        assert_ok(quire_pool_price(&f.options, &f.options.budget_bytes));
+        f.options.max_tokens = 0;
+        assert_ok(quire_pool_capacity(&f.options, &tokens));
+        assert_true(tokens >= wanted);
+        f.options.budget_bytes--;
+        if (quire_pool_capacity(&f.options, &tokens) == QUIRE_OK)
+            assert_true(tokens < wanted); /* classes with windows alone hold any length */
+        else
+            assert_int_equal(wanted, QUIRE_PAGE_TOKENS);
+        fixture_close(&f);
+    }
+}
+
+static void bad_options_are_refused(void **state) {
+    (void)state;
+    fixture f;
+    fixture_init(&f, 2, 4, 2, 64, 64, "k8v4");
+    fixture_open(&f);
+    size_t bytes = 1;
+    int32_t tokens = 1;
+    f.options.max_tokens = 0;
+    assert_status(quire_pool_price(&f.options, &bytes), QUIRE_E_INVALID);
+    f.options.max_tokens = 1000;
+    assert_status(quire_pool_price(NULL, &bytes), QUIRE_E_INVALID);
+    assert_status(quire_pool_price(&f.options, NULL), QUIRE_E_INVALID);
+    f.options.budget_bytes = 1000;
+    assert_status(quire_pool_capacity(&f.options, &tokens), QUIRE_E_BUDGET);
+    f.options.max_tokens = 1 << 30;
+    f.options.max_seqs = 1 << 16;
+    assert_status(quire_pool_price(&f.options, &bytes), QUIRE_E_TOO_BIG);
+    f.options.max_seqs = 0;
+    assert_status(quire_pool_price(&f.options, &bytes), QUIRE_E_INVALID);
+    f.options.max_seqs = 1;
+    f.layer[1].k_dim = 33;
+    assert_status(quire_pool_price(&f.options, &bytes), QUIRE_E_UNSUPPORTED);
+    assert_int_equal(bytes, 1);
+    assert_int_equal(tokens, 1);
+    fixture_close(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_priced_pool_holds_what_it_was_priced_for),
+        cmocka_unit_test(a_price_is_close_to_what_is_held),
+        cmocka_unit_test(capacity_is_the_inverse_of_price),
+        cmocka_unit_test(bad_options_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
