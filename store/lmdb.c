@@ -15,11 +15,11 @@ enum { LOCK_ROOM = 1 << 17 };
 static const uint64_t DEFAULT_LIMIT = (uint64_t)8 << 30;
 static const uint64_t LAST_MOMENT = (uint64_t)1 << 62; /* a clock beyond it is damage */
 
-static void close_lmdb(quire_keeper *keeper) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
-    static const quire_keeper_counts none = {0};
+static void close_lmdb(quire_backend *backend) {
+    quire_lmdb *l = (quire_lmdb *)backend;
+    static const quire_backend_counts none = {0};
     MDB_txn *txn;
-    if (l->env && !l->keeper.read_only &&
+    if (l->env && !l->backend.read_only &&
         (l->n_used > 0 || memcmp(&l->counted, &none, sizeof none) != 0) &&
         quire__lmdb_begin(l, true, &txn) == 0)
         quire__lmdb_commit(l, txn, NULL, 0); /* uses and statistics are not worth a failure */
@@ -174,7 +174,7 @@ static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory,
 static int adopt_limit(quire_lmdb *l, uint64_t limit, bool is_new) {
     MDB_txn *txn;
     int rc = quire__lmdb_set_limit(l, limit);
-    if (rc != 0 || !is_new || l->keeper.read_only)
+    if (rc != 0 || !is_new || l->backend.read_only)
         return rc;
     l->limit = 0; /* else the transaction would begin by going back to the limit on disk */
     rc = quire__lmdb_begin(l, true, &txn);
@@ -238,7 +238,7 @@ static quire_status open_env(quire_lmdb *l, const char *directory, const quire_s
     return rc ? open_failed(directory, rc) : QUIRE_OK;
 }
 
-quire_status quire__lmdb_open(quire_keeper **result, const char *directory,
+quire_status quire__lmdb_open(quire_backend **result, const char *directory,
                               const quire_store_options *o) {
     bool fresh = false;
     if (o->max_bytes && !quire__lmdb_is_limit(o->max_bytes))
@@ -248,23 +248,23 @@ quire_status quire__lmdb_open(quire_keeper **result, const char *directory,
     quire_lmdb *l = calloc(1, sizeof *l);
     if (!l)
         return quire__fail(QUIRE_E_NOMEM, "no memory to open a store");
-    l->keeper = (quire_keeper){.read_only = o->read_only,
-                               .close = close_lmdb,
-                               .has = quire__lmdb_has,
-                               .read = quire__lmdb_read,
-                               .write = quire__lmdb_keep,
-                               .remove = quire__lmdb_forget,
-                               .touch = quire__lmdb_touch,
-                               .walk = quire__lmdb_walk,
-                               .check = quire__lmdb_check,
-                               .count = quire__lmdb_count,
-                               .room = quire__lmdb_describe};
+    l->backend = (quire_backend){.read_only = o->read_only,
+                                 .close = close_lmdb,
+                                 .has = quire__lmdb_has,
+                                 .read = quire__lmdb_read,
+                                 .write = quire__lmdb_write,
+                                 .remove = quire__lmdb_remove,
+                                 .touch = quire__lmdb_touch,
+                                 .walk = quire__lmdb_walk,
+                                 .check = quire__lmdb_check,
+                                 .count = quire__lmdb_count,
+                                 .room = quire__lmdb_describe};
     l->touch_micros = (int64_t)o->touch_seconds * 1000000;
     const quire_status status = open_env(l, directory, o, fresh);
     if (status != QUIRE_OK) {
-        close_lmdb(&l->keeper);
+        close_lmdb(&l->backend);
         return status;
     }
-    *result = &l->keeper;
+    *result = &l->backend;
     return QUIRE_OK;
 }

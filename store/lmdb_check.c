@@ -379,7 +379,7 @@ static quire_status check_overflow_of(const quire_pages *p, const MDB_val *name,
     quire_page_node node;
     quire_page_tree records;
     bool found;
-    size_t told;
+    size_t n_pages;
     QUIRE_TRY(find(p, MAIN, 0, &p->meta.main, trees[RECORDS].name, strlen(trees[RECORDS].name),
                    page, &node, &found));
     if (!found || node.flags != QUIRE_NODE_TREE || node.data_bytes != sizeof records)
@@ -390,8 +390,8 @@ static quire_status check_overflow_of(const quire_pages *p, const MDB_val *name,
     if (!found || !(node.flags & QUIRE_NODE_BIG))
         return QUIRE_OK;
     const size_t first = number_at(node.data);
-    QUIRE_TRY(quire__page_check_overflow(p, p->meta.main.root, first, node.data_bytes, &told));
-    return told == quire__page_overflows(p, node.data_bytes)
+    QUIRE_TRY(quire__page_check_overflow(p, p->meta.main.root, first, node.data_bytes, &n_pages));
+    return n_pages == quire__page_overflows(p, node.data_bytes)
                ? QUIRE_OK
                : quire__page_damaged(p, first, "it has an impossible length");
 }
@@ -427,6 +427,6 @@ quire_status quire__lmdb_check_now(quire_lmdb *l, const MDB_val *name) {
 
 int quire__lmdb_check_record(quire_lmdb *l, MDB_txn *txn, const MDB_val *name) {
     bool moved;
-    l->told = check_in(l, mdb_txn_id(txn) - 1, name, &moved);
-    return l->told == QUIRE_OK ? 0 : QUIRE_LMDB_TOLD;
+    l->reported = check_in(l, mdb_txn_id(txn) - 1, name, &moved);
+    return l->reported == QUIRE_OK ? 0 : QUIRE_LMDB_REPORTED;
 }

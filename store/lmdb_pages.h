@@ -101,7 +101,7 @@ quire_status quire__lmdb_check_meta(const char *directory);
  * those. E_CORRUPT, E_TRUNCATED, E_FOREIGN, E_IO, E_NOMEM. */
 quire_status quire__lmdb_check_now(quire_lmdb *l, const MDB_val *name);
 /* In a transaction that writes, before a record is deleted that it has not touched: LMDB frees as
- * many pages as the header of the first says. 0 or QUIRE_LMDB_TOLD. */
+ * many pages as the header of the first says. 0 or QUIRE_LMDB_REPORTED. */
 int quire__lmdb_check_record(quire_lmdb *l, MDB_txn *txn, const MDB_val *name);
 
 #endif

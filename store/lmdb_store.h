@@ -42,9 +42,9 @@ enum {
 /* Statuses beside LMDB's, which are errno (small) or negative. */
 enum {
     QUIRE_LMDB_NOTHING_OLDER =
-        1 << 20,     /* all that is there was used later than what needs the room */
-    QUIRE_LMDB_HELD, /* a reader holds the room: quire_lmdb.holder */
-    QUIRE_LMDB_TOLD  /* quire_lmdb.told; its sentence has been remembered */
+        1 << 20,        /* all that is there was used later than what needs the room */
+    QUIRE_LMDB_HELD,    /* a reader holds the room: quire_lmdb.holder */
+    QUIRE_LMDB_REPORTED /* quire_lmdb.reported; its sentence has been remembered */
 };
 
 /* A text that was used: its nodes from the root on. */
@@ -61,7 +61,7 @@ typedef struct quire_lmdb_moment {
 } quire_lmdb_moment;
 
 typedef struct quire_lmdb {
-    quire_keeper keeper; /* first: what callers hold */
+    quire_backend backend; /* first: what callers hold */
     MDB_env *env;
     MDB_dbi meta, records, nodes, uses;
     size_t page_bytes;
@@ -71,14 +71,14 @@ typedef struct quire_lmdb {
     uint64_t step; /* most bytes to drop in a transaction, if the file exceeds the limit: LMDB
                       copies what it touches */
     int64_t touch_micros;
-    quire_keeper_counts counted;              /* to be written with the next transaction */
+    quire_backend_counts counted;             /* to be written with the next transaction */
     quire_lmdb_text used[QUIRE_LMDB_WAITING]; /* likewise, in the order of their uses */
     size_t n_used;
     quire_lmdb_moment moment,
         moment_on_disk; /* in this transaction, and by the last one that was committed */
     size_t held; /* the state that a reader held when room could not be had; 0: it was to be had */
     int holder;  /* that reader's process */
-    quire_status told;
+    quire_status reported;
 } quire_lmdb;
 
 typedef struct quire_lmdb_node {
@@ -110,9 +110,9 @@ int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit);
 int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn);
 /* With what was counted since the last one, and `more` of this one. rc: what happened so far;
  * unless 0, all is undone. */
-int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_keeper_counts *more, int rc);
-void quire__counts_add(quire_keeper_counts *c, const quire_keeper_counts *more);
-int quire__lmdb_counts(quire_lmdb *l, MDB_txn *txn, quire_keeper_counts *c);
+int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_backend_counts *more, int rc);
+void quire__counts_add(quire_backend_counts *c, const quire_backend_counts *more);
+int quire__lmdb_counts(quire_lmdb *l, MDB_txn *txn, quire_backend_counts *c);
 int quire__node_get(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, quire_lmdb_node *n);
 /* before NULL: it is new. after NULL: it goes. */
 int quire__node_change(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key,
@@ -135,7 +135,7 @@ int quire__lmdb_use(quire_lmdb *l, MDB_txn *txn, const quire_store_key *keys, si
                     uint64_t *moment);
 int quire__lmdb_use_waiting(quire_lmdb *l, MDB_txn *txn);
 void quire__lmdb_forget_waiting(quire_lmdb *l);
-quire_status quire__lmdb_touch(quire_keeper *keeper, const quire_store_key *keys, size_t n);
+quire_status quire__lmdb_touch(quire_backend *backend, const quire_store_key *keys, size_t n);
 /* Drops what was used least recently until `spare` bytes are free, and lets LMDB have them. The
  * text of `keys` stays. */
 int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *keys,
@@ -143,20 +143,20 @@ int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *
 uint64_t quire__lmdb_most_bytes(const quire_lmdb *l); /* of records, before some are dropped */
 
 /* ---- lmdb_write.c */
-quire_status quire__lmdb_keep(quire_keeper *keeper, const quire_store_key *keys, size_t n_keys,
-                              const quire_keeper_item *items, size_t n, quire_store_added *added);
-quire_status quire__lmdb_forget(quire_keeper *keeper, const quire_record_id *ids, size_t n);
-void quire__lmdb_count(quire_keeper *keeper, const quire_keeper_counts *more);
+quire_status quire__lmdb_write(quire_backend *backend, const quire_store_key *keys, size_t n_keys,
+                               const quire_backend_item *items, size_t n, quire_store_added *added);
+quire_status quire__lmdb_remove(quire_backend *backend, const quire_record_id *ids, size_t n);
+void quire__lmdb_count(quire_backend *backend, const quire_backend_counts *more);
 
 /* ---- lmdb_read.c */
-quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, size_t n,
+quire_status quire__lmdb_has(quire_backend *backend, const quire_record_id *ids, size_t n,
                              bool *present);
-quire_status quire__lmdb_read(quire_keeper *keeper, const quire_record_id *id,
-                              quire_keeper_view view, void *user, bool *found);
-quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after,
-                              quire_keeper_view view, void *user);
-quire_status quire__lmdb_check(quire_keeper *keeper, const quire_record_id *id);
-quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r,
-                                  quire_keeper_counts *counts);
+quire_status quire__lmdb_read(quire_backend *backend, const quire_record_id *id,
+                              quire_backend_view view, void *user, bool *found);
+quire_status quire__lmdb_walk(quire_backend *backend, const quire_record_id *after,
+                              quire_backend_view view, void *user);
+quire_status quire__lmdb_check(quire_backend *backend, const quire_record_id *id);
+quire_status quire__lmdb_describe(quire_backend *backend, quire_backend_room *r,
+                                  quire_backend_counts *counts);
 
 #endif

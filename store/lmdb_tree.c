@@ -1,4 +1,4 @@
-/* Errors, transactions, numbers and nodes of the LMDB keeper. */
+/* Errors, transactions, numbers and nodes of the LMDB backend. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -82,8 +82,8 @@ quire_status quire__lmdb_failed(const quire_lmdb *l, const char *what, int rc) {
                            what);
     case QUIRE_LMDB_HELD:
         return held(what, l->holder);
-    case QUIRE_LMDB_TOLD:
-        return l->told;
+    case QUIRE_LMDB_REPORTED:
+        return l->reported;
     case MDB_CORRUPTED:
     case MDB_PAGE_NOTFOUND:
         return quire__fail(
@@ -183,7 +183,7 @@ int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit) {
     if (rc != 0)
         return rc;
     l->limit = limit;
-    l->keeper.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
+    l->backend.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
     /* A file that is larger already needs room for the transactions that drop what is too much,
      * a step at a time. */
     const bool too_large = used > limit;
@@ -227,14 +227,14 @@ int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
     return begin_writing(l, txn);
 }
 
-static void counts_pack(const quire_keeper_counts *c, uint8_t *bytes) {
+static void counts_pack(const quire_backend_counts *c, uint8_t *bytes) {
     const uint64_t all[N_COUNTS] = {c->hit_pages, c->missed_pages, c->added_pages, c->evicted_pages,
                                     c->bad_records};
     for (int i = 0; i < N_COUNTS; i++)
         quire__put64(bytes + 8 * i, all[i]);
 }
 
-void quire__counts_add(quire_keeper_counts *c, const quire_keeper_counts *more) {
+void quire__counts_add(quire_backend_counts *c, const quire_backend_counts *more) {
     c->hit_pages += more->hit_pages;
     c->missed_pages += more->missed_pages;
     c->added_pages += more->added_pages;
@@ -242,23 +242,23 @@ void quire__counts_add(quire_keeper_counts *c, const quire_keeper_counts *more) 
     c->bad_records += more->bad_records;
 }
 
-int quire__lmdb_counts(quire_lmdb *l, MDB_txn *txn, quire_keeper_counts *c) {
+int quire__lmdb_counts(quire_lmdb *l, MDB_txn *txn, quire_backend_counts *c) {
     MDB_val key = quire__lmdb_value("counts", 6), found;
     const int rc = mdb_get(txn, l->meta, &key, &found);
-    *c = (quire_keeper_counts){0};
+    *c = (quire_backend_counts){0};
     if (rc != 0 || found.mv_size != 8 * N_COUNTS)
         return rc == MDB_NOTFOUND ? 0 : rc ? rc : MDB_CORRUPTED;
     const uint8_t *at = found.mv_data;
-    *c = (quire_keeper_counts){.hit_pages = quire__get64(at),
-                               .missed_pages = quire__get64(at + 8),
-                               .added_pages = quire__get64(at + 16),
-                               .evicted_pages = quire__get64(at + 24),
-                               .bad_records = quire__get64(at + 32)};
+    *c = (quire_backend_counts){.hit_pages = quire__get64(at),
+                                .missed_pages = quire__get64(at + 8),
+                                .added_pages = quire__get64(at + 16),
+                                .evicted_pages = quire__get64(at + 24),
+                                .bad_records = quire__get64(at + 32)};
     return 0;
 }
 
-int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_keeper_counts *more, int rc) {
-    quire_keeper_counts all;
+int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_backend_counts *more, int rc) {
+    quire_backend_counts all;
     uint8_t bytes[8 * N_COUNTS];
     MDB_val key = quire__lmdb_value("counts", 6), data = quire__lmdb_value(bytes, sizeof bytes);
     if (rc == 0)
@@ -276,7 +276,7 @@ int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_keeper_counts *m
     }
     rc = mdb_txn_commit(txn);
     if (rc == 0) {
-        l->counted = (quire_keeper_counts){0};
+        l->counted = (quire_backend_counts){0};
         l->moment_on_disk = l->moment;
         quire__lmdb_forget_waiting(l);
     }

@@ -105,8 +105,8 @@ static int is_stale(quire_lmdb *l, const quire_store_key *keys, size_t n, bool *
     return rc == MDB_NOTFOUND ? 0 : rc;
 }
 
-quire_status quire__lmdb_touch(quire_keeper *keeper, const quire_store_key *keys, size_t n) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+quire_status quire__lmdb_touch(quire_backend *backend, const quire_store_key *keys, size_t n) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     bool stale;
     MDB_txn *txn;
     uint64_t moment;
@@ -205,7 +205,7 @@ int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *
                            : quire__lmdb_use(l, txn, keys, n_keys, &moment);
         if (rc == 0) /* this text has been used now, so all others are older */
             rc = evict(l, txn, most - spare, moment, &n_pages, &reached);
-        const quire_keeper_counts more = {.evicted_pages = n_pages};
+        const quire_backend_counts more = {.evicted_pages = n_pages};
         rc = quire__lmdb_commit(l, txn, &more, rc);
         if (rc != 0)
             return rc;

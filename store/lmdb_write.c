@@ -7,7 +7,7 @@
 enum { TRIES = 8, WAITS = 50, WAIT_MILLIS = 5 };
 
 /* `moment`: the use of its text. */
-static int add_item(quire_lmdb *l, MDB_txn *txn, const quire_keeper_item *item, uint64_t moment,
+static int add_item(quire_lmdb *l, MDB_txn *txn, const quire_backend_item *item, uint64_t moment,
                     quire_store_added *added) {
     uint8_t bytes[QUIRE_LMDB_ID];
     MDB_val name = quire__lmdb_id(&item->id, bytes),
@@ -41,7 +41,7 @@ static int add_item(quire_lmdb *l, MDB_txn *txn, const quire_keeper_item *item, 
 typedef struct batch {
     const quire_store_key *keys;
     size_t n_keys;
-    const quire_keeper_item *items;
+    const quire_backend_item *items;
     size_t n;
     uint64_t room; /* bytes of the file that they take */
 } batch;
@@ -60,7 +60,7 @@ static int write_once(quire_lmdb *l, const batch *b, quire_store_added *added) {
         rc = quire__lmdb_get(l, txn, "bytes", &bytes);
     if (rc == 0 && bytes > quire__lmdb_most_bytes(l))
         rc = MDB_MAP_FULL; /* as good as full: drop something first */
-    const quire_keeper_counts more = {.added_pages = (uint64_t)added->pages};
+    const quire_backend_counts more = {.added_pages = (uint64_t)added->pages};
     return quire__lmdb_commit(l, txn, &more, rc);
 }
 
@@ -107,9 +107,10 @@ static int write_with_room(quire_lmdb *l, const batch *b, quire_store_added *add
     return rc;
 }
 
-quire_status quire__lmdb_keep(quire_keeper *keeper, const quire_store_key *keys, size_t n_keys,
-                              const quire_keeper_item *items, size_t n, quire_store_added *added) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+quire_status quire__lmdb_write(quire_backend *backend, const quire_store_key *keys, size_t n_keys,
+                               const quire_backend_item *items, size_t n,
+                               quire_store_added *added) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     batch b = {.keys = keys, .n_keys = n_keys, .items = items, .n = n};
     for (size_t i = 0; i < n; i++)
         b.room += quire__lmdb_room(l, items[i].n_bytes);
@@ -125,8 +126,8 @@ quire_status quire__lmdb_keep(quire_keeper *keeper, const quire_store_key *keys,
     return quire__lmdb_failed(l, "take a page", rc);
 }
 
-quire_status quire__lmdb_forget(quire_keeper *keeper, const quire_record_id *ids, size_t n) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+quire_status quire__lmdb_remove(quire_backend *backend, const quire_record_id *ids, size_t n) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     MDB_txn *txn;
     int rc = quire__lmdb_begin(l, true, &txn);
     if (rc != 0)
@@ -158,7 +159,7 @@ quire_status quire__lmdb_forget(quire_keeper *keeper, const quire_record_id *ids
     return rc ? quire__lmdb_failed(l, "drop a page", rc) : QUIRE_OK;
 }
 
-void quire__lmdb_count(quire_keeper *keeper, const quire_keeper_counts *more) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+void quire__lmdb_count(quire_backend *backend, const quire_backend_counts *more) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     quire__counts_add(&l->counted, more);
 }

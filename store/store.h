@@ -1,9 +1,9 @@
 /* Where sealed pages are kept outside RAM. Records are the same everywhere (record.c) and named
- * by what they hold (key.c); a keeper only keeps bytes under names, and forgets what was used
- * longest ago. lmdb.c is one; to write another, fill a quire_keeper.
+ * by what they hold (key.c); a backend only keeps bytes under names, and forgets what was used
+ * longest ago. lmdb.c is one; to write another, fill a quire_backend.
  *
  *   put, get, import, export, walk, verify        what records mean: store_*.c
- *   quire_keeper                                  where they lie: lmdb.c
+ *   quire_backend                                  where they lie: lmdb.c
  */
 #ifndef QUIRE_STORE_STORE_H
 #define QUIRE_STORE_STORE_H
@@ -20,69 +20,69 @@ typedef struct quire_record_id {
     uint32_t piece;      /* page_piece.h; 0 for a root */
 } quire_record_id;
 
-/* ---- keepers */
-typedef struct quire_keeper_item {
+/* ---- backends */
+typedef struct quire_backend_item {
     quire_record_id id;
     quire_store_key parent;
     uint32_t depth; /* 0: a root; 1 + page */
     const uint8_t *bytes;
     size_t n_bytes;
-} quire_keeper_item;
+} quire_backend_item;
 
 /* Since the store was made. */
-typedef struct quire_keeper_counts {
+typedef struct quire_backend_counts {
     uint64_t hit_pages, missed_pages, added_pages, evicted_pages, bad_records;
-} quire_keeper_counts;
+} quire_backend_counts;
 
-typedef struct quire_keeper_room {
+typedef struct quire_backend_room {
     int64_t records, nodes, roots; /* a node: all records of a key, a root too */
     uint64_t bytes;                /* of records */
     uint64_t file_bytes, max_bytes;
-} quire_keeper_room;
+} quire_backend_room;
 
 /* The bytes live during the call. False ends a walk. */
-typedef bool (*quire_keeper_view)(void *user, const quire_record_id *id, const uint8_t *bytes,
-                                  size_t n_bytes, int64_t used /* seconds since 1970 */);
+typedef bool (*quire_backend_view)(void *user, const quire_record_id *id, const uint8_t *bytes,
+                                   size_t n_bytes, int64_t used /* seconds since 1970 */);
 
-/* All calls get `keeper`. Several processes may be at it at once: what was there a moment ago
+/* All calls get `backend`. Several processes may be at it at once: what was there a moment ago
  * may be gone. */
-typedef struct quire_keeper {
+typedef struct quire_backend {
     bool read_only;
     size_t batch_bytes; /* of records that one write should have at most */
-    void (*close)(struct quire_keeper *keeper);
-    quire_status (*has)(struct quire_keeper *keeper, const quire_record_id *ids, size_t n,
+    void (*close)(struct quire_backend *backend);
+    quire_status (*has)(struct quire_backend *backend, const quire_record_id *ids, size_t n,
                         bool *present);
     /* `used` is 0. Not there: *found is false. */
-    quire_status (*read)(struct quire_keeper *keeper, const quire_record_id *id,
-                         quire_keeper_view view, void *user, bool *found);
+    quire_status (*read)(struct quire_backend *backend, const quire_record_id *id,
+                         quire_backend_view view, void *user, bool *found);
     /* Items of the text of `keys` (from its root on, not all need be there), which is in use:
      * parents before children. A record that is there stays. Each is written whole or not at all;
      * on failure those before it may have been. Makes room by dropping what was used least
      * recently, and never a node whose children stay, nor of this text. E_TOO_BIG: there is nothing
      * else. E_BUSY: later it may succeed. */
-    quire_status (*write)(struct quire_keeper *keeper, const quire_store_key *keys, size_t n_keys,
-                          const quire_keeper_item *items, size_t n, quire_store_added *added);
-    quire_status (*remove)(struct quire_keeper *keeper, const quire_record_id *ids, size_t n);
+    quire_status (*write)(struct quire_backend *backend, const quire_store_key *keys, size_t n_keys,
+                          const quire_backend_item *items, size_t n, quire_store_added *added);
+    quire_status (*remove)(struct quire_backend *backend, const quire_record_id *ids, size_t n);
     /* The nodes of a text, from its root on, are in use. */
-    quire_status (*touch)(struct quire_keeper *keeper, const quire_store_key *keys, size_t n);
+    quire_status (*touch)(struct quire_backend *backend, const quire_store_key *keys, size_t n);
     /* In the order of ids, those behind `after` (NULL: all). Not a state at one moment: what others
      * write meanwhile may be seen or not. */
-    quire_status (*walk)(struct quire_keeper *keeper, const quire_record_id *after,
-                         quire_keeper_view view, void *user);
-    /* Whether the keeper's own structure is sound: that of a record, or, NULL, what all share.
+    quire_status (*walk)(struct quire_backend *backend, const quire_record_id *after,
+                         quire_backend_view view, void *user);
+    /* Whether the backend's own structure is sound: that of a record, or, NULL, what all share.
      * E_CORRUPT, E_TRUNCATED .. */
-    quire_status (*check)(struct quire_keeper *keeper, const quire_record_id *id);
-    void (*count)(struct quire_keeper *keeper, const quire_keeper_counts *more);
-    quire_status (*room)(struct quire_keeper *keeper, quire_keeper_room *room,
-                         quire_keeper_counts *counts);
-} quire_keeper;
+    quire_status (*check)(struct quire_backend *backend, const quire_record_id *id);
+    void (*count)(struct quire_backend *backend, const quire_backend_counts *more);
+    quire_status (*room)(struct quire_backend *backend, quire_backend_room *room,
+                         quire_backend_counts *counts);
+} quire_backend;
 
-quire_status quire__lmdb_open(quire_keeper **keeper, const char *directory,
+quire_status quire__lmdb_open(quire_backend **backend, const char *directory,
                               const quire_store_options *options);
 
 struct quire_store {
     pthread_mutex_t lock; /* one call at a time */
-    quire_keeper *keeper;
+    quire_backend *backend;
 };
 
 /* ---- key.c */

@@ -71,7 +71,7 @@ quire_status quire_store_import(quire_store *store, quire_file *file,
     QUIRE_TRY(options_of(options, &o));
     if (!store || !file)
         return quire__fail(QUIRE_E_INVALID, "store or file is NULL");
-    if (store->keeper->read_only)
+    if (store->backend->read_only)
         return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
     if (file->info.n_tokens == 0)
         return quire__fail(QUIRE_E_FORMAT,
@@ -127,7 +127,7 @@ static quire_status follow(quire_store *store, const quire_store_key *key, way_s
                            bool is_first) {
     const quire_record_id id = {.key = *key};
     bool found;
-    QUIRE_TRY(store->keeper->read(store->keeper, &id, read_link, l, &found));
+    QUIRE_TRY(store->backend->read(store->backend, &id, read_link, l, &found));
     if (!found)
         return is_first ? quire__fail(QUIRE_E_UNKNOWN, "the store has no such page")
                         : quire__fail(QUIRE_E_GONE, "a page before it is no longer in the store");
@@ -184,7 +184,7 @@ static quire_status prepare(exporter *e, const quire_store_key *key) {
             const quire_record_id id = {.key = e->chain.key[page + 1], .piece = (uint32_t)piece};
             bool present = true;
             if (quire__piece_needed(pieces, piece, page, e->n_pages))
-                QUIRE_TRY(e->store->keeper->has(e->store->keeper, &id, 1, &present));
+                QUIRE_TRY(e->store->backend->has(e->store->backend, &id, 1, &present));
             if (!present)
                 return gone();
         }

@@ -47,7 +47,7 @@ quire_status quire__store_payload(quire_store *store, const quire_record *wanted
                                   const int32_t *tokens, quire_payload_view view, void *user,
                                   bool *found) {
     look l = {.wanted = wanted, .tokens = tokens, .view = view, .user = user};
-    QUIRE_TRY(store->keeper->read(store->keeper, &wanted->id, look_at, &l, found));
+    QUIRE_TRY(store->backend->read(store->backend, &wanted->id, look_at, &l, found));
     if (!*found || (l.good && l.status == QUIRE_OK))
         return QUIRE_OK;
     if (l.good && l.status != QUIRE_E_FORMAT)
@@ -128,7 +128,7 @@ typedef struct taking {
 
 static quire_status take(void *user, const uint8_t *payload) {
     const taking *t = user;
-    return quire__seq_take_piece(t->seq, t->piece, t->page, payload);
+    return quire__seq_write_piece(t->seq, t->piece, t->page, payload);
 }
 
 static quire_status only_look(void *user, const uint8_t *payload) {
@@ -175,11 +175,11 @@ static quire_status attempt(quire_store *store, const quire_store_text *text, in
     if (status == QUIRE_OK)
         status = fill(store, &chain, text, seq, whole, reach);
     if (status == QUIRE_OK && *whole) {
-        const quire_keeper_counts counts = {.hit_pages = (uint64_t)n_pages,
-                                            .missed_pages = (uint64_t)(max_pages - n_pages)};
-        store->keeper->count(store->keeper, &counts);
-        if (n_pages > 0 && !store->keeper->read_only) /* a use that cannot be noted is no harm */
-            store->keeper->touch(store->keeper, chain.key, (size_t)n_pages + 1);
+        const quire_backend_counts counts = {.hit_pages = (uint64_t)n_pages,
+                                             .missed_pages = (uint64_t)(max_pages - n_pages)};
+        store->backend->count(store->backend, &counts);
+        if (n_pages > 0 && !store->backend->read_only) /* a use that cannot be noted is no harm */
+            store->backend->touch(store->backend, chain.key, (size_t)n_pages + 1);
     }
     quire__chain_free(&chain);
     return status;

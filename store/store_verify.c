@@ -77,7 +77,7 @@ static bool record_right(verifier *v, const quire_record_id *id, const uint8_t *
     return !n || n->top < 0 || page_right(v, &r, &v->table->root[n->top].form);
 }
 
-/* One record at a time: the keeper holds no state of the store while the caller is told of
+/* One record at a time: the backend holds no state of the store while the caller is told of
  * progress. */
 static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes,
                     int64_t used) {
@@ -109,11 +109,11 @@ static quire_status look_at_all(quire_store *store, verifier *v) {
     for (bool is_first = true;; is_first = false) {
         v->seen = false;
         const quire_record_id last = v->last;
-        QUIRE_TRY(store->keeper->walk(store->keeper, is_first ? NULL : &last, look_at, v));
+        QUIRE_TRY(store->backend->walk(store->backend, is_first ? NULL : &last, look_at, v));
         QUIRE_TRY(v->status);
         if (!v->seen)
             return QUIRE_OK;
-        QUIRE_TRY(store->keeper->check(store->keeper, &v->last));
+        QUIRE_TRY(store->backend->check(store->backend, &v->last));
         if (o->on_progress)
             o->on_progress(o->user, v->verdict->records, v->total);
         if (o->stop && o->stop(o->user))
@@ -122,7 +122,7 @@ static quire_status look_at_all(quire_store *store, verifier *v) {
 }
 
 static quire_status verify(quire_store *store, verifier *v, quire_table *table) {
-    QUIRE_TRY(store->keeper->check(store->keeper, NULL));
+    QUIRE_TRY(store->backend->check(store->backend, NULL));
     QUIRE_TRY(quire__table_read(store, table));
     v->total = (int64_t)table->n_ids;
     QUIRE_TRY(look_at_all(store, v));
@@ -140,7 +140,7 @@ quire_status quire_store_verify(quire_store *store, const quire_store_verify_opt
         o = *options;
     if (!store || !verdict || o.struct_size != sizeof o)
         return quire__fail(QUIRE_E_INVALID, "store or verdict is NULL, or options were not set up");
-    if (o.remove && store->keeper->read_only)
+    if (o.remove && store->backend->read_only)
         return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
     *verdict = (quire_store_verdict){0};
     quire_table table = {0};

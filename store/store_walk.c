@@ -132,8 +132,8 @@ static void mark(quire_table *t, bool *marked, int64_t start) {
 
 static quire_status remove_ids(quire_store *store, const quire_record_id *ids, size_t n) {
     for (size_t at = 0; at < n; at += IDS_AT_ONCE)
-        QUIRE_TRY(store->keeper->remove(store->keeper, ids + at,
-                                        n - at < IDS_AT_ONCE ? n - at : IDS_AT_ONCE));
+        QUIRE_TRY(store->backend->remove(store->backend, ids + at,
+                                         n - at < IDS_AT_ONCE ? n - at : IDS_AT_ONCE));
     return QUIRE_OK;
 }
 
@@ -167,7 +167,7 @@ quire_status quire_store_remove(quire_store *store, const quire_store_key *key, 
     *n_pages = 0;
     if (!store)
         return quire__fail(QUIRE_E_INVALID, "store is NULL");
-    if (store->keeper->read_only)
+    if (store->backend->read_only)
         return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
     quire_table t;
     pthread_mutex_lock(&store->lock);

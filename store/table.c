@@ -85,7 +85,7 @@ static quire_status read_roots(quire_store *store, quire_table *t) {
 
 quire_status quire__table_read(quire_store *store, quire_table *t) {
     *t = (quire_table){0};
-    QUIRE_TRY(store->keeper->walk(store->keeper, NULL, note, t));
+    QUIRE_TRY(store->backend->walk(store->backend, NULL, note, t));
     if (t->no_memory)
         return quire__fail(QUIRE_E_NOMEM, "no memory to look at the store");
     QUIRE_TRY(read_roots(store, t));

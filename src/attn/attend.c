@@ -50,7 +50,7 @@ static void load_queries(const call *c, const work *w) {
         const uint8_t *from = (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes +
                               (size_t)head * dim * size;
         float *q = c->worker->q + (size_t)i * dim;
-        kernels->load(c->args->q.type, from, dim, q);
+        kernels->from_raw(c->args->q.type, from, dim, q);
         int unusable = 0;
         for (size_t d = 0; d < dim; d++) {
             q[d] *= c->layer->q_scale;
@@ -366,7 +366,7 @@ static quire_status check_args(call *c, int32_t index) {
     return QUIRE_OK;
 }
 
-static quire_status check_stored(const call *c, int32_t index) {
+static quire_status check_appended(const call *c, int32_t index) {
     const quire_batch *batch = c->batch;
     const int32_t source = c->layer->source;
     if (atomic_load(&batch->failed))
@@ -396,7 +396,7 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
               .worker = &batch->worker[ith]};
     quire_status status = check_args(&c, index);
     if (status == QUIRE_OK)
-        status = check_stored(&c, index);
+        status = check_appended(&c, index);
     if (status == QUIRE_OK) {
         if (batch->padded && ith == 0)
             write_padding(&c);

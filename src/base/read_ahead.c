@@ -6,7 +6,7 @@
 #include "base/file.h"
 
 static void *read_ahead(void *argument) {
-    quire_ahead *a = argument;
+    quire_read_ahead *a = argument;
     quire_status status = QUIRE_OK;
     bool stop = false;
     for (size_t i = 0; i < a->n_places && status == QUIRE_OK && !stop; i++) {
@@ -27,7 +27,7 @@ static void *read_ahead(void *argument) {
 }
 
 /* Signals are for the program's own threads. */
-static bool start_thread(quire_ahead *a) {
+static bool start_thread(quire_read_ahead *a) {
     sigset_t all, before;
     sigfillset(&all);
     if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
@@ -37,9 +37,9 @@ static bool start_thread(quire_ahead *a) {
     return started;
 }
 
-void quire__ahead_start(quire_ahead *a, int fd, uint64_t offset, const quire_place *place,
-                        size_t n_places) {
-    *a = (quire_ahead){
+void quire__read_ahead_start(quire_read_ahead *a, int fd, uint64_t offset,
+                             const quire_read_buffer *place, size_t n_places) {
+    *a = (quire_read_ahead){
         .fd = fd, .offset = offset, .place = place, .n_places = n_places, .status = QUIRE_OK};
     if (n_places < 2 || pthread_mutex_init(&a->lock, NULL) != 0)
         return;
@@ -52,7 +52,7 @@ void quire__ahead_start(quire_ahead *a, int fd, uint64_t offset, const quire_pla
     pthread_mutex_destroy(&a->lock);
 }
 
-quire_status quire__ahead_next(quire_ahead *a) {
+quire_status quire__read_ahead_next(quire_read_ahead *a) {
     const size_t i = a->n_taken++;
     if (!a->threaded) {
         const uint64_t at = a->offset;
@@ -67,7 +67,7 @@ quire_status quire__ahead_next(quire_ahead *a) {
     return there ? QUIRE_OK : quire__fail(a->status, "%s", a->reason);
 }
 
-void quire__ahead_end(quire_ahead *a) {
+void quire__read_ahead_end(quire_read_ahead *a) {
     if (!a->threaded)
         return;
     pthread_mutex_lock(&a->lock);

@@ -7,15 +7,15 @@
 
 #include "base/status.h"
 
-typedef struct quire_place {
+typedef struct quire_read_buffer {
     void *to;
     size_t n_bytes;
-} quire_place;
+} quire_read_buffer;
 
-typedef struct quire_ahead {
+typedef struct quire_read_ahead {
     int fd;
     uint64_t offset; /* of the first place; the others follow it without gaps */
-    const quire_place *place;
+    const quire_read_buffer *place;
     size_t n_places, n_taken;
     bool threaded; /* else: read when asked for */
     pthread_t thread;
@@ -25,14 +25,14 @@ typedef struct quire_ahead {
     bool stop;
     quire_status status;
     char reason[160];
-} quire_ahead;
+} quire_read_ahead;
 
 /* The places must stay where they are until the end. A machine that has no thread to give only
  * makes it slower. */
-void quire__ahead_start(quire_ahead *ahead, int fd, uint64_t offset, const quire_place *place,
-                        size_t n_places);
-quire_status quire__ahead_next(
-    quire_ahead *ahead); /* returns when the next place is filled; E_IO, E_TRUNCATED */
-void quire__ahead_end(quire_ahead *ahead); /* also before the last is */
+void quire__read_ahead_start(quire_read_ahead *ahead, int fd, uint64_t offset,
+                             const quire_read_buffer *place, size_t n_places);
+quire_status quire__read_ahead_next(
+    quire_read_ahead *ahead); /* returns when the next place is filled; E_IO, E_TRUNCATED */
+void quire__read_ahead_end(quire_read_ahead *ahead); /* also before the last is */
 
 #endif

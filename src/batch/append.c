@@ -30,8 +30,8 @@ static quire_status source_of(source *s, quire_rows rows, const quire_layer_stat
 }
 
 /* Rows of one tile and head to raw, checked. */
-static quire_status store_rows(const quire_batch *batch, const quire_tile *tile, int32_t layer,
-                               int32_t head, const source *s, uint8_t *raw) {
+static quire_status append_rows(const quire_batch *batch, const quire_tile *tile, int32_t layer,
+                                int32_t head, const source *s, uint8_t *raw) {
     const quire_type type = batch->pool->raw;
     const size_t dim = (size_t)s->side->dim, size = quire__type_bytes(s->type),
                  raw_size = quire__type_bytes(type);
@@ -39,9 +39,9 @@ static quire_status store_rows(const quire_batch *batch, const quire_tile *tile,
     const quire_row_kernels *kernels = batch->pool->kernels.rows;
     float row[QUIRE_DIM_MAX];
     for (int32_t r = 0; r < tile->n_rows; r++) {
-        kernels->load(s->type,
-                      s->data + (size_t)(tile->row + r) * s->row_bytes + (size_t)head * dim * size,
-                      dim, row);
+        kernels->from_raw(
+            s->type, s->data + (size_t)(tile->row + r) * s->row_bytes + (size_t)head * dim * size,
+            dim, row);
         const size_t bad = quire__first_beyond(row, dim, largest);
         if (bad < dim)
             return quire__fail(QUIRE_E_VALUE,
@@ -54,8 +54,8 @@ static quire_status store_rows(const quire_batch *batch, const quire_tile *tile,
                                : type == QUIRE_BF16 ? "bf16"
                                                     : "f32",
                                (double)largest);
-        kernels->store(type, raw + s->target + (size_t)(tile->offset + r) * dim * raw_size, dim,
-                       row);
+        kernels->to_raw(type, raw + s->target + (size_t)(tile->offset + r) * dim * raw_size, dim,
+                        row);
     }
     return QUIRE_OK;
 }
@@ -80,8 +80,8 @@ static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t ind
     const size_t size = quire__type_bytes(pool->raw), dk = (size_t)layer->config.k_dim,
                  dv = (size_t)layer->config.v_dim;
     const quire_row_kernels *kernels = pool->kernels.rows;
-    kernels->load(pool->raw, raw, QUIRE_T * dk, worker->k_rows);
-    kernels->load(pool->raw, raw + layer->raw_v_offset, QUIRE_T * dv, worker->v_rows);
+    kernels->from_raw(pool->raw, raw, QUIRE_T * dk, worker->k_rows);
+    kernels->from_raw(pool->raw, raw + layer->raw_v_offset, QUIRE_T * dv, worker->v_rows);
     if (tile->offset > 0 &&
         pool->raw != QUIRE_F16) { /* rows of before a change of the policy, which took more */
         QUIRE_TRY(quire__check_rows(&layer->format.k, worker->k_rows, (size_t)tile->offset,
@@ -102,15 +102,15 @@ static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t ind
     return QUIRE_OK;
 }
 
-static quire_status store_tile(quire_batch *batch, const quire_tile *tile, int32_t index,
-                               int32_t head, const source *k, const source *v,
-                               quire_worker *worker) {
+static quire_status append_tile(quire_batch *batch, const quire_tile *tile, int32_t index,
+                                int32_t head, const source *k, const source *v,
+                                quire_worker *worker) {
     const quire_layer_state *layer = &batch->pool->layer[index];
     uint8_t *raw = quire__tile_raw(batch, tile, layer, head);
     if (tile->class[layer->class].copy_from != QUIRE_NO_LEAF)
         copy_shared_rows(batch, tile, layer, head, raw);
-    QUIRE_TRY(store_rows(batch, tile, index, head, k, raw));
-    QUIRE_TRY(store_rows(batch, tile, index, head, v, raw));
+    QUIRE_TRY(append_rows(batch, tile, index, head, k, raw));
+    QUIRE_TRY(append_rows(batch, tile, index, head, v, raw));
     if (tile->full && !batch->pool->class[layer->class].raw)
         return seal(batch, tile, index, head, raw, worker);
     return QUIRE_OK;
@@ -134,8 +134,8 @@ quire_status quire_batch_append(quire_batch *batch, int32_t index, quire_rows k_
     atomic_store(&batch->region_layer[layer->scratch_region], index);
     const int32_t n_heads = layer->config.n_kv_heads, n_units = batch->n_tiles * n_heads;
     for (int32_t unit = ith; unit < n_units; unit += nth) {
-        status = store_tile(batch, &batch->tile[unit / n_heads], index, unit % n_heads, &k, &v,
-                            &batch->worker[ith]);
+        status = append_tile(batch, &batch->tile[unit / n_heads], index, unit % n_heads, &k, &v,
+                             &batch->worker[ith]);
         if (status != QUIRE_OK)
             return quire__batch_fail(batch, status);
     }

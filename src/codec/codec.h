@@ -134,7 +134,7 @@ typedef struct quire_rope_pairs {
 } quire_rope_pairs;
 
 /* rope NULL: all stand still. E_INVALID. */
-QUIRE_INTERNAL quire_status quire__rope_pairs_init(quire_rope_pairs *turns, const quire_rope *rope,
+QUIRE_INTERNAL quire_status quire__rope_pairs_init(quire_rope_pairs *pairs, const quire_rope *rope,
                                                    int32_t dim);
 
 /* ---- rounding with feedback (error_feedback.c) */
@@ -152,7 +152,7 @@ static inline bool quire__side_takes_feedback(const quire_side_format *side) {
 }
 
 /* How errors are passed on in one head's K of one page. */
-typedef struct quire_shaping {
+typedef struct quire_page_feedback {
     const float *feedback;
     uint16_t place[QUIRE_DIM_MAX]; /* in the record, of the channels as they are rounded: pair after
                                       pair */
@@ -160,13 +160,13 @@ typedef struct quire_shaping {
         sine[QUIRE_DIM_MAX / 2]; /* of each pair's turn from the first page to this one */
     float within[QUIRE_DIM_MAX /
                  2]; /* the share of a pair's first error that its second channel takes over */
-} quire_shaping;
+} quire_page_feedback;
 
 /* order: of the record's channels, or NULL. */
-void quire__shaping_init(quire_shaping *shaping, const quire_rope_pairs *turns,
-                         const float *feedback, const uint16_t *order, int32_t page);
+void quire__page_feedback_init(quire_page_feedback *page_feedback, const quire_rope_pairs *pairs,
+                               const float *feedback, const uint16_t *order, int32_t page);
 /* Codes for the parameters that the record has already, packed in place of plain rounding's. */
-void quire__side_shape(const quire_side_format *side, const float *rows, int skip,
-                       const quire_shaping *shaping, uint8_t *record);
+void quire__side_round_with_feedback(const quire_side_format *side, const float *rows, int skip,
+                                     const quire_page_feedback *page_feedback, uint8_t *record);
 
 #endif

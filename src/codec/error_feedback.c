@@ -42,8 +42,8 @@ static quire_status check_moment(const float *moment, int32_t n) {
 }
 
 /* Channels as they are rounded. */
-static int channel_at(const quire_rope_pairs *turns, int i) {
-    return i % 2 ? turns->second[i / 2] : turns->first[i / 2];
+static int channel_at(const quire_rope_pairs *pairs, int i) {
+    return i % 2 ? pairs->second[i / 2] : pairs->first[i / 2];
 }
 
 /* The upper triangle of m becomes U, its diagonal D. */
@@ -79,8 +79,8 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
     if (!moment || !feedback)
         return quire__fail(QUIRE_E_INVALID, "moment or feedback is NULL");
     QUIRE_TRY(quire__check_k_dim(k_dim));
-    quire_rope_pairs turns;
-    QUIRE_TRY(quire__rope_pairs_init(&turns, rope, k_dim));
+    quire_rope_pairs pairs;
+    QUIRE_TRY(quire__rope_pairs_init(&pairs, rope, k_dim));
     QUIRE_TRY(check_moment(moment, k_dim));
     const int n = k_dim;
     double mean = 0;
@@ -95,7 +95,7 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
-            m[i * n + j] = (double)moment[channel_at(&turns, i) * n + channel_at(&turns, j)] +
+            m[i * n + j] = (double)moment[channel_at(&pairs, i) * n + channel_at(&pairs, j)] +
                            (i == j ? DAMPING * mean : 0);
     factor(m, n);
     bool definite = true;
@@ -125,20 +125,20 @@ quire_status quire__check_feedback(const float *feedback, int32_t dim) {
 
 /* ------------------------------------------------------------------ a page */
 
-void quire__shaping_init(quire_shaping *s, const quire_rope_pairs *turns, const float *feedback,
-                         const uint16_t *order, int32_t page) {
+void quire__page_feedback_init(quire_page_feedback *s, const quire_rope_pairs *pairs,
+                               const float *feedback, const uint16_t *order, int32_t page) {
     uint16_t place_of[QUIRE_DIM_MAX];
-    for (int p = 0; p < 2 * turns->n; p++)
+    for (int p = 0; p < 2 * pairs->n; p++)
         place_of[order ? order[p] : p] = (uint16_t)p;
     s->feedback = feedback;
-    for (int j = 0; j < turns->n; j++) {
+    for (int j = 0; j < pairs->n; j++) {
         const float *ellipse = feedback + quire__feedback_at(j) + 4 * j;
-        const double angle = turns->angle[j] * T * page, a = (double)ellipse[0],
+        const double angle = pairs->angle[j] * T * page, a = (double)ellipse[0],
                      b = (double)ellipse[1];
         const double c = cos(angle), i = sin(angle), cc = c * c - i * i,
                      ii = 2 * c * i; /* it turns twice as fast */
-        s->place[2 * j] = place_of[turns->first[j]];
-        s->place[2 * j + 1] = place_of[turns->second[j]];
+        s->place[2 * j] = place_of[pairs->first[j]];
+        s->place[2 * j + 1] = place_of[pairs->second[j]];
         s->cosine[j] = (float)c;
         s->sine[j] = (float)i;
         s->within[j] = (float)((a * ii + b * cc) / (1 - (a * cc - b * ii))); /* D01 / D11 */
@@ -170,8 +170,8 @@ static void load_channel(const quire_side_format *side, const uint8_t *record, c
 }
 
 /* Codes (64, D) with the parameters that the record has already. */
-static void shape_codes(const quire_side_format *side, const float *rows, int skip,
-                        const quire_shaping *s, const uint8_t *record, uint8_t *codes) {
+static void feedback_codes(const quire_side_format *side, const float *rows, int skip,
+                           const quire_page_feedback *s, const uint8_t *record, uint8_t *codes) {
     const int n = side->dim;
     float error[QUIRE_DIM_MAX][TOGETHER]; /* in the frame of page 0 */
     for (int first = 0; first < T; first += TOGETHER) {
@@ -206,10 +206,10 @@ static void shape_codes(const quire_side_format *side, const float *rows, int sk
         codes[i] = 0;
 }
 
-void quire__side_shape(const quire_side_format *side, const float *rows, int skip,
-                       const quire_shaping *shaping, uint8_t *record) {
+void quire__side_round_with_feedback(const quire_side_format *side, const float *rows, int skip,
+                                     const quire_page_feedback *page_feedback, uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
-    shape_codes(side, rows, skip, shaping, record, codes);
+    feedback_codes(side, rows, skip, page_feedback, record, codes);
     memset(record + side->codes, 0, side->code_bytes);
     quire__side_pack(side, codes, record);
 }

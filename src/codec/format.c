@@ -184,11 +184,11 @@ quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k
 /* ------------------------------------------------------------------ encode and decode */
 
 float quire__side_param(const quire_side_format *side, const uint8_t *record, size_t i) {
-    return quire__load(side->type, record + side->params, i);
+    return quire__get_element(side->type, record + side->params, i);
 }
 
 void quire__put_param(const quire_side_format *side, uint8_t *record, size_t i, float x) {
-    quire__store(side->type, record + side->params, i, x);
+    quire__put_element(side->type, record + side->params, i, x);
 }
 
 bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad) {
@@ -235,7 +235,7 @@ void quire__side_encode(const quire_side_format *side, const float *rows, int sk
         return;
     if (side->family == QUIRE_FAMILY_RAW) {
         for (size_t i = skipped; i < n; i++)
-            quire__store(side->type, record + side->codes, i, rows[i]);
+            quire__put_element(side->type, record + side->codes, i, rows[i]);
         return;
     }
     uint8_t codes[T * QUIRE_DIM_MAX];
@@ -246,7 +246,7 @@ void quire__side_encode(const quire_side_format *side, const float *rows, int sk
 
 void quire__side_decode(const quire_side_format *side, const uint8_t *record, float *rows) {
     if (side->family == QUIRE_FAMILY_RAW) {
-        quire__load_row(side->type, record + side->codes, (size_t)T * (size_t)side->dim, rows);
+        quire__row_from_raw(side->type, record + side->codes, (size_t)T * (size_t)side->dim, rows);
         return;
     }
     uint8_t codes[T * QUIRE_DIM_MAX];

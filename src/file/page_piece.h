@@ -63,8 +63,8 @@ QUIRE_INTERNAL quire_status quire__seq_reserve_pieces(quire_seq *seq,
                                                       int32_t n_pages); /* E_TOO_BIG, E_NO_PAGES */
 /* Copies, then checks the copy. E_FORMAT: values that cannot be; the sequence must then be
  * dropped. */
-QUIRE_INTERNAL quire_status quire__seq_take_piece(quire_seq *seq, int32_t piece, int32_t page,
-                                                  const uint8_t *from);
+QUIRE_INTERNAL quire_status quire__seq_write_piece(quire_seq *seq, int32_t piece, int32_t page,
+                                                   const uint8_t *from);
 QUIRE_INTERNAL void quire__seq_end_pieces(quire_seq *seq,
                                           bool keep); /* keep false: as if it had never been */
 

@@ -31,7 +31,7 @@ enum {
     QUIRE_FILE_LAYERS_HEAD = 32,
     QUIRE_FILE_LAYER = 48,
     QUIRE_FILE_STATE_HEAD = 16,
-    QUIRE_FILE_GROUP = 24,
+    QUIRE_FILE_CLASS = 24,
     QUIRE_FILE_PAGE = 8, /* of the state, for each full page */
     QUIRE_IDENTITY_MAX = 1 << 20,
     QUIRE_FILE_SMALL_MAX =
@@ -139,7 +139,11 @@ QUIRE_INTERNAL quire_status quire__snapshot_add_rows(quire_snapshot *s, uint64_t
 QUIRE_INTERNAL quire_status quire__seq_hold(const quire_seq *seq);
 
 /* ---- load_reserve.c */
-enum { QUIRE_WANTED = 0 }; /* anything but QUIRE_NO_LEAF */
+/* In place of a leaf: one is to be reserved here. Anything but QUIRE_NO_LEAF. */
+enum { QUIRE_RESERVE_LEAF = 0 };
+static inline int32_t quire__reserve_if(bool needed) {
+    return needed ? QUIRE_RESERVE_LEAF : QUIRE_NO_LEAF;
+}
 /* For a sequence that nobody else knows of, whose tables, open, kept and sinks say WANTED or
  * NO_LEAF: leaves for all that is wanted, or for as much as there is, and E_NO_PAGES. Either way
  * the sequence may be freed. The caller holds the lock, since before the first request. */

@@ -40,18 +40,18 @@ bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest) {
     quire__hash_start(&hash);
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *l = &pool->layer[i].config;
-        const quire_rope_pairs *turns = pool->layer[i].turns;
+        const quire_rope_pairs *pairs = pool->layer[i].turns;
         if (pool->layer[i].source != i || !quire__layer_has_feedback(&pool->layer[i]))
             continue;
         any = true;
-        const size_t n = (size_t)turns->n;
+        const size_t n = (size_t)pairs->n;
         quire__hash_add(&hash, &i, sizeof i);
         quire__hash_add(&hash, l->k_feedback,
                         (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) *
                             sizeof *l->k_feedback);
-        quire__hash_add(&hash, turns->first, n * sizeof *turns->first);
-        quire__hash_add(&hash, turns->second, n * sizeof *turns->second);
-        quire__hash_add(&hash, turns->angle, n * sizeof *turns->angle);
+        quire__hash_add(&hash, pairs->first, n * sizeof *pairs->first);
+        quire__hash_add(&hash, pairs->second, n * sizeof *pairs->second);
+        quire__hash_add(&hash, pairs->angle, n * sizeof *pairs->angle);
     }
     *digest = quire__hash_end(&hash);
     return any;

@@ -89,18 +89,16 @@ static bool raw_rows_known(const quire_file *file) {
     return file->n_pages > 0;
 }
 
-static int32_t wish(bool wanted) { return wanted ? QUIRE_WANTED : QUIRE_NO_LEAF; }
-
 /* What the file holds. Its classes are the pool's: check_layers has compared windows and kept
  * tokens. */
 static void plan_same(const quire_file *file, int32_t g, quire_seq_class *s) {
     const quire_file_class *part = &file->part[g];
     s->live_from = part->live_from;
     for (int32_t p = 0; p < file->n_pages; p++)
-        s->table[p] = wish(part->rank[p] >= 0);
-    s->open = wish(part->flags & QUIRE_HELD_OPEN);
-    s->last_raw = wish(part->flags & QUIRE_HELD_LAST_RAW);
-    s->sinks = wish(part->flags & QUIRE_HELD_SINKS);
+        s->table[p] = quire__reserve_if(part->rank[p] >= 0);
+    s->open = quire__reserve_if(part->flags & QUIRE_HELD_OPEN);
+    s->last_raw = quire__reserve_if(part->flags & QUIRE_HELD_LAST_RAW);
+    s->sinks = quire__reserve_if(part->flags & QUIRE_HELD_SINKS);
 }
 
 /* What later queries may see, and as much more as the file has. */
@@ -113,13 +111,14 @@ static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g
         if (p < part->live_from || part->rank[p] < 0)
             s->live_from = p + 1;
     for (int32_t p = 0; p < file->n_pages; p++)
-        s->table[p] = wish(p >= s->live_from || quire__pinned(class, p));
-    s->open = wish(file->info.length % QUIRE_T);
-    s->last_raw = wish(keep_raw && !class->raw);
-    s->sinks = wish(file->n_pages > 0 && class->sinks > 0 && quire__sinks_needed(class, s));
+        s->table[p] = quire__reserve_if(p >= s->live_from || quire__pinned(class, p));
+    s->open = quire__reserve_if(file->info.length % QUIRE_T);
+    s->last_raw = quire__reserve_if(keep_raw && !class->raw);
+    s->sinks =
+        quire__reserve_if(file->n_pages > 0 && class->sinks > 0 && quire__sinks_needed(class, s));
 }
 
-static void lose(quire_pool *pool, int32_t leaf, uint64_t held) {
+static void mark_lost(quire_pool *pool, int32_t leaf, uint64_t held) {
     if (leaf != QUIRE_NO_LEAF)
         pool->leaf[leaf].lost = ~held;
 }
@@ -129,12 +128,12 @@ static void note_lost(quire_seq *seq, const quire_file *file, int32_t g) {
     quire_pool *pool = seq->pool;
     const quire_seq_class *s = &seq->class[g];
     for (int32_t p = 0; p < file->n_pages; p++)
-        lose(pool, s->table[p], quire__file_rows_held(file, g, p));
-    lose(pool, s->open, quire__file_rows_held(file, g, file->n_pages));
+        mark_lost(pool, s->table[p], quire__file_rows_held(file, g, p));
+    mark_lost(pool, s->open, quire__file_rows_held(file, g, file->n_pages));
     if (seq->last_page >= 0)
-        lose(pool, s->last_raw, quire__file_rows_held(file, g, seq->last_page));
+        mark_lost(pool, s->last_raw, quire__file_rows_held(file, g, seq->last_page));
     if (file->n_pages > 0)
-        lose(pool, s->sinks, quire__file_rows_held(file, g, 0));
+        mark_lost(pool, s->sinks, quire__file_rows_held(file, g, 0));
 }
 
 /* A first page that is still open, in the same raw type, has nothing that could be sealed again. */
@@ -179,7 +178,7 @@ typedef struct arrival {
 typedef struct reader {
     const quire_seq *seq;
     int32_t class;
-    quire_place *place;
+    quire_read_buffer *place;
     arrival *arrival;
     size_t n_places;
     uint8_t padding[QUIRE_FILE_ALIGN];
@@ -187,7 +186,7 @@ typedef struct reader {
 } reader;
 
 static void expect(reader *r, void *to, size_t n_bytes, arrival then) {
-    r->place[r->n_places] = (quire_place){to, n_bytes};
+    r->place[r->n_places] = (quire_read_buffer){to, n_bytes};
     r->arrival[r->n_places++] = then;
 }
 
@@ -225,9 +224,9 @@ static void check_leaf(reader *r, const arrival *a) {
                               &r->bad_head);
 }
 
-static quire_status take_all(reader *r, quire_ahead *ahead, quire_hash *hash) {
+static quire_status take_all(reader *r, quire_read_ahead *ahead, quire_hash *hash) {
     for (size_t i = 0; i < r->n_places; i++) {
-        QUIRE_TRY(quire__ahead_next(ahead));
+        QUIRE_TRY(quire__read_ahead_next(ahead));
         quire__hash_add(hash, r->place[i].to, r->place[i].n_bytes);
         if (r->arrival[i].leaf != QUIRE_NO_LEAF)
             check_leaf(r, &r->arrival[i]);
@@ -245,18 +244,18 @@ static quire_status read_group(reader *r, const quire_file *file) {
         expect_leaf(r, s->table[p], QUIRE_PART_SEALED, QUIRE_T);
     expect(r, r->padding, (size_t)(quire__file_align(section->bytes) - section->bytes),
            (arrival){.leaf = QUIRE_NO_LEAF});
-    quire_ahead ahead;
+    quire_read_ahead ahead;
     quire_hash hash;
     quire__hash_start(&hash);
-    quire__ahead_start(&ahead, file->fd, section->offset, r->place, r->n_places);
+    quire__read_ahead_start(&ahead, file->fd, section->offset, r->place, r->n_places);
     const quire_status status = take_all(r, &ahead, &hash);
-    quire__ahead_end(&ahead);
+    quire__read_ahead_end(&ahead);
     QUIRE_TRY(status);
     QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + r->class, &hash));
     return r->bad_layer < 0 ? QUIRE_OK : quire__page_invalid(r->bad_layer, r->bad_head);
 }
 
-static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g) {
+static quire_status fill_class(quire_seq *seq, const quire_file *file, int32_t g) {
     const quire_pool *pool = seq->pool;
     size_t n =
         3 +
@@ -284,10 +283,10 @@ static void round_to_raw(const quire_pool *pool, const quire_layer_state *l, flo
     const quire_row_kernels *rows = pool->kernels.rows;
     quire__clamp_rows(k, n_k, quire__largest_value(pool->raw, &l->format.k));
     quire__clamp_rows(v, n_v, quire__largest_value(pool->raw, &l->format.v));
-    rows->store(pool->raw, raw, n_k, k);
-    rows->store(pool->raw, raw + l->raw_v_offset, n_v, v);
-    rows->load(pool->raw, raw, n_k, k);
-    rows->load(pool->raw, raw + l->raw_v_offset, n_v, v);
+    rows->to_raw(pool->raw, raw, n_k, k);
+    rows->to_raw(pool->raw, raw + l->raw_v_offset, n_v, v);
+    rows->from_raw(pool->raw, raw, n_k, k);
+    rows->from_raw(pool->raw, raw + l->raw_v_offset, n_v, v);
 }
 
 static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer, int32_t head,
@@ -362,7 +361,7 @@ static quire_status fill(quire_seq *seq, quire_file *file, bool as_they_are) {
     if (!as_they_are)
         return reseal(seq, file);
     for (int32_t g = 0; g < file->form.n_classes; g++)
-        QUIRE_TRY(fill_group(seq, file, g));
+        QUIRE_TRY(fill_class(seq, file, g));
     return QUIRE_OK;
 }
 

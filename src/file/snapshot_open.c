@@ -143,7 +143,7 @@ static const uint8_t *small_section(const quire_file *file, quire_section_kind k
 
 /* ------------------------------------------------------------------ state */
 
-static bool group_holds(const quire_file *file, int32_t g) {
+static bool class_valid(const quire_file *file, int32_t g) {
     const quire_class *class = &file->form.class[g];
     const quire_file_class *part = &file->part[g];
     const int32_t length = file->info.length, n_pages = file->n_pages;
@@ -161,10 +161,10 @@ static bool group_holds(const quire_file *file, int32_t g) {
     const bool may_have_sinks = n_pages > 0 && class->sinks > 0,
                needs_sinks = may_have_sinks && (first_seen == 0 || class->keep > 0);
     const bool has_sinks = part->flags & QUIRE_HELD_SINKS, has_open = part->flags & QUIRE_HELD_OPEN,
-               has_kept = part->flags & QUIRE_HELD_LAST_RAW;
+               has_last_raw = part->flags & QUIRE_HELD_LAST_RAW;
     return part->flags < 8 && (has_sinks ? may_have_sinks : !needs_sinks && !part->sink_rows) &&
            has_open == (length % QUIRE_T != 0) &&
-           !(has_kept && (class->raw || file->last_page < 0));
+           !(has_last_raw && (class->raw || file->last_page < 0));
 }
 
 /* Where a class's parts lie, from what it holds. */
@@ -202,7 +202,7 @@ static quire_status read_state(quire_file *file) {
     const size_t n_classes = (size_t)file->form.n_classes, n_pages = (size_t)file->n_pages;
     if (file->info.length < 0 || file->info.length > QUIRE_FILE_TOKENS_MAX ||
         (file->last_page != -1 && (file->last_page < 0 || file->last_page != file->n_pages - 1)) ||
-        bytes != QUIRE_FILE_STATE_HEAD + n_classes * (QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages))
+        bytes != QUIRE_FILE_STATE_HEAD + n_classes * (QUIRE_FILE_CLASS + QUIRE_FILE_PAGE * n_pages))
         return impossible("state");
     if (file->info.history > QUIRE_HISTORY_ALL || file->info.exact_tokens < 0 ||
         file->info.exact_tokens > file->info.length ||
@@ -217,13 +217,13 @@ static quire_status read_state(quire_file *file) {
         return no_memory();
     at += QUIRE_FILE_STATE_HEAD;
     for (int32_t g = 0; g < file->form.n_classes;
-         g++, at += QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages) {
+         g++, at += QUIRE_FILE_CLASS + QUIRE_FILE_PAGE * n_pages) {
         file->part[g] = (quire_file_class){.live_from = (int32_t)quire__get32(at),
                                            .flags = quire__get32(at + 4),
                                            .sink_rows = quire__get64(at + 8),
                                            .open_rows = quire__get64(at + 16),
-                                           .rows = at + QUIRE_FILE_GROUP};
-        if (!group_holds(file, g))
+                                           .rows = at + QUIRE_FILE_CLASS};
+        if (!class_valid(file, g))
             return impossible(
                 "pages: some that it needs are missing, or some are there that it cannot have");
         QUIRE_TRY(place_parts(file, g, file->rank + (size_t)g * n_pages));

@@ -20,7 +20,7 @@ bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const
         if (!quire__all_finite(raw, at, n))
             return false;
         for (size_t i = 0; raw != QUIRE_F16 && i < n; i++) /* f16 goes no further than any codec */
-            if (fabsf(quire__load(raw, at, i)) > sides[v]->max_abs)
+            if (fabsf(quire__get_element(raw, at, i)) > sides[v]->max_abs)
                 return false;
     }
     return true;
@@ -207,8 +207,8 @@ static quire_status read_raw(const quire_file *file, const quire_layer_state *l,
                              file->record, bytes));
     if (!quire__raw_rows_valid(l, raw, file->record, n_rows, v_offset))
         return quire__fail(QUIRE_E_FORMAT, "a raw row is not finite or does not fit");
-    quire__load_row(raw, file->record, n_k, k);
-    quire__load_row(raw, file->record + v_offset, n_v, v);
+    quire__row_from_raw(raw, file->record, n_k, k);
+    quire__row_from_raw(raw, file->record + v_offset, n_v, v);
     return QUIRE_OK;
 }
 

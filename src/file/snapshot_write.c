@@ -28,7 +28,7 @@ quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_
 
 quire_status quire__snapshot_add_class(quire_snapshot *s, int32_t live_from, uint32_t held,
                                        uint64_t sink_rows, uint64_t open_rows) {
-    uint8_t entry[QUIRE_FILE_GROUP];
+    uint8_t entry[QUIRE_FILE_CLASS];
     quire__put32(entry, (uint32_t)live_from);
     quire__put32(entry + 4, held);
     quire__put64(entry + 8, sink_rows);

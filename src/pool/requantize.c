@@ -37,7 +37,7 @@ static bool same_codecs(const quire_layer_state *a, const quire_layer_state *b) 
 }
 
 /* Whether a class's pages look the same in both forms. */
-static bool group_unchanged(const quire_pool *pool, int32_t g) {
+static bool class_unchanged(const quire_pool *pool, int32_t g) {
     for (int32_t i = 0; i < pool->n_layers; i++)
         if (pool->layer[i].class == g && !same_codecs(&pool->layer[i], &pool->layer_before[i]))
             return false;
@@ -74,7 +74,7 @@ static quire_status check_open_page(const quire_pool *pool, const quire_seq *seq
             const quire_side_format *side = side_of(next, v);
             const uint8_t *raw =
                 quire__raw_record(pool, now, leaf, head) + (v ? now->raw_v_offset : 0);
-            pool->kernels.rows->load(pool->raw, raw, n * (size_t)side->dim, pool->rows[0]);
+            pool->kernels.rows->from_raw(pool->raw, raw, n * (size_t)side->dim, pool->rows[0]);
             QUIRE_TRY(quire__check_rows(side, pool->rows[0], n, page, layer, head));
         }
     return QUIRE_OK;
@@ -105,7 +105,7 @@ static void swap_forms(quire_pool *pool) {
     }
     for (int32_t i = 0; i < pool->max_leaves; i++) {
         quire_leaf *leaf = &pool->leaf[i];
-        if (leaf->refs > 0 && leaf->kind != QUIRE_LEAF_RAW && !group_unchanged(pool, leaf->class))
+        if (leaf->refs > 0 && leaf->kind != QUIRE_LEAF_RAW && !class_unchanged(pool, leaf->class))
             leaf->stale = !leaf->stale;
     }
     pool->requantized = (quire_requantize_stats){0};
@@ -188,7 +188,7 @@ static bool needs_leaf(const change *c, const quire_seq *seq) {
 
 /* What the holders need of the page, and the best that is known of its rows. false: a batch is
  * using it. */
-static bool survey(change *c) {
+static bool inspect_holders(change *c) {
     const quire_class *class = &c->pool->class[c->class];
     bool found = false;
     for (int32_t i = 0; i < c->pool->max_seqs && c->leaf == QUIRE_NO_LEAF;
@@ -406,7 +406,7 @@ static quire_status pass(quire_pool *pool, int32_t *n) {
         for (int32_t page = 0; seq->used && page < seq->length / QUIRE_T; page++)
             for (int32_t g = 0; g < pool->n_classes; g++) {
                 change c;
-                if (!change_of(seq, g, page, &c) || !survey(&c))
+                if (!change_of(seq, g, page, &c) || !inspect_holders(&c))
                     continue;
                 if (*n == 0)
                     return QUIRE_OK;

@@ -32,8 +32,8 @@ static const quire_rope *rope_of(const shift *s, int32_t layer) {
 
 static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int32_t i) {
     const quire_layer *l = &pool->layer[i].config;
-    quire_rope_pairs turns;
-    const quire_status status = quire__rope_pairs_init(&turns, r, l->k_dim);
+    quire_rope_pairs pairs;
+    const quire_status status = quire__rope_pairs_init(&pairs, r, l->k_dim);
     if (status != QUIRE_OK)
         return quire__fail_where(status, "layer %d", (int)i);
     const quire_side_format *k = &pool->layer[i].format.k;
