@@ -1,4 +1,4 @@
-/* Elements of the three raw types, moved through fp32. */
+/* Elements and rows of the three raw types, converted to and from fp32. */
 #ifndef QUIRE_BASE_ELEMENT_H
 #define QUIRE_BASE_ELEMENT_H
 
@@ -39,8 +39,8 @@ static inline void quire__put_element(quire_type type, void *at, size_t i, float
     memcpy((char *)at + 2 * i, &h, sizeof h);
 }
 
-/* ---- rows. fp16 goes eight at a time through the instruction for it, where the file's flags
- * promise one. */
+/* ---- rows. fp16 is converted eight elements at a time where the compiler flags allow the
+ * instruction. */
 
 #if defined(__ARM_NEON) && !defined(QUIRE_PORTABLE)
 #define QUIRE_HAS_F16X8
@@ -100,7 +100,7 @@ static inline void quire__row_to_raw(quire_type type, void *at, size_t n,
         quire__put_element(type, at, i, row[i]);
 }
 
-/* The index of the first element that is not a number of at most this magnitude; n: none. */
+/* The index of the first element that is NaN or larger than this in magnitude; n: none. */
 static inline size_t quire__first_beyond(const float *row, size_t n, float largest) {
     int beyond = 0;
     for (size_t i = 0; i < n; i++)
@@ -113,7 +113,7 @@ static inline size_t quire__first_beyond(const float *row, size_t n, float large
     return i;
 }
 
-/* By exponent bits, and without leaving early, so that compilers make vectors of it. */
+/* Tests exponent bits, without an early exit, so that compilers vectorize the loops. */
 static inline bool quire__all_finite(quire_type type, const void *at, size_t n) {
     int bad = 0;
     if (type == QUIRE_F32) {

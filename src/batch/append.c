@@ -1,4 +1,4 @@
-/* New K and V rows into their pages; a page that fills is packed at once. */
+/* Appends new K and V rows to their pages, and packs each page that fills up. */
 #include <string.h>
 
 #include "base/element.h"
@@ -20,16 +20,17 @@ static quire_status source_of(source *s, quire_rows rows, const quire_layer_stat
     s->target = is_v ? layer->raw_v_offset : 0;
     const size_t dense = (size_t)layer->config.n_kv_heads * (size_t)s->side->dim;
     if (!rows.data || !quire__type_valid(rows.type))
-        return quire__fail(QUIRE_E_INVALID, "layer %d: %s is NULL or of unknown type", (int)index,
-                           is_v ? "V" : "K");
+        return quire__fail(QUIRE_E_INVALID, "layer %d: %s is NULL or has an unknown type",
+                           (int)index, is_v ? "V" : "K");
     if (rows.row_stride != 0 && rows.row_stride < dense)
-        return quire__fail(QUIRE_E_INVALID, "layer %d: %s row stride %zu is less than a row of %zu",
+        return quire__fail(QUIRE_E_INVALID,
+                           "layer %d: %s row stride %zu is less than a row of %zu elements",
                            (int)index, is_v ? "V" : "K", rows.row_stride, dense);
     s->row_bytes = (rows.row_stride ? rows.row_stride : dense) * quire__type_bytes(rows.type);
     return QUIRE_OK;
 }
 
-/* Rows of one tile and head to raw, checked. */
+/* Checks the rows of one tile and head, and writes them in the raw type. */
 static quire_status append_rows(const quire_batch *batch, const quire_tile *tile, int32_t layer,
                                 int32_t head, const source *s, uint8_t *raw) {
     const quire_type type = batch->pool->raw;
@@ -45,8 +46,8 @@ static quire_status append_rows(const quire_batch *batch, const quire_tile *tile
         const size_t bad = quire__first_beyond(row, dim, largest);
         if (bad < dim)
             return quire__fail(QUIRE_E_VALUE,
-                               "layer %d, row %d, KV head %d: %s[%zu] is %g; %s in a %s pool "
-                               "stores finite values up to %g",
+                               "layer %d, row %d, KV head %d: %s[%zu] is %g; codec %s in a %s pool "
+                               "holds finite values up to %g",
                                (int)layer, (int)(tile->row + r), (int)head,
                                s->side->is_v ? "V" : "K", bad, (double)row[bad],
                                quire_codec_name(s->side->codec),
@@ -60,7 +61,7 @@ static quire_status append_rows(const quire_batch *batch, const quire_tile *tile
     return QUIRE_OK;
 }
 
-/* The earlier rows of a page that was shared with another sequence. */
+/* Copies the earlier rows of a page that was shared with another sequence. */
 static void copy_shared_rows(const quire_batch *batch, const quire_tile *tile,
                              const quire_layer_state *layer, int32_t head, uint8_t *raw) {
     const uint8_t *from =
@@ -82,8 +83,8 @@ static quire_status seal(quire_batch *batch, const quire_tile *tile, int32_t ind
     const quire_row_kernels *kernels = pool->kernels.rows;
     kernels->from_raw(pool->raw, raw, QUIRE_T * dk, worker->k_rows);
     kernels->from_raw(pool->raw, raw + layer->raw_v_offset, QUIRE_T * dv, worker->v_rows);
-    if (tile->offset > 0 &&
-        pool->raw != QUIRE_F16) { /* rows of before a change of the policy, which took more */
+    /* Earlier rows may come from before a change of policy, whose codecs took larger values. */
+    if (tile->offset > 0 && pool->raw != QUIRE_F16) {
         QUIRE_TRY(quire__check_rows(&layer->format.k, worker->k_rows, (size_t)tile->offset,
                                     tile->page, index, head));
         QUIRE_TRY(quire__check_rows(&layer->format.v, worker->v_rows, (size_t)tile->offset,
@@ -121,7 +122,8 @@ quire_status quire_batch_append(quire_batch *batch, int32_t index, quire_rows k_
     QUIRE_TRY(quire__batch_check_call(batch, index, ith, nth));
     const quire_layer_state *layer = &batch->pool->layer[index];
     if (layer->source != index)
-        return quire__fail(QUIRE_E_STATE, "layer %d shares layer %d and stores nothing", (int)index,
+        return quire__fail(QUIRE_E_STATE,
+                           "layer %d shares layer %d's cache: append only to that one", (int)index,
                            (int)layer->source);
     if (batch->n_rows == 0)
         return QUIRE_OK;

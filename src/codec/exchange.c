@@ -1,5 +1,5 @@
-/* The same codes in other systems' arrays: mlx (affine), ggml (blocks), mlx-vlm (TurboQuant).
- * Lossless both ways. */
+/* Converts codes to and from the arrays of other systems, losslessly: mlx (affine), ggml (blocks),
+ * mlx-vlm (TurboQuant). */
 #include <math.h>
 #include <string.h>
 
@@ -97,7 +97,7 @@ static quire_status prepare(const quire_page_shape *shape, quire_side side,
         complete = complete && arrays->norms && arrays->residual_norms && arrays->signs;
         break;
     default:
-        return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s has no foreign arrays",
+        return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s has no array layout of another system",
                            quire_codec_name(s->codec));
     }
     return complete ? QUIRE_OK
@@ -148,7 +148,7 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
     return QUIRE_OK;
 }
 
-/* Foreign parameters must be what encoding could have stored: finite, and norms within fp16. */
+/* Imported parameters must be ones that encoding can produce: finite, and norms within fp16. */
 static quire_status check_foreign(const quire_side_format *side, const quire_arrays *in) {
     const size_t n = (size_t)side->n_groups * T;
     bool fits = true;

@@ -1,4 +1,4 @@
-/* From a codec pair and head sizes to the sections of a record; packing and reading whole sides. */
+/* The sections of a record for a codec pair and head sizes; packing and reading whole sides. */
 #include <string.h>
 
 #include "base/element.h"
@@ -44,7 +44,8 @@ size_t quire_codec_count(void) { return N_CODECS; }
 
 quire_status quire_codec_at(size_t index, quire_codec_info *info) {
     if (index >= N_CODECS || !info)
-        return quire__fail(QUIRE_E_INVALID, "there are %d codecs, no index %zu", N_CODECS, index);
+        return quire__fail(QUIRE_E_INVALID, "there are %d codecs: index %zu is out of range",
+                           N_CODECS, index);
     const codec_row *row = &CODECS[index];
     const quire_family_ops *ops = FAMILIES[row->family];
     *info = (quire_codec_info){
@@ -78,7 +79,7 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
     const codec_row *row = find(codec);
     const char *letter = is_v ? "V" : "K";
     if (!row)
-        return quire__fail(QUIRE_E_UNKNOWN, "%s codec number %d is not known", letter, (int)codec);
+        return quire__fail(QUIRE_E_UNKNOWN, "%s codec number %d is unknown", letter, (int)codec);
     if (!(row->sides & (is_v ? QUIRE_SIDE_V : QUIRE_SIDE_K)))
         return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s does not serve %s", row->name, letter);
     if (dim < QUIRE_DIM_MIN || dim > QUIRE_DIM_MAX || dim % QUIRE_DIM_STEP)
@@ -107,7 +108,7 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
                      : codec == QUIRE_CODEC_BF16 ? QUIRE_BF16
                                                  : raw;
         side->bits = 8 * (int)quire__type_bytes(side->type);
-        side->mid = 0; /* `raw` has no bits of its own until its type is known */
+        side->mid = 0; /* the type of `raw` decides its bits */
         if (side->type != QUIRE_F16)
             side->max_abs = QUIRE_BF16_MAX;
         break;
@@ -207,7 +208,7 @@ bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
                          (side->family == QUIRE_FAMILY_BLOCK && side->bits == 8);
     if (lengths)
         for (size_t i = 0; i < (side->zeros ? side->zeros : n);
-             i++) /* lengths: kernels rely on their sign */
+             i++) /* lengths: kernels require them not to be negative */
             if (quire__side_param(side, record, i) < 0)
                 return false;
     return true;

@@ -1,3 +1,4 @@
+/* Copies pieces of pages from sequences and files, and into new sequences. */
 #include "file/page_piece.h"
 
 #include <string.h>
@@ -12,7 +13,7 @@ static bool has_sinks(const quire_class *class, int32_t page) {
     return page == 0 && class->sinks > 0;
 }
 
-/* Of a piece after 0. */
+/* For pieces after 0. */
 static int32_t class_of(int32_t piece) { return (piece - 1) / 2; }
 static bool is_sinks(int32_t piece) { return piece % 2 == 0; }
 static uint64_t rows_of(const quire_class *class, int32_t piece) {
@@ -70,12 +71,12 @@ bool quire__seq_has_piece(const quire_seq *seq, int32_t piece, int32_t page) {
         !quire__piece_exists(quire__pool_pieces(pool), piece, page))
         return false;
     if (piece == 0)
-        return true; /* no window, so nothing is ever recycled */
+        return true; /* no window, so nothing is recycled */
     const quire_seq_class *s = &seq->class[class_of(piece)];
     const int32_t leaf = is_sinks(piece) ? s->sinks : s->table[page];
     const uint64_t rows = rows_of(&pool->class[class_of(piece)], piece);
-    return leaf != QUIRE_NO_LEAF &&
-           (pool->leaf[leaf].lost & rows) == 0; /* part of a page is of no use to others */
+    /* A page that has lost rows is of no use to other sequences. */
+    return leaf != QUIRE_NO_LEAF && (pool->leaf[leaf].lost & rows) == 0;
 }
 
 /* One leaf of a piece. */
@@ -123,7 +124,7 @@ bool quire__file_has_piece(const quire_file *file, int32_t piece, int32_t page) 
     if (page >= file->n_pages || !quire__piece_exists(quire__form_pieces(&file->form), piece, page))
         return false;
     if (piece == 0)
-        return true; /* quire_file_open has seen to it */
+        return true; /* quire_file_open has checked it */
     const quire_file_class *part = &file->part[class_of(piece)];
     const uint64_t rows = rows_of(&file->form.class[class_of(piece)], piece);
     return (is_sinks(piece) ? part->sink_rows : quire__file_page_rows(part, page)) == rows;
@@ -182,7 +183,8 @@ quire_status quire__seq_begin_pieces(quire_pool *pool, quire_seq **seq) {
 quire_status quire__seq_reserve_pieces(quire_seq *seq, int32_t n_pages) {
     quire_pool *pool = seq->pool;
     if (n_pages > pool->max_tokens / QUIRE_T)
-        return quire__fail(QUIRE_E_TOO_BIG, "%d tokens, and a sequence here holds at most %d",
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "%d tokens: a sequence of this pool holds at most %d (max_tokens)",
                            (int)n_pages * QUIRE_T, (int)pool->max_tokens);
     pthread_mutex_lock(&pool->lock);
     plan(seq, n_pages);

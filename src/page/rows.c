@@ -1,4 +1,4 @@
-/* Rows of a page out of and into records and leaves, in fp32. */
+/* Converts rows of a page, in fp32, from and to records and leaves. */
 #include <string.h>
 
 #include "base/element.h"
@@ -54,10 +54,11 @@ quire_status quire__check_rows(const quire_side_format *side, const float *rows,
     size_t bad;
     if (quire__side_accepts(side, rows, n_rows * (size_t)side->dim, &bad))
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_VALUE,
-                       "page %d, layer %d, KV head %d: %s holds %g; %s stores values up to %g",
-                       (int)page, (int)layer, (int)head, side->is_v ? "V" : "K", (double)rows[bad],
-                       quire_codec_name(side->codec), (double)side->max_abs);
+    return quire__fail(
+        QUIRE_E_VALUE,
+        "page %d, layer %d, KV head %d: %s has the value %g; codec %s holds values up to %g",
+        (int)page, (int)layer, (int)head, side->is_v ? "V" : "K", (double)rows[bad],
+        quire_codec_name(side->codec), (double)side->max_abs);
 }
 
 void quire__clamp_rows(float *rows, size_t n, float largest) {

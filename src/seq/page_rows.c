@@ -1,4 +1,4 @@
-/* Rows of a page of a sequence, from wherever they are best known. */
+/* Rows of a page of a sequence, from the most exact source: raw rows, else packed ones. */
 #include <string.h>
 
 #include "base/element.h"
@@ -22,7 +22,7 @@ uint64_t quire__source_held(const quire_pool *pool, const quire_page_source *sou
         return ~pool->leaf[source->raw].lost;
     const uint64_t in_page = source->leaf != QUIRE_NO_LEAF ? ~pool->leaf[source->leaf].lost : 0;
     if (source->sinks == QUIRE_NO_LEAF || quire__class_of(pool, source->sinks)->raw_side)
-        return in_page; /* raw layers have no sinks: their page says what is there */
+        return in_page; /* raw layers have no sinks: their page has these rows */
     const uint64_t sinks = quire__rows_below(quire__class_of(pool, source->sinks)->sinks);
     return (in_page & ~sinks) | (~pool->leaf[source->sinks].lost & sinks);
 }
