@@ -1,4 +1,4 @@
-/* Records of an LMDB store. Their bytes are those of the map: nothing is copied here. */
+/* Reads records of an LMDB store, straight from the map, without copying. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -6,9 +6,8 @@
 
 #include "store/lmdb_pages.h"
 
-enum {
-    HOLD_MILLIS = 20
-}; /* a walk holds a state this long, and a record more: meanwhile dropped pages make no room */
+/* A walk holds a snapshot for this long, plus one record: meanwhile dropped pages free no space. */
+enum { HOLD_MILLIS = 20 };
 
 quire_status quire__lmdb_has(quire_backend *backend, const quire_record_id *ids, size_t n,
                              bool *present) {
@@ -53,13 +52,13 @@ static int64_t millis(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* How far a walk has come. */
+/* The position of a walk. */
 typedef struct walk {
     quire_record_id last; /* if `started` */
     bool started, ended;
 } walk;
 
-/* The first record that has not been seen. */
+/* Moves to the first record that has not been visited. */
 static int first_record(MDB_cursor *cursor, const walk *w, MDB_val *name, MDB_val *data) {
     uint8_t bytes[QUIRE_LMDB_ID];
     if (!w->started)

@@ -1,4 +1,4 @@
-/* A store: opened, closed, counted. */
+/* Opens and closes a store, reports statistics, and reads single records. */
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ quire_status quire_store_open(quire_store **result, const char *directory,
     quire_store *store = calloc(1, sizeof *store);
     if (!store || sodium_init() < 0) {
         free(store);
-        return quire__fail(QUIRE_E_NOMEM, "no memory to open a store");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while opening the store");
     }
     const quire_status status = open_backend(store, directory, options);
     if (status != QUIRE_OK) {
@@ -103,7 +103,7 @@ quire_status quire__store_copy(quire_store *store, const quire_record_id *id, ui
     *bytes = NULL;
     QUIRE_TRY(store->backend->read(store->backend, id, copy_view, &c, &found));
     if (found && !c.bytes)
-        return quire__fail(QUIRE_E_NOMEM, "no memory for a record");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while reading a record");
     *bytes = c.bytes;
     *n_bytes = c.n_bytes;
     return QUIRE_OK;
@@ -119,10 +119,12 @@ quire_status quire__known_root(quire_store *store, const quire_store_key *key,
     *root = (quire_known_root){.key = *key};
     QUIRE_TRY(quire__store_copy(store, &id, &root->bytes, &n_bytes));
     if (!root->bytes)
-        return quire__fail(QUIRE_E_GONE, "the store no longer says whose page this is");
+        return quire__fail(QUIRE_E_GONE,
+                           "the identity that this page belongs to is no longer in the store");
     if (!quire__record_read(root->bytes, n_bytes, &id, &record) ||
         !quire__record_sound(root->bytes, n_bytes) || !quire__root_read(&record, &root->root))
-        return quire__fail(QUIRE_E_CORRUPT, "the record that says whose page this is was bad");
+        return quire__fail(QUIRE_E_CORRUPT,
+                           "the record with the identity that this page belongs to is damaged");
     return quire__form_read(&root->form, root->root.layers, root->root.layers_bytes);
 }
 

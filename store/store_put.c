@@ -1,11 +1,11 @@
-/* Pages into a store: those that it lacks, first to last, a batch at a time. */
+/* Puts the pages that a store lacks, first to last, one batch at a time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "store/store.h"
 
-/* Every piece that the source has, in the order of pages. */
+/* All pieces that the source has, in the order of pages. */
 typedef struct wanted {
     quire_record_id *id;
     int32_t *page; /* -1: the root */
@@ -27,7 +27,7 @@ typedef struct putter {
 } putter;
 
 static quire_status no_memory(void) {
-    return quire__fail(QUIRE_E_NOMEM, "no memory to store pages");
+    return quire__fail(QUIRE_E_NOMEM, "out of memory while storing pages");
 }
 
 static void wanted_free(wanted *w) {
@@ -137,7 +137,7 @@ static quire_status put_missing(putter *p) {
             n++;
             n_bytes += quire__record_bytes((uint32_t)(p->all.page[i] + 1), payload_bytes(p, i));
         }
-    if (n == 0) { /* a use that cannot be noted is no harm */
+    if (n == 0) { /* losing a use does no harm */
         p->store->backend->touch(p->store->backend, p->chain->key, (size_t)p->chain->n_pages + 1);
         return QUIRE_OK;
     }
@@ -166,9 +166,8 @@ quire_status quire__store_check_history(uint32_t history, int32_t exact_tokens, 
             snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", what[0] ? ", " : "",
                      quire_history_name((quire_history)one));
     return quire__fail(QUIRE_E_HISTORY,
-                       "the cache was %s, and from token %d on it would be found where a fresh "
-                       "computation is promised; "
-                       "compute the text again to store it",
+                       "the cache was %s, so from token %d on it differs from a fresh computation "
+                       "of its text; compute the text again to store it",
                        what, (int)exact_tokens);
 }
 
@@ -225,7 +224,7 @@ quire_status quire_store_put(quire_store *store, const quire_seq *seq, const qui
     if (!seq)
         return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
     if (store->backend->read_only)
-        return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
+        return quire__fail(QUIRE_E_STATE, "the store was opened read-only");
     QUIRE_TRY(quire__seq_hold(seq));
     const quire_status status = put_held(store, seq, text, added);
     quire__seq_in_file(seq, false);

@@ -184,8 +184,8 @@ static bool change_of(const quire_seq *seq, int32_t g, int32_t page, change *c) 
 }
 
 static bool needs_leaf(const change *c, const quire_seq *seq) {
-    return c->page >= seq->class[c->class].live_from ||
-           quire__pinned(&c->pool->class[c->class], c -> page);
+    const quire_class *class = &c->pool->class[c->class];
+    return c->page >= seq->class[c->class].live_from || quire__pinned(class, c->page);
 }
 
 /* Finds what the holders need of the page, and the most exact source of its rows. false: the page

@@ -258,7 +258,8 @@ static void rebuild(const shift *s, int32_t g) {
     const reserved r = reserved_of(s, g);
     const int32_t first = s->from / QUIRE_T, n_pages = s->length / QUIRE_T,
                   old_pages = s->seq->length / QUIRE_T;
-    const int32_t seen = quire__window_start(&pool->class[g], s -> length) / QUIRE_T;
+    const quire_class *layers = &pool->class[g];
+    const int32_t seen = quire__window_start(layers, s->length) / QUIRE_T;
     for (int32_t p = first; p < n_pages; p++) {
         const int32_t old = class->table[p],
                       leaf = needs_page(s, g, p) ? pop(pool, r.stack) : QUIRE_NO_LEAF,

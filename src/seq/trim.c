@@ -135,9 +135,10 @@ static void forget(quire_seq *seq) {
     quire__seq_drop_last_raw(seq);
     quire__seq_recycle(seq); /* pages that no query can see */
     for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *class = &pool->class[g];
         const quire_seq_class *s = &seq->class[g];
         for (int32_t p = 0; p <= seq->length / QUIRE_T; p++) {
-            const uint64_t unseen = ~quire__rows_seen(&pool->class[g], p, seq -> length);
+            const uint64_t unseen = ~quire__rows_seen(class, p, seq->length);
             const int32_t leaf = p < seq->length / QUIRE_T ? s->table[p] : s->open;
             if (leaf != QUIRE_NO_LEAF)
                 pool->leaf[leaf].lost |= unseen;
