@@ -63,7 +63,7 @@ struct quire_batch {
     int32_t *n_units;             /* (n_classes) */
     uint8_t *scratch;             /* (scratch pages, pool->scratch_bytes) */
     int32_t n_scratch;            /* pages in use */
-    atomic_int *region_layer;     /* (n_regions) layer whose rows are there, or -1 */
+    atomic_int *region_layer;     /* (n_regions) layer whose rows it has, or -1 */
     /* (n_layers) workers that have appended to it, and out of how many. */
     atomic_int *appended, *appended_nth;
     atomic_int next_unit, n_finished; /* of the attend call in progress */

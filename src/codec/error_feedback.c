@@ -65,12 +65,11 @@ static void write_pair(const double *m, int n, int j, float *to) {
                  d1 = m[second * n + second];
     for (int i = 0; i < first; i++) {
         to[i] = (float)m[i * n + first];
-        to[first + i] =
-            (float)(m[i * n + second] -
-                    share * m[i * n + first]); /* the rest comes through the first channel */
+        /* The rest reaches the second channel through the first. */
+        to[first + i] = (float)(m[i * n + second] - share * m[i * n + first]);
     }
-    const double d00 = d0 + share * share * d1,
-                 d01 = share * d1; /* the block is (d00, d01; d01, d1) */
+    /* The block of D is (d00, d01; d01, d1). */
+    const double d00 = d0 + share * share * d1, d01 = share * d1;
     to[2 * first] = (float)((d00 - d1) / (d00 + d1));
     to[2 * first + 1] = (float)(2 * d01 / (d00 + d1));
 }

@@ -97,8 +97,8 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
     side->n_groups = dim / side->group;
     side->type = QUIRE_F16;
     side->unit = 1;
-    side->mid =
-        side->bits < 8 ? (float)((1 << side->bits) - 1) * 0.5f : 0; /* 8-bit codes are signed */
+    /* 8-bit codes are signed. */
+    side->mid = side->bits < 8 ? (float)((1 << side->bits) - 1) * 0.5f : 0;
     side->max_abs = QUIRE_F16_MAX;
     size_t n_params = 0;
     switch (row->family) {
@@ -150,9 +150,8 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
         n_params = (size_t)side->n_groups * T;
         break;
     }
-    if (row->family == QUIRE_FAMILY_AFFINE)
-        side->mid_steps =
-            side->mid + (side->bits == 8 ? 128.0f : 0.0f); /* undo the storage offset */
+    if (row->family == QUIRE_FAMILY_AFFINE) /* undoes code - 128 */
+        side->mid_steps = side->mid + (side->bits == 8 ? 128.0f : 0.0f);
     else if (row->family == QUIRE_FAMILY_BLOCK && side->bits == 4)
         side->mid_steps = side->mid - 8.0f;
     side->code_bytes = (size_t)T * (size_t)dim * (size_t)side->bits / 8;
@@ -174,7 +173,8 @@ static size_t place_sections(quire_side_format *side, size_t at) {
 quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim,
                                 quire_type raw) {
     if (!quire__type_valid(raw))
-        return quire__fail(QUIRE_E_INVALID, "raw type %d is not f32, f16 or bf16", (int)raw);
+        return quire__fail(QUIRE_E_INVALID, "raw type %d is unknown: must be f32, f16 or bf16",
+                           (int)raw);
     QUIRE_TRY(side_init(&format->k, pair.k, false, k_dim, raw));
     QUIRE_TRY(side_init(&format->v, pair.v, true, v_dim, raw));
     const size_t end = place_sections(&format->v, place_sections(&format->k, 0));

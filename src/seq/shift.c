@@ -39,10 +39,10 @@ static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int3
     const quire_side_format *k = &pool->layer[i].format.k;
     if (!pool->class[pool->layer[i].class].raw && k->family != QUIRE_FAMILY_RAW &&
         k->bits + (k->family == QUIRE_FAMILY_PROD) < 3)
-        return quire__fail(QUIRE_E_UNSUPPORTED,
-                           "layer %d: K codec %s is too coarse for a context shift, which rotates "
-                           "and packs K again",
-                           (int)i, quire_codec_name(l->k));
+        return quire__fail(
+            QUIRE_E_UNSUPPORTED,
+            "layer %d: K codec %s is too coarse to be turned and packed again by a context shift",
+            (int)i, quire_codec_name(l->k));
     return QUIRE_OK;
 }
 
@@ -77,7 +77,7 @@ static quire_status check_window(const shift *s) {
 
 /* ------------------------------------------------------------------ rows of a new page */
 
-/* A layer's RoPE pairs, and the rotation of each pair by -`by` positions. */
+/* A layer's RoPE pairs, and how far each turns back for `by` positions. */
 typedef struct step {
     quire_rope_pairs pairs;
     double cosine[QUIRE_DIM_MAX / 2], sine[QUIRE_DIM_MAX / 2];

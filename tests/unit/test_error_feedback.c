@@ -347,8 +347,8 @@ static void bad_feedback(void **state) {
     quire_pool_free(pool);
     feedback[2 * 3 * 3 + 12] = 1; /* the ellipse of pair 3 */
     assert_status(quire_pool_create(&pool, &options), QUIRE_E_INVALID);
-    assert_non_null(
-        strstr(quire_last_error(), "layer 0: k_feedback[30] and the next are no direction"));
+    assert_non_null(strstr(quire_last_error(),
+                           "layer 0: k_feedback[30] and the next element are not the direction"));
     feedback[5] = NAN;
     assert_status(quire_pool_create(&pool, &options), QUIRE_E_INVALID);
     assert_non_null(strstr(quire_last_error(), "layer 0: k_feedback[5] is not finite"));

@@ -1,3 +1,4 @@
+/* The table entries of the reference kernels. */
 #include "base/element.h"
 #include "codec/hadamard.h"
 #include "kern/ref/ref.h"
