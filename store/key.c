@@ -1,5 +1,5 @@
-/* Names of records: BLAKE2b-256, so that nobody can make two texts, or two models, that share a
- * page by accident or by intent. */
+/* Keys of pages: BLAKE2b-256, so that two texts or two models cannot share a page, neither by
+ * accident nor on purpose. */
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 _Static_assert(sizeof(quire_store_key) <= crypto_generichash_blake2b_BYTES_MAX,
                "a key is a digest");
 
-/* Keeps the two uses of the hash apart. */
+/* Separates the two uses of the hash. */
 static const uint8_t ROOT[crypto_generichash_blake2b_PERSONALBYTES] = "quire root 1",
                      PAGE[crypto_generichash_blake2b_PERSONALBYTES] = "quire page 1";
 
@@ -52,7 +52,8 @@ quire_status quire__chain_init(quire_chain *chain, const quire_store_text *text,
     chain->key = malloc(((size_t)n_pages + 1) * sizeof *chain->key);
     if (!layers || !chain->key) {
         quire__chain_free(chain);
-        return quire__fail(QUIRE_E_NOMEM, "no memory for the keys of %d pages", (int)n_pages);
+        return quire__fail(QUIRE_E_NOMEM, "out of memory: cannot make the keys of %d pages",
+                           (int)n_pages);
     }
     quire__root_key(text->identity, text->identity_bytes, layers, layers_bytes, &chain->key[0]);
     for (int32_t p = 0; p < n_pages; p++)

@@ -1,4 +1,4 @@
-/* Opening an LMDB store, and telling what is none. */
+/* Opens an LMDB store, and refuses what is not one. */
 #include "store/lmdb_pages.h"
 
 #include <dirent.h>
@@ -13,23 +13,23 @@
 enum { LOCK_ROOM = 1 << 17 };
 
 static const uint64_t DEFAULT_LIMIT = (uint64_t)8 << 30;
-static const uint64_t LAST_MOMENT = (uint64_t)1 << 62; /* a clock beyond it is damage */
+static const uint64_t LAST_MOMENT = (uint64_t)1 << 62; /* a later clock means damage */
 
-static void close_lmdb(quire_keeper *keeper) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
-    static const quire_keeper_counts none = {0};
+static void close_lmdb(quire_backend *backend) {
+    quire_lmdb *l = (quire_lmdb *)backend;
+    static const quire_backend_counts none = {0};
     MDB_txn *txn;
-    if (l->env && !l->keeper.read_only &&
+    if (l->env && !l->backend.read_only &&
         (l->n_used > 0 || memcmp(&l->counted, &none, sizeof none) != 0) &&
         quire__lmdb_begin(l, true, &txn) == 0)
-        quire__lmdb_commit(l, txn, NULL, 0); /* uses and statistics are not worth a failure */
+        quire__lmdb_commit(l, txn, NULL, 0); /* if it fails, only uses and statistics are lost */
     if (l->env)
         mdb_env_close(l->env);
     quire__lmdb_forget_waiting(l);
     free(l);
 }
 
-/* What stands in a directory before anything is opened. */
+/* The contents of a directory before anything is opened. */
 typedef enum found { NOTHING, EMPTY, STORE, OTHER_FILES } found;
 
 static found look(const char *directory) {
@@ -53,12 +53,12 @@ static quire_status check_directory(const char *directory, const quire_store_opt
     struct stat info;
     const bool there = stat(directory, &info) == 0;
     if (!there && errno != ENOENT)
-        return quire__fail(QUIRE_E_IO, "cannot look for '%.200s': %s", directory, strerror(errno));
+        return quire__fail(QUIRE_E_IO, "cannot access '%.200s': %s", directory, strerror(errno));
     if (!there) {
         if (!o->create)
             return quire__fail(QUIRE_E_IO, "there is no directory '%.200s'", directory);
         if (mkdir(directory, 0700) != 0 && errno != EEXIST)
-            return quire__fail(QUIRE_E_IO, "cannot make the directory '%.200s': %s", directory,
+            return quire__fail(QUIRE_E_IO, "cannot create the directory '%.200s': %s", directory,
                                strerror(errno));
     } else if (!S_ISDIR(info.st_mode)) {
         return quire__fail(QUIRE_E_FOREIGN, "'%.200s' is not a directory", directory);
@@ -66,10 +66,12 @@ static quire_status check_directory(const char *directory, const quire_store_opt
     const found what = look(directory);
     *fresh = what != STORE;
     if (what == NOTHING)
-        return quire__fail(QUIRE_E_IO, "cannot look into '%.200s': %s", directory, strerror(errno));
+        return quire__fail(QUIRE_E_IO, "cannot read the directory '%.200s': %s", directory,
+                           strerror(errno));
     if (what == OTHER_FILES || (what == EMPTY && !o->create))
         return quire__fail(QUIRE_E_FOREIGN, "there is no store in '%.200s'%s", directory,
-                           what == OTHER_FILES ? ", but there are other files" : "");
+                           what == OTHER_FILES ? ", which has other files: choose another directory"
+                                               : "");
     return QUIRE_OK;
 }
 
@@ -86,13 +88,14 @@ static quire_status open_failed(const char *directory, int rc) {
     case ENOMEM:
         return quire__fail(
             QUIRE_E_NOMEM,
-            "'%.200s' cannot be opened: there is no address space for a store that large",
+            "'%.200s' cannot be opened: there is not enough address space for a store of its "
+            "size; lower its limit",
             directory);
     case MDB_CORRUPTED:
     case MDB_PAGE_NOTFOUND:
         return quire__fail(QUIRE_E_CORRUPT,
-                           "'%.120s/data.mdb' is damaged. Remove the directory: what it held can "
-                           "be computed again",
+                           "'%.120s/data.mdb' is damaged. Remove the directory; its pages can be "
+                           "computed again",
                            directory);
     case EACCES:
     case EPERM:
@@ -105,8 +108,8 @@ static quire_status open_failed(const char *directory, int rc) {
     }
 }
 
-/* The four trees, and the format; all in one transaction, so that a killed process leaves
- * nothing half made. */
+/* Opens or creates the four trees and the format number, in one transaction, so that a killed
+ * process leaves no incomplete store. */
 static int open_trees(quire_lmdb *l, MDB_txn *txn, bool make, bool *foreign) {
     struct {
         const char *name;
@@ -139,15 +142,15 @@ static quire_status read_meta(quire_lmdb *l, MDB_txn *txn, const char *directory
     if (format > QUIRE_STORE_FORMAT)
         return quire__fail(
             QUIRE_E_VERSION,
-            "the store '%.200s' is of format %llu, which is newer; this program has %d", directory,
-            (unsigned long long)format, QUIRE_STORE_FORMAT);
+            "the store '%.200s' has format %llu, which is newer; this program reads format %d",
+            directory, (unsigned long long)format, QUIRE_STORE_FORMAT);
     if (format == 0)
-        return quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store",
+        return quire__fail(QUIRE_E_FOREIGN, "'%.200s' is an LMDB database, but not a store",
                            directory);
     return QUIRE_OK;
 }
 
-/* *limit: 0 if it has none yet. */
+/* *limit: 0 if the store has none yet. */
 static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory,
                                         const quire_store_options *o, uint64_t *limit) {
     MDB_txn *txn;
@@ -157,26 +160,26 @@ static quire_status open_trees_and_meta(quire_lmdb *l, const char *directory,
         return open_failed(directory, rc);
     rc = open_trees(l, txn, o->create && !o->read_only, &foreign);
     quire_status status =
-        foreign
-            ? quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store", directory)
-        : rc ? open_failed(directory, rc)
-             : read_meta(l, txn, directory, limit);
+        foreign ? quire__fail(QUIRE_E_FOREIGN, "'%.200s' is an LMDB database, but not a store",
+                              directory)
+        : rc    ? open_failed(directory, rc)
+                : read_meta(l, txn, directory, limit);
     if (status != QUIRE_OK) {
         mdb_txn_abort(txn);
         return status;
     }
-    rc = mdb_txn_commit(txn); /* also keeps the handles of a reading transaction */
+    rc = mdb_txn_commit(txn); /* a reading transaction too, so that its handles stay valid */
     return rc ? open_failed(directory, rc) : QUIRE_OK;
 }
 
-/* The map comes before the number on disk: a limit for which there is no address space is refused,
- * and changes nothing. */
+/* Maps the file before it writes the limit, so that a limit without enough address space changes
+ * nothing. */
 static int adopt_limit(quire_lmdb *l, uint64_t limit, bool is_new) {
     MDB_txn *txn;
     int rc = quire__lmdb_set_limit(l, limit);
-    if (rc != 0 || !is_new || l->keeper.read_only)
+    if (rc != 0 || !is_new || l->backend.read_only)
         return rc;
-    l->limit = 0; /* else the transaction would begin by going back to the limit on disk */
+    l->limit = 0; /* else the transaction would first restore the limit on disk */
     rc = quire__lmdb_begin(l, true, &txn);
     l->limit = limit;
     if (rc != 0)
@@ -184,8 +187,7 @@ static int adopt_limit(quire_lmdb *l, uint64_t limit, bool is_new) {
     return quire__lmdb_commit(l, txn, NULL, quire__lmdb_put(l, txn, "limit", limit));
 }
 
-/* LMDB writes to a new lock.mdb through a map: if the disk has no room for it, that would end
- * the process. */
+/* LMDB writes to a new lock.mdb through a map: on a full disk that would kill the process. */
 static bool no_room_for_lock(const char *directory) {
     char path[QUIRE_PATH_BYTES];
     struct stat info;
@@ -194,8 +196,8 @@ static bool no_room_for_lock(const char *directory) {
            quire__disk_is_full(directory, LOCK_ROOM);
 }
 
-/* The map for a start: what the file has. LMDB would take the size that the file gives, whatever
- * that is. */
+/* The first map: as large as the file. By default LMDB would use the size that the file states,
+ * whatever that is. */
 static uint64_t first_map(const char *directory, const quire_store_options *o, bool fresh) {
     char path[QUIRE_PATH_BYTES];
     struct stat info;
@@ -221,7 +223,7 @@ static quire_status open_env(quire_lmdb *l, const char *directory, const quire_s
         rc = mdb_env_set_maxdbs(l->env, 4);
     if (rc == 0)
         rc = mdb_env_set_mapsize(l->env, (size_t)first_map(directory, o, fresh));
-    if (rc == 0) /* NOMETASYNC: a power cut may cost the last transaction, never more */
+    if (rc == 0) /* NOMETASYNC: a power cut may lose the last transaction, never more */
         rc = mdb_env_open(l->env, directory,
                           MDB_NOTLS | MDB_NOMETASYNC | (o->read_only ? MDB_RDONLY : 0u), 0600);
     if (rc == 0)
@@ -229,8 +231,7 @@ static quire_status open_env(quire_lmdb *l, const char *directory, const quire_s
     if (rc != 0)
         return open_failed(directory, rc);
     l->page_bytes = info.ms_psize;
-    mdb_reader_check(l->env,
-                     &n_dead); /* killed processes must not keep old pages from being used again */
+    mdb_reader_check(l->env, &n_dead); /* killed readers must not block the reuse of pages */
     QUIRE_TRY(quire__lmdb_check_now(l, NULL));
     QUIRE_TRY(open_trees_and_meta(l, directory, o, &limit));
     const uint64_t wanted = o->max_bytes ? o->max_bytes : limit ? limit : DEFAULT_LIMIT;
@@ -238,33 +239,34 @@ static quire_status open_env(quire_lmdb *l, const char *directory, const quire_s
     return rc ? open_failed(directory, rc) : QUIRE_OK;
 }
 
-quire_status quire__lmdb_open(quire_keeper **result, const char *directory,
+quire_status quire__lmdb_open(quire_backend **result, const char *directory,
                               const quire_store_options *o) {
     bool fresh = false;
     if (o->max_bytes && !quire__lmdb_is_limit(o->max_bytes))
-        return quire__fail(QUIRE_E_INVALID, "a store cannot have %llu bytes: at least %llu",
+        return quire__fail(QUIRE_E_INVALID,
+                           "a store cannot be limited to %llu bytes: the minimum is %llu",
                            (unsigned long long)o->max_bytes, (unsigned long long)QUIRE_LMDB_LEAST);
     QUIRE_TRY(check_directory(directory, o, &fresh));
     quire_lmdb *l = calloc(1, sizeof *l);
     if (!l)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to open a store");
-    l->keeper = (quire_keeper){.read_only = o->read_only,
-                               .close = close_lmdb,
-                               .has = quire__lmdb_has,
-                               .read = quire__lmdb_read,
-                               .write = quire__lmdb_keep,
-                               .remove = quire__lmdb_forget,
-                               .touch = quire__lmdb_touch,
-                               .walk = quire__lmdb_walk,
-                               .check = quire__lmdb_check,
-                               .count = quire__lmdb_count,
-                               .room = quire__lmdb_describe};
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while opening the store");
+    l->backend = (quire_backend){.read_only = o->read_only,
+                                 .close = close_lmdb,
+                                 .has = quire__lmdb_has,
+                                 .read = quire__lmdb_read,
+                                 .write = quire__lmdb_write,
+                                 .remove = quire__lmdb_remove,
+                                 .touch = quire__lmdb_touch,
+                                 .walk = quire__lmdb_walk,
+                                 .check = quire__lmdb_check,
+                                 .count = quire__lmdb_count,
+                                 .room = quire__lmdb_describe};
     l->touch_micros = (int64_t)o->touch_seconds * 1000000;
     const quire_status status = open_env(l, directory, o, fresh);
     if (status != QUIRE_OK) {
-        close_lmdb(&l->keeper);
+        close_lmdb(&l->backend);
         return status;
     }
-    *result = &l->keeper;
+    *result = &l->backend;
     return QUIRE_OK;
 }

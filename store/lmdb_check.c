@@ -1,4 +1,4 @@
-/* Whether LMDB's own pages are sound: meta pages, trees, free list (lmdb_pages.h). */
+/* Checks LMDB's own pages: meta pages, trees, free list (lmdb_pages.h). */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static const size_t NO_PAGE = SIZE_MAX;
 
 /* ------------------------------------------------------------------ meta pages */
 
-/* What LMDB would take from a meta page as it is. */
+/* Checks the values that LMDB uses from a meta page without checking them. */
 static quire_status check_meta_page(const quire_pages *p, int which, const quire_page_meta *m) {
     const size_t page = m->free.pad;
     if (page < LEAST_PAGE || page > MOST_PAGE || (page & (page - 1)) != 0)
@@ -40,7 +40,7 @@ static quire_status check_both(quire_pages *p) {
         if (status == QUIRE_E_TRUNCATED ||
             (status == QUIRE_OK &&
              (head.flags != QUIRE_PAGE_META || m.magic != MAGIC || m.version != VERSION)))
-            return QUIRE_OK; /* LMDB looks at these itself */
+            return QUIRE_OK; /* LMDB checks these itself */
         QUIRE_TRY(status);
         QUIRE_TRY(check_meta_page(p, i, &m));
         if (i == 1 && m.free.pad != p->page_bytes)
@@ -55,7 +55,7 @@ quire_status quire__lmdb_check_meta(const char *directory) {
     const int n = snprintf(path, sizeof path, "%s/data.mdb", directory);
     quire_pages p = {.directory = directory};
     if (n <= 0 || n >= (int)sizeof path || (p.fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-        return QUIRE_OK; /* LMDB says why */
+        return QUIRE_OK; /* LMDB reports it */
     const quire_status status = check_both(&p);
     close(p.fd);
     return status;
@@ -80,16 +80,16 @@ static const struct {
 
 typedef struct checker {
     quire_pages pages;
-    uint8_t *used;                     /* a bit for each page: something refers to it */
-    uint8_t *buffer[QUIRE_PAGE_DEPTH]; /* a page of each level */
-    tree_kind kind;                    /* of the tree in hand */
+    uint8_t *used;                     /* one bit per page: something refers to it */
+    uint8_t *buffer[QUIRE_PAGE_DEPTH]; /* one page per level */
+    tree_kind kind;                    /* of the tree being checked */
     size_t depth, entries;
     size_t n_free; /* pages in the free list */
     quire_page_tree tree[N_TREES];
-    size_t at[N_TREES]; /* the leaf that has it; 0: there is none */
+    size_t at[N_TREES]; /* the leaf that has it; 0: none */
 } checker;
 
-/* Pages that belong to one thing alone. */
+/* Marks pages, each of which must have one owner. */
 static quire_status claim(checker *c, size_t from, size_t first, size_t n) {
     if (first < 2 || first > c->pages.meta.last_page || n > c->pages.meta.last_page + 1 - first)
         return quire__page_damaged(&c->pages, from, "it refers to a page that does not exist");
@@ -115,7 +115,8 @@ static size_t number_at(const uint8_t *bytes) {
     return number;
 }
 
-/* Page numbers that a transaction has freed: their count, then they themselves from high to low. */
+/* The page numbers that a transaction has freed: their count, then the numbers in descending
+ * order. */
 static quire_status check_free_pages(checker *c, size_t page, const quire_page_node *n,
                                      const uint8_t *list) {
     const size_t id = number_at(n->key),
@@ -144,7 +145,7 @@ static quire_status check_free(checker *c, size_t page, const quire_page_node *n
     const size_t n_bytes = sizeof(quire_page_head) + n->data_bytes;
     uint8_t *value = malloc(n_bytes);
     if (!value)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to check a store");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while checking the store");
     quire_status status = quire__page_read(&c->pages, page, first, value, n_bytes);
     if (status == QUIRE_OK)
         status = check_free_pages(c, page, n, value + sizeof(quire_page_head));
@@ -178,12 +179,12 @@ static quire_status check_item(checker *c, size_t page, const quire_page_node *n
         return check_free(c, page, n);
     if (!(n->flags & QUIRE_NODE_BIG))
         return QUIRE_OK;
-    /* The pages themselves are not read here: that would be a page of the disk for each record. */
+    /* The overflow pages are not read here: that would be one disk read per record. */
     return claim_stored(c, page, number_at(n->data),
                         quire__page_overflows(&c->pages, n->data_bytes));
 }
 
-/* As LMDB compares. */
+/* Compares like LMDB. */
 static int compare(tree_kind kind, const quire_page_node *a, const quire_page_node *b) {
     if (kind == FREE && a->key_bytes == sizeof(size_t) && b->key_bytes == sizeof(size_t)) {
         const size_t x = number_at(a->key), y = number_at(b->key);
@@ -194,8 +195,8 @@ static int compare(tree_kind kind, const quire_page_node *a, const quire_page_no
     return by_bytes ? by_bytes : (a->key_bytes > b->key_bytes) - (a->key_bytes < b->key_bytes);
 }
 
-/* Keys of a page must ascend, from `low` on and below `high` (NULL: no bound). A branch's first key
- * means nothing. */
+/* Keys of a page must ascend, from `low` on and below `high` (NULL: no bound). The first key of a
+ * branch is unused. */
 static quire_status check_order(checker *c, size_t page, const uint8_t *bytes,
                                 const quire_page_node *low, const quire_page_node *high) {
     const size_t n = quire__page_nodes(bytes), first = quire__page_is_leaf(bytes) ? 0 : 1;
@@ -210,8 +211,8 @@ static quire_status check_order(checker *c, size_t page, const uint8_t *bytes,
     return QUIRE_OK;
 }
 
-/* A read that will be waited for soon: a tree that is not in memory costs its depth, not its
- * pages. */
+/* Starts a read that is needed soon, so that a tree that is not in memory costs its depth in disk
+ * reads, not its number of pages. */
 static void read_ahead(const quire_pages *p, size_t page) {
 #ifdef POSIX_FADV_WILLNEED
     posix_fadvise(p->fd, (off_t)(page * p->page_bytes), (off_t)p->page_bytes, POSIX_FADV_WILLNEED);
@@ -223,7 +224,7 @@ static void read_ahead(const quire_pages *p, size_t page) {
 static quire_status check_page(checker *c, size_t from, size_t page, size_t level,
                                const quire_page_node *low, const quire_page_node *high) {
     if (!c->buffer[level] && !(c->buffer[level] = malloc(c->pages.page_bytes)))
-        return quire__fail(QUIRE_E_NOMEM, "no memory to check a store");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while checking the store");
     const uint8_t *bytes = c->buffer[level];
     QUIRE_TRY(claim_stored(c, from, page, 1));
     QUIRE_TRY(quire__page_read_tree(&c->pages, from, page, c->buffer[level]));
@@ -253,7 +254,7 @@ static quire_status check_page(checker *c, size_t from, size_t page, size_t leve
     return QUIRE_OK;
 }
 
-/* `from`: the page that says where the tree is. */
+/* `from`: the page that refers to the tree. */
 static quire_status check_tree(checker *c, tree_kind kind, size_t from, const quire_page_tree *t) {
     c->kind = kind;
     c->depth = t->depth;
@@ -267,11 +268,11 @@ static quire_status check_tree(checker *c, tree_kind kind, size_t from, const qu
     QUIRE_TRY(check_page(c, from, t->root, 0, NULL, NULL));
     return c->entries == t->entries
                ? QUIRE_OK
-               : quire__page_damaged(&c->pages, from, "a tree has another number of entries");
+               : quire__page_damaged(&c->pages, from, "a tree has the wrong number of entries");
 }
 
 static quire_status foreign(const checker *c) {
-    return quire__fail(QUIRE_E_FOREIGN, "'%.200s' holds something else than a store",
+    return quire__fail(QUIRE_E_FOREIGN, "'%.200s' is an LMDB database, but not a store",
                        c->pages.directory);
 }
 
@@ -291,21 +292,21 @@ static quire_status check_named(checker *c) {
     return QUIRE_OK;
 }
 
-/* ------------------------------------------------------------------ a state */
+/* ------------------------------------------------------------------ a snapshot */
 
 static quire_status check_trees(checker *c, size_t which) {
     const quire_page_meta *m = &c->pages.meta;
     const uint64_t page = c->pages.page_bytes, n_stored = c->pages.file_bytes / page;
     QUIRE_TRY(check_meta_page(&c->pages, (int)which, m));
-    /* Pages behind the end of the file are free ones that were never written, and each is a number
-     * in the free list. */
+    /* Pages beyond the end of the file are free and were never written; each is a number in the
+     * free list. */
     if (m->free.pad != page || m->last_page >= n_stored + c->pages.file_bytes / sizeof(size_t))
         return quire__page_damaged(&c->pages, which, "it has an impossible number of pages");
     if (m->main.flags != 0)
         return foreign(c);
     c->used = calloc(m->last_page / 8 + 1, 1);
     if (!c->used)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to check a store");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while checking the store");
     QUIRE_TRY(check_tree(c, FREE, which, &m->free));
     QUIRE_TRY(check_tree(c, MAIN, which, &m->main));
     QUIRE_TRY(check_named(c));
@@ -322,9 +323,9 @@ static quire_status check_state(checker *c, size_t which) {
     return status;
 }
 
-/* The file of an open environment, and the meta page that a transaction has written. *moved: that
- * page has been written again, or is being written at this moment; else, if it is another one, it
- * is damaged. */
+/* Opens the file of an environment, and reads the meta page that a transaction has written. *moved:
+ * that page has been written again, or is being written right now. Otherwise a page with another
+ * transaction number is damaged. */
 static quire_status open_pages(const quire_lmdb *l, size_t id, quire_pages *p, bool *moved) {
     const int which = (int)(id % 2);
     quire_page_head head;
@@ -333,7 +334,7 @@ static quire_status open_pages(const quire_lmdb *l, size_t id, quire_pages *p, b
     *p = (quire_pages){.page_bytes = l->page_bytes};
     if (mdb_env_get_path(l->env, &p->directory) != 0 || mdb_env_get_fd(l->env, &p->fd) != 0 ||
         fstat(p->fd, &file) != 0)
-        return quire__fail(QUIRE_E_IO, "the file of the store cannot be looked at");
+        return quire__fail(QUIRE_E_IO, "the file of the store cannot be accessed");
     p->file_bytes = (uint64_t)file.st_size;
     QUIRE_TRY(quire__page_read_meta(p, which, &head, &p->meta));
     QUIRE_TRY(quire__page_read_meta(p, which, &head, &again));
@@ -344,8 +345,7 @@ static quire_status open_pages(const quire_lmdb *l, size_t id, quire_pages *p, b
 
 /* ------------------------------------------------------------------ one record */
 
-/* The node of a key in a tree, or *found false. `page` is room for a page, and what the node points
- * into. */
+/* Finds the node of a key in a tree. `page` has room for a page; the node points into it. */
 static quire_status find(const quire_pages *p, tree_kind kind, size_t from,
                          const quire_page_tree *t, const void *key, size_t key_bytes, uint8_t *page,
                          quire_page_node *node, bool *found) {
@@ -356,8 +356,8 @@ static quire_status find(const quire_pages *p, tree_kind kind, size_t from,
         QUIRE_TRY(quire__page_read_tree(p, from, number, page));
         const size_t n = quire__page_nodes(page);
         const bool is_leaf = quire__page_is_leaf(page);
-        size_t after =
-            is_leaf ? 0 : 1; /* the first behind the key; a branch's first key means nothing */
+        /* The first node after the key; the first key of a branch is unused. */
+        size_t after = is_leaf ? 0 : 1;
         for (; after < n; after++) {
             const quire_page_node at = quire__page_node(page, after);
             if (compare(kind, &at, &wanted) > 0)
@@ -379,7 +379,7 @@ static quire_status check_overflow_of(const quire_pages *p, const MDB_val *name,
     quire_page_node node;
     quire_page_tree records;
     bool found;
-    size_t told;
+    size_t n_pages;
     QUIRE_TRY(find(p, MAIN, 0, &p->meta.main, trees[RECORDS].name, strlen(trees[RECORDS].name),
                    page, &node, &found));
     if (!found || node.flags != QUIRE_NODE_TREE || node.data_bytes != sizeof records)
@@ -390,13 +390,13 @@ static quire_status check_overflow_of(const quire_pages *p, const MDB_val *name,
     if (!found || !(node.flags & QUIRE_NODE_BIG))
         return QUIRE_OK;
     const size_t first = number_at(node.data);
-    QUIRE_TRY(quire__page_check_overflow(p, p->meta.main.root, first, node.data_bytes, &told));
-    return told == quire__page_overflows(p, node.data_bytes)
+    QUIRE_TRY(quire__page_check_overflow(p, p->meta.main.root, first, node.data_bytes, &n_pages));
+    return n_pages == quire__page_overflows(p, node.data_bytes)
                ? QUIRE_OK
                : quire__page_damaged(p, first, "it has an impossible length");
 }
 
-/* In the state that a transaction has written: one record, or, NULL, the trees. */
+/* Checks the snapshot that a transaction has written: one record or, if NULL, the trees. */
 static quire_status check_in(quire_lmdb *l, size_t id, const MDB_val *name, bool *moved) {
     checker c = {0};
     *moved = false;
@@ -405,7 +405,7 @@ static quire_status check_in(quire_lmdb *l, size_t id, const MDB_val *name, bool
         return check_state(&c, id % 2);
     uint8_t *page = malloc(l->page_bytes);
     if (!page)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to check a store");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while checking the store");
     const quire_status status = check_overflow_of(&c.pages, name, page);
     free(page);
     return status;
@@ -415,7 +415,7 @@ quire_status quire__lmdb_check_now(quire_lmdb *l, const MDB_val *name) {
     quire_status status = QUIRE_OK;
     bool moved = true;
     for (int i = 0; moved && i < TRIES; i++) {
-        MDB_txn *txn; /* as long as it lives, nobody writes to the pages of its state */
+        MDB_txn *txn; /* while it is open, the pages of its snapshot are not overwritten */
         const int rc = quire__lmdb_begin(l, false, &txn);
         if (rc != 0)
             return quire__lmdb_failed(l, "be read", rc);
@@ -427,6 +427,6 @@ quire_status quire__lmdb_check_now(quire_lmdb *l, const MDB_val *name) {
 
 int quire__lmdb_check_record(quire_lmdb *l, MDB_txn *txn, const MDB_val *name) {
     bool moved;
-    l->told = check_in(l, mdb_txn_id(txn) - 1, name, &moved);
-    return l->told == QUIRE_OK ? 0 : QUIRE_LMDB_TOLD;
+    l->reported = check_in(l, mdb_txn_id(txn) - 1, name, &moved);
+    return l->reported == QUIRE_OK ? 0 : QUIRE_LMDB_REPORTED;
 }

@@ -1,3 +1,4 @@
+/* Reads pages of an LMDB file, and checks each on its own. */
 #include "store/lmdb_pages.h"
 
 #include <errno.h>
@@ -6,17 +7,17 @@
 
 enum { MOST_KEY = 511, MOST_PAGE = 1 << 15 };
 
-_Static_assert(sizeof(quire_page_head) == sizeof(size_t) + 8, "as LMDB has it");
-_Static_assert(sizeof(quire_page_tree) == 5 * sizeof(size_t) + 8, "as LMDB has it");
+_Static_assert(sizeof(quire_page_head) == sizeof(size_t) + 8, "must match LMDB");
+_Static_assert(sizeof(quire_page_tree) == 5 * sizeof(size_t) + 8, "must match LMDB");
 _Static_assert(sizeof(quire_page_meta) == 4 * sizeof(size_t) + 8 + 2 * sizeof(quire_page_tree),
-               "as LMDB has it");
+               "must match LMDB");
 
 /* ------------------------------------------------------------------ reading */
 
 quire_status quire__page_damaged(const quire_pages *p, size_t page, const char *why) {
     return quire__fail(
         QUIRE_E_CORRUPT,
-        "page %zu of '%.120s/data.mdb' is damaged: %s. Remove the directory: what it held can be "
+        "page %zu of '%.120s/data.mdb' is damaged: %s. Remove the directory; its pages can be "
         "computed again",
         page, p->directory, why);
 }
@@ -96,19 +97,19 @@ quire_page_node quire__page_node(const uint8_t *page, size_t i) {
     return n;
 }
 
-/* Bytes of the page that a node takes. */
+/* Bytes that a node takes in its page. */
 static size_t node_bytes(const quire_page_node *n, bool is_leaf) {
     const size_t data = !is_leaf ? 0 : n->flags & QUIRE_NODE_BIG ? sizeof(size_t) : n->data_bytes;
     return QUIRE_NODE_HEAD + n->key_bytes + data;
 }
 
 /* What is wrong with a page of a tree, or NULL. Nodes must fill the page from `upper` to its end
- * without gaps and without overlapping: LMDB moves them about by their sizes. */
+ * without gaps or overlaps, because LMDB moves them by their sizes. */
 static const char *fault(const quire_pages *p, const uint8_t *page, size_t number) {
     const quire_page_head head = head_of(page);
     const bool is_leaf = head.flags == QUIRE_PAGE_LEAF;
     const size_t most_node = ((p->page_bytes - sizeof head) / 2 & ~(size_t)1) - 2;
-    uint8_t taken[MOST_PAGE / 2]; /* one for each two bytes */
+    uint8_t taken[MOST_PAGE / 2]; /* one per two bytes */
     size_t total = 0;
     if (head.number != number)
         return "it has the number of another page";
@@ -154,8 +155,7 @@ quire_status quire__page_check_overflow(const quire_pages *p, size_t from, size_
     QUIRE_TRY(quire__page_read(p, from, page, &head, sizeof head));
     memcpy(&n, (const uint8_t *)&head + offsetof(quire_page_head, lower), sizeof n);
     *n_pages = n;
-    /* More than the value needs is fine: LMDB may have written a shorter one into the same
-     * pages. */
+    /* More pages than the value needs are fine: LMDB may have overwritten a longer value. */
     if (head.number != page || head.flags != QUIRE_PAGE_OVERFLOW ||
         n < quire__page_overflows(p, n_bytes) || n > p->meta.last_page + 1 - page)
         return quire__page_damaged(p, page, "it should be the first page of a value");

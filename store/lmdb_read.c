@@ -1,4 +1,4 @@
-/* Records of an LMDB store. Their bytes are those of the map: nothing is copied here. */
+/* Reads records of an LMDB store, straight from the map, without copying. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -6,13 +6,12 @@
 
 #include "store/lmdb_pages.h"
 
-enum {
-    HOLD_MILLIS = 20
-}; /* a walk holds a state this long, and a record more: meanwhile dropped pages make no room */
+/* A walk holds a snapshot for this long, plus one record: meanwhile dropped pages free no space. */
+enum { HOLD_MILLIS = 20 };
 
-quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, size_t n,
+quire_status quire__lmdb_has(quire_backend *backend, const quire_record_id *ids, size_t n,
                              bool *present) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+    quire_lmdb *l = (quire_lmdb *)backend;
     MDB_txn *txn;
     int rc = quire__lmdb_begin(l, false, &txn);
     if (rc != 0)
@@ -28,9 +27,9 @@ quire_status quire__lmdb_has(quire_keeper *keeper, const quire_record_id *ids, s
     return rc ? quire__lmdb_failed(l, "be read", rc) : QUIRE_OK;
 }
 
-quire_status quire__lmdb_read(quire_keeper *keeper, const quire_record_id *id,
-                              quire_keeper_view view, void *user, bool *found) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+quire_status quire__lmdb_read(quire_backend *backend, const quire_record_id *id,
+                              quire_backend_view view, void *user, bool *found) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     uint8_t bytes[QUIRE_LMDB_ID];
     MDB_val name = quire__lmdb_id(id, bytes), data;
     MDB_txn *txn;
@@ -53,13 +52,13 @@ static int64_t millis(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* How far a walk has come. */
+/* The position of a walk. */
 typedef struct walk {
     quire_record_id last; /* if `started` */
     bool started, ended;
 } walk;
 
-/* The first record that has not been seen. */
+/* Moves to the first record that has not been visited. */
 static int first_record(MDB_cursor *cursor, const walk *w, MDB_val *name, MDB_val *data) {
     uint8_t bytes[QUIRE_LMDB_ID];
     if (!w->started)
@@ -73,7 +72,7 @@ static int first_record(MDB_cursor *cursor, const walk *w, MDB_val *name, MDB_va
 }
 
 static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, walk *w,
-                        quire_keeper_view view, void *user) {
+                        quire_backend_view view, void *user) {
     const int64_t end = millis() + HOLD_MILLIS;
     MDB_val name, data;
     int rc = first_record(cursor, w, &name, &data);
@@ -93,9 +92,9 @@ static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, walk *w
     return w->ended ? 0 : rc;
 }
 
-quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after,
-                              quire_keeper_view view, void *user) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+quire_status quire__lmdb_walk(quire_backend *backend, const quire_record_id *after,
+                              quire_backend_view view, void *user) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     walk w = {.started = after != NULL};
     if (after)
         w.last = *after;
@@ -117,17 +116,17 @@ quire_status quire__lmdb_walk(quire_keeper *keeper, const quire_record_id *after
     return QUIRE_OK;
 }
 
-quire_status quire__lmdb_check(quire_keeper *keeper, const quire_record_id *id) {
+quire_status quire__lmdb_check(quire_backend *backend, const quire_record_id *id) {
     uint8_t bytes[QUIRE_LMDB_ID];
     MDB_val name = {0};
     if (id)
         name = quire__lmdb_id(id, bytes);
-    return quire__lmdb_check_now((quire_lmdb *)keeper, id ? &name : NULL);
+    return quire__lmdb_check_now((quire_lmdb *)backend, id ? &name : NULL);
 }
 
-quire_status quire__lmdb_describe(quire_keeper *keeper, quire_keeper_room *r,
-                                  quire_keeper_counts *counts) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+quire_status quire__lmdb_describe(quire_backend *backend, quire_backend_room *r,
+                                  quire_backend_counts *counts) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     MDB_txn *txn;
     MDB_stat records, nodes;
     mdb_filehandle_t fd;

@@ -1,4 +1,4 @@
-/* Errors, transactions, numbers and nodes of the LMDB keeper. */
+/* Errors, transactions, numbers and nodes of the LMDB backend. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ bool quire__disk_is_full(const char *directory, uint64_t n_bytes) {
     return statvfs(directory, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < n_bytes;
 }
 
-/* LMDB calls a write that fits in part an I/O error. */
+/* LMDB reports a partial write as an I/O error. */
 static bool is_full(const quire_lmdb *l) {
     const char *directory;
     return mdb_env_get_path(l->env, &directory) == 0 &&
@@ -28,8 +28,8 @@ typedef struct reader {
     size_t state;
 } reader;
 
-/* LMDB tells of its readers in lines of text: process, thread, state; "-" for one that holds
- * none. */
+/* LMDB lists its readers as lines of text: process, thread, snapshot; "-" for a reader without
+ * one. */
 static int see_reader(const char *line, void *user) {
     reader *oldest = user, r;
     if (sscanf(line, "%d %*s %zu", &r.process, &r.state) == 2 && r.state < oldest->state)
@@ -48,12 +48,12 @@ bool quire__lmdb_is_held(const quire_lmdb *l, size_t state, int *process, size_t
 static quire_status held(const char *what, int process) {
     return quire__fail(
         QUIRE_E_BUSY,
-        "the store cannot %s: process %d is reading an old state of it, and what was dropped since "
-        "makes no room before it is done. Try again later, or end that process",
+        "the store cannot %s: process %d is reading an old snapshot of it, and until it is done no "
+        "space becomes free. Try again later, or end that process",
         what, process);
 }
 
-/* LMDB found no room, which is not always because there is none. */
+/* LMDB found no space: the limit is reached, or a reader holds it. */
 static quire_status no_room(const quire_lmdb *l, const char *what) {
     MDB_envinfo info;
     size_t state;
@@ -77,22 +77,24 @@ quire_status quire__lmdb_failed(const quire_lmdb *l, const char *what, int rc) {
     case MDB_MAP_FULL:
         return no_room(l, what);
     case QUIRE_LMDB_NOTHING_OLDER:
-        return quire__fail(QUIRE_E_TOO_BIG,
-                           "the store cannot %s: its limit is reached and nothing older can go",
-                           what);
+        return quire__fail(
+            QUIRE_E_TOO_BIG,
+            "the store cannot %s: its limit is reached, and there is nothing older to drop", what);
     case QUIRE_LMDB_HELD:
         return held(what, l->holder);
-    case QUIRE_LMDB_TOLD:
-        return l->told;
+    case QUIRE_LMDB_REPORTED:
+        return l->reported;
     case MDB_CORRUPTED:
     case MDB_PAGE_NOTFOUND:
         return quire__fail(
             QUIRE_E_CORRUPT,
-            "the store cannot %s: its file is damaged. Remove its directory: what it held can be "
+            "the store cannot %s: its file is damaged. Remove its directory; its pages can be "
             "computed again",
             what);
     case MDB_READERS_FULL:
-        return quire__fail(QUIRE_E_BUSY, "the store cannot %s: too many processes read it", what);
+        return quire__fail(
+            QUIRE_E_BUSY, "the store cannot %s: too many processes are reading it; try again later",
+            what);
     default:
         return quire__fail(QUIRE_E_IO, "the store cannot %s: %s", what, mdb_strerror(rc));
     }
@@ -144,7 +146,7 @@ int quire__lmdb_put(quire_lmdb *l, MDB_txn *txn, const char *name, uint64_t numb
 
 /* ------------------------------------------------------------------ transactions */
 
-/* If this fails, the old map is gone as well, and LMDB must not be called any more. */
+/* If this fails, the old map is lost too, and LMDB must not be called any more. */
 static int map(quire_lmdb *l, uint64_t n_bytes) {
     const int rc = mdb_env_set_mapsize(l->env, (size_t)n_bytes);
     l->unmapped = rc;
@@ -164,8 +166,8 @@ static int begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
     if (l->unmapped)
         return l->unmapped;
     int rc = mdb_txn_begin(l->env, NULL, flags, txn);
-    if (rc == MDB_MAP_RESIZED) { /* another process has written beyond the end of the map, and may
-                                    go on */
+    /* Another process has written beyond the end of our map, and may write more. */
+    if (rc == MDB_MAP_RESIZED) {
         l->narrow = true;
         rc = quire__lmdb_used(l, &used);
         if (rc == 0)
@@ -183,28 +185,27 @@ int quire__lmdb_set_limit(quire_lmdb *l, uint64_t limit) {
     if (rc != 0)
         return rc;
     l->limit = limit;
-    l->keeper.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
-    /* A file that is larger already needs room for the transactions that drop what is too much,
-     * a step at a time. */
+    l->backend.batch_bytes = (size_t)(part < MOST_BATCH ? part : MOST_BATCH);
+    /* A file that is already larger than the limit needs space for the transactions that drop the
+     * excess, one step at a time. */
     const bool too_large = used > limit;
     l->step = too_large ? used / 128 + QUIRE_LMDB_LEAST / 4 : UINT64_MAX;
     l->narrow = false;
     return map(l, too_large ? used + 8 * l->step : limit);
 }
 
-/* Another process may have changed the limit: what is written now must go by it, or pages would
- * be dropped that fit. */
+/* Another process may have changed the limit: follow it, or pages that fit would be dropped. */
 static int begin_writing(quire_lmdb *l, MDB_txn **txn) {
     uint64_t limit = 0;
     int rc = begin(l, true, txn);
-    if (rc != 0 || l->limit == 0) /* it is being opened */
+    if (rc != 0 || l->limit == 0) /* the store is being opened */
         return rc;
     rc = quire__lmdb_get(l, *txn, "limit", &limit);
     if (rc == 0 && limit != 0 && !quire__lmdb_is_limit(limit))
         rc = MDB_CORRUPTED;
     if (rc == 0 && (limit == l->limit || limit == 0) && !l->narrow)
         return 0;
-    mdb_txn_abort(*txn); /* a map changes its size between transactions alone */
+    mdb_txn_abort(*txn); /* the map can be resized only between transactions */
     *txn = NULL;
     if (rc == 0)
         rc = quire__lmdb_set_limit(l, limit ? limit : l->limit);
@@ -221,20 +222,20 @@ int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn) {
     rc = quire__lmdb_use_waiting(l, *txn);
     if (rc == 0)
         return 0;
-    mdb_txn_abort(*txn); /* a use that cannot be noted is no harm */
+    mdb_txn_abort(*txn); /* losing a use does no harm */
     quire__lmdb_forget_waiting(l);
     l->moment = l->moment_on_disk;
     return begin_writing(l, txn);
 }
 
-static void counts_pack(const quire_keeper_counts *c, uint8_t *bytes) {
+static void counts_pack(const quire_backend_counts *c, uint8_t *bytes) {
     const uint64_t all[N_COUNTS] = {c->hit_pages, c->missed_pages, c->added_pages, c->evicted_pages,
                                     c->bad_records};
     for (int i = 0; i < N_COUNTS; i++)
         quire__put64(bytes + 8 * i, all[i]);
 }
 
-void quire__counts_add(quire_keeper_counts *c, const quire_keeper_counts *more) {
+void quire__counts_add(quire_backend_counts *c, const quire_backend_counts *more) {
     c->hit_pages += more->hit_pages;
     c->missed_pages += more->missed_pages;
     c->added_pages += more->added_pages;
@@ -242,23 +243,23 @@ void quire__counts_add(quire_keeper_counts *c, const quire_keeper_counts *more) 
     c->bad_records += more->bad_records;
 }
 
-int quire__lmdb_counts(quire_lmdb *l, MDB_txn *txn, quire_keeper_counts *c) {
+int quire__lmdb_counts(quire_lmdb *l, MDB_txn *txn, quire_backend_counts *c) {
     MDB_val key = quire__lmdb_value("counts", 6), found;
     const int rc = mdb_get(txn, l->meta, &key, &found);
-    *c = (quire_keeper_counts){0};
+    *c = (quire_backend_counts){0};
     if (rc != 0 || found.mv_size != 8 * N_COUNTS)
         return rc == MDB_NOTFOUND ? 0 : rc ? rc : MDB_CORRUPTED;
     const uint8_t *at = found.mv_data;
-    *c = (quire_keeper_counts){.hit_pages = quire__get64(at),
-                               .missed_pages = quire__get64(at + 8),
-                               .added_pages = quire__get64(at + 16),
-                               .evicted_pages = quire__get64(at + 24),
-                               .bad_records = quire__get64(at + 32)};
+    *c = (quire_backend_counts){.hit_pages = quire__get64(at),
+                                .missed_pages = quire__get64(at + 8),
+                                .added_pages = quire__get64(at + 16),
+                                .evicted_pages = quire__get64(at + 24),
+                                .bad_records = quire__get64(at + 32)};
     return 0;
 }
 
-int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_keeper_counts *more, int rc) {
-    quire_keeper_counts all;
+int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_backend_counts *more, int rc) {
+    quire_backend_counts all;
     uint8_t bytes[8 * N_COUNTS];
     MDB_val key = quire__lmdb_value("counts", 6), data = quire__lmdb_value(bytes, sizeof bytes);
     if (rc == 0)
@@ -276,7 +277,7 @@ int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_keeper_counts *m
     }
     rc = mdb_txn_commit(txn);
     if (rc == 0) {
-        l->counted = (quire_keeper_counts){0};
+        l->counted = (quire_backend_counts){0};
         l->moment_on_disk = l->moment;
         quire__lmdb_forget_waiting(l);
     }

@@ -1,4 +1,4 @@
-/* When texts were used, and what goes when room is needed. */
+/* Records when texts were used, and evicts the least recently used ones. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,8 +13,8 @@ static uint64_t now_micros(void) {
 
 /* ------------------------------------------------------------------ moments */
 
-/* Whether a text is the one used last, or begins with it. */
-static bool goes_on(const quire_lmdb_moment *last, const quire_store_key *keys, size_t n) {
+/* Whether a text equals the one used last, or continues it. */
+static bool continues(const quire_lmdb_moment *last, const quire_store_key *keys, size_t n) {
     return last->n > 0 && last->n <= n && quire__same_key(&last->key, &keys[last->n - 1]);
 }
 
@@ -26,13 +26,13 @@ int quire__lmdb_use(quire_lmdb *l, MDB_txn *txn, const quire_store_key *keys, si
     int rc = quire__lmdb_get(l, txn, "clock", &clock);
     if (rc != 0)
         return rc;
-    if (clock == last->moment &&
-        goes_on(last, keys, n)) { /* nothing else has been used: those up to it have its moment */
+    if (clock == last->moment && continues(last, keys, n)) {
+        /* Nothing else was used since: the first nodes already have this timestamp. */
         *moment = clock;
         first = last->n;
     } else {
         *moment = now_micros();
-        if (*moment <= clock) /* later than any before, whatever the machine's clock does */
+        if (*moment <= clock) /* always increasing, whatever the machine's clock does */
             *moment = clock + 1;
         rc = quire__lmdb_put(l, txn, "clock", *moment);
     }
@@ -66,18 +66,18 @@ void quire__lmdb_forget_waiting(quire_lmdb *l) {
     l->n_used = 0;
 }
 
-/* A text takes the place of those that it begins with. Without memory it is forgotten, which is no
+/* A text replaces the texts that it continues. If memory runs out its use is lost, which does no
  * harm. */
 static void remember(quire_lmdb *l, const quire_store_key *keys, size_t n) {
-    size_t kept = 0;
+    size_t n_left = 0;
     for (size_t i = 0; i < l->n_used; i++) {
         const quire_lmdb_text *t = &l->used[i];
         if (t->n <= n && quire__same_key(&t->key[t->n - 1], &keys[t->n - 1]))
             free(t->key);
         else
-            l->used[kept++] = *t;
+            l->used[n_left++] = *t;
     }
-    l->n_used = kept;
+    l->n_used = n_left;
     quire_store_key *own = malloc(n * sizeof *own);
     if (!own)
         return;
@@ -85,7 +85,7 @@ static void remember(quire_lmdb *l, const quire_store_key *keys, size_t n) {
     l->used[l->n_used++] = (quire_lmdb_text){.key = own, .n = n};
 }
 
-/* Whether its last use on disk is too old to wait any longer. */
+/* Whether the last use on disk is so old that the new one must be written now. */
 static int is_stale(quire_lmdb *l, const quire_store_key *keys, size_t n, bool *stale) {
     MDB_txn *txn;
     quire_lmdb_node found;
@@ -93,8 +93,7 @@ static int is_stale(quire_lmdb *l, const quire_store_key *keys, size_t n, bool *
     int rc = quire__lmdb_begin(l, false, &txn);
     if (rc != 0)
         return rc;
-    for (rc = MDB_NOTFOUND;
-         rc == MDB_NOTFOUND && n-- > 0;) /* the deepest that is there is the oldest */
+    for (rc = MDB_NOTFOUND; rc == MDB_NOTFOUND && n-- > 0;) /* the deepest node is the oldest */
         rc = quire__node_get(l, txn, &keys[n], &found);
     mdb_txn_abort(txn);
     if (rc == 0) {
@@ -105,8 +104,8 @@ static int is_stale(quire_lmdb *l, const quire_store_key *keys, size_t n, bool *
     return rc == MDB_NOTFOUND ? 0 : rc;
 }
 
-quire_status quire__lmdb_touch(quire_keeper *keeper, const quire_store_key *keys, size_t n) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+quire_status quire__lmdb_touch(quire_backend *backend, const quire_store_key *keys, size_t n) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     bool stale;
     MDB_txn *txn;
     uint64_t moment;
@@ -119,16 +118,16 @@ quire_status quire__lmdb_touch(quire_keeper *keeper, const quire_store_key *keys
     }
     rc = quire__lmdb_begin(l, true, &txn);
     if (rc != 0)
-        return quire__lmdb_failed(l, "note a use", rc);
+        return quire__lmdb_failed(l, "record a use", rc);
     rc = quire__lmdb_use(l, txn, keys, n, &moment);
     rc = quire__lmdb_commit(l, txn, NULL, rc);
-    return rc ? quire__lmdb_failed(l, "note a use", rc) : QUIRE_OK;
+    return rc ? quire__lmdb_failed(l, "record a use", rc) : QUIRE_OK;
 }
 
 /* -------------------------------------------------------- dropping what was used least recently */
 
-/* The first of `uses`: a node that was used before `before`. *dropped false: the entry was wrong,
- * and has been put right. */
+/* Drops the first node of `uses`, if it was used before `before`. *dropped false: the entry was
+ * wrong and has been corrected. */
 static int drop_first(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, uint64_t before,
                       quire_lmdb_node *n, bool *dropped) {
     MDB_val name, data;
@@ -137,7 +136,7 @@ static int drop_first(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, uint64_t 
     *dropped = false;
     int rc = mdb_cursor_get(cursor, &name, &data, MDB_FIRST);
     if (rc == MDB_NOTFOUND)
-        return quire__lmdb_put(l, txn, "bytes", 0); /* there is nothing, whatever was counted */
+        return quire__lmdb_put(l, txn, "bytes", 0); /* the store is empty, whatever was counted */
     if (rc == 0 && name.mv_size != QUIRE_LMDB_USE)
         rc = MDB_CORRUPTED;
     if (rc != 0)
@@ -159,7 +158,7 @@ static int drop_first(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, uint64_t 
     return rc;
 }
 
-/* Nodes used before `before` go until at most `target` bytes are left, or a step has gone. */
+/* Drops nodes used before `before` until at most `target` bytes are left, or one step is done. */
 static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, uint64_t *n_pages,
                  bool *reached) {
     MDB_cursor *cursor;
@@ -184,16 +183,16 @@ static int evict(quire_lmdb *l, MDB_txn *txn, uint64_t target, uint64_t before, 
     return rc;
 }
 
-/* The rest is for LMDB: trees that are half empty, and pages of the last transactions, which it may
- * not use yet. */
+/* LMDB needs the rest for half-empty tree pages, and for pages of the last transactions that it
+ * cannot reuse yet. */
 uint64_t quire__lmdb_most_bytes(const quire_lmdb *l) {
     return l->limit - l->limit / 8 - QUIRE_LMDB_LEAST / 4;
 }
 
 int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *keys,
                           size_t n_keys) {
-    for (int after = 0;
-         after < 2;) { /* what one transaction frees, the one after the next may use */
+    /* What one transaction frees, the one after the next can use. */
+    for (int after = 0; after < 2;) {
         MDB_txn *txn;
         uint64_t n_pages = 0, moment;
         bool reached = false;
@@ -203,9 +202,9 @@ int quire__lmdb_make_room(quire_lmdb *l, uint64_t spare, const quire_store_key *
         const uint64_t most = quire__lmdb_most_bytes(l);
         rc = spare >= most ? QUIRE_LMDB_NOTHING_OLDER
                            : quire__lmdb_use(l, txn, keys, n_keys, &moment);
-        if (rc == 0) /* this text has been used now, so all others are older */
+        if (rc == 0) /* this text was used just now, so all others are older */
             rc = evict(l, txn, most - spare, moment, &n_pages, &reached);
-        const quire_keeper_counts more = {.evicted_pages = n_pages};
+        const quire_backend_counts more = {.evicted_pages = n_pages};
         rc = quire__lmdb_commit(l, txn, &more, rc);
         if (rc != 0)
             return rc;

@@ -1,4 +1,4 @@
-/* Records into an LMDB store and out of it. */
+/* Writes records to an LMDB store, and removes them. */
 #include <string.h>
 #include <time.h>
 
@@ -6,8 +6,8 @@
 
 enum { TRIES = 8, WAITS = 50, WAIT_MILLIS = 5 };
 
-/* `moment`: the use of its text. */
-static int add_item(quire_lmdb *l, MDB_txn *txn, const quire_keeper_item *item, uint64_t moment,
+/* `moment`: the timestamp of the use of its text. */
+static int add_item(quire_lmdb *l, MDB_txn *txn, const quire_backend_item *item, uint64_t moment,
                     quire_store_added *added) {
     uint8_t bytes[QUIRE_LMDB_ID];
     MDB_val name = quire__lmdb_id(&item->id, bytes),
@@ -37,13 +37,13 @@ static int add_item(quire_lmdb *l, MDB_txn *txn, const quire_keeper_item *item, 
     return rc;
 }
 
-/* What is to be written: items of a text. */
+/* The items of a text that are to be written. */
 typedef struct batch {
     const quire_store_key *keys;
     size_t n_keys;
-    const quire_keeper_item *items;
+    const quire_backend_item *items;
     size_t n;
-    uint64_t room; /* bytes of the file that they take */
+    uint64_t room; /* bytes that they take in the file */
 } batch;
 
 static int write_once(quire_lmdb *l, const batch *b, quire_store_added *added) {
@@ -59,13 +59,13 @@ static int write_once(quire_lmdb *l, const batch *b, quire_store_added *added) {
     if (rc == 0)
         rc = quire__lmdb_get(l, txn, "bytes", &bytes);
     if (rc == 0 && bytes > quire__lmdb_most_bytes(l))
-        rc = MDB_MAP_FULL; /* as good as full: drop something first */
-    const quire_keeper_counts more = {.added_pages = (uint64_t)added->pages};
+        rc = MDB_MAP_FULL; /* nearly full: drop something first */
+    const quire_backend_counts more = {.added_pages = (uint64_t)added->pages};
     return quire__lmdb_commit(l, txn, &more, rc);
 }
 
-/* After room was made in vain: waits for those who read a state from before, which usually takes
- * milliseconds. False: nobody does, or they go on reading. */
+/* After dropping records did not help: waits for readers of older snapshots, which usually takes
+ * milliseconds. False: there is none, or it keeps reading. */
 static bool wait_for_readers(quire_lmdb *l) {
     const struct timespec pause = {0, WAIT_MILLIS * 1000000L};
     MDB_envinfo info;
@@ -81,8 +81,7 @@ static bool wait_for_readers(quire_lmdb *l) {
     return n > 0;
 }
 
-/* Whether the reader is still there because of whom room could not be had: then dropping more would
- * be in vain. */
+/* Whether the reader that held the space is still reading: then dropping more would not help. */
 static bool still_held(quire_lmdb *l) {
     size_t state;
     const bool is =
@@ -91,8 +90,8 @@ static bool still_held(quire_lmdb *l) {
     return is;
 }
 
-/* What the batch needs is dropped, and it is written; a little more each time, for free pages may
- * lie apart. */
+/* Drops what the batch needs, and writes it; drops a little more each time, because free pages may
+ * not be contiguous. */
 static int write_with_room(quire_lmdb *l, const batch *b, quire_store_added *added) {
     int rc = MDB_MAP_FULL;
     for (int i = 0; rc == MDB_MAP_FULL && i < TRIES; i++) {
@@ -107,16 +106,16 @@ static int write_with_room(quire_lmdb *l, const batch *b, quire_store_added *add
     return rc;
 }
 
-quire_status quire__lmdb_keep(quire_keeper *keeper, const quire_store_key *keys, size_t n_keys,
-                              const quire_keeper_item *items, size_t n, quire_store_added *added) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+quire_status quire__lmdb_write(quire_backend *backend, const quire_store_key *keys, size_t n_keys,
+                               const quire_backend_item *items, size_t n,
+                               quire_store_added *added) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     batch b = {.keys = keys, .n_keys = n_keys, .items = items, .n = n};
     for (size_t i = 0; i < n; i++)
         b.room += quire__lmdb_room(l, items[i].n_bytes);
     int rc = write_once(l, &b, added), n_dead = 0;
     if (rc == MDB_MAP_FULL && mdb_reader_check(l->env, &n_dead) == 0 && n_dead > 0)
-        rc = write_once(l, &b,
-                        added); /* readers that were killed had kept room from being used again */
+        rc = write_once(l, &b, added); /* killed readers had blocked the reuse of space */
     if (rc == MDB_MAP_FULL)
         rc = write_with_room(l, &b, added);
     if (rc == 0)
@@ -125,8 +124,8 @@ quire_status quire__lmdb_keep(quire_keeper *keeper, const quire_store_key *keys,
     return quire__lmdb_failed(l, "take a page", rc);
 }
 
-quire_status quire__lmdb_forget(quire_keeper *keeper, const quire_record_id *ids, size_t n) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+quire_status quire__lmdb_remove(quire_backend *backend, const quire_record_id *ids, size_t n) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     MDB_txn *txn;
     int rc = quire__lmdb_begin(l, true, &txn);
     if (rc != 0)
@@ -152,13 +151,13 @@ quire_status quire__lmdb_forget(quire_keeper *keeper, const quire_record_id *ids
         }
         if (rc == 0)
             rc = quire__lmdb_add_room(l, txn, 0, room);
-        rc = rc == MDB_NOTFOUND ? 0 : rc; /* somebody else was faster */
+        rc = rc == MDB_NOTFOUND ? 0 : rc; /* another process removed it first */
     }
     rc = quire__lmdb_commit(l, txn, NULL, rc);
     return rc ? quire__lmdb_failed(l, "drop a page", rc) : QUIRE_OK;
 }
 
-void quire__lmdb_count(quire_keeper *keeper, const quire_keeper_counts *more) {
-    quire_lmdb *l = (quire_lmdb *)keeper;
+void quire__lmdb_count(quire_backend *backend, const quire_backend_counts *more) {
+    quire_lmdb *l = (quire_lmdb *)backend;
     quire__counts_add(&l->counted, more);
 }

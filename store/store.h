@@ -1,9 +1,9 @@
-/* Where sealed pages are kept outside RAM. Records are the same everywhere (record.c) and named
- * by what they hold (key.c); a keeper only keeps bytes under names, and forgets what was used
- * longest ago. lmdb.c is one; to write another, fill a quire_keeper.
+/* The store of sealed pages. A page is stored as records (record.c), whose keys are hashes of what
+ * they contain (key.c). A backend only stores bytes under keys and drops the least recently used
+ * ones. lmdb*.c is the one backend; to write another, fill a quire_backend.
  *
- *   put, get, import, export, walk, verify        what records mean: store_*.c
- *   quire_keeper                                  where they lie: lmdb.c
+ *   store_*.c       what records mean: put, get, import, export, walk, verify
+ *   quire_backend   where they are stored: lmdb*.c
  */
 #ifndef QUIRE_STORE_STORE_H
 #define QUIRE_STORE_STORE_H
@@ -14,79 +14,79 @@
 #include "file/page_piece.h"
 #include "quire_store.h"
 
-/* ---- a record's name */
+/* ---- the id of a record */
 typedef struct quire_record_id {
     quire_store_key key; /* of the page, or of the root */
     uint32_t piece;      /* page_piece.h; 0 for a root */
 } quire_record_id;
 
-/* ---- keepers */
-typedef struct quire_keeper_item {
+/* ---- backends */
+typedef struct quire_backend_item {
     quire_record_id id;
     quire_store_key parent;
     uint32_t depth; /* 0: a root; 1 + page */
     const uint8_t *bytes;
     size_t n_bytes;
-} quire_keeper_item;
+} quire_backend_item;
 
-/* Since the store was made. */
-typedef struct quire_keeper_counts {
+/* Since the store was created. */
+typedef struct quire_backend_counts {
     uint64_t hit_pages, missed_pages, added_pages, evicted_pages, bad_records;
-} quire_keeper_counts;
+} quire_backend_counts;
 
-typedef struct quire_keeper_room {
-    int64_t records, nodes, roots; /* a node: all records of a key, a root too */
+typedef struct quire_backend_room {
+    int64_t records, nodes, roots; /* a node: all records of a key; a root is a node too */
     uint64_t bytes;                /* of records */
     uint64_t file_bytes, max_bytes;
-} quire_keeper_room;
+} quire_backend_room;
 
-/* The bytes live during the call. False ends a walk. */
-typedef bool (*quire_keeper_view)(void *user, const quire_record_id *id, const uint8_t *bytes,
-                                  size_t n_bytes, int64_t used /* seconds since 1970 */);
+/* The bytes are valid during the call. False ends a walk. */
+typedef bool (*quire_backend_view)(void *user, const quire_record_id *id, const uint8_t *bytes,
+                                   size_t n_bytes, int64_t used /* seconds since 1970 */);
 
-/* All calls get `keeper`. Several processes may be at it at once: what was there a moment ago
- * may be gone. */
-typedef struct quire_keeper {
+/* All functions get `backend` itself. Several processes may use it at once, so a record may
+ * disappear between two calls. */
+typedef struct quire_backend {
     bool read_only;
-    size_t batch_bytes; /* of records that one write should have at most */
-    void (*close)(struct quire_keeper *keeper);
-    quire_status (*has)(struct quire_keeper *keeper, const quire_record_id *ids, size_t n,
+    size_t batch_bytes; /* upper bound for the records of one write */
+    void (*close)(struct quire_backend *backend);
+    quire_status (*has)(struct quire_backend *backend, const quire_record_id *ids, size_t n,
                         bool *present);
-    /* `used` is 0. Not there: *found is false. */
-    quire_status (*read)(struct quire_keeper *keeper, const quire_record_id *id,
-                         quire_keeper_view view, void *user, bool *found);
-    /* Items of the text of `keys` (from its root on, not all need be there), which is in use:
-     * parents before children. A record that is there stays. Each is written whole or not at all;
-     * on failure those before it may have been. Makes room by dropping what was used least
-     * recently, and never a node whose children stay, nor of this text. E_TOO_BIG: there is nothing
-     * else. E_BUSY: later it may succeed. */
-    quire_status (*write)(struct quire_keeper *keeper, const quire_store_key *keys, size_t n_keys,
-                          const quire_keeper_item *items, size_t n, quire_store_added *added);
-    quire_status (*remove)(struct quire_keeper *keeper, const quire_record_id *ids, size_t n);
-    /* The nodes of a text, from its root on, are in use. */
-    quire_status (*touch)(struct quire_keeper *keeper, const quire_store_key *keys, size_t n);
-    /* In the order of ids, those behind `after` (NULL: all). Not a state at one moment: what others
-     * write meanwhile may be seen or not. */
-    quire_status (*walk)(struct quire_keeper *keeper, const quire_record_id *after,
-                         quire_keeper_view view, void *user);
-    /* Whether the keeper's own structure is sound: that of a record, or, NULL, what all share.
+    /* The view gets `used` 0. *found false: there is no such record. */
+    quire_status (*read)(struct quire_backend *backend, const quire_record_id *id,
+                         quire_backend_view view, void *user, bool *found);
+    /* Writes items of the text of `keys`, parents before children, and records a use of that text.
+     * `keys` start at its root; not all of them need exist. Existing records stay. Each item is
+     * written completely or not at all; on failure the items before it may have been written. Makes
+     * room by dropping what was least recently used, but never a node whose children stay, nor one
+     * of this text. E_TOO_BIG: nothing else is left to drop. E_BUSY: try again later. */
+    quire_status (*write)(struct quire_backend *backend, const quire_store_key *keys, size_t n_keys,
+                          const quire_backend_item *items, size_t n, quire_store_added *added);
+    quire_status (*remove)(struct quire_backend *backend, const quire_record_id *ids, size_t n);
+    /* Records a use of the nodes of a text, from its root on. */
+    quire_status (*touch)(struct quire_backend *backend, const quire_store_key *keys, size_t n);
+    /* Visits the records after `after` (NULL: all), in the order of ids. Not a snapshot: what
+     * others write meanwhile may be seen or not. */
+    quire_status (*walk)(struct quire_backend *backend, const quire_record_id *after,
+                         quire_backend_view view, void *user);
+    /* Checks the backend's own structures: those of one record or, if NULL, those that all share.
      * E_CORRUPT, E_TRUNCATED .. */
-    quire_status (*check)(struct quire_keeper *keeper, const quire_record_id *id);
-    void (*count)(struct quire_keeper *keeper, const quire_keeper_counts *more);
-    quire_status (*room)(struct quire_keeper *keeper, quire_keeper_room *room,
-                         quire_keeper_counts *counts);
-} quire_keeper;
+    quire_status (*check)(struct quire_backend *backend, const quire_record_id *id);
+    void (*count)(struct quire_backend *backend, const quire_backend_counts *more);
+    quire_status (*room)(struct quire_backend *backend, quire_backend_room *room,
+                         quire_backend_counts *counts);
+} quire_backend;
 
-quire_status quire__lmdb_open(quire_keeper **keeper, const char *directory,
+quire_status quire__lmdb_open(quire_backend **backend, const char *directory,
                               const quire_store_options *options);
 
 struct quire_store {
     pthread_mutex_t lock; /* one call at a time */
-    quire_keeper *keeper;
+    quire_backend *backend;
 };
 
 /* ---- key.c */
-/* Who computes, and how: the root that all texts of one identity and form start from. */
+/* The root of all texts with this identity and these layers. */
 void quire__root_key(const void *identity, size_t identity_bytes, const uint8_t *layers,
                      size_t layers_bytes, quire_store_key *key);
 void quire__page_key(const quire_store_key *parent, const int32_t *tokens /* (64) */,
@@ -103,11 +103,11 @@ typedef struct quire_chain {
     int32_t n_pages;
 } quire_chain;
 
-/* Of the first n_pages pages of a text, for `layers`, which it takes over also on failure.
+/* Keys of the first n_pages pages of a text. Takes ownership of `layers`, also on failure.
  * E_NOMEM. */
 quire_status quire__chain_init(quire_chain *chain, const quire_store_text *text, uint8_t *layers,
                                size_t layers_bytes, int32_t n_pages);
-/* For the layers of a pool whose form does not change meanwhile. */
+/* The same for the layers of a pool, whose form must not change meanwhile. */
 quire_status quire__chain_of_pool(quire_chain *chain, const quire_store_text *text,
                                   const quire_pool *pool, int32_t n_pages);
 void quire__chain_free(quire_chain *chain);
@@ -129,14 +129,13 @@ typedef struct quire_record {
 } quire_record;
 
 size_t quire__record_bytes(uint32_t depth, size_t payload_bytes);
-/* Header and tokens; returns where the payload goes. quire__record_seal comes last. */
+/* Writes header and tokens, and returns where the payload goes. Call quire__record_seal last. */
 uint8_t *quire__record_start(uint8_t *bytes, const quire_record *record, const int32_t *tokens);
 void quire__record_seal(uint8_t *bytes, size_t n_bytes);
-/* Whether it is a record at all, of its own length and of this name; its payload has not been
- * looked at. */
+/* Whether it is a record of the right length and with this id. Does not look at the payload. */
 bool quire__record_read(const uint8_t *bytes, size_t n_bytes, const quire_record_id *id,
                         quire_record *record);
-bool quire__record_sound(const uint8_t *bytes, size_t n_bytes); /* its checksum is right */
+bool quire__record_sound(const uint8_t *bytes, size_t n_bytes); /* whether its checksum is right */
 bool quire__record_has_tokens(const quire_record *record, const int32_t *tokens);
 
 /* A root's payload. */
@@ -147,17 +146,18 @@ typedef struct quire_root {
 
 size_t quire__root_bytes(size_t identity_bytes, size_t layers_bytes);
 void quire__root_write(uint8_t *payload, const quire_root *root);
-bool quire__root_read(const quire_record *record,
-                      quire_root *root); /* also whether its key is right */
+/* Also checks its key. */
+bool quire__root_read(const quire_record *record, quire_root *root);
 
 /* ---- store_open.c; the caller holds the lock */
-quire_status quire__store_drop_bad(quire_store *store,
-                                   const quire_record_id *id); /* removed, and counted */
-/* The bytes of a record into memory that the caller frees; NULL: it is not there. E_NOMEM, E_IO. */
+/* Removes a bad record, and counts it. */
+quire_status quire__store_drop_bad(quire_store *store, const quire_record_id *id);
+/* Copies a record into memory that the caller frees; NULL: there is no such record. E_NOMEM,
+ * E_IO. */
 quire_status quire__store_copy(quire_store *store, const quire_record_id *id, uint8_t **bytes,
                                size_t *n_bytes);
 
-/* A root that was read and understood. */
+/* A root that was read and parsed. */
 typedef struct quire_known_root {
     quire_store_key key;
     uint8_t *bytes; /* of the record */
@@ -165,13 +165,13 @@ typedef struct quire_known_root {
     quire_form form;
 } quire_known_root;
 
-/* E_GONE: not there. E_CORRUPT: bad. E_VERSION, E_FORMAT, E_NOMEM, E_IO. To be freed also on
- * failure. */
+/* E_GONE: there is no such root. E_CORRUPT: it is bad. E_VERSION, E_FORMAT, E_NOMEM, E_IO. Must be
+ * freed also on failure. */
 quire_status quire__known_root(quire_store *store, const quire_store_key *key,
                                quire_known_root *root);
 void quire__known_root_free(quire_known_root *root);
 
-/* ---- store_put.c: what pages are put from */
+/* ---- store_put.c: where pages come from */
 typedef struct quire_piece_source {
     quire_pieces pieces;
     bool (*has)(const void *user, int32_t piece, int32_t page);
@@ -181,21 +181,21 @@ typedef struct quire_piece_source {
     void *on_progress_user;
 } quire_piece_source;
 
-/* Pages that computing their text would not give must not be found under its name. E_HISTORY. */
+/* E_HISTORY: the pages differ from a fresh computation of their text. */
 quire_status quire__store_check_history(uint32_t history, int32_t exact_tokens, int32_t n_pages);
 quire_status quire__store_put_chain(quire_store *store, const quire_chain *chain,
                                     const quire_store_text *text, const quire_piece_source *source,
                                     quire_store_added *added);
 
 /* ---- store_get.c */
-quire_status quire__store_check_text(const quire_store *store,
-                                     const quire_store_text *text); /* E_INVALID */
-/* How many pages of a chain can be found; looks at headers alone. Bad ones are dropped. */
+/* E_INVALID. */
+quire_status quire__store_check_text(const quire_store *store, const quire_store_text *text);
+/* How many pages of a chain can be found. Looks only at headers; drops bad records. */
 quire_status quire__store_reach(quire_store *store, const quire_chain *chain,
                                 const quire_store_text *text, quire_pieces pieces,
                                 int32_t *n_pages);
-/* *payload, in memory that is valid during `view`. Bad: dropped; missing or bad: *found is
- * false. */
+/* Passes the payload, valid during the call, to `view`. A bad record is dropped; *found is false if
+ * the record is missing or bad. */
 typedef quire_status (*quire_payload_view)(void *user, const uint8_t *payload);
 quire_status quire__store_payload(quire_store *store, const quire_record *wanted,
                                   const int32_t *tokens, quire_payload_view view, void *user,

@@ -1,4 +1,4 @@
-/* Texts of a store as saved files, and back. Neither needs a pool. */
+/* Exports texts of a store as saved files, and imports them, without a pool. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@ void quire_store_file_options_default(quire_store_file_options *options) {
         *options = (quire_store_file_options){.struct_size = sizeof *options};
 }
 
-/* The caller's, or the defaults. */
+/* The caller's options, or the defaults. */
 static quire_status options_of(const quire_store_file_options *given, quire_store_file_options *o) {
     quire_store_file_options_default(o);
     if (given)
@@ -71,13 +71,13 @@ quire_status quire_store_import(quire_store *store, quire_file *file,
     QUIRE_TRY(options_of(options, &o));
     if (!store || !file)
         return quire__fail(QUIRE_E_INVALID, "store or file is NULL");
-    if (store->keeper->read_only)
-        return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
+    if (store->backend->read_only)
+        return quire__fail(QUIRE_E_STATE, "the store was opened read-only");
     if (file->info.n_tokens == 0)
         return quire__fail(QUIRE_E_FORMAT,
-                           "the file has no tokens: its pages could not be found again");
+                           "the file has no token ids, without which its pages cannot be found");
     if (file->info.length < QUIRE_PAGE_TOKENS)
-        return quire__fail(QUIRE_E_FORMAT, "the file has %d tokens, and no full page of %d",
+        return quire__fail(QUIRE_E_FORMAT, "the file has %d tokens: no full page of %d",
                            (int)file->info.length, QUIRE_PAGE_TOKENS);
     QUIRE_TRY(quire__store_check_history(file->info.history, file->info.exact_tokens,
                                          file->info.length / QUIRE_PAGE_TOKENS));
@@ -94,15 +94,15 @@ typedef struct exporter {
     int32_t *tokens; /* (64 n_pages) */
     int32_t n_pages;
     quire_snapshot *to;
-    uint8_t *payload; /* of one record, aligned as records in a pool are */
+    uint8_t *payload; /* of one record, aligned like records in a pool */
     int32_t piece, page, class;
-    bool sinks; /* the class's sinks are wanted, not its leaf */
+    bool sinks; /* the sinks of the layer class are wanted, not its leaf */
     quire_store_file_options options;
 } exporter;
 
-/* One link of the way back from a page to its root. */
+/* One step on the way back from a page to its root. */
 typedef struct way_step {
-    quire_record record; /* pointers mean nothing */
+    quire_record record; /* its pointers are invalid */
     int32_t tokens[QUIRE_PAGE_TOKENS];
     bool good;
 } way_step;
@@ -127,17 +127,17 @@ static quire_status follow(quire_store *store, const quire_store_key *key, way_s
                            bool is_first) {
     const quire_record_id id = {.key = *key};
     bool found;
-    QUIRE_TRY(store->keeper->read(store->keeper, &id, read_link, l, &found));
+    QUIRE_TRY(store->backend->read(store->backend, &id, read_link, l, &found));
     if (!found)
         return is_first ? quire__fail(QUIRE_E_UNKNOWN, "the store has no such page")
                         : quire__fail(QUIRE_E_GONE, "a page before it is no longer in the store");
     if (l->good)
         return QUIRE_OK;
     QUIRE_TRY(quire__store_drop_bad(store, &id));
-    return quire__fail(QUIRE_E_CORRUPT, "a record was bad");
+    return quire__fail(QUIRE_E_CORRUPT, "a record of the store is damaged");
 }
 
-/* From the last page to the first. */
+/* Collects the pages from the last to the first. */
 static quire_status read_way(exporter *e, const quire_store_key *key) {
     way_step l;
     QUIRE_TRY(follow(e->store, key, &l, true));
@@ -146,7 +146,7 @@ static quire_status read_way(exporter *e, const quire_store_key *key) {
     e->tokens = malloc((size_t)n * sizeof l.tokens);
     e->chain.key = malloc(((size_t)n + 1) * sizeof *e->chain.key);
     if (!e->tokens || !e->chain.key)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to export %d pages", (int)n);
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while exporting %d pages", (int)n);
     e->chain.n_pages = n;
     for (int32_t page = n - 1; page >= 0; page--) {
         memcpy(e->tokens + (size_t)page * QUIRE_PAGE_TOKENS, l.tokens, sizeof l.tokens);
@@ -178,26 +178,27 @@ static quire_status prepare(exporter *e, const quire_store_key *key) {
     const int32_t n_pieces = quire__piece_count(pieces);
     size_t most = QUIRE_FILE_ALIGN;
     for (int32_t piece = 0; piece < n_pieces; piece++) {
-        const size_t bytes = quire__piece_bytes(pieces, piece, 0); /* page 0 has the sinks too */
+        const size_t bytes =
+            quire__piece_bytes(pieces, piece, 0); /* page 0 is the largest: it has the sinks too */
         most = bytes > most ? bytes : most;
         for (int32_t page = 0; piece > 0 && page < e->n_pages; page++) {
             const quire_record_id id = {.key = e->chain.key[page + 1], .piece = (uint32_t)piece};
             bool present = true;
             if (quire__piece_needed(pieces, piece, page, e->n_pages))
-                QUIRE_TRY(e->store->keeper->has(e->store->keeper, &id, 1, &present));
+                QUIRE_TRY(e->store->backend->has(e->store->backend, &id, 1, &present));
             if (!present)
                 return gone();
         }
     }
     void *payload = NULL;
     if (posix_memalign(&payload, QUIRE_SECTION_ALIGN, most) != 0)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to export a page");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while exporting a page");
     e->payload = payload;
     return QUIRE_OK;
 }
 
-/* A copy of a payload, after every value of it has been looked at. It is written later: the store
- * is not kept waiting for the disk that the file is on. */
+/* Copies a payload after checking every value. The copy is written later, so that the store does
+ * not wait for the output file's disk. */
 static quire_status take_payload(void *user, const uint8_t *payload) {
     exporter *e = user;
     memcpy(e->payload, payload,
@@ -206,7 +207,7 @@ static quire_status take_payload(void *user, const uint8_t *payload) {
                                                                             : QUIRE_E_FORMAT;
 }
 
-/* The wanted part of it. */
+/* The part that is wanted. */
 static quire_status add_payload(exporter *e) {
     const quire_pieces pieces = quire__form_pieces(&e->root.form);
     const quire_class *class = &e->root.form.class[e->class];
@@ -232,7 +233,8 @@ static quire_status add_part(exporter *e, int32_t class, int32_t page, bool sink
     QUIRE_TRY(quire__store_payload(e->store, &wanted, e->tokens + (size_t)page * QUIRE_PAGE_TOKENS,
                                    take_payload, e, &found));
     return found ? add_payload(e)
-                 : quire__fail(QUIRE_E_CORRUPT, "a record was bad, or has just gone");
+                 : quire__fail(QUIRE_E_CORRUPT,
+                               "a record of the store is damaged, or was just removed");
 }
 
 static bool holds_sinks(const exporter *e, int32_t g) {
@@ -249,17 +251,17 @@ static bool holds_page(const exporter *e, int32_t g, int32_t page) {
 
 static quire_status add_state(const exporter *e, quire_snapshot *to) {
     const quire_form *form = &e->root.form;
-    const int32_t n_tokens = e->n_pages * QUIRE_PAGE_TOKENS;
+    const int32_t n_pages = e->n_pages, n_tokens = n_pages * QUIRE_PAGE_TOKENS;
     QUIRE_TRY(quire__snapshot_add_state(to, n_tokens, -1, 0, n_tokens));
     for (int32_t g = 0; g < form->n_classes; g++) {
         const bool sinks = holds_sinks(e, g);
-        QUIRE_TRY(quire__snapshot_add_class(to, quire__live_from(&form->class[g], e -> n_pages),
-                                            sinks ? (uint32_t)QUIRE_HELD_SINKS : 0,
+        const int32_t live_from = quire__live_from(&form->class[g], n_pages);
+        QUIRE_TRY(quire__snapshot_add_class(to, live_from, sinks ? (uint32_t)QUIRE_HELD_SINKS : 0,
                                             sinks ? quire__rows_below(form->class[g].sinks) : 0,
                                             0));
-        for (int32_t page = 0; page < e->n_pages; page++)
-            QUIRE_TRY(quire__snapshot_add_rows(
-                to, holds_page(e, g, page) ? UINT64_MAX : 0)); /* only whole ones are put */
+        for (int32_t page = 0; page < n_pages; page++)
+            /* The store has only pages with all their rows. */
+            QUIRE_TRY(quire__snapshot_add_rows(to, holds_page(e, g, page) ? UINT64_MAX : 0));
     }
     return QUIRE_OK;
 }
@@ -271,7 +273,8 @@ static quire_status add_pages(exporter *e, int32_t g) {
     for (int32_t page = 0; page < e->n_pages; page++) {
         if (holds_page(e, g, page))
             QUIRE_TRY(add_part(e, g, page, false));
-        if (e->options.on_progress) /* in pages, though each comes once for each class */
+        if (e->options
+                .on_progress) /* counted in pages, though each is visited once per layer class */
             e->options.on_progress(e->options.user,
                                    (int32_t)(((int64_t)g * e->n_pages + page + 1) / n_classes),
                                    e->n_pages);

@@ -1,4 +1,4 @@
-/* The longest prefix that is there, out of a store into fresh pages of a pool. */
+/* Loads the longest stored prefix of a text into fresh pages of a pool. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ quire_status quire__store_check_text(const quire_store *store, const quire_store
 typedef struct look {
     const quire_record *wanted;
     const int32_t *tokens;
-    quire_payload_view view; /* NULL: the header is enough */
+    quire_payload_view view; /* NULL: only the header is checked */
     void *user;
     bool good;
     quire_status status; /* of the view */
@@ -47,14 +47,13 @@ quire_status quire__store_payload(quire_store *store, const quire_record *wanted
                                   const int32_t *tokens, quire_payload_view view, void *user,
                                   bool *found) {
     look l = {.wanted = wanted, .tokens = tokens, .view = view, .user = user};
-    QUIRE_TRY(store->keeper->read(store->keeper, &wanted->id, look_at, &l, found));
+    QUIRE_TRY(store->backend->read(store->backend, &wanted->id, look_at, &l, found));
     if (!*found || (l.good && l.status == QUIRE_OK))
         return QUIRE_OK;
     if (l.good && l.status != QUIRE_E_FORMAT)
         return l.status;
-    *found = false; /* E_FORMAT: values that cannot be */
-    quire__store_drop_bad(store,
-                          &wanted->id); /* if that fails (a full disk), it is a miss all the same */
+    *found = false;                            /* E_FORMAT: invalid values */
+    quire__store_drop_bad(store, &wanted->id); /* even if that fails, it is a miss */
     return QUIRE_OK;
 }
 
@@ -73,7 +72,7 @@ static const int32_t *tokens_of(const quire_store_text *text, int32_t page) {
 
 /* ------------------------------------------------------------------ how far it goes */
 
-/* Whether a sequence of n_pages pages finds all it needs; there[page * n_pieces + piece]. */
+/* Whether a sequence of n_pages pages finds all pieces it needs; there[page * n_pieces + piece]. */
 static bool complete(quire_pieces pieces, const bool *there, int32_t n_pages) {
     const int32_t n_pieces = quire__piece_count(pieces);
     for (int32_t page = n_pages - 1; page >= 0; page--)
@@ -97,7 +96,7 @@ quire_status quire__store_reach(quire_store *store, const quire_chain *chain,
     const int32_t n_pieces = quire__piece_count(pieces);
     bool *there = calloc((size_t)chain->n_pages * (size_t)n_pieces + 1, sizeof *there);
     if (!there)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to look for pages");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while looking for pages");
     quire_status status = QUIRE_OK;
     int32_t n = 0;
     for (bool found = true; n < chain->n_pages && status == QUIRE_OK; n += found) {
@@ -128,7 +127,7 @@ typedef struct taking {
 
 static quire_status take(void *user, const uint8_t *payload) {
     const taking *t = user;
-    return quire__seq_take_piece(t->seq, t->piece, t->page, payload);
+    return quire__seq_write_piece(t->seq, t->piece, t->page, payload);
 }
 
 static quire_status only_look(void *user, const uint8_t *payload) {
@@ -136,9 +135,9 @@ static quire_status only_look(void *user, const uint8_t *payload) {
     return QUIRE_OK;
 }
 
-/* *whole false: a record was bad, or has just gone; *reach is then how far another attempt may
- * go at most, less than this one. What is bad seldom comes alone: the others are looked at too,
- * so that they are gone when this text is put again. */
+/* *whole false: a record was bad, or was just removed; *reach is then the most pages that another
+ * attempt may load, fewer than this one. Damage seldom affects one record only, so the others are
+ * checked too, and all bad ones are gone when this text is put again. */
 static quire_status fill(quire_store *store, const quire_chain *chain, const quire_store_text *text,
                          quire_seq *seq, bool *whole, int32_t *reach) {
     const quire_pieces pieces = quire__pool_pieces(seq->pool);
@@ -154,15 +153,15 @@ static quire_status fill(quire_store *store, const quire_chain *chain, const qui
                 continue;
             QUIRE_TRY(quire__store_payload(store, &wanted, tokens_of(text, p),
                                            *whole ? take : only_look, &t, &found));
-            if (!found && *whole) /* without a piece of a window only this length fails */
+            if (!found && *whole) /* if a piece of a window is missing, only this length fails */
                 *reach = piece == 0 ? p : n_pages - 1;
             *whole = *whole && found;
         }
     return QUIRE_OK;
 }
 
-/* One attempt, with a sequence that holds the pool to its form. *whole false: another may go
- * less far, up to *reach. */
+/* One attempt. The new sequence keeps the pool's form from changing. *whole false: another attempt
+ * may load up to *reach pages. */
 static quire_status attempt(quire_store *store, const quire_store_text *text, int32_t max_pages,
                             quire_seq *seq, bool *whole, int32_t *reach) {
     quire_chain chain;
@@ -175,17 +174,17 @@ static quire_status attempt(quire_store *store, const quire_store_text *text, in
     if (status == QUIRE_OK)
         status = fill(store, &chain, text, seq, whole, reach);
     if (status == QUIRE_OK && *whole) {
-        const quire_keeper_counts counts = {.hit_pages = (uint64_t)n_pages,
-                                            .missed_pages = (uint64_t)(max_pages - n_pages)};
-        store->keeper->count(store->keeper, &counts);
-        if (n_pages > 0 && !store->keeper->read_only) /* a use that cannot be noted is no harm */
-            store->keeper->touch(store->keeper, chain.key, (size_t)n_pages + 1);
+        const quire_backend_counts counts = {.hit_pages = (uint64_t)n_pages,
+                                             .missed_pages = (uint64_t)(max_pages - n_pages)};
+        store->backend->count(store->backend, &counts);
+        if (n_pages > 0 && !store->backend->read_only) /* losing a use does no harm */
+            store->backend->touch(store->backend, chain.key, (size_t)n_pages + 1);
     }
     quire__chain_free(&chain);
     return status;
 }
 
-/* Pages of a text that may be taken, and that a sequence of the pool may hold. */
+/* Pages of a text that may be loaded, and that a sequence of the pool can hold. */
 static int32_t pages_of(const quire_store_text *text, const quire_pool *pool, int32_t leave) {
     const int32_t n = text->n_tokens > leave ? text->n_tokens - leave : 0;
     return (n < pool->max_tokens ? n : pool->max_tokens) / QUIRE_PAGE_TOKENS;
@@ -202,7 +201,7 @@ quire_status quire_store_get(quire_store *store, quire_pool *pool, const quire_s
     const int32_t max_pages = pages_of(text, pool, leave);
     int32_t reach = max_pages;
     pthread_mutex_lock(&store->lock);
-    for (bool whole = false; status == QUIRE_OK && !whole;) { /* each attempt reaches less far */
+    for (bool whole = false; status == QUIRE_OK && !whole;) { /* each attempt loads fewer pages */
         status = quire__seq_begin_pieces(pool, &seq);
         if (status == QUIRE_OK)
             status = attempt(store, text, max_pages, seq, &whole, &reach);
@@ -222,7 +221,7 @@ quire_status quire_store_find(quire_store *store, quire_pool *pool, const quire_
     quire_chain chain;
     quire_seq *seq;
     int32_t n_pages = 0;
-    QUIRE_TRY(quire__seq_begin_pieces(pool, &seq)); /* only to hold the pool to its form */
+    QUIRE_TRY(quire__seq_begin_pieces(pool, &seq)); /* only to keep the pool's form from changing */
     quire_status status = quire__chain_of_pool(&chain, text, pool, pages_of(text, pool, 0));
     if (status == QUIRE_OK) {
         pthread_mutex_lock(&store->lock);

@@ -1,4 +1,4 @@
-/* A store: opened, closed, counted. */
+/* Opens and closes a store, reports statistics, and reads single records. */
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@ void quire_store_options_default(quire_store_options *options) {
             .struct_size = sizeof *options, .create = true, .touch_seconds = 60};
 }
 
-static quire_status open_keeper(quire_store *store, const char *directory,
-                                const quire_store_options *given) {
+static quire_status open_backend(quire_store *store, const char *directory,
+                                 const quire_store_options *given) {
     quire_store_options o;
     quire_store_options_default(&o);
     if (given)
@@ -21,7 +21,7 @@ static quire_status open_keeper(quire_store *store, const char *directory,
         return quire__fail(QUIRE_E_INVALID,
                            "options were not set up by quire_store_options_default");
     o.create = o.create && !o.read_only;
-    return quire__lmdb_open(&store->keeper, directory, &o);
+    return quire__lmdb_open(&store->backend, directory, &o);
 }
 
 quire_status quire_store_open(quire_store **result, const char *directory,
@@ -32,9 +32,9 @@ quire_status quire_store_open(quire_store **result, const char *directory,
     quire_store *store = calloc(1, sizeof *store);
     if (!store || sodium_init() < 0) {
         free(store);
-        return quire__fail(QUIRE_E_NOMEM, "no memory to open a store");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while opening the store");
     }
-    const quire_status status = open_keeper(store, directory, options);
+    const quire_status status = open_backend(store, directory, options);
     if (status != QUIRE_OK) {
         free(store);
         return status;
@@ -47,7 +47,7 @@ quire_status quire_store_open(quire_store **result, const char *directory,
 void quire_store_close(quire_store *store) {
     if (!store)
         return;
-    store->keeper->close(store->keeper);
+    store->backend->close(store->backend);
     pthread_mutex_destroy(&store->lock);
     free(store);
 }
@@ -55,10 +55,10 @@ void quire_store_close(quire_store *store) {
 quire_status quire_store_get_stats(quire_store *store, quire_store_stats *stats) {
     if (!store || !stats)
         return quire__fail(QUIRE_E_INVALID, "store or stats is NULL");
-    quire_keeper_room room;
-    quire_keeper_counts counts;
+    quire_backend_room room;
+    quire_backend_counts counts;
     pthread_mutex_lock(&store->lock);
-    const quire_status status = store->keeper->room(store->keeper, &room, &counts);
+    const quire_status status = store->backend->room(store->backend, &room, &counts);
     pthread_mutex_unlock(&store->lock);
     if (status == QUIRE_OK)
         *stats = (quire_store_stats){.records = room.records,
@@ -75,9 +75,9 @@ quire_status quire_store_get_stats(quire_store *store, quire_store_stats *stats)
 }
 
 quire_status quire__store_drop_bad(quire_store *store, const quire_record_id *id) {
-    const quire_keeper_counts one = {.bad_records = 1};
-    store->keeper->count(store->keeper, &one);
-    return store->keeper->read_only ? QUIRE_OK : store->keeper->remove(store->keeper, id, 1);
+    const quire_backend_counts one = {.bad_records = 1};
+    store->backend->count(store->backend, &one);
+    return store->backend->read_only ? QUIRE_OK : store->backend->remove(store->backend, id, 1);
 }
 
 typedef struct copy {
@@ -101,9 +101,9 @@ quire_status quire__store_copy(quire_store *store, const quire_record_id *id, ui
     bool found;
     copy c = {0};
     *bytes = NULL;
-    QUIRE_TRY(store->keeper->read(store->keeper, id, copy_view, &c, &found));
+    QUIRE_TRY(store->backend->read(store->backend, id, copy_view, &c, &found));
     if (found && !c.bytes)
-        return quire__fail(QUIRE_E_NOMEM, "no memory for a record");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while reading a record");
     *bytes = c.bytes;
     *n_bytes = c.n_bytes;
     return QUIRE_OK;
@@ -119,10 +119,12 @@ quire_status quire__known_root(quire_store *store, const quire_store_key *key,
     *root = (quire_known_root){.key = *key};
     QUIRE_TRY(quire__store_copy(store, &id, &root->bytes, &n_bytes));
     if (!root->bytes)
-        return quire__fail(QUIRE_E_GONE, "the store no longer says whose page this is");
+        return quire__fail(QUIRE_E_GONE,
+                           "the identity that this page belongs to is no longer in the store");
     if (!quire__record_read(root->bytes, n_bytes, &id, &record) ||
         !quire__record_sound(root->bytes, n_bytes) || !quire__root_read(&record, &root->root))
-        return quire__fail(QUIRE_E_CORRUPT, "the record that says whose page this is was bad");
+        return quire__fail(QUIRE_E_CORRUPT,
+                           "the record with the identity that this page belongs to is damaged");
     return quire__form_read(&root->form, root->root.layers, root->root.layers_bytes);
 }
 

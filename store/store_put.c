@@ -1,11 +1,11 @@
-/* Pages into a store: those that it lacks, first to last, a batch at a time. */
+/* Puts the pages that a store lacks, first to last, one batch at a time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "store/store.h"
 
-/* Every piece that the source has, in the order of pages. */
+/* All pieces that the source has, in the order of pages. */
 typedef struct wanted {
     quire_record_id *id;
     int32_t *page; /* -1: the root */
@@ -21,13 +21,13 @@ typedef struct putter {
     wanted all;
     uint8_t *buffer; /* records of a batch, one after the other */
     size_t n_bytes, capacity;
-    quire_keeper_item *items;
+    quire_backend_item *items;
     size_t n_items;
     quire_store_added *added;
 } putter;
 
 static quire_status no_memory(void) {
-    return quire__fail(QUIRE_E_NOMEM, "no memory to store pages");
+    return quire__fail(QUIRE_E_NOMEM, "out of memory while storing pages");
 }
 
 static void wanted_free(wanted *w) {
@@ -58,7 +58,7 @@ static quire_status list_wanted(putter *p) {
         for (int32_t piece = 0; piece < n_pieces; piece++)
             if (p->source->has(p->source->user, piece, page))
                 want(w, &p->chain->key[page + 1], piece, page);
-    return p->store->keeper->has(p->store->keeper, w->id, w->n, w->present);
+    return p->store->backend->has(p->store->backend, w->id, w->n, w->present);
 }
 
 /* ------------------------------------------------------------------ records */
@@ -98,8 +98,8 @@ static quire_status flush(putter *p) {
         return QUIRE_OK;
     quire_store_added more;
     const quire_status status =
-        p->store->keeper->write(p->store->keeper, p->chain->key, (size_t)p->chain->n_pages + 1,
-                                p->items, p->n_items, &more);
+        p->store->backend->write(p->store->backend, p->chain->key, (size_t)p->chain->n_pages + 1,
+                                 p->items, p->n_items, &more);
     p->added->pages += more.pages;
     p->added->bytes += more.bytes;
     p->n_items = 0;
@@ -121,8 +121,8 @@ static quire_status add_record(putter *p, size_t i) {
     }
     uint8_t *bytes = p->buffer + p->n_bytes;
     QUIRE_TRY(fill_record(p, i, bytes, n_bytes));
-    quire_keeper_item *item = &p->items[p->n_items++];
-    *item = (quire_keeper_item){
+    quire_backend_item *item = &p->items[p->n_items++];
+    *item = (quire_backend_item){
         .id = p->all.id[i], .depth = (uint32_t)(page + 1), .bytes = bytes, .n_bytes = n_bytes};
     if (page >= 0)
         item->parent = p->chain->key[page];
@@ -137,11 +137,12 @@ static quire_status put_missing(putter *p) {
             n++;
             n_bytes += quire__record_bytes((uint32_t)(p->all.page[i] + 1), payload_bytes(p, i));
         }
-    if (n == 0) { /* a use that cannot be noted is no harm */
-        p->store->keeper->touch(p->store->keeper, p->chain->key, (size_t)p->chain->n_pages + 1);
+    if (n == 0) { /* losing a use does no harm */
+        p->store->backend->touch(p->store->backend, p->chain->key, (size_t)p->chain->n_pages + 1);
         return QUIRE_OK;
     }
-    p->capacity = n_bytes < p->store->keeper->batch_bytes ? n_bytes : p->store->keeper->batch_bytes;
+    p->capacity =
+        n_bytes < p->store->backend->batch_bytes ? n_bytes : p->store->backend->batch_bytes;
     p->buffer = malloc(p->capacity);
     p->items = malloc(n * sizeof *p->items);
     if (!p->buffer || !p->items)
@@ -165,9 +166,8 @@ quire_status quire__store_check_history(uint32_t history, int32_t exact_tokens, 
             snprintf(what + strlen(what), sizeof what - strlen(what), "%s%s", what[0] ? ", " : "",
                      quire_history_name((quire_history)one));
     return quire__fail(QUIRE_E_HISTORY,
-                       "the cache was %s, and from token %d on it would be found where a fresh "
-                       "computation is promised; "
-                       "compute the text again to store it",
+                       "the cache was %s, so from token %d on it differs from a fresh computation "
+                       "of its text; compute the text again to store it",
                        what, (int)exact_tokens);
 }
 
@@ -223,8 +223,8 @@ quire_status quire_store_put(quire_store *store, const quire_seq *seq, const qui
     QUIRE_TRY(quire__store_check_text(store, text));
     if (!seq)
         return quire__fail(QUIRE_E_INVALID, "sequence is NULL");
-    if (store->keeper->read_only)
-        return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
+    if (store->backend->read_only)
+        return quire__fail(QUIRE_E_STATE, "the store was opened read-only");
     QUIRE_TRY(quire__seq_hold(seq));
     const quire_status status = put_held(store, seq, text, added);
     quire__seq_in_file(seq, false);

@@ -1,4 +1,4 @@
-/* Every byte and every value of a store. */
+/* Verifies every byte and every value of a store. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ typedef struct verifier {
     const quire_store_verify_options *options;
     quire_store_verdict *verdict;
     int64_t total;
-    uint8_t *payload; /* aligned as records in a pool are */
+    uint8_t *payload; /* aligned like records in a pool */
     size_t capacity;
     quire_record_id *bad;
     size_t bad_capacity;
@@ -32,7 +32,7 @@ static bool key_right(const quire_record *r) {
     return quire__same_key(&key, &r->id.key);
 }
 
-/* LMDB puts bytes anywhere; decoders want them where a pool would have them. */
+/* LMDB does not align values; decoders need the alignment of a pool. */
 static bool align_payload(verifier *v, const quire_record *r) {
     if (r->payload_bytes > v->capacity) {
         free(v->payload);
@@ -40,7 +40,7 @@ static bool align_payload(verifier *v, const quire_record *r) {
         v->capacity = 0;
         void *payload = NULL;
         if (posix_memalign(&payload, QUIRE_SECTION_ALIGN, r->payload_bytes) != 0) {
-            v->status = quire__fail(QUIRE_E_NOMEM, "no memory to verify a record");
+            v->status = quire__fail(QUIRE_E_NOMEM, "out of memory while verifying a record");
             return false;
         }
         v->payload = payload;
@@ -51,7 +51,7 @@ static bool align_payload(verifier *v, const quire_record *r) {
     return true;
 }
 
-/* A page whose form is known. */
+/* Checks a page whose form is known. */
 static bool page_right(verifier *v, const quire_record *r, const quire_form *form) {
     const quire_pieces pieces = quire__form_pieces(form);
     const int32_t piece = (int32_t)r->id.piece, page = (int32_t)r->depth - 1;
@@ -73,12 +73,13 @@ static bool record_right(verifier *v, const quire_record_id *id, const uint8_t *
         return false;
     const int64_t place = quire__table_find(v->table, &id->key);
     const quire_table_node *n = place < 0 ? NULL : &v->table->node[place];
-    v->verdict->lost += n && (n->up < 0 || n->top < 0); /* else it has just come */
+    v->verdict->lost +=
+        n && (n->up < 0 || n->top < 0); /* else it was put after the table was read */
     return !n || n->top < 0 || page_right(v, &r, &v->table->root[n->top].form);
 }
 
-/* One record at a time: the keeper holds no state of the store while the caller is told of
- * progress. */
+/* Reads one record at a time, so that the backend holds no snapshot while it reports progress to
+ * the caller. */
 static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes,
                     int64_t used) {
     (void)used;
@@ -93,7 +94,7 @@ static bool look_at(void *user, const quire_record_id *id, const uint8_t *bytes,
             const size_t more = n ? 2 * n : 64;
             quire_record_id *larger = realloc(v->bad, more * sizeof *larger);
             if (!larger)
-                v->status = quire__fail(QUIRE_E_NOMEM, "no memory to verify a store");
+                v->status = quire__fail(QUIRE_E_NOMEM, "out of memory while verifying the store");
             else
                 v->bad = larger;
             v->bad_capacity = larger ? more : n;
@@ -109,20 +110,20 @@ static quire_status look_at_all(quire_store *store, verifier *v) {
     for (bool is_first = true;; is_first = false) {
         v->seen = false;
         const quire_record_id last = v->last;
-        QUIRE_TRY(store->keeper->walk(store->keeper, is_first ? NULL : &last, look_at, v));
+        QUIRE_TRY(store->backend->walk(store->backend, is_first ? NULL : &last, look_at, v));
         QUIRE_TRY(v->status);
         if (!v->seen)
             return QUIRE_OK;
-        QUIRE_TRY(store->keeper->check(store->keeper, &v->last));
+        QUIRE_TRY(store->backend->check(store->backend, &v->last));
         if (o->on_progress)
             o->on_progress(o->user, v->verdict->records, v->total);
         if (o->stop && o->stop(o->user))
-            return quire__fail(QUIRE_E_ABORTED, "verifying was stopped");
+            return quire__fail(QUIRE_E_ABORTED, "verifying was stopped by the caller");
     }
 }
 
 static quire_status verify(quire_store *store, verifier *v, quire_table *table) {
-    QUIRE_TRY(store->keeper->check(store->keeper, NULL));
+    QUIRE_TRY(store->backend->check(store->backend, NULL));
     QUIRE_TRY(quire__table_read(store, table));
     v->total = (int64_t)table->n_ids;
     QUIRE_TRY(look_at_all(store, v));
@@ -139,9 +140,10 @@ quire_status quire_store_verify(quire_store *store, const quire_store_verify_opt
     if (options)
         o = *options;
     if (!store || !verdict || o.struct_size != sizeof o)
-        return quire__fail(QUIRE_E_INVALID, "store or verdict is NULL, or options were not set up");
-    if (o.remove && store->keeper->read_only)
-        return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
+        return quire__fail(QUIRE_E_INVALID, "store or verdict is NULL, or options were not set up "
+                                            "by quire_store_verify_options_default");
+    if (o.remove && store->backend->read_only)
+        return quire__fail(QUIRE_E_STATE, "the store was opened read-only");
     *verdict = (quire_store_verdict){0};
     quire_table table = {0};
     verifier v = {.table = &table, .options = &o, .verdict = verdict};

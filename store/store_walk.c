@@ -1,4 +1,5 @@
-/* What is in a store: told, named by a few digits, removed, verified. */
+/* Walks the contents of a store, finds pages by the first digits of their keys, and removes them.
+ */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 
 enum { IDS_AT_ONCE = 1000 };
 
-/* ------------------------------------------------------------------ told */
+/* ------------------------------------------------------------------ walk */
 
 static void describe(const quire_table *t, size_t i, quire_store_entry *entry) {
     const quire_table_node *n = &t->node[i];
@@ -70,7 +71,7 @@ quire_status quire_store_key_find(quire_store *store, const char *digits, quire_
         return quire__fail(QUIRE_E_INVALID, "store, digits or key is NULL");
     const size_t n = strlen(digits);
     if (n == 0 || n >= QUIRE_STORE_KEY_TEXT || strspn(digits, "0123456789abcdefABCDEF") != n)
-        return quire__fail(QUIRE_E_UNKNOWN, "'%.80s' is not a key: 1 to 64 hexadecimal digits",
+        return quire__fail(QUIRE_E_UNKNOWN, "'%.80s' is not a key: give 1 to 64 hexadecimal digits",
                            digits);
     quire_table t;
     int64_t n_ends = 0, n_pages = 0, end = -1, page = -1;
@@ -113,11 +114,11 @@ static void mark_up(quire_table *t, bool *marked, int64_t i) {
     }
 }
 
-/* The page, what follows it, and what then leads nowhere. */
+/* Marks the page, the pages that follow it, and those before it that lead to nothing else. */
 static void mark(quire_table *t, bool *marked, int64_t start) {
     bool more = true;
     marked[start] = true;
-    while (more) { /* once for each page that follows, at most: texts branch rarely */
+    while (more) { /* at most once per following page, usually once: texts branch rarely */
         more = false;
         for (size_t i = 0; i < t->n_nodes; i++)
             if (!marked[i] && t->node[i].up >= 0 && marked[t->node[i].up])
@@ -132,8 +133,8 @@ static void mark(quire_table *t, bool *marked, int64_t start) {
 
 static quire_status remove_ids(quire_store *store, const quire_record_id *ids, size_t n) {
     for (size_t at = 0; at < n; at += IDS_AT_ONCE)
-        QUIRE_TRY(store->keeper->remove(store->keeper, ids + at,
-                                        n - at < IDS_AT_ONCE ? n - at : IDS_AT_ONCE));
+        QUIRE_TRY(store->backend->remove(store->backend, ids + at,
+                                         n - at < IDS_AT_ONCE ? n - at : IDS_AT_ONCE));
     return QUIRE_OK;
 }
 
@@ -144,14 +145,14 @@ static quire_status remove_marked(quire_store *store, quire_table *t, const quir
         return quire__fail(QUIRE_E_UNKNOWN, "the store has no such page");
     bool *marked = calloc(t->n_nodes + 1, sizeof *marked);
     if (!marked)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to remove pages");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while removing pages");
     if (key)
         mark(t, marked, start);
-    size_t n_ids = key ? 0 : t->n_ids; /* everything: what cannot be read too */
+    size_t n_ids = key ? 0 : t->n_ids; /* everything, also unreadable records */
     for (size_t i = 0; i < t->n_nodes; i++) {
         const quire_table_node *n = &t->node[i];
         *n_pages += (!key || marked[i]) && n->depth > 0;
-        if (key && marked[i]) { /* to the front: never beyond where it was */
+        if (key && marked[i]) { /* moved to the front, never past its own place */
             memmove(t->id + n_ids, t->id + n->first, n->n * sizeof *t->id);
             n_ids += n->n;
         }
@@ -167,8 +168,8 @@ quire_status quire_store_remove(quire_store *store, const quire_store_key *key, 
     *n_pages = 0;
     if (!store)
         return quire__fail(QUIRE_E_INVALID, "store is NULL");
-    if (store->keeper->read_only)
-        return quire__fail(QUIRE_E_STATE, "the store was opened to be read");
+    if (store->backend->read_only)
+        return quire__fail(QUIRE_E_STATE, "the store was opened read-only");
     quire_table t;
     pthread_mutex_lock(&store->lock);
     quire_status status = quire__table_read(store, &t);

@@ -1,3 +1,4 @@
+/* Reads all ids of a store into a tree in memory. */
 #include "store/table.h"
 
 #include <stdlib.h>
@@ -42,7 +43,7 @@ static bool note(void *user, const quire_record_id *id, const uint8_t *bytes, si
                                 .up = -1,
                                 .top = -1};
     }
-    n->n = t->n_ids - n->first; /* one that cannot be read may lie between: it goes with them */
+    n->n = t->n_ids - n->first; /* unreadable records in between belong to it */
     n->bytes += n_bytes;
     n->has_tokens = n->has_tokens || id->piece == 0;
     return true;
@@ -66,7 +67,7 @@ static quire_status read_roots(quire_store *store, quire_table *t) {
         n += t->node[i].depth == 0;
     t->root = calloc(n + 1, sizeof *t->root);
     if (!t->root)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to look at the store");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while reading the store");
     for (size_t i = 0; i < t->n_nodes; i++) {
         if (t->node[i].depth != 0)
             continue;
@@ -77,17 +78,16 @@ static quire_status read_roots(quire_store *store, quire_table *t) {
         if (status == QUIRE_OK)
             t->node[i].top = (int64_t)t->n_roots++;
         else
-            quire__known_root_free(
-                root); /* bad, gone, or of a newer program: its pages have no top */
+            quire__known_root_free(root); /* bad, gone, or of a newer program: no `top` */
     }
     return QUIRE_OK;
 }
 
 quire_status quire__table_read(quire_store *store, quire_table *t) {
     *t = (quire_table){0};
-    QUIRE_TRY(store->keeper->walk(store->keeper, NULL, note, t));
+    QUIRE_TRY(store->backend->walk(store->backend, NULL, note, t));
     if (t->no_memory)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to look at the store");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while reading the store");
     QUIRE_TRY(read_roots(store, t));
     for (size_t i = 0; i < t->n_nodes; i++) {
         quire_table_node *n = &t->node[i];

@@ -1,4 +1,4 @@
-/* All pages of a store at a moment, as a tree in memory: for what looks at more than one text. */
+/* The pages of a store as a tree in memory, for calls that look at more than one text. */
 #ifndef QUIRE_STORE_TABLE_H
 #define QUIRE_STORE_TABLE_H
 
@@ -9,11 +9,11 @@ typedef struct quire_table_node {
     uint32_t depth;
     int64_t used;
     uint64_t bytes;
-    size_t first, n; /* its records among all */
-    int64_t up;      /* the parent's place, or -1: it is not there */
+    size_t first, n; /* its records, as indices into `id` */
+    int64_t up;      /* index of the parent, or -1: it does not exist */
     int64_t n_below; /* children */
-    bool has_tokens; /* piece 0 is there */
-    int64_t top;     /* the root's place among `roots`, or -1 */
+    bool has_tokens; /* piece 0 exists */
+    int64_t top;     /* index of its root in `roots`, or -1 */
 } quire_table_node;
 
 typedef struct quire_table {
@@ -26,11 +26,11 @@ typedef struct quire_table {
     bool no_memory;
 } quire_table;
 
-/* The caller holds the lock. To be freed also on failure. */
+/* The caller holds the lock. Must be freed also on failure. */
 quire_status quire__table_read(quire_store *store, quire_table *table);
 void quire__table_free(quire_table *table);
-int64_t quire__table_find(const quire_table *table, const quire_store_key *key); /* -1: not there */
-/* Whether a page can be found: what comes before it, and what its windows see. */
+int64_t quire__table_find(const quire_table *table, const quire_store_key *key); /* -1: not found */
+/* Whether a page can be found: the pages before it, and those that its windows see, exist. */
 bool quire__table_whole(const quire_table *table, size_t node);
 
 #endif

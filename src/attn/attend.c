@@ -1,8 +1,8 @@
-/* Attention of a batch over one layer: units of work handed to whichever worker is free.
+/* Attention of a batch over one layer, divided into units of work for whichever worker is free.
  *
- * A unit is a tile and KV head: all of it, or, when few rows see many pages, one chunk of it;
- * then the worker that finishes a tile's last unit merges the parts. Parts are merged by
- * position, so nothing depends on who did what.
+ * A unit is one tile and KV head or, when few rows see many pages, one chunk of it; then the worker
+ * that finishes the last unit of a tile merges the parts. Parts are merged by position, so the
+ * result does not depend on which worker did what.
  */
 #include <math.h>
 #include <string.h>
@@ -29,11 +29,11 @@ typedef struct work {
     int32_t kv, n_group, n; /* KV head, query heads per KV head, rows * query heads */
 } work;
 
-/* Beyond this a query overflows its scores; it is treated like one that is not finite. */
+/* A larger query would overflow its scores; it is treated like one that is not finite. */
 static const float LARGEST_QUERY = 1e20f;
 
-/* Scaled queries (rows, heads of this KV head, DK); those that are not finite become zero and
- * give NaN at the end. */
+/* Loads the scaled queries (rows, heads of this KV head, DK). Those that are not finite become zero
+ * here and give NaN at the end. */
 static void load_queries(const call *c, const work *w) {
     const quire_layer *config = &c->layer->config;
     const quire_row_kernels *kernels = c->batch->pool->kernels.rows;
@@ -50,7 +50,7 @@ static void load_queries(const call *c, const work *w) {
         const uint8_t *from = (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes +
                               (size_t)head * dim * size;
         float *q = c->worker->q + (size_t)i * dim;
-        kernels->load(c->args->q.type, from, dim, q);
+        kernels->from_raw(c->args->q.type, from, dim, q);
         int unusable = 0;
         for (size_t d = 0; d < dim; d++) {
             q[d] *= c->layer->q_scale;
@@ -96,7 +96,7 @@ static quire_attend_job make_job(const call *c, const work *w) {
     job.scratch = c->worker->scores;
     job.workspace = c->worker->workspace;
     job.raw = c->batch->pool->raw;
-    /* Units come in runs of one tile and head, the raw one last: queries are prepared once for a
+    /* Units come in runs of one tile and head, the raw one last, so queries are prepared once per
      * run. */
     const bool known = c->worker->loaded == w->tile && c->worker->loaded_kv == w->kv;
     if (!known)
@@ -107,7 +107,7 @@ static quire_attend_job make_job(const call *c, const work *w) {
     return job;
 }
 
-/* The pages of one chunk that have the layer's form, or (stale) the form before. */
+/* Attends over the pages of one chunk in the layer's form or, if `stale`, in the previous form. */
 static void attend_chunk(const call *c, const work *w, quire_attend_job *job, int32_t chunk,
                          bool stale, const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
@@ -142,7 +142,7 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
     atomic_fetch_add_explicit(&c->layer->packed_read, job->bytes_read, memory_order_relaxed);
 }
 
-/* The tile's own page, and the raw sinks when that is not page 0. */
+/* Attends over the tile's own page, and over the raw sinks if that is not page 0. */
 static void attend_raw(const call *c, const work *w, quire_attend_job *job,
                        const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
@@ -172,7 +172,7 @@ static quire_partial part_of(const quire_state *state, int32_t i, int dim) {
     return (quire_partial){state->m + i, state->l + i, state->o + (size_t)i * (size_t)dim};
 }
 
-/* Where a split tile's unit keeps row r, head h: {m, l, o (DV)}. */
+/* Where a unit of a split tile saves row r, head h: {m, l, o (DV)}. */
 static float *slot(const call *c, const work *w, int32_t unit, int32_t i) {
     const size_t row = (size_t)(w->tile->first_slot + unit * w->tile->n_rows + i / w->n_group);
     const size_t head = (size_t)(w->kv * w->n_group + i % w->n_group);
@@ -205,7 +205,7 @@ static void empty(const work *w, const quire_state *state) {
     }
 }
 
-/* Packed values may live in the rotated space; raw rows do not. */
+/* Packed values may be in the rotated space; raw rows are not. */
 static void unrotate_all(const call *c, const work *w, const quire_layer_state *form,
                          const quire_state *total) {
     const int dim = c->layer->config.v_dim;
@@ -239,8 +239,8 @@ static void write_rows(const call *c, const work *w, const quire_state *total) {
 
 /* ------------------------------------------------------------------ units */
 
-/* Part i of a tile's packed pages. Where pages of two forms meet, each part leaves the rotated
- * space by itself. */
+/* Attends over part i of a tile's packed pages. If the tile sees pages of two forms, each part is
+ * un-rotated on its own. */
 static void attend_part(const call *c, const work *w, quire_attend_job *job, int32_t i,
                         const quire_state *part) {
     if (!w->plan->sees_stale) {
@@ -277,7 +277,7 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
     if (unit < n_parts)
         attend_part(c, w, &job, unit, part);
     else
-        attend_raw(c, w, &job, part); /* last of its run: the workspace is now its own */
+        attend_raw(c, w, &job, part); /* last of its run, so it may use the workspace */
     save_part(c, w, unit, part);
     if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < n_units)
         return;
@@ -298,7 +298,7 @@ static void run_unit(const call *c, int32_t unit) {
     const quire_batch *batch = c->batch;
     const quire_layer *config = &c->layer->config;
     const int32_t g = c->layer->class, at = unit % batch->n_units[g];
-    int32_t low = 0, high = batch->n_tiles - 1; /* the last tile whose first unit is not above */
+    int32_t low = 0, high = batch->n_tiles - 1; /* finds the last tile with first_unit <= at */
     while (low < high) {
         const int32_t middle = (low + high + 1) / 2;
         if (batch->tile[middle].class[g].first_unit <= at)
@@ -320,9 +320,9 @@ static void run_unit(const call *c, int32_t unit) {
                   &c->batch->tile_done[low * batch->tile_done_stride + w.kv]);
 }
 
-/* The next run of units: neighbours, because a chunk fetches ahead into the next and shares its
- * queries; half of a fair share of what is left, so that the last runs are short and no worker
- * waits long. */
+/* Takes the next run of units. They are neighbours, because a chunk prefetches the next one and
+ * shares its queries. A run is half of a fair share of what is left, so that the last runs are
+ * short and no worker waits long. */
 static int32_t take_units(atomic_int *next, int32_t n_units, int32_t nth, int32_t *end) {
     int first = atomic_load_explicit(next, memory_order_relaxed), past;
     do {
@@ -333,7 +333,7 @@ static int32_t take_units(atomic_int *next, int32_t n_units, int32_t nth, int32_
     return first;
 }
 
-/* Padding sees nothing. */
+/* Padding sees nothing: zeros, and -inf. */
 static void write_padding(const call *c) {
     const quire_batch *batch = c->batch;
     const quire_layer *config = &c->layer->config;
@@ -355,32 +355,32 @@ static quire_status check_args(call *c, int32_t index) {
     const size_t q_dense = (size_t)config->n_heads * (size_t)config->k_dim,
                  out_dense = (size_t)config->n_heads * (size_t)config->v_dim;
     if (!a || !a->q.data || !a->out || !quire__type_valid(a->q.type))
-        return quire__fail(QUIRE_E_INVALID, "layer %d: q or out is NULL, or q of unknown type",
+        return quire__fail(QUIRE_E_INVALID, "layer %d: q or out is NULL, or q has an unknown type",
                            (int)index);
     if ((a->q.row_stride && a->q.row_stride < q_dense) ||
         (a->out_stride && a->out_stride < out_dense))
-        return quire__fail(QUIRE_E_INVALID, "layer %d: stride of q or out is less than a row",
+        return quire__fail(QUIRE_E_INVALID, "layer %d: the stride of q or out is less than a row",
                            (int)index);
     c->q_row_bytes = (a->q.row_stride ? a->q.row_stride : q_dense) * quire__type_bytes(a->q.type);
     c->out_stride = a->out_stride ? a->out_stride : out_dense;
     return QUIRE_OK;
 }
 
-static quire_status check_stored(const call *c, int32_t index) {
+static quire_status check_appended(const call *c, int32_t index) {
     const quire_batch *batch = c->batch;
     const int32_t source = c->layer->source;
     if (atomic_load(&batch->failed))
         return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s",
                            batch->error);
     if (!quire__batch_appended(batch, source))
-        return quire__fail(QUIRE_E_STATE, "layer %d: attend before its K and V were stored",
+        return quire__fail(QUIRE_E_STATE, "layer %d: append its K and V before attending",
                            (int)index);
     if (batch->n_scratch > 0 && !batch->pool->class[c->layer->class].raw &&
         atomic_load(&batch->region_layer[c->layer->scratch_region]) != source)
-        return quire__fail(
-            QUIRE_E_STATE,
-            "layer %d: another layer was stored since; attend a layer before storing the next",
-            (int)index);
+        return quire__fail(QUIRE_E_STATE,
+                           "layer %d: another layer was appended to since; attend a layer before "
+                           "appending to the next",
+                           (int)index);
     return QUIRE_OK;
 }
 
@@ -396,7 +396,7 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
               .worker = &batch->worker[ith]};
     quire_status status = check_args(&c, index);
     if (status == QUIRE_OK)
-        status = check_stored(&c, index);
+        status = check_appended(&c, index);
     if (status == QUIRE_OK) {
         if (batch->padded && ith == 0)
             write_padding(&c);
@@ -412,7 +412,7 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
     } else {
         quire__batch_note(batch, status);
     }
-    /* Last one out, with or without an error of its own: ready for the next call. */
+    /* The last worker to leave, with or without an error, resets the counters for the next call. */
     if (atomic_fetch_add(&batch->n_finished, 1) + 1 == nth) {
         atomic_store(&batch->n_finished, 0);
         atomic_store(&batch->next_unit, 0);

@@ -1,3 +1,4 @@
+/* Merging of softmax states. */
 #include "attn/softmax_state.h"
 
 #include <math.h>

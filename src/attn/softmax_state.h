@@ -1,5 +1,5 @@
-/* Merging softmax states, in one fixed order: (((chunk 0 + chunk 1) + ...) un-rotated) + raw
- * rows, + learned sink. */
+/* Merges softmax states in one fixed order: (((chunk 0 + chunk 1) + ...) un-rotated) + raw rows +
+ * learned sink. */
 #ifndef QUIRE_ATTN_SOFTMAX_STATE_H
 #define QUIRE_ATTN_SOFTMAX_STATE_H
 
@@ -8,7 +8,7 @@ typedef struct quire_partial {
     float *m, *l, *o; /* o is (DV) */
 } quire_partial;
 
-/* a += b. An empty part changes nothing, bit for bit. */
+/* Adds {m, l, o} to a. An empty part leaves a unchanged, bit for bit. */
 void quire__state_merge(quire_partial a, float m, float l, const float *o, int dim);
 /* A learned sink adds to the denominator only. */
 void quire__state_add_sink(quire_partial a, float logit_log2, int dim);

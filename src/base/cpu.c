@@ -1,3 +1,4 @@
+/* CPU features from the kernel (aarch64) or from CPUID (x86-64). */
 #include "base/cpu.h"
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -42,7 +43,8 @@ unsigned quire__cpu_features(void) {
 #elif defined(__x86_64__)
 #include <cpuid.h>
 
-/* Which registers the operating system saves: without that, what the processor has is of no use. */
+/* Which registers the operating system saves. Features of the processor are usable only with
+ * these. */
 static unsigned saved_state(void) {
     unsigned low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

@@ -1,5 +1,4 @@
-/* Which instructions this machine has. Found once per call of a pool's creation; nothing is
- * kept. */
+/* CPU features of this machine. Queried when a pool is created; not cached. */
 #ifndef QUIRE_BASE_CPU_H
 #define QUIRE_BASE_CPU_H
 

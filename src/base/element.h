@@ -1,4 +1,4 @@
-/* Elements of the three raw types, moved through fp32. */
+/* Elements and rows of the three raw types, converted to and from fp32. */
 #ifndef QUIRE_BASE_ELEMENT_H
 #define QUIRE_BASE_ELEMENT_H
 
@@ -19,7 +19,7 @@ static inline bool quire__type_valid(quire_type type) {
     return type == QUIRE_F32 || type == QUIRE_F16 || type == QUIRE_BF16;
 }
 
-static inline float quire__load(quire_type type, const void *at, size_t i) {
+static inline float quire__get_element(quire_type type, const void *at, size_t i) {
     if (type == QUIRE_F32) {
         float x;
         memcpy(&x, (const char *)at + 4 * i, sizeof x);
@@ -30,7 +30,7 @@ static inline float quire__load(quire_type type, const void *at, size_t i) {
     return type == QUIRE_F16 ? quire__f16_to_f32(h) : quire__bf16_to_f32(h);
 }
 
-static inline void quire__store(quire_type type, void *at, size_t i, float x) {
+static inline void quire__put_element(quire_type type, void *at, size_t i, float x) {
     if (type == QUIRE_F32) {
         memcpy((char *)at + 4 * i, &x, sizeof x);
         return;
@@ -39,8 +39,8 @@ static inline void quire__store(quire_type type, void *at, size_t i, float x) {
     memcpy((char *)at + 2 * i, &h, sizeof h);
 }
 
-/* ---- rows. fp16 goes eight at a time through the instruction for it, where the file's flags
- * promise one. */
+/* ---- rows. fp16 is converted eight elements at a time where the compiler flags allow the
+ * instruction. */
 
 #if defined(__ARM_NEON) && !defined(QUIRE_PORTABLE)
 #define QUIRE_HAS_F16X8
@@ -68,8 +68,8 @@ static inline void quire__f16x8_store(void *at, const float *from) {
 }
 #endif
 
-static inline void quire__load_row(quire_type type, const void *at, size_t n,
-                                   float *row /* (n) */) {
+static inline void quire__row_from_raw(quire_type type, const void *at, size_t n,
+                                       float *row /* (n) */) {
     if (type == QUIRE_F32) {
         memcpy(row, at, n * sizeof *row);
         return;
@@ -81,11 +81,11 @@ static inline void quire__load_row(quire_type type, const void *at, size_t n,
             quire__f16x8_load((const char *)at + 2 * i, row + i);
 #endif
     for (; i < n; i++)
-        row[i] = quire__load(type, at, i);
+        row[i] = quire__get_element(type, at, i);
 }
 
-static inline void quire__store_row(quire_type type, void *at, size_t n,
-                                    const float *row /* (n) */) {
+static inline void quire__row_to_raw(quire_type type, void *at, size_t n,
+                                     const float *row /* (n) */) {
     if (type == QUIRE_F32) {
         memcpy(at, row, n * sizeof *row);
         return;
@@ -97,10 +97,10 @@ static inline void quire__store_row(quire_type type, void *at, size_t n,
             quire__f16x8_store((char *)at + 2 * i, row + i);
 #endif
     for (; i < n; i++)
-        quire__store(type, at, i, row[i]);
+        quire__put_element(type, at, i, row[i]);
 }
 
-/* The index of the first element that is not a number of at most this magnitude; n: none. */
+/* The index of the first element that is NaN or larger than this in magnitude; n: none. */
 static inline size_t quire__first_beyond(const float *row, size_t n, float largest) {
     int beyond = 0;
     for (size_t i = 0; i < n; i++)
@@ -113,7 +113,7 @@ static inline size_t quire__first_beyond(const float *row, size_t n, float large
     return i;
 }
 
-/* By exponent bits, and without leaving early, so that compilers make vectors of it. */
+/* Tests exponent bits, without an early exit, so that compilers vectorize the loops. */
 static inline bool quire__all_finite(quire_type type, const void *at, size_t n) {
     int bad = 0;
     if (type == QUIRE_F32) {

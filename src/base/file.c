@@ -1,3 +1,4 @@
+/* Atomic replacement of files, and complete reads. */
 #define _GNU_SOURCE /* flock, sync_file_range */
 #include "base/file.h"
 
@@ -9,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const size_t MOST_AT_ONCE = (size_t)1 << 30; /* some systems take no more in one call */
+static const size_t MOST_AT_ONCE = (size_t)1 << 30; /* limit of one call on some systems */
 static const uint64_t AHEAD_BYTES = (uint64_t)8 << 20;
 
 static quire_status io_error(const char *what, const char *path) {
@@ -18,8 +19,8 @@ static quire_status io_error(const char *what, const char *path) {
 
 /* ------------------------------------------------------------------ writing */
 
-/* The file behind a name may have been renamed or removed by whoever held it before: then the
- * lock is on another file. */
+/* The previous holder of the lock may have renamed or removed the file: then the lock is on another
+ * file than the one with this name. */
 static bool still_named(int fd, const char *path) {
     struct stat by_fd, by_name;
     return fstat(fd, &by_fd) == 0 && stat(path, &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
@@ -34,7 +35,9 @@ static quire_status open_part(quire_writer *w) {
         if (flock(w->fd, LOCK_EX | LOCK_NB) != 0) {
             const bool taken = errno == EWOULDBLOCK;
             const quire_status status =
-                taken ? quire__fail(QUIRE_E_BUSY, "'%.200s' is being written", w->path)
+                taken ? quire__fail(QUIRE_E_BUSY,
+                                    "'%.200s' is being written by another process; try again later",
+                                    w->path)
                       : io_error("lock", w->part);
             close(w->fd);
             return status;
@@ -68,7 +71,7 @@ quire_status quire__writer_open(quire_writer *w, const char *path) {
     return status;
 }
 
-/* Lets the disk begin while the rest is still being made, instead of all at once in fsync. */
+/* Starts write-back early, so that fsync need not write everything at once. */
 static void start_writing(quire_writer *w) {
 #ifdef SYNC_FILE_RANGE_WRITE
     if (w->bytes - w->started < AHEAD_BYTES)
@@ -132,14 +135,14 @@ quire_status quire__writer_patch(quire_writer *w, uint64_t offset, const void *b
 }
 
 static int sync_fd(int fd) {
-#ifdef F_FULLFSYNC /* macOS: fsync stops at the drive's own memory */
+#ifdef F_FULLFSYNC /* macOS: fsync does not flush the drive's cache */
     if (fcntl(fd, F_FULLFSYNC) == 0)
         return 0;
 #endif
     return fsync(fd);
 }
 
-/* A rename is on stable storage when its directory is. Some file systems cannot sync one:
+/* A rename is durable once its directory is synced. Some file systems cannot sync a directory;
  * nothing more can be done there. */
 static quire_status sync_directory(const char *path) {
     char name[QUIRE_PATH_BYTES];
@@ -150,7 +153,7 @@ static quire_status sync_directory(const char *path) {
     else
         slash[slash == name] = 0;
     const int fd = open(name, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) /* one that may be written to but not read cannot be synced either */
+    if (fd < 0) /* a directory that cannot be read cannot be synced either */
         return errno == EACCES ? QUIRE_OK : io_error("open", name);
     const quire_status status =
         sync_fd(fd) == 0 || errno == EINVAL ? QUIRE_OK : io_error("sync", name);
@@ -176,7 +179,7 @@ quire_status quire__writer_commit(quire_writer *w) {
 void quire__writer_abort(quire_writer *w) {
     if (w->fd < 0)
         return;
-    unlink(w->part); /* while the lock is held: nobody else's file can have this name */
+    unlink(w->part); /* while the lock is held, so it cannot be another writer's file */
     close(w->fd);
     w->fd = -1;
 }

@@ -1,3 +1,4 @@
+/* XXH3-128, over the header of xxHash. */
 #include "base/hash.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The default allocator: aligned memory, in huge pages where it is large. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "base/memory.h"
 
@@ -18,8 +19,8 @@ static void *default_alloc(void *user, size_t bytes, size_t alignment) {
         return NULL;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     if (bytes >= 2 * huge)
-        madvise(memory, bytes & ~(huge - 1),
-                MADV_HUGEPAGE); /* fetching ahead stops where a translation is missing */
+        /* Prefetches are dropped on a TLB miss; huge pages make those rare. */
+        madvise(memory, bytes & ~(huge - 1), MADV_HUGEPAGE);
 #endif
     return memory;
 }

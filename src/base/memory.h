@@ -1,5 +1,4 @@
-/* All memory of the library comes through a quire_allocator, so that it can be counted, replaced
- * and made to fail. */
+/* Memory through a quire_allocator, so that it can be counted, replaced and made to fail. */
 #ifndef QUIRE_BASE_MEMORY_H
 #define QUIRE_BASE_MEMORY_H
 
@@ -7,8 +6,8 @@
 
 extern const quire_allocator quire__default_allocator; /* posix_memalign and free */
 
-void *quire__alloc(const quire_allocator *allocator, size_t bytes,
-                   size_t alignment); /* NULL when it cannot */
+/* NULL on failure. */
+void *quire__alloc(const quire_allocator *allocator, size_t bytes, size_t alignment);
 void quire__free(const quire_allocator *allocator, void *memory);
 
 #endif

@@ -1,3 +1,4 @@
+/* The thread that reads ahead, and its hand-over to the caller. */
 #include "base/read_ahead.h"
 
 #include <signal.h>
@@ -6,16 +7,15 @@
 #include "base/file.h"
 
 static void *read_ahead(void *argument) {
-    quire_ahead *a = argument;
+    quire_read_ahead *a = argument;
     quire_status status = QUIRE_OK;
     bool stop = false;
-    for (size_t i = 0; i < a->n_places && status == QUIRE_OK && !stop; i++) {
-        status = quire__read_at(a->fd, a->offset, a->place[i].to, a->place[i].n_bytes);
-        a->offset += a->place[i].n_bytes;
+    for (size_t i = 0; i < a->n_buffers && status == QUIRE_OK && !stop; i++) {
+        status = quire__read_at(a->fd, a->offset, a->buffer[i].to, a->buffer[i].n_bytes);
+        a->offset += a->buffer[i].n_bytes;
         pthread_mutex_lock(&a->lock);
         a->n_read += status == QUIRE_OK;
-        if (status != QUIRE_OK) { /* the sentence belongs to this thread: the caller says it again
-                                     in its own */
+        if (status != QUIRE_OK) { /* messages are per thread: the caller repeats it in its own */
             a->status = status;
             snprintf(a->reason, sizeof a->reason, "%s", quire_last_error());
         }
@@ -26,8 +26,8 @@ static void *read_ahead(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
-static bool start_thread(quire_ahead *a) {
+/* The thread blocks all signals: they are for the program's own threads. */
+static bool start_thread(quire_read_ahead *a) {
     sigset_t all, before;
     sigfillset(&all);
     if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
@@ -37,11 +37,11 @@ static bool start_thread(quire_ahead *a) {
     return started;
 }
 
-void quire__ahead_start(quire_ahead *a, int fd, uint64_t offset, const quire_place *place,
-                        size_t n_places) {
-    *a = (quire_ahead){
-        .fd = fd, .offset = offset, .place = place, .n_places = n_places, .status = QUIRE_OK};
-    if (n_places < 2 || pthread_mutex_init(&a->lock, NULL) != 0)
+void quire__read_ahead_start(quire_read_ahead *a, int fd, uint64_t offset,
+                             const quire_read_buffer *buffer, size_t n_buffers) {
+    *a = (quire_read_ahead){
+        .fd = fd, .offset = offset, .buffer = buffer, .n_buffers = n_buffers, .status = QUIRE_OK};
+    if (n_buffers < 2 || pthread_mutex_init(&a->lock, NULL) != 0)
         return;
     if (pthread_cond_init(&a->arrived, NULL) == 0) {
         a->threaded = start_thread(a);
@@ -52,12 +52,12 @@ void quire__ahead_start(quire_ahead *a, int fd, uint64_t offset, const quire_pla
     pthread_mutex_destroy(&a->lock);
 }
 
-quire_status quire__ahead_next(quire_ahead *a) {
+quire_status quire__read_ahead_next(quire_read_ahead *a) {
     const size_t i = a->n_taken++;
     if (!a->threaded) {
         const uint64_t at = a->offset;
-        a->offset += a->place[i].n_bytes;
-        return quire__read_at(a->fd, at, a->place[i].to, a->place[i].n_bytes);
+        a->offset += a->buffer[i].n_bytes;
+        return quire__read_at(a->fd, at, a->buffer[i].to, a->buffer[i].n_bytes);
     }
     pthread_mutex_lock(&a->lock);
     while (a->n_read <= i && a->status == QUIRE_OK)
@@ -67,7 +67,7 @@ quire_status quire__ahead_next(quire_ahead *a) {
     return there ? QUIRE_OK : quire__fail(a->status, "%s", a->reason);
 }
 
-void quire__ahead_end(quire_ahead *a) {
+void quire__read_ahead_end(quire_read_ahead *a) {
     if (!a->threaded)
         return;
     pthread_mutex_lock(&a->lock);

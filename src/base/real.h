@@ -38,8 +38,8 @@ static inline float quire__sum_of_products(const float *a, const float *b, int n
 #define QUIRE_LOG2E 1.44269504088896340736f
 #define QUIRE_LN2 0.69314718055994530942f
 
-/* 2^x for x <= 0, relative error 4e-7; below 2^-126 it gives 2^-126 (callers treat hidden tokens
- * apart). */
+/* 2^x for x <= 0, relative error 4e-7; results below 2^-126 become 2^-126 (callers handle hidden
+ * tokens separately). */
 static inline float quire__exp2(float x) {
     if (!(x > -126.0f))
         x = -126.0f;

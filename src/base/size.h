@@ -1,5 +1,4 @@
-/* Size arithmetic that cannot wrap: every byte count that depends on a caller's number goes
- * through here. */
+/* Size arithmetic with overflow checks, for every byte count that depends on a caller's number. */
 #ifndef QUIRE_BASE_SIZE_H
 #define QUIRE_BASE_SIZE_H
 
@@ -19,7 +18,7 @@ static inline bool quire__mul(size_t a, size_t b, size_t *product) {
     return true;
 }
 
-/* `alignment` is a power of two; the caller knows that x is far from SIZE_MAX. */
+/* `alignment` is a power of two; the caller makes sure that x is far from SIZE_MAX. */
 static inline size_t quire__align(size_t x, size_t alignment) {
     return (x + alignment - 1) & ~(alignment - 1);
 }

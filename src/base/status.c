@@ -1,3 +1,4 @@
+/* Status names, and the last error message of each thread. */
 #include "base/status.h"
 
 #include <stdarg.h>
@@ -5,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* errno's model: one message per thread, so that concurrent callers never see each other's. */
+/* Like errno: one message per thread, so that concurrent callers never see each other's. */
 static _Thread_local char last_error[320];
 
-/* Bytes of the UTF-8 character at s; 0: it is none, or would steer a terminal. */
+/* Bytes of the UTF-8 character at s; 0: invalid, or a control character. */
 static int character_bytes(const unsigned char *s) {
     if (s[0] < 0x80)
         return s[0] >= 0x20 && s[0] != 0x7f;
@@ -26,8 +27,8 @@ static int character_bytes(const unsigned char *s) {
     return beyond ? 0 : n;
 }
 
-/* Messages quote names from files that anyone may have written: what is not text becomes a
- * question mark. */
+/* Messages quote names from untrusted files: whatever is not printable text becomes a question
+ * mark. */
 static void keep_text(char *message) {
     for (unsigned char *s = (unsigned char *)message; *s;) {
         const int n = character_bytes(s);

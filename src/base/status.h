@@ -1,4 +1,4 @@
-/* Failure with a reason: a status for the program, a sentence for the person. */
+/* Reporting failure: a status for the program, a sentence for the user. */
 #ifndef QUIRE_BASE_STATUS_H
 #define QUIRE_BASE_STATUS_H
 
@@ -11,12 +11,11 @@
 #define QUIRE_PRINTF(fmt, args)
 #endif
 
-/* Remembers the sentence for quire_last_error() in this thread and returns `status`. */
+/* Stores the message for quire_last_error() in this thread and returns `status`. */
 QUIRE_INTERNAL quire_status quire__fail(quire_status status, const char *format, ...)
     QUIRE_PRINTF(2, 3);
 
-/* Says where the failure last remembered happened, "<where>: <its sentence>", and returns its
- * status. */
+/* Prefixes the last message with where it happened, "<where>: <message>", and returns `status`. */
 quire_status quire__fail_where(quire_status status, const char *format, ...) QUIRE_PRINTF(2, 3);
 
 #define QUIRE_TRY(call)                                                                            \

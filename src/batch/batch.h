@@ -1,14 +1,13 @@
-/* A batch in flight: what its rows are, which pages they touch, and where those pages live until
- * commit.
+/* A batch in flight: its rows, the pages they touch, and where those pages live until commit.
  *
  * A tile is the rows of one sequence that fall into one page. For each tile and class:
- *   raw     the raw leaf its rows are written to: the sequence's open leaf, a copy of it if
- *           shared, or a new one ...
- *   scratch ... or, for pages in the middle of a long prompt, a scratch page of this batch (then
- *   raw is NO_LEAF)
- *   seal    the leaf it is packed into when the tile fills its page, else NO_LEAF
+ *   raw      the raw leaf that its rows are written to: the sequence's open leaf, a copy of it if
+ *            shared, or a new one ...
+ *   scratch  ... or, for pages in the middle of a long prompt, a scratch page of this batch (then
+ *            raw is NO_LEAF)
+ *   seal     the leaf that the page is packed into when the tile fills it, else NO_LEAF
  * Reserved leaves of full pages are already in the sequence's table, above its length, where
- * nobody else looks.
+ * nothing else reads.
  */
 #ifndef QUIRE_BATCH_BATCH_H
 #define QUIRE_BATCH_BATCH_H
@@ -19,11 +18,11 @@ typedef struct quire_tile_class {
     int32_t raw, scratch, seal; /* leaf, scratch page, leaf */
     int32_t copy_from;          /* leaf whose earlier rows must be copied first, or NO_LEAF */
     int32_t sinks; /* leaf that takes the raw sinks when page 0 is packed, or NO_LEAF */
-    int32_t n_pinned, first_chunk,
-        n_chunks;       /* chunks of packed pages its queries see: quire__tile_chunk */
-    bool sees_stale;    /* some of these pages are stale: each chunk is attended in two parts */
-    int32_t first_unit; /* of attend's units of work in this class, counted over tiles (times KV
-                           heads) */
+    /* Chunks of packed pages that its queries see: quire__tile_chunk. */
+    int32_t n_pinned, first_chunk, n_chunks;
+    bool sees_stale; /* some of these pages are stale, so each chunk is attended in two parts */
+    /* The tile's first unit of work in this class, counted over tiles (times KV heads). */
+    int32_t first_unit;
 } quire_tile_class;
 
 typedef struct quire_tile {
@@ -32,15 +31,15 @@ typedef struct quire_tile {
     int32_t row, n_rows; /* of the batch */
     int32_t offset;      /* of the first row in the page */
     bool full;           /* the page is complete after it */
-    bool split; /* attend gives each chunk to whoever is free, and the last one merges ... */
-    int32_t first_slot;      /* ... from these partial results: (units, n_rows) */
+    bool split;          /* attend gives each chunk to a free worker, and the last one merges ... */
+    int32_t first_slot;  /* ... from these partial results: (units, n_rows) */
     quire_tile_class *class; /* (n_classes) */
 } quire_tile;
 
 typedef struct quire_worker {
     float *k_rows, *v_rows;             /* (64, DK), (64, DV) while sealing */
     float *q, *q_rotated, *q_projected; /* (rows * heads per KV head, DK) */
-    float *q_ordered;        /* the same, channels in K's order; only where a layer has one */
+    float *q_ordered;        /* the same with channels in K's order; only if a layer has one */
     bool *usable;            /* (rows * heads per KV head) whether q is finite and not too large */
     quire_state part, total; /* of one chunk, and merged */
     float *scores;
@@ -64,9 +63,9 @@ struct quire_batch {
     int32_t *n_units;             /* (n_classes) */
     uint8_t *scratch;             /* (scratch pages, pool->scratch_bytes) */
     int32_t n_scratch;            /* pages in use */
-    atomic_int *region_layer;     /* (n_regions) layer whose rows are there, or -1 */
-    atomic_int *appended,
-        *appended_nth; /* (n_layers) workers that finished storing it, and out of how many */
+    atomic_int *region_layer;     /* (n_regions) layer whose rows it has, or -1 */
+    /* (n_layers) workers that have appended to it, and out of how many. */
+    atomic_int *appended, *appended_nth;
     atomic_int next_unit, n_finished; /* of the attend call in progress */
     atomic_int *tile_done;            /* (max_tiles, KV heads) units finished, for split tiles */
     int32_t tile_done_stride;
@@ -77,13 +76,13 @@ struct quire_batch {
     char error[320]; /* written under the pool's lock */
 };
 
-/* Kept tokens pin the first n_pinned chunks; then the window, or everything. */
+/* The first n_pinned chunks have kept tokens; then come those of the window, or all. */
 static inline int32_t quire__tile_chunk(const quire_tile_class *g, int32_t i) {
     return i < g->n_pinned ? i : g->first_chunk + i - g->n_pinned;
 }
 
-/* Partial results of packed pages: one for a chunk; two, stale pages first, where a tile sees
- * both forms. */
+/* Partial results over packed pages: one per chunk, or two, stale pages first, if a tile sees both
+ * forms. */
 static inline int32_t quire__tile_parts(const quire_tile_class *g) {
     return g->n_chunks * (g->sees_stale ? 2 : 1);
 }
@@ -94,13 +93,15 @@ static inline bool quire__batch_appended(const quire_batch *batch, int32_t layer
     return n > 0 && n % nth == 0;
 }
 
-/* Remembers the calling thread's last error for quire_batch_error, if it is the first. Returns
+/* Stores the calling thread's last error for quire_batch_error, if it is the batch's first. Returns
  * `status`. */
 quire_status quire__batch_note(quire_batch *batch, quire_status status);
-/* The same, and the batch can only be aborted from here on. */
+/* The same; afterwards the batch can only be aborted. */
 quire_status quire__batch_fail(quire_batch *batch, quire_status status);
 quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith,
                                      int32_t nth);
+/* Drops the leaves that were reserved for one tile and class. The caller holds the lock. */
+void quire__batch_release(quire_batch *batch, quire_tile *tile, int32_t class);
 
 /* Raw rows of a tile's page for one layer and KV head: K (64,DK), then V at raw_v_offset. */
 static inline uint8_t *quire__tile_raw(const quire_batch *batch, const quire_tile *tile,

@@ -1,11 +1,11 @@
-/* a8 a4 a2 with groups of 32, 64, 128 channels: codes, scales and biases equal mlx.core.quantize
- * bit for bit.
+/* a8 a4 a2 with scale groups of 32, 64, 128 channels: codes, scales and biases are bit for bit
+ * those of mlx.core.quantize.
  *
  *     value = scale * code + bias; the scale is negative where the group's largest magnitude is
  *     positive
  *
- * Codes come from the unrounded fp32 scale and bias; what is stored is rounded to the raw type
- * (f16, bf16, or f32 as it is). 8-bit codes are stored as code - 128, as two's complement.
+ * Codes are computed from the unrounded fp32 scale and bias; the record has these rounded to the
+ * raw type (f16, bf16, or f32 as they are), and 8-bit codes as code - 128 in two's complement.
  * Parameters: scale[D/g][T], bias[D/g][T].
  */
 #include "base/real.h"

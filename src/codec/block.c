@@ -1,4 +1,4 @@
-/* q8_0 and q4_0: codes and scales equal ggml's bit for bit. One fp16 scale per 32 channels.
+/* q8_0 and q4_0: codes and scales are bit for bit those of ggml. One fp16 scale per 32 channels.
  *
  *   q8_0  scale = amax / 127, code = round(x / scale), halves away from zero;      value = scale
  *         * code
@@ -24,8 +24,8 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
                 if (fabsf(x[i]) > fabsf(largest))
                     largest = x[i];
             const float scale = side->bits == 8 ? fabsf(largest) / 127.0f : largest / -8.0f;
-            const float inverse =
-                fabsf(scale) > 1e-37f ? 1.0f / scale : 0; /* below, 1/scale may not be finite */
+            /* 1/scale of a smaller scale may not be finite. */
+            const float inverse = fabsf(scale) > 1e-37f ? 1.0f / scale : 0;
             quire__put_param(side, record, (size_t)(g * T + t), scale);
             for (int i = 0; i < group; i++) {
                 if (side->bits == 8) {

@@ -32,8 +32,8 @@ static void encode(const quire_side_format *side, const float *rows, int skip, u
         quire__put_param(side, record, (size_t)d,
                          (max - min) /
                              (float)(quire__highest_code(side, d) - quire__lowest_code(side)));
-        quire__put_param(side, record, side->zeros + (size_t)d,
-                         (max + min) * 0.5f + 0.0f); /* never -0: min and max may be either */
+        /* + 0: never -0, whichever zeros min and max are. */
+        quire__put_param(side, record, side->zeros + (size_t)d, (max + min) * 0.5f + 0.0f);
         const float scale = quire__side_param(side, record, (size_t)d);
         const float zero = quire__side_param(side, record, side->zeros + (size_t)d);
         const float inverse = scale > 0 ? 1.0f / scale : 0, mid = quire__code_mid(side, d);

@@ -1,11 +1,11 @@
-/* The order in which km4 and km3 store the channels of a K head.
+/* The channel order of a K head in km4 and km3.
  *
  *   place     0 .. 7   8 .. 15   16 .. 23   24 .. 31   ...   from 16*(D/32) on
  *   codes     wider    narrower  wider      narrower   ...   plain
  *
- * The 8*(D/32) most important channels are the wider ones, as many of the least important the
- * narrower ones; within each of the three classes channels keep their order, so that the same
- * classes always give the same pages.
+ * The 8*(D/32) most important channels get the wider codes, and as many of the least important ones
+ * the narrower codes. Within each of the three kinds, channels keep their natural order, so that
+ * the same choice always gives the same pages.
  */
 #include <math.h>
 
@@ -29,8 +29,7 @@ quire_status quire_channel_order(const float *importance, int32_t k_dim, uint16_
     const int n = k_dim / 32 * 8;
     int wider = 0, narrower = 0, plain = 2 * n;
     for (int d = 0; d < k_dim; d++) {
-        int rank =
-            0; /* how many channels come before this one; of equal ones, the first comes first */
+        int rank = 0; /* channels that come before this one; of equal ones, the lower one */
         for (int other = 0; other < k_dim; other++)
             rank += importance[other] > importance[d] ||
                     (importance[other] == importance[d] && other < d);

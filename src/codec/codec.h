@@ -20,41 +20,40 @@ typedef enum quire_family {
     QUIRE_FAMILY_RAW,     /* elements as they are, row by row */
     QUIRE_FAMILY_CHANNEL, /* kc, km: value = zero[d] + scale[d] * (code - mid) */
     QUIRE_FAMILY_UNIFORM, /* vt: rotated; value = scale[t] * unit * (code - mid) */
-    QUIRE_FAMILY_BOOK,    /* tq: rotated; value = scale[t] * unit * book[code]; K: less the page's
-                             mean, see `zeros` */
-    QUIRE_FAMILY_PROD,    /* tqp: tq, and one sign per coordinate of the projected residual */
-    QUIRE_FAMILY_AFFINE,  /* a: value = scale[g][t] * code + bias[g][t] */
-    QUIRE_FAMILY_BLOCK    /* q8_0, q4_0: value = scale[g][t] * (code - offset) */
+    /* tq: rotated; value = scale[t] * unit * book[code]; K: minus the page's mean, see `zeros` */
+    QUIRE_FAMILY_BOOK,
+    QUIRE_FAMILY_PROD,   /* tqp: tq, and one sign per coordinate of the projected residual */
+    QUIRE_FAMILY_AFFINE, /* a: value = scale[g][t] * code + bias[g][t] */
+    QUIRE_FAMILY_BLOCK   /* q8_0, q4_0: value = scale[g][t] * (code - offset) */
 } quire_family;
 
-/* One side of a record: all that packing, reading and attending need to know about it. */
+/* One side of a record: everything that packing, reading and attending need. */
 typedef struct quire_side_format {
     quire_codec codec;
     quire_family family;
     bool is_v;
-    bool rotated; /* codes live in the rotated space: q (for K) or the output (for V) must be
-                     rotated too */
+    bool rotated; /* codes are in the rotated space: q (for K) or the output (for V) must be too */
     int dim;      /* D */
     int bits;     /* of one code in the code section (tqp: without the sign); km: on average */
-    int n_mixed;  /* km: so many first blocks of 16 channels have 8 codes of a bit more, then 8 of a
-                     bit less */
-    int group;    /* channels that share a scale: D itself where one scale serves the row or the
-                     channel */
-    int n_groups; /* D / group */
+    /* km: in the first n_mixed blocks of 16 channels, 8 codes have a bit more, then 8 a bit less.
+     */
+    int n_mixed;
+    int group;       /* channels that share a scale: D if one scale serves the row or the channel */
+    int n_groups;    /* D / group */
     quire_type type; /* raw: of the elements; a8 a4 a2: of scales and biases; else f16 */
-    float mid; /* the code (as expanded by quire__side_expand) that stands for the middle of the
-                  range; km: quire__code_mid */
-    float mid_steps;    /* affine, block: the middle's value in steps, before any bias; 0 for the
-                           others */
+    /* The code (as expanded by quire__side_expand) in the middle of the range; km:
+     * quire__code_mid. */
+    float mid;
+    float mid_steps;    /* affine, block: value of `mid` in steps, before any bias; else 0 */
     float unit;         /* value of one step of an expanded code, before its scale */
     const int8_t *book; /* codebook, or NULL */
-    size_t
-        zeros; /* number of the first of D parameters that all tokens share, one value to be added
-                  to each channel (never rotated): zero of kc and km, mean of K of tq; 0: none */
-    float max_abs;               /* larger values cannot be stored */
+    /* Index of the first of D parameters that all tokens share, one value to be added to each
+     * channel (never rotated): zero of kc and km, mean of K of tq. 0: none. */
+    size_t zeros;
+    float max_abs;               /* the largest value that the codec can hold */
     size_t codes, signs, params; /* where the sections start in the record */
-    size_t code_bytes, sign_bytes,
-        param_bytes; /* their lengths without padding; sign_bytes 0: no signs */
+    /* Their lengths without padding; sign_bytes 0: no signs. */
+    size_t code_bytes, sign_bytes, param_bytes;
 } quire_side_format;
 
 typedef struct quire_format {
@@ -87,15 +86,15 @@ void quire__side_decode(const quire_side_format *side, const uint8_t *record,
                         float *rows /* (64, D) */);
 void quire__page_encode(const quire_format *format, const float *k, const float *v, int skip,
                         uint8_t *record);
-/* Whether all values of `rows` (n) can be stored; if not, *bad is the index of the first that
- * cannot. */
+/* Whether the codec can hold all values of `rows` (n); if not, *bad is the index of the first that
+ * it cannot. */
 bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad);
 
-/* Whether a record of foreign origin is safe to attend over: all parameters and raw elements
- * finite, lengths not negative. */
+/* Whether an untrusted record is safe to attend over: all parameters and raw elements are finite,
+ * and no length is negative. */
 bool quire__side_valid(const quire_side_format *side, const uint8_t *record);
 
-/* ---- what attention reads (reference kernels; fast kernels read the sections themselves) */
+/* ---- for the reference kernels; fast kernels read the sections themselves */
 
 /* Codes as small signed integers in natural order: 8-bit codes as stored, narrower ones unsigned
  * or through the book. */
@@ -115,58 +114,59 @@ static inline bool quire__codec_is_mixed(quire_codec codec) {
     return codec == QUIRE_CODEC_KM4 || codec == QUIRE_CODEC_KM3;
 }
 
-/* ---- the order in which km stores channels: place p of a record holds channel order[p]
- * (channel_order.c) */
+/* ---- the channel order of km: place p of a record holds channel order[p] (channel_order.c) */
 
 quire_status quire__check_k_dim(int32_t k_dim); /* E_INVALID */
 void quire__into_order(const uint16_t *order, int dim, const float *row, float *placed);
 void quire__from_order(const uint16_t *order, int dim, const float *placed, float *row);
-/* The first place whose channel is none, or came before; dim: a permutation. */
+/* The first place whose channel is out of range or repeated; dim: it is a permutation. */
 int quire__order_fault(const uint16_t *order, int dim);
 
 /* ---- pairs of channels that RoPE turns together (rope_pairs.c) */
 
 typedef struct quire_rope_pairs {
-    int32_t n; /* half the channels: those that stand still are paired too, with an angle of 0, and
-                  come first */
+    /* Half the channels. Channels that RoPE does not turn are paired too, with angle 0, and come
+     * first. */
+    int32_t n;
     uint16_t first[QUIRE_DIM_MAX / 2], second[QUIRE_DIM_MAX / 2];
-    double angle[QUIRE_DIM_MAX / 2]; /* radians from a position to the next */
+    double angle[QUIRE_DIM_MAX / 2]; /* radians per position */
 } quire_rope_pairs;
 
-/* rope NULL: all stand still. E_INVALID. */
-QUIRE_INTERNAL quire_status quire__rope_pairs_init(quire_rope_pairs *turns, const quire_rope *rope,
+/* rope NULL: nothing turns. E_INVALID. */
+QUIRE_INTERNAL quire_status quire__rope_pairs_init(quire_rope_pairs *pairs, const quire_rope *rope,
                                                    int32_t dim);
 
-/* ---- rounding with feedback (error_feedback.c) */
+/* ---- query-aware rounding with error feedback (error_feedback.c) */
 
 static inline size_t quire__n_feedback(int dim) { return (size_t)dim * (size_t)dim / 2; }
 /* Of pair j: 2j weights for its first channel and 2j for its second, of the errors before them
  * in the frame of page 0; then what D (error_feedback.c) has for the pair, as the direction of
  * its ellipse: (D00 - D11, 2 D01) / (D00 + D11). */
 static inline size_t quire__feedback_at(int j) { return 2 * (size_t)j * (size_t)j; }
-/* Whether it can be worked with: E_INVALID names the element that is at fault. */
+/* E_INVALID: the message names the invalid element. */
 quire_status quire__check_feedback(const float *feedback, int32_t dim);
-/* Whether codes of this side may be shaped: channel scales, fewer than 8 bits. */
+/* Whether this side can be rounded with feedback: channel scales, fewer than 8 bits. */
 static inline bool quire__side_takes_feedback(const quire_side_format *side) {
     return side->family == QUIRE_FAMILY_CHANNEL && side->bits < 8;
 }
 
-/* How errors are passed on in one head's K of one page. */
-typedef struct quire_shaping {
+/* Error feedback for one head's K of one page. */
+typedef struct quire_page_feedback {
     const float *feedback;
-    uint16_t place[QUIRE_DIM_MAX]; /* in the record, of the channels as they are rounded: pair after
-                                      pair */
-    float cosine[QUIRE_DIM_MAX / 2],
-        sine[QUIRE_DIM_MAX / 2]; /* of each pair's turn from the first page to this one */
-    float within[QUIRE_DIM_MAX /
-                 2]; /* the share of a pair's first error that its second channel takes over */
-} quire_shaping;
+    /* Places in the record of the channels in the order of rounding: pair after pair. */
+    uint16_t place[QUIRE_DIM_MAX];
+    /* The rotation of each pair from the first page to this one. */
+    float cosine[QUIRE_DIM_MAX / 2], sine[QUIRE_DIM_MAX / 2];
+    /* The share of the error of a pair's first channel that its second channel takes over. */
+    float within[QUIRE_DIM_MAX / 2];
+} quire_page_feedback;
 
-/* order: of the record's channels, or NULL. */
-void quire__shaping_init(quire_shaping *shaping, const quire_rope_pairs *turns,
-                         const float *feedback, const uint16_t *order, int32_t page);
-/* Codes for the parameters that the record has already, packed in place of plain rounding's. */
-void quire__side_shape(const quire_side_format *side, const float *rows, int skip,
-                       const quire_shaping *shaping, uint8_t *record);
+/* order: the record's channel order, or NULL. */
+void quire__page_feedback_init(quire_page_feedback *page_feedback, const quire_rope_pairs *pairs,
+                               const float *feedback, const uint16_t *order, int32_t page);
+/* Rounds again with feedback, for the parameters that the record already has, and replaces its
+ * codes. */
+void quire__side_round_with_feedback(const quire_side_format *side, const float *rows, int skip,
+                                     const quire_page_feedback *page_feedback, uint8_t *record);
 
 #endif

@@ -1,21 +1,21 @@
-/* Rounding that knows the queries: K with a scale per channel (kc, km; fewer than 8 bits).
+/* Query-aware rounding of K with a scale per channel (kc, km; fewer than 8 bits).
  *
- * What an error e of a token's K does to its logits is e.q, on average e^T M e with M = E[q
- * q^T]. Rounding every channel for itself minimises that only where M is diagonal. Here channels
- * are rounded one after the other, and each takes over what it can of the errors before it:
+ * An error e of a token's K changes its logit by e.q; the mean square of that is e^T M e with
+ * M = E[q q^T]. Rounding every channel on its own minimises it only if M is diagonal. Here channels
+ * are rounded one after the other, and each compensates what it can of the errors before it:
  *
  *     M + damping = (I + U) D (I + U)^T,  U strictly upper triangular, D diagonal
  *     code[j] = nearest(x[j] + sum over i < j of (x[i] - value[i]) * U[i][j])
  *
- * which leaves sum D[j] r[j]^2, r being plain rounding errors, instead of sum M[j][j] r[j]^2.
- * Reading is as without it.
+ * This leaves sum D[j] r[j]^2, where r are plain rounding errors, instead of sum M[j][j] r[j]^2.
+ * Pages are read as without it.
  *
- * M depends on where the page lies: RoPE turns pairs of channels with the position, of K and of
- * q. Seen from a page, though, queries come from the same distances wherever it lies, so M of
- * page p is M of page 0 with every pair turned by 64 p positions. Channels are therefore rounded
- * pair after pair, U and D consisting of blocks of 2 x 2: then turning M turns each block of U
- * and D and leaves them triangular. So one U serves all pages: errors are turned back to where
- * they would be in page 0, weighed there, and what a pair is to take over is turned forth.
+ * M depends on the position of the page, because RoPE turns pairs of channels of K and q by their
+ * positions. But queries come from the same distances to a page, wherever it lies, so M of page p
+ * is M of page 0 with every pair turned by 64 p positions. Channels are therefore rounded pair
+ * after pair, with U and D in blocks of 2 x 2: turning M then turns each block of U and D and
+ * leaves them triangular. So one U serves all pages: errors are turned back to page 0 and weighted
+ * there, and the correction of a pair is turned to the page again.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +26,8 @@
 
 enum { TOGETHER = 16 }; /* tokens: their sums stay in registers */
 
-/* Of the mean of M's diagonal. M is an estimate, and inputs drift; .1 costs medians of K alone 3
- * to 5 %. */
+/* Relative to the mean of M's diagonal. Needed because M is an estimate, and inputs drift; with 0.1
+ * the median gain on K alone drops by 3 to 5 %. */
 static const double DAMPING = 0.03;
 
 static quire_status check_moment(const float *moment, int32_t n) {
@@ -41,12 +41,12 @@ static quire_status check_moment(const float *moment, int32_t n) {
     return QUIRE_OK;
 }
 
-/* Channels as they are rounded. */
-static int channel_at(const quire_rope_pairs *turns, int i) {
-    return i % 2 ? turns->second[i / 2] : turns->first[i / 2];
+/* The channel that is rounded as number i. */
+static int channel_at(const quire_rope_pairs *pairs, int i) {
+    return i % 2 ? pairs->second[i / 2] : pairs->first[i / 2];
 }
 
-/* The upper triangle of m becomes U, its diagonal D. */
+/* Factors m in place: its upper triangle becomes U, its diagonal D. */
 static void factor(double *m, int n) {
     for (int k = n - 1; k > 0; k--)
         for (int j = 0; j < k; j++) {
@@ -65,11 +65,11 @@ static void write_pair(const double *m, int n, int j, float *to) {
                  d1 = m[second * n + second];
     for (int i = 0; i < first; i++) {
         to[i] = (float)m[i * n + first];
-        to[first + i] = (float)(m[i * n + second] -
-                                share * m[i * n + first]); /* the rest comes by way of the first */
+        /* The rest reaches the second channel through the first. */
+        to[first + i] = (float)(m[i * n + second] - share * m[i * n + first]);
     }
-    const double d00 = d0 + share * share * d1,
-                 d01 = share * d1; /* the block is (d00, d01; d01, d1) */
+    /* The block of D is (d00, d01; d01, d1). */
+    const double d00 = d0 + share * share * d1, d01 = share * d1;
     to[2 * first] = (float)((d00 - d1) / (d00 + d1));
     to[2 * first + 1] = (float)(2 * d01 / (d00 + d1));
 }
@@ -79,8 +79,8 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
     if (!moment || !feedback)
         return quire__fail(QUIRE_E_INVALID, "moment or feedback is NULL");
     QUIRE_TRY(quire__check_k_dim(k_dim));
-    quire_rope_pairs turns;
-    QUIRE_TRY(quire__rope_pairs_init(&turns, rope, k_dim));
+    quire_rope_pairs pairs;
+    QUIRE_TRY(quire__rope_pairs_init(&pairs, rope, k_dim));
     QUIRE_TRY(check_moment(moment, k_dim));
     const int n = k_dim;
     double mean = 0;
@@ -95,7 +95,7 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
-            m[i * n + j] = (double)moment[channel_at(&turns, i) * n + channel_at(&turns, j)] +
+            m[i * n + j] = (double)moment[channel_at(&pairs, i) * n + channel_at(&pairs, j)] +
                            (i == j ? DAMPING * mean : 0);
     factor(m, n);
     bool definite = true;
@@ -106,7 +106,7 @@ quire_status quire_channel_feedback(const float *moment, const quire_rope *rope,
     free(m);
     return definite ? QUIRE_OK
                     : quire__fail(QUIRE_E_VALUE,
-                                  "moment is no second moment: it is not positive definite");
+                                  "moment is not a second moment: it is not positive definite");
 }
 
 quire_status quire__check_feedback(const float *feedback, int32_t dim) {
@@ -116,36 +116,37 @@ quire_status quire__check_feedback(const float *feedback, int32_t dim) {
     for (int j = 0; j < dim / 2; j++) {
         const float *ellipse = feedback + quire__feedback_at(j) + 4 * j;
         if (!(ellipse[0] * ellipse[0] + ellipse[1] * ellipse[1] < 1))
-            return quire__fail(QUIRE_E_INVALID,
-                               "k_feedback[%zu] and the next are no direction of an ellipse",
-                               quire__feedback_at(j) + 4 * (size_t)j);
+            return quire__fail(
+                QUIRE_E_INVALID,
+                "k_feedback[%zu] and the next element are not the direction of an ellipse",
+                quire__feedback_at(j) + 4 * (size_t)j);
     }
     return QUIRE_OK;
 }
 
 /* ------------------------------------------------------------------ a page */
 
-void quire__shaping_init(quire_shaping *s, const quire_rope_pairs *turns, const float *feedback,
-                         const uint16_t *order, int32_t page) {
+void quire__page_feedback_init(quire_page_feedback *s, const quire_rope_pairs *pairs,
+                               const float *feedback, const uint16_t *order, int32_t page) {
     uint16_t place_of[QUIRE_DIM_MAX];
-    for (int p = 0; p < 2 * turns->n; p++)
+    for (int p = 0; p < 2 * pairs->n; p++)
         place_of[order ? order[p] : p] = (uint16_t)p;
     s->feedback = feedback;
-    for (int j = 0; j < turns->n; j++) {
+    for (int j = 0; j < pairs->n; j++) {
         const float *ellipse = feedback + quire__feedback_at(j) + 4 * j;
-        const double angle = turns->angle[j] * T * page, a = (double)ellipse[0],
+        const double angle = pairs->angle[j] * T * page, a = (double)ellipse[0],
                      b = (double)ellipse[1];
         const double c = cos(angle), i = sin(angle), cc = c * c - i * i,
                      ii = 2 * c * i; /* it turns twice as fast */
-        s->place[2 * j] = place_of[turns->first[j]];
-        s->place[2 * j + 1] = place_of[turns->second[j]];
+        s->place[2 * j] = place_of[pairs->first[j]];
+        s->place[2 * j + 1] = place_of[pairs->second[j]];
         s->cosine[j] = (float)c;
         s->sine[j] = (float)i;
         s->within[j] = (float)((a * ii + b * cc) / (1 - (a * cc - b * ii))); /* D01 / D11 */
     }
 }
 
-/* A channel's codes in 16 tokens: `error` gets what is left of x. */
+/* Rounds a channel of 16 tokens; `error` gets the rounding errors of x. */
 static void round_channel(const quire_side_format *side, const uint8_t *record, int place,
                           const float *x, const float *carried, float *error, uint8_t *codes) {
     const float scale = quire__side_param(side, record, (size_t)place);
@@ -161,7 +162,7 @@ static void round_channel(const quire_side_format *side, const uint8_t *record, 
     }
 }
 
-/* Skipped tokens stand at their channels' zeros. */
+/* Skipped tokens take the zeros of their channels. */
 static void load_channel(const quire_side_format *side, const uint8_t *record, const float *rows,
                          int first, int skip, int place, float *x) {
     const float zero = quire__side_param(side, record, side->zeros + (size_t)place);
@@ -169,9 +170,9 @@ static void load_channel(const quire_side_format *side, const uint8_t *record, c
         x[t] = first + t < skip ? zero : rows[(first + t) * side->dim + place];
 }
 
-/* Codes (64, D) with the parameters that the record has already. */
-static void shape_codes(const quire_side_format *side, const float *rows, int skip,
-                        const quire_shaping *s, const uint8_t *record, uint8_t *codes) {
+/* Codes (64, D) for the parameters that the record already has. */
+static void feedback_codes(const quire_side_format *side, const float *rows, int skip,
+                           const quire_page_feedback *s, const uint8_t *record, uint8_t *codes) {
     const int n = side->dim;
     float error[QUIRE_DIM_MAX][TOGETHER]; /* in the frame of page 0 */
     for (int first = 0; first < T; first += TOGETHER) {
@@ -206,10 +207,10 @@ static void shape_codes(const quire_side_format *side, const float *rows, int sk
         codes[i] = 0;
 }
 
-void quire__side_shape(const quire_side_format *side, const float *rows, int skip,
-                       const quire_shaping *shaping, uint8_t *record) {
+void quire__side_round_with_feedback(const quire_side_format *side, const float *rows, int skip,
+                                     const quire_page_feedback *page_feedback, uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
-    shape_codes(side, rows, skip, shaping, record, codes);
+    feedback_codes(side, rows, skip, page_feedback, record, codes);
     memset(record + side->codes, 0, side->code_bytes);
     quire__side_pack(side, codes, record);
 }

@@ -1,5 +1,5 @@
-/* The same codes in other systems' arrays: mlx (affine), ggml (blocks), mlx-vlm (TurboQuant).
- * Lossless both ways. */
+/* Converts codes to and from the arrays of other systems, losslessly: mlx (affine), ggml (blocks),
+ * mlx-vlm (TurboQuant). */
 #include <math.h>
 #include <string.h>
 
@@ -97,7 +97,7 @@ static quire_status prepare(const quire_page_shape *shape, quire_side side,
         complete = complete && arrays->norms && arrays->residual_norms && arrays->signs;
         break;
     default:
-        return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s has no foreign arrays",
+        return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s has no array layout of another system",
                            quire_codec_name(s->codec));
     }
     return complete ? QUIRE_OK
@@ -127,10 +127,10 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
         const size_t n = (size_t)side->n_groups;
         for (size_t t = 0; t < T; t++)
             for (size_t g = 0; g < n; g++) {
-                quire__store(side->type, out->scales, t * n + g,
-                             quire__side_param(side, record, g * T + t));
-                quire__store(side->type, out->biases, t * n + g,
-                             quire__side_param(side, record, (n + g) * T + t));
+                quire__put_element(side->type, out->scales, t * n + g,
+                                   quire__side_param(side, record, g * T + t));
+                quire__put_element(side->type, out->biases, t * n + g,
+                                   quire__side_param(side, record, (n + g) * T + t));
             }
         return QUIRE_OK;
     }
@@ -148,7 +148,7 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
     return QUIRE_OK;
 }
 
-/* Foreign parameters must be what encoding could have stored: finite, and norms within fp16. */
+/* Imported parameters must be ones that encoding can produce: finite, and norms within fp16. */
 static quire_status check_foreign(const quire_side_format *side, const quire_arrays *in) {
     const size_t n = (size_t)side->n_groups * T;
     bool fits = true;
@@ -159,7 +159,7 @@ static quire_status check_foreign(const quire_side_format *side, const quire_arr
         for (size_t i = 0; i < n && fits; i++) {
             const uint8_t *scale = (const uint8_t *)in->codes + i * block_bytes(side);
             fits = quire__all_finite(QUIRE_F16, scale, 1) &&
-                   !(side->bits == 8 && quire__load(QUIRE_F16, scale, 0) < 0);
+                   !(side->bits == 8 && quire__get_element(QUIRE_F16, scale, 0) < 0);
         }
     } else {
         for (int t = 0; t < T && fits; t++) {
@@ -202,9 +202,9 @@ quire_status quire_page_import(const quire_page_shape *shape, quire_side which,
         for (size_t t = 0; t < T; t++)
             for (size_t g = 0; g < n; g++) {
                 quire__put_param(side, record, g * T + t,
-                                 quire__load(side->type, in->scales, t * n + g));
+                                 quire__get_element(side->type, in->scales, t * n + g));
                 quire__put_param(side, record, (n + g) * T + t,
-                                 quire__load(side->type, in->biases, t * n + g));
+                                 quire__get_element(side->type, in->biases, t * n + g));
             }
     } else if (side->family != QUIRE_FAMILY_BLOCK) {
         for (size_t t = 0; t < T; t++)

@@ -1,6 +1,6 @@
-/* Inside src/codec: what a family implements. Codes are bit patterns, one byte each, (64, D) in
- * natural order; parameters are written straight into the record. `encode` sees a record that is
- * zero. */
+/* The interface of a codec family, private to src/codec. Codes are bit patterns, one byte each,
+ * (64, D) in natural order; parameters are written straight into the record. `encode` sees a record
+ * that is zero. */
 #ifndef QUIRE_CODEC_FAMILY_H
 #define QUIRE_CODEC_FAMILY_H
 
@@ -21,7 +21,7 @@ typedef struct quire_family_ops {
 extern const quire_family_ops quire__channel_ops, quire__uniform_ops, quire__book_ops,
     quire__prod_ops, quire__affine_ops, quire__block_ops;
 
-/* A side's codes, to and from its section of a record. */
+/* Packs a side's codes into its section of a record, and unpacks them. */
 void quire__side_pack(const quire_side_format *side, const uint8_t *codes, uint8_t *record);
 void quire__side_unpack(const quire_side_format *side, const uint8_t *record, uint8_t *codes);
 

@@ -1,4 +1,4 @@
-/* From a codec pair and head sizes to the sections of a record; packing and reading whole sides. */
+/* The sections of a record for a codec pair and head sizes; packing and reading whole sides. */
 #include <string.h>
 
 #include "base/element.h"
@@ -44,7 +44,8 @@ size_t quire_codec_count(void) { return N_CODECS; }
 
 quire_status quire_codec_at(size_t index, quire_codec_info *info) {
     if (index >= N_CODECS || !info)
-        return quire__fail(QUIRE_E_INVALID, "there are %d codecs, no index %zu", N_CODECS, index);
+        return quire__fail(QUIRE_E_INVALID, "there are %d codecs: index %zu is out of range",
+                           N_CODECS, index);
     const codec_row *row = &CODECS[index];
     const quire_family_ops *ops = FAMILIES[row->family];
     *info = (quire_codec_info){
@@ -78,7 +79,7 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
     const codec_row *row = find(codec);
     const char *letter = is_v ? "V" : "K";
     if (!row)
-        return quire__fail(QUIRE_E_UNKNOWN, "%s codec number %d is not known", letter, (int)codec);
+        return quire__fail(QUIRE_E_UNKNOWN, "%s codec number %d is unknown", letter, (int)codec);
     if (!(row->sides & (is_v ? QUIRE_SIDE_V : QUIRE_SIDE_K)))
         return quire__fail(QUIRE_E_UNSUPPORTED, "codec %s does not serve %s", row->name, letter);
     if (dim < QUIRE_DIM_MIN || dim > QUIRE_DIM_MAX || dim % QUIRE_DIM_STEP)
@@ -96,8 +97,8 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
     side->n_groups = dim / side->group;
     side->type = QUIRE_F16;
     side->unit = 1;
-    side->mid =
-        side->bits < 8 ? (float)((1 << side->bits) - 1) * 0.5f : 0; /* 8-bit codes are signed */
+    /* 8-bit codes are signed. */
+    side->mid = side->bits < 8 ? (float)((1 << side->bits) - 1) * 0.5f : 0;
     side->max_abs = QUIRE_F16_MAX;
     size_t n_params = 0;
     switch (row->family) {
@@ -107,7 +108,7 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
                      : codec == QUIRE_CODEC_BF16 ? QUIRE_BF16
                                                  : raw;
         side->bits = 8 * (int)quire__type_bytes(side->type);
-        side->mid = 0; /* `raw` has no bits of its own until its type is known */
+        side->mid = 0; /* the type of `raw` decides its bits */
         if (side->type != QUIRE_F16)
             side->max_abs = QUIRE_BF16_MAX;
         break;
@@ -149,9 +150,8 @@ static quire_status side_init(quire_side_format *side, quire_codec codec, bool i
         n_params = (size_t)side->n_groups * T;
         break;
     }
-    if (row->family == QUIRE_FAMILY_AFFINE)
-        side->mid_steps =
-            side->mid + (side->bits == 8 ? 128.0f : 0.0f); /* undo the storage offset */
+    if (row->family == QUIRE_FAMILY_AFFINE) /* undoes code - 128 */
+        side->mid_steps = side->mid + (side->bits == 8 ? 128.0f : 0.0f);
     else if (row->family == QUIRE_FAMILY_BLOCK && side->bits == 4)
         side->mid_steps = side->mid - 8.0f;
     side->code_bytes = (size_t)T * (size_t)dim * (size_t)side->bits / 8;
@@ -173,7 +173,8 @@ static size_t place_sections(quire_side_format *side, size_t at) {
 quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k_dim, int32_t v_dim,
                                 quire_type raw) {
     if (!quire__type_valid(raw))
-        return quire__fail(QUIRE_E_INVALID, "raw type %d is not f32, f16 or bf16", (int)raw);
+        return quire__fail(QUIRE_E_INVALID, "raw type %d is unknown: must be f32, f16 or bf16",
+                           (int)raw);
     QUIRE_TRY(side_init(&format->k, pair.k, false, k_dim, raw));
     QUIRE_TRY(side_init(&format->v, pair.v, true, v_dim, raw));
     const size_t end = place_sections(&format->v, place_sections(&format->k, 0));
@@ -184,11 +185,11 @@ quire_status quire__format_init(quire_format *format, quire_pair pair, int32_t k
 /* ------------------------------------------------------------------ encode and decode */
 
 float quire__side_param(const quire_side_format *side, const uint8_t *record, size_t i) {
-    return quire__load(side->type, record + side->params, i);
+    return quire__get_element(side->type, record + side->params, i);
 }
 
 void quire__put_param(const quire_side_format *side, uint8_t *record, size_t i, float x) {
-    quire__store(side->type, record + side->params, i, x);
+    quire__put_element(side->type, record + side->params, i, x);
 }
 
 bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad) {
@@ -207,7 +208,7 @@ bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
                          (side->family == QUIRE_FAMILY_BLOCK && side->bits == 8);
     if (lengths)
         for (size_t i = 0; i < (side->zeros ? side->zeros : n);
-             i++) /* lengths: kernels rely on their sign */
+             i++) /* lengths: kernels require them not to be negative */
             if (quire__side_param(side, record, i) < 0)
                 return false;
     return true;
@@ -235,7 +236,7 @@ void quire__side_encode(const quire_side_format *side, const float *rows, int sk
         return;
     if (side->family == QUIRE_FAMILY_RAW) {
         for (size_t i = skipped; i < n; i++)
-            quire__store(side->type, record + side->codes, i, rows[i]);
+            quire__put_element(side->type, record + side->codes, i, rows[i]);
         return;
     }
     uint8_t codes[T * QUIRE_DIM_MAX];
@@ -246,7 +247,7 @@ void quire__side_encode(const quire_side_format *side, const float *rows, int sk
 
 void quire__side_decode(const quire_side_format *side, const uint8_t *record, float *rows) {
     if (side->family == QUIRE_FAMILY_RAW) {
-        quire__load_row(side->type, record + side->codes, (size_t)T * (size_t)side->dim, rows);
+        quire__row_from_raw(side->type, record + side->codes, (size_t)T * (size_t)side->dim, rows);
         return;
     }
     uint8_t codes[T * QUIRE_DIM_MAX];

@@ -13,13 +13,10 @@ void quire__unrotate(float *x /* (D) */, int dim); /* x = R^T y */
 void quire__project(float *x, int dim);
 void quire__unproject(float *x, int dim);
 
-/* ---- what they are made of, for kernels */
+/* ---- their building blocks, for kernels */
 
-enum {
-    QUIRE_STREAM_ROTATION = 0,
-    QUIRE_STREAM_PROJECTION = 4,
-    QUIRE_ROTATION_PASSES = 4
-}; /* first of four streams */
+/* The first of the four streams of random signs of each. */
+enum { QUIRE_STREAM_ROTATION = 0, QUIRE_STREAM_PROJECTION = 4, QUIRE_ROTATION_PASSES = 4 };
 
 typedef struct quire_passes {
     int length, count, offset[QUIRE_ROTATION_PASSES]; /* pass i uses stream + i */

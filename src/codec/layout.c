@@ -1,4 +1,4 @@
-/* The order of codes in a page.
+/* Where the codes of a page lie: atoms, tiles and slabs.
  *
  * An atom is 16 bytes: 2 rows x 8 bytes. K: row = token, bytes = 8 dims. V: row = channel, bytes
  * = 8 tokens. One field of an atom (its low nibbles, say) is one operand of an 8-deep integer
@@ -17,8 +17,9 @@
 
 enum { T = QUIRE_PAGE_TOKENS };
 
-/* A code is one bit field, or two: 3-bit codes of token tile 3 (K) or slot 3 (V) live in what the
- * others leave over. Mixed blocks split the same bytes elsewhere: 5|3 for 4|4, and 4|2 for 3|3. */
+/* A code is one bit field, or two: 3-bit codes of token tile 3 (K) or slot 3 (V) use the bits that
+ * the others leave over. Mixed blocks split the same bytes elsewhere: 5|3 for 4|4, and 4|2 for 3|3.
+ */
 typedef struct place {
     size_t byte, high_byte;
     int shift, bits, high_shift, high_bits; /* high_bits 0: one field */

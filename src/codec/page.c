@@ -1,4 +1,4 @@
-/* One page outside any pool: the public face of the codecs. */
+/* Page records outside any pool: the public functions of the codecs. */
 #include "codec/codec.h"
 
 static quire_status format_of(const quire_page_shape *shape, quire_format *format) {
@@ -23,7 +23,7 @@ static quire_status check_rows(const quire_side_format *side, const float *rows,
         return QUIRE_OK;
     bad += first;
     return quire__fail(QUIRE_E_VALUE,
-                       "%s of token %zu, channel %zu is %g: %s stores finite values up to %g",
+                       "%s of token %zu, channel %zu is %g: codec %s holds finite values up to %g",
                        side->is_v ? "V" : "K", bad / dim, bad % dim, (double)rows[bad],
                        quire_codec_name(side->codec), (double)side->max_abs);
 }
@@ -35,7 +35,7 @@ quire_status quire_page_encode(const quire_page_shape *shape, const float *k, co
     if (!k || !v || !page)
         return quire__fail(QUIRE_E_INVALID, "rows or page is NULL");
     if (skip < 0 || skip > QUIRE_PAGE_TOKENS)
-        return quire__fail(QUIRE_E_INVALID, "skip %d is not in 0..64", (int)skip);
+        return quire__fail(QUIRE_E_INVALID, "skip is %d: must be 0 to 64", (int)skip);
     QUIRE_TRY(check_rows(&format.k, k, skip));
     QUIRE_TRY(check_rows(&format.v, v, skip));
     quire__page_encode(&format, k, v, skip, page);

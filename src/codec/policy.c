@@ -1,4 +1,4 @@
-/* Names: presets and "K:V" pairs. */
+/* Parses policies: presets and "K:V" pairs. */
 #include <string.h>
 
 #include "codec/codec.h"
@@ -19,12 +19,13 @@ size_t quire_preset_count(void) { return N_PRESETS; }
 
 quire_status quire_preset_at(size_t index, quire_preset_info *info) {
     if (index >= N_PRESETS || !info)
-        return quire__fail(QUIRE_E_INVALID, "there are %d presets, no index %zu", N_PRESETS, index);
+        return quire__fail(QUIRE_E_INVALID, "there are %d presets: index %zu is out of range",
+                           N_PRESETS, index);
     *info = PRESETS[index];
     return QUIRE_OK;
 }
 
-/* "a4g64" is "a4": groups of 64 need not be said, but may be. */
+/* "a4g64" is "a4": a scale group of 64 may be written or left out. */
 static bool same_name(const quire_codec_info *info, const char *name, size_t length) {
     const size_t n = strlen(info->name);
     if (memcmp(info->name, name, n < length ? n : length) != 0)
@@ -45,8 +46,8 @@ static quire_status codec_by_name(const char *name, size_t length, quire_side si
         *codec = info.codec;
         return QUIRE_OK;
     }
-    return quire__fail(QUIRE_E_UNKNOWN, "no codec is called '%.*s'", length < 64 ? (int)length : 64,
-                       name);
+    return quire__fail(QUIRE_E_UNKNOWN, "there is no codec named '%.*s'",
+                       length < 64 ? (int)length : 64, name);
 }
 
 quire_status quire_policy_parse(const char *text, quire_policy *policy) {
@@ -69,5 +70,6 @@ quire_status quire_policy_parse(const char *text, quire_policy *policy) {
             *policy = p;
             return QUIRE_OK;
         }
-    return quire__fail(QUIRE_E_UNKNOWN, "'%.64s' is neither a preset nor a pair K:V", text);
+    return quire__fail(QUIRE_E_UNKNOWN,
+                       "'%.64s' is neither a preset (k8v4) nor a codec pair (kc8:vt4)", text);
 }

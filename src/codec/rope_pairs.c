@@ -1,5 +1,5 @@
-/* Pairs of channels that RoPE turns together, from those that stand still to the fastest: the
- * order that error_feedback.c rounds in, where it leaves a tenth less than the other way round
+/* Pairs of channels that RoPE turns together, from the slowest (not turned at all) to the fastest.
+ * error_feedback.c rounds in this order: its error is a tenth smaller than in the reverse order
  * (docs/FIDELITY.md). */
 #include <math.h>
 
@@ -18,37 +18,38 @@ static bool is_sound(const quire_rope *r) {
     return sound;
 }
 
-static void add(quire_rope_pairs *turns, int32_t first, int32_t second, double angle) {
-    turns->first[turns->n] = (uint16_t)first;
-    turns->second[turns->n] = (uint16_t)second;
-    turns->angle[turns->n++] = angle;
+static void add(quire_rope_pairs *pairs, int32_t first, int32_t second, double angle) {
+    pairs->first[pairs->n] = (uint16_t)first;
+    pairs->second[pairs->n] = (uint16_t)second;
+    pairs->angle[pairs->n++] = angle;
 }
 
-quire_status quire__rope_pairs_init(quire_rope_pairs *turns, const quire_rope *rope, int32_t dim) {
+quire_status quire__rope_pairs_init(quire_rope_pairs *pairs, const quire_rope *rope, int32_t dim) {
     static const quire_rope still = {0};
     const quire_rope *r = rope ? rope : &still;
     if (r->n_rot < 0 || r->n_rot % 2 || r->first < 0 || r->first > dim || r->n_rot > dim - r->first)
         return quire__fail(QUIRE_E_INVALID,
-                           "%d channels from %d on cannot be rotated in heads of %d", (int)r->n_rot,
-                           (int)r->first, (int)dim);
+                           "%d channels from %d on cannot be turned by RoPE in a head of %d",
+                           (int)r->n_rot, (int)r->first, (int)dim);
     if (!is_sound(r))
-        return quire__fail(QUIRE_E_INVALID,
-                           "rotation with base %g, scale %g, or a frequency not finite",
-                           (double)r->base, (double)r->scale);
+        return quire__fail(
+            QUIRE_E_INVALID,
+            "RoPE with base %g and scale %g: base, scale or a frequency is not valid",
+            (double)r->base, (double)r->scale);
     const double scale = r->scale != 0 ? (double)r->scale : 1;
     const int32_t half = r->n_rot / 2, end = r->first + r->n_rot;
-    turns->n = 0;
-    int32_t lone = -1; /* a channel that stands still, and waits for the next */
+    pairs->n = 0;
+    int32_t lone = -1; /* an unturned channel that still lacks a partner */
     for (int32_t d = 0; d < dim; d++) {
         if (d >= r->first && d < end)
             continue;
         if (lone >= 0)
-            add(turns, lone, d, 0);
+            add(pairs, lone, d, 0);
         lone = lone >= 0 ? -1 : d;
     }
     for (int32_t j = half - 1; j >= 0; j--) {
         const int32_t first = r->first + (r->interleaved ? 2 * j : j);
-        add(turns, first, r->interleaved ? first + 1 : first + half, scale * frequency(r, j));
+        add(pairs, first, r->interleaved ? first + 1 : first + half, scale * frequency(r, j));
     }
     return QUIRE_OK;
 }

@@ -13,11 +13,11 @@
  * value (rotated) = scale * unit * (code - mid), or scale * unit * level[code];
  * tqp: scale * (unit * level[code] + residual * sqrt(pi/2) * S^T sign).
  *
- * K of tq: before anything else, the mean of the page's rows is taken off. Keys have a part that
- * all tokens share, often larger than what tells them apart; rotation would spread it over every
- * code and the row's scale would have to cover it. Attention adds q.mean to the scores of a
- * page, in fp32. V has no mean: a token of small V and large weight, as a sink is, would get
- * errors of the size of the page's others. Parameters: fp16 scale[T]; tqp: then fp16
+ * K of tq: first the mean of the page's rows is subtracted. Keys have a part that all tokens share,
+ * often larger than their differences; rotation would spread it over every code, and the row's
+ * scale would have to cover it. Attention adds q.mean to the scores of a page, in fp32. V has no
+ * mean: a token with small V and large weight, such as a sink, would get errors as large as those
+ * of the other tokens. Parameters: fp16 scale[T]; tqp: then fp16
  * residual[T]; K of tq: then fp16 mean[D], of the rows as they came.
  */
 #include "base/fp16.h"
@@ -42,7 +42,7 @@ static float rotate_row(const quire_side_format *side, const float *row,
     return rotate_there(side, y);
 }
 
-/* A row this small is zero: its reciprocal would not be finite. */
+/* Smaller rows become zero: their reciprocal would not be finite. */
 static float reciprocal(float x) { return x > 1e-30f ? 1.0f / x : 0; }
 static float at_most_f16(float x) { return x < QUIRE_F16_MAX ? x : QUIRE_F16_MAX; }
 
@@ -72,7 +72,7 @@ static float largest_size(const float *y, int dim) {
     return largest;
 }
 
-/* Of equal errors the first counts. */
+/* Of equal errors the first wins. */
 static float fitting_scale(const quire_side_format *side, const float *y, float rms) {
     uint8_t codes[QUIRE_DIM_MAX];
     float best = 0, least = INFINITY;
@@ -136,7 +136,7 @@ static int book_codes(const quire_side_format *side, const float *y, float inver
     return squares;
 }
 
-/* Means of the channels, as they are stored. Values within fp16 have a mean within fp16. */
+/* Means of the channels, rounded as in the record. Values within fp16 have a mean within fp16. */
 static void put_mean(const quire_side_format *side, const float *rows, int skip, uint8_t *record,
                      float *mean) {
     for (int d = 0; d < side->dim; d++) {

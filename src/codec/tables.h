@@ -1,12 +1,12 @@
-/* Quantizers of a unit normal variable: what a rotated coordinate is, nearly, after division by
- * its row's RMS. */
+/* Quantizers for a unit normal variable, which a rotated coordinate divided by its row's RMS nearly
+ * is. */
 #ifndef QUIRE_CODEC_TABLES_H
 #define QUIRE_CODEC_TABLES_H
 
 #include <stdint.h>
 
-/* Step of the best uniform quantizer with 2^bits levels; 8 bits: of none, for there the row's
- * largest coordinate sets it. */
+/* Step of the best uniform quantizer with 2^bits levels; not for 8 bits, where the row's largest
+ * coordinate sets the step. */
 static inline float quire__uniform_step(int bits) {
     return bits == 8 ? 0.031f : bits == 4 ? 0.3350f : bits == 3 ? 0.5860f : 0.9955f;
 }
@@ -22,8 +22,8 @@ enum { QUIRE_UNIFORM_FITS = sizeof quire__uniform_fits / sizeof *quire__uniform_
 typedef struct quire_book {
     int8_t level[16];
     float unit;
-    float edge[15]; /* midpoints of the exact levels; a code is the number of edges below the
-                       coordinate */
+    /* Midpoints of the exact levels; a code is the number of edges below the coordinate. */
+    float edge[15];
 } quire_book;
 
 static const quire_book quire__books[3] = {

@@ -1,28 +1,28 @@
-/* Fresh pages of a sequence that comes from elsewhere: reserved all or none, filled and checked
- * while nobody else can see them. */
+/* Leaves for a sequence that is loaded from elsewhere: reserved all or none, and checked once they
+ * are filled, before anything else refers to them. */
 #include "file/snapshot.h"
 
-/* Turns a wish into a leaf. */
-static void take(quire_pool *pool, int32_t g, quire_leaf_kind kind, bool *full, int32_t *leaf) {
+/* Replaces RESERVE_LEAF by a leaf. */
+static void reserve_leaf(quire_pool *pool, int32_t g, quire_leaf_kind kind, bool *full,
+                         int32_t *leaf) {
     if (*leaf == QUIRE_NO_LEAF)
         return;
     *leaf = *full ? QUIRE_NO_LEAF : quire__leaf_take(pool, g, kind);
     *full = *full || *leaf == QUIRE_NO_LEAF;
 }
 
-/* After the first failure the rest of the wishes become NO_LEAF, so that the sequence can be
- * freed. */
+/* After the first failure the remaining marks become NO_LEAF, so that the sequence can be freed. */
 quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t last_page) {
     quire_pool *pool = seq->pool;
     bool full = false;
     for (int32_t g = 0; g < pool->n_classes; g++) {
         quire_seq_class *s = &seq->class[g];
         for (int32_t p = 0; p < length / QUIRE_T; p++)
-            take(pool, g, pool->class[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full,
-                 &s->table[p]);
-        take(pool, g, QUIRE_LEAF_RAW, &full, &s->open);
-        take(pool, g, QUIRE_LEAF_RAW, &full, &s->last_raw);
-        take(pool, g, QUIRE_LEAF_SINKS, &full, &s->sinks);
+            reserve_leaf(pool, g, pool->class[g].raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED, &full,
+                         &s->table[p]);
+        reserve_leaf(pool, g, QUIRE_LEAF_RAW, &full, &s->open);
+        reserve_leaf(pool, g, QUIRE_LEAF_RAW, &full, &s->last_raw);
+        reserve_leaf(pool, g, QUIRE_LEAF_SINKS, &full, &s->sinks);
     }
     seq->length = length;
     seq->last_page = last_page;

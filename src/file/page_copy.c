@@ -1,4 +1,4 @@
-/* Sealed pages out of and into a sequence, as the bytes they are. */
+/* Copies the bytes of sealed pages out of a sequence and into one. */
 #include <stdint.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static size_t page_bytes(const quire_pool *pool, int32_t page) {
 }
 
 size_t quire_seq_page_bytes(const quire_pool *constant, int32_t page) {
-    quire_pool *pool = (quire_pool *)(uintptr_t)constant; /* only its lock changes */
+    quire_pool *pool = (quire_pool *)(uintptr_t)constant; /* changes only its lock */
     if (!pool)
         return 0;
     pthread_mutex_lock(&pool->lock);
@@ -27,7 +27,7 @@ size_t quire_seq_page_bytes(const quire_pool *constant, int32_t page) {
     return bytes;
 }
 
-/* The caller holds the lock: the policy may change at any other moment. */
+/* The caller holds the lock, so that the policy cannot change. */
 static quire_status check_bytes(const quire_pool *pool, int32_t page, size_t n_bytes) {
     const size_t wanted = page_bytes(pool, page);
     if (n_bytes != wanted)
@@ -43,21 +43,21 @@ static quire_status check_held(const quire_seq *seq, int32_t page) {
                            (int)page, (int)seq->length);
     for (int32_t g = 0; g < pool->n_classes; g++)
         if (seq->class[g].table[page] == QUIRE_NO_LEAF)
-            return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page,
+            return quire__fail(QUIRE_E_GONE, "page %d has left the window of %d tokens", (int)page,
                                (int)pool->class[g].window);
     for (int32_t g = 0; g < pool->n_classes; g++)
         if (quire__leaf_stale(pool, seq->class[g].table[page]))
             return quire__fail(QUIRE_E_STATE,
-                               "page %d still has the codecs of before: finish requantizing first",
+                               "page %d still has the previous codecs: finish requantizing first",
                                (int)page);
     for (int32_t g = 0; g < pool->n_classes; g++)
         if (page == 0 && pool->class[g].sinks && seq->class[g].sinks == QUIRE_NO_LEAF)
-            return quire__fail(QUIRE_E_GONE, "page 0 has left a window of %d",
+            return quire__fail(QUIRE_E_GONE, "page 0 has left the window of %d tokens",
                                (int)pool->class[g].window);
     for (int32_t g = 0; g < pool->n_classes; g++)
         if (quire__rows_held(seq, g, page) != UINT64_MAX)
-            return quire__fail(QUIRE_E_GONE, "page %d has lost tokens to a window of %d", (int)page,
-                               (int)pool->class[g].window);
+            return quire__fail(QUIRE_E_GONE, "page %d has lost tokens to the window of %d tokens",
+                               (int)page, (int)pool->class[g].window);
     return QUIRE_OK;
 }
 
@@ -89,8 +89,8 @@ quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes
     return status;
 }
 
-/* Whatever the bytes are, attending over them must be safe. Integrity and identity are for
- * whoever stores them. */
+/* Attending over any bytes that pass must be safe. Whoever stores the bytes is responsible for
+ * their integrity and identity. */
 static quire_status check_records(const quire_pool *pool, int32_t page, const uint8_t *bytes) {
     size_t at = 0;
     for (int32_t g = 0; g < pool->n_classes; g++) {
@@ -121,7 +121,7 @@ static quire_status check_records(const quire_pool *pool, int32_t page, const ui
     return QUIRE_OK;
 }
 
-/* Leaves for one page in every class, all or none. */
+/* Reserves leaves for one page in every class, all or none. */
 static bool take_page(quire_pool *pool, int32_t page, int32_t *leaves, int32_t *sinks) {
     for (int32_t g = 0; g < pool->n_classes; g++) {
         const quire_class *class = &pool->class[g];
@@ -146,10 +146,13 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from) {
     if (seq->batch)
         return quire__fail(QUIRE_E_BUSY, "cannot load into a sequence that is in a batch");
     if (seq->length % QUIRE_T)
-        return quire__fail(QUIRE_E_STATE, "sequence has %d tokens: not a multiple of %d",
-                           (int)seq->length, QUIRE_T);
+        return quire__fail(
+            QUIRE_E_STATE,
+            "the sequence has %d tokens: a page can be loaded only after a multiple of %d",
+            (int)seq->length, QUIRE_T);
     if (seq->length > pool->max_tokens - QUIRE_T)
-        return quire__fail(QUIRE_E_TOO_BIG, "a sequence holds at most %d tokens",
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "a sequence of this pool holds at most %d tokens (max_tokens)",
                            (int)pool->max_tokens);
     QUIRE_TRY(check_records(pool, page, from));
     int32_t *leaves = pool->reserved, *sinks = pool->reserved + pool->n_classes;
@@ -167,8 +170,8 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from) {
         }
         s->table[page] = leaves[g];
     }
-    quire__seq_drop_last_raw(
-        seq); /* raw rows of an earlier page are no longer those of the last one */
+    /* They belong to an earlier page than the one that is now last. */
+    quire__seq_drop_last_raw(seq);
     seq->length += QUIRE_T;
     quire__seq_recycle(seq);
     return QUIRE_OK;

@@ -1,3 +1,4 @@
+/* Copies pieces of pages from sequences and files, and into new sequences. */
 #include "file/page_piece.h"
 
 #include <string.h>
@@ -12,8 +13,8 @@ static bool has_sinks(const quire_class *class, int32_t page) {
     return page == 0 && class->sinks > 0;
 }
 
-/* Of a piece after 0. */
-static int32_t group_of(int32_t piece) { return (piece - 1) / 2; }
+/* For pieces after 0. */
+static int32_t class_of(int32_t piece) { return (piece - 1) / 2; }
 static bool is_sinks(int32_t piece) { return piece % 2 == 0; }
 static uint64_t rows_of(const quire_class *class, int32_t piece) {
     return is_sinks(piece) ? quire__rows_below(class->sinks) : UINT64_MAX;
@@ -24,7 +25,7 @@ bool quire__piece_exists(quire_pieces p, int32_t piece, int32_t page) {
         return false;
     if (piece == 0)
         return true;
-    const quire_class *class = &p.class[group_of(piece)];
+    const quire_class *class = &p.class[class_of(piece)];
     return class->window > 0 && (!is_sinks(piece) || has_sinks(class, page));
 }
 
@@ -38,7 +39,7 @@ bool quire__piece_needed(quire_pieces p, int32_t piece, int32_t page, int32_t n_
         return false;
     if (piece == 0)
         return true;
-    const quire_class *class = &p.class[group_of(piece)];
+    const quire_class *class = &p.class[class_of(piece)];
     const int32_t live_from = quire__live_from(class, n_pages);
     return is_sinks(piece) ? class->keep > 0 || live_from == 0
                            : page >= live_from || quire__pinned(class, page);
@@ -48,8 +49,8 @@ size_t quire__piece_bytes(quire_pieces p, int32_t piece, int32_t page) {
     if (!quire__piece_exists(p, piece, page))
         return 0;
     if (piece > 0)
-        return is_sinks(piece) ? p.class[group_of(piece)].sink_bytes
-                               : quire__piece_leaf_bytes(&p.class[group_of(piece)]);
+        return is_sinks(piece) ? p.class[class_of(piece)].sink_bytes
+                               : quire__piece_leaf_bytes(&p.class[class_of(piece)]);
     return quire__piece_offset(p, page, p.n_classes);
 }
 
@@ -70,12 +71,12 @@ bool quire__seq_has_piece(const quire_seq *seq, int32_t piece, int32_t page) {
         !quire__piece_exists(quire__pool_pieces(pool), piece, page))
         return false;
     if (piece == 0)
-        return true; /* no window, so nothing is ever recycled */
-    const quire_seq_class *s = &seq->class[group_of(piece)];
+        return true; /* no window, so nothing is recycled */
+    const quire_seq_class *s = &seq->class[class_of(piece)];
     const int32_t leaf = is_sinks(piece) ? s->sinks : s->table[page];
-    const uint64_t rows = rows_of(&pool->class[group_of(piece)], piece);
-    return leaf != QUIRE_NO_LEAF &&
-           (pool->leaf[leaf].lost & rows) == 0; /* part of a page is of no use to others */
+    const uint64_t rows = rows_of(&pool->class[class_of(piece)], piece);
+    /* A page that has lost rows is of no use to other sequences. */
+    return leaf != QUIRE_NO_LEAF && (pool->leaf[leaf].lost & rows) == 0;
 }
 
 /* One leaf of a piece. */
@@ -88,7 +89,7 @@ typedef struct piece_leaf {
 static bool leaf_at(const quire_seq *seq, int32_t piece, int32_t page, int32_t i,
                     piece_leaf *found) {
     const quire_pool *pool = seq->pool;
-    const int32_t from = piece == 0 ? 0 : group_of(piece),
+    const int32_t from = piece == 0 ? 0 : class_of(piece),
                   to = piece == 0 ? pool->n_classes : from + 1;
     for (int32_t g = from; g < to; g++) {
         const quire_seq_class *s = &seq->class[g];
@@ -123,15 +124,15 @@ bool quire__file_has_piece(const quire_file *file, int32_t piece, int32_t page) 
     if (page >= file->n_pages || !quire__piece_exists(quire__form_pieces(&file->form), piece, page))
         return false;
     if (piece == 0)
-        return true; /* quire_file_open has seen to it */
-    const quire_file_class *part = &file->part[group_of(piece)];
-    const uint64_t rows = rows_of(&file->form.class[group_of(piece)], piece);
+        return true; /* quire_file_open has checked it */
+    const quire_file_class *part = &file->part[class_of(piece)];
+    const uint64_t rows = rows_of(&file->form.class[class_of(piece)], piece);
     return (is_sinks(piece) ? part->sink_rows : quire__file_page_rows(part, page)) == rows;
 }
 
 quire_status quire__file_piece(const quire_file *file, int32_t piece, int32_t page, uint8_t *to) {
     const quire_form *form = &file->form;
-    const int32_t from = piece == 0 ? 0 : group_of(piece),
+    const int32_t from = piece == 0 ? 0 : class_of(piece),
                   end = piece == 0 ? form->n_classes : from + 1;
     for (int32_t g = from; g < end; g++) {
         const quire_file_class *part = &file->part[g];
@@ -160,8 +161,6 @@ const uint8_t *quire__file_layers(const quire_file *file, size_t *n_bytes) {
 
 /* ------------------------------------------------------------------ into a sequence */
 
-static int32_t wish(bool wanted) { return wanted ? QUIRE_WANTED : QUIRE_NO_LEAF; }
-
 static void plan(quire_seq *seq, int32_t n_pages) {
     const quire_pool *pool = seq->pool;
     for (int32_t g = 0; g < pool->n_classes; g++) {
@@ -169,8 +168,9 @@ static void plan(quire_seq *seq, int32_t n_pages) {
         quire_seq_class *s = &seq->class[g];
         s->live_from = quire__live_from(class, n_pages);
         for (int32_t page = 0; page < n_pages; page++)
-            s->table[page] = wish(page >= s->live_from || quire__pinned(class, page));
-        s->sinks = wish(n_pages > 0 && class->sinks > 0 && quire__sinks_needed(class, s));
+            s->table[page] = quire__reserve_if(page >= s->live_from || quire__pinned(class, page));
+        s->sinks =
+            quire__reserve_if(n_pages > 0 && class->sinks > 0 && quire__sinks_needed(class, s));
     }
 }
 
@@ -183,7 +183,8 @@ quire_status quire__seq_begin_pieces(quire_pool *pool, quire_seq **seq) {
 quire_status quire__seq_reserve_pieces(quire_seq *seq, int32_t n_pages) {
     quire_pool *pool = seq->pool;
     if (n_pages > pool->max_tokens / QUIRE_T)
-        return quire__fail(QUIRE_E_TOO_BIG, "%d tokens, and a sequence here holds at most %d",
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "%d tokens: a sequence of this pool holds at most %d (max_tokens)",
                            (int)n_pages * QUIRE_T, (int)pool->max_tokens);
     pthread_mutex_lock(&pool->lock);
     plan(seq, n_pages);
@@ -192,8 +193,8 @@ quire_status quire__seq_reserve_pieces(quire_seq *seq, int32_t n_pages) {
     return status;
 }
 
-quire_status quire__seq_take_piece(quire_seq *seq, int32_t piece, int32_t page,
-                                   const uint8_t *from) {
+quire_status quire__seq_write_piece(quire_seq *seq, int32_t piece, int32_t page,
+                                    const uint8_t *from) {
     const quire_pool *pool = seq->pool;
     piece_leaf l;
     for (int32_t i = 0; leaf_at(seq, piece, page, i, &l); i++) {
@@ -230,7 +231,7 @@ static bool leaf_valid(const quire_form *form, int32_t g, bool sinks, const uint
 }
 
 bool quire__piece_valid(const quire_form *form, int32_t piece, int32_t page, const uint8_t *from) {
-    const int32_t first = piece == 0 ? 0 : group_of(piece),
+    const int32_t first = piece == 0 ? 0 : class_of(piece),
                   end = piece == 0 ? form->n_classes : first + 1;
     for (int32_t g = first; g < end; g++) {
         const quire_class *class = &form->class[g];

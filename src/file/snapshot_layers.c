@@ -1,5 +1,4 @@
-/* Layers as a file or a store describes them: what their pages look like, and what attends over
- * them. */
+/* The section "layers": a pool's layers described for a file or a store, and read back. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,10 +6,10 @@
 #include "file/snapshot.h"
 
 static quire_status no_memory(void) {
-    return quire__fail(QUIRE_E_NOMEM, "no memory to read layers");
+    return quire__fail(QUIRE_E_NOMEM, "out of memory while reading layers");
 }
-static quire_status impossible(const char *what) {
-    return quire__fail(QUIRE_E_FORMAT, "the file's %s cannot be", what);
+static quire_status invalid(const char *what) {
+    return quire__fail(QUIRE_E_FORMAT, "the file has an invalid %s", what);
 }
 
 /* ------------------------------------------------------------------ of a pool */
@@ -40,18 +39,18 @@ bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest) {
     quire__hash_start(&hash);
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *l = &pool->layer[i].config;
-        const quire_rope_pairs *turns = pool->layer[i].turns;
+        const quire_rope_pairs *pairs = pool->layer[i].turns;
         if (pool->layer[i].source != i || !quire__layer_has_feedback(&pool->layer[i]))
             continue;
         any = true;
-        const size_t n = (size_t)turns->n;
+        const size_t n = (size_t)pairs->n;
         quire__hash_add(&hash, &i, sizeof i);
         quire__hash_add(&hash, l->k_feedback,
                         (size_t)l->n_kv_heads * quire__n_feedback(l->k_dim) *
                             sizeof *l->k_feedback);
-        quire__hash_add(&hash, turns->first, n * sizeof *turns->first);
-        quire__hash_add(&hash, turns->second, n * sizeof *turns->second);
-        quire__hash_add(&hash, turns->angle, n * sizeof *turns->angle);
+        quire__hash_add(&hash, pairs->first, n * sizeof *pairs->first);
+        quire__hash_add(&hash, pairs->second, n * sizeof *pairs->second);
+        quire__hash_add(&hash, pairs->angle, n * sizeof *pairs->angle);
     }
     *digest = quire__hash_end(&hash);
     return any;
@@ -76,7 +75,7 @@ static uint8_t *describe_layer(const quire_layer_state *layer, bool any_attentio
     return to + QUIRE_FILE_LAYER;
 }
 
-/* Without it nobody could tell the channels of packed rows apart. */
+/* Packed rows cannot be read without it. */
 static uint8_t *describe_order(const quire_layer *l, uint8_t *to) {
     const size_t n = quire__file_has_order(l) ? (size_t)l->n_kv_heads * (size_t)l->k_dim : 0;
     for (size_t p = 0; p < n; p++)
@@ -121,7 +120,7 @@ static quire_status read_layer(quire_form *form, int32_t i, const uint8_t *entry
         l->n_heads % l->n_kv_heads != 0 || l->window < 0 || l->window > QUIRE_FILE_TOKENS_MAX ||
         l->keep < 0 || l->keep > QUIRE_FILE_TOKENS_MAX || l->share < -1 || l->share >= i ||
         (l->share >= 0 && form->config[l->share].share != -1))
-        return impossible("layers");
+        return invalid("layer table");
     form->attention[i] = quire__get64(entry + 40);
     quire_layer_state *s = &form->layer[i];
     s->config = *l;
@@ -132,17 +131,17 @@ static quire_status read_layer(quire_form *form, int32_t i, const uint8_t *entry
         if (l->n_kv_heads != from->n_kv_heads || l->k_dim != from->k_dim ||
             l->v_dim != from->v_dim || l->window != from->window || l->keep != from->keep ||
             l->k != from->k || l->v != from->v || s->class != field[9])
-            return impossible("layers");
+            return invalid("layer table");
         return QUIRE_OK;
     }
     if (quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, form->raw) !=
         QUIRE_OK)
-        return impossible("layers");
+        return invalid("layer table");
     s->class = quire__form_class(form->class, &form->n_classes, l);
-    return s->class == field[9] ? QUIRE_OK : impossible("classes of layers");
+    return s->class == field[9] ? QUIRE_OK : invalid("layer class");
 }
 
-/* Behind the layers, for those that have one: u16 (KV heads, DK). */
+/* They follow the layers, for layers that have one: u16 (KV heads, DK). */
 static quire_status read_orders(quire_form *form, const uint8_t *at, uint64_t bytes) {
     uint64_t wanted = 0; /* at most 4096 layers of 4096 heads: no overflow */
     for (int32_t i = 0; i < form->n_layers; i++) {
@@ -150,7 +149,7 @@ static quire_status read_orders(quire_form *form, const uint8_t *at, uint64_t by
         wanted += quire__file_has_order(l) ? 2 * (uint64_t)l->n_kv_heads * (uint64_t)l->k_dim : 0;
     }
     if (bytes != wanted)
-        return impossible("orders of channels");
+        return invalid("channel order");
     form->orders = malloc((size_t)bytes + 1);
     if (!form->orders)
         return no_memory();
@@ -163,7 +162,7 @@ static quire_status read_orders(quire_form *form, const uint8_t *at, uint64_t by
             l->k_order = order;
             for (int32_t h = 0; h < l->n_kv_heads; h++, order += l->k_dim)
                 if (quire__order_fault(order, l->k_dim) < l->k_dim)
-                    return impossible("orders of channels");
+                    return invalid("channel order");
         } else if (l->share != -1) {
             l->k_order = form->config[l->share].k_order;
         }
@@ -174,20 +173,21 @@ static quire_status read_orders(quire_form *form, const uint8_t *at, uint64_t by
 
 quire_status quire__form_read(quire_form *form, const uint8_t *at, size_t bytes) {
     if (bytes < QUIRE_FILE_LAYERS_HEAD)
-        return impossible("layers");
+        return invalid("layer table");
     const uint32_t rotation = quire__get32(at + 4), n_layers = quire__get32(at + 20),
                    n_classes = quire__get32(at + 24), sinks = quire__get32(at + 16);
     form->page_format = quire__get32(at);
     form->raw = (quire_type)quire__get32(at + 12);
     if (form->page_format != QUIRE_PAGE_FORMAT || rotation != QUIRE_ROTATION)
         return quire__fail(
-            QUIRE_E_VERSION, "pages are of format %u (rotation %u), this program knows %d (%d)",
+            QUIRE_E_VERSION,
+            "pages have format %u (rotation %u); this program reads format %d (rotation %d)",
             (unsigned)form->page_format, (unsigned)rotation, QUIRE_PAGE_FORMAT, QUIRE_ROTATION);
     if (quire__get32(at + 8) != QUIRE_PAGE_TOKENS || !quire__type_valid(form->raw) ||
         sinks > QUIRE_T || n_layers < 1 || n_layers > QUIRE_FILE_LAYERS_MAX ||
         quire__get32(at + 28) != 0 ||
         bytes < QUIRE_FILE_LAYERS_HEAD + (uint64_t)n_layers * QUIRE_FILE_LAYER)
-        return impossible("layers");
+        return invalid("layer table");
     const size_t orders = QUIRE_FILE_LAYERS_HEAD + (size_t)n_layers * QUIRE_FILE_LAYER;
     form->sinks = (int32_t)sinks;
     form->n_layers = (int32_t)n_layers;
@@ -202,7 +202,7 @@ quire_status quire__form_read(quire_form *form, const uint8_t *at, size_t bytes)
     QUIRE_TRY(read_orders(form, at + orders, bytes - orders));
     quire__form_place(form->raw, form->sinks, form->layer, form->n_layers, form->class,
                       form->n_classes);
-    return form->n_classes == (int32_t)n_classes ? QUIRE_OK : impossible("classes of layers");
+    return form->n_classes == (int32_t)n_classes ? QUIRE_OK : invalid("layer class");
 }
 
 void quire__form_free(quire_form *form) {

@@ -1,5 +1,5 @@
-/* A file into a new sequence: pages are reserved, filled and checked while nobody else can see
- * them. */
+/* Loads a file into a new sequence: pages are reserved, filled and checked before anything else
+ * refers to them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,66 +21,66 @@ static quire_status check_identity(const quire_file *file, const quire_load_opti
          (o->identity_bytes == 0 || memcmp(info->identity, o->identity, o->identity_bytes) == 0)))
         return QUIRE_OK;
     return quire__fail(QUIRE_E_IDENTITY,
-                       "the cache was computed by something else: identities differ");
+                       "the cache was computed by another model or setup: the identities differ");
 }
 
 static quire_status check_layers(const quire_pool *pool, const quire_file *file) {
     if (pool->n_layers != file->info.n_layers)
-        return quire__fail(QUIRE_E_IDENTITY, "the file has %d layers, the pool %d",
+        return quire__fail(QUIRE_E_IDENTITY, "the file has %d layers, the pool has %d",
                            (int)file->info.n_layers, (int)pool->n_layers);
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *a = &file->form.config[i], *b = &pool->layer[i].config;
         if (a->n_kv_heads != b->n_kv_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim ||
             a->share != b->share)
+            return quire__fail(QUIRE_E_IDENTITY,
+                               "layer %d: the file has %d KV heads of sizes %d and %d, the pool "
+                               "has %d of %d and %d",
+                               (int)i, (int)a->n_kv_heads, (int)a->k_dim, (int)a->v_dim,
+                               (int)b->n_kv_heads, (int)b->k_dim, (int)b->v_dim);
+        if (a->window != b->window || a->keep != b->keep)
             return quire__fail(
                 QUIRE_E_IDENTITY,
-                "layer %d: %d KV heads of %d and %d in the file, %d of %d and %d here", (int)i,
-                (int)a->n_kv_heads, (int)a->k_dim, (int)a->v_dim, (int)b->n_kv_heads, (int)b->k_dim,
-                (int)b->v_dim);
-        if (a->window != b->window || a->keep != b->keep)
-            return quire__fail(QUIRE_E_IDENTITY,
-                               "layer %d: window %d, keep %d in the file, %d and %d here", (int)i,
-                               (int)a->window, (int)a->keep, (int)b->window, (int)b->keep);
+                "layer %d: the file has window %d and keep %d, the pool has %d and %d", (int)i,
+                (int)a->window, (int)a->keep, (int)b->window, (int)b->keep);
         if (file->form.attention[i] != 0 &&
             file->form.attention[i] != quire__attention_digest(&pool->layer[i]))
-            return quire__fail(
-                QUIRE_E_IDENTITY,
-                "layer %d attends differently: heads, scale, soft-cap, ALiBi or sinks", (int)i);
+            return quire__fail(QUIRE_E_IDENTITY,
+                               "layer %d: query heads, scale, soft-cap, ALiBi or learned sinks "
+                               "differ from the file",
+                               (int)i);
     }
     return QUIRE_OK;
 }
 
-/* E_CODEC, in words, if pages cannot be taken as they are. */
+/* E_CODEC: pages cannot be used as they are; the message says why. */
 static quire_status check_codecs(const quire_pool *pool, const quire_file *file) {
     if (pool->raw != file->info.raw)
-        return quire__fail(QUIRE_E_CODEC, "raw rows are of another type in the file");
+        return quire__fail(QUIRE_E_CODEC, "the raw type of the file is not that of the pool");
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *a = &file->form.config[i], *b = &pool->layer[i].config;
         if (a->k != b->k || a->v != b->v)
-            return quire__fail(QUIRE_E_CODEC, "layer %d is %s:%s in the file, %s:%s here", (int)i,
-                               quire_codec_name(a->k), quire_codec_name(a->v),
+            return quire__fail(QUIRE_E_CODEC, "layer %d is %s:%s in the file, %s:%s in the pool",
+                               (int)i, quire_codec_name(a->k), quire_codec_name(a->v),
                                quire_codec_name(b->k), quire_codec_name(b->v));
         if (quire__file_has_order(a) &&
             memcmp(a->k_order, b->k_order,
                    (size_t)a->n_kv_heads * (size_t)a->k_dim * sizeof *a->k_order) != 0)
-            return quire__fail(
-                QUIRE_E_CODEC,
-                "layer %d is %s in the file as here, but its channels have another order", (int)i,
-                quire_codec_name(a->k));
+            return quire__fail(QUIRE_E_CODEC, "layer %d: the file has another channel order for %s",
+                               (int)i, quire_codec_name(a->k));
     }
     for (int32_t g = 0; g < pool->n_classes; g++) {
         const quire_class *a = &file->form.class[g], *b = &pool->class[g];
         if (a->sinks != b->sinks || a->raw != b->raw || a->sealed_bytes != b->sealed_bytes ||
             a->raw_bytes != b->raw_bytes || a->sink_bytes != b->sink_bytes)
-            return quire__fail(QUIRE_E_CODEC, "%d raw sinks in the file, %d here", (int)a->sinks,
-                               (int)b->sinks);
+            return quire__fail(QUIRE_E_CODEC, "the file has %d raw sinks, the pool has %d",
+                               (int)a->sinks, (int)b->sinks);
     }
     return QUIRE_OK;
 }
 
-/* ------------------------------------------------------------------ leaves for all of it */
+/* ------------------------------------------------------------------ leaves */
 
-/* Re-sealed, the page sealed last has its raw rows only if the file has them for every layer. */
+/* If pages are resealed, last_raw is filled only if the file has those raw rows for every layer. */
 static bool raw_rows_known(const quire_file *file) {
     for (int32_t g = 0; g < file->form.n_classes && file->n_pages > 0; g++)
         if (file->form.class[g].raw ? file->part[g].rank[file->n_pages - 1] < 0
@@ -89,21 +89,19 @@ static bool raw_rows_known(const quire_file *file) {
     return file->n_pages > 0;
 }
 
-static int32_t wish(bool wanted) { return wanted ? QUIRE_WANTED : QUIRE_NO_LEAF; }
-
-/* What the file holds. Its classes are the pool's: check_layers has compared windows and kept
- * tokens. */
+/* Marks the leaves that the file has. Its classes are those of the pool: check_layers has compared
+ * window and keep. */
 static void plan_same(const quire_file *file, int32_t g, quire_seq_class *s) {
     const quire_file_class *part = &file->part[g];
     s->live_from = part->live_from;
     for (int32_t p = 0; p < file->n_pages; p++)
-        s->table[p] = wish(part->rank[p] >= 0);
-    s->open = wish(part->flags & QUIRE_HELD_OPEN);
-    s->last_raw = wish(part->flags & QUIRE_HELD_LAST_RAW);
-    s->sinks = wish(part->flags & QUIRE_HELD_SINKS);
+        s->table[p] = quire__reserve_if(part->rank[p] >= 0);
+    s->open = quire__reserve_if(part->flags & QUIRE_HELD_OPEN);
+    s->last_raw = quire__reserve_if(part->flags & QUIRE_HELD_LAST_RAW);
+    s->sinks = quire__reserve_if(part->flags & QUIRE_HELD_SINKS);
 }
 
-/* What later queries may see, and as much more as the file has. */
+/* Marks the leaves that later queries may see, and as many more as the file has. */
 static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g, bool keep_raw,
                        quire_seq_class *s) {
     const quire_class *class = &pool->class[g];
@@ -113,31 +111,32 @@ static void plan_other(const quire_pool *pool, const quire_file *file, int32_t g
         if (p < part->live_from || part->rank[p] < 0)
             s->live_from = p + 1;
     for (int32_t p = 0; p < file->n_pages; p++)
-        s->table[p] = wish(p >= s->live_from || quire__pinned(class, p));
-    s->open = wish(file->info.length % QUIRE_T);
-    s->last_raw = wish(keep_raw && !class->raw);
-    s->sinks = wish(file->n_pages > 0 && class->sinks > 0 && quire__sinks_needed(class, s));
+        s->table[p] = quire__reserve_if(p >= s->live_from || quire__pinned(class, p));
+    s->open = quire__reserve_if(file->info.length % QUIRE_T);
+    s->last_raw = quire__reserve_if(keep_raw && !class->raw);
+    s->sinks =
+        quire__reserve_if(file->n_pages > 0 && class->sinks > 0 && quire__sinks_needed(class, s));
 }
 
-static void lose(quire_pool *pool, int32_t leaf, uint64_t held) {
+static void mark_lost(quire_pool *pool, int32_t leaf, uint64_t held) {
     if (leaf != QUIRE_NO_LEAF)
         pool->leaf[leaf].lost = ~held;
 }
 
-/* Which rows the file does not have. */
+/* Marks the rows that the file does not have. */
 static void note_lost(quire_seq *seq, const quire_file *file, int32_t g) {
     quire_pool *pool = seq->pool;
     const quire_seq_class *s = &seq->class[g];
     for (int32_t p = 0; p < file->n_pages; p++)
-        lose(pool, s->table[p], quire__file_rows_held(file, g, p));
-    lose(pool, s->open, quire__file_rows_held(file, g, file->n_pages));
+        mark_lost(pool, s->table[p], quire__file_rows_held(file, g, p));
+    mark_lost(pool, s->open, quire__file_rows_held(file, g, file->n_pages));
     if (seq->last_page >= 0)
-        lose(pool, s->last_raw, quire__file_rows_held(file, g, seq->last_page));
+        mark_lost(pool, s->last_raw, quire__file_rows_held(file, g, seq->last_page));
     if (file->n_pages > 0)
-        lose(pool, s->sinks, quire__file_rows_held(file, g, 0));
+        mark_lost(pool, s->sinks, quire__file_rows_held(file, g, 0));
 }
 
-/* A first page that is still open, in the same raw type, has nothing that could be sealed again. */
+/* If only an open page of the same raw type was loaded, nothing was sealed again. */
 static void note_history(quire_seq *seq, const quire_file *file, bool as_they_are) {
     const quire_file_info *info = &file->info;
     if (info->history != 0) {
@@ -148,7 +147,7 @@ static void note_history(quire_seq *seq, const quire_file *file, bool as_they_ar
         quire__history_note(seq, QUIRE_HISTORY_RESEALED, 0);
 }
 
-/* The caller holds the lock: wishes are no leaves yet. */
+/* The caller holds the lock: RESERVE_LEAF marks are not leaves yet. */
 static quire_status reserve(quire_seq *seq, const quire_file *file, bool as_they_are) {
     const bool keep_raw = raw_rows_known(file);
     for (int32_t g = 0; g < seq->pool->n_classes; g++)
@@ -168,27 +167,27 @@ static quire_status reserve(quire_seq *seq, const quire_file *file, bool as_they
 
 /* ------------------------------------------------------------------ pages as they are */
 
-/* What is known of a leaf when the last of its places is filled. */
+/* What to check when the last buffer of a leaf is filled. */
 typedef struct arrival {
     int32_t leaf; /* NO_LEAF: more of it follows */
     int32_t n_rows;
     quire_part_kind kind;
 } arrival;
 
-/* A class's section, in the order of the file. */
+/* The section of a layer class, in file order. */
 typedef struct reader {
     const quire_seq *seq;
     int32_t class;
-    quire_place *place;
+    quire_read_buffer *buffer;
     arrival *arrival;
-    size_t n_places;
+    size_t n_buffers;
     uint8_t padding[QUIRE_FILE_ALIGN];
-    int32_t bad_layer, bad_head; /* the first whose values cannot be; -1: none */
+    int32_t bad_layer, bad_head; /* the first with invalid values; -1: none */
 } reader;
 
 static void expect(reader *r, void *to, size_t n_bytes, arrival then) {
-    r->place[r->n_places] = (quire_place){to, n_bytes};
-    r->arrival[r->n_places++] = then;
+    r->buffer[r->n_buffers] = (quire_read_buffer){to, n_bytes};
+    r->arrival[r->n_buffers++] = then;
 }
 
 static void expect_leaf(reader *r, int32_t leaf, quire_part_kind kind, int32_t n_rows) {
@@ -198,7 +197,7 @@ static void expect_leaf(reader *r, int32_t leaf, quire_part_kind kind, int32_t n
                (arrival){leaf, n_rows, kind});
 }
 
-/* The file has the rows in use alone, the leaf has room for all. */
+/* The file has only the rows in use; the leaf has room for all. */
 static void expect_open(reader *r) {
     const quire_pool *pool = r->seq->pool;
     const int32_t leaf = r->seq->class[r->class].open, n_rows = r->seq->length % QUIRE_T;
@@ -215,20 +214,20 @@ static void expect_open(reader *r) {
             expect(r, record + l->raw_v_offset, n * (size_t)l->config.v_dim, more);
         }
     }
-    r->arrival[r->n_places - 1] = (arrival){leaf, n_rows, QUIRE_PART_RAW_ROWS};
+    r->arrival[r->n_buffers - 1] = (arrival){leaf, n_rows, QUIRE_PART_RAW_ROWS};
 }
 
-/* Checked while a leaf is still near; told after the checksum. */
+/* Checked while the leaf is still in the CPU cache, but reported after the checksum. */
 static void check_leaf(reader *r, const arrival *a) {
     if (r->bad_layer < 0)
         quire__restored_check(r->seq->pool, a->leaf, a->kind, a->n_rows, &r->bad_layer,
                               &r->bad_head);
 }
 
-static quire_status take_all(reader *r, quire_ahead *ahead, quire_hash *hash) {
-    for (size_t i = 0; i < r->n_places; i++) {
-        QUIRE_TRY(quire__ahead_next(ahead));
-        quire__hash_add(hash, r->place[i].to, r->place[i].n_bytes);
+static quire_status take_all(reader *r, quire_read_ahead *ahead, quire_hash *hash) {
+    for (size_t i = 0; i < r->n_buffers; i++) {
+        QUIRE_TRY(quire__read_ahead_next(ahead));
+        quire__hash_add(hash, r->buffer[i].to, r->buffer[i].n_bytes);
         if (r->arrival[i].leaf != QUIRE_NO_LEAF)
             check_leaf(r, &r->arrival[i]);
     }
@@ -245,49 +244,50 @@ static quire_status read_group(reader *r, const quire_file *file) {
         expect_leaf(r, s->table[p], QUIRE_PART_SEALED, QUIRE_T);
     expect(r, r->padding, (size_t)(quire__file_align(section->bytes) - section->bytes),
            (arrival){.leaf = QUIRE_NO_LEAF});
-    quire_ahead ahead;
+    quire_read_ahead ahead;
     quire_hash hash;
     quire__hash_start(&hash);
-    quire__ahead_start(&ahead, file->fd, section->offset, r->place, r->n_places);
+    quire__read_ahead_start(&ahead, file->fd, section->offset, r->buffer, r->n_buffers);
     const quire_status status = take_all(r, &ahead, &hash);
-    quire__ahead_end(&ahead);
+    quire__read_ahead_end(&ahead);
     QUIRE_TRY(status);
     QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + r->class, &hash));
     return r->bad_layer < 0 ? QUIRE_OK : quire__page_invalid(r->bad_layer, r->bad_head);
 }
 
-static quire_status fill_group(quire_seq *seq, const quire_file *file, int32_t g) {
+static quire_status fill_class(quire_seq *seq, const quire_file *file, int32_t g) {
     const quire_pool *pool = seq->pool;
     size_t n =
         3 +
         (size_t)
-            file->n_pages; /* sinks, kept page, padding; and the open page: K and V of every head */
+            file->n_pages; /* sinks, last_raw, padding; and the open page: K and V of every head */
     for (int32_t i = 0; i < pool->n_layers; i++)
         n += pool->layer[i].class == g ? 2 * (size_t)pool->layer[i].config.n_kv_heads : 0;
     reader r = {.seq = seq, .class = g, .bad_layer = -1};
-    r.place = malloc(n * sizeof *r.place);
+    r.buffer = malloc(n * sizeof *r.buffer);
     r.arrival = malloc(n * sizeof *r.arrival);
-    const quire_status status = r.place && r.arrival
+    const quire_status status = r.buffer && r.arrival
                                     ? read_group(&r, file)
                                     : quire__fail(QUIRE_E_NOMEM, "no memory to read pages");
-    free(r.place);
+    free(r.buffer);
     free(r.arrival);
     return status;
 }
 
 /* ------------------------------------------------------------------ pages in other codecs */
 
-/* Rows to raw and, for packed pages, back: the seal must see what an open page would have held. */
+/* Rounds rows to the raw type, and back for packed pages: sealing must see what an open page would
+ * have held. */
 static void round_to_raw(const quire_pool *pool, const quire_layer_state *l, float *k, float *v,
                          uint8_t *raw) {
     const size_t n_k = QUIRE_T * (size_t)l->config.k_dim, n_v = QUIRE_T * (size_t)l->config.v_dim;
     const quire_row_kernels *rows = pool->kernels.rows;
     quire__clamp_rows(k, n_k, quire__largest_value(pool->raw, &l->format.k));
     quire__clamp_rows(v, n_v, quire__largest_value(pool->raw, &l->format.v));
-    rows->store(pool->raw, raw, n_k, k);
-    rows->store(pool->raw, raw + l->raw_v_offset, n_v, v);
-    rows->load(pool->raw, raw, n_k, k);
-    rows->load(pool->raw, raw + l->raw_v_offset, n_v, v);
+    rows->to_raw(pool->raw, raw, n_k, k);
+    rows->to_raw(pool->raw, raw + l->raw_v_offset, n_v, v);
+    rows->from_raw(pool->raw, raw, n_k, k);
+    rows->from_raw(pool->raw, raw + l->raw_v_offset, n_v, v);
 }
 
 static quire_status reseal_page(quire_seq *seq, quire_file *file, int32_t layer, int32_t head,
@@ -347,14 +347,15 @@ static quire_status check_load(const quire_pool *pool, const quire_file *file,
         return quire__fail(QUIRE_E_INVALID,
                            "options were not set up by quire_load_options_default");
     if (!o->identity && o->identity_bytes > 0)
-        return quire__fail(QUIRE_E_INVALID, "identity is NULL, but has %zu bytes",
+        return quire__fail(QUIRE_E_INVALID, "identity is NULL, but identity_bytes is %zu",
                            o->identity_bytes);
     QUIRE_TRY(check_identity(file, o));
     QUIRE_TRY(check_layers(pool, file));
     if (file->info.length > pool->max_tokens)
-        return quire__fail(QUIRE_E_TOO_BIG,
-                           "the file has %d tokens, a sequence here holds at most %d",
-                           (int)file->info.length, (int)pool->max_tokens);
+        return quire__fail(
+            QUIRE_E_TOO_BIG,
+            "the file has %d tokens; a sequence of this pool holds at most %d (max_tokens)",
+            (int)file->info.length, (int)pool->max_tokens);
     return QUIRE_OK;
 }
 
@@ -362,11 +363,11 @@ static quire_status fill(quire_seq *seq, quire_file *file, bool as_they_are) {
     if (!as_they_are)
         return reseal(seq, file);
     for (int32_t g = 0; g < file->form.n_classes; g++)
-        QUIRE_TRY(fill_group(seq, file, g));
+        QUIRE_TRY(fill_class(seq, file, g));
     return QUIRE_OK;
 }
 
-/* Into a sequence that nobody else knows of. */
+/* Loads into a new sequence that nothing else refers to. */
 static quire_status load_into(quire_seq *seq, quire_file *file, const quire_load_options *options) {
     quire_pool *pool = seq->pool;
     QUIRE_TRY(check_load(pool, file, options));
@@ -392,7 +393,7 @@ quire_status quire_seq_load(quire_pool *pool, quire_file *file, const quire_load
     quire_load_options_default(&defaults);
     quire_seq *seq;
     QUIRE_TRY(quire_seq_create(pool, &seq));
-    quire__seq_in_file(seq, true); /* from here on the pool's forms stay what they are */
+    quire__seq_in_file(seq, true); /* from here the pool's form cannot change */
     const quire_status status = load_into(seq, file, options ? options : &defaults);
     quire__seq_in_file(seq, false);
     if (status != QUIRE_OK)

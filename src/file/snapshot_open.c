@@ -1,4 +1,4 @@
-/* Opening a saved sequence: everything but the pages is read, checked, and understood. */
+/* Opens a saved sequence: reads and checks everything but the pages. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,10 +13,10 @@
 static const char *const SECTION_NAMES[] = {"identity", "layers", "tokens", "state", "pages"};
 
 static quire_status no_memory(void) {
-    return quire__fail(QUIRE_E_NOMEM, "no memory to open a file");
+    return quire__fail(QUIRE_E_NOMEM, "out of memory while opening the file");
 }
-static quire_status impossible(const char *what) {
-    return quire__fail(QUIRE_E_FORMAT, "the file's %s cannot be", what);
+static quire_status invalid(const char *what) {
+    return quire__fail(QUIRE_E_FORMAT, "the file has an invalid %s", what);
 }
 
 /* ------------------------------------------------------------------ header and table */
@@ -26,14 +26,15 @@ static quire_status read_header(quire_file *file, uint8_t *header) {
     const size_t n = bytes < QUIRE_FILE_HEADER ? (size_t)bytes : QUIRE_FILE_HEADER;
     QUIRE_TRY(quire__read_at(file->fd, 0, header, n));
     if (memcmp(header, QUIRE_FILE_MAGIC, n < 8 ? n : 8) != 0)
-        return quire__fail(QUIRE_E_FOREIGN, "not a saved cache: it does not begin like one");
+        return quire__fail(QUIRE_E_FOREIGN,
+                           "not a saved cache: it does not begin with the magic bytes of one");
     if (n < QUIRE_FILE_HEADER)
         return quire__fail(QUIRE_E_TRUNCATED, "the file has only %llu bytes",
                            (unsigned long long)bytes);
     file->info.version = quire__get32(header + 8);
     if (file->info.version != QUIRE_FILE_VERSION)
         return quire__fail(
-            QUIRE_E_VERSION, "the file is of format %u, which is %s; this program reads format %d",
+            QUIRE_E_VERSION, "the file has format %u, which is %s; this program reads format %d",
             (unsigned)file->info.version,
             file->info.version > QUIRE_FILE_VERSION ? "newer" : "older than any release",
             QUIRE_FILE_VERSION);
@@ -51,8 +52,7 @@ static void read_table(quire_file *file, const uint8_t *table) {
     }
 }
 
-/* Every line of the table says what its place says already, and sections fill the file without
- * gaps. */
+/* Every entry must match its index in the table, and sections must fill the file without gaps. */
 static quire_status check_table(const quire_file *file, const uint8_t *table, uint64_t start) {
     for (int32_t i = 0; i < file->info.n_sections; i++, table += QUIRE_FILE_ENTRY) {
         const quire_file_section *s = &file->section[i];
@@ -60,12 +60,12 @@ static quire_status check_table(const quire_file *file, const uint8_t *table, ui
         if (quire__get32(table) != kind || quire__get32(table + 4) != (uint32_t)s->layer_class ||
             quire__get64(table + 40) != 0 || s->offset != start ||
             s->bytes > file->info.bytes - start)
-            return impossible("table of sections");
+            return invalid("table of sections");
         start = quire__file_align(start + s->bytes);
         if (start > file->info.bytes)
-            return impossible("table of sections");
+            return invalid("table of sections");
     }
-    return start == file->info.bytes ? QUIRE_OK : impossible("table of sections");
+    return start == file->info.bytes ? QUIRE_OK : invalid("table of sections");
 }
 
 static quire_status read_sections(quire_file *file) {
@@ -77,7 +77,7 @@ static quire_status read_sections(quire_file *file) {
         (size_t)quire__file_align(QUIRE_FILE_HEADER + (uint64_t)n_sections * QUIRE_FILE_ENTRY);
     if (n_sections < QUIRE_FILE_SECTIONS + 1 ||
         n_sections > QUIRE_FILE_SECTIONS + QUIRE_FILE_LAYERS_MAX)
-        return quire__fail(QUIRE_E_CORRUPT, "the header is damaged: it tells of %u sections",
+        return quire__fail(QUIRE_E_CORRUPT, "the header is damaged: it has %u sections",
                            (unsigned)n_sections);
     if (head_bytes > file->info.bytes)
         return quire__fail(QUIRE_E_TRUNCATED, "the file ends in its header");
@@ -101,7 +101,7 @@ static quire_status read_sections(quire_file *file) {
             status = quire__fail(QUIRE_E_TRUNCATED, "the file has %llu of its %llu bytes",
                                  (unsigned long long)file->info.bytes, (unsigned long long)bytes);
         else if (bytes < file->info.bytes)
-            status = quire__fail(QUIRE_E_CORRUPT, "%llu bytes follow the end of the file",
+            status = quire__fail(QUIRE_E_CORRUPT, "the file has %llu bytes after its end",
                                  (unsigned long long)(file->info.bytes - bytes));
     }
     if (status == QUIRE_OK) {
@@ -118,12 +118,11 @@ static quire_status read_small(quire_file *file) {
     const quire_file_section *s = file->section;
     if (s[QUIRE_SECTION_IDENTITY].bytes > QUIRE_IDENTITY_MAX ||
         s[QUIRE_SECTION_TOKENS].bytes > 4ull * INT32_MAX || s[QUIRE_SECTION_TOKENS].bytes % 4 != 0)
-        return impossible("identity or tokens");
+        return invalid("identity or token section");
     if (end - first > QUIRE_FILE_SMALL_MAX)
-        return quire__fail(
-            QUIRE_E_TOO_BIG,
-            "the file says that its tokens and state take %llu bytes; at most %d are read",
-            (unsigned long long)(end - first), QUIRE_FILE_SMALL_MAX);
+        return quire__fail(QUIRE_E_TOO_BIG,
+                           "the sections before the pages take %llu bytes; at most %d are read",
+                           (unsigned long long)(end - first), QUIRE_FILE_SMALL_MAX);
     file->small = malloc((size_t)(end - first));
     if (!file->small)
         return no_memory();
@@ -143,7 +142,7 @@ static const uint8_t *small_section(const quire_file *file, quire_section_kind k
 
 /* ------------------------------------------------------------------ state */
 
-static bool group_holds(const quire_file *file, int32_t g) {
+static bool class_valid(const quire_file *file, int32_t g) {
     const quire_class *class = &file->form.class[g];
     const quire_file_class *part = &file->part[g];
     const int32_t length = file->info.length, n_pages = file->n_pages;
@@ -161,13 +160,13 @@ static bool group_holds(const quire_file *file, int32_t g) {
     const bool may_have_sinks = n_pages > 0 && class->sinks > 0,
                needs_sinks = may_have_sinks && (first_seen == 0 || class->keep > 0);
     const bool has_sinks = part->flags & QUIRE_HELD_SINKS, has_open = part->flags & QUIRE_HELD_OPEN,
-               has_kept = part->flags & QUIRE_HELD_LAST_RAW;
+               has_last_raw = part->flags & QUIRE_HELD_LAST_RAW;
     return part->flags < 8 && (has_sinks ? may_have_sinks : !needs_sinks && !part->sink_rows) &&
            has_open == (length % QUIRE_T != 0) &&
-           !(has_kept && (class->raw || file->last_page < 0));
+           !(has_last_raw && (class->raw || file->last_page < 0));
 }
 
-/* Where a class's parts lie, from what it holds. */
+/* Computes where the parts of a layer class lie in its section. */
 static quire_status place_parts(quire_file *file, int32_t g, int32_t *rank) {
     const quire_class *class = &file->form.class[g];
     quire_file_class *part = &file->part[g];
@@ -183,7 +182,7 @@ static quire_status place_parts(quire_file *file, int32_t g, int32_t *rank) {
     if (!quire__mul((size_t)part->n_held, part->leaf_bytes, &bytes) ||
         !quire__add(bytes, part->pages, &part->bytes) ||
         part->bytes != file->section[QUIRE_SECTION_PAGES + g].bytes)
-        return impossible("number of pages");
+        return invalid("number of pages");
     file->info.packed_bytes += bytes;
     file->info.raw_bytes += part->pages;
     return QUIRE_OK;
@@ -193,7 +192,7 @@ static quire_status read_state(quire_file *file) {
     const uint8_t *at = small_section(file, QUIRE_SECTION_STATE);
     const uint64_t bytes = file->section[QUIRE_SECTION_STATE].bytes;
     if (bytes < QUIRE_FILE_STATE_HEAD)
-        return impossible("state");
+        return invalid("state");
     file->info.length = (int32_t)quire__get32(at);
     file->last_page = (int32_t)quire__get32(at + 4);
     file->n_pages = file->info.length / QUIRE_T;
@@ -202,30 +201,30 @@ static quire_status read_state(quire_file *file) {
     const size_t n_classes = (size_t)file->form.n_classes, n_pages = (size_t)file->n_pages;
     if (file->info.length < 0 || file->info.length > QUIRE_FILE_TOKENS_MAX ||
         (file->last_page != -1 && (file->last_page < 0 || file->last_page != file->n_pages - 1)) ||
-        bytes != QUIRE_FILE_STATE_HEAD + n_classes * (QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages))
-        return impossible("state");
+        bytes != QUIRE_FILE_STATE_HEAD + n_classes * (QUIRE_FILE_CLASS + QUIRE_FILE_PAGE * n_pages))
+        return invalid("state");
     if (file->info.history > QUIRE_HISTORY_ALL || file->info.exact_tokens < 0 ||
         file->info.exact_tokens > file->info.length ||
         (file->info.history == 0) != (file->info.exact_tokens == file->info.length))
-        return impossible("history");
+        return invalid("history");
     if (file->info.n_tokens > 0 && file->info.n_tokens < file->info.length)
-        return impossible("number of tokens");
+        return invalid("number of tokens");
     file->part = calloc(n_classes, sizeof *file->part);
-    file->rank =
-        calloc(n_classes * n_pages + 1, sizeof *file->rank); /* no more than the section's bytes */
+    /* No larger than the section, which has been read. */
+    file->rank = calloc(n_classes * n_pages + 1, sizeof *file->rank);
     if (!file->part || !file->rank)
         return no_memory();
     at += QUIRE_FILE_STATE_HEAD;
     for (int32_t g = 0; g < file->form.n_classes;
-         g++, at += QUIRE_FILE_GROUP + QUIRE_FILE_PAGE * n_pages) {
+         g++, at += QUIRE_FILE_CLASS + QUIRE_FILE_PAGE * n_pages) {
         file->part[g] = (quire_file_class){.live_from = (int32_t)quire__get32(at),
                                            .flags = quire__get32(at + 4),
                                            .sink_rows = quire__get64(at + 8),
                                            .open_rows = quire__get64(at + 16),
-                                           .rows = at + QUIRE_FILE_GROUP};
-        if (!group_holds(file, g))
-            return impossible(
-                "pages: some that it needs are missing, or some are there that it cannot have");
+                                           .rows = at + QUIRE_FILE_CLASS};
+        if (!class_valid(file, g))
+            return invalid(
+                "set of pages: required pages are missing, or it has pages that cannot exist");
         QUIRE_TRY(place_parts(file, g, file->rank + (size_t)g * n_pages));
     }
     return QUIRE_OK;
@@ -234,8 +233,8 @@ static quire_status read_state(quire_file *file) {
 /* ------------------------------------------------------------------ open and close */
 
 static quire_status open_path(quire_file *file, const char *path) {
-    file->fd =
-        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would make us wait for a writer */
+    /* O_NONBLOCK: opening a FIFO would wait for a writer. */
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat info;
     if (file->fd < 0 || fstat(file->fd, &info) != 0)
         return quire__fail(QUIRE_E_IO, "cannot open '%.200s': %s", path, strerror(errno));
@@ -256,7 +255,7 @@ static quire_status read_all(quire_file *file, const char *path) {
     file->info.identity = small_section(file, QUIRE_SECTION_IDENTITY);
     file->info.identity_bytes = (size_t)identity->bytes;
     file->info.n_tokens = (int32_t)(file->section[QUIRE_SECTION_TOKENS].bytes / sizeof(int32_t));
-    /* Sections start at multiples of 64 of the block that malloc gave. */
+    /* Aligned: sections start at multiples of 64 in a block from malloc. */
     file->info.tokens = (const int32_t *)(const void *)small_section(file, QUIRE_SECTION_TOKENS);
     const quire_form *form = &file->form;
     QUIRE_TRY(quire__form_read(&file->form, small_section(file, QUIRE_SECTION_LAYERS),
@@ -267,7 +266,7 @@ static quire_status read_all(quire_file *file, const char *path) {
     file->info.layers = form->config;
     file->info.n_layers = form->n_layers;
     if (file->info.n_sections != QUIRE_FILE_SECTIONS + form->n_classes)
-        return impossible("classes of layers");
+        return invalid("layer class");
     return read_state(file);
 }
 

@@ -1,4 +1,4 @@
-/* Pages out of a file, one record at a time. */
+/* Reads pages of a file, one record at a time. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,17 +19,18 @@ bool quire__raw_rows_valid(const quire_layer_state *layer, quire_type raw, const
         const uint8_t *at = record + (v ? v_offset : 0);
         if (!quire__all_finite(raw, at, n))
             return false;
-        for (size_t i = 0; raw != QUIRE_F16 && i < n; i++) /* f16 goes no further than any codec */
-            if (fabsf(quire__load(raw, at, i)) > sides[v]->max_abs)
+        for (size_t i = 0; raw != QUIRE_F16 && i < n; i++) /* every codec holds all f16 values */
+            if (fabsf(quire__get_element(raw, at, i)) > sides[v]->max_abs)
                 return false;
     }
     return true;
 }
 
 quire_status quire__page_invalid(int32_t layer, int32_t head) {
-    return quire__fail(QUIRE_E_FORMAT,
-                       "layer %d, KV head %d: a value is not finite or does not fit", (int)layer,
-                       (int)head);
+    return quire__fail(
+        QUIRE_E_FORMAT,
+        "layer %d, KV head %d: a value in the page is not finite or too large for its codec",
+        (int)layer, (int)head);
 }
 
 quire_status quire__file_checksum(const quire_file *file, int32_t section, const quire_hash *hash) {
@@ -37,7 +38,7 @@ quire_status quire__file_checksum(const quire_file *file, int32_t section, const
     const quire_digest digest = quire__hash_end(hash);
     if (memcmp(digest.byte, s->checksum, sizeof digest.byte) == 0)
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_CORRUPT, "section '%s' of class %d is damaged", s->name,
+    return quire__fail(QUIRE_E_CORRUPT, "section '%s' of layer class %d is damaged", s->name,
                        (int)s->layer_class);
 }
 
@@ -64,7 +65,7 @@ quire_status quire__file_buffers(quire_file *file) {
         free(file->raw);
         file->k = file->v = NULL;
         file->raw = NULL;
-        return quire__fail(QUIRE_E_NOMEM, "no memory to read pages");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while reading pages");
     }
     file->record = record;
     return QUIRE_OK;
@@ -96,8 +97,8 @@ static quire_status next(walk *w, size_t n_bytes) {
     return QUIRE_OK;
 }
 
-/* One leaf of a class, record by record. *valid: every value is; told after the checksum, which
- * explains it better. */
+/* Reads one leaf of a class, record by record. *valid: every value is valid. The caller reports
+ * this after the checksum, which is the better explanation. */
 static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t n_raw,
                               bool *valid) {
     const quire_file *file = w->file;
@@ -125,7 +126,7 @@ static quire_status walk_leaf(walk *w, int32_t g, quire_part_kind kind, int32_t 
     return QUIRE_OK;
 }
 
-static quire_status check_group(quire_file *file, int32_t g) {
+static quire_status check_class(quire_file *file, int32_t g) {
     const quire_file_section *s = &file->section[QUIRE_SECTION_PAGES + g];
     const quire_file_class *part = &file->part[g];
     walk w = {.file = file, .at = s->offset};
@@ -151,7 +152,7 @@ quire_status quire_file_check(quire_file *file) {
         return quire__fail(QUIRE_E_INVALID, "file is NULL");
     QUIRE_TRY(quire__file_buffers(file));
     for (int32_t g = 0; g < file->form.n_classes; g++)
-        QUIRE_TRY(check_group(file, g));
+        QUIRE_TRY(check_class(file, g));
     return QUIRE_OK;
 }
 
@@ -160,14 +161,15 @@ quire_status quire_file_check(quire_file *file) {
 static quire_status check_place(const quire_file *file, int32_t layer, int32_t head, int32_t page) {
     if (!file || layer < 0 || layer >= file->info.n_layers || head < 0 ||
         head >= file->form.config[layer].n_kv_heads)
-        return quire__fail(QUIRE_E_INVALID, "no layer %d with a KV head %d", (int)layer, (int)head);
+        return quire__fail(QUIRE_E_INVALID, "there is no layer %d with KV head %d", (int)layer,
+                           (int)head);
     if (page < 0 || (int64_t)page * QUIRE_T >= file->info.length)
-        return quire__fail(QUIRE_E_INVALID, "no page %d: the sequence has %d tokens", (int)page,
-                           (int)file->info.length);
+        return quire__fail(QUIRE_E_INVALID, "there is no page %d: the sequence has %d tokens",
+                           (int)page, (int)file->info.length);
     return QUIRE_OK;
 }
 
-/* Of the layer whose cache it is. */
+/* For the layer that owns the cache. */
 static const quire_layer_state *source_of(const quire_file *file, int32_t layer) {
     return &file->form.layer[file->form.layer[layer].source];
 }
@@ -186,17 +188,20 @@ quire_status quire_file_page(quire_file *file, int32_t layer, int32_t head, int3
     QUIRE_TRY(check_place(file, layer, head, page));
     const quire_layer_state *l = source_of(file, layer);
     if (!record || n_bytes != l->format.bytes)
-        return quire__fail(QUIRE_E_INVALID, "record is NULL or not of %zu bytes", l->format.bytes);
+        return quire__fail(QUIRE_E_INVALID, "record is NULL, or not %zu bytes long",
+                           l->format.bytes);
     if (page >= file->n_pages)
-        return quire__fail(QUIRE_E_INVALID, "page %d is open", (int)page);
+        return quire__fail(QUIRE_E_INVALID, "page %d is open: only sealed pages have a record",
+                           (int)page);
     if (file->part[l->class].rank[page] < 0)
-        return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page,
-                           (int)l->config.window);
+        return quire__fail(QUIRE_E_GONE,
+                           "page %d is not in the file: it had left the window of %d tokens",
+                           (int)page, (int)l->config.window);
     QUIRE_TRY(read_sealed(file, l, head, page, record));
     return quire__record_valid(l, record) ? QUIRE_OK : quire__page_invalid(layer, head);
 }
 
-/* n_rows raw rows that lie `at` bytes into the class's section: K, then V. */
+/* Reads n_rows raw rows from `at` bytes into the section of the class: K, then V. */
 static quire_status read_raw(const quire_file *file, const quire_layer_state *l, uint64_t at,
                              int32_t n_rows, size_t v_offset, float *k, float *v) {
     const quire_type raw = file->info.raw;
@@ -206,9 +211,10 @@ static quire_status read_raw(const quire_file *file, const quire_layer_state *l,
     QUIRE_TRY(quire__read_at(file->fd, file->section[QUIRE_SECTION_PAGES + l->class].offset + at,
                              file->record, bytes));
     if (!quire__raw_rows_valid(l, raw, file->record, n_rows, v_offset))
-        return quire__fail(QUIRE_E_FORMAT, "a raw row is not finite or does not fit");
-    quire__load_row(raw, file->record, n_k, k);
-    quire__load_row(raw, file->record + v_offset, n_v, v);
+        return quire__fail(QUIRE_E_FORMAT,
+                           "a value in a raw row is not finite or too large for its codec");
+    quire__row_from_raw(raw, file->record, n_k, k);
+    quire__row_from_raw(raw, file->record + v_offset, n_v, v);
     return QUIRE_OK;
 }
 
@@ -238,8 +244,9 @@ static quire_status known_rows(quire_file *file, int32_t layer, int32_t head, in
     } else {
         *n_rows = page == 0 && part->flags & QUIRE_HELD_SINKS ? l->sinks : 0;
         if (*n_rows == 0)
-            return quire__fail(QUIRE_E_GONE, "page %d has left a window of %d", (int)page,
-                               (int)class->window);
+            return quire__fail(QUIRE_E_GONE,
+                               "page %d is not in the file: it had left the window of %d tokens",
+                               (int)page, (int)class->window);
     }
     if (page > 0 || !(part->flags & QUIRE_HELD_SINKS) || l->sinks == 0)
         return QUIRE_OK;
@@ -251,7 +258,7 @@ quire_status quire_file_rows(quire_file *file, int32_t layer, int32_t head, int3
                              float *v, int32_t *n_rows) {
     QUIRE_TRY(check_place(file, layer, head, page));
     if (!k || !v || !n_rows)
-        return quire__fail(QUIRE_E_INVALID, "rows or their number is NULL");
+        return quire__fail(QUIRE_E_INVALID, "k, v or n_rows is NULL");
     QUIRE_TRY(quire__file_buffers(file));
     QUIRE_TRY(known_rows(file, layer, head, page, k, v, n_rows));
     const quire_layer_state *l = source_of(file, layer);

@@ -1,4 +1,4 @@
-/* A sequence into a file: what its sections hold. */
+/* Saves a sequence: the contents of each section of its file. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,14 +26,14 @@ static quire_status add_layers(saver *s) {
     const size_t n_bytes = quire__layers_bytes(s->seq->pool);
     uint8_t *bytes = malloc(n_bytes);
     if (!bytes)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to describe the layers");
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while describing the layers");
     quire__layers_describe(s->seq->pool, s->options->any_attention, bytes);
     const quire_status status = add(s, bytes, n_bytes);
     free(bytes);
     return status;
 }
 
-/* Of the first n. */
+/* Bits of those among the first n rows that exist. */
 static uint64_t rows_of(const quire_pool *pool, int32_t leaf, int32_t n) {
     return leaf == QUIRE_NO_LEAF ? 0 : ~pool->leaf[leaf].lost & quire__rows_below(n);
 }
@@ -64,7 +64,7 @@ static quire_status add_leaf(saver *s, int32_t leaf) {
                                  : add(s, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes);
 }
 
-/* The rows in use: what lies after them is whatever the page held before. */
+/* Only the rows in use: after them the page has stale bytes. */
 static quire_status add_open(saver *s, int32_t g) {
     const quire_pool *pool = s->seq->pool;
     const int32_t leaf = s->seq->class[g].open;
@@ -119,14 +119,14 @@ static quire_status check_options(const quire_seq *seq, const quire_save_options
         return quire__fail(QUIRE_E_INVALID, "identity is NULL or longer than %d bytes",
                            QUIRE_IDENTITY_MAX);
     if (o->n_tokens < 0 || (o->n_tokens > 0 && !o->tokens))
-        return quire__fail(QUIRE_E_INVALID, "tokens is NULL, or their number negative");
+        return quire__fail(QUIRE_E_INVALID, "tokens is NULL, or n_tokens is negative");
     if (o->n_tokens > 0 && o->n_tokens < seq->length)
-        return quire__fail(QUIRE_E_INVALID, "%d token ids for a sequence of %d tokens",
+        return quire__fail(QUIRE_E_INVALID, "%d token ids are too few for a sequence of %d tokens",
                            (int)o->n_tokens, (int)seq->length);
     return QUIRE_OK;
 }
 
-/* A file has one form of pages. The caller holds the lock. */
+/* All pages of a file have the same form. The caller holds the lock. */
 static quire_status check_form(const quire_seq *seq) {
     const quire_pool *pool = seq->pool;
     for (int32_t g = 0; pool->changing && g < pool->n_classes; g++) {
@@ -137,7 +137,7 @@ static quire_status check_form(const quire_seq *seq) {
         if (stale)
             return quire__fail(
                 QUIRE_E_STATE,
-                "some pages still have the codecs of before: finish requantizing first");
+                "some pages still have the previous codecs: finish requantizing first");
     }
     return QUIRE_OK;
 }
@@ -145,16 +145,16 @@ static quire_status check_form(const quire_seq *seq) {
 quire_status quire__seq_hold(const quire_seq *seq) {
     pthread_mutex_lock(&seq->pool->lock);
     quire_status status =
-        !seq->used   ? quire__fail(QUIRE_E_INVALID, "sequence was freed before")
+        !seq->used   ? quire__fail(QUIRE_E_INVALID, "the sequence has already been freed")
         : seq->batch ? quire__fail(QUIRE_E_BUSY, "cannot save a sequence that is in a batch")
                      : check_form(seq);
     if (status == QUIRE_OK)
-        ((quire_seq *)(uintptr_t)seq)->in_file = true; /* nothing that a caller could see */
+        ((quire_seq *)(uintptr_t)seq)->in_file = true; /* nothing that a caller can see */
     pthread_mutex_unlock(&seq->pool->lock);
     return status;
 }
 
-/* Without the lock: leaves with a reference do not move, and only their own sequence changes
+/* Does not need the lock: leaves with a reference do not move, and only their own sequence changes
  * them. */
 static quire_status save(const quire_seq *seq, const char *path,
                          const quire_save_options *options) {

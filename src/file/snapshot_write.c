@@ -1,4 +1,4 @@
-/* A saved sequence as a file: sections first, their checksums on the way, the header last. */
+/* Writes a file of sections: first the sections, with their checksums, and last the header. */
 #include <string.h>
 
 #include "file/snapshot.h"
@@ -28,7 +28,7 @@ quire_status quire__snapshot_add_state(quire_snapshot *s, int32_t length, int32_
 
 quire_status quire__snapshot_add_class(quire_snapshot *s, int32_t live_from, uint32_t held,
                                        uint64_t sink_rows, uint64_t open_rows) {
-    uint8_t entry[QUIRE_FILE_GROUP];
+    uint8_t entry[QUIRE_FILE_CLASS];
     quire__put32(entry, (uint32_t)live_from);
     quire__put32(entry + 4, held);
     quire__put64(entry + 8, sink_rows);
@@ -47,7 +47,7 @@ static void begin_section(quire_snapshot *s) {
     quire__hash_start(&s->hash);
 }
 
-/* Pads it, and writes its line of the table. */
+/* Pads the section, and writes its entry of the table. */
 static quire_status end_section(quire_snapshot *s, int32_t index) {
     static const uint8_t zeros[QUIRE_FILE_ALIGN] = {0};
     const uint64_t bytes = s->writer.bytes - s->start;
@@ -73,8 +73,8 @@ static quire_status add_zeros(quire_writer *writer, size_t n_bytes) {
     return QUIRE_OK;
 }
 
-/* The header's checksum covers the header without it, and the table, which is read back from the
- * file. */
+/* The checksum covers the header, with zeros in its own place, and the table, which is read back
+ * from the file. */
 static quire_status write_header(quire_snapshot *s, int32_t n_sections, size_t head_bytes) {
     uint8_t header[QUIRE_FILE_HEADER] = {0}, entry[QUIRE_FILE_ALIGN];
     memcpy(header, QUIRE_FILE_MAGIC, 8);
@@ -104,7 +104,8 @@ static quire_status write_file(quire_snapshot *s, int32_t n_classes, quire__add_
         QUIRE_TRY(end_section(s, i));
         if (i < QUIRE_SECTION_PAGES && s->writer.bytes - head_bytes > QUIRE_FILE_SMALL_MAX)
             return quire__fail(QUIRE_E_TOO_BIG,
-                               "tokens and state take more than the %d bytes that a file may have",
+                               "token ids and page tables take more than the %d bytes that a file "
+                               "may have for them",
                                QUIRE_FILE_SMALL_MAX);
     }
     return write_header(s, n_sections, head_bytes);

@@ -119,14 +119,15 @@ typedef struct quire_row_kernels {
     void (*rotate)(float *x, int dim);
     void (*unrotate)(float *x, int dim);
     void (*project)(float *x, int dim);
-    void (*load)(quire_type type, const void *at, size_t n, float *row);
-    void (*store)(quire_type type, void *at, size_t n, const float *row);
+    void (*from_raw)(quire_type type, const void *at, size_t n, float *row);
+    void (*to_raw)(quire_type type, void *at, size_t n, const float *row);
     /* Packs a page: both sides, gaps included. */
     void (*seal)(const quire_format *format, const float *k, const float *v, int skip,
                  uint8_t *record);
-    /* Rounds the K codes of a packed page again, with error feedback (quire__side_shape). */
+    /* Rounds the K codes of a packed page again, with error feedback
+     * (quire__side_round_with_feedback). */
     void (*round_with_feedback)(const quire_side_format *side, const float *rows, int skip,
-                                const quire_shaping *shaping, uint8_t *record);
+                                const quire_page_feedback *feedback, uint8_t *record);
 } quire_row_kernels;
 
 typedef struct quire_kernels {

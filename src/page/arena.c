@@ -1,3 +1,4 @@
+/* Byte ranges: first fit from either end, neighbours joined when freed. */
 #include "page/arena.h"
 
 #include <string.h>
@@ -14,10 +15,9 @@ static void remove_hole(quire_arena *arena, int32_t i) {
             (size_t)(arena->n_holes - i) * sizeof *arena->hole);
 }
 
-bool quire__arena_take(quire_arena *arena, size_t bytes, quire_end end, size_t *offset) {
-    /* The first that fits from its end: pages of two sizes, packed and raw, then keep to the two
-     * ends of the memory. The best fit would let packed pages settle in the holes that raw ones
-     * leave, and cut up what is between. */
+bool quire__arena_alloc(quire_arena *arena, size_t bytes, quire_end end, size_t *offset) {
+    /* First fit from its end keeps packed and raw pages at the two ends of the memory. Best fit
+     * would put packed pages into the holes of raw ones and fragment the middle. */
     int32_t found = end == QUIRE_BOTTOM ? 0 : arena->n_holes - 1;
     while (found >= 0 && found < arena->n_holes && arena->hole[found].bytes < bytes)
         found += end == QUIRE_BOTTOM ? 1 : -1;
@@ -34,7 +34,7 @@ bool quire__arena_take(quire_arena *arena, size_t bytes, quire_end end, size_t *
     return true;
 }
 
-void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes) {
+void quire__arena_free(quire_arena *arena, size_t offset, size_t bytes) {
     int32_t low = 0, high = arena->n_holes; /* first hole above the range */
     while (low < high) {
         const int32_t middle = low + (high - low) / 2;
@@ -64,10 +64,10 @@ void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes) {
     }
 }
 
-void quire__arena_give_sorted(quire_arena *arena, int32_t n) {
+void quire__arena_free_sorted(quire_arena *arena, int32_t n) {
     const quire_extent *given = arena->hole + arena->capacity - n;
-    quire_extent *holes =
-        arena->hole + arena->capacity - n - arena->n_holes; /* out of the way of what is written */
+    /* Moved where they are not overwritten. */
+    quire_extent *holes = arena->hole + arena->capacity - n - arena->n_holes;
     const int32_t n_holes = arena->n_holes;
     memmove(holes, arena->hole, (size_t)n_holes * sizeof *holes);
     arena->n_holes = 0;

@@ -1,9 +1,9 @@
-/* Byte ranges of one fixed arena. Ranges are described outside the arena, so that it may lie
- * anywhere.
+/* Allocator of byte ranges in one fixed arena. Its bookkeeping lies outside the arena, so the arena
+ * may be any kind of memory.
  *
- * Packed leaves are taken from the bottom and raw ones from the top: the two kinds, which differ
- * much in size and life, then leave holes that their own kind refills exactly. The first that
- * fits, from its end, is taken.
+ * Packed leaves are allocated from the bottom and raw leaves from the top. The two kinds differ
+ * much in size and lifetime; this way each leaves holes that its own kind refills exactly. Each
+ * takes the first hole that fits, searching from its end.
  */
 #ifndef QUIRE_PAGE_ARENA_H
 #define QUIRE_PAGE_ARENA_H
@@ -17,21 +17,21 @@ typedef struct quire_extent {
 } quire_extent;
 
 typedef struct quire_arena {
-    quire_extent *hole; /* (capacity) by address, never adjacent */
+    quire_extent *hole; /* (capacity) free ranges by address, never adjacent */
     int32_t n_holes, capacity;
     size_t bytes, free_bytes;
 } quire_arena;
 
 typedef enum quire_end { QUIRE_BOTTOM, QUIRE_TOP } quire_end;
 
-/* `hole` is the caller's; capacity must be at least the number of ranges ever taken at once,
- * plus one. */
+/* `hole` belongs to the caller; capacity must be at least one more than the number of ranges ever
+ * allocated at once. */
 void quire__arena_init(quire_arena *arena, size_t bytes, quire_extent *hole, int32_t capacity);
-bool quire__arena_take(quire_arena *arena, size_t bytes, quire_end end, size_t *offset);
-void quire__arena_give(quire_arena *arena, size_t offset, size_t bytes);
-/* Gives n ranges at once, in linear time: they stand in the last n places of `hole`, by address.
+bool quire__arena_alloc(quire_arena *arena, size_t bytes, quire_end end, size_t *offset);
+void quire__arena_free(quire_arena *arena, size_t offset, size_t bytes);
+/* Frees n ranges at once, in linear time. They are in the last n entries of `hole`, by address.
  * n_holes + 2 n must not exceed the capacity. */
-void quire__arena_give_sorted(quire_arena *arena, int32_t n);
+void quire__arena_free_sorted(quire_arena *arena, int32_t n);
 size_t quire__arena_largest(const quire_arena *arena);
 
 #endif

@@ -2,8 +2,8 @@
  *
  * A leaf that is no longer referenced keeps its range and waits for the next of its class and
  * kind, which has the same size: freeing a long sequence then costs a few instructions for a
- * page. Ranges go back to the arena, where neighbours join, only when somebody needs a range of
- * another size, or asks how large the largest is. */
+ * page. Ranges go back to the arena, where neighbours join, only when a range of another size is
+ * needed, or when the largest free range is asked for. */
 #include "page/pages.h"
 
 static size_t size_of(const quire_class *g, quire_leaf_kind kind) {
@@ -12,8 +12,7 @@ static size_t size_of(const quire_class *g, quire_leaf_kind kind) {
                                      : g->sink_bytes;
 }
 
-/* The list of spare leaves for a class and kind; the last one is for those of a size that nobody
- * takes any more. */
+/* The list of spare leaves for a class and kind; the last list is for sizes no longer in use. */
 static int32_t *spare_list(quire_pool *pool, int32_t class, quire_leaf_kind kind, size_t bytes) {
     const bool current = bytes == size_of(&pool->class[class], kind);
     return &pool->spare_leaf[current ? class * QUIRE_LEAF_KINDS + (int)kind
@@ -32,7 +31,7 @@ static int32_t merge_by_address(quire_pool *pool, int32_t a, int32_t b) {
     return first;
 }
 
-/* All spare leaves in one list, by address; the lists are empty then. */
+/* Merges all spare leaves into one list, by address, and empties the others. */
 static int32_t sort_spares(quire_pool *pool, int32_t *n) {
     int32_t run[32]; /* run[i] has 2^i leaves, or none */
     int32_t sorted = QUIRE_NO_LEAF;
@@ -65,21 +64,21 @@ void quire__leaf_settle(quire_pool *pool) {
         if (at_once)
             *place++ = (quire_extent){l->offset, l->bytes};
         else
-            quire__arena_give(arena, l->offset, l->bytes);
+            quire__arena_free(arena, l->offset, l->bytes);
         l->next_free = pool->free_leaf;
         pool->free_leaf = leaf;
         leaf = next;
     }
     if (at_once)
-        quire__arena_give_sorted(arena, n);
+        quire__arena_free_sorted(arena, n);
     pool->spare_bytes = 0;
 }
 
-/* A leaf and its range, or NO_LEAF. */
+/* A leaf with a new range, or NO_LEAF. */
 static int32_t take_fresh(quire_pool *pool, size_t bytes, quire_end end) {
     const int32_t leaf = pool->free_leaf;
     size_t offset;
-    if (leaf == QUIRE_NO_LEAF || !quire__arena_take(&pool->arena, bytes, end, &offset))
+    if (leaf == QUIRE_NO_LEAF || !quire__arena_alloc(&pool->arena, bytes, end, &offset))
         return QUIRE_NO_LEAF;
     pool->free_leaf = pool->leaf[leaf].next_free;
     pool->leaf[leaf].offset = offset;

@@ -1,4 +1,4 @@
-/* What a policy makes of a pool's layers: codecs, and where records lie in the leaves of a
+/* The form that a policy gives a pool's layers: codecs, and where records lie in the leaves of a
  * class. */
 #include <string.h>
 
@@ -27,9 +27,8 @@ quire_status quire__form_layer(const quire_pool *pool, const quire_policy *polic
         return quire__fail_where(status, "layer %d", (int)i);
     if (s->format.k.n_mixed && !s->config.k_order)
         return quire__fail(QUIRE_E_INVALID,
-                           "layer %d: codec %s needs an order of channels: set quire_layer.k_order "
-                           "when the pool is "
-                           "made (quire_channel_order finds one)",
+                           "layer %d: codec %s needs a channel order: set quire_layer.k_order "
+                           "when the pool is created (quire_channel_order makes one)",
                            (int)i, quire_codec_name(pair.k));
     s->config.k = pair.k;
     s->config.v = pair.v;
@@ -58,7 +57,7 @@ static void place(quire_layer_state *s, quire_class *g, quire_type raw) {
     s->raw_record_bytes = s->raw_v_offset + QUIRE_T * (size_t)l->v_dim * size;
     s->sinks = quire__form_is_raw(s, raw) ? 0 : g->sinks;
     s->sink_v_offset = (size_t)s->sinks * (size_t)l->k_dim * size;
-    /* Leaves must end where a record may begin; sealing clears the gap, for the bytes may be
+    /* A leaf must end where a record may begin. Sealing clears the gap, because the bytes may be
      * saved. */
     s->sink_record_bytes = quire__align(
         s->sink_v_offset + (size_t)s->sinks * (size_t)l->v_dim * size, QUIRE_RECORD_ALIGN);
@@ -101,9 +100,8 @@ void quire__form_place(quire_type raw, int32_t sinks, quire_layer_state *layer, 
     for (int32_t g = 0; g < n_classes; g++)
         class[g].sinks = class[g].raw ? 0 : sinks;
     for (int32_t i = 0; i < n_layers; i++) {
-        const int32_t source =
-            layer[i]
-                .source; /* a layer that shares another's cache has all of it but the query heads */
+        /* A layer that shares another's cache has the same form; only its query heads differ. */
+        const int32_t source = layer[i].source;
         layer[i].class = layer[source].class;
         if (source == i)
             place(&layer[i], &class[layer[i].class], raw);

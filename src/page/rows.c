@@ -1,4 +1,4 @@
-/* Rows of a page out of and into records and leaves, in fp32. */
+/* Converts rows of a page, in fp32, from and to records and leaves. */
 #include <string.h>
 
 #include "base/element.h"
@@ -34,11 +34,11 @@ void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state 
     kernels->seal(&layer->format, k, v, skip, record);
     if (!quire__layer_has_feedback(layer) || skip >= QUIRE_T)
         return;
-    quire_shaping shaping;
+    quire_page_feedback page_feedback;
     const float *feedback =
         layer->config.k_feedback + (size_t)head * quire__n_feedback(layer->config.k_dim);
-    quire__shaping_init(&shaping, layer->turns, feedback, order, page);
-    kernels->round_with_feedback(&layer->format.k, k, skip, &shaping, record);
+    quire__page_feedback_init(&page_feedback, layer->turns, feedback, order, page);
+    kernels->round_with_feedback(&layer->format.k, k, skip, &page_feedback, record);
 }
 
 void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v,
@@ -54,10 +54,11 @@ quire_status quire__check_rows(const quire_side_format *side, const float *rows,
     size_t bad;
     if (quire__side_accepts(side, rows, n_rows * (size_t)side->dim, &bad))
         return QUIRE_OK;
-    return quire__fail(QUIRE_E_VALUE,
-                       "page %d, layer %d, KV head %d: %s holds %g; %s stores values up to %g",
-                       (int)page, (int)layer, (int)head, side->is_v ? "V" : "K", (double)rows[bad],
-                       quire_codec_name(side->codec), (double)side->max_abs);
+    return quire__fail(
+        QUIRE_E_VALUE,
+        "page %d, layer %d, KV head %d: %s has the value %g; codec %s holds values up to %g",
+        (int)page, (int)layer, (int)head, side->is_v ? "V" : "K", (double)rows[bad],
+        quire_codec_name(side->codec), (double)side->max_abs);
 }
 
 void quire__clamp_rows(float *rows, size_t n, float largest) {
@@ -71,8 +72,8 @@ void quire__sink_rows(const quire_pool *pool, int32_t layer, int32_t head, const
     const size_t n = (size_t)l->sinks;
     uint8_t *to = quire__sink_record(pool, l, leaf, head);
     memset(to, 0, l->sink_record_bytes);
-    pool->kernels.rows->store(pool->raw, to, n * (size_t)l->config.k_dim, k);
-    pool->kernels.rows->store(pool->raw, to + l->sink_v_offset, n * (size_t)l->config.v_dim, v);
+    pool->kernels.rows->to_raw(pool->raw, to, n * (size_t)l->config.k_dim, k);
+    pool->kernels.rows->to_raw(pool->raw, to + l->sink_v_offset, n * (size_t)l->config.v_dim, v);
 }
 
 void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool is_v, float *rows,
@@ -81,6 +82,6 @@ void quire__raw_rows(const quire_pool *pool, int32_t layer, int32_t head, bool i
     const float limit = pool->raw == QUIRE_F16 ? QUIRE_F16_MAX : QUIRE_BF16_MAX;
     const size_t n = QUIRE_T * (size_t)(is_v ? l->config.v_dim : l->config.k_dim);
     quire__clamp_rows(rows, n, limit);
-    pool->kernels.rows->store(
+    pool->kernels.rows->to_raw(
         pool->raw, quire__raw_record(pool, l, leaf, head) + (is_v ? l->raw_v_offset : 0), n, rows);
 }

@@ -1,22 +1,21 @@
-/* Another policy for a pool in use: pages are converted one by one, and swapped in every
- * sequence that holds them.
+/* Gives a pool in use another policy: converts pages one by one, and replaces each in every
+ * sequence that holds it.
  *
- * The pool's layers and classes take the new form at once, so that whatever is sealed from now on
- * has it; what is there is stale. Attention reads either. A leaf is converted only while no
- * batch reads it, in all its holders at a time: so each is converted once, and nothing is kept
- * twice.
+ * The pool's layers and classes take the new form at once, so that new pages are sealed in it;
+ * existing pages are stale. Attention reads both. A leaf is converted only while no batch reads it,
+ * and in all its holders at the same time, so that each is converted once and never exists twice.
  */
 #include <string.h>
 
 #include "base/element.h"
 #include "seq/seq.h"
 
-/* Whether somebody reads or writes a sequence's pages without the lock. */
+/* Whether a sequence's pages are read or written without the lock. */
 static bool in_use(const quire_seq *seq) { return seq->batch != NULL || seq->in_file; }
 
 /* ------------------------------------------------------------------ forms */
 
-/* Whether `layer` and `class` are what a policy makes of the pool. */
+/* Whether `layer` and `class` are the form that a policy gives the pool. */
 static bool is_form_of(const quire_pool *pool, const quire_policy *policy,
                        const quire_layer_state *layer, const quire_class *class) {
     for (int32_t i = 0; i < pool->n_layers; i++) {
@@ -36,8 +35,8 @@ static bool same_codecs(const quire_layer_state *a, const quire_layer_state *b) 
     return a->config.k == b->config.k && a->config.v == b->config.v;
 }
 
-/* Whether a class's pages look the same in both forms. */
-static bool group_unchanged(const quire_pool *pool, int32_t g) {
+/* Whether the pages of a class look the same in both forms. */
+static bool class_unchanged(const quire_pool *pool, int32_t g) {
     for (int32_t i = 0; i < pool->n_layers; i++)
         if (pool->layer[i].class == g && !same_codecs(&pool->layer[i], &pool->layer_before[i]))
             return false;
@@ -64,7 +63,8 @@ static const quire_side_format *side_of(const quire_layer_state *layer, int v) {
     return v ? &layer->format.v : &layer->format.k;
 }
 
-/* An open page is packed when it is full: what the form to come cannot hold must not be in it. */
+/* An open page will be packed in the new form, so it must not have values that this form cannot
+ * hold. */
 static quire_status check_open_page(const quire_pool *pool, const quire_seq *seq, int32_t layer) {
     const quire_layer_state *now = &pool->layer[layer], *next = &pool->layer_before[layer];
     const int32_t leaf = seq->class[now->class].open, page = seq->length / QUIRE_T;
@@ -74,7 +74,7 @@ static quire_status check_open_page(const quire_pool *pool, const quire_seq *seq
             const quire_side_format *side = side_of(next, v);
             const uint8_t *raw =
                 quire__raw_record(pool, now, leaf, head) + (v ? now->raw_v_offset : 0);
-            pool->kernels.rows->load(pool->raw, raw, n * (size_t)side->dim, pool->rows[0]);
+            pool->kernels.rows->from_raw(pool->raw, raw, n * (size_t)side->dim, pool->rows[0]);
             QUIRE_TRY(quire__check_rows(side, pool->rows[0], n, page, layer, head));
         }
     return QUIRE_OK;
@@ -82,7 +82,7 @@ static quire_status check_open_page(const quire_pool *pool, const quire_seq *seq
 
 static quire_status check_open_pages(const quire_pool *pool) {
     for (int32_t s = 0; s < pool->max_seqs && pool->raw != QUIRE_F16;
-         s++) /* no codec takes less than f16 */
+         s++) /* every codec holds all f16 values */
         for (int32_t i = 0;
              i < pool->n_layers && pool->seq[s].used && pool->seq[s].length % QUIRE_T != 0; i++)
             if (pool->layer[i].source == i)
@@ -90,9 +90,9 @@ static quire_status check_open_pages(const quire_pool *pool) {
     return QUIRE_OK;
 }
 
-/* The form before becomes that of the pool, and the other way round; with it, what is stale. */
+/* Swaps the pool's form with the previous one, and with it which leaves are stale. */
 static void swap_forms(quire_pool *pool) {
-    quire__leaf_settle(pool); /* leaves that wait for reuse have the sizes of now */
+    quire__leaf_settle(pool); /* spare leaves have the sizes of the current form */
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer_state saved = pool->layer[i];
         quire__form_copy(&pool->layer[i], &pool->layer_before[i]);
@@ -105,7 +105,7 @@ static void swap_forms(quire_pool *pool) {
     }
     for (int32_t i = 0; i < pool->max_leaves; i++) {
         quire_leaf *leaf = &pool->leaf[i];
-        if (leaf->refs > 0 && leaf->kind != QUIRE_LEAF_RAW && !group_unchanged(pool, leaf->class))
+        if (leaf->refs > 0 && leaf->kind != QUIRE_LEAF_RAW && !class_unchanged(pool, leaf->class))
             leaf->stale = !leaf->stale;
     }
     pool->requantized = (quire_requantize_stats){0};
@@ -117,23 +117,25 @@ static quire_status change_policy(quire_pool *pool, const quire_policy *policy) 
         policy->edge_last < 0 || policy->edge_first > pool->n_layers ||
         policy->edge_last > pool->n_layers)
         return quire__fail(QUIRE_E_INVALID,
-                           "policy has %d sinks, %d and %d layers at the edges of %d",
+                           "invalid policy: %d sinks (0 to 64), %d first and %d last layers of %d",
                            (int)policy->sinks, (int)policy->edge_first, (int)policy->edge_last,
                            (int)pool->n_layers);
     if (is_form_of(pool, policy, pool->layer, pool->class))
         return QUIRE_OK;
     for (int32_t i = 0; i < pool->max_seqs; i++)
         if (pool->seq[i].used && in_use(&pool->seq[i]))
-            return quire__fail(QUIRE_E_BUSY, "cannot change the policy while a batch is in flight, "
-                                             "or a sequence is saved or loaded");
+            return quire__fail(QUIRE_E_BUSY, "cannot change the policy while a batch is in flight "
+                                             "or a sequence is being saved or loaded");
     if (pool->changing && !is_form_of(pool, policy, pool->layer_before, pool->class_before))
-        return quire__fail(QUIRE_E_STATE, "an earlier change of the policy is not finished");
+        return quire__fail(
+            QUIRE_E_STATE,
+            "an earlier change of policy is not finished: call quire_pool_requantize_step, or "
+            "take it back by passing the previous policy");
     if (!pool->changing)
         QUIRE_TRY(make_form(pool, policy));
     QUIRE_TRY(check_open_pages(pool));
     swap_forms(pool);
-    for (int32_t i = 0; i < pool->max_seqs;
-         i++) /* a first page that is still open is raw in every form */
+    for (int32_t i = 0; i < pool->max_seqs; i++) /* an open page is raw in every form */
         if (pool->seq[i].used && pool->seq[i].length >= QUIRE_T)
             quire__history_note(&pool->seq[i], QUIRE_HISTORY_REQUANTIZED, 0);
     return QUIRE_OK;
@@ -153,7 +155,7 @@ quire_status quire_pool_requantize(quire_pool *pool, const quire_policy *policy)
 typedef struct change {
     quire_pool *pool;
     int32_t class, page;
-    int32_t leaf, sinks;         /* to be replaced, either may be NO_LEAF ... */
+    int32_t leaf, sinks;         /* to be replaced, may be NO_LEAF ... */
     int32_t new_leaf, new_sinks; /* ... by these */
     bool wants_leaf, wants_sinks;
     quire_page_source source;
@@ -167,7 +169,7 @@ static bool holds(const change *c, const quire_seq *seq) {
            (c->sinks != QUIRE_NO_LEAF && s->sinks == c->sinks);
 }
 
-/* A page of one sequence and class that awaits conversion. false: it does not. */
+/* Describes the conversion of a page of one sequence and class. false: it is not stale. */
 static bool change_of(const quire_seq *seq, int32_t g, int32_t page, change *c) {
     const quire_seq_class *s = &seq->class[g];
     *c = (change){.pool = seq->pool,
@@ -182,17 +184,17 @@ static bool change_of(const quire_seq *seq, int32_t g, int32_t page, change *c) 
 }
 
 static bool needs_leaf(const change *c, const quire_seq *seq) {
-    return c->page >= seq->class[c->class].live_from ||
-           quire__pinned(&c->pool->class[c->class], c -> page);
+    const quire_class *class = &c->pool->class[c->class];
+    return c->page >= seq->class[c->class].live_from || quire__pinned(class, c->page);
 }
 
-/* What the holders need of the page, and the best that is known of its rows. false: a batch is
- * using it. */
-static bool survey(change *c) {
+/* Finds what the holders need of the page, and the most exact source of its rows. false: the page
+ * is in use by a batch. */
+static bool inspect_holders(change *c) {
     const quire_class *class = &c->pool->class[c->class];
     bool found = false;
-    for (int32_t i = 0; i < c->pool->max_seqs && c->leaf == QUIRE_NO_LEAF;
-         i++) /* gone here, but perhaps not in a fork */
+    /* This sequence may have dropped the leaf, but not a fork of it. */
+    for (int32_t i = 0; i < c->pool->max_seqs && c->leaf == QUIRE_NO_LEAF; i++)
         if (holds(c, &c->pool->seq[i]))
             c->leaf = c->pool->seq[i].class[c->class].table[c->page];
     for (int32_t i = 0; i < c->pool->max_seqs; i++) {
@@ -213,8 +215,8 @@ static bool survey(change *c) {
     return true;
 }
 
-/* Values that the form before could hold and the new one cannot are refused, as they are when
- * they arrive. */
+/* Values that the previous form could hold and the new one cannot are refused, as append refuses
+ * them. */
 static quire_status check_values(const change *c, int32_t layer) {
     quire_pool *pool = c->pool;
     const quire_layer_state *now = &pool->layer[layer], *before = &pool->layer_before[layer];
@@ -223,7 +225,7 @@ static quire_status check_values(const change *c, int32_t layer) {
         if (side_of(before, v)->max_abs <= side->max_abs && c->source.raw == QUIRE_NO_LEAF)
             continue;
         if (pool->raw == QUIRE_F16)
-            continue; /* no codec takes less */
+            continue; /* every codec holds all f16 values */
         for (int32_t head = 0; head < now->config.n_kv_heads; head++) {
             quire__page_rows(pool, &c->source, layer, head, v, pool->rows[0]);
             QUIRE_TRY(quire__check_rows(side, pool->rows[0], QUIRE_T, c->page, layer, head));
@@ -232,7 +234,7 @@ static quire_status check_values(const change *c, int32_t layer) {
     return QUIRE_OK;
 }
 
-/* One KV head of the new leaves. */
+/* Fills one KV head of the new leaves. */
 static void convert_head(const change *c, int32_t layer, int32_t head) {
     quire_pool *pool = c->pool;
     const quire_layer_state *now = &pool->layer[layer];
@@ -265,13 +267,12 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
     pool->resealed_pages += from_packed && !same_codecs(now, before);
 }
 
-/* Whether the new records may be written over the old ones, each being read before it is
- * written. */
+/* Whether the new records may overwrite the old ones: each is read before it is overwritten. */
 static bool fits_in_place(const change *c) {
     const quire_pool *pool = c->pool;
     if (c->leaf == QUIRE_NO_LEAF || pool->class[c->class].raw)
         return false;
-    int32_t n_holders = 0; /* others may have it as their open or kept page */
+    int32_t n_holders = 0; /* others may refer to it by open or last_raw */
     for (int32_t i = 0; i < pool->max_seqs; i++)
         n_holders +=
             holds(c, &pool->seq[i]) && pool->seq[i].class[c->class].table[c->page] == c->leaf;
@@ -302,16 +303,17 @@ static quire_status take_leaves(change *c) {
         return QUIRE_OK;
     quire__leaf_drop(pool, c->new_sinks);
     quire__leaf_drop(pool, c->new_leaf);
-    return quire__fail(QUIRE_E_NO_PAGES, "no room to convert page %d: %zu bytes free", (int)c->page,
+    return quire__fail(QUIRE_E_NO_PAGES,
+                       "the pool has no room to convert page %d: %zu bytes are free", (int)c->page,
                        pool->arena.free_bytes + pool->spare_bytes);
 }
 
-/* A leaf that was converted where it lay gives the rest of its range back. */
+/* A leaf that was converted in place gives the rest of its range back. */
 static void shrink(quire_pool *pool, int32_t id) {
     quire_leaf *leaf = &pool->leaf[id];
     const size_t bytes = pool->class[leaf->class].sealed_bytes;
     if (bytes < leaf->bytes)
-        quire__arena_give(&pool->arena, leaf->offset + bytes, leaf->bytes - bytes);
+        quire__arena_free(&pool->arena, leaf->offset + bytes, leaf->bytes - bytes);
     leaf->bytes = bytes;
     leaf->kind = QUIRE_LEAF_SEALED;
     leaf->stale = false;
@@ -332,7 +334,7 @@ static void swap_leaves(const change *c) {
         quire_seq_class *s = &seq->class[c->class];
         if (!holds(c, seq))
             continue;
-        if (seq->last_page == c->page && class->raw) /* nothing is kept twice */
+        if (seq->last_page == c->page && class->raw) /* the table has its raw rows */
             replace(pool, &s->last_raw, QUIRE_NO_LEAF);
         else if (seq->last_page == c->page && was_raw && c->new_leaf != c->leaf)
             replace(pool, &s->last_raw, c->leaf);
@@ -376,8 +378,8 @@ static quire_status convert(change *c) {
 
 /* ------------------------------------------------------------------ all of them */
 
-/* Stale pages, shared ones once. Sinks go with page 0, which may be gone in some of the
- * sequences that have them. */
+/* Counts stale pages, shared ones once. Sinks count with page 0, which some of their sequences may
+ * have dropped. */
 static int64_t count_stale(quire_pool *pool) {
     int64_t n = 0;
     for (int32_t i = 0; i < pool->max_leaves; i++)
@@ -397,8 +399,8 @@ static int64_t count_stale(quire_pool *pool) {
     return n;
 }
 
-/* One pass over all pages. *n: how many may still be converted. There may be room for one page
- * and none for another (sinks come with page 0): the pass goes on, and says so at its end. */
+/* One pass over all pages. *n: how many may still be converted. If a page finds no room, another
+ * one may (page 0 also needs sinks), so the pass continues and returns E_NO_PAGES at its end. */
 static quire_status pass(quire_pool *pool, int32_t *n) {
     bool no_room = false;
     for (int32_t i = 0; i < pool->max_seqs; i++) {
@@ -406,7 +408,7 @@ static quire_status pass(quire_pool *pool, int32_t *n) {
         for (int32_t page = 0; seq->used && page < seq->length / QUIRE_T; page++)
             for (int32_t g = 0; g < pool->n_classes; g++) {
                 change c;
-                if (!change_of(seq, g, page, &c) || !survey(&c))
+                if (!change_of(seq, g, page, &c) || !inspect_holders(&c))
                     continue;
                 if (*n == 0)
                     return QUIRE_OK;
@@ -434,7 +436,7 @@ static quire_status step(quire_pool *pool, int32_t n) {
 quire_status quire_pool_requantize_step(quire_pool *pool, int32_t max_pages,
                                         quire_requantize_stats *stats) {
     if (!pool || max_pages < 0)
-        return quire__fail(QUIRE_E_INVALID, "pool is NULL, or %d pages", (int)max_pages);
+        return quire__fail(QUIRE_E_INVALID, "pool is NULL, or max_pages is %d", (int)max_pages);
     pthread_mutex_lock(&pool->lock);
     const quire_status status = pool->changing ? step(pool, max_pages) : QUIRE_OK;
     if (pool->changing)

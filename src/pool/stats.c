@@ -1,4 +1,4 @@
-/* What is resident, counted from the leaves in use. */
+/* Statistics, counted from the leaves in use. */
 #include "batch/batch.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ static void mark(quire_pool *pool, int32_t leaf, use how) {
         pool->leaf[leaf].marks |= (uint8_t)how;
 }
 
-/* Note on every leaf who holds it. The caller holds the lock. */
+/* Marks every leaf with what refers to it. The caller holds the lock. */
 static void mark_leaves(quire_pool *pool) {
     for (int32_t i = 0; i < pool->max_leaves; i++)
         pool->leaf[i].marks = 0;
@@ -27,7 +27,7 @@ static void mark_leaves(quire_pool *pool) {
                 mark(pool, s->table[p], USED_TABLE);
         }
         for (int32_t i = 0; i < pool->max_batches;
-             i++) { /* what a batch has reserved will be one of these */
+             i++) { /* leaves reserved by a batch will become one of these */
             const quire_batch *batch = &pool->batch[i];
             for (int32_t t = 0; batch->used && t < batch->n_tiles; t++) {
                 mark(pool, batch->tile[t].class[g].seal, USED_TABLE);
@@ -39,7 +39,7 @@ static void mark_leaves(quire_pool *pool) {
 }
 
 void quire_pool_get_stats(const quire_pool *constant, quire_pool_stats *stats) {
-    quire_pool *pool = (quire_pool *)constant; /* only the lock changes */
+    quire_pool *pool = (quire_pool *)constant; /* changes only its lock */
     memset(stats, 0, sizeof *stats);
     pthread_mutex_lock(&pool->lock);
     stats->budget_bytes = pool->budget_bytes;
@@ -99,7 +99,7 @@ quire_status quire_layer_get_stats(const quire_pool *constant, int32_t index,
     stats->fallbacks = atomic_load(&layer->fallbacks);
     mark_leaves(pool);
     for (int32_t i = 0; layer->source == index && i < pool->max_leaves;
-         i++) { /* shared memory is the source's */
+         i++) { /* a layer that shares a cache owns no memory */
         const quire_leaf *leaf = &pool->leaf[i];
         if (leaf->refs == 0 || leaf->class != layer->class)
             continue;

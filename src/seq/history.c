@@ -1,9 +1,9 @@
-/* What was done to a sequence that computing its tokens from the start would not have done.
+/* Records operations after which a sequence differs from a fresh computation of its tokens.
  *
- * A model's rows depend on what its queries saw. So wherever a row is replaced by an approximation
- * of itself, or was computed while older rows had another form, that token and all behind it are no
- * longer what a fresh computation gives; those before it are. One number, the first such token,
- * says it all, and a trim that takes it away makes the sequence exact again. */
+ * A model's rows depend on what its queries saw. So if a row is replaced by an approximation of
+ * itself, or was computed while older rows had another form, that token and all after it differ
+ * from a fresh computation; all tokens before it do not. It is enough to record the first such
+ * token, and a trim that removes it makes the sequence exact again. */
 #include "seq/seq.h"
 
 const char *quire_history_name(quire_history one) {

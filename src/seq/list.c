@@ -1,16 +1,19 @@
-/* Lists of sequences: what others call a batched cache. */
+/* Lists of sequences that are decoded together (elsewhere called a batched cache). */
 #include "seq/seq.h"
 
 static quire_status check_list(const quire_list *list) {
     if (!list || list->n < 0 || list->n > list->capacity || (list->capacity > 0 && !list->seq))
-        return quire__fail(QUIRE_E_INVALID, "list is NULL or its sizes are wrong");
+        return quire__fail(QUIRE_E_INVALID,
+                           "list is NULL, or its n and capacity do not fit its array");
     return QUIRE_OK;
 }
 
 quire_status quire_list_merge(quire_list *list, quire_seq *const *seqs, int32_t n) {
     QUIRE_TRY(check_list(list));
     if (n < 0 || (n > 0 && !seqs))
-        return quire__fail(QUIRE_E_INVALID, "%d sequences to merge, or NULL", (int)n);
+        return quire__fail(
+            QUIRE_E_INVALID,
+            "cannot merge %d sequences: the number is negative, or the array is NULL", (int)n);
     if (n > list->capacity - list->n)
         return quire__fail(QUIRE_E_TOO_BIG,
                            "a list for %d sequences has %d and cannot take %d more",
@@ -18,8 +21,8 @@ quire_status quire_list_merge(quire_list *list, quire_seq *const *seqs, int32_t 
     const quire_seq *first = list->n > 0 ? list->seq[0] : n > 0 ? seqs[0] : NULL;
     for (int32_t i = 0; i < n; i++)
         if (!seqs[i] || seqs[i]->pool != first->pool)
-            return quire__fail(QUIRE_E_INVALID, "sequence %d to merge is NULL or of another pool",
-                               (int)i);
+            return quire__fail(QUIRE_E_INVALID,
+                               "sequence %d to merge is NULL or belongs to another pool", (int)i);
     for (int32_t i = 0; i < n; i++) {
         const quire_status status = quire_seq_fork(seqs[i], &list->seq[list->n + i]);
         if (status == QUIRE_OK)
@@ -34,7 +37,7 @@ quire_status quire_list_merge(quire_list *list, quire_seq *const *seqs, int32_t 
 
 static quire_status check_index(const quire_list *list, int32_t index) {
     if (index < 0 || index >= list->n)
-        return quire__fail(QUIRE_E_INVALID, "no sequence %d in a list of %d", (int)index,
+        return quire__fail(QUIRE_E_INVALID, "there is no sequence %d in a list of %d", (int)index,
                            (int)list->n);
     return QUIRE_OK;
 }
@@ -45,7 +48,7 @@ quire_status quire_list_extract(const quire_list *list, int32_t index, quire_seq
     return quire_seq_fork(list->seq[index], seq);
 }
 
-/* Gives every sequence its place: NOT_KEPT, or that of its index in `keep`. The caller holds the
+/* Gives every sequence its new place: its index in `keep`, or NOT_KEPT. The caller holds the
  * lock. */
 enum { UNSEEN = -1, NOT_KEPT = -2 };
 
@@ -54,14 +57,14 @@ static quire_status assign_places(const quire_list *list, const int32_t *keep, i
         list->seq[i]->place = UNSEEN;
     for (int32_t i = 0; i < list->n; i++) {
         if (list->seq[i]->place != UNSEEN)
-            return quire__fail(QUIRE_E_INVALID, "sequence %d of the list is in it twice", (int)i);
+            return quire__fail(QUIRE_E_INVALID, "sequence %d occurs twice in the list", (int)i);
         list->seq[i]->place = NOT_KEPT;
     }
     for (int32_t i = 0; i < n_keep; i++) {
         QUIRE_TRY(check_index(list, keep[i]));
         quire_seq *seq = list->seq[keep[i]];
         if (seq->place != NOT_KEPT)
-            return quire__fail(QUIRE_E_INVALID, "sequence %d is to be kept twice", (int)keep[i]);
+            return quire__fail(QUIRE_E_INVALID, "index %d occurs twice in keep", (int)keep[i]);
         seq->place = i;
     }
     for (int32_t i = 0; i < list->n; i++)
@@ -115,7 +118,7 @@ quire_status quire_list_extend(quire_list *list, quire_list *other) {
                            "a list for %d sequences has %d and cannot take %d more",
                            (int)list->capacity, (int)list->n, (int)other->n);
     if (list->n > 0 && other->n > 0 && list->seq[0]->pool != other->seq[0]->pool)
-        return quire__fail(QUIRE_E_INVALID, "the lists are of two pools");
+        return quire__fail(QUIRE_E_INVALID, "the two lists belong to different pools");
     for (int32_t i = 0; i < other->n; i++)
         list->seq[list->n++] = other->seq[i];
     other->n = 0;

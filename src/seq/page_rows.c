@@ -1,4 +1,4 @@
-/* Rows of a page of a sequence, from wherever they are best known. */
+/* Rows of a page of a sequence, from the most exact source: raw rows, else packed ones. */
 #include <string.h>
 
 #include "base/element.h"
@@ -22,7 +22,7 @@ uint64_t quire__source_held(const quire_pool *pool, const quire_page_source *sou
         return ~pool->leaf[source->raw].lost;
     const uint64_t in_page = source->leaf != QUIRE_NO_LEAF ? ~pool->leaf[source->leaf].lost : 0;
     if (source->sinks == QUIRE_NO_LEAF || quire__class_of(pool, source->sinks)->raw_side)
-        return in_page; /* raw layers have no sinks: their page says what is there */
+        return in_page; /* raw layers have no sinks: their page has these rows */
     const uint64_t sinks = quire__rows_below(quire__class_of(pool, source->sinks)->sinks);
     return (in_page & ~sinks) | (~pool->leaf[source->sinks].lost & sinks);
 }
@@ -45,7 +45,7 @@ static void known_rows(const quire_pool *pool, const quire_page_source *source, 
     const size_t dim = (size_t)(is_v ? l->config.v_dim : l->config.k_dim);
     if (source->raw != QUIRE_NO_LEAF) {
         const uint8_t *raw = quire__raw_record(pool, l, source->raw, head);
-        kernels->load(pool->raw, raw + (is_v ? l->raw_v_offset : 0), QUIRE_T * dim, rows);
+        kernels->from_raw(pool->raw, raw + (is_v ? l->raw_v_offset : 0), QUIRE_T * dim, rows);
         return;
     }
     if (source->leaf != QUIRE_NO_LEAF) {
@@ -56,8 +56,8 @@ static void known_rows(const quire_pool *pool, const quire_page_source *source, 
     if (source->sinks != QUIRE_NO_LEAF) {
         const quire_layer_state *form = quire__layer_of(pool, layer, source->sinks);
         const uint8_t *sinks = quire__sink_record(pool, form, source->sinks, head);
-        kernels->load(pool->raw, sinks + (is_v ? form->sink_v_offset : 0),
-                      (size_t)form->sinks * dim, rows);
+        kernels->from_raw(pool->raw, sinks + (is_v ? form->sink_v_offset : 0),
+                          (size_t)form->sinks * dim, rows);
     }
 }
 

@@ -25,7 +25,9 @@ static quire_seq *take_slot(quire_pool *pool) {
 }
 
 static quire_status no_slot(const quire_pool *pool) {
-    return quire__fail(QUIRE_E_NO_SLOT, "all %d sequences are in use", (int)pool->max_seqs);
+    return quire__fail(QUIRE_E_NO_SLOT,
+                       "all %d sequences of the pool are in use; free one, or raise max_seqs",
+                       (int)pool->max_seqs);
 }
 
 quire_status quire_seq_create(quire_pool *pool, quire_seq **result) {
@@ -101,14 +103,14 @@ quire_status quire_seq_free(quire_seq *seq) {
         quire__seq_release(seq);
     pthread_mutex_unlock(&pool->lock);
     if (!used)
-        return quire__fail(QUIRE_E_INVALID, "sequence was freed before");
+        return quire__fail(QUIRE_E_INVALID, "the sequence has already been freed");
     return busy ? quire__fail(QUIRE_E_BUSY, "cannot free a sequence that is in a batch") : QUIRE_OK;
 }
 
 void quire__seq_in_file(const quire_seq *seq, bool in_file) {
     pthread_mutex_lock(&seq->pool->lock);
-    ((quire_seq *)(uintptr_t)seq)->in_file =
-        in_file; /* saving changes nothing that a caller could see */
+    /* Saving changes nothing that a caller can see. */
+    ((quire_seq *)(uintptr_t)seq)->in_file = in_file;
     pthread_mutex_unlock(&seq->pool->lock);
 }
 
@@ -122,7 +124,7 @@ void quire__seq_drop_last_raw(quire_seq *seq) {
     seq->last_page = -1;
 }
 
-/* The page sealed last stays, whatever the window: a roll-back may open it again. */
+/* The page sealed last stays even if the window has moved past it: a roll-back may reopen it. */
 void quire__seq_recycle(quire_seq *seq) {
     quire_pool *pool = seq->pool;
     for (int32_t g = 0; g < pool->n_classes; g++) {

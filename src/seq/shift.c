@@ -1,9 +1,9 @@
-/* Dropping tokens in the middle: the rows behind them move down, K turned back by as many
- * positions, into new pages.
+/* Context shift: drops tokens in the middle of a sequence. The rows after them move down into new
+ * pages, with K turned back by as many positions.
  *
- * New page p takes rows from old pages p and above, so pages are rebuilt from the first changed
- * one upwards, each into a leaf that is free by then: an old page that nobody shares serves for
- * the next. Everything is reserved before anything changes.
+ * New page p takes rows from old pages p and above, so pages are rebuilt in ascending order, each
+ * into a free leaf: an old page that is not shared becomes the leaf of the next new page.
+ * Everything is reserved before anything changes.
  */
 #include <math.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 typedef struct shift {
     quire_seq *seq;
     quire_pool *pool;
-    int32_t from, by; /* tokens from `from` on come from `by` further up */
+    int32_t from, by; /* new token t >= from is old token t + by */
     int32_t length;   /* afterwards */
     const quire_rope *rope;
     int32_t n_rope;
@@ -32,20 +32,21 @@ static const quire_rope *rope_of(const shift *s, int32_t layer) {
 
 static quire_status check_rope(const quire_pool *pool, const quire_rope *r, int32_t i) {
     const quire_layer *l = &pool->layer[i].config;
-    quire_rope_pairs turns;
-    const quire_status status = quire__rope_pairs_init(&turns, r, l->k_dim);
+    quire_rope_pairs pairs;
+    const quire_status status = quire__rope_pairs_init(&pairs, r, l->k_dim);
     if (status != QUIRE_OK)
         return quire__fail_where(status, "layer %d", (int)i);
     const quire_side_format *k = &pool->layer[i].format.k;
     if (!pool->class[pool->layer[i].class].raw && k->family != QUIRE_FAMILY_RAW &&
         k->bits + (k->family == QUIRE_FAMILY_PROD) < 3)
-        return quire__fail(QUIRE_E_UNSUPPORTED,
-                           "layer %d: K in %s is too coarse to be turned and packed again", (int)i,
-                           quire_codec_name(l->k));
+        return quire__fail(
+            QUIRE_E_UNSUPPORTED,
+            "layer %d: K codec %s is too coarse to be turned and packed again by a context shift",
+            (int)i, quire_codec_name(l->k));
     return QUIRE_OK;
 }
 
-/* Rows of new page `page` that come from rows which are there. */
+/* Bits of the rows of new page `page` whose old rows exist. */
 static uint64_t held_rows(const shift *s, int32_t g, int32_t page) {
     uint64_t held = 0;
     for (int32_t i = 0; i < QUIRE_T && page * QUIRE_T + i < s->length; i++) {
@@ -55,20 +56,20 @@ static uint64_t held_rows(const shift *s, int32_t g, int32_t page) {
     return held;
 }
 
-/* Every token that the next query sees must still be there. */
+/* Every token that the next query sees must still exist. */
 static quire_status check_window(const shift *s) {
     for (int32_t g = 0; g < s->pool->n_classes; g++) {
         const quire_class *class = &s->pool->class[g];
         const int32_t seen = quire__window_start(class, s->length) / QUIRE_T;
         for (int32_t p = 0; p <= (s->length - 1) / QUIRE_T; p++) {
-            /* Raw sinks do not stand for a page that is not built again. */
+            /* Raw sinks do not replace a page that is not rebuilt. */
             const bool gone =
                 p >= seen && p < s->from / QUIRE_T && s->seq->class[g].table[p] == QUIRE_NO_LEAF;
             if (gone || (quire__rows_seen(class, p, s->length) & ~held_rows(s, g, p)))
-                return quire__fail(
-                    QUIRE_E_GONE,
-                    "cannot shift: a window of %d has moved past tokens that page %d needs",
-                    (int)class->window, (int)p);
+                return quire__fail(QUIRE_E_GONE,
+                                   "cannot shift: the window of %d tokens has moved past tokens "
+                                   "that page %d needs",
+                                   (int)class->window, (int)p);
         }
     }
     return QUIRE_OK;
@@ -76,15 +77,15 @@ static quire_status check_window(const shift *s) {
 
 /* ------------------------------------------------------------------ rows of a new page */
 
-/* A layer's pairs of channels, and the turn of each by `by` positions down. */
+/* A layer's RoPE pairs, and how far each turns back for `by` positions. */
 typedef struct step {
     quire_rope_pairs pairs;
     double cosine[QUIRE_DIM_MAX / 2], sine[QUIRE_DIM_MAX / 2];
 } step;
 
 static void make_step(const shift *s, int32_t layer, step *turn) {
-    quire__rope_pairs_init(&turn->pairs, rope_of(s, layer),
-                           s->pool->layer[layer].config.k_dim); /* checked before */
+    /* Cannot fail: check_rope has tried it. */
+    quire__rope_pairs_init(&turn->pairs, rope_of(s, layer), s->pool->layer[layer].config.k_dim);
     for (int32_t j = 0; j < turn->pairs.n; j++) {
         const double angle = -(double)s->by * turn->pairs.angle[j];
         turn->cosine[j] = cos(angle);
@@ -110,7 +111,7 @@ static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32
     float *rows = pool->rows[v], *old = pool->rows[2];
     for (int32_t i = 0, n; i < QUIRE_T; i += n) {
         const int32_t token = page * QUIRE_T + i, at = origin(s, token);
-        n = QUIRE_T - at % QUIRE_T; /* as many as come from one old page, one after the other */
+        n = QUIRE_T - at % QUIRE_T; /* as many as are consecutive in one old page */
         if (n > QUIRE_T - i)
             n = QUIRE_T - i;
         if (token < s->from && n > s->from - token)
@@ -133,7 +134,7 @@ static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32
 
 /* ------------------------------------------------------------------ new pages */
 
-/* V of a page that moves as a whole keeps its bytes. */
+/* V keeps its bytes if whole pages move. */
 static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32_t head,
                    uint8_t *record) {
     const quire_layer_state *l = &s->pool->layer[layer];
@@ -148,7 +149,7 @@ static void copy_v(const shift *s, int32_t g, int32_t page, int32_t layer, int32
            end - start);
 }
 
-/* Fills what is not NO_LEAF: the leaf of the table, the sinks, the open leaf. */
+/* Fills the leaf of the table, the sinks and the open leaf, where they are not NO_LEAF. */
 static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t sinks,
                   int32_t open) {
     quire_pool *pool = s->pool;
@@ -257,7 +258,8 @@ static void rebuild(const shift *s, int32_t g) {
     const reserved r = reserved_of(s, g);
     const int32_t first = s->from / QUIRE_T, n_pages = s->length / QUIRE_T,
                   old_pages = s->seq->length / QUIRE_T;
-    const int32_t seen = quire__window_start(&pool->class[g], s -> length) / QUIRE_T;
+    const quire_class *layers = &pool->class[g];
+    const int32_t seen = quire__window_start(layers, s->length) / QUIRE_T;
     for (int32_t p = first; p < n_pages; p++) {
         const int32_t old = class->table[p],
                       leaf = needs_page(s, g, p) ? pop(pool, r.stack) : QUIRE_NO_LEAF,
@@ -286,7 +288,7 @@ static void rebuild(const shift *s, int32_t g) {
         quire__leaf_drop(pool, class->sinks);
         class->sinks = QUIRE_NO_LEAF;
     }
-    if (class->live_from > seen) /* all there: check_window */
+    if (class->live_from > seen) /* check_window made sure that they exist */
         class->live_from = seen;
     give_back(s, g);
 }
@@ -301,7 +303,8 @@ static quire_status shift_locked(const shift *s) {
         if (!reserve(s, g)) {
             for (; g >= 0; g--)
                 give_back(s, g);
-            return quire__fail(QUIRE_E_NO_PAGES, "no room to rebuild the pages behind token %d",
+            return quire__fail(QUIRE_E_NO_PAGES,
+                               "the pool has no room to rebuild the pages after token %d",
                                (int)s->from);
         }
     for (int32_t g = 0; g < pool->n_classes; g++)
@@ -316,18 +319,19 @@ static quire_status shift_locked(const shift *s) {
 quire_status quire_seq_shift(quire_seq *seq, int32_t from, int32_t to, const quire_rope *rope,
                              int32_t n_rope) {
     if (!seq || !rope)
-        return quire__fail(QUIRE_E_INVALID, "sequence or rotation is NULL");
+        return quire__fail(QUIRE_E_INVALID, "sequence or rope is NULL");
     quire_pool *pool = seq->pool;
     quire_status status = QUIRE_OK;
     pthread_mutex_lock(&pool->lock);
     if (seq->batch)
         status = quire__fail(QUIRE_E_BUSY, "cannot shift a sequence that is in a batch");
     else if (n_rope != 1 && n_rope != pool->n_layers)
-        status = quire__fail(QUIRE_E_INVALID, "%d rotations for %d layers", (int)n_rope,
-                             (int)pool->n_layers);
+        status = quire__fail(QUIRE_E_INVALID,
+                             "rope has %d entries for %d layers: pass 1, or one for each layer",
+                             (int)n_rope, (int)pool->n_layers);
     else if (from < 0 || to < from || to > seq->length)
-        status = quire__fail(QUIRE_E_INVALID, "cannot drop tokens %d to %d of %d", (int)from,
-                             (int)to, (int)seq->length);
+        status = quire__fail(QUIRE_E_INVALID, "cannot drop tokens %d to %d of a sequence of %d",
+                             (int)from, (int)to, (int)seq->length);
     else if (to == seq->length)
         status = quire__seq_trim(seq, from);
     else if (from < to)

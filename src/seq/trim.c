@@ -1,13 +1,13 @@
-/* Cutting a sequence short, also inside a sealed page.
+/* Trims a sequence, also inside a sealed page.
  *
- * The cut falls into page p. If p is open, or the cut lies between pages, only references go. If
- * p is the page sealed last, its kept raw rows become the open page again: exact. Otherwise p is
- * reopened from its packed values, which is the best that is left of it; that is counted.
+ * Let the cut lie in page p. If p is open, or the cut lies between pages, only references are
+ * dropped. If p is the page sealed last, its raw rows (last_raw) become the open page again:
+ * exact. Otherwise p is reopened from its packed values, which is counted.
  */
 #include "seq/seq.h"
 
-/* Every row that the shorter sequence's next query would see must still be there, and so must the
- * page that is cut. */
+/* Every row that the next query of the shorter sequence would see must still exist, and so must
+ * the page that is cut. */
 static quire_status check_window(const quire_seq *seq, int32_t n_tokens) {
     const quire_pool *pool = seq->pool;
     const int32_t n_pages = seq->length / QUIRE_T;
@@ -22,15 +22,15 @@ static quire_status check_window(const quire_seq *seq, int32_t n_tokens) {
             if (gone || (seen & ~quire__rows_held(seq, g, p)))
                 return quire__fail(
                     QUIRE_E_GONE,
-                    "cannot trim to %d tokens: the window of %d has moved past page %d",
+                    "cannot trim to %d tokens: the window of %d tokens has moved past page %d",
                     (int)n_tokens, (int)class->window, (int)p);
         }
     }
     return QUIRE_OK;
 }
 
-/* A leaf with the raw rows of a sealed page: one that is there (a reference more), or a new one;
- * NO_LEAF: no room. */
+/* A leaf with the raw rows of a sealed page: an existing one, shared, or a new one. NO_LEAF: no
+ * room. */
 static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
     quire_pool *pool = seq->pool;
     const quire_page_source source = quire__page_source(seq, g, page);
@@ -48,8 +48,8 @@ static int32_t reopen(quire_seq *seq, int32_t g, int32_t page, bool *decoded) {
                                head < pool->layer[i].config.n_kv_heads;
              head++)
             for (int v = 0; v < 2; v++) {
-                /* By the form that it has: if a change of the policy has not reached it yet,
-                 * `seal` refuses what is too large for the new one. */
+                /* Clamped to the form that the page has. If it is stale, `seal` refuses values
+                 * that are too large for the new form. */
                 const quire_format *form = &quire__layer_of(pool, i, source.leaf)->format;
                 const quire_side_format *side = v ? &form->v : &form->k;
                 quire__page_rows(pool, &source, i, head, v, pool->rows[0]);
@@ -70,7 +70,8 @@ static quire_status reopen_all(quire_seq *seq, int32_t page) {
             continue;
         while (g-- > 0)
             quire__leaf_drop(pool, pool->reserved[g]);
-        return quire__fail(QUIRE_E_NO_PAGES, "no page to reopen page %d into", (int)page);
+        return quire__fail(QUIRE_E_NO_PAGES,
+                           "the pool is out of pages: none is free to reopen page %d", (int)page);
     }
     pool->reopened_pages += decoded;
     if (decoded)
@@ -88,8 +89,8 @@ quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens) {
         QUIRE_TRY(reopen_all(seq, page));
     for (int32_t g = 0; g < pool->n_classes; g++) {
         quire_seq_class *s = &seq->class[g];
-        const int32_t seen =
-            quire__window_start(&pool->class[g], n_tokens) / QUIRE_T; /* all there: check_window */
+        /* check_window made sure that these pages exist. */
+        const int32_t seen = quire__window_start(&pool->class[g], n_tokens) / QUIRE_T;
         if (s->live_from > seen)
             s->live_from = seen;
         if (in_open)
@@ -102,7 +103,7 @@ quire_status quire__seq_trim(quire_seq *seq, int32_t n_tokens) {
             quire__leaf_drop(pool, s->last_raw);
             s->last_raw = QUIRE_NO_LEAF;
         }
-        if (page == 0) { /* page 0 is open again, or gone: its sinks are in it */
+        if (page == 0) { /* page 0 is open again and has them, or is gone */
             quire__leaf_drop(pool, s->sinks);
             s->sinks = QUIRE_NO_LEAF;
         }
@@ -132,11 +133,12 @@ static bool shares_pages(const quire_seq *seq) {
 static void forget(quire_seq *seq) {
     quire_pool *pool = seq->pool;
     quire__seq_drop_last_raw(seq);
-    quire__seq_recycle(seq); /* pages that nobody sees at all */
+    quire__seq_recycle(seq); /* pages that no query can see */
     for (int32_t g = 0; g < pool->n_classes; g++) {
+        const quire_class *class = &pool->class[g];
         const quire_seq_class *s = &seq->class[g];
         for (int32_t p = 0; p <= seq->length / QUIRE_T; p++) {
-            const uint64_t unseen = ~quire__rows_seen(&pool->class[g], p, seq -> length);
+            const uint64_t unseen = ~quire__rows_seen(class, p, seq->length);
             const int32_t leaf = p < seq->length / QUIRE_T ? s->table[p] : s->open;
             if (leaf != QUIRE_NO_LEAF)
                 pool->leaf[leaf].lost |= unseen;
@@ -154,8 +156,8 @@ quire_status quire_seq_forget(quire_seq *seq) {
     if (seq->batch)
         status = quire__fail(QUIRE_E_BUSY, "cannot change a sequence that is in a batch");
     else if (shares_pages(seq))
-        status = quire__fail(
-            QUIRE_E_STATE, "another sequence shares its pages, and may see what this one does not");
+        status = quire__fail(QUIRE_E_STATE,
+                             "another sequence shares its pages and may still see those tokens");
     else
         forget(seq);
     pthread_mutex_unlock(&seq->pool->lock);
@@ -171,8 +173,8 @@ quire_status quire_seq_trim(quire_seq *seq, int32_t n_tokens) {
     if (seq->batch)
         status = quire__fail(QUIRE_E_BUSY, "cannot trim a sequence that is in a batch");
     else if (n_tokens < 0 || n_tokens > seq->length)
-        status = quire__fail(QUIRE_E_INVALID, "cannot trim %d tokens to %d", (int)seq->length,
-                             (int)n_tokens);
+        status = quire__fail(QUIRE_E_INVALID, "cannot trim a sequence of %d tokens to %d",
+                             (int)seq->length, (int)n_tokens);
     else
         status = quire__seq_trim(seq, n_tokens);
     pthread_mutex_unlock(&pool->lock);

@@ -183,7 +183,7 @@ void case_add_runs(kernel_case *c, rng *r, quire_type type, int n_sinks, int own
             guarded_open(g, n * quire__type_bytes(type), 32,
                          true); /* rows are multiples of 16 elements, no more */
             for (size_t j = 0; j < n; j++)
-                quire__store(type, g->data, j, rng_normal(r));
+                quire__put_element(type, g->data, j, rng_normal(r));
             *(side ? &run->v : &run->k) = g->data;
         }
     }

@@ -193,7 +193,7 @@ static void run_workers(work w, int nth) {
 
 static void *typed_copy(quire_type type, const float *x, size_t n) {
     void *copy = malloc(n * quire__type_bytes(type) + 1);
-    quire__store_row(type, copy, n, x);
+    quire__row_to_raw(type, copy, n, x);
     return copy;
 }
 
@@ -280,8 +280,8 @@ void feed(fixture *f, quire_seq *seq, const source *s, int n, int chunk, int n_w
 
 static float raw_rounded(const fixture *f, float x) {
     uint8_t bytes[4];
-    quire__store(f->options.raw, bytes, 0, x);
-    return quire__load(f->options.raw, bytes, 0);
+    quire__put_element(f->options.raw, bytes, 0, x);
+    return quire__get_element(f->options.raw, bytes, 0);
 }
 
 void seen_values(const fixture *f, int layer, const source *s, int head, int n, int own_page,

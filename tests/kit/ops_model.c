@@ -64,8 +64,8 @@ static void set(model *m, page **place, page *p) { /* takes the reference */
 
 float model_rounded(const model *m, float x) {
     uint8_t bytes[4];
-    quire__store(m->f.options.raw, bytes, 0, x);
-    return quire__load(m->f.options.raw, bytes, 0);
+    quire__put_element(m->f.options.raw, bytes, 0, x);
+    return quire__get_element(m->f.options.raw, bytes, 0);
 }
 
 static size_t raw_bytes(const model *m) { return 2 * 64 * D * quire__type_bytes(m->f.options.raw); }

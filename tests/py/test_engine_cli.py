@@ -418,7 +418,7 @@ def test_saved_text_of_another_model(tiny, tmp_path):
     again = models.make(tmp_path / "again.gguf", "llama")
     quire("run", "-m", again, *common, "--load", file)
     refused = quire("run", "-m", tiny, *common, "--load", file, "--kv", "k4v4", status=1).stderr
-    assert "layer 0 is kc8:vt4 in the file, km4:vt4 here" in refused and "--reseal" in refused
+    assert "layer 0 is kc8:vt4 in the file, km4:vt4 in the pool" in refused and "--reseal" in refused
     quire("run", "-m", tiny, *common, "--load", file, "--kv", "k4v4", "--reseal")
     refused = quire("run", "-m", tiny, *common, "--load", file, "--max-kv-size", 200, status=1).stderr
     assert "window" in refused

@@ -35,7 +35,7 @@ static void make_scales(rng *r, const quire_side_format *k, int how, uint8_t *pa
                         : how == 2 ? (rng_below(r, 2) ? 65504.0f : 0x1p-24f)
                         : how == 3 ? 0x1p-24f * (float)rng_below(r, 3)
                                    : 0;
-        quire__store(k->type, page + k->params, (size_t)d, x);
+        quire__put_element(k->type, page + k->params, (size_t)d, x);
     }
 }
 

@@ -336,9 +336,9 @@ static void input_types(void **state) {
                 source_k(&s, &f.layer[0], 0, N + row, k + row * G * D);
                 source_v(&s, &f.layer[0], 0, N + row, v + row * G * D);
             }
-            quire__store_row(types[i], half, ROWS * H * D,
-                             q); /* q is not stored: both get what the type holds */
-            quire__load_row(types[i], half, ROWS * H * D, q);
+            quire__row_to_raw(types[i], half, ROWS * H * D,
+                              q); /* q is not stored: both get what the type holds */
+            quire__row_from_raw(types[i], half, ROWS * H * D, q);
             quire_batch *batch;
             assert_ok(quire_batch_begin(f.pool, &(quire_batch_item){seq, ROWS}, 1, &batch));
             assert_ok(quire_batch_append(batch, 0, (quire_rows){k, QUIRE_F32, 0},

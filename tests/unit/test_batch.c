@@ -72,10 +72,10 @@ static void call_order(void **state) {
     assert_ok(store(batch, 1, &t[1], 0, 1)); /* any order of layers ... */
     assert_ok(attend(batch, 1, &t[1], 0, 1));
     assert_status(quire_batch_commit(batch, NULL), QUIRE_E_STATE);
-    assert_reason("layer 0 was not stored");
+    assert_reason("layer 0 was not appended to");
     assert_ok(store(batch, 0, &t[0], 0, 1));
     assert_status(attend(batch, 1, &t[1], 0, 1), QUIRE_E_STATE); /* ... but one at a time */
-    assert_reason("layer 1: another layer was stored since");
+    assert_reason("layer 1: another layer was appended to since");
     assert_ok(attend(batch, 0, &t[0], 0, 1));
     assert_ok(attend(batch, 0, &t[0], 0, 1)); /* twice is fine */
     assert_int_equal(quire_seq_length(seq), 0);

@@ -77,7 +77,7 @@ static void requantize_without(void **state) {
     assert_ok(step(&f, &(step_item){seq, &s, 1}, 1, &(step_options){.abort = true}, wanted));
     assert_ok(quire_policy_parse("km4:vt4", &km));
     assert_status(quire_pool_requantize(f.pool, &km), QUIRE_E_INVALID);
-    assert_non_null(strstr(quire_last_error(), "layer 1: codec km4 needs an order of channels"));
+    assert_non_null(strstr(quire_last_error(), "layer 1: codec km4 needs a channel order"));
     assert_ok(quire_layer_get_stats(f.pool, 0, &stats));
     assert_int_equal(stats.pair.k, QUIRE_CODEC_KC8);
     assert_ok(step(&f, &(step_item){seq, &s, 1}, 1, &(step_options){.abort = true}, got));

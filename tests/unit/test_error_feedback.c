@@ -25,10 +25,10 @@ static quire_rope rope_of(int dim, bool interleaved) {
 }
 
 static void shaping_of(const quire_rope *rope, int dim, const uint16_t *order, int page,
-                       quire_shaping *shaping) {
+                       quire_page_feedback *shaping) {
     quire_rope_pairs turns;
     assert_ok(quire__rope_pairs_init(&turns, rope, dim));
-    quire__shaping_init(shaping, &turns, feedback, order, page);
+    quire__page_feedback_init(shaping, &turns, feedback, order, page);
 }
 
 /* moment -> turned: as queries that look at page `page` have it. */
@@ -103,7 +103,7 @@ static void errors_fall_where_nobody_looks(void **state) {
     for (int i = 0; i < 5; i++)
         for (int c = 0; c < N_CODECS; c++) {
             quire_format format;
-            quire_shaping shaping;
+            quire_page_feedback shaping;
             const int dim = dims[i], skip = c == 1 ? 4 : 0, page = pages[(i + c) % 5];
             const quire_rope rope = rope_of(dim, i % 2);
             format_of(CODECS[c], dim, &format);
@@ -114,7 +114,7 @@ static void errors_fall_where_nobody_looks(void **state) {
             shaping_of(&rope, dim, NULL, page, &shaping);
             quire__page_encode(&format, k, v, skip, plain);
             memcpy(shaped, plain, format.bytes);
-            quire__side_shape(&format.k, k, skip, &shaping, shaped);
+            quire__side_round_with_feedback(&format.k, k, skip, &shaping, shaped);
             const double before = logit_error(&format, skip, plain),
                          after = logit_error(&format, skip, shaped);
             /* Two bits clip more of what is passed on. */
@@ -159,7 +159,7 @@ static void one_matrix_serves_all_pages(void **state) {
         for (int interleaved = 0; interleaved < 2; interleaved++) {
             const quire_rope rope = rope_of(DIM, interleaved);
             quire_format format;
-            quire_shaping shaping;
+            quire_page_feedback shaping;
             quire_rope_pairs turns;
             int at[DIM], different = 0;
             format_of(QUIRE_CODEC_KC4, DIM, &format);
@@ -173,7 +173,7 @@ static void one_matrix_serves_all_pages(void **state) {
             assert_ok(quire_channel_feedback(moment, &rope, DIM, feedback));
             shaping_of(&rope, DIM, NULL, pages[i], &shaping);
             quire__page_encode(&format, k, v, 0, shaped);
-            quire__side_shape(&format.k, k, 0, &shaping, shaped);
+            quire__side_round_with_feedback(&format.k, k, 0, &shaping, shaped);
             quire__side_decode(&format.k, shaped, shaped_rows);
             for (int t = 0; t < T; t++) {
                 double error[DIM];
@@ -204,7 +204,7 @@ static void independent_channels_are_rounded_plainly(void **state) {
     rng r = {6};
     for (int c = 0; c < N_CODECS; c++) {
         quire_format format;
-        quire_shaping shaping;
+        quire_page_feedback shaping;
         const quire_rope rope = rope_of(64, true);
         format_of(CODECS[c], 64, &format);
         make_rows(&r, 64);
@@ -218,7 +218,7 @@ static void independent_channels_are_rounded_plainly(void **state) {
             shaping_of(&rope, 64, NULL, 3, &shaping);
             quire__page_encode(&format, k, v, 2, plain);
             memcpy(shaped, plain, format.bytes);
-            quire__side_shape(&format.k, k, 2, &shaping, shaped);
+            quire__side_round_with_feedback(&format.k, k, 2, &shaping, shaped);
             assert_memory_equal(shaped, plain, format.bytes);
             memset(moment, 0, sizeof moment);
         }
@@ -231,7 +231,7 @@ static void orders(void **state) {
     enum { DIM = 64 };
     rng r = {7};
     quire_format format;
-    quire_shaping shaping;
+    quire_page_feedback shaping;
     const quire_rope rope = rope_of(DIM, false);
     uint16_t order[DIM];
     static float placed[T * DIM], natural[T * DIM];
@@ -243,13 +243,13 @@ static void orders(void **state) {
         order[p] = (uint16_t)(p * 29 % DIM);
     quire__page_encode(&format, k, v, 0, shaped);
     shaping_of(&rope, DIM, NULL, 9, &shaping);
-    quire__side_shape(&format.k, k, 0, &shaping, shaped);
+    quire__side_round_with_feedback(&format.k, k, 0, &shaping, shaped);
     quire__side_decode(&format.k, shaped, natural);
     for (int t = 0; t < T; t++)
         quire__into_order(order, DIM, k + t * DIM, placed + t * DIM);
     quire__page_encode(&format, placed, v, 0, shaped);
     shaping_of(&rope, DIM, order, 9, &shaping);
-    quire__side_shape(&format.k, placed, 0, &shaping, shaped);
+    quire__side_round_with_feedback(&format.k, placed, 0, &shaping, shaped);
     quire__side_decode(&format.k, shaped, decoded);
     for (int t = 0; t < T; t++)
         for (int p = 0; p < DIM; p++)
@@ -284,11 +284,11 @@ static void every_level_the_same(void **state) {
                 for (int p = 0; p < dim; p++)
                     order[p] = (uint16_t)((p + 5) % dim);
                 const quire_rope rope = rope_of(dim, dim % 32);
-                quire_shaping shaping;
+                quire_page_feedback shaping;
                 assert_ok(quire_channel_feedback(moment, &rope, dim, feedback));
                 shaping_of(&rope, dim, format.k.n_mixed ? order : NULL, dim, &shaping);
                 quire__page_encode(&format, k, v, skip, shaped);
-                quire__side_shape(&format.k, k, skip, &shaping, shaped);
+                quire__side_round_with_feedback(&format.k, k, skip, &shaping, shaped);
                 for (int i = 0; i < n; i++) {
                     memset(other, 0xa5, format.bytes);
                     best[i]->seal(&format, k, v, skip, other);
@@ -347,8 +347,8 @@ static void bad_feedback(void **state) {
     quire_pool_free(pool);
     feedback[2 * 3 * 3 + 12] = 1; /* the ellipse of pair 3 */
     assert_status(quire_pool_create(&pool, &options), QUIRE_E_INVALID);
-    assert_non_null(
-        strstr(quire_last_error(), "layer 0: k_feedback[30] and the next are no direction"));
+    assert_non_null(strstr(quire_last_error(),
+                           "layer 0: k_feedback[30] and the next element are not the direction"));
     feedback[5] = NAN;
     assert_status(quire_pool_create(&pool, &options), QUIRE_E_INVALID);
     assert_non_null(strstr(quire_last_error(), "layer 0: k_feedback[5] is not finite"));

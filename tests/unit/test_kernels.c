@@ -62,8 +62,8 @@ static double largest_row(const kernel_case *c, const quire_side_format *side) {
                 const double range = side->n_mixed ? (double)quire__code_mid(side, d) : widest;
                 double x;
                 if (side->family == QUIRE_FAMILY_RAW) {
-                    x = (double)quire__load(side->type, record + side->codes,
-                                            (size_t)(t * side->dim + d));
+                    x = (double)quire__get_element(side->type, record + side->codes,
+                                                   (size_t)(t * side->dim + d));
                 } else if (side->family == QUIRE_FAMILY_CHANNEL) {
                     x = fabs((double)quire__side_param(side, record, (size_t)d)) * range +
                         fabs((double)quire__side_param(side, record, (size_t)(side->dim + d)));
@@ -799,9 +799,9 @@ static double longest_raw_row(const kernel_case *c) {
     for (int i = 0; i < c->job.n_runs; i++)
         for (int t = 0; t < c->job.run[i].count; t++) {
             const size_t dim = (size_t)c->format.k.dim;
-            quire__load_row(c->job.raw,
-                            c->job.run[i].k + (size_t)t * dim * quire__type_bytes(c->job.raw), dim,
-                            row);
+            quire__row_from_raw(c->job.raw,
+                                c->job.run[i].k + (size_t)t * dim * quire__type_bytes(c->job.raw),
+                                dim, row);
             longest = fmax(longest, length(row, (int)dim));
         }
     return longest;
@@ -877,10 +877,10 @@ static void largest_halves(void **state) /* f16 at its limits, under small and l
             for (int p = 0; p < c.n_pages; p++)
                 for (size_t at = 0; at < (size_t)(T * 64); at++) {
                     uint8_t *record = c.record[p].data;
-                    quire__store(QUIRE_F16, record + c.format.k.codes, at,
-                                 rng_below(&r, 2) ? 65504 : -65504);
-                    quire__store(QUIRE_F16, record + c.format.v.codes, at,
-                                 rng_below(&r, 2) ? 65504 : -65504);
+                    quire__put_element(QUIRE_F16, record + c.format.k.codes, at,
+                                       rng_below(&r, 2) ? 65504 : -65504);
+                    quire__put_element(QUIRE_F16, record + c.format.v.codes, at,
+                                       rng_below(&r, 2) ? 65504 : -65504);
                 }
             for (int d = 0; d < case_heads(&c) * 64; d++)
                 ((float *)c.q.data)[d] *= SCALES[i];

@@ -104,7 +104,7 @@ static void bad_layers(void **state) {
                    "layer 1: codec a4 needs a V head size divisible by 64");
     static const uint16_t twice[2 * 64] = {0}, beyond[2 * 64] = {64};
     assert_refused((f.layer[1].k = QUIRE_CODEC_KM4, f.no_orders = true), QUIRE_E_INVALID,
-                   "layer 1: codec km4 needs an order of channels");
+                   "layer 1: codec km4 needs a channel order");
     assert_refused(f.layer[1].k_order = twice, QUIRE_E_INVALID,
                    "layer 1, KV head 0: k_order[1] is channel 0, which came before");
     assert_refused(f.layer[1].k_order = beyond, QUIRE_E_INVALID,

@@ -401,7 +401,7 @@ static void values_that_do_not_fit_in_an_open_page(void **state) {
     float *answers = probe(&f, seq, &SOURCE, 60);
     const quire_policy policy = policy_of("k8v8");
     assert_status(quire_pool_requantize(f.pool, &policy), QUIRE_E_VALUE);
-    assert_reason("page 0, layer 0, KV head 0: K holds");
+    assert_reason("page 0, layer 0, KV head 0: K has the value");
     assert_answers(&f, seq, &SOURCE, 60, answers); /* nothing has changed */
     free(answers);
     drop(seq);
@@ -425,7 +425,7 @@ static void a_trim_half_way(void **state) {
         quire_batch *batch;
         assert_ok(quire_batch_begin(f.pool, &item, 1, &batch));
         assert_status(quire_batch_append(batch, 0, rows, rows, 0, 1), QUIRE_E_VALUE);
-        assert_reason("page 0, layer 0, KV head 0: K holds");
+        assert_reason("page 0, layer 0, KV head 0: K has the value");
         quire_batch_abort(batch);
         assert_int_equal(quire_seq_length(seq), 10);
         drop(seq);

@@ -633,7 +633,7 @@ static void test_orders(void **state) {
     const quire_load_options reseal = {.struct_size = sizeof reseal, .reseal = true};
     assert_status(quire_seq_load(natural.pool, file, NULL, &other), QUIRE_E_CODEC);
     assert_non_null(strstr(quire_last_error(), "layer 1"));
-    assert_non_null(strstr(quire_last_error(), "another order"));
+    assert_non_null(strstr(quire_last_error(), "another channel order"));
     assert_ok(quire_seq_load(natural.pool, file, &reseal, &other));
     assert_ok(quire_seq_free(other));
     assert_ok(quire_seq_load(f.pool, file, NULL, &other));
@@ -647,7 +647,7 @@ static void test_orders(void **state) {
     quire_file_close(file);
     file_write(saved_path("orders"), bad.data, bad.n);
     assert_status(quire_file_open(&file, saved_path("orders")), QUIRE_E_FORMAT);
-    assert_non_null(strstr(quire_last_error(), "orders of channels"));
+    assert_non_null(strstr(quire_last_error(), "channel order"));
     free(bad.data);
     fixture_close(&f);
     fixture_close(&natural);

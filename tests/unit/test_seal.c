@@ -266,7 +266,7 @@ static void conversions(void **state) {
         for (int type = QUIRE_F16; type <= QUIRE_BF16; type++) {
             for (uint32_t h = 0; h < 65536; h++)
                 halves[h] = (uint16_t)h;
-            rows->load((quire_type)type, halves, 65536, row);
+            rows->from_raw((quire_type)type, halves, 65536, row);
             for (uint32_t h = 0; h < 65536; h++) {
                 const float x = type == QUIRE_F16 ? quire__f16_to_f32((uint16_t)h)
                                                   : quire__bf16_to_f32((uint16_t)h);
@@ -284,7 +284,7 @@ static void conversions(void **state) {
             }
             for (int n = 65536 - 20; n <= 65536; n++) { /* tails of every length */
                 memset(halves, 0, sizeof halves);
-                rows->store((quire_type)type, halves, (size_t)n, row);
+                rows->to_raw((quire_type)type, halves, (size_t)n, row);
                 for (int i = n - 30; i < 65536; i++)
                     assert_int_equal(halves[i], i >= n              ? 0
                                                 : type == QUIRE_F16 ? quire__f32_to_f16(row[i])
@@ -294,7 +294,7 @@ static void conversions(void **state) {
                 assert_int_equal(halves[i], type == QUIRE_F16 ? quire__f32_to_f16(row[i])
                                                               : quire__f32_to_bf16(row[i]));
         }
-        rows->load(QUIRE_F32, row, 65536, again);
+        rows->from_raw(QUIRE_F32, row, 65536, again);
         assert_memory_equal(row, again, sizeof row);
     }
 }

@@ -164,14 +164,14 @@ static bool keep_pages(void *user, const quire_record_id *id, const uint8_t *dat
 
 /* Instead of a page's record. */
 static void replace(quire_store *store, const kept *k, const uint8_t *data, size_t n) {
-    const quire_keeper_item item = {.id = k->id,
-                                    .parent = k->record.parent,
-                                    .depth = k->record.depth,
-                                    .bytes = data,
-                                    .n_bytes = n};
+    const quire_backend_item item = {.id = k->id,
+                                     .parent = k->record.parent,
+                                     .depth = k->record.depth,
+                                     .bytes = data,
+                                     .n_bytes = n};
     quire_store_added added;
-    assert_ok(store->keeper->remove(store->keeper, &k->id, 1));
-    assert_ok(store->keeper->write(store->keeper, &k->record.parent, 1, &item, 1, &added));
+    assert_ok(store->backend->remove(store->backend, &k->id, 1));
+    assert_ok(store->backend->write(store->backend, &k->record.parent, 1, &item, 1, &added));
 }
 
 /* The middle page of three is not what it should be: one page is found, the record is gone and
@@ -195,7 +195,7 @@ static void test_wrong_records(void **state) {
     quire_store *store = open_at(&p);
     assert_ok(quire_store_put(store, p.seq, &p.text, NULL));
     kept k[4];
-    assert_ok(store->keeper->walk(store->keeper, NULL, keep_pages, k));
+    assert_ok(store->backend->walk(store->backend, NULL, keep_pages, k));
     const size_t n = k[2].bytes.n;
     uint8_t *data = malloc(n + 64);
     for (size_t cut = 0; cut < n; cut += cut < 500 ? 7 : 131) { /* cut off */

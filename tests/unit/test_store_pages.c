@@ -451,21 +451,21 @@ static quire_status write_some(quire_store *store, rng *r, quire_record_id *last
     enum { MOST = 12, MOST_BYTES = 100000 };
     static uint8_t zeros[MOST_BYTES];
     quire_store_key keys[MOST];
-    quire_keeper_item items[MOST];
+    quire_backend_item items[MOST];
     quire_store_added added;
     const size_t n = (size_t)(1 + rng_below(r, MOST));
     for (size_t i = 0; i < n; i++) {
         const int sizes[] = {40, 400, 4000, MOST_BYTES};
         random_key(r, &keys[i]);
-        items[i] = (quire_keeper_item){.id = {.key = keys[i]},
-                                       .depth = (uint32_t)i,
-                                       .bytes = zeros,
-                                       .n_bytes = (size_t)rng_below(r, sizes[rng_below(r, 4)])};
+        items[i] = (quire_backend_item){.id = {.key = keys[i]},
+                                        .depth = (uint32_t)i,
+                                        .bytes = zeros,
+                                        .n_bytes = (size_t)rng_below(r, sizes[rng_below(r, 4)])};
         if (i > 0)
             items[i].parent = keys[i - 1];
     }
     *last = items[n - 1].id;
-    return store->keeper->write(store->keeper, keys, n, items, n, &added);
+    return store->backend->write(store->backend, keys, n, items, n, &added);
 }
 
 /* A store whose room a reader holds takes nothing and drops nothing. */
@@ -513,19 +513,19 @@ static void test_sound_after_everything(void **state) {
         if (what < 6) {
             n_put += done_or_busy(write_some(store, &r, slot));
         } else if (n_put >= KEPT && what < 8) {
-            done_or_busy(store->keeper->remove(store->keeper, slot, 1));
+            done_or_busy(store->backend->remove(store->backend, slot, 1));
         } else if (n_put >= KEPT) {
-            done_or_busy(store->keeper->touch(store->keeper, &slot->key, 1));
+            done_or_busy(store->backend->touch(store->backend, &slot->key, 1));
         }
         if (what == 9 && i % 10 == 0) {
             quire_store_close(store);
             o.max_bytes = (uint64_t)2 << (20 + rng_below(&r, 6));
             assert_ok(quire_store_open(&store, dir, &o));
         }
-        assert_ok(store->keeper->check(store->keeper, NULL));
+        assert_ok(store->backend->check(store->backend, NULL));
         if (n_put > 0)
-            assert_ok(store->keeper->check(store->keeper,
-                                           &kept[rng_below(&r, n_put < KEPT ? n_put : KEPT)]));
+            assert_ok(store->backend->check(store->backend,
+                                            &kept[rng_below(&r, n_put < KEPT ? n_put : KEPT)]));
         const int depth = depth_of_free_list(dir);
         deepest = depth > deepest ? depth : deepest;
     }

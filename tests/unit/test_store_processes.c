@@ -604,7 +604,7 @@ static void test_slow_walk(void **state) {
     const quire_store_text text = text_of(&w, 1, N_TEXT);
     assert_ok(quire_store_put(store, w.seq, &text, NULL));
     slow_walk s = {.w = &w, .dir = dir};
-    assert_ok(store->keeper->walk(store->keeper, NULL, see_slowly, &s));
+    assert_ok(store->backend->walk(store->backend, NULL, see_slowly, &s));
     assert_true(s.n_seen > 1 + PAGES); /* of 106 records; six were there when it began */
     quire_store_close(store);
     fixture_close(&w.f);

@@ -1,3 +1,4 @@
+/* Attention over raw rows with NEON and fp16 products. */
 #define SIMD "kern/neon/neon_simd.h"
 #define NARROW "kern/neon/raw_narrow_tmpl.h"
 #include "kern/shared/raw_tmpl.h"

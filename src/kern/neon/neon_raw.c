@@ -1,3 +1,4 @@
+/* Attention over raw rows with NEON. */
 #define SIMD "kern/neon/neon_simd.h"
 #include "kern/shared/raw_tmpl.h"
 

@@ -57,10 +57,10 @@ static void score_raw(const quire_ref_keys *page, const float *q, float *scores 
     const int dim = page->side->dim;
     float row[QUIRE_DIM_MAX];
     for (int t = 0; t < T; t++) {
-        quire__load_row(page->side->type,
-                        page->record + page->side->codes +
-                            (size_t)(t * dim) * quire__type_bytes(page->side->type),
-                        (size_t)dim, row);
+        quire__row_from_raw(page->side->type,
+                            page->record + page->side->codes +
+                                (size_t)(t * dim) * quire__type_bytes(page->side->type),
+                            (size_t)dim, row);
         scores[t] = quire__sum_of_products(q, row, dim);
     }
 }
@@ -140,9 +140,9 @@ static void add_raw_values(const quire_ref_values *block, const float *e, float 
     for (int t = 0; t < BLOCK; t++) {
         if (e[t] == 0)
             continue;
-        quire__load_row(side->type,
-                        block->record[t / T] + side->codes + (size_t)(t % T) * row_bytes,
-                        (size_t)side->dim, row);
+        quire__row_from_raw(side->type,
+                            block->record[t / T] + side->codes + (size_t)(t % T) * row_bytes,
+                            (size_t)side->dim, row);
         for (int d = 0; d < side->dim; d++)
             sum[d] += e[t] * row[d];
     }

@@ -39,7 +39,8 @@ void quire__ref_attend_raw(quire_attend_job *job, const quire_state *state) {
     quire__ref_empty_state(job, state);
     for (int run = 0, at = 0; run < job->n_runs; at += job->run[run++].count)
         for (int j = 0; j < job->run[run].count; j++) {
-            quire__load_row(job->raw, job->run[run].k + (size_t)(j * dk) * size, (size_t)dk, row);
+            quire__row_from_raw(job->raw, job->run[run].k + (size_t)(j * dk) * size, (size_t)dk,
+                                row);
             for (int i = 0; i < n; i++) {
                 const float dot = quire__sum_of_products(job->q + i * dk, row, dk);
                 const float s = quire__ref_logit(&job->see, i / job->n_group, i % job->n_group,
@@ -51,7 +52,8 @@ void quire__ref_attend_raw(quire_attend_job *job, const quire_state *state) {
         }
     for (int run = 0, at = 0; run < job->n_runs; at += job->run[run++].count)
         for (int j = 0; j < job->run[run].count; j++) {
-            quire__load_row(job->raw, job->run[run].v + (size_t)(j * dv) * size, (size_t)dv, row);
+            quire__row_from_raw(job->raw, job->run[run].v + (size_t)(j * dv) * size, (size_t)dv,
+                                row);
             for (int i = 0; i < n; i++) {
                 const float s = job->scratch[i * QUIRE_BLOCK_TOKENS + at + j];
                 if (!(s > QUIRE_NOTHING_SEEN))

@@ -1,3 +1,4 @@
+/* The table entries of the reference kernels. */
 #include "base/element.h"
 #include "codec/hadamard.h"
 #include "kern/ref/ref.h"
@@ -16,13 +17,17 @@ const quire_attend_kernel quire__attend_ref = {quire__ref_attend_packed, workspa
                                                "ref"};
 const quire_raw_kernel quire__attend_ref_raw = {quire__ref_attend_raw, workspace_bytes};
 
-static void load_row(quire_type type, const void *at, size_t n, float *row) {
-    quire__load_row(type, at, n, row);
+static void row_from_raw(quire_type type, const void *at, size_t n, float *row) {
+    quire__row_from_raw(type, at, n, row);
 }
-static void store_row(quire_type type, void *at, size_t n, const float *row) {
-    quire__store_row(type, at, n, row);
+static void row_to_raw(quire_type type, void *at, size_t n, const float *row) {
+    quire__row_to_raw(type, at, n, row);
 }
 
-const quire_row_kernels quire__rows_ref = {quire__rotate,    quire__unrotate, quire__project,
-                                           load_row,         store_row,       quire__page_encode,
-                                           quire__side_shape};
+const quire_row_kernels quire__rows_ref = {quire__rotate,
+                                           quire__unrotate,
+                                           quire__project,
+                                           row_from_raw,
+                                           row_to_raw,
+                                           quire__page_encode,
+                                           quire__side_round_with_feedback};

@@ -18,8 +18,8 @@ enum { ROWS = 8 }; /* rotated together */
 INLINE void put_params(const quire_side_format *side, uint8_t *record, size_t first, size_t n,
                        float *param) {
     uint8_t *at = record + side->params + first * quire__type_bytes(side->type);
-    quire__store_row(side->type, at, n, param);
-    quire__load_row(side->type, at, n, param);
+    quire__row_to_raw(side->type, at, n, param);
+    quire__row_from_raw(side->type, at, n, param);
 }
 
 /* ------------------------------------------------------------------ channel */
@@ -135,8 +135,8 @@ static void fitting_scales(const quire_side_format *side, const float *y, int n,
     for (int k = 0; k < QUIRE_UNIFORM_FITS; k++) {
         for (int i = 0; i < n; i++)
             fit[i] = at_most_f16(rms[i] * quire__uniform_fits[k]);
-        quire__store_row(QUIRE_F16, half, (size_t)n, fit);
-        quire__load_row(QUIRE_F16, half, (size_t)n, fit);
+        quire__row_to_raw(QUIRE_F16, half, (size_t)n, fit);
+        quire__row_from_raw(QUIRE_F16, half, (size_t)n, fit);
         for (int i = 0; i < n; i++) {
             const float error = squared_error(side, y + i * side->dim, fit[i] * side->unit);
             if (error < least[i]) {

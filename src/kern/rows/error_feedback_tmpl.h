@@ -42,7 +42,7 @@ INLINE void round_channel(const channel *c, const vf carried[PER_16], vf x[PER_1
 
 /* 16 tokens, two channels at a time, so that errors are loaded once for both. Sums are taken in the
  * reference's order. */
-static void feedback_16(const channel *channels, int dim, const quire_shaping *s, columns x,
+static void feedback_16(const channel *channels, int dim, const quire_page_feedback *s, columns x,
                         columns error, uint8_t *codes) {
     for (int d = 0; d < dim; d += 2) {
         const float *weight = s->feedback + quire__feedback_at(d / 2), *next = weight + d;
@@ -74,12 +74,13 @@ static void feedback_16(const channel *channels, int dim, const quire_shaping *s
 }
 
 static void feedback_codes(const quire_side_format *side, const float *rows, int skip,
-                           const quire_shaping *shaping, const uint8_t *record, uint8_t *codes) {
+                           const quire_page_feedback *feedback, const uint8_t *record,
+                           uint8_t *codes) {
     const int dim = side->dim;
     float param[2 * QUIRE_DIM_MAX];
     channel channels[QUIRE_DIM_MAX];
     columns x, error;
-    quire__load_row(side->type, record + side->params, 2 * (size_t)dim, param);
+    quire__row_from_raw(side->type, record + side->params, 2 * (size_t)dim, param);
     for (int d = 0; d < dim; d++)
         channels[d] = (channel){.scale = param[d],
                                 .inverse = param[d] > 0 ? 1.0f / param[d] : 0,
@@ -88,7 +89,7 @@ static void feedback_codes(const quire_side_format *side, const float *rows, int
                                 .highest = (float)quire__highest_code(side, d)};
     for (int first = 0; first < T; first += 16) {
         transpose(rows, dim, first, skip, param + dim, x);
-        feedback_16(channels, dim, shaping, x, error, codes + first * dim);
+        feedback_16(channels, dim, feedback, x, error, codes + first * dim);
     }
     memset(codes, 0, (size_t)(skip * dim));
 }

@@ -23,7 +23,7 @@ static void seal_side(const quire_side_format *side, const float *rows, int skip
         return;
     if (side->family == QUIRE_FAMILY_RAW) {
         uint8_t *to = record + side->codes + skipped * quire__type_bytes(side->type);
-        quire__store_row(side->type, to, n - skipped, rows + skipped);
+        quire__row_to_raw(side->type, to, n - skipped, rows + skipped);
         return;
     }
     uint8_t codes[T * QUIRE_DIM_MAX];
@@ -62,20 +62,20 @@ static void seal(const quire_format *format, const float *k, const float *v, int
 }
 
 static void round_with_feedback(const quire_side_format *side, const float *rows, int skip,
-                                const quire_shaping *shaping, uint8_t *record) {
+                                const quire_page_feedback *feedback, uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
-    feedback_codes(side, rows, skip, shaping, record, codes);
+    feedback_codes(side, rows, skip, feedback, record, codes);
     memset(record + side->codes, 0, side->code_bytes);
     pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
 
-static void load_row(quire_type type, const void *at, size_t n, float *row) {
-    quire__load_row(type, at, n, row);
+static void row_from_raw(quire_type type, const void *at, size_t n, float *row) {
+    quire__row_from_raw(type, at, n, row);
 }
-static void store_row(quire_type type, void *at, size_t n, const float *row) {
-    quire__store_row(type, at, n, row);
+static void row_to_raw(quire_type type, void *at, size_t n, const float *row) {
+    quire__row_to_raw(type, at, n, row);
 }
 
 extern const quire_row_kernels QUIRE_ROWS_NAME;
-const quire_row_kernels QUIRE_ROWS_NAME = {rotate, unrotate,           project, load_row, store_row,
-                                           seal,   round_with_feedback};
+const quire_row_kernels QUIRE_ROWS_NAME = {
+    rotate, unrotate, project, row_from_raw, row_to_raw, seal, round_with_feedback};

@@ -25,7 +25,7 @@ static void load_params(const quire_side_format *side, const uint8_t *record, si
     if (side->type == QUIRE_F16)
         f_widen_f16(at, n, to);
     else
-        quire__load_row(side->type, at, (size_t)n, to);
+        quire__row_from_raw(side->type, at, (size_t)n, to);
 }
 
 /* value = scale * (code - mid) + zero, per scale group and token; `stride` between groups. */

@@ -1,3 +1,4 @@
+/* Attention over packed pages with AVX2. */
 #define SIMD "kern/x86/avx2_simd.h"
 #define PRODUCTS "kern/x86/avx2_products.h"
 #include "kern/x86/packed_tmpl.h"

@@ -1,3 +1,4 @@
+/* Attention over raw rows with AVX2. */
 #define SIMD "kern/x86/avx2_simd.h"
 #include "kern/shared/raw_tmpl.h"
 

@@ -1,3 +1,4 @@
+/* Attention over packed pages with AVX-512 VNNI. */
 #define SIMD "kern/x86/avx512_simd.h"
 #define PRODUCTS "kern/x86/avx512_products.h"
 #include "kern/x86/packed_tmpl.h"

@@ -1,3 +1,4 @@
+/* Attention over raw rows with AVX-512. */
 #define SIMD "kern/x86/avx512_simd.h"
 #include "kern/shared/raw_tmpl.h"
 
