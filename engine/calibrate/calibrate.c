@@ -4,6 +4,7 @@
 #include "model/model_cache_file.h"
 #include "calibrate/calibration_text.h"
 #include "calibrate/channel_stats.h"
+#include "session/session.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -162,7 +163,7 @@ static quire_status probe(quire_model *model, const quire_session_options *like)
     QUIRE_TRY(quire__watch_open(&watch, model, QUIRE__SINKS));
     quire_status status = quire_session_create(&session, model, &options);
     if (status == QUIRE_OK) {
-        quire__session_watch(session, &watch);
+        quire__session_observe(session, quire__watch_observer(&watch));
         status = run_text(model, session, tokens, n, &watch);
         quire_session_free(session);
     }

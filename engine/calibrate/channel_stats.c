@@ -1,6 +1,5 @@
 #include "calibrate/channel_stats.h"
 
-#include "graph/graph.h"
 #include "model/model_rope.h"
 
 #include <math.h>
@@ -64,8 +63,10 @@ void quire__watch_close(quire__watch *w) {
 }
 
 /* A page's figures begin with its first token that counts and are summed up with its last. */
-void quire__watch_keys(quire__watch *w, int32_t layer, const struct ggml_tensor *k,
-                       int32_t n_rows) {
+static void add_keys(void *user, int32_t layer, const struct ggml_tensor *k,
+                     const struct ggml_tensor *v, int32_t n_rows) {
+    (void)v;
+    const quire__watch *w = user;
     const quire_layer *l = &w->model->cache[layer];
     for (int32_t h = 0; h < l->n_kv_heads; h++) {
         quire__head_figures *head = &w->heads[layer][h];
@@ -83,8 +84,8 @@ void quire__watch_keys(quire__watch *w, int32_t layer, const struct ggml_tensor 
     }
 }
 
-void quire__watch_queries(quire__watch *w, int32_t layer, const struct ggml_tensor *q,
-                          int32_t n_rows) {
+static void add_queries(void *user, int32_t layer, const struct ggml_tensor *q, int32_t n_rows) {
+    const quire__watch *w = user;
     const quire_layer *l = &w->model->cache[layer];
     const int32_t group = l->n_heads / l->n_kv_heads;
     for (int32_t h = 0; h < l->n_heads; h++) {
@@ -98,6 +99,10 @@ void quire__watch_queries(quire__watch *w, int32_t layer, const struct ggml_tens
             quire__moment_add(head->moment, &w->turns[layer], row, w->position + r);
         }
     }
+}
+
+quire__observer quire__watch_observer(quire__watch *w) {
+    return (quire__observer){.on_append = add_keys, .on_queries = add_queries, .user = w};
 }
 
 void quire__watch_advance(quire__watch *w, int32_t n_rows) {

@@ -5,6 +5,7 @@
 #define ENGINE_CALIBRATE_CHANNEL_STATS_H
 
 #include "calibrate/query_moment.h"
+#include "graph/graph.h"
 
 /* One KV head of a layer; arrays are (D), moment (D * D). */
 typedef struct quire__head_figures {
@@ -27,15 +28,7 @@ typedef struct quire__watch {
 quire_status quire__watch_open(quire__watch *watch, const quire_model *model,
                                int32_t skip); /* E_NOMEM */
 void quire__watch_close(quire__watch *watch);
-/* Rows of a step: K (D, G, rows), q (D, H, rows), as ggml has them. */
-void quire__watch_keys(quire__watch *watch, int32_t layer, const struct ggml_tensor *k,
-                       int32_t n_rows);
-void quire__watch_queries(quire__watch *watch, int32_t layer, const struct ggml_tensor *q,
-                          int32_t n_rows);
+quire__observer quire__watch_observer(quire__watch *watch);     /* to be set in a session */
 void quire__watch_advance(quire__watch *watch, int32_t n_rows); /* after a step */
-
-void quire__session_watch(
-    quire_session *session,
-    quire__watch *watch); /* session.c: from the next step on; NULL: no more */
 
 #endif

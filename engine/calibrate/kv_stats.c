@@ -1,8 +1,6 @@
 /* kv_stats.c: K is kept and looked at in the end; V and q are summed up as they come. */
 #include "calibrate/kv_stats.h"
 
-#include "graph/graph.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,8 +83,9 @@ static moments moments_of(const float *x, int32_t n, size_t stride) {
                      .range = high - low};
 }
 
-void quire__survey_rows(quire__survey *s, int32_t layer, const struct ggml_tensor *k,
-                        const struct ggml_tensor *v, int32_t n_rows) {
+static void add_rows(void *user, int32_t layer, const struct ggml_tensor *k,
+                     const struct ggml_tensor *v, int32_t n_rows) {
+    const quire__survey *s = user;
     const quire_layer *l = &s->model->cache[layer];
     quire__survey_layer *sums = &s->layers[layer];
     for (int32_t r = 0; r < n_rows && s->position + r < s->n_tokens; r++) {
@@ -130,8 +129,8 @@ static double first_share(const quire__survey *s, int32_t source, int32_t head, 
     return first / all;
 }
 
-void quire__survey_queries(quire__survey *s, int32_t layer, const struct ggml_tensor *q,
-                           int32_t n_rows) {
+static void add_queries(void *user, int32_t layer, const struct ggml_tensor *q, int32_t n_rows) {
+    const quire__survey *s = user;
     const quire_layer *l = &s->model->cache[layer];
     const int32_t source = l->share == -1 ? layer : l->share, group = l->n_heads / l->n_kv_heads;
     const double scale = l->scale != 0 ? (double)l->scale : 1 / sqrt((double)l->k_dim);
@@ -145,6 +144,10 @@ void quire__survey_queries(quire__survey *s, int32_t layer, const struct ggml_te
             s->layers[layer].n_queries++;
         }
     }
+}
+
+quire__observer quire__survey_observer(quire__survey *s) {
+    return (quire__observer){.on_append = add_rows, .on_queries = add_queries, .user = s};
 }
 
 /* ------------------------------------------------------------------ sums */

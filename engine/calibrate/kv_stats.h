@@ -4,7 +4,7 @@
 #ifndef ENGINE_CALIBRATE_KV_STATS_H
 #define ENGINE_CALIBRATE_KV_STATS_H
 
-#include "model/model.h"
+#include "graph/graph.h"
 
 typedef struct quire__survey_layer {
     float *keys; /* (n_tokens, G, DK); NULL for a layer that shares another's cache */
@@ -25,16 +25,9 @@ typedef struct quire__survey {
 quire_status quire__survey_open(quire__survey *survey, const quire_model *model,
                                 int32_t n_tokens); /* E_NOMEM */
 void quire__survey_close(quire__survey *survey);
-/* Rows of a step: k (DK, G, rows), v (DV, G, rows), q (DK, H, rows), as ggml has them. */
-void quire__survey_rows(quire__survey *survey, int32_t layer, const struct ggml_tensor *k,
-                        const struct ggml_tensor *v, int32_t n_rows);
-void quire__survey_queries(quire__survey *survey, int32_t layer, const struct ggml_tensor *q,
-                           int32_t n_rows);
+quire__observer quire__survey_observer(quire__survey *survey);     /* to be set in a session */
 void quire__survey_advance(quire__survey *survey, int32_t n_rows); /* after a step */
 /* After the text: all figures of a layer but its loss. */
 void quire__survey_sum(const quire__survey *survey, int32_t layer, quire_layer_report *report);
-
-void quire__session_survey(quire_session *session,
-                           quire__survey *survey); /* session.c: from the next step on */
 
 #endif

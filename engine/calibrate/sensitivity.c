@@ -8,6 +8,7 @@
 #include "model/model_cache_file.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/kv_stats.h"
+#include "session/session.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -119,7 +120,8 @@ static quire_status run_pass(examination *x, int32_t n_tokens, quire__survey *su
     quire_session *session;
     quire_seq *seq;
     QUIRE_TRY(quire_session_create(&session, x->model, &options));
-    quire__session_survey(session, survey);
+    if (survey)
+        quire__session_observe(session, quire__survey_observer(survey));
     quire_status status = quire_seq_create(quire_session_pool(session), &seq);
     if (status == QUIRE_OK)
         status = run_text(x, session, seq, n_tokens, survey, kld);

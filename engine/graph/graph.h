@@ -57,20 +57,28 @@ struct ggml_tensor *quire__logits(quire__graph *g, struct ggml_tensor *x);
 /* ---- the two nodes of the cache (cache_nodes.c) */
 
 struct quire__step;
-struct quire__watch;
-struct quire__survey;
 typedef struct quire__node {
     struct quire__step *step;
     int32_t layer;
 } quire__node;
 
+/* Sees the rows of a step before the cache does, without padding. Called by the first of ggml's
+ * threads alone, layer by layer: what it sums up does not depend on the number of threads. */
+typedef struct quire__observer {
+    /* Rows that are appended: k (DK, G, n_rows), v (DV, G, n_rows). NULL: not called. */
+    void (*on_append)(void *user, int32_t layer, const struct ggml_tensor *k,
+                      const struct ggml_tensor *v, int32_t n_rows);
+    /* Queries: q (DK, H, n_rows). NULL: not called. */
+    void (*on_queries)(void *user, int32_t layer, const struct ggml_tensor *q, int32_t n_rows);
+    void *user;
+} quire__observer;
+
 /* The step in flight: what the nodes of a running graph work on. */
 typedef struct quire__step {
     quire_batch *batch;
-    int32_t n_rows;               /* of the batch, without padding */
-    _Atomic int failure;          /* quire_status of the first worker that failed */
-    struct quire__watch *watch;   /* NULL: nobody looks */
-    struct quire__survey *survey; /* NULL: nor here */
+    int32_t n_rows;      /* of the batch, without padding */
+    _Atomic int failure; /* quire_status of the first worker that failed */
+    quire__observer observer;
 } quire__step;
 
 /* Row `row` of a head of x, which is (D, heads, rows) as the nodes get it. */

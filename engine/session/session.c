@@ -1,12 +1,12 @@
 /* session.c: a pool and plans; steps over them. */
-#include "session/budget.h"
-#include "graph/row_padding.h"
-#include "session/identity.h"
-#include "graph/step_plan.h"
+#include "session/session.h"
+
 #include "calibrate/calibrate.h"
+#include "graph/row_padding.h"
+#include "graph/step_plan.h"
 #include "model/model_rope.h"
-#include "calibrate/kv_stats.h"
-#include "calibrate/channel_stats.h"
+#include "session/budget.h"
+#include "session/identity.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -210,12 +210,8 @@ void quire_session_free(quire_session *session) {
     free(session);
 }
 
-void quire__session_watch(quire_session *session, quire__watch *watch) {
-    session->step.watch = watch;
-}
-
-void quire__session_survey(quire_session *session, quire__survey *survey) {
-    session->step.survey = survey;
+void quire__session_observe(quire_session *session, quire__observer observer) {
+    session->step.observer = observer;
 }
 
 quire_pool *quire_session_pool(const quire_session *session) { return session->pool; }
