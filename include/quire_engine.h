@@ -3,7 +3,8 @@
  *
  * The life of a text
  *   quire_model_load        weights (mapped, not read), vocabulary
- *   quire_session_create    a pool, a thread pool and compute buffers, all taken once
+ *   quire_model_calibrate   measures K and q once per model, for codecs that need it (km4, km3)
+ *   quire_session_create    a pool, a thread pool and compute buffers, all allocated once
  *   quire_session_prefill   a prompt into a sequence of the session's pool, chunk by chunk
  *   quire_session_decode    one step: new tokens of one or many sequences; logits of the rows
  *                           asked for
@@ -38,6 +39,7 @@ extern "C" {
 typedef struct quire_model quire_model;
 typedef struct quire_session quire_session;
 typedef struct quire_sampler quire_sampler;
+typedef struct quire_calibration quire_calibration;
 
 /* ------------------------------------------------------------------ model */
 
@@ -49,14 +51,10 @@ typedef struct quire_model_options {
     /* Expand every weight to f32 (memory!): takes ggml's rounding of activations out of
      * comparisons. */
     bool f32_weights;
-    /* Codecs km4 and km3 need to know which channels of K matter most (quire.h,
-     * quire_layer.k_order). A text of 512 tokens tells, once for a model: at the first session
-     * that needs it, and kept in this directory, which is made if it is not there. The digest of
-     * the file is kept there too (quire_model_identity). NULL: in memory alone. on_probe: NULL,
-     * or told how far it is. */
+    /* Directory of what is measured once per model: its calibration, its sensitivity report and
+     * the digest of its file (quire_model_identity). Created if it does not exist. NULL: nothing
+     * is kept, and each is measured again by every call. */
     const char *cache_dir;
-    void (*on_probe)(void *user, int32_t done, int32_t total);
-    void *on_probe_user;
 } quire_model_options;
 
 typedef struct quire_model_info {
@@ -122,6 +120,28 @@ QUIRE_API quire_status quire_model_tokenize_chat(const quire_model *model,
                                                  int flags, int32_t *tokens, int32_t capacity,
                                                  int32_t *n_tokens);
 
+/* ------------------------------------------------------------------ calibration */
+
+typedef struct quire_calibration_options {
+    size_t struct_size; /* set by quire_calibration_options_default */
+    int32_t n_threads;  /* default 1 */
+    void (*on_progress)(void *user, int32_t done, int32_t total); /* tokens; not called if the
+                                                                     cache_dir has the result */
+    bool (*stop)(void *user);                                     /* true ends it with E_ABORTED */
+    void *user;
+} quire_calibration_options;
+
+QUIRE_API void quire_calibration_options_default(quire_calibration_options *options);
+/* Which channels of K matter most, and how their rounding errors are passed on (quire.h,
+ * quire_layer.k_order and k_feedback): what a cache with codecs km4 or km3 needs. Measured on a
+ * built-in text of 512 tokens, and cached in the model's cache_dir. The result is a value: it does
+ * not depend on the number of threads, may be used by any number of sessions, and outlives the
+ * model. E_INVALID, E_ABORTED, E_NOMEM. */
+QUIRE_API quire_status quire_model_calibrate(const quire_model *model,
+                                             const quire_calibration_options *options,
+                                             quire_calibration **calibration);
+QUIRE_API void quire_calibration_free(quire_calibration *calibration); /* NULL is fine */
+
 /* ------------------------------------------------------------------ session */
 
 typedef struct quire_session_options {
@@ -137,19 +157,24 @@ typedef struct quire_session_options {
                              the last max_kv - keep tokens, packed like the others */
     const quire_pair *layers;      /* (n_layers) NULL: as the policy says; else pairs,
                                       QUIRE_CODEC_DEFAULT: as the policy */
-    const quire_layer *order_from; /* (n_layers) NULL: the model's own orders of channels; else
-                                      those of these layers' k_order, where they have one: a saved
-                                      file's, whose cache is to be loaded */
-    bool plain_rounding; /* km4, km3: round every channel of K for itself, not by what queries look
-                            at */
+    const quire_layer *order_from; /* (n_layers) NULL: the orders of channels of `calibration`;
+                                      else the k_order of these layers, where they have one: those
+                                      of a saved file, whose cache is to be loaded */
+    const quire_calibration *calibration; /* needed by km4 and km3 (quire_model_calibrate), NULL
+                                             otherwise; copied */
+    bool plain_rounding; /* km4, km3: round every channel of K by itself, without feedback */
     size_t kv_bytes; /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
     bool exact_trim; /* as quire_pool_options has it; default */
-    bool (*stop)(void *user); /* asked between operations; true ends the step, or a first session's
-                                 probe, with E_ABORTED */
+    bool (*stop)(void *user); /* asked between operations; true ends the step with E_ABORTED */
     void *stop_user;
 } quire_session_options;
 
 QUIRE_API void quire_session_options_default(quire_session_options *options);
+/* Whether a session with these options needs a calibration. */
+QUIRE_API bool quire_session_needs_calibration(const quire_model *model,
+                                               const quire_session_options *options);
+/* Everything the options point to is copied. E_INVALID: an option out of range, or a calibration
+ * that is missing or of another model; E_BUDGET, E_TOO_BIG, E_UNSUPPORTED, E_NOMEM. */
 QUIRE_API quire_status quire_session_create(quire_session **session, const quire_model *model,
                                             const quire_session_options *options);
 QUIRE_API void quire_session_free(quire_session *session); /* NULL is fine */

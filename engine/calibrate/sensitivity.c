@@ -41,9 +41,10 @@ typedef struct examination {
     quire_report *report;
     quire_layer_report *layers; /* the report's */
     int32_t tokens[TOKENS];
-    quire_pair *pairs;     /* (n_layers) of the pass at hand */
-    float *base;           /* (n_scored, n_vocab) logits on the raw cache */
-    int32_t n_done, n_all; /* tokens of all passes */
+    quire_calibration *calibration; /* NULL: no codec of this report needs one */
+    quire_pair *pairs;              /* (n_layers) of the pass at hand */
+    float *base;                    /* (n_scored, n_vocab) logits on the raw cache */
+    int32_t n_done, n_all;          /* tokens of all passes */
 } examination;
 
 void quire_examine_options_default(quire_examine_options *options) {
@@ -109,6 +110,7 @@ static quire_status run_pass(examination *x, int32_t n_tokens, quire__survey *su
     quire_session_options_default(&options);
     options.policy.sinks = QUIRE__SINKS;
     options.layers = x->pairs;
+    options.calibration = x->calibration;
     options.raw = QUIRE_F32;
     options.context = n_tokens;
     options.max_rows = STEP;
@@ -139,6 +141,21 @@ static quire_status survey_layers(examination *x) {
         quire__survey_sum(&survey, i, &x->layers[i]);
     quire__survey_close(&survey);
     return status;
+}
+
+static quire_status calibrate(examination *x) {
+    const quire_report *report = x->report;
+    bool needed = quire_codec_is_ordered(report->alone.k);
+    for (int32_t i = 0; i < report->n_rungs; i++)
+        needed = needed || quire_codec_is_ordered(report->rungs[i].pair.k);
+    if (!needed)
+        return QUIRE_OK;
+    quire_calibration_options options;
+    quire_calibration_options_default(&options);
+    options.n_threads = x->options->n_threads;
+    options.stop = x->options->stop;
+    options.user = x->options->user;
+    return quire_model_calibrate(x->model, &options, &x->calibration);
 }
 
 static quire_status measure_rungs(examination *x) {
@@ -209,6 +226,7 @@ static quire_status start(examination *x) {
 static quire_status examine(examination *x) {
     QUIRE_TRY(start(x));
     QUIRE_TRY(survey_layers(x));
+    QUIRE_TRY(calibrate(x));
     QUIRE_TRY(measure_rungs(x));
     return measure_layers(x);
 }
@@ -231,6 +249,7 @@ static quire_status examine_expanded(const quire_model *model, const quire_exami
     const quire_status status = examine(&x);
     free(x.pairs);
     free(x.base);
+    quire_calibration_free(x.calibration);
     quire_model_free(twin);
     return status;
 }

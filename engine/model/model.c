@@ -1,7 +1,6 @@
 /* model.c: loads a model: file, shapes, tensors, vocabulary. */
 #include "model/model.h"
 
-#include "calibrate/calibrate.h"
 #include "model/ggml_log.h"
 #include "model/model_rope.h"
 #include "model/tensor_check.h"
@@ -80,8 +79,6 @@ static quire_status load_name(quire_model *model) {
 
 static quire_status keep_options(quire_model *model, const quire_model_options *options) {
     model->weights_as = options->f32_weights ? "f32" : options->repack ? "repacked" : "file";
-    model->on_probe = options->on_probe;
-    model->on_probe_user = options->on_probe_user;
     if (!options->cache_dir)
         return QUIRE_OK;
     model->cache_dir = malloc(strlen(options->cache_dir) + 1);
@@ -129,12 +126,7 @@ quire_status quire_model_load(quire_model **result, const char *path,
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     if (pthread_mutex_init(&model->identity_lock, NULL) != 0) {
         free(model);
-        return quire__fail(QUIRE_E_NOMEM, "no mutex to be had");
-    }
-    if (pthread_mutex_init(&model->probe_lock, NULL) != 0) {
-        pthread_mutex_destroy(&model->identity_lock);
-        free(model);
-        return quire__fail(QUIRE_E_NOMEM, "no mutex to be had");
+        return quire__fail(QUIRE_E_NOMEM, "cannot create a mutex");
     }
     const quire_status status = load(model, path, options);
     if (status != QUIRE_OK) {
@@ -167,9 +159,8 @@ void quire_model_free(quire_model *model) {
     free(model->ropes);
     free(model->name);
     free(model->identity);
-    quire__probe_free(model);
+    free(model->cache_dir);
     pthread_mutex_destroy(&model->identity_lock);
-    pthread_mutex_destroy(&model->probe_lock);
     free(model);
 }
 

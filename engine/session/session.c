@@ -1,9 +1,9 @@
 /* session.c: a pool and plans; steps over them. */
 #include "session/session.h"
 
-#include "calibrate/calibrate.h"
 #include "graph/row_padding.h"
 #include "graph/step_plan.h"
+#include "model/calibration.h"
 #include "model/model_rope.h"
 #include "session/budget.h"
 #include "session/identity.h"
@@ -89,28 +89,36 @@ static const uint16_t *given_order(const quire_session_options *o, const quire_l
                : NULL;
 }
 
-/* Codecs that need an order of channels get the caller's, or the model's own; the model also
- * knows how to round. */
-static quire_status order_channels(const quire_session *session, quire_layer *layers) {
-    const quire_session_options *o = &session->options;
-    const int32_t n = session->model->n_layers;
+bool quire_session_needs_calibration(const quire_model *model, const quire_session_options *o) {
+    if (!model || !o)
+        return false;
     bool needed = quire_codec_is_ordered(o->policy.pair.k) ||
                   quire_codec_is_ordered(o->policy.windowed.k) ||
                   quire_codec_is_ordered(o->policy.edge.k);
-    for (int32_t i = 0; i < n; i++)
-        needed = needed || quire_codec_is_ordered(layers[i].k);
-    if (!needed)
+    for (int32_t i = 0; i < model->n_layers && o->layers; i++)
+        needed = needed || quire_codec_is_ordered(o->layers[i].k);
+    return needed;
+}
+
+/* Orders of channels come from the caller where it gives them, else from the calibration, as does
+ * the feedback of rounding errors. */
+static quire_status order_channels(const quire_session *session, quire_layer *layers) {
+    const quire_session_options *o = &session->options;
+    const quire_model *model = session->model;
+    if (!quire_session_needs_calibration(model, o))
         return QUIRE_OK;
-    const uint16_t *const *orders;
-    const float *const *feedbacks;
-    QUIRE_TRY(quire__model_orders(session->model, o, &orders, &feedbacks));
-    for (int32_t i = 0; i < n; i++) {
+    if (!o->calibration)
+        return quire__fail(QUIRE_E_INVALID,
+                           "codecs km4 and km3 need quire_session_options.calibration: "
+                           "quire_model_calibrate makes one");
+    if (!quire__calibration_fits(o->calibration, model))
+        return quire__fail(QUIRE_E_INVALID, "the calibration is of a model with other layers");
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        const quire__layer_calibration *own = &o->calibration->layers[i];
         const uint16_t *given = given_order(o, &layers[i], i);
-        layers[i].k_order = given ? given : orders[i];
-        layers[i].k_feedback = o->plain_rounding ? NULL : feedbacks[i];
-        layers[i].k_rope = quire__rope_is_simple(&session->model->layers[i].rope)
-                               ? &session->model->ropes[i]
-                               : NULL;
+        layers[i].k_order = given ? given : own->order;
+        layers[i].k_feedback = o->plain_rounding ? NULL : own->feedback;
+        layers[i].k_rope = quire__rope_is_simple(&model->layers[i].rope) ? &model->ropes[i] : NULL;
     }
     return QUIRE_OK;
 }
@@ -190,6 +198,7 @@ quire_status quire_session_create(quire_session **result, const quire_model *mod
     const quire_status status = open_session(session);
     session->options.layers = NULL; /* borrowed */
     session->options.order_from = NULL;
+    session->options.calibration = NULL;
     if (status != QUIRE_OK) {
         quire_session_free(session);
         return status;
