@@ -241,7 +241,7 @@ enum { QUIRE_RUNGS_MAX = 8 };
 /* Of one layer over a built-in text. "First" are its first four tokens, which presets keep raw;
  * other figures are without them. K as it is stored, after RoPE. A layer that shares another's
  * cache has `sink` alone. */
-typedef struct quire_layer_report {
+typedef struct quire_layer_sensitivity {
     double k_norm, v_norm;   /* mean length of a row */
     double k_first, v_first; /* that of the first tokens, over it */
     double k_outlier; /* widest channel of K over the median channel's range, in the head where it
@@ -251,45 +251,45 @@ typedef struct quire_layer_report {
     double k_kurtosis,
         v_kurtosis; /* of a channel of K over tokens; of a row of V over channels. Normal: 3 */
     double sink;    /* share of attention that goes to the first tokens */
-    double kld;     /* of the next token if this layer alone is packed, as quire_report.alone */
-    double share;   /* that, over the sum of all layers */
+    double kld;   /* of the next token if this layer alone is packed, as quire_sensitivity.alone */
+    double share; /* that, over the sum of all layers */
     int32_t
         n_outliers; /* channels of K with more than three times the median range of their head */
-} quire_layer_report;
+} quire_layer_sensitivity;
 
 typedef struct quire_rung {
     quire_pair pair;
     double kld; /* of the next token if all layers are packed so */
 } quire_rung;
 
-typedef struct quire_report {
+typedef struct quire_sensitivity {
     int32_t n_layers, n_tokens,
         n_scored; /* tokens of the text, and those whose prediction was compared */
     int32_t n_rungs;
     quire_pair alone;
-    quire_rung rungs[QUIRE_RUNGS_MAX]; /* (n_rungs) from raw:raw to the fewest bits, those that
-                                          serve all layers */
-    const quire_layer_report *layers;  /* (n_layers) a part of the report: no free of its own */
-} quire_report;
+    quire_rung rungs[QUIRE_RUNGS_MAX];     /* (n_rungs) from raw:raw to the fewest bits, those that
+                                              serve all layers */
+    const quire_layer_sensitivity *layers; /* (n_layers) a part of the report: no free of its own */
+} quire_sensitivity;
 
-typedef struct quire_examine_options {
-    size_t struct_size; /* set by quire_examine_options_default */
+typedef struct quire_sensitivity_options {
+    size_t struct_size; /* set by quire_sensitivity_options_default */
     int32_t n_threads;  /* default 1 */
-    bool anew;          /* also if a report is kept */
+    bool again;         /* measure even if the cache_dir has a report */
     void (*on_progress)(void *user, int32_t done, int32_t total);
     bool (*stop)(void *user); /* true ends it with E_ABORTED */
     void *user;
-} quire_examine_options;
+} quire_sensitivity_options;
 
-QUIRE_API void quire_examine_options_default(quire_examine_options *options);
+QUIRE_API void quire_sensitivity_options_default(quire_sensitivity_options *options);
 /* Runs the text once for every layer and for every rung, and once more to compare with, and
  * keeps the report in the model's cache_dir: this takes a while, once. Weights are expanded to
  * f32 for it, matrix by matrix, whatever the model does otherwise: rounded activations would
  * hide what codecs change. The same on any number of threads. free() the report. E_UNSUPPORTED:
  * a context too short to tell. E_ABORTED, E_NOMEM, E_IO. */
-QUIRE_API quire_status quire_model_examine(const quire_model *model,
-                                           const quire_examine_options *options,
-                                           quire_report **report);
+QUIRE_API quire_status quire_model_sensitivity(const quire_model *model,
+                                               const quire_sensitivity_options *options,
+                                               quire_sensitivity **report);
 
 typedef struct quire_choice_options {
     size_t struct_size; /* set by quire_choice_options_default */
@@ -315,9 +315,10 @@ QUIRE_API void quire_choice_options_default(quire_choice_options *options);
  * layer's loss on a rung is predicted as its share of the rung's, the measured share pulled half
  * way to an even one. E_BUDGET: it cannot be; quire_last_error() says what is the least.
  * E_INVALID. */
-QUIRE_API quire_status quire_choose(const quire_model *model, const quire_report *report,
-                                    const quire_choice_options *options, quire_pair *pairs,
-                                    quire_choice *choice);
+QUIRE_API quire_status quire_choose_codecs(const quire_model *model,
+                                           const quire_sensitivity *report,
+                                           const quire_choice_options *options, quire_pair *pairs,
+                                           quire_choice *choice);
 
 /* ---- saved sequences Files as quire.h says, with the model's identity in them: a cache is never
  * restored into another model. */

@@ -51,8 +51,8 @@ static step best_up(const quire__ladders *l, const int32_t *rung, double bytes_l
     return best;
 }
 
-quire__place quire__descend(const quire__ladders *l, double max_bytes, double max_loss,
-                            int32_t *rung) {
+quire__place quire__budget_search(const quire__ladders *l, double max_bytes, double max_loss,
+                                  int32_t *rung) {
     for (int32_t i = 0; i < l->n_layers; i++)
         rung[i] = 0;
     quire__place place = place_of(l, rung);

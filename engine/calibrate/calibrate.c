@@ -30,13 +30,13 @@ void quire_calibration_options_default(quire_calibration_options *options) {
 
 /* ------------------------------------------------------------------ from statistics to a layer */
 
-static quire_status rank(const quire__watch *watch, int32_t layer, uint16_t *order) {
-    const quire_layer *l = &watch->model->cache[layer];
+static quire_status rank(const quire__channel_stats *stats, int32_t layer, uint16_t *order) {
+    const quire_layer *l = &stats->model->cache[layer];
     float importance[QUIRE_DIM_MAX];
     for (int32_t h = 0; h < l->n_kv_heads; h++, order += l->k_dim) {
-        const quire__head_figures *head = &watch->heads[layer][h];
+        const quire__head_stats *head = &stats->heads[layer][h];
         for (int32_t d = 0; d < l->k_dim; d++) /* a text shorter than a page has the range so far */
-            importance[d] = (float)((watch->n_pages > 0 ? head->range[d]
+            importance[d] = (float)((stats->n_pages > 0 ? head->range[d]
                                                         : (double)(head->high[d] - head->low[d])) *
                                     sqrt(head->q_square[d]));
         QUIRE_TRY(quire_channel_order(importance, l->k_dim, order));
@@ -45,18 +45,19 @@ static quire_status rank(const quire__watch *watch, int32_t layer, uint16_t *ord
 }
 
 /* Without a known rotation the directions of queries are unknown: no feedback. */
-static quire_status weigh(const quire__watch *watch, int32_t layer, float *feedback) {
-    const quire_layer *l = &watch->model->cache[layer];
+static quire_status weigh(const quire__channel_stats *stats, int32_t layer, float *feedback) {
+    const quire_layer *l = &stats->model->cache[layer];
     const size_t dim = (size_t)l->k_dim;
-    const int32_t context = watch->model->context,
+    const int32_t context = stats->model->context,
                   reach = l->window > 0 && l->window < context ? l->window : context;
-    if (watch->turns[layer].n == 0)
+    if (stats->rope_pairs[layer].n == 0)
         return QUIRE_OK; /* zeros */
     float *moment = malloc(dim * dim * sizeof *moment);
     quire_status status = moment ? QUIRE_OK : quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int32_t h = 0; h < l->n_kv_heads && status == QUIRE_OK; h++) {
-        quire__moment_mean(watch->heads[layer][h].moment, &watch->turns[layer], reach, moment);
-        status = quire_channel_feedback(moment, &watch->model->ropes[layer], l->k_dim,
+        quire__query_moment_mean(stats->heads[layer][h].moment, &stats->rope_pairs[layer], reach,
+                                 moment);
+        status = quire_channel_feedback(moment, &stats->model->ropes[layer], l->k_dim,
                                         feedback + (size_t)h * quire__n_feedback(l->k_dim));
     }
     free(moment);
@@ -66,7 +67,7 @@ static quire_status weigh(const quire__watch *watch, int32_t layer, float *feedb
 /* ------------------------------------------------------------------ text */
 
 static quire_status run_text(const quire_calibration_options *options, quire_session *session,
-                             const int32_t *tokens, int32_t n, quire__watch *watch) {
+                             const int32_t *tokens, int32_t n, quire__channel_stats *stats) {
     quire_seq *seq;
     QUIRE_TRY(quire_seq_create(quire_session_pool(session), &seq));
     quire_status status = QUIRE_OK;
@@ -75,7 +76,7 @@ static quire_status run_text(const quire_calibration_options *options, quire_ses
         const quire_step_item item = {
             .seq = seq, .tokens = tokens + done, .n_tokens = rows, .n_logits = 1};
         status = quire_session_decode(session, &item, 1, true);
-        quire__watch_advance(watch, rows);
+        quire__channel_stats_advance(stats, rows);
         done += rows;
         if (options->on_progress)
             options->on_progress(options->user, done, n);
@@ -84,8 +85,8 @@ static quire_status run_text(const quire_calibration_options *options, quire_ses
     return status;
 }
 
-quire_status quire__first_tokens(const quire_model *model, const char *text, size_t n_bytes,
-                                 int32_t most, int32_t *tokens, int32_t *n) {
+quire_status quire__text_tokens(const quire_model *model, const char *text, size_t n_bytes,
+                                int32_t most, int32_t *tokens, int32_t *n) {
     const size_t capacity = 3 * n_bytes + 16; /* a space may become three bytes, a byte a token */
     int32_t *all = malloc(capacity * sizeof *all);
     if (!all)
@@ -102,10 +103,10 @@ quire_status quire__first_tokens(const quire_model *model, const char *text, siz
 }
 
 static quire_status observe_text(const quire_model *model, const quire_calibration_options *options,
-                                 quire__watch *watch) {
+                                 quire__channel_stats *stats) {
     int32_t tokens[CALIBRATION_TOKENS], n = 0;
-    QUIRE_TRY(quire__first_tokens(model, CALIBRATION_TEXT, sizeof CALIBRATION_TEXT - 1,
-                                  CALIBRATION_TOKENS, tokens, &n));
+    QUIRE_TRY(quire__text_tokens(model, CALIBRATION_TEXT, sizeof CALIBRATION_TEXT - 1,
+                                 CALIBRATION_TOKENS, tokens, &n));
     quire_session_options raw;
     quire_session_options_default(&raw);
     raw.raw = QUIRE_F32;
@@ -117,26 +118,26 @@ static quire_status observe_text(const quire_model *model, const quire_calibrati
     raw.stop_user = options->user;
     quire_session *session;
     QUIRE_TRY(quire_session_create(&session, model, &raw));
-    quire__session_observe(session, quire__watch_observer(watch));
-    const quire_status status = run_text(options, session, tokens, n, watch);
+    quire__session_observe(session, quire__channel_stats_observer(stats));
+    const quire_status status = run_text(options, session, tokens, n, stats);
     quire_session_free(session);
     return status;
 }
 
 static quire_status measure(const quire_model *model, const quire_calibration_options *options,
                             quire_calibration *calibration) {
-    quire__watch watch;
-    QUIRE_TRY(quire__watch_open(&watch, model, QUIRE__SINKS));
-    quire_status status = observe_text(model, options, &watch);
+    quire__channel_stats stats;
+    QUIRE_TRY(quire__channel_stats_open(&stats, model, QUIRE__SINKS));
+    quire_status status = observe_text(model, options, &stats);
     for (int32_t i = 0; i < model->n_layers && status == QUIRE_OK; i++) {
         const quire__layer_calibration *layer = &calibration->layers[i];
         if (!layer->order)
             continue;
-        status = rank(&watch, i, layer->order);
+        status = rank(&stats, i, layer->order);
         if (status == QUIRE_OK)
-            status = weigh(&watch, i, layer->feedback);
+            status = weigh(&stats, i, layer->feedback);
     }
-    quire__watch_close(&watch);
+    quire__channel_stats_close(&stats);
     return status;
 }
 
@@ -146,14 +147,15 @@ static quire_status find(const quire_model *model, const quire_calibration_optio
                          quire_calibration *c) {
     char name[32];
     snprintf(name, sizeof name, "%s-%d.order", model->weights_as, CALIBRATION_VERSION);
-    const quire__part parts[] = {{c->order, c->order_bytes}, {c->feedback, c->feedback_bytes}};
+    const quire__cache_part parts[] = {{c->order, c->order_bytes},
+                                       {c->feedback, c->feedback_bytes}};
     enum { N_PARTS = sizeof parts / sizeof *parts };
-    if (quire__kept_read(model, name, KIND, parts, N_PARTS))
+    if (quire__model_cache_read(model, name, KIND, parts, N_PARTS))
         return QUIRE_OK;
     memset(c->order, 0, c->order_bytes); /* a damaged file may have been read into them */
     memset(c->feedback, 0, c->feedback_bytes);
     QUIRE_TRY(measure(model, options, c));
-    quire__kept_write(model, name, KIND, parts, N_PARTS);
+    quire__model_cache_write(model, name, KIND, parts, N_PARTS);
     return QUIRE_OK;
 }
 

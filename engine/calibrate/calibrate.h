@@ -10,7 +10,7 @@
 #include "model/model.h"
 
 /* The first `most` tokens of a text, or fewer where the text or the model's context is shorter. */
-quire_status quire__first_tokens(const quire_model *model, const char *text, size_t n_bytes,
-                                 int32_t most, int32_t *tokens, int32_t *n);
+quire_status quire__text_tokens(const quire_model *model, const char *text, size_t n_bytes,
+                                int32_t most, int32_t *tokens, int32_t *n);
 
 #endif

@@ -14,12 +14,12 @@ typedef struct quire__graph {
     const quire_model *model;
     struct ggml_context *ctx;
     struct ggml_cgraph *nodes;
-    struct quire__node *cache_nodes; /* (n_layers) what the store and attend nodes are told */
+    struct quire__node *cache_nodes; /* (n_layers) arguments of the append and attend nodes */
     int32_t n_rows, n_out;           /* B, and rows that get logits; both padded */
-    int32_t last_store;              /* the last layer that stores K and V */
+    int32_t last_append;             /* the last layer with a cache of its own */
     struct ggml_tensor *tokens, *positions; /* inputs: (B) i32 */
     struct ggml_tensor *out_rows;           /* input: (n_out) i32, or NULL */
-    struct ggml_tensor **stores;            /* (n_layers) store nodes, for layers that share them */
+    struct ggml_tensor **append_nodes;      /* (n_layers) a shared layer has that of its source */
 } quire__graph;
 
 struct ggml_tensor *quire__embed(quire__graph *g); /* -> (E, B), scaled */
@@ -37,8 +37,8 @@ struct ggml_tensor *quire__value(quire__graph *g, int32_t layer, struct ggml_ten
 struct ggml_tensor *quire__apply_rope(quire__graph *g, int32_t layer,
                                       struct ggml_tensor *x); /* RoPE */
 
-/* Stores k and v (NULL in a layer that shares another's) and attends: -> (E, B). NULL when
- * nothing after this layer's store is wanted: no row gets logits, and no later layer stores. */
+/* Appends k and v (NULL in a layer that shares another's cache) and attends: -> (E, B). NULL if
+ * nothing after the append is needed: no row gets logits, and no later layer appends. */
 struct ggml_tensor *quire__attend(quire__graph *g, int32_t layer, struct ggml_tensor *q,
                                   struct ggml_tensor *k, struct ggml_tensor *v);
 /* After the attention of the last layer, only the rows that get logits go on. */

@@ -3,10 +3,10 @@
 #ifndef ENGINE_MODEL_GGML_LOG_H
 #define ENGINE_MODEL_GGML_LOG_H
 
-void quire__quiet_install(void);
-void quire__quiet_clear(void);
+void quire__ggml_log_install(void);
+void quire__ggml_log_clear(void);
 /* The first error that the calling thread was told since, or else the last warning, in one line;
  * "no reason given" if nothing. */
-const char *quire__quiet_last(void);
+const char *quire__ggml_log_last(void);
 
 #endif

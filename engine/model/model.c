@@ -119,7 +119,7 @@ quire_status quire_model_load(quire_model **result, const char *path,
         options = &defaults;
     if (options->struct_size != sizeof *options)
         return quire__fail(QUIRE_E_INVALID, "options were not set by quire_model_options_default");
-    quire__quiet_install();
+    quire__ggml_log_install();
     ggml_cpu_init();
     quire_model *model = calloc(1, sizeof *model);
     if (!model)
@@ -137,7 +137,7 @@ quire_status quire_model_load(quire_model **result, const char *path,
     return QUIRE_OK;
 }
 
-quire_status quire__model_expanding(const quire_model *model, quire_model **twin) {
+quire_status quire__model_load_expanding(const quire_model *model, quire_model **twin) {
     quire_model_options options;
     quire_model_options_default(&options);
     options.repack = false;

@@ -105,7 +105,7 @@ void quire__describe_cache(quire_model *model);
 /* ---- model.c */
 
 /* The same file again, with `expand`. */
-quire_status quire__model_expanding(const quire_model *model, quire_model **twin);
+quire_status quire__model_load_expanding(const quire_model *model, quire_model **twin);
 
 /* ---- vocabulary (tokenize.c) */
 quire_status quire__vocab_load(quire_model *model, const char *path);

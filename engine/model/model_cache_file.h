@@ -13,24 +13,25 @@
 
 enum { QUIRE__KIND_BYTES = 16 };
 
-typedef struct quire__part {
+typedef struct quire__cache_part {
     void *data;
     size_t bytes;
-} quire__part;
+} quire__cache_part;
 
 /* False: there is no such file, or one of other length, or damaged. The parts then hold
  * anything. */
-bool quire__kept_read(const quire_model *model, const char *name,
-                      const char kind[QUIRE__KIND_BYTES], const quire__part *parts, size_t n_parts);
+bool quire__model_cache_read(const quire_model *model, const char *name,
+                             const char kind[QUIRE__KIND_BYTES], const quire__cache_part *parts,
+                             size_t n_parts);
 /* A file that cannot be written costs the next process time, nothing else. */
-void quire__kept_write(const quire_model *model, const char *name,
-                       const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
-                       size_t n_parts);
+void quire__model_cache_write(const quire_model *model, const char *name,
+                              const char kind[QUIRE__KIND_BYTES], const quire__cache_part *parts,
+                              size_t n_parts);
 
 /* The same, of any file that is kept: DIRECTORY is made if it is not there. */
-bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES],
-                           const quire__part *parts, size_t n_parts);
-void quire__kept_write_file(const char *path, const char kind[QUIRE__KIND_BYTES],
-                            const quire__part *parts, size_t n_parts);
+bool quire__model_cache_read_file(const char *path, const char kind[QUIRE__KIND_BYTES],
+                                  const quire__cache_part *parts, size_t n_parts);
+void quire__model_cache_write_file(const char *path, const char kind[QUIRE__KIND_BYTES],
+                                   const quire__cache_part *parts, size_t n_parts);
 
 #endif

@@ -21,7 +21,7 @@ struct quire_session {
     quire_pool *pool;
     quire__step step;
     quire__plans plans;
-    quire__exact exact;
+    quire__row_padding padding;
     quire__plan *last;       /* where the logits of the last step lie */
     int32_t n_logits;        /* of it */
     quire_batch_item *items; /* (max_seqs) scratch */
@@ -178,8 +178,8 @@ static quire_status open_session(quire_session *session) {
     if (!session->items)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     QUIRE_TRY(create_pool(session));
-    quire__exact_init(&session->exact, session->model, o->n_threads);
-    const int32_t max_out = quire__exact_rows(&session->exact, o->max_logits, o->max_rows);
+    quire__row_padding_init(&session->padding, session->model, o->n_threads);
+    const int32_t max_out = quire__row_padding_rows(&session->padding, o->max_logits, o->max_rows);
     return quire__plans_open(&session->plans, session->model, &session->step, o->max_rows, max_out,
                              o->n_threads, stop, session);
 }
@@ -314,11 +314,11 @@ quire_status quire_session_eval(quire_session *session, const quire_step_item *i
         session->items[i] = (quire_batch_item){.seq = items[i].seq, .n_tokens = items[i].n_tokens};
     }
     const int32_t n_rows =
-        exact ? quire__exact_rows(&session->exact, shape.n_rows, session->options.max_rows)
+        exact ? quire__row_padding_rows(&session->padding, shape.n_rows, session->options.max_rows)
               : shape.n_rows;
     const int32_t n_out =
         exact && shape.n_logits > 0
-            ? quire__exact_rows(&session->exact, shape.n_logits, session->options.max_rows)
+            ? quire__row_padding_rows(&session->padding, shape.n_logits, session->options.max_rows)
             : shape.n_logits;
     quire__plan *plan;
     session->last = NULL;
