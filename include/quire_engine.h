@@ -211,6 +211,57 @@ QUIRE_API quire_status quire_session_prefill(quire_session *session, quire_seq *
                                              const int32_t *tokens, int32_t n_tokens,
                                              void (*progress)(void *user, int32_t done),
                                              void *user);
+/* ---- prefix reuse */
+
+struct quire_store; /* quire_store.h */
+
+typedef struct quire_prompt_options {
+    size_t struct_size;        /* set by quire_prompt_options_default */
+    const int32_t *held;       /* (n_held) the tokens of *seq, if there is a live sequence */
+    int32_t n_held;            /* quire_seq_length(*seq) */
+    bool exact;                /* cut a live sequence only where the result is that of a cold run:
+                                  up to 63 tokens more are computed */
+    struct quire_store *store; /* NULL: none */
+    void (*on_progress)(void *user, int32_t done, int32_t total); /* tokens to compute */
+    /* Pages could not be put, for another reason than before; quire_last_error() gives it. again:
+     * the next put tries again; else this text puts no more pages. */
+    void (*on_store_error)(void *user, quire_status status, bool again);
+    void *user;
+} quire_prompt_options;
+
+typedef struct quire_prompt_result {
+    int32_t n_reused;     /* tokens that were not computed: of the live sequence, or.. */
+    int32_t n_from_store; /* ..from the store */
+    int32_t n_computed;   /* prefilled, in.. */
+    double seconds;
+    int32_t pages_added; /* to the store */
+    uint64_t bytes_added;
+    quire_status store_status; /* of the last use of the store */
+    bool is_shareable;         /* the sequence has only tokens of the store and of prefill, so that
+                                  its pages may be put */
+} quire_prompt_result;
+
+QUIRE_API void quire_prompt_options_default(quire_prompt_options *options);
+/* Turns a prompt into a sequence. The longest prefix that is already computed is mapped: that of
+ * the live sequence *seq if it has one (it is cut, or freed if it has none), else that of the
+ * store. The rest is prefilled, and its pages are put into the store after each step, which is no
+ * longer than the shortest window. Logits of the last token are row 0 afterwards. Pages behind a
+ * live prefix are not put: it may hold tokens that were decoded one at a time.
+ * A put that fails does not end the prompt. E_INVALID, E_STATE, E_TOO_BIG, E_UNSUPPORTED (a store,
+ * and an engine without one): *seq is as it was. A failing quire_store_get or quire_seq_create:
+ * *seq is NULL. Any other error: *seq holds the steps before it. *result is filled also then. */
+QUIRE_API quire_status quire_session_prompt(quire_session *session, quire_seq **seq,
+                                            const int32_t *tokens, int32_t n_tokens,
+                                            const quire_prompt_options *options,
+                                            quire_prompt_result *result);
+/* Puts the pages of these tokens, from the first on, into options->store and adds to the result of
+ * quire_session_prompt: what was generated in exact steps, or what could not be put before. Does
+ * nothing without a store, for a sequence that is not shareable, or after a failure that lasts. */
+QUIRE_API quire_status quire_session_put(quire_session *session, const quire_seq *seq,
+                                         const int32_t *tokens, int32_t n_tokens,
+                                         const quire_prompt_options *options,
+                                         quire_prompt_result *result);
+
 /* quire_seq_shift with the model's own rotation: drops tokens from .. to-1. E_UNSUPPORTED also
  * for models with YaRN. */
 QUIRE_API quire_status quire_session_shift(quire_session *session, quire_seq *seq, int32_t from,
@@ -397,7 +448,7 @@ typedef struct quire_generate_options {
     bool exact;         /* exact steps in decoding too */
     bool ignore_end;    /* go on after the end of the text */
     int32_t n_cached; /* the sequence holds the first n_cached tokens of the prompt already; default
-                         0 */
+                         0. All of them: after quire_session_prompt, whose logits are used */
     bool resume;      /* the one token after those came out of an earlier call: it is decoded, as it
                          would have been      then, and not prefilled */
     int32_t draft;    /* 0: off; else up to this many tokens are looked up in the text so far and
@@ -417,7 +468,7 @@ typedef struct quire_generate_result {
 } quire_generate_result;
 
 QUIRE_API void quire_generate_options_default(quire_generate_options *options);
-/* Appends the prompt (at least one token that is not cached) to `seq` and continues it. Every
+/* Appends what is not cached of the prompt to `seq` and continues it. Every
  * token whose successor was computed is in the sequence at the end: all but the last one
  * generated. *result is filled also on failure. */
 QUIRE_API quire_status quire_generate(quire_session *session, quire_seq *seq,

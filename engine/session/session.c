@@ -241,6 +241,20 @@ size_t quire_session_compute_bytes(const quire_session *session) {
 
 /* ------------------------------------------------------------------ a step */
 
+quire_status quire__session_check_idle(const quire_session *session) {
+    return session->step.batch ? quire__fail(QUIRE_E_STATE, "the last step is still open")
+                               : QUIRE_OK;
+}
+
+quire_status quire__session_check_tokens(const quire_session *session, const int32_t *tokens,
+                                         int32_t n_tokens) {
+    for (int32_t i = 0; i < n_tokens; i++)
+        if (tokens[i] < 0 || tokens[i] >= session->model->n_vocab)
+            return quire__fail(QUIRE_E_INVALID, "token %d is not one of %d", (int)tokens[i],
+                               (int)session->model->n_vocab);
+    return QUIRE_OK;
+}
+
 typedef struct step_shape {
     int32_t n_rows, n_logits;
 } step_shape;
@@ -253,10 +267,7 @@ static quire_status check_item(const quire_session *session, const quire_step_it
     if (item->n_logits < 0 || item->n_logits > item->n_tokens)
         return quire__fail(QUIRE_E_INVALID, "logits of %d rows were asked from %d tokens",
                            (int)item->n_logits, (int)item->n_tokens);
-    for (int32_t i = 0; i < item->n_tokens; i++)
-        if (item->tokens[i] < 0 || item->tokens[i] >= session->model->n_vocab)
-            return quire__fail(QUIRE_E_INVALID, "token %d is not one of %d", (int)item->tokens[i],
-                               (int)session->model->n_vocab);
+    QUIRE_TRY(quire__session_check_tokens(session, item->tokens, item->n_tokens));
     const int32_t length = quire_seq_length(item->seq);
     if (item->n_tokens > o->context - length)
         return quire__fail(QUIRE_E_TOO_BIG, "%d tokens after %d do not fit into a context of %d",
@@ -303,8 +314,7 @@ static quire_status run(quire_session *session, quire__plan *plan) {
 
 quire_status quire_session_eval(quire_session *session, const quire_step_item *items,
                                 size_t n_items, bool exact) {
-    if (session->step.batch)
-        return quire__fail(QUIRE_E_STATE, "the last step is still open");
+    QUIRE_TRY(quire__session_check_idle(session));
     if (n_items < 1 || n_items > (size_t)session->options.max_seqs)
         return quire__fail(QUIRE_E_INVALID, "a step has %zu items, not 1 to %d", n_items,
                            (int)session->options.max_seqs);
@@ -363,7 +373,15 @@ quire_status quire_session_prefill(quire_session *session, quire_seq *seq, const
                                    void *user) {
     if (!seq || !tokens || n_tokens < 1)
         return quire__fail(QUIRE_E_INVALID, "a prompt needs a sequence and at least one token");
-    const int32_t chunk = session->options.max_rows;
+    return quire__session_prefill(session, seq, tokens, n_tokens, session->options.max_rows,
+                                  progress, user);
+}
+
+quire_status quire__session_prefill(quire_session *session, quire_seq *seq, const int32_t *tokens,
+                                    int32_t n_tokens, int32_t step_rows,
+                                    void (*progress)(void *user, int32_t done), void *user) {
+    const int32_t max_rows = session->options.max_rows,
+                  chunk = step_rows < max_rows ? step_rows : max_rows;
     if (n_tokens > session->options.context - quire_seq_length(seq))
         return quire__fail(
             QUIRE_E_TOO_BIG, "a prompt of %d tokens after %d does not fit into a context of %d",
