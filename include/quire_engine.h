@@ -285,7 +285,7 @@ QUIRE_API quire_divergence quire_logits_compare(const float *base, const float *
 /* -ln of the probability of a token. */
 QUIRE_API double quire_logits_nll(const float *logits, int32_t n_vocab, int32_t token);
 
-/* ------------------------------------------------------- examination: which codecs suit a model */
+/* ------------------------------------------------------- sensitivity: which codecs suit a model */
 
 enum { QUIRE_RUNGS_MAX = 8 };
 
@@ -333,11 +333,11 @@ typedef struct quire_sensitivity_options {
 } quire_sensitivity_options;
 
 QUIRE_API void quire_sensitivity_options_default(quire_sensitivity_options *options);
-/* Runs the text once for every layer and for every rung, and once more to compare with, and
- * keeps the report in the model's cache_dir: this takes a while, once. Weights are expanded to
- * f32 for it, matrix by matrix, whatever the model does otherwise: rounded activations would
- * hide what codecs change. The same on any number of threads. free() the report. E_UNSUPPORTED:
- * a context too short to tell. E_ABORTED, E_NOMEM, E_IO. */
+/* Measures a model on a built-in text, which runs once per layer, once per rung and once on the raw
+ * cache; takes minutes. The report is cached in the model's cache_dir. Weights are expanded to f32
+ * one matrix at a time, as rounded activations would hide the loss of codecs. The result does not
+ * depend on the number of threads. free() the report. E_UNSUPPORTED: the model's context is too
+ * short. E_ABORTED, E_NOMEM, E_IO. */
 QUIRE_API quire_status quire_model_sensitivity(const quire_model *model,
                                                const quire_sensitivity_options *options,
                                                quire_sensitivity **report);
@@ -364,7 +364,7 @@ QUIRE_API void quire_choice_options_default(quire_choice_options *options);
 /* The pairs of all layers for quire_session_options.layers: from raw:raw down, always the step
  * that costs least KLD for the bytes it saves; until `bytes` holds, or as far as `kld` allows. A
  * layer's loss on a rung is predicted as its share of the rung's, the measured share pulled half
- * way to an even one. E_BUDGET: it cannot be; quire_last_error() says what is the least.
+ * way to an even one. E_BUDGET: no choice fits; the message gives the minimum.
  * E_INVALID. */
 QUIRE_API quire_status quire_choose_codecs(const quire_model *model,
                                            const quire_sensitivity *report,

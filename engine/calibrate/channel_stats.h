@@ -1,6 +1,5 @@
-/* channel_stats.h: what a session sees of K and q while it runs, for a probe (calibrate.h). Kept
- * by the first of ggml's threads alone, in the order of the rows, so that the figures do not
- * depend on how many there are. */
+/* channel_stats.h: statistics of K and q for a calibration (calibrate.h), collected by an observer
+ * of the session's steps. */
 #ifndef ENGINE_CALIBRATE_CHANNEL_STATS_H
 #define ENGINE_CALIBRATE_CHANNEL_STATS_H
 

@@ -1,4 +1,4 @@
-/* kv_stats.c: K is kept and looked at in the end; V and q are summed up as they come. */
+/* kv_stats.c: K is copied and evaluated at the end; V and q are summed as they arrive. */
 #include "calibrate/kv_stats.h"
 
 #include <math.h>

@@ -1,6 +1,5 @@
-/* kv_stats.h: figures of K, V and q of every layer over a text, for an examination
- * (sensitivity.c). Kept by the first of ggml's threads alone, in the order of the rows, so that
- * they do not depend on how many there are. */
+/* kv_stats.h: statistics of K, V and q of every layer over a text, for a sensitivity report
+ * (sensitivity.c), collected by an observer of the session's steps. */
 #ifndef ENGINE_CALIBRATE_KV_STATS_H
 #define ENGINE_CALIBRATE_KV_STATS_H
 

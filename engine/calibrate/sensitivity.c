@@ -1,9 +1,9 @@
-/* sensitivity.c: what a model's K and V are like, and what packing them costs it.
+/* sensitivity.c: statistics of a model's K and V, and the loss of packing them.
  *
- * A text runs through the model on a raw cache, which is surveyed (kv_stats.h) and whose
- * predictions are kept; then once with every layer packed, for each rung of a ladder of codecs,
- * and once for each layer with that layer alone packed. Losses are mean KL divergences of the
- * next token. */
+ * A text runs through the model on a raw cache, which is observed (kv_stats.h) and whose
+ * predictions are the reference; then once with every layer packed, for each rung of a ladder of
+ * codecs, and once for each layer with that layer alone packed. Losses are mean KL divergences of
+ * the next token. */
 #include "calibrate/sensitivity_text.h"
 #include "model/model_cache_file.h"
 #include "calibrate/calibrate.h"

@@ -1,6 +1,6 @@
 /* sensitivity_text.h: what losses are measured on: a text that keeps coming back to what it
  * said, since that is what a cache is for. (On plain prose, which hardly looks back, SmolLM2
- * lost a third of what it does here.) Not the probe's text: orders of channels were fitted to
+ * lost a third of what it does here.) Not the calibration text: orders of channels were fitted to
  * that one. Changing a word changes all reports: then SENSITIVITY_VERSION (sensitivity.c) must
  * change. */
 #ifndef ENGINE_CALIBRATE_SENSITIVITY_TEXT_H

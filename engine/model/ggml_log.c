@@ -11,7 +11,7 @@ static _Thread_local bool is_error;
 static void remember(enum ggml_log_level level, const char *text, void *user) {
     (void)user;
     if (is_error || (level != GGML_LOG_LEVEL_ERROR && level != GGML_LOG_LEVEL_WARN))
-        return; /* the first error says why; those after it, that it was one */
+        return; /* the first error has the reason; later ones only follow from it */
     size_t n = strcspn(text, "\n");
     if (n == 0)
         return;

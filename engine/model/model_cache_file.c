@@ -65,8 +65,7 @@ bool quire__model_cache_read_file(const char *path, const char kind[QUIRE__KIND_
     return good;
 }
 
-/* Every directory on the way that is not there; what cannot be made will be missed when it is
- * written to. */
+/* Creates the missing directories of a path; failures show when the file is written. */
 static void make_directories(const char *to) {
     char path[QUIRE_PATH_BYTES];
     snprintf(path, sizeof path, "%s", to);
