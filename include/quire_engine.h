@@ -3,7 +3,8 @@
  *
  * The life of a text
  *   quire_model_load        weights (mapped, not read), vocabulary
- *   quire_session_create    a pool, a thread pool and compute buffers, all taken once
+ *   quire_model_calibrate   measures K and q once per model, for codecs that need it (km4, km3)
+ *   quire_session_create    a pool, a thread pool and compute buffers, all allocated once
  *   quire_session_prefill   a prompt into a sequence of the session's pool, chunk by chunk
  *   quire_session_decode    one step: new tokens of one or many sequences; logits of the rows
  *                           asked for
@@ -38,6 +39,7 @@ extern "C" {
 typedef struct quire_model quire_model;
 typedef struct quire_session quire_session;
 typedef struct quire_sampler quire_sampler;
+typedef struct quire_calibration quire_calibration;
 
 /* ------------------------------------------------------------------ model */
 
@@ -49,14 +51,10 @@ typedef struct quire_model_options {
     /* Expand every weight to f32 (memory!): takes ggml's rounding of activations out of
      * comparisons. */
     bool f32_weights;
-    /* Codecs km4 and km3 need to know which channels of K matter most (quire.h,
-     * quire_layer.k_order). A text of 512 tokens tells, once for a model: at the first session
-     * that needs it, and kept in this directory, which is made if it is not there. The digest of
-     * the file is kept there too (quire_model_identity). NULL: in memory alone. on_probe: NULL,
-     * or told how far it is. */
+    /* Directory of what is measured once per model: its calibration, its sensitivity report and
+     * the digest of its file (quire_model_identity). Created if it does not exist. NULL: nothing
+     * is kept, and each is measured again by every call. */
     const char *cache_dir;
-    void (*on_probe)(void *user, int32_t done, int32_t total);
-    void *on_probe_user;
 } quire_model_options;
 
 typedef struct quire_model_info {
@@ -122,6 +120,28 @@ QUIRE_API quire_status quire_model_tokenize_chat(const quire_model *model,
                                                  int flags, int32_t *tokens, int32_t capacity,
                                                  int32_t *n_tokens);
 
+/* ------------------------------------------------------------------ calibration */
+
+typedef struct quire_calibration_options {
+    size_t struct_size; /* set by quire_calibration_options_default */
+    int32_t n_threads;  /* default 1 */
+    void (*on_progress)(void *user, int32_t done, int32_t total); /* tokens; not called if the
+                                                                     cache_dir has the result */
+    bool (*stop)(void *user);                                     /* true ends it with E_ABORTED */
+    void *user;
+} quire_calibration_options;
+
+QUIRE_API void quire_calibration_options_default(quire_calibration_options *options);
+/* Which channels of K matter most, and how their rounding errors are passed on (quire.h,
+ * quire_layer.k_order and k_feedback): what a cache with codecs km4 or km3 needs. Measured on a
+ * built-in text of 512 tokens, and cached in the model's cache_dir. The result is a value: it does
+ * not depend on the number of threads, may be used by any number of sessions, and outlives the
+ * model. E_INVALID, E_ABORTED, E_NOMEM. */
+QUIRE_API quire_status quire_model_calibrate(const quire_model *model,
+                                             const quire_calibration_options *options,
+                                             quire_calibration **calibration);
+QUIRE_API void quire_calibration_free(quire_calibration *calibration); /* NULL is fine */
+
 /* ------------------------------------------------------------------ session */
 
 typedef struct quire_session_options {
@@ -137,19 +157,24 @@ typedef struct quire_session_options {
                              the last max_kv - keep tokens, packed like the others */
     const quire_pair *layers;      /* (n_layers) NULL: as the policy says; else pairs,
                                       QUIRE_CODEC_DEFAULT: as the policy */
-    const quire_layer *order_from; /* (n_layers) NULL: the model's own orders of channels; else
-                                      those of these layers' k_order, where they have one: a saved
-                                      file's, whose cache is to be loaded */
-    bool plain_rounding; /* km4, km3: round every channel of K for itself, not by what queries look
-                            at */
+    const quire_layer *order_from; /* (n_layers) NULL: the orders of channels of `calibration`;
+                                      else the k_order of these layers, where they have one: those
+                                      of a saved file, whose cache is to be loaded */
+    const quire_calibration *calibration; /* needed by km4 and km3 (quire_model_calibrate), NULL
+                                             otherwise; copied */
+    bool plain_rounding; /* km4, km3: round every channel of K by itself, without feedback */
     size_t kv_bytes; /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
     bool exact_trim; /* as quire_pool_options has it; default */
-    bool (*stop)(void *user); /* asked between operations; true ends the step, or a first session's
-                                 probe, with E_ABORTED */
+    bool (*stop)(void *user); /* asked between operations; true ends the step with E_ABORTED */
     void *stop_user;
 } quire_session_options;
 
 QUIRE_API void quire_session_options_default(quire_session_options *options);
+/* Whether a session with these options needs a calibration. */
+QUIRE_API bool quire_session_needs_calibration(const quire_model *model,
+                                               const quire_session_options *options);
+/* Everything the options point to is copied. E_INVALID: an option out of range, or a calibration
+ * that is missing or of another model; E_BUDGET, E_TOO_BIG, E_UNSUPPORTED, E_NOMEM. */
 QUIRE_API quire_status quire_session_create(quire_session **session, const quire_model *model,
                                             const quire_session_options *options);
 QUIRE_API void quire_session_free(quire_session *session); /* NULL is fine */
@@ -186,6 +211,57 @@ QUIRE_API quire_status quire_session_prefill(quire_session *session, quire_seq *
                                              const int32_t *tokens, int32_t n_tokens,
                                              void (*progress)(void *user, int32_t done),
                                              void *user);
+/* ---- prefix reuse */
+
+struct quire_store; /* quire_store.h */
+
+typedef struct quire_prompt_options {
+    size_t struct_size;        /* set by quire_prompt_options_default */
+    const int32_t *held;       /* (n_held) the tokens of *seq, if there is a live sequence */
+    int32_t n_held;            /* quire_seq_length(*seq) */
+    bool exact;                /* cut a live sequence only where the result is that of a cold run:
+                                  up to 63 tokens more are computed */
+    struct quire_store *store; /* NULL: none */
+    void (*on_progress)(void *user, int32_t done, int32_t total); /* tokens to compute */
+    /* Pages could not be put, for another reason than before; quire_last_error() gives it. again:
+     * the next put tries again; else this text puts no more pages. */
+    void (*on_store_error)(void *user, quire_status status, bool again);
+    void *user;
+} quire_prompt_options;
+
+typedef struct quire_prompt_result {
+    int32_t n_reused;     /* tokens that were not computed: of the live sequence, or.. */
+    int32_t n_from_store; /* ..from the store */
+    int32_t n_computed;   /* prefilled, in.. */
+    double seconds;
+    int32_t pages_added; /* to the store */
+    uint64_t bytes_added;
+    quire_status store_status; /* of the last use of the store */
+    bool is_shareable;         /* the sequence has only tokens of the store and of prefill, so that
+                                  its pages may be put */
+} quire_prompt_result;
+
+QUIRE_API void quire_prompt_options_default(quire_prompt_options *options);
+/* Turns a prompt into a sequence. The longest prefix that is already computed is mapped: that of
+ * the live sequence *seq if it has one (it is cut, or freed if it has none), else that of the
+ * store. The rest is prefilled, and its pages are put into the store after each step, which is no
+ * longer than the shortest window. Logits of the last token are row 0 afterwards. Pages behind a
+ * live prefix are not put: it may hold tokens that were decoded one at a time.
+ * A put that fails does not end the prompt. E_INVALID, E_STATE, E_TOO_BIG, E_UNSUPPORTED (a store,
+ * and an engine without one): *seq is as it was. A failing quire_store_get or quire_seq_create:
+ * *seq is NULL. Any other error: *seq holds the steps before it. *result is filled also then. */
+QUIRE_API quire_status quire_session_prompt(quire_session *session, quire_seq **seq,
+                                            const int32_t *tokens, int32_t n_tokens,
+                                            const quire_prompt_options *options,
+                                            quire_prompt_result *result);
+/* Puts the pages of these tokens, from the first on, into options->store and adds to the result of
+ * quire_session_prompt: what was generated in exact steps, or what could not be put before. Does
+ * nothing without a store, for a sequence that is not shareable, or after a failure that lasts. */
+QUIRE_API quire_status quire_session_put(quire_session *session, const quire_seq *seq,
+                                         const int32_t *tokens, int32_t n_tokens,
+                                         const quire_prompt_options *options,
+                                         quire_prompt_result *result);
+
 /* quire_seq_shift with the model's own rotation: drops tokens from .. to-1. E_UNSUPPORTED also
  * for models with YaRN. */
 QUIRE_API quire_status quire_session_shift(quire_session *session, quire_seq *seq, int32_t from,
@@ -209,14 +285,14 @@ QUIRE_API quire_divergence quire_logits_compare(const float *base, const float *
 /* -ln of the probability of a token. */
 QUIRE_API double quire_logits_nll(const float *logits, int32_t n_vocab, int32_t token);
 
-/* ------------------------------------------------------- examination: which codecs suit a model */
+/* ------------------------------------------------------- sensitivity: which codecs suit a model */
 
 enum { QUIRE_RUNGS_MAX = 8 };
 
 /* Of one layer over a built-in text. "First" are its first four tokens, which presets keep raw;
  * other figures are without them. K as it is stored, after RoPE. A layer that shares another's
  * cache has `sink` alone. */
-typedef struct quire_layer_report {
+typedef struct quire_layer_sensitivity {
     double k_norm, v_norm;   /* mean length of a row */
     double k_first, v_first; /* that of the first tokens, over it */
     double k_outlier; /* widest channel of K over the median channel's range, in the head where it
@@ -226,45 +302,45 @@ typedef struct quire_layer_report {
     double k_kurtosis,
         v_kurtosis; /* of a channel of K over tokens; of a row of V over channels. Normal: 3 */
     double sink;    /* share of attention that goes to the first tokens */
-    double kld;     /* of the next token if this layer alone is packed, as quire_report.alone */
-    double share;   /* that, over the sum of all layers */
+    double kld;   /* of the next token if this layer alone is packed, as quire_sensitivity.alone */
+    double share; /* that, over the sum of all layers */
     int32_t
         n_outliers; /* channels of K with more than three times the median range of their head */
-} quire_layer_report;
+} quire_layer_sensitivity;
 
 typedef struct quire_rung {
     quire_pair pair;
     double kld; /* of the next token if all layers are packed so */
 } quire_rung;
 
-typedef struct quire_report {
+typedef struct quire_sensitivity {
     int32_t n_layers, n_tokens,
         n_scored; /* tokens of the text, and those whose prediction was compared */
     int32_t n_rungs;
     quire_pair alone;
-    quire_rung rungs[QUIRE_RUNGS_MAX]; /* (n_rungs) from raw:raw to the fewest bits, those that
-                                          serve all layers */
-    const quire_layer_report *layers;  /* (n_layers) a part of the report: no free of its own */
-} quire_report;
+    quire_rung rungs[QUIRE_RUNGS_MAX];     /* (n_rungs) from raw:raw to the fewest bits, those that
+                                              serve all layers */
+    const quire_layer_sensitivity *layers; /* (n_layers) a part of the report: no free of its own */
+} quire_sensitivity;
 
-typedef struct quire_examine_options {
-    size_t struct_size; /* set by quire_examine_options_default */
+typedef struct quire_sensitivity_options {
+    size_t struct_size; /* set by quire_sensitivity_options_default */
     int32_t n_threads;  /* default 1 */
-    bool anew;          /* also if a report is kept */
+    bool again;         /* measure even if the cache_dir has a report */
     void (*on_progress)(void *user, int32_t done, int32_t total);
     bool (*stop)(void *user); /* true ends it with E_ABORTED */
     void *user;
-} quire_examine_options;
+} quire_sensitivity_options;
 
-QUIRE_API void quire_examine_options_default(quire_examine_options *options);
-/* Runs the text once for every layer and for every rung, and once more to compare with, and
- * keeps the report in the model's cache_dir: this takes a while, once. Weights are expanded to
- * f32 for it, matrix by matrix, whatever the model does otherwise: rounded activations would
- * hide what codecs change. The same on any number of threads. free() the report. E_UNSUPPORTED:
- * a context too short to tell. E_ABORTED, E_NOMEM, E_IO. */
-QUIRE_API quire_status quire_model_examine(const quire_model *model,
-                                           const quire_examine_options *options,
-                                           quire_report **report);
+QUIRE_API void quire_sensitivity_options_default(quire_sensitivity_options *options);
+/* Measures a model on a built-in text, which runs once per layer, once per rung and once on the raw
+ * cache; takes minutes. The report is cached in the model's cache_dir. Weights are expanded to f32
+ * one matrix at a time, as rounded activations would hide the loss of codecs. The result does not
+ * depend on the number of threads. free() the report. E_UNSUPPORTED: the model's context is too
+ * short. E_ABORTED, E_NOMEM, E_IO. */
+QUIRE_API quire_status quire_model_sensitivity(const quire_model *model,
+                                               const quire_sensitivity_options *options,
+                                               quire_sensitivity **report);
 
 typedef struct quire_choice_options {
     size_t struct_size; /* set by quire_choice_options_default */
@@ -288,11 +364,12 @@ QUIRE_API void quire_choice_options_default(quire_choice_options *options);
 /* The pairs of all layers for quire_session_options.layers: from raw:raw down, always the step
  * that costs least KLD for the bytes it saves; until `bytes` holds, or as far as `kld` allows. A
  * layer's loss on a rung is predicted as its share of the rung's, the measured share pulled half
- * way to an even one. E_BUDGET: it cannot be; quire_last_error() says what is the least.
+ * way to an even one. E_BUDGET: no choice fits; the message gives the minimum.
  * E_INVALID. */
-QUIRE_API quire_status quire_choose(const quire_model *model, const quire_report *report,
-                                    const quire_choice_options *options, quire_pair *pairs,
-                                    quire_choice *choice);
+QUIRE_API quire_status quire_choose_codecs(const quire_model *model,
+                                           const quire_sensitivity *report,
+                                           const quire_choice_options *options, quire_pair *pairs,
+                                           quire_choice *choice);
 
 /* ---- saved sequences Files as quire.h says, with the model's identity in them: a cache is never
  * restored into another model. */
@@ -371,7 +448,7 @@ typedef struct quire_generate_options {
     bool exact;         /* exact steps in decoding too */
     bool ignore_end;    /* go on after the end of the text */
     int32_t n_cached; /* the sequence holds the first n_cached tokens of the prompt already; default
-                         0 */
+                         0. All of them: after quire_session_prompt, whose logits are used */
     bool resume;      /* the one token after those came out of an earlier call: it is decoded, as it
                          would have been      then, and not prefilled */
     int32_t draft;    /* 0: off; else up to this many tokens are looked up in the text so far and
@@ -391,7 +468,7 @@ typedef struct quire_generate_result {
 } quire_generate_result;
 
 QUIRE_API void quire_generate_options_default(quire_generate_options *options);
-/* Appends the prompt (at least one token that is not cached) to `seq` and continues it. Every
+/* Appends what is not cached of the prompt to `seq` and continues it. Every
  * token whose successor was computed is in the sequence at the end: all but the last one
  * generated. *result is filled also on failure. */
 QUIRE_API quire_status quire_generate(quire_session *session, quire_seq *seq,

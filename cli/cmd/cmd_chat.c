@@ -4,7 +4,6 @@
 #include "command.h"
 #include "output/interrupt.h"
 #include "options/model_args.h"
-#include "output/progress.h"
 #include "output/report.h"
 #include "options/sample_args.h"
 #include "output/terminal.h"
@@ -32,11 +31,7 @@ typedef struct chat_state {
     int32_t *held, n_held; /* what the sequence holds */
     char *answer;          /* of this turn, for the next one's text */
     size_t n_answer, answer_capacity;
-    cli_progress progress;
-    int32_t n_new;
     cli_text_store store;
-    bool fresh; /* nothing but what a store or prefill gave is in the sequence: pages that others
-                   may find */
     quire_generate_result total;
 } chat_state;
 
@@ -59,37 +54,6 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
     return fwrite(bytes, 1, n_bytes, stdout) == n_bytes && fflush(stdout) == 0;
 }
 
-static void on_prefill(void *user, int32_t done) {
-    chat_state *state = user;
-    if (state->fresh)
-        cli_text_store_put(&state->store, state->session, state->seq, state->held,
-                           state->n_held - state->n_new + done);
-    cli_progress_update(&state->progress, done, state->n_new);
-    if (done == state->n_new)
-        cli_progress_end(&state->progress);
-}
-
-/* Keeps what the sequence and the conversation have in common, but leaves a token to compute. A
- * cut that the cache can no longer make costs the whole prefix, not the conversation. */
-static int rewind_to(chat_state *state, const int32_t *tokens, int32_t n_tokens,
-                     int32_t *n_common) {
-    int32_t n = 0;
-    while (n < state->n_held && n < n_tokens - 1 && state->held[n] == tokens[n])
-        n++;
-    if (state->seq && (n == 0 || quire_seq_trim(state->seq, n) != QUIRE_OK)) {
-        quire_seq_free(state->seq);
-        state->seq = NULL;
-    }
-    int status = CLI_OK;
-    state->fresh = !state->seq;
-    if (state->fresh) {
-        status = cli_text_store_get(&state->store, state->session, tokens, n_tokens, &state->seq);
-        n = quire_seq_length(state->seq);
-    }
-    *n_common = n;
-    return status;
-}
-
 static void add_up(quire_generate_result *total, const quire_generate_result *turn) {
     total->n_prompt += turn->n_prompt;
     total->n_generated += turn->n_generated;
@@ -100,37 +64,37 @@ static void add_up(quire_generate_result *total, const quire_generate_result *tu
 }
 
 static int answer(chat_state *state, const int32_t *tokens, int32_t n_tokens) {
-    int32_t n_common = 0;
-    int status = rewind_to(state, tokens, n_tokens, &n_common);
     quire_sampler *sampler = NULL;
-    if (status == CLI_OK)
-        status = cli_sampler_open(&state->chosen->sample, state->model, &sampler);
+    const int status = cli_sampler_open(&state->chosen->sample, state->model, &sampler);
     if (status != CLI_OK)
         return status;
+    quire_status done = cli_text_store_prompt(&state->store, state->session, state->held,
+                                              state->n_held, false, tokens, n_tokens, &state->seq);
     quire_generate_options options;
     cli_generate_options(&state->chosen->sample, &options);
     options.on_token = on_token;
-    options.on_prefill = on_prefill;
     options.user = state;
-    options.n_cached = n_common;
+    options.n_cached = n_tokens;
     memcpy(state->held, tokens, (size_t)n_tokens * sizeof *tokens);
     state->n_held = n_tokens;
     state->n_answer = 0;
-    state->n_new = n_tokens - n_common;
-    cli_progress_start(&state->progress, "prefill");
-    quire_generate_result turn;
-    quire_status done =
-        quire_generate(state->session, state->seq, sampler, tokens, n_tokens, &options, &turn);
-    cli_progress_end(&state->progress);
+    quire_generate_result turn = {0};
+    if (done == QUIRE_OK)
+        done =
+            quire_generate(state->session, state->seq, sampler, tokens, n_tokens, &options, &turn);
     quire_sampler_free(sampler);
+    turn.n_prompt = state->store.result.n_computed;
+    turn.prefill_seconds = state->store.result.seconds;
     add_up(&state->total, &turn);
-    if (done == QUIRE_OK && state->fresh)
-        cli_text_store_put_again(&state->store, state->session, state->seq, state->held, n_tokens);
-    state->n_held = quire_seq_length(
-        state->seq); /* the answer's last token, or what was stopped, is not in it */
+    if (done == QUIRE_OK)
+        cli_text_store_put_again(&state->store, state->session, state->seq, tokens, n_tokens);
+    state->n_held = state->seq ? quire_seq_length(state->seq)
+                               : 0; /* the answer's last token, or what was stopped, is not in it */
     if (done == QUIRE_OK || done == QUIRE_E_ABORTED)
         return CLI_OK;
-    return cli_quire_error("cannot answer", done, NULL);
+    return cli_quire_error(state->seq || !state->store.store ? "cannot answer"
+                                                             : "cannot look into the store",
+                           done, NULL);
 }
 
 /* Bytes of a text without a character that was cut in its middle. */
@@ -253,14 +217,12 @@ static int chat(chat_state *state) {
     }
     quire_model_info info;
     quire_model_get_info(state->model, &info);
-    const cli_session_request request = {
-        .kv = chosen->model.kv,
-        .context = info.context,
-        .max_rows = cli_text_store_rows(&state->store, state->model, &chosen->model),
-        .max_logits = cli_sample_max_logits(&chosen->sample),
-        .exact_trim = true,
-        .quiet = chosen->quiet,
-        .stop = cli_interrupt_seen};
+    const cli_session_request request = {.kv = chosen->model.kv,
+                                         .context = info.context,
+                                         .max_logits = cli_sample_max_logits(&chosen->sample),
+                                         .exact_trim = true,
+                                         .quiet = chosen->quiet,
+                                         .stop = cli_interrupt_seen};
     status = cli_session_open(&chosen->model, state->model, &request, &state->session);
     if (status != CLI_OK)
         return status;

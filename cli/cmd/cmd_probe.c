@@ -59,7 +59,7 @@ static int choose(cli_probe *probe, const probe_options *chosen, const char *bud
 
 static int run_probe(cli_probe *probe, const probe_options *chosen, quire_model *model,
                      char **budgets) {
-    quire_report *report = NULL;
+    quire_sensitivity *report = NULL;
     probe->model = model;
     quire_model_get_info(model, &probe->info);
     const int32_t usual =

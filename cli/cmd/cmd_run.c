@@ -5,7 +5,6 @@
 #include "output/interrupt.h"
 #include "options/model_args.h"
 #include "output/output.h"
-#include "output/progress.h"
 #include "output/report.h"
 #include "options/sample_args.h"
 #include "reports/text_report.h"
@@ -35,7 +34,6 @@ typedef struct run_state {
     int32_t n_text;    /* of both */
     int32_t n_cached;  /* of the prompt: restored */
     cli_text_store store;
-    cli_progress progress;
     quire_generate_result result;
 } run_state;
 
@@ -109,18 +107,6 @@ static int read_prompt(run_state *run) {
 
 /* ------------------------------------------------------------------ restoring */
 
-static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
-
-/* How much of the prompt a saved cache may stand for: as far as they agree, and one token must
- * be left to compute. A cut inside a packed page would not be exact: then the page goes too. */
-static int32_t usable_tokens(const run_state *run, const quire_file_info *info) {
-    int32_t n = 0;
-    while (n < run->n_tokens && n < info->n_tokens && run->tokens[n] == info->tokens[n])
-        n++;
-    n = smaller(smaller(n, info->length), run->n_tokens - 1);
-    return n / QUIRE_PAGE_TOKENS < info->length / QUIRE_PAGE_TOKENS ? n - n % QUIRE_PAGE_TOKENS : n;
-}
-
 static int restore(run_state *run) {
     const run_options *chosen = run->chosen;
     quire_file_info info;
@@ -138,23 +124,16 @@ static int restore(run_state *run) {
                     "Give the same --kv, --sinks and --raw, or --reseal to pack it again.\n");
         return CLI_FAILURE;
     }
-    run->n_cached = usable_tokens(run, &info);
-    status = quire_seq_trim(run->seq, run->n_cached);
-    if (status == QUIRE_E_GONE) { /* a window has moved on: nothing of it is of use */
-        run->n_cached = 0;
-        status = quire_seq_trim(run->seq, 0);
-    }
-    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot restore the cache", status, NULL);
+    return CLI_OK;
 }
 
 /* The last token saved was generated, and not computed further: it goes on as it would have. */
 static bool is_resumed(const run_state *run) {
-    if (!run->saved || run->chosen->prompt || run->chosen->file ||
-        run->n_tokens - run->n_cached != 1)
+    if (!run->saved || run->chosen->prompt || run->chosen->file)
         return false;
     quire_file_info info;
     quire_file_get_info(run->saved, &info);
-    return info.length == run->n_cached;
+    return run->n_tokens - info.length == 1;
 }
 
 static int save(const run_state *run) {
@@ -171,13 +150,16 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
     return fwrite(bytes, 1, n_bytes, stdout) == n_bytes && fflush(stdout) == 0;
 }
 
-static void on_prefill(void *user, int32_t done) {
-    run_state *run = user;
-    const int32_t n = run->n_tokens - run->n_cached;
-    cli_text_store_put(&run->store, run->session, run->seq, run->tokens, run->n_cached + done);
-    cli_progress_update(&run->progress, done, n);
-    if (done == n)
-        cli_progress_end(&run->progress);
+/* The prompt as a sequence: in front of what is new lies what a store or a saved text has. */
+static quire_status compute_prompt(run_state *run) {
+    quire_file_info saved = {0};
+    if (run->saved)
+        quire_file_get_info(run->saved, &saved);
+    const quire_status status =
+        cli_text_store_prompt(&run->store, run->session, saved.tokens, saved.length, true,
+                              run->tokens, run->n_tokens, &run->seq);
+    run->n_cached = run->store.result.n_reused;
+    return status;
 }
 
 static int generate(run_state *run) {
@@ -185,14 +167,24 @@ static int generate(run_state *run) {
     cli_generate_options(&run->chosen->sample, &options);
     options.ignore_end = run->chosen->ignore_end;
     options.on_token = on_token;
-    options.on_prefill = on_prefill;
     options.user = run;
-    options.n_cached = run->n_cached;
     options.resume = is_resumed(run);
-    cli_progress_start(&run->progress, "prefill");
-    quire_status status = quire_generate(run->session, run->seq, run->sampler, run->tokens,
-                                         run->n_tokens, &options, &run->result);
-    cli_progress_end(&run->progress);
+    quire_status status = QUIRE_OK;
+    if (options.resume)
+        run->n_cached = run->n_tokens - 1;
+    else
+        status = compute_prompt(run);
+    if (!run->seq)
+        return cli_quire_error(run->store.store ? "cannot look into the store"
+                                                : "cannot make a sequence",
+                               status, NULL);
+    if (status == QUIRE_OK) {
+        options.n_cached = options.resume ? run->n_cached : run->n_tokens;
+        status = quire_generate(run->session, run->seq, run->sampler, run->tokens, run->n_tokens,
+                                &options, &run->result);
+    }
+    run->result.n_prompt = run->store.result.n_computed;
+    run->result.prefill_seconds = run->store.result.seconds;
     if (status == QUIRE_E_ABORTED) /* Ctrl-C: what there is was printed, and is reported on */
         return CLI_OK;
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot generate", status, NULL);
@@ -253,28 +245,19 @@ static int run_prompt(run_state *run) {
         status = cli_sampler_open(&chosen->sample, run->model, &run->sampler);
     if (status != CLI_OK)
         return status;
-    const cli_session_request request = {
-        .kv = chosen->model.kv,
-        .context = needed_context(run),
-        .max_rows = cli_text_store_rows(&run->store, run->model, &chosen->model),
-        .max_logits = cli_sample_max_logits(&chosen->sample),
-        .order_from = saved_order(run),
-        .quiet = chosen->quiet || chosen->json,
-        .stop = cli_interrupt_seen};
+    const cli_session_request request = {.kv = chosen->model.kv,
+                                         .context = needed_context(run),
+                                         .max_logits = cli_sample_max_logits(&chosen->sample),
+                                         .order_from = saved_order(run),
+                                         .quiet = chosen->quiet || chosen->json,
+                                         .stop = cli_interrupt_seen};
     status = cli_session_open(&chosen->model, run->model, &request, &run->session);
     if (status != CLI_OK)
         return status;
-    if (chosen->load) {
+    if (chosen->load)
         status = restore(run);
-        if (status != CLI_OK)
-            return status;
-    } else {
-        status =
-            cli_text_store_get(&run->store, run->session, run->tokens, run->n_tokens, &run->seq);
-        if (status != CLI_OK)
-            return status;
-        run->n_cached = quire_seq_length(run->seq);
-    }
+    if (status != CLI_OK)
+        return status;
     cli_interrupt_catch();
     status = generate(run);
     if (run->result.n_generated > 0 &&

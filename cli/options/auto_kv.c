@@ -51,17 +51,18 @@ static void on_progress(void *user, int32_t done, int32_t total) {
 
 static bool stop(void *unused) { return cli_interrupt_seen(unused); }
 
-int cli_examine(const quire_model *model, int32_t n_threads, bool anew, quire_report **report) {
+int cli_examine(const quire_model *model, int32_t n_threads, bool anew,
+                quire_sensitivity **report) {
     cli_progress progress;
     cli_progress_start(&progress, "examining");
-    quire_examine_options options;
-    quire_examine_options_default(&options);
+    quire_sensitivity_options options;
+    quire_sensitivity_options_default(&options);
     options.n_threads = n_threads;
-    options.anew = anew;
+    options.again = anew;
     options.on_progress = on_progress;
     options.stop = stop;
     options.user = &progress;
-    const quire_status status = quire_model_examine(model, &options, report);
+    const quire_status status = quire_model_sensitivity(model, &options, report);
     cli_progress_end(&progress);
     if (status == QUIRE_E_ABORTED)
         return CLI_INTERRUPTED;
@@ -69,9 +70,9 @@ int cli_examine(const quire_model *model, int32_t n_threads, bool anew, quire_re
 }
 
 /* Small layers with a window stay raw, as presets have them, unless bytes are what counts. */
-int cli_choose(const cli_model_args *args, const quire_model *model, const quire_report *report,
-               const cli_budget *budget, int32_t context, bool exact_trim, quire_pair *pairs,
-               quire_choice *choice) {
+int cli_choose(const cli_model_args *args, const quire_model *model,
+               const quire_sensitivity *report, const cli_budget *budget, int32_t context,
+               bool exact_trim, quire_pair *pairs, quire_choice *choice) {
     quire_choice_options options;
     quire_choice_options_default(&options);
     options.bytes = budget->bytes;
@@ -85,7 +86,7 @@ int cli_choose(const cli_model_args *args, const quire_model *model, const quire
     options.exact_trim = exact_trim;
     if (args->sinks >= 0)
         options.sinks = args->sinks;
-    const quire_status status = quire_choose(model, report, &options, pairs, choice);
+    const quire_status status = quire_choose_codecs(model, report, &options, pairs, choice);
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot choose codecs", status, NULL);
 }
 
@@ -119,7 +120,7 @@ int cli_auto_pairs(const cli_model_args *args, const quire_model *model,
     if (!cli_auto_parse(args, request->kv, &budget))
         return CLI_USAGE;
     const int32_t context = args->context ? args->context : request->context;
-    quire_report *report = NULL;
+    quire_sensitivity *report = NULL;
     quire_choice choice;
     int status = cli_examine(model, args->n_threads, false, &report);
     if (status == CLI_OK)

@@ -88,14 +88,11 @@ static void find_cache_dir(char *path, size_t capacity) {
         path[0] = 0;
 }
 
-static void on_probe(void *user, int32_t done, int32_t total) {
-    cli_progress *progress = user;
-    if (progress->started == 0)
-        cli_progress_start(progress, "channels");
-    cli_progress_update(progress, done, total);
-    if (done == total)
-        cli_progress_end(progress);
-}
+/* Of the model that was opened last: a command that compares caches calibrates it once. */
+static struct {
+    const quire_model *model;
+    quire_calibration *value; /* NULL: not needed so far */
+} calibrated;
 
 int cli_model_open(const cli_model_args *args, quire_model **model) {
     if (!args->model) {
@@ -110,16 +107,14 @@ int cli_model_open(const cli_model_args *args, quire_model **model) {
     quire_model_options_default(&options);
     options.repack = args->weights == CLI_WEIGHTS_REPACKED;
     options.f32_weights = args->weights == CLI_WEIGHTS_F32;
-    static cli_progress
-        progress; /* outlives the model's loading: probes come with the first session */
     char cache_dir[4096];
     find_cache_dir(cache_dir, sizeof cache_dir);
     if (cache_dir[0])
         options.cache_dir = cache_dir;
-    options.on_probe = on_probe;
-    options.on_probe_user = &progress;
     quire_status loaded = quire_model_load(model, path, &options);
     free(path);
+    quire_calibration_free(calibrated.value);
+    calibrated.value = NULL;
     return loaded == QUIRE_OK ? CLI_OK : cli_quire_error("cannot load the model", loaded, NULL);
 }
 
@@ -200,9 +195,49 @@ bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n) {
     return true;
 }
 
+typedef struct calibrating {
+    const quire_session_options *session;
+    cli_progress progress; /* shown only if something is measured */
+} calibrating;
+
+static void on_calibrate(void *user, int32_t done, int32_t total) {
+    cli_progress *progress = &((calibrating *)user)->progress;
+    if (progress->started == 0)
+        cli_progress_start(progress, "channels");
+    cli_progress_update(progress, done, total);
+    if (done == total)
+        cli_progress_end(progress);
+}
+
+static bool stop_calibrating(void *user) {
+    const quire_session_options *session = ((calibrating *)user)->session;
+    return session->stop && session->stop(session->stop_user);
+}
+
+static quire_status calibrate(const quire_model *model, const quire_session_options *session) {
+    if (calibrated.value && calibrated.model == model)
+        return QUIRE_OK;
+    calibrating state = {.session = session};
+    quire_calibration_options options;
+    quire_calibration_options_default(&options);
+    options.n_threads = session->n_threads;
+    options.on_progress = on_calibrate;
+    options.stop = stop_calibrating;
+    options.user = &state;
+    quire_calibration_free(calibrated.value);
+    calibrated.model = model;
+    return quire_model_calibrate(model, &options, &calibrated.value);
+}
+
 static int create(const quire_model *model, quire_session_options *options,
                   quire_session **session) {
-    quire_status status = quire_session_create(session, model, options);
+    quire_status status = QUIRE_OK;
+    if (quire_session_needs_calibration(model, options)) {
+        status = calibrate(model, options);
+        options->calibration = calibrated.value;
+    }
+    if (status == QUIRE_OK)
+        status = quire_session_create(session, model, options);
     if (status == QUIRE_E_ABORTED)
         return CLI_INTERRUPTED;
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make the cache", status, NULL);

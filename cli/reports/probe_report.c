@@ -42,7 +42,7 @@ static int print_figures(const cli_probe *probe) {
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (int32_t i = 0; i < probe->info.n_layers; i++) {
-        const quire_layer_report *l = &probe->report->layers[i];
+        const quire_layer_sensitivity *l = &probe->report->layers[i];
         if (!stores(probe, i))
             continue;
         cli_table_cell(&table, "%d", (int)i);
@@ -91,7 +91,7 @@ static int print_picture(const cli_probe *probe) {
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (int32_t i = 0; i < probe->info.n_layers; i++) {
-        const quire_layer_report *l = &probe->report->layers[i];
+        const quire_layer_sensitivity *l = &probe->report->layers[i];
         char loss[BAR + 1], sink[BAR + 1];
         bar(loss, most > 0 ? l->share / most : 0);
         bar(sink, l->sink);
@@ -166,7 +166,7 @@ int cli_probe_print(const cli_probe *probe) {
 static json_t *layers_json(const cli_probe *probe) {
     json_t *list = json_array();
     for (int32_t i = 0; i < probe->info.n_layers; i++) {
-        const quire_layer_report *l = &probe->report->layers[i];
+        const quire_layer_sensitivity *l = &probe->report->layers[i];
         json_t *item = json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:f}", "layer",
                                  (int)i, "window", (int)probe->info.layers[i].window, "shares",
                                  (int)probe->info.layers[i].share, "k_norm", l->k_norm, "v_norm",

@@ -17,7 +17,7 @@ typedef struct cli_probe_choice {
 typedef struct cli_probe {
     const quire_model *model;
     quire_model_info info;
-    const quire_report *report;
+    const quire_sensitivity *report;
     const char *path; /* as typed */
     int32_t context;
     const char *predicted_for; /* cli_predicted_for */

@@ -15,7 +15,7 @@ static const double BIAS = 20, WIDEST = 8, SINK = 0.5,
 
 typedef bool (*stands_out)(const cli_probe *probe, int32_t layer);
 
-static const quire_layer_report *figures(const cli_probe *probe, int32_t layer) {
+static const quire_layer_sensitivity *figures(const cli_probe *probe, int32_t layer) {
     return &probe->report->layers[layer];
 }
 
@@ -106,13 +106,13 @@ json_t *cli_probe_words(const cli_probe *probe) {
         "for each channel, tq the mean of a page, which takes that away; tqp, a8/a4 and q8_0/q4_0 "
         "spend their range on "
         "it.",
-        largest(probe, offsetof(quire_layer_report, k_bias)));
+        largest(probe, offsetof(quire_layer_sensitivity, k_bias)));
     say(&words, probe, is_wide,
         "K has channels up to %.0f times as wide as the median one. kc and km codecs scale each "
         "channel by itself; "
         "codecs "
         "with a scale for a token lose there.",
-        largest(probe, offsetof(quire_layer_report, k_outlier)));
+        largest(probe, offsetof(quire_layer_sensitivity, k_outlier)));
     say(&words, probe, has_sink,
         "half of all attention or more goes to the first four tokens. Leave --sinks at 4.");
     say(&words, probe, is_sensitive,

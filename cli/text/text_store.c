@@ -1,4 +1,4 @@
-/* text_store.c: prefixes out of a store, pages into it. */
+/* text_store.c: options of a store, and prompts through it. */
 #include "text/text_store.h"
 
 #include "command.h"
@@ -17,29 +17,72 @@ void cli_text_store_options(cli_text_store *ts, cli_option *options) {
     memcpy(options, all, sizeof all);
 }
 
-static int create_empty(quire_session *session, quire_seq **seq) {
-    quire_status made = quire_seq_create(quire_session_pool(session), seq);
-    return made == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make a sequence", made, NULL);
+/* ------------------------------------------------------------------ prompts */
+
+static void on_progress(void *user, int32_t done, int32_t total) {
+    cli_text_store *ts = user;
+    ts->failed = ts->result.store_status;
+    cli_progress_update(&ts->progress, done, total);
+    if (done == total)
+        cli_progress_end(&ts->progress);
 }
 
-int32_t cli_text_store_rows(const cli_text_store *ts, const quire_model *model,
-                            const cli_model_args *args) {
-    if (!ts->directory)
-        return 0;
-    quire_session_options usual;
-    quire_session_options_default(&usual);
-    quire_model_info info;
-    quire_model_get_info(model, &info);
-    int32_t rows = usual.max_rows;
-    for (int32_t i = 0; i < info.n_layers; i++) {
-        const int32_t own = info.layers[i].window,
-                      window = own == 0 && args->max_kv ? args->max_kv - args->keep : own;
-        if (window > 0 && window < rows)
-            rows = window;
-    }
-    return rows < QUIRE_PAGE_TOKENS ? QUIRE_PAGE_TOKENS
-                                    : rows / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
+static void on_store_error(void *user, quire_status status, bool again) {
+    cli_text_store *ts = user;
+    if (status != ts->failed) /* the text is worth more than its pages: it goes on */
+        cli_quire_error(again ? "these pages do not go into the store now"
+                              : "no more pages go into the store",
+                        status, NULL);
+    ts->failed = status;
 }
+
+static quire_prompt_options prompt_options(cli_text_store *ts) {
+    quire_prompt_options options;
+    quire_prompt_options_default(&options);
+    options.store = ts->store;
+    options.on_progress = on_progress;
+    options.on_store_error = on_store_error;
+    options.user = ts;
+    return options;
+}
+
+quire_status cli_text_store_prompt(cli_text_store *ts, quire_session *session, const int32_t *held,
+                                   int32_t n_held, bool exact, const int32_t *tokens,
+                                   int32_t n_tokens, quire_seq **seq) {
+    quire_prompt_options options = prompt_options(ts);
+    options.held = held;
+    options.n_held = n_held;
+    options.exact = exact;
+    if (ts->failed == QUIRE_E_TOO_BIG) /* this is another text, which may fit */
+        ts->failed = QUIRE_OK;
+    cli_progress_start(&ts->progress, "prefill");
+    const quire_status status =
+        quire_session_prompt(session, seq, tokens, n_tokens, &options, &ts->result);
+    cli_progress_end(&ts->progress);
+    ts->n_found += ts->result.n_from_store;
+    ts->n_pages += ts->result.pages_added;
+    ts->n_bytes += ts->result.bytes_added;
+    return status;
+}
+
+void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq,
+                        const int32_t *tokens, int32_t n_tokens) {
+    const quire_prompt_options options = prompt_options(ts);
+    const quire_prompt_result before = ts->result;
+    if (!seq)
+        return;
+    quire_session_put(session, seq, tokens, n_tokens, &options, &ts->result);
+    ts->n_pages += ts->result.pages_added - before.pages_added;
+    ts->n_bytes += ts->result.bytes_added - before.bytes_added;
+}
+
+void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq,
+                              const int32_t *tokens, int32_t n_tokens) {
+    if (ts->result.store_status != QUIRE_OK)
+        cli_text_store_put(ts, session, seq, tokens, n_tokens);
+}
+
+/* ------------------------------------------------------------------ the directory */
 
 static int without_store(const cli_text_store *ts) {
     if (!ts->max_bytes)
@@ -62,62 +105,6 @@ int cli_text_store_open(cli_text_store *ts) {
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot open the store", status, NULL);
 }
 
-static quire_status text_of(quire_session *session, const int32_t *tokens, int32_t n_tokens,
-                            quire_store_text *text) {
-    const char *identity = NULL;
-    quire_status status = quire_session_identity(session, &identity);
-    *text = (quire_store_text){.identity = identity,
-                               .identity_bytes = identity ? strlen(identity) : 0,
-                               .tokens = tokens,
-                               .n_tokens = n_tokens};
-    return status;
-}
-
-int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens,
-                       int32_t n_tokens, quire_seq **seq) {
-    quire_store_text text;
-    if (!ts->store)
-        return create_empty(session, seq);
-    if (ts->failed == QUIRE_E_TOO_BIG) /* this is another text, which may fit */
-        ts->failed = QUIRE_OK;
-    quire_status status = text_of(session, tokens, n_tokens, &text);
-    if (status == QUIRE_OK)
-        status = quire_store_get(ts->store, quire_session_pool(session), &text, 1, seq);
-    if (status != QUIRE_OK)
-        return cli_quire_error("cannot look into the store", status, NULL);
-    ts->n_found += quire_seq_length(*seq);
-    return CLI_OK;
-}
-
-static bool passes(quire_status status) {
-    return status == QUIRE_E_BUSY || status == QUIRE_E_IO || status == QUIRE_E_NOMEM;
-}
-
-void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq,
-                        const int32_t *tokens, int32_t n_tokens) {
-    quire_store_text text;
-    quire_store_added added = {0};
-    if (!ts->store || (ts->failed != QUIRE_OK && !passes(ts->failed)))
-        return;
-    quire_status status = text_of(session, tokens, n_tokens, &text);
-    if (status == QUIRE_OK)
-        status = quire_store_put(ts->store, seq, &text, &added);
-    ts->n_pages += added.pages;
-    ts->n_bytes += added.bytes;
-    if (status != QUIRE_OK &&
-        status != ts->failed) /* the text is worth more than its pages: it goes on */
-        cli_quire_error(passes(status) ? "these pages do not go into the store now"
-                                       : "no more pages go into the store",
-                        status, NULL);
-    ts->failed = status;
-}
-
-void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq,
-                              const int32_t *tokens, int32_t n_tokens) {
-    if (ts->failed != QUIRE_OK)
-        cli_text_store_put(ts, session, seq, tokens, n_tokens);
-}
-
 void cli_text_store_close(cli_text_store *ts) {
     quire_store_close(ts->store);
     ts->store = NULL;
@@ -130,22 +117,6 @@ int cli_text_store_open(cli_text_store *ts) {
         return without_store(ts);
     cli_error("--store: this program was built without a store (QUIRE_STORE)");
     return CLI_USAGE;
-}
-
-int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens,
-                       int32_t n_tokens, quire_seq **seq) {
-    (void)ts, (void)tokens, (void)n_tokens;
-    return create_empty(session, seq);
-}
-
-void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq,
-                        const int32_t *tokens, int32_t n_tokens) {
-    (void)ts, (void)session, (void)seq, (void)tokens, (void)n_tokens;
-}
-
-void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq,
-                              const int32_t *tokens, int32_t n_tokens) {
-    (void)ts, (void)session, (void)seq, (void)tokens, (void)n_tokens;
 }
 
 void cli_text_store_close(cli_text_store *ts) { (void)ts; }

@@ -1,40 +1,40 @@
-/* text_store.h: a text whose pages come from a store, and go into it. */
+/* text_store.h: prompts of a command with --store DIR: what the store has of them is not computed,
+ * and what is new goes into it (quire_session_prompt). */
 #ifndef CLI_TEXT_TEXT_STORE_H
 #define CLI_TEXT_TEXT_STORE_H
 
 #include "options/args.h"
 #include "options/model_args.h"
+#include "output/progress.h"
 #include "quire_engine.h"
 
 typedef struct cli_text_store {
-    const char *directory; /* NULL: none was asked for, and all calls do nothing */
+    const char *directory; /* NULL: no store */
     size_t max_bytes;
     struct quire_store *store;
-    int32_t n_found;     /* tokens that came from it */
-    int32_t n_pages;     /* added */
-    uint64_t n_bytes;    /* of these */
-    quire_status failed; /* why pages could not be put, which the user knows; OK: they could */
+    int32_t n_found;  /* tokens that came from it */
+    int32_t n_pages;  /* added */
+    uint64_t n_bytes; /* of these */
+    quire_status
+        failed; /* why pages could not be put, which the user has been told; OK: they could */
+    cli_progress progress;      /* of the prompt at hand */
+    quire_prompt_result result; /* and of the last one */
 } cli_text_store;
 
 enum { CLI_STORE_OPTIONS = 2 };
 
 /* Writes CLI_STORE_OPTIONS options, which set `ts`. */
 void cli_text_store_options(cli_text_store *ts, cli_option *options);
-/* Rows of a step of prefill, so that pages are put before they leave the shortest window; 0: as
- * many as usual. */
-int32_t cli_text_store_rows(const cli_text_store *ts, const quire_model *model,
-                            const cli_model_args *args);
 int cli_text_store_open(cli_text_store *ts); /* exit status */
-/* A sequence with as much of the text as is there, but for its last token. Without a store: an
- * empty one. Exit status. */
-int cli_text_store_get(cli_text_store *ts, quire_session *session, const int32_t *tokens,
-                       int32_t n_tokens, quire_seq **seq);
-/* The pages of these tokens, which were computed as a prompt or in exact steps. What fails is told
- * once. Reasons that pass (others are reading, a full disk) cost nothing but time: the next call
- * puts what is missing. */
+/* quire_session_prompt with a progress bar. held, n_held: the tokens of *seq, if it is not NULL.
+ * What fails is in ts->result too, and not printed, except failing puts: told once. */
+quire_status cli_text_store_prompt(cli_text_store *ts, quire_session *session, const int32_t *held,
+                                   int32_t n_held, bool exact, const int32_t *tokens,
+                                   int32_t n_tokens, quire_seq **seq);
+/* Puts the pages of these tokens, which were computed as the last prompt or in exact steps. */
 void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_seq *seq,
                         const int32_t *tokens, int32_t n_tokens);
-/* The same, if the last call has failed for such a reason. */
+/* The same, if the last put has failed. */
 void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq,
                               const int32_t *tokens, int32_t n_tokens);
 void cli_text_store_close(cli_text_store *ts);

@@ -17,7 +17,7 @@ static double loss_at(const quire__ladders *l, int32_t layer, int32_t rung) {
     return l->loss[(int64_t)layer * l->n_rungs + rung];
 }
 
-/* Summed anew each time: differences added up would drift away from what the rungs say. */
+/* Summed over all layers each time: accumulated differences would drift. */
 static quire__place place_of(const quire__ladders *l, const int32_t *rung) {
     quire__place place = {0, 0};
     for (int32_t i = 0; i < l->n_layers; i++) {
@@ -51,8 +51,8 @@ static step best_up(const quire__ladders *l, const int32_t *rung, double bytes_l
     return best;
 }
 
-quire__place quire__descend(const quire__ladders *l, double max_bytes, double max_loss,
-                            int32_t *rung) {
+quire__place quire__budget_search(const quire__ladders *l, double max_bytes, double max_loss,
+                                  int32_t *rung) {
     for (int32_t i = 0; i < l->n_layers; i++)
         rung[i] = 0;
     quire__place place = place_of(l, rung);

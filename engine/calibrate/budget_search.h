@@ -16,10 +16,10 @@ typedef struct quire__place {
     double bytes, loss; /* of all layers */
 } quire__place;
 
-/* From the first rung down, always by the step that costs least loss for the bytes it saves, to
- * max_bytes if it can be, and never beyond max_loss. Then up again where max_bytes leaves room.
- * rung: (n_layers). */
-quire__place quire__descend(const quire__ladders *ladders, double max_bytes, double max_loss,
-                            int32_t *rung);
+/* From the first rung down, always by the step that costs least loss for the bytes it saves, until
+ * max_bytes is met if possible, and never beyond max_loss. Then up again where max_bytes leaves
+ * room. rung: (n_layers). */
+quire__place quire__budget_search(const quire__ladders *ladders, double max_bytes, double max_loss,
+                                  int32_t *rung);
 
 #endif

@@ -1,10 +1,10 @@
-/* calibration_text.h: some of everything that models read: prose, dialogue, numbers, code,
- * markup, other languages. Changing a word changes the orders of all models: then PROBE_VERSION
+/* calibration_text.h: some of everything that models read: prose, dialogue, numbers, code, markup,
+ * other languages. Changing a word changes the orders of all models: then CALIBRATION_VERSION
  * (calibrate.c) must change as well. */
 #ifndef ENGINE_CALIBRATE_CALIBRATION_TEXT_H
 #define ENGINE_CALIBRATE_CALIBRATION_TEXT_H
 
-static const char PROBE_TEXT[] =
+static const char CALIBRATION_TEXT[] =
     "The harbour lay quiet under a thin layer of fog. Two fishermen mended their nets on the quay "
     "and spoke of the "
     "storm that "

@@ -1,41 +1,34 @@
-/* channel_stats.h: what a session sees of K and q while it runs, for a probe (calibrate.h). Kept
- * by the first of ggml's threads alone, in the order of the rows, so that the figures do not
- * depend on how many there are. */
+/* channel_stats.h: statistics of K and q for a calibration (calibrate.h), collected by an observer
+ * of the session's steps. */
 #ifndef ENGINE_CALIBRATE_CHANNEL_STATS_H
 #define ENGINE_CALIBRATE_CHANNEL_STATS_H
 
 #include "calibrate/query_moment.h"
+#include "graph/graph.h"
 
 /* One KV head of a layer; arrays are (D), moment (D * D). */
-typedef struct quire__head_figures {
+typedef struct quire__head_stats {
     float *low, *high; /* of K in the page at hand */
     double *range;     /* of K in a page, summed over pages */
     double *q_square;  /* of all query heads that meet this head, summed over rows */
     double *moment;    /* of the same queries, query_moment.h */
-} quire__head_figures;
+} quire__head_stats;
 
-typedef struct quire__watch {
+typedef struct quire__channel_stats {
     const quire_model *model;
-    int32_t skip;                /* first tokens that do not count: they stay raw */
-    int32_t position;            /* of the step's first row */
-    int32_t n_pages;             /* that are complete */
-    quire_rope_pairs *turns;     /* (n_layers); n 0: a rotation that is not of a simple kind */
-    quire__head_figures **heads; /* (n_layers)(G); NULL for a layer that shares another's cache */
+    int32_t skip;                 /* first tokens that do not count: they stay raw */
+    int32_t position;             /* of the step's first row */
+    int32_t n_pages;              /* that are complete */
+    quire_rope_pairs *rope_pairs; /* (n_layers); n 0: a rotation that is not of a simple kind */
+    quire__head_stats **heads;    /* (n_layers)(G); NULL for a layer that shares another's cache */
     void *memory;
-} quire__watch;
+} quire__channel_stats;
 
-quire_status quire__watch_open(quire__watch *watch, const quire_model *model,
-                               int32_t skip); /* E_NOMEM */
-void quire__watch_close(quire__watch *watch);
-/* Rows of a step: K (D, G, rows), q (D, H, rows), as ggml has them. */
-void quire__watch_keys(quire__watch *watch, int32_t layer, const struct ggml_tensor *k,
-                       int32_t n_rows);
-void quire__watch_queries(quire__watch *watch, int32_t layer, const struct ggml_tensor *q,
-                          int32_t n_rows);
-void quire__watch_advance(quire__watch *watch, int32_t n_rows); /* after a step */
-
-void quire__session_watch(
-    quire_session *session,
-    quire__watch *watch); /* session.c: from the next step on; NULL: no more */
+quire_status quire__channel_stats_open(quire__channel_stats *stats, const quire_model *model,
+                                       int32_t skip); /* E_NOMEM */
+void quire__channel_stats_close(quire__channel_stats *stats);
+quire__observer
+quire__channel_stats_observer(quire__channel_stats *stats); /* to be set in a session */
+void quire__channel_stats_advance(quire__channel_stats *stats, int32_t n_rows); /* after a step */
 
 #endif

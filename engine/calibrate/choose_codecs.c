@@ -74,7 +74,7 @@ static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, kinds
 
 typedef struct choosing {
     const quire_model *model;
-    const quire_report *report;
+    const quire_sensitivity *report;
     const quire_choice_options *options;
     double *bytes, *loss;      /* (n_layers, n_rungs) */
     int32_t *n_allowed, *rung; /* (n_layers) */
@@ -136,7 +136,7 @@ static quire_status bytes_of(const choosing *c, double *sum) {
     return QUIRE_OK;
 }
 
-static quire_status descend(const choosing *c, quire_pair *pairs, quire_choice *choice) {
+static quire_status search(const choosing *c, quire_pair *pairs, quire_choice *choice) {
     const quire__ladders ladders = {.n_layers = c->report->n_layers,
                                     .n_rungs = c->report->n_rungs,
                                     .bytes = c->bytes,
@@ -147,7 +147,7 @@ static quire_status descend(const choosing *c, quire_pair *pairs, quire_choice *
     QUIRE_TRY(bytes_of(c, &raw)); /* every layer is on its first rung, raw */
     quire__place place = {.bytes = raw};
     if (c->options->bytes == 0 || raw > (double)c->options->bytes)
-        place = quire__descend(&ladders, (double)c->options->bytes, c->options->kld, c->rung);
+        place = quire__budget_search(&ladders, (double)c->options->bytes, c->options->kld, c->rung);
     QUIRE_TRY(bytes_of(c, &bytes));
     if (c->options->bytes > 0 && place.bytes > (double)c->options->bytes)
         return quire__fail(QUIRE_E_BUDGET,
@@ -161,7 +161,7 @@ static quire_status descend(const choosing *c, quire_pair *pairs, quire_choice *
     return QUIRE_OK;
 }
 
-static quire_status check(const quire_model *model, const quire_report *report,
+static quire_status check(const quire_model *model, const quire_sensitivity *report,
                           const quire_choice_options *o) {
     if (o->struct_size != sizeof *o)
         return quire__fail(QUIRE_E_INVALID, "options were not set by quire_choice_options_default");
@@ -179,9 +179,9 @@ static quire_status check(const quire_model *model, const quire_report *report,
     return QUIRE_OK;
 }
 
-quire_status quire_choose(const quire_model *model, const quire_report *report,
-                          const quire_choice_options *options, quire_pair *pairs,
-                          quire_choice *choice) {
+quire_status quire_choose_codecs(const quire_model *model, const quire_sensitivity *report,
+                                 const quire_choice_options *options, quire_pair *pairs,
+                                 quire_choice *choice) {
     if (!model || !report || !options || !pairs || !choice)
         return quire__fail(QUIRE_E_INVALID, "model, report, options, pairs or choice is NULL");
     QUIRE_TRY(check(model, report, options));
@@ -197,8 +197,8 @@ quire_status quire_choose(const quire_model *model, const quire_report *report,
                         .loss = numbers + (numbers ? cells : 0),
                         .n_allowed = places,
                         .rung = places + (places ? n : 0)};
-    const quire_status status = numbers && places ? descend(&c, pairs, choice)
-                                                  : quire__fail(QUIRE_E_NOMEM, "out of memory");
+    const quire_status status =
+        numbers && places ? search(&c, pairs, choice) : quire__fail(QUIRE_E_NOMEM, "out of memory");
     free(numbers);
     free(places);
     return status;

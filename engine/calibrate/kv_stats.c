@@ -1,7 +1,5 @@
-/* kv_stats.c: K is kept and looked at in the end; V and q are summed up as they come. */
+/* kv_stats.c: K is copied and evaluated at the end; V and q are summed as they arrive. */
 #include "calibrate/kv_stats.h"
-
-#include "graph/graph.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,8 +12,8 @@ enum {
 };
 static const double WIDE = 3; /* times the median range */
 
-quire_status quire__survey_open(quire__survey *s, const quire_model *model, int32_t n_tokens) {
-    *s = (quire__survey){.model = model, .n_tokens = n_tokens};
+quire_status quire__kv_stats_open(quire__kv_stats *s, const quire_model *model, int32_t n_tokens) {
+    *s = (quire__kv_stats){.model = model, .n_tokens = n_tokens};
     const size_t n = (size_t)model->n_layers, rows = (size_t)n_tokens;
     size_t floats = 0;
     for (size_t i = 0; i < n; i++)
@@ -37,16 +35,16 @@ quire_status quire__survey_open(quire__survey *s, const quire_model *model, int3
     return QUIRE_OK;
 }
 
-void quire__survey_close(quire__survey *s) {
+void quire__kv_stats_close(quire__kv_stats *s) {
     free(s->memory);
-    *s = (quire__survey){0};
+    *s = (quire__kv_stats){0};
 }
 
-void quire__survey_advance(quire__survey *s, int32_t n_rows) { s->position += n_rows; }
+void quire__kv_stats_advance(quire__kv_stats *s, int32_t n_rows) { s->position += n_rows; }
 
 /* ------------------------------------------------------------------ rows */
 
-static float *key_of(const quire__survey *s, int32_t layer, int32_t token, int32_t head) {
+static float *key_of(const quire__kv_stats *s, int32_t layer, int32_t token, int32_t head) {
     const quire_layer *l = &s->model->cache[layer];
     return s->layers[layer].keys +
            ((size_t)token * (size_t)l->n_kv_heads + (size_t)head) * (size_t)l->k_dim;
@@ -85,10 +83,11 @@ static moments moments_of(const float *x, int32_t n, size_t stride) {
                      .range = high - low};
 }
 
-void quire__survey_rows(quire__survey *s, int32_t layer, const struct ggml_tensor *k,
-                        const struct ggml_tensor *v, int32_t n_rows) {
+static void add_rows(void *user, int32_t layer, const struct ggml_tensor *k,
+                     const struct ggml_tensor *v, int32_t n_rows) {
+    const quire__kv_stats *s = user;
     const quire_layer *l = &s->model->cache[layer];
-    quire__survey_layer *sums = &s->layers[layer];
+    quire__layer_sums *sums = &s->layers[layer];
     for (int32_t r = 0; r < n_rows && s->position + r < s->n_tokens; r++) {
         const int32_t t = s->position + r;
         for (int32_t h = 0; h < l->n_kv_heads; h++) {
@@ -110,7 +109,7 @@ void quire__survey_rows(quire__survey *s, int32_t layer, const struct ggml_tenso
 /* ---------------------------------------------------------------- attention on the first tokens */
 
 /* A query at t that sees all tokens before it. */
-static double first_share(const quire__survey *s, int32_t source, int32_t head, const float *q,
+static double first_share(const quire__kv_stats *s, int32_t source, int32_t head, const float *q,
                           int32_t t, double scale) {
     const int32_t dim = s->model->cache[source].k_dim;
     double most = -INFINITY, all = 0, first = 0;
@@ -130,8 +129,8 @@ static double first_share(const quire__survey *s, int32_t source, int32_t head, 
     return first / all;
 }
 
-void quire__survey_queries(quire__survey *s, int32_t layer, const struct ggml_tensor *q,
-                           int32_t n_rows) {
+static void add_queries(void *user, int32_t layer, const struct ggml_tensor *q, int32_t n_rows) {
+    const quire__kv_stats *s = user;
     const quire_layer *l = &s->model->cache[layer];
     const int32_t source = l->share == -1 ? layer : l->share, group = l->n_heads / l->n_kv_heads;
     const double scale = l->scale != 0 ? (double)l->scale : 1 / sqrt((double)l->k_dim);
@@ -147,6 +146,10 @@ void quire__survey_queries(quire__survey *s, int32_t layer, const struct ggml_te
     }
 }
 
+quire__observer quire__kv_stats_observer(quire__kv_stats *s) {
+    return (quire__observer){.on_append = add_rows, .on_queries = add_queries, .user = s};
+}
+
 /* ------------------------------------------------------------------ sums */
 
 static int by_size(const void *a, const void *b) {
@@ -155,8 +158,8 @@ static int by_size(const void *a, const void *b) {
 }
 
 /* Channels of one K head. */
-static void sum_channels(const quire__survey *s, int32_t layer, int32_t head,
-                         quire_layer_report *report) {
+static void sum_channels(const quire__kv_stats *s, int32_t layer, int32_t head,
+                         quire_layer_sensitivity *report) {
     const quire_layer *l = &s->model->cache[layer];
     double sorted[QUIRE_DIM_MAX]; /* ranges */
     for (int32_t d = 0; d < l->k_dim; d++) {
@@ -175,7 +178,7 @@ static void sum_channels(const quire__survey *s, int32_t layer, int32_t head,
         report->n_outliers++;
 }
 
-static double mean_norm(const quire__survey *s, int32_t layer, int32_t from, int32_t to) {
+static double mean_norm(const quire__kv_stats *s, int32_t layer, int32_t from, int32_t to) {
     const quire_layer *l = &s->model->cache[layer];
     double sum = 0;
     for (int32_t t = from; t < to; t++)
@@ -186,8 +189,8 @@ static double mean_norm(const quire__survey *s, int32_t layer, int32_t from, int
 
 static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
-void quire__survey_sum(const quire__survey *s, int32_t layer, quire_layer_report *report) {
-    const quire__survey_layer *sums = &s->layers[layer];
+void quire__kv_stats_sum(const quire__kv_stats *s, int32_t layer, quire_layer_sensitivity *report) {
+    const quire__layer_sums *sums = &s->layers[layer];
     report->sink = ratio(sums->sink, (double)sums->n_queries);
     if (!sums->keys)
         return;

@@ -1,40 +1,33 @@
-/* kv_stats.h: figures of K, V and q of every layer over a text, for an examination
- * (sensitivity.c). Kept by the first of ggml's threads alone, in the order of the rows, so that
- * they do not depend on how many there are. */
+/* kv_stats.h: statistics of K, V and q of every layer over a text, for a sensitivity report
+ * (sensitivity.c), collected by an observer of the session's steps. */
 #ifndef ENGINE_CALIBRATE_KV_STATS_H
 #define ENGINE_CALIBRATE_KV_STATS_H
 
-#include "model/model.h"
+#include "graph/graph.h"
 
-typedef struct quire__survey_layer {
+typedef struct quire__layer_sums {
     float *keys; /* (n_tokens, G, DK); NULL for a layer that shares another's cache */
     double v_norm, v_norm_first, v_kurtosis;     /* sums over rows */
     double sink;                                 /* sum over queries */
     int64_t n_values, n_values_first, n_queries; /* rows in these sums */
-} quire__survey_layer;
+} quire__layer_sums;
 
-typedef struct quire__survey {
+typedef struct quire__kv_stats {
     const quire_model *model;
-    int32_t n_tokens;            /* of the text */
-    int32_t position;            /* of the step's first row */
-    quire__survey_layer *layers; /* (n_layers) */
-    double *scores;              /* (n_tokens) scratch */
+    int32_t n_tokens;          /* of the text */
+    int32_t position;          /* of the step's first row */
+    quire__layer_sums *layers; /* (n_layers) */
+    double *scores;            /* (n_tokens) scratch */
     void *memory;
-} quire__survey;
+} quire__kv_stats;
 
-quire_status quire__survey_open(quire__survey *survey, const quire_model *model,
-                                int32_t n_tokens); /* E_NOMEM */
-void quire__survey_close(quire__survey *survey);
-/* Rows of a step: k (DK, G, rows), v (DV, G, rows), q (DK, H, rows), as ggml has them. */
-void quire__survey_rows(quire__survey *survey, int32_t layer, const struct ggml_tensor *k,
-                        const struct ggml_tensor *v, int32_t n_rows);
-void quire__survey_queries(quire__survey *survey, int32_t layer, const struct ggml_tensor *q,
-                           int32_t n_rows);
-void quire__survey_advance(quire__survey *survey, int32_t n_rows); /* after a step */
+quire_status quire__kv_stats_open(quire__kv_stats *stats, const quire_model *model,
+                                  int32_t n_tokens); /* E_NOMEM */
+void quire__kv_stats_close(quire__kv_stats *stats);
+quire__observer quire__kv_stats_observer(quire__kv_stats *stats);     /* to be set in a session */
+void quire__kv_stats_advance(quire__kv_stats *stats, int32_t n_rows); /* after a step */
 /* After the text: all figures of a layer but its loss. */
-void quire__survey_sum(const quire__survey *survey, int32_t layer, quire_layer_report *report);
-
-void quire__session_survey(quire_session *session,
-                           quire__survey *survey); /* session.c: from the next step on */
+void quire__kv_stats_sum(const quire__kv_stats *stats, int32_t layer,
+                         quire_layer_sensitivity *report);
 
 #endif

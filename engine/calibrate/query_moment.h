@@ -17,11 +17,11 @@
 #include "model/model.h"
 
 /* Sums of one head, (D * D), zero at first. */
-static inline size_t quire__moment_size(int32_t dim) { return (size_t)dim * (size_t)dim; }
-void quire__moment_add(double *sums, const quire_rope_pairs *turns, const float *q,
-                       int32_t position);
+static inline size_t quire__query_moment_size(int32_t dim) { return (size_t)dim * (size_t)dim; }
+void quire__query_moment_add(double *sums, const quire_rope_pairs *pairs, const float *q,
+                             int32_t position);
 /* Of the queries that look at the first page, from up to `reach` tokens away; up to a factor. */
-void quire__moment_mean(const double *sums, const quire_rope_pairs *turns, int32_t reach,
-                        float *moment /* (D, D) */);
+void quire__query_moment_mean(const double *sums, const quire_rope_pairs *pairs, int32_t reach,
+                              float *moment /* (D, D) */);
 
 #endif

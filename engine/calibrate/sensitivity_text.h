@@ -1,12 +1,12 @@
 /* sensitivity_text.h: what losses are measured on: a text that keeps coming back to what it
  * said, since that is what a cache is for. (On plain prose, which hardly looks back, SmolLM2
- * lost a third of what it does here.) Not the probe's text: orders of channels were fitted to
- * that one. Changing a word changes all reports: then EXAMINE_VERSION (sensitivity.c) must
+ * lost a third of what it does here.) Not the calibration text: orders of channels were fitted to
+ * that one. Changing a word changes all reports: then SENSITIVITY_VERSION (sensitivity.c) must
  * change. */
 #ifndef ENGINE_CALIBRATE_SENSITIVITY_TEXT_H
 #define ENGINE_CALIBRATE_SENSITIVITY_TEXT_H
 
-static const char EXAMINE_TEXT[] =
+static const char SENSITIVITY_TEXT[] =
     "Minutes of the Harlow Bridge committee, 14 March. Present: Dr. Ines Calloway (chair), Tobias "
     "Renn, Farida Osei "
     "and "

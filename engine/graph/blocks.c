@@ -54,8 +54,8 @@ struct ggml_tensor *quire__value(quire__graph *g, int32_t layer, struct ggml_ten
     return heads(g, quire__linear(g, x, l->v, l->v_bias), l->v_dim, l->n_kv_heads);
 }
 
-static struct ggml_tensor *store(quire__graph *g, int32_t layer, struct ggml_tensor *k,
-                                 struct ggml_tensor *v) {
+static struct ggml_tensor *append(quire__graph *g, int32_t layer, struct ggml_tensor *k,
+                                  struct ggml_tensor *v) {
     struct ggml_tensor *args[] = {k, v};
     struct ggml_tensor *node =
         ggml_custom_4d(g->ctx, GGML_TYPE_I8, 1, 1, 1, 1, args, 2, quire__append_node,
@@ -68,11 +68,11 @@ struct ggml_tensor *quire__attend(quire__graph *g, int32_t layer, struct ggml_te
                                   struct ggml_tensor *k, struct ggml_tensor *v) {
     const quire__layer *l = &g->model->layers[layer];
     const int32_t share = g->model->cache[layer].share;
-    g->stores[layer] = share < 0 ? store(g, layer, k, v) : g->stores[share];
-    if (g->n_out == 0 && layer == g->last_store)
+    g->append_nodes[layer] = share < 0 ? append(g, layer, k, v) : g->append_nodes[share];
+    if (g->n_out == 0 && layer == g->last_append)
         return NULL;
-    /* The store is an argument so that it comes before. */
-    struct ggml_tensor *args[] = {q, g->stores[layer]};
+    /* The append node is an argument so that it runs first. */
+    struct ggml_tensor *args[] = {q, g->append_nodes[layer]};
     struct ggml_tensor *x =
         ggml_custom_4d(g->ctx, GGML_TYPE_F32, (int64_t)l->n_heads * l->v_dim, g->n_rows, 1, 1, args,
                        2, quire__attend_node, GGML_N_TASKS_MAX, &g->cache_nodes[layer]);

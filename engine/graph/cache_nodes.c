@@ -1,9 +1,6 @@
 /* cache_nodes.c: where ggml's threads meet the cache. */
 #include "graph/graph.h"
 
-#include "calibrate/kv_stats.h"
-#include "calibrate/channel_stats.h"
-
 #include <stdatomic.h>
 #include <string.h>
 
@@ -20,21 +17,19 @@ static void note(quire__step *step, quire_status status) {
 
 void quire__append_node(struct ggml_tensor *dst, int ith, int nth, void *user) {
     const quire__node *node = user;
-    if (ith == 0 && node->step->watch)
-        quire__watch_keys(node->step->watch, node->layer, dst->src[0], node->step->n_rows);
-    if (ith == 0 && node->step->survey)
-        quire__survey_rows(node->step->survey, node->layer, dst->src[0], dst->src[1],
-                           node->step->n_rows);
+    const quire__observer *observer = &node->step->observer;
+    if (ith == 0 && observer->on_append)
+        observer->on_append(observer->user, node->layer, dst->src[0], dst->src[1],
+                            node->step->n_rows);
     note(node->step, quire_batch_append(node->step->batch, node->layer, rows_of(dst->src[0]),
                                         rows_of(dst->src[1]), ith, nth));
 }
 
 void quire__attend_node(struct ggml_tensor *dst, int ith, int nth, void *user) {
     const quire__node *node = user;
-    if (ith == 0 && node->step->watch)
-        quire__watch_queries(node->step->watch, node->layer, dst->src[0], node->step->n_rows);
-    if (ith == 0 && node->step->survey)
-        quire__survey_queries(node->step->survey, node->layer, dst->src[0], node->step->n_rows);
+    const quire__observer *observer = &node->step->observer;
+    if (ith == 0 && observer->on_queries)
+        observer->on_queries(observer->user, node->layer, dst->src[0], node->step->n_rows);
     const quire_attend_args args = {
         .q = rows_of(dst->src[0]), .out = dst->data, .out_stride = dst->nb[1] / sizeof(float)};
     note(node->step, quire_batch_attend(node->step->batch, node->layer, &args, ith, nth));

@@ -14,12 +14,12 @@ typedef struct quire__graph {
     const quire_model *model;
     struct ggml_context *ctx;
     struct ggml_cgraph *nodes;
-    struct quire__node *cache_nodes; /* (n_layers) what the store and attend nodes are told */
+    struct quire__node *cache_nodes; /* (n_layers) arguments of the append and attend nodes */
     int32_t n_rows, n_out;           /* B, and rows that get logits; both padded */
-    int32_t last_store;              /* the last layer that stores K and V */
+    int32_t last_append;             /* the last layer with a cache of its own */
     struct ggml_tensor *tokens, *positions; /* inputs: (B) i32 */
     struct ggml_tensor *out_rows;           /* input: (n_out) i32, or NULL */
-    struct ggml_tensor **stores;            /* (n_layers) store nodes, for layers that share them */
+    struct ggml_tensor **append_nodes;      /* (n_layers) a shared layer has that of its source */
 } quire__graph;
 
 struct ggml_tensor *quire__embed(quire__graph *g); /* -> (E, B), scaled */
@@ -37,8 +37,8 @@ struct ggml_tensor *quire__value(quire__graph *g, int32_t layer, struct ggml_ten
 struct ggml_tensor *quire__apply_rope(quire__graph *g, int32_t layer,
                                       struct ggml_tensor *x); /* RoPE */
 
-/* Stores k and v (NULL in a layer that shares another's) and attends: -> (E, B). NULL when
- * nothing after this layer's store is wanted: no row gets logits, and no later layer stores. */
+/* Appends k and v (NULL in a layer that shares another's cache) and attends: -> (E, B). NULL if
+ * nothing after the append is needed: no row gets logits, and no later layer appends. */
 struct ggml_tensor *quire__attend(quire__graph *g, int32_t layer, struct ggml_tensor *q,
                                   struct ggml_tensor *k, struct ggml_tensor *v);
 /* After the attention of the last layer, only the rows that get logits go on. */
@@ -57,20 +57,28 @@ struct ggml_tensor *quire__logits(quire__graph *g, struct ggml_tensor *x);
 /* ---- the two nodes of the cache (cache_nodes.c) */
 
 struct quire__step;
-struct quire__watch;
-struct quire__survey;
 typedef struct quire__node {
     struct quire__step *step;
     int32_t layer;
 } quire__node;
 
+/* Sees the rows of a step before the cache does, without padding. Called by the first of ggml's
+ * threads alone, layer by layer: what it sums up does not depend on the number of threads. */
+typedef struct quire__observer {
+    /* Rows that are appended: k (DK, G, n_rows), v (DV, G, n_rows). NULL: not called. */
+    void (*on_append)(void *user, int32_t layer, const struct ggml_tensor *k,
+                      const struct ggml_tensor *v, int32_t n_rows);
+    /* Queries: q (DK, H, n_rows). NULL: not called. */
+    void (*on_queries)(void *user, int32_t layer, const struct ggml_tensor *q, int32_t n_rows);
+    void *user;
+} quire__observer;
+
 /* The step in flight: what the nodes of a running graph work on. */
 typedef struct quire__step {
     quire_batch *batch;
-    int32_t n_rows;               /* of the batch, without padding */
-    _Atomic int failure;          /* quire_status of the first worker that failed */
-    struct quire__watch *watch;   /* NULL: nobody looks */
-    struct quire__survey *survey; /* NULL: nor here */
+    int32_t n_rows;      /* of the batch, without padding */
+    _Atomic int failure; /* quire_status of the first worker that failed */
+    quire__observer observer;
 } quire__step;
 
 /* Row `row` of a head of x, which is (D, heads, rows) as the nodes get it. */

@@ -7,12 +7,12 @@ enum { PIECE = 16, PIECES_PER_THREAD = 4, ROWS_AT_ONCE = 2, ROWS_AT_ONCE_REPACKE
  * below 4 on aarch64. */
 enum { LEAST_ROWS = 2, ENOUGH_ROWS = 8 };
 #if defined(__x86_64__)
-static bool minds_few_rows(const struct ggml_tensor *t) {
+static bool needs_min_rows(const struct ggml_tensor *t) {
     (void)t;
     return true;
 }
 #else
-static bool minds_few_rows(const struct ggml_tensor *t) {
+static bool needs_min_rows(const struct ggml_tensor *t) {
     return (t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_F32) && t->ne[1] > 1;
 }
 #endif
@@ -34,39 +34,42 @@ static bool pairs_up(int64_t n_columns, int64_t n_rows, int32_t n_threads) {
     return n_rows % 2 == 0 && divide_up(n_rows, pieces1) % 2 == 0;
 }
 
-static bool good(const quire__exact *exact, int32_t n_rows) {
-    if (n_rows % exact->step != 0)
+static bool good(const quire__row_padding *padding, int32_t n_rows) {
+    if (n_rows % padding->step != 0)
         return false;
-    for (int32_t i = 0; i < exact->n_widths; i++)
-        if (!pairs_up(exact->widths[i], n_rows, exact->n_threads))
+    for (int32_t i = 0; i < padding->n_widths; i++)
+        if (!pairs_up(padding->widths[i], n_rows, padding->n_threads))
             return false;
     return true;
 }
 
-int32_t quire__exact_rows(const quire__exact *exact, int32_t n_rows, int32_t max_rows) {
-    for (int32_t n = n_rows < exact->least ? exact->least : n_rows; n < max_rows && !exact->many;
-         n++)
-        if (good(exact, n))
+int32_t quire__row_padding_rows(const quire__row_padding *padding, int32_t n_rows,
+                                int32_t max_rows) {
+    for (int32_t n = n_rows < padding->least ? padding->least : n_rows;
+         n < max_rows && !padding->many; n++)
+        if (good(padding, n))
             return n;
     return max_rows;
 }
 
-void quire__exact_init(quire__exact *exact, const quire_model *model, int32_t n_threads) {
-    *exact = (quire__exact){.n_threads = n_threads,
-                            .least = LEAST_ROWS,
-                            .step = model->repacked.buffer ? ROWS_AT_ONCE_REPACKED : ROWS_AT_ONCE};
+void quire__row_padding_init(quire__row_padding *padding, const quire_model *model,
+                             int32_t n_threads) {
+    *padding =
+        (quire__row_padding){.n_threads = n_threads,
+                             .least = LEAST_ROWS,
+                             .step = model->repacked.buffer ? ROWS_AT_ONCE_REPACKED : ROWS_AT_ONCE};
     for (struct ggml_tensor *t = ggml_get_first_tensor(model->file.tensors); t;
          t = ggml_get_next_tensor(model->file.tensors, t)) {
         int32_t i = 0;
-        if (minds_few_rows(t))
-            exact->least = ENOUGH_ROWS;
-        while (i < exact->n_widths && exact->widths[i] != t->ne[1])
+        if (needs_min_rows(t))
+            padding->least = ENOUGH_ROWS;
+        while (i < padding->n_widths && padding->widths[i] != t->ne[1])
             i++;
-        if (t->ne[1] <= 1 || i < exact->n_widths)
+        if (t->ne[1] <= 1 || i < padding->n_widths)
             continue;
-        exact->many = i == QUIRE__WIDTHS;
-        if (exact->many)
+        padding->many = i == QUIRE__WIDTHS;
+        if (padding->many)
             break;
-        exact->widths[exact->n_widths++] = t->ne[1];
+        padding->widths[padding->n_widths++] = t->ne[1];
     }
 }

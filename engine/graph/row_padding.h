@@ -15,17 +15,19 @@
 
 enum { QUIRE__WIDTHS = 16 };
 
-typedef struct quire__exact {
+typedef struct quire__row_padding {
     int64_t widths[QUIRE__WIDTHS]; /* columns of the results of the model's products: each number
                                       once */
     int32_t n_widths, n_threads;
     bool many; /* more of them than there is room for: every step is padded to the most rows */
     int32_t least, step; /* so many rows at least, in multiples of this */
-} quire__exact;
+} quire__row_padding;
 
-void quire__exact_init(quire__exact *exact, const quire_model *model, int32_t n_threads);
+void quire__row_padding_init(quire__row_padding *padding, const quire_model *model,
+                             int32_t n_threads);
 /* The least number of rows from n_rows (at least 1) on that is good, or max_rows (a multiple of
  * 16) if none is. */
-int32_t quire__exact_rows(const quire__exact *exact, int32_t n_rows, int32_t max_rows);
+int32_t quire__row_padding_rows(const quire__row_padding *padding, int32_t n_rows,
+                                int32_t max_rows);
 
 #endif

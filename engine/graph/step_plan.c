@@ -24,11 +24,11 @@ static void describe(quire__plans *plans, quire__plan *plan) {
                           .cache_nodes = plans->cache_nodes,
                           .n_rows = plan->n_rows,
                           .n_out = plan->n_out,
-                          .last_store = plans->last_store,
+                          .last_append = plans->last_append,
                           .tokens = plan->tokens,
                           .positions = plan->positions,
                           .out_rows = plan->out_rows,
-                          .stores = plans->stores};
+                          .append_nodes = plans->append_nodes};
     struct ggml_tensor *hidden = plans->model->architecture->build(&graph);
     plan->logits = NULL;
     if (!hidden)
@@ -109,10 +109,10 @@ static quire_status take_memory(quire__plans *plans) {
                                             plans->graph_nodes * ggml_tensor_overhead(),
                                         (size_t)WORK_ALIGNMENT);
     plans->descriptions = aligned_alloc(WORK_ALIGNMENT, QUIRE__PLANS * plans->description_bytes);
-    plans->stores = calloc(n_layers, sizeof(struct ggml_tensor *));
+    plans->append_nodes = calloc(n_layers, sizeof(struct ggml_tensor *));
     plans->cache_nodes = calloc(n_layers, sizeof *plans->cache_nodes);
     plans->buffer = ggml_gallocr_new(ggml_backend_cpu_buffer_type());
-    if (!plans->descriptions || !plans->stores || !plans->cache_nodes || !plans->buffer)
+    if (!plans->descriptions || !plans->append_nodes || !plans->cache_nodes || !plans->buffer)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     for (int i = 0; i < QUIRE__PLANS; i++) {
         plans->slots[i].ctx = ggml_init((struct ggml_init_params){
@@ -136,7 +136,7 @@ quire_status quire__plans_open(quire__plans *plans, const quire_model *model, qu
     for (int32_t i = 0; i < model->n_layers; i++) {
         plans->cache_nodes[i] = (quire__node){.step = step, .layer = i};
         if (model->cache[i].share < 0)
-            plans->last_store = i;
+            plans->last_append = i;
     }
     struct ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
     plans->threads = ggml_threadpool_new(&params);
@@ -153,7 +153,7 @@ void quire__plans_close(quire__plans *plans) {
         ggml_free(plans->slots[i].ctx);
     ggml_gallocr_free(plans->buffer);
     free(plans->descriptions);
-    free(plans->stores);
+    free(plans->append_nodes);
     free(plans->cache_nodes);
     free(plans->work);
 }

@@ -27,7 +27,7 @@ typedef struct quire__plan {
 typedef struct quire__plans {
     const quire_model *model;
     quire__node *cache_nodes; /* (n_layers) */
-    int32_t n_threads, last_store;
+    int32_t n_threads, last_append;
     ggml_abort_callback stop;
     void *stop_user;
     quire__plan slots[QUIRE__PLANS];
@@ -36,7 +36,7 @@ typedef struct quire__plans {
     char *descriptions; /* QUIRE__PLANS * description_bytes */
     ggml_gallocr_t buffer;
     struct ggml_threadpool *threads;
-    struct ggml_tensor **stores; /* scratch of a build: (n_layers) */
+    struct ggml_tensor **append_nodes; /* scratch of a build: (n_layers) */
     uint8_t *work;
     size_t work_bytes;
 } quire__plans;

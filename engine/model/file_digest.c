@@ -52,13 +52,13 @@ quire_status quire__file_digest(const char *directory, int fd, int64_t now,
     file_key key, kept, after;
     if (!key_of(fd, &key) || !path_of(directory, &key, path))
         return compute(user, digest);
-    const quire__part found[] = {{&kept, sizeof kept}, {digest, sizeof *digest}};
-    if (quire__kept_read_file(path, KIND, found, 2) && same_key(&kept, &key))
+    const quire__cache_part found[] = {{&kept, sizeof kept}, {digest, sizeof *digest}};
+    if (quire__model_cache_read_file(path, KIND, found, 2) && same_key(&kept, &key))
         return QUIRE_OK;
     QUIRE_TRY(compute(user, digest));
     if (is_settled(&key, now) && key_of(fd, &after) && same_key(&after, &key)) {
-        const quire__part parts[] = {{&key, sizeof key}, {digest, sizeof *digest}};
-        quire__kept_write_file(path, KIND, parts, 2);
+        const quire__cache_part parts[] = {{&key, sizeof key}, {digest, sizeof *digest}};
+        quire__model_cache_write_file(path, KIND, parts, 2);
     }
     return QUIRE_OK;
 }

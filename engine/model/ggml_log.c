@@ -11,7 +11,7 @@ static _Thread_local bool is_error;
 static void remember(enum ggml_log_level level, const char *text, void *user) {
     (void)user;
     if (is_error || (level != GGML_LOG_LEVEL_ERROR && level != GGML_LOG_LEVEL_WARN))
-        return; /* the first error says why; those after it, that it was one */
+        return; /* the first error has the reason; later ones only follow from it */
     size_t n = strcspn(text, "\n");
     if (n == 0)
         return;
@@ -22,11 +22,11 @@ static void remember(enum ggml_log_level level, const char *text, void *user) {
     is_error = level == GGML_LOG_LEVEL_ERROR;
 }
 
-void quire__quiet_install(void) { llama_log_set(remember, NULL); /* ggml's too */ }
+void quire__ggml_log_install(void) { llama_log_set(remember, NULL); /* ggml's too */ }
 
-void quire__quiet_clear(void) {
+void quire__ggml_log_clear(void) {
     last[0] = '\0';
     is_error = false;
 }
 
-const char *quire__quiet_last(void) { return last[0] ? last : "no reason given"; }
+const char *quire__ggml_log_last(void) { return last[0] ? last : "no reason given"; }

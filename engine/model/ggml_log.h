@@ -1,12 +1,12 @@
-/* ggml_log.h: ggml and libllama print through a function of the process. Theirs is replaced by
- * one that remembers. */
+/* ggml_log.h: the process-wide log function of ggml and libllama, replaced by one that remembers
+ * the message instead of printing it. */
 #ifndef ENGINE_MODEL_GGML_LOG_H
 #define ENGINE_MODEL_GGML_LOG_H
 
-void quire__quiet_install(void);
-void quire__quiet_clear(void);
-/* The first error that the calling thread was told since, or else the last warning, in one line;
- * "no reason given" if nothing. */
-const char *quire__quiet_last(void);
+void quire__ggml_log_install(void);
+void quire__ggml_log_clear(void);
+/* The first error logged on this thread since the last clear, else the last warning, as one line;
+ * "no reason given" if there is none. */
+const char *quire__ggml_log_last(void);
 
 #endif

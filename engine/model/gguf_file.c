@@ -50,11 +50,11 @@ static quire_status read_meta(quire__gguf *file) {
     if (memcmp(file->map, GGUF_MAGIC, 4) != 0)
         return quire__fail(QUIRE_E_MODEL, "'%s' is not a GGUF file", file->path);
     struct gguf_init_params params = {.no_alloc = true, .ctx = &file->tensors};
-    quire__quiet_clear();
+    quire__ggml_log_clear();
     file->meta = gguf_init_from_buffer(file->map, file->map_bytes, params);
     if (!file->meta)
         return quire__fail(QUIRE_E_MODEL, "'%s' is cut off or broken: %s", file->path,
-                           quire__quiet_last());
+                           quire__ggml_log_last());
     return QUIRE_OK;
 }
 

@@ -1,7 +1,6 @@
 /* model.c: loads a model: file, shapes, tensors, vocabulary. */
 #include "model/model.h"
 
-#include "calibrate/calibrate.h"
 #include "model/ggml_log.h"
 #include "model/model_rope.h"
 #include "model/tensor_check.h"
@@ -80,8 +79,6 @@ static quire_status load_name(quire_model *model) {
 
 static quire_status keep_options(quire_model *model, const quire_model_options *options) {
     model->weights_as = options->f32_weights ? "f32" : options->repack ? "repacked" : "file";
-    model->on_probe = options->on_probe;
-    model->on_probe_user = options->on_probe_user;
     if (!options->cache_dir)
         return QUIRE_OK;
     model->cache_dir = malloc(strlen(options->cache_dir) + 1);
@@ -122,19 +119,14 @@ quire_status quire_model_load(quire_model **result, const char *path,
         options = &defaults;
     if (options->struct_size != sizeof *options)
         return quire__fail(QUIRE_E_INVALID, "options were not set by quire_model_options_default");
-    quire__quiet_install();
+    quire__ggml_log_install();
     ggml_cpu_init();
     quire_model *model = calloc(1, sizeof *model);
     if (!model)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     if (pthread_mutex_init(&model->identity_lock, NULL) != 0) {
         free(model);
-        return quire__fail(QUIRE_E_NOMEM, "no mutex to be had");
-    }
-    if (pthread_mutex_init(&model->probe_lock, NULL) != 0) {
-        pthread_mutex_destroy(&model->identity_lock);
-        free(model);
-        return quire__fail(QUIRE_E_NOMEM, "no mutex to be had");
+        return quire__fail(QUIRE_E_NOMEM, "cannot create a mutex");
     }
     const quire_status status = load(model, path, options);
     if (status != QUIRE_OK) {
@@ -145,7 +137,7 @@ quire_status quire_model_load(quire_model **result, const char *path,
     return QUIRE_OK;
 }
 
-quire_status quire__model_expanding(const quire_model *model, quire_model **twin) {
+quire_status quire__model_load_expanding(const quire_model *model, quire_model **twin) {
     quire_model_options options;
     quire_model_options_default(&options);
     options.repack = false;
@@ -167,9 +159,8 @@ void quire_model_free(quire_model *model) {
     free(model->ropes);
     free(model->name);
     free(model->identity);
-    quire__probe_free(model);
+    free(model->cache_dir);
     pthread_mutex_destroy(&model->identity_lock);
-    pthread_mutex_destroy(&model->probe_lock);
     free(model);
 }
 

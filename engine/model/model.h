@@ -76,20 +76,11 @@ struct quire_model {
     struct ggml_tensor *input_embedding, *input_proj,
         *input_proj_norm; /* (P*layers, vocab), (E, P*layers), (P) */
     pthread_mutex_t identity_lock;
-    char *identity; /* NULL: nobody has asked yet */
-    /* calibrate.h */
-    pthread_mutex_t probe_lock;
-    bool probed;
-    uint16_t *order;         /* of all layers' heads */
-    const uint16_t **orders; /* (n_layers) */
-    float *feedback;         /* of all layers' heads */
-    const float **feedbacks; /* (n_layers) */
-    const char *weights_as;  /* "repacked", "file", "f32" */
+    char *identity;         /* NULL: nobody has asked yet */
+    const char *weights_as; /* "repacked", "file", "f32" */
     bool expand;     /* weights become f32 in the graph, one at a time: as f32 weights without their
                         memory */
-    char *cache_dir; /* NULL: orders are kept in memory alone */
-    void (*on_probe)(void *user, int32_t done, int32_t total);
-    void *on_probe_user;
+    char *cache_dir; /* of model_cache_file.h; NULL: none */
 };
 
 /* ---- pieces for architecture files (model_parts.c) */
@@ -114,7 +105,7 @@ void quire__describe_cache(quire_model *model);
 /* ---- model.c */
 
 /* The same file again, with `expand`. */
-quire_status quire__model_expanding(const quire_model *model, quire_model **twin);
+quire_status quire__model_load_expanding(const quire_model *model, quire_model **twin);
 
 /* ---- vocabulary (tokenize.c) */
 quire_status quire__vocab_load(quire_model *model, const char *path);

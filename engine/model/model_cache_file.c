@@ -21,7 +21,7 @@ static bool path_of(const quire_model *model, const char *name, char path[QUIRE_
     return n > 0 && n < QUIRE_PATH_BYTES;
 }
 
-static quire_digest digest_of(const char *kind, const quire__part *parts, size_t n_parts) {
+static quire_digest digest_of(const char *kind, const quire__cache_part *parts, size_t n_parts) {
     quire_hash hash;
     quire__hash_start(&hash);
     quire__hash_add(&hash, kind, QUIRE__KIND_BYTES);
@@ -30,7 +30,7 @@ static quire_digest digest_of(const char *kind, const quire__part *parts, size_t
     return quire__hash_end(&hash);
 }
 
-static bool read_parts(int fd, const char *kind, const quire__part *parts, size_t n_parts) {
+static bool read_parts(int fd, const char *kind, const quire__cache_part *parts, size_t n_parts) {
     char found[QUIRE__KIND_BYTES];
     quire_digest digest;
     struct stat info;
@@ -48,15 +48,15 @@ static bool read_parts(int fd, const char *kind, const quire__part *parts, size_
            memcmp(right.byte, digest.byte, sizeof digest.byte) == 0;
 }
 
-bool quire__kept_read(const quire_model *model, const char *name,
-                      const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
-                      size_t n_parts) {
+bool quire__model_cache_read(const quire_model *model, const char *name,
+                             const char kind[QUIRE__KIND_BYTES], const quire__cache_part *parts,
+                             size_t n_parts) {
     char path[QUIRE_PATH_BYTES];
-    return path_of(model, name, path) && quire__kept_read_file(path, kind, parts, n_parts);
+    return path_of(model, name, path) && quire__model_cache_read_file(path, kind, parts, n_parts);
 }
 
-bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES],
-                           const quire__part *parts, size_t n_parts) {
+bool quire__model_cache_read_file(const char *path, const char kind[QUIRE__KIND_BYTES],
+                                  const quire__cache_part *parts, size_t n_parts) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
@@ -65,8 +65,7 @@ bool quire__kept_read_file(const char *path, const char kind[QUIRE__KIND_BYTES],
     return good;
 }
 
-/* Every directory on the way that is not there; what cannot be made will be missed when it is
- * written to. */
+/* Creates the missing directories of a path; failures show when the file is written. */
 static void make_directories(const char *to) {
     char path[QUIRE_PATH_BYTES];
     snprintf(path, sizeof path, "%s", to);
@@ -77,16 +76,16 @@ static void make_directories(const char *to) {
     }
 }
 
-void quire__kept_write(const quire_model *model, const char *name,
-                       const char kind[QUIRE__KIND_BYTES], const quire__part *parts,
-                       size_t n_parts) {
+void quire__model_cache_write(const quire_model *model, const char *name,
+                              const char kind[QUIRE__KIND_BYTES], const quire__cache_part *parts,
+                              size_t n_parts) {
     char path[QUIRE_PATH_BYTES];
     if (path_of(model, name, path))
-        quire__kept_write_file(path, kind, parts, n_parts);
+        quire__model_cache_write_file(path, kind, parts, n_parts);
 }
 
-void quire__kept_write_file(const char *path, const char kind[QUIRE__KIND_BYTES],
-                            const quire__part *parts, size_t n_parts) {
+void quire__model_cache_write_file(const char *path, const char kind[QUIRE__KIND_BYTES],
+                                   const quire__cache_part *parts, size_t n_parts) {
     make_directories(path);
     const quire_digest digest = digest_of(kind, parts, n_parts);
     quire_writer *w = malloc(sizeof *w);

@@ -19,11 +19,11 @@ quire_status quire__vocab_load(quire_model *model, const char *path) {
     struct llama_model_params params = llama_model_default_params();
     params.vocab_only = true;
     params.n_gpu_layers = 0;
-    quire__quiet_clear();
+    quire__ggml_log_clear();
     model->vocab = llama_model_load_from_file(path, params);
     if (!model->vocab)
         return quire__fail(QUIRE_E_MODEL, "'%s': the vocabulary cannot be loaded: %s", path,
-                           quire__quiet_last());
+                           quire__ggml_log_last());
     /* libllama would abort at the first text. */
     if (llama_vocab_get_add_bos(vocab_of(model)) &&
         llama_vocab_bos(vocab_of(model)) == LLAMA_TOKEN_NULL)

@@ -1,4 +1,4 @@
-/* shift.c: tokens out of the middle of a sequence, with the model's own rotation. */
+/* context_shift.c: drops tokens from the middle of a sequence, with the model's own RoPE. */
 #include "base/status.h"
 #include "model/model_rope.h"
 

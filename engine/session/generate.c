@@ -1,22 +1,16 @@
 /* generate.c: prompt in, text out, for one sequence. */
+#include "session/clock.h"
 #include "session/lookup_draft.h"
 #include "model/model.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { DRAFT_MAX = QUIRE_PAGE_TOKENS - 1, PIECE_BYTES = 512 };
 
 void quire_generate_options_default(quire_generate_options *options) {
     if (options)
         *options = (quire_generate_options){.struct_size = sizeof *options, .max_tokens = 128};
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 typedef struct generation {
@@ -109,14 +103,20 @@ static quire_status step(generation *gen) {
     return status == QUIRE_OK ? choice : status;
 }
 
-/* The prompt, and the first token after it. */
-static quire_status start_text(generation *gen, const int32_t *prompt, int32_t n_prompt) {
-    const double start = now();
+static quire_status prefill(generation *gen, const int32_t *prompt, int32_t n_prompt) {
+    const double start = quire__seconds();
     const quire_status status = quire_session_prefill(gen->session, gen->seq, prompt, n_prompt,
                                                       gen->options->on_prefill, gen->options->user);
-    gen->result->prefill_seconds = now() - start;
-    QUIRE_TRY(status);
-    gen->result->n_prompt = n_prompt;
+    gen->result->prefill_seconds = quire__seconds() - start;
+    if (status == QUIRE_OK)
+        gen->result->n_prompt = n_prompt;
+    return status;
+}
+
+/* What is left of the prompt, and the first token after it. */
+static quire_status start_text(generation *gen, const int32_t *prompt, int32_t n_prompt) {
+    if (n_prompt > 0)
+        QUIRE_TRY(prefill(gen, prompt, n_prompt));
     if (gen->options->max_tokens == 0)
         return QUIRE_OK;
     int32_t first;
@@ -131,11 +131,11 @@ static quire_status generate(generation *gen, const int32_t *prompt, int32_t n_p
     quire_status status = QUIRE_OK;
     if (!gen->options->resume)
         status = start_text(gen, prompt + n_cached, n_prompt - n_cached);
-    const double start = now();
+    const double start = quire__seconds();
     while (status == QUIRE_OK && !gen->done &&
            quire_seq_length(gen->seq) < quire_session_context(gen->session))
         status = step(gen);
-    gen->result->decode_seconds = now() - start;
+    gen->result->decode_seconds = quire__seconds() - start;
     return status;
 }
 
@@ -148,10 +148,13 @@ quire_status quire_generate(quire_session *session, quire_seq *seq, quire_sample
         return quire__fail(
             QUIRE_E_INVALID,
             "options were not set by quire_generate_options_default, or are negative");
-    if (options->n_cached < 0 || options->n_cached >= n_prompt ||
+    if (options->n_cached < 0 || options->n_cached > n_prompt ||
         options->n_cached > quire_seq_length(seq))
         return quire__fail(QUIRE_E_INVALID, "%d of %d prompt tokens cannot be in a sequence of %d",
                            (int)options->n_cached, (int)n_prompt, (int)quire_seq_length(seq));
+    if (options->n_cached == n_prompt && !quire_session_logits(session, 0))
+        return quire__fail(QUIRE_E_INVALID,
+                           "all of the prompt is cached, but the last step has no logits");
     if (options->resume && n_prompt - options->n_cached != 1)
         return quire__fail(QUIRE_E_INVALID, "one token is resumed from, not %d",
                            (int)(n_prompt - options->n_cached));

@@ -4,7 +4,7 @@
 
 #include "model/model.h"
 
-/* quire_session_identity, made anew; free() it. */
+/* A new copy of quire_session_identity's text; free() it. */
 quire_status quire__session_identity(const quire_session *session, char **text);
 
 #endif

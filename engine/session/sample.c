@@ -111,11 +111,11 @@ static quire_status add_grammar(quire_sampler *sampler, const quire_model *model
         return quire__fail(QUIRE_E_INVALID, "the grammar is empty");
     const int32_t n_known = llama_vocab_n_tokens(vocab);
     sampler->n_offered = n_known < sampler->n_offered ? n_known : sampler->n_offered;
-    quire__quiet_clear();
+    quire__ggml_log_clear();
     sampler->grammar = llama_sampler_init_grammar(vocab, grammar, "root");
     return sampler->grammar ? QUIRE_OK
                             : quire__fail(QUIRE_E_INVALID, "the grammar cannot be read: %s",
-                                          quire__quiet_last());
+                                          quire__ggml_log_last());
 }
 
 /* What looks back at the text so far. Of its own, since a grammar must not see the prompt. */

@@ -1,12 +1,12 @@
 /* session.c: a pool and plans; steps over them. */
-#include "session/budget.h"
+#include "session/session.h"
+
 #include "graph/row_padding.h"
-#include "session/identity.h"
 #include "graph/step_plan.h"
-#include "calibrate/calibrate.h"
+#include "model/calibration.h"
 #include "model/model_rope.h"
-#include "calibrate/kv_stats.h"
-#include "calibrate/channel_stats.h"
+#include "session/budget.h"
+#include "session/identity.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ struct quire_session {
     quire_pool *pool;
     quire__step step;
     quire__plans plans;
-    quire__exact exact;
+    quire__row_padding padding;
     quire__plan *last;       /* where the logits of the last step lie */
     int32_t n_logits;        /* of it */
     quire_batch_item *items; /* (max_seqs) scratch */
@@ -89,28 +89,36 @@ static const uint16_t *given_order(const quire_session_options *o, const quire_l
                : NULL;
 }
 
-/* Codecs that need an order of channels get the caller's, or the model's own; the model also
- * knows how to round. */
-static quire_status order_channels(const quire_session *session, quire_layer *layers) {
-    const quire_session_options *o = &session->options;
-    const int32_t n = session->model->n_layers;
+bool quire_session_needs_calibration(const quire_model *model, const quire_session_options *o) {
+    if (!model || !o)
+        return false;
     bool needed = quire_codec_is_ordered(o->policy.pair.k) ||
                   quire_codec_is_ordered(o->policy.windowed.k) ||
                   quire_codec_is_ordered(o->policy.edge.k);
-    for (int32_t i = 0; i < n; i++)
-        needed = needed || quire_codec_is_ordered(layers[i].k);
-    if (!needed)
+    for (int32_t i = 0; i < model->n_layers && o->layers; i++)
+        needed = needed || quire_codec_is_ordered(o->layers[i].k);
+    return needed;
+}
+
+/* Orders of channels come from the caller where it gives them, else from the calibration, as does
+ * the feedback of rounding errors. */
+static quire_status order_channels(const quire_session *session, quire_layer *layers) {
+    const quire_session_options *o = &session->options;
+    const quire_model *model = session->model;
+    if (!quire_session_needs_calibration(model, o))
         return QUIRE_OK;
-    const uint16_t *const *orders;
-    const float *const *feedbacks;
-    QUIRE_TRY(quire__model_orders(session->model, o, &orders, &feedbacks));
-    for (int32_t i = 0; i < n; i++) {
+    if (!o->calibration)
+        return quire__fail(QUIRE_E_INVALID,
+                           "codecs km4 and km3 need quire_session_options.calibration: "
+                           "quire_model_calibrate makes one");
+    if (!quire__calibration_fits(o->calibration, model))
+        return quire__fail(QUIRE_E_INVALID, "the calibration is of a model with other layers");
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        const quire__layer_calibration *own = &o->calibration->layers[i];
         const uint16_t *given = given_order(o, &layers[i], i);
-        layers[i].k_order = given ? given : orders[i];
-        layers[i].k_feedback = o->plain_rounding ? NULL : feedbacks[i];
-        layers[i].k_rope = quire__rope_is_simple(&session->model->layers[i].rope)
-                               ? &session->model->ropes[i]
-                               : NULL;
+        layers[i].k_order = given ? given : own->order;
+        layers[i].k_feedback = o->plain_rounding ? NULL : own->feedback;
+        layers[i].k_rope = quire__rope_is_simple(&model->layers[i].rope) ? &model->ropes[i] : NULL;
     }
     return QUIRE_OK;
 }
@@ -170,8 +178,8 @@ static quire_status open_session(quire_session *session) {
     if (!session->items)
         return quire__fail(QUIRE_E_NOMEM, "out of memory");
     QUIRE_TRY(create_pool(session));
-    quire__exact_init(&session->exact, session->model, o->n_threads);
-    const int32_t max_out = quire__exact_rows(&session->exact, o->max_logits, o->max_rows);
+    quire__row_padding_init(&session->padding, session->model, o->n_threads);
+    const int32_t max_out = quire__row_padding_rows(&session->padding, o->max_logits, o->max_rows);
     return quire__plans_open(&session->plans, session->model, &session->step, o->max_rows, max_out,
                              o->n_threads, stop, session);
 }
@@ -190,6 +198,7 @@ quire_status quire_session_create(quire_session **result, const quire_model *mod
     const quire_status status = open_session(session);
     session->options.layers = NULL; /* borrowed */
     session->options.order_from = NULL;
+    session->options.calibration = NULL;
     if (status != QUIRE_OK) {
         quire_session_free(session);
         return status;
@@ -210,12 +219,8 @@ void quire_session_free(quire_session *session) {
     free(session);
 }
 
-void quire__session_watch(quire_session *session, quire__watch *watch) {
-    session->step.watch = watch;
-}
-
-void quire__session_survey(quire_session *session, quire__survey *survey) {
-    session->step.survey = survey;
+void quire__session_observe(quire_session *session, quire__observer observer) {
+    session->step.observer = observer;
 }
 
 quire_pool *quire_session_pool(const quire_session *session) { return session->pool; }
@@ -236,6 +241,20 @@ size_t quire_session_compute_bytes(const quire_session *session) {
 
 /* ------------------------------------------------------------------ a step */
 
+quire_status quire__session_check_idle(const quire_session *session) {
+    return session->step.batch ? quire__fail(QUIRE_E_STATE, "the last step is still open")
+                               : QUIRE_OK;
+}
+
+quire_status quire__session_check_tokens(const quire_session *session, const int32_t *tokens,
+                                         int32_t n_tokens) {
+    for (int32_t i = 0; i < n_tokens; i++)
+        if (tokens[i] < 0 || tokens[i] >= session->model->n_vocab)
+            return quire__fail(QUIRE_E_INVALID, "token %d is not one of %d", (int)tokens[i],
+                               (int)session->model->n_vocab);
+    return QUIRE_OK;
+}
+
 typedef struct step_shape {
     int32_t n_rows, n_logits;
 } step_shape;
@@ -248,10 +267,7 @@ static quire_status check_item(const quire_session *session, const quire_step_it
     if (item->n_logits < 0 || item->n_logits > item->n_tokens)
         return quire__fail(QUIRE_E_INVALID, "logits of %d rows were asked from %d tokens",
                            (int)item->n_logits, (int)item->n_tokens);
-    for (int32_t i = 0; i < item->n_tokens; i++)
-        if (item->tokens[i] < 0 || item->tokens[i] >= session->model->n_vocab)
-            return quire__fail(QUIRE_E_INVALID, "token %d is not one of %d", (int)item->tokens[i],
-                               (int)session->model->n_vocab);
+    QUIRE_TRY(quire__session_check_tokens(session, item->tokens, item->n_tokens));
     const int32_t length = quire_seq_length(item->seq);
     if (item->n_tokens > o->context - length)
         return quire__fail(QUIRE_E_TOO_BIG, "%d tokens after %d do not fit into a context of %d",
@@ -298,8 +314,7 @@ static quire_status run(quire_session *session, quire__plan *plan) {
 
 quire_status quire_session_eval(quire_session *session, const quire_step_item *items,
                                 size_t n_items, bool exact) {
-    if (session->step.batch)
-        return quire__fail(QUIRE_E_STATE, "the last step is still open");
+    QUIRE_TRY(quire__session_check_idle(session));
     if (n_items < 1 || n_items > (size_t)session->options.max_seqs)
         return quire__fail(QUIRE_E_INVALID, "a step has %zu items, not 1 to %d", n_items,
                            (int)session->options.max_seqs);
@@ -309,11 +324,11 @@ quire_status quire_session_eval(quire_session *session, const quire_step_item *i
         session->items[i] = (quire_batch_item){.seq = items[i].seq, .n_tokens = items[i].n_tokens};
     }
     const int32_t n_rows =
-        exact ? quire__exact_rows(&session->exact, shape.n_rows, session->options.max_rows)
+        exact ? quire__row_padding_rows(&session->padding, shape.n_rows, session->options.max_rows)
               : shape.n_rows;
     const int32_t n_out =
         exact && shape.n_logits > 0
-            ? quire__exact_rows(&session->exact, shape.n_logits, session->options.max_rows)
+            ? quire__row_padding_rows(&session->padding, shape.n_logits, session->options.max_rows)
             : shape.n_logits;
     quire__plan *plan;
     session->last = NULL;
@@ -358,7 +373,15 @@ quire_status quire_session_prefill(quire_session *session, quire_seq *seq, const
                                    void *user) {
     if (!seq || !tokens || n_tokens < 1)
         return quire__fail(QUIRE_E_INVALID, "a prompt needs a sequence and at least one token");
-    const int32_t chunk = session->options.max_rows;
+    return quire__session_prefill(session, seq, tokens, n_tokens, session->options.max_rows,
+                                  progress, user);
+}
+
+quire_status quire__session_prefill(quire_session *session, quire_seq *seq, const int32_t *tokens,
+                                    int32_t n_tokens, int32_t step_rows,
+                                    void (*progress)(void *user, int32_t done), void *user) {
+    const int32_t max_rows = session->options.max_rows,
+                  chunk = step_rows < max_rows ? step_rows : max_rows;
     if (n_tokens > session->options.context - quire_seq_length(seq))
         return quire__fail(
             QUIRE_E_TOO_BIG, "a prompt of %d tokens after %d does not fit into a context of %d",

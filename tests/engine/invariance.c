@@ -15,6 +15,7 @@ typedef struct world {
     quire_model *model;
     quire_model_info info;
     quire_policy policy;
+    quire_calibration *calibration; /* NULL: the policy needs none */
     int32_t *tokens, n_tokens;
     float *first; /* (LAST_ROWS, n_vocab) */
     int n_bad;
@@ -32,6 +33,7 @@ static quire_session *open_session(const world *w, int32_t n_threads, int32_t ma
     quire_session_options o;
     quire_session_options_default(&o);
     o.policy = w->policy;
+    o.calibration = w->calibration;
     o.context = w->n_tokens + ROWS_MAX;
     o.max_seqs = 4;
     o.max_rows = max_rows;
@@ -40,6 +42,24 @@ static quire_session *open_session(const world *w, int32_t n_threads, int32_t ma
     quire_session *session;
     check(quire_session_create(&session, w->model, &o), "session");
     return session;
+}
+
+/* The first session without one is refused, with a sentence that names the call. */
+static void calibrate(world *w) {
+    quire_session_options o;
+    quire_session_options_default(&o);
+    o.policy = w->policy;
+    if (!quire_session_needs_calibration(w->model, &o))
+        return;
+    quire_session *session;
+    if (quire_session_create(&session, w->model, &o) != QUIRE_E_INVALID ||
+        !strstr(quire_last_error(), "quire_model_calibrate")) {
+        fprintf(stderr, "invariance: a session without its calibration: %s\n", quire_last_error());
+        exit(1);
+    }
+    quire_calibration_options options;
+    quire_calibration_options_default(&options);
+    check(quire_model_calibrate(w->model, &options, &w->calibration), "calibration");
 }
 
 static quire_seq *new_seq(quire_session *session) {
@@ -186,6 +206,7 @@ int main(int argc, char **argv) {
     check(quire_model_load(&w.model, argv[1], NULL), "load");
     check(quire_policy_parse(argv[2], &w.policy), "policy");
     quire_model_get_info(w.model, &w.info);
+    calibrate(&w);
     w.tokens = malloc((size_t)w.n_tokens * sizeof *w.tokens);
     const size_t n_bytes = (size_t)LAST_ROWS * (size_t)w.info.n_vocab * sizeof(float);
     float *logits = malloc(n_bytes);
@@ -205,6 +226,7 @@ int main(int argc, char **argv) {
     free(w.tokens);
     free(w.first);
     free(logits);
+    quire_calibration_free(w.calibration);
     quire_model_free(w.model);
     return w.n_bad > 0;
 }

@@ -20,7 +20,7 @@ static float uniform(void) {
     return (float)(seed >> 40) / (float)(1 << 24) * 2 - 1;
 }
 
-/* Pair j turns by position * base^(-2j/n) * scale. */
+/* Pair j pairs by position * base^(-2j/n) * scale. */
 static void turn(const quire_rope *r, double position, const double *q, double *turned) {
     memcpy(turned, q, DIM * sizeof *turned);
     for (int j = 0; j < r->n_rot / 2; j++) {
@@ -45,9 +45,9 @@ static double weight(int d, int reach) {
 static void check(bool interleaved, int n_rot, float scale, int reach) {
     const quire_rope rope = {
         .n_rot = n_rot, .interleaved = interleaved, .base = 10000, .scale = scale};
-    quire_rope_pairs turns;
-    assert_int_equal(quire__rope_pairs_init(&turns, &rope, DIM), QUIRE_OK);
-    assert_int_equal(turns.n, DIM / 2);
+    quire_rope_pairs pairs;
+    assert_int_equal(quire__rope_pairs_init(&pairs, &rope, DIM), QUIRE_OK);
+    assert_int_equal(pairs.n, DIM / 2);
     static double sums[DIM * DIM], wanted[DIM * DIM];
     static float moment[DIM * DIM];
     memset(sums, 0, sizeof sums);
@@ -61,7 +61,7 @@ static void check(bool interleaved, int n_rot, float scale, int reach) {
         turn(&rope, seen_at, q, turned);
         for (int d = 0; d < DIM; d++)
             row[d] = (float)turned[d];
-        quire__moment_add(sums, &turns, row, seen_at);
+        quire__query_moment_add(sums, &pairs, row, seen_at);
         for (int d = HALF_PAGE; d < reach; d++) {
             turn(&rope, HALF_PAGE + d, q, turned);
             for (int a = 0; a < DIM; a++)
@@ -69,7 +69,7 @@ static void check(bool interleaved, int n_rot, float scale, int reach) {
                     wanted[a * DIM + b] += turned[a] * turned[b] * weight(d, reach);
         }
     }
-    quire__moment_mean(sums, &turns, reach, moment);
+    quire__query_moment_mean(sums, &pairs, reach, moment);
     for (int i = 0; i < DIM * DIM; i++)
         assert_true(fabs((double)moment[i] - wanted[i]) < 1e-5 * ROWS);
 }
@@ -91,10 +91,10 @@ static void rotations_that_are_not_known(void **state) {
     quire_rope rope = {.n_rot = DIM, .base = 10000};
     const quire_model model = {.layers = &layer, .cache = &cache, .ropes = &rope, .n_layers = 1};
     for (int i = 0; i < 3; i++) {
-        quire__watch watch;
-        assert_int_equal(quire__watch_open(&watch, &model, 0), QUIRE_OK);
-        assert_int_equal(watch.turns[0].n, i == 1 ? DIM / 2 : 0);
-        quire__watch_close(&watch);
+        quire__channel_stats stats;
+        assert_int_equal(quire__channel_stats_open(&stats, &model, 0), QUIRE_OK);
+        assert_int_equal(stats.rope_pairs[0].n, i == 1 ? DIM / 2 : 0);
+        quire__channel_stats_close(&stats);
         layer.rope.type = GGML_ROPE_TYPE_NEOX;
         layer.rope.ext_factor = (float)i; /* the last: YaRN */
     }
@@ -106,14 +106,14 @@ static void short_reach(void **state) {
     const quire_rope rope = {.n_rot = DIM, .base = 10000};
     static double sums[DIM * DIM];
     static float moment[2][DIM * DIM];
-    quire_rope_pairs turns;
+    quire_rope_pairs pairs;
     float row[DIM];
-    assert_int_equal(quire__rope_pairs_init(&turns, &rope, DIM), QUIRE_OK);
+    assert_int_equal(quire__rope_pairs_init(&pairs, &rope, DIM), QUIRE_OK);
     for (int d = 0; d < DIM; d++)
         row[d] = uniform();
-    quire__moment_add(sums, &turns, row, 5);
-    quire__moment_mean(sums, &turns, 1, moment[0]);
-    quire__moment_mean(sums, &turns, QUIRE_PAGE_TOKENS, moment[1]);
+    quire__query_moment_add(sums, &pairs, row, 5);
+    quire__query_moment_mean(sums, &pairs, 1, moment[0]);
+    quire__query_moment_mean(sums, &pairs, QUIRE_PAGE_TOKENS, moment[1]);
     assert_memory_equal(moment[0], moment[1], sizeof moment[0]);
 }
 

@@ -37,7 +37,7 @@ static void test_no_limit_that_binds_leaves_all_raw(void **state) {
     fixture f;
     int32_t rung[LAYERS];
     make(&f, EVEN, LOSS);
-    const quire__place place = quire__descend(&f.ladders, 6400, INFINITY, rung);
+    const quire__place place = quire__budget_search(&f.ladders, 6400, INFINITY, rung);
     assert_true(place.bytes == 6400 && place.loss == 0);
     for (int i = 0; i < LAYERS; i++)
         assert_int_equal(rung[i], 0);
@@ -48,7 +48,7 @@ static void test_the_layer_that_matters_keeps_its_bits(void **state) {
     fixture f;
     int32_t rung[LAYERS];
     make(&f, ONE_MATTERS, LOSS);
-    const quire__place place = quire__descend(&f.ladders, 2300, INFINITY, rung);
+    const quire__place place = quire__budget_search(&f.ladders, 2300, INFINITY, rung);
     assert_true(place.bytes <= 2300);
     assert_true(rung[2] < rung[0] && rung[2] < rung[1] && rung[2] < rung[3]);
 }
@@ -59,7 +59,7 @@ static void test_loss_is_a_bound(void **state) {
     int32_t rung[LAYERS];
     make(&f, ONE_MATTERS, LOSS);
     for (double most = 0; most < .2; most += .003) {
-        const quire__place place = quire__descend(&f.ladders, 0, most, rung);
+        const quire__place place = quire__budget_search(&f.ladders, 0, most, rung);
         assert_true(place.loss <= most);
         double bytes = 0, loss = 0;
         for (int i = 0; i < LAYERS; i++) {
@@ -68,8 +68,8 @@ static void test_loss_is_a_bound(void **state) {
         }
         assert_true(place.bytes == bytes && place.loss == loss);
     }
-    assert_true(quire__descend(&f.ladders, 0, 0, rung).bytes == 6400);
-    assert_true(quire__descend(&f.ladders, 0, 1, rung).bytes == 800);
+    assert_true(quire__budget_search(&f.ladders, 0, 0, rung).bytes == 6400);
+    assert_true(quire__budget_search(&f.ladders, 0, 1, rung).bytes == 800);
 }
 
 static void test_layers_that_may_not_stay_where_they_are(void **state) {
@@ -79,7 +79,7 @@ static void test_layers_that_may_not_stay_where_they_are(void **state) {
     make(&f, EVEN, LOSS);
     f.n_allowed[1] = 1;
     f.n_allowed[3] = 2;
-    const quire__place place = quire__descend(&f.ladders, 0, INFINITY, rung);
+    const quire__place place = quire__budget_search(&f.ladders, 0, INFINITY, rung);
     assert_int_equal(rung[1], 0);
     assert_int_equal(rung[3], 1);
     assert_true(place.bytes == 200 + 1600 + 200 + 800);
@@ -91,7 +91,7 @@ static void test_what_cannot_be_is_told_by_the_bytes(void **state) {
     fixture f;
     int32_t rung[LAYERS];
     make(&f, EVEN, LOSS);
-    assert_true(quire__descend(&f.ladders, 700, INFINITY, rung).bytes == 800);
+    assert_true(quire__budget_search(&f.ladders, 700, INFINITY, rung).bytes == 800);
 }
 
 /* The first rung down costs nearly as much as the second and saves less: short steps alone would
@@ -102,7 +102,7 @@ static void test_a_bad_rung_is_passed_over(void **state) {
     fixture f;
     int32_t rung[LAYERS];
     make(&f, EVEN, bumpy);
-    quire__descend(&f.ladders, 0, .0101, rung);
+    quire__budget_search(&f.ladders, 0, .0101, rung);
     for (int i = 0; i < LAYERS; i++)
         assert_int_equal(rung[i], 2);
 }
@@ -114,7 +114,7 @@ static void test_no_room_is_left_unused(void **state) {
     fixture f;
     int32_t rung[LAYERS];
     make(&f, EVEN, bumpy);
-    const quire__place place = quire__descend(&f.ladders, 5600, INFINITY, rung);
+    const quire__place place = quire__budget_search(&f.ladders, 5600, INFINITY, rung);
     assert_true(place.bytes == 5600);
 }
 
@@ -126,7 +126,7 @@ static void test_close_to_the_best(void **state) {
     make(&f, share, LOSS);
     for (double most = .0005; most < .1; most *= 1.3) {
         int32_t rung[LAYERS];
-        const quire__place place = quire__descend(&f.ladders, 0, most, rung);
+        const quire__place place = quire__budget_search(&f.ladders, 0, most, rung);
         double best = INFINITY;
         for (int c = 0; c < RUNGS * RUNGS * RUNGS * RUNGS; c++) {
             double bytes = 0, loss = 0;
