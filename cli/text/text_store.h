@@ -1,4 +1,4 @@
-/* text_store.h: a text whose pages come from a store, and go into it. */
+/* text_store.h: takes the pages of a prompt from a store, and puts new ones into it. */
 #ifndef CLI_TEXT_TEXT_STORE_H
 #define CLI_TEXT_TEXT_STORE_H
 
