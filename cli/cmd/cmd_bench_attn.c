@@ -51,19 +51,13 @@ static double share_of_bandwidth(const bench_run *run, const cli_bench_attn_resu
     return result->best_gbps / run->machine.read_gbps;
 }
 
-static bool is_raw(quire_codec codec) {
-    quire_codec_info info;
-    for (size_t i = 0; quire_codec_at(i, &info) == QUIRE_OK; i++)
-        if (info.codec == codec)
-            return strcmp(info.family, "raw") == 0;
-    return false;
-}
-
 /* Raw pages are multiplied as floats, which the integer peak does not limit. */
 static double share_of_peak(const bench_run *run, const bench_entry *entry,
                             const cli_bench_attn_result *result) {
     const quire_pair pair = entry->options.policy.pair;
-    return is_raw(pair.k) || is_raw(pair.v) ? NAN : result->best_gmacs / run->machine.gmacs;
+    return cli_codec_is_raw(pair.k) || cli_codec_is_raw(pair.v)
+               ? NAN
+               : result->best_gmacs / run->machine.gmacs;
 }
 
 static json_t *result_json(const bench_run *run, const bench_entry *entry,
@@ -292,16 +286,13 @@ int cli_bench_attn_run(int argc, char **argv) {
                             .seed = 1,
                             .bench = {.n_rows = 1, .min_seconds = 0.5}};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD",
-                   "query heads x KV heads x head size; HxGxDKxDV if K and V differ in size"),
+        cli_string("shape", &chosen.shape, "HxGxD", CLI_SHAPE_HELP),
         cli_string("ctx", &chosen.ctx, "N,..",
                    "tokens in the cache before the query rows; a list must be ascending"),
         cli_int("rows", &chosen.bench.n_rows, 1, ROWS_MAX, "query rows per call; 1 is decode"),
         cli_string("kv", &chosen.kv, "NAME,..", "presets or pairs K:V, see 'quire codecs'"),
-        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX,
-                "keep the first N tokens raw, as attention sinks (default: from the preset)"),
-        cli_choice("raw", &chosen.raw, cli_raw_names,
-                   "type of rows that are not quantized: f16, bf16 or f32"),
+        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX, CLI_SINKS_HELP),
+        cli_choice("raw", &chosen.raw, cli_raw_names, CLI_RAW_HELP),
         cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP),
                         't'),
         cli_int("repeat", &chosen.bench.n_repeat, 1, REPEAT_MAX,

@@ -233,7 +233,7 @@ int cli_bench_model_run(int argc, char **argv) {
         cli_int("prompt", &chosen.n_prompt, 0, ROWS_MAX, "tokens to prefill, in one step"),
         cli_int("repeat", &chosen.n_repeat, 1, REPEAT_MAX,
                 "how often to time the prefill; the best time counts"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
+        cli_flag("json", &chosen.json, CLI_JSON_LIST_HELP),
     };
     cli_model_options(&chosen.model, options + OWN);
     static const char *const examples[] = {

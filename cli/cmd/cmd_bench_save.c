@@ -153,8 +153,7 @@ int cli_bench_save_run(int argc, char **argv) {
                            .n_tokens = 32000,
                            .n_runs = 5};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD",
-                   "query heads x KV heads x head size; HxGxDKxDV if K and V differ in size"),
+        cli_string("shape", &chosen.shape, "HxGxD", CLI_SHAPE_HELP),
         cli_int("layers", &chosen.n_layers, 1, LAYERS_MAX, "number of layers"),
         cli_int("ctx", &chosen.n_tokens, 1, TOKENS_MAX / 2, "number of tokens"),
         cli_string("kv", &chosen.kv, "NAME", "a preset or a pair K:V, see 'quire codecs'"),

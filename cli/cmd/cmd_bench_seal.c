@@ -70,14 +70,6 @@ static int print_text(const seal_entry *entries, size_t n) {
 
 /* ------------------------------------------------------------------ run */
 
-static bool is_raw(quire_codec codec) {
-    quire_codec_info info;
-    for (size_t i = 0; i < quire_codec_count(); i++)
-        if (quire_codec_at(i, &info) == QUIRE_OK && info.codec == codec)
-            return strcmp(info.family, "raw") == 0;
-    return false;
-}
-
 /* Parses an entry of --kv. An empty or overlong one is rejected by name. */
 static bool prepare_entry(const seal_options *chosen, const char *name, size_t length,
                           seal_entry *entry) {
@@ -91,7 +83,7 @@ static bool prepare_entry(const seal_options *chosen, const char *name, size_t l
         !cli_policy_parse(entry->kv, 0, &options->policy) ||
         !cli_policy_fits(entry->kv, &options->policy, &options->shape, options->raw))
         return false;
-    if (is_raw(options->policy.pair.k) && is_raw(options->policy.pair.v)) {
+    if (cli_codec_is_raw(options->policy.pair.k) && cli_codec_is_raw(options->policy.pair.v)) {
         cli_error(
             "--kv %s: raw pages are not quantized, so there is nothing to time; give another codec",
             entry->kv);
@@ -125,18 +117,16 @@ int cli_bench_seal_run(int argc, char **argv) {
                            .seed = 1,
                            .min_seconds = 0.2};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD",
-                   "query heads x KV heads x head size; HxGxDKxDV if K and V differ in size"),
+        cli_string("shape", &chosen.shape, "HxGxD", CLI_SHAPE_HELP),
         cli_string(
             "kv", &chosen.kv, "NAME,..",
             "presets or pairs K:V, see 'quire codecs' (default: k4v4 and a pair of each family)"),
-        cli_choice("raw", &chosen.raw, cli_raw_names,
-                   "type of rows that are not quantized: f16, bf16 or f32"),
+        cli_choice("raw", &chosen.raw, cli_raw_names, CLI_RAW_HELP),
         cli_flag("plain-rounding", &chosen.plain,
                  "km4, km3: round each channel of K independently, without query-aware rounding"),
         cli_float("min-time", &chosen.min_seconds, 0, 3600, "seconds to spend on each entry"),
         cli_int("seed", &chosen.seed, 0, INT32_MAX, "seed of the synthetic rows"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
+        cli_flag("json", &chosen.json, CLI_JSON_LIST_HELP),
     };
     static const char *const examples[] = {
         "quire bench seal",

@@ -339,7 +339,7 @@ int cli_eval_agree_run(int argc, char **argv) {
                         'n'),
         cli_flag("chat", &chosen.chat,
                  "send prompts as chat messages, using the model's chat template"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
+        cli_flag("json", &chosen.json, CLI_JSON_LIST_HELP),
     };
     cli_model_options(&chosen.model, options + OWN);
     static const char *const examples[] = {

@@ -341,8 +341,7 @@ static void own_options(kld_options *chosen, cli_option *options) {
         cli_int("chunks", &chosen->n_chunks, 1, CHUNKS_MAX,
                 "number of chunks of --ctx tokens to evaluate"),
         cli_int("rows", &chosen->n_rows, 1, ROWS_MAX, "tokens per step; 1: as in decoding"),
-        cli_flag("json", &chosen->json,
-                 "print JSON: an object, or an array for more than one --kv"),
+        cli_flag("json", &chosen->json, CLI_JSON_LIST_HELP),
     };
     memcpy(options, all, sizeof all);
     cli_model_options(&chosen->model, options + OWN_OPTIONS);

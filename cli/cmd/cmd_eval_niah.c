@@ -351,7 +351,7 @@ int cli_eval_niah_run(int argc, char **argv) {
         cli_string("hay", &chosen.hay, "FILE",
                    "text to hide the fact in, a passage per line (default: built-in sentences)"),
         cli_string("plot", &chosen.plot, "FILE", "also plot the results as PNG, with gnuplot"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
+        cli_flag("json", &chosen.json, CLI_JSON_LIST_HELP),
     };
     cli_model_options(&chosen.model, options + OWN);
     static const char *const examples[] = {

@@ -68,6 +68,8 @@ typedef struct cli_usage {
     const char *const *examples; /* ends with NULL */
 } cli_usage;
 
+#define CLI_JSON_LIST_HELP "print JSON: an object, or an array for more than one --kv"
+
 /* True: run the command. False: exit with *status; help was printed, or an error message. */
 bool cli_args_parse(const cli_usage *usage, int argc, char **argv, int *status);
 

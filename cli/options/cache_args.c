@@ -153,6 +153,14 @@ bool cli_policy_fits(const char *text, const quire_policy *policy, const cli_sha
     return false;
 }
 
+bool cli_codec_is_raw(quire_codec codec) {
+    quire_codec_info info;
+    for (size_t i = 0; quire_codec_at(i, &info) == QUIRE_OK; i++)
+        if (info.codec == codec)
+            return strcmp(info.family, "raw") == 0;
+    return false;
+}
+
 cli_text cli_pair_text(quire_pair pair) {
     const char *k = quire_codec_name(pair.k), *v = quire_codec_name(pair.v);
     cli_text result;

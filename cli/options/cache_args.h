@@ -17,6 +17,11 @@ typedef struct cli_shape {
 bool cli_shape_parse(const char *text, cli_shape *shape);
 cli_text cli_shape_text(const cli_shape *shape);
 
+/* Help texts of options that several commands have. */
+#define CLI_SHAPE_HELP "query heads x KV heads x head size; HxGxDKxDV if K and V differ in size"
+#define CLI_RAW_HELP "type of rows that are not quantized: f16, bf16 or f32"
+#define CLI_SINKS_HELP "keep the first N tokens raw, as attention sinks (default: from the preset)"
+
 extern const char *const cli_raw_names[]; /* by quire_type */
 
 /* A preset or K:V. sinks < 0: use the number of the preset. */
@@ -24,6 +29,7 @@ bool cli_policy_parse(const char *text, int32_t sinks, quire_policy *policy);
 /* Whether the codecs of `policy` support this shape. `text` is --kv, for the message. */
 bool cli_policy_fits(const char *text, const quire_policy *policy, const cli_shape *shape,
                      quire_type raw);
+bool cli_codec_is_raw(quire_codec codec);
 cli_text cli_pair_text(quire_pair pair); /* "kc8:vt4" */
 
 #endif

@@ -19,9 +19,6 @@ static const quire_layer_report *figures(const cli_probe *probe, int32_t layer) 
     return &probe->report->layers[layer];
 }
 
-static bool stores(const cli_probe *probe, int32_t layer) {
-    return probe->info.layers[layer].share == -1;
-}
 static bool has_bias(const cli_probe *probe, int32_t layer) {
     return figures(probe, layer)->k_bias >= BIAS;
 }
@@ -34,12 +31,14 @@ static bool has_sink(const cli_probe *probe, int32_t layer) {
 static bool slides(const cli_probe *probe, int32_t layer) {
     return probe->info.layers[layer].window > 0;
 }
-static bool shares(const cli_probe *probe, int32_t layer) { return !stores(probe, layer); }
+static bool shares(const cli_probe *probe, int32_t layer) {
+    return !cli_probe_has_cache(probe, layer);
+}
 
 static bool is_sensitive(const cli_probe *probe, int32_t layer) {
     int32_t n = 0;
     for (int32_t i = 0; i < probe->info.n_layers; i++)
-        n += stores(probe, i);
+        n += cli_probe_has_cache(probe, i);
     return n > 1 && figures(probe, layer)->share * n >= fmin(SHARE, 0.75 * n);
 }
 
