@@ -307,7 +307,8 @@ int cli_chat_run(int argc, char **argv) {
                  "turn computes only its new tokens.\n"
                  "Ctrl-C stops a reply and keeps the conversation; at the prompt it ends the "
                  "conversation, as Ctrl-D does. Keys typed during a reply are not shown, and are "
-                 "discarded when the reply ends.\n"
+                 "discarded when the reply ends. /reset starts a new conversation, /report shows "
+                 "the cache, /quit ends.\n"
                  "If the model repeats itself, try --repeat-penalty 1.1 or --dry-multiplier 0.8.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],

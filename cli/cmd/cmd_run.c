@@ -126,7 +126,7 @@ static int restore(run_state *run) {
     quire_file_info info;
     quire_file_get_info(run->saved, &info);
     if (run->n_tokens == 0 || info.n_tokens == 0 || run->tokens[0] != info.tokens[0]) {
-        cli_error("the prompt does not begin like the text in '%s'; --append adds it to that text",
+        cli_error("the prompt does not start with the text in '%s'; --append adds it to that text",
                   chosen->load);
         return CLI_FAILURE;
     }

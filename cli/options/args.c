@@ -226,11 +226,12 @@ bool cli_args_parse(const cli_usage *usage, int argc, char **argv, int *status) 
     for (word found = next_word(&w); good && found.kind != WORD_END; found = next_word(&w))
         good = take_word(usage, &found, &n_arguments);
     if (good && n_arguments < usage->n_arguments && usage->arguments[n_arguments].required) {
-        cli_error("%s: %s is missing", usage->command, usage->arguments[n_arguments].name);
+        cli_error("%s: the argument %s is missing", usage->command,
+                  usage->arguments[n_arguments].name);
         good = false;
     }
     if (good && usage->rest && usage->rest->required && usage->rest->n == 0) {
-        cli_error("%s: %s is missing", usage->command, usage->rest->name);
+        cli_error("%s: the argument %s is missing", usage->command, usage->rest->name);
         good = false;
     }
     if (!good)

@@ -85,9 +85,10 @@ char *cli_helper_find(const char *name) {
     if (n > 0 && (size_t)n < sizeof path)
         helper = realpath(path, NULL);
     if (!helper) {
-        cli_error("the helper '%s' is missing; install the program with its libexec directory, or "
-                  "give the path of a model's GGUF file",
-                  path);
+        cli_error(
+            "the helper '%s' is missing; was the program copied without it? Install the program "
+            "again, or give the path of a GGUF file",
+            path);
     } else if (!is_trusted(helper, program)) {
         free(helper);
         helper = NULL;

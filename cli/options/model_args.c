@@ -45,9 +45,10 @@ bool cli_model_args_same_cache(const cli_model_args *a, const cli_model_args *b)
 
 void cli_model_options(cli_model_args *args, cli_option *options) {
     const cli_option all[CLI_MODEL_OPTIONS] = {
-        cli_with_letter(cli_string("model", &args->model, "FILE",
-                                   "a GGUF file; or smollm2 or gemma3, which are downloaded once"),
-                        'm'),
+        cli_with_letter(
+            cli_string("model", &args->model, "FILE",
+                       "required: a GGUF file, or smollm2 or gemma3, which are downloaded once"),
+            'm'),
         cli_string("kv", &args->kv, "NAME",
                    "codecs of the cache: a preset or a pair K:V (see 'quire codecs'), or "
                    "auto[:KLD|:BYTES] (see 'quire probe')"),
@@ -70,7 +71,8 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
         cli_choice("raw", &args->raw, cli_raw_names, CLI_RAW_HELP),
         cli_choice(
             "weights", &args->weights, weight_names,
-            "repacked: copied into a faster layout; file: used as they are; f32: expanded to f32"),
+            "how weights are held: repacked (copied into a faster layout), file (as they are) or "
+            "f32 (expanded)"),
         cli_with_letter(cli_int("threads", &args->n_threads, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP),
                         't'),
     };
