@@ -350,11 +350,10 @@ int cli_eval_agree_run(int argc, char **argv) {
         .command = "eval agree",
         .about =
             "Generates greedy texts with quantized caches and with a raw cache (--raw), and "
-            "compares "
-            "them: the number of tokens until they differ (mean and least), the share of 4-grams "
+            "compares them: the number of tokens until they differ (mean and least), the share of "
+            "4-grams "
             "that repeat earlier ones, the share of distinct bigrams, and the perplexity of the "
-            "text "
-            "for the model with the raw cache. --kv may be a list.",
+            "text for the model with the raw cache. --kv may be a list.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

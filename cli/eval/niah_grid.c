@@ -58,8 +58,7 @@ bool cli_niah_grid_make(cli_niah_grid *grid, const cli_hay *hay) {
                       end = cli_hay_end_before(hay, length - grid->reserved);
         if (end <= hay->ends[0]) {
             cli_error("a text of %d tokens is too short for a sentence, a fact and a question; "
-                      "give a larger --ctx "
-                      "or fewer --lengths",
+                      "give a larger --ctx or fewer --lengths",
                       (int)length);
             cli_niah_grid_free(grid);
             return false;

@@ -21,10 +21,10 @@ bool cli_auto_is(const char *kv); /* "auto", "auto:..." */
 /* Parses "auto" or "auto:...", and checks that no other option fixes the codecs of layers. */
 bool cli_auto_parse(const cli_model_args *args, const char *kv, cli_budget *budget);
 
-/* The report of the model; measuring it shows a progress bar. free() it. Exit status. */
+/* The model's report, with a progress bar if it has to be made. free() it. Exit status. */
 int cli_examine(const quire_model *model, int32_t n_threads, bool anew, quire_report **report);
 
-/* Chooses pairs (n_layers) for a sequence of `context` tokens. Exit status. */
+/* Pairs (n_layers) for a sequence of `context` tokens. Exit status. */
 int cli_choose(const cli_model_args *args, const quire_model *model, const quire_report *report,
                const cli_budget *budget, int32_t context, bool exact_trim, quire_pair *pairs,
                quire_choice *choice);

@@ -11,6 +11,10 @@
 
 enum { BAR = 24 };
 
+static bool stores(const cli_probe *probe, int32_t layer) {
+    return probe->info.layers[layer].share == -1;
+}
+
 /* Bits per element over all layers with a cache of their own. */
 static double bits_of(const cli_probe *probe, quire_pair pair) {
     double bits = 0, elements = 0;
@@ -19,7 +23,7 @@ static double bits_of(const cli_probe *probe, quire_pair pair) {
         const quire_page_shape shape = {
             .pair = pair, .k_dim = l->k_dim, .v_dim = l->v_dim, .raw = QUIRE_F16};
         size_t bytes;
-        if (!cli_probe_has_cache(probe, i) || quire_page_bytes(&shape, &bytes) != QUIRE_OK)
+        if (!stores(probe, i) || quire_page_bytes(&shape, &bytes) != QUIRE_OK)
             continue;
         bits += 8.0 * (double)bytes * l->n_kv_heads;
         elements += (double)QUIRE_PAGE_TOKENS * (l->k_dim + l->v_dim) * l->n_kv_heads;
@@ -39,7 +43,7 @@ static int print_figures(const cli_probe *probe) {
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (int32_t i = 0; i < probe->info.n_layers; i++) {
         const quire_layer_report *l = &probe->report->layers[i];
-        if (!cli_probe_has_cache(probe, i))
+        if (!stores(probe, i))
             continue;
         cli_table_cell(&table, "%d", (int)i);
         if (probe->info.layers[i].window > 0)
@@ -93,8 +97,8 @@ static int print_picture(const cli_probe *probe) {
         bar(loss, most > 0 ? l->share / most : 0);
         bar(sink, l->sink);
         cli_table_cell(&table, "%d", (int)i);
-        cli_table_cell(&table, cli_probe_has_cache(probe, i) ? "%.6f" : "-", l->kld);
-        cli_table_cell(&table, cli_probe_has_cache(probe, i) ? "%.1f %%" : "-", 100 * l->share);
+        cli_table_cell(&table, stores(probe, i) ? "%.6f" : "-", l->kld);
+        cli_table_cell(&table, stores(probe, i) ? "%.1f %%" : "-", 100 * l->share);
         cli_table_cell(&table, "%s", loss);
         cli_table_cell(&table, "%.0f %%", 100 * l->sink);
         cli_table_cell(&table, "%s", sink);
@@ -124,9 +128,7 @@ static void print_digits(const cli_probe *probe, const quire_pair *pairs, quire_
         quire_codec_info info = {0};
         for (size_t c = 0; c < quire_codec_count() && info.codec != codec; c++)
             quire_codec_at(c, &info);
-        putchar(!cli_probe_has_cache(probe, i) ? '.'
-                : codec == QUIRE_CODEC_RAW     ? '-'
-                                               : (char)('0' + info.bits));
+        putchar(!stores(probe, i) ? '.' : codec == QUIRE_CODEC_RAW ? '-' : (char)('0' + info.bits));
     }
     putchar('\n');
 }
@@ -143,9 +145,9 @@ static void print_choice(const cli_probe *probe, const cli_probe_choice *choice)
 }
 
 int cli_probe_print(const cli_probe *probe) {
-    printf("%s: %s, %d layers; %d tokens of a built-in text, the last %d compared\n\n",
-           probe->path, probe->info.architecture, (int)probe->info.n_layers,
-           (int)probe->report->n_tokens, (int)probe->report->n_scored);
+    printf("%s: %s, %d layers; %d tokens of a built-in text, the last %d compared\n\n", probe->path,
+           probe->info.architecture, (int)probe->info.n_layers, (int)probe->report->n_tokens,
+           (int)probe->report->n_scored);
     json_t *words = cli_probe_words(probe);
     if (print_figures(probe) != CLI_OK || print_picture(probe) != CLI_OK ||
         print_rungs(probe) != CLI_OK) {
@@ -198,9 +200,8 @@ static json_t *rungs_json(const cli_probe *probe) {
 static json_t *choice_json(const cli_probe *probe, const cli_probe_choice *c) {
     json_t *pairs = json_array();
     for (int32_t i = 0; i < probe->info.n_layers; i++)
-        cli_json_append(&pairs, cli_probe_has_cache(probe, i)
-                                    ? json_string(cli_pair_text(c->pairs[i]).text)
-                                    : json_null());
+        cli_json_append(&pairs, stores(probe, i) ? json_string(cli_pair_text(c->pairs[i]).text)
+                                                 : json_null());
     const cli_chosen *chosen = &c->chosen;
     json_t *sinks = chosen->sinks >= 0 ? json_integer(chosen->sinks) : json_null();
     return json_pack("{s:s, s:i, s:I, s:I, s:f, s:s, s:s?, s:s?, s:o, s:o}", "budget", c->budget,

@@ -25,11 +25,6 @@ typedef struct cli_probe {
     size_t n_choices;
 } cli_probe;
 
-/* Whether a layer has a cache of its own, and does not share another layer's. */
-static inline bool cli_probe_has_cache(const cli_probe *probe, int32_t layer) {
-    return probe->info.layers[layer].share == -1;
-}
-
 int cli_probe_print(const cli_probe *probe); /* exit status */
 int cli_probe_print_json(const cli_probe *probe);
 

@@ -19,6 +19,9 @@ static const quire_layer_report *figures(const cli_probe *probe, int32_t layer) 
     return &probe->report->layers[layer];
 }
 
+static bool stores(const cli_probe *probe, int32_t layer) {
+    return probe->info.layers[layer].share == -1;
+}
 static bool has_bias(const cli_probe *probe, int32_t layer) {
     return figures(probe, layer)->k_bias >= BIAS;
 }
@@ -31,14 +34,12 @@ static bool has_sink(const cli_probe *probe, int32_t layer) {
 static bool slides(const cli_probe *probe, int32_t layer) {
     return probe->info.layers[layer].window > 0;
 }
-static bool shares(const cli_probe *probe, int32_t layer) {
-    return !cli_probe_has_cache(probe, layer);
-}
+static bool shares(const cli_probe *probe, int32_t layer) { return !stores(probe, layer); }
 
 static bool is_sensitive(const cli_probe *probe, int32_t layer) {
     int32_t n = 0;
     for (int32_t i = 0; i < probe->info.n_layers; i++)
-        n += cli_probe_has_cache(probe, i);
+        n += stores(probe, i);
     return n > 1 && figures(probe, layer)->share * n >= fmin(SHARE, 0.75 * n);
 }
 
@@ -101,9 +102,8 @@ json_t *cli_probe_words(const cli_probe *probe) {
     json_t *words = json_array();
     say(&words, probe, has_bias,
         "K has a large bias: the mean of a channel is up to %.0f standard deviations from 0. kc "
-        "and "
-        "km codecs remove it with a zero point per channel, tq with the mean of a page; tqp, a8/a4 "
-        "and q8_0/q4_0 spend their range on it.",
+        "and km codecs remove it with a zero point per channel, tq with the mean of a page; tqp, "
+        "a8/a4 and q8_0/q4_0 spend their range on it.",
         largest(probe, offsetof(quire_layer_report, k_bias)));
     say(&words, probe, is_wide,
         "K has channels up to %.0f times as wide as the median. kc and km codecs have a scale per "
@@ -116,8 +116,7 @@ json_t *cli_probe_words(const cli_probe *probe) {
         100 * sum_shares(probe));
     say(&words, probe, slides,
         "a sliding window keeps the cache small at any context: it stays raw, unless the budget is "
-        "in "
-        "bytes or --kv-windowed is same.");
+        "in bytes or --kv-windowed is same.");
     say(&words, probe, shares, "no cache of their own; they share that of an earlier layer.");
     return words;
 }
