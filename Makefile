@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := build
-.PHONY: help build debug run check test test-all bench bench-cuda bench-models bench-memory eval eval-long install format clean
+.PHONY: help build debug run man check test test-all bench bench-cuda bench-models bench-memory eval eval-long install format clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -96,6 +96,9 @@ eval-long: ## other texts, long contexts, ablation; needles at 8K and 32K tokens
 	build/bin/quire eval niah -m gemma3 --ctx 32768 --lengths 1 --raw bf16 --kv k8v8,k8v4,k4v4 --plot build/eval/niah-gemma3.png | tee build/eval/niah-gemma3.txt
 	build/bin/quire eval agree -m smollm2 --chat -n 200 --kv $(PRESETS) | tee build/eval/agree-smollm2.txt
 	build/bin/quire eval agree -m gemma3 -n 200 --kv $(PRESETS) | tee build/eval/agree-gemma3.txt
+
+man: build ## write man pages from the help texts into build/man; `make install` installs them
+	@build/bin/quire help --man build/man
 
 install: build ## install under PREFIX (/usr/local), staged in DESTDIR
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"

@@ -1,4 +1,4 @@
-/* command.h: what a command of the tool is, and the exit statuses all of them share. */
+/* command.h: the commands of the program, and their exit statuses. */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
 
@@ -7,8 +7,8 @@ enum { CLI_OK = 0, CLI_FAILURE = 1, CLI_USAGE = 2 };
 typedef struct cli_command {
     const char *name; /* NULL ends a list */
     const char *summary;
-    int (*run)(int argc, char **argv);     /* argv: what follows the name; returns an exit status */
-    const struct cli_command *subcommands; /* instead of `run`: "bench attn" */
+    int (*run)(int argc, char **argv); /* argv: the words after the name; returns an exit status */
+    const struct cli_command *subcommands; /* instead of `run`: a group such as "bench" */
 } cli_command;
 
 int cli_version_run(int argc, char **argv);

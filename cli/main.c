@@ -1,6 +1,8 @@
 /* main.c: finds the command and runs it. */
 #include "command.h"
+#include "man.h"
 #include "quire.h"
+#include "options/args.h"
 #include "output/report.h"
 #include "options/suggest.h"
 
@@ -12,35 +14,45 @@ enum { PATH_BYTES = 64 };
 static int run_help(int argc, char **argv);
 
 static const cli_command commands[] = {
+#if QUIRE_ENGINE
+    {"run", "generate text with a model", cli_run_run, NULL},
+    {"chat", "chat with a model", cli_chat_run, NULL},
+#endif
+    {"codecs", "list the codecs and presets with their exact sizes", cli_codecs_run, NULL},
+#if QUIRE_ENGINE
+    {"probe", "measure a model's K and V, and choose codecs for a budget", cli_probe_run, NULL},
+    {"eval", "measure what quantization costs a model in quality", NULL, cli_eval_commands},
+#endif
     {"bench", "measure speed", NULL, cli_bench_commands},
-#if QUIRE_ENGINE
-    {"chat", "talk with a model", cli_chat_run, NULL},
-#endif
-    {"codecs", "list the codecs and presets, with exact sizes", cli_codecs_run, NULL},
-    {"convert", "turn a saved cache into a prompt cache of mlx-lm, or back", cli_convert_run, NULL},
-#if QUIRE_ENGINE
-    {"eval", "measure what a codec costs a model", NULL, cli_eval_commands},
-#endif
-    {"help", "explain a command", run_help, NULL},
-    {"inspect", "report what a saved cache, or a made-up one, holds", cli_inspect_run, NULL},
-#if QUIRE_ENGINE
-    {"probe", "look at a model's K and V, and find codecs that fit a budget", cli_probe_run, NULL},
-    {"run", "continue a text with a model", cli_run_run, NULL},
-#endif
+    {"inspect", "show what a saved cache, or a synthetic one, contains", cli_inspect_run, NULL},
+    {"convert", "convert a saved cache to a prompt cache of mlx-lm, or back", cli_convert_run,
+     NULL},
 #if QUIRE_STORE
-    {"store", "look after a directory of pages that texts share", NULL, cli_store_commands},
+    {"store", "manage a store: a directory of cache pages that prompts share", NULL,
+     cli_store_commands},
 #endif
-    {"version", "print the version, page format and kernels", cli_version_run, NULL},
+    {"version", "print the version, the page format and the kernels in use", cli_version_run, NULL},
+    {"help", "explain a command", run_help, NULL},
     {NULL, NULL, NULL, NULL},
 };
 
+static const cli_command program = {
+    "quire", "run language models on a quantized KV cache, and measure, save and share such caches",
+    NULL, commands};
+
 /* path: "" or "bench " */
 static void print_commands(const char *path, const cli_command *list, FILE *file) {
-    fprintf(file, "usage: quire %s<command> [options]\n\ncommands:\n", path);
-    for (; list->name; list++)
-        fprintf(file, "  %-8s  %s\n", list->name, list->summary);
-    fprintf(file, "\n'quire help %s<command>' or 'quire %s<command> --help' explains one.\n", path,
-            path);
+    fprintf(file, "usage: quire %s<command> [options]\n\n", path);
+    if (!*path)
+        fputs("Runs language models on a quantized KV cache, and measures, saves and shares\n"
+              "such caches.\n\n",
+              file);
+    fputs("commands:\n", file);
+    for (; list->name; list++) {
+        const int n = fprintf(file, "  %-8s", list->name);
+        cli_wrap(list->summary, n, n + 2, file);
+    }
+    fprintf(file, "\nRun 'quire help %s<command>' for the options of a command.\n", path);
 }
 
 static const cli_command *find_command(const cli_command *list, const char *name) {
@@ -51,7 +63,7 @@ static const cli_command *find_command(const cli_command *list, const char *name
     return NULL;
 }
 
-static int complain_unknown(const char *path, const cli_command *list, const char *typed) {
+static int report_unknown(const char *path, const cli_command *list, const char *typed) {
     cli_suggestion suggestion;
     cli_suggest_start(&suggestion, typed);
     for (; list->name; list++)
@@ -67,7 +79,7 @@ static int complain_unknown(const char *path, const cli_command *list, const cha
     } else {
         cli_error("unknown %s '%s%s'", kind, path, typed);
     }
-    fprintf(stderr, "'quire %s--help' lists the commands.\n", path);
+    fprintf(stderr, "Run 'quire %s--help' for the commands.\n", path);
     return CLI_USAGE;
 }
 
@@ -82,7 +94,7 @@ static int dispatch(const char *path, const cli_command *list, int argc, char **
     }
     const cli_command *command = find_command(list, argv[0]);
     if (!command)
-        return complain_unknown(path, list, argv[0]);
+        return report_unknown(path, list, argv[0]);
     if (command->run)
         return command->run(argc - 1, argv + 1);
     char deeper[PATH_BYTES];
@@ -90,13 +102,15 @@ static int dispatch(const char *path, const cli_command *list, int argc, char **
     return dispatch(deeper, command->subcommands, argc - 1, argv + 1);
 }
 
-/* "help bench attn" is "bench attn --help". */
+/* "help bench attn" is "bench attn --help". "help --man DIR", for the build, writes man pages. */
 static int run_help(int argc, char **argv) {
     enum { DEEPEST = 2 };
+    if (argc == 2 && strcmp(argv[0], "--man") == 0)
+        return cli_man_write(&program, argv[1]);
     char help[] = "--help";
     char *words[DEEPEST + 1];
     int n_words = 0;
-    /* Whatever else follows cannot be a command, and "help help" should not go round. */
+    /* No command has more words, and "help help" must not call itself. */
     while (n_words < argc && n_words < DEEPEST && strcmp(argv[n_words], "help") != 0) {
         words[n_words] = argv[n_words];
         n_words++;

@@ -1,14 +1,14 @@
 /* attn_check.c: fp64 attention, page by page.
  *
- * Rows are made again from the generator, rounded to the pool's raw type, packed and unpacked
- * with the library's page functions, and attended with an online softmax, so the memory does not
- * grow with the depth. What row i sees:
+ * Rows are generated again, rounded to the pool's raw type, and encoded and decoded with the
+ * library's page functions. Attention uses an online softmax, so memory does not grow with the
+ * depth. What row i sees:
  *
  *     page 0          page 1 ..       page i/64
  *     sinks | packed  packed          raw up to i
  *
- * A worker takes whole KV heads; sums are added in the order of heads, so the result is the same
- * for any -t. */
+ * A worker takes whole KV heads, and sums are added in the order of heads, so the result does not
+ * depend on -t. */
 #include "bench/attn_check.h"
 
 #include "command.h"
@@ -33,8 +33,8 @@ typedef struct softmax_state {
 } softmax_state;
 
 typedef struct head_sums {
-    double held_diff, held_norm;   /* against what the cache holds */
-    double given_diff, given_norm; /* against the rows as given */
+    double held_diff, held_norm;   /* against the values in the cache */
+    double given_diff, given_norm; /* against the original rows */
 } head_sums;
 
 typedef struct check_job {
@@ -52,10 +52,10 @@ typedef struct check_job {
 /* A worker's memory. */
 typedef struct scratch {
     void *page;
-    kv_page given, raw, later; /* as given; as its own rows see it; as rows of later pages see it */
-    kv_page placed;            /* with K in its order of channels */
+    kv_page given, raw, later; /* original; as rows of the page see it; as rows of later pages do */
+    kv_page placed;            /* with the channels of K in the order of the cache */
     softmax_state *held,
-        *full; /* (n_rows * H/G) over what the cache holds; over the rows as given */
+        *full; /* (n_rows * H/G) over the values in the cache; over original rows */
     double *acc;
 } scratch;
 
@@ -118,7 +118,7 @@ static quire_status through_page(const quire_page_shape *shape, const kv_page *i
     return status == QUIRE_OK ? quire_page_decode(shape, page, out->k, out->v) : status;
 }
 
-/* K of a page that is packed in an order of channels goes in and comes out in it. */
+/* Permutes the channels of K before encoding and back after decoding, if the cache orders them. */
 static quire_status through_ordered_page(const check_job *job, int32_t head, const kv_page *in,
                                          int32_t skip, scratch *s, kv_page *out) {
     const uint16_t *order = cli_cache_order(job->cache, job->k_rows.layer, head);
@@ -142,7 +142,7 @@ static quire_status make_page(const check_job *job, int32_t page, int32_t head, 
         cli_synth_head(&job->v_rows, page * T + t, head, s->given.v + (size_t)t * v_dim);
     }
     quire_status status = through_page(&job->raw_shape, &s->given, 0, s->page, &s->raw);
-    /* Nobody looks at the last page from a later one, and it may not be full. */
+    /* No later page sees the last one, which may not be full. */
     if (status != QUIRE_OK || page + 1 == job->n_pages)
         return status;
 
@@ -172,7 +172,7 @@ static void absorb(softmax_state *state, const float *q, const kv_page *page, in
         if (logits[t] > max)
             max = logits[t];
     }
-    double shrink = exp(state->max - max); /* 0 at first */
+    double shrink = exp(state->max - max); /* 0 for the first page */
     state->max = max;
     state->sum *= shrink;
     for (int32_t c = 0; c < v_dim; c++)
@@ -186,7 +186,7 @@ static void absorb(softmax_state *state, const float *q, const kv_page *page, in
     }
 }
 
-/* Where query head `member` of KV head `head` stands in a row. */
+/* The index of query head `member` of KV head `head` in `row`. */
 static size_t query_head(const check_job *job, int32_t row, int32_t head, int32_t member) {
     const cli_shape *shape = &job->cache->options.shape;
     int32_t group = shape->n_heads / shape->n_kv_heads;
@@ -257,7 +257,7 @@ static void check_part(void *user, int32_t ith, int32_t nth) {
     check_job *job = user;
     scratch s;
     quire_status status = new_scratch(job, &s) ? QUIRE_OK : QUIRE_E_NOMEM;
-    /* Interleaved, so that worker 0's place among the heads is also how far all of them are. */
+    /* Heads are interleaved, so that the progress of worker 0 is that of all workers. */
     for (int32_t head = ith; status == QUIRE_OK && head < job->cache->options.shape.n_kv_heads;
          head += nth) {
         status = check_head(job, head, &s, ith == 0);

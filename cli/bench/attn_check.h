@@ -1,19 +1,18 @@
-/* attn_check.h: how far the library's attention is from attention in double precision. */
+/* attn_check.h: compares the library's attention with attention in double precision. */
 #ifndef CLI_BENCH_ATTN_CHECK_H
 #define CLI_BENCH_ATTN_CHECK_H
 
 #include "bench/synth_cache.h"
 
 typedef struct cli_attn_errors {
-    double rel_err; /* against fp64 attention over the values that the cache holds: what the kernels
-                       cost */
-    double codec_err; /* against fp64 attention over the rows as they were given: what kernels and
-                         codecs cost */
+    double rel_err; /* against fp64 attention over the values in the cache: error of the kernels */
+    double
+        codec_err; /* against fp64 attention over the original rows: error of kernels and codecs */
 } cli_attn_errors;
 
-/* Checks cache->out of the open batch, attended at layer 0: a few of its rows, over the whole
- * depth. Layers without a window alone. Relative L2 errors over the checked rows, all heads.
- * Returns an exit status. */
+/* Checks up to three rows of cache->out, the attention of the open batch in layer 0, which must
+ * have no window. The errors are relative L2 errors over these rows and all heads. Returns an exit
+ * status. */
 int cli_attn_check(cli_cache *cache, cli_attn_errors *errors);
 
 #endif

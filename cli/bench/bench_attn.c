@@ -1,4 +1,4 @@
-/* bench_attn.c: fills, then times attend alone, again and again in one open batch. */
+/* bench_attn.c: fills a cache, then times attention repeatedly in one open batch. */
 #include "bench/bench_attn.h"
 
 #include "command.h"
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 
 enum { REPEATS_MIN = 3, REPEATS_MAX = 1000 };
-static const double LONG_SECONDS = 5; /* an attend this long is steady enough to be timed once */
+static const double LONG_SECONDS =
+    5; /* a call this long is timed once: its relative noise is small */
 
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -47,7 +48,7 @@ static int time_repeats(cli_cache *cache, int32_t n_repeat, double *seconds) {
     return status;
 }
 
-/* Tokens that the rows see, all together. */
+/* The tokens that the rows see, summed over rows. */
 static double tokens_seen(const cli_cache *cache) {
     double n = cache->n_rows;
     return n * cache->first_token + n * (n + 1) / 2;
@@ -70,8 +71,8 @@ static void summarize(const cli_cache *cache, double *seconds, cli_bench_attn_re
     result->ns_per_token = 1e9 * best / tokens;
 }
 
-/* The counters' growth over one attend; that one also warms the caches and sets the number of
- * repeats. */
+/* Measures the bytes read by one call, which also warms the caches and gives an estimate for the
+ * number of repeats. */
 static int probe(cli_cache *cache, double *seconds, cli_bench_attn_result *result) {
     quire_layer_stats before, after;
     quire_status status = quire_layer_get_stats(cache->pool, 0, &before);
@@ -100,7 +101,7 @@ static int measure_depth(cli_cache *cache, const cli_bench_attn *bench, int32_t 
     if (status == CLI_OK)
         status = cli_cache_begin(cache, bench->n_rows);
     if (status == CLI_OK)
-        status = cli_cache_store(cache, 0);
+        status = cli_cache_append(cache, 0);
     if (status != CLI_OK)
         return status;
     cli_cache_make_queries(cache, 0);
@@ -132,7 +133,7 @@ int cli_bench_attn_measure(const cli_bench_attn *bench, const cli_cache_options 
     int status = cli_cache_open(&cache, &sized);
     for (size_t i = 0; status == CLI_OK && i < bench->n_depths; i++) {
         status = measure_depth(&cache, bench, bench->depths[i], &results[i]);
-        cli_cache_abort(&cache); /* the rows leave again, and the cache fills on */
+        cli_cache_abort(&cache); /* drop the rows before the cache grows */
     }
     cli_cache_close(&cache);
     return status;

@@ -1,4 +1,4 @@
-/* bench_attn.h: one measurement of attention over a packed cache. */
+/* bench_attn.h: times attention over a quantized cache. */
 #ifndef CLI_BENCH_BENCH_ATTN_H
 #define CLI_BENCH_BENCH_ATTN_H
 
@@ -6,10 +6,10 @@
 #include "bench/synth_cache.h"
 
 typedef struct cli_bench_attn {
-    int32_t n_rows;        /* queries of one attend; 1: decode */
-    const int32_t *depths; /* tokens before the first of them: one measurement each, ascending */
+    int32_t n_rows;        /* query rows per call; 1: decode */
+    const int32_t *depths; /* tokens before the first row, ascending: one measurement each */
     size_t n_depths;
-    int32_t n_repeat; /* 0: as many as fit in min_seconds, within reason */
+    int32_t n_repeat; /* 0: as many as fit in min_seconds, within limits */
     double min_seconds;
     bool check;
 } cli_bench_attn;
@@ -19,19 +19,19 @@ typedef struct cli_bench_attn_result {
     double bits_per_element;
     int32_t depth, n_repeat;
     double median_ms, best_ms;
-    uint64_t bytes_read; /* by one attend */
+    uint64_t bytes_read; /* by one call */
     uint64_t fallbacks;
     double gbps;  /* bytes_read in the median time */
-    double gmacs; /* 1e9 multiplications of q.k and p.v per second, each with its addition; one
-                     plane of each counts */
+    double gmacs; /* 1e9 multiply-accumulates of q.k and p.v per second; each counts once, even if
+                     8-bit codes need two passes */
     double rows_per_s;
-    double ns_per_token; /* best time by rows and tokens that they see: flat where cost is linear */
+    double ns_per_token;          /* best time per row and token; constant if the cost is linear */
     double best_gbps, best_gmacs; /* in the best time */
     cli_attn_errors errors;       /* NaN: not checked */
 } cli_bench_attn_result;
 
-/* Returns an exit status. options: one layer; max_tokens and attend_rows are set here. One cache
- * grows from depth to depth. */
+/* Times one cache that grows from depth to depth. options: one layer; max_tokens and attend_rows
+ * are set here. Returns an exit status. */
 int cli_bench_attn_measure(const cli_bench_attn *bench, const cli_cache_options *options,
                            cli_bench_attn_result *results /* (n_depths) */);
 

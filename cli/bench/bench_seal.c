@@ -1,5 +1,5 @@
-/* bench_seal.c: stores the second page of a sequence again and again, with and without the row
- * that fills it. */
+/* bench_seal.c: appends the second page of a sequence repeatedly, with and without the row that
+ * fills it: the difference is the time of sealing. */
 #include "bench/bench_seal.h"
 
 #include "command.h"
@@ -11,13 +11,13 @@
 
 enum { PAGE = QUIRE_PAGE_TOKENS, REPEATS_MIN = 20 };
 
-/* The best of the calls so far stays in *best. */
-static int timed_store(cli_cache *cache, int32_t n_rows, double *best) {
+/* Updates *best, the best time so far. */
+static int timed_append(cli_cache *cache, int32_t n_rows, double *best) {
     int status = cli_cache_begin(cache, n_rows);
     if (status != CLI_OK)
         return status;
     double start = cli_seconds();
-    status = cli_cache_store_rows(cache, 0);
+    status = cli_cache_append_rows(cache, 0);
     double seconds = cli_seconds() - start;
     cli_cache_abort(cache);
     if (seconds < *best)
@@ -27,7 +27,7 @@ static int timed_store(cli_cache *cache, int32_t n_rows, double *best) {
 
 static int measure_open(cli_cache *cache, double min_seconds, cli_bench_seal_result *result) {
     const cli_shape *shape = &cache->options.shape;
-    int status = cli_cache_fill(cache, PAGE); /* the first page has sinks; another one is typical */
+    int status = cli_cache_fill(cache, PAGE); /* the first page has sinks and is not typical */
     if (status == CLI_OK)
         status = cli_cache_begin(cache, PAGE);
     if (status != CLI_OK)
@@ -38,9 +38,9 @@ static int measure_open(cli_cache *cache, double min_seconds, cli_bench_seal_res
     double filled = INFINITY, open = INFINITY, start = cli_seconds();
     while (status == CLI_OK &&
            (result->n_repeat < REPEATS_MIN || cli_seconds() - start < min_seconds)) {
-        status = timed_store(cache, PAGE, &filled);
+        status = timed_append(cache, PAGE, &filled);
         if (status == CLI_OK)
-            status = timed_store(cache, PAGE - 1, &open);
+            status = timed_append(cache, PAGE - 1, &open);
         result->n_repeat++;
     }
     double store = open * PAGE / (PAGE - 1), pages = shape->n_kv_heads;

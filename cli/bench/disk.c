@@ -1,3 +1,4 @@
+/* disk.c: times sequential writing and reading of a file. */
 #include "bench/disk.h"
 
 #include "output/progress.h"
@@ -10,7 +11,7 @@
 
 enum { CHUNK_BYTES = 1 << 20 };
 
-/* Some bytes that do not compress. */
+/* Fills the buffer with bytes that do not compress. */
 static void scramble(uint64_t *words, size_t n) {
     uint64_t x = 88172645463325252u;
     for (size_t i = 0; i < n; i++) {
@@ -44,7 +45,7 @@ static double move(int fd, bool writes, size_t n_bytes) {
 }
 
 double cli_disk_write(const char *path, size_t n_bytes) {
-    unlink(path); /* a new file, as a save makes one */
+    unlink(path); /* write a new file, as saving does */
     const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     const double seconds = move(fd, true, n_bytes);
     if (fd >= 0)

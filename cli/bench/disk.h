@@ -1,15 +1,15 @@
-/* disk.h: how fast a directory's disk takes and gives a file, one piece after the other. */
+/* disk.h: times sequential writing and reading of a file. */
 #ifndef CLI_BENCH_DISK_H
 #define CLI_BENCH_DISK_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Seconds; negative: failed, errno says why. Writing ends when the file is on stable storage. */
+/* Return seconds; negative: failed, with the reason in errno. Writing includes fsync. */
 double cli_disk_write(const char *path, size_t n_bytes);
 double cli_disk_read(const char *path, size_t n_bytes);
-/* Asks the system to forget what it remembers of a file, so that reading means the disk. False:
- * it cannot. */
+/* Drops a file from the page cache, so that reading it means reading the disk. False: not
+ * possible. */
 bool cli_disk_forget(const char *path);
 
 #endif

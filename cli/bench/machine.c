@@ -1,5 +1,4 @@
-/* machine.c: read bandwidth and integer peak, with as many workers as the measurement beside
- * them has. */
+/* machine.c: measures read bandwidth and int8 peak with a given number of workers. */
 #define _DEFAULT_SOURCE /* madvise, _SC_LEVEL3_CACHE_SIZE */
 #include "bench/machine.h"
 
@@ -27,7 +26,7 @@ typedef struct read_job {
     _Atomic uint64_t sum;
 } read_job;
 
-/* Eight times the last-level cache, as far as the system tells its size. */
+/* Eight times the last-level cache, if the system reports its size. */
 static size_t read_bytes(void) {
     size_t bytes = READ_BYTES_MIN;
 #ifdef _SC_LEVEL3_CACHE_SIZE
@@ -45,8 +44,7 @@ static void touch_part(void *user, int32_t ith, int32_t nth) {
            (size_t)(part.last - part.first) * HUGE_PAGE);
 }
 
-/* Sums that do not wait for each other, in whatever vectors the compiler has: loads alone are
- * the limit. */
+/* Independent sums, which the compiler vectorizes, so that only the loads are the limit. */
 static void read_part(void *user, int32_t ith, int32_t nth) {
     enum { LANES = 32 };
     read_job *job = user;
@@ -59,7 +57,7 @@ static void read_part(void *user, int32_t ith, int32_t nth) {
             sums[lane] += at[i + lane];
     for (size_t lane = 0; lane < LANES; lane++)
         sum += sums[lane];
-    atomic_fetch_add(&job->sum, sum); /* used, so that it is computed */
+    atomic_fetch_add(&job->sum, sum); /* keeps the compiler from dropping the loop */
 }
 
 static double best_seconds(cli_workers *workers, cli_job *part, void *job, int passes) {
@@ -80,12 +78,12 @@ static int measure_reading(cli_workers *workers, double *gbps) {
     void *memory = NULL;
     if (posix_memalign(&memory, HUGE_PAGE, bytes) != 0) {
         cli_error(
-            "no memory to measure the read bandwidth with (%zu MiB); --no-limits leaves it out",
+            "out of memory for measuring the read bandwidth (%zu MiB); --no-limits skips this",
             bytes >> 20);
         return CLI_FAILURE;
     }
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-    madvise(memory, bytes, MADV_HUGEPAGE); /* as the pool's memory */
+    madvise(memory, bytes, MADV_HUGEPAGE); /* as the pool does */
 #endif
     job.bytes = memory;
     cli_workers_run(workers, touch_part, &job);
@@ -112,7 +110,7 @@ static void measure_int8(cli_workers *workers, int32_t n_workers, const char *is
                          cli_machine *machine) {
     int8_job job = {.probe = cli_int8_probe_of(isa), .rounds = 1000};
     double seconds = best_seconds(workers, int8_part, &job, INT8_PASSES);
-    while (seconds < INT8_SECONDS / 2) { /* long enough that starting the workers does not count */
+    while (seconds < INT8_SECONDS / 2) { /* make the start of the workers negligible */
         job.rounds *= seconds < INT8_SECONDS / 16 ? 8 : 2;
         seconds = best_seconds(workers, int8_part, &job, INT8_PASSES);
     }

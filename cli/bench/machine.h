@@ -1,22 +1,22 @@
-/* machine.h: what this machine could do at best, measured in the same run as what it did. */
+/* machine.h: measures the limits of this machine: read bandwidth and int8 peak. */
 #ifndef CLI_BENCH_MACHINE_H
 #define CLI_BENCH_MACHINE_H
 
 #include "options/workers.h"
 
 typedef struct cli_machine {
-    double read_gbps; /* all workers streaming through memory far larger than the caches */
-    double gmacs; /* 1e9 products of int8 summed in int32 per second, all workers, operands in L1 */
-    const char *instructions; /* what multiplied */
+    double read_gbps; /* all workers reading memory far larger than the caches */
+    double gmacs;     /* 1e9 int8 multiply-accumulates per second, all workers, operands in L1 */
+    const char *instructions; /* the instructions that multiplied */
 } cli_machine;
 
-/* isa: the kernel level in use, whose best instructions are taken. Best of several passes; well
- * under a second. Returns an exit status. */
+/* Uses the best instructions of kernel level `isa`. Takes the best of several passes, in well under
+ * a second. Returns an exit status. */
 int cli_machine_measure(const char *isa, int32_t n_workers, cli_machine *machine);
 
 /* ---- in machine_int8.c */
 
-/* Multiplies and accumulates int8, `rounds` times `macs_per_round`. */
+/* run(rounds) does rounds * macs_per_round int8 multiply-accumulates. */
 typedef struct cli_int8_probe {
     const char *instructions;
     double macs_per_round;

@@ -1,14 +1,14 @@
-/* machine_int8.c: int8 products at the rate of the best instructions of each kernel level.
+/* machine_int8.c: int8 multiply-accumulates with the best instructions of each kernel level.
  *
- * A round is a block of independent sums, of 32 bits each, over operands in registers or just
- * loaded from L1, whichever is faster. */
+ * A round is a block of independent 32-bit sums over operands in registers or in L1, whichever is
+ * faster. */
 #include "bench/machine.h"
 
 #include <string.h>
 
 static const int8_t OPERANDS[1024];
 
-/* Plain C; the barrier makes the operands look new each round. */
+/* Plain C; the barrier keeps the compiler from reusing results of earlier rounds. */
 static void run_plain(long rounds) {
     int32_t sum = 0;
     const int8_t *a = OPERANDS, *b = OPERANDS + 512;
@@ -24,8 +24,8 @@ static const cli_int8_probe PLAIN = {"plain C", 512, run_plain};
 
 #if defined(__aarch64__)
 
-/* 16 products each: two halves summed in 16 bits, which codes fit, then into 32. Four in step,
- * so that none waits. */
+/* 16 products each: two halves are summed in 16 bits, which is enough for codes, then in 32. Four
+ * are interleaved, so that none waits. */
 #define FOUR(step, a, b, c, d) step(a) step(b) step(c) step(d)
 #define LOW(n) "smull v1" #n ".8h, v28.8b, v29.8b\n"
 #define HIGH(n) "smlal2 v1" #n ".8h, v28.16b, v29.16b\n"

@@ -1,14 +1,14 @@
-/* machine_int8_arm.c: rounds of SDOT and SMMLA. Compiled for both (CMakeLists.txt), called where
- * the machine has them. */
+/* machine_int8_arm.c: rounds of SDOT and SMMLA. Compiled for both (CMakeLists.txt), called only if
+ * the processor has them. */
 #include "bench/machine.h"
 
 #if defined(__aarch64__)
 
 static const int8_t OPERANDS[160];
 
-/* 6 x 4 sums from 10 loads: v0-v23 the sums, v24-v27 the columns, v28 the row. Loaded each time,
- * because registers written long ago are slower to read on some cores (Neoverse-V1: 2 products
- * per cycle instead of 3.8). */
+/* 6 x 4 sums from 10 loads: v0-v23 the sums, v24-v27 the columns, v28 the row. Operands are
+ * loaded in every round, because registers written long ago are slower to read on some cores
+ * (Neoverse-V1: 2 products per cycle instead of 3.8). */
 #define COLUMN(n, to) "ldr q" #to ", [%0, #16*" #n "]\n"
 #define PRODUCT(op, sum, column) op " v" #sum ".4s, v" #column ".16b, v28.16b\n"
 #define ROW(op, n, a, b, c, d)                                                                     \

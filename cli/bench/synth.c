@@ -1,9 +1,9 @@
-/* synth.c: splitmix64, and normal values by sums of uniform ones. */
+/* synth.c: generates normal values as sums of uniform ones from splitmix64. */
 #include "bench/synth.h"
 
 #include <stddef.h>
 
-static const uint64_t OFFSET_STREAM = 101; /* apart from every cli_stream */
+static const uint64_t OFFSET_STREAM = 101; /* different from every cli_stream */
 
 static uint64_t splitmix64(uint64_t *state) {
     uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
@@ -17,8 +17,8 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
     return splitmix64(&state);
 }
 
-/* Twelve uniform 16-bit numbers: their sum has a variance of one unit squared. Integers until
- * the last step, because log and cos differ between machines in the last bit. */
+/* The sum of twelve uniform 16-bit numbers, which has unit variance. Integers until the last step,
+ * because log and cos differ in the last bit between machines. */
 static float next_normal(uint64_t *state) {
     int32_t sum = 0;
     for (int i = 0; i < 3; i++) {

@@ -1,8 +1,8 @@
-/* synth.h: made-up rows of K, V and Q, the same on every machine.
+/* synth.h: synthetic rows of K, V and Q, the same on every machine.
  *
- * Every head vector is a function of (seed, stream, layer, token, head) alone, so a check can
- * make any row again instead of keeping it. Values are standard normal; K has a constant offset
- * per channel on top, as real models have, which is what per-channel codecs live on. */
+ * Every head vector depends only on (seed, stream, layer, token, head), so a check can generate any
+ * row again instead of keeping it. Values are standard normal. K also has a constant offset per
+ * channel, as in real models, which per-channel codecs exploit. */
 #ifndef CLI_BENCH_SYNTH_H
 #define CLI_BENCH_SYNTH_H
 
@@ -21,8 +21,8 @@ typedef struct cli_synth {
 
 void cli_synth_head(const cli_synth *synth, int32_t token, int32_t head, float *out /* (dim) */);
 void cli_synth_row(const cli_synth *synth, int32_t token, float *out /* (n_heads, dim) */);
-/* The order of channels that km4 and km3 want of K: by their ranges in the first page. q's
- * channels are all alike. */
+/* The order of the channels of K for km4 and km3, by their ranges in the first page. All channels
+ * of q have the same distribution. */
 quire_status cli_synth_order(const cli_synth *k_rows, uint16_t *order /* (n_heads, dim) */);
 
 #endif

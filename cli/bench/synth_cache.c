@@ -1,4 +1,4 @@
-/* synth_cache.c: builds the pool and drives its batches with all workers. */
+/* synth_cache.c: creates the pool and runs its batches with all workers. */
 #include "bench/synth_cache.h"
 
 #include "command.h"
@@ -20,7 +20,7 @@ static quire_status create_pool(cli_cache *cache, const quire_layer *layers) {
     pool.layers = layers;
     pool.n_layers = options->n_layers;
     pool.policy = options->policy;
-    /* Every layer has the window, if any has: left raw, --kv would mean nothing. */
+    /* If there is a window, all layers have it; raw, as in presets, they would ignore --kv. */
     pool.policy.windowed = options->policy.pair;
     pool.raw = options->raw;
     pool.max_seqs = 1;
@@ -58,8 +58,7 @@ static quire_status make_orders(cli_cache *cache, quire_layer *layers) {
     return status;
 }
 
-/* Neighbours in the order of channels are alike, by half for each place between them: as good as
- * any to be timed. */
+/* A moment that halves with each place between two channels. Any moment will do for timing. */
 static quire_status fill_feedback(const cli_shape *shape, const quire_rope *rope, float *moment,
                                   float *feedback) {
     const size_t dim = (size_t)shape->k_dim, n_weights = dim * dim / 2;
@@ -160,12 +159,12 @@ void cli_cache_close(cli_cache *cache) {
     *cache = (cli_cache){.pool = NULL};
 }
 
-/* ---------------------------------------------------------------- work shared among the workers */
+/* ------------------------------------------------------------------ work for all workers */
 
 typedef struct layer_job {
     cli_cache *cache;
     int32_t layer;
-    atomic_int status; /* a quire_status other than OK, if any worker met one */
+    atomic_int status; /* the quire_status of a worker that failed */
 } layer_job;
 
 cli_synth cli_cache_synth(const cli_cache *cache, cli_stream stream, int32_t layer) {
@@ -197,7 +196,7 @@ static void make_q_part(void *user, int32_t ith, int32_t nth) {
     make_rows(job, CLI_STREAM_Q, job->cache->q, cli_part_of(job->cache->n_rows, ith, nth));
 }
 
-static void store_part(void *user, int32_t ith, int32_t nth) {
+static void append_part(void *user, int32_t ith, int32_t nth) {
     layer_job *job = user;
     quire_rows k = {.data = job->cache->k, .type = QUIRE_F32},
                v = {.data = job->cache->v, .type = QUIRE_F32};
@@ -233,7 +232,7 @@ int cli_cache_begin(cli_cache *cache, int32_t n_rows) {
         cache->batch = NULL;
         cli_quire_error("cannot begin a batch", status, NULL);
         if (status == QUIRE_E_NO_PAGES && cache->options.budget_bytes)
-            cli_error("a larger --budget would hold the tokens");
+            cli_error("the tokens do not fit; give a larger --budget");
         return CLI_FAILURE;
     }
     return CLI_OK;
@@ -244,16 +243,16 @@ void cli_cache_make_rows(cli_cache *cache, int32_t layer) {
     cli_workers_run(cache->workers, make_kv_part, &job);
 }
 
-int cli_cache_store_rows(cli_cache *cache, int32_t layer) {
+int cli_cache_append_rows(cli_cache *cache, int32_t layer) {
     layer_job job = {.cache = cache, .layer = layer};
     atomic_init(&job.status, QUIRE_OK);
-    cli_workers_run(cache->workers, store_part, &job);
-    return finish(&job, "cannot store rows");
+    cli_workers_run(cache->workers, append_part, &job);
+    return finish(&job, "cannot append rows");
 }
 
-int cli_cache_store(cli_cache *cache, int32_t layer) {
+int cli_cache_append(cli_cache *cache, int32_t layer) {
     cli_cache_make_rows(cache, layer);
-    return cli_cache_store_rows(cache, layer);
+    return cli_cache_append_rows(cache, layer);
 }
 
 void cli_cache_make_queries(cli_cache *cache, int32_t layer) {
@@ -265,7 +264,7 @@ int cli_cache_attend(cli_cache *cache, int32_t layer) {
     layer_job job = {.cache = cache, .layer = layer};
     atomic_init(&job.status, QUIRE_OK);
     cli_workers_run(cache->workers, attend_part, &job);
-    return finish(&job, "cannot attend");
+    return finish(&job, "cannot compute attention");
 }
 
 int cli_cache_commit(cli_cache *cache) {
@@ -284,7 +283,7 @@ void cli_cache_abort(cli_cache *cache) {
 static int fill_batch(cli_cache *cache, int32_t n_rows) {
     int status = cli_cache_begin(cache, n_rows);
     for (int32_t layer = 0; status == CLI_OK && layer < cache->options.n_layers; layer++) {
-        status = cli_cache_store(cache, layer);
+        status = cli_cache_append(cache, layer);
     }
     return status == CLI_OK ? cli_cache_commit(cache) : status;
 }

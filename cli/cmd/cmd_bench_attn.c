@@ -1,4 +1,4 @@
-/* cmd_bench_attn.c: quire bench attn. */
+/* cmd_bench_attn.c: quire bench attn. Times attention over a quantized cache. */
 #include "options/args.h"
 #include "bench/bench_attn.h"
 #include "command.h"
@@ -27,7 +27,7 @@ typedef struct bench_entry {
     cli_bench_attn_result *results; /* (n_depths) */
 } bench_entry;
 
-/* The parts of a list, its commas replaced by ends of string. */
+/* A list split at its commas. */
 typedef struct name_list {
     char *text;
     const char **names;
@@ -46,24 +46,18 @@ typedef struct bench_run {
 
 /* ------------------------------------------------------------------ report */
 
-/* Shares compare best with best: the limits too are the best of several passes. */
+/* Shares compare best with best: the limits are also the best of several passes. */
 static double share_of_bandwidth(const bench_run *run, const cli_bench_attn_result *result) {
     return result->best_gbps / run->machine.read_gbps;
 }
 
-static bool is_raw(quire_codec codec) {
-    quire_codec_info info;
-    for (size_t i = 0; quire_codec_at(i, &info) == QUIRE_OK; i++)
-        if (info.codec == codec)
-            return strcmp(info.family, "raw") == 0;
-    return false;
-}
-
-/* Raw pages are multiplied as floats: the integer peak is no limit of theirs. */
+/* Raw pages are multiplied as floats, which the integer peak does not limit. */
 static double share_of_peak(const bench_run *run, const bench_entry *entry,
                             const cli_bench_attn_result *result) {
     const quire_pair pair = entry->options.policy.pair;
-    return is_raw(pair.k) || is_raw(pair.v) ? NAN : result->best_gmacs / run->machine.gmacs;
+    return cli_codec_is_raw(pair.k) || cli_codec_is_raw(pair.v)
+               ? NAN
+               : result->best_gmacs / run->machine.gmacs;
 }
 
 static json_t *result_json(const bench_run *run, const bench_entry *entry,
@@ -122,7 +116,7 @@ static void print_heading(const bench_run *run) {
            (int)chosen->n_workers, chosen->n_workers == 1 ? "thread" : "threads",
            run->results[0].isa);
     if (!chosen->no_limits)
-        printf("machine:   reads %.1f GB/s, multiplies %.0f G int8/s (%s), with as many threads\n",
+        printf("machine:   reads %.1f GB/s, %.0f int8 GMAC/s (%s), with the same threads\n",
                run->machine.read_gbps, run->machine.gmacs, run->machine.instructions);
     printf("\n");
 }
@@ -172,22 +166,22 @@ static int print_text(const bench_run *run) {
     return cli_table_print(&table, stdout);
 }
 
-/* Told apart from the result, which is still worth having: a fallback times the reference, not
- * the kernel. */
+/* A warning on stderr, so that the result is still printed: it times the reference, not the
+ * kernel. */
 static void warn_of_fallbacks(const bench_run *run) {
     for (size_t i = 0; i < run->kvs.n * run->chosen->bench.n_depths; i++) {
         uint64_t fallbacks = run->results[i].fallbacks;
         if (!fallbacks)
             continue;
-        cli_error("warning: %s: the kernel declined %llu work items, which the reference ran",
-                  run->entries[i / run->chosen->bench.n_depths].kv, (unsigned long long)fallbacks);
+        cli_error(
+            "warning: %s: the kernel does not support %llu work items; the slow reference ran them",
+            run->entries[i / run->chosen->bench.n_depths].kv, (unsigned long long)fallbacks);
     }
 }
 
 /* ------------------------------------------------------------------ run */
 
-/* The parts of a list; an empty part stays and is refused with its name, ''. False: out of
- * memory. */
+/* Splits a list. An empty part stays, and is rejected by name later (''). False: out of memory. */
 static bool split(const char *text, name_list *list) {
     const size_t n_bytes = strlen(text) + 1;
     list->n = 1;
@@ -217,7 +211,7 @@ static bool parse_depths(const bench_run *run) {
             return false;
         }
         if (i > 0 && run->depths[i] <= run->depths[i - 1]) {
-            cli_error("--ctx: %s does not follow %s: one cache grows from each to the next",
+            cli_error("--ctx: %s does not follow %s; give the numbers in ascending order",
                       run->ctxs.names[i], run->ctxs.names[i - 1]);
             return false;
         }
@@ -225,7 +219,7 @@ static bool parse_depths(const bench_run *run) {
     return true;
 }
 
-/* All entries before the first is measured: a misspelt last one should not cost minutes. */
+/* Checks all entries before the first is measured: a misspelt last one should not cost minutes. */
 static int prepare(bench_run *run) {
     const bench_options *chosen = run->chosen;
     if (!cli_shape_parse(chosen->shape, &run->shape))
@@ -292,25 +286,25 @@ int cli_bench_attn_run(int argc, char **argv) {
                             .seed = 1,
                             .bench = {.n_rows = 1, .min_seconds = 0.5}};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD",
-                   "query heads x KV heads x head size, or HxGxDKxDV"),
+        cli_string("shape", &chosen.shape, "HxGxD", CLI_SHAPE_HELP),
         cli_string("ctx", &chosen.ctx, "N,..",
-                   "tokens in the cache before the rows; more than one must ascend"),
-        cli_int("rows", &chosen.bench.n_rows, 1, ROWS_MAX, "query rows of one attend; 1 is decode"),
-        cli_string("kv", &chosen.kv, "NAME,..", "presets or K:V pairs, see 'quire codecs'"),
-        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX,
-                "first tokens that stay raw (default: as --kv has it)"),
-        cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
+                   "tokens in the cache before the query rows; a list must be ascending"),
+        cli_int("rows", &chosen.bench.n_rows, 1, ROWS_MAX, "query rows per call; 1 is decode"),
+        cli_string("kv", &chosen.kv, "NAME,..", "presets or pairs K:V, see 'quire codecs'"),
+        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX, CLI_SINKS_HELP),
+        cli_choice("raw", &chosen.raw, cli_raw_names, CLI_RAW_HELP),
         cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP),
                         't'),
         cli_int("repeat", &chosen.bench.n_repeat, 1, REPEAT_MAX,
-                "timed attends (default: 3 to 1000, see --min-time; 1 if one takes over 5 s)"),
-        cli_float("min-time", &chosen.bench.min_seconds, 0, 3600, "seconds to spend on repeats"),
+                "number of timed calls (default: 3 to 1000, as --min-time allows; 1 if a call "
+                "takes over 5 s)"),
+        cli_float("min-time", &chosen.bench.min_seconds, 0, 3600,
+                  "seconds to spend on timed calls"),
         cli_flag("no-check", &chosen.no_check,
-                 "leave out rel_err and codec_err, which take longer than the timing"),
+                 "do not compute rel_err and codec_err, which takes longer than the timing"),
         cli_flag("no-limits", &chosen.no_limits,
-                 "leave out the machine's own limits, which take half a second"),
-        cli_int("seed", &chosen.seed, 0, INT32_MAX, "of the made-up rows"),
+                 "do not measure the limits of the machine, which takes half a second"),
+        cli_int("seed", &chosen.seed, 0, INT32_MAX, "seed of the synthetic rows"),
         cli_flag("json", &chosen.json,
                  "print JSON: an object, or an array for more than one --kv or --ctx"),
     };
@@ -322,19 +316,16 @@ int cli_bench_attn_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "bench attn",
-        .about = "Times attention alone: query rows over a cache of made-up tokens in one layer. "
-                 "ms is the median.\n"
-                 "rel_err: output against fp64 attention over the values the cache holds; "
-                 "codec_err: over the rows as\n"
-                 "they were given. Both are relative L2 errors of up to three of the rows.\n"
-                 "Limits, measured in the same run and with as many threads: bytes per second when "
-                 "memory is only read,\n"
-                 "and int8 multiply-accumulates per second with the best instructions of the "
-                 "kernels in use. GMAC/s\n"
-                 "counts those of K.q and p.V, one plane each, though 8-bit sides need two. "
-                 "Percentages are of the best\n"
-                 "time. ns/token: best time by rows and tokens; flat where cost is linear in the "
-                 "context.",
+        .about =
+            "Times attention alone: query rows over a cache of synthetic tokens in one layer.\n"
+            "ms is the median time of a call; ns/token is the best time divided by rows and "
+            "tokens, which stays constant if the cost is linear in the context. rel_err is the "
+            "relative L2 error against fp64 attention over the values in the cache, codec_err "
+            "against fp64 attention over the original rows; both use up to three rows.\n"
+            "The limits of the machine are measured in the same run with the same threads: the "
+            "bandwidth of reading memory, and int8 multiply-accumulates per second with the "
+            "best instructions of the kernels in use. GMAC/s counts the products of K.q and "
+            "p.V once, although 8-bit codes need two passes. Percentages use the best time.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

@@ -1,4 +1,4 @@
-/* cmd_bench_model.c: quire bench model. Prefill and decode of a whole model at a depth. */
+/* cmd_bench_model.c: quire bench model. Times prefill and decode of a model at a depth. */
 #include "options/args.h"
 #include "reports/cache_report.h"
 #include "command.h"
@@ -28,7 +28,7 @@ typedef struct bench_entry {
     size_t compute_bytes;
 } bench_entry;
 
-/* Any tokens do: time does not depend on what they are. */
+/* Any tokens will do: the time does not depend on them. */
 static int32_t *make_tokens(const quire_model *model, int32_t n) {
     quire_model_info info;
     quire_model_get_info(model, &info);
@@ -54,7 +54,7 @@ static uint64_t peak_rss(void) {
 
 static double smallest(double a, double b) { return a == 0 || b < a ? b : a; }
 
-/* The rows of a prompt in one step, which is then taken back. */
+/* Computes the prompt in one step and rolls it back. */
 static quire_status time_prefill(const bench_options *chosen, quire_session *session,
                                  quire_seq *seq, const int32_t *tokens, bench_entry *entry) {
     const quire_step_item item = {
@@ -227,21 +227,23 @@ int cli_bench_model_run(int argc, char **argv) {
     cli_model_args_default(&chosen.model);
     enum { OWN = 5 };
     cli_option options[OWN + CLI_MODEL_OPTIONS] = {
-        cli_int("depth", &chosen.depth, 0, TOKENS_MAX, "tokens in the cache before"),
+        cli_int("depth", &chosen.depth, 0, TOKENS_MAX,
+                "tokens in the cache before the timing starts"),
         cli_int("gen", &chosen.n_gen, 0, TOKENS_MAX, "tokens to decode"),
         cli_int("prompt", &chosen.n_prompt, 0, ROWS_MAX, "tokens to prefill, in one step"),
-        cli_int("repeat", &chosen.n_repeat, 1, REPEAT_MAX, "times to prefill; the best counts"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
+        cli_int("repeat", &chosen.n_repeat, 1, REPEAT_MAX,
+                "how often to time the prefill; the best time counts"),
+        cli_flag("json", &chosen.json, CLI_JSON_LIST_HELP),
     };
     cli_model_options(&chosen.model, options + OWN);
     static const char *const examples[] = {
-        "quire bench model -m smollm2 --kv none,k8v4,k4v4 --depth 8000 --gen 32 --prompt 512 -t 2",
+        "quire bench model -m smollm2 --kv none,k8v4,k4v4 --depth 8000 --gen 32 -t 2",
         NULL,
     };
     const cli_usage usage = {.command = "bench model",
-                             .about = "Times a model at a depth: decoding one token after the "
-                                      "other, and prefill of a prompt. --kv may be\n"
-                                      "a list. KV is what the cache holds at the end.",
+                             .about = "Times a model at a depth: decoding one token at a time, and "
+                                      "prefill of a prompt. --kv may be a list. The column KV is "
+                                      "the size of the cache at the end.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .examples = examples};

@@ -1,4 +1,4 @@
-/* cmd_bench_ops.c: quire bench ops: what is done to caches between tokens. */
+/* cmd_bench_ops.c: quire bench ops. Times operations on lists of sequences. */
 #include "options/args.h"
 #include "options/cache_args.h"
 #include "command.h"
@@ -19,7 +19,7 @@ typedef struct ops_options {
     bool json;
 } ops_options;
 
-/* Best of many, in microseconds; `free` and `requantize` can be done only once. */
+/* Best of many, in microseconds; `free` and `requantize` can be timed only once. */
 typedef struct ops_times {
     double merge, extract, filter, extend, trim, free, requantize;
     int64_t pages;
@@ -36,9 +36,8 @@ typedef struct ops_bench {
 
 static int failed(quire_status status) { return cli_quire_error("cannot measure", status, NULL); }
 
-/* One small layer: a page of all layers of a model is one piece to every operation here, so its
- * size does not matter.
- */
+/* One small layer: all operations here treat a page of all layers as one unit, so its size does not
+ * matter. */
 static quire_status open_pool(ops_bench *b, const quire_policy *policy) {
     quire_layer layer;
     quire_layer_default(&layer);
@@ -47,7 +46,7 @@ static quire_status open_pool(ops_bench *b, const quire_policy *policy) {
     const cli_synth rows = {.stream = CLI_STREAM_K, .n_heads = 1, .dim = DIM};
     uint16_t order[DIM];
     const quire_status status =
-        cli_synth_order(&rows, order); /* any will do: rows are not attended */
+        cli_synth_order(&rows, order); /* any order will do: nothing attends */
     if (status != QUIRE_OK)
         return status;
     layer.k_order = order;
@@ -62,16 +61,16 @@ static quire_status open_pool(ops_bench *b, const quire_policy *policy) {
     o.max_workers = 1;
     const size_t raw_page = 2 * PAGE * DIM * 2,
                  n_pages = (size_t)b->options->n_seqs * (size_t)(b->options->ctx / PAGE);
-    /* Packed pages are smaller than raw ones; an open and a kept page for each; tables and
-     * buffers. */
+    /* Raw pages bound packed ones; each sequence has an open page and the raw rows of the last
+     * sealed one; the rest is for tables and buffers. */
     o.budget_bytes = (n_pages + 4 * (size_t)o.max_seqs) * (raw_page + 256) +
                      (size_t)o.max_batch_tokens * 4096 +
                      (size_t)o.max_seqs * (size_t)b->options->ctx + ((size_t)64 << 20);
     return quire_pool_create(&b->pool, &o);
 }
 
-/* All sequences grow side by side, as they do when they are decoded together: neighbours in
- * memory are of different ones. */
+/* All sequences grow together, as when they are decoded in a batch, so that neighbours in memory
+ * belong to different sequences. */
 static quire_status fill(ops_bench *b) {
     const int32_t n = b->options->n_seqs;
     quire_batch_item *items = calloc((size_t)n, sizeof *items);
@@ -106,8 +105,8 @@ static void keep_best(double start, double *best) {
         *best = us;
 }
 
-/* Every second one, from the last to the first. */
-static int32_t halve(const quire_list *list, int32_t *keep) {
+/* The indices of every second sequence, last to first. */
+static int32_t every_second(const quire_list *list, int32_t *keep) {
     int32_t n = 0;
     for (int32_t i = list->n - 1; i >= 0; i -= 2)
         keep[n++] = i;
@@ -130,7 +129,7 @@ static quire_status time_lists(ops_bench *b, int32_t *keep) {
             status = quire_seq_trim(one, b->options->ctx / 2);
         keep_best(start, &b->best.trim);
         quire_seq_free(one);
-        const int32_t n = halve(&b->merged, keep);
+        const int32_t n = every_second(&b->merged, keep);
         start = cli_seconds();
         if (status == QUIRE_OK)
             status = quire_list_filter(&b->merged, keep, n);
@@ -145,7 +144,7 @@ static quire_status time_lists(ops_bench *b, int32_t *keep) {
     return status;
 }
 
-/* What changes the pages themselves comes last. */
+/* Operations that change the pages come last. */
 static quire_status time_pages(ops_bench *b, const quire_policy *to, int32_t *keep) {
     quire_requantize_stats stats = {0};
     double start = cli_seconds();
@@ -154,7 +153,7 @@ static quire_status time_pages(ops_bench *b, const quire_policy *to, int32_t *ke
         status = quire_pool_requantize_step(b->pool, 256, &stats);
     if (stats.pages_done > 0)
         b->best.requantize = 1e6 * (cli_seconds() - start) / (double)stats.pages_done;
-    const int32_t n = halve(&b->original, keep);
+    const int32_t n = every_second(&b->original, keep);
     start = cli_seconds();
     if (status == QUIRE_OK)
         status = quire_list_filter(&b->original, keep, n);
@@ -212,10 +211,10 @@ static int print_text(const ops_bench *b) {
     } rows[] = {
         {"merge", t->merge, "all sequences into a list"},
         {"extract", t->extract, "one of them"},
-        {"trim", t->trim, "that one, to half its length"},
-        {"filter", t->filter, "the list to every second, pages shared"},
-        {"filter, freeing", t->free, "the same where nobody else holds the pages"},
-        {"extend", t->extend, "a list by what is left"},
+        {"trim", t->trim, "the extracted one, to half its length"},
+        {"filter", t->filter, "the list to every second one, pages stay shared"},
+        {"filter, freeing", t->free, "the same, but the pages of the others are freed"},
+        {"extend", t->extend, "an empty list by the filtered one"},
         {"requantize", t->requantize, "one page of one KV head of 32 channels"},
     };
     cli_table table;
@@ -231,22 +230,23 @@ static int print_text(const ops_bench *b) {
 int cli_bench_ops_run(int argc, char **argv) {
     ops_options chosen = {.kv = "k8v4", .to = "k4v4", .n_seqs = 64, .ctx = 32768};
     const cli_option options[] = {
-        cli_int("seqs", &chosen.n_seqs, 1, 1024, "sequences"),
-        cli_with_step(cli_int("ctx", &chosen.ctx, 2 * PAGE, 1 << 20, "tokens of each"), PAGE),
-        cli_string("kv", &chosen.kv, "NAME", "a preset or K:V pair, see 'quire codecs'"),
-        cli_string("to", &chosen.to, "NAME", "what to requantize to"),
+        cli_int("seqs", &chosen.n_seqs, 1, 1024, "number of sequences"),
+        cli_with_step(cli_int("ctx", &chosen.ctx, 2 * PAGE, 1 << 20, "tokens of each sequence"),
+                      PAGE),
+        cli_string("kv", &chosen.kv, "NAME", "a preset or a pair K:V, see 'quire codecs'"),
+        cli_string("to", &chosen.to, "NAME", "codecs to requantize to"),
         cli_flag("json", &chosen.json, "print JSON"),
     };
     static const char *const examples[] = {"quire bench ops",
                                            "quire bench ops --seqs 8 --ctx 131072 --json", NULL};
     const cli_usage usage = {.command = "bench ops",
-                             .about = "Times what is done to caches between tokens: merging "
-                                      "sequences into a list, extracting one,\n"
-                                      "filtering, extending, trimming, and changing the codecs of "
-                                      "a page. Sequences have one layer with\n"
-                                      "one small KV head: a page counts as one piece, however many "
-                                      "layers and heads are in it. Best of many;\n"
-                                      "freeing and requantizing are timed once.",
+                             .about =
+                                 "Times operations on caches between tokens: merging sequences "
+                                 "into a list, extracting one, filtering, extending, trimming, "
+                                 "and requantizing a page. Sequences have one layer with one "
+                                 "small KV head, because the cost does not depend on the "
+                                 "layers and heads in a page. Times are the best of many; "
+                                 "freeing and requantizing are timed once.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .examples = examples};

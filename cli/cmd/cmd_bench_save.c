@@ -1,5 +1,5 @@
-/* cmd_bench_save.c: quire bench save. A cache of made-up tokens to disk and back, beside plain
- * writing and reading of as many bytes in the same directory, turn by turn; the best of each
+/* cmd_bench_save.c: quire bench save. Times saving and restoring a cache of synthetic tokens, and
+ * plain writing and reading of as many bytes in the same directory, in turns. The best of each
  * counts. */
 #include "options/args.h"
 #include "command.h"
@@ -27,7 +27,7 @@ typedef enum timed { DISK_WRITE, SAVE, DISK_READ, RESTORE } timed;
 typedef struct save_result {
     uint64_t bytes;
     double best[N_TIMES]; /* seconds */
-    bool from_disk;       /* files were forgotten before they were read */
+    bool from_disk;       /* files were dropped from the page cache before they were read */
 } save_result;
 
 static void keep_best(save_result *r, timed what, double seconds) {
@@ -36,14 +36,14 @@ static void keep_best(save_result *r, timed what, double seconds) {
 }
 
 static int time_save(cli_cache *cache, const char *path, save_result *r) {
-    unlink(path); /* what it costs to drop an old file is not a matter of writing the new one */
+    unlink(path); /* the time should not include deleting the old file */
     const double start = cli_seconds();
     quire_status status = quire_seq_save(cache->seq, path, NULL);
     keep_best(r, SAVE, cli_seconds() - start);
-    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot save", status, NULL);
+    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot save the cache", status, NULL);
 }
 
-/* Into the pool that it came from, in the place of the sequence that was saved. */
+/* Restores into the pool that it came from, in place of the saved sequence. */
 static int time_restore(cli_cache *cache, const char *path, save_result *r) {
     quire_file *file;
     quire_file_info info;
@@ -58,7 +58,7 @@ static int time_restore(cli_cache *cache, const char *path, save_result *r) {
     }
     quire_file_close(file);
     keep_best(r, RESTORE, cli_seconds() - start);
-    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot restore", status, NULL);
+    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot restore the cache", status, NULL);
 }
 
 static int time_disk(const char *path, timed what, save_result *r) {
@@ -74,8 +74,7 @@ static int measure(cli_cache *cache, const save_options *chosen, save_result *r)
     char saved[PATH_BYTES], plain[PATH_BYTES];
     snprintf(saved, sizeof saved, "%s/quire-bench.%d.saved", chosen->directory, (int)getpid());
     snprintf(plain, sizeof plain, "%s/quire-bench.%d.plain", chosen->directory, (int)getpid());
-    int status =
-        time_save(cache, saved, r); /* the first tells how many bytes there are, and warms up */
+    int status = time_save(cache, saved, r); /* a warm-up, which also gives the number of bytes */
     if (status == CLI_OK)
         status = time_restore(cache, saved, r);
     memset(r->best, 0, sizeof r->best);
@@ -111,11 +110,11 @@ static int report(const save_options *chosen, const save_result *r) {
                       "restore_ratio", restores, "from_disk", (int)r->from_disk));
     printf("file     %s, %d tokens, best of %d\n", cli_bytes(r->bytes).text, (int)chosen->n_tokens,
            (int)chosen->n_runs);
-    printf("save     %.2f GB/s, %.2f of the disk's own %.2f (both end on stable storage)\n",
-           rate(r, SAVE), saves, rate(r, DISK_WRITE));
-    printf("restore  %.2f GB/s, %.2f of the disk's own %.2f (%s)\n", rate(r, RESTORE), restores,
+    printf("save     %.2f GB/s, %.2f times the disk's %.2f (both with fsync)\n", rate(r, SAVE),
+           saves, rate(r, DISK_WRITE));
+    printf("restore  %.2f GB/s, %.2f times the disk's %.2f (%s)\n", rate(r, RESTORE), restores,
            rate(r, DISK_READ),
-           r->from_disk ? "neither file in memory" : "both files may be in memory");
+           r->from_disk ? "neither file was cached" : "both files may be cached in memory");
     return CLI_OK;
 }
 
@@ -154,21 +153,20 @@ int cli_bench_save_run(int argc, char **argv) {
                            .n_tokens = 32000,
                            .n_runs = 5};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD",
-                   "query heads x KV heads x head size, or HxGxDKxDV"),
-        cli_int("layers", &chosen.n_layers, 1, LAYERS_MAX, "layers"),
-        cli_int("ctx", &chosen.n_tokens, 1, TOKENS_MAX / 2, "tokens"),
-        cli_string("kv", &chosen.kv, "NAME", "a preset or K:V, see 'quire codecs'"),
-        cli_string("dir", &chosen.directory, "DIR", "where to write"),
-        cli_int("runs", &chosen.n_runs, 1, RUNS_MAX, "times; the best counts"),
+        cli_string("shape", &chosen.shape, "HxGxD", CLI_SHAPE_HELP),
+        cli_int("layers", &chosen.n_layers, 1, LAYERS_MAX, "number of layers"),
+        cli_int("ctx", &chosen.n_tokens, 1, TOKENS_MAX / 2, "number of tokens"),
+        cli_string("kv", &chosen.kv, "NAME", "a preset or a pair K:V, see 'quire codecs'"),
+        cli_string("dir", &chosen.directory, "DIR", "directory for the files"),
+        cli_int("runs", &chosen.n_runs, 1, RUNS_MAX, "number of runs; the best counts"),
         cli_flag("json", &chosen.json, "print JSON"),
     };
     static const char *const examples[] = {"quire bench save --kv k8v4 --dir /var/tmp", NULL};
     const cli_usage usage = {.command = "bench save",
-                             .about = "Saves a cache of made-up tokens and restores it, beside "
-                                      "plain sequential writing (with fsync) and\n"
-                                      "reading of as many bytes in the same directory. Reading "
-                                      "begins with neither file in memory.",
+                             .about = "Times saving and restoring a cache of synthetic tokens, "
+                                      "compared with plain sequential writing (with fsync) and "
+                                      "reading of as many bytes in the same directory. Both files "
+                                      "are dropped from the page cache before they are read.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .examples = examples};

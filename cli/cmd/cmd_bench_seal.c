@@ -1,4 +1,4 @@
-/* cmd_bench_seal.c: quire bench seal. */
+/* cmd_bench_seal.c: quire bench seal. Times the quantization of pages. */
 #include "options/args.h"
 #include "bench/bench_seal.h"
 #include "command.h"
@@ -70,15 +70,7 @@ static int print_text(const seal_entry *entries, size_t n) {
 
 /* ------------------------------------------------------------------ run */
 
-static bool is_raw(quire_codec codec) {
-    quire_codec_info info;
-    for (size_t i = 0; i < quire_codec_count(); i++)
-        if (quire_codec_at(i, &info) == QUIRE_OK && info.codec == codec)
-            return strcmp(info.family, "raw") == 0;
-    return false;
-}
-
-/* The next part of --kv; an empty or overlong one stays as it is and is refused by its name. */
+/* Parses an entry of --kv. An empty or overlong one is rejected by name. */
 static bool prepare_entry(const seal_options *chosen, const char *name, size_t length,
                           seal_entry *entry) {
     snprintf(entry->kv, sizeof entry->kv, "%.*s",
@@ -91,14 +83,16 @@ static bool prepare_entry(const seal_options *chosen, const char *name, size_t l
         !cli_policy_parse(entry->kv, 0, &options->policy) ||
         !cli_policy_fits(entry->kv, &options->policy, &options->shape, options->raw))
         return false;
-    if (is_raw(options->policy.pair.k) && is_raw(options->policy.pair.v)) {
-        cli_error("--kv %s: raw pages are not sealed, there is nothing to time", entry->kv);
+    if (cli_codec_is_raw(options->policy.pair.k) && cli_codec_is_raw(options->policy.pair.v)) {
+        cli_error(
+            "--kv %s: raw pages are not quantized, so there is nothing to time; give another codec",
+            entry->kv);
         return false;
     }
     return true;
 }
 
-/* All entries before the first is measured, so that a misspelt last one costs nothing. */
+/* Checks all entries before the first is measured: a misspelt last one should not cost minutes. */
 static int run_entries(const seal_options *chosen, seal_entry *entries, size_t n) {
     const char *name = chosen->kv;
     for (size_t i = 0; i < n; i++) {
@@ -123,15 +117,16 @@ int cli_bench_seal_run(int argc, char **argv) {
                            .seed = 1,
                            .min_seconds = 0.2};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD",
-                   "query heads x KV heads x head size, or HxGxDKxDV"),
-        cli_string("kv", &chosen.kv, "NAME,..", "presets or K:V pairs, see 'quire codecs'"),
-        cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
+        cli_string("shape", &chosen.shape, "HxGxD", CLI_SHAPE_HELP),
+        cli_string(
+            "kv", &chosen.kv, "NAME,..",
+            "presets or pairs K:V, see 'quire codecs' (default: k4v4 and a pair of each family)"),
+        cli_choice("raw", &chosen.raw, cli_raw_names, CLI_RAW_HELP),
         cli_flag("plain-rounding", &chosen.plain,
-                 "km4, km3: round every channel of K for itself, not by queries"),
-        cli_float("min-time", &chosen.min_seconds, 0, 3600, "seconds to spend on each"),
-        cli_int("seed", &chosen.seed, 0, INT32_MAX, "of the made-up rows"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
+                 "km4, km3: round each channel of K independently, without query-aware rounding"),
+        cli_float("min-time", &chosen.min_seconds, 0, 3600, "seconds to spend on each entry"),
+        cli_int("seed", &chosen.seed, 0, INT32_MAX, "seed of the synthetic rows"),
+        cli_flag("json", &chosen.json, CLI_JSON_LIST_HELP),
     };
     static const char *const examples[] = {
         "quire bench seal",
@@ -139,12 +134,12 @@ int cli_bench_seal_run(int argc, char **argv) {
         NULL,
     };
     const cli_usage usage = {.command = "bench seal",
-                             .about = "Times what turns 64 raw rows of K and V into a packed page, "
-                                      "on one thread. us seal: packing alone;\n"
-                                      "us store: checking the rows and putting them into the open "
-                                      "page. Both are the best of many, per\n"
-                                      "page and KV head. km4 and km3 are rounded by (made-up) "
-                                      "moments of queries, as models have it.",
+                             .about = "Times sealing: turning 64 raw rows of K and V into a "
+                                      "quantized page, on one thread. us seal is the quantization "
+                                      "alone; us store is checking the rows and copying them into "
+                                      "the open page. Both are the best of many, per page and KV "
+                                      "head. km4 and km3 use query-aware rounding with synthetic "
+                                      "query moments.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .examples = examples};

@@ -1,4 +1,4 @@
-/* cmd_chat.c: quire chat. A conversation whose cache grows by what is new in each turn. */
+/* cmd_chat.c: quire chat. A conversation; each turn computes only its new tokens. */
 #include "options/args.h"
 #include "text/chat_text.h"
 #include "command.h"
@@ -113,7 +113,7 @@ static size_t whole_characters(const char *text, size_t n) {
 static int keep_answer(chat_state *state) {
     if (state->n_answer == 0 && cli_interrupt_seen(NULL)) {
         cli_chat_clear(&state->chat, state->chat.n_messages - 1);
-        fputs("stopped before the reply began: the message was taken back\n", stderr);
+        fputs("stopped before the reply began; the message was discarded\n", stderr);
         return CLI_OK;
     }
     if (state->n_answer > 0)
@@ -133,8 +133,9 @@ static int turn(chat_state *state, const char *message) {
         return CLI_FAILURE;
     int status = CLI_OK;
     if (n_tokens >= quire_session_context(state->session)) {
-        cli_error("the conversation has %d tokens and the context %d: /reset starts a new one",
-                  (int)n_tokens, (int)quire_session_context(state->session));
+        cli_error(
+            "the conversation has %d tokens, but the context only %d; /reset starts a new one",
+            (int)n_tokens, (int)quire_session_context(state->session));
         cli_chat_clear(&state->chat, state->chat.n_messages - 1);
     } else {
         status = answer(state, tokens, n_tokens);
@@ -169,7 +170,7 @@ static bool command(chat_state *state, const char *line, bool *quit) {
     else if (strcmp(line, "/report") == 0)
         print_report(state);
     else if (line[0] == '/' && !*quit)
-        cli_error("unknown command '%s'; there are /reset, /report and /quit", line);
+        cli_error("unknown command '%s'; the commands are /reset, /report and /quit", line);
     return line[0] == '/';
 }
 
@@ -179,9 +180,9 @@ static int talk(chat_state *state) {
     size_t capacity = 0;
     int status = CLI_OK;
     if (terminal)
-        fputs("Ctrl-C stops a reply and keeps the conversation; what is typed during a reply is "
+        fputs("Ctrl-C stops a reply and keeps the conversation. Keys typed during a reply are "
               "discarded.\n"
-              "/reset forgets the conversation, /report shows the cache, /quit or Ctrl-D ends.\n",
+              "/reset starts a new conversation, /report shows the cache, /quit or Ctrl-D ends.\n",
               stderr);
     while (status == CLI_OK && !quit) {
         if (terminal)
@@ -211,7 +212,7 @@ static int chat(chat_state *state) {
     if (status != CLI_OK)
         return status;
     if (!quire_model_can_chat(state->model)) {
-        cli_error("the model '%s' has no chat template that is known: use 'quire run'",
+        cli_error("the model '%s' has no known chat template; use 'quire run'",
                   chosen->model.model);
         return CLI_FAILURE;
     }
@@ -250,7 +251,7 @@ int cli_chat_run(int argc, char **argv) {
     enum { OWN = 2 };
     cli_option options[OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS + CLI_SAMPLE_OPTIONS] = {
         cli_string("system", &chosen.system, "TEXT", "a system message before the conversation"),
-        cli_flag("quiet", &chosen.quiet, "no report"),
+        cli_flag("quiet", &chosen.quiet, "print no report"),
     };
     chat_state state = {.chosen = &chosen};
     cli_text_store_options(&state.store, options + OWN);
@@ -264,13 +265,13 @@ int cli_chat_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "chat",
-        .about = "A conversation, one message a line. stdout gets the answers alone. Only what is "
-                 "new in a turn is\n"
-                 "computed. Ctrl-C stops a reply and keeps the conversation; at the prompt it ends "
-                 "it, as Ctrl-D does.\n"
-                 "What is typed while a reply is printed is not shown, and is discarded when the "
-                 "reply ends.\n"
-                 "A model that repeats itself: try --repeat-penalty 1.1, or --dry-multiplier 0.8.",
+        .about = "Chats with a model, one message per line. Only the replies go to stdout. Each "
+                 "turn computes only its new tokens.\n"
+                 "Ctrl-C stops a reply and keeps the conversation; at the prompt it ends the "
+                 "conversation, as Ctrl-D does. Keys typed during a reply are not shown, and are "
+                 "discarded when the reply ends. /reset starts a new conversation, /report shows "
+                 "the cache, /quit ends.\n"
+                 "If the model repeats itself, try --repeat-penalty 1.1 or --dry-multiplier 0.8.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

@@ -1,4 +1,4 @@
-/* cmd_codecs.c: quire codecs. */
+/* cmd_codecs.c: quire codecs. Lists codecs and presets with their sizes. */
 #include "options/args.h"
 #include "options/cache_args.h"
 #include "command.h"
@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-static const double NOT_SERVED = -1; /* cli_bits prints it as "-" */
+static const double UNSUPPORTED = -1; /* cli_bits prints it as "-" */
 
 typedef struct codec_options {
     int32_t dim;
@@ -21,17 +21,17 @@ static double record_bits(const codec_options *options, quire_pair pair) {
                               .v_dim = options->dim,
                               .raw = (quire_type)options->raw};
     size_t bytes;
-    return quire_page_bytes(&shape, &bytes) == QUIRE_OK ? 8.0 * (double)bytes : NOT_SERVED;
+    return quire_page_bytes(&shape, &bytes) == QUIRE_OK ? 8.0 * (double)bytes : UNSUPPORTED;
 }
 
-/* Bits per element of a record, parameters and padding included. */
+/* Bits per element of a record, including scales and padding. */
 static double pair_bits(const codec_options *options, quire_pair pair) {
     double bits = record_bits(options, pair);
-    return bits < 0 ? NOT_SERVED : bits / (2.0 * QUIRE_PAGE_TOKENS * options->dim);
+    return bits < 0 ? UNSUPPORTED : bits / (2.0 * QUIRE_PAGE_TOKENS * options->dim);
 }
 
-/* A record has two sides. A codec for one of them is measured beside a raw one, whose share is
- * known. */
+/* A record holds K and V. A codec for only one of them is paired with raw rows, whose size is known
+ * and subtracted. */
 static double codec_bits(const codec_options *options, const quire_codec_info *info) {
     if (info->for_k && info->for_v)
         return pair_bits(options, (quire_pair){info->codec, info->codec});
@@ -39,7 +39,7 @@ static double codec_bits(const codec_options *options, const quire_codec_info *i
                        info->for_v ? info->codec : QUIRE_CODEC_RAW};
     double bits = record_bits(options, pair);
     double raw_bits = record_bits(options, (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}) / 2;
-    return bits < 0 ? NOT_SERVED : (bits - raw_bits) / ((double)QUIRE_PAGE_TOKENS * options->dim);
+    return bits < 0 ? UNSUPPORTED : (bits - raw_bits) / ((double)QUIRE_PAGE_TOKENS * options->dim);
 }
 
 static const char *sides_text(const quire_codec_info *info) {
@@ -100,7 +100,7 @@ static int print_presets(const codec_options *options) {
     return cli_table_print(&table, stdout);
 }
 
-/* 0 in these columns means that there is none. */
+/* 0 is printed as "-". */
 static void count_cell(cli_table *table, int32_t count) {
     if (count) {
         cli_table_cell(table, "%d", (int)count);
@@ -146,7 +146,7 @@ int cli_codecs_run(int argc, char **argv) {
         cli_with_step(cli_int("dim", &chosen.dim, QUIRE_DIM_MIN, QUIRE_DIM_MAX, "head size"),
                       QUIRE_DIM_STEP),
         cli_choice("raw", &chosen.raw, cli_raw_names,
-                   "type of raw rows and of the scales of a8, a4, a2"),
+                   "type of rows that are not quantized, and of the scales of a8, a4 and a2"),
         cli_flag("json", &chosen.json, "print JSON"),
     };
     static const char *const examples[] = {"quire codecs", "quire codecs --dim 80",
@@ -154,9 +154,9 @@ int cli_codecs_run(int argc, char **argv) {
     const cli_usage usage = {
         .command = "codecs",
         .about =
-            "Lists the presets and codecs that --kv takes. A pair is written K:V, e.g. kc8:vt4.\n"
-            "bits/element counts whole page records, scales and padding included; '-': does not "
-            "serve this size.",
+            "Lists the presets and codecs for --kv. A pair is written K:V, e.g. kc8:vt4.\n"
+            "bits/element is the size of a whole page record, including scales and padding; '-' "
+            "means that the codec does not support this head size.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

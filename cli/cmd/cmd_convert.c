@@ -1,4 +1,4 @@
-/* cmd_convert.c: quire convert. Saved caches to prompt caches of mlx-lm, and back. */
+/* cmd_convert.c: quire convert. Converts saved caches to prompt caches of mlx-lm, and back. */
 #include "options/args.h"
 #include "command.h"
 #include "mlx/mlx_cache.h"
@@ -10,7 +10,7 @@
 
 static const char *const layout_names[] = {"auto", "meta_state", "scalars", NULL};
 
-/* A saved cache begins with its mark; whatever else is tried as safetensors. */
+/* A saved cache begins with its magic number; everything else is tried as safetensors. */
 static bool is_saved_cache(const char *path) {
     char start[6] = {0};
     FILE *file = fopen(path, "rb");
@@ -26,10 +26,11 @@ int cli_convert_run(int argc, char **argv) {
     const cli_argument arguments[] = {{"FROM", &from, true}, {"TO", &to, true}};
     const cli_option options[] = {
         cli_string("kv", &chosen.kv, "NAME",
-                   "to mlx: codecs for what mlx does not have: mlx8, mlx4, a8:a4, none"),
-        cli_choice(
-            "layout", &chosen.layout, layout_names,
-            "to mlx: meta_state (mlx-lm before 0.32), scalars (since), auto: scalars where it can"),
+                   "to mlx-lm: codecs for layers whose own codecs mlx-lm does not have: mlx8, "
+                   "mlx4, a8:a4 or none"),
+        cli_choice("layout", &chosen.layout, layout_names,
+                   "to mlx-lm: file layout: meta_state (mlx-lm before 0.32), scalars (0.32 and "
+                   "later), or auto: scalars if possible"),
     };
     static const char *const examples[] = {
         "quire convert prompt.safetensors prompt.quire",
@@ -37,14 +38,15 @@ int cli_convert_run(int argc, char **argv) {
         NULL,
     };
     const cli_usage usage = {.command = "convert",
-                             .about = "Turns a prompt cache of mlx-lm (KVCache, RotatingKVCache "
-                                      "and the quantized ones) into a saved cache,\n"
-                                      "or a saved cache into one of mlx-lm; what FROM is decides. "
-                                      "Codes of a8, a4, a2 are taken as they are.\n"
-                                      "A converted cache says that it comes from mlx-lm, so 'quire "
-                                      "run --load' refuses it: a GGUF model has\n"
-                                      "other weights, and some have K in another order. It is for "
-                                      "programs that use the library.",
+                             .about =
+                                 "Converts a prompt cache of mlx-lm (KVCache, RotatingKVCache "
+                                 "and their quantized variants) to a saved cache, or a saved "
+                                 "cache to one of mlx-lm; the type of FROM decides. Codes of "
+                                 "a8, a4 and a2 are copied unchanged.\n"
+                                 "A cache from mlx-lm is marked as such, and 'quire run "
+                                 "--load' rejects it: a GGUF model has other weights, and some "
+                                 "have the channels of K in another order. Such a file is for "
+                                 "programs that use the library.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .arguments = arguments,

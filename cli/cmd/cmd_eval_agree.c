@@ -1,7 +1,6 @@
-/* cmd_eval_agree.c: quire eval agree. Texts that a model writes on other caches: how long they
- * stay those of the raw one, and whether they are as good afterwards. A text that parts from the
- * raw cache's may be as good as that; so what is measured is how much it repeats itself, and how
- * likely the model with the raw cache finds it. */
+/* cmd_eval_agree.c: quire eval agree. Compares texts generated with quantized caches with those of
+ * the raw cache: how long they agree, and how good they are. A text that diverges may be just as
+ * good, so its repetitions and its perplexity for the model with the raw cache are measured. */
 #include "options/args.h"
 #include "options/cache_args.h"
 #include "text/chat_text.h"
@@ -27,7 +26,7 @@ enum {
     GENERATED_DEFAULT = 200
 };
 
-/* Used without --prompts. Each asks for a text of some length, as a message or as a beginning. */
+/* Used without --prompts. Each works as a message and as the beginning of a text. */
 static const char OWN_PROMPTS[] =
     "Bread is made from flour, water, salt and yeast. Here is how it is made, step by step.\n"
     "Write a story about a lighthouse keeper who finds a letter in a bottle.\n"
@@ -50,8 +49,8 @@ typedef struct agree_entry {
     const char *kv;
     int32_t *texts, *lengths; /* (n_prompts, n_predict), (n_prompts) */
     double agree_mean, repeats, repeats_short, ppl;
-    double repeats_error; /* half of a 95 % interval of the difference from the raw cache's, prompt
-                             by prompt */
+    double repeats_error; /* half of the 95 % interval of the difference from the raw cache, over
+                             prompts */
     int32_t agree_min, n_same, n_tokens;
 } agree_entry;
 
@@ -108,7 +107,7 @@ static int read_prompts(agree_run *run) {
         good = add_prompt(run, line);
     free(text);
     if (good && run->n_prompts == 0) {
-        cli_error("'%s' has no prompt", run->chosen->prompts);
+        cli_error("'%s' has no prompts; write one per line", run->chosen->prompts);
         return CLI_USAGE;
     }
     return good ? CLI_OK : CLI_FAILURE;
@@ -178,7 +177,7 @@ static int write_texts(agree_run *run, const cli_model_args *args, agree_entry *
 
 /* ------------------------------------------------------------------ scores */
 
-/* -ln of the probability of a text after its prompt, by the model with the raw cache. */
+/* Adds -ln of the probability of a text after its prompt, for the model with the raw cache. */
 static quire_status score(agree_run *run, const prompt *p, const int32_t *text, int32_t n,
                           double *nll) {
     quire_seq *seq;
@@ -259,10 +258,10 @@ static int print_text(const agree_run *run) {
         {"least", true}, {"same", true},       {"repeat", true},
         {"+-", true},    {"distinct-2", true}, {"perplexity", true},
     };
-    printf("%s, %d prompts, up to %d tokens each, the likeliest at every step; first the raw cache "
-           "in %s\n\n",
-           run->chosen->model.model, (int)run->n_prompts, (int)run->chosen->n_predict,
-           cli_raw_names[run->chosen->model.raw]);
+    printf(
+        "%s, %d prompts, up to %d tokens each, greedy; the first line is the raw cache in %s\n\n",
+        run->chosen->model.model, (int)run->n_prompts, (int)run->chosen->n_predict,
+        cli_raw_names[run->chosen->model.raw]);
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < run->n_entries; i++) {
@@ -273,7 +272,7 @@ static int print_text(const agree_run *run) {
         cli_table_cell(&table, "%d", (int)e->agree_min);
         cli_table_cell(&table, "%d of %d", (int)e->n_same, (int)run->n_prompts);
         cli_table_cell(&table, "%.3f", e->repeats);
-        if (isnan(e->repeats_error)) /* one prompt tells nothing of others */
+        if (isnan(e->repeats_error)) /* one prompt gives no interval */
             cli_table_cell(&table, "-");
         else
             cli_table_cell(&table, "%.3f", e->repeats_error);
@@ -334,12 +333,13 @@ int cli_eval_agree_run(int argc, char **argv) {
     enum { OWN = 4 };
     cli_option options[OWN + CLI_MODEL_OPTIONS] = {
         cli_string("prompts", &chosen.prompts, "FILE",
-                   "a prompt in each line (default: five of our own)"),
-        cli_with_letter(cli_int("predict", &chosen.n_predict, 1, PREDICT_MAX, "tokens to generate"),
+                   "prompts, one per line (default: five built-in ones)"),
+        cli_with_letter(cli_int("predict", &chosen.n_predict, 1, PREDICT_MAX,
+                                "generate at most this many tokens per prompt"),
                         'n'),
         cli_flag("chat", &chosen.chat,
-                 "send prompts as messages, through the model's chat template"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
+                 "send prompts as chat messages, using the model's chat template"),
+        cli_flag("json", &chosen.json, CLI_JSON_LIST_HELP),
     };
     cli_model_options(&chosen.model, options + OWN);
     static const char *const examples[] = {
@@ -349,11 +349,11 @@ int cli_eval_agree_run(int argc, char **argv) {
     const cli_usage usage = {
         .command = "eval agree",
         .about =
-            "Texts of the likeliest tokens on quantized caches, beside those on a raw cache "
-            "(--raw): tokens until\n"
-            "they part (mean, least), the share of groups of four tokens that stood there before, "
-            "the share of\n"
-            "pairs that are new, and the perplexity of the text for the model with the raw cache.",
+            "Generates greedy texts with quantized caches and with a raw cache (--raw), and "
+            "compares them: the number of tokens until they differ (mean and least), the share of "
+            "4-grams "
+            "that repeat earlier ones, the share of distinct bigrams, and the perplexity of the "
+            "text for the model with the raw cache. --kv may be a list.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

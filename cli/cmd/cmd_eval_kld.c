@@ -1,5 +1,5 @@
-/* cmd_eval_kld.c: quire eval kld, what a codec changes in a model's predictions on a text; quire
- * eval ppl, how good they are. */
+/* cmd_eval_kld.c: quire eval kld and quire eval ppl. Measure how much a cache changes a model's
+ * predictions on a text, and how good they are. */
 #include "options/args.h"
 #include "options/cache_args.h"
 #include "reports/cache_report.h"
@@ -30,7 +30,7 @@ typedef struct kld_options {
     const char *text, *base;
     int32_t n_chunks, n_rows, base_raw;
     bool json;
-    bool alone; /* ppl: nothing to compare with */
+    bool alone; /* ppl: there is no base */
 } kld_options;
 
 /* One cache: the base, or an entry of --kv. */
@@ -55,7 +55,7 @@ typedef struct kld_run {
 
 /* ------------------------------------------------------------------ text */
 
-/* As language models are usually measured: consecutive pieces, each begun with the model's first
+/* Splits the text as usual for perplexity: consecutive chunks, each starting with the model's start
  * token if it has one. */
 static int cut_text(kld_run *run) {
     size_t n_bytes;
@@ -78,8 +78,11 @@ static int cut_text(kld_run *run) {
     free(start);
     if (n_tokens >= n_needed)
         return CLI_OK;
-    cli_error("'%s' has %d tokens, but %d chunks of %d need %d", run->chosen->text, (int)n_tokens,
-              (int)run->chosen->n_chunks, (int)run->context, (int)n_needed);
+    cli_error(
+        "'%s' has %d tokens, but %d chunks of %d need %d; give fewer --chunks, a smaller --ctx "
+        "or a longer text",
+        run->chosen->text, (int)n_tokens, (int)run->chosen->n_chunks, (int)run->context,
+        (int)n_needed);
     return CLI_FAILURE;
 }
 
@@ -116,18 +119,17 @@ static quire_status advance(kld_entry *entry, const int32_t *tokens, int32_t n, 
     return quire_session_decode(entry->session, &item, 1, true);
 }
 
-/* A mean would hide it, or be hidden by it. */
+/* A NaN would spoil the means without a word about the row that it came from. */
 static int check_rows(const kld_run *run, size_t first) {
     for (size_t i = 0; i < run->n_entries; i++)
         for (size_t row = first; row < run->n_scored; row++) {
             const quire_divergence *d = &run->entries[i].rows[row];
             if (isfinite(d->kld) && isfinite(d->nll) && isfinite(d->nll_base))
                 continue;
-            cli_error(
-                "cannot evaluate: with %s, a prediction is not a number (the %zuth that is scored)",
-                run->chosen->alone || isfinite(d->nll_base) ? run->entries[i].kv
-                                                            : run->chosen->base,
-                row + 1);
+            cli_error("cannot evaluate: with %s, scored prediction %zu is not a number",
+                      run->chosen->alone || isfinite(d->nll_base) ? run->entries[i].kv
+                                                                  : run->chosen->base,
+                      row + 1);
             return CLI_FAILURE;
         }
     return CLI_OK;
@@ -163,7 +165,7 @@ static int run_chunk(kld_run *run, int32_t index, cli_progress *progress) {
         status = start_chunk(&run->entries[i]);
     int result = status == QUIRE_OK ? CLI_OK : fail(status);
     const int32_t *chunk = run->tokens + (size_t)index * (size_t)run->context;
-    const int32_t last = run->context - 1; /* its successor is in no chunk */
+    const int32_t last = run->context - 1; /* its next token is in no chunk */
     for (int32_t at = 0; result == CLI_OK && at < last;) {
         int32_t end = at < run->first_row ? run->first_row : last;
         int32_t n = end - at < run->chosen->n_rows ? end - at : run->chosen->n_rows;
@@ -267,7 +269,7 @@ static int open_entry(kld_run *run, kld_entry *entry, const cli_model_args *args
     return cli_session_open(args, run->model, &request, &entry->session);
 }
 
-/* All caches before the first step: a misspelt last one should not cost minutes. */
+/* Opens all caches before the first step: a misspelt last one should not cost minutes. */
 static int open_all(kld_run *run, char **names) {
     const kld_options *chosen = run->chosen;
     const cli_model_args base = cli_model_args_raw(&chosen->model, (quire_type)chosen->base_raw);
@@ -297,7 +299,9 @@ static int choose_context(kld_run *run, const quire_model_info *info) {
     if (run->context >= 4 && run->context <= CONTEXT_MAX &&
         (int64_t)run->context * n_chunks <= INT32_MAX)
         return CLI_OK;
-    cli_error("--ctx %d and --chunks %d cannot be evaluated", (int)run->context, (int)n_chunks);
+    cli_error("cannot evaluate %d chunks of %d tokens; --ctx must be 4 to %d, and --chunks times "
+              "--ctx at most %d",
+              (int)n_chunks, (int)run->context, (int)CONTEXT_MAX, (int)INT32_MAX);
     return CLI_USAGE;
 }
 
@@ -333,12 +337,11 @@ static int evaluate(kld_run *run, char **names) {
 
 static void own_options(kld_options *chosen, cli_option *options) {
     const cli_option all[OWN_OPTIONS] = {
-        cli_string("text", &chosen->text, "FILE", "the text; '-': standard input"),
+        cli_string("text", &chosen->text, "FILE", "the text (required); '-': standard input"),
         cli_int("chunks", &chosen->n_chunks, 1, CHUNKS_MAX,
-                "pieces of --ctx tokens (default of --ctx: 2048, or the model's own)"),
-        cli_int("rows", &chosen->n_rows, 1, ROWS_MAX, "tokens of a step; 1: as in decoding"),
-        cli_flag("json", &chosen->json,
-                 "print JSON: an object, or an array for more than one --kv"),
+                "number of chunks of --ctx tokens to evaluate"),
+        cli_int("rows", &chosen->n_rows, 1, ROWS_MAX, "tokens per step; 1: as in decoding"),
+        cli_flag("json", &chosen->json, CLI_JSON_LIST_HELP),
     };
     memcpy(options, all, sizeof all);
     cli_model_options(&chosen->model, options + OWN_OPTIONS);
@@ -349,7 +352,7 @@ static int run_command(kld_options *chosen, const cli_usage *usage, int argc, ch
     if (!cli_args_parse(usage, argc, argv, &status))
         return status;
     if (!chosen->text) {
-        cli_error("no text was given: --text FILE");
+        cli_error("no text was given; give --text FILE");
         return CLI_USAGE;
     }
     kld_run run = {.chosen = chosen};
@@ -377,9 +380,9 @@ int cli_eval_ppl_run(int argc, char **argv) {
         "quire eval ppl -m smollm2 --text wiki.test.raw --kv none,k8v4", NULL};
     const cli_usage usage = {
         .command = "eval ppl",
-        .about = "Perplexity of a text: how well a model predicts it on a cache, over the second "
-                 "half of every piece.\n"
-                 "--kv may be a list. 'quire eval kld' tells small differences much better.",
+        .about = "Computes the perplexity of a text: how well a model predicts it with a cache. "
+                 "Only the second half of each chunk is scored. --kv may be a list. 'quire eval "
+                 "kld' is much more sensitive to small differences.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};
@@ -391,22 +394,23 @@ int cli_eval_kld_run(int argc, char **argv) {
     cli_model_args_default(&chosen.model);
     enum { BASE_OPTIONS = 2 };
     cli_option options[BASE_OPTIONS + OWN_OPTIONS + CLI_MODEL_OPTIONS] = {
-        cli_string("base", &chosen.base, "NAME", "the cache to compare with"),
+        cli_string("base", &chosen.base, "NAME", "codecs of the cache to compare with"),
         cli_choice("base-raw", &chosen.base_raw, cli_raw_names,
-                   "type of the base's raw rows: f16, bf16 or f32"),
+                   "type of the base's rows that are not quantized: f16, bf16 or f32"),
     };
     own_options(&chosen, options + BASE_OPTIONS);
     static const char *const examples[] = {
-        "quire eval kld -m smollm2 --text wiki.test.raw --kv k8v8,k8v4,k4v4 --weights f32",
+        "quire eval kld -m smollm2 --text wiki.test.raw --kv k8v8,k4v4 --weights f32",
         NULL,
     };
     const cli_usage usage = {.command = "eval kld",
-                             .about = "How far a quantized cache moves a model's predictions: KL "
-                                      "divergence from the same model with a raw\n"
-                                      "cache, on the true text, over the second half of every "
-                                      "piece. --kv may be a list. Weights below 16 bit\n"
-                                      "round activations to int8, which alone costs a KLD of about "
-                                      "0.003: --weights f32 takes that out.",
+                             .about = "Measures how much a quantized cache changes a model's "
+                                      "predictions: the KL divergence from the same model with a "
+                                      "raw cache, on the tokens of a text. Only the second half of "
+                                      "each chunk is scored. --kv may be a list.\n"
+                                      "With weights of less than 16 bits, activations are rounded "
+                                      "to int8, which alone costs a KL divergence of about 0.003; "
+                                      "--weights f32 avoids that.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .examples = examples};

@@ -1,18 +1,19 @@
-/* cmd_eval_niah.c: quire eval niah. Does the model find a fact in a long text?
+/* cmd_eval_niah.c: quire eval niah. Tests whether a model finds a fact in a long text.
  *
- * Texts of all lengths and places are one text up to the fact, and texts with a fact at the same
- * token are one up to the shorter one's question. So hay is computed once, a fork of it gets the
- * fact and grows, and a fork of that is asked:
+ * All texts share the hay before the fact, and texts with a fact at the same token share everything
+ * before the question of the shorter one. So the hay is computed once, a fork of it gets the fact
+ * and grows, and a fork of that gets the question:
  *
- *   hay  ------+-------+----->        a fork changes no bit (docs/ENGINE.md), so the answers are
- *        those of texts
- *               \       fact ---+-->  that were computed from their first token on
+ *   hay  ------+-------+----->
+ *               \       fact ---+-->
  *                fact ---+-->    question
  *                         question
  *
- * With --together all facts stand in one text, which is computed once: harder, since the others
- * look like an answer, and several times cheaper.
- */
+ * A fork computes the same bits (docs/ENGINE.md), so the answers are those of texts that were
+ * computed from their first token.
+ *
+ * With --together all facts are in one text, which is computed once. That is several times faster
+ * and harder for the model, because the other facts look like answers. */
 #include "options/args.h"
 #include "command.h"
 #include "output/interrupt.h"
@@ -68,7 +69,7 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
     return true;
 }
 
-/* Of the right answer behind the question. Nothing of it stays in `seq`. */
+/* The probability of the right answer after the question. Leaves `seq` unchanged. */
 static quire_status measure(niah_run *run, quire_seq *seq, const cli_needle *needle, double *p) {
     int32_t tokens[CLI_NEEDLE_TOKENS + CLI_ANSWER_TOKENS];
     memcpy(tokens, needle->question, (size_t)needle->n_question * sizeof *tokens);
@@ -138,8 +139,8 @@ static quire_status tell(niah_run *run, quire_seq *seq, const cli_needle *needle
     return quire_session_prefill(run->session, seq, needle->fact, needle->n_fact, NULL, NULL);
 }
 
-/* Cells with the fact at one place, from the shortest text to the longest; *at moves behind
- * them. */
+/* Asks for the cells with the fact at one place, shortest text first, and advances *at past them.
+ */
 static quire_status ask_place(niah_run *run, quire_seq *hay, int32_t *at, cli_niah_map *map) {
     const cli_niah_grid *grid = &run->grid;
     const int32_t fact_at = grid->cells[*at].fact_at;
@@ -174,12 +175,12 @@ static quire_status ask_alone(niah_run *run, quire_seq *hay, cli_niah_map *map) 
     return status;
 }
 
-/* One text: hay up to each fact, the fact; at the end of each length the questions of its cells. */
+/* One text: hay and facts in turn; at the end of each length, the questions of its cells. */
 static quire_status ask_together(niah_run *run, quire_seq *text, cli_niah_map *map) {
     const cli_niah_grid *grid = &run->grid;
     quire_status status = QUIRE_OK;
     cli_needle needle;
-    int32_t done = 0, told = 0; /* tokens of hay; facts */
+    int32_t done = 0, told = 0; /* tokens of hay, facts */
     for (int32_t length = 0; length < grid->n_lengths; length++) {
         int32_t end = 0;
         for (int32_t i = 0; i < grid->n_cells; i++)
@@ -292,7 +293,8 @@ static int prepare(niah_run *run) {
         !cli_niah_grid_make(grid, &run->hay))
         return CLI_FAILURE;
     if (chosen->together && grid->n_facts > CLI_NEEDLES) {
-        cli_error("--together has %d different facts, and %d lengths with %d depths need %d",
+        cli_error("--together has only %d different facts, but %d lengths with %d depths need %d; "
+                  "give fewer",
                   CLI_NEEDLES, (int)chosen->n_lengths, (int)chosen->n_places, (int)grid->n_facts);
         return CLI_USAGE;
     }
@@ -306,8 +308,8 @@ static int prepare(niah_run *run) {
     return CLI_OK;
 }
 
-/* The raw cache is asked first; where the list names it as well, that is the answer, unless
- * options change it. */
+/* The raw cache comes first. If the list names it too, its result is copied, unless options change
+ * the cache. */
 static int evaluate(niah_run *run) {
     const cli_model_args *given = &run->chosen->model;
     int status = prepare(run);
@@ -341,14 +343,15 @@ int cli_eval_niah_run(int argc, char **argv) {
     cli_model_args_default(&chosen.model);
     enum { OWN = 6 };
     cli_option options[OWN + CLI_MODEL_OPTIONS] = {
-        cli_int("lengths", &chosen.n_lengths, 1, GRID_MAX, "lengths of the text, up to --ctx"),
-        cli_int("depths", &chosen.n_places, 1, GRID_MAX, "places of the fact in it"),
+        cli_int("lengths", &chosen.n_lengths, 1, GRID_MAX, "number of text lengths, up to --ctx"),
+        cli_int("depths", &chosen.n_places, 1, GRID_MAX,
+                "number of places of the fact in the text"),
         cli_flag("together", &chosen.together,
-                 "all facts in one text, instead of one text for each"),
+                 "put all facts into one text, instead of one text for each"),
         cli_string("hay", &chosen.hay, "FILE",
-                   "lines of a text to hide it in (default: sentences of our own)"),
-        cli_string("plot", &chosen.plot, "FILE", "also draw the maps as PNG, with gnuplot"),
-        cli_flag("json", &chosen.json, "print JSON: an object, or an array for more than one --kv"),
+                   "text to hide the fact in, a passage per line (default: built-in sentences)"),
+        cli_string("plot", &chosen.plot, "FILE", "also plot the results as PNG, with gnuplot"),
+        cli_flag("json", &chosen.json, CLI_JSON_LIST_HELP),
     };
     cli_model_options(&chosen.model, options + OWN);
     static const char *const examples[] = {
@@ -357,13 +360,12 @@ int cli_eval_niah_run(int argc, char **argv) {
         NULL,
     };
     const cli_usage usage = {.command = "eval niah",
-                             .about = "A needle in a haystack: a number is told somewhere in a "
-                                      "long text and asked for at its end, for\n"
-                                      "several lengths and places. --kv may be a list. The raw "
-                                      "cache (none) runs first; what it finds and\n"
-                                      "another does not is lost. The probability of the right "
-                                      "answer says how sure the model was of it. What\n"
-                                      "texts have in common is computed once.",
+                             .about = "Needle in a haystack: hides a number somewhere in a long "
+                                      "text and asks for it at the end, for several lengths of the "
+                                      "text and places of the number. --kv may be a list.\n"
+                                      "The raw cache (none) runs first. A fact that it finds and "
+                                      "another cache does not counts as lost. The probability of "
+                                      "the right answer shows how sure the model was.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .examples = examples};

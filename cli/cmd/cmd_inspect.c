@@ -1,4 +1,5 @@
-/* cmd_inspect.c: quire inspect. Fills a cache with made-up tokens and reports on it. */
+/* cmd_inspect.c: quire inspect. Reports on a saved cache, or on one filled with synthetic tokens.
+ */
 #include "options/args.h"
 #include "command.h"
 #include "reports/inspect_file.h"
@@ -17,14 +18,14 @@ typedef struct inspect_options {
     bool json;
 } inspect_options;
 
-/* The last few tokens attend, so that the counters of bytes read have something to tell. */
+/* The last few tokens attend, so that the counters of bytes read are not zero. */
 static int fill_and_attend(cli_cache *cache, int32_t n_tokens) {
     int32_t n_rows = cache->options.attend_rows;
     int status = cli_cache_fill(cache, n_tokens - n_rows);
     if (status == CLI_OK)
         status = cli_cache_begin(cache, n_rows);
     for (int32_t layer = 0; status == CLI_OK && layer < cache->options.n_layers; layer++) {
-        status = cli_cache_store(cache, layer);
+        status = cli_cache_append(cache, layer);
         if (status != CLI_OK)
             break;
         cli_cache_make_queries(cache, layer);
@@ -33,7 +34,7 @@ static int fill_and_attend(cli_cache *cache, int32_t n_tokens) {
     return status == CLI_OK ? cli_cache_commit(cache) : status;
 }
 
-/* A window frees a bf16 cache of old tokens as well. */
+/* A bf16 cache would drop the tokens outside the window too. */
 static uint64_t bf16_bytes(const cli_cache_options *options) {
     int64_t n_tokens = options->max_tokens;
     if (options->window && n_tokens > (int64_t)options->window + options->keep) {
@@ -53,7 +54,7 @@ static int report(const cli_cache *cache, const inspect_options *chosen) {
     int32_t n_layers = cache->options.n_layers;
     inspection.layers = calloc((size_t)n_layers, sizeof *inspection.layers);
     if (!inspection.layers)
-        return cli_quire_error("cannot report", QUIRE_E_NOMEM, "out of memory");
+        return cli_quire_error("cannot print the report", QUIRE_E_NOMEM, "out of memory");
 
     quire_status status = QUIRE_OK;
     for (int32_t i = 0; status == QUIRE_OK && i < n_layers; i++) {
@@ -67,7 +68,7 @@ static int report(const cli_cache *cache, const inspect_options *chosen) {
 
     int result;
     if (status != QUIRE_OK) {
-        result = cli_quire_error("cannot read a layer's statistics", status, NULL);
+        result = cli_quire_error("cannot read the statistics of a layer", status, NULL);
     } else {
         result = chosen->json ? cli_inspection_print_json(&inspection)
                               : cli_inspection_print_text(&inspection);
@@ -113,22 +114,21 @@ int cli_inspect_run(int argc, char **argv) {
                               .n_workers = cli_workers_default(),
                               .seed = 1};
     const cli_option options[] = {
-        cli_string("shape", &chosen.shape, "HxGxD",
-                   "query heads x KV heads x head size, or HxGxDKxDV"),
-        cli_int("layers", &chosen.n_layers, 1, LAYERS_MAX, "layers"),
-        cli_int("ctx", &chosen.n_tokens, 1, TOKENS_MAX, "tokens"),
-        cli_string("kv", &chosen.kv, "NAME", "a preset or K:V, see 'quire codecs'"),
-        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX,
-                "first tokens that stay raw (default: as --kv has it)"),
+        cli_string("shape", &chosen.shape, "HxGxD", CLI_SHAPE_HELP),
+        cli_int("layers", &chosen.n_layers, 1, LAYERS_MAX, "number of layers"),
+        cli_int("ctx", &chosen.n_tokens, 1, TOKENS_MAX, "number of tokens"),
+        cli_string("kv", &chosen.kv, "NAME", "a preset or a pair K:V, see 'quire codecs'"),
+        cli_int("sinks", &chosen.sinks, 0, SINKS_MAX, CLI_SINKS_HELP),
         cli_int("window", &chosen.window, 1, TOKENS_MAX,
-                "every layer sees the last N tokens alone (default: all)"),
-        cli_int("keep", &chosen.keep, 0, TOKENS_MAX, "first tokens that a window keeps for ever"),
-        cli_choice("raw", &chosen.raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
+                "every layer attends to the last N tokens only (default: to all)"),
+        cli_int("keep", &chosen.keep, 0, TOKENS_MAX,
+                "first tokens that stay visible outside the window"),
+        cli_choice("raw", &chosen.raw, cli_raw_names, CLI_RAW_HELP),
         cli_size("budget", &chosen.budget_bytes, 1, 0x1p50,
-                 "bytes of the pool, e.g. 64M (default: computed)"),
+                 "size of the pool, e.g. 64M (default: as much as the tokens need)"),
         cli_with_letter(cli_int("threads", &chosen.n_workers, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP),
                         't'),
-        cli_int("seed", &chosen.seed, 0, INT32_MAX, "of the made-up rows"),
+        cli_int("seed", &chosen.seed, 0, INT32_MAX, "seed of the synthetic rows"),
         cli_flag("json", &chosen.json, "print JSON"),
     };
     const char *path = NULL;
@@ -142,12 +142,13 @@ int cli_inspect_run(int argc, char **argv) {
     };
     const cli_usage usage = {.command = "inspect",
                              .about =
-                                 "FILE, a saved cache: what is in it, and whether it is sound "
-                                 "(every byte is read); if not, why not,\n"
-                                 "with exit status 1. Of the options only --json counts then.\n"
-                                 "Without FILE: fills a cache with made-up tokens and reports what "
-                                 "every byte of it holds, which\n"
-                                 "kernels read it, and its size beside a bf16 cache.",
+                                 "With FILE, a cache that 'quire run --save' wrote: checks every "
+                                 "byte of it and prints what "
+                                 "it contains. The exit status is 1 if the file is damaged. Only "
+                                 "--json applies.\n"
+                                 "Without FILE: fills a cache with synthetic tokens and prints how "
+                                 "its bytes are used, which kernels read it, and its size compared "
+                                 "with a bf16 cache.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .arguments = arguments,

@@ -1,4 +1,4 @@
-/* cmd_probe.c: quire probe. What a model's K and V are like, and which codecs suit it. */
+/* cmd_probe.c: quire probe. Measures a model's K and V, and chooses codecs for a budget. */
 #include "options/args.h"
 #include "options/auto_kv.h"
 #include "command.h"
@@ -19,7 +19,7 @@ typedef struct probe_options {
     bool anew, json;
 } probe_options;
 
-/* Those of the options of a model that change what can be chosen. */
+/* The options of a model that affect the choice. */
 static const char *const shared_options[] = {"model", "kv-windowed", "sinks",  "max-kv-size",
                                              "keep",  "raw",         "threads"};
 enum { N_SHARED = sizeof shared_options / sizeof shared_options[0] };
@@ -27,10 +27,12 @@ enum { N_SHARED = sizeof shared_options / sizeof shared_options[0] };
 static void fill_options(probe_options *chosen, cli_option *options) {
     const cli_option own[OWN_OPTIONS] = {
         cli_string("kv-budget", &chosen->budgets, "LIST",
-                   "KLD, a number below 1, or BYTES of a sequence, as 512M; with commas between"),
+                   "budgets separated by commas: a KL divergence below 1, or the size of a "
+                   "sequence, e.g. 512M"),
         cli_int("ctx", &chosen->context, 1, TOKENS_MAX,
-                "tokens of a sequence (default: 8192, or what the model was trained on)"),
-        cli_flag("anew", &chosen->anew, "examine the model also if a report is kept"),
+                "length of a sequence in tokens (default: 8192, or less if the model was trained "
+                "with less)"),
+        cli_flag("anew", &chosen->anew, "measure the model again even if a report is cached"),
         cli_flag("json", &chosen->json, "print JSON"),
     };
     memcpy(options, own, sizeof own);
@@ -45,7 +47,7 @@ static void fill_options(probe_options *chosen, cli_option *options) {
 static int choose(cli_probe *probe, const probe_options *chosen, const char *budget_text,
                   cli_probe_choice *choice) {
     cli_budget budget;
-    cli_budget_parse(budget_text, &budget); /* checked before */
+    cli_budget_parse(budget_text, &budget); /* good_options has checked it */
     choice->budget = budget_text;
     choice->pairs = calloc((size_t)probe->info.n_layers, sizeof *choice->pairs);
     if (!choice->pairs)
@@ -84,14 +86,14 @@ static int run_probe(cli_probe *probe, const probe_options *chosen, quire_model 
     return status;
 }
 
-/* Before minutes of work. */
+/* Checked before minutes of work. */
 static bool good_options(const probe_options *chosen, char **budgets, size_t n) {
     cli_budget unused;
     if (!cli_auto_parse(&chosen->model, "auto", &unused))
         return false;
     for (size_t i = 0; i < n; i++)
         if (!cli_budget_parse(budgets[i], &unused)) {
-            cli_error("--kv-budget cannot have '%s'; allowed: %s, with commas between", budgets[i],
+            cli_error("--kv-budget cannot have '%s'; allowed: %s, separated by commas", budgets[i],
                       CLI_BUDGET_ALLOWED);
             return false;
         }
@@ -101,7 +103,7 @@ static bool good_options(const probe_options *chosen, char **budgets, size_t n) 
 int cli_probe_run(int argc, char **argv) {
     probe_options chosen = {.budgets = "0.002"};
     cli_model_args_default(&chosen.model);
-    chosen.model.weights = CLI_WEIGHTS_FILE; /* the examination expands them itself */
+    chosen.model.weights = CLI_WEIGHTS_FILE; /* cli_examine expands them itself */
     cli_option options[OWN_OPTIONS + N_SHARED];
     fill_options(&chosen, options);
     static const char *const examples[] = {
@@ -110,13 +112,13 @@ int cli_probe_run(int argc, char **argv) {
         NULL,
     };
     const cli_usage usage = {.command = "probe",
-                             .about = "What a model's K and V are like on a built-in text, how "
-                                      "much each layer loses when it is packed, and\n"
-                                      "the codecs that fit a budget: a KL divergence, or bytes of "
-                                      "a sequence of --ctx tokens. '--kv auto',\n"
-                                      "'--kv auto:0.01' and '--kv auto:48M' of other commands "
-                                      "choose the same way. The report is made once\n"
-                                      "for a model and kept.",
+                             .about = "Measures a model's K and V on a built-in text: statistics "
+                                      "of each layer, and the loss when it is quantized. Then "
+                                      "chooses codecs that fit each budget: a KL divergence, or "
+                                      "the bytes of a sequence of --ctx tokens.\n"
+                                      "The options '--kv auto', '--kv auto:0.01' and '--kv "
+                                      "auto:48M' of other commands choose the same way. A model is "
+                                      "measured once; the report is cached.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .examples = examples};

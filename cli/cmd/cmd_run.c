@@ -1,4 +1,4 @@
-/* cmd_run.c: quire run. A prompt in, generated text on stdout, a report on stderr. */
+/* cmd_run.c: quire run. Generates text for a prompt on stdout, and a report on stderr. */
 #include "options/args.h"
 #include "text/chat_text.h"
 #include "command.h"
@@ -53,13 +53,13 @@ static int tokenize_prompt(run_state *run) {
                       : cli_tokenize(run->model, text, n_bytes, flags, &run->n_tokens);
     free(text);
     if (run->tokens && run->n_tokens == 0) {
-        cli_error("the prompt is empty");
+        cli_error("the prompt is empty; give some text");
         return CLI_USAGE;
     }
     return run->tokens ? CLI_OK : CLI_FAILURE;
 }
 
-/* Room for what will be generated, after `n_before` tokens that go in front of the prompt. */
+/* Puts `n_before` tokens before the prompt, and reserves room for the generated ones. */
 static int make_room(run_state *run, const int32_t *before, int32_t n_before) {
     size_t n = (size_t)n_before + (size_t)run->n_tokens + (size_t)run->chosen->sample.n_predict;
     int32_t *tokens = malloc((n + 1) * sizeof *tokens);
@@ -112,7 +112,7 @@ static int restore(run_state *run) {
     quire_file_info info;
     quire_file_get_info(run->saved, &info);
     if (run->n_tokens == 0 || info.n_tokens == 0 || run->tokens[0] != info.tokens[0]) {
-        cli_error("the prompt does not begin like the text in '%s'; --append adds it to that text",
+        cli_error("the prompt does not start with the text in '%s'; --append adds it to that text",
                   chosen->load);
         return CLI_FAILURE;
     }
@@ -120,8 +120,10 @@ static int restore(run_state *run) {
     if (status != QUIRE_OK) {
         cli_quire_error("cannot restore the cache", status, NULL);
         if (status == QUIRE_E_CODEC)
-            fprintf(stderr,
-                    "Give the same --kv, --sinks and --raw, or --reseal to pack it again.\n");
+            fprintf(
+                stderr,
+                "Give the --kv, --sinks and --raw that it was saved with, or --reseal to convert "
+                "it.\n");
         return CLI_FAILURE;
     }
     return CLI_OK;
@@ -283,21 +285,23 @@ int cli_run_run(int argc, char **argv) {
     enum { OWN = 11 };
     cli_option options[OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS + CLI_SAMPLE_OPTIONS] = {
         cli_with_letter(cli_string("prompt", &chosen.prompt, "TEXT", "the text to continue"), 'p'),
-        cli_with_letter(
-            cli_string("file", &chosen.file, "FILE", "the prompt in a file; '-': standard input"),
-            'f'),
+        cli_with_letter(cli_string("file", &chosen.file, "FILE",
+                                   "read the prompt from a file; '-': standard input"),
+                        'f'),
         cli_flag("chat", &chosen.chat,
-                 "send the prompt as a message, through the model's chat template"),
-        cli_string("system", &chosen.system, "TEXT", "with --chat: a system message before it"),
-        cli_string("save", &chosen.save, "FILE", "keep the text and its cache in a file"),
+                 "send the prompt as a chat message, using the model's chat template"),
+        cli_string("system", &chosen.system, "TEXT",
+                   "with --chat: a system message before the prompt"),
+        cli_string("save", &chosen.save, "FILE", "save the text and its cache to a file"),
         cli_string("load", &chosen.load, "FILE",
-                   "start from a saved text: what the prompt shares with it is not computed again; "
-                   "without a prompt, go on"),
-        cli_flag("append", &chosen.append, "with --load: the prompt follows the saved text"),
-        cli_flag("reseal", &chosen.reseal, "with --load: pack a cache of other codecs again"),
-        cli_flag("ignore-end", &chosen.ignore_end, "go on when the model ends its text"),
-        cli_flag("quiet", &chosen.quiet, "no report"),
-        cli_flag("json", &chosen.json, "the report as JSON, on stderr like the other"),
+                   "start from a saved text: the prefix that the prompt shares with it is not "
+                   "computed again; without a prompt, continue the saved text"),
+        cli_flag("append", &chosen.append, "with --load: append the prompt to the saved text"),
+        cli_flag("reseal", &chosen.reseal,
+                 "with --load: convert the saved cache if its codecs differ from --kv"),
+        cli_flag("ignore-end", &chosen.ignore_end, "do not stop when the model ends its text"),
+        cli_flag("quiet", &chosen.quiet, "print no report"),
+        cli_flag("json", &chosen.json, "print the report as JSON, also on stderr"),
     };
     run_state run = {.chosen = &chosen};
     cli_text_store_options(&run.store, options + OWN);
@@ -309,14 +313,13 @@ int cli_run_run(int argc, char **argv) {
         "quire run -m smollm2 -f book.txt -n 0 --save book.quire",
         "quire run -m smollm2 --load book.quire --append -p 'In short:' -n 50",
         "quire run -m smollm2 --store pages -f book.txt -n 50",
-        "quire run -m smollm2 -p 'Once upon a time' -n 2000 --max-kv-size 512 --keep 4 "
-        "--ignore-end",
+        "quire run -m smollm2 -p 'Once upon' -n 2000 --max-kv-size 512 --ignore-end",
         NULL,
     };
     const cli_usage usage = {.command = "run",
-                             .about = "Continues a text. stdout gets the generated text alone; a "
-                                      "report on speed and on the cache follows\n"
-                                      "on stderr. Ctrl-C stops the text and still reports.",
+                             .about = "Continues a text. Only the generated text goes to stdout; a "
+                                      "report on speed and on the cache follows on stderr. Ctrl-C "
+                                      "stops generating and still prints the report.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .examples = examples};
@@ -324,8 +327,8 @@ int cli_run_run(int argc, char **argv) {
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
     if (run.store.directory && chosen.load) {
-        cli_error("--store and --load cannot be given together; 'quire store import' puts a saved "
-                  "text into a store");
+        cli_error("--store and --load cannot be given together; 'quire store import' adds a saved "
+                  "text to a store");
         return CLI_USAGE;
     }
     status = run_prompt(&run);

@@ -1,4 +1,4 @@
-/* cmd_store_export.c: quire store export. A text of a store as a saved cache. */
+/* cmd_store_export.c: quire store export. Writes a stored text as a saved cache. */
 #include "options/args.h"
 #include "command.h"
 #include "output/output.h"
@@ -22,7 +22,7 @@ static int export(quire_store *store, const quire_store_key *key, const char *pa
     cli_progress_start(&progress, "export");
     quire_status status = quire_store_export(store, key, path, &options);
     cli_progress_end(&progress);
-    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot export", status, NULL);
+    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot export the text", status, NULL);
 }
 
 static int report(const char *path, const quire_store_key *key, bool json) {
@@ -30,7 +30,7 @@ static int report(const char *path, const quire_store_key *key, bool json) {
     quire_file_info info;
     quire_status status = quire_file_open(&file, path);
     if (status != QUIRE_OK)
-        return cli_quire_error("cannot read back what was written", status, NULL);
+        return cli_quire_error("cannot read the exported file", status, NULL);
     quire_file_get_info(file, &info);
     int result = CLI_OK;
     if (json)
@@ -48,7 +48,7 @@ int cli_store_export_run(int argc, char **argv) {
     bool json = false;
     const cli_argument arguments[] = {{"DIR", &directory, true}, {"KEY", &digits, true}};
     const cli_option options[] = {
-        cli_with_letter(cli_string("output", &path, "FILE", "the saved cache to write"), 'o'),
+        cli_with_letter(cli_string("output", &path, "FILE", "the file to write (required)"), 'o'),
         cli_flag("json", &json, "print JSON"),
     };
     static const char *const examples[] = {
@@ -59,9 +59,9 @@ int cli_store_export_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "store export",
-        .about = "Writes the pages up to KEY as one file that 'quire inspect', 'quire run --load' "
-                 "and 'quire convert'\n"
-                 "take. The first digits of a key are enough; 'quire store list' prints them.",
+        .about = "Writes the text that ends at page KEY as a saved cache, a file for 'quire "
+                 "inspect', 'quire run --load' and 'quire convert'. 'quire store list' prints the "
+                 "keys; the first digits of a key are enough.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,
@@ -71,7 +71,7 @@ int cli_store_export_run(int argc, char **argv) {
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
     if (!path) {
-        cli_error("store export: say where to write: -o FILE");
+        cli_error("store export: no output file was given; give -o FILE");
         return CLI_USAGE;
     }
     quire_store *store;

@@ -1,4 +1,4 @@
-/* cmd_store_import.c: quire store import. Pages of saved caches into a store. */
+/* cmd_store_import.c: quire store import. Adds the pages of saved caches to a store. */
 #include "options/args.h"
 #include "command.h"
 #include "output/progress.h"
@@ -65,7 +65,7 @@ static int import_all(const import_options *chosen, const cli_rest *files, json_
                                 "key", key.text, "n_tokens", (int)one.n_tokens, "added_pages",
                                 (int)one.added.pages, "added_bytes", (json_int_t)one.added.bytes));
         else
-            printf("%.16s  %s: %d tokens in full pages; %d pages were new (%s)\n", key.text,
+            printf("%.16s  %s: %d tokens in full pages, %d new pages (%s)\n", key.text,
                    files->words[i], (int)one.n_tokens, (int)one.added.pages,
                    cli_bytes(one.added.bytes).text);
     }
@@ -79,28 +79,28 @@ int cli_store_import_run(int argc, char **argv) {
     const cli_argument arguments[] = {{"DIR", &chosen.directory, true}};
     const cli_option options[] = {
         cli_size("size", &chosen.max_bytes, 0x1p20, 0x1p50,
-                 "limit of the store, from now on (default: as it is; new: 8G)"),
+                 "set the limit of the store (default: keep the current one; 8G when created)"),
         cli_flag("json", &chosen.json, "print JSON"),
     };
     static const char *const examples[] = {"quire store import pages book.quire notes.quire", NULL};
-    const cli_usage usage = {.command = "store import",
-                             .about =
-                                 "Puts the full pages of saved caches into a store, which is made "
-                                 "if it is not there. Every byte of a\n"
-                                 "file is checked before. 'quire run --store DIR' then finds them, "
-                                 "with the same model and codecs.\n"
-                                 "A cache that was resealed, requantized, shifted or cut inside a "
-                                 "page is refused: its pages are\n"
-                                 "not what computing the text gives ('quire inspect FILE' tells).\n"
-                                 "Tokens that were generated one at a time may differ in the last "
-                                 "bits from the same tokens in a\n"
-                                 "prompt; what is found is what the file has.",
-                             .options = options,
-                             .n_options = sizeof options / sizeof options[0],
-                             .arguments = arguments,
-                             .n_arguments = 1,
-                             .rest = &files,
-                             .examples = examples};
+    const cli_usage usage = {
+        .command = "store import",
+        .about = "Adds the full pages of saved caches to a store, which is created "
+                 "if it does not exist. Every byte of a file is checked first. "
+                 "'quire run --store DIR' with the same model and codecs then finds "
+                 "the pages.\n"
+                 "A cache that was resealed, requantized, shifted or trimmed inside "
+                 "a page is rejected, because computing its text would give other "
+                 "pages ('quire inspect FILE' shows the history of a cache).\n"
+                 "Tokens that were generated one at a time may differ in the last "
+                 "bits from the same tokens in a prompt; the store keeps those of "
+                 "the file.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .arguments = arguments,
+        .n_arguments = 1,
+        .rest = &files,
+        .examples = examples};
     int status;
     files.words = malloc(((size_t)argc + 1) * sizeof *files.words);
     if (!files.words)

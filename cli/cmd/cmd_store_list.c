@@ -1,5 +1,5 @@
-/* cmd_store_list.c: quire store list. Texts of a store: the pages that end them, last used
- * first. */
+/* cmd_store_list.c: quire store list. Lists the texts of a store by their last pages, most recently
+ * used first. */
 #include "options/args.h"
 #include "options/cache_args.h"
 #include "command.h"
@@ -16,7 +16,7 @@
 enum { SHOWN_DIGITS = 16, PAIRS_BYTES = 160, MODEL_BYTES = 64 };
 
 typedef struct line {
-    quire_store_entry entry; /* pointers mean nothing */
+    quire_store_entry entry; /* its pointers are no longer valid */
     char pairs[PAIRS_BYTES], model[MODEL_BYTES];
     json_t *identity;
 } line;
@@ -27,7 +27,7 @@ typedef struct listing {
     bool all, failed;
 } listing;
 
-/* Codecs of all layers, each pair once: "kc8:vt4 raw:raw". */
+/* The codecs of the layers, each pair once: "kc8:vt4 raw:raw". */
 static void name_pairs(const quire_store_entry *entry, char *text) {
     text[0] = '\0';
     for (int32_t i = 0; i < entry->n_layers; i++) {
@@ -42,7 +42,7 @@ static void name_pairs(const quire_store_entry *entry, char *text) {
     }
 }
 
-/* What follows "NAME " on a line of an identity that is text; *n characters. */
+/* The *n characters after "NAME " on the line of the identity that starts with it; "" if none. */
 static const char *identity_line(const quire_store_entry *entry, const char *name, size_t *n) {
     const char *at = entry->identity, *end = at + entry->identity_bytes;
     const size_t n_name = strlen(name);
@@ -59,7 +59,7 @@ static const char *identity_line(const quire_store_entry *entry, const char *nam
     return "";
 }
 
-/* "llama 0123abcd": an architecture, and the first digits of its weights' digest. */
+/* "llama 0123abcd": the architecture, and the first digits of the digest of the weights. */
 static void name_model(const quire_store_entry *entry, char *text) {
     size_t n_kind, n_weights;
     const char *kind = identity_line(entry, "architecture", &n_kind);
@@ -142,18 +142,21 @@ int cli_store_list_run(int argc, char **argv) {
     listing l = {0};
     const cli_argument arguments[] = {{"DIR", &directory, true}};
     const cli_option options[] = {
-        cli_flag("all", &l.all, "every page, not only those that end a text"),
+        cli_flag("all", &l.all, "list every page, not only the last page of each text"),
         cli_flag("json", &json, "print JSON"),
     };
+    static const char *const examples[] = {"quire store list pages", NULL};
     const cli_usage usage = {
         .command = "store list",
-        .about = "The texts of a store: the key of the last page of each, tokens and bytes from "
-                 "its start, when it was\n"
-                 "last put or found, and whose it is. Pages that texts share are counted for each.",
+        .about =
+            "Lists the texts in a store: the key of the last page, the tokens and bytes from "
+            "the start of the text to that page, the time of the last use, the codecs, and the "
+            "model. Pages that several texts share count for each of them.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,
-        .n_arguments = 1};
+        .n_arguments = 1,
+        .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

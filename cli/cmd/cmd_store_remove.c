@@ -1,4 +1,4 @@
-/* cmd_store_remove.c: quire store remove. */
+/* cmd_store_remove.c: quire store remove. Removes texts from a store. */
 #include "options/args.h"
 #include "command.h"
 #include "output/report.h"
@@ -11,22 +11,25 @@ int cli_store_remove_run(int argc, char **argv) {
     bool json = false, all = false;
     const cli_argument arguments[] = {{"DIR", &directory, true}, {"KEY", &digits, false}};
     const cli_option options[] = {
-        cli_flag("all", &all, "every text"),
+        cli_flag("all", &all, "remove every text"),
         cli_flag("json", &json, "print JSON"),
     };
+    static const char *const examples[] = {"quire store remove pages 3f9a1c",
+                                           "quire store remove pages --all", NULL};
     const cli_usage usage = {.command = "store remove",
-                             .about = "Drops the page KEY, those that follow it, and those before "
-                                      "it that no other text needs. The first\n"
-                                      "digits of a key are enough; 'quire store list' prints them.",
+                             .about = "Removes page KEY, the pages that continue it, and the pages "
+                                      "before it that no other text uses. 'quire store list' "
+                                      "prints the keys; the first digits of a key are enough.",
                              .options = options,
                              .n_options = sizeof options / sizeof options[0],
                              .arguments = arguments,
-                             .n_arguments = 2};
+                             .n_arguments = 2,
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
     if (all == (digits != NULL)) {
-        cli_error("store remove: give a KEY or --all");
+        cli_error("store remove: give either a KEY or --all");
         return CLI_USAGE;
     }
     quire_store *store;
@@ -39,7 +42,8 @@ int cli_store_remove_run(int argc, char **argv) {
         status = cli_store_name(store, digits, &key);
     if (status == CLI_OK) {
         quire_status removed = quire_store_remove(store, digits ? &key : NULL, &n_pages);
-        status = removed == QUIRE_OK ? CLI_OK : cli_quire_error("cannot remove", removed, NULL);
+        status =
+            removed == QUIRE_OK ? CLI_OK : cli_quire_error("cannot remove the text", removed, NULL);
     }
     quire_store_close(store);
     if (status != CLI_OK)

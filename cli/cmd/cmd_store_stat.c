@@ -1,4 +1,4 @@
-/* cmd_store_stat.c: quire store stat. */
+/* cmd_store_stat.c: quire store stat. Prints the size and the counters of a store. */
 #include "options/args.h"
 #include "command.h"
 #include "output/report.h"
@@ -13,10 +13,10 @@ static int print_text(const char *directory, const quire_store_stats *s) {
            (long long)s->pages, QUIRE_PAGE_TOKENS, (long long)s->records, cli_bytes(s->bytes).text);
     printf("file      %s of at most %s\n", cli_bytes(s->file_bytes).text,
            cli_bytes(s->max_bytes).text);
-    printf("asked     %llu pages, of which %llu were found (%.1f %%)\n", (unsigned long long)asked,
+    printf("requested %llu pages, of which %llu were found (%.1f %%)\n", (unsigned long long)asked,
            (unsigned long long)s->hit_pages,
            asked ? 100.0 * (double)s->hit_pages / (double)asked : 0.0);
-    printf("changed   %llu pages added, %llu dropped for room, %llu bad records removed\n",
+    printf("changed   %llu pages added, %llu evicted, %llu bad records removed\n",
            (unsigned long long)s->added_pages, (unsigned long long)s->evicted_pages,
            (unsigned long long)s->bad_records);
     return CLI_OK;
@@ -37,13 +37,16 @@ int cli_store_stat_run(int argc, char **argv) {
     bool json = false;
     const cli_argument arguments[] = {{"DIR", &directory, true}};
     const cli_option options[] = {cli_flag("json", &json, "print JSON")};
+    static const char *const examples[] = {"quire store stat pages --json", NULL};
     const cli_usage usage = {
         .command = "store stat",
-        .about = "How large a store is, and what it has been good for since it was made.",
+        .about = "Prints the size of a store, and how many pages were found, added and evicted "
+                 "since it was created.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,
-        .n_arguments = 1};
+        .n_arguments = 1,
+        .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
@@ -55,6 +58,6 @@ int cli_store_stat_run(int argc, char **argv) {
     quire_status got = quire_store_get_stats(store, &stats);
     quire_store_close(store);
     if (got != QUIRE_OK)
-        return cli_quire_error("cannot look at the store", got, NULL);
+        return cli_quire_error("cannot read the store", got, NULL);
     return json ? print_json(&stats) : print_text(directory, &stats);
 }

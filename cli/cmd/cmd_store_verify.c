@@ -1,4 +1,4 @@
-/* cmd_store_verify.c: quire store verify. */
+/* cmd_store_verify.c: quire store verify. Checks every record of a store. */
 #include "options/args.h"
 #include "command.h"
 #include "output/progress.h"
@@ -19,13 +19,13 @@ static int report(const quire_store_verdict *v, bool removed, bool json) {
                                           (json_int_t)v->lost, "sound", (int)(v->bad == 0),
                                           "removed", (int)(removed && v->bad > 0)));
     else if (v->bad == 0)
-        printf("sound: every byte of %lld records was read\n", (long long)v->records);
+        printf("sound: every byte of %lld records was checked\n", (long long)v->records);
     else
         printf("%lld of %lld records are bad%s\n", (long long)v->bad, (long long)v->records,
-               removed ? ", and were removed"
-                       : "; --delete removes them, as whoever asks for them would");
+               removed ? " and were removed"
+                       : "; --delete removes them, as the next request for one would");
     if (!json && v->lost > 0)
-        printf("%lld records cannot be found, for what comes before them is not there\n",
+        printf("%lld records cannot be reached, because a page before them is missing\n",
                (long long)v->lost);
     return status == CLI_OK && v->bad > 0 && !removed ? CLI_FAILURE : status;
 }
@@ -38,18 +38,20 @@ int cli_store_verify_run(int argc, char **argv) {
         cli_flag("delete", &delete_bad, "remove bad records"),
         cli_flag("json", &json, "print JSON"),
     };
+    static const char *const examples[] = {"quire store verify pages",
+                                           "quire store verify pages --delete", NULL};
     const cli_usage usage = {
         .command = "store verify",
-        .about = "Reads every byte and every value of a store. Exit status 1: something is bad and "
-                 "stays. Records that\n"
-                 "are bad can be removed (--delete) and are computed again when they are asked "
-                 "for. If LMDB's own pages "
-                 "are\n"
-                 "damaged, the store cannot be opened any more: remove its directory.",
+        .about =
+            "Checks every byte of every record in a store. The exit status is 1 if bad records "
+            "remain; --delete removes them, and their pages are computed again when they are "
+            "needed. If LMDB's own pages are damaged, the store cannot be opened: remove its "
+            "directory.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,
-        .n_arguments = 1};
+        .n_arguments = 1,
+        .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

@@ -1,4 +1,4 @@
-/* cmd_version.c: quire version. */
+/* cmd_version.c: quire version. Prints the version and the kernels in use. */
 #include "options/args.h"
 #include "command.h"
 #include "output/report.h"
@@ -22,7 +22,7 @@
 #define ARCH "other"
 #endif
 
-/* Kernels are chosen when a pool is made, so one is made to ask. */
+/* Kernels are chosen when a pool is created, so this creates one to ask. */
 static int open_tiny_cache(cli_cache *cache) {
     cli_cache_options options = {.shape = {1, 1, 64, 64},
                                  .n_layers = 1,
@@ -55,12 +55,12 @@ int cli_version_run(int argc, char **argv) {
         cli_flag("json", &json, "print JSON"),
     };
     static const char *const examples[] = {"quire version", "quire version --json", NULL};
-    const cli_usage usage = {
-        .command = "version",
-        .about = "Prints what this build is, and which kernels it uses on this machine.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0],
-        .examples = examples};
+    const cli_usage usage = {.command = "version",
+                             .about = "Prints the version, the page format, the compiler, and the "
+                                      "kernels in use on this machine.",
+                             .options = options,
+                             .n_options = sizeof options / sizeof options[0],
+                             .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

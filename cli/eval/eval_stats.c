@@ -1,4 +1,4 @@
-/* eval_stats.c: sums and quantiles. */
+/* eval_stats.c: computes means, errors and quantiles. */
 #include "eval/eval_stats.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ double cli_half_interval(double sum, double squares, size_t n) {
     return t * sqrt((variance > 0 ? variance : 0) / count);
 }
 
-/* Between the two nearest, as llama.cpp does: the tables stand side by side. */
+/* Interpolates between neighbours, as llama.cpp does, so that tables can be compared. */
 static double quantile(const quire_divergence *rows, size_t n, double p) {
     const double place = p * (double)(n - 1);
     const size_t below = (size_t)place, above = below + 1 < n ? below + 1 : below;

@@ -1,4 +1,4 @@
-/* niah_grid.c: the plan, and the maps as text and as a picture. */
+/* niah_grid.c: plans the texts, and prints and plots the maps. */
 #include "eval/niah_grid.h"
 
 #include "command.h"
@@ -44,8 +44,8 @@ int64_t cli_niah_tokens(const cli_niah_grid *grid, bool together) {
     return n;
 }
 
-/* A place is a share of the whole length, so that texts of several lengths have facts at the
- * same token. */
+/* A place is a share of the length, so that texts of different lengths have facts at the same
+ * token. */
 bool cli_niah_grid_make(cli_niah_grid *grid, const cli_hay *hay) {
     grid->cells = calloc((size_t)(grid->n_lengths * grid->n_places), sizeof *grid->cells);
     grid->n_cells = grid->n_facts = 0;
@@ -57,7 +57,8 @@ bool cli_niah_grid_make(cli_niah_grid *grid, const cli_hay *hay) {
         const int32_t length = cli_niah_length(grid, i),
                       end = cli_hay_end_before(hay, length - grid->reserved);
         if (end <= hay->ends[0]) {
-            cli_error("a text of %d tokens is too short for a sentence, a fact and a question",
+            cli_error("a text of %d tokens is too short for a sentence, a fact and a question; "
+                      "give a larger --ctx or fewer --lengths",
                       (int)length);
             cli_niah_grid_free(grid);
             return false;
@@ -92,7 +93,7 @@ double cli_niah_mean_p(const cli_niah_grid *grid, const cli_niah_map *map) {
     return sum / grid->n_cells;
 }
 
-/* How sure the model was of what is lost: even odds are nobody's fault. */
+/* Prints how sure the model was of each lost fact: with even odds, the cache is not to blame. */
 static void print_lost(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw,
                        FILE *file) {
     for (int32_t i = 0; i < grid->n_cells; i++)
@@ -104,11 +105,11 @@ static void print_lost(const cli_niah_grid *grid, const cli_niah_map *map, const
 
 void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cli_niah_map *raw,
                     FILE *file) {
-    fprintf(
-        file,
-        "%s: %d of %d found, %d lost against none; mean probability of the answer %.3f\n  depth ",
-        map->kv, (int)map->n_found, (int)grid->n_cells, (int)map->n_lost,
-        cli_niah_mean_p(grid, map));
+    fprintf(file,
+            "%s: %d of %d found, %d lost compared with none; mean probability of the answer %.3f\n "
+            " depth ",
+            map->kv, (int)map->n_found, (int)grid->n_cells, (int)map->n_lost,
+            cli_niah_mean_p(grid, map));
     for (int32_t i = 0; i < grid->n_lengths; i++)
         fprintf(file, " %7d", (int)cli_niah_length(grid, i));
     fputc('\n', file);
@@ -125,13 +126,13 @@ void cli_niah_print(const cli_niah_grid *grid, const cli_niah_map *map, const cl
 int cli_niah_plot_check(const char *path) {
     const int status = cli_output_check(path);
     if (status == CLI_OK && system("command -v gnuplot >/dev/null 2>&1") != 0) {
-        cli_error("--plot needs gnuplot, which is not installed");
+        cli_error("--plot needs gnuplot, which is not installed; install it, or leave out --plot");
         return CLI_FAILURE;
     }
     return status;
 }
 
-/* As gnuplot reads it: a quote inside is written twice. */
+/* A string of gnuplot: quotes in it are doubled. */
 static void put_quoted(const char *text, FILE *file) {
     fputc('\'', file);
     for (; *text; text++) {
@@ -148,11 +149,10 @@ int cli_niah_plot(const cli_niah_grid *grid, const cli_niah_map *maps, size_t n_
     snprintf(part, sizeof part, "%s.part", path);
     FILE *gnuplot = popen("gnuplot", "w");
     if (!gnuplot) {
-        cli_error("gnuplot cannot be run for --plot: %s", strerror(errno));
+        cli_error("cannot run gnuplot for --plot: %s", strerror(errno));
         return CLI_FAILURE;
     }
-    void (*before)(int) =
-        signal(SIGPIPE, SIG_IGN); /* a gnuplot that has ended shows in its exit status */
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* if gnuplot dies, its exit status tells */
     fprintf(gnuplot, "set terminal pngcairo size %zu,420\nset output ", 260 * n_maps + 80);
     put_quoted(part, gnuplot);
     fprintf(gnuplot, "\nset multiplot layout 1,%zu\n", n_maps);

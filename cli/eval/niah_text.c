@@ -1,4 +1,4 @@
-/* niah_text.c: sentences until the text is long enough; a number for a place. */
+/* niah_text.c: makes texts by repeating sentences, and facts: a number for each place. */
 #include "eval/niah_text.h"
 
 #include "options/model_args.h"
@@ -52,7 +52,7 @@ static void append(builder *b, const char *text, size_t n_bytes, int flags) {
     quire_status status = quire_model_tokenize(b->model, text, n_bytes, flags,
                                                b->hay->tokens + b->n, b->capacity - b->n, &n);
     if (status ==
-        QUIRE_E_TOO_BIG) { /* a longer sentence than any before: room for it and for the rest */
+        QUIRE_E_TOO_BIG) { /* a longer sentence than before: make room for it and the rest */
         b->capacity = 2 * (b->n + n + b->n_wanted);
         int32_t *larger = realloc(b->hay->tokens, (size_t)b->capacity * sizeof *larger);
         if (larger) {
@@ -62,7 +62,7 @@ static void append(builder *b, const char *text, size_t n_bytes, int flags) {
         }
     }
     if (status != QUIRE_OK) {
-        cli_quire_error("cannot make a text", status, NULL);
+        cli_quire_error("cannot tokenize the haystack", status, NULL);
         b->failed = true;
     } else if (n > 0) {
         b->n += n;
@@ -89,7 +89,7 @@ static void append_file(builder *b, const char *file) {
             line += n;
         }
         if (!b->failed && b->n == before) {
-            cli_error("'%s' has no text", file);
+            cli_error("'%s' has no text; give a file with text", file);
             b->failed = true;
         }
     }
@@ -122,9 +122,9 @@ void cli_hay_free(cli_hay *hay) {
 }
 
 int32_t cli_hay_end_before(const cli_hay *hay, int32_t n_tokens) {
-    int32_t
-        low = 0,
-        high = hay->n_ends; /* ends below `low` are at or before it, those from `high` on are not */
+    int32_t low = 0,
+            high =
+                hay->n_ends; /* ends before `low` are <= n_tokens, those from `high` on are not */
     while (low < high) {
         const int32_t middle = low + (high - low) / 2;
         if (hay->ends[middle] <= n_tokens)
@@ -137,17 +137,17 @@ int32_t cli_hay_end_before(const cli_hay *hay, int32_t n_tokens) {
 
 /* ------------------------------------------------------------------ needle */
 
-static bool cut(const quire_model *model, const char *text, int32_t *tokens, int32_t most,
-                int32_t *n) {
+static bool tokenize(const quire_model *model, const char *text, int32_t *tokens, int32_t most,
+                     int32_t *n) {
     quire_status status = quire_model_tokenize(model, text, strlen(text), 0, tokens, most, n);
     if (status != QUIRE_OK)
-        cli_quire_error("cannot make a question", status, NULL);
+        cli_quire_error("cannot tokenize a question", status, NULL);
     return status == QUIRE_OK;
 }
 
-/* The first eight share no word, and all of CLI_NEEDLES differ. */
+/* The first eight facts share no word, and all CLI_NEEDLES differ. */
 bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle) {
-    _Static_assert(CLI_NEEDLES == N_LOOKS * N_THINGS, "every look with every thing");
+    _Static_assert(CLI_NEEDLES == N_LOOKS * N_THINGS, "one fact per pair of a look and a thing");
     char place[SENTENCE_BYTES / 4], fact[SENTENCE_BYTES], question[SENTENCE_BYTES],
         said[sizeof needle->answer + 1];
     const uint32_t i = (uint32_t)index % CLI_NEEDLES;
@@ -161,9 +161,9 @@ bool cli_needle_make(const quire_model *model, int32_t index, cli_needle *needle
              "%s is",
              place, place);
     snprintf(said, sizeof said, " %s", needle->answer);
-    return cut(model, fact, needle->fact, CLI_NEEDLE_TOKENS, &needle->n_fact) &&
-           cut(model, question, needle->question, CLI_NEEDLE_TOKENS, &needle->n_question) &&
-           cut(model, said, needle->said, CLI_ANSWER_TOKENS, &needle->n_said);
+    return tokenize(model, fact, needle->fact, CLI_NEEDLE_TOKENS, &needle->n_fact) &&
+           tokenize(model, question, needle->question, CLI_NEEDLE_TOKENS, &needle->n_question) &&
+           tokenize(model, said, needle->said, CLI_ANSWER_TOKENS, &needle->n_said);
 }
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }

@@ -1,4 +1,4 @@
-/* text_stats.c: by comparing every group with those before it: texts are short. */
+/* text_stats.c: compares every n-gram with all earlier ones, because texts are short. */
 #include "eval/text_stats.h"
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* mlx_cache.h: prompt caches of mlx-lm, in both of its layouts.
+/* mlx_cache.h: reads and writes prompt caches of mlx-lm, in both of its layouts.
  *
  *   meta_state (mlx-lm before 0.32)  metadata 0.LAYER.n: numbers as text, 1.NAME: the user's,
  *                                    2.LAYER: class
@@ -42,15 +42,15 @@ typedef struct cli_mlx_cache {
     quire_type raw;
 } cli_mlx_cache;
 
-bool cli_mlx_open(cli_mlx_cache *cache, const char *path); /* false: a message says why */
+bool cli_mlx_open(cli_mlx_cache *cache, const char *path); /* false, with a message */
 void cli_mlx_close(cli_mlx_cache *cache);                  /* after a failed open too */
-/* Where token t lies in the arrays of a layer; -1: it has left the ring. */
+/* The row of a token in the arrays of a layer; -1: the ring has dropped it. */
 int32_t cli_mlx_row(const cli_mlx_layer *layer, int32_t token);
 
 int cli_mlx_to_quire(const char *from, const char *to); /* exit status */
 
 typedef struct cli_mlx_options {
-    const char *kv; /* codecs for layers whose own mlx does not have; NULL: none was given */
+    const char *kv; /* codecs for layers whose own codecs mlx does not have; NULL: not given */
     int32_t layout; /* cli_mlx_layout */
 } cli_mlx_options;
 

@@ -1,4 +1,4 @@
-/* mlx_open.c: what a prompt cache of mlx-lm says about itself, checked. */
+/* mlx_open.c: opens a prompt cache of mlx-lm and checks its description. */
 #include "mlx/mlx_cache.h"
 
 #include "output/report.h"
@@ -28,7 +28,7 @@ static bool parse_number(const char *text, int32_t *number) {
     return end != text && !*end && errno == 0 && value >= 0 && value <= INT32_MAX / 2;
 }
 
-/* The numbers of a layer, in the file's order. Returns how many; -1: one is none. */
+/* Reads the numbers of a layer, in the order of the file. Returns how many; -1: one is invalid. */
 static int read_numbers(const cli_mlx_cache *cache, int32_t layer, int32_t *numbers) {
     int n = 0;
     for (; n < NUMBERS_MAX; n++) {
@@ -71,7 +71,7 @@ static bool take_numbers(const cli_mlx_cache *cache, int32_t layer, class_kind k
     switch (kind) {
     case PLAIN:
         good = good && n == (cache->scalars ? 1 : 0);
-        l->offset = good && n ? x[0] : -1; /* else what the arrays have */
+        l->offset = good && n ? x[0] : -1; /* -1: the length of the arrays */
         return good || refuse(layer, "it does not have the numbers of its class");
     case QUANTIZED:
         good = good && (n == 3 || n == 5);
@@ -142,10 +142,10 @@ static bool take_side(cli_mlx_cache *cache, int32_t layer, int which, cli_mlx_la
         quire_type type;
         const bool is_codes = quantized && part == 0;
         if (is_codes ? strcmp(t->type, "U32") != 0 : !type_of(t->type, &type))
-            return refuse(layer, "an array is of a type that cannot be");
+            return refuse(layer, "an array is of a type that cannot be converted");
         if (!is_codes) {
             if (cache->raw != (quire_type)-1 && cache->raw != type)
-                return refuse(layer, "its type is not that of the others");
+                return refuse(layer, "its type differs from that of other layers");
             cache->raw = type;
         }
     }
@@ -155,7 +155,8 @@ static bool take_side(cli_mlx_cache *cache, int32_t layer, int which, cli_mlx_la
         return true;
     if (!find_codec(side))
         return refuse(
-            layer, "quantized to bits or groups that Quire does not have (8, 4, 2; 32, 64, 128)");
+            layer,
+            "its bits or group size are not supported (8, 4 or 2 bits; groups of 32, 64 or 128)");
     side->dim = side->dim * 32 / side->bits;
     return (side->rows[1].dims[3] * side->group == side->dim &&
             side->rows[2].dims[3] * side->group == side->dim) ||
@@ -184,11 +185,11 @@ static bool take_layer(cli_mlx_cache *cache, int32_t layer) {
     if (l->offset < 0)
         l->offset = l->n_rows;
     if (l->rotating ? l->place > l->n_rows || l->keep > l->n_rows : l->offset > l->n_rows)
-        return refuse(layer, "it says that it has more tokens than its arrays");
+        return refuse(layer, "it claims more tokens than its arrays have");
     for (int32_t t = 0; l->rotating && t < l->offset;
-         t++) /* what a window will show must be there */
+         t++) /* every token in the window must be there */
         if ((t < l->keep || t > l->offset - (l->size - l->keep)) && cli_mlx_row(l, t) < 0)
-            return refuse(layer, "its ring does not hold what it should");
+            return refuse(layer, "its ring does not have all tokens of the window");
     if (layer == 0)
         cache->n_tokens = l->offset;
     return l->offset == cache->n_tokens ||
@@ -198,7 +199,7 @@ static bool take_layer(cli_mlx_cache *cache, int32_t layer) {
 int32_t cli_mlx_row(const cli_mlx_layer *l, int32_t token) {
     if (!l->rotating)
         return token < l->offset ? token : -1;
-    /* Oldest first: kept rows, then the ring from `place` round to `place`. */
+    /* In order of age: kept rows, then the ring from `place` around to `place`. */
     const bool wrapped = l->place < l->n_rows && l->place < l->offset;
     const int32_t n = wrapped ? l->n_rows : l->place;
     const int32_t order = n == l->offset || token < l->keep ? token : n - (l->offset - token);
@@ -216,11 +217,11 @@ bool cli_mlx_open(cli_mlx_cache *cache, const char *path) {
     if (!cli_safetensors_open(&cache->file, path))
         return false;
     const char *mark = cli_safetensors_note(&cache->file, "2.0");
-    cache->scalars = mark && !*mark; /* there the list of scalars begins with "" */
+    cache->scalars = mark && !*mark; /* in that layout the list of scalars begins with "" */
     while (cache->n_layers < LAYERS_MAX && class_of(cache, cache->n_layers))
         cache->n_layers++;
     if (!mark || cache->n_layers == 0) {
-        cli_error("'%s' is not a prompt cache of mlx-lm", path);
+        cli_error("'%s' is not a prompt cache of mlx-lm, nor a saved cache", path);
         return false;
     }
     cache->layers = calloc((size_t)cache->n_layers, sizeof *cache->layers);

@@ -1,8 +1,8 @@
-/* mlx_read.c: a prompt cache of mlx-lm into a file of Quire's.
+/* mlx_read.c: converts a prompt cache of mlx-lm to a saved cache.
  *
- * Full pages take mlx's codes as they are; the last tokens, which Quire keeps raw in an open
- * page, are the values that mlx's codes stand for. A ring becomes a window: tokens are put where
- * they were in the text. */
+ * Full pages take mlx's codes unchanged. The last tokens, which Quire keeps raw in an open page,
+ * are decoded from mlx's codes. A ring becomes a window: tokens return to their positions in the
+ * text. */
 #include "mlx/mlx_cache.h"
 
 #include "command.h"
@@ -19,9 +19,8 @@ typedef struct conversion {
     quire_pool *pool;
     quire_seq *seq;
     uint8_t *page; /* of all layers */
-    uint8_t
-        *rows; /* 64 rows of one head in mlx's arrays: codes, scales, biases one after the other */
-    float *k, *v; /* (64, heads, dim) of one layer's open page, and (64, dim) of a head behind it */
+    uint8_t *rows; /* 64 rows of one head in mlx's arrays: codes, then scales, then biases */
+    float *k, *v;  /* (64, heads, dim) of one layer's open page, followed by (64, dim) of a head */
 } conversion;
 
 static quire_page_shape shape_of(const conversion *c, const cli_mlx_layer *l) {
@@ -39,7 +38,7 @@ static size_t row_bytes(const cli_tensor *t) {
     return (size_t)t->dims[3] * cli_tensor_type_bytes(t->type);
 }
 
-/* Rows of tokens first .. first+63 of one head; those that are not there become zeros. */
+/* The rows of tokens first..first+63 of one head; missing ones become zeros. */
 static void gather(const cli_mlx_layer *l, const cli_tensor *t, int32_t head, int32_t first,
                    uint8_t *to) {
     const size_t n = row_bytes(t);
@@ -53,7 +52,7 @@ static void gather(const cli_mlx_layer *l, const cli_tensor *t, int32_t head, in
     }
 }
 
-/* One layer's and head's record of page `page`. */
+/* The record of one layer and head in page `page`. */
 static quire_status make_record(conversion *c, const cli_mlx_layer *l, int32_t head, int32_t page,
                                 uint8_t *record) {
     const quire_page_shape shape = shape_of(c, l);
@@ -78,12 +77,12 @@ static quire_status make_record(conversion *c, const cli_mlx_layer *l, int32_t h
     return QUIRE_OK;
 }
 
-static bool same_group(const cli_mlx_layer *a, const cli_mlx_layer *b) {
+static bool same_class(const cli_mlx_layer *a, const cli_mlx_layer *b) {
     return a->rotating == b->rotating && a->keep == b->keep && (!a->rotating || a->size == b->size);
 }
 
-/* As quire_seq_page_load wants a page: groups of layers by their first layer, layers, heads
- * (docs/FORMAT.md, 9). */
+/* Builds a page in the order of quire_seq_page_load: classes of layers by their first layer, then
+ * layers, then heads (docs/FORMAT.md, 9). */
 static int load_page(conversion *c, int32_t page) {
     const cli_mlx_cache *mlx = &c->mlx;
     const size_t bytes = quire_seq_page_bytes(c->pool, page);
@@ -92,12 +91,12 @@ static int load_page(conversion *c, int32_t page) {
     for (int32_t first = 0; first < mlx->n_layers; first++) {
         bool begins = true;
         for (int32_t i = 0; i < first; i++)
-            begins = begins && !same_group(&mlx->layers[i], &mlx->layers[first]);
+            begins = begins && !same_class(&mlx->layers[i], &mlx->layers[first]);
         for (int32_t i = first; begins && i < mlx->n_layers; i++) {
             const cli_mlx_layer *l = &mlx->layers[i];
             const quire_page_shape shape = shape_of(c, l);
             size_t n = 0;
-            if (!same_group(l, &mlx->layers[first]))
+            if (!same_class(l, &mlx->layers[first]))
                 continue;
             if (status == QUIRE_OK)
                 status = quire_page_bytes(&shape, &n);
@@ -107,7 +106,7 @@ static int load_page(conversion *c, int32_t page) {
     }
     if (status == QUIRE_OK)
         status = quire_seq_page_load(c->seq, c->page, bytes);
-    return status == QUIRE_OK ? CLI_OK : fail("cannot take over a page", status);
+    return status == QUIRE_OK ? CLI_OK : fail("cannot convert a page", status);
 }
 
 /* ------------------------------------------------------------------ the open page */
@@ -145,7 +144,7 @@ static int load_open(conversion *c, int32_t page, int32_t n_rows) {
         status = quire_batch_commit(batch, NULL);
     else
         quire_batch_abort(batch);
-    return status == QUIRE_OK ? CLI_OK : fail("cannot take over the last tokens", status);
+    return status == QUIRE_OK ? CLI_OK : fail("cannot convert the last tokens", status);
 }
 
 /* ------------------------------------------------------------------ all of it */
@@ -158,7 +157,8 @@ static int make_pool(conversion *c) {
         const cli_mlx_layer *l = &mlx->layers[i];
         quire_layer *layer = &c->layers[i];
         quire_layer_default(layer);
-        layer->n_heads = layer->n_kv_heads = l->n_kv_heads; /* query heads are not in the file */
+        layer->n_heads = layer->n_kv_heads =
+            l->n_kv_heads; /* the file does not tell the query heads */
         layer->k_dim = l->side[0].dim;
         layer->v_dim = l->side[1].dim;
         layer->window = l->rotating ? l->size - l->keep : 0;
@@ -169,7 +169,7 @@ static int make_pool(conversion *c) {
         size_t bytes;
         const quire_status status = quire_page_bytes(&shape, &bytes);
         if (status != QUIRE_OK)
-            return fail("cannot hold such a cache", status);
+            return fail("cannot convert the cache", status);
         const size_t dims = (size_t)(shape.k_dim + shape.v_dim), n = (size_t)l->n_kv_heads;
         page += bytes * n;
         raw += T * dims * sizeof(float) * n;
@@ -197,7 +197,7 @@ static int make_pool(conversion *c) {
     c->v = malloc(open * sizeof *c->v);
     if (status == QUIRE_OK && (!c->page || !c->rows || !c->k || !c->v))
         status = QUIRE_E_NOMEM;
-    return status == QUIRE_OK ? CLI_OK : fail("cannot make a cache", status);
+    return status == QUIRE_OK ? CLI_OK : fail("cannot create a cache", status);
 }
 
 static int save(const conversion *c, const char *path) {
@@ -208,7 +208,7 @@ static int save(const conversion *c, const char *path) {
     o.identity_bytes = sizeof identity - 1;
     o.any_attention = true;
     const quire_status status = quire_seq_save(c->seq, path, &o);
-    return status == QUIRE_OK ? CLI_OK : fail("cannot save", status);
+    return status == QUIRE_OK ? CLI_OK : fail("cannot save the cache", status);
 }
 
 int cli_mlx_to_quire(const char *from, const char *to) {
@@ -219,9 +219,10 @@ int cli_mlx_to_quire(const char *from, const char *to) {
         status = load_page(&c, p);
     if (status == CLI_OK && n_open > 0)
         status = load_open(&c, n_pages, n_open);
-    if (status == CLI_OK) { /* a ring has nothing older, and `gather` put zeros in its place */
+    if (status ==
+        CLI_OK) { /* drop the zeros that `gather` wrote for tokens that a ring has dropped */
         const quire_status forgotten = quire_seq_forget(c.seq);
-        status = forgotten == QUIRE_OK ? CLI_OK : fail("cannot take over a ring", forgotten);
+        status = forgotten == QUIRE_OK ? CLI_OK : fail("cannot convert a ring", forgotten);
     }
     if (status == CLI_OK)
         status = save(&c, to);

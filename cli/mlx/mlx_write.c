@@ -1,8 +1,8 @@
-/* mlx_write.c: a file of Quire's into a prompt cache of mlx-lm.
+/* mlx_write.c: converts a saved cache to a prompt cache of mlx-lm.
  *
- * Sealed pages of a8 a4 a2 give their codes as they are. What is raw in the file (sinks, the
- * open page, layers without a codec) and what is in codecs that mlx does not have is quantized
- * as mlx would, or written as rows: in the file's raw type, or in f32 where a layer's pages have
+ * Codes of sealed pages in a8, a4 and a2 are copied unchanged. Raw rows (sinks, the open page,
+ * layers without a codec) and pages in codecs that mlx does not have are quantized as mlx would do
+ * it, or written as rows. Rows have the raw type of the file, or f32 if the pages of a layer have
  * another type than its open page, so that no value changes. */
 #include "mlx/mlx_cache.h"
 
@@ -20,7 +20,7 @@ enum { T = QUIRE_PAGE_TOKENS, PARTS = 3, PATH_BYTES = 4096, NUMBER_BYTES = 32 };
 typedef struct target { /* one layer, as mlx will have it */
     quire_layer layer;
     quire_pair pair;
-    bool as_is; /* mlx has what sealed pages are in: codes or rows are taken as they are */
+    bool as_is; /* mlx has the codecs of the sealed pages: copy them unchanged */
     int32_t bits[2], group[2];
     quire_type type[2]; /* of rows, or of scales and biases */
     int32_t n_rows;     /* of its arrays */
@@ -63,14 +63,14 @@ static bool find_affine(quire_codec codec, int32_t *bits, int32_t *group) {
     return false;
 }
 
-/* mlx has both sides quantized, or neither. */
+/* In mlx, either both K and V are quantized or neither is. */
 static bool mlx_has(target *t, quire_pair pair) {
     t->pair = pair;
     return find_affine(pair.k, &t->bits[0], &t->group[0]) &&
            find_affine(pair.v, &t->bits[1], &t->group[1]) && (t->bits[0] > 0) == (t->bits[1] > 0);
 }
 
-/* A type that holds the values of raw codec `codec` and of raw rows alike. */
+/* A type for the values of both the raw codec `codec` and raw rows. */
 static quire_type type_of_rows(quire_codec codec, quire_type raw) {
     return codec == QUIRE_CODEC_RAW || codec == CODECS[raw] ? raw : QUIRE_F32;
 }
@@ -85,9 +85,10 @@ static int choose_targets(writing *w, const cli_mlx_options *options) {
         t->layer = *l;
         t->as_is = mlx_has(t, (quire_pair){l->k, l->v});
         if (!t->as_is && !(options->kv && mlx_has(t, policy.pair))) {
-            cli_error("layer %d is %s:%s, which mlx does not have; --kv mlx8, mlx4, a8:a4 or none "
-                      "packs it anew",
-                      (int)i, quire_codec_name(l->k), quire_codec_name(l->v));
+            cli_error(
+                "layer %d is %s:%s, which mlx-lm does not have; convert it with --kv mlx8, mlx4, "
+                "a8:a4 or none",
+                (int)i, quire_codec_name(l->k), quire_codec_name(l->v));
             return CLI_FAILURE;
         }
         t->type[0] = t->type[1] = w->info.raw;
@@ -97,7 +98,8 @@ static int choose_targets(writing *w, const cli_mlx_options *options) {
             t->pair = (quire_pair){CODECS[t->type[0]], CODECS[t->type[1]]};
         }
         if (l->share >= 0) {
-            cli_error("layer %d has no cache of its own, which mlx cannot express", (int)i);
+            cli_error("layer %d shares the cache of another layer, which mlx-lm cannot express",
+                      (int)i);
             return CLI_FAILURE;
         }
         const int64_t most = l->window ? (int64_t)l->window + l->keep : w->info.length;
@@ -187,7 +189,7 @@ static quire_page_shape shape_of(const writing *w, const target *t) {
     return (quire_page_shape){t->pair, t->layer.k_dim, t->layer.v_dim, w->info.raw};
 }
 
-/* The record `w->record` as mlx's arrays of 64 rows. */
+/* Converts the record w->record to mlx's arrays of 64 rows. */
 static quire_status export_record(writing *w, const target *t) {
     const quire_page_shape shape = shape_of(w, t);
     if (t->bits[0] == 0) { /* rows of K, then of V */
@@ -207,7 +209,7 @@ static quire_status export_record(writing *w, const target *t) {
     return status;
 }
 
-/* Of one row in w->arrays[side][part]. */
+/* The bytes of a row in w->arrays[side][part]. */
 static size_t row_bytes(const target *t, int side, int part) {
     const size_t dim = (size_t)(side ? t->layer.v_dim : t->layer.k_dim),
                  size = cli_tensor_type_bytes(TYPES[t->type[side]]);
@@ -216,14 +218,14 @@ static size_t row_bytes(const target *t, int side, int part) {
     return part == 0 ? dim * (size_t)t->bits[side] / 8 : dim / (size_t)t->group[side] * size;
 }
 
-/* w->k and w->v as the target has them, in w->arrays. */
+/* Encodes w->k and w->v in the codecs of the target, into w->arrays. */
 static quire_status export_rows(writing *w, const target *t) {
     const quire_page_shape shape = shape_of(w, t);
     const quire_status status = quire_page_encode(&shape, w->k, w->v, 0, w->record);
     return status == QUIRE_OK ? export_record(w, t) : status;
 }
 
-/* A sealed page of a layer that is taken as it is, in w->arrays. */
+/* Copies a sealed page of a layer with `as_is` into w->arrays. */
 static quire_status export_sealed(writing *w, const target *t, int32_t layer, int32_t head,
                                   int32_t page) {
     quire_page_shape sealed = shape_of(w, t);
@@ -240,7 +242,7 @@ static quire_status export_sealed(writing *w, const target *t, int32_t layer, in
     return status == QUIRE_OK ? export_rows(w, t) : status;
 }
 
-/* Page `page` of a head in w->arrays. Rows that the file does not have are zeros. */
+/* Converts page `page` of a head into w->arrays. Rows that the file does not have are zeros. */
 static quire_status make_page(writing *w, const target *t, int32_t layer, int32_t head,
                               int32_t page) {
     int32_t n_rows;
@@ -252,7 +254,7 @@ static quire_status make_page(writing *w, const target *t, int32_t layer, int32_
     if (status != QUIRE_OK || !t->as_is || page >= w->info.length / T)
         return status;
 
-    /* What attention sees is the sealed page, but for the sinks, which that does not have. */
+    /* Attention uses the sealed page except for the sinks, which are not in it. */
     uint8_t *sinks[2][PARTS];
     size_t kept[2][PARTS];
     for (int side = 0; side < 2; side++)
@@ -267,7 +269,7 @@ static quire_status make_page(writing *w, const target *t, int32_t layer, int32_
     if (status == QUIRE_OK)
         status = export_sealed(w, t, layer, head, page);
     if (status == QUIRE_E_GONE)
-        status = QUIRE_OK; /* nothing but sinks is left of it */
+        status = QUIRE_OK; /* only the sinks are left */
     for (int side = 0; side < 2; side++)
         for (int part = 0; part < PARTS; part++) {
             if (status == QUIRE_OK)
@@ -277,7 +279,7 @@ static quire_status make_page(writing *w, const target *t, int32_t layer, int32_
     return status;
 }
 
-/* Token of the row'th row: kept ones, then the newest. */
+/* The token of a row: the kept ones come first, then the newest. */
 static int32_t token_of(const writing *w, const target *t, int32_t row) {
     return row < t->layer.keep && t->layer.window ? row : row + w->info.length - t->n_rows;
 }
@@ -337,7 +339,7 @@ static int write_file(writing *w, const char *to, const cli_mlx_options *options
     if (!w->targets || !make_buffers(w))
         return cli_quire_error("cannot convert", QUIRE_E_NOMEM, "out of memory");
     if (w->info.length == 0) {
-        cli_error("there are no tokens in it");
+        cli_error("the saved cache has no tokens, so there is nothing to convert");
         return CLI_FAILURE;
     }
     int status = choose_targets(w, options);
@@ -345,8 +347,9 @@ static int write_file(writing *w, const char *to, const cli_mlx_options *options
         return status;
     const bool meta_state = needs_meta_state(w);
     if (meta_state && options->layout == CLI_MLX_SCALARS) {
-        cli_error("mlx-lm 0.32 cannot express different bits of K and V, nor quantized rings; "
-                  "--layout meta_state");
+        cli_error(
+            "the layout of mlx-lm 0.32 cannot express different bits for K and V, or quantized "
+            "rings; give --layout meta_state");
         return CLI_USAGE;
     }
     w->scalars =

@@ -1,5 +1,4 @@
-/* safetensors.c: reads with every size checked; writes header and lets the caller write the
- * data. */
+/* safetensors.c: reads files with every size checked; writes headers. */
 #include "mlx/safetensors.h"
 
 #include "output/report.h"
@@ -9,10 +8,10 @@
 #include <string.h>
 
 enum { NAME_BYTES = 128, LENGTH_BYTES = 8, ALIGNMENT = 8 };
-static const size_t HEADER_MAX = (size_t)100 << 20; /* as the format's own readers have it */
+static const size_t HEADER_MAX = (size_t)100 << 20; /* the limit of the reference implementation */
 
 static bool refuse(const char *what) {
-    cli_error("not a safetensors file that can be read: %s", what);
+    cli_error("not a safetensors file: %s", what);
     return false;
 }
 
@@ -119,7 +118,7 @@ bool cli_tensor_list_start(cli_tensor_list *list) {
     return list->header != NULL;
 }
 
-/* A header that could not be built is dropped: cli_tensor_list_write tells of it. */
+/* Drops a header that could not be built; cli_tensor_list_write reports it. */
 static void give_up(cli_tensor_list *list) {
     json_decref(list->header);
     list->header = NULL;

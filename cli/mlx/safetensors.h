@@ -1,4 +1,5 @@
-/* safetensors.h: a file of named arrays with a JSON header. What returns false has printed why. */
+/* safetensors.h: reads and writes safetensors files: named arrays with a JSON header. Functions
+ * that return false have printed the reason. */
 #ifndef CLI_MLX_SAFETENSORS_H
 #define CLI_MLX_SAFETENSORS_H
 
@@ -31,12 +32,12 @@ void cli_safetensors_close(cli_safetensors *file);
 /* A string of the metadata, or NULL. The name is a printf format. */
 const char *cli_safetensors_note(const cli_safetensors *file, const char *format, ...);
 bool cli_safetensors_has(const cli_safetensors *file, const char *name);
-/* False, with a message: no such array, or it does not lie in the file, or its bytes are not
- * those of its shape. */
+/* False, with a message: there is no such array, it is outside the file, or its size does not match
+ * its shape. */
 bool cli_safetensors_get(const cli_safetensors *file, const char *name, cli_tensor *tensor);
 
-/* Written in the order of adding; data goes straight to the file, after a header that must be
- * complete before. */
+/* The header of a file to write. Arrays are in the order of cli_tensor_list_add; the caller writes
+ * their data after the header. */
 typedef struct cli_tensor_list {
     json_t *header; /* with "__metadata__" */
     uint64_t data_bytes;
@@ -46,7 +47,8 @@ bool cli_tensor_list_start(cli_tensor_list *list);
 void cli_tensor_list_note(cli_tensor_list *list, const char *value, const char *format, ...);
 void cli_tensor_list_add(cli_tensor_list *list, const char *type, const int64_t *dims, int n_dims,
                          const char *format, ...);
-bool cli_tensor_list_write(cli_tensor_list *list, FILE *file); /* the header; frees the list */
-size_t cli_tensor_type_bytes(const char *type);                /* 0: unknown */
+bool cli_tensor_list_write(cli_tensor_list *list,
+                           FILE *file);         /* writes the header, frees the list */
+size_t cli_tensor_type_bytes(const char *type); /* 0: unknown */
 
 #endif

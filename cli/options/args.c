@@ -1,4 +1,4 @@
-/* args.c: walks argv against an option table. */
+/* args.c: parses argv with an option table. */
 #include "options/args.h"
 
 #include "command.h"
@@ -13,8 +13,9 @@ typedef enum word_kind {
     WORD_END,
     WORD_OPTION,
     WORD_HELP,
+    WORD_MAN,      /* --help=man: the man page; `quire help --man` asks for it */
     WORD_ARGUMENT, /* not an option */
-    WORD_UNKNOWN,  /* looks like an option, is none */
+    WORD_UNKNOWN,  /* looks like an option, but is not in the table */
     WORD_VALUE_MISSING,
     WORD_VALUE_UNWANTED /* --flag=value */
 } word_kind;
@@ -50,8 +51,8 @@ static const cli_option *find_short(const cli_usage *usage, char letter) {
     return NULL;
 }
 
-/* A following "--name" is the next option: `--ctx --json` forgot the number. A single dash may
- * start a value. */
+/* A following "--name" is the next option, not a value: in `--ctx --json` the number is missing. A
+ * value may start with a single dash. */
 static const char *take_following_value(walk *w) {
     if (w->at >= w->argc || strncmp(w->argv[w->at], "--", 2) == 0)
         return NULL;
@@ -74,6 +75,10 @@ static word next_word(walk *w) {
     }
     if (strcmp(typed, "--help") == 0 || strcmp(typed, "-h") == 0) {
         result.kind = WORD_HELP;
+        return result;
+    }
+    if (strcmp(typed, "--help=man") == 0) {
+        result.kind = WORD_MAN;
         return result;
     }
 
@@ -108,12 +113,18 @@ static walk start_walk(const cli_usage *usage, int argc, char **argv) {
     return (walk){.usage = usage, .argc = argc, .argv = argv};
 }
 
-/* Looked for ahead of everything else: help shows defaults, which assignments would overwrite. */
-static bool wants_help(const cli_usage *usage, int argc, char **argv) {
+/* Prints help if any word asks for it. This must come before the first assignment, because help
+ * shows the defaults in the targets. */
+static bool print_help(const cli_usage *usage, int argc, char **argv) {
     walk w = start_walk(usage, argc, argv);
     for (word found = next_word(&w); found.kind != WORD_END; found = next_word(&w)) {
+        if (found.kind != WORD_HELP && found.kind != WORD_MAN)
+            continue;
         if (found.kind == WORD_HELP)
-            return true;
+            cli_usage_print(usage, stdout);
+        else
+            cli_usage_man(usage, stdout);
+        return true;
     }
     return false;
 }
@@ -166,7 +177,7 @@ static void complain_value(const cli_usage *usage, const cli_option *option, con
     }
 }
 
-/* True if the word was taken; else a message says why not. */
+/* False, with a message, if the word is wrong. */
 static bool take_word(const cli_usage *usage, const word *w, size_t *n_arguments) {
     char name[SHOWN_BYTES];
     switch (w->kind) {
@@ -180,7 +191,7 @@ static bool take_word(const cli_usage *usage, const word *w, size_t *n_arguments
         return false;
     case WORD_VALUE_UNWANTED:
         name_option(w->option, name);
-        cli_error("%s: %s takes no value ('%s')", usage->command, name, w->typed);
+        cli_error("%s: %s takes no value, but '%s' gives one", usage->command, name, w->typed);
         return false;
     case WORD_UNKNOWN:
         complain_unknown(usage, w->typed);
@@ -197,6 +208,7 @@ static bool take_word(const cli_usage *usage, const word *w, size_t *n_arguments
         cli_error("%s: unexpected argument '%s'", usage->command, w->typed);
         return false;
     case WORD_HELP:
+    case WORD_MAN:
     case WORD_END:
         break;
     }
@@ -204,8 +216,7 @@ static bool take_word(const cli_usage *usage, const word *w, size_t *n_arguments
 }
 
 bool cli_args_parse(const cli_usage *usage, int argc, char **argv, int *status) {
-    if (wants_help(usage, argc, argv)) {
-        cli_usage_print(usage, stdout);
+    if (print_help(usage, argc, argv)) {
         *status = CLI_OK;
         return false;
     }
@@ -215,15 +226,16 @@ bool cli_args_parse(const cli_usage *usage, int argc, char **argv, int *status) 
     for (word found = next_word(&w); good && found.kind != WORD_END; found = next_word(&w))
         good = take_word(usage, &found, &n_arguments);
     if (good && n_arguments < usage->n_arguments && usage->arguments[n_arguments].required) {
-        cli_error("%s: %s is missing", usage->command, usage->arguments[n_arguments].name);
+        cli_error("%s: the argument %s is missing", usage->command,
+                  usage->arguments[n_arguments].name);
         good = false;
     }
     if (good && usage->rest && usage->rest->required && usage->rest->n == 0) {
-        cli_error("%s: %s is missing", usage->command, usage->rest->name);
+        cli_error("%s: the argument %s is missing", usage->command, usage->rest->name);
         good = false;
     }
     if (!good)
-        fprintf(stderr, "'quire %s --help' lists the options.\n", usage->command);
+        fprintf(stderr, "Run 'quire %s --help' for the options.\n", usage->command);
     *status = good ? CLI_OK : CLI_USAGE;
     return good;
 }

@@ -1,4 +1,4 @@
-/* args_option.c: options with targets of the right type. */
+/* args_option.c: constructors of options, one per type of value. */
 #include "options/args.h"
 
 cli_option cli_flag(const char *name, bool *target, const char *help) {

@@ -1,4 +1,4 @@
-/* args_value.c: text to typed values, and the words for what is allowed. */
+/* args_value.c: parses option values, and describes the allowed ones. */
 #include "options/args.h"
 
 #include <ctype.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* strtoll and strtod skip leading blanks; a value with blanks is more likely a quoting mistake. */
+/* strtoll and strtod skip leading blanks, but such a value is probably a quoting mistake. */
 static bool starts_with_blank(const char *text) { return isspace((unsigned char)*text) != 0; }
 
 static bool within(const cli_option *option, double value) {
@@ -40,7 +40,7 @@ static bool assign_float(const cli_option *option, const char *text) {
     return true;
 }
 
-/* "", "K", "KB" and "KiB", in either case, all powers of 1024. */
+/* "", "K", "KB" and "KiB", with the K in either case; all are powers of 1024. */
 static bool parse_unit(const char *text, uint64_t *unit) {
     static const char letters[] = "KMGT";
     *unit = 1;
@@ -106,7 +106,7 @@ bool cli_option_assign(const cli_option *option, const char *text) {
     return false;
 }
 
-/* Whole bytes with the largest suffix that loses nothing, so that what is shown can be typed. */
+/* The largest suffix that keeps the number whole, so that the text can be typed as a value. */
 static void format_size(double bytes, char *text, size_t n_bytes) {
     static const char *const suffixes[] = {"", "K", "M", "G", "T"};
     size_t power = 0;
@@ -145,7 +145,7 @@ void cli_option_allowed(const cli_option *option, char *text, size_t n_bytes) {
     case CLI_SIZE:
         format_size(option->min, low, sizeof low);
         format_size(option->max, high, sizeof high);
-        snprintf(text, n_bytes, "bytes from %s to %s, with an optional K, M, G or T", low, high);
+        snprintf(text, n_bytes, "a size from %s to %s, in bytes or with K, M, G or T", low, high);
         break;
     case CLI_CHOICE:
         join_choices(option->choices, text, n_bytes);

@@ -1,4 +1,4 @@
-/* auto_kv.c: budgets as typed, and the way from a budget to the codecs of a session. */
+/* auto_kv.c: parses budgets, and chooses the codecs of a session for a budget. */
 #include "options/auto_kv.h"
 
 #include "command.h"
@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where neither a person nor a benchmark notices: docs/FIDELITY.md. */
+/* Too small for people and benchmarks to notice: docs/FIDELITY.md. */
 static const double KLD_DEFAULT = 0.002;
 
-/* ------------------------------------------------------------------ as typed */
+/* ------------------------------------------------------------------ parsing */
 
 bool cli_budget_parse(const char *text, cli_budget *budget) {
     *budget = (cli_budget){0};
@@ -38,7 +38,7 @@ bool cli_auto_parse(const cli_model_args *args, const char *kv, cli_budget *budg
     }
     if (strcmp(args->kv_windowed, "raw:raw") == 0 || strcmp(args->kv_windowed, "same") == 0)
         return true;
-    cli_error("--kv-windowed cannot be '%s' with --kv auto; allowed: raw:raw, same",
+    cli_error("--kv-windowed cannot be '%s' with --kv auto; allowed: raw:raw or same",
               args->kv_windowed);
     return false;
 }
@@ -69,7 +69,8 @@ int cli_examine(const quire_model *model, int32_t n_threads, bool anew,
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot examine the model", status, NULL);
 }
 
-/* Small layers with a window stay raw, as presets have them, unless bytes are what counts. */
+/* Layers with a sliding window are small and stay raw, as with presets, unless the budget is in
+ * bytes. */
 int cli_choose(const cli_model_args *args, const quire_model *model,
                const quire_sensitivity *report, const cli_budget *budget, int32_t context,
                bool exact_trim, quire_pair *pairs, quire_choice *choice) {

@@ -1,24 +1,24 @@
-/* auto_kv.h: --kv auto[:BYTES|:KLD]: codecs of every layer, by what the model itself shows. What
- * fails has printed why. */
+/* auto_kv.h: --kv auto[:BYTES|:KLD], which chooses the codecs of every layer from measurements of
+ * the model. Functions that fail have printed the reason. */
 #ifndef CLI_OPTIONS_AUTO_KV_H
 #define CLI_OPTIONS_AUTO_KV_H
 
 #include "options/model_args.h"
 #include "output/text_table.h"
 
-#define CLI_BUDGET_ALLOWED "KLD, a number below 1 as 0.002, or BYTES, as 512M"
+#define CLI_BUDGET_ALLOWED "a KL divergence below 1, such as 0.002, or a size, such as 512M"
 
 typedef struct cli_budget {
-    size_t bytes; /* 0: kld counts */
+    size_t bytes; /* 0: the budget is kld */
     double kld;
 } cli_budget;
 
-/* "0.002" is a KLD: a number below 1; "512M" and all other numbers are bytes. False, without a
- * message. */
+/* A number below 1, such as "0.002", is a KL divergence; all others, such as "512M", are bytes.
+ * False, without a message: it is neither. */
 bool cli_budget_parse(const char *text, cli_budget *budget);
 
 bool cli_auto_is(const char *kv); /* "auto", "auto:..." */
-/* The budget of "auto" or "auto:...", and whether the other options let all layers be chosen. */
+/* Parses "auto" or "auto:...", and checks that no other option fixes the codecs of layers. */
 bool cli_auto_parse(const cli_model_args *args, const char *kv, cli_budget *budget);
 
 /* The model's report, with a progress bar if it has to be made. free() it. Exit status. */
@@ -29,17 +29,17 @@ int cli_choose(const cli_model_args *args, const quire_model *model,
                const quire_sensitivity *report, const cli_budget *budget, int32_t context,
                bool exact_trim, quire_pair *pairs, quire_choice *choice);
 
-/* cli_auto_parse, cli_examine and cli_choose; then says on stderr what was chosen, unless the
- * wish is quiet. */
+/* cli_auto_parse, cli_examine and cli_choose; then prints the choice on stderr, unless
+ * request->quiet. */
 int cli_auto_pairs(const cli_model_args *args, const quire_model *model,
                    const cli_session_request *request, quire_pair *pairs);
 
-enum { CLI_SINKS_USUAL = 4 }; /* as presets have them, and reports are made with */
-/* What a report's prediction takes for granted, where the options say otherwise: " (with ..)",
- * or "". */
+enum { CLI_SINKS_USUAL = 4 }; /* the default of the presets, with which reports are measured */
+/* The assumptions of a report's prediction that the options do not meet, as " (with ...)"; or "".
+ */
 const char *cli_predicted_for(const cli_model_args *args);
 
-/* The options that name these pairs. */
+/* Options that select the chosen pairs. */
 typedef struct cli_chosen {
     cli_text kv, windowed; /* windowed "": not needed */
     int32_t sinks;         /* -1: not needed */

@@ -1,4 +1,4 @@
-/* cache_args.c: shapes and codecs as typed. */
+/* cache_args.c: parses attention shapes and codecs. */
 #include "options/cache_args.h"
 
 #include "options/suggest.h"
@@ -13,7 +13,7 @@ enum { HEADS_MAX = 4096, NAME_BYTES = 64 };
 const char *const cli_raw_names[] = {
     [QUIRE_F32] = "f32", [QUIRE_F16] = "f16", [QUIRE_BF16] = "bf16", NULL};
 
-/* Up to four numbers with an x between them; 0 if the text is anything else. */
+/* Parses up to four numbers separated by "x". Returns how many; 0 if the text is malformed. */
 static int parse_numbers(const char *text, int32_t numbers[4]) {
     for (int n = 0; n < 4; n++) {
         if (!isdigit((unsigned char)*text))
@@ -47,10 +47,10 @@ bool cli_shape_parse(const char *text, cli_shape *shape) {
             return true;
         }
     }
-    cli_error("--shape cannot be '%s'; allowed: HxGxD or HxGxDKxDV: H query heads, a multiple of G "
-              "KV heads, and head "
-              "sizes from %d to %d in steps of %d",
-              text, QUIRE_DIM_MIN, QUIRE_DIM_MAX, QUIRE_DIM_STEP);
+    cli_error(
+        "--shape cannot be '%s'; allowed: HxGxD or HxGxDKxDV, where the number of query heads H "
+        "is a multiple of the number of KV heads G, and head sizes are %d to %d in steps of %d",
+        text, QUIRE_DIM_MIN, QUIRE_DIM_MAX, QUIRE_DIM_STEP);
     return false;
 }
 
@@ -82,7 +82,7 @@ static void offer_codecs(cli_suggestion *suggestion, quire_side side) {
     }
 }
 
-/* A codec alone is no pair, but says what was meant if it serves both sides. */
+/* For a codec without a partner, suggest the pair of that codec if it supports K and V. */
 static bool suggest_twice(const char *name, char *suggested, size_t n_bytes) {
     for (size_t i = 0; i < quire_codec_count(); i++) {
         quire_codec_info info;
@@ -94,8 +94,7 @@ static bool suggest_twice(const char *name, char *suggested, size_t n_bytes) {
     return false;
 }
 
-/* The closest preset, or the closest codec for each side of K:V. False if there is none to
- * suggest. */
+/* Suggests the closest preset, or the closest codecs for K:V. False: nothing is close. */
 static bool suggest_policy(const char *text, char *suggested, size_t n_bytes) {
     char name[NAME_BYTES];
     if (strlen(text) >= sizeof name)
@@ -134,7 +133,7 @@ bool cli_policy_parse(const char *text, int32_t sinks, quire_policy *policy) {
     char suggested[2 * NAME_BYTES];
     bool close = suggest_policy(text, suggested, sizeof suggested);
     cli_error(
-        "--kv cannot be '%s': %s; allowed: a preset or K:V, as 'quire codecs' lists them%s%s%s",
+        "--kv cannot be '%s': %s; give a preset or a pair K:V ('quire codecs' lists them)%s%s%s",
         text, quire_last_error(), close ? "; did you mean '" : "", close ? suggested : "",
         close ? "'?" : "");
     return false;
@@ -147,9 +146,18 @@ bool cli_policy_fits(const char *text, const quire_policy *policy, const cli_sha
     size_t bytes;
     if (quire_page_bytes(&page, &bytes) == QUIRE_OK)
         return true;
-    cli_error("--kv cannot be '%s' with --shape %s: %s; 'quire codecs --dim N' lists what serves a "
-              "head size",
-              text, cli_shape_text(shape).text, quire_last_error());
+    cli_error(
+        "--kv cannot be '%s' with --shape %s: %s; 'quire codecs --dim N' lists the codecs for "
+        "a head size",
+        text, cli_shape_text(shape).text, quire_last_error());
+    return false;
+}
+
+bool cli_codec_is_raw(quire_codec codec) {
+    quire_codec_info info;
+    for (size_t i = 0; quire_codec_at(i, &info) == QUIRE_OK; i++)
+        if (info.codec == codec)
+            return strcmp(info.family, "raw") == 0;
     return false;
 }
 

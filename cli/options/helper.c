@@ -1,6 +1,6 @@
-/* helper.c: bin/quire runs bin/QUIRE_HELPERS/NAME, where QUIRE_HELPERS is "../libexec/quire"
- * unless CMake was told otherwise. No absolute path is compiled in: an installed tree can be
- * moved, and a program never runs a file from a place that merely once held its sources. */
+/* helper.c: bin/quire runs bin/QUIRE_HELPERS/NAME, where CMake sets QUIRE_HELPERS, by default to
+ * "../libexec/quire". No absolute path is compiled in, so an installed tree can be moved, and the
+ * program never runs a file from a directory that only once held its sources. */
 #define _XOPEN_SOURCE 700 /* realpath, S_ISVTX */
 #include "options/helper.h"
 
@@ -20,7 +20,7 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* The real path of this program, without links. */
+/* The real path of this program, with links resolved. */
 static char *program_path(void) {
     char path[PATH_BYTES];
 #ifdef __APPLE__
@@ -37,10 +37,10 @@ static bool writable_by_all(const struct stat *info) {
     return (info->st_mode & S_IWOTH) && !(info->st_mode & S_ISVTX);
 }
 
-/* Could somebody else have put this file or directory there, or anything into it? Whoever owns
- * the program is trusted: they could have put it into the program. So is a group that may write
- * to a directory above the program (`shared`), because it could replace the program itself;
- * there are systems where administrators are such a group. */
+/* Why another user could have written this file, or something in this directory; NULL: none could.
+ * The owner of the program is trusted, and so is a group that may write to a directory above the
+ * program (`shared`): both could replace the program itself. On some systems administrators are
+ * such a group. */
 static const char *danger_of(const struct stat *info, const struct stat *program, bool shared) {
     if (info->st_uid != 0 && info->st_uid != geteuid() && info->st_uid != program->st_uid)
         return "belongs to another user";
@@ -54,7 +54,7 @@ static bool is_trusted(const char *helper, const char *program) {
     struct stat by_program, info;
     char path[PATH_BYTES];
     if (stat(program, &by_program) != 0) {
-        cli_error("cannot examine '%s': %s", program, strerror(errno));
+        cli_error("cannot read the permissions of '%s': %s", program, strerror(errno));
         return false;
     }
     snprintf(path, sizeof path, "%s", helper);
@@ -64,18 +64,19 @@ static bool is_trusted(const char *helper, const char *program) {
         const char *danger =
             stat(path, &info) != 0 ? strerror(errno) : danger_of(&info, &by_program, shared);
         if (danger) {
-            cli_error("'%s' is not run: '%s' %s", helper, path, danger);
+            cli_error("the helper '%s' is not safe to run: '%s' %s", helper, path, danger);
             return false;
         }
     }
-    return true; /* "/" itself decides about every program there is */
+    return true; /* "/" need not be checked: whoever can change it can change every program */
 }
 
 char *cli_helper_find(const char *name) {
     char *program = program_path(), *helper = NULL;
     char path[PATH_BYTES];
     if (!program) {
-        cli_error("cannot tell where this program lies, and so not where its helper '%s' is", name);
+        cli_error("cannot find the path of this program, which is needed to find its helper '%s'",
+                  name);
         return NULL;
     }
     const int n_directory = (int)(strrchr(program, '/') - program);
@@ -84,8 +85,10 @@ char *cli_helper_find(const char *name) {
     if (n > 0 && (size_t)n < sizeof path)
         helper = realpath(path, NULL);
     if (!helper) {
-        cli_error("the helper '%s' of this program is missing; was the program copied without it?",
-                  path);
+        cli_error(
+            "the helper '%s' is missing; was the program copied without it? Install the program "
+            "again, or give the path of a GGUF file",
+            path);
     } else if (!is_trusted(helper, program)) {
         free(helper);
         helper = NULL;

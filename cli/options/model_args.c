@@ -1,4 +1,4 @@
-/* model_args.c: models, caches and texts as typed. */
+/* model_args.c: opens models and sessions, and reads texts, from command-line options. */
 #include "options/model_args.h"
 
 #include "options/auto_kv.h"
@@ -45,38 +45,42 @@ bool cli_model_args_same_cache(const cli_model_args *a, const cli_model_args *b)
 
 void cli_model_options(cli_model_args *args, cli_option *options) {
     const cli_option all[CLI_MODEL_OPTIONS] = {
-        cli_with_letter(cli_string("model", &args->model, "FILE",
-                                   "a GGUF file, or smollm2 or gemma3: fetched once"),
-                        'm'),
+        cli_with_letter(
+            cli_string("model", &args->model, "FILE",
+                       "required: a GGUF file, or smollm2 or gemma3, which are downloaded once"),
+            'm'),
         cli_string("kv", &args->kv, "NAME",
-                   "codecs of the cache: a preset or K:V, see 'quire codecs'; auto[:KLD|:BYTES], "
-                   "see 'quire probe'"),
+                   "codecs of the cache: a preset or a pair K:V (see 'quire codecs'), or "
+                   "auto[:KLD|:BYTES] (see 'quire probe')"),
         cli_string("kv-layers", &args->kv_layers, "LIST",
-                   "other codecs for some layers: 0-1=k8v8,29=none"),
+                   "other codecs for some layers, e.g. 0-1=k8v8,29=none"),
         cli_string("kv-windowed", &args->kv_windowed, "NAME",
-                   "codecs of layers with a sliding window; same: as --kv"),
-        cli_int("sinks", &args->sinks, 0, SINKS_MAX,
-                "first tokens that stay raw (default: as --kv has it)"),
+                   "codecs of layers with a sliding window; same: those of --kv"),
+        cli_int("sinks", &args->sinks, 0, SINKS_MAX, CLI_SINKS_HELP),
         cli_flag("plain-rounding", &args->plain_rounding,
-                 "km4, km3: round every channel of K for itself, not by what queries look at"),
+                 "km4, km3: round each channel of K independently, without query-aware rounding"),
         cli_int("max-kv-size", &args->max_kv, 1, TOKENS_MAX,
-                "keep this many tokens of a sequence, the newest, and drop the others"),
-        cli_int("keep", &args->keep, 0, TOKENS_MAX, "first tokens that --max-kv-size never drops"),
+                "keep only the newest N tokens of a sequence (default: all)"),
+        cli_int("keep", &args->keep, 0, TOKENS_MAX,
+                "first tokens that --max-kv-size does not drop"),
         cli_int("ctx", &args->context, 1, TOKENS_MAX,
-                "tokens of a sequence (default: what is needed; chat, eval niah: the model's own; "
-                "eval kld, ppl: 2048)"),
+                "length of the context in tokens (default: as many as needed; chat and eval niah: "
+                "the model's; eval kld and ppl: 2048)"),
         cli_size("kv-bytes", &args->kv_bytes, 1, 0x1p50,
-                 "memory of the cache, e.g. 512M (default: computed)"),
-        cli_choice("raw", &args->raw, cli_raw_names, "type of raw rows: f16, bf16 or f32"),
-        cli_choice("weights", &args->weights, weight_names,
-                   "repacked: copied to be fast; file: as they are; f32: expanded"),
+                 "memory of the cache, e.g. 512M (default: as much as the context needs)"),
+        cli_choice("raw", &args->raw, cli_raw_names, CLI_RAW_HELP),
+        cli_choice(
+            "weights", &args->weights, weight_names,
+            "how weights are held: repacked (copied into a faster layout), file (as they are) or "
+            "f32 (expanded)"),
         cli_with_letter(cli_int("threads", &args->n_threads, 1, CLI_WORKERS_MAX, CLI_WORKERS_HELP),
                         't'),
     };
     memcpy(options, all, sizeof all);
+    options[0].heading = "model and cache options";
 }
 
-/* Where tools/ keeps models, too. "": nowhere. */
+/* The directory in which tools/fetch-model keeps models too. "": there is none. */
 static void find_cache_dir(char *path, size_t capacity) {
     const char *own = getenv("QUIRE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"),
                *home = getenv("HOME");
@@ -96,7 +100,7 @@ static struct {
 
 int cli_model_open(const cli_model_args *args, quire_model **model) {
     if (!args->model) {
-        cli_error("no model was given; -m FILE, -m smollm2 or -m gemma3");
+        cli_error("no model was given; give -m FILE, -m smollm2 or -m gemma3");
         return CLI_USAGE;
     }
     char *path;
@@ -121,13 +125,13 @@ int cli_model_open(const cli_model_args *args, quire_model **model) {
 /* ------------------------------------------------------------------ --kv-layers */
 
 static bool bad_layers(const char *part, const char *why) {
-    cli_error("--kv-layers cannot have '%s': %s; allowed: LAYER=NAME or FIRST-LAST=NAME, with "
-              "commas between",
+    cli_error("--kv-layers cannot have '%s': %s; allowed: LAYER=NAME or FIRST-LAST=NAME, "
+              "separated by commas",
               part, why);
     return false;
 }
 
-/* "3" or "0-5"; *text moves behind the '='. */
+/* Parses "3=" or "0-5=" and advances *text past it. */
 static bool parse_range(char **text, long *first, long *last) {
     char *end;
     *first = *last = strtol(*text, &end, 10);
@@ -147,7 +151,7 @@ static bool assign_layers(char *part, int32_t n_layers, quire_pair *pairs) {
     char *name = part;
     long first, last;
     if (!parse_range(&name, &first, &last))
-        return bad_layers(part, "it does not start with layers and '='");
+        return bad_layers(part, "it does not start with a layer number or range and '='");
     if (first < 0 || last < first || last >= n_layers) {
         char why[64];
         snprintf(why, sizeof why, "the model's layers are 0 to %d", (int)n_layers - 1);
@@ -173,7 +177,7 @@ static bool parse_layers(const char *text, int32_t n_layers, quire_pair *pairs) 
 
 /* ------------------------------------------------------------------ session */
 
-/* auto: every layer gets its pair later; what is left of the policy is that of a packed cache. */
+/* auto: every layer gets its pair later; the rest of the policy is that of any packed preset. */
 static bool fill_policy(const cli_model_args *args, const char *kv, quire_policy *policy) {
     cli_budget unused;
     if (cli_auto_is(kv))
@@ -243,18 +247,18 @@ static int create(const quire_model *model, quire_session_options *options,
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make the cache", status, NULL);
 }
 
-/* Not an error: some models go further than they were trained to. But nobody should take the
- * loss for the cache's. */
+/* Not an error: some models work beyond their training context. But the loss of quality must not be
+ * blamed on the cache. */
 static void warn_of_context(const quire_model *model, int32_t context) {
-    static bool told; /* once, however many caches are compared */
+    static bool told; /* warn once, also if several caches are compared */
     quire_model_info info;
     quire_model_get_info(model, &info);
     if (context > info.context && !told)
-        fprintf(stderr,
-                "quire: the model was trained on %d tokens of context, not on %d: what it predicts "
-                "behind them may be "
-                "poor\n",
-                (int)info.context, (int)context);
+        fprintf(
+            stderr,
+            "quire: warning: the model was trained with a context of %d tokens; its predictions "
+            "may be poor in a context of %d\n",
+            (int)info.context, (int)context);
     told = told || context > info.context;
 }
 
@@ -388,6 +392,6 @@ int32_t *cli_tokenize(const quire_model *model, const char *text, size_t n_bytes
             return tokens;
         free(tokens);
     }
-    cli_quire_error("cannot cut the text into tokens", status, NULL);
+    cli_quire_error("cannot tokenize the text", status, NULL);
     return NULL;
 }

@@ -1,4 +1,5 @@
-/* model_args.h: the options that every command with a model has. What fails has printed why. */
+/* model_args.h: the options of every command that runs a model. Functions that fail have printed
+ * the reason. */
 #ifndef CLI_OPTIONS_MODEL_ARGS_H
 #define CLI_OPTIONS_MODEL_ARGS_H
 
@@ -18,11 +19,10 @@ enum cli_weights { CLI_WEIGHTS_REPACKED, CLI_WEIGHTS_FILE, CLI_WEIGHTS_F32 };
 enum { CLI_MODEL_OPTIONS = 13 };
 
 void cli_model_args_default(cli_model_args *args);
-/* The same with a raw cache of this type in every layer, without a bound: what others are
- * compared with. */
+/* A copy with a raw cache of type `raw` in every layer and without limits: the baseline of
+ * comparisons. */
 cli_model_args cli_model_args_raw(const cli_model_args *args, quire_type raw);
-/* Whether one name of --kv means the same cache with both, one of which is of
- * cli_model_args_raw. */
+/* Whether the same --kv name gives the same cache with both; one is made by cli_model_args_raw. */
 bool cli_model_args_same_cache(const cli_model_args *a, const cli_model_args *b);
 /* Writes CLI_MODEL_OPTIONS options, which set `args`. */
 void cli_model_options(cli_model_args *args, cli_option *options);
@@ -33,33 +33,33 @@ typedef struct cli_session_request {
     const char *kv;                         /* one entry of args->kv */
     int32_t context;                        /* used where args->context is not given */
     int32_t max_seqs, max_rows, max_logits; /* 0: the engine's defaults */
-    bool exact_trim;                        /* it will be cut short: hold what that needs */
-    bool quiet; /* say nothing of what --kv auto chose, nor of a context beyond the model's */
-    const quire_layer *order_from; /* as quire_session_options has it */
+    bool exact_trim;                        /* keep what exact trims of the sequence need */
+    bool quiet; /* do not print what --kv auto chose, nor warn of a context beyond the model's */
+    const quire_layer *order_from; /* as in quire_session_options */
     bool (*stop)(void *user);
     void *stop_user;
 } cli_session_request;
 
-/* A session with `request->kv` on all layers but those that --kv-layers and --kv-windowed name.
- * Exit status. */
+/* Opens a session with request->kv in all layers except those that --kv-layers and --kv-windowed
+ * name. Exit status. */
 int cli_session_open(const cli_model_args *args, const quire_model *model,
                      const cli_session_request *request, quire_session **session);
 
-/* Whether every name could be one; a misspelt last one should not cost minutes. False, with a
- * message. */
+/* Whether every name is valid, so that a misspelt last one is found before minutes of work. False,
+ * with a message. */
 bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n);
 
-/* "none" and the entries of --kv, all of them possible names. free() the result. Exit status,
- * with a message. */
+/* "none" and then the entries of --kv, checked as above. free() the result. Exit status, with a
+ * message. */
 int cli_kv_names_after_none(const cli_model_args *args, char ***names, size_t *n);
 
-/* "a,b,c" cut at its commas. free() the result: pointers and text are one piece. NULL, with a
- * message: no memory. */
+/* "a,b,c" split at its commas. free() the result: pointers and text are one block. NULL, with a
+ * message: out of memory. */
 char **cli_list_split(const char *text, size_t *n);
 
-/* The whole file, or standard input for "-", with a 0 after it. NULL, with a message. */
+/* The whole file, or standard input for "-", with a terminating 0. NULL, with a message. */
 char *cli_file_read(const char *path, size_t *n_bytes);
-/* All tokens of a text. free() them. NULL, with a message. */
+/* The tokens of a text. free() them. NULL, with a message. */
 int32_t *cli_tokenize(const quire_model *model, const char *text, size_t n_bytes, int flags,
                       int32_t *n_tokens);
 

@@ -1,4 +1,4 @@
-/* model_find.c: runs the helper fetch-model (tools/fetch-model) for the names it knows. */
+/* model_find.c: runs the helper fetch-model (tools/fetch-model) for the models it knows. */
 #include "options/model_find.h"
 
 #include "command.h"
@@ -18,8 +18,8 @@ static bool is_name(const char *text) {
     return strcmp(text, "smollm2") == 0 || strcmp(text, "gemma3") == 0;
 }
 
-/* What the program prints on stdout, without the end of line; NULL if it failed. Its stderr is
- * ours. */
+/* The first line that the program prints on stdout, without the newline; NULL if it failed. It
+ * writes to our stderr. */
 static char *output_of(const char *program, const char *argument) {
     int ends[2];
     if (pipe(ends) != 0)
@@ -69,6 +69,7 @@ int cli_model_find(const char *name, char **path) {
     free(program);
     if (*path)
         return CLI_OK;
-    cli_error("the model '%s' could not be fetched", name);
+    cli_error("cannot download the model '%s'; check the network, or give the path of a GGUF file",
+              name);
     return CLI_FAILURE;
 }

@@ -1,9 +1,9 @@
-/* processors.c: affinity and control groups.
+/* processors.c: CPU affinity and cgroup quotas.
  *
- * /proc/self/cgroup has a line for each hierarchy, NUMBER:CONTROLLERS:PATH; version 2 is the one
- * without controllers. PATH is relative to where the hierarchy is mounted. In a container it may
- * be that of the host, which is not there: the container's own group is then what is mounted. So
- * groups that cannot be read are passed over, up to the mount. */
+ * /proc/self/cgroup has a line NUMBER:CONTROLLERS:PATH for each hierarchy; in version 2 CONTROLLERS
+ * is empty. PATH is relative to the mount point of the hierarchy. In a container PATH may be a path
+ * of the host, which does not exist there; the mount point is then the container's own cgroup.
+ * Directories that cannot be read are therefore skipped, up to the mount point. */
 #ifdef __linux__
 #define _GNU_SOURCE /* sched_getaffinity */
 #endif
@@ -18,7 +18,7 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* The smaller of two limits; 0 is no limit. */
+/* The smaller of two limits; 0 means no limit. */
 static int32_t tighter(int32_t a, int32_t b) { return b == 0 || (a > 0 && a < b) ? a : b; }
 
 /* ------------------------------------------------------------------ affinity */
@@ -31,8 +31,8 @@ static int32_t online(void) {
     return n < 1 ? 1 : n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
-/* Processors in the affinity mask; 0: unknown. The kernel refuses a mask that is too small for
- * it. */
+/* Processors in the affinity mask; 0: unknown. The kernel rejects a mask that is too small, so
+ * larger ones are tried. */
 static int32_t allowed(void) {
     int n = 0;
 #ifdef __linux__
@@ -48,9 +48,9 @@ static int32_t allowed(void) {
     return n;
 }
 
-/* ------------------------------------------------------------------ control groups */
+/* ------------------------------------------------------------------ cgroups */
 
-/* Reads up to two words; a file that cannot be read has none. */
+/* Reads up to two words and returns their number; 0 if the file cannot be read. */
 static int read_words(const char *directory, const char *name, char first[32], char second[32]) {
     char path[PATH_BYTES];
     const int n = snprintf(path, sizeof path, "%s/%s", directory, name);
@@ -61,7 +61,7 @@ static int read_words(const char *directory, const char *name, char first[32], c
     return words;
 }
 
-/* The quota of one group in processors; 0: it has none, or none that can be read. */
+/* The quota of one cgroup in processors; 0: none, or it cannot be read. */
 static int32_t group_quota(const char *directory, bool version_2) {
     char quota[32], period[32], unused[32];
     if (version_2) {
@@ -79,7 +79,7 @@ static int32_t group_quota(const char *directory, bool version_2) {
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
-/* The tightest quota from `group` up to where the hierarchy is mounted. */
+/* The smallest quota from `group` up to the mount point of the hierarchy. */
 static int32_t path_quota(const char *mount, const char *group, bool version_2) {
     char directory[PATH_BYTES];
     const size_t n_mount = strlen(mount);

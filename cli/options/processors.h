@@ -4,14 +4,14 @@
 
 #include <stdint.h>
 
-/* The online processors that the affinity of this process allows (taskset, cpusets), and no more
- * than the CPU time that its control groups grant (cli_processors_quota). At least 1. */
+/* Online processors that the CPU affinity of this process allows (taskset, cpusets), limited by its
+ * cgroup quota (cli_processors_quota). At least 1. */
 int32_t cli_processors(void);
 
-/* The tightest CPU quota among the control group of this process and the groups above it, in
- * whole processors, rounded up: 1.5 is 2, because one thread would leave a third of the time
- * unused. 0: there is none. Version 2 (cpu.max) and version 1 (cpu.cfs_quota_us). `root` goes in
- * front of /proc and /sys: "", but for tests. */
+/* The smallest CPU quota of this process's cgroup and the cgroups above it, in processors. Rounded
+ * up: with a quota of 1.5, one thread would leave a third of it unused. 0: no quota. Handles
+ * cgroup version 2 (cpu.max) and version 1 (cpu.cfs_quota_us). `root` is put in front of /proc and
+ * /sys; it is "" except in tests. */
 int32_t cli_processors_quota(const char *root);
 
 #endif

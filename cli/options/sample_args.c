@@ -1,4 +1,4 @@
-/* sample_args.c: sampler and draft options. */
+/* sample_args.c: the options for sampling and drafting tokens. */
 #include "options/sample_args.h"
 
 #include "command.h"
@@ -12,7 +12,7 @@ enum { PREDICT_MAX = 1 << 24, DRAFT_MAX = 32, BREAKERS_MAX = 64 };
 
 static const char *const draft_names[] = {"none", "lookup", NULL};
 
-/* The engine's, so that help shows what holds. */
+/* Takes the engine's defaults, so that help shows the values in use. */
 void cli_sample_args_default(cli_sample_args *args) {
     quire_sampler_options o;
     quire_sampler_options_default(&o);
@@ -35,52 +35,61 @@ void cli_sample_args_default(cli_sample_args *args) {
 
 void cli_sample_options(cli_sample_args *args, cli_option *options) {
     const cli_option all[CLI_SAMPLE_OPTIONS] = {
-        cli_with_letter(
-            cli_int("predict", &args->n_predict, 0, PREDICT_MAX, "tokens to generate at most"),
-            'n'),
-        cli_float("temp", &args->temp, 0, 100, "temperature; 0: always the likeliest token"),
+        cli_with_letter(cli_int("predict", &args->n_predict, 0, PREDICT_MAX,
+                                "generate at most this many tokens"),
+                        'n'),
+        cli_float("temp", &args->temp, 0, 100, "temperature; 0: always take the most likely token"),
         cli_int("top-k", &args->top_k, 0, PREDICT_MAX,
-                "choose among the k likeliest tokens; 0: all"),
-        cli_float("top-p", &args->top_p, 0, 1,
-                  "choose among the likeliest tokens that have this probability together"),
+                "sample from the N most likely tokens; 0: from all"),
+        cli_float(
+            "top-p", &args->top_p, 0, 1,
+            "sample from the smallest set of most likely tokens whose total probability reaches X"),
         cli_float("min-p", &args->min_p, 0, 1,
-                  "leave out tokens below this share of the likeliest one's probability"),
-        cli_int("seed", &args->seed, 0, INT32_MAX, "of the choice"),
+                  "drop tokens whose probability is below X times that of the most likely token"),
+        cli_int("seed", &args->seed, 0, INT32_MAX, "seed of the random number generator"),
         cli_float("repeat-penalty", &args->repeat_penalty, 0.01, 100,
-                  "make tokens of the last --repeat-last-n less likely; 1: off, 1.1: some"),
+                  "make tokens that occur in the last --repeat-last-n tokens less likely; 1: off; "
+                  "1.1 is a mild penalty"),
         cli_float("frequency-penalty", &args->frequency_penalty, -100, 100,
-                  "take this off a token's logit for each time it is among them; 0: off"),
+                  "subtract X from a token's logit for each time it occurs in the last "
+                  "--repeat-last-n tokens; 0: off"),
         cli_float("presence-penalty", &args->presence_penalty, -100, 100,
-                  "take this off once if it is among them; 0: off"),
+                  "subtract X from a token's logit once if it occurs in the last --repeat-last-n "
+                  "tokens; 0: off"),
         cli_int("repeat-last-n", &args->penalty_last_n, 0, PREDICT_MAX,
-                "tokens that these penalties look back at, the prompt's included; 0: off"),
+                "how many of the last tokens, including the prompt's, these three penalties "
+                "consider; 0: off"),
         cli_float("dry-multiplier", &args->dry_multiplier, 0, 100,
-                  "DRY, against repeated passages: how strong; 0: off, 0.8: usual"),
+                  "strength of DRY, a penalty on repeating longer passages; 0: off; 0.8 is usual"),
         cli_float("dry-base", &args->dry_base, 1, 100,
-                  "DRY: how fast its penalty grows with the passage"),
+                  "DRY: how fast the penalty grows with the length of the passage"),
         cli_int("dry-allowed-length", &args->dry_allowed_length, 0, PREDICT_MAX,
-                "DRY: passages up to this many tokens may be repeated"),
+                "DRY: passages of up to N tokens may be repeated"),
         cli_int("dry-penalty-last-n", &args->dry_last_n, 0, PREDICT_MAX,
-                "DRY: tokens to look back at for passages; 0: off"),
-        cli_string("dry-breakers", &args->dry_breakers, "LIST",
-                   "DRY: texts no passage goes beyond, with commas between; \\n, \\t, \\, and \\\\ "
-                   "are one character, "
-                   "'none' is none (default: \\n,:,\",*)"),
-        cli_string("grammar", &args->grammar, "GBNF", "the text must follow this grammar"),
-        cli_string("grammar-file", &args->grammar_file, "FILE", "the grammar in a file"),
+                "DRY: how many of the last tokens to search for passages; 0: off"),
+        cli_string(
+            "dry-breakers", &args->dry_breakers, "LIST",
+            "DRY: strings that end a passage, separated by commas; \\n, \\t, \\, and \\\\ are "
+            "escapes; 'none': no such strings (default: \\n,:,\",*)"),
+        cli_string("grammar", &args->grammar, "GBNF", "restrict the output to this grammar"),
+        cli_string("grammar-file", &args->grammar_file, "FILE", "read the grammar from a file"),
         cli_choice("draft", &args->draft, draft_names,
-                   "lookup: guess tokens from the text so far, verify them in one step"),
-        cli_int("draft-tokens", &args->draft_tokens, 1, DRAFT_MAX - 1, "guesses at most in a step"),
+                   "lookup: speculative decoding that guesses tokens from the text so far and "
+                   "verifies them in one step"),
+        cli_int("draft-tokens", &args->draft_tokens, 1, DRAFT_MAX - 1,
+                "guess at most N tokens per step"),
         cli_flag("exact", &args->exact,
-                 "the same bits with and without --draft, alone and in a batch (slower alone)"),
+                 "compute the same bits with and without --draft, alone and in a batch (slower "
+                 "when alone)"),
     };
     memcpy(options, all, sizeof all);
+    options[0].heading = "sampling options";
 }
 
 /* ------------------------------------------------------------------ DRY's breakers */
 
-/* Cuts `text` at its commas and resolves escapes, in place. The number of parts, or -1: too many,
- * an empty one, or an escape that is none. */
+/* Splits `text` at its commas and resolves escapes, in place. Returns the number of parts, or -1:
+ * too many parts, an empty part, or an unknown escape. */
 static int split_breakers(char *text, const char *parts[BREAKERS_MAX]) {
     int n = 0;
     for (char *in = text, *out = text;;) {
@@ -107,17 +116,17 @@ static int split_breakers(char *text, const char *parts[BREAKERS_MAX]) {
     }
 }
 
-/* Sets the breakers of `options`. `copy` is written to, and must live as long as they are used. */
+/* Sets the breakers of `options`. They are stored in `copy`, which must outlive them. */
 static int use_breakers(const char *typed, char *copy, const char *parts[BREAKERS_MAX],
                         quire_sampler_options *options) {
     int n = 0;
     if (strcmp(typed, "none") != 0) {
         n = split_breakers(strcpy(copy, typed), parts);
         if (n < 0) {
-            cli_error("--dry-breakers '%s': give texts with commas between, at most %d and none "
-                      "empty; the only escapes "
-                      "are \\n, \\t, \\, and \\\\",
-                      typed, (int)BREAKERS_MAX);
+            cli_error(
+                "--dry-breakers '%s': give at most %d strings, none empty, separated by commas; "
+                "the only escapes are \\n, \\t, \\, and \\\\",
+                typed, (int)BREAKERS_MAX);
             return CLI_USAGE;
         }
     }
@@ -150,7 +159,7 @@ static void set_options(const cli_sample_args *args, const char *grammar,
 int cli_sampler_open(const cli_sample_args *args, const quire_model *model,
                      quire_sampler **sampler) {
     if (args->grammar && args->grammar_file) {
-        cli_error("--grammar and --grammar-file cannot be given together");
+        cli_error("--grammar and --grammar-file cannot be given together; give one of them");
         return CLI_USAGE;
     }
     size_t unused;

@@ -1,4 +1,4 @@
-/* store_args.c: opening a store, naming a page. */
+/* store_args.c: opens stores and finds pages in them. */
 #include "options/store_args.h"
 
 #include "command.h"

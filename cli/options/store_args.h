@@ -1,15 +1,16 @@
-/* store_args.h: what the commands on a store share. What fails has printed why. */
+/* store_args.h: opens stores and finds pages in them. All functions that return int return an exit
+ * status, after a message if they failed. */
 #ifndef CLI_OPTIONS_STORE_ARGS_H
 #define CLI_OPTIONS_STORE_ARGS_H
 
 #include "quire_store.h"
 
-/* A store that is there, to be looked at. Exit status. */
+/* Opens an existing store read-only. */
 int cli_store_read(const char *directory, quire_store **store);
-/* To be changed. create: made if it is not there; max_bytes as quire_store_options has it. Exit
- * status. */
+/* Opens a store for writing. create: creates it if it does not exist. max_bytes: as in
+ * quire_store_options. */
 int cli_store_change(const char *directory, bool create, uint64_t max_bytes, quire_store **store);
-/* The page that the first digits of a key name. Exit status. */
+/* Finds the page whose key begins with `digits`. */
 int cli_store_name(quire_store *store, const char *digits, quire_store_key *key);
 
 typedef struct cli_key {

@@ -1,4 +1,4 @@
-/* suggest.c: edit distance over short names. */
+/* suggest.c: edit distance of short names. */
 #include "options/suggest.h"
 
 #include <stdint.h>
@@ -8,7 +8,7 @@ enum { LONGEST_NAME = 63 };
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Insertions, deletions, replacements and swaps of neighbours that turn a into b. */
+/* Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`. */
 static size_t edit_distance(const char *a, const char *b) {
     size_t n_a = strlen(a), n_b = strlen(b);
     if (n_a > LONGEST_NAME || n_b > LONGEST_NAME)
@@ -42,7 +42,7 @@ void cli_suggest_start(cli_suggestion *suggestion, const char *typed) {
 void cli_suggest_offer(cli_suggestion *suggestion, const char *name) {
     size_t distance = edit_distance(suggestion->typed, name);
     size_t n_typed = strlen(suggestion->typed);
-    /* A name cut short is one mistake, not one per missing letter. */
+    /* An abbreviated name counts as one mistake, not as one per missing letter. */
     if (n_typed >= 2 && distance > 1 && strncmp(suggestion->typed, name, n_typed) == 0)
         distance = 1;
     if (distance < suggestion->distance) {

@@ -1,4 +1,4 @@
-/* suggest.h: "did you mean ...?": offer the known names one by one, then ask for the closest. */
+/* suggest.h: "did you mean ...?": the known name that is closest to a misspelt one. */
 #ifndef CLI_OPTIONS_SUGGEST_H
 #define CLI_OPTIONS_SUGGEST_H
 
@@ -12,7 +12,7 @@ typedef struct cli_suggestion {
 
 void cli_suggest_start(cli_suggestion *suggestion, const char *typed);
 void cli_suggest_offer(cli_suggestion *suggestion, const char *name);
-/* The closest name, or NULL if none is close enough to be what was meant. */
+/* The closest of the offered names, or NULL if none is close enough. */
 const char *cli_suggest_result(const cli_suggestion *suggestion);
 
 #endif

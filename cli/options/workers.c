@@ -1,10 +1,9 @@
-/* workers.c: a thread pool for short jobs that follow each other closely.
+/* workers.c: a thread pool for short jobs in quick succession.
  *
- * Between jobs a worker looks at the job counter for a moment before it sleeps: a decode step
- * may take less time than waking a thread, and a benchmark should not measure that. It yields
- * meanwhile: free on an idle machine, and where other work leaves two workers one processor,
- * looking would take the time of the one that has the job. Not pthread_barrier_t, which macOS
- * does not have. */
+ * Between jobs a worker spins on the job counter for a moment before it sleeps: waking a thread
+ * may take longer than a decode step, and a benchmark should not measure that. While it spins it
+ * yields, which costs nothing on an idle machine and leaves the processor to the worker that has
+ * work if both share one. pthread_barrier_t is not an option: macOS does not have it. */
 #include "options/workers.h"
 
 #include "options/processors.h"
@@ -16,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOKS_BEFORE_SLEEP = 20000, LOOKS_PER_YIELD = 64 };
+enum { SPINS_BEFORE_SLEEP = 20000, SPINS_PER_YIELD = 64 };
 
 typedef struct worker {
     struct cli_workers *workers;
@@ -25,8 +24,8 @@ typedef struct worker {
 } worker;
 
 struct cli_workers {
-    int32_t n_workers, n_started; /* n_started: threads, which worker 0 is not */
-    cli_job *job;                 /* written before job_number, which publishes it */
+    int32_t n_workers, n_started; /* n_started: threads, so without worker 0 */
+    cli_job *job;                 /* published by job_number */
     void *user;
     atomic_uint job_number;
     atomic_int n_running;
@@ -46,11 +45,11 @@ cli_part cli_part_of(int32_t n, int32_t ith, int32_t nth) {
 }
 
 static unsigned wait_for_job(struct cli_workers *workers, unsigned last_job) {
-    for (int look = 1; look <= LOOKS_BEFORE_SLEEP; look++) {
+    for (int spin = 1; spin <= SPINS_BEFORE_SLEEP; spin++) {
         unsigned job = atomic_load(&workers->job_number);
         if (job != last_job)
             return job;
-        if (look % LOOKS_PER_YIELD == 0)
+        if (spin % SPINS_PER_YIELD == 0)
             sched_yield();
     }
     pthread_mutex_lock(&workers->lock);
@@ -73,7 +72,7 @@ static void *worker_main(void *argument) {
     }
 }
 
-/* The counter moves under the lock, so that no worker can miss it between its last look and its
+/* The counter changes under the lock, so that no worker misses it between its last look and its
  * sleep. */
 static void publish_job(cli_workers *workers) {
     pthread_mutex_lock(&workers->lock);
@@ -86,7 +85,7 @@ cli_workers *cli_workers_start(int32_t n_workers) {
     cli_workers *workers =
         calloc(1, sizeof *workers + (size_t)n_workers * sizeof workers->members[0]);
     if (!workers) {
-        cli_error("out of memory for %d workers", (int)n_workers);
+        cli_error("out of memory for %d threads; give a smaller -t", (int)n_workers);
         return NULL;
     }
     workers->n_workers = n_workers;
@@ -97,8 +96,8 @@ cli_workers *cli_workers_start(int32_t n_workers) {
         *member = (worker){.workers = workers, .ith = i};
         int error = pthread_create(&member->thread, NULL, worker_main, member);
         if (error) {
-            cli_error("cannot start worker %d of %d: %s", (int)i + 1, (int)n_workers,
-                      strerror(error));
+            cli_error("cannot start thread %d of %d: %s; give a smaller -t", (int)i + 1,
+                      (int)n_workers, strerror(error));
             cli_workers_stop(workers);
             return NULL;
         }
@@ -117,8 +116,8 @@ void cli_workers_run(cli_workers *workers, cli_job *job, void *user) {
     atomic_store(&workers->n_running, workers->n_workers - 1);
     publish_job(workers);
     job(user, 0, workers->n_workers);
-    for (unsigned look = 1; atomic_load(&workers->n_running) > 0; look++) {
-        if (look % LOOKS_PER_YIELD == 0)
+    for (unsigned spin = 1; atomic_load(&workers->n_running) > 0; spin++) {
+        if (spin % SPINS_PER_YIELD == 0)
             sched_yield();
     }
 }

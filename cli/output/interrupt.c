@@ -1,4 +1,4 @@
-/* interrupt.c: the handler. */
+/* interrupt.c: the SIGINT handler, which sets a flag and writes to a pipe. */
 #include "output/interrupt.h"
 
 #include "output/terminal.h"
@@ -10,35 +10,35 @@
 #include <unistd.h>
 
 static volatile sig_atomic_t seen;
-static int bell[2] = {-1, -1}; /* a pipe: a byte for each Ctrl-C, whichever thread it came to */
+static int wake[2] = {-1, -1}; /* a pipe with a byte per Ctrl-C: wakes poll in any thread */
 
 static void handle(int number) {
-    if (seen) { /* the work does not come to its end: as without a handler */
+    if (seen) { /* the work did not stop after the first: end the program */
         cli_terminal_restore();
         signal(number, SIG_DFL);
         raise(number);
     }
     seen = 1;
-    const int kept = errno;
-    const ssize_t written = write(bell[1], "", 1);
-    (void)written; /* a full pipe rings as well */
-    errno = kept;
+    const int saved_errno = errno;
+    const ssize_t written = write(wake[1], "", 1);
+    (void)written; /* if the pipe is full, poll wakes anyway */
+    errno = saved_errno;
 }
 
-static void make_bell(void) {
-    if (bell[0] >= 0 || pipe(bell) != 0)
+static void make_pipe(void) {
+    if (wake[0] >= 0 || pipe(wake) != 0)
         return;
     for (int i = 0; i < 2; i++) {
-        fcntl(bell[i], F_SETFL, O_NONBLOCK);
-        fcntl(bell[i], F_SETFD, FD_CLOEXEC);
+        fcntl(wake[i], F_SETFL, O_NONBLOCK);
+        fcntl(wake[i], F_SETFD, FD_CLOEXEC);
     }
 }
 
 void cli_interrupt_catch(void) {
-    make_bell();
+    make_pipe();
     struct sigaction action = {.sa_handler = handle};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL); /* without SA_RESTART: a read of the keyboard returns too */
+    sigaction(SIGINT, &action, NULL); /* without SA_RESTART, so that a blocking read returns */
 }
 
 bool cli_interrupt_seen(void *unused) {
@@ -48,17 +48,17 @@ bool cli_interrupt_seen(void *unused) {
 
 void cli_interrupt_clear(void) {
     char bytes[16];
-    while (bell[0] >= 0 && read(bell[0], bytes, sizeof bytes) > 0)
+    while (wake[0] >= 0 && read(wake[0], bytes, sizeof bytes) > 0)
         continue;
     seen = 0;
 }
 
 bool cli_interrupt_wait(int fd) {
-    struct pollfd both[] = {{.fd = fd, .events = POLLIN}, {.fd = bell[0], .events = POLLIN}};
+    struct pollfd both[] = {{.fd = fd, .events = POLLIN}, {.fd = wake[0], .events = POLLIN}};
     while (!seen) {
         both[0].revents = 0;
         if (poll(both, 2, -1) < 0 && errno != EINTR)
-            return true; /* let the read say what is wrong */
+            return true; /* the read will report the error */
         if (both[0].revents)
             return !seen;
     }

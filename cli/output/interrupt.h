@@ -1,16 +1,16 @@
-/* interrupt.h: Ctrl-C as a flag that long work looks at. */
+/* interrupt.h: Ctrl-C as a flag that long work checks. */
 #ifndef CLI_OUTPUT_INTERRUPT_H
 #define CLI_OUTPUT_INTERRUPT_H
 
 #include <stdbool.h>
 
-enum { CLI_INTERRUPTED = 130 }; /* exit status, as shells have it */
+enum { CLI_INTERRUPTED = 130 }; /* exit status; 128 + SIGINT, as in shells */
 
-void cli_interrupt_catch(
-    void); /* from now on; a second Ctrl-C before the first is cleared ends the program */
+/* Starts catching Ctrl-C. A second Ctrl-C before cli_interrupt_clear ends the program. */
+void cli_interrupt_catch(void);
 bool cli_interrupt_seen(void *unused);
 void cli_interrupt_clear(void);
-/* Waits until `fd` has something to read. False: Ctrl-C came, also if it came just before. */
+/* Waits until `fd` is readable. False: Ctrl-C was pressed, during the call or before it. */
 bool cli_interrupt_wait(int fd);
 
 #endif

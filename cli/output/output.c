@@ -1,4 +1,4 @@
-/* output.c: finds out early what would make a file impossible to write. */
+/* output.c: checks output files before long work. */
 #include "output/output.h"
 
 #include "command.h"
@@ -18,9 +18,8 @@ static int refuse(const char *path, const char *why) {
     return CLI_FAILURE;
 }
 
-/* Something that is neither missing nor a regular file; a name that the file system does not
- * take. */
-static const char *in_the_way(const char *path) {
+/* Why `path` cannot become a regular file; NULL: it can. */
+static const char *obstacle_at(const char *path) {
     struct stat info;
     if (stat(path, &info) != 0)
         return errno == ENOENT ? NULL : strerror(errno);
@@ -38,7 +37,7 @@ static bool directory_fault(const char *directory, char *why, size_t n_bytes) {
     else if (!S_ISDIR(info.st_mode))
         snprintf(why, n_bytes, "'%s' is not a directory", directory);
     else if (access(directory, W_OK | X_OK) != 0)
-        snprintf(why, n_bytes, "no file can be made in '%s': %s", directory, strerror(errno));
+        snprintf(why, n_bytes, "no file can be created in '%s': %s", directory, strerror(errno));
     else
         return false;
     return true;
@@ -54,7 +53,7 @@ int cli_output_check(const char *path) {
     strcpy(directory, path);
     char *slash = strrchr(directory, '/');
     if (slash && !slash[1])
-        return refuse(path, "it ends in '/', and a file is needed");
+        return refuse(path, "it ends in '/'; give the name of a file");
     if (slash)
         slash[slash == directory] = '\0';
     else
@@ -62,9 +61,9 @@ int cli_output_check(const char *path) {
 
     if (directory_fault(directory, why, sizeof why))
         return refuse(path, why);
-    const char *obstacle = in_the_way(path);
+    const char *obstacle = obstacle_at(path);
     if (obstacle)
         return refuse(path, obstacle);
-    obstacle = in_the_way(part);
+    obstacle = obstacle_at(part);
     return obstacle ? refuse(part, obstacle) : CLI_OK;
 }

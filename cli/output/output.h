@@ -1,10 +1,10 @@
-/* output.h: files that a command writes at its end. */
+/* output.h: checks output files before long work. */
 #ifndef CLI_OUTPUT_OUTPUT_H
 #define CLI_OUTPUT_OUTPUT_H
 
-/* Asked before anything that takes long: can PATH be written by way of PATH.part, which then
- * takes its name? An exit status, with a message if not. Creates nothing. NULL is no file, and
- * fine. */
+/* Checks that `path` can be written: first as PATH.part, which is then renamed. Call it before work
+ * that takes long. Creates nothing. NULL: no file is to be written. Returns an exit status, after a
+ * message if it failed. */
 int cli_output_check(const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* progress.c: draws the bar. */
+/* progress.c: draws the progress bar. */
 #include "output/progress.h"
 
 #include <stdio.h>

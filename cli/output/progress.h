@@ -1,4 +1,4 @@
-/* progress.h: a bar on stderr while work is long; silent unless stderr is a terminal. */
+/* progress.h: a progress bar on stderr; silent if stderr is not a terminal. */
 #ifndef CLI_OUTPUT_PROGRESS_H
 #define CLI_OUTPUT_PROGRESS_H
 
@@ -15,6 +15,6 @@ double cli_seconds(void); /* monotonic */
 
 void cli_progress_start(cli_progress *progress, const char *label);
 void cli_progress_update(cli_progress *progress, int64_t done, int64_t total);
-void cli_progress_end(cli_progress *progress); /* wipes the bar */
+void cli_progress_end(cli_progress *progress); /* erases the bar */
 
 #endif

@@ -1,4 +1,4 @@
-/* report.c: messages, JSON, and the check that the result was really written. */
+/* report.c: prints messages and JSON, and checks that the result was written. */
 #include "output/report.h"
 
 #include "command.h"
@@ -11,12 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { JSON_DIGITS = 9 }; /* enough for a float, and 0.1 prints as 0.1 */
+enum { JSON_DIGITS = 9 }; /* enough for any float, and 0.1 prints as 0.1 */
 
 void cli_error(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    /* A progress bar may stand on this line. */
+    /* There may be a progress bar on this line. */
     fputs(isatty(STDERR_FILENO) ? "\r\033[Kquire: " : "quire: ", stderr);
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
@@ -37,8 +37,7 @@ int cli_print_json(json_t *root) {
         cli_error("out of memory while writing JSON");
         return CLI_FAILURE;
     }
-    /* A write error stays on stdout and is reported by cli_close_stdout, so only other failures
-     * matter here. */
+    /* cli_close_stdout reports write errors, so only other failures matter here. */
     int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(JSON_DIGITS));
     json_decref(root);
     if (failed && !ferror(stdout)) {
@@ -66,14 +65,14 @@ void cli_json_append(json_t **list, json_t *item) {
     *list = NULL;
 }
 
-/* Whether n bytes are whole characters: jansson takes UTF-8 alone. */
+/* Whether n bytes are valid UTF-8: jansson accepts nothing else. */
 static bool is_utf8(const char *bytes, size_t n) {
     json_t *string = json_stringn(bytes, n);
     json_decref(string);
     return string != NULL;
 }
 
-/* Bytes of the character at `text`, before its end; 0: it is none. */
+/* The number of bytes of the UTF-8 character at `text`; 0: it is invalid. */
 static size_t character_bytes(const char *text) {
     const unsigned char first = (unsigned char)*text;
     const size_t n = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
@@ -106,15 +105,15 @@ json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value
 
 int cli_close_stdout(int status) {
     if (status != CLI_OK)
-        return status; /* already told of; exit flushes what there is */
+        return status; /* already reported; exit flushes the rest */
     bool failed = ferror(stdout) != 0;
     errno = 0;
-    /* Some file systems tell of a full disk only when the file is closed. */
+    /* Some file systems report a full disk only when the file is closed. */
     if (fflush(stdout) != 0 || fclose(stdout) != 0)
         failed = true;
     if (!failed)
         return status;
-    int reason = errno; /* 0 if the error came before and nothing is left to flush */
+    int reason = errno; /* 0 if the error was earlier and nothing was left to flush */
     cli_error("cannot write to standard output%s%s", reason ? ": " : "",
               reason ? strerror(reason) : "");
     return CLI_FAILURE;

@@ -1,5 +1,5 @@
-/* terminal.c: echo off and on again. Handlers use tcsetattr and its like alone, which POSIX allows
- * there. */
+/* terminal.c: turns echo off and on. The signal handlers call only functions that POSIX declares
+ * async-signal-safe, such as tcsetattr. */
 #include "output/terminal.h"
 
 #include <pthread.h>
@@ -9,10 +9,10 @@
 #include <termios.h>
 #include <unistd.h>
 
-static bool caught;           /* stdin is a terminal, and the handlers are there */
+static bool caught;           /* stdin is a terminal, and the handlers are installed */
 static struct termios before; /* written only while neither flag is set */
-static volatile sig_atomic_t
-    in_reply; /* echo should be off, unless the program is in the background */
+/* echo should be off, unless the program is in the background */
+static volatile sig_atomic_t in_reply;
 static volatile sig_atomic_t is_changed; /* echo is off */
 
 static void change(void) {
@@ -31,7 +31,7 @@ void cli_terminal_restore(void) {
     is_changed = 0;
 }
 
-/* What the signal does without a handler, from inside of one. */
+/* Called in a handler: does what the signal does without one. */
 static void do_default(int number) {
     struct sigaction standard = {.sa_handler = SIG_DFL}, ours;
     sigset_t it, mask;
@@ -40,7 +40,7 @@ static void do_default(int number) {
     sigemptyset(&it);
     sigaddset(&it, number);
     raise(number);
-    pthread_sigmask(SIG_UNBLOCK, &it, &mask); /* here it ends, or stops until SIGCONT */
+    pthread_sigmask(SIG_UNBLOCK, &it, &mask); /* the program ends here, or stops until SIGCONT */
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     sigaction(number, &ours, NULL);
 }
@@ -67,8 +67,8 @@ void cli_terminal_catch(void) {
     caught = isatty(STDIN_FILENO) != 0;
     if (!caught)
         return;
-    static const int ends[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT,
-                               SIGTSTP}; /* SIGTSTP goes on: SIGCONT */
+    /* After SIGTSTP the program continues with SIGCONT. */
+    static const int ends[] = {SIGTERM, SIGHUP, SIGQUIT, SIGABRT, SIGTSTP};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         handle(ends[i], on_end);
     handle(SIGCONT, on_continue);

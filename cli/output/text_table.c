@@ -1,4 +1,4 @@
-/* text_table.c: collects cells, then prints them as wide as their columns need. */
+/* text_table.c: collects cells, then prints them in columns as wide as necessary. */
 #include "output/text_table.h"
 
 #include "command.h"
@@ -58,7 +58,7 @@ static void print_cell(const cli_table *table, size_t column, const char *text, 
     if (table->columns[column].right) {
         fprintf(file, "%*s", width, text);
     } else {
-        fprintf(file, "%-*s", last ? 0 : width, text); /* no blanks at the end of a line */
+        fprintf(file, "%-*s", last ? 0 : width, text); /* no trailing blanks */
     }
     fputs(last ? "\n" : "  ", file);
 }

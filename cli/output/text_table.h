@@ -1,4 +1,4 @@
-/* text_table.h: aligned columns, and numbers for people. */
+/* text_table.h: prints tables with aligned columns, and human-readable numbers. */
 #ifndef CLI_OUTPUT_TEXT_TABLE_H
 #define CLI_OUTPUT_TEXT_TABLE_H
 
@@ -11,7 +11,7 @@
 
 typedef struct cli_column {
     const char *title;
-    bool right; /* numbers */
+    bool right; /* align right: numbers */
 } cli_column;
 
 typedef struct cli_table {
@@ -33,7 +33,7 @@ typedef struct cli_text {
 } cli_text;
 
 cli_text cli_bytes(uint64_t bytes);   /* "512 B", "12.3 MiB" */
-cli_text cli_bits(double bits);       /* "4.25"; "-" when negative: not served */
-cli_text cli_rel_error(double error); /* "1.2e-03"; "-" when not a number: not checked */
+cli_text cli_bits(double bits);       /* "4.250"; "-" if negative: unsupported */
+cli_text cli_rel_error(double error); /* "1.20e-03"; "-" if NaN: not checked */
 
 #endif

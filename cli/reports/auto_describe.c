@@ -1,4 +1,4 @@
-/* auto_describe.c: codecs of many layers as the shortest options that name them. */
+/* auto_describe.c: describes the codecs of layers as short command-line options. */
 #include "options/auto_kv.h"
 #include "options/cache_args.h"
 #include "command.h"
@@ -12,7 +12,7 @@ static bool is_raw(quire_pair pair) {
     return pair.k == QUIRE_CODEC_RAW && pair.v == QUIRE_CODEC_RAW;
 }
 
-/* The preset of that name where there is one: it is what people know. */
+/* The name of the preset with this pair if there is one, because users know presets. */
 static cli_text name_of(quire_pair pair) {
     for (size_t i = 0; i < quire_preset_count(); i++) {
         quire_preset_info preset;
@@ -36,8 +36,8 @@ static bool any_packed(const quire_model_info *info, const quire_pair *pairs) {
     return false;
 }
 
-/* The pair of most layers of a kind; raw:raw if there are none. A packed one goes before raw: it
- * brings the sinks. */
+/* The most frequent pair among layers with or without a window; raw:raw if there are none. packed:
+ * prefer a quantized pair, because its preset has sinks. */
 static quire_pair usual(const quire_model_info *info, const quire_pair *pairs, bool windowed,
                         bool packed) {
     quire_pair best = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
@@ -54,7 +54,7 @@ static quire_pair usual(const quire_model_info *info, const quire_pair *pairs, b
     return best;
 }
 
-/* "0-2=k8v8,29=none": every layer whose pair is not its kind's. */
+/* "0-2=k8v8,29=none": every layer whose pair is not the usual one of its kind. */
 static void list_others(const quire_model_info *info, const quire_pair *pairs, quire_pair full,
                         quire_pair windowed, FILE *list) {
     for (int32_t i = 0, last; i < info->n_layers; i = last + 1) {
@@ -83,7 +83,7 @@ int cli_chosen_describe(const cli_model_args *args, const quire_model *model,
     if (!is_raw(windowed))
         chosen->windowed = name_of(windowed);
     if (is_raw(full) && args->sinks < 0 && any_packed(&info, pairs))
-        chosen->sinks = CLI_SINKS_USUAL; /* --kv none would have none */
+        chosen->sinks = CLI_SINKS_USUAL; /* --kv none has no sinks */
     size_t n_bytes;
     FILE *list = open_memstream(&chosen->layers, &n_bytes);
     if (list)

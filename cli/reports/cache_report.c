@@ -1,4 +1,4 @@
-/* cache_report.c: sums over layers. */
+/* cache_report.c: sums the statistics of layers. */
 #include "reports/cache_report.h"
 
 #include "options/cache_args.h"
@@ -19,7 +19,7 @@ static quire_layer_stats stats_of(const quire_session *session, int32_t layer) {
     return stats;
 }
 
-/* A window frees a bf16 cache of old tokens as well, and a layer that shares another's cache has
+/* A bf16 cache would drop tokens outside the window too. A layer that shares another's cache has
  * none. */
 static uint64_t bf16_bytes(const quire_layer *layer, const int32_t *n_tokens, size_t n_seqs) {
     if (layer->share >= 0)
@@ -32,7 +32,7 @@ static uint64_t bf16_bytes(const quire_layer *layer, const int32_t *n_tokens, si
     return total * (uint64_t)layer->n_kv_heads * (uint64_t)(layer->k_dim + layer->v_dim) * 2;
 }
 
-/* Over the layers that the model itself gives a window, or over the others. */
+/* The mean over the layers with a sliding window of the model, or over the others. */
 static double mean_bits(const quire_session *session, const quire_model_info *info, bool windowed) {
     double bits = 0, elements = 0;
     for (int32_t i = 0; i < info->n_layers; i++) {

@@ -1,4 +1,4 @@
-/* inspect_file.c: a saved cache, as text and as JSON. */
+/* inspect_file.c: reports the contents of a saved cache as text and as JSON. */
 #include "reports/inspect_file.h"
 
 #include "options/cache_args.h"
@@ -13,7 +13,7 @@
 enum { DIGEST_BYTES = 16, SHOWN_TOKENS = 8, SHAPE_BYTES = 64 };
 
 typedef struct verdict {
-    quire_status status; /* of opening and of checking every byte */
+    quire_status status; /* of opening the file and checking every byte */
     char reason[320];
 } verdict;
 
@@ -28,7 +28,7 @@ static hex hex_of(const uint8_t *bytes) {
     return out;
 }
 
-/* An identity may be any bytes; the engine's is lines of text. */
+/* An identity may be any bytes; the engine writes lines of text. */
 static bool is_text(const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (!isprint((unsigned char)bytes[i]) && bytes[i] != '\n')
@@ -141,7 +141,7 @@ static int print_info(const char *path, const quire_file_info *info, const verdi
     if (status == CLI_OK)
         status = print_sections(info);
     if (v->status == QUIRE_OK)
-        printf("\nsound: every byte was read\n");
+        printf("\nsound: every byte was checked\n");
     return status;
 }
 

@@ -1,9 +1,10 @@
-/* inspect_file.h: what a saved cache holds, and whether it is sound. */
+/* inspect_file.h: reports the contents of a saved cache, and whether it is damaged. */
 #ifndef CLI_REPORTS_INSPECT_FILE_H
 #define CLI_REPORTS_INSPECT_FILE_H
 
 #include <stdbool.h>
 
-int cli_inspect_file(const char *path, bool json); /* exit status: CLI_FAILURE if it is not sound */
+/* Returns an exit status: CLI_FAILURE if the file is damaged. */
+int cli_inspect_file(const char *path, bool json);
 
 #endif

@@ -1,4 +1,4 @@
-/* inspect_report.c: a cache report as text and as JSON. */
+/* inspect_report.c: prints the report on a synthetic cache as text and as JSON. */
 #include "reports/inspect_report.h"
 
 #include "command.h"
@@ -54,7 +54,7 @@ static void layer_cells(cli_table *table, const quire_layer_stats *layer, int32_
     cli_table_cell(table, "%llu", (unsigned long long)layer->fallbacks);
 }
 
-/* One line for a run of equal layers; the numbers are those of each layer. */
+/* A line per run of equal layers, with the numbers of one layer. */
 static int print_layers(const cli_inspection *inspection) {
     static const cli_column columns[] = {
         {"layer", false},       {"K:V", false},     {"kernel", false},

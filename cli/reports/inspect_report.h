@@ -1,4 +1,4 @@
-/* inspect_report.h: the cache report of `quire inspect`. */
+/* inspect_report.h: the report of `quire inspect` on a synthetic cache. */
 #ifndef CLI_REPORTS_INSPECT_REPORT_H
 #define CLI_REPORTS_INSPECT_REPORT_H
 

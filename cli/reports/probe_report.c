@@ -1,4 +1,4 @@
-/* probe_report.c: tables, bars and JSON of 'quire probe'. */
+/* probe_report.c: prints tables, bars and JSON of 'quire probe'. */
 #include "reports/probe_report.h"
 
 #include "options/cache_args.h"
@@ -15,7 +15,7 @@ static bool stores(const cli_probe *probe, int32_t layer) {
     return probe->info.layers[layer].share == -1;
 }
 
-/* Over all layers that store. */
+/* Bits per element over all layers with a cache of their own. */
 static double bits_of(const cli_probe *probe, quire_pair pair) {
     double bits = 0, elements = 0;
     for (int32_t i = 0; i < probe->info.n_layers; i++) {
@@ -61,11 +61,11 @@ static int print_figures(const cli_probe *probe) {
         cli_table_cell(&table, "%.1f", l->v_kurtosis);
     }
     const int status = cli_table_print(&table, stdout);
-    puts("\nfirst: length of the first four tokens' rows over the others'; wide: channels of K "
-         "more than three times "
-         "as wide\n"
-         "as the median; bias: largest mean of a channel of K over its deviation; kurtosis: 3 is "
-         "normal");
+    puts("\nfirst: norm of the first four tokens' rows relative to the others; wide: number of "
+         "channels of K more\n"
+         "than three times as wide as the median, widest: the widest; bias: largest |mean| of a "
+         "channel of K in\n"
+         "standard deviations; kurtosis: 3 for a normal distribution");
     return status;
 }
 
@@ -76,8 +76,8 @@ static void bar(char text[BAR + 1], double part) {
     text[BAR] = '\0';
 }
 
-/* Loss by layer, the largest as a full bar, and attention on the first tokens, 100 % as a full
- * bar. */
+/* The loss of each layer, where the largest is a full bar, and its attention to the first tokens,
+ * where 100 % is a full bar. */
 static int print_picture(const cli_probe *probe) {
     static const cli_column columns[] = {
         {"layer", true}, {"KLD alone", true}, {"share", true},
@@ -86,7 +86,8 @@ static int print_picture(const cli_probe *probe) {
     double most = 0;
     for (int32_t i = 0; i < probe->info.n_layers; i++)
         most = fmax(most, probe->report->layers[i].share);
-    printf("\nKLD if one layer alone is packed (%s), and attention on the first four tokens\n\n",
+    printf("\nKL divergence if only this layer is quantized (%s), and attention to the first four "
+           "tokens\n\n",
            cli_pair_text(probe->report->alone).text);
     cli_table table;
     cli_table_start(&table, columns, sizeof columns / sizeof columns[0]);
@@ -119,7 +120,7 @@ static int print_rungs(const cli_probe *probe) {
     return cli_table_print(&table, stdout);
 }
 
-/* A digit for each layer: bits of its codes; '-': raw; '.': reads another layer's. */
+/* A character per layer: bits of its codes; '-': raw; '.': shares another layer's cache. */
 static void print_digits(const cli_probe *probe, const quire_pair *pairs, quire_side side) {
     printf("  %c bits by layer  ", side == QUIRE_SIDE_K ? 'K' : 'V');
     for (int32_t i = 0; i < probe->info.n_layers; i++) {

@@ -1,4 +1,4 @@
-/* probe_report.h: what 'quire probe' found, as text and as JSON. */
+/* probe_report.h: prints the results of 'quire probe' as text and as JSON. */
 #ifndef CLI_REPORTS_PROBE_REPORT_H
 #define CLI_REPORTS_PROBE_REPORT_H
 
@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-/* One budget, and what it came to. */
+/* A budget, and the codecs chosen for it. */
 typedef struct cli_probe_choice {
     const char *budget; /* as typed */
     quire_pair *pairs;  /* (n_layers) */
@@ -28,7 +28,7 @@ typedef struct cli_probe {
 int cli_probe_print(const cli_probe *probe); /* exit status */
 int cli_probe_print_json(const cli_probe *probe);
 
-/* probe_words.c: what stands out, a sentence each. The array is NULL if there was no memory. */
+/* In probe_words.c: a sentence for each conspicuous property. NULL: out of memory. */
 json_t *cli_probe_words(const cli_probe *probe);
 
 #endif

@@ -1,4 +1,4 @@
-/* probe_words.c: what stands out in a model's K and V, in sentences. */
+/* probe_words.c: describes conspicuous properties of a model's K and V in sentences. */
 #include "reports/probe_report.h"
 #include "output/report.h"
 
@@ -9,9 +9,9 @@
 
 enum { LIST_BYTES = 512, SENTENCE_BYTES = 1024 };
 
-/* By these a layer is named. */
+/* A layer is mentioned from these values on. */
 static const double BIAS = 20, WIDEST = 8, SINK = 0.5,
-                    SHARE = 3; /* share: times the mean layer's */
+                    SHARE = 3; /* SHARE: relative to the mean layer */
 
 typedef bool (*stands_out)(const cli_probe *probe, int32_t layer);
 
@@ -83,7 +83,7 @@ static double sum_shares(const cli_probe *probe) {
     return sum;
 }
 
-/* "layers 0-2: " and the sentence, if there are layers of which it is true. */
+/* Appends "layers 0-2: " and the sentence, if there are such layers. */
 __attribute__((format(printf, 4, 5))) static void
 say(json_t **words, const cli_probe *probe, stands_out question, const char *format, ...) {
     char layers[LIST_BYTES], sentence[SENTENCE_BYTES];
@@ -101,25 +101,22 @@ say(json_t **words, const cli_probe *probe, stands_out question, const char *for
 json_t *cli_probe_words(const cli_probe *probe) {
     json_t *words = json_array();
     say(&words, probe, has_bias,
-        "channels of K lie up to %.0f times their deviation from 0 (a large bias). kc and km "
-        "codecs have a zero point "
-        "for each channel, tq the mean of a page, which takes that away; tqp, a8/a4 and q8_0/q4_0 "
-        "spend their range on "
-        "it.",
+        "K has a large bias: the mean of a channel is up to %.0f standard deviations from 0. kc "
+        "and km codecs remove it with a zero point per channel, tq with the mean of a page; tqp, "
+        "a8/a4 and q8_0/q4_0 spend their range on it.",
         largest(probe, offsetof(quire_layer_sensitivity, k_bias)));
     say(&words, probe, is_wide,
-        "K has channels up to %.0f times as wide as the median one. kc and km codecs scale each "
-        "channel by itself; "
-        "codecs "
-        "with a scale for a token lose there.",
+        "K has channels up to %.0f times as wide as the median. kc and km codecs have a scale per "
+        "channel; codecs with a scale per token lose precision here.",
         largest(probe, offsetof(quire_layer_sensitivity, k_outlier)));
     say(&words, probe, has_sink,
-        "half of all attention or more goes to the first four tokens. Leave --sinks at 4.");
+        "at least half of the attention goes to the first four tokens. Leave --sinks at 4.");
     say(&words, probe, is_sensitive,
-        "%.0f %% of the loss comes from here. More bits pay there first.", 100 * sum_shares(probe));
+        "%.0f %% of the loss comes from here. Spend more bits here first.",
+        100 * sum_shares(probe));
     say(&words, probe, slides,
-        "a sliding window, small at any context: raw, unless a budget in bytes or --kv-windowed "
-        "same asks for more.");
-    say(&words, probe, shares, "the cache of an earlier layer, and none besides.");
+        "a sliding window keeps the cache small at any context: it stays raw, unless the budget is "
+        "in bytes or --kv-windowed is same.");
+    say(&words, probe, shares, "no cache of their own; they share that of an earlier layer.");
     return words;
 }

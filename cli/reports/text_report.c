@@ -1,4 +1,4 @@
-/* text_report.c: speed and cache of a generated text. */
+/* text_report.c: reports the speed and the cache of a generated text. */
 #include "reports/text_report.h"
 
 #include "reports/cache_report.h"
@@ -52,7 +52,7 @@ int cli_text_report_print(const cli_text_report *report) {
     fprintf(stderr, "decode   %d tokens, %.2f s, %.1f tokens/s", (int)r->n_generated,
             r->decode_seconds, rate(r->n_generated, r->decode_seconds));
     if (r->n_drafted > 0)
-        fprintf(stderr, "; %d of %d guessed tokens were right", (int)r->n_accepted,
+        fprintf(stderr, "; %d of %d drafted tokens accepted", (int)r->n_accepted,
                 (int)r->n_drafted);
     fprintf(stderr,
             "\ncache    %s, %d tokens: %s resident (full pages %s, open page %s, kept raw %s), %s "
@@ -63,7 +63,7 @@ int cli_text_report_print(const cli_text_report *report) {
             cli_bytes(cache.kv_bytes_bf16).text,
             rate((double)cache.kv_bytes_bf16, (double)cache.kv_bytes));
     if (report->store && report->store->directory)
-        fprintf(stderr, "store    %s: %d tokens came from it, %d pages (%s) are new in it\n",
+        fprintf(stderr, "store    %s: %d tokens came from it, %d pages (%s) were added\n",
                 report->store->directory, (int)report->store->n_found, (int)report->store->n_pages,
                 cli_bytes(report->store->n_bytes).text);
     if (report->saved)

@@ -1,4 +1,4 @@
-/* text_report.h: what a generated text cost, on stderr. */
+/* text_report.h: reports the speed and the cache of a generated text on stderr. */
 #ifndef CLI_REPORTS_TEXT_REPORT_H
 #define CLI_REPORTS_TEXT_REPORT_H
 
@@ -10,8 +10,8 @@ typedef struct cli_text_report {
     const quire_session *session;
     const quire_seq *seq;
     const quire_generate_result *result;
-    int32_t n_restored;          /* prompt tokens that came from a file or a store */
-    const char *saved;           /* file that the text went to, or NULL */
+    int32_t n_restored;          /* prompt tokens from a file or a store */
+    const char *saved;           /* the file that the text was saved to, or NULL */
     const cli_text_store *store; /* or NULL */
 } cli_text_report;
 

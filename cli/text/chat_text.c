@@ -1,4 +1,4 @@
-/* chat_text.c: keeps messages and tokenizes them as the model wants them. */
+/* chat_text.c: keeps the messages of a conversation and tokenizes them. */
 #include "text/chat_text.h"
 
 #include "output/report.h"
@@ -54,7 +54,7 @@ int32_t *cli_chat_tokens(const quire_model *model, const cli_chat *chat, int fla
     if (status == QUIRE_OK && tokens)
         return tokens;
     cli_quire_error("cannot apply the chat template", status,
-                    status == QUIRE_OK ? "it gives an empty text" : NULL);
+                    status == QUIRE_OK ? "its result is empty" : NULL);
     free(tokens);
     return NULL;
 }

@@ -9,12 +9,13 @@
 void cli_text_store_options(cli_text_store *ts, cli_option *options) {
     const cli_option all[CLI_STORE_OPTIONS] = {
         cli_string("store", &ts->directory, "DIR",
-                   "a directory of pages: what it has of the prompt is not computed, what is new "
-                   "goes into it"),
+                   "directory of a store: the prefix of the prompt that it has is not computed "
+                   "again, and new pages are added to it"),
         cli_size("store-size", &ts->max_bytes, 0x1p20, 0x1p50,
-                 "limit of that store, from now on (default: as it is; new: 8G)"),
+                 "set the limit of the store (default: keep the current one; 8G when created)"),
     };
     memcpy(options, all, sizeof all);
+    options[0].heading = "store options";
 }
 
 /* ------------------------------------------------------------------ prompts */
@@ -115,7 +116,7 @@ void cli_text_store_close(cli_text_store *ts) {
 int cli_text_store_open(cli_text_store *ts) {
     if (!ts->directory)
         return without_store(ts);
-    cli_error("--store: this program was built without a store (QUIRE_STORE)");
+    cli_error("--store is not available: this program was built without QUIRE_STORE");
     return CLI_USAGE;
 }
 
