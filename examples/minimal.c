@@ -23,7 +23,7 @@ static quire_status attend_prompt(quire_pool **pool, quire_seq **seq, int32_t n_
     if (!s) s = quire_pool_create(pool, &options);
     if (!s) s = quire_seq_create(*pool, seq);
     if (!s) s = quire_batch_begin(*pool, &(quire_batch_item){*seq, n_tokens}, 1, &batch);
-    quire_rows k_rows = {.data = k}, v_rows = {.data = v};                      /* f32, dense rows */
+    quire_rows k_rows = {.data = k}, v_rows = {.data = v};                     /* f32, dense rows */
     if (!s) s = quire_batch_append(batch, 0, k_rows, v_rows, 0, 1);
     if (!s) s = quire_batch_attend(batch, 0, &(quire_attend_args){.q.data = q, .out = out}, 0, 1);
     return s ? s : quire_batch_commit(batch, NULL);           /* quire_last_error() says why not */
