@@ -180,7 +180,7 @@ def test_speeds_are_multiples_of_f16(fidelity, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(fidelity.programs, "run", lambda *_: [{"kv": "none", "ms_best": 8}, {"kv": "k4v4", "ms_best": next(times)}])
     monkeypatch.setattr(sys, "argv", ["fidelity", "--stored", "--draw", "x"])
     options = fidelity.parse_arguments()
-    options.appended, options.peer, options.kv, options.build = False, "q8_0:q4_0", "k4v4", tmp_path
+    options.stored, options.peer, options.kv, options.build = False, "q8_0:q4_0", "k4v4", tmp_path
     assert fidelity.Bench(options, tmp_path).decode_speed() == {"none": 2, "k4v4": 8, "f16:f16": 1, "q8_0:q4_0": 0.5}
     options.no_speed = True
     assert fidelity.Bench(options, tmp_path).decode_speed() == {}
