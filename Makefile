@@ -38,10 +38,10 @@ run: ## install what is missing, build, fetch a small model, and let it answer f
 	build/bin/quire run -m smollm2 --chat -p "Why is the sky blue?" -n 200 --temp 0 --kv k8v4
 
 check test test-all: export QUIRE_REQUIRE_ALL := 1
-check: ## the unit tests of the release build
+check: ## the unit tests of the release build, with the best kernels and the reference
 	@tools/setup test
 	@$(COMPILE_TESTS)
-	@$(call ctest,build,-L unit)
+	@$(call ctest,build,-L unit -LE below_best)
 
 test: ## what continuous integration runs: release, ASan+UBSan, Python oracles, engine, CLI
 	@tools/setup test
@@ -51,7 +51,8 @@ test: ## what continuous integration runs: release, ASan+UBSan, Python oracles, 
 	@$(call ctest,build/asan,-L unit)
 	@$(call summary,build build/asan)
 
-test-all: test ## also TSan, the AVX-512 kernels emulated, the other processor under qemu, fidelity at length: hours
+test-all: export QUIRE_TEST_SWEEP := full
+test-all: test ## every case of every sweep; also TSan, the AVX-512 kernels emulated, the other processor under qemu, fidelity at length: hours
 	@$(call ctest,build,-L long)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
 	@$(call ctest,build/tsan,-R threads)

@@ -18,6 +18,23 @@ bool level_is_missing(void) {
     return true;
 }
 
+/* ------------------------------------------------------------------ sweeps */
+
+bool sweep_is_full(void) {
+    const char *sweep = getenv("QUIRE_TEST_SWEEP");
+    return sweep && strcmp(sweep, "full") == 0;
+}
+
+bool sweep_takes(int *turn, int n) {
+#ifdef __SANITIZE_ADDRESS__
+    const bool repeats = true;
+#else
+    const char *level = getenv("QUIRE_CPU");
+    const bool repeats = level && *level;
+#endif
+    return (*turn)++ % n == 0 || !repeats || sweep_is_full();
+}
+
 /* ------------------------------------------------------------------ random */
 
 uint64_t rng_next(rng *r) {
@@ -55,25 +72,59 @@ static rng stream(const source *s, int kind, int layer, int position) {
     return r;
 }
 
+/* The next PIECE normal numbers, as rng_normal draws them. Tests feed the same tokens to many
+ * sequences, and drawing took most of their time, so pieces of streams are remembered. The state
+ * that a piece begins with determines it, and so is its key. */
+enum { PIECE = 64, N_PIECES = 1 << 16 };
+
+static void next_piece(rng *r, float x[PIECE]) {
+    static struct {
+        rng before, after;
+        float x[PIECE];
+    } pieces[N_PIECES];
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    rng hash = *r;
+    const size_t slot = rng_next(&hash) % N_PIECES;
+    pthread_mutex_lock(&lock);
+    if (pieces[slot].before.state != r->state || pieces[slot].after.state == 0) {
+        pieces[slot].before = pieces[slot].after = *r;
+        rng_fill(&pieces[slot].after, pieces[slot].x, PIECE, 1);
+    }
+    *r = pieces[slot].after;
+    memcpy(x, pieces[slot].x, sizeof pieces[slot].x);
+    pthread_mutex_unlock(&lock);
+}
+
+/* row += normal numbers of the stream, times scale */
+static void add_normals(rng r, float *row, int n, float scale) {
+    float x[PIECE];
+    for (int at = 0; at < n; at += PIECE) {
+        next_piece(&r, x);
+        for (int i = 0; i < PIECE && at + i < n; i++)
+            row[at + i] += x[i] * scale;
+    }
+}
+
+static void fill_normals(rng r, float *row, int n, float scale) {
+    memset(row, 0, (size_t)n * sizeof *row);
+    add_normals(r, row, n, scale);
+}
+
 void source_k(const source *s, const quire_layer *l, int layer, int position, float *row) {
-    rng r = stream(s, 1, layer, position), bias = stream(s, 9, layer, 0);
-    for (int h = 0; h < l->n_kv_heads; h++)
-        for (int d = 0; d < l->k_dim; d++) {
-            float *x = &row[h * l->k_dim + d];
-            *x = rng_normal(&r) * s->k_scale + rng_normal(&bias) * s->k_channel_bias;
-            if (s->k_offset)
-                *x += s->k_offset[d];
-        }
+    const int n = l->n_kv_heads * l->k_dim;
+    fill_normals(stream(s, 1, layer, position), row, n, s->k_scale);
+    add_normals(stream(s, 9, layer, 0), row, n, s->k_channel_bias);
+    if (s->k_offset)
+        for (int i = 0; i < n; i++)
+            row[i] += s->k_offset[i % l->k_dim];
 }
 
 void source_v(const source *s, const quire_layer *l, int layer, int position, float *row) {
-    rng r = stream(s, 2, layer, position);
-    rng_fill(&r, row, (size_t)(l->n_kv_heads * l->v_dim), s->v_scale);
+    fill_normals(stream(s, 2, layer, position), row, l->n_kv_heads * l->v_dim, s->v_scale);
 }
 
 void source_q(const source *s, const quire_layer *l, int layer, int position, float *row) {
-    rng r = stream(s, 3, layer, position);
-    rng_fill(&r, row, (size_t)(l->n_heads * l->k_dim), s->q_scale);
+    fill_normals(stream(s, 3, layer, position), row, l->n_heads * l->k_dim, s->q_scale);
 }
 
 /* ------------------------------------------------------------------ orders of channels */

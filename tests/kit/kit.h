@@ -20,6 +20,15 @@
 enum { LEFT_OUT = 77 };
 bool level_is_missing(void);
 
+/* ---- sweeps: long loops over shapes, codecs and modes. A plain build with the machine's best
+ * kernels runs every case. What repeats them, under AddressSanitizer or with another level named
+ * by QUIRE_CPU, takes one case in n, always the same ones, and every case with
+ * QUIRE_TEST_SWEEP=full, as `make test-all` has it. n must share no divisor with the sizes of the
+ * loops around the case: then every value of every parameter still has its turn.
+ * *turn counts the cases and starts at 0. */
+bool sweep_takes(int *turn, int n);
+bool sweep_is_full(void); /* QUIRE_TEST_SWEEP=full */
+
 /* ---- random numbers: splitmix64, so that every machine sees the same */
 typedef struct rng {
     uint64_t state;

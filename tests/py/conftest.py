@@ -15,3 +15,8 @@ def pytest_runtest_makereport(item, call):
     if "not here: " not in reason:
         report.outcome = "failed"
         report.longrepr = f"QUIRE_REQUIRE_ALL=1, but this was skipped: {reason}"
+
+
+def full_sweep():
+    """Whether every case is wanted, as in `make test-all`."""
+    return os.environ.get("QUIRE_TEST_SWEEP") == "full"

@@ -87,8 +87,9 @@ def test_weight_types_are_listed():
 @pytest.mark.parametrize("kind", weight_types())
 def test_weight_types(folder, kind, monkeypatch):
     """Every type that ggml can multiply, as it is and rearranged for this processor. The first token attends to itself
-    alone: what differs there is the weights."""
-    plain = tiny(folder, "llama", embd=256, ff=512, heads=8, kv=2, dim=32)
+    alone: what differs there is the weights. One layer has every matrix that any layer has, and rows of one block (256)
+    and of two; what several layers do is test_same_bits."""
+    plain = tiny(folder, "llama", embd=256, ff=512, heads=8, kv=2, dim=32, layers=1)
     path = folder / "typed.gguf"
     run("retype", plain, path, kind)
     for repack in (False, True):

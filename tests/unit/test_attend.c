@@ -131,7 +131,10 @@ static void raw_types(void **state) {
 static void head_sizes(void **state) {
     (void)state;
     const source s = plain_source(13);
+    int sweep = 0;
     for (int d = 32; d <= 576; d += 16) {
+        if (!sweep_takes(&sweep, 3)) /* 12 of 35 sizes, with each codec */
+            continue;
         fixture f;
         fixture_init(&f, 1, 2, 1, d, 608 - d,
                      d % 32 ? "kc8:vt8" : "kc4:vt4"); /* K and V of different sizes */
@@ -155,12 +158,15 @@ static void features(void **state) {
     const source s = plain_source(15);
     const char *pairs[] = {"none", "k8v8", "k4v4", "tq4", "mlx8", "q8_0"};
     float slopes[4], sinks[4];
+    int sweep = 0;
     for (int h = 0; h < 4; h++) {
         slopes[h] = 0.02f * (float)(h + 1);
         sinks[h] = (float)(h - 1) * 2;
     }
     for (int p = 0; p < 6; p++)
         for (int feature = 0; feature < 32; feature++) { /* every combination */
+            if (!sweep_takes(&sweep, 5))
+                continue;
             fixture f;
             fixture_init(&f, 1, 4, 2, 64, 64, pairs[p]);
             quire_layer *l = &f.layer[0];

@@ -1,7 +1,7 @@
-/* A hundred thousand random operations on dozens of sequences: append (alone, together,
- * left-padded, in part), fork, trim, shift, merge, extract, filter, extend, change of policy, step
- * of conversion, free; with a window that wraps all the time and batches that stay open while
- * others work.
+/* Random operations on dozens of sequences, a hundred thousand with QUIRE_TEST_SWEEP=full: append
+ * (alone, together, left-padded, in part), fork, trim, shift, merge, extract, filter, extend,
+ * change of policy, step of conversion, free; with a window that wraps all the time and batches
+ * that stay open while others work.
  *
  * Every answer is held against dense fp64 attention over the values that a naive model says a query
  * sees (ops_model.c), and after every operation every byte in use is where the model says. Bounds
@@ -648,9 +648,10 @@ static void live(uint64_t seed, int n_operations) {
 static void random_operations(void **state) {
     (void)state;
 #ifdef __SANITIZE_ADDRESS__
-    int n = 12000; /* the same lives, shorter: they take ten times as long here */
+    int n =
+        sweep_is_full() ? 12000 : 4000; /* the same lives, shorter: they take ten times as long */
 #else
-    int n = 100000;
+    int n = sweep_is_full() ? 100000 : 32000;
 #endif
     const char *seed = getenv("QUIRE_TEST_SEED"), *wanted = getenv("QUIRE_TEST_OPS");
     if (wanted)
