@@ -285,8 +285,8 @@ QUIRE_API void quire_pool_options_default(quire_pool_options *options);
 QUIRE_API quire_status quire_pool_create(quire_pool **pool, const quire_pool_options *options);
 QUIRE_API void quire_pool_free(quire_pool *pool); /* NULL is fine */
 
-/* The budget_bytes with which max_seqs sequences of max_tokens tokens each always fit, as long as
- * they only grow (a fork that is appended to adds a page of raw rows). options->budget_bytes is not
+/* The budget_bytes with which max_seqs sequences of max_tokens tokens each always fit: they may
+ * grow in any steps, fork, and be trimmed or shifted one at a time. options->budget_bytes is not
  * read; max_tokens must be set. E_TOO_BIG, and as quire_pool_create. */
 QUIRE_API quire_status quire_pool_price(const quire_pool_options *options, size_t *bytes);
 /* The other way round: how many tokens, in whole pages, each of max_seqs sequences can have within

@@ -5,7 +5,6 @@
 #include "graph/step_plan.h"
 #include "model/calibration.h"
 #include "model/model_rope.h"
-#include "session/budget.h"
 #include "session/identity.h"
 
 #include <stdatomic.h>
@@ -155,7 +154,7 @@ static quire_status create_pool(quire_session *session) {
     pool.exact_trim = o->exact_trim;
     pool.budget_bytes = o->kv_bytes;
     if (pool.budget_bytes == 0)
-        QUIRE_TRY(quire__pool_budget(&pool, &pool.budget_bytes));
+        QUIRE_TRY(quire_pool_price(&pool, &pool.budget_bytes));
     const quire_status status = quire_pool_create(&session->pool, &pool);
     for (int32_t i = 0; i < model->n_layers; i++)
         layers[i].k_order = NULL, layers[i].k_feedback = NULL,

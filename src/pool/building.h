@@ -25,7 +25,7 @@ quire_status quire__pool_check(const quire_pool_options *o);
 quire_status quire__pool_describe(const quire_pool_options *o, quire_pool **pool);
 void quire__pool_discard(quire_pool *pool); /* whatever it has by now; NULL is fine */
 
-/* ---- memory.c */
+/* ---- pool_memory.c */
 /* Bytes of the pool itself, its tables and its batches, if the budget were `budget` bytes.
  * Tables grow with the budget. SIZE_MAX: too many. Sets the pool's numbers of pages and leaves. */
 size_t quire__pool_fixed_bytes(quire_pool *pool, int32_t max_tokens, size_t budget);

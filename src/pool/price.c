@@ -27,7 +27,9 @@ static double class_bytes(const quire_pool *pool, const quire_class *class, size
     const size_t seqs = (size_t)pool->max_seqs, rows = (size_t)pool->max_batch_tokens;
     const size_t batches = (size_t)pool->max_batches;
     const size_t n_pages = class->raw ? (n_tokens + QUIRE_T - 1) / QUIRE_T : n_tokens / QUIRE_T;
-    double pages = (double)seqs * (double)held_pages(class, n_pages);
+    /* One page more, of either kind, for a trim or a shift: each takes a new leaf before it gives
+     * one back. */
+    double pages = (double)seqs * (double)held_pages(class, n_pages) + 1;
     if (class->window > 0) /* pages that rows in flight complete, before those behind them go */
         pages += (double)(smaller(rows / QUIRE_T + seqs, rows) * batches);
     if (class->raw) /* the open page is one of them */
@@ -36,7 +38,7 @@ static double class_bytes(const quire_pool *pool, const quire_class *class, size
      * whose rows reach another page, and another if they fill that one too. */
     const size_t moving = (smaller(seqs, rows / 2) + smaller(seqs, rows / QUIRE_T)) * batches;
     return pages * (double)class->sealed_bytes +
-           (double)(2 * seqs + moving) * (double)class->raw_bytes +
+           (double)(2 * seqs + moving + 1) * (double)class->raw_bytes +
            (double)seqs * (double)class->sink_bytes;
 }
 
