@@ -39,7 +39,7 @@ bool quire__rounding_digest(const quire_pool *pool, quire_digest *digest) {
     quire__hash_start(&hash);
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *l = &pool->layer[i].config;
-        const quire_rope_pairs *pairs = pool->layer[i].turns;
+        const quire_rope_pairs *pairs = pool->layer[i].rope_pairs;
         if (pool->layer[i].source != i || !quire__layer_has_feedback(&pool->layer[i]))
             continue;
         any = true;

@@ -86,7 +86,7 @@ typedef struct quire_layer_state {
     /* Codecs resolved; alibi and sink logits (times log2 e), order and feedback point into the
      * pool; k_rope is NULL. */
     quire_layer config;
-    const quire_rope_pairs *turns; /* the pairs of k_rope, where there is feedback */
+    const quire_rope_pairs *rope_pairs; /* the pairs of k_rope, where there is feedback */
     float q_scale;                 /* what q is multiplied by before scoring: kern.h */
     int32_t class;
     int32_t source; /* the layer whose cache this one reads: itself, or `share` */

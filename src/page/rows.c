@@ -37,7 +37,7 @@ void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state 
     quire_page_feedback page_feedback;
     const float *feedback =
         layer->config.k_feedback + (size_t)head * quire__n_feedback(layer->config.k_dim);
-    quire__page_feedback_init(&page_feedback, layer->turns, feedback, order, page);
+    quire__page_feedback_init(&page_feedback, layer->rope_pairs, feedback, order, page);
     kernels->round_with_feedback(&layer->format.k, k, skip, &page_feedback, record);
 }
 

@@ -55,7 +55,7 @@ static quire_status copy_feedback(quire_layer_state *s, int32_t i, copies *to) {
         status = quire__check_feedback(l->k_feedback + (size_t)h * per_head, l->k_dim);
     if (status != QUIRE_OK)
         return quire__fail_where(status, "layer %d", (int)i);
-    s->turns = to->pairs++;
+    s->rope_pairs = to->pairs++;
     l->k_feedback = memcpy(to->feedback, l->k_feedback, n * sizeof *to->feedback);
     to->feedback += n;
     return QUIRE_OK;
