@@ -37,6 +37,7 @@ if job == 0:
     os.tcsetpgrp(0, os.getpid())
     signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     os.execv(sys.argv[3], sys.argv[3:])
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does: a late ^C is for the job, which may have ended
 os.write(told, b"pid %d\\n" % job)
 while True:
     _, status = os.waitpid(job, os.WUNTRACED)
