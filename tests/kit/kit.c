@@ -200,6 +200,18 @@ quire_status fixture_try(fixture *f) {
 
 void fixture_open(fixture *f) { assert_ok(fixture_try(f)); }
 
+quire_policy fixture_open_edges(fixture *made, fixture *given, int dim) {
+    fixture_init(made, 4, 2, 1, dim, dim, "k8v4");
+    quire_policy *policy = &made->options.policy;
+    policy->edge = (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
+    policy->edge_first = policy->edge_last = 1;
+    *given = *made;
+    assert_ok(quire_policy_parse("none", &given->options.policy));
+    fixture_open(made);
+    fixture_open(given);
+    return *policy;
+}
+
 void fixture_close(fixture *f) {
     quire_pool_free(f->pool);
     f->pool = NULL;

@@ -96,6 +96,9 @@ void fixture_init(fixture *f, int n_layers, int h, int g, int dk, int dv, const 
 void fixture_open(fixture *f);
 void fixture_close(fixture *f);
 quire_status fixture_try(fixture *f); /* open; the status instead of a failed test */
+/* Opens two pools of four layers with heads of `dim`: `made` has the policy k8v4 with raw layers at
+ * both edges, which is returned; `given` has raw layers, to be given that policy. */
+quire_policy fixture_open_edges(fixture *made, fixture *given, int dim);
 
 /* ---- one step of several sequences through all layers, with `nth` threads */
 typedef struct step_item {

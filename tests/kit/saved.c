@@ -33,6 +33,12 @@ void saved_remove_all(void) {
     directory[0] = 0;
 }
 
+int saved_teardown(void **state) {
+    (void)state;
+    saved_remove_all();
+    return 0;
+}
+
 bytes file_read(const char *path) {
     FILE *file = fopen(path, "rb");
     assert_non_null(file);

@@ -6,7 +6,8 @@
 
 /* A path in a directory of this process's own. Valid until the next call but three. */
 const char *saved_path(const char *name);
-void saved_remove_all(void); /* files and directory */
+void saved_remove_all(void);      /* files and directory */
+int saved_teardown(void **state); /* the same, as a group's teardown */
 
 typedef struct bytes {
     uint8_t *data;

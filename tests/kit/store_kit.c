@@ -1,5 +1,6 @@
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "store_kit.h"
+#include "saved.h"
 
 #include <ftw.h>
 #include <stdio.h>
@@ -30,6 +31,11 @@ void store_remove_all(void) {
     if (base[0])
         nftw(base, remove_one, 8, FTW_DEPTH | FTW_PHYS);
     base[0] = 0;
+}
+
+int store_teardown(void **state) {
+    store_remove_all();
+    return saved_teardown(state);
 }
 
 void text_tokens(uint64_t seed, int n, int32_t *tokens) {

@@ -8,6 +8,7 @@
  * the next call but three. */
 const char *store_dir(const char *name);
 void store_remove_all(void);
+int store_teardown(void **state); /* removes stores and saved files, as a group's teardown */
 
 /* Token ids of a text; texts of the same seed share all of them. */
 void text_tokens(uint64_t seed, int n, int32_t *tokens);

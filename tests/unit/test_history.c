@@ -217,16 +217,10 @@ static void names(void **state) {
     assert_int_equal(quire_seq_history(NULL, NULL), 0);
 }
 
-static int teardown(void **state) {
-    (void)state;
-    saved_remove_all();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trims),   cmocka_unit_test(policies),       cmocka_unit_test(shifts),
         cmocka_unit_test(carried), cmocka_unit_test(files_that_lie), cmocka_unit_test(names),
     };
-    return cmocka_run_group_tests(tests, NULL, teardown);
+    return cmocka_run_group_tests(tests, NULL, saved_teardown);
 }

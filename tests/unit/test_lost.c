@@ -270,12 +270,6 @@ static void a_cache_from_elsewhere(void **state) {
     fixture_close(&f);
 }
 
-static int teardown(void **state) {
-    (void)state;
-    saved_remove_all();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_policy),
@@ -285,5 +279,5 @@ int main(void) {
         cmocka_unit_test(raw_beside_packed),
         cmocka_unit_test(a_cache_from_elsewhere),
     };
-    return cmocka_run_group_tests(tests, NULL, teardown);
+    return cmocka_run_group_tests(tests, NULL, saved_teardown);
 }

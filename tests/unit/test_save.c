@@ -688,14 +688,7 @@ static void test_requantized_edges(void **state) {
     const source s = source_default(15);
     fixture made, given;
     quire_seq *seq[2], *loaded;
-    fixture_init(&made, 4, 2, 1, 32, 32, "k8v4");
-    made.options.policy.edge = (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
-    made.options.policy.edge_first = made.options.policy.edge_last = 1;
-    given = made;
-    const quire_policy policy = made.options.policy;
-    assert_ok(quire_policy_parse("none", &given.options.policy));
-    fixture_open(&made);
-    fixture_open(&given);
+    const quire_policy policy = fixture_open_edges(&made, &given, 32);
     assert_ok(quire_seq_create(made.pool, &seq[0]));
     assert_ok(quire_seq_create(given.pool, &seq[1]));
     feed(&made, seq[0], &s, 200, 64, 1, 0, NULL);

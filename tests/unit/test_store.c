@@ -503,13 +503,6 @@ static void test_walk_and_remove(void **state) {
     fixture_close(&f);
 }
 
-static int teardown(void **state) {
-    (void)state;
-    store_remove_all();
-    saved_remove_all();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
@@ -522,5 +515,5 @@ int main(void) {
         cmocka_unit_test(test_import_of_saved),
         cmocka_unit_test(test_walk_and_remove),
     };
-    return cmocka_run_group_tests(tests, NULL, teardown);
+    return cmocka_run_group_tests(tests, NULL, store_teardown);
 }

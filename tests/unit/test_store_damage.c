@@ -436,18 +436,11 @@ static void test_full_disk(void **state) {
     fixture_close(&p.f);
 }
 
-static int teardown(void **state) {
-    (void)state;
-    store_remove_all();
-    saved_remove_all();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_byte),  cmocka_unit_test(test_wrong_records),
         cmocka_unit_test(test_directories), cmocka_unit_test(test_cut_off_file),
         cmocka_unit_test(test_full_disk),
     };
-    return cmocka_run_group_tests(tests, NULL, teardown);
+    return cmocka_run_group_tests(tests, NULL, store_teardown);
 }

@@ -173,14 +173,7 @@ static void names_of_a_policy(void **state) {
     for (int way = 0; way < 2; way++) {
         fixture made, given;
         quire_seq *found;
-        fixture_init(&made, 4, 2, 1, 64, 64, "k8v4");
-        made.options.policy.edge = (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
-        made.options.policy.edge_first = made.options.policy.edge_last = 1;
-        given = made;
-        const quire_policy policy = made.options.policy;
-        assert_ok(quire_policy_parse("none", &given.options.policy));
-        fixture_open(&made);
-        fixture_open(&given);
+        const quire_policy policy = fixture_open_edges(&made, &given, 64);
         assert_ok(quire_pool_requantize(given.pool, &policy));
         fixture *from = way ? &given : &made, *to = way ? &made : &given;
         quire_store *store = open_store("names");
@@ -198,13 +191,6 @@ static void names_of_a_policy(void **state) {
     }
 }
 
-static int teardown(void **state) {
-    (void)state;
-    store_remove_all();
-    saved_remove_all();
-    return 0;
-}
-
 int main(void) {
     text_tokens(1, N_TEXT, tokens);
     const struct CMUnitTest tests[] = {
@@ -212,5 +198,5 @@ int main(void) {
         cmocka_unit_test(pages_with_lost_tokens),
         cmocka_unit_test(names_of_a_policy),
     };
-    return cmocka_run_group_tests(tests, NULL, teardown);
+    return cmocka_run_group_tests(tests, NULL, store_teardown);
 }

@@ -533,13 +533,6 @@ static void test_sound_after_everything(void **state) {
     quire_store_close(store);
 }
 
-static int teardown(void **state) {
-    (void)state;
-    store_remove_all();
-    saved_remove_all();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sound),
@@ -551,5 +544,5 @@ int main(void) {
         cmocka_unit_test(test_random_damage),
         cmocka_unit_test(test_random_damage_of_used_pages),
     };
-    return cmocka_run_group_tests(tests, NULL, teardown);
+    return cmocka_run_group_tests(tests, NULL, store_teardown);
 }

@@ -610,12 +610,6 @@ static void test_slow_walk(void **state) {
     fixture_close(&w.f);
 }
 
-static int teardown(void **state) {
-    (void)state;
-    store_remove_all();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_side_by_side),
@@ -632,5 +626,5 @@ int main(void) {
         cmocka_unit_test(test_slow_verify),
         cmocka_unit_test(test_slow_walk),
     };
-    return cmocka_run_group_tests(tests, NULL, teardown);
+    return cmocka_run_group_tests(tests, NULL, store_teardown);
 }

@@ -74,13 +74,7 @@ static void test_threads(void **state) {
     fixture_close(&all.f);
 }
 
-static int teardown(void **state) {
-    (void)state;
-    store_remove_all();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads)};
-    return cmocka_run_group_tests(tests, NULL, teardown);
+    return cmocka_run_group_tests(tests, NULL, store_teardown);
 }
