@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import engine_models as models
+from conftest import full_sweep
 
 PROGRAMS = pathlib.Path(os.environ.get("QUIRE_ENGINE_PROGRAMS", ""))
 pytestmark = pytest.mark.skipif(not (PROGRAMS / "engine_oracle").exists(), reason="built without the engine")
@@ -67,8 +68,10 @@ def test_shift(folder, arch, cut):
     assert float(run("shift", tiny(folder, arch, layers=1), *cut)) < F32_BOUND
 
 
-@pytest.mark.parametrize("arch", models.SHAPES)
-@pytest.mark.parametrize("kv", ["none", "k4v4"])
+# Three threads that spin for each other on two processors are slow. Outside of test-all a raw cache is tried with a model
+# without windows and with one that has windows and shared layers, a packed one with all.
+@pytest.mark.parametrize("arch, kv", [(arch, kv) for arch in models.SHAPES for kv in ("none", "k4v4")
+                                      if full_sweep() or kv == "k4v4" or arch in ("llama", "gemma4")])
 def test_same_bits(folder, arch, kv):
     run("invariance", tiny(folder, arch), kv, 200)
 
@@ -319,7 +322,8 @@ def test_weights_as_shipped(name, repack, monkeypatch):
         assert result[way]["other_top"] == 0, (way, result)
 
 
-@pytest.mark.parametrize("name, kv", [("smollm2", "k8v4"), ("gemma3", "k4v4")])
+@pytest.mark.parametrize("name, kv", [("gemma3", "k4v4")] + [("smollm2", "k8v4")] * full_sweep())
 def test_real_models_same_bits(name, kv):
-    """Any number of threads, any cut into steps, any neighbours: 80 tokens are a packed page and an open one."""
+    """Any number of threads, any cut into steps, any neighbours: 80 tokens are a packed page and an open one. Outside of
+    test-all Gemma 3 alone: 18 layers, with and without windows, where SmolLM2 has 30 of one kind."""
     run("invariance", fetched(name), kv, 80)
