@@ -1,7 +1,7 @@
 /* Times libquire_cuda on the current GPU; bench/cuda runs it, and peers beside it.
  *
- *   quire_cuda_bench [--quick] [HEADS]     one JSON object for each measurement, a line each, on stdout
- *   HEADS: only this shape, e.g. 32x8x64, and no sealing
+ *   quire_cuda_bench [--quick] [--prefill] [HEADS]     one JSON object for each measurement, a line each, on stdout
+ *   HEADS: only this shape, e.g. 32x8x64, and no sealing; --prefill: only prefill
  *
  * Decode: one launch in a CUDA graph between two events, median of 30. Pages lie in random order, and launches take turns
  * over at least 400 MB of pages, so that L2 is cold. "us_many" is the time of a launch among 32 in one graph.
@@ -306,6 +306,55 @@ static void measure_decode(const Pair &pair, const Pool &pool, Heads h, int n_se
         CHECK(cudaFree(memory));
 }
 
+/* ------------------------------------------------------------------ prefill, and verification of several rows */
+
+static void measure_prefill(const Pair &pair, const Pool &pool, Heads h, int n_seqs, int before, int rows) {
+    const int length = before + rows, sealed = (length - 1) / T, sinks = 4, own = length - before / T * T;
+    const size_t n_rows = (size_t)n_seqs * rows, row = (size_t)h.kv * h.dim;
+    std::vector<int32_t> tables((size_t)n_seqs * sealed), starts, lengths(n_seqs, length);
+    std::mt19937 random(3);
+    for (int32_t &id : tables)
+        id = (int32_t)(random() % (unsigned)pool.n_pages);
+    for (int i = 0; i <= n_seqs; i++)
+        starts.push_back(i * rows);
+    tables.push_back(0);
+    int32_t *pages = upload(tables), *device_starts = upload(starts), *device_lengths = upload(lengths);
+    __nv_bfloat16 *q = normal(n_rows * h.q * h.dim, 5), *raw = normal((size_t)n_seqs * own * row * 2, 6);
+    __nv_bfloat16 *out = device<__nv_bfloat16>(n_rows * h.q * h.dim);
+
+    quire_cuda_prefill_options o;
+    quire_cuda_prefill_options_default(&o);
+    o.n_heads = h.q, o.n_kv_heads = h.kv, o.k_dim = o.v_dim = h.dim;
+    o.pair = pair.pair, o.raw = o.out = QUIRE_BF16, o.sinks = sinks, o.rows_hint = rows;
+    quire_cuda_prefill_plan *plan;
+    TRY(quire_cuda_prefill_create(&plan, &o));
+    uint8_t *workspace = device<uint8_t>(quire_cuda_prefill_workspace(plan));
+    quire_cuda_prefill_args a = {};
+    a.n_seqs = n_seqs;
+    a.q = q, a.out = out, a.starts = device_starts, a.lengths = device_lengths;
+    a.pages = pages, a.pages_stride = sealed;
+    a.records = {pool.records, pool.page_bytes, pool.page_bytes / h.kv};
+    a.own = dense_rows(raw, raw + (size_t)n_seqs * own * row, h, own);
+    a.sink = a.own;
+    a.k_order = pool.order;
+    a.workspace = workspace;
+    const Times t = time_launches(1, [&](int, cudaStream_t stream) { TRY(quire_cuda_prefill(plan, &a, stream)); });
+    const double flop = 4.0 * h.dim * h.q * n_seqs * ((double)rows * before + (double)rows * (rows + 1) / 2);
+    printf("{\"what\": \"prefill\", \"kv\": \"%s\", \"heads\": \"%dx%dx%d\", \"batch\": %d, \"before\": %d, "
+           "\"rows\": %d, \"us\": %.1f, \"us_many\": %.1f, \"tflop_per_s\": %.0f, \"kernel\": \"%s\"}\n",
+           pair.name, h.q, h.kv, h.dim, n_seqs, before, rows, t.one, t.many, flop / t.one / 1e6,
+           quire_cuda_prefill_kernel(plan));
+    fflush(stdout);
+    quire_cuda_prefill_free(plan);
+    for (void *memory : {(void *)pages, (void *)device_starts, (void *)device_lengths, (void *)q, (void *)raw,
+                         (void *)out, (void *)workspace})
+        CHECK(cudaFree(memory));
+}
+
+/* Sequences, tokens before the rows, rows. bench/peer_cuda.py has the same. */
+static const int PREFILLS[][3] = {{1, 16384, 4096}, {1, 65536, 2048}, {1, 16384, 512}, {1, 0, 4096},
+                                  {1, 32768, 16},   {32, 32768, 4},   {32, 32768, 8}};
+
 static bool is_shape(const char *text, Heads h) {
     char name[32];
     snprintf(name, sizeof name, "%dx%dx%d", h.q, h.kv, h.dim);
@@ -313,11 +362,13 @@ static bool is_shape(const char *text, Heads h) {
 }
 
 int main(int argc, char **argv) {
-    bool quick = false;
+    bool quick = false, only_prefill = false;
     const char *only = nullptr;
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--quick"))
             quick = true;
+        else if (!strcmp(argv[i], "--prefill"))
+            only_prefill = true;
         else
             only = argv[i];
     if (quire_cuda_available() != QUIRE_OK) {
@@ -339,14 +390,17 @@ int main(int argc, char **argv) {
                 continue;
             const Pool pool = make_pool(pair, h, (size_t)2300 << 20);
             for (int i = 0; i < 6; i++)
-                if (quick ? cases[i][1] < 32768 : main_shape || i == 0 || i == 3 || i == 5)
+                if (!only_prefill && (quick ? cases[i][1] < 32768 : main_shape || i == 0 || i == 3 || i == 5))
                     measure_decode(pair, pool, h, cases[i][0], cases[i][1]);
+            for (const int(&c)[3] : PREFILLS)
+                if (quick ? c[2] == 512 : main_shape || c[2] == 4096)
+                    measure_prefill(pair, pool, h, c[0], c[1], c[2]);
             CHECK(cudaFree(pool.records));
             CHECK(cudaFree(pool.order));
         }
     for (const Pair &pair : PAIRS)
         for (int n : {1, 64, 1024})
-            if (!only && (!quick || n < 1024))
+            if (!only && !only_prefill && (!quick || n < 1024))
                 measure_seal(pair, shapes[0], n);
     return 0;
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <new>
 
+#include "args.h"
 #include "fail.h"
 #include "record.h"
 
@@ -24,18 +25,6 @@ namespace quire_cuda {
 
 /* What a kernel has beside its dynamic shared memory. */
 constexpr int STATIC_SHARED = 128;
-
-static const char *codec_name(quire_codec codec) {
-    switch (codec) {
-#define NAME(id, number, name, family, bits, group, sides)                                                             \
-    case QUIRE_CODEC_##id:                                                                                             \
-        return name;
-        QUIRE_CODEC_MAP(NAME)
-#undef NAME
-    default:
-        return "unknown";
-    }
-}
 
 /* The first kernel for the shape that fits into `limit` bytes of shared memory; *known: whether there is any. */
 static const DecodeKernel *find_kernel(quire_pair pair, int dim, int heads, int limit, bool *known) {
@@ -68,19 +57,10 @@ static int choose_ctas(int n_items, int sms) {
 static quire_status check_options(const quire_cuda_decode_options &o) {
     if (o.struct_size != sizeof o)
         return fail(QUIRE_E_INVALID, "options were not set by quire_cuda_decode_options_default");
-    if (o.n_kv_heads < 1 || o.n_heads < 1 || o.n_heads % o.n_kv_heads)
-        return fail(QUIRE_E_INVALID, "%d query heads cannot share %d KV heads", (int)o.n_heads, (int)o.n_kv_heads);
-    if (o.n_heads / o.n_kv_heads > 2 * MAX_HEADS)
-        return fail(QUIRE_E_UNSUPPORTED, "%d query heads per KV head: at most %d", (int)(o.n_heads / o.n_kv_heads),
-                    2 * MAX_HEADS);
-    if (o.raw != QUIRE_F16 && o.raw != QUIRE_BF16)
-        return fail(QUIRE_E_UNSUPPORTED, "raw type %d: the GPU reads f16 and bf16", (int)o.raw);
-    if (o.out != QUIRE_F32 && o.out != QUIRE_F16 && o.out != QUIRE_BF16)
-        return fail(QUIRE_E_INVALID, "output type %d is not f32, f16 or bf16", (int)o.out);
-    if (!std::isfinite(o.scale) || o.scale < 0)
-        return fail(QUIRE_E_INVALID, "scale %g: must be positive, or 0 for 1/sqrt(k_dim)", (double)o.scale);
-    if (o.sinks < 0 || o.sinks > T)
-        return fail(QUIRE_E_INVALID, "%d sinks: must be 0 to 64", (int)o.sinks);
+    QUIRE_CUDA_TRY(check_heads(o.n_heads, o.n_kv_heads));
+    QUIRE_CUDA_TRY(check_types(o.raw, o.out));
+    QUIRE_CUDA_TRY(check_logits(o.scale, 0));
+    QUIRE_CUDA_TRY(check_sight(o.sinks, 0, 0));
     if (o.max_seqs < 1 || (int64_t)o.max_seqs * o.n_heads > 1 << 24)
         return fail(QUIRE_E_INVALID, "max_seqs %d: must be at least 1, and at most 2^24 rows of heads",
                     (int)o.max_seqs);
@@ -127,15 +107,6 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
     return QUIRE_OK;
 }
 
-static quire_status check_rows(const quire_cuda_rows &r, const char *what) {
-    if (!r.k || !r.v)
-        return fail(QUIRE_E_INVALID, "rows of %s are NULL", what);
-    if (((uintptr_t)r.k | (uintptr_t)r.v) % 16 ||
-        (r.k_slot | r.k_head | r.k_token | r.v_slot | r.v_head | r.v_token) % 8)
-        return fail(QUIRE_E_INVALID, "rows of %s: pointers must be aligned to 16 bytes, strides to 8 elements", what);
-    return QUIRE_OK;
-}
-
 static quire_status check_args(const quire_cuda_decode_plan &plan, const quire_cuda_decode_args &a) {
     const quire_cuda_decode_options &o = plan.options;
     if (a.n_seqs < 0 || a.n_seqs > o.max_seqs)
@@ -146,18 +117,11 @@ static quire_status check_args(const quire_cuda_decode_plan &plan, const quire_c
         return fail(QUIRE_E_INVALID, "q, out and k_order must be aligned to 16 bytes");
     if ((uintptr_t)a.workspace % 256)
         return fail(QUIRE_E_INVALID, "workspace must be aligned to 256 bytes");
-    if (((uintptr_t)a.records.base | a.records.page_stride | a.records.head_stride) % 128 ||
-        (o.n_kv_heads > 1 && a.records.head_stride < plan.record_bytes))
-        return fail(QUIRE_E_INVALID, "records must lie at multiples of 128 bytes, heads %zu bytes apart or more",
-                    plan.record_bytes);
+    QUIRE_CUDA_TRY(check_records(a.records, o.n_kv_heads, plan.record_bytes));
     if (is_mixed(o.pair.k) && !a.k_order)
         return fail(QUIRE_E_INVALID, "%s needs k_order", codec_name(o.pair.k));
     QUIRE_CUDA_TRY(check_rows(a.own, "the queries' own pages"));
     return o.sinks > 0 ? check_rows(a.sink, "sinks") : QUIRE_OK;
-}
-
-static RawRows raw_rows(const quire_cuda_rows &r) {
-    return {(const uint16_t *)r.k, (const uint16_t *)r.v, r.k_slot, r.k_head, r.k_token, r.v_slot, r.v_head, r.v_token};
 }
 
 static DecodeParams make_params(const quire_cuda_decode_plan &plan, const quire_cuda_decode_args &a) {
@@ -172,8 +136,7 @@ static DecodeParams make_params(const quire_cuda_decode_plan &plan, const quire_
     p.sinks = o.sinks;
     p.bf16 = o.raw == QUIRE_BF16;
     p.out_type = o.out;
-    const float scale = o.scale > 0 ? o.scale : 1.0f / sqrtf((float)o.k_dim);
-    p.scale_log2 = scale * 1.44269504088896340736f;
+    p.scale_log2 = (o.scale > 0 ? o.scale : 1.0f / sqrtf((float)o.k_dim)) * LOG2_E;
     p.q = (const uint16_t *)a.q;
     p.out = a.out;
     p.lse = a.lse;

@@ -17,12 +17,11 @@
 #ifndef QUIRE_CUDA_DECODE_CUH
 #define QUIRE_CUDA_DECODE_CUH
 
-#include <cuda_bf16.h>
-
 #include "decode.h"
 #include "ptx.cuh"
 #include "record.h"
 #include "rotation.cuh"
+#include "values.cuh"
 
 namespace quire_cuda {
 
@@ -173,17 +172,6 @@ __device__ __forceinline__ ItemHeads heads_of(const DecodeParams &p, const Item 
 }
 
 /* ------------------------------------------------------------------ queries */
-
-__device__ __forceinline__ float raw_value(bool bf16, uint32_t x /* low half */) {
-    return bf16 ? __uint_as_float(x << 16) : __half2float(__ushort_as_half((uint16_t)x));
-}
-
-/* Two elements of a raw row as fp16. bf16 values within fp16's normal range are exact. */
-__device__ __forceinline__ uint32_t raw_halves(bool bf16, uint32_t x) {
-    if (!bf16)
-        return x;
-    return bits(__floats2half2_rn(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)));
-}
 
 /* q enters products divided by a power of two, so that its largest element lies in ROOM .. 2 ROOM: as large as products with
  * the largest scales of K allow in fp16. Exact for all but elements below 2^-14. A query that is not finite becomes NaN.
@@ -348,51 +336,7 @@ template <int D> struct State {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 o[k][j] = (o[k][j] * CODE_UNIT - S::V_MID * weight[j % 2]) * step;
-        unrotate();
-    }
-
-    __device__ void unrotate() {
-        using P = Passes<D>;
-        const int lane = threadIdx.x % 32, r = lane / 4;
-#pragma unroll
-        for (int pass = P::count - 1; pass >= 0; pass--) {
-            const int k0 = P::first_tile(pass);
-#pragma unroll
-            for (int k = k0; k < k0 + P::tiles; k++) {
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const float a = o[k][e], b = o[k][e + 2];
-                    o[k][e] = a + b;
-                    o[k][e + 2] = a - b;
-                }
-#pragma unroll
-                for (int h = 4; h < 32; h *= 2) /* lanes: bits of r */
-#pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        const float other = __shfl_xor_sync(~0u, o[k][j], h);
-                        o[k][j] = lane & h ? other - o[k][j] : o[k][j] + other;
-                    }
-            }
-#pragma unroll
-            for (int h = 1; h < P::tiles; h *= 2)
-#pragma unroll
-                for (int k = 0; k < P::tiles; k++)
-                    if (!(k & h))
-#pragma unroll
-                        for (int j = 0; j < 4; j++) {
-                            const float a = o[k0 + k][j], b = o[k0 + k + h][j];
-                            o[k0 + k][j] = a + b;
-                            o[k0 + k + h][j] = a - b;
-                        }
-            const float norm = rsqrtf((float)P::length);
-#pragma unroll
-            for (int k = k0; k < k0 + P::tiles; k++) {
-                const uint32_t signs = sign_bits(pass, k) >> (2 * r);
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    o[k][j] *= signs >> (j / 2) & 1 ? -norm : norm;
-            }
-        }
+        Rotation<D, 2>::unrotate(o);
     }
 };
 
@@ -619,20 +563,11 @@ __device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &
 
 /* ------------------------------------------------------------------ results */
 
-__device__ __forceinline__ void store_pair(const DecodeParams &p, size_t at, float a, float b) {
-    if (p.out_type == QUIRE_F32)
-        *(float2 *)((float *)p.out + at) = make_float2(a, b);
-    else if (p.out_type == QUIRE_F16)
-        *(half2 *)((half *)p.out + at) = __floats2half2_rn(a, b);
-    else
-        *(__nv_bfloat162 *)((__nv_bfloat16 *)p.out + at) = __floats2bfloat162_rn(a, b);
-}
-
 /* Channels d and d+1 of a head from its sums. */
 __device__ __forceinline__ void finish(const DecodeParams &p, size_t row, int dim, int d, float m, float l, float a,
                                        float b) {
     const float inverse = l == 0 ? 0.0f : 1 / l;
-    store_pair(p, row * dim + d, a * inverse, b * inverse);
+    store_pair(p.out, p.out_type, row * dim + d, a * inverse, b * inverse);
     if (d == 0 && p.lse)
         p.lse[row] = l == 0 ? -INFINITY : (m + log2f(l) - WEIGHT_LOG2) * 0.69314718055994530942f;
 }

@@ -4,17 +4,9 @@
 
 #include <cstdint>
 
-#include "quire_cuda.h"
+#include "args.h"
 
 namespace quire_cuda {
-
-/* Query heads that one pass over the pages serves: the columns of a tensor-core product. */
-constexpr int MAX_HEADS = 8;
-
-struct RawRows {
-    const uint16_t *k, *v;
-    int64_t k_slot, k_head, k_token, v_slot, v_head, v_token;
-};
 
 /* What a launch gets. An item is a sequence, a KV head, and up to 8 of its query heads. */
 struct DecodeParams {

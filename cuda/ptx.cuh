@@ -42,8 +42,12 @@ __device__ __forceinline__ unsigned draw_ticket(unsigned *counter) {
 
 /* ---- a barrier in shared memory that counts the bytes of a copy */
 
-__device__ __forceinline__ void barrier_init(uint32_t barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier));
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals = 1) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /* Barriers that this thread made are seen by the copy engine. */
@@ -74,6 +78,13 @@ __device__ __forceinline__ void copy_to_shared(uint32_t to, const void *from, ui
             "r"(to),
         "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
         : "memory");
+}
+
+__device__ __forceinline__ void copy_to_shared(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
 }
 
 } // namespace quire_cuda
