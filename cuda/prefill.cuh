@@ -51,18 +51,15 @@ template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, 
     static constexpr int REGISTERS =
         (EVEN_REGISTERS * (ALL_TEAMS + 1) - PRODUCER_REGISTERS) / ALL_TEAMS / 8 * 8;
 
-    /* Shared memory; parts of a team, then of a crew, then what is small. */
-    static constexpr int Q_BYTES = SLABS * N * 128, P_BYTES = N * 128;
-    static constexpr int RAW_BYTES = (SLABS > HALVES ? SLABS : HALVES) * 8192;
-    static constexpr int P_AT = ALL_TEAMS * Q_BYTES, RAW_AT = P_AT + ALL_TEAMS * 2 * P_BYTES;
-    static constexpr int RING_AT = RAW_AT + ALL_TEAMS * RAW_BYTES;
-    static constexpr int NOTES_AT = RING_AT + CREWS * SLOTS * RECORD.bytes;
     struct Notes { /* of a team */
+        int calm, upset, end; /* packed units from calm on and before upset need no look at all scores; where they end */
+        float factor;         /* of scores in those */
         float reduce[4][N];
-        float power[N], slope[N], maximum[N];
+        float factors[N], slope[N], maximum[N];
         int position[N];
         float unit[4];
         half token_scale[T];
+        uint16_t where[D]; /* of channels among the places of a row */
         Walker walker;
     };
     struct Crew {
@@ -70,12 +67,17 @@ template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, 
         int failed;
         Walker walker; /* of the warp that fetches */
     };
-    static constexpr int CREWS_AT = NOTES_AT + align_up(ALL_TEAMS * (int)sizeof(Notes), 16);
+    /* Shared memory. A team has Q, twice P, and a place for raw rows; results leave through all of that, in rows that are 16
+     * longer, so that banks differ. Then come the rings of pages, and what is small. */
+    static constexpr int Q_BYTES = SLABS * N * 128, P_BYTES = N * 128;
+    static constexpr int RAW_BYTES = (SLABS > HALVES ? SLABS : HALVES) * 8192, STAGE_ROW = D + 16;
+    static constexpr int P_AT = Q_BYTES, RAW_AT = P_AT + 2 * P_BYTES, TEAM_BYTES = RAW_AT + RAW_BYTES;
+    static constexpr int RING_AT = ALL_TEAMS * TEAM_BYTES;
+    static constexpr int NOTES_AT = RING_AT + CREWS * SLOTS * RECORD.bytes;
+    static constexpr int CREWS_AT = NOTES_AT + ALL_TEAMS * align_up((int)sizeof(Notes), 16);
     static constexpr int SHARED_BYTES = CREWS_AT + CREWS * (int)sizeof(Crew);
-
-    /* Results leave through the place of Q, some queries at a time; rows are 16 longer, so that banks differ. */
-    static constexpr int STAGE_ROW = D + 16, STAGE_BLOCKS = Q_BYTES / (8 * STAGE_ROW * 4);
-    static_assert(STAGE_BLOCKS > 0 && N % 8 == 0 && ALL_TEAMS <= 4, "shape");
+    static_assert(N * STAGE_ROW * 4 <= TEAM_BYTES && N % 8 == 0 && ALL_TEAMS <= 4 && (SLOTS & (SLOTS - 1)) == 0,
+                  "shape");
 };
 
 /* ------------------------------------------------------------------ barriers of teams and crews */
@@ -100,42 +102,6 @@ template <int THREADS> __device__ __forceinline__ void crew_barrier(int crew) {
     asm volatile("bar.sync %0, %1;" ::"r"(crew + 9), "n"(THREADS) : "memory");
 }
 
-/* ------------------------------------------------------------------ rows into the order of packed places */
-
-/* A row of K or q as products want it: step s of 16 places, in it k = 8h+2c+e <-> place COLUMN * (4i+c) + 4g+2h+e with
- * s = EACH * i + g. Each lane of a warp has some pairs of places. */
-template <class S> struct Placing {
-    int channel[S::WORDS][2]; /* -1: no place, zero */
-
-    __device__ Placing(const uint16_t *order, int kv) {
-#pragma unroll
-        for (int i = 0; i < S::WORDS; i++) {
-            const int k = 2 * (32 * i + threadIdx.x % 32), step = k / 16, group = step / S::EACH;
-            const int column = 4 * group + k % 8 / 2, place = S::COLUMN * column + step % S::EACH * 4 + k % 16 / 8 * 2;
-            const bool here = column < S::COLUMNS && step < S::STEPS;
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                channel[i][e] = !here          ? -1
-                                : S::ORDERED ? __ldg(order + kv * S::D + place + e)
-                                             : place + e;
-        }
-    }
-
-    /* slab_rows: rows of the image, which has 64 places to a slab. */
-    __device__ void store(uint8_t *image, int slab_rows, int row, const uint16_t *from, bool bf16, float by) const {
-#pragma unroll
-        for (int i = 0; i < S::WORDS; i++) {
-            const int k = 2 * (32 * i + threadIdx.x % 32);
-            uint32_t x = 0;
-            if (channel[i][0] >= 0 && from)
-                x = bits(__floats2half2_rn(raw_value(bf16, __ldg(from + channel[i][0])) * by,
-                                           raw_value(bf16, __ldg(from + channel[i][1])) * by));
-            if (S::STEPS % 4 == 0 || k < S::SLABS * 64)
-                *(uint32_t *)(image + k / 64 * slab_rows * 128 + swizzled(row, k % 64 * 2)) = x;
-        }
-    }
-};
-
 /* ------------------------------------------------------------------ results */
 
 /* A warp's four queries: lane 4r+c has channels 16k+2r, 16k+2r+1 of query c, in rotated space. */
@@ -146,7 +112,7 @@ __device__ __forceinline__ void finish_query(const PrefillParams &p, bool here, 
     if (!here)
         return;
     if (p.sink_logits) {
-        const float sink = __ldg(p.sink_logits + head) * 1.44269504088896340736f, higher = fmaxf(m, sink);
+        const float sink = __ldg(p.sink_logits + head) * LOG2_E, higher = fmaxf(m, sink);
         const float by = exp2_approx(m - higher);
         l = l * by + exp2_approx(sink - higher);
         unit *= by;
@@ -199,12 +165,14 @@ template <int D> __global__ void prefill_merge(const __grid_constant__ PrefillPa
 
 /* ------------------------------------------------------------------ a team at work */
 
-/* A team's sums, in registers. It stands apart from Team so that the compiler keeps it there. */
+/* A team's sums, in registers. */
 template <class S> struct Sums {
     float o[S::HALVES][S::N / 2], s[S::N / 2], l[S::N / 4], minus_m[S::N / 4];
-    float unit; /* power of two that V's scales are divided by */
-    half2 down; /* 1 / unit */
+    half2 down; /* 1 / the power of two that V's scales are divided by; 0: no page was seen yet */
 };
+
+/* What a unit of a segment is: a packed page, or up to 64 raw rows. */
+enum Kind { PACKED, OWN, SINKS };
 
 template <class S> struct Team {
     static constexpr int D = S::D, N = S::N;
@@ -216,48 +184,86 @@ template <class S> struct Team {
 
     const PrefillParams &p;
     uint8_t *const shared;
-    const int team, lane, r, c, w; /* w: warp of the team */
-    Notes &notes;
-    Crew &crew;
-    const uint32_t q_at, p_at, raw_at;
-    const uint32_t weights_at; /* where this lane's rows of P begin */
-    int slot = 0, phase = 0, buffer = 0;
-    bool all_careful = false, careful = false;
-    float factor = 0; /* of scores, where all queries have the same */
+    const int team, lane, w; /* w: warp of the team */
+    int n = 0;               /* packed pages so far */
+    bool all_careful = false;
 
     __device__ __forceinline__ Team(const PrefillParams &p_, uint8_t *shared_, int team_)
-        : p(p_), shared(shared_), team(team_), lane(threadIdx.x % 32), r(lane / 4), c(lane % 4),
-          w(__shfl_sync(~0u, threadIdx.x / 32 % 4, 0)), notes(((Notes *)(shared_ + S::NOTES_AT))[team_]),
-          crew(((Crew *)(shared_ + S::CREWS_AT))[team_ / S::TEAMS]), q_at(shared_address(shared_) + team_ * S::Q_BYTES),
-          p_at(shared_address(shared_) + S::P_AT + team_ * 2 * S::P_BYTES),
-          raw_at(shared_address(shared_) + S::RAW_AT + team_ * S::RAW_BYTES),
-          weights_at(p_at + ((lane & 7) + (lane >> 4) * 8) * 128 + (((2 * w + (lane >> 3 & 1)) ^ (lane & 7)) << 4)) {}
+        : p(p_), shared(shared_), team(team_), lane(threadIdx.x % 32), w(uniform(threadIdx.x / 32 % 4)) {}
 
+    __device__ __forceinline__ int r() const { return lane / 4; }
+    __device__ __forceinline__ int c() const { return lane % 4; }
     __device__ __forceinline__ void barrier() const { team_barrier(team); }
+    __device__ __forceinline__ uint8_t *mine() const { return shared + team * S::TEAM_BYTES; }
+    __device__ __forceinline__ uint32_t mine_at() const { return shared_address(shared) + team * S::TEAM_BYTES; }
+    __device__ __forceinline__ Notes &notes() const {
+        return *(Notes *)(shared + S::NOTES_AT + team * align_up((int)sizeof(Notes), 16));
+    }
+    __device__ __forceinline__ Crew &crew() const { return ((Crew *)(shared + S::CREWS_AT))[team / S::TEAMS]; }
+    __device__ __forceinline__ const Segment &segment() const { return notes().walker.segment; }
+    __device__ __forceinline__ uint32_t weights_at() const { return mine_at() + S::P_AT + (n & 1) * S::P_BYTES; }
+
+    /* -------------------------------------------------------------- rows into the order of packed places */
+
+    /* Products want a row of K or q in steps of 16 places: k = 8h+2c+e of step EACH*i+g is place COLUMN * (4i+c) + 4g+2h+e. */
+    __device__ __forceinline__ void find_places() const {
+        const int kv = segment().kv;
+        for (int place = threadIdx.x % 128; place < D; place += 128) {
+            const int column = place / S::COLUMN, rest = place % S::COLUMN;
+            const int k = (column / 4 * S::EACH + rest / 4) * 16 + rest % 4 / 2 * 8 + column % 4 * 2 + rest % 2;
+            notes().where[S::ORDERED ? __ldg(p.order + kv * D + place) : place] = (uint16_t)k;
+        }
+    }
+
+    /* Eight channels of row `row` of an image of slabs with `rows` rows. */
+    __device__ __forceinline__ void place(uint8_t *image, int rows, int row, int channel, const uint4 &x,
+                                          float by) const {
+        const uint4 where = *(const uint4 *)&notes().where[channel];
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            const uint32_t pair = e < 2 ? x.x : e < 4 ? x.y : e < 6 ? x.z : x.w;
+            const uint32_t to = e < 2 ? where.x : e < 4 ? where.y : e < 6 ? where.z : where.w;
+            const int k = e % 2 ? to >> 16 : to & 0xffff;
+            *(half *)(image + k / 64 * rows * 128 + swizzled(row, k % 64 * 2)) =
+                __float2half(raw_value(p.bf16, e % 2 ? pair >> 16 : pair & 0xffff) * by);
+        }
+    }
+
+    /* Places that no channel has, where the last group of columns is narrow: zeros. */
+    __device__ __forceinline__ void clear_image(uint8_t *image, int bytes) const {
+        if (S::STEPS * 16 == D)
+            return;
+        for (int at = threadIdx.x % 128 * 16; at < bytes; at += 128 * 16)
+            *(uint4 *)(image + at) = make_uint4(0, 0, 0, 0);
+        barrier();
+    }
 
     /* -------------------------------------------------------------- queries */
 
-    __device__ __forceinline__ const uint16_t *query_row(const Segment &g, int query) const {
+    static constexpr int CHUNKS = (D / 8 + 15) / 16; /* of eight channels, for each lane of the half warp that has a row */
+    __device__ __forceinline__ static uint4 load_chunk(const uint16_t *row, int chunk) {
+        return D % 128 == 0 || chunk < D / 8 ? __ldg((const uint4 *)row + chunk) : make_uint4(0, 0, 0, 0);
+    }
+    __device__ __forceinline__ const uint16_t *query_row(int query) const {
+        const Segment &g = segment();
         return p.q + ((size_t)(g.row + query / p.group) * p.n_heads + g.kv * p.group + query % p.group) * D;
     }
 
     /* q enters products divided by a power of two: the same for all queries of the team, or for each its own where they
      * differ by so much that bits would be lost. A query that is not finite becomes NaN. */
-    __device__ __forceinline__ void load_queries(const Segment &g) {
-        const int first = g.query + team % S::TEAMS * N;
-        constexpr int CHUNKS = (D / 8 + 15) / 16; /* half a warp has a query */
-#pragma unroll 4
+    __device__ __forceinline__ void load_queries() const {
+        const Segment &g = segment();
+        Notes &notes = this->notes();
+        const int first = g.query + team % S::TEAMS * N, in_half = lane % 16;
+        find_places();
+#pragma unroll 2
         for (int y = 2 * w + lane / 16; y < N; y += 8) {
             const int query = min(first + y, g.n_queries - 1);
-            const uint16_t *row = query_row(g, query);
             float largest = 0;
             bool bad = false;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-                const int chunk = 16 * i + lane % 16;
-                uint4 x = make_uint4(0, 0, 0, 0);
-                if (D % 128 == 0 || chunk < D / 8)
-                    x = __ldg((const uint4 *)row + chunk);
+                const uint4 x = load_chunk(query_row(query), 16 * i + in_half);
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const uint32_t pair = e == 0 ? x.x : e == 1 ? x.y : e == 2 ? x.z : x.w;
@@ -266,84 +272,99 @@ template <class S> struct Team {
                     bad |= !(a * p.scale_log2 <= LARGEST_PRODUCT) || !(b * p.scale_log2 <= LARGEST_PRODUCT);
                 }
             }
+            largest = bad ? __uint_as_float(0x7fc00000u) : largest; /* a NaN is above all numbers, as an integer */
 #pragma unroll
-            for (int h = 1; h < 16; h *= 2) {
-                largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, h));
-                bad |= __shfl_xor_sync(~0u, (int)bad, h) != 0;
-            }
-            if (lane % 16 == 0) {
+            for (int h = 1; h < 16; h *= 2)
+                largest = __uint_as_float(
+                    max(__float_as_uint(largest), __shfl_xor_sync(~0u, __float_as_uint(largest), h)));
+            if (in_half == 0) {
                 const float power = fmaxf(__uint_as_float(__float_as_uint(largest) & 0x7f800000u), 0x1p-100f);
-                notes.power[y] = bad ? __uint_as_float(0x7fc00000u) : power;
+                notes.factors[y] = largest == largest ? power : largest;
                 notes.position[y] = g.position + query / p.group;
-                notes.slope[y] =
-                    p.alibi ? __ldg(p.alibi + g.kv * p.group + query % p.group) * 1.44269504088896340736f : 0.0f;
+                notes.slope[y] = p.alibi ? __ldg(p.alibi + g.kv * p.group + query % p.group) * LOG2_E : 0.0f;
             }
         }
+        clear_image(mine(), S::Q_BYTES);
         barrier();
         float largest = 0x1p-100f, smallest = 0x1p100f;
         for (int y = lane; y < N; y += 32) {
-            const float power = notes.power[y]; /* NaN passes both */
+            const float power = notes.factors[y]; /* NaN passes both */
             largest = fmaxf(largest, power);
             if (power > 0x1p-100f)
                 smallest = fminf(smallest, power);
         }
         largest = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest))); /* positive: ordered as integers */
         smallest = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(smallest)));
-        careful = all_careful || p.softcap_log2 > 0 || p.alibi || smallest * 256 < largest;
-        factor = largest * p.scale_log2;
-
-        const Placing<S> placing(p.order, g.kv);
-        uint8_t *image = shared + team * S::Q_BYTES;
+        const bool alike = smallest * 256 >= largest;
 #pragma unroll 2
-        for (int y = w; y < N; y += 4) {
-            const int query = first + y;
-            const float power = notes.power[y], by = power == power ? 1 / (careful ? power : largest) : power;
-            placing.store(image, N, y, query < g.n_queries ? query_row(g, query) : nullptr, p.bf16, by);
+        for (int y = 2 * w + lane / 16; y < N; y += 8) {
+            const float power = notes.factors[y], by = power == power ? 1 / (alike ? largest : power) : power;
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                const int chunk = 16 * i + in_half;
+                if (D % 128 == 0 || chunk < D / 8)
+                    place(mine(), N, y, 8 * chunk,
+                          first + y < g.n_queries ? load_chunk(query_row(first + y), chunk) : make_uint4(0, 0, 0, 0),
+                          by);
+            }
+        }
+        barrier();
+        for (int y = threadIdx.x % 128; y < N; y += 128)
+            notes.factors[y] = (alike ? largest : notes.factors[y]) * p.scale_log2;
+        if (threadIdx.x % 128 == 0) {
+            notes.factor = largest * p.scale_log2;
+            note_pages(alike && !all_careful && p.softcap_log2 == 0 && !p.alibi);
         }
         publish_shared();
         barrier();
     }
 
+    /* Which packed units are seen whole by all queries. The one after a page that is not needs a look, too: a query may have
+     * seen nothing before it, and then it has no maximum. */
+    __device__ __forceinline__ void note_pages(bool easy) const {
+        const Segment &g = segment();
+        Notes &notes = this->notes();
+        const int first = notes.position[0], last = notes.position[N - 1];
+        int calm = g.begin + 1, upset = g.kept + max(first / T - g.from, 0); /* pages before that of the first query */
+        if (g.begin == 0 && p.sinks > 0)
+            calm = 2;
+        if (p.window > 0) /* pages that begin inside the window of the last query */
+            calm = max(calm, g.kept + max(last - p.window + T, 0) / T - g.from + 1);
+        notes.calm = easy ? calm : INT32_MAX;
+        notes.upset = upset;
+        notes.end = g.end;
+    }
+
     /* -------------------------------------------------------------- scores to weights */
 
     /* All scores at once: scaled, capped, biased, and hidden where a query does not see a token; then the maximum moves, and
-     * the unit of V. `first`: the page's first token. Queries see tokens from..to-1 of what kind says, if the window has
-     * them. Afterwards s holds log2 of the weights before the maximum is subtracted. */
-    enum Kind { PACKED, OWN, SINKS };
-    __device__ __forceinline__ void look(State &st, Kind kind, int first, uint32_t scales) {
-        const int token = first + 16 * w + 2 * r;
-        const float scale = fmaxf(__low2float(halves(scales)), __high2float(halves(scales)));
-        const unsigned largest = __reduce_max_sync(~0u, __float_as_uint(scale)); /* not negative */
-        if (lane == 0)
-            notes.unit[w] = __uint_as_float(largest);
+     * the unit of V. `token`: this lane's first. Afterwards s holds log2 of the weights before the maximum is subtracted. */
+    __device__ __forceinline__ void look(State &st, Kind kind, int token, uint32_t scales) const {
+        Notes &notes = this->notes();
+        note_scales(scales);
+        if (p.softcap_log2 > 0 || p.alibi)
+            bend(st, token);
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const int y = 8 * j + 2 * c + e, i = notes.position[y];
-                const float by = careful ? notes.power[y] * p.scale_log2 : factor;
-                const int from = kind == PACKED ? p.sinks : kind == OWN ? i / T * T : 0;
-                const int to = kind == PACKED ? i / T * T : kind == OWN ? i + 1 : i >= T ? p.sinks : 0;
+                const int y = 8 * j + 2 * c() + e, i = notes.position[y];
+                const float by = p.softcap_log2 > 0 || p.alibi ? 1.0f : notes.factors[y];
+                const int page = i / T * T, low = p.window > 0 ? i - p.window + 1 : 0;
+                const int from = kind == PACKED ? p.sinks : kind == OWN ? page : 0;
+                const int to = kind == PACKED ? page : kind == OWN ? i + 1 : page > 0 ? p.sinks : 0;
                 float top = -INFINITY;
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    float x = st.s[4 * j + e + 2 * h] * by;
+                    float &x = st.s[4 * j + e + 2 * h];
                     const int t = token + h;
-                    if (p.softcap_log2 > 0) { /* cap * tanh(x / cap) */
-                        const float z = exp2_approx(x / p.softcap_log2 * 2.88539008177792681472f);
-                        x = p.softcap_log2 * (1 - __fdividef(2.0f, 1 + z));
-                    }
-                    if (p.alibi)
-                        x += notes.slope[y] * (float)(t - i);
-                    if (t < from || t >= to || (p.window > 0 && i - t >= p.window && t >= p.keep))
-                        x = -INFINITY;
-                    st.s[4 * j + e + 2 * h] = x;
+                    x = t < from || t >= to || (t < low && t >= p.keep) ? -INFINITY : x * by;
                     top = fmaxf(top, x);
                 }
                 top = fmaxf(top, __shfl_xor_sync(~0u, top, 4));
                 top = fmaxf(top, __shfl_xor_sync(~0u, top, 8));
                 top = fmaxf(top, __shfl_xor_sync(~0u, top, 16));
-                if (r == 0)
+                if (r() == 0)
                     notes.reduce[w][y] = top;
             }
         barrier();
@@ -352,7 +373,7 @@ template <class S> struct Team {
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const int y = 8 * j + 2 * c + e;
+                const int y = 8 * j + 2 * c() + e;
                 const float top = fmaxf(fmaxf(notes.reduce[0][y], notes.reduce[1][y]),
                                         fmaxf(notes.reduce[2][y], notes.reduce[3][y]));
                 const float m = -st.minus_m[2 * j + e], higher = top > m + RAISE_BY ? top : m;
@@ -363,7 +384,20 @@ template <class S> struct Team {
             }
     }
 
-    __device__ __forceinline__ void rescale(State &st, int j, int e, float by) {
+    /* Scores to log2 units, soft-capped and with ALiBi. */
+    __device__ __forceinline__ void bend(State &st, int token) const {
+        const float cap = p.softcap_log2, twice = 2 * LOG2_E / cap;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const int y = i / 4 * 8 + 2 * c() + i % 2;
+            float x = st.s[i] * notes().factors[y];
+            if (cap > 0) /* cap * tanh(x / cap) */
+                x = cap * (1 - __fdividef(2.0f, 1 + exp2_approx(x * twice)));
+            st.s[i] = x + notes().slope[y] * (float)(token + i % 4 / 2 - notes().position[y]);
+        }
+    }
+
+    __device__ __forceinline__ static void rescale(State &st, int j, int e, float by) {
 #pragma unroll
         for (int m = 0; m < S::HALVES; m++) {
             st.o[m][4 * j + e] *= by;
@@ -371,34 +405,47 @@ template <class S> struct Team {
         }
     }
 
-    /* From the warps' largest scales of V. Returns what sums are multiplied with. */
-    __device__ __forceinline__ float raise_unit(State &st) {
-        const float largest = fmaxf(fmaxf(notes.unit[0], notes.unit[1]), fmaxf(notes.unit[2], notes.unit[3]));
+    /* The largest scale of V among the warp's tokens. */
+    __device__ __forceinline__ void note_scales(uint32_t scales) const {
+        const float scale = fmaxf(__low2float(halves(scales)), __high2float(halves(scales)));
+        const unsigned largest = __reduce_max_sync(~0u, __float_as_uint(scale)); /* not negative */
+        if (lane == 0)
+            notes().unit[w] = __uint_as_float(largest);
+    }
+    __device__ __forceinline__ static float unit_of(const State &st) {
+        const float down = __low2float(st.down);
+        return down > 0 ? 1 / down : 0.0f;
+    }
+    /* From what all warps noted. Returns what sums are multiplied with. */
+    __device__ __forceinline__ float raise_unit(State &st) const {
+        const float *noted = notes().unit, unit = unit_of(st);
+        const float largest = fmaxf(fmaxf(noted[0], noted[1]), fmaxf(noted[2], noted[3]));
         const float power = fmaxf(__uint_as_float(__float_as_uint(largest) & 0x7f800000u), 0x1p-14f);
-        if (!(power > st.unit))
+        if (!(power > unit))
             return 1;
-        const float ratio = st.unit / power;
-        st.unit = power;
         st.down = __float2half2_rn(1 / power);
-        return ratio;
+        return unit / power;
     }
 
     /* P^T of queries 8j .. 8j+15, transposed: a row is a query, its 64 tokens in the order of S^T's rows. */
-    __device__ __forceinline__ void store_weights(int j, const uint32_t (&x)[4]) const {
-        const uint32_t to = weights_at + buffer * S::P_BYTES + j * 1024;
+    __device__ __forceinline__ void store_weights(uint32_t to, int j, const uint32_t (&x)[4]) const {
         if (j + 1 < N / 8)
-            store_transposed(to, x);
+            store_transposed(to + j * 1024, x);
         else
-            store_transposed_2(to, x[0], x[1]);
+            store_transposed_2(to + j * 1024, x[0], x[1]);
     }
-    __device__ __forceinline__ void round_weights(const State &st, int j, half2 by, uint32_t &a, uint32_t &b) const {
+    __device__ __forceinline__ uint32_t first_weights() const {
+        return weights_at() + ((lane & 7) + (lane >> 4) * 8) * 128 + (((2 * w + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
+    }
+    __device__ __forceinline__ static void round_weights(const State &st, int j, half2 by, uint32_t &a, uint32_t &b) {
         a = bits(__hmul2(__floats2half2_rn(st.s[4 * j], st.s[4 * j + 1]), __low2half2(by)));
         b = bits(__hmul2(__floats2half2_rn(st.s[4 * j + 2], st.s[4 * j + 3]), __high2half2(by)));
     }
 
     /* Exponentials of s * times, their sums, and P in shared memory, seen by all of the team. */
-    __device__ __forceinline__ void weigh(State &st, float times, uint32_t scales) {
+    __device__ __forceinline__ void weigh(State &st, float times, uint32_t scales) const {
         const half2 by = __hmul2(halves(scales), st.down);
+        const uint32_t to = first_weights();
         float top = 0;
 #pragma unroll
         for (int j = 0; j < N / 8; j += 2) {
@@ -416,7 +463,7 @@ template <class S> struct Team {
                 top = fmaxf(top, fmaxf(st.l[2 * i], st.l[2 * i + 1]));
                 round_weights(st, i, by, x[2 * y], x[2 * y + 1]);
             }
-            store_weights(j, x);
+            store_weights(to, j, x);
         }
         publish_shared();
         const bool large = __low2float(by) >= 2 || __high2float(by) >= 2;
@@ -425,19 +472,17 @@ template <class S> struct Team {
     }
 
     /* Rare: the maximum and the unit of V move, and P is written again. */
-    __device__ __forceinline__ void weigh_again(State &st, uint32_t scales) {
-        const float scale = fmaxf(__low2float(halves(scales)), __high2float(halves(scales)));
-        const unsigned largest = __reduce_max_sync(~0u, __float_as_uint(scale)); /* not negative */
-        if (lane == 0)
-            notes.unit[w] = __uint_as_float(largest);
+    __device__ __forceinline__ void weigh_again(State &st, uint32_t scales) const {
+        Notes &notes = this->notes();
+        note_scales(scales);
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
             float x = st.l[i];
             x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
             x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
             x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
-            if (r == 0)
-                notes.reduce[w][i / 2 * 8 + 2 * c + i % 2] = x;
+            if (r() == 0)
+                notes.reduce[w][i / 2 * 8 + 2 * c() + i % 2] = x;
         }
         barrier();
         const float ratio = raise_unit(st);
@@ -446,7 +491,7 @@ template <class S> struct Team {
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const int y = 8 * j + 2 * c + e;
+                const int y = 8 * j + 2 * c() + e;
                 const float x = fmaxf(fmaxf(notes.reduce[0][y], notes.reduce[1][y]),
                                       fmaxf(notes.reduce[2][y], notes.reduce[3][y]));
                 failed |= x > 1e38f; /* beyond fp32: scores are needed that are gone */
@@ -458,15 +503,16 @@ template <class S> struct Team {
                 rescale(st, j, e, by * ratio);
             }
         if (failed)
-            crew.failed = 1;
+            crew().failed = 1;
         const half2 by = __hmul2(halves(scales), st.down);
+        const uint32_t to = first_weights();
 #pragma unroll
         for (int j = 0; j < N / 8; j += 2) {
             uint32_t x[4];
             round_weights(st, j, by, x[0], x[1]);
             if (j + 1 < N / 8)
                 round_weights(st, j + 1, by, x[2], x[3]);
-            store_weights(j, x);
+            store_weights(to, j, x);
         }
         publish_shared();
         barrier();
@@ -474,54 +520,50 @@ template <class S> struct Team {
 
     /* -------------------------------------------------------------- packed pages */
 
-    __device__ __forceinline__ const uint8_t *page_at(int at) const {
-        return shared + S::RING_AT + (team / S::TEAMS * S::SLOTS + at) * S::RECORD.bytes;
+    __device__ __forceinline__ int slot() const { return n % S::SLOTS; }
+    __device__ __forceinline__ const uint8_t *page() const {
+        return shared + S::RING_AT + (team / S::TEAMS * S::SLOTS + slot()) * S::RECORD.bytes;
     }
 
     /* Slab b of K's codes. */
-    template <int b> __device__ __forceinline__ void take_keys(Keys &k) {
-        const uint8_t *page = page_at(slot), *tile = page + w * (2 * D * S::K_BITS);
-        const uint8_t *params = page + S::RECORD.k_params;
+    template <int b> __device__ __forceinline__ void take_keys(Keys &k) const {
+        const uint8_t *tile = page() + w * (2 * D * S::K_BITS), *params = page() + S::RECORD.k_params;
         if constexpr (S::K_BITS == 4) {
             constexpr int columns = S::COLUMNS - 4 * b < 4 ? S::COLUMNS - 4 * b : 4;
-            const bool here = columns == 4 || c < columns;
-            const int column = columns == 4 || here ? c : 0;
+            const bool here = columns == 4 || c() < columns;
+            const int column = here ? c() : 0;
             const bool mixed = 4 * b + 3 < S::MIXED || (4 * b < S::MIXED && 4 * b + column < S::MIXED);
             const uint8_t *at = params + 2 * 16 * (4 * b + column);
-            unpack_k4(*(const uint4 *)(tile + (32 * b + r * columns + column) * 16), at, at + 2 * D, mixed, k[b]);
-            hide<columns == 4>(here, k[b]);
+            unpack_k4(*(const uint4 *)(tile + (32 * b + r() * columns + column) * 16), at, at + 2 * D, mixed, k[b]);
+            if (columns < 4 && !here)
+#pragma unroll
+                for (int e = 0; e < 16; e++)
+                    k[b][e / 4][e % 4] = 0;
         } else {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int i = 2 * b + half;
+                const int i = 2 * b + half, columns = S::COLUMNS - 4 * i < 4 ? S::COLUMNS - 4 * i : 4;
                 if (i >= S::GROUPS)
                     continue;
-                const int columns = S::COLUMNS - 4 * i < 4 ? S::COLUMNS - 4 * i : 4;
-                const bool here = columns == 4 || c < columns;
-                const int column = here ? c : 0;
+                const bool here = columns == 4 || c() < columns;
+                const int column = here ? c() : 0;
                 const uint8_t *at = params + 2 * 8 * (4 * i + column);
-                unpack_k8(*(const uint4 *)(tile + (32 * i + r * columns + column) * 16), at, at + 2 * D, k[b][2 * half],
-                          k[b][2 * half + 1]);
-                if (!here)
+                unpack_k8(*(const uint4 *)(tile + (32 * i + r() * columns + column) * 16), at, at + 2 * D,
+                          k[b][2 * half], k[b][2 * half + 1]);
+                if (columns < 4 && !here)
 #pragma unroll
                     for (int e = 0; e < 8; e++)
                         k[b][2 * half + e / 4][e % 4] = 0;
             }
         }
     }
-    template <bool WHOLE> __device__ __forceinline__ static void hide(bool here, uint32_t (&a)[4][4]) {
-        if (!WHOLE && !here)
-#pragma unroll
-            for (int e = 0; e < 16; e++)
-                a[e / 4][e % 4] = 0;
-    }
 
-    template <int b> __device__ __forceinline__ void key_products(State &st, const Keys &k) {
+    template <int b> __device__ __forceinline__ void key_products(State &st, const Keys &k) const {
 #pragma unroll
         for (int t = 0; t < 4; t++) {
             if (4 * b + t >= S::STEPS)
                 continue;
-            const uint64_t q = operand(q_at + b * N * 128 + t * 32);
+            const uint64_t q = operand(mine_at() + b * N * 128 + t * 32);
             if (b == 0 && t == 0)
                 Product::first_product(st.s, k[b][t], q);
             else
@@ -529,7 +571,7 @@ template <class S> struct Team {
         }
     }
 
-    template <int b> __device__ __forceinline__ void other_keys(State &st, Keys &k) {
+    template <int b> __device__ __forceinline__ void other_keys(State &st, Keys &k) const {
         if constexpr (b < S::SLABS) {
             take_keys<b>(k);
             products_begin();
@@ -538,30 +580,24 @@ template <class S> struct Team {
         }
     }
 
-    /* The first slab of the next page, as soon as it is there. */
-    __device__ __forceinline__ void first_keys(Keys &k) {
-        barrier_wait(shared_address(&crew.full[slot]), phase);
+    /* The first slab of a page, as soon as it is there. */
+    __device__ __forceinline__ void first_keys(Keys &k) const {
+        barrier_wait(shared_address(&crew().full[slot()]), n / S::SLOTS & 1);
         take_keys<0>(k);
     }
-    /* Its scores, on the way: the first slab was taken before. */
-    __device__ __forceinline__ void score(State &st, Keys &k) {
-        products_begin();
-        key_products<0>(st, k);
-        other_keys<1>(st, k);
-        products_commit();
-    }
 
-    __device__ __forceinline__ void load_values(const uint8_t *page, uint4 (&v)[S::HALVES][S::V_BITS / 4]) const {
+    __device__ __forceinline__ void load_values(uint4 (&v)[S::HALVES][S::V_BITS / 4]) const {
 #pragma unroll
         for (int m = 0; m < S::HALVES; m++) {
             const int tile = D % 64 == 0 || 4 * m + w < D / 16 ? 4 * m + w : 0; /* there is none: any will do */
 #pragma unroll
             for (int h = 0; h < S::V_BITS / 4; h++)
-                v[m][h] = *(const uint4 *)(page + S::RECORD.v_codes + (tile * (S::V_BITS / 4) + h) * 512 + lane * 16);
+                v[m][h] = *(const uint4 *)(page() + S::RECORD.v_codes + (tile * (S::V_BITS / 4) + h) * 512 + lane * 16);
         }
     }
 
-    template <int m> __device__ __forceinline__ void value_products(State &st, const uint4 (&v)[S::HALVES][S::V_BITS / 4]) {
+    template <int m>
+    __device__ __forceinline__ void value_products(State &st, const uint4 (&v)[S::HALVES][S::V_BITS / 4]) const {
         if constexpr (m < S::HALVES) {
             uint32_t a[4][4];
             if constexpr (S::V_BITS == 4) {
@@ -573,247 +609,256 @@ template <class S> struct Team {
             if (m == 0) {
                 if (S::TEAMS == 2)
                     take_turn(team);
-#pragma unroll
-                for (int i = 0; i < S::HALVES; i++)
-                    pin(st.o[i]);
+                pin_sums(st);
             }
             products_begin();
 #pragma unroll
             for (int t = 0; t < 4; t++)
-                Product::product(st.o[m], a[t], operand(p_at + buffer * S::P_BYTES + t * 32));
+                Product::product(st.o[m], a[t], operand(weights_at() + t * 32));
             value_products<m + 1>(st, v);
         }
     }
 
-    /* One page: exponentials | P V, and the next page's first K meanwhile | Q K of the next page. Nothing is in flight where
-     * accumulators are touched: ptxas would serialize all products otherwise. */
-    __device__ __forceinline__ void attend_pages(State &st, const Segment &g) {
-        if (uniform(g.begin) == uniform(g.end))
-            return;
-        const int first = uniform(notes.position[0]), last = uniform(notes.position[N - 1]), end = uniform(g.end);
-        bool before = true; /* something may have been hidden: maxima are not to be relied on */
-        int i = uniform(g.begin);
-        Keys k;
-        first_keys(k);
-        score(st, k);
-        products_wait();
-        pin(st.s);
-        for (;;) {
-            const int page = uniform(g.page(i));
-            const uint32_t scales = *(const uint32_t *)(page_at(slot) + S::RECORD.v_params + (16 * w + 2 * r) * 2);
-            const bool hidden = page >= first / T || (page == 0 && p.sinks > 0) ||
-                                (p.window > 0 && last - page * T >= p.window);
-            float times = factor;
-            if (careful || hidden || before) {
-                look(st, PACKED, page * T, scales);
-                times = 1;
-            }
-            before = hidden;
-            weigh(st, times, scales);
-            uint4 v[S::HALVES][S::V_BITS / 4];
-            load_values(page_at(slot), v);
-            value_products<0>(st, v);
-            products_commit();
-            __syncwarp();
-            if (lane == 0)
-                barrier_arrive(shared_address(&crew.empty[slot]));
-            if (++slot == S::SLOTS) {
-                slot = 0;
-                phase ^= 1;
-            }
-            const bool more = ++i < end;
-            if (more)
-                first_keys(k);
-            products_wait();
+    __device__ __forceinline__ static void pin_sums(State &st) {
 #pragma unroll
-            for (int m = 0; m < S::HALVES; m++)
-                pin(st.o[m]);
-            buffer ^= 1;
-            if (!more)
-                break;
-            score(st, k);
-            if (S::TEAMS == 2)
-                give_turn(team);
-            products_wait();
-            pin(st.s);
-        }
-        if (S::TEAMS == 2)
-            give_turn(team);
+        for (int m = 0; m < S::HALVES; m++)
+            pin(st.o[m]);
     }
 
     /* -------------------------------------------------------------- raw rows */
 
-    /* Up to 64 rows: token first + i at row i; there are n. K and V go one after the other through the same place. */
-    __device__ __forceinline__ void attend_raw(State &st, const Segment &g, Kind kind, const RawRows &rows, int first,
-                                               int row, int n) {
+    /* Where the rows of a raw unit lie: token first + t at row t, if t < n. */
+    struct Run {
+        Kind kind;
+        int first, n;
+        const uint16_t *k, *v;
+        int64_t k_token, v_token;
+    };
+
+    __device__ __forceinline__ int raw_units() const {
+        const int first = notes().position[0] / T, last = notes().position[N - 1] / T;
+        return last - first + 1 + (last > 0 && p.sinks > 0 ? 1 : 0);
+    }
+    /* Own pages first, then the sinks. */
+    __device__ __forceinline__ Run run_of(int index) const {
+        const Segment &g = segment();
+        const int page = notes().position[0] / T + index;
+        const bool own = page <= notes().position[N - 1] / T;
+        const RawRows &rows = own ? p.own : p.sink;
         const int64_t at = p.slots ? __ldg(p.slots + g.seq) : g.seq;
-        const uint16_t *keys = rows.k + at * rows.k_slot + g.kv * rows.k_head + row * rows.k_token;
-        const uint16_t *values = rows.v + at * rows.v_slot + g.kv * rows.v_head + row * rows.v_token;
-        uint8_t *image = shared + S::RAW_AT + team * S::RAW_BYTES;
-        barrier(); /* the place is free */
-        {
-            const Placing<S> placing(p.order, g.kv);
-#pragma unroll 2
-            for (int t = w; t < T; t += 4)
-                placing.store(image, T, row_of_token(t), keys + min(t, n - 1) * rows.k_token, p.bf16, 1.0f);
-        }
-        measure_values(values, rows.v_token, n);
-        publish_shared();
-        barrier();
-        products_begin();
-#pragma unroll
-        for (int i = 0; i < S::STEPS; i++) {
-            const uint64_t a = operand(raw_at + i / 4 * 8192 + i % 4 * 32), b = operand(q_at + i / 4 * N * 128 + i % 4 * 32);
-            if (i == 0)
-                Product::first_by_rows(st.s, a, b);
-            else
-                Product::by_rows(st.s, a, b);
-        }
-        products_commit();
-        products_wait();
-        pin(st.s);
-        const uint32_t scales = *(const uint32_t *)&notes.token_scale[16 * w + 2 * r];
-        look(st, kind, first, scales);
-        weigh(st, 1.0f, scales); /* the barrier in it: all warps have their scores */
-        place_values(image, values, rows.v_token, n);
-        publish_shared();
-        barrier();
-#pragma unroll
-        for (int m = 0; m < S::HALVES; m++)
-            pin(st.o[m]);
-        products_begin();
-#pragma unroll
-        for (int m = 0; m < S::HALVES; m++)
-#pragma unroll
-            for (int t = 0; t < 4; t++)
-                Product::by_columns(st.o[m], operand(raw_at + m * 8192 + t * 2048),
-                                    operand(p_at + buffer * S::P_BYTES + t * 32));
-        products_commit();
-        products_wait();
-#pragma unroll
-        for (int m = 0; m < S::HALVES; m++)
-            pin(st.o[m]);
-        buffer ^= 1;
+        const int64_t row = own ? (page - g.position / T) * T : 0;
+        return {own ? OWN : SINKS,
+                own ? page * T : 0,
+                own ? min(T, g.length - page * T) : p.sinks,
+                rows.k + at * rows.k_slot + g.kv * rows.k_head + row * rows.k_token,
+                rows.v + at * rows.v_slot + g.kv * rows.v_head + row * rows.v_token,
+                rows.k_token,
+                rows.v_token};
     }
 
     __device__ __forceinline__ static int row_of_token(int t) { return t / 16 * 16 + t % 16 / 2 + t % 2 * 8; }
 
-    /* A raw row of V gets a power of two in the place of a packed row's scale, from its norm, which the rotation keeps.
-     * Elements divided by it are about 1/256, and at most sqrt(D)/128. A warp has the tokens of its own rows of S^T, four
-     * at a time. */
-    __device__ __forceinline__ void measure_values(const uint16_t *from, int64_t stride, int n) {
-#pragma unroll 1
-        for (int i = 0; i < 4; i++) {
-            const int t = 16 * w + 4 * i + c;
-            const uint16_t *x = from + min(t, n - 1) * stride;
+    /* K, and what takes the place of V's scales: a power of two for each token, from the norm of its row, which the rotation
+     * keeps. Elements divided by it are about 1/256, and at most sqrt(D)/128. Half a warp has a row. */
+    __device__ __forceinline__ void place_keys(const Run &run) const {
+        uint8_t *image = mine() + S::RAW_AT;
+        barrier(); /* the place is free */
+        clear_image(image, S::SLABS * 8192);
+#pragma unroll 2
+        for (int t = 2 * w + lane / 16; t < T; t += 8) {
+            const int row = min(t, run.n - 1);
             float sum = 0;
 #pragma unroll
-            for (int j = 0; j < D / 16; j++) {
-                const uint32_t pair = __ldg((const uint32_t *)x + 8 * j + r);
-                const float a = raw_value(p.bf16, pair & 0xffff), b = raw_value(p.bf16, pair >> 16);
-                sum += a * a + b * b;
+            for (int i = 0; i < CHUNKS; i++) {
+                const int chunk = 16 * i + lane % 16;
+                if (D % 128 == 0 || chunk < D / 8)
+                    place(image, T, row_of_token(t), 8 * chunk, load_chunk(run.k + row * run.k_token, chunk), 1.0f);
+                const uint4 x = load_chunk(run.v + row * run.v_token, chunk);
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const uint32_t pair = e == 0 ? x.x : e == 1 ? x.y : e == 2 ? x.z : x.w;
+                    const float a = raw_value(p.bf16, pair & 0xffff), b = raw_value(p.bf16, pair >> 16);
+                    sum += a * a + b * b;
+                }
             }
-            sum += __shfl_xor_sync(~0u, sum, 4);
-            sum += __shfl_xor_sync(~0u, sum, 8);
-            sum += __shfl_xor_sync(~0u, sum, 16);
+#pragma unroll
+            for (int h = 1; h < 16; h *= 2)
+                sum += __shfl_xor_sync(~0u, sum, h);
             const float size = sqrtf(sum / D) * (256 / S::V_UNIT);
             const float power = __uint_as_float(__float_as_uint(size) & 0x7f800000u);
-            if (r == 0)
-                notes.token_scale[t] = __float2half(fminf(fmaxf(power, 0x1p-14f), 0x1p15f));
+            if (lane % 16 == 0)
+                notes().token_scale[t] = __float2half(fminf(fmaxf(power, 0x1p-14f), 0x1p15f));
         }
+        publish_shared();
+        barrier();
     }
-    __device__ __forceinline__ void place_values(uint8_t *image, const uint16_t *from, int64_t stride, int n) {
+
+    /* V's rows, rotated, in the same place. A warp has 16 tokens, four at a time. */
+    __device__ __forceinline__ void place_values(const Run &run) const {
+        uint8_t *image = mine() + S::RAW_AT;
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
-            const int t = 16 * w + 4 * i + c, row = row_of_token(t);
-            const uint16_t *x = from + min(t, n - 1) * stride;
+            const int t = 16 * w + 4 * i + c(), row = row_of_token(t);
+            const uint16_t *x = run.v + min(t, run.n - 1) * run.v_token;
             float y[D / 16][2];
 #pragma unroll
             for (int j = 0; j < D / 16; j++) {
-                const uint32_t pair = __ldg((const uint32_t *)x + 8 * j + r);
+                const uint32_t pair = __ldg((const uint32_t *)x + 8 * j + r());
                 y[j][0] = raw_value(p.bf16, pair & 0xffff);
                 y[j][1] = raw_value(p.bf16, pair >> 16);
             }
             Rotation<D, 1>::rotate(y);
-            const float by = 1 / (__half2float(notes.token_scale[t]) * S::V_UNIT);
+            const float by = 1 / (__half2float(notes().token_scale[t]) * S::V_UNIT);
 #pragma unroll
             for (int j = 0; j < D / 16; j++)
 #pragma unroll
                 for (int e = 0; e < 2; e++)
-                    *(half *)(image + j / 4 * 8192 + swizzled(row, 2 * (j % 4 * 16 + r + 8 * e))) =
+                    *(half *)(image + j / 4 * 8192 + swizzled(row, 2 * (j % 4 * 16 + r() + 8 * e))) =
                         __float2half(y[j][e] * by);
         }
+        publish_shared();
+        barrier();
     }
 
-    __device__ __forceinline__ void attend_own_rows(State &st, const Segment &g) {
-        const int first = uniform(notes.position[0]) / T, last = uniform(notes.position[N - 1]) / T;
-        const int base = g.position / T;
-        for (int page = first; page <= last; page++)
-            attend_raw(st, g, OWN, p.own, page * T, (page - base) * T, min(T, g.length - page * T));
-        if (last > 0 && p.sinks > 0)
-            attend_raw(st, g, SINKS, p.sink, 0, 0, p.sinks);
+    /* -------------------------------------------------------------- a segment */
+
+    /* Unit by unit: scores | exponentials | P V, with the next page's first K meanwhile. Nothing is in flight where
+     * accumulators are touched: ptxas would serialize all products otherwise. */
+    __device__ __forceinline__ void attend(State &st) {
+        const Segment &g = segment();
+        const int past = uniform(g.end + (g.tail ? raw_units() : 0));
+        int i = uniform(g.begin);
+        Keys k;
+        if (i < uniform(g.end))
+            first_keys(k);
+        for (bool turn = false; i < past; i++) {
+            const bool packed = i < uniform(notes().end);
+            if (packed) {
+                products_begin();
+                key_products<0>(st, k);
+                other_keys<1>(st, k);
+                products_commit();
+                if (S::TEAMS == 2 && turn)
+                    give_turn(team);
+                products_wait();
+            } else {
+                if (S::TEAMS == 2 && turn) {
+                    give_turn(team);
+                    turn = false;
+                }
+                place_keys(run_of(i - notes().end));
+                products_begin();
+#pragma unroll
+                for (int step = 0; step < S::STEPS; step++) {
+                    const uint64_t a = operand(mine_at() + S::RAW_AT + step / 4 * 8192 + step % 4 * 32);
+                    const uint64_t b = operand(mine_at() + step / 4 * N * 128 + step % 4 * 32);
+                    if (step == 0)
+                        Product::first_by_rows(st.s, a, b);
+                    else
+                        Product::by_rows(st.s, a, b);
+                }
+                products_commit();
+                products_wait();
+            }
+            pin(st.s);
+            const uint8_t *scales_at = packed ? page() + S::RECORD.v_params : (const uint8_t *)notes().token_scale;
+            const uint32_t scales = *(const uint32_t *)(scales_at + (16 * w + 2 * r()) * 2);
+            float times = notes().factor;
+            if (uniform(i < notes().calm || i >= notes().upset)) {
+                Kind kind = PACKED;
+                int first = g.page(i) * T;
+                if (!packed) {
+                    const Run run = run_of(i - notes().end);
+                    kind = run.kind;
+                    first = run.first;
+                }
+                look(st, kind, first + 16 * w + 2 * r(), scales);
+                times = 1;
+            }
+            weigh(st, times, scales); /* the barrier in it: all warps have their scores */
+            if (packed) {
+                uint4 v[S::HALVES][S::V_BITS / 4];
+                load_values(v);
+                value_products<0>(st, v);
+                products_commit();
+                turn = true;
+                __syncwarp();
+                if (lane == 0)
+                    barrier_arrive(shared_address(&crew().empty[slot()]));
+                n++;
+                if (i + 1 < uniform(notes().end))
+                    first_keys(k);
+                products_wait();
+            } else {
+                place_values(run_of(i - notes().end));
+                pin_sums(st);
+                products_begin();
+#pragma unroll
+                for (int m = 0; m < S::HALVES; m++)
+#pragma unroll
+                    for (int t = 0; t < 4; t++)
+                        Product::by_columns(st.o[m], operand(mine_at() + S::RAW_AT + m * 8192 + t * 2048),
+                                            operand(weights_at() + t * 32));
+                products_commit();
+                products_wait();
+            }
+            pin_sums(st);
+            if (S::TEAMS == 2 && turn && i + 1 == past)
+                give_turn(team);
+        }
     }
 
     /* -------------------------------------------------------------- results */
 
-    __device__ __forceinline__ void finish(const State &st, const Segment &g) {
-        barrier(); /* Q and the notes are free */
+    __device__ __forceinline__ void finish(const State &st) const {
+        Notes &notes = this->notes();
+        barrier(); /* Q, P and the notes are free */
+        float *stage = (float *)mine();
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
-            const int y = i / 2 * 8 + 2 * c + i % 2;
+            const int y = i / 2 * 8 + 2 * c() + i % 2;
             float x = st.l[i];
             x += __shfl_xor_sync(~0u, x, 4);
             x += __shfl_xor_sync(~0u, x, 8);
             x += __shfl_xor_sync(~0u, x, 16);
-            if (r == 0)
+            if (r() == 0)
                 notes.reduce[w][y] = x;
-            if (r == 0 && w == 0)
+            if (r() == 0 && w == 0)
                 notes.maximum[y] = -st.minus_m[i];
-        }
-        finish_from<0>(st, g);
-    }
-
-    /* Queries from BEGIN on: as many as there is room for, then the others. */
-    template <int BEGIN> __device__ __forceinline__ void finish_from(const State &st, const Segment &g) {
-        constexpr int AT_ONCE = 8 * S::STAGE_BLOCKS, END = BEGIN + AT_ONCE < N ? BEGIN + AT_ONCE : N;
-        float *stage = (float *)(shared + team * S::Q_BYTES);
-#pragma unroll
-        for (int j = BEGIN / 8; j < END / 8; j++)
 #pragma unroll
             for (int m = 0; m < S::HALVES; m++)
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (D % 64 == 0 || 4 * m + w < D / 16)
-                        *(float2 *)(stage + (8 * j - BEGIN + 2 * c + e) * S::STAGE_ROW + 64 * m + 16 * w + 2 * r) =
-                            make_float2(st.o[m][4 * j + e], st.o[m][4 * j + 2 + e]);
+                if (D % 64 == 0 || 4 * m + w < D / 16)
+                    *(float2 *)(stage + y * S::STAGE_ROW + 64 * m + 16 * w + 2 * r()) =
+                        make_float2(st.o[m][i / 2 * 4 + i % 2], st.o[m][i / 2 * 4 + 2 + i % 2]);
+        }
         barrier();
+        const float unit = unit_of(st) * S::V_UNIT;
 #pragma unroll 1
-        for (int x = 4 * w; x < END - BEGIN; x += 16)
-            finish_four(st.unit, g, stage, BEGIN, x + c);
+        for (int y = 4 * w + c(); y < N; y += 16)
+            finish_four(unit, stage, y);
         barrier();
-        if constexpr (END < N)
-            finish_from<END>(st, g);
     }
 
-    /* Query `begin + x` of the team, from row x of the stage; four of them, one for each c. */
-    __device__ __forceinline__ void finish_four(float unit, const Segment &g, const float *stage, int begin, int x) {
-        const int y = begin + x, query = g.query + team % S::TEAMS * N + y;
+    /* Four queries of the team, y for this lane. */
+    __device__ __forceinline__ void finish_four(float unit, const float *stage, int y) const {
+        const Segment &g = segment();
+        const Notes &notes = this->notes();
+        const int query = g.query + team % S::TEAMS * N + y;
         const bool here = query < g.n_queries;
         const float sum = (notes.reduce[0][y] + notes.reduce[1][y]) + (notes.reduce[2][y] + notes.reduce[3][y]);
         float v[D / 16][2];
 #pragma unroll
         for (int j = 0; j < D / 16; j++)
-            *(float2 *)v[j] = *(const float2 *)(stage + x * S::STAGE_ROW + 16 * j + 2 * r);
+            *(float2 *)v[j] = *(const float2 *)(stage + y * S::STAGE_ROW + 16 * j + 2 * r());
         if (g.slot < 0) {
             finish_query<D>(p, here, (size_t)g.row + query / p.group, g.kv * p.group + query % p.group, v,
-                            notes.maximum[y], sum, unit * S::V_UNIT);
+                            notes.maximum[y], sum, unit);
         } else if (here) {
             const size_t at = (size_t)g.slot * S::QUERIES + team % S::TEAMS * N + y;
-            const float by = unit * S::V_UNIT;
 #pragma unroll
             for (int j = 0; j < D / 16; j++)
-                *(float2 *)(p.part_o + at * D + 16 * j + 2 * r) = make_float2(v[j][0] * by, v[j][1] * by);
-            if (r == 0)
+                *(float2 *)(p.part_o + at * D + 16 * j + 2 * r()) = make_float2(v[j][0] * unit, v[j][1] * unit);
+            if (r() == 0)
                 p.part_ml[at] = make_float2(notes.maximum[y], sum);
         }
     }
@@ -831,7 +876,6 @@ template <class S> struct Team {
             st.l[i] = 0;
             st.minus_m[i] = -NOTHING_SEEN;
         }
-        st.unit = 0;
         st.down = __float2half2_rn(0.0f);
     }
 
@@ -841,25 +885,22 @@ template <class S> struct Team {
         for (;;) {
             for (;;) {
                 if (threadIdx.x % 128 == 0)
-                    notes.walker.next(p);
+                    notes().walker.next(p);
                 barrier();
-                const Segment &g = notes.walker.segment;
-                if (!uniform(g.more))
+                if (!uniform(segment().more))
                     break;
-                load_queries(g);
+                load_queries();
                 State st;
                 clear(st);
-                attend_pages(st, g);
-                if (uniform(g.tail))
-                    attend_own_rows(st, g);
-                finish(st, g);
+                attend(st);
+                finish(st);
             }
             crew_barrier<S::TEAMS * 128 + 32>(team / S::TEAMS);
-            if (all_careful || !uniform(crew.failed))
+            if (all_careful || !uniform(crew().failed))
                 return;
             all_careful = true;
             if (threadIdx.x % 128 == 0)
-                notes.walker.restart();
+                notes().walker.restart();
             barrier();
         }
     }
@@ -927,7 +968,8 @@ __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__
             barriers_publish();
             crew.failed = 0;
             for (int i = 0; i < S::TEAMS; i++)
-                ((Notes *)(shared + S::NOTES_AT))[warp * S::TEAMS + i].walker = crew.walker;
+                ((Notes *)(shared + S::NOTES_AT + (warp * S::TEAMS + i) * align_up((int)sizeof(Notes), 16)))->walker =
+                    crew.walker;
         }
     }
     __syncthreads();
