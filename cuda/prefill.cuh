@@ -52,8 +52,9 @@ template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, 
         (EVEN_REGISTERS * (ALL_TEAMS + 1) - PRODUCER_REGISTERS) / ALL_TEAMS / 8 * 8;
 
     struct Notes { /* of a team */
-        int calm, upset, end; /* packed units from calm on and before upset need no look at all scores; where they end */
-        float factor;         /* of scores in those */
+        int calm, upset; /* packed units from calm on and before upset are seen whole by all queries */
+        float factor;    /* of scores in those */
+        int unused;
         float reduce[4][N];
         float factors[N], slope[N], maximum[N];
         int position[N];
@@ -231,11 +232,11 @@ template <class S> struct Team {
 
     /* Places that no channel has, where the last group of columns is narrow: zeros. */
     __device__ __forceinline__ void clear_image(uint8_t *image, int bytes) const {
-        if (S::STEPS * 16 == D)
-            return;
-        for (int at = threadIdx.x % 128 * 16; at < bytes; at += 128 * 16)
-            *(uint4 *)(image + at) = make_uint4(0, 0, 0, 0);
-        barrier();
+        if constexpr (S::STEPS * 16 > D) {
+            for (int at = threadIdx.x % 128 * 16; at < bytes; at += 128 * 16)
+                *(uint4 *)(image + at) = make_uint4(0, 0, 0, 0);
+            barrier();
+        }
     }
 
     /* -------------------------------------------------------------- queries */
@@ -332,7 +333,6 @@ template <class S> struct Team {
             calm = max(calm, g.kept + max(last - p.window + T, 0) / T - g.from + 1);
         notes.calm = easy ? calm : INT32_MAX;
         notes.upset = upset;
-        notes.end = g.end;
     }
 
     /* -------------------------------------------------------------- scores to weights */
@@ -442,8 +442,10 @@ template <class S> struct Team {
         b = bits(__hmul2(__floats2half2_rn(st.s[4 * j + 2], st.s[4 * j + 3]), __high2half2(by)));
     }
 
-    /* Exponentials of s * times, their sums, and P in shared memory, seen by all of the team. */
-    __device__ __forceinline__ void weigh(State &st, float times, uint32_t scales) const {
+    /* Exponentials of s * times, their sums, and P in shared memory, seen by all of the team. `meanwhile`: what is done
+     * before the team meets. */
+    template <class F>
+    __device__ __forceinline__ void weigh(State &st, float times, uint32_t scales, F meanwhile) const {
         const half2 by = __hmul2(halves(scales), st.down);
         const uint32_t to = first_weights();
         float top = 0;
@@ -466,6 +468,7 @@ template <class S> struct Team {
             store_weights(to, j, x);
         }
         publish_shared();
+        meanwhile();
         const bool large = __low2float(by) >= 2 || __high2float(by) >= 2;
         if (uniform(team_any(team, top > WEIGHTS_LIMIT || large)))
             weigh_again(st, scales);
@@ -586,7 +589,8 @@ template <class S> struct Team {
         take_keys<0>(k);
     }
 
-    __device__ __forceinline__ void load_values(uint4 (&v)[S::HALVES][S::V_BITS / 4]) const {
+    using Values = uint4[S::HALVES][S::V_BITS / 4];
+    __device__ __forceinline__ void load_values(Values &v) const {
 #pragma unroll
         for (int m = 0; m < S::HALVES; m++) {
             const int tile = D % 64 == 0 || 4 * m + w < D / 16 ? 4 * m + w : 0; /* there is none: any will do */
@@ -597,7 +601,7 @@ template <class S> struct Team {
     }
 
     template <int m>
-    __device__ __forceinline__ void value_products(State &st, const uint4 (&v)[S::HALVES][S::V_BITS / 4]) const {
+    __device__ __forceinline__ void value_products(State &st, const Values &v) const {
         if constexpr (m < S::HALVES) {
             uint32_t a[4][4];
             if constexpr (S::V_BITS == 4) {
@@ -722,89 +726,124 @@ template <class S> struct Team {
 
     /* -------------------------------------------------------------- a segment */
 
-    /* Unit by unit: scores | exponentials | P V, with the next page's first K meanwhile. Nothing is in flight where
-     * accumulators are touched: ptxas would serialize all products otherwise. */
+    /* Scores of the page whose first slab of K was taken; on the way. */
+    __device__ __forceinline__ void score_page(State &st, Keys &k) const {
+        products_begin();
+        key_products<0>(st, k);
+        other_keys<1>(st, k);
+        products_commit();
+    }
+    __device__ __forceinline__ uint32_t page_scales() const {
+        return *(const uint32_t *)(page() + S::RECORD.v_params + (16 * w + 2 * r()) * 2);
+    }
+    /* P V of the page, on the way; its slot is free again. */
+    __device__ __forceinline__ void add_page(State &st, const Values &v) {
+        value_products<0>(st, v);
+        products_commit();
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(shared_address(&crew().empty[slot()]));
+        n++;
+    }
+
+    /* Pages that all queries see whole. One page: exponentials | P V, and the next page's first K meanwhile | Q K of the next
+     * page. Nothing is in flight where accumulators are touched: ptxas would serialize all products otherwise. */
+    __device__ __forceinline__ void attend_calm_pages(State &st, int left) {
+        const float times = notes().factor;
+        Keys k;
+        first_keys(k);
+        score_page(st, k);
+        for (;;) {
+            const uint32_t scales = page_scales();
+            products_wait();
+            pin(st.s);
+            Values v;
+            weigh(st, times, scales, [&] { load_values(v); });
+            add_page(st, v);
+            const bool more = --left > 0;
+            if (more)
+                first_keys(k);
+            products_wait();
+            pin_sums(st);
+            if (!more)
+                break;
+            score_page(st, k);
+            if (S::TEAMS == 2)
+                give_turn(team);
+        }
+        if (S::TEAMS == 2)
+            give_turn(team);
+    }
+
+    /* Any unit. */
+    __device__ __forceinline__ void attend_unit(State &st, int i) {
+        const Segment &g = segment();
+        const bool packed = i < uniform(g.end);
+        Run run = {};
+        uint32_t scales;
+        if (packed) {
+            Keys k;
+            first_keys(k);
+            score_page(st, k);
+            run.kind = PACKED;
+            run.first = g.page(i) * T;
+            scales = page_scales();
+            products_wait();
+        } else {
+            run = run_of(i - g.end);
+            place_keys(run);
+            products_begin();
+#pragma unroll
+            for (int step = 0; step < S::STEPS; step++) {
+                const uint64_t a = operand(mine_at() + S::RAW_AT + step / 4 * 8192 + step % 4 * 32);
+                const uint64_t b = operand(mine_at() + step / 4 * N * 128 + step % 4 * 32);
+                if (step == 0)
+                    Product::first_by_rows(st.s, a, b);
+                else
+                    Product::by_rows(st.s, a, b);
+            }
+            products_commit();
+            scales = *(const uint32_t *)&notes().token_scale[16 * w + 2 * r()];
+            products_wait();
+        }
+        pin(st.s);
+        look(st, run.kind, run.first + 16 * w + 2 * r(), scales);
+        weigh(st, 1.0f, scales, [] {}); /* the barrier in it: all warps have their scores */
+        if (packed) {
+            Values v;
+            load_values(v);
+            add_page(st, v);
+            products_wait();
+            if (S::TEAMS == 2)
+                give_turn(team);
+        } else {
+            place_values(run_of(i - g.end));
+            pin_sums(st);
+            products_begin();
+#pragma unroll
+            for (int m = 0; m < S::HALVES; m++)
+#pragma unroll
+                for (int t = 0; t < 4; t++)
+                    Product::by_columns(st.o[m], operand(mine_at() + S::RAW_AT + m * 8192 + t * 2048),
+                                        operand(weights_at() + t * 32));
+            products_commit();
+            products_wait();
+        }
+        pin_sums(st);
+    }
+
     __device__ __forceinline__ void attend(State &st) {
         const Segment &g = segment();
-        const int past = uniform(g.end + (g.tail ? raw_units() : 0));
-        int i = uniform(g.begin);
-        Keys k;
-        if (i < uniform(g.end))
-            first_keys(k);
-        for (bool turn = false; i < past; i++) {
-            const bool packed = i < uniform(notes().end);
-            if (packed) {
-                products_begin();
-                key_products<0>(st, k);
-                other_keys<1>(st, k);
-                products_commit();
-                if (S::TEAMS == 2 && turn)
-                    give_turn(team);
-                products_wait();
+        for (int i = uniform(g.begin); i < uniform(g.end + (g.tail ? raw_units() : 0));) {
+            const int past = min(notes().upset, g.end);
+            const int left = uniform(i >= notes().calm ? past - i : 0);
+            if (left > 0) {
+                attend_calm_pages(st, left);
+                i += left;
             } else {
-                if (S::TEAMS == 2 && turn) {
-                    give_turn(team);
-                    turn = false;
-                }
-                place_keys(run_of(i - notes().end));
-                products_begin();
-#pragma unroll
-                for (int step = 0; step < S::STEPS; step++) {
-                    const uint64_t a = operand(mine_at() + S::RAW_AT + step / 4 * 8192 + step % 4 * 32);
-                    const uint64_t b = operand(mine_at() + step / 4 * N * 128 + step % 4 * 32);
-                    if (step == 0)
-                        Product::first_by_rows(st.s, a, b);
-                    else
-                        Product::by_rows(st.s, a, b);
-                }
-                products_commit();
-                products_wait();
+                attend_unit(st, i);
+                i++;
             }
-            pin(st.s);
-            const uint8_t *scales_at = packed ? page() + S::RECORD.v_params : (const uint8_t *)notes().token_scale;
-            const uint32_t scales = *(const uint32_t *)(scales_at + (16 * w + 2 * r()) * 2);
-            float times = notes().factor;
-            if (uniform(i < notes().calm || i >= notes().upset)) {
-                Kind kind = PACKED;
-                int first = g.page(i) * T;
-                if (!packed) {
-                    const Run run = run_of(i - notes().end);
-                    kind = run.kind;
-                    first = run.first;
-                }
-                look(st, kind, first + 16 * w + 2 * r(), scales);
-                times = 1;
-            }
-            weigh(st, times, scales); /* the barrier in it: all warps have their scores */
-            if (packed) {
-                uint4 v[S::HALVES][S::V_BITS / 4];
-                load_values(v);
-                value_products<0>(st, v);
-                products_commit();
-                turn = true;
-                __syncwarp();
-                if (lane == 0)
-                    barrier_arrive(shared_address(&crew().empty[slot()]));
-                n++;
-                if (i + 1 < uniform(notes().end))
-                    first_keys(k);
-                products_wait();
-            } else {
-                place_values(run_of(i - notes().end));
-                pin_sums(st);
-                products_begin();
-#pragma unroll
-                for (int m = 0; m < S::HALVES; m++)
-#pragma unroll
-                    for (int t = 0; t < 4; t++)
-                        Product::by_columns(st.o[m], operand(mine_at() + S::RAW_AT + m * 8192 + t * 2048),
-                                            operand(weights_at() + t * 32));
-                products_commit();
-                products_wait();
-            }
-            pin_sums(st);
-            if (S::TEAMS == 2 && turn && i + 1 == past)
-                give_turn(team);
         }
     }
 
