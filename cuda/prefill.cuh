@@ -185,15 +185,20 @@ template <class S> struct Team {
 
     const PrefillParams &p;
     uint8_t *const shared;
-    const int team, lane, w; /* w: warp of the team */
-    int n = 0;               /* packed pages so far */
+    const int team;
+    int thread; /* of the team */
+    int n = 0;  /* packed pages so far */
     bool all_careful = false;
 
     __device__ __forceinline__ Team(const PrefillParams &p_, uint8_t *shared_, int team_)
-        : p(p_), shared(shared_), team(team_), lane(threadIdx.x % 32), w(uniform(threadIdx.x / 32 % 4)) {}
+        : p(p_), shared(shared_), team(team_), thread(threadIdx.x % 128) {}
 
-    __device__ __forceinline__ int r() const { return lane / 4; }
-    __device__ __forceinline__ int c() const { return lane % 4; }
+    /* Places in the warp, and of the warp, are computed again for each page: kept, they would be spilled. */
+    __device__ __forceinline__ void forget_places() { asm volatile("" : "+r"(thread)); }
+    __device__ __forceinline__ int lane() const { return thread % 32; }
+    __device__ __forceinline__ int w() const { return thread / 32; }
+    __device__ __forceinline__ int r() const { return thread % 32 / 4; }
+    __device__ __forceinline__ int c() const { return thread % 4; }
     __device__ __forceinline__ void barrier() const { team_barrier(team); }
     __device__ __forceinline__ uint8_t *mine() const { return shared + team * S::TEAM_BYTES; }
     __device__ __forceinline__ uint32_t mine_at() const { return shared_address(shared) + team * S::TEAM_BYTES; }
@@ -255,10 +260,10 @@ template <class S> struct Team {
     __device__ __forceinline__ void load_queries() const {
         const Segment &g = segment();
         Notes &notes = this->notes();
-        const int first = g.query + team % S::TEAMS * N, in_half = lane % 16;
+        const int first = g.query + team % S::TEAMS * N, in_half = lane() % 16;
         find_places();
 #pragma unroll 2
-        for (int y = 2 * w + lane / 16; y < N; y += 8) {
+        for (int y = 2 * w() + lane() / 16; y < N; y += 8) {
             const int query = min(first + y, g.n_queries - 1);
             float largest = 0;
             bool bad = false;
@@ -288,7 +293,7 @@ template <class S> struct Team {
         clear_image(mine(), S::Q_BYTES);
         barrier();
         float largest = 0x1p-100f, smallest = 0x1p100f;
-        for (int y = lane; y < N; y += 32) {
+        for (int y = lane(); y < N; y += 32) {
             const float power = notes.factors[y]; /* NaN passes both */
             largest = fmaxf(largest, power);
             if (power > 0x1p-100f)
@@ -298,7 +303,7 @@ template <class S> struct Team {
         smallest = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(smallest)));
         const bool alike = smallest * 256 >= largest;
 #pragma unroll 2
-        for (int y = 2 * w + lane / 16; y < N; y += 8) {
+        for (int y = 2 * w() + lane() / 16; y < N; y += 8) {
             const float power = notes.factors[y], by = power == power ? 1 / (alike ? largest : power) : power;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
@@ -365,7 +370,7 @@ template <class S> struct Team {
                 top = fmaxf(top, __shfl_xor_sync(~0u, top, 8));
                 top = fmaxf(top, __shfl_xor_sync(~0u, top, 16));
                 if (r() == 0)
-                    notes.reduce[w][y] = top;
+                    notes.reduce[w()][y] = top;
             }
         barrier();
         const float ratio = raise_unit(st);
@@ -409,8 +414,8 @@ template <class S> struct Team {
     __device__ __forceinline__ void note_scales(uint32_t scales) const {
         const float scale = fmaxf(__low2float(halves(scales)), __high2float(halves(scales)));
         const unsigned largest = __reduce_max_sync(~0u, __float_as_uint(scale)); /* not negative */
-        if (lane == 0)
-            notes().unit[w] = __uint_as_float(largest);
+        if (lane() == 0)
+            notes().unit[w()] = __uint_as_float(largest);
     }
     __device__ __forceinline__ static float unit_of(const State &st) {
         const float down = __low2float(st.down);
@@ -435,7 +440,7 @@ template <class S> struct Team {
             store_transposed_2(to + j * 1024, x[0], x[1]);
     }
     __device__ __forceinline__ uint32_t first_weights() const {
-        return weights_at() + ((lane & 7) + (lane >> 4) * 8) * 128 + (((2 * w + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
+        return weights_at() + ((lane() & 7) + (lane() >> 4) * 8) * 128 + (((2 * w() + (lane() >> 3 & 1)) ^ (lane() & 7)) << 4);
     }
     __device__ __forceinline__ static void round_weights(const State &st, int j, half2 by, uint32_t &a, uint32_t &b) {
         a = bits(__hmul2(__floats2half2_rn(st.s[4 * j], st.s[4 * j + 1]), __low2half2(by)));
@@ -470,7 +475,7 @@ template <class S> struct Team {
         publish_shared();
         meanwhile();
         const bool large = __low2float(by) >= 2 || __high2float(by) >= 2;
-        if (uniform(team_any(team, top > WEIGHTS_LIMIT || large)))
+        if (team_any(team, top > WEIGHTS_LIMIT || large))
             weigh_again(st, scales);
     }
 
@@ -485,7 +490,7 @@ template <class S> struct Team {
             x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
             x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
             if (r() == 0)
-                notes.reduce[w][i / 2 * 8 + 2 * c() + i % 2] = x;
+                notes.reduce[w()][i / 2 * 8 + 2 * c() + i % 2] = x;
         }
         barrier();
         const float ratio = raise_unit(st);
@@ -530,7 +535,7 @@ template <class S> struct Team {
 
     /* Slab b of K's codes. */
     template <int b> __device__ __forceinline__ void take_keys(Keys &k) const {
-        const uint8_t *tile = page() + w * (2 * D * S::K_BITS), *params = page() + S::RECORD.k_params;
+        const uint8_t *tile = page() + w() * (2 * D * S::K_BITS), *params = page() + S::RECORD.k_params;
         if constexpr (S::K_BITS == 4) {
             constexpr int columns = S::COLUMNS - 4 * b < 4 ? S::COLUMNS - 4 * b : 4;
             const bool here = columns == 4 || c() < columns;
@@ -593,10 +598,10 @@ template <class S> struct Team {
     __device__ __forceinline__ void load_values(Values &v) const {
 #pragma unroll
         for (int m = 0; m < S::HALVES; m++) {
-            const int tile = D % 64 == 0 || 4 * m + w < D / 16 ? 4 * m + w : 0; /* there is none: any will do */
+            const int tile = D % 64 == 0 || 4 * m + w() < D / 16 ? 4 * m + w() : 0; /* there is none: any will do */
 #pragma unroll
             for (int h = 0; h < S::V_BITS / 4; h++)
-                v[m][h] = *(const uint4 *)(page() + S::RECORD.v_codes + (tile * (S::V_BITS / 4) + h) * 512 + lane * 16);
+                v[m][h] = *(const uint4 *)(page() + S::RECORD.v_codes + (tile * (S::V_BITS / 4) + h) * 512 + lane() * 16);
         }
     }
 
@@ -669,12 +674,12 @@ template <class S> struct Team {
         barrier(); /* the place is free */
         clear_image(image, S::SLABS * 8192);
 #pragma unroll 2
-        for (int t = 2 * w + lane / 16; t < T; t += 8) {
+        for (int t = 2 * w() + lane() / 16; t < T; t += 8) {
             const int row = min(t, run.n - 1);
             float sum = 0;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-                const int chunk = 16 * i + lane % 16;
+                const int chunk = 16 * i + lane() % 16;
                 if (D % 128 == 0 || chunk < D / 8)
                     place(image, T, row_of_token(t), 8 * chunk, load_chunk(run.k + row * run.k_token, chunk), 1.0f);
                 const uint4 x = load_chunk(run.v + row * run.v_token, chunk);
@@ -690,7 +695,7 @@ template <class S> struct Team {
                 sum += __shfl_xor_sync(~0u, sum, h);
             const float size = sqrtf(sum / D) * (256 / S::V_UNIT);
             const float power = __uint_as_float(__float_as_uint(size) & 0x7f800000u);
-            if (lane % 16 == 0)
+            if (lane() % 16 == 0)
                 notes().token_scale[t] = __float2half(fminf(fmaxf(power, 0x1p-14f), 0x1p15f));
         }
         publish_shared();
@@ -702,7 +707,7 @@ template <class S> struct Team {
         uint8_t *image = mine() + S::RAW_AT;
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
-            const int t = 16 * w + 4 * i + c(), row = row_of_token(t);
+            const int t = 16 * w() + 4 * i + c(), row = row_of_token(t);
             const uint16_t *x = run.v + min(t, run.n - 1) * run.v_token;
             float y[D / 16][2];
 #pragma unroll
@@ -734,14 +739,14 @@ template <class S> struct Team {
         products_commit();
     }
     __device__ __forceinline__ uint32_t page_scales() const {
-        return *(const uint32_t *)(page() + S::RECORD.v_params + (16 * w + 2 * r()) * 2);
+        return *(const uint32_t *)(page() + S::RECORD.v_params + (16 * w() + 2 * r()) * 2);
     }
     /* P V of the page, on the way; its slot is free again. */
     __device__ __forceinline__ void add_page(State &st, const Values &v) {
         value_products<0>(st, v);
         products_commit();
         __syncwarp();
-        if (lane == 0)
+        if (lane() == 0)
             barrier_arrive(shared_address(&crew().empty[slot()]));
         n++;
     }
@@ -760,6 +765,7 @@ template <class S> struct Team {
             Values v;
             weigh(st, times, scales, [&] { load_values(v); });
             add_page(st, v);
+            forget_places();
             const bool more = --left > 0;
             if (more)
                 first_keys(k);
@@ -803,11 +809,11 @@ template <class S> struct Team {
                     Product::by_rows(st.s, a, b);
             }
             products_commit();
-            scales = *(const uint32_t *)&notes().token_scale[16 * w + 2 * r()];
+            scales = *(const uint32_t *)&notes().token_scale[16 * w() + 2 * r()];
             products_wait();
         }
         pin(st.s);
-        look(st, run.kind, run.first + 16 * w + 2 * r(), scales);
+        look(st, run.kind, run.first + 16 * w() + 2 * r(), scales);
         weigh(st, 1.0f, scales, [] {}); /* the barrier in it: all warps have their scores */
         if (packed) {
             Values v;
@@ -861,19 +867,19 @@ template <class S> struct Team {
             x += __shfl_xor_sync(~0u, x, 8);
             x += __shfl_xor_sync(~0u, x, 16);
             if (r() == 0)
-                notes.reduce[w][y] = x;
-            if (r() == 0 && w == 0)
+                notes.reduce[w()][y] = x;
+            if (r() == 0 && w() == 0)
                 notes.maximum[y] = -st.minus_m[i];
 #pragma unroll
             for (int m = 0; m < S::HALVES; m++)
-                if (D % 64 == 0 || 4 * m + w < D / 16)
-                    *(float2 *)(stage + y * S::STAGE_ROW + 64 * m + 16 * w + 2 * r()) =
+                if (D % 64 == 0 || 4 * m + w() < D / 16)
+                    *(float2 *)(stage + y * S::STAGE_ROW + 64 * m + 16 * w() + 2 * r()) =
                         make_float2(st.o[m][i / 2 * 4 + i % 2], st.o[m][i / 2 * 4 + 2 + i % 2]);
         }
         barrier();
         const float unit = unit_of(st) * S::V_UNIT;
 #pragma unroll 1
-        for (int y = 4 * w + c(); y < N; y += 16)
+        for (int y = 4 * w() + c(); y < N; y += 16)
             finish_four(unit, stage, y);
         barrier();
     }
