@@ -52,9 +52,9 @@ template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, 
         (EVEN_REGISTERS * (ALL_TEAMS + 1) - PRODUCER_REGISTERS) / ALL_TEAMS / 8 * 8;
 
     struct Notes { /* of a team */
-        int calm, upset; /* packed units from calm on and before upset are seen whole by all queries */
-        float factor;    /* of scores in those */
-        int unused;
+        alignas(16) int calm, upset; /* packed units from calm on and before upset are seen whole by all queries */
+        float factor;                /* of scores in those */
+        int raw_units;
         float reduce[4][N];
         float factors[N], slope[N], maximum[N];
         int position[N];
@@ -186,8 +186,8 @@ template <class S> struct Team {
     const PrefillParams &p;
     uint8_t *const shared;
     const int team;
-    int thread; /* of the team */
-    int n = 0;  /* packed pages so far */
+    unsigned thread; /* of the team */
+    unsigned n = 0;  /* packed pages so far */
     bool all_careful = false;
 
     __device__ __forceinline__ Team(const PrefillParams &p_, uint8_t *shared_, int team_)
@@ -195,10 +195,10 @@ template <class S> struct Team {
 
     /* Places in the warp, and of the warp, are computed again for each page: kept, they would be spilled. */
     __device__ __forceinline__ void forget_places() { asm volatile("" : "+r"(thread)); }
-    __device__ __forceinline__ int lane() const { return thread % 32; }
-    __device__ __forceinline__ int w() const { return thread / 32; }
-    __device__ __forceinline__ int r() const { return thread % 32 / 4; }
-    __device__ __forceinline__ int c() const { return thread % 4; }
+    __device__ __forceinline__ int lane() const { return (int)(thread % 32); }
+    __device__ __forceinline__ int w() const { return (int)(thread / 32); }
+    __device__ __forceinline__ int r() const { return (int)(thread % 32 / 4); }
+    __device__ __forceinline__ int c() const { return (int)(thread % 4); }
     __device__ __forceinline__ void barrier() const { team_barrier(team); }
     __device__ __forceinline__ uint8_t *mine() const { return shared + team * S::TEAM_BYTES; }
     __device__ __forceinline__ uint32_t mine_at() const { return shared_address(shared) + team * S::TEAM_BYTES; }
@@ -332,12 +332,13 @@ template <class S> struct Team {
         Notes &notes = this->notes();
         const int first = notes.position[0], last = notes.position[N - 1];
         int calm = g.begin + 1, upset = g.kept + max(first / T - g.from, 0); /* pages before that of the first query */
-        if (g.begin == 0 && p.sinks > 0)
+        if (g.begin == 0 && p.sinks == T)
             calm = 2;
         if (p.window > 0) /* pages that begin inside the window of the last query */
             calm = max(calm, g.kept + max(last - p.window + T, 0) / T - g.from + 1);
         notes.calm = easy ? calm : INT32_MAX;
         notes.upset = upset;
+        notes.raw_units = g.tail ? last / T - first / T + 1 + (last >= T && p.sinks > 0 ? 1 : 0) : 0;
     }
 
     /* -------------------------------------------------------------- scores to weights */
@@ -528,7 +529,7 @@ template <class S> struct Team {
 
     /* -------------------------------------------------------------- packed pages */
 
-    __device__ __forceinline__ int slot() const { return n % S::SLOTS; }
+    __device__ __forceinline__ int slot() const { return (int)(n % S::SLOTS); }
     __device__ __forceinline__ const uint8_t *page() const {
         return shared + S::RING_AT + (team / S::TEAMS * S::SLOTS + slot()) * S::RECORD.bytes;
     }
@@ -644,10 +645,6 @@ template <class S> struct Team {
         int64_t k_token, v_token;
     };
 
-    __device__ __forceinline__ int raw_units() const {
-        const int first = notes().position[0] / T, last = notes().position[N - 1] / T;
-        return last - first + 1 + (last > 0 && p.sinks > 0 ? 1 : 0);
-    }
     /* Own pages first, then the sinks. */
     __device__ __forceinline__ Run run_of(int index) const {
         const Segment &g = segment();
@@ -673,9 +670,12 @@ template <class S> struct Team {
         uint8_t *image = mine() + S::RAW_AT;
         barrier(); /* the place is free */
         clear_image(image, S::SLABS * 8192);
+        if (thread < T)
+            notes().token_scale[thread] = __float2half(0x1p-14f);
+        barrier();
 #pragma unroll 2
-        for (int t = 2 * w() + lane() / 16; t < T; t += 8) {
-            const int row = min(t, run.n - 1);
+        for (int begin = 2 * w(); begin < run.n; begin += 8) { /* rows beyond are hidden: anything may be there */
+            const int t = begin + lane() / 16, row = min(t, run.n - 1);
             float sum = 0;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
@@ -709,14 +709,16 @@ template <class S> struct Team {
         for (int i = 0; i < 4; i++) {
             const int t = 16 * w() + 4 * i + c(), row = row_of_token(t);
             const uint16_t *x = run.v + min(t, run.n - 1) * run.v_token;
-            float y[D / 16][2];
+            float y[D / 16][2] = {}; /* rows beyond have no weight, but must be finite */
+            if (16 * w() + 4 * i < run.n) {
 #pragma unroll
-            for (int j = 0; j < D / 16; j++) {
-                const uint32_t pair = __ldg((const uint32_t *)x + 8 * j + r());
-                y[j][0] = raw_value(p.bf16, pair & 0xffff);
-                y[j][1] = raw_value(p.bf16, pair >> 16);
+                for (int j = 0; j < D / 16; j++) {
+                    const uint32_t pair = __ldg((const uint32_t *)x + 8 * j + r());
+                    y[j][0] = raw_value(p.bf16, pair & 0xffff);
+                    y[j][1] = raw_value(p.bf16, pair >> 16);
+                }
+                Rotation<D, 1>::rotate(y);
             }
-            Rotation<D, 1>::rotate(y);
             const float by = 1 / (__half2float(notes().token_scale[t]) * S::V_UNIT);
 #pragma unroll
             for (int j = 0; j < D / 16; j++)
@@ -840,7 +842,7 @@ template <class S> struct Team {
 
     __device__ __forceinline__ void attend(State &st) {
         const Segment &g = segment();
-        for (int i = uniform(g.begin); i < uniform(g.end + (g.tail ? raw_units() : 0));) {
+        for (int i = uniform(g.begin); i < uniform(g.end + notes().raw_units);) {
             const int past = min(notes().upset, g.end);
             const int left = uniform(i >= notes().calm ? past - i : 0);
             if (left > 0) {
