@@ -52,15 +52,15 @@ template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, 
         (EVEN_REGISTERS * (ALL_TEAMS + 1) - PRODUCER_REGISTERS) / ALL_TEAMS / 8 * 8;
 
     struct Notes { /* of a team */
-        alignas(16) int calm, upset; /* packed units from calm on and before upset are seen whole by all queries */
-        float factor;                /* of scores in those */
+        int calm, upset; /* packed units from calm on and before upset are seen whole by all queries */
+        float factor;    /* of scores in those */
         int raw_units;
         float reduce[4][N];
         float factors[N], slope[N], maximum[N];
         int position[N];
         float unit[4];
         half token_scale[T];
-        uint16_t where[D]; /* of channels among the places of a row */
+        alignas(16) uint16_t where[D]; /* of channels among the places of a row */
         Walker walker;
     };
     struct Crew {
@@ -75,7 +75,7 @@ template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, 
     static constexpr int P_AT = Q_BYTES, RAW_AT = P_AT + 2 * P_BYTES, TEAM_BYTES = RAW_AT + RAW_BYTES;
     static constexpr int RING_AT = ALL_TEAMS * TEAM_BYTES;
     static constexpr int NOTES_AT = RING_AT + CREWS * SLOTS * RECORD.bytes;
-    static constexpr int CREWS_AT = NOTES_AT + ALL_TEAMS * align_up((int)sizeof(Notes), 16);
+    static constexpr int CREWS_AT = NOTES_AT + ALL_TEAMS * (int)sizeof(Notes);
     static constexpr int SHARED_BYTES = CREWS_AT + CREWS * (int)sizeof(Crew);
     static_assert(N * STAGE_ROW * 4 <= TEAM_BYTES && N % 8 == 0 && ALL_TEAMS <= 4 && (SLOTS & (SLOTS - 1)) == 0,
                   "shape");
@@ -203,7 +203,7 @@ template <class S> struct Team {
     __device__ __forceinline__ uint8_t *mine() const { return shared + team * S::TEAM_BYTES; }
     __device__ __forceinline__ uint32_t mine_at() const { return shared_address(shared) + team * S::TEAM_BYTES; }
     __device__ __forceinline__ Notes &notes() const {
-        return *(Notes *)(shared + S::NOTES_AT + team * align_up((int)sizeof(Notes), 16));
+        return *(Notes *)(shared + S::NOTES_AT + team * (int)sizeof(Notes));
     }
     __device__ __forceinline__ Crew &crew() const { return ((Crew *)(shared + S::CREWS_AT))[team / S::TEAMS]; }
     __device__ __forceinline__ const Segment &segment() const { return notes().walker.segment; }
@@ -1015,7 +1015,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__
             barriers_publish();
             crew.failed = 0;
             for (int i = 0; i < S::TEAMS; i++)
-                ((Notes *)(shared + S::NOTES_AT + (warp * S::TEAMS + i) * align_up((int)sizeof(Notes), 16)))->walker =
+                ((Notes *)(shared + S::NOTES_AT + (warp * S::TEAMS + i) * sizeof(Notes)))->walker =
                     crew.walker;
         }
     }
