@@ -52,15 +52,14 @@ template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, 
         (EVEN_REGISTERS * (ALL_TEAMS + 1) - PRODUCER_REGISTERS) / ALL_TEAMS / 8 * 8;
 
     struct Notes { /* of a team */
-        int calm, upset; /* packed units from calm on and before upset are seen whole by all queries */
-        float factor;    /* of scores in those */
-        int raw_units;
+        int calm, upset, end; /* packed units from calm on and before upset need no look at all scores; where they end */
+        float factor;         /* of scores in those */
         float reduce[4][N];
         float factors[N], slope[N], maximum[N];
         int position[N];
         float unit[4];
         half token_scale[T];
-        alignas(16) uint16_t where[D]; /* of channels among the places of a row */
+        uint16_t where[D]; /* of channels among the places of a row */
         Walker walker;
     };
     struct Crew {
@@ -75,7 +74,7 @@ template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, 
     static constexpr int P_AT = Q_BYTES, RAW_AT = P_AT + 2 * P_BYTES, TEAM_BYTES = RAW_AT + RAW_BYTES;
     static constexpr int RING_AT = ALL_TEAMS * TEAM_BYTES;
     static constexpr int NOTES_AT = RING_AT + CREWS * SLOTS * RECORD.bytes;
-    static constexpr int CREWS_AT = NOTES_AT + ALL_TEAMS * (int)sizeof(Notes);
+    static constexpr int CREWS_AT = NOTES_AT + ALL_TEAMS * align_up((int)sizeof(Notes), 16);
     static constexpr int SHARED_BYTES = CREWS_AT + CREWS * (int)sizeof(Crew);
     static_assert(N * STAGE_ROW * 4 <= TEAM_BYTES && N % 8 == 0 && ALL_TEAMS <= 4 && (SLOTS & (SLOTS - 1)) == 0,
                   "shape");
@@ -185,25 +184,20 @@ template <class S> struct Team {
 
     const PrefillParams &p;
     uint8_t *const shared;
-    const int team;
-    unsigned thread; /* of the team */
-    unsigned n = 0;  /* packed pages so far */
+    const int team, lane, w; /* w: warp of the team */
+    int n = 0;               /* packed pages so far */
     bool all_careful = false;
 
     __device__ __forceinline__ Team(const PrefillParams &p_, uint8_t *shared_, int team_)
-        : p(p_), shared(shared_), team(team_), thread(threadIdx.x % 128) {}
+        : p(p_), shared(shared_), team(team_), lane(threadIdx.x % 32), w(uniform(threadIdx.x / 32 % 4)) {}
 
-    /* Places in the warp, and of the warp, are computed again for each page: kept, they would be spilled. */
-    __device__ __forceinline__ void forget_places() { asm volatile("" : "+r"(thread)); }
-    __device__ __forceinline__ int lane() const { return (int)(thread % 32); }
-    __device__ __forceinline__ int w() const { return (int)(thread / 32); }
-    __device__ __forceinline__ int r() const { return (int)(thread % 32 / 4); }
-    __device__ __forceinline__ int c() const { return (int)(thread % 4); }
+    __device__ __forceinline__ int r() const { return lane / 4; }
+    __device__ __forceinline__ int c() const { return lane % 4; }
     __device__ __forceinline__ void barrier() const { team_barrier(team); }
     __device__ __forceinline__ uint8_t *mine() const { return shared + team * S::TEAM_BYTES; }
     __device__ __forceinline__ uint32_t mine_at() const { return shared_address(shared) + team * S::TEAM_BYTES; }
     __device__ __forceinline__ Notes &notes() const {
-        return *(Notes *)(shared + S::NOTES_AT + team * (int)sizeof(Notes));
+        return *(Notes *)(shared + S::NOTES_AT + team * align_up((int)sizeof(Notes), 16));
     }
     __device__ __forceinline__ Crew &crew() const { return ((Crew *)(shared + S::CREWS_AT))[team / S::TEAMS]; }
     __device__ __forceinline__ const Segment &segment() const { return notes().walker.segment; }
@@ -260,10 +254,10 @@ template <class S> struct Team {
     __device__ __forceinline__ void load_queries() const {
         const Segment &g = segment();
         Notes &notes = this->notes();
-        const int first = g.query + team % S::TEAMS * N, in_half = lane() % 16;
+        const int first = g.query + team % S::TEAMS * N, in_half = lane % 16;
         find_places();
 #pragma unroll 2
-        for (int y = 2 * w() + lane() / 16; y < N; y += 8) {
+        for (int y = 2 * w + lane / 16; y < N; y += 8) {
             const int query = min(first + y, g.n_queries - 1);
             float largest = 0;
             bool bad = false;
@@ -293,7 +287,7 @@ template <class S> struct Team {
         clear_image(mine(), S::Q_BYTES);
         barrier();
         float largest = 0x1p-100f, smallest = 0x1p100f;
-        for (int y = lane(); y < N; y += 32) {
+        for (int y = lane; y < N; y += 32) {
             const float power = notes.factors[y]; /* NaN passes both */
             largest = fmaxf(largest, power);
             if (power > 0x1p-100f)
@@ -303,7 +297,7 @@ template <class S> struct Team {
         smallest = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(smallest)));
         const bool alike = smallest * 256 >= largest;
 #pragma unroll 2
-        for (int y = 2 * w() + lane() / 16; y < N; y += 8) {
+        for (int y = 2 * w + lane / 16; y < N; y += 8) {
             const float power = notes.factors[y], by = power == power ? 1 / (alike ? largest : power) : power;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
@@ -332,13 +326,13 @@ template <class S> struct Team {
         Notes &notes = this->notes();
         const int first = notes.position[0], last = notes.position[N - 1];
         int calm = g.begin + 1, upset = g.kept + max(first / T - g.from, 0); /* pages before that of the first query */
-        if (g.begin == 0 && p.sinks == T)
+        if (g.begin == 0 && p.sinks > 0)
             calm = 2;
         if (p.window > 0) /* pages that begin inside the window of the last query */
             calm = max(calm, g.kept + max(last - p.window + T, 0) / T - g.from + 1);
         notes.calm = easy ? calm : INT32_MAX;
         notes.upset = upset;
-        notes.raw_units = g.tail ? last / T - first / T + 1 + (last >= T && p.sinks > 0 ? 1 : 0) : 0;
+        notes.end = g.end;
     }
 
     /* -------------------------------------------------------------- scores to weights */
@@ -371,7 +365,7 @@ template <class S> struct Team {
                 top = fmaxf(top, __shfl_xor_sync(~0u, top, 8));
                 top = fmaxf(top, __shfl_xor_sync(~0u, top, 16));
                 if (r() == 0)
-                    notes.reduce[w()][y] = top;
+                    notes.reduce[w][y] = top;
             }
         barrier();
         const float ratio = raise_unit(st);
@@ -415,8 +409,8 @@ template <class S> struct Team {
     __device__ __forceinline__ void note_scales(uint32_t scales) const {
         const float scale = fmaxf(__low2float(halves(scales)), __high2float(halves(scales)));
         const unsigned largest = __reduce_max_sync(~0u, __float_as_uint(scale)); /* not negative */
-        if (lane() == 0)
-            notes().unit[w()] = __uint_as_float(largest);
+        if (lane == 0)
+            notes().unit[w] = __uint_as_float(largest);
     }
     __device__ __forceinline__ static float unit_of(const State &st) {
         const float down = __low2float(st.down);
@@ -441,17 +435,15 @@ template <class S> struct Team {
             store_transposed_2(to + j * 1024, x[0], x[1]);
     }
     __device__ __forceinline__ uint32_t first_weights() const {
-        return weights_at() + ((lane() & 7) + (lane() >> 4) * 8) * 128 + (((2 * w() + (lane() >> 3 & 1)) ^ (lane() & 7)) << 4);
+        return weights_at() + ((lane & 7) + (lane >> 4) * 8) * 128 + (((2 * w + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
     }
     __device__ __forceinline__ static void round_weights(const State &st, int j, half2 by, uint32_t &a, uint32_t &b) {
         a = bits(__hmul2(__floats2half2_rn(st.s[4 * j], st.s[4 * j + 1]), __low2half2(by)));
         b = bits(__hmul2(__floats2half2_rn(st.s[4 * j + 2], st.s[4 * j + 3]), __high2half2(by)));
     }
 
-    /* Exponentials of s * times, their sums, and P in shared memory, seen by all of the team. `meanwhile`: what is done
-     * before the team meets. */
-    template <class F>
-    __device__ __forceinline__ void weigh(State &st, float times, uint32_t scales, F meanwhile) const {
+    /* Exponentials of s * times, their sums, and P in shared memory, seen by all of the team. */
+    __device__ __forceinline__ void weigh(State &st, float times, uint32_t scales) const {
         const half2 by = __hmul2(halves(scales), st.down);
         const uint32_t to = first_weights();
         float top = 0;
@@ -474,9 +466,8 @@ template <class S> struct Team {
             store_weights(to, j, x);
         }
         publish_shared();
-        meanwhile();
         const bool large = __low2float(by) >= 2 || __high2float(by) >= 2;
-        if (team_any(team, top > WEIGHTS_LIMIT || large))
+        if (uniform(team_any(team, top > WEIGHTS_LIMIT || large)))
             weigh_again(st, scales);
     }
 
@@ -491,7 +482,7 @@ template <class S> struct Team {
             x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
             x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
             if (r() == 0)
-                notes.reduce[w()][i / 2 * 8 + 2 * c() + i % 2] = x;
+                notes.reduce[w][i / 2 * 8 + 2 * c() + i % 2] = x;
         }
         barrier();
         const float ratio = raise_unit(st);
@@ -529,14 +520,14 @@ template <class S> struct Team {
 
     /* -------------------------------------------------------------- packed pages */
 
-    __device__ __forceinline__ int slot() const { return (int)(n % S::SLOTS); }
+    __device__ __forceinline__ int slot() const { return n % S::SLOTS; }
     __device__ __forceinline__ const uint8_t *page() const {
         return shared + S::RING_AT + (team / S::TEAMS * S::SLOTS + slot()) * S::RECORD.bytes;
     }
 
     /* Slab b of K's codes. */
     template <int b> __device__ __forceinline__ void take_keys(Keys &k) const {
-        const uint8_t *tile = page() + w() * (2 * D * S::K_BITS), *params = page() + S::RECORD.k_params;
+        const uint8_t *tile = page() + w * (2 * D * S::K_BITS), *params = page() + S::RECORD.k_params;
         if constexpr (S::K_BITS == 4) {
             constexpr int columns = S::COLUMNS - 4 * b < 4 ? S::COLUMNS - 4 * b : 4;
             const bool here = columns == 4 || c() < columns;
@@ -595,19 +586,18 @@ template <class S> struct Team {
         take_keys<0>(k);
     }
 
-    using Values = uint4[S::HALVES][S::V_BITS / 4];
-    __device__ __forceinline__ void load_values(Values &v) const {
+    __device__ __forceinline__ void load_values(uint4 (&v)[S::HALVES][S::V_BITS / 4]) const {
 #pragma unroll
         for (int m = 0; m < S::HALVES; m++) {
-            const int tile = D % 64 == 0 || 4 * m + w() < D / 16 ? 4 * m + w() : 0; /* there is none: any will do */
+            const int tile = D % 64 == 0 || 4 * m + w < D / 16 ? 4 * m + w : 0; /* there is none: any will do */
 #pragma unroll
             for (int h = 0; h < S::V_BITS / 4; h++)
-                v[m][h] = *(const uint4 *)(page() + S::RECORD.v_codes + (tile * (S::V_BITS / 4) + h) * 512 + lane() * 16);
+                v[m][h] = *(const uint4 *)(page() + S::RECORD.v_codes + (tile * (S::V_BITS / 4) + h) * 512 + lane * 16);
         }
     }
 
     template <int m>
-    __device__ __forceinline__ void value_products(State &st, const Values &v) const {
+    __device__ __forceinline__ void value_products(State &st, const uint4 (&v)[S::HALVES][S::V_BITS / 4]) const {
         if constexpr (m < S::HALVES) {
             uint32_t a[4][4];
             if constexpr (S::V_BITS == 4) {
@@ -645,6 +635,10 @@ template <class S> struct Team {
         int64_t k_token, v_token;
     };
 
+    __device__ __forceinline__ int raw_units() const {
+        const int first = notes().position[0] / T, last = notes().position[N - 1] / T;
+        return last - first + 1 + (last > 0 && p.sinks > 0 ? 1 : 0);
+    }
     /* Own pages first, then the sinks. */
     __device__ __forceinline__ Run run_of(int index) const {
         const Segment &g = segment();
@@ -670,16 +664,13 @@ template <class S> struct Team {
         uint8_t *image = mine() + S::RAW_AT;
         barrier(); /* the place is free */
         clear_image(image, S::SLABS * 8192);
-        if (thread < T)
-            notes().token_scale[thread] = __float2half(0x1p-14f);
-        barrier();
 #pragma unroll 2
-        for (int begin = 2 * w(); begin < run.n; begin += 8) { /* rows beyond are hidden: anything may be there */
-            const int t = begin + lane() / 16, row = min(t, run.n - 1);
+        for (int t = 2 * w + lane / 16; t < T; t += 8) {
+            const int row = min(t, run.n - 1);
             float sum = 0;
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
-                const int chunk = 16 * i + lane() % 16;
+                const int chunk = 16 * i + lane % 16;
                 if (D % 128 == 0 || chunk < D / 8)
                     place(image, T, row_of_token(t), 8 * chunk, load_chunk(run.k + row * run.k_token, chunk), 1.0f);
                 const uint4 x = load_chunk(run.v + row * run.v_token, chunk);
@@ -695,7 +686,7 @@ template <class S> struct Team {
                 sum += __shfl_xor_sync(~0u, sum, h);
             const float size = sqrtf(sum / D) * (256 / S::V_UNIT);
             const float power = __uint_as_float(__float_as_uint(size) & 0x7f800000u);
-            if (lane() % 16 == 0)
+            if (lane % 16 == 0)
                 notes().token_scale[t] = __float2half(fminf(fmaxf(power, 0x1p-14f), 0x1p15f));
         }
         publish_shared();
@@ -707,18 +698,16 @@ template <class S> struct Team {
         uint8_t *image = mine() + S::RAW_AT;
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
-            const int t = 16 * w() + 4 * i + c(), row = row_of_token(t);
+            const int t = 16 * w + 4 * i + c(), row = row_of_token(t);
             const uint16_t *x = run.v + min(t, run.n - 1) * run.v_token;
-            float y[D / 16][2] = {}; /* rows beyond have no weight, but must be finite */
-            if (16 * w() + 4 * i < run.n) {
+            float y[D / 16][2];
 #pragma unroll
-                for (int j = 0; j < D / 16; j++) {
-                    const uint32_t pair = __ldg((const uint32_t *)x + 8 * j + r());
-                    y[j][0] = raw_value(p.bf16, pair & 0xffff);
-                    y[j][1] = raw_value(p.bf16, pair >> 16);
-                }
-                Rotation<D, 1>::rotate(y);
+            for (int j = 0; j < D / 16; j++) {
+                const uint32_t pair = __ldg((const uint32_t *)x + 8 * j + r());
+                y[j][0] = raw_value(p.bf16, pair & 0xffff);
+                y[j][1] = raw_value(p.bf16, pair >> 16);
             }
+            Rotation<D, 1>::rotate(y);
             const float by = 1 / (__half2float(notes().token_scale[t]) * S::V_UNIT);
 #pragma unroll
             for (int j = 0; j < D / 16; j++)
@@ -733,125 +722,89 @@ template <class S> struct Team {
 
     /* -------------------------------------------------------------- a segment */
 
-    /* Scores of the page whose first slab of K was taken; on the way. */
-    __device__ __forceinline__ void score_page(State &st, Keys &k) const {
-        products_begin();
-        key_products<0>(st, k);
-        other_keys<1>(st, k);
-        products_commit();
-    }
-    __device__ __forceinline__ uint32_t page_scales() const {
-        return *(const uint32_t *)(page() + S::RECORD.v_params + (16 * w() + 2 * r()) * 2);
-    }
-    /* P V of the page, on the way; its slot is free again. */
-    __device__ __forceinline__ void add_page(State &st, const Values &v) {
-        value_products<0>(st, v);
-        products_commit();
-        __syncwarp();
-        if (lane() == 0)
-            barrier_arrive(shared_address(&crew().empty[slot()]));
-        n++;
-    }
-
-    /* Pages that all queries see whole. One page: exponentials | P V, and the next page's first K meanwhile | Q K of the next
-     * page. Nothing is in flight where accumulators are touched: ptxas would serialize all products otherwise. */
-    __device__ __forceinline__ void attend_calm_pages(State &st, int left) {
-        const float times = notes().factor;
-        Keys k;
-        first_keys(k);
-        score_page(st, k);
-        for (;;) {
-            const uint32_t scales = page_scales();
-            products_wait();
-            pin(st.s);
-            Values v;
-            weigh(st, times, scales, [&] { load_values(v); });
-            add_page(st, v);
-            forget_places();
-            const bool more = --left > 0;
-            if (more)
-                first_keys(k);
-            products_wait();
-            pin_sums(st);
-            if (!more)
-                break;
-            score_page(st, k);
-            if (S::TEAMS == 2)
-                give_turn(team);
-        }
-        if (S::TEAMS == 2)
-            give_turn(team);
-    }
-
-    /* Any unit. */
-    __device__ __forceinline__ void attend_unit(State &st, int i) {
-        const Segment &g = segment();
-        const bool packed = i < uniform(g.end);
-        Run run = {};
-        uint32_t scales;
-        if (packed) {
-            Keys k;
-            first_keys(k);
-            score_page(st, k);
-            run.kind = PACKED;
-            run.first = g.page(i) * T;
-            scales = page_scales();
-            products_wait();
-        } else {
-            run = run_of(i - g.end);
-            place_keys(run);
-            products_begin();
-#pragma unroll
-            for (int step = 0; step < S::STEPS; step++) {
-                const uint64_t a = operand(mine_at() + S::RAW_AT + step / 4 * 8192 + step % 4 * 32);
-                const uint64_t b = operand(mine_at() + step / 4 * N * 128 + step % 4 * 32);
-                if (step == 0)
-                    Product::first_by_rows(st.s, a, b);
-                else
-                    Product::by_rows(st.s, a, b);
-            }
-            products_commit();
-            scales = *(const uint32_t *)&notes().token_scale[16 * w() + 2 * r()];
-            products_wait();
-        }
-        pin(st.s);
-        look(st, run.kind, run.first + 16 * w() + 2 * r(), scales);
-        weigh(st, 1.0f, scales, [] {}); /* the barrier in it: all warps have their scores */
-        if (packed) {
-            Values v;
-            load_values(v);
-            add_page(st, v);
-            products_wait();
-            if (S::TEAMS == 2)
-                give_turn(team);
-        } else {
-            place_values(run_of(i - g.end));
-            pin_sums(st);
-            products_begin();
-#pragma unroll
-            for (int m = 0; m < S::HALVES; m++)
-#pragma unroll
-                for (int t = 0; t < 4; t++)
-                    Product::by_columns(st.o[m], operand(mine_at() + S::RAW_AT + m * 8192 + t * 2048),
-                                        operand(weights_at() + t * 32));
-            products_commit();
-            products_wait();
-        }
-        pin_sums(st);
-    }
-
+    /* Unit by unit: scores | exponentials | P V, with the next page's first K meanwhile. Nothing is in flight where
+     * accumulators are touched: ptxas would serialize all products otherwise. */
     __device__ __forceinline__ void attend(State &st) {
         const Segment &g = segment();
-        for (int i = uniform(g.begin); i < uniform(g.end + notes().raw_units);) {
-            const int past = min(notes().upset, g.end);
-            const int left = uniform(i >= notes().calm ? past - i : 0);
-            if (left > 0) {
-                attend_calm_pages(st, left);
-                i += left;
+        const int past = uniform(g.end + (g.tail ? raw_units() : 0));
+        int i = uniform(g.begin);
+        Keys k;
+        if (i < uniform(g.end))
+            first_keys(k);
+        for (bool turn = false; i < past; i++) {
+            const bool packed = i < uniform(notes().end);
+            if (packed) {
+                products_begin();
+                key_products<0>(st, k);
+                other_keys<1>(st, k);
+                products_commit();
+                if (S::TEAMS == 2 && turn)
+                    give_turn(team);
+                products_wait();
             } else {
-                attend_unit(st, i);
-                i++;
+                if (S::TEAMS == 2 && turn) {
+                    give_turn(team);
+                    turn = false;
+                }
+                place_keys(run_of(i - notes().end));
+                products_begin();
+#pragma unroll
+                for (int step = 0; step < S::STEPS; step++) {
+                    const uint64_t a = operand(mine_at() + S::RAW_AT + step / 4 * 8192 + step % 4 * 32);
+                    const uint64_t b = operand(mine_at() + step / 4 * N * 128 + step % 4 * 32);
+                    if (step == 0)
+                        Product::first_by_rows(st.s, a, b);
+                    else
+                        Product::by_rows(st.s, a, b);
+                }
+                products_commit();
+                products_wait();
             }
+            pin(st.s);
+            const uint8_t *scales_at = packed ? page() + S::RECORD.v_params : (const uint8_t *)notes().token_scale;
+            const uint32_t scales = *(const uint32_t *)(scales_at + (16 * w + 2 * r()) * 2);
+            float times = notes().factor;
+            if (uniform(i < notes().calm || i >= notes().upset)) {
+                Kind kind = PACKED;
+                int first = g.page(i) * T;
+                if (!packed) {
+                    const Run run = run_of(i - notes().end);
+                    kind = run.kind;
+                    first = run.first;
+                }
+                look(st, kind, first + 16 * w + 2 * r(), scales);
+                times = 1;
+            }
+            weigh(st, times, scales); /* the barrier in it: all warps have their scores */
+            if (packed) {
+                uint4 v[S::HALVES][S::V_BITS / 4];
+                load_values(v);
+                value_products<0>(st, v);
+                products_commit();
+                turn = true;
+                __syncwarp();
+                if (lane == 0)
+                    barrier_arrive(shared_address(&crew().empty[slot()]));
+                n++;
+                if (i + 1 < uniform(notes().end))
+                    first_keys(k);
+                products_wait();
+            } else {
+                place_values(run_of(i - notes().end));
+                pin_sums(st);
+                products_begin();
+#pragma unroll
+                for (int m = 0; m < S::HALVES; m++)
+#pragma unroll
+                    for (int t = 0; t < 4; t++)
+                        Product::by_columns(st.o[m], operand(mine_at() + S::RAW_AT + m * 8192 + t * 2048),
+                                            operand(weights_at() + t * 32));
+                products_commit();
+                products_wait();
+            }
+            pin_sums(st);
+            if (S::TEAMS == 2 && turn && i + 1 == past)
+                give_turn(team);
         }
     }
 
@@ -869,19 +822,19 @@ template <class S> struct Team {
             x += __shfl_xor_sync(~0u, x, 8);
             x += __shfl_xor_sync(~0u, x, 16);
             if (r() == 0)
-                notes.reduce[w()][y] = x;
-            if (r() == 0 && w() == 0)
+                notes.reduce[w][y] = x;
+            if (r() == 0 && w == 0)
                 notes.maximum[y] = -st.minus_m[i];
 #pragma unroll
             for (int m = 0; m < S::HALVES; m++)
-                if (D % 64 == 0 || 4 * m + w() < D / 16)
-                    *(float2 *)(stage + y * S::STAGE_ROW + 64 * m + 16 * w() + 2 * r()) =
+                if (D % 64 == 0 || 4 * m + w < D / 16)
+                    *(float2 *)(stage + y * S::STAGE_ROW + 64 * m + 16 * w + 2 * r()) =
                         make_float2(st.o[m][i / 2 * 4 + i % 2], st.o[m][i / 2 * 4 + 2 + i % 2]);
         }
         barrier();
         const float unit = unit_of(st) * S::V_UNIT;
 #pragma unroll 1
-        for (int y = 4 * w() + c(); y < N; y += 16)
+        for (int y = 4 * w + c(); y < N; y += 16)
             finish_four(unit, stage, y);
         barrier();
     }
@@ -1015,7 +968,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__
             barriers_publish();
             crew.failed = 0;
             for (int i = 0; i < S::TEAMS; i++)
-                ((Notes *)(shared + S::NOTES_AT + (warp * S::TEAMS + i) * sizeof(Notes)))->walker =
+                ((Notes *)(shared + S::NOTES_AT + (warp * S::TEAMS + i) * align_up((int)sizeof(Notes), 16)))->walker =
                     crew.walker;
         }
     }

@@ -32,7 +32,7 @@ __device__ __forceinline__ void measure_tile(const PrefillParams &p, Tile &t) {
     t.kept = p.keep > p.sinks ? min((p.keep + T - 1) / T, t.from) : 0;
     t.pages = t.kept + sealed - t.from;
     const int raw = t.last / T - t.first / T + 1 + (sealed > 0 && p.sinks > 0 ? 1 : 0);
-    t.units = t.pages + 10 + 8 * raw; /* as long as so many pages take, about */
+    t.units = t.pages + 4 + 3 * raw;
 }
 
 /* Lanes take sequences, and several lanes the tiles of one where there are fewer sequences than lanes. */
