@@ -76,8 +76,8 @@ QUIRE_API quire_status quire_model_load(quire_model **model, const char *path,
                                         const quire_model_options *options);
 QUIRE_API void quire_model_free(quire_model *model); /* NULL is fine */
 QUIRE_API void quire_model_get_info(const quire_model *model, quire_model_info *info);
-QUIRE_API const char *
-quire_architecture_at(size_t index); /* those that can run; NULL after the last */
+/* The architectures that can run; NULL after the last. */
+QUIRE_API const char *quire_architecture_at(size_t index);
 
 /* ------------------------------------------------------------------ text */
 
@@ -107,8 +107,8 @@ typedef struct quire_message {
     const char *content;
 } quire_message;
 
-QUIRE_API bool
-quire_model_can_chat(const quire_model *model); /* it brings a chat template that is known */
+/* Whether the model brings a chat template that is known. */
+QUIRE_API bool quire_model_can_chat(const quire_model *model);
 /* The tokens of a conversation, as the model's template writes it down. flags: START and REPLY.
  * Only the template's own text becomes control tokens: a message that says "<|im_end|>" holds these
  * ten characters, whoever wrote it. The tokens of other messages are those of the template's text
