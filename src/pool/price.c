@@ -27,19 +27,19 @@ static double class_bytes(const quire_pool *pool, const quire_class *class, size
     const size_t seqs = (size_t)pool->max_seqs, rows = (size_t)pool->max_batch_tokens;
     const size_t batches = (size_t)pool->max_batches;
     const size_t n_pages = class->raw ? (n_tokens + QUIRE_T - 1) / QUIRE_T : n_tokens / QUIRE_T;
-    /* One page more, of either kind, for a trim or a shift: each takes a new leaf before it gives
-     * one back. */
+    /* A shift takes a new page, an open one and sinks before it gives back what it had, and a trim
+     * an open one: one leaf more of each. */
     double pages = (double)seqs * (double)held_pages(class, n_pages) + 1;
     if (class->window > 0) /* pages that rows in flight complete, before those behind them go */
         pages += (double)(smaller(rows / QUIRE_T + seqs, rows) * batches);
-    if (class->raw) /* the open page is one of them */
-        return pages * (double)class->raw_bytes;
+    if (class->raw) /* open pages are among them, but for that of a shift */
+        return (pages + 1) * (double)class->raw_bytes;
     /* The open page and the raw rows of the page sealed last. In flight, one more for each sequence
      * whose rows reach another page, and another if they fill that one too. */
     const size_t moving = (smaller(seqs, rows / 2) + smaller(seqs, rows / QUIRE_T)) * batches;
     return pages * (double)class->sealed_bytes +
            (double)(2 * seqs + moving + 1) * (double)class->raw_bytes +
-           (double)seqs * (double)class->sink_bytes;
+           (double)(seqs + 1) * (double)class->sink_bytes;
 }
 
 /* Of an arena for max_seqs sequences of so many tokens. */
