@@ -1,10 +1,10 @@
 /* main.c: finds the command and runs it. */
 #include "command.h"
 #include "man.h"
-#include "quire.h"
 #include "options/args.h"
-#include "output/report.h"
 #include "options/suggest.h"
+#include "output/report.h"
+#include "quire.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 #ifndef CLI_BENCH_SYNTH_CACHE_H
 #define CLI_BENCH_SYNTH_CACHE_H
 
-#include "options/cache_args.h"
 #include "bench/synth.h"
+#include "options/cache_args.h"
 #include "options/workers.h"
 
 #include "quire.h"

@@ -1,8 +1,9 @@
 /* cmd_bench_attn.c: quire bench attn. Times attention over a quantized cache. */
-#include "options/args.h"
 #include "bench/bench_attn.h"
-#include "command.h"
 #include "bench/machine.h"
+#include "command.h"
+#include "options/args.h"
+#include "options/comma_list.h"
 #include "output/report.h"
 #include "output/text_table.h"
 
@@ -27,10 +28,8 @@ typedef struct bench_entry {
     cli_bench_attn_result *results; /* (n_depths) */
 } bench_entry;
 
-/* A list split at its commas. */
 typedef struct name_list {
-    char *text;
-    const char **names;
+    char **names; /* cli_list_split */
     size_t n;
 } name_list;
 
@@ -181,26 +180,6 @@ static void warn_of_fallbacks(const bench_run *run) {
 
 /* ------------------------------------------------------------------ run */
 
-/* Splits a list. An empty part stays, and is rejected by name later (''). False: out of memory. */
-static bool split(const char *text, name_list *list) {
-    const size_t n_bytes = strlen(text) + 1;
-    list->n = 1;
-    for (const char *at = text; *at; at++)
-        list->n += *at == ',';
-    list->text = malloc(n_bytes);
-    list->names = calloc(list->n, sizeof *list->names);
-    if (!list->text || !list->names)
-        return false;
-    memcpy(list->text, text, n_bytes);
-    char *name = list->text;
-    for (size_t i = 0; i < list->n; i++) {
-        list->names[i] = name;
-        name += strcspn(name, ",");
-        *name++ = '\0';
-    }
-    return true;
-}
-
 static bool parse_depths(const bench_run *run) {
     for (size_t i = 0; i < run->ctxs.n; i++) {
         char allowed[64];
@@ -224,14 +203,14 @@ static int prepare(bench_run *run) {
     const bench_options *chosen = run->chosen;
     if (!cli_shape_parse(chosen->shape, &run->shape))
         return CLI_USAGE;
-    bool enough = split(chosen->kv, &run->kvs) && split(chosen->ctx, &run->ctxs);
-    if (enough) {
-        run->depths = calloc(run->ctxs.n, sizeof *run->depths);
-        run->entries = calloc(run->kvs.n, sizeof *run->entries);
-        run->results = calloc(run->kvs.n * run->ctxs.n, sizeof *run->results);
-        enough = run->depths && run->entries && run->results;
-    }
-    if (!enough)
+    run->kvs.names = cli_list_split(chosen->kv, &run->kvs.n);
+    run->ctxs.names = cli_list_split(chosen->ctx, &run->ctxs.n);
+    if (!run->kvs.names || !run->ctxs.names)
+        return CLI_FAILURE;
+    run->depths = calloc(run->ctxs.n, sizeof *run->depths);
+    run->entries = calloc(run->kvs.n, sizeof *run->entries);
+    run->results = calloc(run->kvs.n * run->ctxs.n, sizeof *run->results);
+    if (!run->depths || !run->entries || !run->results)
         return cli_quire_error("cannot measure", QUIRE_E_NOMEM, "out of memory");
     if (!parse_depths(run))
         return CLI_USAGE;
@@ -269,9 +248,7 @@ static int bench_all(bench_options *chosen) {
     free(run.depths);
     free(run.entries);
     free(run.results);
-    free(run.kvs.text);
     free(run.kvs.names);
-    free(run.ctxs.text);
     free(run.ctxs.names);
     return status;
 }

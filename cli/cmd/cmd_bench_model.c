@@ -1,12 +1,13 @@
 /* cmd_bench_model.c: quire bench model. Times prefill and decode of a model at a depth. */
-#include "options/args.h"
-#include "reports/cache_report.h"
 #include "command.h"
-#include "output/interrupt.h"
+#include "options/args.h"
+#include "options/comma_list.h"
 #include "options/model_args.h"
+#include "output/interrupt.h"
 #include "output/progress.h"
 #include "output/report.h"
 #include "output/text_table.h"
+#include "reports/cache_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

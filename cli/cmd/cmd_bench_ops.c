@@ -1,10 +1,10 @@
 /* cmd_bench_ops.c: quire bench ops. Times operations on lists of sequences. */
+#include "bench/synth.h"
+#include "command.h"
 #include "options/args.h"
 #include "options/cache_args.h"
-#include "command.h"
 #include "output/progress.h"
 #include "output/report.h"
-#include "bench/synth.h"
 #include "output/text_table.h"
 
 #include <math.h>

@@ -1,13 +1,13 @@
 /* cmd_bench_save.c: quire bench save. Times saving and restoring a cache of synthetic tokens, and
  * plain writing and reading of as many bytes in the same directory, in turns. The best of each
  * counts. */
-#include "options/args.h"
-#include "command.h"
 #include "bench/disk.h"
+#include "bench/synth_cache.h"
+#include "command.h"
+#include "options/args.h"
 #include "output/output.h"
 #include "output/progress.h"
 #include "output/report.h"
-#include "bench/synth_cache.h"
 
 #include <errno.h>
 #include <stdio.h>

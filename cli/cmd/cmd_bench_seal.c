@@ -1,15 +1,14 @@
 /* cmd_bench_seal.c: quire bench seal. Times the quantization of pages. */
-#include "options/args.h"
 #include "bench/bench_seal.h"
 #include "command.h"
+#include "options/args.h"
+#include "options/comma_list.h"
 #include "output/report.h"
 #include "output/text_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { NAME_BYTES = 64 };
 
 typedef struct seal_options {
     const char *shape, *kv;
@@ -20,7 +19,7 @@ typedef struct seal_options {
 
 /* One entry of --kv. */
 typedef struct seal_entry {
-    char kv[NAME_BYTES];
+    const char *kv;
     cli_cache_options options;
     cli_bench_seal_result result;
 } seal_entry;
@@ -71,10 +70,8 @@ static int print_text(const seal_entry *entries, size_t n) {
 /* ------------------------------------------------------------------ run */
 
 /* Parses an entry of --kv. An empty or overlong one is rejected by name. */
-static bool prepare_entry(const seal_options *chosen, const char *name, size_t length,
-                          seal_entry *entry) {
-    snprintf(entry->kv, sizeof entry->kv, "%.*s",
-             (int)(length < NAME_BYTES ? length : NAME_BYTES - 1), name);
+static bool prepare_entry(const seal_options *chosen, const char *name, seal_entry *entry) {
+    entry->kv = name;
     cli_cache_options *options = &entry->options;
     *options = (cli_cache_options){.raw = (quire_type)chosen->raw,
                                    .by_queries = !chosen->plain,
@@ -93,14 +90,10 @@ static bool prepare_entry(const seal_options *chosen, const char *name, size_t l
 }
 
 /* Checks all entries before the first is measured: a misspelt last one should not cost minutes. */
-static int run_entries(const seal_options *chosen, seal_entry *entries, size_t n) {
-    const char *name = chosen->kv;
-    for (size_t i = 0; i < n; i++) {
-        size_t length = strcspn(name, ",");
-        if (!prepare_entry(chosen, name, length, &entries[i]))
+static int run_entries(const seal_options *chosen, char **names, seal_entry *entries, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!prepare_entry(chosen, names[i], &entries[i]))
             return CLI_USAGE;
-        name += length + 1;
-    }
     for (size_t i = 0; i < n; i++) {
         int status =
             cli_bench_seal_measure(&entries[i].options, chosen->min_seconds, &entries[i].result);
@@ -146,13 +139,14 @@ int cli_bench_seal_run(int argc, char **argv) {
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;
-    size_t n = 1;
-    for (const char *at = chosen.kv; *at; at++)
-        n += *at == ',';
+    size_t n;
+    char **names = cli_list_split(chosen.kv, &n);
+    if (!names)
+        return CLI_FAILURE;
     seal_entry *entries = calloc(n, sizeof *entries);
-    if (!entries)
-        return cli_quire_error("cannot measure", QUIRE_E_NOMEM, "out of memory");
-    status = run_entries(&chosen, entries, n);
+    status = entries ? run_entries(&chosen, names, entries, n)
+                     : cli_quire_error("cannot measure", QUIRE_E_NOMEM, "out of memory");
     free(entries);
+    free(names);
     return status;
 }

@@ -1,13 +1,13 @@
 /* cmd_chat.c: quire chat. A conversation; each turn computes only its new tokens. */
-#include "options/args.h"
-#include "text/chat_text.h"
 #include "command.h"
-#include "output/interrupt.h"
+#include "options/args.h"
 #include "options/model_args.h"
-#include "output/report.h"
 #include "options/sample_args.h"
+#include "output/interrupt.h"
+#include "output/report.h"
 #include "output/terminal.h"
 #include "reports/text_report.h"
+#include "text/chat_text.h"
 #include "text/text_store.h"
 
 #include <stdio.h>

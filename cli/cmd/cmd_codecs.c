@@ -1,7 +1,7 @@
 /* cmd_codecs.c: quire codecs. Lists codecs and presets with their sizes. */
+#include "command.h"
 #include "options/args.h"
 #include "options/cache_args.h"
-#include "command.h"
 #include "output/report.h"
 #include "output/text_table.h"
 

@@ -1,7 +1,7 @@
 /* cmd_convert.c: quire convert. Converts saved caches to prompt caches of mlx-lm, and back. */
-#include "options/args.h"
 #include "command.h"
 #include "mlx/mlx_cache.h"
+#include "options/args.h"
 #include "output/output.h"
 #include "output/report.h"
 

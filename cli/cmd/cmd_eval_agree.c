@@ -1,17 +1,17 @@
 /* cmd_eval_agree.c: quire eval agree. Compares texts generated with quantized caches with those of
  * the raw cache: how long they agree, and how good they are. A text that diverges may be just as
  * good, so its repetitions and its perplexity for the model with the raw cache are measured. */
-#include "options/args.h"
-#include "options/cache_args.h"
-#include "text/chat_text.h"
 #include "command.h"
 #include "eval/eval_stats.h"
-#include "output/interrupt.h"
+#include "eval/text_stats.h"
+#include "options/args.h"
+#include "options/cache_args.h"
 #include "options/model_args.h"
+#include "output/interrupt.h"
 #include "output/progress.h"
 #include "output/report.h"
-#include "eval/text_stats.h"
 #include "output/text_table.h"
+#include "text/chat_text.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,16 +1,17 @@
 /* cmd_eval_kld.c: quire eval kld and quire eval ppl. Measure how much a cache changes a model's
  * predictions on a text, and how good they are. */
-#include "options/args.h"
-#include "options/cache_args.h"
-#include "reports/cache_report.h"
 #include "command.h"
 #include "eval/eval_stats.h"
-#include "output/interrupt.h"
+#include "options/args.h"
+#include "options/cache_args.h"
+#include "options/comma_list.h"
 #include "options/model_args.h"
+#include "options/workers.h"
+#include "output/interrupt.h"
 #include "output/progress.h"
 #include "output/report.h"
 #include "output/text_table.h"
-#include "options/workers.h"
+#include "reports/cache_report.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -14,11 +14,11 @@
  *
  * With --together all facts are in one text, which is computed once. That is several times faster
  * and harder for the model, because the other facts look like answers. */
-#include "options/args.h"
 #include "command.h"
-#include "output/interrupt.h"
-#include "options/model_args.h"
 #include "eval/niah_grid.h"
+#include "options/args.h"
+#include "options/model_args.h"
+#include "output/interrupt.h"
 #include "output/progress.h"
 #include "output/report.h"
 

@@ -1,11 +1,11 @@
 /* cmd_inspect.c: quire inspect. Reports on a saved cache, or on one filled with synthetic tokens.
  */
-#include "options/args.h"
+#include "bench/synth_cache.h"
 #include "command.h"
+#include "options/args.h"
+#include "output/report.h"
 #include "reports/inspect_file.h"
 #include "reports/inspect_report.h"
-#include "output/report.h"
-#include "bench/synth_cache.h"
 
 #include <stdlib.h>
 

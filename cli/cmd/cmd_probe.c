@@ -1,11 +1,12 @@
 /* cmd_probe.c: quire probe. Measures a model's K and V, and chooses codecs for a budget. */
+#include "command.h"
 #include "options/args.h"
 #include "options/auto_kv.h"
-#include "command.h"
-#include "output/interrupt.h"
+#include "options/comma_list.h"
 #include "options/model_args.h"
-#include "reports/probe_report.h"
+#include "output/interrupt.h"
 #include "output/report.h"
+#include "reports/probe_report.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ typedef struct probe_options {
     cli_model_args model;
     const char *budgets;
     int32_t context;
-    bool anew, json;
+    bool again, json;
 } probe_options;
 
 /* The options of a model that affect the choice. */
@@ -32,7 +33,7 @@ static void fill_options(probe_options *chosen, cli_option *options) {
         cli_int("ctx", &chosen->context, 1, TOKENS_MAX,
                 "length of a sequence in tokens (default: 8192, or less if the model was trained "
                 "with less)"),
-        cli_flag("anew", &chosen->anew, "measure the model again even if a report is cached"),
+        cli_flag("anew", &chosen->again, "measure the model again even if a report is cached"),
         cli_flag("json", &chosen->json, "print JSON"),
     };
     memcpy(options, own, sizeof own);
@@ -68,7 +69,7 @@ static int run_probe(cli_probe *probe, const probe_options *chosen, quire_model 
         probe->info.context < CONTEXT_DEFAULT ? probe->info.context : CONTEXT_DEFAULT;
     probe->context = chosen->context ? chosen->context : usual;
     probe->predicted_for = cli_predicted_for(&chosen->model);
-    int status = cli_examine(model, chosen->model.n_threads, chosen->anew, &report);
+    int status = cli_examine(model, chosen->model.n_threads, chosen->again, &report);
     probe->report = report;
     probe->choices = calloc(probe->n_choices, sizeof *probe->choices);
     if (status == CLI_OK && !probe->choices)

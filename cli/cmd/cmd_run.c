@@ -1,13 +1,13 @@
 /* cmd_run.c: quire run. Generates text for a prompt on stdout, and a report on stderr. */
-#include "options/args.h"
-#include "text/chat_text.h"
 #include "command.h"
-#include "output/interrupt.h"
+#include "options/args.h"
 #include "options/model_args.h"
+#include "options/sample_args.h"
+#include "output/interrupt.h"
 #include "output/output.h"
 #include "output/report.h"
-#include "options/sample_args.h"
 #include "reports/text_report.h"
+#include "text/chat_text.h"
 #include "text/text_store.h"
 
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* cmd_store_export.c: quire store export. Writes a stored text as a saved cache. */
-#include "options/args.h"
 #include "command.h"
+#include "options/args.h"
+#include "options/store_args.h"
 #include "output/output.h"
 #include "output/progress.h"
 #include "output/report.h"
-#include "options/store_args.h"
 #include "output/text_table.h"
 
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* cmd_store_import.c: quire store import. Adds the pages of saved caches to a store. */
-#include "options/args.h"
 #include "command.h"
+#include "options/args.h"
+#include "options/store_args.h"
 #include "output/progress.h"
 #include "output/report.h"
-#include "options/store_args.h"
 #include "output/text_table.h"
 
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* cmd_store_list.c: quire store list. Lists the texts of a store by their last pages, most recently
  * used first. */
+#include "command.h"
 #include "options/args.h"
 #include "options/cache_args.h"
-#include "command.h"
-#include "output/report.h"
 #include "options/store_args.h"
+#include "output/report.h"
 #include "output/text_table.h"
 
 #include <ctype.h>

@@ -1,8 +1,8 @@
 /* cmd_store_remove.c: quire store remove. Removes texts from a store. */
-#include "options/args.h"
 #include "command.h"
-#include "output/report.h"
+#include "options/args.h"
 #include "options/store_args.h"
+#include "output/report.h"
 
 #include <stdio.h>
 

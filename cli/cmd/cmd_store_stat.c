@@ -1,8 +1,8 @@
 /* cmd_store_stat.c: quire store stat. Prints the size and the counters of a store. */
-#include "options/args.h"
 #include "command.h"
-#include "output/report.h"
+#include "options/args.h"
 #include "options/store_args.h"
+#include "output/report.h"
 #include "output/text_table.h"
 
 #include <stdio.h>

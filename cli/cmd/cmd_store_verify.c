@@ -1,9 +1,9 @@
 /* cmd_store_verify.c: quire store verify. Checks every record of a store. */
-#include "options/args.h"
 #include "command.h"
+#include "options/args.h"
+#include "options/store_args.h"
 #include "output/progress.h"
 #include "output/report.h"
-#include "options/store_args.h"
 
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* cmd_version.c: quire version. Prints the version and the kernels in use. */
-#include "options/args.h"
-#include "command.h"
-#include "output/report.h"
 #include "bench/synth_cache.h"
+#include "command.h"
+#include "options/args.h"
+#include "output/report.h"
 
 #include <stdio.h>
 

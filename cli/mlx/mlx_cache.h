@@ -17,8 +17,8 @@
 #ifndef CLI_MLX_MLX_CACHE_H
 #define CLI_MLX_MLX_CACHE_H
 
-#include "quire.h"
 #include "mlx/safetensors.h"
+#include "quire.h"
 
 typedef struct cli_mlx_side {
     int32_t bits, group; /* 0: not quantized */

@@ -6,8 +6,8 @@
  * another type than its open page, so that no value changes. */
 #include "mlx/mlx_cache.h"
 
-#include "options/cache_args.h"
 #include "command.h"
+#include "options/cache_args.h"
 #include "output/report.h"
 
 #include <errno.h>

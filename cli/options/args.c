@@ -2,8 +2,8 @@
 #include "options/args.h"
 
 #include "command.h"
-#include "output/report.h"
 #include "options/suggest.h"
+#include "output/report.h"
 
 #include <string.h>
 

@@ -84,7 +84,9 @@ bool cli_option_assign(const cli_option *option, const char *text);
 
 /* ---- in args_help.c and args_man.c */
 
-extern const cli_option cli_help_option;
+typedef void cli_option_visitor(const cli_option *option, void *user);
+/* Every option in the order in which help and man page show them, --help among them. */
+void cli_usage_visit(const cli_usage *usage, cli_option_visitor *visit, void *user);
 /* cli_option_default, but false if the option's help text states the default itself. */
 bool cli_option_shows_default(const cli_option *option, char *text, size_t n_bytes);
 /* Prints `text` and a newline in lines of at most 80 columns. The first line starts at `column`;

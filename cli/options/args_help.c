@@ -47,7 +47,16 @@ static int format_left(const cli_option *option, char *text) {
                     has_value ? option->value : "");
 }
 
-static void print_option(const cli_option *option, int help_column, FILE *file) {
+typedef struct help_target {
+    int help_column;
+    FILE *file;
+} help_target;
+
+static void print_option(const cli_option *option, void *user) {
+    const int help_column = ((const help_target *)user)->help_column;
+    FILE *file = ((const help_target *)user)->file;
+    if (option->heading)
+        fprintf(file, "\n%s:\n", option->heading);
     char left[LEFT_BYTES], initial[DEFAULT_BYTES], help[1024];
     const int n = format_left(option, left);
     const bool shown = cli_option_shows_default(option, initial, sizeof initial);
@@ -70,8 +79,17 @@ static int find_help_column(const cli_usage *usage) {
     return widest + 2 < HELP_COLUMN_MAX ? widest + 2 : HELP_COLUMN_MAX;
 }
 
-const cli_option cli_help_option = {
-    .name = "help", .letter = 'h', .kind = CLI_FLAG, .help = "print this text and exit"};
+/* --help ends the options of the command itself. */
+void cli_usage_visit(const cli_usage *usage, cli_option_visitor *visit, void *user) {
+    static const cli_option help = {
+        .name = "help", .letter = 'h', .kind = CLI_FLAG, .help = "print this text and exit"};
+    size_t i = 0;
+    for (; i < usage->n_options && !usage->options[i].heading; i++)
+        visit(&usage->options[i], user);
+    visit(&help, user);
+    for (; i < usage->n_options; i++)
+        visit(&usage->options[i], user);
+}
 
 void cli_synopsis_print(const cli_usage *usage, FILE *file) {
     for (size_t i = 0; i < usage->n_arguments; i++)
@@ -88,19 +106,8 @@ void cli_usage_print(const cli_usage *usage, FILE *file) {
     fputc('\n', file);
     cli_wrap(usage->about, 0, 0, file);
     fputs("\noptions:\n", file);
-    bool help_printed = false; /* --help ends the options of the command itself */
-    for (size_t i = 0; i < usage->n_options; i++) {
-        const cli_option *option = &usage->options[i];
-        if (option->heading) {
-            if (!help_printed)
-                print_option(&cli_help_option, help_column, file);
-            help_printed = true;
-            fprintf(file, "\n%s:\n", option->heading);
-        }
-        print_option(option, help_column, file);
-    }
-    if (!help_printed)
-        print_option(&cli_help_option, help_column, file);
+    help_target target = {help_column, file};
+    cli_usage_visit(usage, print_option, &target);
 
     if (usage->examples && usage->examples[0])
         fputs("\nexamples:\n", file);

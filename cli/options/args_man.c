@@ -33,8 +33,11 @@ void cli_man_text(const char *text, FILE *file) {
     }
 }
 
-static void put_option(const cli_option *option, FILE *file) {
+static void put_option(const cli_option *option, void *user) {
+    FILE *file = user;
     char initial[DEFAULT_BYTES];
+    if (option->heading)
+        fprintf(file, ".SS %s\n", option->heading);
     fputs(".TP\n", file);
     if (option->letter)
         fprintf(file, "\\fB\\-%c\\fR, ", option->letter);
@@ -62,19 +65,7 @@ void cli_usage_man(const cli_usage *usage, FILE *file) {
     fputs(".SH DESCRIPTION\n", file);
     cli_man_text(usage->about, file);
     fputs(".SH OPTIONS\n", file);
-    bool help_printed = false; /* as cli_usage_print has it */
-    for (size_t i = 0; i < usage->n_options; i++) {
-        const cli_option *option = &usage->options[i];
-        if (option->heading) {
-            if (!help_printed)
-                put_option(&cli_help_option, file);
-            help_printed = true;
-            fprintf(file, ".SS %s\n", option->heading);
-        }
-        put_option(option, file);
-    }
-    if (!help_printed)
-        put_option(&cli_help_option, file);
+    cli_usage_visit(usage, put_option, file);
     if (!usage->examples || !usage->examples[0])
         return;
     fputs(".SH EXAMPLES\n.EX\n", file);

@@ -5,34 +5,27 @@ cli_option cli_flag(const char *name, bool *target, const char *help) {
     return (cli_option){.name = name, .kind = CLI_FLAG, .target = target, .help = help};
 }
 
-cli_option cli_int(const char *name, int32_t *target, int32_t min, int32_t max, const char *help) {
+static cli_option number(const char *name, cli_kind kind, void *target, double min, double max,
+                         const char *value, const char *help) {
     return (cli_option){.name = name,
-                        .kind = CLI_INT,
+                        .kind = kind,
                         .target = target,
                         .min = min,
                         .max = max,
-                        .value = "N",
+                        .value = value,
                         .help = help};
+}
+
+cli_option cli_int(const char *name, int32_t *target, int32_t min, int32_t max, const char *help) {
+    return number(name, CLI_INT, target, min, max, "N", help);
 }
 
 cli_option cli_float(const char *name, double *target, double min, double max, const char *help) {
-    return (cli_option){.name = name,
-                        .kind = CLI_FLOAT,
-                        .target = target,
-                        .min = min,
-                        .max = max,
-                        .value = "X",
-                        .help = help};
+    return number(name, CLI_FLOAT, target, min, max, "X", help);
 }
 
 cli_option cli_size(const char *name, size_t *target, double min, double max, const char *help) {
-    return (cli_option){.name = name,
-                        .kind = CLI_SIZE,
-                        .target = target,
-                        .min = min,
-                        .max = max,
-                        .value = "SIZE",
-                        .help = help};
+    return number(name, CLI_SIZE, target, min, max, "SIZE", help);
 }
 
 cli_option cli_string(const char *name, const char **target, const char *value, const char *help) {

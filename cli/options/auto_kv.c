@@ -51,14 +51,14 @@ static void on_progress(void *user, int32_t done, int32_t total) {
 
 static bool stop(void *unused) { return cli_interrupt_seen(unused); }
 
-int cli_examine(const quire_model *model, int32_t n_threads, bool anew,
+int cli_examine(const quire_model *model, int32_t n_threads, bool again,
                 quire_sensitivity **report) {
     cli_progress progress;
     cli_progress_start(&progress, "examining");
     quire_sensitivity_options options;
     quire_sensitivity_options_default(&options);
     options.n_threads = n_threads;
-    options.again = anew;
+    options.again = again;
     options.on_progress = on_progress;
     options.stop = stop;
     options.user = &progress;

@@ -3,8 +3,8 @@
 #ifndef CLI_OPTIONS_CACHE_ARGS_H
 #define CLI_OPTIONS_CACHE_ARGS_H
 
-#include "quire.h"
 #include "output/text_table.h"
+#include "quire.h"
 
 #include <stdbool.h>
 #include <stdint.h>

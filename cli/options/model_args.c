@@ -1,14 +1,15 @@
 /* model_args.c: opens models and sessions, and reads texts, from command-line options. */
 #include "options/model_args.h"
 
+#include "command.h"
 #include "options/auto_kv.h"
 #include "options/cache_args.h"
-#include "command.h"
-#include "output/interrupt.h"
+#include "options/comma_list.h"
 #include "options/model_find.h"
+#include "options/workers.h"
+#include "output/interrupt.h"
 #include "output/progress.h"
 #include "output/report.h"
-#include "options/workers.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -321,25 +322,6 @@ int cli_kv_names_after_none(const cli_model_args *args, char ***names, size_t *n
     if (!*names)
         return CLI_FAILURE;
     return cli_kv_names_check(args, *names, *n) ? CLI_OK : CLI_USAGE;
-}
-
-char **cli_list_split(const char *text, size_t *n) {
-    *n = 1;
-    for (const char *at = text; *at; at++)
-        *n += *at == ',';
-    size_t n_bytes = strlen(text) + 1;
-    char **parts = malloc(*n * sizeof *parts + n_bytes);
-    if (!parts) {
-        cli_error("out of memory");
-        return NULL;
-    }
-    char *part = memcpy(parts + *n, text, n_bytes);
-    for (size_t i = 0; i < *n; i++) {
-        parts[i] = part;
-        part += strcspn(part, ",");
-        *part++ = '\0';
-    }
-    return parts;
 }
 
 static char *read_all(FILE *file, size_t *n_bytes) {

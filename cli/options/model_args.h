@@ -53,10 +53,6 @@ bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n);
  * message. */
 int cli_kv_names_after_none(const cli_model_args *args, char ***names, size_t *n);
 
-/* "a,b,c" split at its commas. free() the result: pointers and text are one block. NULL, with a
- * message: out of memory. */
-char **cli_list_split(const char *text, size_t *n);
-
 /* The whole file, or standard input for "-", with a terminating 0. NULL, with a message. */
 char *cli_file_read(const char *path, size_t *n_bytes);
 /* The tokens of a text. free() them. NULL, with a message. */

@@ -1,7 +1,7 @@
 /* auto_describe.c: describes the codecs of layers as short command-line options. */
+#include "command.h"
 #include "options/auto_kv.h"
 #include "options/cache_args.h"
-#include "command.h"
 #include "output/report.h"
 
 #include <stdlib.h>

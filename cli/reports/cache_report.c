@@ -1,8 +1,8 @@
 /* cache_report.c: sums the statistics of layers. */
 #include "reports/cache_report.h"
 
-#include "options/cache_args.h"
 #include "command.h"
+#include "options/cache_args.h"
 #include "output/text_table.h"
 
 #include <string.h>

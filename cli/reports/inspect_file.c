@@ -1,8 +1,8 @@
 /* inspect_file.c: reports the contents of a saved cache as text and as JSON. */
 #include "reports/inspect_file.h"
 
-#include "options/cache_args.h"
 #include "command.h"
+#include "options/cache_args.h"
 #include "output/report.h"
 #include "output/text_table.h"
 

@@ -1,8 +1,8 @@
 /* probe_report.c: prints tables, bars and JSON of 'quire probe'. */
 #include "reports/probe_report.h"
 
-#include "options/cache_args.h"
 #include "command.h"
+#include "options/cache_args.h"
 #include "output/report.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* probe_words.c: describes conspicuous properties of a model's K and V in sentences. */
-#include "reports/probe_report.h"
 #include "output/report.h"
+#include "reports/probe_report.h"
 
 #include <math.h>
 #include <stdarg.h>

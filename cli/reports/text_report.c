@@ -1,10 +1,10 @@
 /* text_report.c: reports the speed and the cache of a generated text. */
 #include "reports/text_report.h"
 
-#include "reports/cache_report.h"
 #include "command.h"
 #include "output/report.h"
 #include "output/text_table.h"
+#include "reports/cache_report.h"
 
 #include <stdio.h>
 

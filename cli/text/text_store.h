@@ -15,8 +15,8 @@ typedef struct cli_text_store {
     int32_t n_found;  /* tokens that came from it */
     int32_t n_pages;  /* added */
     uint64_t n_bytes; /* of these */
-    quire_status
-        failed; /* why pages could not be put, which the user has been told; OK: they could */
+    /* Why pages could not be put, as the user was told; OK: they could. */
+    quire_status failed;
     cli_progress progress;      /* of the prompt at hand */
     quire_prompt_result result; /* and of the last one */
 } cli_text_store;

@@ -4,10 +4,10 @@
  * predictions are the reference; then once with every layer packed, for each rung of a ladder of
  * codecs, and once for each layer with that layer alone packed. Losses are mean KL divergences of
  * the next token. */
-#include "calibrate/sensitivity_text.h"
-#include "model/model_cache_file.h"
 #include "calibrate/calibrate.h"
 #include "calibrate/kv_stats.h"
+#include "calibrate/sensitivity_text.h"
+#include "model/model_cache_file.h"
 #include "session/session.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
 #define ENGINE_MODEL_MODEL_H
 
 #include "model/gguf_file.h"
-#include "quire_engine.h"
 #include "model/weight_repack.h"
+#include "quire_engine.h"
 
 #include <pthread.h>
 

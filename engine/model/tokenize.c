@@ -1,7 +1,7 @@
 /* tokenize.c: text and tokens, through libllama's vocabulary. */
 #include "model/deep_stack.h"
-#include "model/model.h"
 #include "model/ggml_log.h"
+#include "model/model.h"
 #include "model/vocab_check.h"
 
 #include <llama.h>

@@ -1,7 +1,7 @@
 /* generate.c: prompt in, text out, for one sequence. */
+#include "model/model.h"
 #include "session/clock.h"
 #include "session/lookup_draft.h"
-#include "model/model.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -14,9 +14,9 @@
  */
 #include "base/file.h"
 #include "base/hash.h"
+#include "file/snapshot.h"
 #include "model/file_digest.h"
 #include "session/identity.h"
-#include "file/snapshot.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* sample.c: logits -> token, through libllama's samplers. */
-#include "model/model.h"
 #include "model/ggml_log.h"
+#include "model/model.h"
 
 #include <llama.h>
 #include <math.h>

@@ -99,7 +99,7 @@ quire_status quire_pool_capacity(const quire_pool_options *o, int32_t *tokens) {
         else
             high = middle;
     }
-    const size_t least = price(pool, QUIRE_T);
+    const size_t least = low == 0 ? price(pool, QUIRE_T) : 0;
     quire__pool_discard(pool);
     if (low == 0)
         return quire__fail(QUIRE_E_BUDGET,
