@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "attn/softmax_state.h"
+#include "attn/work_units.h"
 #include "base/element.h"
 #include "base/real.h"
 #include "batch/batch.h"
@@ -29,49 +30,26 @@ typedef struct work {
     int32_t kv, n_group, n; /* KV head, query heads per KV head, rows * query heads */
 } work;
 
-/* A larger query would overflow its scores; it is treated like one that is not finite. */
-static const float LARGEST_QUERY = 1e20f;
-
-/* Loads the scaled queries (rows, heads of this KV head, DK). Those that are not finite become zero
- * here and give NaN at the end. */
+/* Loads the scaled queries (rows, heads of this KV head, DK). */
 static void load_queries(const call *c, const work *w) {
     const quire_layer *config = &c->layer->config;
-    const quire_row_kernels *kernels = c->batch->pool->kernels.rows;
     const quire_side_format *k = &c->layer->format.k,
                             *before = &c->batch->pool->layer_before[c->index].format.k;
-    const bool ordered = k->n_mixed || (w->plan->sees_stale && before->n_mixed),
-               rotated = k->rotated || (w->plan->sees_stale && before->rotated),
-               projected = k->family == QUIRE_FAMILY_PROD ||
-                           (w->plan->sees_stale && before->family == QUIRE_FAMILY_PROD);
+    const bool stale = w->plan->sees_stale;
     const size_t dim = (size_t)config->k_dim, size = quire__type_bytes(c->args->q.type);
+    const quire_query_forms forms = {.order = k->n_mixed || (stale && before->n_mixed)
+                                                  ? config->k_order + (size_t)w->kv * dim
+                                                  : NULL,
+                                     .rotated = k->rotated || (stale && before->rotated),
+                                     .projected = k->family == QUIRE_FAMILY_PROD ||
+                                                  (stale && before->family == QUIRE_FAMILY_PROD)};
     for (int32_t i = 0; i < w->n; i++) {
         const int32_t row = w->tile->row + i / w->n_group,
                       head = w->kv * w->n_group + i % w->n_group;
         const uint8_t *from = (const uint8_t *)c->args->q.data + (size_t)row * c->q_row_bytes +
                               (size_t)head * dim * size;
-        float *q = c->worker->q + (size_t)i * dim;
-        kernels->from_raw(c->args->q.type, from, dim, q);
-        int unusable = 0;
-        for (size_t d = 0; d < dim; d++) {
-            q[d] *= c->layer->q_scale;
-            unusable |= !(fabsf(q[d]) <= LARGEST_QUERY);
-        }
-        c->worker->usable[i] = !unusable;
-        if (unusable)
-            memset(q, 0, dim * sizeof *q);
-        if (ordered)
-            quire__into_order(config->k_order + (size_t)w->kv * dim, (int)dim, q,
-                              c->worker->q_ordered + (size_t)i * dim);
-        if (rotated) {
-            float *q_rotated = c->worker->q_rotated + (size_t)i * dim;
-            memcpy(q_rotated, q, dim * sizeof *q);
-            kernels->rotate(q_rotated, (int)dim);
-            if (projected) {
-                float *q_projected = c->worker->q_projected + (size_t)i * dim;
-                memcpy(q_projected, q_rotated, dim * sizeof *q);
-                kernels->project(q_projected, (int)dim);
-            }
-        }
+        quire__query_row_load(&c->worker->q, i, c->batch->pool->kernels.rows, &forms,
+                              c->args->q.type, from, config->k_dim, c->layer->q_scale);
     }
 }
 
@@ -116,9 +94,7 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
         stale ? &pool->class_before[c->layer->class] : &pool->class[c->layer->class];
     const int32_t first_seen = quire__window_start(class, job->see.first_position) / QUIRE_T;
     job->format = &form->format;
-    job->q = form->format.k.n_mixed ? c->worker->q_ordered : c->worker->q;
-    job->q_rotated = form->format.k.rotated ? c->worker->q_rotated : NULL;
-    job->q_projected = form->format.k.family == QUIRE_FAMILY_PROD ? c->worker->q_projected : NULL;
+    quire__query_rows_use(job, &c->worker->q, &form->format.k);
     job->first_page = chunk * QUIRE_CHUNK_PAGES;
     job->skip = form->sinks;
     for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_BLOCK_PAGES; i++) {
@@ -146,7 +122,7 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
 static void attend_raw(const call *c, const work *w, quire_attend_job *job,
                        const quire_state *state) {
     const quire_pool *pool = c->batch->pool;
-    job->q = c->worker->q;
+    job->q = c->worker->q.plain;
     job->n_runs = 0;
     if (w->tile->page > 0 && w->seq->sinks != QUIRE_NO_LEAF) {
         const quire_layer_state *form = quire__layer_of(pool, c->index, w->seq->sinks);
@@ -168,10 +144,6 @@ static void attend_raw(const call *c, const work *w, quire_attend_job *job,
 
 /* ------------------------------------------------------------------ parts and their merge */
 
-static quire_partial part_of(const quire_state *state, int32_t i, int dim) {
-    return (quire_partial){state->m + i, state->l + i, state->o + (size_t)i * (size_t)dim};
-}
-
 /* Where a unit of a split tile saves row r, head h: {m, l, o (DV)}. */
 static float *slot(const call *c, const work *w, int32_t unit, int32_t i) {
     const size_t row = (size_t)(w->tile->first_slot + unit * w->tile->n_rows + i / w->n_group);
@@ -183,7 +155,7 @@ static float *slot(const call *c, const work *w, int32_t unit, int32_t i) {
 static void save_part(const call *c, const work *w, int32_t unit, const quire_state *state) {
     const int dim = c->layer->config.v_dim;
     for (int32_t i = 0; i < w->n; i++) {
-        const quire_partial part = part_of(state, i, dim);
+        const quire_partial part = quire__state_at(state, i, dim);
         float *to = slot(c, w, unit, i);
         to[0] = *part.m;
         to[1] = *part.l;
@@ -191,29 +163,10 @@ static void save_part(const call *c, const work *w, int32_t unit, const quire_st
     }
 }
 
-static void merge_all(const work *w, const quire_state *total, const quire_state *part, int dim) {
-    for (int32_t i = 0; i < w->n; i++) {
-        const quire_partial p = part_of(part, i, dim);
-        quire__state_merge(part_of(total, i, dim), *p.m, *p.l, p.o, dim);
-    }
-}
-
-static void empty(const work *w, const quire_state *state) {
-    for (int32_t i = 0; i < w->n; i++) {
-        state->m[i] = QUIRE_NOTHING_SEEN;
-        state->l[i] = 0;
-    }
-}
-
-/* Packed values may be in the rotated space; raw rows are not. */
-static void unrotate_all(const call *c, const work *w, const quire_layer_state *form,
-                         const quire_state *total) {
-    const int dim = c->layer->config.v_dim;
-    if (!form->format.v.rotated)
-        return;
-    for (int32_t i = 0; i < w->n; i++)
-        if (total->l[i] != 0)
-            c->batch->pool->kernels.rows->unrotate(total->o + (size_t)i * (size_t)dim, dim);
+static void unrotate(const call *c, const work *w, const quire_layer_state *form,
+                     const quire_state *total) {
+    if (form->format.v.rotated)
+        quire__states_unrotate(c->batch->pool->kernels.rows, total, w->n, c->layer->config.v_dim);
 }
 
 static void write_rows(const call *c, const work *w, const quire_state *total) {
@@ -223,11 +176,11 @@ static void write_rows(const call *c, const work *w, const quire_state *total) {
         const int32_t row = w->tile->row + i / w->n_group,
                       head = w->kv * w->n_group + i % w->n_group;
         float *out = c->args->out + (size_t)row * c->out_stride + (size_t)head * (size_t)dim;
-        const quire_partial part = part_of(total, i, dim);
+        const quire_partial part = quire__state_at(total, i, dim);
         if (config->sink_logits)
             quire__state_add_sink(part, config->sink_logits[head], dim);
         float lse = quire__state_finish(part, out, dim);
-        if (!c->worker->usable[i]) {
+        if (!c->worker->q.usable[i]) {
             lse = NAN;
             for (int d = 0; d < dim; d++)
                 out[d] = NAN;
@@ -249,23 +202,23 @@ static void attend_part(const call *c, const work *w, quire_attend_job *job, int
     }
     const bool stale = i % 2 == 0;
     attend_chunk(c, w, job, quire__tile_chunk(w->plan, i / 2), stale, part);
-    unrotate_all(c, w, stale ? &c->batch->pool->layer_before[c->index] : c->layer, part);
+    unrotate(c, w, stale ? &c->batch->pool->layer_before[c->index] : c->layer, part);
 }
 
 static void run_whole(const call *c, const work *w) {
     const int dim = c->layer->config.v_dim;
     const quire_state *total = &c->worker->total, *part = &c->worker->part;
     quire_attend_job job = make_job(c, w);
-    empty(w, total);
+    quire__states_empty(total, w->n);
     for (int32_t i = 0; i < quire__tile_parts(w->plan); i++) {
         job.q_is_new = i == 0 || w->plan->sees_stale;
         attend_part(c, w, &job, i, part);
-        merge_all(w, total, part, dim);
+        quire__states_merge(total, part, w->n, dim);
     }
     if (!w->plan->sees_stale)
-        unrotate_all(c, w, c->layer, total);
+        unrotate(c, w, c->layer, total);
     attend_raw(c, w, &job, part);
-    merge_all(w, total, part, dim);
+    quire__states_merge(total, part, w->n, dim);
     write_rows(c, w, total);
 }
 
@@ -282,13 +235,13 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
     if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < n_units)
         return;
     atomic_store_explicit(done, 0, memory_order_relaxed);
-    empty(w, total);
+    quire__states_empty(total, w->n);
     for (int32_t u = 0; u < n_units; u++) {
         if (u == n_parts && !w->plan->sees_stale)
-            unrotate_all(c, w, c->layer, total);
+            unrotate(c, w, c->layer, total);
         for (int32_t i = 0; i < w->n; i++) {
             const float *from = slot(c, w, u, i);
-            quire__state_merge(part_of(total, i, dim), from[0], from[1], from + 2, dim);
+            quire__state_merge(quire__state_at(total, i, dim), from[0], from[1], from + 2, dim);
         }
     }
     write_rows(c, w, total);
@@ -318,19 +271,6 @@ static void run_unit(const call *c, int32_t unit) {
     else
         run_split(c, &w, at - w.plan->first_unit,
                   &c->batch->tile_done[low * batch->tile_done_stride + w.kv]);
-}
-
-/* Takes the next run of units. They are neighbours, because a chunk prefetches the next one and
- * shares its queries. A run is half of a fair share of what is left, so that the last runs are
- * short and no worker waits long. */
-static int32_t take_units(atomic_int *next, int32_t n_units, int32_t nth, int32_t *end) {
-    int first = atomic_load_explicit(next, memory_order_relaxed), past;
-    do {
-        const int left = n_units - first, share = left / (2 * nth);
-        past = first + (left <= 0 ? 0 : share > 1 ? share : 1);
-    } while (!atomic_compare_exchange_weak(next, &first, past));
-    *end = past;
-    return first;
 }
 
 /* Padding sees nothing: zeros, and -inf. */
@@ -403,7 +343,7 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
         const int32_t n_units = batch->n_units[c.layer->class] * c.layer->config.n_kv_heads;
         c.worker->loaded = NULL;
         for (int32_t first, end = 0;
-             (first = take_units(&batch->next_unit, n_units, nth, &end)) < end;)
+             (first = quire__take_units(&batch->next_unit, n_units, nth, &end)) < end;)
             for (int32_t unit = first; unit < end; unit++)
                 run_unit(&c, unit);
         if (ith == 0)

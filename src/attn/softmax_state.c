@@ -47,3 +47,24 @@ float quire__state_finish(quire_partial a, float *out, int dim) {
         out[d] = a.o[d] * inverse;
     return (*a.m + log2f(*a.l)) * QUIRE_LN2;
 }
+
+void quire__states_empty(const quire_state *state, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        state->m[i] = QUIRE_NOTHING_SEEN;
+        state->l[i] = 0;
+    }
+}
+
+void quire__states_merge(const quire_state *total, const quire_state *part, int32_t n, int dim) {
+    for (int32_t i = 0; i < n; i++) {
+        const quire_partial p = quire__state_at(part, i, dim);
+        quire__state_merge(quire__state_at(total, i, dim), *p.m, *p.l, p.o, dim);
+    }
+}
+
+void quire__states_unrotate(const quire_row_kernels *kernels, const quire_state *state, int32_t n,
+                            int dim) {
+    for (int32_t i = 0; i < n; i++)
+        if (state->l[i] != 0)
+            kernels->unrotate(state->o + (size_t)i * (size_t)dim, dim);
+}

@@ -12,6 +12,7 @@
 #ifndef QUIRE_BATCH_BATCH_H
 #define QUIRE_BATCH_BATCH_H
 
+#include "kern/query_rows.h"
 #include "seq/seq.h"
 
 typedef struct quire_tile_class {
@@ -37,10 +38,8 @@ typedef struct quire_tile {
 } quire_tile;
 
 typedef struct quire_worker {
-    float *k_rows, *v_rows;             /* (64, DK), (64, DV) while sealing */
-    float *q, *q_rotated, *q_projected; /* (rows * heads per KV head, DK) */
-    float *q_ordered;        /* the same with channels in K's order; only if a layer has one */
-    bool *usable;            /* (rows * heads per KV head) whether q is finite and not too large */
+    float *k_rows, *v_rows;  /* (64, DK), (64, DV) while sealing */
+    quire_query_rows q;      /* `ordered` only if a layer has an order */
     quire_state part, total; /* of one chunk, and merged */
     float *scores;
     void *workspace;                 /* the kernels' */

@@ -23,6 +23,8 @@
 #ifndef QUIRE_KERN_KERN_H
 #define QUIRE_KERN_KERN_H
 
+#include <string.h>
+
 #include "codec/codec.h"
 
 enum {
@@ -121,9 +123,8 @@ typedef struct quire_row_kernels {
     void (*project)(float *x, int dim);
     void (*from_raw)(quire_type type, const void *at, size_t n, float *row);
     void (*to_raw)(quire_type type, void *at, size_t n, const float *row);
-    /* Packs a page: both sides, gaps included. */
-    void (*seal)(const quire_format *format, const float *k, const float *v, int skip,
-                 uint8_t *record);
+    /* Packs one side of a page, the gaps between its sections included. */
+    void (*seal_side)(const quire_side_format *side, const float *rows, int skip, uint8_t *record);
     /* Rounds the K codes of a packed page again, with error feedback
      * (quire__side_round_with_feedback). */
     void (*round_with_feedback)(const quire_side_format *side, const float *rows, int skip,
@@ -151,6 +152,15 @@ extern const quire_attend_kernel quire__attend_ref;
 extern const quire_raw_kernel quire__attend_ref_raw;
 extern const quire_row_kernels quire__rows_ref, quire__rows_neon, quire__rows_avx2,
     quire__rows_avx512;
+
+/* Packs both sides of a page, and clears what lies behind them in the record. */
+static inline void quire__seal_page(const quire_row_kernels *kernels, const quire_format *format,
+                                    const float *k, const float *v, int skip, uint8_t *record) {
+    const size_t end = quire__side_end(&format->v);
+    kernels->seal_side(&format->k, k, skip, record);
+    kernels->seal_side(&format->v, v, skip, record);
+    memset(record + end, 0, format->bytes - end);
+}
 
 /* Whether row r sees token t, masks aside. Inline, so that every kernel applies the same rule. */
 static inline bool quire__sees(const quire_visibility *see, int r, int32_t t) {

@@ -87,7 +87,7 @@ typedef struct quire_layer_state {
      * pool; k_rope is NULL. */
     quire_layer config;
     const quire_rope_pairs *rope_pairs; /* the pairs of k_rope, where there is feedback */
-    float q_scale;                 /* what q is multiplied by before scoring: kern.h */
+    float q_scale;                      /* what q is multiplied by before scoring: kern.h */
     int32_t class;
     int32_t source; /* the layer whose cache this one reads: itself, or `share` */
     quire_format format;
@@ -207,9 +207,12 @@ static inline uint8_t *quire__sink_record(const quire_pool *pool, const quire_la
 
 /* Whether its packed K is rounded with error feedback. */
 bool quire__layer_has_feedback(const quire_layer_state *layer);
-/* Packs page number `page` of a sequence. Overwrites `k`. */
+/* Packs one side of page number `page` of a sequence. Overwrites K rows. */
+void quire__seal_side_rows(const quire_row_kernels *kernels, const quire_layer_state *layer,
+                           int32_t head, int32_t page, bool is_v, float *rows, int32_t skip,
+                           uint8_t *record);
 void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer,
-                      int32_t head, int32_t page, float *k, const float *v, int32_t skip,
+                      int32_t head, int32_t page, float *k, float *v, int32_t skip,
                       uint8_t *record);
 void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v,
                         const uint8_t *record, float *rows);

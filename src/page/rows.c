@@ -25,20 +25,33 @@ static void reorder_rows(reorder f, const uint16_t *order, int dim, float *rows 
     }
 }
 
-void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer,
-                      int32_t head, int32_t page, float *k, const float *v, int32_t skip,
-                      uint8_t *record) {
+void quire__seal_side_rows(const quire_row_kernels *kernels, const quire_layer_state *layer,
+                           int32_t head, int32_t page, bool is_v, float *rows, int32_t skip,
+                           uint8_t *record) {
+    if (is_v) {
+        const size_t end = quire__side_end(&layer->format.v);
+        kernels->seal_side(&layer->format.v, rows, skip, record);
+        memset(record + end, 0, layer->format.bytes - end);
+        return;
+    }
     const uint16_t *order = order_of(layer, head);
     if (order)
-        reorder_rows(quire__into_order, order, layer->config.k_dim, k);
-    kernels->seal(&layer->format, k, v, skip, record);
+        reorder_rows(quire__into_order, order, layer->config.k_dim, rows);
+    kernels->seal_side(&layer->format.k, rows, skip, record);
     if (!quire__layer_has_feedback(layer) || skip >= QUIRE_T)
         return;
     quire_page_feedback page_feedback;
     const float *feedback =
         layer->config.k_feedback + (size_t)head * quire__n_feedback(layer->config.k_dim);
     quire__page_feedback_init(&page_feedback, layer->rope_pairs, feedback, order, page);
-    kernels->round_with_feedback(&layer->format.k, k, skip, &page_feedback, record);
+    kernels->round_with_feedback(&layer->format.k, rows, skip, &page_feedback, record);
+}
+
+void quire__seal_rows(const quire_row_kernels *kernels, const quire_layer_state *layer,
+                      int32_t head, int32_t page, float *k, float *v, int32_t skip,
+                      uint8_t *record) {
+    quire__seal_side_rows(kernels, layer, head, page, false, k, skip, record);
+    quire__seal_side_rows(kernels, layer, head, page, true, v, skip, record);
 }
 
 void quire__record_rows(const quire_layer_state *layer, int32_t head, bool is_v,

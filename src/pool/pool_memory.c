@@ -73,11 +73,11 @@ static void carve_worker(quire_carver *c, quire_worker *worker, const quire_pool
         worker = &sizing;
     worker->k_rows = quire__carve(c, QUIRE_T * w->k_dim, sizeof(float));
     worker->v_rows = quire__carve(c, QUIRE_T * w->v_dim, sizeof(float));
-    worker->q = quire__carve(c, rows * w->q_floats, sizeof(float));
-    worker->q_rotated = quire__carve(c, rows * w->q_floats, sizeof(float));
-    worker->q_projected = quire__carve(c, rows * w->q_floats, sizeof(float));
-    worker->q_ordered = quire__carve(c, rows * w->ordered_floats, sizeof(float));
-    worker->usable = quire__carve(c, rows * w->heads_per_kv, sizeof *worker->usable);
+    worker->q.plain = quire__carve(c, rows * w->q_floats, sizeof(float));
+    worker->q.rotated = quire__carve(c, rows * w->q_floats, sizeof(float));
+    worker->q.projected = quire__carve(c, rows * w->q_floats, sizeof(float));
+    worker->q.ordered = quire__carve(c, rows * w->ordered_floats, sizeof(float));
+    worker->q.usable = quire__carve(c, rows * w->heads_per_kv, sizeof *worker->q.usable);
     worker->scores = quire__carve(c, rows * w->heads_per_kv * QUIRE_BLOCK_TOKENS, sizeof(float));
     worker->workspace = quire__carve(c, 1, w->workspace_bytes);
     carve_state(c, &worker->part, rows, w);

@@ -28,7 +28,7 @@ static void call_raw(const timed *t) {
 }
 
 static void call_seal(const timed *t) {
-    t->level->kernels.rows->seal(&t->c->format, t->k, t->v, 0, t->record);
+    quire__seal_page(t->level->kernels.rows, &t->c->format, t->k, t->v, 0, t->record);
 }
 static void call_rotate(const timed *t) { t->rotate(t->k, t->c->format.k.dim); }
 

@@ -16,7 +16,7 @@ static quire_status encode(const quire_page_shape *shape, const float *k, const 
     const quire_status status =
         quire__format_init(&format, shape->pair, shape->k_dim, shape->v_dim, shape->raw);
     if (status == QUIRE_OK)
-        QUIRE_DIGEST_ROWS.seal(&format, k, v, skip, page);
+        quire__seal_page(&QUIRE_DIGEST_ROWS, &format, k, v, skip, page);
     return status;
 }
 #else

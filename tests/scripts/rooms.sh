@@ -9,7 +9,7 @@ exec python3 - <<'PY'
 import collections, os, pathlib, re, sys
 
 ORDER = {  # folder of a library -> its rooms, lowest first; every library may use what stands above it here
-    "src": ["base", "codec", "kern", "page", "seq", "batch", "attn", "pool", "file"],
+    "src": ["base", "codec", "kern", "page", "seq", "batch", "attn", "pool", "cells", "file"],
     "store": ["."],
     "engine": ["model", "graph", "session", "calibrate"],
     "plugin": ["."],

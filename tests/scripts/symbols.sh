@@ -17,7 +17,7 @@ globals=quire_none
 declared=$(sed -nE 's/^QUIRE_API [^(]*[ *](quire_[a-z0-9_]+)\(.*/\1/p' "${@/#/include/}" | sort -u)
 
 internal=
-if [ "$1" = quire.h ] && [ $# = 1 ]; then
+if [ "$1" = quire.h ]; then
     internal=$(grep -rhoE '^QUIRE_INTERNAL [^(]*[ *]quire__[a-z0-9_]+\(' src | sed -E 's/.*(quire__[a-z0-9_]+)\(/\1/')
     declared=$(sort -u <<<"$declared"$'\n'"$internal")
 fi

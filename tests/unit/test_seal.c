@@ -153,7 +153,7 @@ static void compare_seals(const quire_format *format, int skip, const char *what
         memset(got, 0xa5, format->bytes + 2 * GUARD);
         if (skip)
             dirty_stack();
-        rows->seal(format, k_rows, v_rows, skip, got + GUARD);
+        quire__seal_page(rows, format, k_rows, v_rows, skip, got + GUARD);
         for (size_t i = 0; i < format->bytes + 2 * GUARD; i++)
             if (got[i] != wanted[i])
                 fail_msg("%s: %s:%s, D %d, skip %d, %s: byte %ld of %zu (K parameters at %zu, V "

@@ -29,5 +29,5 @@ const quire_row_kernels quire__rows_ref = {quire__rotate,
                                            quire__project,
                                            row_from_raw,
                                            row_to_raw,
-                                           quire__page_encode,
+                                           quire__side_encode,
                                            quire__side_round_with_feedback};

@@ -53,14 +53,6 @@ static void seal_side(const quire_side_format *side, const float *rows, int skip
         pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
 
-static void seal(const quire_format *format, const float *k, const float *v, int skip,
-                 uint8_t *record) {
-    seal_side(&format->k, k, skip, record);
-    seal_side(&format->v, v, skip, record);
-    const size_t end = quire__side_end(&format->v);
-    memset(record + end, 0, format->bytes - end);
-}
-
 static void round_with_feedback(const quire_side_format *side, const float *rows, int skip,
                                 const quire_page_feedback *feedback, uint8_t *record) {
     uint8_t codes[T * QUIRE_DIM_MAX];
@@ -78,4 +70,4 @@ static void row_to_raw(quire_type type, void *at, size_t n, const float *row) {
 
 extern const quire_row_kernels QUIRE_ROWS_NAME;
 const quire_row_kernels QUIRE_ROWS_NAME = {
-    rotate, unrotate, project, row_from_raw, row_to_raw, seal, round_with_feedback};
+    rotate, unrotate, project, row_from_raw, row_to_raw, seal_side, round_with_feedback};

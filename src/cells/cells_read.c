@@ -1,0 +1,169 @@
+/* Rows out of pages, pages from stream to stream, and what is resident. */
+#include <string.h>
+
+#include "base/element.h"
+#include "cells/cells.h"
+
+static quire_status check_range(const quire_cells *cells, int64_t first, int64_t n) {
+    const int64_t n_cells = (int64_t)cells->n_pages * QUIRE_T;
+    if (first < 0 || n < 0 || first > n_cells || n > n_cells - first)
+        return quire__fail(QUIRE_E_INVALID, "cells %lld to %lld of %lld", (long long)first,
+                           (long long)(first + n - 1), (long long)n_cells);
+    return QUIRE_OK;
+}
+
+/* One page and head as fp32. */
+static void page_rows(const quire_cells *cells, const quire_cells_layer *layer, int side,
+                      int32_t page, int32_t head, float *rows) {
+    const size_t n = QUIRE_T * (size_t)layer->side[side].format->dim;
+    const uint8_t *raw = quire__cells_raw(cells, layer, side, page, head);
+    if (layer->side[side].place[page] == QUIRE_CELLS_EMPTY)
+        memset(rows, 0, n * sizeof *rows);
+    else if (raw)
+        cells->pool->kernels.rows->from_raw(cells->pool->raw, raw, n, rows);
+    else
+        quire__cells_decode(cells, layer, side, page, head, rows);
+}
+
+quire_status quire_cells_read(quire_cells *cells, int32_t layer, quire_side which, int64_t first,
+                              int64_t n, quire_type type, void *out) {
+    QUIRE_TRY(quire__cells_check(cells, layer, which));
+    QUIRE_TRY(check_range(cells, first, n));
+    if (!quire__type_valid(type) || (n > 0 && !out))
+        return quire__fail(QUIRE_E_INVALID, "rows is NULL or has an unknown type");
+    const int side = which == QUIRE_SIDE_V;
+    const quire_cells_layer *l = &cells->layer[layer];
+    const size_t dim = (size_t)l->side[side].format->dim, size = quire__type_bytes(type),
+                 n_heads = (size_t)l->form->config.n_kv_heads;
+    quire__cells_settle(cells, layer, side);
+    for (int64_t page = first / QUIRE_T; n > 0 && page <= (first + n - 1) / QUIRE_T; page++) {
+        const int64_t from = page * QUIRE_T < first ? first : page * QUIRE_T,
+                      to = (page + 1) * QUIRE_T > first + n ? first + n : (page + 1) * QUIRE_T;
+        for (size_t head = 0; head < n_heads; head++) {
+            float *rows = cells->worker[0].rows;
+            page_rows(cells, l, side, (int32_t)page, (int32_t)head, rows);
+            for (int64_t cell = from; cell < to; cell++)
+                cells->pool->kernels.rows->to_raw(
+                    type, (uint8_t *)out + (((size_t)(cell - first) * n_heads + head) * dim) * size,
+                    dim, rows + (size_t)(cell - page * QUIRE_T) * dim);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ copies */
+
+static void drop_slot(quire_cells_side *s, int32_t page) {
+    if (s->place[page] >= 0)
+        s->slot_page[s->place[page]] = -1;
+    s->place[page] = QUIRE_CELLS_EMPTY;
+}
+
+static int32_t lowest_slot(quire_cells_side *s, int32_t page) {
+    int32_t slot = 0;
+    while (slot < s->n_slots && s->slot_page[slot] >= 0)
+        slot++;
+    s->n_slots += slot == s->n_slots;
+    s->slot_page[slot] = page;
+    s->slot_hot[slot] = s->slot_sealing[slot] = false;
+    return slot;
+}
+
+static void copy_page(quire_cells *cells, quire_cells_layer *l, int side, int32_t from,
+                      int32_t to) {
+    quire_cells_side *s = &l->side[side];
+    const int32_t n_heads = l->form->config.n_kv_heads, place = s->place[from];
+    const size_t page_bytes = (size_t)n_heads * s->head_bytes,
+                 side_bytes = quire__side_end(s->format) - s->format->codes;
+    drop_slot(s, to);
+    s->written[to] = s->written[from];
+    if (place >= 0) {
+        s->place[to] = lowest_slot(s, to);
+        s->slot_hot[s->place[to]] = s->slot_hot[place];
+        memcpy(s->slots + (size_t)s->place[to] * page_bytes, s->slots + (size_t)place * page_bytes,
+               page_bytes);
+        return;
+    }
+    s->place[to] = place;
+    if (place == QUIRE_CELLS_EMPTY)
+        return;
+    for (int32_t head = 0; head < n_heads; head++) {
+        memcpy(quire__cells_record(l, to, head) + s->format->codes,
+               quire__cells_record(l, from, head) + s->format->codes, side_bytes);
+        if (quire__cells_sinks(cells, l, from) > 0)
+            memcpy(quire__cells_sink_rows(cells, l, side, to, head),
+                   quire__cells_sink_rows(cells, l, side, from, head),
+                   s->head_bytes / QUIRE_T * (size_t)l->form->sinks);
+    }
+}
+
+quire_status quire_cells_copy(quire_cells *cells, int32_t layer, quire_side which, int64_t from,
+                              int64_t to, int64_t n) {
+    QUIRE_TRY(quire__cells_check(cells, layer, which));
+    QUIRE_TRY(check_range(cells, from, n));
+    QUIRE_TRY(check_range(cells, to, n));
+    if (from % QUIRE_T || to % QUIRE_T || n % QUIRE_T || (from < to + n && to < from + n))
+        return quire__fail(QUIRE_E_INVALID,
+                           "copies are of whole pages that do not overlap: %lld cells from %lld "
+                           "to %lld",
+                           (long long)n, (long long)from, (long long)to);
+    const int side = which == QUIRE_SIDE_V;
+    if (cells->layer[layer].form->sinks > 0 &&
+        (from / QUIRE_T - to / QUIRE_T) % cells->pages_per_stream != 0)
+        return quire__fail(QUIRE_E_INVALID,
+                           "a copy must keep each page at its place in the stream: %lld to %lld",
+                           (long long)from, (long long)to);
+    quire__cells_settle(cells, layer, side);
+    for (int64_t i = 0; i < n / QUIRE_T; i++)
+        copy_page(cells, &cells->layer[layer], side, (int32_t)(from / QUIRE_T + i),
+                  (int32_t)(to / QUIRE_T + i));
+    return QUIRE_OK;
+}
+
+quire_status quire_cells_clear(quire_cells *cells) {
+    if (!cells)
+        return quire__fail(QUIRE_E_INVALID, "cells is NULL");
+    for (int32_t i = 0; i < cells->pool->n_layers; i++)
+        for (int side = 0; side < 2; side++) {
+            quire_cells_side *s = &cells->layer[i].side[side];
+            quire__cells_settle(cells, i, side);
+            for (int32_t page = 0; page < cells->n_pages; page++) {
+                s->place[page] = QUIRE_CELLS_EMPTY;
+                s->written[page] = 0;
+                s->slot_page[page] = -1;
+            }
+            s->n_slots = 0;
+        }
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ statistics */
+
+quire_status quire_cells_get_stats(const quire_cells *cells, int32_t layer,
+                                   quire_cells_stats *stats) {
+    QUIRE_TRY(quire__cells_check(cells, layer, QUIRE_SIDE_K));
+    if (!stats)
+        return quire__fail(QUIRE_E_INVALID, "stats is NULL");
+    const quire_cells_layer *l = &cells->layer[layer];
+    const size_t n_heads = (size_t)l->form->config.n_kv_heads;
+    *stats = (quire_cells_stats){.k_codec = quire_codec_name(l->form->format.k.codec),
+                                 .v_codec = quire_codec_name(l->form->format.v.codec),
+                                 .kernel = l->form->packed->name,
+                                 .packed_read = atomic_load(&l->packed_read),
+                                 .raw_read = atomic_load(&l->raw_read),
+                                 .attended_rows = atomic_load(&l->attended_rows),
+                                 .fallbacks = atomic_load(&l->fallbacks),
+                                 .sealed_pages = atomic_load(&l->sealed),
+                                 .reopened_pages = atomic_load(&l->reopened),
+                                 .clamped_values = atomic_load(&l->clamped),
+                                 .masked_pages = atomic_load(&l->masked)};
+    for (int side = 0; side < 2; side++) {
+        const quire_cells_side *s = &l->side[side];
+        const size_t packed = n_heads * (quire__side_end(s->format) - s->format->codes);
+        for (int32_t page = 0; page < cells->n_pages; page++) {
+            stats->packed_bytes += s->place[page] == QUIRE_CELLS_PACKED ? packed : 0;
+            stats->open_bytes += s->place[page] >= 0 ? n_heads * s->head_bytes : 0;
+        }
+    }
+    return QUIRE_OK;
+}
