@@ -3,14 +3,15 @@
 
 #include "backend.h"
 #include "device.h"
-#include "usage.h"
+#include "graph_run.h"
 
 struct backend {
     ggml_backend_t cpu;
     /* llama.cpp gives the threads that a user made to its own CPU backend alone. Without a pool of
      * its own, ggml-cpu would start threads for every graph. */
     struct ggml_threadpool *pool;
-    int pool_threads;
+    int pool_threads, n_threads;
+    struct graph_scan scan;
 };
 
 static struct backend *of(ggml_backend_t backend) { return backend->context; }
@@ -25,13 +26,14 @@ static void free_backend(ggml_backend_t backend) {
     host.ggml_backend_free(b->cpu);
     if (b->pool)
         host.pool_free(b->pool);
+    graph_scan_free(&b->scan);
     free(b);
     free(backend);
 }
 
 static enum ggml_status graph_compute(ggml_backend_t backend, struct ggml_cgraph *graph) {
-    usage_count(&usage.graphs, 1);
-    return host.ggml_backend_graph_compute(of(backend)->cpu, graph);
+    struct backend *b = of(backend);
+    return graph_run(&b->scan, graph, b->cpu, b->n_threads);
 }
 
 void backend_set_n_threads(ggml_backend_t backend, int n_threads) {
@@ -47,6 +49,7 @@ void backend_set_n_threads(ggml_backend_t backend, int n_threads) {
             b->pool_threads = n_threads;
         }
     }
+    b->n_threads = n_threads;
     host.set_n_threads(b->cpu, n_threads);
 }
 

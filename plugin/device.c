@@ -106,8 +106,19 @@ static bool cpu_would(const struct ggml_tensor *op) {
     return host.ggml_backend_dev_supports_op(host.cpu, &copy);
 }
 
+/* The longest write is known from the graphs that llama.cpp lays out before it computes any. */
+static void note_rows(const struct ggml_tensor *op) {
+    struct kv_side *side = op->op == GGML_OP_SET_ROWS ? kv_side_of(op) : NULL;
+    if (!side)
+        return;
+    int32_t rows = (int32_t)op->src[0]->ne[1], most = atomic_load(&side->max_rows);
+    while (rows > most && !atomic_compare_exchange_weak(&side->max_rows, &most, rows))
+        ;
+}
+
 static bool supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op) {
     (void)device;
+    note_rows(op);
     struct origin origin = origin_of(op);
     if (origin.weight)
         return false;

@@ -8,25 +8,20 @@
 #ifndef QUIRE_PLUGIN_KV_BUFFER_H
 #define QUIRE_PLUGIN_KV_BUFFER_H
 
-#include "host_ggml.h"
+#include <pthread.h>
 
-/* K or V of one layer: f16 (or another of ggml's types) rows, n_cells for each of n_streams. */
-struct kv_side {
-    char name[GGML_MAX_NAME];
-    char side; /* 'k' or 'v' */
-    int layer;
-    enum ggml_type type;
-    char *data; /* addresses in the buffer's range: what ggml believes to be the rows */
-    size_t bytes;
-    int64_t row; /* elements of a cell: all KV heads */
-    int64_t n_cells, n_streams;
-};
+#include "host_ggml.h"
+#include "kv_side.h"
 
 struct kv_buffer {
+    struct kv_buffer *next, *previous; /* of all buffers with caches */
+    uint64_t serial;                   /* counts buffers in the order of their allocation */
     char *base;
     size_t bytes; /* mapped: whole pages */
     struct kv_side *sides;
     int n_sides, max_sides;
+    struct kv_group *groups;
+    pthread_mutex_t lock; /* a graph holds it; so does the host while it reads or writes rows */
 };
 
 ggml_backend_buffer_type_t kv_buffer_type(void);

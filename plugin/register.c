@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backend.h"
+#include "cache_ops.h"
 #include "device.h"
 #include "settings.h"
 #include "usage.h"
@@ -69,6 +70,10 @@ ggml_backend_reg_t ggml_backend_init(void) {
     if (!host_ggml_find(__builtin_return_address(0), why, sizeof why) ||
         !settings_read(why, sizeof why)) {
         fprintf(stderr, "quire: %s; going on without Quire\n", why);
+        return NULL;
+    }
+    if (!cache_ops_init()) {
+        fprintf(stderr, "quire: ggml's custom operations are unknown; going on without Quire\n");
         return NULL;
     }
     quire_device.reg = &quire_registry;

@@ -39,5 +39,9 @@ bool settings_read(char *why, size_t why_bytes) {
         snprintf(why, why_bytes, "QUIRE_KV_BYTES=%s is not a number of bytes, such as 512M", bytes);
         return false;
     }
+    if (!settings.off && quire_policy_parse(settings.kv, &settings.policy) != QUIRE_OK) {
+        snprintf(why, why_bytes, "QUIRE_KV=%s: %s", settings.kv, quire_last_error());
+        return false;
+    }
     return true;
 }

@@ -5,9 +5,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include <quire.h>
+
 struct settings {
     const char *kv; /* QUIRE_KV: a preset or policy as `quire codecs` lists them; "off": no pages */
-    bool off;       /* the cache stays f16 in ggml's own layout */
+    quire_policy policy;
+    bool off;        /* the cache stays f16 in ggml's own layout */
     size_t kv_bytes; /* QUIRE_KV_BYTES: a limit for the pages of the process; 0: none */
     bool stats;      /* QUIRE_STATS=1: a report at exit */
 };
