@@ -218,8 +218,12 @@ static bool compare(const char *name, void (*run)(struct side *), struct side *s
     }
     size_t row = (size_t)sides[0].n_vocab, n = (size_t)sides[0].n_logits * row;
     double error = nmse(sides[0].logits, sides[1].logits, n), worst = 0;
-    for (size_t i = 0; i < n; i += row)
-        worst = fmax(worst, nmse(sides[0].logits + i, sides[1].logits + i, row));
+    for (size_t i = 0; i < n; i += row) {
+        double of_token = nmse(sides[0].logits + i, sides[1].logits + i, row);
+        worst = fmax(worst, of_token);
+        if (getenv("QUIRE_TEST_VERBOSE"))
+            printf("%s %zu: %.3g\n", name, i / row, of_token);
+    }
     bool good = options.bound == 0
                     ? memcmp(sides[0].logits, sides[1].logits, n * sizeof(float)) == 0
                     : error <= options.bound;
