@@ -580,6 +580,16 @@ QUIRE_API quire_status quire_channel_feedback(const float *moment /* (k_dim, k_d
                                               const quire_rope *rope, int32_t k_dim,
                                               float *feedback /* (k_dim*k_dim/2) */);
 
+/* k_order, k_feedback and k_rope of a model's layers as a file, for programs that do not measure
+ * them themselves (docs/LLAMA.md). Layers without k_order are written as empty. E_INVALID, E_IO,
+ * E_NOMEM. */
+QUIRE_API quire_status quire_calibration_file_write(const char *path, const quire_layer *layers,
+                                                    int32_t n_layers);
+/* *layers: (n_layers) with n_kv_heads, k_dim and what was measured; n_kv_heads is 0 for empty ones.
+ * One block: free() it. E_IO, E_FOREIGN, E_VERSION, E_TRUNCATED, E_CORRUPT, E_NOMEM. */
+QUIRE_API quire_status quire_calibration_file_read(const char *path, quire_layer **layers,
+                                                   int32_t *n_layers);
+
 /* ------------------------------------------------------------ requantize (experimental)
  * quire_pool_requantize gives a pool in use another policy. It changes the codecs of every layer
  * that did not name its own: raw to quantized, or any codec to any other, also if the pool is full,

@@ -141,6 +141,10 @@ QUIRE_API quire_status quire_model_calibrate(const quire_model *model,
                                              const quire_calibration_options *options,
                                              quire_calibration **calibration);
 QUIRE_API void quire_calibration_free(quire_calibration *calibration); /* NULL is fine */
+/* Writes it to a file that quire_calibration_file_read reads (quire.h). E_INVALID: of another
+ * model. E_IO, E_NOMEM. */
+QUIRE_API quire_status quire_calibration_write(const quire_calibration *calibration,
+                                               const quire_model *model, const char *path);
 
 /* ------------------------------------------------------------------ session */
 

@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS_MAX = 1 << 24, CONTEXT_DEFAULT = 8192, OWN_OPTIONS = 4 };
+enum { TOKENS_MAX = 1 << 24, CONTEXT_DEFAULT = 8192, OWN_OPTIONS = 5 };
 
 typedef struct probe_options {
     cli_model_args model;
-    const char *budgets;
+    const char *budgets, *calibration;
     int32_t context;
     bool again, json;
 } probe_options;
@@ -33,6 +33,9 @@ static void fill_options(probe_options *chosen, cli_option *options) {
         cli_int("ctx", &chosen->context, 1, TOKENS_MAX,
                 "length of a sequence in tokens (default: 8192, or less if the model was trained "
                 "with less)"),
+        cli_string("calibration", &chosen->calibration, "FILE",
+                   "write what codecs km4 and km3 need to know of the model to FILE, for the "
+                   "plug-in of llama.cpp, and measure nothing else"),
         cli_flag("anew", &chosen->again, "measure the model again even if a report is cached"),
         cli_flag("json", &chosen->json, "print JSON"),
     };
@@ -110,6 +113,7 @@ int cli_probe_run(int argc, char **argv) {
     static const char *const examples[] = {
         "quire probe -m smollm2",
         "quire probe -m smollm2 --ctx 8192 --kv-budget 0.001,0.01,48M",
+        "quire probe -m smollm2 --calibration smollm2.calibration",
         NULL,
     };
     const cli_usage usage = {.command = "probe",
@@ -134,7 +138,9 @@ int cli_probe_run(int argc, char **argv) {
     status = good_options(&chosen, budgets, probe.n_choices) ? cli_model_open(&chosen.model, &model)
                                                              : CLI_USAGE;
     cli_interrupt_catch();
-    if (status == CLI_OK)
+    if (status == CLI_OK && chosen.calibration)
+        status = cli_calibration_write(&chosen.model, model, chosen.calibration);
+    else if (status == CLI_OK)
         status = run_probe(&probe, &chosen, model, budgets);
     quire_model_free(model);
     free(budgets);

@@ -234,6 +234,18 @@ static quire_status calibrate(const quire_model *model, const quire_session_opti
     return quire_model_calibrate(model, &options, &calibrated.value);
 }
 
+int cli_calibration_write(const cli_model_args *args, const quire_model *model, const char *path) {
+    const quire_session_options session = {.n_threads = args->n_threads,
+                                           .stop = cli_interrupt_seen};
+    quire_status status = calibrate(model, &session);
+    if (status == QUIRE_OK)
+        status = quire_calibration_write(calibrated.value, model, path);
+    if (status == QUIRE_E_ABORTED)
+        return CLI_INTERRUPTED;
+    return status == QUIRE_OK ? CLI_OK
+                              : cli_quire_error("cannot write the calibration", status, NULL);
+}
+
 static int create(const quire_model *model, quire_session_options *options,
                   quire_session **session) {
     quire_status status = QUIRE_OK;

@@ -45,6 +45,9 @@ typedef struct cli_session_request {
 int cli_session_open(const cli_model_args *args, const quire_model *model,
                      const cli_session_request *request, quire_session **session);
 
+/* Calibrates a model and writes the result to a file. Returns an exit status. */
+int cli_calibration_write(const cli_model_args *args, const quire_model *model, const char *path);
+
 /* Whether every name is valid, so that a misspelt last one is found before minutes of work. False,
  * with a message. */
 bool cli_kv_names_check(const cli_model_args *args, char **names, size_t n);

@@ -1,6 +1,7 @@
 #include "model/calibration.h"
 
 #include "codec/codec.h"
+#include "model/model_rope.h"
 
 #include <stdlib.h>
 
@@ -64,6 +65,29 @@ bool quire__calibration_fits(const quire_calibration *c, const quire_model *mode
             return false;
     }
     return true;
+}
+
+quire_status quire_calibration_write(const quire_calibration *c, const quire_model *model,
+                                     const char *path) {
+    if (!c || !model || !path)
+        return quire__fail(QUIRE_E_INVALID, "calibration, model or path is NULL");
+    if (!quire__calibration_fits(c, model))
+        return quire__fail(QUIRE_E_INVALID, "the calibration is of a model with other layers");
+    quire_layer *layers = malloc((size_t)model->n_layers * sizeof *layers);
+    if (!layers)
+        return quire__fail(QUIRE_E_NOMEM, "out of memory");
+    for (int32_t i = 0; i < model->n_layers; i++) {
+        const quire_layer *shape = &model->cache[i];
+        quire_layer_default(&layers[i]);
+        layers[i].n_kv_heads = own_heads(shape);
+        layers[i].k_dim = shape->k_dim;
+        layers[i].k_order = c->layers[i].order;
+        layers[i].k_feedback = c->layers[i].feedback;
+        layers[i].k_rope = quire__rope_is_simple(&model->layers[i].rope) ? &model->ropes[i] : NULL;
+    }
+    const quire_status status = quire_calibration_file_write(path, layers, model->n_layers);
+    free(layers);
+    return status;
 }
 
 void quire_calibration_free(quire_calibration *c) {

@@ -83,20 +83,20 @@ static void expand_mask(const call *c, const work *w, int32_t page, int32_t to, 
     const int32_t n_heads = c->args->mask_slopes ? w->n_group : 1;
     for (int32_t r = 0; r < n_rows; r++) {
         const void *mask = quire__sight_mask(c->sight, w->tile->row + first_row + r);
-        float row[QUIRE_T];
+        float *row = c->worker->mask + (size_t)(r * n_heads) * CHUNK_CELLS + to;
         if (mask)
-            quire__row_from_raw(a->mask_type,
-                                (const uint8_t *)mask +
-                                    (size_t)page * QUIRE_T * quire__type_bytes(a->mask_type),
-                                (size_t)n, row);
+            c->cells->pool->kernels.rows->from_raw(
+                a->mask_type,
+                (const uint8_t *)mask + (size_t)page * QUIRE_T * quire__type_bytes(a->mask_type),
+                (size_t)n, row);
         else
-            memset(row, 0, sizeof row);
+            memset(row, 0, QUIRE_T * sizeof *row);
         for (int32_t i = n; i < QUIRE_T; i++)
             row[i] = -INFINITY;
-        for (int32_t h = 0; h < n_heads; h++) {
-            const float slope =
-                c->args->mask_slopes ? c->args->mask_slopes[w->kv * w->n_group + h] : 1;
-            float *at = c->worker->mask + (size_t)(r * n_heads + h) * CHUNK_CELLS + to;
+        /* the first head's own slope last: the others are made from its row */
+        for (int32_t h = n_heads - 1; c->args->mask_slopes && h >= 0; h--) {
+            const float slope = c->args->mask_slopes[w->kv * w->n_group + h];
+            float *at = row + (size_t)h * CHUNK_CELLS;
             for (int32_t i = 0; i < QUIRE_T; i++)
                 at[i] = row[i] == 0 || row[i] == -INFINITY ? row[i] : slope * row[i];
         }

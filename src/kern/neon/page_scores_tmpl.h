@@ -306,20 +306,29 @@ static void hide_tokens(const block *b, int rows, int set, int p) {
     }
 }
 
-/* Soft-cap, ALiBi and masks act on logits, one at a time. */
+/* Soft-cap, ALiBi and masks act on logits, one at a time; a mask alone needs no other rule. */
 static void change_logits(const block *b, int rows, int set, int p) {
     const quire_attend_job *job = b->job;
     const int32_t t0 = first_token(job, b->first + p);
     const int n = job->n_rows * job->n_group;
+    const bool mask_alone = is_mask_alone(job, b->first + p);
     set_scores *score = &b->work->score[p];
     for (int pair = 0; pair < pairs_of(rows); pair++) {
         const bool lone = is_lone(rows, pair);
         float32x4_t best = vdupq_n_f32(QUIRE_NOTHING_SEEN);
+        const float *mask[4] = {NULL};
+        for (int j = 0; mask_alone && j < 4; j++)
+            if (row_of_lane(set, pair, j, lone) < n)
+                mask[j] = mask_of(job, row_of_lane(set, pair, j, lone)) + t0;
         for (int cell = 0; cell < cells_of(lone); cell++) {
             float *s = score->s[pair][cell];
             vst1q_f32(s, vfmaq_f32(score->peak[pair], vsubq_f32(vld1q_f32(s), score->top[pair]),
                                    score->step[pair]));
             for (int j = 0; j < 4; j++) {
+                if (mask[j]) {
+                    s[j] += QUIRE_LOG2E * mask[j][token_of_lane(cell, j, lone)];
+                    continue;
+                }
                 const int i = row_of_lane(set, pair, j, lone),
                           t = t0 + token_of_lane(cell, j, lone);
                 s[j] = t < job->skip || i >= n ? -INFINITY

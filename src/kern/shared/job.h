@@ -44,4 +44,19 @@ static inline bool hides_tokens(const quire_attend_job *job, int i) {
     return t0 < job->skip || (see->window != 0 && last - t0 >= see->window && t0 + T > see->keep);
 }
 
+/* Whether a mask is all that comes between the scores and the logits of page i: a vector can add
+ * it. */
+static inline bool is_mask_alone(const quire_attend_job *job, int i) {
+    const quire_visibility *see = &job->see;
+    return see->mask && see->softcap_log2 == 0 && !see->alibi && see->window == 0 &&
+           see->first_position >= first_token(job, i) + T - 1 && first_token(job, i) >= job->skip;
+}
+
+/* The mask of a row and head of the job, from token 0 on. */
+static inline const float *mask_of(const quire_attend_job *job, int row) {
+    const quire_visibility *see = &job->see;
+    return see->mask + (size_t)(row / job->n_group) * see->mask_row_stride +
+           (size_t)(row % job->n_group) * see->mask_head_stride;
+}
+
 #endif

@@ -181,6 +181,10 @@ static void apply_rules(const raw_block *b) {
     const int32_t last = see->first_position + job->n_rows - 1;
     const bool plain = see->softcap_log2 == 0 && !see->alibi && !see->mask &&
                        (see->window == 0 || last - b->run[0].first < see->window);
+    bool mask_alone = see->mask && see->softcap_log2 == 0 && !see->alibi && see->window == 0;
+    for (int run = 0; run < b->n_runs; run++)
+        mask_alone =
+            mask_alone && b->run[run].first + b->run[run].count - 1 <= see->first_position;
     for (int i = 0; i < n; i++) {
         float *s = job->scratch + (size_t)i * BLOCK;
         const int32_t position = see->first_position + i / job->n_group;
@@ -189,6 +193,12 @@ static void apply_rules(const raw_block *b) {
             const int start = b->start[run], shift = b->run[run].first - start;
             hide(s, end, start);
             end = start + b->run[run].count;
+            if (mask_alone) {
+                const float *mask = mask_of(job, i) + b->run[run].first;
+                for (int at = start; at < end; at++)
+                    s[at] += QUIRE_LOG2E * mask[at - start];
+                continue;
+            }
             for (int at = end - 1; at >= start; at--) {
                 if (plain && at + shift <= position)
                     break; /* tokens ascend: all earlier ones are visible */

@@ -20,6 +20,10 @@ INLINE fvec f_sub(fvec a, fvec b) { return _mm256_sub_ps(a, b); }
 INLINE fvec f_mul(fvec a, fvec b) { return _mm256_mul_ps(a, b); }
 INLINE fvec f_fma(fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); } /* a * b + c */
 INLINE fvec f_max(fvec a, fvec b) { return _mm256_max_ps(a, b); }
+/* y where x >= least, else 0. */
+INLINE fvec f_where_least(fvec x, float least, fvec y) {
+    return _mm256_and_ps(y, _mm256_cmp_ps(x, f_all(least), _CMP_GE_OQ));
+}
 INLINE fvec f_abs(fvec a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE fvec f_from_int(ivec a) { return _mm256_cvtepi32_ps(a); }
 INLINE ivec f_bits(fvec a) { return _mm256_castps_si256(a); }

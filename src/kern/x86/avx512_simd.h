@@ -20,6 +20,10 @@ INLINE fvec f_sub(fvec a, fvec b) { return _mm512_sub_ps(a, b); }
 INLINE fvec f_mul(fvec a, fvec b) { return _mm512_mul_ps(a, b); }
 INLINE fvec f_fma(fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE fvec f_max(fvec a, fvec b) { return _mm512_max_ps(a, b); }
+/* y where x >= least, else 0. */
+INLINE fvec f_where_least(fvec x, float least, fvec y) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, f_all(least), _CMP_GE_OQ), y);
+}
 INLINE fvec f_abs(fvec a) { return _mm512_abs_ps(a); }
 INLINE fvec f_from_int(ivec a) { return _mm512_cvtepi32_ps(a); }
 INLINE ivec f_bits(fvec a) { return _mm512_castps_si512(a); }

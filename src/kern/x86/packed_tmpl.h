@@ -202,8 +202,8 @@ static void add_signs(const block *b, const set_query *q, int r, int p, const in
     }
 }
 
-/* Soft-cap, ALiBi, masks, window edges and raw sinks, one score at a time. Most pages need none of
- * it. */
+/* Soft-cap, ALiBi, window edges and raw sinks, one score at a time; a mask alone by vectors. Most
+ * pages need none of it. */
 static bool needs_rules(const block *b, int p) {
     return changes_logits(&b->job->see) || hides_tokens(b->job, b->first + p);
 }
@@ -211,6 +211,12 @@ static bool needs_rules(const block *b, int p) {
 static void apply_rules(const block *b, int row, int p, float *s) {
     const quire_attend_job *job = b->job;
     const int32_t t0 = first_token(job, b->first + p);
+    if (is_mask_alone(job, b->first + p)) {
+        const float *mask = mask_of(job, row) + t0;
+        for (int t = 0; t < T; t += W)
+            f_store(s + t, f_add(f_load(s + t), f_mul(f_all(QUIRE_LOG2E), f_load(mask + t))));
+        return;
+    }
     for (int t = 0; t < T; t++)
         s[t] = t0 + t < job->skip ? -INFINITY
                                   : quire__ref_logit(&job->see, row / job->n_group,

@@ -1,0 +1,117 @@
+/* A calibration as a file: what is written is read, and nothing else is. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kit.h"
+
+enum { N = 3, G = 2, DIM = 48 };
+
+static char path[256];
+static uint16_t order[G * DIM];
+static float feedback[G * DIM * DIM / 2], frequency[DIM / 2];
+static quire_rope rope;
+static quire_layer layers[N];
+
+static int set_up(void **state) {
+    (void)state;
+    rng r = {1};
+    snprintf(path, sizeof path, "/tmp/quire-test-calibration-%ld", (long)getpid());
+    memcpy(order, random_order(G, DIM), sizeof order);
+    for (int h = 0; h < G; h++) {
+        float moment[DIM * DIM] = {0};
+        for (int i = 0; i < DIM; i++)
+            moment[i * DIM + i] = 1 + (float)rng_uniform(&r);
+        assert_ok(quire_channel_feedback(moment, NULL, DIM, feedback + h * DIM * DIM / 2));
+    }
+    rng_fill(&r, frequency, DIM / 2, 1);
+    rope = (quire_rope){
+        .first = 16, .n_rot = 32, .interleaved = true, .scale = 0.5f, .frequency = frequency};
+    for (int i = 0; i < N; i++) {
+        quire_layer_default(&layers[i]);
+        layers[i].n_kv_heads = G;
+        layers[i].k_dim = DIM;
+    }
+    layers[0].k_order = layers[2].k_order = order; /* layer 1 has none */
+    layers[2].k_feedback = feedback;
+    layers[2].k_rope = &rope;
+    return 0;
+}
+
+static int clean_up(void **state) {
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+static void comes_back(void **state) {
+    (void)state;
+    quire_layer *back;
+    int32_t n;
+    assert_ok(quire_calibration_file_write(path, layers, N));
+    assert_ok(quire_calibration_file_read(path, &back, &n));
+    assert_int_equal(n, N);
+    assert_int_equal(back[1].n_kv_heads, 0);
+    assert_null(back[1].k_order);
+    for (int i = 0; i < N; i += 2) {
+        assert_int_equal(back[i].n_kv_heads, G);
+        assert_int_equal(back[i].k_dim, DIM);
+        assert_memory_equal(back[i].k_order, order, sizeof order);
+    }
+    assert_null(back[0].k_feedback);
+    assert_null(back[0].k_rope);
+    assert_memory_equal(back[2].k_feedback, feedback, sizeof feedback);
+    const quire_rope *r = back[2].k_rope;
+    assert_true(r->first == 16 && r->n_rot == 32 && r->interleaved && r->scale == 0.5f);
+    assert_memory_equal(r->frequency, frequency, 16 * sizeof *frequency);
+    free(back);
+}
+
+static void refuses_what_is_not_one(void **state) {
+    (void)state;
+    quire_layer *back;
+    int32_t n;
+    layers[0].k_order = order;
+    const uint16_t first = order[0];
+    order[0] = order[1];
+    assert_status(quire_calibration_file_write(path, layers, N), QUIRE_E_INVALID);
+    order[0] = first;
+    assert_status(quire_calibration_file_write("/nowhere/at/all", layers, N), QUIRE_E_IO);
+    assert_status(quire_calibration_file_read("/nowhere/at/all", &back, &n), QUIRE_E_IO);
+    assert_ok(quire_calibration_file_write(path, layers, N));
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    const size_t size = (size_t)info.st_size;
+    uint8_t *bytes = malloc(size);
+    FILE *f = fopen(path, "rb");
+    assert_int_equal(fread(bytes, 1, size, f), size);
+    fclose(f);
+    /* Every byte counts, and so does every length. */
+    for (size_t at = 0; at < size; at += 1 + at / 64) {
+        bytes[at] ^= 0x10;
+        f = fopen(path, "wb");
+        fwrite(bytes, 1, size, f);
+        fclose(f);
+        const quire_status status = quire_calibration_file_read(path, &back, &n);
+        assert_true(status == (at < 12   ? QUIRE_E_FOREIGN
+                               : at < 16 ? QUIRE_E_VERSION
+                                         : QUIRE_E_CORRUPT));
+        assert_null(back);
+        bytes[at] ^= 0x10;
+    }
+    for (size_t length = 0; length < size; length += 1 + length / 16) {
+        f = fopen(path, "wb");
+        fwrite(bytes, 1, length, f);
+        fclose(f);
+        const quire_status status = quire_calibration_file_read(path, &back, &n);
+        assert_true(status == (length < 36 ? QUIRE_E_TRUNCATED : QUIRE_E_CORRUPT));
+    }
+    free(bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(comes_back),
+                                       cmocka_unit_test(refuses_what_is_not_one)};
+    return cmocka_run_group_tests(tests, set_up, clean_up);
+}
