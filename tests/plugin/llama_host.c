@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static char graph_splits[64];
 
@@ -54,9 +53,3 @@ struct llama_model *host_model(const char *path, ggml_backend_dev_t device) {
 }
 
 const char *host_graph_splits(void) { return graph_splits; }
-
-double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}

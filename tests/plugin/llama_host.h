@@ -21,6 +21,4 @@ const char *host_graph_splits(void);
 /* Everything libllama logs, on stderr: for looking at a failure (QUIRE_TEST_VERBOSE=1). */
 void host_log_quietly(void);
 
-double seconds(void);
-
 #endif
