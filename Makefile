@@ -105,7 +105,7 @@ install: build ## install under PREFIX (/usr/local), staged in DESTDIR
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 
 format: ## clang-format every C file in place
-	@find include src store engine cli cuda examples tests tools bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 clang-format -i
+	@find include src store engine plugin cli cuda examples tests tools bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 clang-format -i
 
 clean: ## remove build/
 	rm -rf build

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Includes go one way: a file includes headers of its own folder and of folders before it, never of one behind it, and
-# headers do not include each other in a circle. No two files of src, store, engine and cli share a base name, except
+# headers do not include each other in a circle. No two files of src, store, engine, plugin and cli share a base name, except
 # the kernels of two instruction sets.
 # usage: rooms.sh [DIR]     a source tree; this one if not given
 set -euo pipefail
@@ -12,9 +12,10 @@ ORDER = {  # folder of a library -> its rooms, lowest first; every library may u
     "src": ["base", "codec", "kern", "page", "seq", "batch", "attn", "pool", "cells", "file"],
     "store": ["."],
     "engine": ["model", "graph", "session", "calibrate"],
+    "plugin": ["."],
     "cli": ["output", "options", "text", "bench", "mlx", "eval", "reports", "cmd"],
 }
-MAY_USE = {"src": ["src"], "store": ["store", "src"], "engine": ["engine", "src"], "cli": ["cli"]}
+MAY_USE = {"src": ["src"], "store": ["store", "src"], "engine": ["engine", "src"], "plugin": ["plugin"], "cli": ["cli"]}
 TOP_OF_CLI = {"command.h"}  # what every room of the command line may include
 
 files = {lib: [p for p in pathlib.Path(lib).rglob("*.[ch]")] for lib in ORDER}

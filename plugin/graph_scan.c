@@ -1,0 +1,316 @@
+/* graph_scan.c: finding the nodes on caches, and deciding which layers are packed. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache_shape.h"
+#include "graph_scan.h"
+
+/* One more element of a list of the scan, or NULL. */
+static void *grow(struct graph_scan *scan, void *list, int *n, int *max, size_t bytes) {
+    void **items = list;
+    if (*n == *max) {
+        int more = *max ? 2 * *max : 32;
+        void *bigger = realloc(*items, (size_t)more * bytes);
+        if (!bigger) {
+            scan->no_memory = true;
+            return NULL;
+        }
+        *items = bigger;
+        *max = more;
+    }
+    char *item = (char *)*items + (size_t)(*n)++ * bytes;
+    memset(item, 0, bytes);
+    return item;
+}
+
+#define ADD(scan, list)                                                                            \
+    grow(scan, &(scan)->list, &(scan)->n_##list, &(scan)->max_##list, sizeof *(scan)->list)
+
+/* Nodes that llama.cpp has switched off are passed over, as ggml-cpu does. */
+static bool is_computed(const struct ggml_tensor *node) {
+    return !is_view(node) && (node->flags & GGML_TENSOR_FLAG_COMPUTE) != 0;
+}
+
+/* The tensor of an operation with this number: -1 is its result. */
+static const struct ggml_tensor *tensor_of(const struct ggml_tensor *node, int i) {
+    return i < 0 ? node : node->src[i];
+}
+
+/* ---------------------------------------------------------------- buffers */
+
+static void add_buffer(struct graph_scan *scan, struct kv_buffer *buffer) {
+    int at = 0;
+    while (at < scan->n_buffers && scan->buffers[at] < buffer)
+        at++;
+    if (at < scan->n_buffers && scan->buffers[at] == buffer)
+        return;
+    if (!ADD(scan, buffers))
+        return;
+    memmove(scan->buffers + at + 1, scan->buffers + at,
+            (size_t)(scan->n_buffers - 1 - at) * sizeof *scan->buffers);
+    scan->buffers[at] = buffer;
+}
+
+void graph_scan_buffers(struct graph_scan *scan, const struct ggml_cgraph *graph) {
+    scan->n_buffers = 0;
+    scan->uid = 0;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (is_view(graph->nodes[i]))
+            continue;
+        for (int j = -1; j < GGML_MAX_SRC; j++) {
+            const struct kv_side *side = kv_side_of(tensor_of(graph->nodes[i], j));
+            if (side)
+                add_buffer(scan, side->buffer);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- which layers are packed */
+
+/* Everything of a node on a cache that pages do not do makes its layers plain. */
+static void refuse_foreign(const struct ggml_tensor *node, const char *why) {
+    for (int i = -1; i < GGML_MAX_SRC; i++) {
+        struct kv_side *side = kv_side_of(tensor_of(node, i));
+        if (side)
+            kv_side_make_plain(side, why);
+    }
+}
+
+static void judge(const struct ggml_tensor *node) {
+    struct kv_side *side = kv_side_of(node);
+    if (node->op == GGML_OP_SET_ROWS && side) {
+        const char *fault = kv_side_of(node->src[0]) ? "SET_ROWS" : write_fault(node, side);
+        if (fault)
+            refuse_foreign(node, fault);
+    } else if (node->op == GGML_OP_FLASH_ATTN_EXT) {
+        struct kv_side *k = kv_side_of(node->src[1]), *v = kv_side_of(node->src[2]);
+        const char *fault = attention_fault(node, k, v);
+        if ((k || v) && !fault && (k->state == SIDE_PLAIN || v->state == SIDE_PLAIN))
+            fault = k->state == SIDE_PLAIN ? k->why : v->why;
+        if ((k || v) && !fault && k->partner && k->partner != v)
+            fault = "its K is attended with another V";
+        if ((k || v) && fault)
+            refuse_foreign(node, fault);
+    } else if (!side || shift_fault(node, side)) {
+        refuse_foreign(node, host.ggml_op_name(node->op));
+    }
+}
+
+/* iSWA models have two caches: one for layers with a sliding window. It has fewer cells, or as many
+ * and is allocated second. */
+static const struct kv_buffer *windowed_cache(const struct kv_shape *shapes, int n) {
+    const struct kv_buffer *first = n ? shapes[0].k->buffer : NULL, *second = NULL;
+    for (int i = 1; i < n; i++) {
+        const struct kv_buffer *buffer = shapes[i].k->buffer;
+        if (buffer == first || buffer == second)
+            continue;
+        if (second)
+            return NULL;
+        second = buffer;
+    }
+    if (!second)
+        return NULL;
+    int64_t cells[2] = {first->sides[0].n_cells, second->sides[0].n_cells};
+    if (cells[0] != cells[1])
+        return cells[0] < cells[1] ? first : second;
+    return first->serial > second->serial ? first : second;
+}
+
+/* Packs the layers that are new, buffer by buffer. */
+static void pack_new_layers(struct graph_scan *scan, const struct ggml_cgraph *graph,
+                            int n_threads) {
+    struct kv_shape *shapes = calloc((size_t)graph->n_nodes + 1, 2 * sizeof *shapes);
+    struct kv_shape *chosen = shapes ? shapes + graph->n_nodes + 1 : NULL;
+    int n = 0;
+    scan->no_memory |= !shapes;
+    for (int i = 0; shapes && i < graph->n_nodes; i++) {
+        const struct ggml_tensor *node = graph->nodes[i];
+        if (node->op != GGML_OP_FLASH_ATTN_EXT || !is_computed(node))
+            continue;
+        struct kv_side *k = kv_side_of(node->src[1]), *v = kv_side_of(node->src[2]);
+        if (!k || !v || k->state != SIDE_NEW || v->state != SIDE_NEW)
+            continue;
+        const struct kv_shape shape = attention_shape(node, k, v);
+        int at = 0;
+        while (at < n && shapes[at].k != k)
+            at++;
+        if (at == n)
+            shapes[n++] = shape;
+        else if (shapes[at].v != v)
+            refuse_foreign(node, "its K is attended with another V");
+        else if (shapes[at].n_heads < shape.n_heads)
+            shapes[at].n_heads = shape.n_heads; /* layers that share a cache */
+    }
+    const struct kv_buffer *windowed = windowed_cache(shapes, n);
+    for (int i = 0; i < scan->n_buffers; i++) {
+        struct kv_buffer *buffer = scan->buffers[i];
+        int n_chosen = 0;
+        for (int j = 0; j < n; j++)
+            if (shapes[j].k->buffer == buffer) {
+                shapes[j].windowed = buffer == windowed;
+                chosen[n_chosen++] = shapes[j];
+            }
+        if (n_chosen)
+            kv_group_pack(&buffer->groups, chosen, n_chosen, n_threads);
+    }
+    free(shapes);
+}
+
+/* ---------------------------------------------------------------- nodes on packed layers */
+
+static int add_sight(struct graph_scan *scan, const struct ggml_tensor *node, struct kv_side *k,
+                     const struct ggml_tensor *cell) {
+    struct cache_sight sight = {.group = k->group,
+                                .mask = node->src[3],
+                                .cell = cell,
+                                .first_stream = attention_first_stream(node, k),
+                                .n_streams = (int32_t)node->src[0]->ne[3],
+                                .rows_per_stream = (int32_t)node->src[0]->ne[1],
+                                .n_cells = (int32_t)node->src[1]->ne[1]};
+    for (int i = 0; i < scan->n_sights; i++) {
+        const struct cache_sight *s = &scan->sights[i];
+        if (s->group != sight.group)
+            continue;
+        if (s->mask == sight.mask && s->cell == sight.cell &&
+            s->first_stream == sight.first_stream && s->n_streams == sight.n_streams &&
+            s->rows_per_stream == sight.rows_per_stream && s->n_cells == sight.n_cells)
+            return i;
+        sight.number++;
+    }
+    struct cache_sight *added = ADD(scan, sights);
+    if (added)
+        *added = sight;
+    return scan->n_sights - 1;
+}
+
+/* The cells that this graph writes K's rows to: the rows that attend are the same tokens. */
+static const struct ggml_tensor *cells_written(const struct graph_scan *scan,
+                                               const struct kv_side *k, int64_t n_rows) {
+    for (int i = 0; i < scan->n_nodes; i++)
+        if (scan->nodes[i].op == GGML_OP_SET_ROWS && scan->nodes[i].side == k &&
+            scan->nodes[i].node->src[1]->ne[0] == n_rows)
+            return scan->nodes[i].node->src[1];
+    return NULL;
+}
+
+static void add_node(struct graph_scan *scan, struct ggml_tensor *node, struct kv_side *side) {
+    struct cache_node *n = ADD(scan, nodes);
+    if (!n)
+        return;
+    n->node = node;
+    n->op = node->op;
+    n->side = side;
+    if (node->op != GGML_OP_FLASH_ATTN_EXT)
+        return;
+    const struct ggml_tensor *q = node->src[0];
+    n->sight = add_sight(scan, node, side, cells_written(scan, side, q->ne[1] * q->ne[3]));
+    float max_bias = attention_params(node->op_params).max_bias;
+    if (max_bias > 0) {
+        n->slopes = malloc((size_t)q->ne[2] * sizeof *n->slopes);
+        scan->no_memory |= !n->slopes;
+        if (n->slopes)
+            alibi_slopes(n->slopes, q->ne[2], max_bias);
+    }
+}
+
+static bool same_layer(const struct kv_side *a, const struct kv_side *b) {
+    return a->group == b->group && a->index == b->index;
+}
+
+/* Rows that a write completes pages with wait in a region for their attention, which may come after
+ * that of other layers: some models' last layers attend over an earlier layer's cache. */
+static bool is_free(const struct graph_scan *scan, int at, int32_t region) {
+    for (int i = 0; i < at; i++) {
+        const struct cache_node *n = &scan->nodes[i];
+        if (n->op != GGML_OP_SET_ROWS || n->side->group != scan->nodes[at].side->group ||
+            n->region != region || same_layer(n->side, scan->nodes[at].side))
+            continue;
+        for (int j = at + 1; j < scan->n_nodes; j++)
+            if (scan->nodes[j].op == GGML_OP_FLASH_ATTN_EXT &&
+                same_layer(scan->nodes[j].side, n->side))
+                return false;
+    }
+    return true;
+}
+
+static int32_t choose_region(const struct graph_scan *scan, int at) {
+    for (int i = 0; i < at; i++)
+        if (scan->nodes[i].op == GGML_OP_SET_ROWS &&
+            same_layer(scan->nodes[i].side, scan->nodes[at].side))
+            return scan->nodes[i].region;
+    for (int32_t region = 0; region < QUIRE_CELLS_REGIONS; region++)
+        if (is_free(scan, at, region))
+            return region;
+    return -1;
+}
+
+static void collect(struct graph_scan *scan, const struct ggml_cgraph *graph) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        struct ggml_tensor *node = graph->nodes[i];
+        if (!is_computed(node))
+            continue;
+        struct kv_side *side =
+            node->op == GGML_OP_FLASH_ATTN_EXT ? kv_side_of(node->src[1]) : kv_side_of(node);
+        if (!side)
+            continue;
+        if (side->state == SIDE_PACKED && node->op == GGML_OP_ROPE) {
+            struct cache_shift *shift = ADD(scan, shifts);
+            if (shift)
+                *shift = (struct cache_shift){i, side};
+        } else if (side->state == SIDE_PACKED) {
+            add_node(scan, node, side);
+        } else if (side->state == SIDE_NEW && node->op == GGML_OP_SET_ROWS) {
+            struct early_write *early = ADD(scan, early);
+            if (early)
+                *early = (struct early_write){side, node->src[1]};
+        }
+    }
+}
+
+/* False: a layer had to become plain, and the nodes are to be collected again. */
+static bool assign_regions(struct graph_scan *scan) {
+    for (int i = 0; i < scan->n_nodes; i++) {
+        struct cache_node *n = &scan->nodes[i];
+        if (n->op != GGML_OP_SET_ROWS)
+            continue;
+        if (n->node->src[1]->ne[0] > n->side->group->max_rows) {
+            kv_side_make_plain(n->side, "a batch is larger than any that was planned");
+            return false;
+        }
+        n->region = choose_region(scan, i);
+        if (n->region < 0) {
+            kv_side_make_plain(n->side, "too many layers wait for their attention");
+            return false;
+        }
+    }
+    return true;
+}
+
+static void forget_nodes(struct graph_scan *scan) {
+    for (int i = 0; i < scan->n_nodes; i++)
+        free(scan->nodes[i].slopes);
+    scan->n_nodes = scan->n_sights = scan->n_shifts = scan->n_early = 0;
+}
+
+void graph_scan_nodes(struct graph_scan *scan, const struct ggml_cgraph *graph, int n_threads) {
+    scan->no_memory = false;
+    for (int i = 0; i < graph->n_nodes; i++)
+        if (is_computed(graph->nodes[i]))
+            judge(graph->nodes[i]);
+    pack_new_layers(scan, graph, n_threads);
+    do {
+        forget_nodes(scan);
+        collect(scan, graph);
+    } while (!assign_regions(scan));
+    scan->uid = graph->uid;
+    scan->epoch = kv_group_epoch();
+}
+
+void graph_scan_free(struct graph_scan *scan) {
+    forget_nodes(scan);
+    free(scan->buffers);
+    free(scan->nodes);
+    free(scan->sights);
+    free(scan->shifts);
+    free(scan->early);
+}

@@ -1,0 +1,65 @@
+/* graph_scan.h: what a graph does with caches.
+ *
+ * llama.cpp computes the same graph for many tokens, so a scan is kept until another graph comes or
+ * a layer has become packed or plain.
+ */
+#ifndef QUIRE_PLUGIN_GRAPH_SCAN_H
+#define QUIRE_PLUGIN_GRAPH_SCAN_H
+
+#include "kv_buffer.h"
+#include "kv_group.h"
+
+/* A node on packed layers, which becomes a call of ours while the graph runs. */
+struct cache_node {
+    struct ggml_tensor *node;
+    enum ggml_op op;                                           /* SET_ROWS or FLASH_ATTN_EXT */
+    char params[sizeof(((struct ggml_tensor *)0)->op_params)]; /* while the node is ours */
+    struct kv_side *side;                                      /* that is written; K of attention */
+    int32_t region;                                            /* of a write */
+    int sight;                                                 /* of attention: in the scan */
+    const quire_sight *seen;                                   /* the same, set for the run */
+    float *slopes;                                             /* (H) ALiBi, or NULL */
+};
+
+/* What the rows of attention nodes see; layers that see the same share one. */
+struct cache_sight {
+    struct kv_group *group;
+    int number;                            /* in its group */
+    const struct ggml_tensor *mask, *cell; /* either may be NULL */
+    int32_t first_stream, n_streams, rows_per_stream, n_cells;
+};
+
+/* A rotation of K in place (llama.cpp's context shift), by cell: node `at` of the graph. */
+struct cache_shift {
+    int at;
+    struct kv_side *side;
+};
+
+/* A write to a layer that no graph has attended to yet: its cells have to be remembered. */
+struct early_write {
+    struct kv_side *side;
+    const struct ggml_tensor *cell;
+};
+
+struct graph_scan {
+    uint64_t uid, epoch;
+    struct kv_buffer **buffers; /* whose caches the graph touches, by address */
+    int n_buffers, max_buffers;
+    struct cache_node *nodes;
+    int n_nodes, max_nodes;
+    struct cache_sight *sights;
+    int n_sights, max_sights;
+    struct cache_shift *shifts;
+    int n_shifts, max_shifts;
+    struct early_write *early;
+    int n_early, max_early;
+    bool no_memory; /* the scan is incomplete */
+};
+
+/* Finds the buffers. The caller locks them and then lets graph_scan_nodes look at the nodes: there
+ * layers become packed or plain. */
+void graph_scan_buffers(struct graph_scan *scan, const struct ggml_cgraph *graph);
+void graph_scan_nodes(struct graph_scan *scan, const struct ggml_cgraph *graph, int n_threads);
+void graph_scan_free(struct graph_scan *scan);
+
+#endif

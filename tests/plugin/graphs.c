@@ -1,0 +1,346 @@
+/* graphs.c: what no model does to a cache, or not on purpose, with graphs made by hand: rows set
+ * before the first graph and in parts of a row, operations that pages do not know, rows that are no
+ * numbers, more threads than the pages have buffers for, longer batches than were planned. Every
+ * value is known, so that a row in the wrong place shows.
+ * usage: graphs EXACT     EXACT: 1 if pages hold f16 rows as they are */
+#include "llama_host.h"
+
+#include <ggml-alloc.h>
+#include <ggml-cpu.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { D = 64, G = 2, H = 4, ROW = G * D, CELLS = 512, STREAMS = 2, ROWS_MAX = 100 };
+
+static bool exact;
+static double worst;
+static ggml_backend_dev_t device;
+
+/* A cache of one layer, a copy of what should be in it, and a backend. */
+struct cache {
+    struct ggml_context *context;
+    ggml_backend_buffer_t buffer;
+    ggml_backend_t backend;
+    struct ggml_tensor *side[2]; /* K, V */
+    float *rows[2];              /* (STREAMS * CELLS, ROW) */
+};
+
+static float value_at(int side, int64_t cell, int64_t i, int version) {
+    double x = (double)(side + 1) * 0.37 + (double)cell * 1.618 + (double)i * 0.7548 + version;
+    return (float)sin(x * 12.9898);
+}
+
+static float round_f16(float x) { return ggml_fp16_to_fp32(ggml_fp32_to_fp16(x)); }
+
+static struct cache new_cache(void) {
+    struct cache c;
+    struct ggml_init_params params = {8 * ggml_tensor_overhead(), NULL, true};
+    c.context = ggml_init(params);
+    for (int s = 0; s < 2; s++) {
+        c.side[s] = ggml_new_tensor_3d(c.context, GGML_TYPE_F16, ROW, CELLS, STREAMS);
+        ggml_set_name(c.side[s], s == 0 ? "cache_k_l0" : "cache_v_l0");
+        c.rows[s] = calloc((size_t)STREAMS * CELLS * ROW, sizeof(float));
+    }
+    c.buffer =
+        ggml_backend_alloc_ctx_tensors_from_buft(c.context, ggml_backend_dev_buffer_type(device));
+    require(c.buffer != NULL, "no buffer");
+    ggml_backend_buffer_clear(c.buffer, 0);
+    c.backend = ggml_backend_dev_init(device, NULL);
+    return c;
+}
+
+static void free_cache(struct cache *c) {
+    ggml_backend_free(c->backend);
+    ggml_backend_buffer_free(c->buffer);
+    ggml_free(c->context);
+    for (int s = 0; s < 2; s++)
+        free(c->rows[s]);
+}
+
+static void set_threads(struct cache *c, int n) {
+    void (*set)(ggml_backend_t, int);
+    void *address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device),
+                                                      "ggml_backend_set_n_threads");
+    memcpy(&set, &address, sizeof set);
+    set(c->backend, n);
+}
+
+/* ---------------------------------------------------------------- graphs */
+
+/* A graph's tensors, in host memory: what llama.cpp's inputs are, and more. */
+struct graph {
+    struct ggml_context *context;
+    struct ggml_cgraph *nodes;
+    ggml_backend_buffer_t memory;
+};
+
+static struct graph begin(void) {
+    struct ggml_init_params params = {64 * ggml_tensor_overhead() + ggml_graph_overhead(), NULL,
+                                      true};
+    struct graph g = {.context = ggml_init(params)};
+    g.nodes = ggml_new_graph(g.context);
+    return g;
+}
+
+static void place(struct graph *g) {
+    for (int i = 0; i < ggml_graph_n_nodes(g->nodes); i++)
+        ggml_backend_dev_supports_op(device,
+                                     ggml_graph_node(g->nodes, i)); /* as a scheduler asks */
+    g->memory =
+        ggml_backend_alloc_ctx_tensors_from_buft(g->context, ggml_backend_cpu_buffer_type());
+    require(g->memory != NULL, "no memory for a graph");
+}
+
+static void end(struct graph *g) {
+    ggml_backend_buffer_free(g->memory);
+    ggml_free(g->context);
+}
+
+/* n rows to cells first, first + step, .., and attention of n queries over all cells of a stream,
+ * of which each sees those before `seen`. The result is compared with fp64. */
+static void step(struct cache *c, int stream, int first, int n, int stride, int seen, int version,
+                 bool poison) {
+    struct graph g = begin();
+    struct ggml_tensor *rows[2], *cells, *q, *mask, *out;
+    cells = ggml_new_tensor_1d(g.context, GGML_TYPE_I64, n);
+    for (int s = 0; s < 2; s++) {
+        rows[s] = ggml_new_tensor_2d(g.context, GGML_TYPE_F32, ROW, n);
+        struct ggml_tensor *all = ggml_reshape_2d(g.context, c->side[s], ROW, CELLS * STREAMS);
+        ggml_build_forward_expand(g.nodes, ggml_set_rows(g.context, all, rows[s], cells));
+    }
+    q = ggml_new_tensor_4d(g.context, GGML_TYPE_F32, D, n, H, 1);
+    mask = ggml_new_tensor_4d(g.context, GGML_TYPE_F16, CELLS, n, 1, 1);
+    struct ggml_tensor *view[2];
+    for (int s = 0; s < 2; s++) {
+        struct ggml_tensor *t = c->side[s];
+        view[s] = ggml_permute(g.context,
+                               ggml_view_4d(g.context, t, D, G, CELLS, 1, D * 2, t->nb[1], t->nb[2],
+                                            (size_t)stream * t->nb[2]),
+                               0, 2, 1, 3);
+    }
+    out = ggml_flash_attn_ext(g.context, q, view[0], view[1], mask, 0.25f, 0.0f, 0.0f);
+    ggml_build_forward_expand(g.nodes, out);
+    place(&g);
+    for (int i = 0; i < n; i++) {
+        int64_t cell = (int64_t)stream * CELLS + first + i * stride;
+        ((int64_t *)cells->data)[i] = cell;
+        for (int s = 0; s < 2; s++)
+            for (int j = 0; j < ROW; j++) {
+                float x = value_at(s, cell, j, version);
+                ((float *)rows[s]->data)[i * ROW + j] = poison && j == 3 ? NAN : x;
+                if (!poison)
+                    c->rows[s][cell * ROW + j] = round_f16(x);
+            }
+        for (int j = 0; j < CELLS; j++)
+            ((ggml_fp16_t *)mask->data)[i * CELLS + j] =
+                ggml_fp32_to_fp16(j < seen ? 0.0f : -INFINITY);
+        for (int h = 0; h < H; h++)
+            for (int j = 0; j < D; j++)
+                ((float *)q->data)[(h * n + i) * D + j] = value_at(7, i, h * D + j, version);
+    }
+    enum ggml_status status = ggml_backend_graph_compute(c->backend, g.nodes);
+    require(status == GGML_STATUS_SUCCESS, "a graph failed with status %d", (int)status);
+    require(out->op == GGML_OP_FLASH_ATTN_EXT, "a node was not restored");
+    double error = 0, size = 0;
+    for (int i = 0; i < n && !poison; i++)
+        for (int h = 0; h < H; h++) {
+            double o[D] = {0}, l = 0, logits[CELLS], most = -INFINITY;
+            const float *k = c->rows[0] + (size_t)stream * CELLS * ROW + h / (H / G) * D;
+            const float *v = c->rows[1] + (size_t)stream * CELLS * ROW + h / (H / G) * D;
+            for (int t = 0; t < seen; t++) {
+                logits[t] = 0;
+                for (int j = 0; j < D; j++)
+                    logits[t] += 0.25 * ((float *)q->data)[(h * n + i) * D + j] * k[t * ROW + j];
+                most = fmax(most, logits[t]);
+            }
+            for (int t = 0; t < seen; t++) {
+                double p = exp(logits[t] - most);
+                l += p;
+                for (int j = 0; j < D; j++)
+                    o[j] += p * v[t * ROW + j];
+            }
+            for (int j = 0; j < D; j++) {
+                double got = ((float *)out->data)[(i * H + h) * D + j], want = o[j] / l;
+                error += (got - want) * (got - want);
+                size += want * want;
+            }
+        }
+    for (int64_t i = 0; poison && i < ggml_nelements(out); i++)
+        require(isnan(((float *)out->data)[i]), "rows that are no numbers gave a number");
+    if (!poison)
+        worst = fmax(worst, sqrt(error / size));
+    require(poison || sqrt(error / size) <= (exact ? 2e-3 : 0.05), "attention is off by %g",
+            sqrt(error / size));
+    end(&g);
+}
+
+/* ---------------------------------------------------------------- rows, by the host */
+
+static void check_rows(struct cache *c, const char *when) {
+    ggml_fp16_t *rows = malloc(ggml_nbytes(c->side[0]));
+    for (int s = 0; s < 2; s++) {
+        ggml_backend_tensor_get(c->side[s], rows, 0, ggml_nbytes(c->side[s]));
+        for (int64_t i = 0; i < (int64_t)STREAMS * CELLS * ROW; i++) {
+            float got = ggml_fp16_to_fp32(rows[i]), want = c->rows[s][i];
+            require(fabsf(got - want) <= (exact ? 0 : 0.02f),
+                    "%s: %s, cell %d, channel %d: %g, not %g", when, s ? "V" : "K", (int)(i / ROW),
+                    (int)(i % ROW), (double)got, (double)want);
+        }
+    }
+    free(rows);
+}
+
+/* Bytes [offset, offset + size) of a side get the values of `version`. */
+static void set_bytes(struct cache *c, int side, size_t offset, size_t size, int version) {
+    ggml_fp16_t *values = malloc(size);
+    for (size_t i = 0; i < size / 2; i++) {
+        size_t at = offset / 2 + i;
+        values[i] =
+            ggml_fp32_to_fp16(value_at(side, (int64_t)(at / ROW), (int64_t)(at % ROW), version));
+        c->rows[side][at] = ggml_fp16_to_fp32(values[i]);
+    }
+    ggml_backend_tensor_set(c->side[side], values, offset, size);
+    free(values);
+}
+
+static void rows_before_the_first_graph(void) {
+    struct cache c = new_cache();
+    for (int s = 0; s < 2; s++) {
+        set_bytes(&c, s, 0, (size_t)130 * ROW * 2, 1);
+        set_bytes(&c, s, (size_t)(CELLS + 7) * ROW * 2, (size_t)90 * ROW * 2, 1);
+    }
+    check_rows(&c, "before the first graph");
+    step(&c, 0, 130, 5, 1, 135, 1, false);
+    check_rows(&c, "after the first graph");
+    step(&c, 1, 97, 3, 1, 100, 1, false);
+    check_rows(&c, "after the second graph");
+    free_cache(&c);
+}
+
+static void parts_of_rows(void) {
+    struct cache c = new_cache();
+    step(&c, 0, 0, 100, 1, 100, 1, false);
+    set_bytes(&c, 0, (size_t)10 * ROW * 2 + 14, 300, 2);
+    set_bytes(&c, 1, (size_t)99 * ROW * 2 + 2, 2, 2);
+    check_rows(&c, "after parts of rows");
+    ggml_fp16_t some[5];
+    ggml_backend_tensor_get(c.side[0], some, (size_t)20 * ROW * 2 + 6, sizeof some);
+    for (int i = 0; i < 5; i++)
+        require(fabsf(ggml_fp16_to_fp32(some[i]) - c.rows[0][20 * ROW + 3 + i]) <= 0.02f,
+                "a part of a row reads wrong");
+    step(&c, 0, 100, 50, 1, 150, 1, false);
+    check_rows(&c, "after a graph");
+    ggml_backend_tensor_memset(c.side[0], 0, (size_t)5 * ROW * 2, (size_t)3 * ROW * 2);
+    memset(c.rows[0] + 5 * ROW, 0, 3 * ROW * sizeof(float));
+    check_rows(&c, "after a memset");
+    free_cache(&c);
+}
+
+static void copies_between_streams(void) {
+    struct cache c = new_cache();
+    step(&c, 0, 0, 100, 1, 100, 1, false);
+    step(&c, 0, 100, 60, 1, 160, 1, false);
+    struct ggml_init_params params = {8 * ggml_tensor_overhead(), NULL, true};
+    struct ggml_context *views = ggml_init(params);
+    for (int s = 0; s < 2; s++) {
+        struct ggml_tensor *stream[2];
+        for (int i = 0; i < 2; i++) {
+            stream[i] = ggml_view_2d(views, c.side[s], ROW, CELLS, c.side[s]->nb[1],
+                                     (size_t)i * c.side[s]->nb[2]);
+            ggml_backend_view_init(stream[i]);
+        }
+        ggml_backend_tensor_copy(stream[0], stream[1]);
+        memcpy(c.rows[s] + (size_t)CELLS * ROW, c.rows[s], (size_t)CELLS * ROW * sizeof(float));
+    }
+    ggml_free(views);
+    check_rows(&c, "after a copy");
+    step(&c, 1, 160, 4, 1, 164, 3, false);
+    step(&c, 0, 160, 70, 1, 230, 4, false);
+    check_rows(&c, "after steps on both");
+    free_cache(&c);
+}
+
+/* CONT of K: pages do not know it. The layer becomes plain in the middle of its life. */
+static void an_unknown_operation(void) {
+    struct cache c = new_cache();
+    step(&c, 0, 0, 100, 1, 100, 1, false);
+    step(&c, 1, 0, 70, 1, 70, 1, false);
+    struct graph g = begin();
+    struct ggml_tensor *copy =
+        ggml_cont(g.context, ggml_view_2d(g.context, c.side[0], ROW, CELLS, c.side[0]->nb[1], 0));
+    ggml_build_forward_expand(g.nodes, copy);
+    place(&g);
+    require(ggml_backend_graph_compute(c.backend, g.nodes) == GGML_STATUS_SUCCESS, "CONT failed");
+    for (int i = 0; i < CELLS * ROW; i++)
+        require(fabsf(ggml_fp16_to_fp32(((ggml_fp16_t *)copy->data)[i]) - c.rows[0][i]) <=
+                    (exact ? 0 : 0.02f),
+                "CONT read another value");
+    end(&g);
+    check_rows(&c, "after CONT");
+    step(&c, 0, 100, 40, 1, 140, 1, false);
+    set_bytes(&c, 1, 0, 64 * ROW * 2, 5);
+    check_rows(&c, "of a plain layer");
+    free_cache(&c);
+}
+
+static void rows_that_are_no_numbers(void) {
+    struct cache c = new_cache();
+    step(&c, 0, 0, 100, 1, 100, 1, false);
+    step(&c, 0, 100, 1, 1, 101, 1, true);
+    step(&c, 0, 100, 30, 1, 130, 2, false); /* the same cells, with numbers */
+    check_rows(&c, "after rows that are no numbers");
+    free_cache(&c);
+}
+
+static void many_threads(void) {
+    struct cache c = new_cache();
+    set_threads(&c, 1);
+    step(&c, 0, 0, 100, 1, 100, 1, false);
+    set_threads(&c, 40);
+    step(&c, 0, 100, 60, 1, 160, 1, false);
+    check_rows(&c, "by many threads");
+    free_cache(&c);
+}
+
+/* The first graph has few rows and nobody announced more. */
+static void longer_batches(void) {
+    struct cache c = new_cache();
+    step(&c, 0, 0, 3, 1, 3, 1, false);
+    step(&c, 0, 3, ROWS_MAX, 1, 3 + ROWS_MAX, 1, false);
+    step(&c, 0, 3 + ROWS_MAX, 40, 1, 43 + ROWS_MAX, 1, false);
+    check_rows(&c, "after a longer batch");
+    free_cache(&c);
+}
+
+static void cells_out_of_order(void) {
+    struct cache c = new_cache();
+    step(&c, 0, 0, 100, 2, 200, 1, false);
+    step(&c, 0, 1, 100, 2, 201, 1, false);
+    step(&c, 0, 40, 30, 3, 201, 2, false);
+    check_rows(&c, "after cells out of order");
+    ggml_backend_buffer_clear(c.buffer, 0);
+    for (int s = 0; s < 2; s++)
+        memset(c.rows[s], 0, (size_t)STREAMS * CELLS * ROW * sizeof(float));
+    check_rows(&c, "after a clear");
+    step(&c, 0, 0, 80, 1, 80, 3, false);
+    check_rows(&c, "after a clear and a step");
+    free_cache(&c);
+}
+
+int main(int argc, char **argv) {
+    require(argc == 2, "usage: graphs EXACT");
+    exact = atoi(argv[1]);
+    device = host_load();
+    rows_before_the_first_graph();
+    parts_of_rows();
+    copies_between_streams();
+    an_unknown_operation();
+    rows_that_are_no_numbers();
+    many_threads();
+    longer_batches();
+    cells_out_of_order();
+    printf("worst relative error of attention: %.3g\n", worst);
+    return 0;
+}

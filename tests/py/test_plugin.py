@@ -1,0 +1,163 @@
+"""libggml-quire.so in programs on libllama: contexts with the plug-in beside contexts without it."""
+
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+import engine_models as models
+
+PROGRAMS = os.environ.get("QUIRE_PLUGIN_PROGRAMS", "")
+PLUGIN = os.environ.get("QUIRE_PLUGIN", "")
+pytestmark = pytest.mark.skipif(not PROGRAMS, reason="not here: the plug-in's test programs are not built")
+
+
+def run(program, *arguments, kv="off", plugin=PLUGIN, good=True, **environment):
+    environment = {**os.environ, "GGML_BACKEND_PATH": plugin, "QUIRE_KV": kv, "QUIRE_STATS": "1", **environment}
+    done = subprocess.run([f"{PROGRAMS}/plugin_{program}", *map(str, arguments)], env=environment, capture_output=True,
+                          text=True, errors="replace")
+    assert (done.returncode == 0) == good, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    made, folder = {}, tmp_path_factory.mktemp("models")
+
+    def make(arch):
+        if arch not in made:
+            made[arch] = models.make(folder / f"{arch}.gguf", arch)
+        return made[arch]
+
+    return make
+
+
+# ---------------------------------------------------------------- passing everything to ggml-cpu
+
+SINGLE = ["prefill", "decode", "take_back", "holes", "cleared", "states", "aborted"]
+SEVERAL = ["batches", "copies", "states"]
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3", "gemma4"])
+def test_delegation_changes_no_bit(arch, model):
+    """And the graph stays in one piece."""
+    run("compare", model(arch), "--splits", "1", *SINGLE)
+
+
+@pytest.mark.parametrize("options", [["--unified"], ["--threads", "2"], ["--ubatch", "33", "--unified"]], ids=" ".join)
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_delegation_of_several_sequences_changes_no_bit(arch, options, model):
+    run("compare", model(arch), "--seqs", "3", *options, *SEVERAL)
+
+
+@pytest.mark.parametrize("options", [["--no-flash"], ["--type", "q8_0"]], ids=" ".join)
+def test_delegation_of_other_caches_changes_no_bit(options, model):
+    run("compare", model("llama"), "--splits", "1", *options, "prefill", "decode", "states")
+
+
+def test_delegation_of_a_context_shift_changes_no_bit(model):
+    run("compare", model("llama"), "--splits", "1", "shift")
+
+
+# ---------------------------------------------------------------- caches in pages
+
+# Raw pages hold what ggml's cache holds: what is left are two orders of summation, and ggml's V in f16 sums. The bound is
+# the one that llama.cpp's own tests have between two devices. Packed pages: the loss of eight bits; a page, a cell or a
+# mask that is wrong gives errors near 1. Gemma 4's random weights magnify every rounding.
+BOUNDS = {"none": 1e-4, "k8v8": 1e-2, "k4v4": 2e-1}
+BOUNDS_GEMMA4 = {"none": 1e-3, "k8v8": 3e-2, "k4v4": 4e-1}
+
+
+def bound(arch, kv):
+    return (BOUNDS_GEMMA4 if arch == "gemma4" else BOUNDS)[kv]
+
+
+def caches(done):
+    """(packed, plain) tensors of every cache in the report."""
+    return [tuple(map(int, pair)) for pair in re.findall(r"^quire: cache of .*: (\d+) packed, (\d+) plain$", done.stderr, re.M)]
+
+
+@pytest.mark.parametrize("kv", BOUNDS)
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3", "gemma4"])
+def test_pages(arch, kv, model):
+    done = run("compare", model(arch), "--splits", "1", "--bound", bound(arch, kv), *SINGLE, kv=kv)
+    assert caches(done) and all(packed and not plain for packed, plain in caches(done)), done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--unified"], ["--unified", "--threads", "2", "--ubatch", "33"]], ids=" ".join)
+@pytest.mark.parametrize("kv", BOUNDS)
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_pages_of_several_sequences(arch, kv, options, model):
+    run("compare", model(arch), "--seqs", "3", *options, "--bound", bound(arch, kv), *SEVERAL, kv=kv)
+
+
+@pytest.mark.parametrize("kv", BOUNDS)
+def test_pages_after_a_context_shift(kv, model):
+    done = run("compare", model("llama"), "--bound", bound("llama", kv), "shift", kv=kv)
+    assert caches(done) == [(6, 0)]
+
+
+@pytest.mark.parametrize("options, reason", [(["--no-flash"], "V is stored transposed (no flash attention)"),
+                                             (["--type", "q8_0"], "its type is one of ggml's quantized ones")])
+def test_caches_that_stay_plain(options, reason, model):
+    """Bit for bit what they are without the plug-in, and the report says why."""
+    done = run("compare", model("llama"), *options, "prefill", "decode", "states", kv="k8v8")
+    assert all(not packed and plain for packed, plain in caches(done))
+    assert f"plain: {reason}" in done.stderr
+
+
+@pytest.mark.parametrize("kv, exact", [("none", 1), ("k8v8", 0)])
+def test_graphs_that_no_model_makes(kv, exact):
+    """Known values through every way in and out of a cache; layers become plain on the way."""
+    done = run("graphs", exact, kv=kv)
+    assert caches(done) == [(2, 0), (2, 0), (2, 0), (0, 2), (2, 0), (2, 0), (0, 2), (2, 0)]
+    assert done.stderr.count("plain: CONT\n") == 2
+    assert done.stderr.count("plain: a batch is larger than any that was planned\n") == 2
+
+
+def test_windowed_layers_stay_raw(model):
+    done = run("compare", model("gemma3"), "--bound", bound("gemma3", "k4v4"), "decode", kv="k4v4")
+    codecs = re.findall(r"^quire:   cache_k_l(\d+) (\S+) ", done.stderr, re.M)
+    assert sorted(codecs) == sorted((str(i), "km4:vt4" if i == 5 else "raw:raw") for i in range(7))
+
+
+# ---------------------------------------------------------------- all of llama.cpp's architectures
+
+@pytest.mark.parametrize("kv", ["off", "none"])
+def test_llama_cpp_s_own_test_of_architectures(kv):
+    done = run("archs", "-b", "QUIRE0", "-s", "1", kv=kv)
+    assert "Summary: all " in done.stdout, done.stdout
+
+
+# ---------------------------------------------------------------- stepping aside
+
+def lines_of_quire(done):
+    return [line for line in done.stderr.splitlines() if line.startswith("quire: ")]
+
+
+def test_another_ggml_is_refused_in_one_line(model):
+    other = str(pathlib.Path(PROGRAMS) / "libggml-quire-other.so")
+    done = run("compare", model("llama"), "prefill", plugin=other, good=False)
+    (line,) = lines_of_quire(done)
+    assert line.startswith("quire: built for ggml 0.0.1, and this program has ")
+    assert line.endswith("; going on without Quire")
+    assert "brought no device QUIRE0" in done.stderr  # the program went on
+
+
+@pytest.mark.parametrize("value", ["many", "-1", "5X", "1GB", "99999999999999999999"])
+def test_a_bad_number_of_bytes_is_refused_in_one_line(value, model):
+    done = run("compare", model("llama"), "prefill", good=False, QUIRE_KV_BYTES=value)
+    (line,) = lines_of_quire(done)
+    assert f"QUIRE_KV_BYTES={value} is not a number of bytes" in line
+
+
+def test_an_unknown_policy_is_refused_in_one_line(model):
+    (line,) = lines_of_quire(run("compare", model("llama"), "prefill", kv="k9v9", good=False))
+    assert line.startswith("quire: QUIRE_KV=k9v9: ") and line.endswith("; going on without Quire")
+
+
+@pytest.mark.parametrize("value", ["0", "65536", "512M", "2G"])
+def test_a_number_of_bytes(value, model):
+    run("compare", model("llama"), "prefill", QUIRE_KV_BYTES=value)
