@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cache_name.h"
+#include "calibration.h"
 #include "kv_group.h"
 #include "settings.h"
 
@@ -25,6 +27,9 @@ static quire_layer layer_of(const struct kv_shape *shape) {
     layer.k_dim = shape->k_dim;
     layer.v_dim = shape->v_dim;
     layer.window = shape->windowed ? 1 : 0; /* the mask decides what is seen, this only the codec */
+    struct cache_name name;
+    if (cache_name_parse(shape->k->name, &name))
+        calibration_apply(&layer, name.layer);
     return layer;
 }
 

@@ -1,10 +1,11 @@
-/* settings.c: QUIRE_KV, QUIRE_KV_BYTES, QUIRE_STATS. */
+/* settings.c: QUIRE_KV, QUIRE_KV_BYTES, QUIRE_CALIBRATION, QUIRE_STATS. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "calibration.h"
 #include "settings.h"
 
 struct settings settings;
@@ -43,5 +44,6 @@ bool settings_read(char *why, size_t why_bytes) {
         snprintf(why, why_bytes, "QUIRE_KV=%s: %s", settings.kv, quire_last_error());
         return false;
     }
-    return true;
+    const char *calibration = variable("QUIRE_CALIBRATION", NULL);
+    return !calibration || settings.off || calibration_read(calibration, why, why_bytes);
 }

@@ -1,0 +1,17 @@
+/* calibration.h: a model's calibration (QUIRE_CALIBRATION), as `quire probe --calibration` writes
+ * it. */
+#ifndef QUIRE_PLUGIN_CALIBRATION_H
+#define QUIRE_PLUGIN_CALIBRATION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <quire.h>
+
+/* Reads the file, once. False: `why` is a sentence. */
+bool calibration_read(const char *path, char *why, size_t why_bytes);
+/* Gives a layer its channel order and error feedback if the file has a layer of this number and
+ * shape. */
+void calibration_apply(quire_layer *layer, int number);
+
+#endif
