@@ -130,10 +130,12 @@ enum ggml_status graph_run(struct graph_scan *scan, struct ggml_cgraph *graph, g
     lock(scan);
     if (!same || scan->epoch != kv_group_epoch())
         graph_scan_nodes(scan, graph, n_threads);
-    while (!scan->no_memory && !prepare(scan))
+    while (!scan->no_memory && !scan->over_budget && !prepare(scan))
         graph_scan_nodes(scan, graph, n_threads);
     enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
-    if (!scan->no_memory) {
+    if (scan->over_budget)
+        scan->uid = 0; /* asked again, and said again, with every graph */
+    if (!scan->no_memory && !scan->over_budget) {
         for (int i = 0; i < scan->n_nodes; i++)
             cache_ops_replace(&scan->nodes[i]);
         status = compute_all(scan, graph, cpu);

@@ -150,8 +150,8 @@ static void pack_new_layers(struct graph_scan *scan, const struct ggml_cgraph *g
                 shapes[j].windowed = buffer == windowed;
                 chosen[n_chosen++] = shapes[j];
             }
-        if (n_chosen)
-            kv_group_pack(&buffer->groups, chosen, n_chosen, n_threads);
+        if (n_chosen && !kv_group_pack(&buffer->groups, chosen, n_chosen, n_threads))
+            scan->over_budget = true;
     }
     free(shapes);
 }
@@ -293,7 +293,7 @@ static void forget_nodes(struct graph_scan *scan) {
 }
 
 void graph_scan_nodes(struct graph_scan *scan, const struct ggml_cgraph *graph, int n_threads) {
-    scan->no_memory = false;
+    scan->no_memory = scan->over_budget = false;
     for (int i = 0; i < graph->n_nodes; i++)
         if (is_computed(graph->nodes[i]))
             judge(graph->nodes[i]);

@@ -53,7 +53,8 @@ struct graph_scan {
     int n_shifts, max_shifts;
     struct early_write *early;
     int n_early, max_early;
-    bool no_memory; /* the scan is incomplete */
+    bool no_memory;   /* the scan is incomplete */
+    bool over_budget; /* a layer's pages do not fit QUIRE_KV_BYTES: the graph cannot run */
 };
 
 /* Finds the buffers. The caller locks them and then lets graph_scan_nodes look at the nodes: there

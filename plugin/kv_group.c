@@ -5,6 +5,7 @@
 
 #include "cache_name.h"
 #include "calibration.h"
+#include "kv_budget.h"
 #include "kv_group.h"
 #include "settings.h"
 
@@ -36,7 +37,6 @@ static quire_layer layer_of(const struct kv_shape *shape) {
 static void options_of(quire_cells_options *options, const struct kv_side *side, int n_threads) {
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     quire_cells_options_default(options);
-    options->policy = settings.policy;
     kv_side_type(side, &options->raw);
     options->n_streams = (int32_t)side->n_streams;
     options->n_cells = (int32_t)side->n_cells;
@@ -47,9 +47,11 @@ static bool same_cache(const struct kv_side *a, const struct kv_side *b) {
     return a->type == b->type && a->n_cells == b->n_cells && a->n_streams == b->n_streams;
 }
 
-/* One group of the layers chosen, or false with quire_last_error. */
-static bool create(struct kv_group **groups, const struct kv_shape **chosen, int n,
-                   quire_cells_options *options) {
+enum made { MADE, REFUSED, OVER_BUDGET };
+
+/* One group of the layers chosen. REFUSED: quire_last_error says why. */
+static enum made create(struct kv_group **groups, const struct kv_shape **chosen, int n,
+                        quire_cells_options *options) {
     struct kv_group *group = calloc(1, sizeof *group);
     quire_layer *layers = calloc((size_t)n, sizeof *layers);
     struct kv_side **k = calloc((size_t)n, sizeof *k);
@@ -60,12 +62,16 @@ static bool create(struct kv_group **groups, const struct kv_shape **chosen, int
     }
     options->layers = layers;
     options->n_layers = n;
-    good = good && quire_cells_create(&group->cells, options) == QUIRE_OK;
+    bool affordable = !good || kv_budget_take(options, &group->bytes);
+    if (good && affordable && quire_cells_create(&group->cells, options) != QUIRE_OK) {
+        kv_budget_return(group->bytes);
+        good = false;
+    }
     free(layers);
-    if (!good) {
+    if (!good || !affordable) {
         free(group);
         free(k);
-        return false;
+        return affordable ? REFUSED : OVER_BUDGET;
     }
     group->k = k;
     group->n_layers = n;
@@ -84,21 +90,24 @@ static bool create(struct kv_group **groups, const struct kv_shape **chosen, int
         if (!kv_side_pack(pair[0]) || !kv_side_pack(pair[1]))
             make_plain(chosen[i], quire_last_error());
     }
-    return true;
+    return MADE;
 }
 
 /* Whether the library would take this layer alone. */
 static bool is_servable(const struct kv_shape *shape, quire_cells_options *options) {
     quire_layer layer = layer_of(shape);
+    if (!settings.automatic)
+        options->policy = settings.policy;
     size_t bytes;
     options->layers = &layer;
     options->n_layers = 1;
     return quire_cells_price(options, &bytes) == QUIRE_OK;
 }
 
-void kv_group_pack(struct kv_group **groups, const struct kv_shape *shapes, int n_shapes,
+bool kv_group_pack(struct kv_group **groups, const struct kv_shape *shapes, int n_shapes,
                    int n_threads) {
     const struct kv_shape **chosen = calloc((size_t)n_shapes, sizeof *chosen);
+    bool affordable = true;
     for (int i = 0; i < n_shapes; i++) {
         if (shapes[i].k->state != SIDE_NEW || !chosen)
             continue; /* taken by an earlier round */
@@ -119,15 +128,20 @@ void kv_group_pack(struct kv_group **groups, const struct kv_shape *shapes, int 
                     options.max_rows = sides[side]->max_rows;
             chosen[n++] = &shapes[j];
         }
-        if (n > 0 && !create(groups, chosen, n, &options))
-            for (int j = 0; j < n; j++)
-                make_plain(chosen[j], quire_last_error());
+        enum made made = n > 0 ? create(groups, chosen, n, &options) : MADE;
+        for (int j = 0; made == REFUSED && j < n; j++)
+            make_plain(chosen[j], quire_last_error());
+        if (made == OVER_BUDGET) {
+            affordable = false;
+            break;
+        }
     }
-    for (int i = 0; i < n_shapes; i++)
+    for (int i = 0; affordable && i < n_shapes; i++)
         if (shapes[i].k->state == SIDE_NEW)
             make_plain(&shapes[i], "out of memory");
     free(chosen);
     kv_group_changed();
+    return affordable;
 }
 
 quire_sight *kv_group_sight(struct kv_group *group, int i) {
@@ -148,6 +162,7 @@ void kv_group_free(struct kv_group *group) {
     for (int i = 0; i < group->n_sights; i++)
         quire_sight_free(group->sights[i]);
     quire_cells_free(group->cells);
+    kv_budget_return(group->bytes);
     free(group->sights);
     free(group->k);
     free(group);

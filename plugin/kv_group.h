@@ -10,6 +10,7 @@ struct kv_group {
     quire_cells *cells;
     struct kv_side **k; /* (n_layers): K of each layer */
     int32_t n_layers, max_rows, max_workers;
+    size_t bytes;         /* of the budget (kv_budget.h) */
     quire_sight **sights; /* as many as any graph needed at once */
     int32_t n_sights;
 };
@@ -22,8 +23,8 @@ struct kv_shape {
 };
 
 /* Packs these layers: new groups appear in *groups, and every side is PACKED or PLAIN afterwards.
- */
-void kv_group_pack(struct kv_group **groups, const struct kv_shape *shapes, int n_shapes,
+ * False: the budget does not hold them; they stay new. */
+bool kv_group_pack(struct kv_group **groups, const struct kv_shape *shapes, int n_shapes,
                    int n_threads);
 void kv_group_free(struct kv_group *group);
 

@@ -32,15 +32,22 @@ static bool parse_bytes(const char *text, size_t *bytes) {
 }
 
 bool settings_read(char *why, size_t why_bytes) {
-    settings.kv = variable("QUIRE_KV", "k8v8");
-    settings.off = strcmp(settings.kv, "off") == 0;
-    settings.stats = strcmp(variable("QUIRE_STATS", "0"), "0") != 0;
     const char *bytes = variable("QUIRE_KV_BYTES", "0");
+    settings.kv = variable("QUIRE_KV", strcmp(bytes, "0") == 0 ? "k8v8" : "auto");
+    settings.off = strcmp(settings.kv, "off") == 0;
+    settings.automatic = strcmp(settings.kv, "auto") == 0;
+    settings.stats = strcmp(variable("QUIRE_STATS", "0"), "0") != 0;
     if (!parse_bytes(bytes, &settings.kv_bytes)) {
         snprintf(why, why_bytes, "QUIRE_KV_BYTES=%s is not a number of bytes, such as 512M", bytes);
         return false;
     }
-    if (!settings.off && quire_policy_parse(settings.kv, &settings.policy) != QUIRE_OK) {
+    if (settings.automatic && settings.kv_bytes == 0) {
+        snprintf(why, why_bytes,
+                 "QUIRE_KV=auto needs QUIRE_KV_BYTES, the bytes that pages may take");
+        return false;
+    }
+    if (!settings.off && !settings.automatic &&
+        quire_policy_parse(settings.kv, &settings.policy) != QUIRE_OK) {
         snprintf(why, why_bytes, "QUIRE_KV=%s: %s", settings.kv, quire_last_error());
         return false;
     }

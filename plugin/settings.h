@@ -8,8 +8,11 @@
 #include <quire.h>
 
 struct settings {
-    const char *kv; /* QUIRE_KV: a preset or policy as `quire codecs` lists them; "off": no pages */
-    quire_policy policy;
+    /* QUIRE_KV: a preset or pair as `quire codecs` lists them; "auto": the most exact preset that
+     * fits kv_bytes; "off": no pages. Default: k8v8, or auto if there is a QUIRE_KV_BYTES. */
+    const char *kv;
+    quire_policy policy; /* of QUIRE_KV, if it is neither */
+    bool automatic;
     bool off;        /* the cache stays f16 in ggml's own layout */
     size_t kv_bytes; /* QUIRE_KV_BYTES: a limit for the pages of the process; 0: none */
     bool stats;      /* QUIRE_STATS=1: a report at exit */

@@ -1,0 +1,15 @@
+/* kv_budget.h: QUIRE_KV_BYTES, a limit for the pages of all caches of the process. */
+#ifndef QUIRE_PLUGIN_KV_BUDGET_H
+#define QUIRE_PLUGIN_KV_BUDGET_H
+
+#include <stdbool.h>
+
+#include <quire_cells.h>
+
+/* Sets options->policy: that of QUIRE_KV or, if it is "auto", the most exact preset whose pages fit
+ * into what is left. Takes their *bytes from the budget. False: nothing fits, which is said on
+ * stderr. */
+bool kv_budget_take(quire_cells_options *options, size_t *bytes);
+void kv_budget_return(size_t bytes);
+
+#endif
