@@ -158,6 +158,18 @@ def test_an_unknown_policy_is_refused_in_one_line(model):
     assert line.startswith("quire: QUIRE_KV=k9v9: ") and line.endswith("; going on without Quire")
 
 
+def test_a_budget_that_is_too_small_is_a_failed_step(model):
+    """llama_decode returns an error, and nothing else happens."""
+    done = run("compare", model("llama"), "prefill", kv="auto", good=False, QUIRE_KV_BYTES="1K")
+    assert re.search(r"^quire: k3v3 needs [0-9.]+ MiB for 1 x 1024 cells, and QUIRE_KV_BYTES leaves 0.0 MiB", done.stderr, re.M)
+    assert "decoding 300 tokens failed" in done.stderr
+
+
+def test_the_most_exact_codecs_of_a_budget(model):
+    done = run("compare", model("llama"), "--bound", BOUNDS["none"], "decode", kv="auto", QUIRE_KV_BYTES="1G")
+    assert " raw:raw " in done.stderr
+
+
 @pytest.mark.parametrize("value", ["0", "65536", "512M", "2G"])
 def test_a_number_of_bytes(value, model):
     run("compare", model("llama"), "prefill", QUIRE_KV_BYTES=value)
