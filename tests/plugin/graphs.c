@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { D = 64, G = 2, H = 4, ROW = G * D, CELLS = 512, STREAMS = 2, ROWS_MAX = 100 };
 
@@ -298,7 +299,7 @@ static void many_threads(void) {
     struct cache c = new_cache();
     set_threads(&c, 1);
     step(&c, 0, 0, 100, 1, 100, 1, false);
-    set_threads(&c, 40);
+    set_threads(&c, (int)sysconf(_SC_NPROCESSORS_ONLN) + 1);
     step(&c, 0, 100, 60, 1, 160, 1, false);
     check_rows(&c, "by many threads");
     free_cache(&c);

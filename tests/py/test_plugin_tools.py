@@ -174,7 +174,7 @@ def test_server(kv, options, tools, smollm2, tmp_path):
 
 
 def test_server_with_a_draft_model(tools, smollm2, tmp_path):
-    with Server(tools, smollm2, "k8v8", tmp_path, "-c", 1024, "-np", 1, "-md", smollm2, "--draft-max", 4) as server:
+    with Server(tools, smollm2, "k8v8", tmp_path, "-c", 1024, "-np", 1, "-md", smollm2, "--spec-draft-n-max", 4) as server:
         assert "4" in server.chat(QUESTIONS[1])
     all_packed(server.report())
 
@@ -182,13 +182,11 @@ def test_server_with_a_draft_model(tools, smollm2, tmp_path):
 # ---------------------------------------------------------------- llama-cpp-python
 
 BY_PYTHON = """
-import ctypes, sys
-import llama_cpp
-load = llama_cpp._ggml.libggml.ggml_backend_load
-load.argtypes, load.restype = [ctypes.c_char_p], ctypes.c_void_p
+import sys
+from llama_cpp import Llama, _ggml
 for path in sys.argv[2:]:
-    assert load(path.encode())
-model = llama_cpp.Llama(sys.argv[1], n_gpu_layers=-1, flash_attn=True, n_ctx=1024, n_threads=1, verbose=False)
+    _ggml.libggml.ggml_backend_load(path.encode())
+model = Llama(sys.argv[1], n_gpu_layers=-1, flash_attn=True, n_ctx=1024, n_threads=1, verbose=False)
 print(model(%r, max_tokens=12, temperature=0)["choices"][0]["text"])
 """ % PROMPT
 
