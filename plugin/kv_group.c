@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "cache_name.h"
-#include "calibration.h"
+#include "layer_calibration.h"
 #include "kv_budget.h"
 #include "kv_group.h"
 #include "settings.h"

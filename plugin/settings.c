@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calibration.h"
+#include "layer_calibration.h"
 #include "settings.h"
 
 struct settings settings;

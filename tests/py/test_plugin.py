@@ -108,11 +108,11 @@ def test_caches_that_stay_plain(options, reason, model):
     assert f"plain: {reason}" in done.stderr
 
 
-@pytest.mark.parametrize("kv, exact", [("none", 1), ("k8v8", 0)])
-def test_graphs_that_no_model_makes(kv, exact):
-    """Known values through every way in and out of a cache; layers become plain on the way."""
-    done = run("graphs", exact, kv=kv)
-    assert caches(done) == [(2, 0), (2, 0), (2, 0), (0, 2), (2, 0), (2, 0), (0, 2), (2, 0)]
+@pytest.mark.parametrize("kv, exact, bits", [("none", 1, 16), ("k8v8", 0, 8.5)])
+def test_graphs_that_no_model_makes(kv, exact, bits):
+    """Known values through every way in and out of a cache; layers become plain on the way; memory is that of the pages."""
+    done = run("graphs", exact, bits, kv=kv)
+    assert caches(done) == [(2, 0), (2, 0), (2, 0), (0, 2), (2, 0), (2, 0), (0, 2), (2, 0), (2, 0)]
     assert done.stderr.count("plain: CONT\n") == 2
     assert done.stderr.count("plain: a batch is larger than any that was planned\n") == 2
 
@@ -156,6 +156,18 @@ def test_a_bad_number_of_bytes_is_refused_in_one_line(value, model):
 def test_an_unknown_policy_is_refused_in_one_line(model):
     (line,) = lines_of_quire(run("compare", model("llama"), "prefill", kv="k9v9", good=False))
     assert line.startswith("quire: QUIRE_KV=k9v9: ") and line.endswith("; going on without Quire")
+
+
+def test_a_budget_that_is_too_small_is_a_failed_step(model):
+    """llama_decode returns an error, and nothing else happens."""
+    done = run("compare", model("llama"), "prefill", kv="auto", good=False, QUIRE_KV_BYTES="1K")
+    assert re.search(r"^quire: k3v3 needs [0-9.]+ MiB for 1 x 1024 cells, and QUIRE_KV_BYTES leaves 0.0 MiB", done.stderr, re.M)
+    assert "decoding 300 tokens failed" in done.stderr
+
+
+def test_the_most_exact_codecs_of_a_budget(model):
+    done = run("compare", model("llama"), "--bound", BOUNDS["none"], "decode", kv="auto", QUIRE_KV_BYTES="1G")
+    assert " raw:raw " in done.stderr
 
 
 @pytest.mark.parametrize("value", ["0", "65536", "512M", "2G"])

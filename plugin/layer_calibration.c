@@ -1,7 +1,7 @@
-/* calibration.c: channel orders and error feedback from a file. */
+/* layer_calibration.c: channel orders and error feedback from a file. */
 #include <stdio.h>
 
-#include "calibration.h"
+#include "layer_calibration.h"
 
 static quire_layer *layers; /* kept until the process ends */
 static int32_t n_layers;

@@ -1,7 +1,7 @@
-/* calibration.h: a model's calibration (QUIRE_CALIBRATION), as `quire probe --calibration` writes
- * it. */
-#ifndef QUIRE_PLUGIN_CALIBRATION_H
-#define QUIRE_PLUGIN_CALIBRATION_H
+/* layer_calibration.h: a model's calibration (QUIRE_CALIBRATION), as `quire probe --calibration`
+ * writes it. */
+#ifndef QUIRE_PLUGIN_LAYER_CALIBRATION_H
+#define QUIRE_PLUGIN_LAYER_CALIBRATION_H
 
 #include <stdbool.h>
 #include <stddef.h>
