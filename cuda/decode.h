@@ -4,17 +4,9 @@
 
 #include <cstdint>
 
-#include "quire_cuda.h"
+#include "args.h"
 
 namespace quire_cuda {
-
-/* Query heads that one pass over the pages serves: the columns of a tensor-core product. */
-constexpr int MAX_HEADS = 8;
-
-struct RawRows {
-    const uint16_t *k, *v;
-    int64_t k_slot, k_head, k_token, v_slot, v_head, v_token;
-};
 
 /* What a launch gets. An item is a sequence, a KV head, and up to 8 of its query heads. */
 struct DecodeParams {
@@ -35,7 +27,8 @@ struct DecodeParams {
     size_t page_stride, head_stride;
     RawRows own, sink;
     const uint16_t *order;
-    /* Workspace: partial results of items that several CTAs share, two slots for each CTA, and how many are done. */
+    /* Workspace: partial results of items that several CTAs share, two slots for each CTA, and how
+     * many are done. */
     float *part_o;     /* (slots, item_heads, D) */
     float2 *part_ml;   /* (slots, item_heads): running maximum (log2) and sum */
     unsigned *tickets; /* (items) zero between launches */
@@ -48,13 +41,14 @@ struct DecodeKernel {
     int (*shared_bytes)(int item_heads);
 };
 
-/* One table for each head size. Of several kernels for a pair, the first that fits into shared memory is taken. */
+/* One table for each head size. Of several kernels for a pair, the first that fits into shared
+ * memory is taken. */
 struct DecodeKernels {
     const DecodeKernel *first;
     int n;
 };
-extern const DecodeKernels decode_kernels_64, decode_kernels_80, decode_kernels_96, decode_kernels_128,
-    decode_kernels_256;
+extern const DecodeKernels decode_kernels_64, decode_kernels_80, decode_kernels_96,
+    decode_kernels_128, decode_kernels_256;
 
 } // namespace quire_cuda
 
