@@ -30,14 +30,14 @@
 
 namespace quire_cuda {
 
-constexpr float NOTHING_SEEN =
-    -1e30f; /* running maximum of a query that has seen nothing: below every score */
-constexpr float LARGEST_PRODUCT =
-    1e20f; /* of q and the scale: beyond it a query counts as not finite */
-constexpr float WEIGHTS_LIMIT =
-    16384; /* a lane's sum of weights; times less than 2 it must fit into fp16 */
-constexpr float RAISE_BY =
-    4; /* where all scores are looked at: the maximum moves if passed by 2^4 */
+/* Running maximum of a query that has seen nothing: below every score. */
+constexpr float NOTHING_SEEN = -1e30f;
+/* Product of q and the scale: beyond it a query counts as not finite. */
+constexpr float LARGEST_PRODUCT = 1e20f;
+/* A lane's sum of weights; times less than 2 it must fit into fp16. */
+constexpr float WEIGHTS_LIMIT = 16384;
+/* Where all scores are looked at, the maximum moves if it is passed by 2^4. */
+constexpr float RAISE_BY = 4;
 
 template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, int SLOTS_>
 struct PrefillShape {
@@ -49,45 +49,43 @@ struct PrefillShape {
     static constexpr bool ORDERED = is_mixed(K);
     static constexpr int MIXED = ORDERED ? D / 32 : 0;  /* blocks of 16 places */
     static constexpr int COLUMN = K_BITS == 8 ? 8 : 16; /* places in an atom of K */
-    static constexpr int COLUMNS =
-        D / COLUMN; /* taken four at a time; the last group may be narrower */
-    static constexpr int GROUPS = (COLUMNS + 3) / 4, EACH = COLUMN / 4,
-                         STEPS = GROUPS * EACH; /* of 16 places */
-    static constexpr int SLABS = (STEPS + 3) / 4,
-                         HALVES = (D + 63) / 64; /* 64 places; 64 channels */
-    static constexpr int WORDS =
-        (STEPS * 8 + 31) / 32; /* pairs of places for each lane of a warp */
+    /* Columns are taken four at a time; the last group may be narrower. Steps have 16 places, slabs
+     * 64 places, halves 64 channels. */
+    static constexpr int COLUMNS = D / COLUMN, GROUPS = (COLUMNS + 3) / 4;
+    static constexpr int EACH = COLUMN / 4, STEPS = GROUPS * EACH;
+    static constexpr int SLABS = (STEPS + 3) / 4, HALVES = (D + 63) / 64;
     static constexpr float V_UNIT = v_step(V_BITS) * 512; /* codes of V come times 2^-9 */
-    /* Registers of a thread: all have the same at first, then the warps that fetch give up theirs.
-     */
+    /* Registers of a thread: all have the same at first, then warps that fetch give up theirs. */
     static constexpr int PRODUCER_REGISTERS = 24, EVEN_REGISTERS = 65536 / THREADS / 8 * 8;
     static constexpr int REGISTERS =
         (EVEN_REGISTERS * (ALL_TEAMS + 1) - PRODUCER_REGISTERS) / ALL_TEAMS / 8 * 8;
 
-    struct Notes { /* of a team */
-        int calm,
-            upset;    /* packed units from calm on and before upset are seen whole by all queries */
-        float factor; /* of scores in those */
+    struct Notes {       /* of a team */
+        int calm, upset; /* packed units between these are seen whole by all queries */
+        int alike;       /* one factor serves all queries: q was divided by the same number */
+        float factor;
         int raw_units;
-        float reduce[4][N];
         float factors[N], slope[N], maximum[N];
         int position[N];
         float unit[4];
         half token_scale[T];
-        alignas(16) uint16_t where[D]; /* of channels among the places of a row */
-        Walker walker;
+        alignas(16) float reduced[N];
+        /* Byte of a channel in row 0 of an image of Q, and of K. */
+        alignas(16) uint16_t q_place[D], k_place[D];
     };
     struct Crew {
-        uint64_t full[SLOTS], empty[SLOTS];
-        uint64_t done; /* all have been through their segments once */
+        uint64_t full[SLOTS], empty[SLOTS]; /* of pages */
+        uint64_t ready[2], free[2];         /* of segments */
+        uint64_t done;                      /* all have been through their segments once */
         int failed;
-        Walker walker; /* of the warp that fetches */
+        Segment segments[2];
+        Walker walker;
     };
     /* Shared memory. A team has Q, twice P, and a place for raw rows; results leave through all of
-     * that, in rows that are 16 longer, so that banks differ. Then come the rings of pages, and
+     * that, in rows that are 4 longer, so that banks differ. Then come the rings of pages, and
      * what is small. */
     static constexpr int Q_BYTES = SLABS * N * 128, P_BYTES = N * 128;
-    static constexpr int RAW_BYTES = (SLABS > HALVES ? SLABS : HALVES) * 8192, STAGE_ROW = D + 16;
+    static constexpr int RAW_BYTES = (SLABS > HALVES ? SLABS : HALVES) * 8192, STAGE_ROW = D + 4;
     static constexpr int P_AT = Q_BYTES, RAW_AT = P_AT + 2 * P_BYTES,
                          TEAM_BYTES = RAW_AT + RAW_BYTES;
     static constexpr int RING_AT = ALL_TEAMS * TEAM_BYTES;
@@ -186,8 +184,9 @@ template <int D> __global__ void prefill_merge(const __grid_constant__ PrefillPa
             o[k][1] = o[k][1] * old + v.y * by;
         }
     }
-    finish_query<D>(p, here, (size_t)p.starts[tile.seq] + (here ? query / p.group : 0),
-                    tile.kv * p.group + (here ? query % p.group : 0), o, m, l, 1.0f);
+    const int row = here ? row_of(p, query) : 0, head = here ? query - row * p.group : 0;
+    finish_query<D>(p, here, (size_t)p.starts[tile.seq] + row, tile.kv * p.group + head, o, m, l,
+                    1.0f);
 }
 
 /* ------------------------------------------------------------------ a team at work */
@@ -211,9 +210,10 @@ template <class S> struct Team {
 
     const PrefillParams &p;
     uint8_t *const shared;
-    const int team;
-    unsigned thread; /* of the team */
-    unsigned n = 0;  /* packed pages so far */
+    int team;
+    unsigned thread;   /* of the team */
+    unsigned n = 0;    /* packed pages so far */
+    unsigned turn = 0; /* segments so far */
     bool all_careful = false;
 
     __device__ __forceinline__ Team(const PrefillParams &p_, uint8_t *shared_, int team_)
@@ -221,7 +221,7 @@ template <class S> struct Team {
 
     /* Places in the warp, and of the warp, are computed again for each page: kept, they would be
      * spilled. */
-    __device__ __forceinline__ void forget_places() { asm volatile("" : "+r"(thread)); }
+    __device__ __forceinline__ void forget_places() { asm volatile("" : "+r"(thread), "+r"(team)); }
     __device__ __forceinline__ int lane() const { return (int)(thread % 32); }
     __device__ __forceinline__ int w() const { return (int)(thread / 32); }
     __device__ __forceinline__ int r() const { return (int)(thread % 32 / 4); }
@@ -237,37 +237,40 @@ template <class S> struct Team {
     __device__ __forceinline__ Crew &crew() const {
         return ((Crew *)(shared + S::CREWS_AT))[team / S::TEAMS];
     }
-    __device__ __forceinline__ const Segment &segment() const { return notes().walker.segment; }
+    __device__ __forceinline__ const Segment &segment() const { return crew().segments[turn & 1]; }
     __device__ __forceinline__ uint32_t weights_at() const {
         return mine_at() + S::P_AT + (n & 1) * S::P_BYTES;
     }
 
-    /* -------------------------------------------------------------- rows into the order of packed
-     * places */
+    /* -------------------------------------------------------------- rows as products want them */
 
-    /* Products want a row of K or q in steps of 16 places: k = 8h+2c+e of step EACH*i+g is place
-     * COLUMN * (4i+c) + 4g+2h+e. */
+    /* Steps of 16 places: k = 8h+2c+e of step EACH*i+g is place COLUMN * (4i+c) + 4g+2h+e. */
     __device__ __forceinline__ void find_places() const {
         const int kv = segment().kv;
         for (int place = threadIdx.x % 128; place < D; place += 128) {
             const int column = place / S::COLUMN, rest = place % S::COLUMN;
             const int k = (column / 4 * S::EACH + rest / 4) * 16 + rest % 4 / 2 * 8 +
                           column % 4 * 2 + rest % 2;
-            notes().where[S::ORDERED ? __ldg(p.order + kv * D + place) : place] = (uint16_t)k;
+            const int channel = S::ORDERED ? __ldg(p.order + kv * D + place) : place;
+            notes().q_place[channel] = (uint16_t)(k / 64 * N * 128 + k % 64 * 2);
+            notes().k_place[channel] = (uint16_t)(k / 64 * T * 128 + k % 64 * 2);
         }
     }
 
-    /* Eight channels of row `row` of an image of slabs with `rows` rows. */
-    __device__ __forceinline__ void place(uint8_t *image, int rows, int row, int channel,
+    /* Eight channels of row `row` of an image, times `by`. `places`: of these channels in row 0. */
+    __device__ __forceinline__ void place(uint8_t *image, const uint16_t *places, int row,
                                           const uint4 &x, float by) const {
-        const uint4 where = *(const uint4 *)&notes().where[channel];
+        const uint4 at = *(const uint4 *)places;
+        const uint32_t swizzle = (uint32_t)(row & 7) * 0x00100010u;
+        uint8_t *to = image + row * 128;
 #pragma unroll
-        for (int e = 0; e < 8; e++) {
-            const uint32_t pair = e < 2 ? x.x : e < 4 ? x.y : e < 6 ? x.z : x.w;
-            const uint32_t to = e < 2 ? where.x : e < 4 ? where.y : e < 6 ? where.z : where.w;
-            const int k = e % 2 ? to >> 16 : to & 0xffff;
-            *(half *)(image + k / 64 * rows * 128 + swizzled(row, k % 64 * 2)) =
-                __float2half(raw_value(p.bf16, e % 2 ? pair >> 16 : pair & 0xffff) * by);
+        for (int e = 0; e < 4; e++) {
+            const uint32_t pair = e == 0 ? x.x : e == 1 ? x.y : e == 2 ? x.z : x.w;
+            const uint32_t bytes = (e == 0 ? at.x : e == 1 ? at.y : e == 2 ? at.z : at.w) ^ swizzle;
+            const float2 v = raw_pair(p.bf16, pair);
+            const half2 y = __floats2half2_rn(v.x * by, v.y * by);
+            *(half *)(to + (bytes & 0xffff)) = __low2half(y);
+            *(half *)(to + (bytes >> 16)) = __high2half(y);
         }
     }
 
@@ -290,9 +293,8 @@ template <class S> struct Team {
     }
     __device__ __forceinline__ const uint16_t *query_row(int query) const {
         const Segment &g = segment();
-        return p.q +
-               ((size_t)(g.row + query / p.group) * p.n_heads + g.kv * p.group + query % p.group) *
-                   D;
+        const int row = row_of(p, query), head = g.kv * p.group + query - row * p.group;
+        return p.q + ((size_t)(g.row + row) * p.n_heads + head) * D;
     }
 
     /* The largest element of a query, as the half warp that has it finds it; NaN where one is not
@@ -305,15 +307,14 @@ template <class S> struct Team {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const uint32_t pair = e == 0 ? x[i].x : e == 1 ? x[i].y : e == 2 ? x[i].z : x[i].w;
-                const float a = fabsf(raw_value(p.bf16, pair & 0xffff)),
-                            b = fabsf(raw_value(p.bf16, pair >> 16));
+                const float2 v = raw_pair(p.bf16, pair);
+                const float a = fabsf(v.x), b = fabsf(v.y);
                 largest = fmaxf(largest, fmaxf(a, b));
                 bad |= !(a * p.scale_log2 <= LARGEST_PRODUCT) ||
                        !(b * p.scale_log2 <= LARGEST_PRODUCT);
             }
-        uint32_t order =
-            bad ? 0x7fc00000u
-                : __float_as_uint(largest); /* not negative: ordered as integers, NaN last */
+        /* Not negative: ordered as integers, NaN last. */
+        uint32_t order = bad ? 0x7fc00000u : __float_as_uint(largest);
 #pragma unroll
         for (int h = 1; h < 16; h *= 2)
             order = max(order, __shfl_xor_sync(~0u, order, h));
@@ -344,9 +345,9 @@ template <class S> struct Team {
                 const float power =
                     fmaxf(__uint_as_float(__float_as_uint(largest) & 0x7f800000u), 0x1p-100f);
                 notes.factors[y] = largest == largest ? power : largest;
-                notes.position[y] = g.position + query / p.group;
-                notes.slope[y] =
-                    p.alibi ? __ldg(p.alibi + g.kv * p.group + query % p.group) * LOG2_E : 0.0f;
+                const int at = row_of(p, query), head = g.kv * p.group + query - at * p.group;
+                notes.position[y] = g.position + at;
+                notes.slope[y] = p.alibi ? __ldg(p.alibi + head) * LOG2_E : 0.0f;
             }
         }
         clear_image(mine(), S::Q_BYTES);
@@ -371,7 +372,7 @@ template <class S> struct Team {
             for (int i = 0; i < CHUNKS; i++) {
                 const int chunk = 16 * i + in_half;
                 if (D % 128 == 0 || chunk < D / 8)
-                    place(mine(), N, y, 8 * chunk,
+                    place(mine(), notes.q_place + 8 * chunk, y,
                           first + y < g.n_queries ? x[k][i] : make_uint4(0, 0, 0, 0), by);
             }
         }
@@ -379,7 +380,8 @@ template <class S> struct Team {
         for (int y = threadIdx.x % 128; y < N; y += 128)
             notes.factors[y] = (alike ? largest : notes.factors[y]) * p.scale_log2;
         if (threadIdx.x % 128 == 0) {
-            notes.factor = largest * p.scale_log2;
+            notes.alike = alike;
+            notes.factor = fmaxf(largest * p.scale_log2, 0x1p-120f);
             note_pages(alike && !all_careful && p.softcap_log2 == 0 && !p.alibi);
         }
         publish_shared();
@@ -392,66 +394,99 @@ template <class S> struct Team {
         const Segment &g = segment();
         Notes &notes = this->notes();
         const int first = notes.position[0], last = notes.position[N - 1];
-        int calm = g.begin + 1,
-            upset = g.kept + max(first / T - g.from, 0); /* pages before that of the first query */
+        int calm = g.begin + 1;
         if (g.begin == 0 && p.sinks == T)
             calm = 2;
         if (p.window > 0) /* pages that begin inside the window of the last query */
             calm = max(calm, g.kept + max(last - p.window + T, 0) / T - g.from + 1);
         notes.calm = easy ? calm : INT32_MAX;
-        notes.upset = upset;
+        notes.upset = g.kept + max(first / T - g.from, 0); /* that of the first query's page */
         notes.raw_units =
             g.tail ? last / T - first / T + 1 + (last >= T && p.sinks > 0 ? 1 : 0) : 0;
     }
 
     /* -------------------------------------------------------------- scores to weights */
 
-    /* All scores at once: scaled, capped, biased, and hidden where a query does not see a token;
-     * then the maximum moves, and the unit of V. `token`: this lane's first. Afterwards s holds
-     * log2 of the weights before the maximum is subtracted. */
-    __device__ __forceinline__ void look(State &st, Kind kind, int token, uint32_t scales) const {
-        Notes &notes = this->notes();
-        note_scales(scales);
-        if (p.softcap_log2 > 0 || p.alibi)
-            bend(st, token);
+    /* One number for each query from those of all lanes, in notes.reduced. The room is that of the
+     * next weights, which nobody reads. */
+    template <class Value, class Operation>
+    __device__ __forceinline__ void reduce(Value value, Operation operation) const {
+        float *room = (float *)(mine() + S::P_AT + (n & 1) * S::P_BYTES);
+        float *row = room + thread / 4 * N + 2 * c();
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+            *(float2 *)(row + 8 * j) = make_float2(value(2 * j), value(2 * j + 1));
+        barrier();
+        if (thread < N) {
+            float all[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                all[i] = room[i * N + thread];
+#pragma unroll
+            for (int i = 4; i < 32; i++)
+                all[i % 4] = operation(all[i % 4], room[i * N + thread]);
+            notes().reduced[thread] =
+                operation(operation(all[0], all[1]), operation(all[2], all[3]));
+        }
+        barrier();
+    }
+    static_assert(32 * N * (int)sizeof(float) <= S::P_BYTES && N <= 128, "room for a reduction");
+
+    /* Hides scores of tokens that a query does not see. `token`: this lane's first. */
+    __device__ __forceinline__ void hide(State &st, Kind kind, int token) const {
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const int y = 8 * j + 2 * c() + e, i = notes.position[y];
-                const float by = p.softcap_log2 > 0 || p.alibi ? 1.0f : notes.factors[y];
-                const int page = i / T * T, low = p.window > 0 ? i - p.window + 1 : 0;
+                const int i = notes().position[8 * j + 2 * c() + e], page = i / T * T;
+                const int low = p.window > 0 ? i - p.window + 1 : 0;
                 const int from = kind == PACKED ? p.sinks : kind == OWN ? page : 0;
                 const int to = kind == PACKED ? page : kind == OWN ? i + 1 : page > 0 ? p.sinks : 0;
-                float top = -INFINITY;
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    float &x = st.s[4 * j + e + 2 * h];
                     const int t = token + h;
-                    x = t < from || t >= to || (t < low && t >= p.keep) ? -INFINITY : x * by;
-                    top = fmaxf(top, x);
+                    if (t < from || t >= to || (t < low && t >= p.keep))
+                        st.s[4 * j + e + 2 * h] = -INFINITY;
                 }
-                top = fmaxf(top, __shfl_xor_sync(~0u, top, 4));
-                top = fmaxf(top, __shfl_xor_sync(~0u, top, 8));
-                top = fmaxf(top, __shfl_xor_sync(~0u, top, 16));
-                if (r() == 0)
-                    notes.reduce[w()][y] = top;
             }
-        barrier();
+    }
+
+    /* All scores of a unit at once: capped, biased, and hidden where a query does not see a token;
+     * then the maximum moves, and the unit of V. `first`: the unit's first token. Returns what
+     * scores are to be multiplied with: they are log2 of weights then, the maximum included. */
+    __device__ __forceinline__ float look(State &st, Kind kind, int first, uint32_t scales) const {
+        const int token = first + 16 * w() + 2 * r();
+        const bool bent = p.softcap_log2 > 0 || p.alibi;
+        const float times = uniform(notes().alike && !bent) ? notes().factor : 1.0f;
+        note_scales(scales);
+        if (bent)
+            bend(st, token);
+        else if (!uniform(notes().alike))
+#pragma unroll
+            for (int i = 0; i < N / 2; i++)
+                st.s[i] *= notes().factors[i / 4 * 8 + 2 * c() + i % 2];
+        if (kind != PACKED || p.window > 0 ||
+            uniform(first < p.sinks || first / T >= notes().position[0] / T))
+            hide(st, kind, token);
+        reduce(
+            [&](int i) {
+                return fmaxf(st.s[i / 2 * 4 + i % 2], st.s[i / 2 * 4 + 2 + i % 2]) * times;
+            },
+            [](float a, float b) { return fmaxf(a, b); });
         const float ratio = raise_unit(st);
 #pragma unroll
-        for (int j = 0; j < N / 8; j++)
+        for (int j = 0; j < N / 8; j++) {
+            const float2 tops = *(const float2 *)&notes().reduced[8 * j + 2 * c()];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const int y = 8 * j + 2 * c() + e;
-                const float top = fmaxf(fmaxf(notes.reduce[0][y], notes.reduce[1][y]),
-                                        fmaxf(notes.reduce[2][y], notes.reduce[3][y]));
-                const float m = -st.minus_m[2 * j + e], higher = top > m + RAISE_BY ? top : m;
-                const float by = exp2_approx(m - higher);
-                st.minus_m[2 * j + e] = -higher;
+                const float higher = e ? tops.y : tops.x, m = -st.minus_m[2 * j + e];
+                const float moved = higher > m + RAISE_BY ? higher : m, by = exp2_approx(m - moved);
+                st.minus_m[2 * j + e] = -moved;
                 st.l[2 * j + e] *= by;
                 rescale(st, j, e, by * ratio);
             }
+        }
+        return times;
     }
 
     /* Scores to log2 units, soft-capped and with ALiBi. */
@@ -553,27 +588,16 @@ template <class S> struct Team {
 
     /* Rare: the maximum and the unit of V move, and P is written again. */
     __device__ __forceinline__ void weigh_again(State &st, uint32_t scales) const {
-        Notes &notes = this->notes();
         note_scales(scales);
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-            float x = st.l[i];
-            x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
-            x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
-            x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
-            if (r() == 0)
-                notes.reduce[w()][i / 2 * 8 + 2 * c() + i % 2] = x;
-        }
-        barrier();
+        reduce([&](int i) { return st.l[i]; }, [](float a, float b) { return fmaxf(a, b); });
         const float ratio = raise_unit(st);
         bool failed = false;
 #pragma unroll
-        for (int j = 0; j < N / 8; j++)
+        for (int j = 0; j < N / 8; j++) {
+            const float2 sums = *(const float2 *)&notes().reduced[8 * j + 2 * c()];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const int y = 8 * j + 2 * c() + e;
-                const float x = fmaxf(fmaxf(notes.reduce[0][y], notes.reduce[1][y]),
-                                      fmaxf(notes.reduce[2][y], notes.reduce[3][y]));
+                const float x = e ? sums.y : sums.x;
                 failed |= x > 1e38f; /* beyond fp32: scores are needed that are gone */
                 const float d = x > 16 ? __log2f(x) : 0.0f, by = exp2_approx(-d);
                 st.s[4 * j + e] *= by;
@@ -582,6 +606,7 @@ template <class S> struct Team {
                 st.minus_m[2 * j + e] -= d;
                 rescale(st, j, e, by * ratio);
             }
+        }
         if (failed)
             crew().failed = 1;
         const half2 by = __hmul2(halves(scales), st.down);
@@ -647,7 +672,7 @@ template <class S> struct Team {
         for (int t = 0; t < 4; t++) {
             if (4 * b + t >= S::STEPS)
                 continue;
-            const uint64_t q = operand(mine_at() + b * N * 128 + t * 32);
+            const uint64_t q = operand(operand_at(mine_at()), b * N * 128 + t * 32);
             if (b == 0 && t == 0)
                 Product::first_product(st.s, k[b][t], q);
             else
@@ -655,19 +680,31 @@ template <class S> struct Team {
         }
     }
 
-    template <int b> __device__ __forceinline__ void other_keys(State &st, Keys &k) const {
-        if constexpr (b < S::SLABS) {
+    /* All of K is unpacked before its products where it fits into registers beside V's codes; else
+     * the first slab, and each other one while the products before it run. */
+    static constexpr int SLABS_AHEAD = S::SLABS <= 2 ? S::SLABS : 1;
+
+    template <int b> __device__ __forceinline__ void take_slabs(Keys &k) const {
+        if constexpr (b < SLABS_AHEAD) {
             take_keys<b>(k);
-            products_begin();
+            take_slabs<b + 1>(k);
+        }
+    }
+    template <int b> __device__ __forceinline__ void slab_products(State &st, Keys &k) const {
+        if constexpr (b < S::SLABS) {
+            if (b >= SLABS_AHEAD) {
+                take_keys<b>(k);
+                products_begin();
+            }
             key_products<b>(st, k);
-            other_keys<b + 1>(st, k);
+            slab_products<b + 1>(st, k);
         }
     }
 
-    /* The first slab of a page, as soon as it is there. */
-    __device__ __forceinline__ void first_keys(Keys &k) const {
+    /* K of a page, as soon as it is there. */
+    __device__ __forceinline__ void page_keys(Keys &k) const {
         barrier_wait(shared_address(&crew().full[slot()]), n / S::SLOTS & 1);
-        take_keys<0>(k);
+        take_slabs<0>(k);
     }
 
     using Values = uint4[S::HALVES][S::V_BITS / 4];
@@ -702,7 +739,7 @@ template <class S> struct Team {
             products_begin();
 #pragma unroll
             for (int t = 0; t < 4; t++)
-                Product::product(st.o[m], a[t], operand(weights_at() + t * 32));
+                Product::product(st.o[m], a[t], operand(operand_at(weights_at()), t * 32));
             value_products<m + 1>(st, v);
         }
     }
@@ -715,7 +752,7 @@ template <class S> struct Team {
 
     /* -------------------------------------------------------------- raw rows */
 
-    /* Where the rows of a raw unit lie: token first + t at row t, if t < n. */
+    /* Where the rows of a raw unit lie: token first + t at row t, if t < n. Nobody sees more. */
     struct Run {
         Kind kind;
         int first, n;
@@ -733,7 +770,7 @@ template <class S> struct Team {
         const int64_t row = own ? (page - g.position / T) * T : 0;
         return {own ? OWN : SINKS,
                 own ? page * T : 0,
-                own ? min(T, g.length - page * T) : p.sinks,
+                own ? min(T, notes().position[N - 1] + 1 - page * T) : p.sinks,
                 rows.k + at * rows.k_slot + g.kv * rows.k_head + row * rows.k_token,
                 rows.v + at * rows.v_slot + g.kv * rows.v_head + row * rows.v_token,
                 rows.k_token,
@@ -746,41 +783,53 @@ template <class S> struct Team {
 
     /* K, and what takes the place of V's scales: a power of two for each token, from the norm of
      * its row, which the rotation keeps. Elements divided by it are about 1/256, and at most
-     * sqrt(D)/128. Half a warp has a row. */
+     * sqrt(D)/128. Half a warp has a row, and several of them are on the way at once. Rows beyond
+     * the last are hidden: anything may be in their place. */
     __device__ __forceinline__ void place_keys(const Run &run) const {
+        constexpr int TOGETHER = CHUNKS > 1 ? 2 : 4;
         uint8_t *image = mine() + S::RAW_AT;
         barrier(); /* the place is free */
         clear_image(image, S::SLABS * 8192);
-        if (thread < T)
+        if ((int)thread >= run.n && thread < T)
             notes().token_scale[thread] = __float2half(0x1p-14f);
-        barrier();
-#pragma unroll 2
-        for (int begin = 2 * w(); begin < run.n;
-             begin += 8) { /* rows beyond are hidden: anything may be there */
-            const int t = begin + lane() / 16, row = min(t, run.n - 1);
-            float sum = 0;
+#pragma unroll 1
+        for (int begin = 2 * w() + lane() / 16; begin - 2 * w() - lane() / 16 < run.n;
+             begin += 8 * TOGETHER) {
+            uint4 k[TOGETHER][CHUNKS], v[TOGETHER][CHUNKS];
 #pragma unroll
-            for (int i = 0; i < CHUNKS; i++) {
-                const int chunk = 16 * i + lane() % 16;
-                if (D % 128 == 0 || chunk < D / 8)
-                    place(image, T, row_of_token(t), 8 * chunk,
-                          load_chunk(run.k + row * run.k_token, chunk), 1.0f);
-                const uint4 x = load_chunk(run.v + row * run.v_token, chunk);
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const uint32_t pair = e == 0 ? x.x : e == 1 ? x.y : e == 2 ? x.z : x.w;
-                    const float a = raw_value(p.bf16, pair & 0xffff),
-                                b = raw_value(p.bf16, pair >> 16);
-                    sum += a * a + b * b;
-                }
+            for (int i = 0; i < TOGETHER * CHUNKS; i++) {
+                const int row = min(begin + i / CHUNKS * 8, run.n - 1);
+                const int chunk = 16 * (i % CHUNKS) + lane() % 16;
+                k[i / CHUNKS][i % CHUNKS] = load_chunk(run.k + row * run.k_token, chunk);
+                v[i / CHUNKS][i % CHUNKS] = load_chunk(run.v + row * run.v_token, chunk);
             }
 #pragma unroll
-            for (int h = 1; h < 16; h *= 2)
-                sum += __shfl_xor_sync(~0u, sum, h);
-            const float size = sqrtf(sum / D) * (256 / S::V_UNIT);
-            const float power = __uint_as_float(__float_as_uint(size) & 0x7f800000u);
-            if (lane() % 16 == 0)
-                notes().token_scale[t] = __float2half(fminf(fmaxf(power, 0x1p-14f), 0x1p15f));
+            for (int i = 0; i < TOGETHER; i++) {
+                const int t = begin + 8 * i;
+                float sum = 0;
+#pragma unroll
+                for (int j = 0; j < CHUNKS; j++) {
+                    const int chunk = 16 * j + lane() % 16;
+                    const uint4 x = v[i][j];
+                    if (D % 128 == 0 || chunk < D / 8)
+                        place(image, notes().k_place + 8 * chunk, row_of_token(t), k[i][j], 1.0f);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        const float2 y = raw_pair(p.bf16, e == 0   ? x.x
+                                                          : e == 1 ? x.y
+                                                          : e == 2 ? x.z
+                                                                   : x.w);
+                        sum += y.x * y.x + y.y * y.y;
+                    }
+                }
+#pragma unroll
+                for (int h = 1; h < 16; h *= 2)
+                    sum += __shfl_xor_sync(~0u, sum, h);
+                const float size = sqrtf(sum / D) * (256 / S::V_UNIT);
+                const float power = __uint_as_float(__float_as_uint(size) & 0x7f800000u);
+                if (lane() % 16 == 0 && t < run.n)
+                    notes().token_scale[t] = __float2half(fminf(fmaxf(power, 0x1p-14f), 0x1p15f));
+            }
         }
         publish_shared();
         barrier();
@@ -788,7 +837,6 @@ template <class S> struct Team {
 
     /* V's rows, rotated, in the same place. A warp has 16 tokens, four at a time. */
     __device__ __forceinline__ void place_values(const Run &run) const {
-        uint8_t *image = mine() + S::RAW_AT;
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
             const int t = 16 * w() + 4 * i + c(), row = row_of_token(t);
@@ -798,18 +846,17 @@ template <class S> struct Team {
 #pragma unroll
                 for (int j = 0; j < D / 16; j++) {
                     const uint32_t pair = t < run.n ? __ldg((const uint32_t *)x + 8 * j + r()) : 0;
-                    y[j][0] = raw_value(p.bf16, pair & 0xffff);
-                    y[j][1] = raw_value(p.bf16, pair >> 16);
+                    *(float2 *)y[j] = raw_pair(p.bf16, pair);
                 }
                 Rotation<D, 1>::rotate(y);
             }
             const float by = 1 / (__half2float(notes().token_scale[t]) * S::V_UNIT);
+            uint8_t *to = mine() + S::RAW_AT + row * 128 + 2 * r();
 #pragma unroll
             for (int j = 0; j < D / 16; j++)
 #pragma unroll
                 for (int e = 0; e < 2; e++)
-                    *(half *)(image + j / 4 * 8192 +
-                              swizzled(row, 2 * (j % 4 * 16 + r() + 8 * e))) =
+                    *(half *)(to + j / 4 * 8192 + ((j % 4 * 32 + 16 * e) ^ (row & 7) << 4)) =
                         __float2half(y[j][e] * by);
         }
         publish_shared();
@@ -818,11 +865,10 @@ template <class S> struct Team {
 
     /* -------------------------------------------------------------- a segment */
 
-    /* Scores of the page whose first slab of K was taken; on the way. */
+    /* Scores of the page whose K was taken; on the way. */
     __device__ __forceinline__ void score_page(State &st, Keys &k) const {
         products_begin();
-        key_products<0>(st, k);
-        other_keys<1>(st, k);
+        slab_products<0>(st, k);
         products_commit();
     }
     __device__ __forceinline__ uint32_t page_scales() const {
@@ -832,18 +878,17 @@ template <class S> struct Team {
     __device__ __forceinline__ void add_page(State &st, const Values &v) {
         value_products<0>(st, v);
         products_commit();
-        barrier_arrive(
-            shared_address(&crew().empty[slot()])); /* every lane, for what it has read */
+        barrier_arrive(shared_address(&crew().empty[slot()])); /* every lane: it has read, too */
         n++;
     }
 
-    /* Pages that all queries see whole. One page: exponentials | P V, and the next page's first K
-     * meanwhile | Q K of the next page. Nothing is in flight where accumulators are touched: ptxas
-     * would serialize all products otherwise. */
+    /* Pages that all queries see whole. One page: exponentials | P V, and the next page's K
+     * unpacked meanwhile | Q K of the next page. Nothing is in flight where accumulators are
+     * touched: ptxas would serialize all products otherwise. */
     __device__ __forceinline__ void attend_calm_pages(State &st, int left) {
         const float times = notes().factor;
         Keys k;
-        first_keys(k);
+        page_keys(k);
         score_page(st, k);
         for (;;) {
             const uint32_t scales = page_scales();
@@ -855,7 +900,7 @@ template <class S> struct Team {
             forget_places();
             const bool more = --left > 0;
             if (more)
-                first_keys(k);
+                page_keys(k);
             products_wait();
             pin_sums(st);
             if (!more)
@@ -872,11 +917,12 @@ template <class S> struct Team {
     __device__ __forceinline__ void attend_unit(State &st, int i) {
         const Segment &g = segment();
         const bool packed = i < uniform(g.end);
+        const uint32_t raw = operand_at(mine_at() + S::RAW_AT);
         Run run = {};
         uint32_t scales;
         if (packed) {
             Keys k;
-            first_keys(k);
+            page_keys(k);
             score_page(st, k);
             run.kind = PACKED;
             run.first = g.page(i) * T;
@@ -888,8 +934,9 @@ template <class S> struct Team {
             products_begin();
 #pragma unroll
             for (int step = 0; step < S::STEPS; step++) {
-                const uint64_t a = operand(mine_at() + S::RAW_AT + step / 4 * 8192 + step % 4 * 32);
-                const uint64_t b = operand(mine_at() + step / 4 * N * 128 + step % 4 * 32);
+                const uint64_t a = operand(raw, step / 4 * 8192 + step % 4 * 32);
+                const uint64_t b =
+                    operand(operand_at(mine_at()), step / 4 * N * 128 + step % 4 * 32);
                 if (step == 0)
                     Product::first_by_rows(st.s, a, b);
                 else
@@ -900,8 +947,8 @@ template <class S> struct Team {
             products_wait();
         }
         pin(st.s);
-        look(st, run.kind, run.first + 16 * w() + 2 * r(), scales);
-        weigh(st, 1.0f, scales, [] {}); /* the barrier in it: all warps have their scores */
+        const float times = look(st, run.kind, run.first, scales);
+        weigh(st, times, scales, [] {}); /* the barrier in it: all warps have their scores */
         if (packed) {
             Values v;
             load_values(v);
@@ -917,9 +964,8 @@ template <class S> struct Team {
             for (int m = 0; m < S::HALVES; m++)
 #pragma unroll
                 for (int t = 0; t < 4; t++)
-                    Product::by_columns(st.o[m],
-                                        operand(mine_at() + S::RAW_AT + m * 8192 + t * 2048),
-                                        operand(weights_at() + t * 32));
+                    Product::by_columns(st.o[m], operand(raw, m * 8192 + t * 2048),
+                                        operand(operand_at(weights_at()), t * 32));
             products_commit();
             products_wait();
         }
@@ -944,57 +990,50 @@ template <class S> struct Team {
     /* -------------------------------------------------------------- results */
 
     __device__ __forceinline__ void finish(const State &st) const {
-        Notes &notes = this->notes();
         barrier(); /* Q, P and the notes are free */
-        float *stage = (float *)mine();
+        reduce([&](int i) { return st.l[i]; }, [](float a, float b) { return a + b; });
+        float *stage = (float *)mine() + 2 * c() * S::STAGE_ROW + 16 * w() + 2 * r();
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
-            const int y = i / 2 * 8 + 2 * c() + i % 2;
-            float x = st.l[i];
-            x += __shfl_xor_sync(~0u, x, 4);
-            x += __shfl_xor_sync(~0u, x, 8);
-            x += __shfl_xor_sync(~0u, x, 16);
-            if (r() == 0)
-                notes.reduce[w()][y] = x;
-            if (r() == 0 && w() == 0)
-                notes.maximum[y] = -st.minus_m[i];
+            const int y = i / 2 * 8 + i % 2; /* and 2c */
+            if (thread < 4)
+                notes().maximum[y + 2 * c()] = -st.minus_m[i];
 #pragma unroll
             for (int m = 0; m < S::HALVES; m++)
                 if (D % 64 == 0 || 4 * m + w() < D / 16)
-                    *(float2 *)(stage + y * S::STAGE_ROW + 64 * m + 16 * w() + 2 * r()) =
+                    *(float2 *)(stage + y * S::STAGE_ROW + 64 * m) =
                         make_float2(st.o[m][i / 2 * 4 + i % 2], st.o[m][i / 2 * 4 + 2 + i % 2]);
         }
         barrier();
         const float unit = unit_of(st) * S::V_UNIT;
 #pragma unroll 1
         for (int y = 4 * w() + c(); y < N; y += 16)
-            finish_four(unit, stage, y);
+            finish_four(unit, y);
         barrier();
     }
 
     /* Four queries of the team, y for this lane. */
-    __device__ __forceinline__ void finish_four(float unit, const float *stage, int y) const {
+    __device__ __forceinline__ void finish_four(float unit, int y) const {
         const Segment &g = segment();
-        const Notes &notes = this->notes();
-        const int query = g.query + team % S::TEAMS * N + y;
+        const float *stage = (const float *)mine() + y * S::STAGE_ROW + 2 * r();
+        const int x = team % S::TEAMS * N + y, query = g.query + x;
         const bool here = query < g.n_queries;
-        const float sum =
-            (notes.reduce[0][y] + notes.reduce[1][y]) + (notes.reduce[2][y] + notes.reduce[3][y]);
+        const float m = notes().maximum[y], l = notes().reduced[y];
         float v[D / 16][2];
 #pragma unroll
         for (int j = 0; j < D / 16; j++)
-            *(float2 *)v[j] = *(const float2 *)(stage + y * S::STAGE_ROW + 16 * j + 2 * r());
+            *(float2 *)v[j] = *(const float2 *)(stage + 16 * j);
         if (g.slot < 0) {
-            finish_query<D>(p, here, (size_t)g.row + query / p.group,
-                            g.kv * p.group + query % p.group, v, notes.maximum[y], sum, unit);
+            const int row = row_of(p, query), head = g.kv * p.group + query - row * p.group;
+            finish_query<D>(p, here, (size_t)g.row + row, head, v, m, l, unit);
         } else if (here) {
-            const size_t at = (size_t)g.slot * S::QUERIES + team % S::TEAMS * N + y;
+            const size_t at = (size_t)g.slot * S::QUERIES + x;
+            float *to = p.part_o + at * D + 2 * r();
 #pragma unroll
             for (int j = 0; j < D / 16; j++)
-                *(float2 *)(p.part_o + at * D + 16 * j + 2 * r()) =
-                    make_float2(v[j][0] * unit, v[j][1] * unit);
+                *(float2 *)(to + 16 * j) = make_float2(v[j][0] * unit, v[j][1] * unit);
             if (r() == 0)
-                p.part_ml[at] = make_float2(notes.maximum[y], sum);
+                p.part_ml[at] = make_float2(m, l);
         }
     }
 
@@ -1018,17 +1057,17 @@ template <class S> struct Team {
         if (S::TEAMS == 2 && team % 2 == 1)
             give_turn(team);
         for (;;) {
-            for (;;) {
-                if (threadIdx.x % 128 == 0)
-                    notes().walker.next(p);
-                barrier();
-                if (!uniform(segment().more))
-                    break;
-                load_queries();
-                State st;
-                clear(st);
-                attend(st);
-                finish(st);
+            for (bool more = true; more; turn++) {
+                barrier_wait(shared_address(&crew().ready[turn & 1]), turn / 2 & 1);
+                more = uniform(segment().more);
+                if (more) {
+                    load_queries();
+                    State st;
+                    clear(st);
+                    attend(st);
+                    finish(st);
+                }
+                barrier_arrive(shared_address(&crew().free[turn & 1]));
             }
             if (all_careful)
                 return;
@@ -1037,31 +1076,34 @@ template <class S> struct Team {
             if (!uniform(crew().failed))
                 return;
             all_careful = true;
-            if (threadIdx.x % 128 == 0)
-                notes().walker.restart();
-            barrier();
         }
     }
 };
 
-/* ------------------------------------------------------------------ the warp that fetches a crew's
- * pages */
+/* ------------------------------------------------------------------ pages for a crew */
 
+/* One warp finds the crew's segments, a turn ahead of the teams, and fetches their pages. */
 template <class S>
 __device__ __forceinline__ void fetch_pages(const PrefillParams &p, uint8_t *shared, int crew) {
     auto &notes = ((typename S::Crew *)(shared + S::CREWS_AT))[crew];
     const uint32_t ring = shared_address(shared) + S::RING_AT + crew * S::SLOTS * S::RECORD.bytes;
     const int lane = threadIdx.x % 32;
-    int slot = 0, phase = 1; /* every slot is free at first: a wait for the phase before passes */
+    /* All slots are free at first: a wait for the phase before the first one passes. */
+    int slot = 0, phase = 1;
+    unsigned turn = 0;
     bool again = false;
     for (;;) {
-        for (;;) {
-            if (lane == 0)
-                notes.walker.next(p);
+        for (bool more = true; more; turn++) {
+            Segment &g = notes.segments[turn & 1];
+            barrier_wait(shared_address(&notes.free[turn & 1]), turn / 2 & 1 ^ 1);
+            if (lane == 0) {
+                notes.walker.next(p, g);
+                barrier_arrive(shared_address(&notes.ready[turn & 1]));
+            }
             __syncwarp();
-            const Segment &g = notes.walker.segment;
-            if (!g.more)
-                break;
+            more = g.more;
+            if (!more)
+                continue;
             const uint8_t *records = p.records + g.kv * p.head_stride;
             const int32_t *ids = p.pages + g.seq * p.pages_stride;
             int32_t mine = 0;
@@ -1097,7 +1139,6 @@ template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__ PrefillParams p) {
     extern __shared__ __align__(1024) uint8_t shared[];
     using Crew = typename S::Crew;
-    using Notes = typename S::Notes;
     Crew *crews = (Crew *)(shared + S::CREWS_AT);
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < S::CREWS) {
@@ -1108,12 +1149,13 @@ __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__
                 barrier_init(shared_address(&crew.full[i]), 1);
                 barrier_init(shared_address(&crew.empty[i]), 128 * S::TEAMS);
             }
+            for (int i = 0; i < 2; i++) {
+                barrier_init(shared_address(&crew.ready[i]), 1);
+                barrier_init(shared_address(&crew.free[i]), 128 * S::TEAMS);
+            }
             barrier_init(shared_address(&crew.done), 128 * S::TEAMS + 32);
             barriers_publish();
             crew.failed = 0;
-            for (int i = 0; i < S::TEAMS; i++)
-                ((Notes *)(shared + S::NOTES_AT + (warp * S::TEAMS + i) * sizeof(Notes)))->walker =
-                    crew.walker;
         }
     }
     __syncthreads();

@@ -24,18 +24,23 @@ struct Tile {
     int pages, units;
 };
 
+/* The row of a query: query / group. */
+__device__ __forceinline__ int row_of(const PrefillParams &p, int query) {
+    return (int)((uint64_t)(uint32_t)query * p.group_inverse >> 31);
+}
+
 /* All that follows from the sequence and the index. */
 __device__ __forceinline__ void measure_tile(const PrefillParams &p, Tile &t) {
     const int first = t.index * p.tile_queries,
               past = min(first + p.tile_queries, t.rows * p.group);
-    t.first = t.length - t.rows + first / p.group;
-    t.last = t.length - t.rows + (past - 1) / p.group;
+    t.first = t.length - t.rows + row_of(p, first);
+    t.last = t.length - t.rows + row_of(p, past - 1);
     const int sealed = t.last / T;
     t.from = p.window > 0 ? min(max(t.first - p.window + 1, 0) / T, sealed) : 0;
     t.kept = p.keep > p.sinks ? min((p.keep + T - 1) / T, t.from) : 0;
     t.pages = t.kept + sealed - t.from;
     const int raw = t.last / T - t.first / T + 1 + (sealed > 0 && p.sinks > 0 ? 1 : 0);
-    t.units = t.pages + 10 + 8 * raw; /* as long as so many pages take, about */
+    t.units = t.pages + 11 + 6 * raw; /* as long as so many pages take, about */
 }
 
 /* Lanes take sequences, and several lanes the tiles of one where there are fewer sequences than
@@ -146,7 +151,6 @@ struct Segment {
     int seq, kv, query; /* the tile's first query */
     int n_queries;      /* of the sequence */
     int position, row;  /* of the sequence's first row: among its tokens, and in q */
-    int length;         /* of the sequence */
     int kept, from;     /* as in Tile */
     int begin, end;     /* of the tile's packed pages */
     int tail;           /* whether raw rows belong to it */
@@ -160,14 +164,13 @@ struct Walker {
     long long begin, past;
     int worker, started;
     Tile tile, origin;
-    Segment segment;
 
     __device__ void restart() {
         tile = origin;
         started = 0;
     }
 
-    __device__ void next(const PrefillParams &p) {
+    __device__ void next(const PrefillParams &p, Segment &segment) {
         segment.more = 0;
         for (; begin < past;) {
             if (started) {
@@ -187,7 +190,6 @@ struct Walker {
             segment.query = tile.index * p.tile_queries;
             segment.n_queries = tile.rows * p.group;
             segment.position = tile.length - tile.rows;
-            segment.length = tile.length;
             segment.row = p.starts[tile.seq];
             segment.kept = tile.kept;
             segment.from = tile.from;

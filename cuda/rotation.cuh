@@ -40,6 +40,8 @@ template <int D, int E> struct Rotation {
 
     __device__ __forceinline__ static void butterflies(float (&o)[D / 16][2 * E], int k0) {
         const int lane = threadIdx.x % 32;
+        const float sign[3] = {lane & 4 ? -1.0f : 1.0f, lane & 8 ? -1.0f : 1.0f,
+                               lane & 16 ? -1.0f : 1.0f};
 #pragma unroll
         for (int k = k0; k < k0 + P::tiles; k++) {
 #pragma unroll
@@ -49,12 +51,10 @@ template <int D, int E> struct Rotation {
                 o[k][e + E] = a - b;
             }
 #pragma unroll
-            for (int h = 4; h < 32; h *= 2) /* lanes: bits of r */
+            for (int h = 0; h < 3; h++) /* lanes: bits of r */
 #pragma unroll
-                for (int j = 0; j < 2 * E; j++) {
-                    const float other = __shfl_xor_sync(~0u, o[k][j], h);
-                    o[k][j] = lane & h ? other - o[k][j] : o[k][j] + other;
-                }
+                for (int j = 0; j < 2 * E; j++)
+                    o[k][j] = fmaf(o[k][j], sign[h], __shfl_xor_sync(~0u, o[k][j], 4 << h));
         }
 #pragma unroll
         for (int h = 1; h < P::tiles; h *= 2)
@@ -72,13 +72,13 @@ template <int D, int E> struct Rotation {
     /* The factor and the signs of a pass. */
     __device__ __forceinline__ static void scale(float (&o)[D / 16][2 * E], int pass) {
         const int r = threadIdx.x % 32 / 4, k0 = P::first_tile(pass);
-        const float norm = rsqrtf((float)P::length);
+        const uint32_t norm = __float_as_uint(rsqrtf((float)P::length));
 #pragma unroll
         for (int k = k0; k < k0 + P::tiles; k++) {
             const uint32_t signs = sign_bits(pass, k) >> (2 * r);
 #pragma unroll
             for (int j = 0; j < 2 * E; j++)
-                o[k][j] *= signs >> (j / E) & 1 ? -norm : norm;
+                o[k][j] *= __uint_as_float(norm ^ (signs << (31 - j / E) & 0x80000000u));
         }
     }
 

@@ -13,6 +13,13 @@ __device__ __forceinline__ float raw_value(bool bf16, uint32_t x /* low half */)
     return bf16 ? __uint_as_float(x << 16) : __half2float(__ushort_as_half((uint16_t)x));
 }
 
+/* Two elements of a raw row. */
+__device__ __forceinline__ float2 raw_pair(bool bf16, uint32_t x) {
+    if (bf16)
+        return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+    return __half22float2(halves(x));
+}
+
 /* Two elements of a raw row as fp16. bf16 values within fp16's normal range are exact. */
 __device__ __forceinline__ uint32_t raw_halves(bool bf16, uint32_t x) {
     if (!bf16)

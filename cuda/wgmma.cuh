@@ -79,16 +79,15 @@ QUIRE_WGMMA(80, 40, "%40", "%41", "%42", "%43", "%44")
 QUIRE_WGMMA(88, 44, "%44", "%45", "%46", "%47", "%48")
 QUIRE_WGMMA(104, 52, "%52", "%53", "%54", "%55", "%56")
 
-/* Shared memory with the 128-byte swizzle: 16 bytes at place x of row y lie at 128 * y + 16 * (x ^
- * y % 8). */
-__device__ __forceinline__ uint32_t swizzled(int row, int byte) {
-    return (uint32_t)(row * 128 + ((byte >> 4 ^ (row & 7)) << 4) + (byte & 15));
+/* Operands in shared memory have the 128-byte swizzle: 16 bytes at place x of row y lie at
+ * 128 * y + 16 * (x ^ y % 8). Eight rows are 1024 bytes, and an operand starts at a multiple of
+ * that, plus steps of 32 bytes along a row. An operand further on, by `bytes`, costs one addition.
+ */
+__device__ __forceinline__ uint32_t operand_at(uint32_t address) {
+    return (address & 0x3ffff) >> 4 | 64 << 16;
 }
-/* Such memory as an operand; eight rows are 1024 bytes, and it starts at a multiple of that, less
- * steps along a row. */
-__device__ __forceinline__ uint64_t operand(uint32_t address) {
-    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)64 << 16 | (uint64_t)64 << 32 |
-           (uint64_t)1 << 62;
+__device__ __forceinline__ uint64_t operand(uint32_t first, int bytes) {
+    return (uint64_t)0x40000040 << 32 | (first + (uint32_t)(bytes / 16));
 }
 
 __device__ __forceinline__ void products_begin() {

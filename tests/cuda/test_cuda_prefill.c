@@ -3,14 +3,15 @@
  *
  * Bounds. With h = FP16_ROUNDING (kit.h), what rounding a number to fp16 costs as a relative error
  * in the mean:
- *   - an element of packed K is rounded once when it is unpacked: a logit is off by h * scale *
- * sqrt(sum of (q K)^2);
+ *   - an element of packed K is rounded once when it is unpacked: a logit is off by
+ *     h * scale * sqrt(sum of (q K)^2);
  *   - a weight is rounded once, and its product with V's scale, or a rotated element of raw V, once
- * more: 2 h^2 as squares;
+ *     more: 2 h^2 as squares;
  *   - elements of K below fp16's normal range are off by 2^-25 / sqrt(3): 1.7e-8 max|q| sqrt(D)
- * scale in a logit. So over all rows of a case, as relative L2 error: sqrt(2 h^2 + mean of the
- * squares of the logits' errors), times 1 + 1/sqrt(rows), for few rows stray from the mean
- * (test_attend.c); and 2e-5 for fp32 sums and the hardware's 2^x.
+ *     scale in a logit.
+ * So over all rows of a case, as relative L2 error: sqrt(2 h^2 + mean of the squares of the logits'
+ * errors), times 1 + 1/sqrt(rows), for few rows stray from the mean (test_attend.c); and 2e-5 for
+ * fp32 sums and the hardware's 2^x.
  */
 #include <math.h>
 #include <stdio.h>
