@@ -13,9 +13,9 @@ using namespace quire_cuda;
 
 struct quire_cuda_decode_plan {
     quire_cuda_decode_options options;
-    const DecodeKernel *kernel;
+    const DecodeKernel *kernels[2]; /* plain, and with more than plain logits */
     char name[64];
-    int sms, shared_bytes;
+    int sms;
     int n_parts, item_heads; /* see DecodeParams */
     size_t record_bytes;
     size_t ml_at, tickets_at, workspace_bytes;
@@ -28,14 +28,17 @@ constexpr int STATIC_SHARED = 128;
 
 /* The first kernel for the shape that fits into `limit` bytes of shared memory; *known: whether
  * there is any. */
-static const DecodeKernel *find_kernel(quire_pair pair, int dim, int heads, int limit,
+static const DecodeKernel *find_kernel(quire_pair pair, int dim, bool more, int heads, int limit,
                                        bool *known) {
     *known = false;
-    for (const DecodeKernels &table : {decode_kernels_64, decode_kernels_80, decode_kernels_96,
-                                       decode_kernels_128, decode_kernels_256})
+    for (const DecodeKernels &table :
+         {decode_kernels_64, decode_kernels_80, decode_kernels_96, decode_kernels_128,
+          decode_kernels_256, decode_kernels_more_64, decode_kernels_more_80,
+          decode_kernels_more_96, decode_kernels_more_128, decode_kernels_more_256})
         for (int i = 0; i < table.n; i++) {
             const DecodeKernel &kernel = table.first[i];
-            if (kernel.pair.k != pair.k || kernel.pair.v != pair.v || kernel.dim != dim)
+            if (kernel.pair.k != pair.k || kernel.pair.v != pair.v || kernel.dim != dim ||
+                kernel.more != more)
                 continue;
             *known = true;
             if (kernel.shared_bytes(heads) <= limit)
@@ -62,8 +65,8 @@ static quire_status check_options(const quire_cuda_decode_options &o) {
         return fail(QUIRE_E_INVALID, "options were not set by quire_cuda_decode_options_default");
     QUIRE_CUDA_TRY(check_heads(o.n_heads, o.n_kv_heads));
     QUIRE_CUDA_TRY(check_types(o.raw, o.out));
-    QUIRE_CUDA_TRY(check_logits(o.scale, 0));
-    QUIRE_CUDA_TRY(check_sight(o.sinks, 0, 0));
+    QUIRE_CUDA_TRY(check_logits(o.scale, o.softcap));
+    QUIRE_CUDA_TRY(check_sight(o.sinks, o.window, o.keep));
     if (o.max_seqs < 1 || (int64_t)o.max_seqs * o.n_heads > 1 << 24)
         return fail(QUIRE_E_INVALID,
                     "max_seqs %d: must be at least 1, and at most 2^24 rows of heads",
@@ -79,7 +82,7 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
     plan.item_heads = group < MAX_HEADS ? group : MAX_HEADS;
     bool known = false;
     if (o.k_dim == o.v_dim)
-        find_kernel(o.pair, o.k_dim, plan.item_heads, 0, &known);
+        find_kernel(o.pair, o.k_dim, false, plan.item_heads, 0, &known);
     if (!known)
         return fail(
             QUIRE_E_UNSUPPORTED,
@@ -94,16 +97,20 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
         check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
               "asking for the size of shared memory"));
     limit -= STATIC_SHARED;
-    plan.kernel = find_kernel(o.pair, o.k_dim, plan.item_heads, limit, &known);
-    if (!plan.kernel)
-        return fail(
-            QUIRE_E_UNSUPPORTED,
-            "no decode kernel for %s:%s of head size %d fits into %d bytes of shared memory",
-            codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, limit);
-    plan.shared_bytes = plan.kernel->shared_bytes(plan.item_heads);
-    QUIRE_CUDA_TRY(check(cudaFuncSetAttribute((const void *)plan.kernel->run,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize, limit),
-                         "reserving shared memory"));
+    for (int more = 0; more < 2; more++) {
+        const DecodeKernel *kernel =
+            find_kernel(o.pair, o.k_dim, more != 0, plan.item_heads, limit, &known);
+        if (!kernel)
+            return fail(QUIRE_E_UNSUPPORTED,
+                        "no decode kernel for %s:%s of head size %d fits into %d bytes of shared "
+                        "memory",
+                        codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, limit);
+        QUIRE_CUDA_TRY(
+            check(cudaFuncSetAttribute((const void *)kernel->run,
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize, limit),
+                  "reserving shared memory"));
+        plan.kernels[more] = kernel;
+    }
     plan.record_bytes =
         (size_t)record_of(k_bits_of(o.pair.k), o.k_dim, v_bits_of(o.pair.v), o.v_dim).bytes;
     const size_t rows = 2 * (size_t)plan.sms * plan.item_heads;
@@ -112,7 +119,7 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
     plan.workspace_bytes =
         plan.tickets_at + (size_t)o.max_seqs * o.n_kv_heads * plan.n_parts * sizeof(unsigned);
     snprintf(plan.name, sizeof plan.name, "%s:%s d%d, %d warps x %d pages", codec_name(o.pair.k),
-             codec_name(o.pair.v), (int)o.k_dim, plan.kernel->warps, plan.kernel->ring);
+             codec_name(o.pair.v), (int)o.k_dim, plan.kernels[0]->warps, plan.kernels[0]->ring);
     return QUIRE_OK;
 }
 
@@ -146,6 +153,11 @@ static DecodeParams make_params(const quire_cuda_decode_plan &plan,
     p.n_parts = plan.n_parts;
     p.item_heads = plan.item_heads;
     p.sinks = o.sinks;
+    p.window = o.window;
+    p.keep = o.keep;
+    p.softcap_log2 = o.softcap * LOG2_E;
+    p.alibi = a.alibi;
+    p.sink_logits = a.sink_logits;
     p.bf16 = o.raw == QUIRE_BF16;
     p.out_type = o.out;
     p.scale_log2 = (o.scale > 0 ? o.scale : 1.0f / sqrtf((float)o.k_dim)) * LOG2_E;
@@ -217,11 +229,14 @@ quire_status quire_cuda_decode(const quire_cuda_decode_plan *plan,
     if (args->n_seqs == 0)
         return QUIRE_OK;
     const DecodeParams params = make_params(*plan, *args);
+    const bool more =
+        params.window > 0 || params.softcap_log2 > 0 || params.alibi || params.sink_logits;
+    const DecodeKernel &kernel = *plan->kernels[more];
     const int ctas = choose_ctas(args->n_seqs * params.n_items_per_seq, plan->sms);
     void *arguments[] = {(void *)&params};
-    return check(cudaLaunchKernel((const void *)plan->kernel->run, dim3((unsigned)ctas),
-                                  dim3(32u * (unsigned)plan->kernel->warps), arguments,
-                                  (size_t)plan->shared_bytes, stream),
+    return check(cudaLaunchKernel((const void *)kernel.run, dim3((unsigned)ctas),
+                                  dim3(32u * (unsigned)kernel.warps), arguments,
+                                  (size_t)kernel.shared_bytes(plan->item_heads), stream),
                  "launching the decode kernel");
 }
 }

@@ -38,8 +38,10 @@ constexpr float SLACK = 4;
 constexpr float WEIGHT_LOG2 =
     4; /* weights and sums carry 2^4, so that small ones keep their bits in fp16 */
 
-/* Shape of one kernel. */
-template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_> struct Shape {
+/* Shape of one kernel. MORE: with windows, soft-cap, ALiBi and learned sinks, which cost up to 5 %
+ * even where they are not used. */
+template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_, bool MORE_> struct Shape {
+    static constexpr bool MORE = MORE_;
     static constexpr int D = D_, WARPS = WARPS_, RING = RING_, THREADS = 32 * WARPS_;
     static constexpr int K_BITS = k_bits_of(K), V_BITS = v_bits_of(V);
     static constexpr Record RECORD = record_of(K_BITS, D, V_BITS, D);
@@ -78,38 +80,56 @@ template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_> struct Sh
 
 /* ------------------------------------------------------------------ schedule */
 
-struct Item {
+template <bool MORE> struct Item {
     int seq, index;         /* index: of the sequence's items */
     int start, pages, stop; /* units of the flat list: pages first, then raw tiles */
+    int kept, from;         /* packed pages: 0 .. kept - 1, then those from `from` on */
     int length;
+
+    __device__ __forceinline__ int page(int unit) const { /* of the sequence */
+        const int i = unit - start;
+        return !MORE || i < kept ? i : i - kept + from;
+    }
+    /* The query's own page, and its rows. */
+    __device__ __forceinline__ int own_first() const {
+        return T * (MORE ? pages - kept + from : pages);
+    }
+    __device__ __forceinline__ int own_rows() const { return length - own_first(); }
 };
 
 __device__ __forceinline__ int length_at(const DecodeParams &p, int seq) {
     return max(__ldg(p.lengths + seq), 0);
 }
 
-__device__ __forceinline__ int sealed_pages(int length) {
-    return length > 0 ? (length - 1) / T : 0;
+/* An item of a sequence of `length` tokens, from unit `start` on. A window leaves out the pages
+ * before it, but not those with tokens to keep. */
+template <bool MORE>
+__device__ __forceinline__ Item<MORE> make_item(const DecodeParams &p, int seq, int index,
+                                                int start, int length) {
+    const int sealed = length > 0 ? (length - 1) / T : 0, own = (length - T * sealed + 15) / 16;
+    int from = 0, kept = 0;
+    if constexpr (MORE) {
+        from = p.window > 0 ? min(max(length - p.window, 0) / T, sealed) : 0;
+        kept = p.keep > p.sinks ? min((p.keep + T - 1) / T, from) : 0;
+    }
+    const int pages = kept + sealed - from;
+    const int units = pages + max(own, 1) + (sealed > 0 ? (p.sinks + 15) / 16 : 0);
+    return {seq, index, start, pages, start + units, kept, from, length};
 }
 
-__device__ __forceinline__ int units_of(int length, int sinks) {
-    const int pages = sealed_pages(length), own = (length - T * pages + 15) / 16;
-    return pages + max(own, 1) + (pages > 0 ? (sinks + 15) / 16 : 0);
+template <bool MORE> __device__ __forceinline__ int units_of(const DecodeParams &p, int length) {
+    return make_item<MORE>(p, 0, 0, 0, length).stop;
 }
 
-__device__ __forceinline__ Item make_item(const DecodeParams &p, int seq, int index, int start,
-                                          int length) {
-    return {seq, index, start, sealed_pages(length), start + units_of(length, p.sinks), length};
-}
-
-__device__ __forceinline__ void next_item(Item &it, const DecodeParams &p) {
+template <bool MORE>
+__device__ __forceinline__ void next_item(Item<MORE> &it, const DecodeParams &p) {
     if (it.index + 1 < p.n_items_per_seq) {
         const int units = it.stop - it.start;
         it.index++;
         it.start = it.stop;
         it.stop += units;
     } else {
-        it = make_item(p, it.seq + 1, 0, it.stop, length_at(p, it.seq + 1));
+        it = make_item<MORE>(p, it.seq + 1, 0, it.stop, length_at(p, it.seq + 1));
     }
 }
 
@@ -136,10 +156,10 @@ struct Schedule {
 
 /* What a CTA works on. Every warp finds out for itself: no barrier, and no table that a host would
  * have to write. */
-struct Share {
+template <bool MORE> struct Share {
     Schedule schedule;
     int begin, past; /* units */
-    Item item;       /* that `begin` belongs to */
+    Item<MORE> item; /* that `begin` belongs to */
 };
 
 __device__ __forceinline__ int inclusive_sum(int x) {
@@ -152,11 +172,12 @@ __device__ __forceinline__ int inclusive_sum(int x) {
     return x;
 }
 
-__device__ __forceinline__ Share make_share(const DecodeParams &p, int warps) {
+template <bool MORE>
+__device__ __forceinline__ Share<MORE> make_share(const DecodeParams &p, int warps) {
     const int lane = threadIdx.x % 32;
     const auto length_of = [&](int i) { return i < p.n_seqs ? length_at(p, i) : -1; };
     const auto units = [&](int length) {
-        return length < 0 ? 0 : units_of(length, p.sinks) * p.n_items_per_seq;
+        return length < 0 ? 0 : units_of<MORE>(p, length) * p.n_items_per_seq;
     };
     int length = length_of(lane),
         sum = inclusive_sum(units(length)); /* of the first 32 sequences */
@@ -170,7 +191,7 @@ __device__ __forceinline__ Share make_share(const DecodeParams &p, int warps) {
     int ctas = (total + warps - 1) / warps;
     ctas = ctas >= (int)gridDim.x ? gridDim.x : ctas > items ? ctas - ctas % items : ctas;
     const Schedule schedule(total, ctas);
-    Share share = {schedule, 0, 0, {}};
+    Share<MORE> share = {schedule, 0, 0, {}};
     if ((int)blockIdx.x >= schedule.ctas)
         return share;
     share.begin = schedule.first(blockIdx.x);
@@ -185,21 +206,23 @@ __device__ __forceinline__ Share make_share(const DecodeParams &p, int warps) {
     }
     const int at = __ffs(found) - 1;
     length = __shfl_sync(~0u, length, at);
-    const int each = units_of(length, p.sinks), past = before + __shfl_sync(~0u, sum, at);
+    const int each = units_of<MORE>(p, length), past = before + __shfl_sync(~0u, sum, at);
     const int start = past - each * p.n_items_per_seq, index = (share.begin - start) / each;
-    share.item = make_item(p, first + at, index, start + index * each, length);
+    share.item = make_item<MORE>(p, first + at, index, start + index * each, length);
     return share;
 }
 
 /* Which of the output's rows an item has. */
 struct ItemHeads {
-    int kv, count;
+    int kv, first, count; /* first: of all query heads */
     size_t row;
 };
-__device__ __forceinline__ ItemHeads heads_of(const DecodeParams &p, const Item &it) {
+template <bool MORE>
+__device__ __forceinline__ ItemHeads heads_of(const DecodeParams &p, const Item<MORE> &it) {
     const int kv = it.index / p.n_parts, part = it.index % p.n_parts;
-    return {kv, min(MAX_HEADS, p.group - MAX_HEADS * part),
-            (size_t)it.seq * p.n_heads + kv * p.group + MAX_HEADS * part};
+    const int first = kv * p.group + MAX_HEADS * part;
+    return {kv, first, min(MAX_HEADS, p.group - MAX_HEADS * part),
+            (size_t)it.seq * p.n_heads + first};
 }
 
 /* ------------------------------------------------------------------ queries */
@@ -216,7 +239,7 @@ template <class S> struct QueryLoader {
         order[S::ORDERED ? WORDS : 1]; /* two elements each: word 32 i + lane of a row */
     int n;                             /* heads of the item */
 
-    __device__ void load(const DecodeParams &p, const Item &it) {
+    __device__ void load(const DecodeParams &p, const Item<S::MORE> &it) {
         const ItemHeads heads = heads_of(p, it);
         const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
         n = heads.count;
@@ -460,31 +483,68 @@ __device__ __forceinline__ void score_page(const uint8_t *page, const uint32_t *
     }
 }
 
-/* Scores to weights; p: B fragments of the weights times V's scales. first: tokens before it are
- * not seen. */
+/* What an item's query sees, and how its logits are changed. */
+template <bool MORE> struct Sight {
+    int position, low; /* of the query; tokens before `low` are hidden, but those to keep */
+    int head, heads;   /* the first head, and how many there are */
+
+    __device__ __forceinline__ Sight(const DecodeParams &p, const Item<MORE> &it,
+                                     const ItemHeads &h)
+        : position(it.length - 1), low(MORE && p.window > 0 ? it.length - p.window : 0),
+          head(h.first), heads(h.count) {}
+    __device__ __forceinline__ bool hides(const DecodeParams &p, int token) const {
+        return MORE && token < low && token >= p.keep;
+    }
+    /* A logit (log2 units) of head 2c+e, soft-capped and with ALiBi. */
+    __device__ __forceinline__ float bend(const DecodeParams &p, float x, int e, int token) const {
+        const float cap = p.softcap_log2;
+        const int h = threadIdx.x % 4 * 2 + e;
+        if (cap > 0) /* cap * tanh(x / cap) */
+            x = cap * (1 - __fdividef(2.0f, 1 + exp2_approx(x * (2 * LOG2_E / cap))));
+        if (p.alibi && h < heads)
+            x += __ldg(p.alibi + head + h) * LOG2_E * (float)(token - position);
+        return x;
+    }
+};
+
+/* Scores to weights; weights: B fragments of the weights times V's scales. first: the page's first
+ * token. */
 template <class S>
-__device__ __forceinline__ void weigh_page(State<S::D> &st, const float (&qs)[2], float (&s)[4][4],
-                                           const float (&z)[4], const uint8_t *page, int first,
-                                           uint32_t (&p)[4][2]) {
+__device__ __forceinline__ void
+weigh_page(State<S::D> &st, const DecodeParams &p, const Sight<S::MORE> &sight,
+           const float (&qs)[2], float (&s)[4][4], const float (&z)[4], const uint8_t *page,
+           int first, uint32_t (&weights)[4][2]) {
     const int lane = threadIdx.x % 32, r = lane / 4;
     const uint8_t *scales = page + S::RECORD.v_params;
     uint32_t scale[4]; /* of tokens 16t+2r and 16t+2r+1 */
 #pragma unroll
     for (int t = 0; t < 4; t++)
         scale[t] = *(const uint32_t *)(scales + (16 * t + 2 * r) * 2);
-    if (first > 0) {
+    float unit[2] = {qs[0] * CODE_UNIT, qs[1] * CODE_UNIT};
+    float shared[2] = {z[0] * qs[0], z[1] * qs[1]};
+    if (S::MORE && (p.softcap_log2 > 0 || p.alibi)) {
 #pragma unroll
         for (int t = 0; t < 4; t++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                if (16 * t + 2 * r + j / 2 < first)
-                    s[t][j] = -INFINITY;
+                s[t][j] = sight.bend(p, fmaf(s[t][j], unit[j % 2], shared[j % 2]), j % 2,
+                                     first + 16 * t + 2 * r + j / 2);
+        unit[0] = unit[1] = 1;
+        shared[0] = shared[1] = 0;
     }
-    float unit[2], shared[2], top[2];
+    if (first < (S::MORE ? max(p.sinks, sight.low) : p.sinks)) { /* sinks are seen raw */
+#pragma unroll
+        for (int t = 0; t < 4; t++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int token = first + 16 * t + 2 * r + j / 2;
+                if (token < p.sinks || sight.hides(p, token))
+                    s[t][j] = -INFINITY;
+            }
+    }
+    float top[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        unit[e] = qs[e] * CODE_UNIT;
-        shared[e] = z[e] * qs[e];
         float x = fmaxf(s[0][e], s[0][e + 2]);
 #pragma unroll
         for (int t = 1; t < 4; t++)
@@ -495,8 +555,8 @@ __device__ __forceinline__ void weigh_page(State<S::D> &st, const float (&qs)[2]
     st.raise_maximum(top);
     float low[2] = {0, 0}, high[2] = {0, 0};
 #pragma unroll
-    for (int t = 0; t < 4;
-         t++) { /* 4 bits: codes of tiles 2 and 3 come times 16, their weights without the 2^4 */
+    for (int t = 0; t < 4; t++) {
+        /* 4 bits: codes of tiles 2 and 3 come times 16, their weights without the 2^4. */
         const bool upper = S::V_BITS == 4 && t >= 2;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -510,9 +570,9 @@ __device__ __forceinline__ void weigh_page(State<S::D> &st, const float (&qs)[2]
                 low[e] += x;
         }
         const half2 by = __hmul2(halves(scale[t]), st.down);
-        p[t][0] =
+        weights[t][0] =
             transpose_8x8(bits(__hmul2(__floats2half2_rn(s[t][0], s[t][1]), __low2half2(by))));
-        p[t][1] =
+        weights[t][1] =
             transpose_8x8(bits(__hmul2(__floats2half2_rn(s[t][2], s[t][3]), __high2half2(by))));
     }
 #pragma unroll
@@ -560,27 +620,34 @@ __device__ __forceinline__ void add_values(State<S::D> &st, const uint8_t *page,
 
 /* ------------------------------------------------------------------ sixteen raw rows */
 
-/* Rows first .. first+15 of a run of n (at least 0). Rows beyond are not read. */
+/* Raw rows: that of token `begin` is row 0, and n there are. */
+struct RawRun {
+    const uint16_t *k, *v;
+    int64_t k_token, v_token;
+    int begin, n;
+};
+
+/* Rows first .. first+15. Rows beyond the last are not read. */
 template <class S>
-__device__ __forceinline__ void
-attend_raw(State<S::D> &st, const DecodeParams &p, const float (&qs)[2], const uint16_t *q,
-           int heads, const uint16_t *k_rows, int64_t k_token, const uint16_t *v_rows,
-           int64_t v_token, int first, int n) {
+__device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &p,
+                                           const Sight<S::MORE> &sight, const float (&qs)[2],
+                                           const uint16_t *q, const RawRun &run, int first) {
+    const int n = run.n;
     constexpr int D = S::D;
     if (first >= n)
         return;
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
     const int t0 = min(first + 2 * r, n - 1), t1 = min(first + 2 * r + 1, n - 1);
     uint32_t qf[4 * S::RAW_GROUPS];
-    load_query<D, 8>(qf, q, heads);
+    load_query<D, 8>(qf, q, sight.heads);
     float s[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < S::RAW_GROUPS; i++) {
         const bool here = 4 * i + 3 < D / 8 || 4 * i + c < D / 8;
         uint32_t a[4] = {0, 0, 0, 0}, b[4] = {0, 0, 0, 0};
         if (here) {
-            *(uint4 *)a = __ldg((const uint4 *)(k_rows + t0 * k_token + 8 * (4 * i + c)));
-            *(uint4 *)b = __ldg((const uint4 *)(k_rows + t1 * k_token + 8 * (4 * i + c)));
+            *(uint4 *)a = __ldg((const uint4 *)(run.k + t0 * run.k_token + 8 * (4 * i + c)));
+            *(uint4 *)b = __ldg((const uint4 *)(run.k + t1 * run.k_token + 8 * (4 * i + c)));
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -592,8 +659,14 @@ attend_raw(State<S::D> &st, const DecodeParams &p, const float (&qs)[2], const u
     }
     float top[2];
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        s[j] = first + 2 * r + j / 2 < n ? s[j] * qs[j % 2] : -INFINITY;
+    for (int j = 0; j < 4; j++) {
+        const int row = first + 2 * r + j / 2, token = run.begin + row;
+        s[j] *= qs[j % 2];
+        if (S::MORE && (p.softcap_log2 > 0 || p.alibi))
+            s[j] = sight.bend(p, s[j], j % 2, token);
+        if (row >= n || sight.hides(p, token))
+            s[j] = -INFINITY;
+    }
     top[0] = fmaxf(s[0], s[2]);
     top[1] = fmaxf(s[1], s[3]);
     st.raise_maximum(top);
@@ -607,7 +680,7 @@ attend_raw(State<S::D> &st, const DecodeParams &p, const float (&qs)[2], const u
     const uint16_t *row[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        row[j] = v_rows + min(first + 4 * c + j, n - 1) * v_token + 2 * r;
+        row[j] = run.v + min(first + 4 * c + j, n - 1) * run.v_token + 2 * r;
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t v[4]; /* channels 16k+2r and 16k+2r+1 of tokens 4c .. 4c+3 */
@@ -621,26 +694,39 @@ attend_raw(State<S::D> &st, const DecodeParams &p, const float (&qs)[2], const u
 
 /* ------------------------------------------------------------------ results */
 
-/* Channels d and d+1 of a head from its sums. */
-__device__ __forceinline__ void finish(const DecodeParams &p, size_t row, int dim, int d, float m,
-                                       float l, float a, float b) {
+/* Channels d and d+1 of head h of an item, from its sums. */
+template <bool MORE>
+__device__ __forceinline__ void finish(const DecodeParams &p, const ItemHeads &heads, int h,
+                                       int dim, int d, float m, float l, float a, float b) {
+    const size_t row = heads.row + h;
+    if (MORE && p.sink_logits) {
+        const float sink = __ldg(p.sink_logits + heads.first + h) * LOG2_E, higher = fmaxf(m, sink);
+        const float by = exp2_approx(m - higher);
+        l = l * by + exp2_approx(sink - higher + WEIGHT_LOG2);
+        a *= by;
+        b *= by;
+        m = higher;
+    }
     const float inverse = l == 0 ? 0.0f : 1 / l;
     store_pair(p.out, p.out_type, row * dim + d, a * inverse, b * inverse);
     if (d == 0 && p.lse)
         p.lse[row] = l == 0 ? -INFINITY : (m + log2f(l) - WEIGHT_LOG2) * 0.69314718055994530942f;
 }
 
-__device__ __forceinline__ int ticket_of(const DecodeParams &p, const Item &it) {
+template <bool MORE>
+__device__ __forceinline__ int ticket_of(const DecodeParams &p, const Item<MORE> &it) {
     return it.seq * p.n_items_per_seq + it.index;
 }
 
 /* Slot of the part of an item that CTA `cta` computes: its first piece of work has the even one. */
-__device__ __forceinline__ int slot_of(const Schedule &schedule, const Item &it, int cta) {
+template <bool MORE>
+__device__ __forceinline__ int slot_of(const Schedule &schedule, const Item<MORE> &it, int cta) {
     return 2 * cta + (schedule.first(cta) >= it.start ? 0 : 1);
 }
 
 template <class S>
-__device__ void merge_item(const DecodeParams &p, const Schedule &schedule, const Item &it) {
+__device__ void merge_item(const DecodeParams &p, const Schedule &schedule,
+                           const Item<S::MORE> &it) {
     constexpr int D = S::D, TOGETHER = 16; /* loads in flight */
     const ItemHeads heads = heads_of(p, it);
     const int first = schedule.cta_of(it.start), n = schedule.cta_of(it.stop - 1) - first + 1;
@@ -678,7 +764,7 @@ __device__ void merge_item(const DecodeParams &p, const Schedule &schedule, cons
                 b += by * v[i].y;
             }
         }
-        finish(p, heads.row + h, D, d, m, l, a, b);
+        finish<S::MORE>(p, heads, h, D, d, m, l, a, b);
     }
 }
 
@@ -694,15 +780,15 @@ template <class S> struct Fetcher {
     const DecodeParams &p;
     uint32_t ring, barriers; /* shared addresses */
     uint64_t policy;
-    Item it;
+    Item<S::MORE> it;
     int unit, past, past_packed; /* the next unit to look at; where those of the CTA, and the item's
                                     pages, end */
     int kv;
-    const int32_t *ids; /* that of `unit` comes first */
+    const int32_t *ids; /* of the sequence's pages */
     Page next, after;
 
     __device__ Fetcher(const DecodeParams &p_, uint32_t ring_, uint32_t barriers_,
-                       const Item &first, int unit_, int past_)
+                       const Item<S::MORE> &first, int unit_, int past_)
         : p(p_), ring(ring_), barriers(barriers_), policy(evict_first()), it(first), unit(unit_),
           past(past_) {
         enter_item();
@@ -712,7 +798,7 @@ template <class S> struct Fetcher {
 
     __device__ __forceinline__ void enter_item() {
         past_packed = min(past, it.start + it.pages);
-        ids = p.pages + it.seq * p.pages_stride + (unit - it.start);
+        ids = p.pages + it.seq * p.pages_stride;
         kv = it.index / p.n_parts;
     }
 
@@ -725,8 +811,7 @@ template <class S> struct Fetcher {
             next_item(it, p);
             enter_item();
         }
-        const Page page = {__ldg(ids), kv};
-        ids += S::WARPS;
+        const Page page = {__ldg(ids + it.page(unit)), kv};
         unit += S::WARPS;
         return page;
     }
@@ -755,12 +840,12 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
     float2 *stats = (float2 *)(shared + S::stats_at(p.item_heads)); /* (warps, item_heads) */
     const int w = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
 
-    const Share share = make_share(p, WARPS);
+    const Share<S::MORE> share = make_share<S::MORE>(p, WARPS);
     const Schedule &schedule = share.schedule;
     const int first_unit = share.begin, past = share.past;
     if (first_unit == past)
         return;
-    Item it = share.item;
+    Item<S::MORE> it = share.item;
 
     QueryLoader<S> query;
     query.load(p, it);
@@ -781,13 +866,14 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
     __syncthreads();
 
     int slot = 0, parity = 0, unit = first_unit + w, begin = first_unit;
-    Item waiting = it; /* an item that this CTA has finished its part of, and others share */
+    Item<S::MORE> waiting =
+        it; /* an item that this CTA has finished its part of, and others share */
     bool has_waiting = false;
     for (;;) {
         const int end = min(it.stop, past);
         const bool more = end < past;
         const ItemHeads heads = heads_of(p, it);
-        Item following = it;
+        Item<S::MORE> following = it;
         if (more) {
             next_item(following, p);
             query.load(p, following);
@@ -798,6 +884,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
          * zeros. */
         const float qs[2] = {2 * c < heads.count ? up[2 * c] : 1.0f,
                              2 * c + 1 < heads.count ? up[2 * c + 1] : 1.0f};
+        const Sight<S::MORE> sight(p, it, heads);
         const int past_packed = min(end, it.start + it.pages);
         if (unit < past_packed) {
             uint32_t q[2 * S::STEPS * S::GROUPS];
@@ -808,7 +895,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
                 barrier_wait(barriers + slot * 8, parity);
                 const uint8_t *page = ring + slot * S::RECORD.bytes;
                 score_page<S>(page, q, s, z);
-                weigh_page<S>(st, qs, s, z, page, unit == it.start ? p.sinks : 0, weights);
+                weigh_page<S>(st, p, sight, qs, s, z, page, T * it.page(unit), weights);
                 add_values<S>(st, page, weights);
                 __syncwarp();
                 fetcher.fetch(slot);
@@ -820,15 +907,18 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
             st.template leave_packed<S>();
         }
         for (; unit < end; unit += WARPS) {
-            const int tile = unit - it.start - it.pages, own_rows = it.length - T * it.pages;
+            const int tile = unit - it.start - it.pages, own_rows = it.own_rows();
             const int own_tiles = max((own_rows + 15) / 16, 1);
             const bool own = tile < own_tiles;
             const RawRows &rows = own ? p.own : p.sink;
             const int64_t at = p.slots ? __ldg(p.slots + it.seq) : it.seq;
-            attend_raw<S>(st, p, qs, q_natural, heads.count,
-                          rows.k + at * rows.k_slot + heads.kv * rows.k_head, rows.k_token,
-                          rows.v + at * rows.v_slot + heads.kv * rows.v_head, rows.v_token,
-                          16 * (own ? tile : tile - own_tiles), own ? own_rows : p.sinks);
+            const RawRun run = {rows.k + at * rows.k_slot + heads.kv * rows.k_head,
+                                rows.v + at * rows.v_slot + heads.kv * rows.v_head,
+                                rows.k_token,
+                                rows.v_token,
+                                own ? it.own_first() : 0,
+                                own ? own_rows : p.sinks};
+            attend_raw<S>(st, p, sight, qs, q_natural, run, 16 * (own ? tile : tile - own_tiles));
         }
 
         /* The warps' sums, merged. */
@@ -867,7 +957,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
                 b += by * v.y;
             }
             if (whole) {
-                finish(p, heads.row + h, D, d, m, l, a, b);
+                finish<S::MORE>(p, heads, h, D, d, m, l, a, b);
             } else {
                 __stcg((float2 *)(p.part_o + ((size_t)to * p.item_heads + h) * D + d),
                        make_float2(a, b));
@@ -879,7 +969,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
             if (!whole || has_waiting) { /* tickets are drawn once, at the end */
                 __syncthreads();
                 if (threadIdx.x == 0) {
-                    const auto is_last = [&](const Item &item) {
+                    const auto is_last = [&](const Item<S::MORE> &item) {
                         const int n =
                             schedule.cta_of(item.stop - 1) - schedule.cta_of(item.start) + 1;
                         unsigned *ticket = p.tickets + ticket_of(p, item);
@@ -910,10 +1000,10 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
     }
 }
 
-template <quire_codec K, quire_codec V, int D, int WARPS, int RING>
+template <quire_codec K, quire_codec V, int D, int WARPS, int RING, bool MORE = false>
 constexpr DecodeKernel kernel_of() {
-    using S = Shape<K, V, D, WARPS, RING>;
-    return {{K, V}, D, WARPS, RING, decode<S>, S::shared_bytes};
+    using S = Shape<K, V, D, WARPS, RING, MORE>;
+    return {{K, V}, D, MORE, WARPS, RING, decode<S>, S::shared_bytes};
 }
 
 } // namespace quire_cuda

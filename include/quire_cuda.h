@@ -72,10 +72,11 @@ typedef struct quire_cuda_seal_args {
     quire_cuda_records records; /* page i becomes record i, or ids[i] */
     const int32_t *ids;         /* (n_pages) or NULL */
     const int32_t *skip; /* (n_pages) first tokens that stay raw elsewhere, 0..64; or NULL: none */
-    const uint16_t
-        *k_order;    /* (G, DK) for km4 and km3, as in quire_layer: a permutation; else NULL */
-    uint32_t *n_bad; /* NULL, or incremented once for each page, KV head and side with a value that
-                        is not finite or above 65504; such a record must not be used */
+    /* (G, DK) for km4 and km3, as in quire_layer: a permutation; else NULL. */
+    const uint16_t *k_order;
+    /* NULL, or incremented once for each page, KV head and side with a value that is not finite or
+     * above 65504; such a record must not be used. */
+    uint32_t *n_bad;
 } quire_cuda_seal_args;
 
 /* E_UNSUPPORTED (codec, or head size: V 64 80 96 128 256, K any up to 256), E_INVALID, E_DEVICE. */
@@ -94,6 +95,9 @@ typedef struct quire_cuda_decode_options {
     float scale;      /* of the logits; 0: 1/sqrt(k_dim) */
     int32_t sinks;    /* first tokens that are raw beside page 0; default 4 */
     int32_t max_seqs; /* of one call */
+    int32_t window;   /* 0: none; else the query at i sees t with i - t < window ... */
+    int32_t keep;     /* ... and the first `keep` tokens */
+    float softcap;    /* 0: none; else logits become softcap * tanh(logit / softcap) */
 } quire_cuda_decode_options;
 
 typedef struct quire_cuda_decode_plan
@@ -115,18 +119,23 @@ typedef struct quire_cuda_decode_args {
     int32_t n_seqs; /* B */
     const void *q;  /* (B,H,DK) */
     void *out;      /* (B,H,DV) */
-    float *lse;     /* NULL, or (B,H): ln of the softmax denominator; -inf: nothing seen */
-    const int32_t *
-        lengths; /* (B) tokens, that of the query included; 0: nothing is seen, out becomes zeros */
-    const int32_t
-        *pages; /* (B, pages_stride): ids of the sealed pages, (length - 1) / 64 of them are read */
+    float *lse;     /* NULL, or (B,H): ln of the softmax denominator, learned sink included */
+    /* (B) tokens, that of the query included; 0: nothing is seen, out becomes zeros, lse -inf (or
+     * the learned sink). */
+    const int32_t *lengths;
+    /* (B, pages_stride): ids of the sealed pages, of which the first (length - 1) / 64 count. Those
+     * that a window leaves out are not read. */
+    const int32_t *pages;
     int64_t pages_stride;
     quire_cuda_records records;
-    quire_cuda_rows
-        own; /* rows of the page that the query is in: length - 64 * ((length - 1) / 64) of them */
+    /* Rows of the page that the query is in: length - 64 * ((length - 1) / 64) of them. */
+    quire_cuda_rows own;
     quire_cuda_rows sink;    /* the first `sinks` rows; read where the query is not in page 0 */
     const int32_t *slots;    /* (B) slots of `own` and `sink`; NULL: 0, 1, 2 .. */
     const uint16_t *k_order; /* (G, DK) for km4; else NULL */
+    const float *alibi;      /* (H) slopes, or NULL. logit += slope * (t - i) */
+    /* (H) learned sinks, or NULL. Each adds exp(sink) to its head's denominator. */
+    const float *sink_logits;
     void *workspace;
 } quire_cuda_decode_args;
 
@@ -172,25 +181,25 @@ QUIRE_API const char *quire_cuda_prefill_kernel(const quire_cuda_prefill_plan *p
 /* R rows of q belong to B sequences; those of sequence b are starts[b] .. starts[b + 1] - 1, and
  * are its last tokens. */
 typedef struct quire_cuda_prefill_args {
-    int32_t n_seqs; /* B */
-    const void *q;  /* (R,H,DK) */
-    void *out;      /* (R,H,DV) */
-    float *lse;     /* NULL, or (R,H): ln of the softmax denominator, learned sink included */
+    int32_t n_seqs;         /* B */
+    const void *q;          /* (R,H,DK) */
+    void *out;              /* (R,H,DV) */
+    float *lse;             /* NULL, or (R,H): ln of the softmax denominator, as in decode */
     const int32_t *starts;  /* (B + 1) ascending */
     const int32_t *lengths; /* (B) tokens, those of the rows included */
-    const int32_t
-        *pages; /* (B, pages_stride): ids of sealed pages, (length - 1) / 64 of them are read: also
-                   those that the rows themselves fill, which must be sealed before */
+    /* (B, pages_stride): ids of sealed pages, of which the first (length - 1) / 64 count: also
+     * those that the rows themselves fill, which must be sealed before. */
+    const int32_t *pages;
     int64_t pages_stride;
     quire_cuda_records records;
-    quire_cuda_rows own;  /* rows of the pages that the queries are in: token t of a sequence whose
-                             first query is at f  lies at row t - f / 64 * 64. All must be finite */
-    quire_cuda_rows sink; /* the first `sinks` rows; read where a query is not in page 0 */
-    const int32_t *slots; /* (B) slots of `own` and `sink`; NULL: 0, 1, 2 .. */
+    /* Rows of the pages that the queries are in: token t of a sequence whose first query is at f
+     * lies at row t - f / 64 * 64. All must be finite. */
+    quire_cuda_rows own;
+    quire_cuda_rows sink;    /* the first `sinks` rows; read where a query is not in page 0 */
+    const int32_t *slots;    /* (B) slots of `own` and `sink`; NULL: 0, 1, 2 .. */
     const uint16_t *k_order; /* (G, DK) for km4; else NULL */
-    const float *alibi;      /* (H) slopes, or NULL. logit += slope * (t - i) */
-    const float *
-        sink_logits; /* (H) learned sinks, or NULL. Each adds exp(sink) to its head's denominator */
+    const float *alibi;      /* as in decode */
+    const float *sink_logits;
     void *workspace;
 } quire_cuda_prefill_args;
 

@@ -4,16 +4,17 @@
  * Bounds. With h = FP16_ROUNDING (kit.h), what rounding a number to fp16 costs as a relative error
  * in the mean:
  *   - a product of q and a channel's scale is rounded once (h): a logit is off by h times the part
- * of its standard deviation that is left without what all tokens share;
+ *     of its standard deviation that is left without what all tokens share;
  *   - a weight is rounded once, and its product with V's scale once more: 2 h^2 together, as
- * squares.
- * - where K is small and q large, these products are subnormal: their error is 2^-25 / sqrt(3) of
- * q's largest element, times 16 or 32 for the upper fields of 4-bit codes, of which half of the
- * channels are, times codes that are 3.5 or 1.5 from the middle: 6.2e-7 max|q| sqrt(D) scale in a
- * logit. (8 bits: q is 32 times larger there, and less is lost.) So over all rows of a case, as
- * relative L2 error: sqrt(2 h^2 + (h sigma)^2 + (6.2e-7 max|q|)^2) with the usual scale, sigma
- * being the deviation of a row's logits; times 1 + 1/sqrt(rows), for few rows stray from the mean
- * (test_attend.c); and 2e-5 for fp32 sums and the hardware's 2^x.
+ *     squares;
+ *   - where K is small and q large, these products are subnormal: their error is 2^-25 / sqrt(3)
+ *     of q's largest element, times 16 or 32 for the upper fields of 4-bit codes, of which half of
+ *     the channels are, times codes that are 3.5 or 1.5 from the middle: 6.2e-7 max|q| sqrt(D)
+ *     scale in a logit. (8 bits: q is 32 times larger there, and less is lost.)
+ * So over all rows of a case, as relative L2 error: sqrt(2 h^2 + (h sigma)^2 + (6.2e-7 max|q|)^2)
+ * with the usual scale, sigma being the deviation of a row's logits; times 1 + 1/sqrt(rows), for
+ * few rows stray from the mean (test_attend.c); and 2e-5 for fp32 sums and the hardware's 2^x.
+ * A soft-cap makes errors of logits smaller, ALiBi and learned sinks leave them as they are.
  */
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +28,9 @@ typedef struct shape {
     int n_heads, n_kv, dim;
     quire_pair pair;
     quire_type type;
-    int sinks, n_seqs;
+    int sinks, window, keep, n_seqs;
+    float softcap;
+    bool alibi, sink_logits;
     int length[MOST_SEQS];
     float k_scale, v_scale, q_scale, bias;
 } shape;
@@ -44,7 +47,7 @@ typedef struct world {
     shape s;
     int longest, n_pages; /* of the longest sequence; of all */
     size_t record_bytes;
-    float *k, *v, *q;
+    float *k, *v, *q, alibi[64], sink_logits[64];
     uint8_t *records;
     int32_t *pages;
     const uint16_t *order;
@@ -100,6 +103,10 @@ static void world_fill(world *w, const shape *s, uint64_t seed) {
     round_rows(s->type, w->k, n);
     round_rows(s->type, w->v, n);
     round_rows(s->type, w->q, w->n_out);
+    for (int h = 0; h < s->n_heads; h++) {
+        w->alibi[h] = 0.02f / (float)(h + 1);
+        w->sink_logits[h] = (float)h - 3.0f;
+    }
     w->order = random_order(s->n_kv, s->dim);
 }
 
@@ -142,7 +149,7 @@ static void world_seal(world *w, quire_type out_type, float scale) {
     quire_cuda_decode_options_default(&o);
     o.n_heads = s->n_heads, o.n_kv_heads = s->n_kv, o.k_dim = o.v_dim = s->dim;
     o.pair = s->pair, o.raw = s->type, o.out = out_type, o.scale = scale, o.sinks = s->sinks,
-    o.max_seqs = s->n_seqs;
+    o.max_seqs = s->n_seqs, o.window = s->window, o.keep = s->keep, o.softcap = s->softcap;
     assert_gpu(quire_cuda_decode_create(&w->plan, &o));
     /* Raw rows in slots of 64 (own page) and `sinks`, in reverse order of sequences. Unused rows
      * are NaN. */
@@ -194,6 +201,9 @@ static void world_seal(world *w, quire_type out_type, float scale) {
                  sink_head * s->n_kv, sink_head, s->dim},
         .slots = keep(w, gpu_copy(slots, (size_t)s->n_seqs * 4)),
         .k_order = keep(w, gpu_copy(w->order, (size_t)(s->n_kv * s->dim) * 2)),
+        .alibi = s->alibi ? keep(w, gpu_copy(w->alibi, (size_t)s->n_heads * 4)) : NULL,
+        .sink_logits =
+            s->sink_logits ? keep(w, gpu_copy(w->sink_logits, (size_t)s->n_heads * 4)) : NULL,
         .workspace = keep(w, gpu_new(quire_cuda_decode_workspace(w->plan), 0)),
     };
     free(q);
@@ -239,29 +249,48 @@ typedef struct outcome {
     int n_rows;
 } outcome;
 
-static void compare_row(const world *w, const float *k, const float *v, const float *q, int length,
-                        double scale, const float *out, float lse, double *logit, outcome *to) {
-    const int dim = w->s.dim;
+static void compare_row(const world *w, int h, const float *k, const float *v, const float *q,
+                        int length, double scale, const float *out, float lse, double *logit,
+                        outcome *to) {
+    const shape *s = &w->s;
+    const int dim = s->dim;
     if (length == 0) {
         for (int d = 0; d < dim; d++)
             assert_true(out[d] == 0);
-        assert_true(isinf(lse) && lse < 0);
+        if (s->sink_logits)
+            assert_true(fabsf(lse - w->sink_logits[h]) < 1e-5f);
+        else
+            assert_true(isinf(lse) && lse < 0);
         return;
     }
-    double top = -INFINITY, sum = 0, norm = 0, error = 0, mean = 0, squares = 0;
+    double top = s->sink_logits ? (double)w->sink_logits[h] : -INFINITY;
+    double sum = 0, norm = 0, error = 0, mean = 0, squares = 0;
+    double *wanted = calloc((size_t)dim, sizeof *wanted);
+    int seen = 0;
     for (int t = 0; t < length; t++) {
         double x = 0;
         for (int d = 0; d < dim; d++)
             x += (double)q[d] * (double)k[t * dim + d];
-        logit[t] = x * scale;
+        x *= scale;
+        const bool hidden = s->window > 0 && length - 1 - t >= s->window && t >= s->keep;
+        if (!hidden) {
+            seen++;
+            mean += x;
+            squares += x * x;
+        }
+        if (s->softcap > 0)
+            x = (double)s->softcap * tanh(x / (double)s->softcap);
+        if (s->alibi)
+            x += (double)w->alibi[h] * (t - (length - 1));
+        logit[t] = hidden ? -INFINITY : x;
         top = fmax(top, logit[t]);
-        mean += logit[t] / length;
     }
-    double *wanted = calloc((size_t)dim, sizeof *wanted);
+    squares = squares / seen - mean / seen * (mean / seen);
+    if (s->sink_logits)
+        sum = exp((double)w->sink_logits[h] - top);
     for (int t = 0; t < length; t++) {
         const double p = exp(logit[t] - top);
         sum += p;
-        squares += (logit[t] - mean) * (logit[t] - mean) / length;
         for (int d = 0; d < dim; d++)
             wanted[d] += p * (double)v[t * dim + d];
     }
@@ -294,8 +323,8 @@ static outcome compare(const world *w, double scale, const float *out, const flo
             seen_by(w, seq, head, k, v);
             for (int g = 0; g < group; g++) {
                 const size_t row = (size_t)(seq * s->n_heads + head * group + g);
-                compare_row(w, k, v, w->q + row * (size_t)s->dim, s->length[seq], scale,
-                            out + row * (size_t)s->dim, lse[row], logit, &o);
+                compare_row(w, head * group + g, k, v, w->q + row * (size_t)s->dim, s->length[seq],
+                            scale, out + row * (size_t)s->dim, lse[row], logit, &o);
             }
         }
     o.sigma = o.n_rows ? sqrt(o.sigma / o.n_rows) : 0;
@@ -409,6 +438,38 @@ static void every_number_of_sinks(void **state) {
             s.sinks = sinks[i];
             ragged(&s, 3, lengths, 3);
             check(&s, "sinks");
+        }
+}
+
+/* Windows that end within pages, at their edges, in the raw page, and before the sinks. */
+static void windows(void **state) {
+    (void)state;
+    static const struct {
+        int window, keep, sinks;
+    } sights[] = {{1, 0, 4},   {30, 4, 4},     {64, 0, 0},  {65, 70, 4},
+                  {100, 1, 0}, {128, 130, 64}, {500, 4, 4}, {5000, 0, 4}};
+    static const int lengths[] = {1, 64, 65, 129, 200, 700, 1500, 0};
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 8; i++) {
+            shape s = shape_of(8, 2, DIMS[(i + p) % 5], PAIRS[p]);
+            s.window = sights[i].window, s.keep = sights[i].keep, s.sinks = sights[i].sinks;
+            ragged(&s, 8, lengths, 8);
+            check(&s, "window");
+        }
+}
+
+static void other_logits(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 64, 65, 300, 900, 0};
+    for (int p = 0; p < 4; p++)
+        for (int i = 1; i < 16; i++) {
+            shape s = shape_of(i % 3 ? 8 : 32, 2, DIMS[(i + p) % 5], PAIRS[p]);
+            s.softcap = i & 1 ? 2.5f : 0;
+            s.alibi = i & 2;
+            s.sink_logits = i & 4;
+            s.window = i & 8 ? 200 : 0;
+            ragged(&s, 6, lengths, 6);
+            check(&s, "soft-cap, ALiBi, learned sinks");
         }
 }
 
@@ -735,6 +796,8 @@ static void refusals(void **state) {
     REFUSED(o.sinks = 65, QUIRE_E_INVALID);
     REFUSED(o.max_seqs = 0, QUIRE_E_INVALID);
     REFUSED(o.scale = NAN, QUIRE_E_INVALID);
+    REFUSED(o.window = -1, QUIRE_E_INVALID);
+    REFUSED(o.softcap = -1, QUIRE_E_INVALID);
     REFUSED(o.struct_size = 1, QUIRE_E_INVALID);
     assert_status(quire_cuda_decode_create(NULL, &good), QUIRE_E_INVALID);
 }
@@ -750,6 +813,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ragged_batches),
         cmocka_unit_test(long_contexts),
         cmocka_unit_test(every_number_of_sinks),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(other_logits),
         cmocka_unit_test(the_same_bits_again),
         cmocka_unit_test(in_a_graph),
         cmocka_unit_test(one_token_takes_all),
