@@ -8,6 +8,7 @@ import pytest
 
 import quire_lib
 import quire_page
+from conftest import full_sweep
 from quire_page import AFFINE, BOTH, K_CODECS, KINDS, T, V_CODECS, F
 
 DIMS = [32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 576]
@@ -171,14 +172,15 @@ def test_unsupported_shapes():
 
 @pytest.mark.parametrize("k_codec, v_codec, raw", CASES)
 def test_bytes_and_values(k_codec, v_codec, raw):
+    """Outside of test-all each kind of rows has sinks in every other size, and each size with every other kind."""
     rng = np.random.default_rng(1)
-    for dk, dv in dims_of(k_codec, v_codec):
+    for i, (dk, dv) in enumerate(dims_of(k_codec, v_codec)):
         record = quire_page.Record(k_codec, v_codec, dk, dv, raw)
         page = quire_lib.Page(k_codec, v_codec, dk, dv, raw)
         assert page.n_bytes == record.n_bytes, (dk, dv)
-        for kind in ROWS:
+        for j, kind in enumerate(ROWS):
             k, v = rows(kind, dk, rng), rows(kind, dv, rng)
-            for skip in (0, 4):
+            for skip in (0, 4) if full_sweep() else (4 * ((i + j) % 2),):
                 what = f"{k_codec}:{v_codec} {dk}/{dv} {raw} {kind} skip {skip}"
                 got = page.encode(k, v, skip)
                 assert_same_bytes(got, record.encode(k, v, skip), record, what)
