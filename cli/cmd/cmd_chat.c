@@ -8,6 +8,7 @@
 #include "output/terminal.h"
 #include "reports/text_report.h"
 #include "text/chat_text.h"
+#include "text/continuation.h"
 #include "text/text_store.h"
 
 #include <stdio.h>
@@ -28,8 +29,8 @@ typedef struct chat_state {
     quire_session *session;
     quire_seq *seq;
     cli_chat chat;
-    int32_t *held, n_held; /* what the sequence holds */
-    char *answer;          /* of this turn, for the next one's text */
+    cli_tokens held; /* the tokens that the sequence holds */
+    char *answer;    /* the text of this turn's reply, a message of the next turn's prompt */
     size_t n_answer, answer_capacity;
     cli_text_store store;
     quire_generate_result total;
@@ -37,9 +38,8 @@ typedef struct chat_state {
 
 /* ------------------------------------------------------------------ one turn */
 
-static bool on_token(void *user, int32_t token, const char *bytes, size_t n_bytes) {
+static bool collect_answer(void *user, const char *bytes, size_t n_bytes) {
     chat_state *state = user;
-    state->held[state->n_held++] = token;
     if (state->n_answer + n_bytes + 1 > state->answer_capacity) {
         size_t capacity = 2 * (state->answer_capacity + n_bytes + 1);
         char *larger = realloc(state->answer, capacity);
@@ -51,7 +51,7 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
     memcpy(state->answer + state->n_answer, bytes, n_bytes);
     state->n_answer += n_bytes;
     state->answer[state->n_answer] = '\0';
-    return fwrite(bytes, 1, n_bytes, stdout) == n_bytes && fflush(stdout) == 0;
+    return true;
 }
 
 static void add_up(quire_generate_result *total, const quire_generate_result *turn) {
@@ -63,41 +63,38 @@ static void add_up(quire_generate_result *total, const quire_generate_result *tu
     total->n_accepted += turn->n_accepted;
 }
 
-static int answer(chat_state *state, const int32_t *tokens, int32_t n_tokens) {
+/* Replies to the conversation in `prompt`, which becomes what the sequence holds. */
+static int answer(chat_state *state, cli_tokens *prompt) {
     quire_sampler *sampler = NULL;
-    const int status = cli_sampler_open(&state->chosen->sample, state->model, &sampler);
+    int status = cli_sampler_open(&state->chosen->sample, state->model, &sampler);
     if (status != CLI_OK)
         return status;
-    quire_status done = cli_text_store_prompt(&state->store, state->session, state->held,
-                                              state->n_held, false, tokens, n_tokens, &state->seq);
-    quire_generate_options options;
-    cli_generate_options(&state->chosen->sample, &options);
-    options.on_token = on_token;
-    options.user = state;
-    options.n_cached = n_tokens;
-    memcpy(state->held, tokens, (size_t)n_tokens * sizeof *tokens);
-    state->n_held = n_tokens;
+    const int32_t n_prompt = prompt->n;
+    const cli_continuation continuation = {.sample = &state->chosen->sample,
+                                           .store = &state->store,
+                                           .session = state->session,
+                                           .sampler = sampler,
+                                           .seq = &state->seq,
+                                           .held = state->held.list,
+                                           .n_held = state->held.n,
+                                           .on_piece = collect_answer,
+                                           .user = state};
     state->n_answer = 0;
-    quire_generate_result turn = {0};
-    if (done == QUIRE_OK)
-        done =
-            quire_generate(state->session, state->seq, sampler, tokens, n_tokens, &options, &turn);
+    quire_generate_result turn;
+    status = cli_continue(&continuation, prompt, &turn);
     quire_sampler_free(sampler);
-    turn.n_prompt = state->store.result.n_computed;
-    turn.prefill_seconds = state->store.result.seconds;
     add_up(&state->total, &turn);
-    if (done == QUIRE_OK)
-        cli_text_store_put_again(&state->store, state->session, state->seq, tokens, n_tokens);
-    state->n_held = state->seq ? quire_seq_length(state->seq)
-                               : 0; /* the answer's last token, or what was stopped, is not in it */
-    if (done == QUIRE_OK || done == QUIRE_E_ABORTED)
-        return CLI_OK;
-    return cli_quire_error(state->seq || !state->store.store ? "cannot answer"
-                                                             : "cannot look into the store",
-                           done, NULL);
+    if (status == CLI_OK && !cli_interrupt_seen(NULL))
+        cli_text_store_put_again(&state->store, state->session, state->seq, prompt->list, n_prompt);
+    cli_tokens_free(&state->held);
+    state->held = *prompt;
+    *prompt = (cli_tokens){0};
+    /* The last token of a reply, and what Ctrl-C cut off, are not in the sequence. */
+    state->held.n = state->seq ? quire_seq_length(state->seq) : 0;
+    return status;
 }
 
-/* Bytes of a text without a character that was cut in its middle. */
+/* How many bytes are whole UTF-8 characters: a reply may be cut off inside its last one. */
 static size_t whole_characters(const char *text, size_t n) {
     size_t start = n; /* of the last character */
     while (start > 0 && n - start < 4 && ((unsigned char)text[start - 1] & 0xC0) == 0x80)
@@ -109,7 +106,7 @@ static size_t whole_characters(const char *text, size_t n) {
     return start - 1 + length > n ? start - 1 : n;
 }
 
-/* The conversation goes on with the answer, or with the part of it that there was time for. */
+/* Adds the reply, or the part of it that came before Ctrl-C, to the conversation. */
 static int keep_answer(chat_state *state) {
     if (state->n_answer == 0 && cli_interrupt_seen(NULL)) {
         cli_chat_clear(&state->chat, state->chat.n_messages - 1);
@@ -127,25 +124,25 @@ static int keep_answer(chat_state *state) {
 static int turn(chat_state *state, const char *message) {
     if (!cli_chat_add(&state->chat, "user", message))
         return CLI_FAILURE;
-    int32_t n_tokens;
-    int32_t *tokens = cli_chat_tokens(state->model, &state->chat, QUIRE_TOKENIZE_START, &n_tokens);
-    if (!tokens)
+    cli_tokens prompt = {0};
+    prompt.list = cli_chat_tokens(state->model, &state->chat, QUIRE_TOKENIZE_START, &prompt.n);
+    if (!prompt.list)
         return CLI_FAILURE;
     int status = CLI_OK;
-    if (n_tokens >= quire_session_context(state->session)) {
+    if (prompt.n >= quire_session_context(state->session)) {
         cli_error(
             "the conversation has %d tokens, but the context only %d; /reset starts a new one",
-            (int)n_tokens, (int)quire_session_context(state->session));
+            (int)prompt.n, (int)quire_session_context(state->session));
         cli_chat_clear(&state->chat, state->chat.n_messages - 1);
     } else {
-        status = answer(state, tokens, n_tokens);
+        status = answer(state, &prompt);
         if (status == CLI_OK)
             status = keep_answer(state);
         else if (state->n_answer > 0)
             putchar('\n');
         fflush(stdout);
     }
-    free(tokens);
+    cli_tokens_free(&prompt);
     return status;
 }
 
@@ -162,7 +159,7 @@ static int print_report(const chat_state *state) {
     return cli_text_report_print(&report);
 }
 
-/* True: the line was a command. */
+/* Runs a line that begins with "/". False: it is a message. */
 static bool command(chat_state *state, const char *line, bool *quit) {
     *quit = strcmp(line, "/quit") == 0;
     if (strcmp(line, "/reset") == 0)
@@ -187,7 +184,8 @@ static int talk(chat_state *state) {
     while (status == CLI_OK && !quit) {
         if (terminal)
             fputs("> ", stderr);
-        /* A terminal gives a line at a time, so none waits in the buffer of stdin. */
+        /* A terminal delivers single lines, so stdin has no buffered line that a wait would miss.
+         */
         if (terminal && !cli_interrupt_wait(STDIN_FILENO))
             break;
         if (getline(&line, &capacity, stdin) < 0)
@@ -227,12 +225,9 @@ static int chat(chat_state *state) {
     status = cli_session_open(&chosen->model, state->model, &request, &state->session);
     if (status != CLI_OK)
         return status;
-    state->held = malloc(((size_t)quire_session_context(state->session) + 1) * sizeof *state->held);
-    if (!state->held)
-        return cli_quire_error("cannot chat", QUIRE_E_NOMEM, "out of memory");
     if (chosen->system && !cli_chat_add(&state->chat, "system", chosen->system))
         return CLI_FAILURE;
-    quire_sampler *sampler; /* a wrong option should not wait for the first message */
+    quire_sampler *sampler; /* only to report wrong options before the first message */
     status = cli_sampler_open(&chosen->sample, state->model, &sampler);
     if (status != CLI_OK)
         return status;
@@ -282,7 +277,7 @@ int cli_chat_run(int argc, char **argv) {
     quire_session_free(state.session);
     quire_model_free(state.model);
     cli_chat_free(&state.chat);
-    free(state.held);
+    cli_tokens_free(&state.held);
     free(state.answer);
     cli_text_store_close(&state.store);
     return status;

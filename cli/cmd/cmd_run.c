@@ -8,6 +8,7 @@
 #include "output/report.h"
 #include "reports/text_report.h"
 #include "text/chat_text.h"
+#include "text/continuation.h"
 #include "text/text_store.h"
 
 #include <stdio.h>
@@ -29,51 +30,48 @@ typedef struct run_state {
     quire_sampler *sampler;
     quire_seq *seq;
     quire_file *saved; /* --load */
-    int32_t *tokens;   /* the prompt, and what is generated after it */
-    int32_t n_tokens;  /* of the prompt */
-    int32_t n_text;    /* of both */
-    int32_t n_cached;  /* of the prompt: restored */
+    cli_tokens text;   /* the prompt, followed by the generated tokens */
+    int32_t n_prompt;  /* tokens of the prompt */
+    int32_t n_reused;  /* of these, how many were not computed again */
     cli_text_store store;
     quire_generate_result result;
 } run_state;
 
 /* ------------------------------------------------------------------ prompt */
 
-static int tokenize_prompt(run_state *run) {
+/* The tokens of -p or -f. free() them. NULL, with a message: no tokens, *status says why. */
+static int32_t *tokenize_prompt(const run_state *run, int32_t *n_tokens, int *status) {
     const run_options *chosen = run->chosen;
+    *status = CLI_FAILURE;
     size_t n_bytes = chosen->prompt ? strlen(chosen->prompt) : 0;
-    char *text = chosen->file ? cli_file_read(chosen->file, &n_bytes) : malloc(n_bytes + 1);
+    char *from_file = chosen->file ? cli_file_read(chosen->file, &n_bytes) : NULL;
+    const char *text = chosen->file ? from_file : chosen->prompt;
     if (!text)
-        return CLI_FAILURE;
-    if (chosen->prompt)
-        memcpy(text, chosen->prompt, n_bytes + 1);
+        return NULL;
     const int flags = chosen->append ? QUIRE_TOKENIZE_PLAIN : QUIRE_TOKENIZE_START;
-    run->tokens = chosen->chat
-                      ? cli_chat_tokens_of(run->model, chosen->system, text, flags, &run->n_tokens)
-                      : cli_tokenize(run->model, text, n_bytes, flags, &run->n_tokens);
-    free(text);
-    if (run->tokens && run->n_tokens == 0) {
+    int32_t *tokens = chosen->chat
+                          ? cli_chat_tokens_of(run->model, chosen->system, text, flags, n_tokens)
+                          : cli_tokenize(run->model, text, n_bytes, flags, n_tokens);
+    free(from_file);
+    if (tokens && *n_tokens == 0) {
         cli_error("the prompt is empty; give some text");
-        return CLI_USAGE;
+        *status = CLI_USAGE;
+        free(tokens);
+        return NULL;
     }
-    return run->tokens ? CLI_OK : CLI_FAILURE;
+    return tokens;
 }
 
-/* Puts `n_before` tokens before the prompt, and reserves room for the generated ones. */
-static int make_room(run_state *run, const int32_t *before, int32_t n_before) {
-    size_t n = (size_t)n_before + (size_t)run->n_tokens + (size_t)run->chosen->sample.n_predict;
-    int32_t *tokens = malloc((n + 1) * sizeof *tokens);
+/* Appends the tokens of -p or -f to the text. */
+static int append_prompt(run_state *run) {
+    int32_t n_tokens;
+    int status;
+    int32_t *tokens = tokenize_prompt(run, &n_tokens, &status);
     if (!tokens)
-        return cli_quire_error("cannot read the prompt", QUIRE_E_NOMEM, "out of memory");
-    if (n_before > 0)
-        memcpy(tokens, before, (size_t)n_before * sizeof *tokens);
-    if (run->n_tokens > 0)
-        memcpy(tokens + n_before, run->tokens, (size_t)run->n_tokens * sizeof *tokens);
-    free(run->tokens);
-    run->tokens = tokens;
-    run->n_tokens += n_before;
-    run->n_text = run->n_tokens;
-    return CLI_OK;
+        return status;
+    const bool appended = cli_tokens_append(&run->text, tokens, n_tokens);
+    free(tokens);
+    return appended ? CLI_OK : CLI_FAILURE;
 }
 
 static int read_prompt(run_state *run) {
@@ -93,16 +91,20 @@ static int read_prompt(run_state *run) {
         cli_error("%s", alone);
         return CLI_USAGE;
     }
-    int status = given ? tokenize_prompt(run) : CLI_OK;
-    if (status != CLI_OK || !chosen->load)
-        return status == CLI_OK ? make_room(run, NULL, 0) : status;
-    quire_status opened = quire_file_open(&run->saved, chosen->load);
-    if (opened != QUIRE_OK)
-        return cli_quire_error("cannot load the saved text", opened, NULL);
-    quire_file_info info;
-    quire_file_get_info(run->saved, &info);
-    const bool whole = given && !chosen->append; /* the prompt is the whole text */
-    return make_room(run, info.tokens, whole ? 0 : info.n_tokens);
+    if (chosen->load) {
+        const quire_status opened = quire_file_open(&run->saved, chosen->load);
+        if (opened != QUIRE_OK)
+            return cli_quire_error("cannot load the saved text", opened, NULL);
+    }
+    if (chosen->load && (!given || chosen->append)) { /* otherwise the prompt is the whole text */
+        quire_file_info info;
+        quire_file_get_info(run->saved, &info);
+        if (!cli_tokens_append(&run->text, info.tokens, info.n_tokens))
+            return CLI_FAILURE;
+    }
+    const int status = given ? append_prompt(run) : CLI_OK;
+    run->n_prompt = run->text.n;
+    return status;
 }
 
 /* ------------------------------------------------------------------ restoring */
@@ -111,7 +113,7 @@ static int restore(run_state *run) {
     const run_options *chosen = run->chosen;
     quire_file_info info;
     quire_file_get_info(run->saved, &info);
-    if (run->n_tokens == 0 || info.n_tokens == 0 || run->tokens[0] != info.tokens[0]) {
+    if (run->n_prompt == 0 || info.n_tokens == 0 || run->text.list[0] != info.tokens[0]) {
         cli_error("the prompt does not start with the text in '%s'; --append adds it to that text",
                   chosen->load);
         return CLI_FAILURE;
@@ -129,67 +131,41 @@ static int restore(run_state *run) {
     return CLI_OK;
 }
 
-/* The last token saved was generated, and not computed further: it goes on as it would have. */
+/* Whether the saved text ends in a generated token that is not in the cache yet: generation then
+ * continues exactly as if it had not stopped. */
 static bool is_resumed(const run_state *run) {
     if (!run->saved || run->chosen->prompt || run->chosen->file)
         return false;
     quire_file_info info;
     quire_file_get_info(run->saved, &info);
-    return run->n_tokens - info.length == 1;
+    return run->n_prompt - info.length == 1;
 }
 
 static int save(const run_state *run) {
     quire_status status =
-        quire_session_save(run->session, run->seq, run->chosen->save, run->tokens, run->n_text);
+        quire_session_save(run->session, run->seq, run->chosen->save, run->text.list, run->text.n);
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot save the cache", status, NULL);
 }
 
 /* ------------------------------------------------------------------ generation */
 
-static bool on_token(void *user, int32_t token, const char *bytes, size_t n_bytes) {
-    run_state *run = user;
-    run->tokens[run->n_text++] = token;
-    return fwrite(bytes, 1, n_bytes, stdout) == n_bytes && fflush(stdout) == 0;
-}
-
-/* The prompt as a sequence: in front of what is new lies what a store or a saved text has. */
-static quire_status compute_prompt(run_state *run) {
+static int generate(run_state *run) {
     quire_file_info saved = {0};
     if (run->saved)
         quire_file_get_info(run->saved, &saved);
-    const quire_status status =
-        cli_text_store_prompt(&run->store, run->session, saved.tokens, saved.length, true,
-                              run->tokens, run->n_tokens, &run->seq);
-    run->n_cached = run->store.result.n_reused;
+    const cli_continuation continuation = {.sample = &run->chosen->sample,
+                                           .store = &run->store,
+                                           .session = run->session,
+                                           .sampler = run->sampler,
+                                           .seq = &run->seq,
+                                           .held = saved.tokens,
+                                           .n_held = saved.length,
+                                           .exact = true,
+                                           .ignore_end = run->chosen->ignore_end,
+                                           .resume = is_resumed(run)};
+    const int status = cli_continue(&continuation, &run->text, &run->result);
+    run->n_reused = continuation.resume ? run->n_prompt - 1 : run->store.result.n_reused;
     return status;
-}
-
-static int generate(run_state *run) {
-    quire_generate_options options;
-    cli_generate_options(&run->chosen->sample, &options);
-    options.ignore_end = run->chosen->ignore_end;
-    options.on_token = on_token;
-    options.user = run;
-    options.resume = is_resumed(run);
-    quire_status status = QUIRE_OK;
-    if (options.resume)
-        run->n_cached = run->n_tokens - 1;
-    else
-        status = compute_prompt(run);
-    if (!run->seq)
-        return cli_quire_error(run->store.store ? "cannot look into the store"
-                                                : "cannot make a sequence",
-                               status, NULL);
-    if (status == QUIRE_OK) {
-        options.n_cached = options.resume ? run->n_cached : run->n_tokens;
-        status = quire_generate(run->session, run->seq, run->sampler, run->tokens, run->n_tokens,
-                                &options, &run->result);
-    }
-    run->result.n_prompt = run->store.result.n_computed;
-    run->result.prefill_seconds = run->store.result.seconds;
-    if (status == QUIRE_E_ABORTED) /* Ctrl-C: what there is was printed, and is reported on */
-        return CLI_OK;
-    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot generate", status, NULL);
 }
 
 /* ------------------------------------------------------------------ report */
@@ -201,7 +177,7 @@ static int report(const run_state *run) {
                                   .session = run->session,
                                   .seq = run->seq,
                                   .result = &run->result,
-                                  .n_restored = run->n_cached,
+                                  .n_restored = run->n_reused,
                                   .saved = run->chosen->save,
                                   .store = &run->store};
     return run->chosen->json ? cli_text_report_json(&text) : cli_text_report_print(&text);
@@ -209,12 +185,12 @@ static int report(const run_state *run) {
 
 /* ------------------------------------------------------------------ command */
 
-/* Room for the prompt and the answer, but not beyond what the model was trained on. */
+/* The prompt and the generated tokens, limited to the context that the model was trained with. */
 static int32_t needed_context(const run_state *run) {
     quire_model_info info;
     quire_model_get_info(run->model, &info);
-    int64_t needed = (int64_t)run->n_tokens + run->chosen->sample.n_predict;
-    if (run->saved) { /* all of it is restored, also where the prompt leaves it soon */
+    int64_t needed = (int64_t)run->n_prompt + run->chosen->sample.n_predict;
+    if (run->saved) { /* all of it is restored, even if the prompt shares only its start */
         quire_file_info saved;
         quire_file_get_info(run->saved, &saved);
         needed = needed > saved.length ? needed : saved.length;
@@ -222,8 +198,8 @@ static int32_t needed_context(const run_state *run) {
     return needed < info.context ? (int32_t)needed : info.context;
 }
 
-/* The orders of channels of a saved text, so that its pages can be taken as they are; NULL: it
- * is not of this model. */
+/* The channel orders of the saved text, so that its pages can be used unchanged. NULL: no saved
+ * text, or one of another model. */
 static const quire_layer *saved_order(const run_state *run) {
     if (!run->saved)
         return NULL;
@@ -262,15 +238,16 @@ static int run_prompt(run_state *run) {
         return status;
     cli_interrupt_catch();
     status = generate(run);
-    if (run->result.n_generated > 0 &&
-        isatty(STDOUT_FILENO)) /* a file or pipe gets the text alone */
+    /* Ends the line on a terminal; a file or pipe gets nothing but the text. */
+    if (run->result.n_generated > 0 && isatty(STDOUT_FILENO))
         putchar('\n');
     fflush(stdout);
-    if (status == CLI_OK &&
-        chosen->sample.exact) /* only these are what a prompt of the same tokens would give */
-        cli_text_store_put(&run->store, run->session, run->seq, run->tokens, run->n_text);
+    /* Only exact steps give the pages that a prompt of the same tokens would give. */
+    if (status == CLI_OK && chosen->sample.exact)
+        cli_text_store_put(&run->store, run->session, run->seq, run->text.list, run->text.n);
     else if (status == CLI_OK)
-        cli_text_store_put_again(&run->store, run->session, run->seq, run->tokens, run->n_tokens);
+        cli_text_store_put_again(&run->store, run->session, run->seq, run->text.list,
+                                 run->n_prompt);
     if (status == CLI_OK && chosen->save)
         status = save(run);
     if (status == CLI_OK)
@@ -334,7 +311,7 @@ int cli_run_run(int argc, char **argv) {
     status = run_prompt(&run);
     quire_session_free(run.session);
     quire_sampler_free(run.sampler);
-    free(run.tokens);
+    cli_tokens_free(&run.text);
     quire_file_close(run.saved);
     quire_model_free(run.model);
     cli_text_store_close(&run.store);

@@ -1,4 +1,12 @@
-/* choose_codecs.c: a report and a budget in, the codecs of every layer out. */
+/* choose_codecs.c: a report and a budget in, the codecs of every layer out.
+ *
+ * Bytes are counted here, and not taken from quire_pool_price, for two reasons. The budget is for
+ * what one sequence holds (quire_choice_options.bytes); a price also has the pool's own structures,
+ * the leaves of rows in flight, of a trim and of a shift, and a reserve for gaps. And the search
+ * needs the cost of one layer on one rung, while a price exists only for all layers together:
+ * sinks, open pages and the raw rows of the page sealed last are shared by a layer class. The two
+ * agree where they overlap: page sizes come from the library (quire_page_bytes), and the session
+ * prices its pool with the codecs chosen here. */
 #include "calibrate/budget_search.h"
 #include "model/model.h"
 
@@ -24,8 +32,7 @@ static bool is_raw(quire_pair pair) {
     return pair.k == QUIRE_CODEC_RAW && pair.v == QUIRE_CODEC_RAW;
 }
 
-typedef struct span { /* what a layer's queries see; layers with the same are one group of the pool
-                       */
+typedef struct span { /* what a layer's queries see; layers with the same span are one class */
     int64_t window, keep;
 } span;
 
@@ -34,15 +41,15 @@ static span span_of(const quire_layer *layer, const quire_choice_options *o) {
     return bounded ? (span){o->max_kv - o->keep, o->keep} : (span){layer->window, layer->keep};
 }
 
-typedef struct kinds { /* of layers in a group */
+typedef struct kinds { /* of layers in a class */
     bool packed, raw;
 } kinds;
 
-/* What a layer holds of a text, a window's edge page included, and pages of kept tokens unless they
- * are raw sinks of all layers. */
-static int64_t held_tokens(const quire_layer *layer, kinds group, const quire_choice_options *o) {
+/* The tokens of a text that a layer holds: with a window, also the page at its edge, and the pages
+ * of kept tokens unless these are raw sinks in all layers. */
+static int64_t held_tokens(const quire_layer *layer, kinds class, const quire_choice_options *o) {
     const span s = span_of(layer, o);
-    const int64_t pinned = s.keep > (group.raw ? 0 : o->sinks) ? (s.keep + T - 1) / T * T : 0;
+    const int64_t pinned = s.keep > (class.raw ? 0 : o->sinks) ? (s.keep + T - 1) / T * T : 0;
     return s.window > 0 && s.window + T + pinned < o->context ? s.window + T + pinned : o->context;
 }
 
@@ -56,18 +63,18 @@ static quire_status page_bytes(const quire_layer *layer, quire_pair pair, quire_
     return QUIRE_OK;
 }
 
-/* The most that a sequence holds on its way to `context` tokens: packed pages, a raw one that is
- * filling, raw sinks of packed layers and, for exact trims, the rows of the page sealed last: where
- * one layer of a group packs, also of those that stay raw. */
-static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, kinds group,
+/* The most that a sequence holds on its way to `context` tokens: packed pages, the open page, raw
+ * sinks of packed layers and, for exact trims, the raw rows of the page sealed last. If one layer
+ * of a class packs, the raw layers of that class have such rows too. */
+static quire_status layer_bytes(const quire_layer *layer, quire_pair pair, kinds class,
                                 const quire_choice_options *o, double *bytes) {
     double packed, raw;
     QUIRE_TRY(page_bytes(layer, pair, o->raw, &packed));
     QUIRE_TRY(page_bytes(layer, (quire_pair){QUIRE_CODEC_RAW, QUIRE_CODEC_RAW}, o->raw, &raw));
-    *bytes = (double)((held_tokens(layer, group, o) - 1) / T) * packed + raw;
+    *bytes = (double)((held_tokens(layer, class, o) - 1) / T) * packed + raw;
     if (!is_raw(pair))
         *bytes += raw * o->sinks / T;
-    if (group.packed && o->exact_trim)
+    if (class.packed && o->exact_trim)
         *bytes += raw;
     return QUIRE_OK;
 }
@@ -87,7 +94,7 @@ static double expected_share(const choosing *c, int32_t layer) {
     return EVEN / n + (1 - EVEN) * c->report->layers[layer].share;
 }
 
-/* Of the group of a layer: those that its layers may have, or those of their rungs. */
+/* The kinds in the class of a layer: all that its layers may get, or those of their rungs. */
 static kinds kinds_of(const choosing *c, int32_t layer, bool may) {
     const span own = span_of(&c->model->cache[layer], c->options);
     kinds found = {0};
@@ -102,7 +109,7 @@ static kinds kinds_of(const choosing *c, int32_t layer, bool may) {
     return found;
 }
 
-/* While layers are still choosing, each counts as if its group had all kinds that it may have. */
+/* Before the choice is made, each layer counts as if its class had every kind that it may get. */
 static quire_status fill(const choosing *c) {
     const int32_t n_rungs = c->report->n_rungs;
     for (int32_t i = 0; i < c->report->n_layers; i++) {
@@ -112,18 +119,18 @@ static quire_status fill(const choosing *c) {
     }
     for (int32_t i = 0; i < c->report->n_layers; i++) {
         const quire_layer *layer = &c->model->cache[i];
-        const kinds group = kinds_of(c, i, true);
+        const kinds class = kinds_of(c, i, true);
         for (int32_t r = 0; r < n_rungs && layer->share == -1; r++) {
             const int64_t at = (int64_t)i * n_rungs + r;
             const quire_pair pair = c->report->rungs[r].pair;
             c->loss[at] = c->report->rungs[r].kld * expected_share(c, i);
-            QUIRE_TRY(layer_bytes(layer, pair, group, c->options, &c->bytes[at]));
+            QUIRE_TRY(layer_bytes(layer, pair, class, c->options, &c->bytes[at]));
         }
     }
     return QUIRE_OK;
 }
 
-/* Of all layers on their rungs. */
+/* The bytes of all layers on their rungs. */
 static quire_status bytes_of(const choosing *c, double *sum) {
     *sum = 0;
     for (int32_t i = 0; i < c->report->n_layers; i++) {
@@ -150,9 +157,10 @@ static quire_status search(const choosing *c, quire_pair *pairs, quire_choice *c
         place = quire__budget_search(&ladders, (double)c->options->bytes, c->options->kld, c->rung);
     QUIRE_TRY(bytes_of(c, &bytes));
     if (c->options->bytes > 0 && place.bytes > (double)c->options->bytes)
-        return quire__fail(QUIRE_E_BUDGET,
-                           "a cache of %d tokens cannot be held in %zu bytes: %.0f is the least",
-                           (int)c->options->context, c->options->bytes, place.bytes);
+        return quire__fail(
+            QUIRE_E_BUDGET,
+            "a cache of %d tokens does not fit into %zu bytes: it needs at least %.0f",
+            (int)c->options->context, c->options->bytes, place.bytes);
     for (int32_t i = 0; i < c->report->n_layers; i++)
         pairs[i] = c->model->cache[i].share == -1
                        ? c->report->rungs[c->rung[i]].pair

@@ -6,15 +6,24 @@
  *   other_top         rows whose likeliest token is another one, although libllama's two best
  *                     are not nearly tied
  *   farther           rows that are farther from libllama than libllama with flash attention,
- *                     which rounds q to f16, is from libllama without ("itself",
- *                     "itself_decode")
- * "lone" and "lone_decode" feed many sequences of one token each, all in one step and one by
- * one. Nothing but the weights can differ in any of these rows, and both engines multiply the
- * same number of rows, so the bits must be the same. The median tells a mistake from ggml's
- * table of GELU, which rounds to f16 and so makes a step of a small difference in a few rows.
- * ggml multiplies a lone row by another routine, so "decode" is compared with a libllama that is
- * fed token by token as well. usage: oracle MODEL TOKENS THREADS [TEXT]      TOKENS made up, or
- * from the file TEXT ORACLE_REPACK=1: both with weights rearranged for this processor. */
+ *                     which rounds q to f16, is from libllama without
+ *
+ * usage: oracle MODEL TOKENS THREADS WAYS [TEXT]   TOKENS made up, or from the file TEXT
+ *        ORACLE_REPACK=1: both with weights rearranged for this processor
+ * WAYS is a list such as "prefill,decode"; only what it names is computed:
+ *   prefill       steps of 128 rows
+ *   odd_chunks    steps of 37 rows
+ *   batch         three sequences in one step
+ *   decode        steps of one row. ggml multiplies a lone row by another routine, so these are
+ *                 compared with a libllama that is fed token by token as well
+ *   decode_first  the same with the first of the three sequences only
+ *   itself        libllama with flash attention against libllama without; needed for "farther".
+ *                 Beside decode it adds "itself_decode"
+ *   lone          many sequences of one token each, all in one step ("lone") and one by one
+ *                 ("lone_decode"). Nothing but the weights can differ in any of these rows, and
+ *                 both engines multiply the same number of rows, so the bits must be the same
+ * The median tells a mistake from ggml's table of GELU, which rounds to f16 and so makes a step of
+ * a small difference in a few rows. */
 #include "quire_engine.h"
 
 #include <llama.h>
@@ -299,17 +308,73 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void print(const char *name, distance d, const char *end) {
+static const char *separator = "{";
+
+/* with_farther: w->itself has what `farther` compares with. */
+static void print(const char *name, distance d, bool with_farther) {
     qsort(d.rows, (size_t)d.n_rows, sizeof d.rows[0], by_size);
-    printf("  \"%s\": {\"largest\": %.3g, \"median\": %.3g, \"first\": %.3g, \"rows\": %d, "
-           "\"other_top\": %d, "
-           "\"farther\": %d}%s\n",
-           name, d.largest, d.rows[d.n_rows / 2], d.first, (int)d.n_rows, (int)d.n_other_top,
-           (int)d.n_farther, end);
+    printf("%s\n  \"%s\": {\"largest\": %.3g, \"median\": %.3g, \"first\": %.3g, \"rows\": %d, "
+           "\"other_top\": %d",
+           separator, name, d.largest, d.rows[d.n_rows / 2], d.first, (int)d.n_rows,
+           (int)d.n_other_top);
+    if (with_farther)
+        printf(", \"farther\": %d", (int)d.n_farther);
+    printf("}");
+    separator = ",";
+}
+
+static void print_lone(const char *name, int32_t n_apart) {
+    printf("%s\n  \"%s\": {\"rows\": %d, \"apart\": %d}", separator, name, N_LONE, (int)n_apart);
+    separator = ",";
+}
+
+/* ------------------------------------------------------------------ ways */
+
+enum { PREFILL, ODD_CHUNKS, BATCH, DECODE, DECODE_FIRST, ITSELF, LONE, N_WAYS };
+static const char *const WAYS[N_WAYS] = {"prefill",      "odd_chunks", "batch", "decode",
+                                         "decode_first", "itself",     "lone"};
+
+static void read_ways(const char *list, bool wanted[N_WAYS]) {
+    while (*list) {
+        const size_t n = strcspn(list, ",");
+        int way = 0;
+        while (way < N_WAYS && (strlen(WAYS[way]) != n || memcmp(WAYS[way], list, n) != 0))
+            way++;
+        require(way < N_WAYS, "unknown way in the list");
+        wanted[way] = true;
+        list += n + (list[n] == ',');
+    }
+}
+
+static void prompts(world *w, const bool wanted[N_WAYS]) {
+    run_peer(w, LLAMA_FLASH_ATTN_TYPE_DISABLED, N_SEQS, PEER_ROWS, NULL);
+    if (wanted[ITSELF]) {
+        distance itself = {0};
+        run_peer(w, LLAMA_FLASH_ATTN_TYPE_ENABLED, N_SEQS, PEER_ROWS, &itself);
+        print("itself", itself, false);
+    }
+    if (wanted[PREFILL])
+        print("prefill", feed(w, N_SEQS, MAX_ROWS, true), wanted[ITSELF]);
+    if (wanted[ODD_CHUNKS])
+        print("odd_chunks", feed(w, N_SEQS, 37, true), wanted[ITSELF]);
+    if (wanted[BATCH])
+        print("batch", feed_batch(w), wanted[ITSELF]);
+}
+
+static void single_steps(world *w, int32_t n_seqs, bool itself_wanted) {
+    run_peer(w, LLAMA_FLASH_ATTN_TYPE_DISABLED, n_seqs, 1, NULL);
+    if (itself_wanted) {
+        distance itself = {0};
+        run_peer(w, LLAMA_FLASH_ATTN_TYPE_ENABLED, n_seqs, 1, &itself);
+        print("itself_decode", itself, false);
+    }
+    print("decode", feed(w, n_seqs, 1, false), itself_wanted);
 }
 
 int main(int argc, char **argv) {
-    require(argc >= 4, "usage: oracle MODEL TOKENS THREADS [TEXT]");
+    require(argc >= 5, "usage: oracle MODEL TOKENS THREADS WAYS [TEXT]");
+    bool wanted[N_WAYS] = {false};
+    read_ways(argv[4], wanted);
     world w = {.n_tokens = atoi(argv[2]), .n_threads = atoi(argv[3])};
     quire_model_options options;
     quire_model_options_default(&options);
@@ -325,27 +390,18 @@ int main(int argc, char **argv) {
         malloc((size_t)(N_SEQS * w.n_tokens) * (size_t)w.info.n_vocab * sizeof *w.expected);
     w.itself = calloc((size_t)(N_SEQS * w.n_tokens), sizeof *w.itself);
     require(w.tokens && w.expected && w.itself, "out of memory");
-    if (argc > 4)
-        read_tokens(&w, argv[4]);
+    if (argc > 5)
+        read_tokens(&w, argv[5]);
     else
         make_tokens(&w);
-    distance itself = {0}, itself_decode = {0};
-    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_DISABLED, N_SEQS, PEER_ROWS, NULL);
-    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_ENABLED, N_SEQS, PEER_ROWS, &itself);
-    printf("{\n");
-    print("itself", itself, ",");
-    print("prefill", feed(&w, N_SEQS, MAX_ROWS, true), ",");
-    print("odd_chunks", feed(&w, N_SEQS, 37, true), ",");
-    print("batch", feed_batch(&w), ",");
-    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_DISABLED, N_SEQS, 1, NULL);
-    run_peer(&w, LLAMA_FLASH_ATTN_TYPE_ENABLED, N_SEQS, 1, &itself_decode);
-    print("itself_decode", itself_decode, ",");
-    print("decode", feed(&w, N_SEQS, 1, false), ",");
-    printf("  \"lone\": {\"rows\": %d, \"apart\": %d},\n", N_LONE,
-           (int)lone_rows_apart(&w, N_LONE));
-    printf("  \"lone_decode\": {\"rows\": %d, \"apart\": %d}\n", N_LONE,
-           (int)lone_rows_apart(&w, 1));
-    printf("}\n");
+    prompts(&w, wanted);
+    if (wanted[DECODE] || wanted[DECODE_FIRST])
+        single_steps(&w, wanted[DECODE] ? N_SEQS : 1, wanted[ITSELF]);
+    if (wanted[LONE]) {
+        print_lone("lone", lone_rows_apart(&w, N_LONE));
+        print_lone("lone_decode", lone_rows_apart(&w, 1));
+    }
+    printf("\n}\n");
     llama_model_free(w.peer);
     quire_model_free(w.model);
     free(w.tokens);

@@ -1,10 +1,11 @@
-/* tokenize.c: what the engine makes of a vocabulary.
- * usage: tokens MODEL try                       use it in every way there is; the status, and
- *                                               the reason
- *        tokens MODEL text FLAGS TEXT           the tokens of a text
- *        tokens MODEL chat FLAGS [ROLE TEXT]... the tokens of a conversation; on a second line
- *                                               those that libllama makes of the template's text
- *                                               as a whole, control tokens in messages included
+/* tokens.c: what the engine makes of a vocabulary.
+ * usage: tokens try MODEL...                    use each vocabulary in every way there is; a line
+ *                                               for each with the status, and the reason
+ *        tokens MODEL QUESTION [+ QUESTION]...  the model is loaded once for all questions:
+ *   text FLAGS TEXT           a line with the tokens of a text
+ *   chat FLAGS [ROLE TEXT]... a line with the tokens of a conversation, and a line with those that
+ *                             libllama makes of the template's text as a whole, control tokens in
+ *                             messages included
  * FLAGS are those of quire_model_tokenize, as a number. */
 #include "quire_engine.h"
 
@@ -145,11 +146,19 @@ static quire_status print_text(const quire_model *model, int flags, const char *
     return status;
 }
 
-static void print_whole(const char *path, int flags, const struct llama_chat_message *list,
+typedef struct vocabularies {
+    const char *path;
+    quire_model *model;
+    struct llama_model *peer; /* loaded by the first question that needs it */
+} vocabularies;
+
+static void print_whole(vocabularies *v, int flags, const struct llama_chat_message *list,
                         size_t n) {
     struct llama_model_params params = llama_model_default_params();
     params.vocab_only = true;
-    struct llama_model *model = llama_model_load_from_file(path, params);
+    if (!v->peer)
+        v->peer = llama_model_load_from_file(v->path, params);
+    struct llama_model *model = v->peer;
     static char text[1 << 20];
     const int32_t n_bytes =
         llama_chat_apply_template(llama_model_chat_template(model, NULL), list, n,
@@ -157,11 +166,9 @@ static void print_whole(const char *path, int flags, const struct llama_chat_mes
     n_tokens = llama_tokenize(llama_model_get_vocab(model), text, n_bytes, tokens, TOKENS_MAX,
                               flags & QUIRE_TOKENIZE_START, true);
     print(tokens, n_tokens);
-    llama_model_free(model);
 }
 
-static quire_status print_chat(const quire_model *model, const char *path, int flags, char **words,
-                               int n_words) {
+static quire_status print_chat(vocabularies *v, int flags, char **words, int n_words) {
     quire_message messages[MESSAGES_MAX];
     struct llama_chat_message list[MESSAGES_MAX];
     size_t n = 0;
@@ -170,29 +177,52 @@ static quire_status print_chat(const quire_model *model, const char *path, int f
         list[n] = (struct llama_chat_message){.role = words[i], .content = words[i + 1]};
     }
     const quire_status status =
-        quire_model_tokenize_chat(model, messages, n, flags, tokens, TOKENS_MAX, &n_tokens);
+        quire_model_tokenize_chat(v->model, messages, n, flags, tokens, TOKENS_MAX, &n_tokens);
     if (status != QUIRE_OK)
         return status;
     print(tokens, n_tokens);
-    print_whole(path, flags, list, n);
+    print_whole(v, flags, list, n);
     return QUIRE_OK;
 }
 
+/* words: those of one question. */
+static quire_status answer(vocabularies *v, char **words, int n_words) {
+    if (n_words == 3 && strcmp(words[0], "text") == 0)
+        return print_text(v->model, atoi(words[1]), words[2]);
+    if (n_words >= 2 && strcmp(words[0], "chat") == 0)
+        return print_chat(v, atoi(words[1]), words + 2, n_words - 2);
+    fprintf(stderr, "tokens: not a question: %s\n", n_words ? words[0] : "");
+    exit(2);
+}
+
+static quire_status answer_all(vocabularies *v, char **words, int n_words) {
+    quire_status status = QUIRE_OK;
+    for (int at = 0, n; at < n_words && status == QUIRE_OK; at += n + 1) {
+        for (n = 0; at + n < n_words && strcmp(words[at + n], "+") != 0;)
+            n++;
+        status = answer(v, words + at, n);
+    }
+    return status;
+}
+
 int main(int argc, char **argv) {
-    if (argc == 3 && strcmp(argv[2], "try") == 0)
-        return report(try_all(argv[1])) == QUIRE_E_NOMEM;
-    if (argc < 4)
+    if (argc < 3)
         return 2;
-    quire_model *model;
-    quire_status status = load(&model, argv[1]);
-    if (status != QUIRE_OK)
-        return report(status), 1;
-    const int flags = atoi(argv[3]);
-    status = strcmp(argv[2], "text") == 0 && argc == 5
-                 ? print_text(model, flags, argv[4])
-                 : print_chat(model, argv[1], flags, argv + 4, argc - 4);
+    if (strcmp(argv[1], "try") == 0) {
+        bool no_memory = false;
+        for (int i = 2; i < argc; i++) {
+            no_memory |= report(try_all(argv[i])) == QUIRE_E_NOMEM;
+            fflush(stdout); /* if the next one ends the process, its place is known */
+        }
+        return no_memory;
+    }
+    vocabularies v = {.path = argv[1]};
+    quire_status status = load(&v.model, v.path);
+    if (status == QUIRE_OK)
+        status = answer_all(&v, argv + 2, argc - 2);
     if (status != QUIRE_OK)
         report(status);
-    quire_model_free(model);
+    llama_model_free(v.peer);
+    quire_model_free(v.model);
     return status != QUIRE_OK;
 }

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(not (PROGRAMS / "engine_oracle").exists(), reaso
 
 # f32 weights, SiLU: nothing rounds to fewer than 24 bits, so only the order of sums differs, over a few layers.
 F32_BOUND = 5e-5
+WAYS = ("prefill", "odd_chunks", "decode", "batch")
 
 
 def run(program, *arguments, status=0):
@@ -25,8 +26,9 @@ def run(program, *arguments, status=0):
     return done.stdout
 
 
-def oracle(*arguments):
-    return json.loads(run("oracle", *arguments))
+def oracle(model, n_tokens, ways, *text):
+    """On one thread. ways: what tests/engine/oracle.c is to compute; nothing else costs time."""
+    return json.loads(run("oracle", model, n_tokens, 1, ",".join(ways), *text))
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +46,8 @@ def test_logits_equal_libllama(folder, arch):
     """Prefill, odd chunks, single steps and batches; 300 tokens are four windows of the sliding layers. ggml's GELU looks
     its values up in a table of f16, so a Gemma gets gates so large that they pass the table by."""
     gain = 1e4 if "gemma" in arch else 1.0
-    result = oracle(tiny(folder, arch, gate_gain=gain), 300, 1)
-    for way in ("prefill", "odd_chunks", "decode", "batch"):
+    result = oracle(tiny(folder, arch, gate_gain=gain), 300, WAYS)
+    for way in WAYS:
         assert result[way]["largest"] < F32_BOUND, (way, result)
         assert result[way]["other_top"] == 0, (way, result)
 
@@ -54,7 +56,7 @@ def test_logits_equal_libllama(folder, arch):
 def test_usual_gates(folder, arch):
     """With gates inside the table a row may be off by steps of f16: less than what libllama's own two ways of attention,
     which differ by one rounding of q to f16, are apart."""
-    result = oracle(tiny(folder, arch), 300, 1)
+    result = oracle(tiny(folder, arch), 300, ("itself", "prefill", "decode"))
     for way, itself in (("prefill", "itself"), ("decode", "itself_decode")):
         assert result[way]["largest"] < result[itself]["largest"]
         assert result[way]["median"] < result[itself]["median"]
@@ -98,7 +100,7 @@ def test_weight_types(folder, kind, monkeypatch):
     for repack in (False, True):
         if repack:
             monkeypatch.setenv("ORACLE_REPACK", "1")
-        result = oracle(path, 8, 1)
+        result = oracle(path, 8, ("lone", "prefill", "decode", "batch"))
         assert result["lone"]["apart"] == 0 and result["lone_decode"]["apart"] == 0, (repack, result)
         for way in ("prefill", "decode", "batch"):
             assert result[way]["first"] < F32_BOUND, (repack, way, result)
@@ -286,8 +288,11 @@ TEXT = pathlib.Path(__file__).parents[2] / "docs/FORMAT.md"
 
 
 def test_smollm2_logits(smollm2_f32):
-    result = oracle(smollm2_f32, 150, 1, TEXT)
-    for way in ("prefill", "odd_chunks", "decode", "batch"):
+    """100 tokens are a full page and an open one. Outside of test-all one text of the three is decoded token by token:
+    test_logits_equal_libllama decodes all of them, with every architecture."""
+    decode = "decode" if full_sweep() else "decode_first"
+    result = oracle(smollm2_f32, 150 if full_sweep() else 100, ("prefill", "odd_chunks", decode, "batch"), TEXT)
+    for way in WAYS:
         assert result[way]["largest"] < F32_BOUND, (way, result)
         assert result[way]["other_top"] == 0, (way, result)
 
@@ -295,7 +300,7 @@ def test_smollm2_logits(smollm2_f32):
 def test_smollm2_text(smollm2_f32):
     prompts = ["The capital of France is", "Once upon a time, there was a", "def fibonacci(n):", "Water boils at",
                "Dear Sir or Madam,"]
-    run("greedy", smollm2_f32, 24, *prompts)
+    run("greedy", smollm2_f32, 24, *prompts[:5 if full_sweep() else 3])
 
 
 def no_farther_than_chance(result, way):
@@ -313,7 +318,7 @@ def test_weights_as_shipped(name, repack, monkeypatch):
     can be compared. test_smollm2_logits bounds attention itself, with weights in f32."""
     if repack:
         monkeypatch.setenv("ORACLE_REPACK", "1")
-    result = oracle(fetched(name), 40, 1, TEXT)
+    result = oracle(fetched(name), 40, (*WAYS, "itself", "lone"), TEXT)
     assert result["lone"]["apart"] == 0 and result["lone_decode"]["apart"] == 0, result
     for way in ("prefill", "odd_chunks", "decode"):
         assert result[way]["first"] == 0, (way, result)

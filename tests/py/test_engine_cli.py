@@ -71,10 +71,14 @@ def test_prompt_from_file_and_stdin(smollm2, tmp_path):
 
 @pytest.mark.parametrize("kv", ["none", "k8v4", "tq4"])
 def test_same_text_from_any_number_of_threads(tiny, kv):
-    common = ("run", "--quiet", "-m", tiny, "-p", "w1 w2 w3 w4", "-n", 24, "--temp", 0.9, "--seed", 7, "--kv", kv,
-              "--ignore-end")
-    texts = {quire(*common, "-t", n).stdout for n in (1, 2, 3)}
-    assert len(texts) == 1 and len(texts.pop()) > 20
+    """Three threads take fewer steps: on two processors each wait for each other costs a time slice."""
+    def text(threads, n):
+        return quire("run", "--quiet", "-m", tiny, "-p", "w1 w2 w3 w4", "--temp", 0.9, "--seed", 7, "--kv", kv, "--ignore-end",
+                     "-t", threads, "-n", n).stdout
+
+    one, three = text(1, 24), text(3, 24 if full_sweep() else 6)
+    assert len(one) > 20 and text(2, 24) == one
+    assert bytewise(one).startswith(bytewise(three)) and len(three) > 5
 
 
 @pytest.mark.parametrize("temp", [0, 0.7])

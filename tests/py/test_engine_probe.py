@@ -249,13 +249,13 @@ def test_the_picture(sliding):
     (("run", "-p", "x", "--kv", "auto:0.5M"), "allowed after auto"),
     (("run", "-p", "x", "--kv", "auto:nan"), "allowed after auto"),
     (("run", "-p", "x", "--kv", "autos"), "autos"),
-    (("run", "-p", "x", "--kv", "auto:1"), "is the least"),
-    (("run", "-p", "x", "--kv", "auto:1K", "--ctx", "500"), "is the least"),
+    (("run", "-p", "x", "--kv", "auto:1"), "needs at least"),
+    (("run", "-p", "x", "--kv", "auto:1K", "--ctx", "500"), "needs at least"),
     (("run", "-p", "x", "--kv", "auto", "--kv-layers", "0=none"), "--kv-layers cannot be used"),
     (("run", "-p", "x", "--kv", "auto", "--kv-windowed", "k8v4"), "--kv-windowed cannot be"),
     (("eval", "agree", "--kv", "k8v4,auto:x"), "auto:x"),
     (("probe", "--kv-budget", "0.01,lots"), "'lots'"),
-    (("probe", "--kv-budget", "1K"), "is the least"),
+    (("probe", "--kv-budget", "1K"), "needs at least"),
     (("probe", "--kv-windowed", "k8v4"), "--kv-windowed cannot be"),
 ])
 def test_errors_say_what_is_wrong(llama, arguments, said):

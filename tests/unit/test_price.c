@@ -32,13 +32,20 @@ static void random_options(fixture *f, rng *r) {
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
+static void create(fixture *f, quire_seq **seq) {
+    for (int i = 0; i < f->options.max_seqs; i++)
+        assert_ok(quire_seq_create(f->pool, &seq[i]));
+}
+
+static void release(fixture *f, quire_seq **seq) {
+    for (int i = 0; i < f->options.max_seqs; i++)
+        assert_ok(quire_seq_free(seq[i]));
+}
+
 /* Grows all sequences to the full length: one after the other or side by side, in pieces of any
  * size. */
-static void fill(fixture *f, rng *r) {
-    quire_seq *seq[SEQS_MAX];
+static void grow(fixture *f, quire_seq **seq, rng *r) {
     const int n_seqs = f->options.max_seqs, most = f->options.max_batch_tokens;
-    for (int i = 0; i < n_seqs; i++)
-        assert_ok(quire_seq_create(f->pool, &seq[i]));
     const bool side_by_side = rng_below(r, 2);
     for (;;) {
         step_item items[SEQS_MAX];
@@ -60,8 +67,16 @@ static void fill(fixture *f, rng *r) {
         if (rng_below(r, 8) == 0) /* gives the places of spare leaves back to the arena */
             quire_pool_get_stats(f->pool, &stats);
     }
-    for (int i = 0; i < n_seqs; i++)
-        assert_ok(quire_seq_free(seq[i]));
+}
+
+/* Random layers, in a pool of the budget that they were priced at. */
+static void open_priced(fixture *f, rng *r) {
+    random_options(f, r);
+    f->no_orders = false;
+    fixture_open(f); /* gives layers their orders of channels */
+    quire_pool_free(f->pool);
+    assert_ok(quire_pool_price(&f->options, &f->options.budget_bytes));
+    assert_ok(quire_pool_create(&f->pool, &f->options));
 }
 
 static void a_priced_pool_holds_what_it_was_priced_for(void **state) {
@@ -69,20 +84,55 @@ static void a_priced_pool_holds_what_it_was_priced_for(void **state) {
     for (int turn = 0; turn < 100; turn++) {
         rng r = {.state = (uint64_t)turn};
         fixture f;
-        random_options(&f, &r);
-        f.no_orders = false;
-        fixture_open(&f); /* gives layers their orders of channels */
-        quire_pool_free(f.pool);
-        assert_ok(quire_pool_price(&f.options, &f.options.budget_bytes));
-        assert_ok(quire_pool_create(&f.pool, &f.options));
-        fill(&f, &r);
-        if (rng_below(&r, 2)) /* again, in memory that has been used */
-            fill(&f, &r);
+        quire_seq *seq[SEQS_MAX];
+        open_priced(&f, &r);
+        for (int times = 1 + rng_below(&r, 2); times > 0; times--) { /* again: in used memory */
+            create(&f, seq);
+            grow(&f, seq, &r);
+            release(&f, seq);
+        }
         fixture_close(&f);
     }
 }
 
-/* Of a model's cache at length, nearly all is pages: the price of everything else is small. */
+/* Every sequence has its full length. One of them is cut or shifted, and then grows back. What a
+ * window has lost (E_GONE) and codecs that cannot be shifted (E_UNSUPPORTED) are no matter of
+ * room; that most attempts succeed is counted. */
+static void a_full_pool_has_room_for_trims_and_shifts(void **state) {
+    (void)state;
+    enum { TRIM, SHIFT };
+    int n_tried[2] = {0}, n_done[2] = {0};
+    const quire_rope rope = {.n_rot = 64, .base = 10000};
+    for (int turn = 0; turn < 60; turn++) {
+        rng r = {.state = (uint64_t)(2000 + turn)};
+        fixture f;
+        quire_seq *seq[SEQS_MAX];
+        open_priced(&f, &r);
+        create(&f, seq);
+        grow(&f, seq, &r);
+        for (int i = 0; i < 6; i++) {
+            quire_seq *one = seq[rng_below(&r, f.options.max_seqs)];
+            const int length = quire_seq_length(one), from = rng_below(&r, length);
+            const int what = rng_below(&r, 2);
+            const quire_status status =
+                what == TRIM
+                    ? quire_seq_trim(one, from)
+                    : quire_seq_shift(one, from, from + 1 + rng_below(&r, length - from), &rope, 1);
+            if (status != QUIRE_OK && status != QUIRE_E_GONE && status != QUIRE_E_UNSUPPORTED)
+                fail_msg("turn %d: %s of a sequence of %d: %s", turn,
+                         what == TRIM ? "trim" : "shift", length, quire_last_error());
+            n_tried[what]++;
+            n_done[what] += status == QUIRE_OK;
+            grow(&f, seq, &r);
+        }
+        release(&f, seq);
+        fixture_close(&f);
+    }
+    for (int what = TRIM; what <= SHIFT; what++)
+        if (n_done[what] < n_tried[what] / 5)
+            fail_msg("only %d of %d were possible", n_done[what], n_tried[what]);
+}
+
 static void a_price_is_close_to_what_is_held(void **state) {
     (void)state;
     static const char *const KV[] = {"none", "k8v4", "k4v4"};
@@ -158,6 +208,7 @@ static void bad_options_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_priced_pool_holds_what_it_was_priced_for),
+        cmocka_unit_test(a_full_pool_has_room_for_trims_and_shifts),
         cmocka_unit_test(a_price_is_close_to_what_is_held),
         cmocka_unit_test(capacity_is_the_inverse_of_price),
         cmocka_unit_test(bad_options_are_refused),
