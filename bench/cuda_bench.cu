@@ -1,10 +1,11 @@
 /* Times libquire_cuda on the current GPU; bench/cuda runs it, and peers beside it.
  *
- *   quire_cuda_bench [--quick] [HEADS]     one JSON object for each measurement, a line each, on stdout
- *   HEADS: only this shape, e.g. 32x8x64, and no sealing
+ *   quire_cuda_bench [--quick] [--prefill] [HEADS]     one JSON object for each measurement, a line
+ * each, on stdout HEADS: only this shape, e.g. 32x8x64, and no sealing; --prefill: only prefill
  *
- * Decode: one launch in a CUDA graph between two events, median of 30. Pages lie in random order, and launches take turns
- * over at least 400 MB of pages, so that L2 is cold. "us_many" is the time of a launch among 32 in one graph.
+ * Decode: one launch in a CUDA graph between two events, median of 30. Pages lie in random order,
+ * and launches take turns over at least 400 MB of pages, so that L2 is cold. "us_many" is the time
+ * of a launch among 32 in one graph.
  */
 #include <algorithm>
 #include <cstdio>
@@ -18,20 +19,20 @@
 
 #include "quire_cuda.h"
 
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        const cudaError_t error_ = (call);                                                                             \
-        if (error_ != cudaSuccess) {                                                                                   \
-            fprintf(stderr, "quire_cuda_bench: %s: %s\n", #call, cudaGetErrorString(error_));                          \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        const cudaError_t error_ = (call);                                                         \
+        if (error_ != cudaSuccess) {                                                               \
+            fprintf(stderr, "quire_cuda_bench: %s: %s\n", #call, cudaGetErrorString(error_));      \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        if ((call) != QUIRE_OK) {                                                                                      \
-            fprintf(stderr, "quire_cuda_bench: %s\n", quire_cuda_last_error());                                        \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if ((call) != QUIRE_OK) {                                                                  \
+            fprintf(stderr, "quire_cuda_bench: %s\n", quire_cuda_last_error());                    \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 constexpr int T = QUIRE_PAGE_TOKENS;
@@ -67,7 +68,8 @@ template <class X> static X *upload(const std::vector<X> &from) {
 }
 
 __global__ void fill_normal(__nv_bfloat16 *to, size_t n, uint64_t seed) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         uint64_t z = (i + seed) * 0x9e3779b97f4a7c15u;
         z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
         z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -175,7 +177,8 @@ static double measure_read(int sms) {
     CHECK(cudaFree(memory));
     CHECK(cudaFree(to));
     const double rate = (double)bytes / t.one / 1e6;
-    printf("{\"what\": \"read\", \"bytes\": %zu, \"us\": %.1f, \"tb_per_s\": %.3f}\n", bytes, t.one, rate);
+    printf("{\"what\": \"read\", \"bytes\": %zu, \"us\": %.1f, \"tb_per_s\": %.3f}\n", bytes, t.one,
+           rate);
     fflush(stdout);
     return rate;
 }
@@ -242,8 +245,10 @@ static void measure_seal(const Pair &pair, Heads h, int n_pages) {
     a.records = {device<uint8_t>((size_t)n_pages * h.kv * record), record * h.kv, record};
     uint16_t *order = make_order(h);
     a.k_order = order;
-    const Times t = time_launches(1, [&](int, cudaStream_t stream) { TRY(quire_cuda_seal(&a, stream)); });
-    printf("{\"what\": \"seal\", \"kv\": \"%s\", \"kv_heads\": %d, \"dim\": %d, \"tokens\": %d, \"us\": %.2f, "
+    const Times t =
+        time_launches(1, [&](int, cudaStream_t stream) { TRY(quire_cuda_seal(&a, stream)); });
+    printf("{\"what\": \"seal\", \"kv\": \"%s\", \"kv_heads\": %d, \"dim\": %d, \"tokens\": %d, "
+           "\"us\": %.2f, "
            "\"gb_per_s_in\": %.0f}\n",
            pair.name, h.kv, h.dim, n_pages * T, t.one, (double)n * 4 / t.one / 1e3);
     fflush(stdout);
@@ -257,7 +262,8 @@ static void measure_seal(const Pair &pair, Heads h, int n_pages) {
 
 static void measure_decode(const Pair &pair, const Pool &pool, Heads h, int n_seqs, int context) {
     const int sealed = (context - 1) / T, sinks = 4;
-    const size_t pages_read = (size_t)n_seqs * sealed, raw_rows = (size_t)n_seqs * (context - sealed * T + sinks);
+    const size_t pages_read = (size_t)n_seqs * sealed,
+                 raw_rows = (size_t)n_seqs * (context - sealed * T + sinks);
     const double bytes = (double)pages_read * pool.page_bytes + (double)raw_rows * h.kv * h.dim * 4;
     const int n_sets = (int)std::min<size_t>(32, std::max<size_t>(1, (size_t)(400e6 / bytes)));
     std::vector<int32_t> ids((size_t)pool.n_pages);
@@ -270,7 +276,8 @@ static void measure_decode(const Pair &pair, const Pool &pool, Heads h, int n_se
         tables[i] = ids[i % ids.size()];
     int32_t *pages = upload(tables), *lengths = upload(std::vector<int32_t>(n_seqs, context));
     const size_t row = (size_t)h.kv * h.dim;
-    __nv_bfloat16 *q = normal((size_t)n_seqs * h.q * h.dim, 5), *raw = normal((size_t)n_seqs * T * row * 2, 6);
+    __nv_bfloat16 *q = normal((size_t)n_seqs * h.q * h.dim, 5),
+                  *raw = normal((size_t)n_seqs * T * row * 2, 6);
     __nv_bfloat16 *out = device<__nv_bfloat16>((size_t)n_seqs * h.q * h.dim);
 
     quire_cuda_decode_options o;
@@ -295,16 +302,75 @@ static void measure_decode(const Pair &pair, const Pool &pool, Heads h, int n_se
         with_pages.pages = pages + set * pages_read;
         TRY(quire_cuda_decode(plan, &with_pages, stream));
     });
-    printf(
-        "{\"what\": \"decode\", \"kv\": \"%s\", \"heads\": \"%dx%dx%d\", \"batch\": %d, \"context\": %d, \"us\": %.2f, "
-        "\"us_many\": %.2f, \"bytes\": %.0f, \"tb_per_s\": %.3f, \"kernel\": \"%s\"}\n",
-        pair.name, h.q, h.kv, h.dim, n_seqs, context, t.one, t.many, bytes, bytes / t.one / 1e6,
-        quire_cuda_decode_kernel(plan));
+    printf("{\"what\": \"decode\", \"kv\": \"%s\", \"heads\": \"%dx%dx%d\", \"batch\": %d, "
+           "\"context\": %d, \"us\": %.2f, "
+           "\"us_many\": %.2f, \"bytes\": %.0f, \"tb_per_s\": %.3f, \"kernel\": \"%s\"}\n",
+           pair.name, h.q, h.kv, h.dim, n_seqs, context, t.one, t.many, bytes, bytes / t.one / 1e6,
+           quire_cuda_decode_kernel(plan));
     fflush(stdout);
     quire_cuda_decode_free(plan);
-    for (void *memory : {(void *)pages, (void *)lengths, (void *)q, (void *)raw, (void *)out, (void *)workspace})
+    for (void *memory :
+         {(void *)pages, (void *)lengths, (void *)q, (void *)raw, (void *)out, (void *)workspace})
         CHECK(cudaFree(memory));
 }
+
+/* ------------------------------------------------------------------ prefill, and verification of
+ * several rows */
+
+static void measure_prefill(const Pair &pair, const Pool &pool, Heads h, int n_seqs, int before,
+                            int rows) {
+    const int length = before + rows, sealed = (length - 1) / T, sinks = 4,
+              own = length - before / T * T;
+    const size_t n_rows = (size_t)n_seqs * rows, row = (size_t)h.kv * h.dim;
+    std::vector<int32_t> tables((size_t)n_seqs * sealed), starts, lengths(n_seqs, length);
+    std::mt19937 random(3);
+    for (int32_t &id : tables)
+        id = (int32_t)(random() % (unsigned)pool.n_pages);
+    for (int i = 0; i <= n_seqs; i++)
+        starts.push_back(i * rows);
+    tables.push_back(0);
+    int32_t *pages = upload(tables), *device_starts = upload(starts),
+            *device_lengths = upload(lengths);
+    __nv_bfloat16 *q = normal(n_rows * h.q * h.dim, 5),
+                  *raw = normal((size_t)n_seqs * own * row * 2, 6);
+    __nv_bfloat16 *out = device<__nv_bfloat16>(n_rows * h.q * h.dim);
+
+    quire_cuda_prefill_options o;
+    quire_cuda_prefill_options_default(&o);
+    o.n_heads = h.q, o.n_kv_heads = h.kv, o.k_dim = o.v_dim = h.dim;
+    o.pair = pair.pair, o.raw = o.out = QUIRE_BF16, o.sinks = sinks, o.rows_hint = rows;
+    quire_cuda_prefill_plan *plan;
+    TRY(quire_cuda_prefill_create(&plan, &o));
+    uint8_t *workspace = device<uint8_t>(quire_cuda_prefill_workspace(plan));
+    quire_cuda_prefill_args a = {};
+    a.n_seqs = n_seqs;
+    a.q = q, a.out = out, a.starts = device_starts, a.lengths = device_lengths;
+    a.pages = pages, a.pages_stride = sealed;
+    a.records = {pool.records, pool.page_bytes, pool.page_bytes / h.kv};
+    a.own = dense_rows(raw, raw + (size_t)n_seqs * own * row, h, own);
+    a.sink = a.own;
+    a.k_order = pool.order;
+    a.workspace = workspace;
+    const Times t = time_launches(
+        1, [&](int, cudaStream_t stream) { TRY(quire_cuda_prefill(plan, &a, stream)); });
+    const double flop =
+        4.0 * h.dim * h.q * n_seqs * ((double)rows * before + (double)rows * (rows + 1) / 2);
+    printf("{\"what\": \"prefill\", \"kv\": \"%s\", \"heads\": \"%dx%dx%d\", \"batch\": %d, "
+           "\"before\": %d, "
+           "\"rows\": %d, \"us\": %.1f, \"us_many\": %.1f, \"tflop_per_s\": %.0f, \"kernel\": "
+           "\"%s\"}\n",
+           pair.name, h.q, h.kv, h.dim, n_seqs, before, rows, t.one, t.many, flop / t.one / 1e6,
+           quire_cuda_prefill_kernel(plan));
+    fflush(stdout);
+    quire_cuda_prefill_free(plan);
+    for (void *memory : {(void *)pages, (void *)device_starts, (void *)device_lengths, (void *)q,
+                         (void *)raw, (void *)out, (void *)workspace})
+        CHECK(cudaFree(memory));
+}
+
+/* Sequences, tokens before the rows, rows. bench/peer_cuda.py has the same. */
+static const int PREFILLS[][3] = {{1, 16384, 4096}, {1, 65536, 2048}, {1, 16384, 512}, {1, 0, 4096},
+                                  {1, 32768, 16},   {32, 32768, 4},   {32, 32768, 8}};
 
 static bool is_shape(const char *text, Heads h) {
     char name[32];
@@ -313,11 +379,13 @@ static bool is_shape(const char *text, Heads h) {
 }
 
 int main(int argc, char **argv) {
-    bool quick = false;
+    bool quick = false, only_prefill = false;
     const char *only = nullptr;
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--quick"))
             quick = true;
+        else if (!strcmp(argv[i], "--prefill"))
+            only_prefill = true;
         else
             only = argv[i];
     if (quire_cuda_available() != QUIRE_OK) {
@@ -329,9 +397,11 @@ int main(int argc, char **argv) {
     printf("{\"what\": \"device\", \"name\": \"%s\", \"sms\": %d}\n", device_properties.name,
            device_properties.multiProcessorCount);
     measure_read(device_properties.multiProcessorCount);
-    static const int cases[][2] = {{32, 32768}, {8, 32768}, {32, 8192}, {1, 131072}, {1, 32768}, {1, 8192}};
-    static const Heads shapes[] = {{32, 8, 128}, {9, 3, 64},   {32, 8, 64},  {8, 8, 128},  {64, 8, 128}, {128, 8, 128},
-                                   {4, 1, 128},  {32, 32, 80}, {32, 32, 96}, {16, 4, 256}, {4, 1, 256}};
+    static const int cases[][2] = {{32, 32768}, {8, 32768}, {32, 8192},
+                                   {1, 131072}, {1, 32768}, {1, 8192}};
+    static const Heads shapes[] = {{32, 8, 128}, {9, 3, 64},    {32, 8, 64}, {8, 8, 128},
+                                   {64, 8, 128}, {128, 8, 128}, {4, 1, 128}, {32, 32, 80},
+                                   {32, 32, 96}, {16, 4, 256},  {4, 1, 256}};
     for (const Heads &h : shapes)
         for (const Pair &pair : PAIRS) {
             const bool main_shape = h.q == 32 && h.kv == 8 && h.dim == 128;
@@ -339,14 +409,18 @@ int main(int argc, char **argv) {
                 continue;
             const Pool pool = make_pool(pair, h, (size_t)2300 << 20);
             for (int i = 0; i < 6; i++)
-                if (quick ? cases[i][1] < 32768 : main_shape || i == 0 || i == 3 || i == 5)
+                if (!only_prefill &&
+                    (quick ? cases[i][1] < 32768 : main_shape || i == 0 || i == 3 || i == 5))
                     measure_decode(pair, pool, h, cases[i][0], cases[i][1]);
+            for (const int(&c)[3] : PREFILLS)
+                if (quick ? c[2] == 512 : main_shape || c[2] == 4096)
+                    measure_prefill(pair, pool, h, c[0], c[1], c[2]);
             CHECK(cudaFree(pool.records));
             CHECK(cudaFree(pool.order));
         }
     for (const Pair &pair : PAIRS)
         for (int n : {1, 64, 1024})
-            if (!only && (!quick || n < 1024))
+            if (!only && !only_prefill && (!quick || n < 1024))
                 measure_seal(pair, shapes[0], n);
     return 0;
 }

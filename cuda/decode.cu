@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <new>
 
+#include "args.h"
 #include "fail.h"
 #include "record.h"
 
@@ -12,9 +13,9 @@ using namespace quire_cuda;
 
 struct quire_cuda_decode_plan {
     quire_cuda_decode_options options;
-    const DecodeKernel *kernel;
+    const DecodeKernel *kernels[2]; /* plain, and with more than plain logits */
     char name[64];
-    int sms, shared_bytes;
+    int sms;
     int n_parts, item_heads; /* see DecodeParams */
     size_t record_bytes;
     size_t ml_at, tickets_at, workspace_bytes;
@@ -25,26 +26,19 @@ namespace quire_cuda {
 /* What a kernel has beside its dynamic shared memory. */
 constexpr int STATIC_SHARED = 128;
 
-static const char *codec_name(quire_codec codec) {
-    switch (codec) {
-#define NAME(id, number, name, family, bits, group, sides)                                                             \
-    case QUIRE_CODEC_##id:                                                                                             \
-        return name;
-        QUIRE_CODEC_MAP(NAME)
-#undef NAME
-    default:
-        return "unknown";
-    }
-}
-
-/* The first kernel for the shape that fits into `limit` bytes of shared memory; *known: whether there is any. */
-static const DecodeKernel *find_kernel(quire_pair pair, int dim, int heads, int limit, bool *known) {
+/* The first kernel for the shape that fits into `limit` bytes of shared memory; *known: whether
+ * there is any. */
+static const DecodeKernel *find_kernel(quire_pair pair, int dim, bool more, int heads, int limit,
+                                       bool *known) {
     *known = false;
     for (const DecodeKernels &table :
-         {decode_kernels_64, decode_kernels_80, decode_kernels_96, decode_kernels_128, decode_kernels_256})
+         {decode_kernels_64, decode_kernels_80, decode_kernels_96, decode_kernels_128,
+          decode_kernels_256, decode_kernels_more_64, decode_kernels_more_80,
+          decode_kernels_more_96, decode_kernels_more_128, decode_kernels_more_256})
         for (int i = 0; i < table.n; i++) {
             const DecodeKernel &kernel = table.first[i];
-            if (kernel.pair.k != pair.k || kernel.pair.v != pair.v || kernel.dim != dim)
+            if (kernel.pair.k != pair.k || kernel.pair.v != pair.v || kernel.dim != dim ||
+                kernel.more != more)
                 continue;
             *known = true;
             if (kernel.shared_bytes(heads) <= limit)
@@ -53,8 +47,9 @@ static const DecodeKernel *find_kernel(quire_pair pair, int dim, int heads, int 
     return nullptr;
 }
 
-/* As many CTAs as multiprocessors, or a few less, so that a CTA has whole items or an equal part of one where all items
- * have the same length: then fewer results are merged, which is worth more than the idle multiprocessors. */
+/* As many CTAs as multiprocessors, or a few less, so that a CTA has whole items or an equal part of
+ * one where all items have the same length: then fewer results are merged, which is worth more than
+ * the idle multiprocessors. */
 static int choose_ctas(int n_items, int sms) {
     int ctas = sms;
     if (n_items < sms)
@@ -68,21 +63,13 @@ static int choose_ctas(int n_items, int sms) {
 static quire_status check_options(const quire_cuda_decode_options &o) {
     if (o.struct_size != sizeof o)
         return fail(QUIRE_E_INVALID, "options were not set by quire_cuda_decode_options_default");
-    if (o.n_kv_heads < 1 || o.n_heads < 1 || o.n_heads % o.n_kv_heads)
-        return fail(QUIRE_E_INVALID, "%d query heads cannot share %d KV heads", (int)o.n_heads, (int)o.n_kv_heads);
-    if (o.n_heads / o.n_kv_heads > 2 * MAX_HEADS)
-        return fail(QUIRE_E_UNSUPPORTED, "%d query heads per KV head: at most %d", (int)(o.n_heads / o.n_kv_heads),
-                    2 * MAX_HEADS);
-    if (o.raw != QUIRE_F16 && o.raw != QUIRE_BF16)
-        return fail(QUIRE_E_UNSUPPORTED, "raw type %d: the GPU reads f16 and bf16", (int)o.raw);
-    if (o.out != QUIRE_F32 && o.out != QUIRE_F16 && o.out != QUIRE_BF16)
-        return fail(QUIRE_E_INVALID, "output type %d is not f32, f16 or bf16", (int)o.out);
-    if (!std::isfinite(o.scale) || o.scale < 0)
-        return fail(QUIRE_E_INVALID, "scale %g: must be positive, or 0 for 1/sqrt(k_dim)", (double)o.scale);
-    if (o.sinks < 0 || o.sinks > T)
-        return fail(QUIRE_E_INVALID, "%d sinks: must be 0 to 64", (int)o.sinks);
+    QUIRE_CUDA_TRY(check_heads(o.n_heads, o.n_kv_heads));
+    QUIRE_CUDA_TRY(check_types(o.raw, o.out));
+    QUIRE_CUDA_TRY(check_logits(o.scale, o.softcap));
+    QUIRE_CUDA_TRY(check_sight(o.sinks, o.window, o.keep));
     if (o.max_seqs < 1 || (int64_t)o.max_seqs * o.n_heads > 1 << 24)
-        return fail(QUIRE_E_INVALID, "max_seqs %d: must be at least 1, and at most 2^24 rows of heads",
+        return fail(QUIRE_E_INVALID,
+                    "max_seqs %d: must be at least 1, and at most 2^24 rows of heads",
                     (int)o.max_seqs);
     return QUIRE_OK;
 }
@@ -95,72 +82,68 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
     plan.item_heads = group < MAX_HEADS ? group : MAX_HEADS;
     bool known = false;
     if (o.k_dim == o.v_dim)
-        find_kernel(o.pair, o.k_dim, plan.item_heads, 0, &known);
+        find_kernel(o.pair, o.k_dim, false, plan.item_heads, 0, &known);
     if (!known)
-        return fail(QUIRE_E_UNSUPPORTED,
-                    "no decode kernel for %s:%s with head sizes %d and %d (docs/CUDA.md lists them)",
-                    codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, (int)o.v_dim);
+        return fail(
+            QUIRE_E_UNSUPPORTED,
+            "no decode kernel for %s:%s with head sizes %d and %d (docs/CUDA.md lists them)",
+            codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, (int)o.v_dim);
     QUIRE_CUDA_TRY(quire_cuda_available());
     int device, limit;
     QUIRE_CUDA_TRY(check(cudaGetDevice(&device), "asking for the current device"));
     QUIRE_CUDA_TRY(check(cudaDeviceGetAttribute(&plan.sms, cudaDevAttrMultiProcessorCount, device),
                          "asking for the number of multiprocessors"));
-    QUIRE_CUDA_TRY(check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-                         "asking for the size of shared memory"));
-    limit -= STATIC_SHARED;
-    plan.kernel = find_kernel(o.pair, o.k_dim, plan.item_heads, limit, &known);
-    if (!plan.kernel)
-        return fail(QUIRE_E_UNSUPPORTED,
-                    "no decode kernel for %s:%s of head size %d fits into %d bytes of shared memory",
-                    codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, limit);
-    plan.shared_bytes = plan.kernel->shared_bytes(plan.item_heads);
     QUIRE_CUDA_TRY(
-        check(cudaFuncSetAttribute((const void *)plan.kernel->run, cudaFuncAttributeMaxDynamicSharedMemorySize, limit),
-              "reserving shared memory"));
-    plan.record_bytes = (size_t)record_of(k_bits_of(o.pair.k), o.k_dim, v_bits_of(o.pair.v), o.v_dim).bytes;
+        check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+              "asking for the size of shared memory"));
+    limit -= STATIC_SHARED;
+    for (int more = 0; more < 2; more++) {
+        const DecodeKernel *kernel =
+            find_kernel(o.pair, o.k_dim, more != 0, plan.item_heads, limit, &known);
+        if (!kernel)
+            return fail(QUIRE_E_UNSUPPORTED,
+                        "no decode kernel for %s:%s of head size %d fits into %d bytes of shared "
+                        "memory",
+                        codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, limit);
+        QUIRE_CUDA_TRY(
+            check(cudaFuncSetAttribute((const void *)kernel->run,
+                                       cudaFuncAttributeMaxDynamicSharedMemorySize, limit),
+                  "reserving shared memory"));
+        plan.kernels[more] = kernel;
+    }
+    plan.record_bytes =
+        (size_t)record_of(k_bits_of(o.pair.k), o.k_dim, v_bits_of(o.pair.v), o.v_dim).bytes;
     const size_t rows = 2 * (size_t)plan.sms * plan.item_heads;
     plan.ml_at = rows * o.v_dim * sizeof(float);
     plan.tickets_at = plan.ml_at + rows * sizeof(float2);
-    plan.workspace_bytes = plan.tickets_at + (size_t)o.max_seqs * o.n_kv_heads * plan.n_parts * sizeof(unsigned);
-    snprintf(plan.name, sizeof plan.name, "%s:%s d%d, %d warps x %d pages", codec_name(o.pair.k), codec_name(o.pair.v),
-             (int)o.k_dim, plan.kernel->warps, plan.kernel->ring);
+    plan.workspace_bytes =
+        plan.tickets_at + (size_t)o.max_seqs * o.n_kv_heads * plan.n_parts * sizeof(unsigned);
+    snprintf(plan.name, sizeof plan.name, "%s:%s d%d, %d warps x %d pages", codec_name(o.pair.k),
+             codec_name(o.pair.v), (int)o.k_dim, plan.kernels[0]->warps, plan.kernels[0]->ring);
     return QUIRE_OK;
 }
 
-static quire_status check_rows(const quire_cuda_rows &r, const char *what) {
-    if (!r.k || !r.v)
-        return fail(QUIRE_E_INVALID, "rows of %s are NULL", what);
-    if (((uintptr_t)r.k | (uintptr_t)r.v) % 16 ||
-        (r.k_slot | r.k_head | r.k_token | r.v_slot | r.v_head | r.v_token) % 8)
-        return fail(QUIRE_E_INVALID, "rows of %s: pointers must be aligned to 16 bytes, strides to 8 elements", what);
-    return QUIRE_OK;
-}
-
-static quire_status check_args(const quire_cuda_decode_plan &plan, const quire_cuda_decode_args &a) {
+static quire_status check_args(const quire_cuda_decode_plan &plan,
+                               const quire_cuda_decode_args &a) {
     const quire_cuda_decode_options &o = plan.options;
     if (a.n_seqs < 0 || a.n_seqs > o.max_seqs)
-        return fail(QUIRE_E_INVALID, "%d sequences: the plan has room for %d", (int)a.n_seqs, (int)o.max_seqs);
+        return fail(QUIRE_E_INVALID, "%d sequences: the plan has room for %d", (int)a.n_seqs,
+                    (int)o.max_seqs);
     if (!a.q || !a.out || !a.lengths || !a.pages || !a.records.base || !a.workspace)
         return fail(QUIRE_E_INVALID, "q, out, lengths, pages, records or workspace is NULL");
     if (((uintptr_t)a.q | (uintptr_t)a.out | (uintptr_t)a.k_order) % 16)
         return fail(QUIRE_E_INVALID, "q, out and k_order must be aligned to 16 bytes");
     if ((uintptr_t)a.workspace % 256)
         return fail(QUIRE_E_INVALID, "workspace must be aligned to 256 bytes");
-    if (((uintptr_t)a.records.base | a.records.page_stride | a.records.head_stride) % 128 ||
-        (o.n_kv_heads > 1 && a.records.head_stride < plan.record_bytes))
-        return fail(QUIRE_E_INVALID, "records must lie at multiples of 128 bytes, heads %zu bytes apart or more",
-                    plan.record_bytes);
+    QUIRE_CUDA_TRY(check_records(a.records, o.n_kv_heads, plan.record_bytes));
     if (is_mixed(o.pair.k) && !a.k_order)
         return fail(QUIRE_E_INVALID, "%s needs k_order", codec_name(o.pair.k));
     QUIRE_CUDA_TRY(check_rows(a.own, "the queries' own pages"));
     return o.sinks > 0 ? check_rows(a.sink, "sinks") : QUIRE_OK;
 }
 
-static RawRows raw_rows(const quire_cuda_rows &r) {
-    return {(const uint16_t *)r.k, (const uint16_t *)r.v, r.k_slot, r.k_head, r.k_token, r.v_slot, r.v_head, r.v_token};
-}
-
-static DecodeParams make_params(const quire_cuda_decode_plan &plan, const quire_cuda_decode_args &a) {
+static DecodeParams make_params(const quire_cuda_decode_plan &plan,
+                                const quire_cuda_decode_args &a) {
     const quire_cuda_decode_options &o = plan.options;
     DecodeParams p = {};
     p.n_seqs = a.n_seqs;
@@ -170,10 +153,14 @@ static DecodeParams make_params(const quire_cuda_decode_plan &plan, const quire_
     p.n_parts = plan.n_parts;
     p.item_heads = plan.item_heads;
     p.sinks = o.sinks;
+    p.window = o.window;
+    p.keep = o.keep;
+    p.softcap_log2 = o.softcap * LOG2_E;
+    p.alibi = a.alibi;
+    p.sink_logits = a.sink_logits;
     p.bf16 = o.raw == QUIRE_BF16;
     p.out_type = o.out;
-    const float scale = o.scale > 0 ? o.scale : 1.0f / sqrtf((float)o.k_dim);
-    p.scale_log2 = scale * 1.44269504088896340736f;
+    p.scale_log2 = (o.scale > 0 ? o.scale : 1.0f / sqrtf((float)o.k_dim)) * LOG2_E;
     p.q = (const uint16_t *)a.q;
     p.out = a.out;
     p.lse = a.lse;
@@ -210,7 +197,8 @@ void quire_cuda_decode_options_default(quire_cuda_decode_options *options) {
     options->max_seqs = 64;
 }
 
-quire_status quire_cuda_decode_create(quire_cuda_decode_plan **plan, const quire_cuda_decode_options *options) {
+quire_status quire_cuda_decode_create(quire_cuda_decode_plan **plan,
+                                      const quire_cuda_decode_options *options) {
     if (!plan || !options)
         return fail(QUIRE_E_INVALID, "plan or options is NULL");
     *plan = nullptr;
@@ -226,22 +214,29 @@ quire_status quire_cuda_decode_create(quire_cuda_decode_plan **plan, const quire
 }
 
 void quire_cuda_decode_free(quire_cuda_decode_plan *plan) { delete plan; }
-size_t quire_cuda_decode_workspace(const quire_cuda_decode_plan *plan) { return plan ? plan->workspace_bytes : 0; }
-const char *quire_cuda_decode_kernel(const quire_cuda_decode_plan *plan) { return plan ? plan->name : ""; }
+size_t quire_cuda_decode_workspace(const quire_cuda_decode_plan *plan) {
+    return plan ? plan->workspace_bytes : 0;
+}
+const char *quire_cuda_decode_kernel(const quire_cuda_decode_plan *plan) {
+    return plan ? plan->name : "";
+}
 
-quire_status quire_cuda_decode(const quire_cuda_decode_plan *plan, const quire_cuda_decode_args *args,
-                               struct CUstream_st *stream) {
+quire_status quire_cuda_decode(const quire_cuda_decode_plan *plan,
+                               const quire_cuda_decode_args *args, struct CUstream_st *stream) {
     if (!plan || !args)
         return fail(QUIRE_E_INVALID, "plan or args is NULL");
     QUIRE_CUDA_TRY(check_args(*plan, *args));
     if (args->n_seqs == 0)
         return QUIRE_OK;
     const DecodeParams params = make_params(*plan, *args);
+    const bool more =
+        params.window > 0 || params.softcap_log2 > 0 || params.alibi || params.sink_logits;
+    const DecodeKernel &kernel = *plan->kernels[more];
     const int ctas = choose_ctas(args->n_seqs * params.n_items_per_seq, plan->sms);
     void *arguments[] = {(void *)&params};
-    return check(cudaLaunchKernel((const void *)plan->kernel->run, dim3((unsigned)ctas),
-                                  dim3(32u * (unsigned)plan->kernel->warps), arguments, (size_t)plan->shared_bytes,
-                                  stream),
+    return check(cudaLaunchKernel((const void *)kernel.run, dim3((unsigned)ctas),
+                                  dim3(32u * (unsigned)kernel.warps), arguments,
+                                  (size_t)kernel.shared_bytes(plan->item_heads), stream),
                  "launching the decode kernel");
 }
 }

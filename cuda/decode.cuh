@@ -1,92 +1,135 @@
 /* Decode attention over packed pages: one launch, one query row per sequence.
  *
- * The work is a flat list of units. An item (sequence, KV head, up to 8 query heads) has one unit for each sealed page,
- * then one for each 16 raw rows of the query's own page and of the sinks. CTA b takes units total*b/ctas .. and warp w of
- * it every n-th: a warp owns whole pages and fetches them into its own ring in shared memory, so warps meet only where an
- * item ends. An item that several CTAs share is merged by the one that finishes last, in the order of CTAs, which is
- * that of positions.
+ * The work is a flat list of units. An item (sequence, KV head, up to 8 query heads) has one unit
+ * for each sealed page, then one for each 16 raw rows of the query's own page and of the sinks. CTA
+ * b takes units total*b/ctas .. and warp w of it every n-th: a warp owns whole pages and fetches
+ * them into its own ring in shared memory, so warps meet only where an item ends. An item that
+ * several CTAs share is merged by the one that finishes last, in the order of CTAs, which is that
+ * of positions.
  *
- * A page's codes are tensor-core operands as they lie: lane 4r+c finds its fragment at base + 16*lane (docs/FORMAT.md).
- * A code under a mask IS an fp16 number, the subnormal u * 2^-24 (the upper field of a byte: times 16 or 32), so
- * unpacking is one AND for two codes. Scales of K's channels go into q, one product for a page; scales of V's tokens
- * go into the weights.
+ * A page's codes are tensor-core operands as they lie: lane 4r+c finds its fragment at base +
+ * 16*lane (docs/FORMAT.md). A code under a mask IS an fp16 number, the subnormal u * 2^-24 (the
+ * upper field of a byte: times 16 or 32), so unpacking is one AND for two codes. Scales of K's
+ * channels go into q, one product for a page; scales of V's tokens go into the weights.
  *
  *     S (tokens x heads) = K q        A = codes of K, rows r and r+8 are tokens 2r and 2r+1;  B = q
- *     O (channels x heads) += V^T P   A = codes of V, rows r and r+8 are channels 2r and 2r+1; B = weights, transposed
+ *     O (channels x heads) += V^T P   A = codes of V, rows r and r+8 are channels 2r and 2r+1; B =
+ * weights, transposed
  */
 #ifndef QUIRE_CUDA_DECODE_CUH
 #define QUIRE_CUDA_DECODE_CUH
-
-#include <cuda_bf16.h>
 
 #include "decode.h"
 #include "ptx.cuh"
 #include "record.h"
 #include "rotation.cuh"
+#include "values.cuh"
 
 namespace quire_cuda {
 
-constexpr float NOTHING = -1e30f;      /* running maximum of a row that has seen nothing: below every score */
-constexpr float LARGEST_QUERY = 1e20f; /* beyond it scores could overflow: such a query counts as not finite */
-constexpr float CODE_UNIT = 16777216;  /* codes enter products as u * 2^-24 */
-/* The running maximum moves when a score passes it by 2^4: weights stay below 2^4, and most pages move nothing. */
+constexpr float NOTHING =
+    -1e30f; /* running maximum of a row that has seen nothing: below every score */
+constexpr float LARGEST_QUERY =
+    1e20f; /* beyond it scores could overflow: such a query counts as not finite */
+constexpr float CODE_UNIT = 16777216; /* codes enter products as u * 2^-24 */
+/* The running maximum moves when a score passes it by 2^4: weights stay below 2^4, and most pages
+ * move nothing. */
 constexpr float SLACK = 4;
-constexpr float WEIGHT_LOG2 = 4; /* weights and sums carry 2^4, so that small ones keep their bits in fp16 */
+constexpr float WEIGHT_LOG2 =
+    4; /* weights and sums carry 2^4, so that small ones keep their bits in fp16 */
 
-/* Shape of one kernel. */
-template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_> struct Shape {
+/* Shape of one kernel. MORE: with windows, soft-cap, ALiBi and learned sinks, which cost up to 5 %
+ * even where they are not used. */
+template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_, bool MORE_> struct Shape {
+    static constexpr bool MORE = MORE_;
     static constexpr int D = D_, WARPS = WARPS_, RING = RING_, THREADS = 32 * WARPS_;
     static constexpr int K_BITS = k_bits_of(K), V_BITS = v_bits_of(V);
     static constexpr Record RECORD = record_of(K_BITS, D, V_BITS, D);
     static constexpr bool ORDERED = is_mixed(K);
     static constexpr int MIXED = ORDERED ? D / 32 : 0;
     static constexpr int COLUMN = K_BITS == 8 ? 8 : 16; /* channels in an atom of K */
-    static constexpr int COLUMNS = D / COLUMN;          /* taken four at a time; the last group may be narrower */
-    static constexpr int GROUPS = (COLUMNS + 3) / 4, STEPS = COLUMN / 4; /* products for each group */
-    static constexpr int RAW_GROUPS = (D / 8 + 3) / 4;                   /* raw rows lie as 8-bit columns do */
-    static constexpr int Q_ROOM = K_BITS == 8 ? 32 : 1; /* scales: up to 2 * 65504 / 254, and / 7 for 3 bits of km4 */
+    static constexpr int COLUMNS =
+        D / COLUMN; /* taken four at a time; the last group may be narrower */
+    static constexpr int GROUPS = (COLUMNS + 3) / 4,
+                         STEPS = COLUMN / 4;           /* products for each group */
+    static constexpr int RAW_GROUPS = (D / 8 + 3) / 4; /* raw rows lie as 8-bit columns do */
+    static constexpr int Q_ROOM =
+        K_BITS == 8 ? 32 : 1; /* scales: up to 2 * 65504 / 254, and / 7 for 3 bits of km4 */
     static constexpr float V_MID = V_BITS == 8 ? 128.0f : 7.5f; /* 8-bit codes are made unsigned */
 
-    /* Shared memory: ring | q | q as packed rows have it | factors of scores | sums of warps | maxima and sums of weights
-     * of warps | barriers */
+    /* Shared memory: ring | q | q as packed rows have it | factors of scores | sums of warps |
+     * maxima and sums of weights of warps | barriers */
     static constexpr int Q_AT = WARPS * RING * RECORD.bytes;
-    __host__ __device__ static constexpr int placed_at(int heads) { return Q_AT + (ORDERED ? heads * D * 2 : 0); }
-    __host__ __device__ static constexpr int up_at(int heads) { return placed_at(heads) + heads * D * 2; }
-    __host__ __device__ static constexpr int sums_at(int heads) { return up_at(heads) + 4 * MAX_HEADS; }
-    __host__ __device__ static constexpr int stats_at(int heads) { return sums_at(heads) + WARPS * heads * D * 4; }
-    __host__ __device__ static constexpr int barriers_at(int heads) { return stats_at(heads) + WARPS * heads * 8; }
+    __host__ __device__ static constexpr int placed_at(int heads) {
+        return Q_AT + (ORDERED ? heads * D * 2 : 0);
+    }
+    __host__ __device__ static constexpr int up_at(int heads) {
+        return placed_at(heads) + heads * D * 2;
+    }
+    __host__ __device__ static constexpr int sums_at(int heads) {
+        return up_at(heads) + 4 * MAX_HEADS;
+    }
+    __host__ __device__ static constexpr int stats_at(int heads) {
+        return sums_at(heads) + WARPS * heads * D * 4;
+    }
+    __host__ __device__ static constexpr int barriers_at(int heads) {
+        return stats_at(heads) + WARPS * heads * 8;
+    }
     static int shared_bytes(int heads) { return barriers_at(heads) + WARPS * RING * 8; }
 };
 
 /* ------------------------------------------------------------------ schedule */
 
-struct Item {
+template <bool MORE> struct Item {
     int seq, index;         /* index: of the sequence's items */
     int start, pages, stop; /* units of the flat list: pages first, then raw tiles */
+    int kept, from;         /* packed pages: 0 .. kept - 1, then those from `from` on */
     int length;
+
+    __device__ __forceinline__ int page(int unit) const { /* of the sequence */
+        const int i = unit - start;
+        return !MORE || i < kept ? i : i - kept + from;
+    }
+    /* The query's own page, and its rows. */
+    __device__ __forceinline__ int own_first() const {
+        return T * (MORE ? pages - kept + from : pages);
+    }
+    __device__ __forceinline__ int own_rows() const { return length - own_first(); }
 };
 
-__device__ __forceinline__ int length_at(const DecodeParams &p, int seq) { return max(__ldg(p.lengths + seq), 0); }
-
-__device__ __forceinline__ int sealed_pages(int length) { return length > 0 ? (length - 1) / T : 0; }
-
-__device__ __forceinline__ int units_of(int length, int sinks) {
-    const int pages = sealed_pages(length), own = (length - T * pages + 15) / 16;
-    return pages + max(own, 1) + (pages > 0 ? (sinks + 15) / 16 : 0);
+__device__ __forceinline__ int length_at(const DecodeParams &p, int seq) {
+    return max(__ldg(p.lengths + seq), 0);
 }
 
-__device__ __forceinline__ Item make_item(const DecodeParams &p, int seq, int index, int start, int length) {
-    return {seq, index, start, sealed_pages(length), start + units_of(length, p.sinks), length};
+/* An item of a sequence of `length` tokens, from unit `start` on. A window leaves out the pages
+ * before it, but not those with tokens to keep. */
+template <bool MORE>
+__device__ __forceinline__ Item<MORE> make_item(const DecodeParams &p, int seq, int index,
+                                                int start, int length) {
+    const int sealed = length > 0 ? (length - 1) / T : 0, own = (length - T * sealed + 15) / 16;
+    int from = 0, kept = 0;
+    if constexpr (MORE) {
+        from = p.window > 0 ? min(max(length - p.window, 0) / T, sealed) : 0;
+        kept = p.keep > p.sinks ? min((p.keep + T - 1) / T, from) : 0;
+    }
+    const int pages = kept + sealed - from;
+    const int units = pages + max(own, 1) + (sealed > 0 ? (p.sinks + 15) / 16 : 0);
+    return {seq, index, start, pages, start + units, kept, from, length};
 }
 
-__device__ __forceinline__ void next_item(Item &it, const DecodeParams &p) {
+template <bool MORE> __device__ __forceinline__ int units_of(const DecodeParams &p, int length) {
+    return make_item<MORE>(p, 0, 0, 0, length).stop;
+}
+
+template <bool MORE>
+__device__ __forceinline__ void next_item(Item<MORE> &it, const DecodeParams &p) {
     if (it.index + 1 < p.n_items_per_seq) {
         const int units = it.stop - it.start;
         it.index++;
         it.start = it.stop;
         it.stop += units;
     } else {
-        it = make_item(p, it.seq + 1, 0, it.stop, length_at(p, it.seq + 1));
+        it = make_item<MORE>(p, it.seq + 1, 0, it.stop, length_at(p, it.seq + 1));
     }
 }
 
@@ -99,7 +142,9 @@ struct Schedule {
         : total(total_), ctas(ctas_), share(total_ / ctas_), rest(total_ - ctas_ * share),
           inverse(1.0f / (float)ctas_) {}
     /* rest * cta / ctas without a division: exact, for the half keeps it away from integers. */
-    __device__ int first(int cta) const { return share * cta + (int)(((float)(rest * cta) + 0.5f) * inverse); }
+    __device__ int first(int cta) const {
+        return share * cta + (int)(((float)(rest * cta) + 0.5f) * inverse);
+    }
     __device__ int cta_of(int unit) const {
         int cta = (int)((float)unit / (float)total * (float)ctas); /* off by one at most */
         cta = min(max(cta, 0), ctas - 1);
@@ -109,11 +154,12 @@ struct Schedule {
     }
 };
 
-/* What a CTA works on. Every warp finds out for itself: no barrier, and no table that a host would have to write. */
-struct Share {
+/* What a CTA works on. Every warp finds out for itself: no barrier, and no table that a host would
+ * have to write. */
+template <bool MORE> struct Share {
     Schedule schedule;
     int begin, past; /* units */
-    Item item;       /* that `begin` belongs to */
+    Item<MORE> item; /* that `begin` belongs to */
 };
 
 __device__ __forceinline__ int inclusive_sum(int x) {
@@ -126,21 +172,26 @@ __device__ __forceinline__ int inclusive_sum(int x) {
     return x;
 }
 
-__device__ __forceinline__ Share make_share(const DecodeParams &p, int warps) {
+template <bool MORE>
+__device__ __forceinline__ Share<MORE> make_share(const DecodeParams &p, int warps) {
     const int lane = threadIdx.x % 32;
     const auto length_of = [&](int i) { return i < p.n_seqs ? length_at(p, i) : -1; };
-    const auto units = [&](int length) { return length < 0 ? 0 : units_of(length, p.sinks) * p.n_items_per_seq; };
-    int length = length_of(lane), sum = inclusive_sum(units(length)); /* of the first 32 sequences */
+    const auto units = [&](int length) {
+        return length < 0 ? 0 : units_of<MORE>(p, length) * p.n_items_per_seq;
+    };
+    int length = length_of(lane),
+        sum = inclusive_sum(units(length)); /* of the first 32 sequences */
     int total = __shfl_sync(~0u, sum, 31);
     for (int i = 32; i < p.n_seqs; i += 32)
         total += __reduce_add_sync(~0u, units(length_of(i + lane)));
-    /* At least a unit for each warp: more CTAs would not finish earlier, and leave more parts to merge. As for a full grid
-     * (choose_ctas), equal parts of items are better than a few more CTAs. */
+    /* At least a unit for each warp: more CTAs would not finish earlier, and leave more parts to
+     * merge. As for a full grid (choose_ctas), equal parts of items are better than a few more
+     * CTAs. */
     const int items = p.n_seqs * p.n_items_per_seq;
     int ctas = (total + warps - 1) / warps;
     ctas = ctas >= (int)gridDim.x ? gridDim.x : ctas > items ? ctas - ctas % items : ctas;
     const Schedule schedule(total, ctas);
-    Share share = {schedule, 0, 0, {}};
+    Share<MORE> share = {schedule, 0, 0, {}};
     if ((int)blockIdx.x >= schedule.ctas)
         return share;
     share.begin = schedule.first(blockIdx.x);
@@ -155,46 +206,40 @@ __device__ __forceinline__ Share make_share(const DecodeParams &p, int warps) {
     }
     const int at = __ffs(found) - 1;
     length = __shfl_sync(~0u, length, at);
-    const int each = units_of(length, p.sinks), past = before + __shfl_sync(~0u, sum, at);
+    const int each = units_of<MORE>(p, length), past = before + __shfl_sync(~0u, sum, at);
     const int start = past - each * p.n_items_per_seq, index = (share.begin - start) / each;
-    share.item = make_item(p, first + at, index, start + index * each, length);
+    share.item = make_item<MORE>(p, first + at, index, start + index * each, length);
     return share;
 }
 
 /* Which of the output's rows an item has. */
 struct ItemHeads {
-    int kv, count;
+    int kv, first, count; /* first: of all query heads */
     size_t row;
 };
-__device__ __forceinline__ ItemHeads heads_of(const DecodeParams &p, const Item &it) {
+template <bool MORE>
+__device__ __forceinline__ ItemHeads heads_of(const DecodeParams &p, const Item<MORE> &it) {
     const int kv = it.index / p.n_parts, part = it.index % p.n_parts;
-    return {kv, min(MAX_HEADS, p.group - MAX_HEADS * part),
-            (size_t)it.seq * p.n_heads + kv * p.group + MAX_HEADS * part};
+    const int first = kv * p.group + MAX_HEADS * part;
+    return {kv, first, min(MAX_HEADS, p.group - MAX_HEADS * part),
+            (size_t)it.seq * p.n_heads + first};
 }
 
 /* ------------------------------------------------------------------ queries */
 
-__device__ __forceinline__ float raw_value(bool bf16, uint32_t x /* low half */) {
-    return bf16 ? __uint_as_float(x << 16) : __half2float(__ushort_as_half((uint16_t)x));
-}
-
-/* Two elements of a raw row as fp16. bf16 values within fp16's normal range are exact. */
-__device__ __forceinline__ uint32_t raw_halves(bool bf16, uint32_t x) {
-    if (!bf16)
-        return x;
-    return bits(__floats2half2_rn(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)));
-}
-
-/* q enters products divided by a power of two, so that its largest element lies in ROOM .. 2 ROOM: as large as products with
- * the largest scales of K allow in fp16. Exact for all but elements below 2^-14. A query that is not finite becomes NaN.
- * In shared memory: fp16 rows (heads, D) in natural order, the same in the order of packed rows where that is another, and
- * what scores are multiplied with (heads). A warp prepares a head, from loads that it started an item earlier. */
+/* q enters products divided by a power of two, so that its largest element lies in ROOM .. 2 ROOM:
+ * as large as products with the largest scales of K allow in fp16. Exact for all but elements below
+ * 2^-14. A query that is not finite becomes NaN. In shared memory: fp16 rows (heads, D) in natural
+ * order, the same in the order of packed rows where that is another, and what scores are multiplied
+ * with (heads). A warp prepares a head, from loads that it started an item earlier. */
 template <class S> struct QueryLoader {
-    static constexpr int D = S::D, WORDS = (D / 2 + 31) / 32, HEADS = (MAX_HEADS + S::WARPS - 1) / S::WARPS;
-    uint32_t x[HEADS][WORDS], order[S::ORDERED ? WORDS : 1]; /* two elements each: word 32 i + lane of a row */
-    int n;                                                   /* heads of the item */
+    static constexpr int D = S::D, WORDS = (D / 2 + 31) / 32,
+                         HEADS = (MAX_HEADS + S::WARPS - 1) / S::WARPS;
+    uint32_t x[HEADS][WORDS],
+        order[S::ORDERED ? WORDS : 1]; /* two elements each: word 32 i + lane of a row */
+    int n;                             /* heads of the item */
 
-    __device__ void load(const DecodeParams &p, const Item &it) {
+    __device__ void load(const DecodeParams &p, const Item<S::MORE> &it) {
         const ItemHeads heads = heads_of(p, it);
         const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
         n = heads.count;
@@ -205,10 +250,12 @@ template <class S> struct QueryLoader {
 #pragma unroll
             for (int j = 0; j < HEADS; j++) {
                 const int h = w + j * S::WARPS;
-                x[j][i] = here && h < n ? __ldg((const uint32_t *)(p.q + (heads.row + h) * D) + at) : 0u;
+                x[j][i] =
+                    here && h < n ? __ldg((const uint32_t *)(p.q + (heads.row + h) * D) + at) : 0u;
             }
             if (S::ORDERED)
-                order[i] = here && w < n ? __ldg((const uint32_t *)(p.order + heads.kv * D) + at) : 0u;
+                order[i] =
+                    here && w < n ? __ldg((const uint32_t *)(p.order + heads.kv * D) + at) : 0u;
         }
     }
 
@@ -224,20 +271,22 @@ template <class S> struct QueryLoader {
             bool bad = false;
 #pragma unroll
             for (int i = 0; i < WORDS; i++) {
-                const float a = fabsf(raw_value(p.bf16, x[j][i] & 0xffff)), b = fabsf(raw_value(p.bf16, x[j][i] >> 16));
+                const float a = fabsf(raw_value(p.bf16, x[j][i] & 0xffff)),
+                            b = fabsf(raw_value(p.bf16, x[j][i] >> 16));
                 largest = fmaxf(largest, fmaxf(a, b));
                 bad |= !(a * p.scale_log2 <= LARGEST_QUERY) || !(b * p.scale_log2 <= LARGEST_QUERY);
             }
             bad = __any_sync(~0u, bad);
-            const unsigned all =
-                __reduce_max_sync(~0u, __float_as_uint(largest)); /* not negative: ordered as integers */
+            const unsigned all = __reduce_max_sync(
+                ~0u, __float_as_uint(largest)); /* not negative: ordered as integers */
             const float power = fmaxf(__uint_as_float(all & 0x7f800000u), 0x1p-100f) / S::Q_ROOM;
             const float down = bad ? __uint_as_float(0x7fc00000u) : 1.0f / power;
 #pragma unroll
             for (int i = 0; i < WORDS; i++)
                 if (D % 64 == 0 || 32 * i + lane < D / 2)
-                    natural[32 * i + lane] = bits(__floats2half2_rn(raw_value(p.bf16, x[j][i] & 0xffff) * down,
-                                                                    raw_value(p.bf16, x[j][i] >> 16) * down));
+                    natural[32 * i + lane] =
+                        bits(__floats2half2_rn(raw_value(p.bf16, x[j][i] & 0xffff) * down,
+                                               raw_value(p.bf16, x[j][i] >> 16) * down));
             if (lane == 0)
                 ((float *)(shared + S::up_at(p.item_heads)))[h] = power * p.scale_log2;
             if (S::ORDERED) { /* place p of a packed row holds channel order[p] */
@@ -247,14 +296,17 @@ template <class S> struct QueryLoader {
 #pragma unroll
                 for (int i = 0; i < WORDS; i++)
                     if (D % 64 == 0 || 32 * i + lane < D / 2)
-                        placed[32 * i + lane] = row[order[i] & 0xffff] | (uint32_t)row[order[i] >> 16] << 16;
+                        placed[32 * i + lane] =
+                            row[order[i] & 0xffff] | (uint32_t)row[order[i] >> 16] << 16;
             }
         }
     }
 };
 
-/* B fragments of head r for columns of COLUMN channels: those of column 4i+c, two registers for each product. */
-template <int D, int COLUMN, int N> __device__ void load_query(uint32_t (&to)[N], const uint16_t *q, int heads) {
+/* B fragments of head r for columns of COLUMN channels: those of column 4i+c, two registers for
+ * each product. */
+template <int D, int COLUMN, int N>
+__device__ void load_query(uint32_t (&to)[N], const uint16_t *q, int heads) {
     constexpr int COLUMNS = D / COLUMN, EACH = COLUMN / 2;
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
 #pragma unroll
@@ -275,7 +327,8 @@ template <int D, int COLUMN, int N> __device__ void load_query(uint32_t (&to)[N]
 template <int D> struct State {
     /* o[k]: channels 16k+2r (0, 1) and 16k+2r+1 (2, 3) of heads 2c (0, 2) and 2c+1 (1, 3). */
     float o[D / 16][4];
-    float weight[4]; /* sums of weights times V's scales: what the codes' offset is subtracted with */
+    float
+        weight[4]; /* sums of weights times V's scales: what the codes' offset is subtracted with */
     float m[2], l[2];
     float unit; /* power of two that V's scales are divided by */
     half2 down; /* 1 / unit */
@@ -305,7 +358,8 @@ template <int D> struct State {
         }
     }
 
-    /* top: this lane's largest scores (log2) of the next tokens. A head's maximum does not depend on other heads. */
+    /* top: this lane's largest scores (log2) of the next tokens. A head's maximum does not depend
+     * on other heads. */
     __device__ void raise_maximum(const float (&top)[2]) {
         if (!__any_sync(~0u, top[0] > m[0] + SLACK || top[1] > m[1] + SLACK))
             return;
@@ -322,16 +376,18 @@ template <int D> struct State {
         }
     }
 
-    /* The largest of a page's scales of V decides what all are divided by: weights then fit fp16 for any V. */
+    /* The largest of a page's scales of V decides what all are divided by: weights then fit fp16
+     * for any V. */
     __device__ void raise_unit(const uint32_t (&scale)[4]) {
-        const half2 pair =
-            __hmax2(__hmax2(halves(scale[0]), halves(scale[1])), __hmax2(halves(scale[2]), halves(scale[3])));
+        const half2 pair = __hmax2(__hmax2(halves(scale[0]), halves(scale[1])),
+                                   __hmax2(halves(scale[2]), halves(scale[3])));
         const float larger = fmaxf(__low2float(pair), __high2float(pair));
         if (!__any_sync(~0u, larger >= 2 * unit))
             return;
-        const unsigned all = __reduce_max_sync(~0u, __float_as_uint(larger)); /* not negative: ordered as integers */
-        const float power =
-            fmaxf(__uint_as_float(all & 0x7f800000u), 0x1p-14f); /* so that 1 / power is an fp16 number */
+        const unsigned all =
+            __reduce_max_sync(~0u, __float_as_uint(larger)); /* not negative: ordered as integers */
+        const float power = fmaxf(__uint_as_float(all & 0x7f800000u),
+                                  0x1p-14f); /* so that 1 / power is an fp16 number */
         if (power > unit) {
             rescale(0, unit / power);
             rescale(1, unit / power);
@@ -348,51 +404,7 @@ template <int D> struct State {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 o[k][j] = (o[k][j] * CODE_UNIT - S::V_MID * weight[j % 2]) * step;
-        unrotate();
-    }
-
-    __device__ void unrotate() {
-        using P = Passes<D>;
-        const int lane = threadIdx.x % 32, r = lane / 4;
-#pragma unroll
-        for (int pass = P::count - 1; pass >= 0; pass--) {
-            const int k0 = P::first_tile(pass);
-#pragma unroll
-            for (int k = k0; k < k0 + P::tiles; k++) {
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const float a = o[k][e], b = o[k][e + 2];
-                    o[k][e] = a + b;
-                    o[k][e + 2] = a - b;
-                }
-#pragma unroll
-                for (int h = 4; h < 32; h *= 2) /* lanes: bits of r */
-#pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        const float other = __shfl_xor_sync(~0u, o[k][j], h);
-                        o[k][j] = lane & h ? other - o[k][j] : o[k][j] + other;
-                    }
-            }
-#pragma unroll
-            for (int h = 1; h < P::tiles; h *= 2)
-#pragma unroll
-                for (int k = 0; k < P::tiles; k++)
-                    if (!(k & h))
-#pragma unroll
-                        for (int j = 0; j < 4; j++) {
-                            const float a = o[k0 + k][j], b = o[k0 + k + h][j];
-                            o[k0 + k][j] = a + b;
-                            o[k0 + k + h][j] = a - b;
-                        }
-            const float norm = rsqrtf((float)P::length);
-#pragma unroll
-            for (int k = k0; k < k0 + P::tiles; k++) {
-                const uint32_t signs = sign_bits(pass, k) >> (2 * r);
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    o[k][j] *= signs >> (j / 2) & 1 ? -norm : norm;
-            }
-        }
+        Rotation<D, 2>::unrotate(o);
     }
 };
 
@@ -400,7 +412,8 @@ template <int D> struct State {
 
 /* s[tile]: scores in units of 2^-24; z: what all tokens share, q.zero less the codes' middle. */
 template <class S>
-__device__ __forceinline__ void score_page(const uint8_t *page, const uint32_t *q, float (&s)[4][4], float (&z)[4]) {
+__device__ __forceinline__ void score_page(const uint8_t *page, const uint32_t *q, float (&s)[4][4],
+                                           float (&z)[4]) {
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
     const uint8_t *params = page + S::RECORD.k_params;
 #pragma unroll
@@ -422,9 +435,11 @@ __device__ __forceinline__ void score_page(const uint8_t *page, const uint32_t *
             *(uint4 *)&scale[4 * part] = *(const uint4 *)(params + at);
             *(uint4 *)&zero[4 * part] = *(const uint4 *)(params + 2 * S::D + at);
         }
-        /* Lanes beyond a narrow group's columns read the first one, and have zeros for q. A byte of a mixed block of km4 is lo5 | hi3 << 5 where others are lo4 | hi4 << 4. */
+        /* Lanes beyond a narrow group's columns read the first one, and have zeros for q. A byte of
+         * a mixed block of km4 is lo5 | hi3 << 5 where others are lo4 | hi4 << 4. */
         const bool mixed = 4 * i + 3 < S::MIXED || (4 * i < S::MIXED && 4 * i + c < S::MIXED);
-        const uint32_t low = mixed ? 0x001f001f : 0x000f000f, high = mixed ? 0x00e000e0 : 0x00f000f0;
+        const uint32_t low = mixed ? 0x001f001f : 0x000f000f,
+                       high = mixed ? 0x00e000e0 : 0x00f000f0;
         const uint32_t fold = mixed ? 0x28002800 : 0x2c002c00;     /* 1/32, 1/16 */
         const uint32_t mid_low = mixed ? 0xcbc0cbc0 : 0xc780c780;  /* -15.5, -7.5 */
         const uint32_t mid_high = mixed ? 0xd700d700 : 0xd780d780; /* -3.5 * 32, -7.5 * 16 */
@@ -459,38 +474,77 @@ __device__ __forceinline__ void score_page(const uint8_t *page, const uint32_t *
             } else { /* signed bytes: made unsigned, 128 is subtracted above */
                 const uint32_t flip = 0x80808080u;
                 w = make_uint4(w.x ^ flip, w.y ^ flip, w.z ^ flip, w.w ^ flip);
-                mma(s[t], __byte_perm(w.x, 0, 0x4140), __byte_perm(w.z, 0, 0x4140), __byte_perm(w.x, 0, 0x4342),
-                    __byte_perm(w.z, 0, 0x4342), scaled[0], scaled[1]);
-                mma(s[t], __byte_perm(w.y, 0, 0x4140), __byte_perm(w.w, 0, 0x4140), __byte_perm(w.y, 0, 0x4342),
-                    __byte_perm(w.w, 0, 0x4342), scaled[2], scaled[3]);
+                mma(s[t], __byte_perm(w.x, 0, 0x4140), __byte_perm(w.z, 0, 0x4140),
+                    __byte_perm(w.x, 0, 0x4342), __byte_perm(w.z, 0, 0x4342), scaled[0], scaled[1]);
+                mma(s[t], __byte_perm(w.y, 0, 0x4140), __byte_perm(w.w, 0, 0x4140),
+                    __byte_perm(w.y, 0, 0x4342), __byte_perm(w.w, 0, 0x4342), scaled[2], scaled[3]);
             }
         }
     }
 }
 
-/* Scores to weights; p: B fragments of the weights times V's scales. first: tokens before it are not seen. */
+/* What an item's query sees, and how its logits are changed. */
+template <bool MORE> struct Sight {
+    int position, low; /* of the query; tokens before `low` are hidden, but those to keep */
+    int head, heads;   /* the first head, and how many there are */
+
+    __device__ __forceinline__ Sight(const DecodeParams &p, const Item<MORE> &it,
+                                     const ItemHeads &h)
+        : position(it.length - 1), low(MORE && p.window > 0 ? it.length - p.window : 0),
+          head(h.first), heads(h.count) {}
+    __device__ __forceinline__ bool hides(const DecodeParams &p, int token) const {
+        return MORE && token < low && token >= p.keep;
+    }
+    /* A logit (log2 units) of head 2c+e, soft-capped and with ALiBi. */
+    __device__ __forceinline__ float bend(const DecodeParams &p, float x, int e, int token) const {
+        const float cap = p.softcap_log2;
+        const int h = threadIdx.x % 4 * 2 + e;
+        if (cap > 0) /* cap * tanh(x / cap) */
+            x = cap * (1 - __fdividef(2.0f, 1 + exp2_approx(x * (2 * LOG2_E / cap))));
+        if (p.alibi && h < heads)
+            x += __ldg(p.alibi + head + h) * LOG2_E * (float)(token - position);
+        return x;
+    }
+};
+
+/* Scores to weights; weights: B fragments of the weights times V's scales. first: the page's first
+ * token. */
 template <class S>
-__device__ __forceinline__ void weigh_page(State<S::D> &st, const float (&qs)[2], float (&s)[4][4], const float (&z)[4],
-                                           const uint8_t *page, int first, uint32_t (&p)[4][2]) {
+__device__ __forceinline__ void
+weigh_page(State<S::D> &st, const DecodeParams &p, const Sight<S::MORE> &sight,
+           const float (&qs)[2], float (&s)[4][4], const float (&z)[4], const uint8_t *page,
+           int first, uint32_t (&weights)[4][2]) {
     const int lane = threadIdx.x % 32, r = lane / 4;
     const uint8_t *scales = page + S::RECORD.v_params;
     uint32_t scale[4]; /* of tokens 16t+2r and 16t+2r+1 */
 #pragma unroll
     for (int t = 0; t < 4; t++)
         scale[t] = *(const uint32_t *)(scales + (16 * t + 2 * r) * 2);
-    if (first > 0) {
+    float unit[2] = {qs[0] * CODE_UNIT, qs[1] * CODE_UNIT};
+    float shared[2] = {z[0] * qs[0], z[1] * qs[1]};
+    if (S::MORE && (p.softcap_log2 > 0 || p.alibi)) {
 #pragma unroll
         for (int t = 0; t < 4; t++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                if (16 * t + 2 * r + j / 2 < first)
-                    s[t][j] = -INFINITY;
+                s[t][j] = sight.bend(p, fmaf(s[t][j], unit[j % 2], shared[j % 2]), j % 2,
+                                     first + 16 * t + 2 * r + j / 2);
+        unit[0] = unit[1] = 1;
+        shared[0] = shared[1] = 0;
     }
-    float unit[2], shared[2], top[2];
+    if (first < (S::MORE ? max(p.sinks, sight.low) : p.sinks)) { /* sinks are seen raw */
+#pragma unroll
+        for (int t = 0; t < 4; t++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int token = first + 16 * t + 2 * r + j / 2;
+                if (token < p.sinks || sight.hides(p, token))
+                    s[t][j] = -INFINITY;
+            }
+    }
+    float top[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        unit[e] = qs[e] * CODE_UNIT;
-        shared[e] = z[e] * qs[e];
         float x = fmaxf(s[0][e], s[0][e + 2]);
 #pragma unroll
         for (int t = 1; t < 4; t++)
@@ -501,12 +555,14 @@ __device__ __forceinline__ void weigh_page(State<S::D> &st, const float (&qs)[2]
     st.raise_maximum(top);
     float low[2] = {0, 0}, high[2] = {0, 0};
 #pragma unroll
-    for (int t = 0; t < 4; t++) { /* 4 bits: codes of tiles 2 and 3 come times 16, their weights without the 2^4 */
+    for (int t = 0; t < 4; t++) {
+        /* 4 bits: codes of tiles 2 and 3 come times 16, their weights without the 2^4. */
         const bool upper = S::V_BITS == 4 && t >= 2;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int e = j % 2;
-            const float x = exp2_approx(fmaf(s[t][j], unit[e], shared[e] - st.m[e] + (upper ? 0.0f : WEIGHT_LOG2)));
+            const float x = exp2_approx(
+                fmaf(s[t][j], unit[e], shared[e] - st.m[e] + (upper ? 0.0f : WEIGHT_LOG2)));
             s[t][j] = x;
             if (upper)
                 high[e] += x;
@@ -514,8 +570,10 @@ __device__ __forceinline__ void weigh_page(State<S::D> &st, const float (&qs)[2]
                 low[e] += x;
         }
         const half2 by = __hmul2(halves(scale[t]), st.down);
-        p[t][0] = transpose_8x8(bits(__hmul2(__floats2half2_rn(s[t][0], s[t][1]), __low2half2(by))));
-        p[t][1] = transpose_8x8(bits(__hmul2(__floats2half2_rn(s[t][2], s[t][3]), __high2half2(by))));
+        weights[t][0] =
+            transpose_8x8(bits(__hmul2(__floats2half2_rn(s[t][0], s[t][1]), __low2half2(by))));
+        weights[t][1] =
+            transpose_8x8(bits(__hmul2(__floats2half2_rn(s[t][2], s[t][3]), __high2half2(by))));
     }
 #pragma unroll
     for (int e = 0; e < 2; e++)
@@ -523,8 +581,10 @@ __device__ __forceinline__ void weigh_page(State<S::D> &st, const float (&qs)[2]
 }
 
 template <class S>
-__device__ __forceinline__ void add_values(State<S::D> &st, const uint8_t *page, const uint32_t (&p)[4][2]) {
-    constexpr uint32_t ONE = 0x3c003c00, SIXTEEN = 0x4c004c00, LOW = 0x000f000f, HIGH = 0x00f000f0, BYTE = 0x00ff00ff;
+__device__ __forceinline__ void add_values(State<S::D> &st, const uint8_t *page,
+                                           const uint32_t (&p)[4][2]) {
+    constexpr uint32_t ONE = 0x3c003c00, SIXTEEN = 0x4c004c00, LOW = 0x000f000f, HIGH = 0x00f000f0,
+                       BYTE = 0x00ff00ff;
     const int lane = threadIdx.x % 32;
     const uint8_t *codes = page + S::RECORD.v_codes + lane * 16;
 #pragma unroll
@@ -549,9 +609,10 @@ __device__ __forceinline__ void add_values(State<S::D> &st, const uint8_t *page,
                 const uint32_t flip = 0x80808080u;
                 uint4 w = *(const uint4 *)(codes + (2 * k + h) * 512);
                 w = make_uint4(w.x ^ flip, w.y ^ flip, w.z ^ flip, w.w ^ flip);
-                mma(st.o[k], w.x & BYTE, w.z & BYTE, w.x >> 8 & BYTE, w.z >> 8 & BYTE, p[2 * h][0], p[2 * h][1]);
-                mma(st.o[k], w.y & BYTE, w.w & BYTE, w.y >> 8 & BYTE, w.w >> 8 & BYTE, p[2 * h + 1][0],
-                    p[2 * h + 1][1]);
+                mma(st.o[k], w.x & BYTE, w.z & BYTE, w.x >> 8 & BYTE, w.z >> 8 & BYTE, p[2 * h][0],
+                    p[2 * h][1]);
+                mma(st.o[k], w.y & BYTE, w.w & BYTE, w.y >> 8 & BYTE, w.w >> 8 & BYTE,
+                    p[2 * h + 1][0], p[2 * h + 1][1]);
             }
         }
     }
@@ -559,26 +620,34 @@ __device__ __forceinline__ void add_values(State<S::D> &st, const uint8_t *page,
 
 /* ------------------------------------------------------------------ sixteen raw rows */
 
-/* Rows first .. first+15 of a run of n (at least 0). Rows beyond are not read. */
+/* Raw rows: that of token `begin` is row 0, and n there are. */
+struct RawRun {
+    const uint16_t *k, *v;
+    int64_t k_token, v_token;
+    int begin, n;
+};
+
+/* Rows first .. first+15. Rows beyond the last are not read. */
 template <class S>
-__device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &p, const float (&qs)[2],
-                                           const uint16_t *q, int heads, const uint16_t *k_rows, int64_t k_token,
-                                           const uint16_t *v_rows, int64_t v_token, int first, int n) {
+__device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &p,
+                                           const Sight<S::MORE> &sight, const float (&qs)[2],
+                                           const uint16_t *q, const RawRun &run, int first) {
+    const int n = run.n;
     constexpr int D = S::D;
     if (first >= n)
         return;
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
     const int t0 = min(first + 2 * r, n - 1), t1 = min(first + 2 * r + 1, n - 1);
     uint32_t qf[4 * S::RAW_GROUPS];
-    load_query<D, 8>(qf, q, heads);
+    load_query<D, 8>(qf, q, sight.heads);
     float s[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < S::RAW_GROUPS; i++) {
         const bool here = 4 * i + 3 < D / 8 || 4 * i + c < D / 8;
         uint32_t a[4] = {0, 0, 0, 0}, b[4] = {0, 0, 0, 0};
         if (here) {
-            *(uint4 *)a = __ldg((const uint4 *)(k_rows + t0 * k_token + 8 * (4 * i + c)));
-            *(uint4 *)b = __ldg((const uint4 *)(k_rows + t1 * k_token + 8 * (4 * i + c)));
+            *(uint4 *)a = __ldg((const uint4 *)(run.k + t0 * run.k_token + 8 * (4 * i + c)));
+            *(uint4 *)b = __ldg((const uint4 *)(run.k + t1 * run.k_token + 8 * (4 * i + c)));
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -590,8 +659,14 @@ __device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &
     }
     float top[2];
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        s[j] = first + 2 * r + j / 2 < n ? s[j] * qs[j % 2] : -INFINITY;
+    for (int j = 0; j < 4; j++) {
+        const int row = first + 2 * r + j / 2, token = run.begin + row;
+        s[j] *= qs[j % 2];
+        if (S::MORE && (p.softcap_log2 > 0 || p.alibi))
+            s[j] = sight.bend(p, s[j], j % 2, token);
+        if (row >= n || sight.hides(p, token))
+            s[j] = -INFINITY;
+    }
     top[0] = fmaxf(s[0], s[2]);
     top[1] = fmaxf(s[1], s[3]);
     st.raise_maximum(top);
@@ -605,48 +680,53 @@ __device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &
     const uint16_t *row[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        row[j] = v_rows + min(first + 4 * c + j, n - 1) * v_token + 2 * r;
+        row[j] = run.v + min(first + 4 * c + j, n - 1) * run.v_token + 2 * r;
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t v[4]; /* channels 16k+2r and 16k+2r+1 of tokens 4c .. 4c+3 */
 #pragma unroll
         for (int j = 0; j < 4; j++)
             v[j] = raw_halves(p.bf16, __ldg((const uint32_t *)(row[j] + 16 * k)));
-        mma(st.o[k], __byte_perm(v[0], v[2], 0x5410), __byte_perm(v[0], v[2], 0x7632), __byte_perm(v[1], v[3], 0x5410),
-            __byte_perm(v[1], v[3], 0x7632), p0, p1);
+        mma(st.o[k], __byte_perm(v[0], v[2], 0x5410), __byte_perm(v[0], v[2], 0x7632),
+            __byte_perm(v[1], v[3], 0x5410), __byte_perm(v[1], v[3], 0x7632), p0, p1);
     }
 }
 
 /* ------------------------------------------------------------------ results */
 
-__device__ __forceinline__ void store_pair(const DecodeParams &p, size_t at, float a, float b) {
-    if (p.out_type == QUIRE_F32)
-        *(float2 *)((float *)p.out + at) = make_float2(a, b);
-    else if (p.out_type == QUIRE_F16)
-        *(half2 *)((half *)p.out + at) = __floats2half2_rn(a, b);
-    else
-        *(__nv_bfloat162 *)((__nv_bfloat16 *)p.out + at) = __floats2bfloat162_rn(a, b);
-}
-
-/* Channels d and d+1 of a head from its sums. */
-__device__ __forceinline__ void finish(const DecodeParams &p, size_t row, int dim, int d, float m, float l, float a,
-                                       float b) {
+/* Channels d and d+1 of head h of an item, from its sums. */
+template <bool MORE>
+__device__ __forceinline__ void finish(const DecodeParams &p, const ItemHeads &heads, int h,
+                                       int dim, int d, float m, float l, float a, float b) {
+    const size_t row = heads.row + h;
+    if (MORE && p.sink_logits) {
+        const float sink = __ldg(p.sink_logits + heads.first + h) * LOG2_E, higher = fmaxf(m, sink);
+        const float by = exp2_approx(m - higher);
+        l = l * by + exp2_approx(sink - higher + WEIGHT_LOG2);
+        a *= by;
+        b *= by;
+        m = higher;
+    }
     const float inverse = l == 0 ? 0.0f : 1 / l;
-    store_pair(p, row * dim + d, a * inverse, b * inverse);
+    store_pair(p.out, p.out_type, row * dim + d, a * inverse, b * inverse);
     if (d == 0 && p.lse)
         p.lse[row] = l == 0 ? -INFINITY : (m + log2f(l) - WEIGHT_LOG2) * 0.69314718055994530942f;
 }
 
-__device__ __forceinline__ int ticket_of(const DecodeParams &p, const Item &it) {
+template <bool MORE>
+__device__ __forceinline__ int ticket_of(const DecodeParams &p, const Item<MORE> &it) {
     return it.seq * p.n_items_per_seq + it.index;
 }
 
 /* Slot of the part of an item that CTA `cta` computes: its first piece of work has the even one. */
-__device__ __forceinline__ int slot_of(const Schedule &schedule, const Item &it, int cta) {
+template <bool MORE>
+__device__ __forceinline__ int slot_of(const Schedule &schedule, const Item<MORE> &it, int cta) {
     return 2 * cta + (schedule.first(cta) >= it.start ? 0 : 1);
 }
 
-template <class S> __device__ void merge_item(const DecodeParams &p, const Schedule &schedule, const Item &it) {
+template <class S>
+__device__ void merge_item(const DecodeParams &p, const Schedule &schedule,
+                           const Item<S::MORE> &it) {
     constexpr int D = S::D, TOGETHER = 16; /* loads in flight */
     const ItemHeads heads = heads_of(p, it);
     const int first = schedule.cta_of(it.start), n = schedule.cta_of(it.stop - 1) - first + 1;
@@ -663,7 +743,8 @@ template <class S> __device__ void merge_item(const DecodeParams &p, const Sched
                 v[i] = make_float2(0.0f, 0.0f);
                 if (start + i < n) {
                     ml[i] = __ldcg(p.part_ml + from * p.item_heads + h);
-                    v[i] = __ldcg((const float2 *)(p.part_o + ((size_t)from * p.item_heads + h) * D + d));
+                    v[i] = __ldcg(
+                        (const float2 *)(p.part_o + ((size_t)from * p.item_heads + h) * D + d));
                 }
             }
             float higher = m;
@@ -683,14 +764,14 @@ template <class S> __device__ void merge_item(const DecodeParams &p, const Sched
                 b += by * v[i].y;
             }
         }
-        finish(p, heads.row + h, D, d, m, l, a, b);
+        finish<S::MORE>(p, heads, h, D, d, m, l, a, b);
     }
 }
 
 /* ------------------------------------------------------------------ the kernel */
 
-/* The pages of one warp, in order, fetched into its ring RING pages ahead. Numbers of pages are loaded two pages before
- * their copies start. */
+/* The pages of one warp, in order, fetched into its ring RING pages ahead. Numbers of pages are
+ * loaded two pages before their copies start. */
 template <class S> struct Fetcher {
     struct Page {
         int32_t id; /* -1: none */
@@ -699,15 +780,17 @@ template <class S> struct Fetcher {
     const DecodeParams &p;
     uint32_t ring, barriers; /* shared addresses */
     uint64_t policy;
-    Item it;
-    int unit, past, past_packed; /* the next unit to look at; where those of the CTA, and the item's pages, end */
+    Item<S::MORE> it;
+    int unit, past, past_packed; /* the next unit to look at; where those of the CTA, and the item's
+                                    pages, end */
     int kv;
-    const int32_t *ids; /* that of `unit` comes first */
+    const int32_t *ids; /* of the sequence's pages */
     Page next, after;
 
-    __device__ Fetcher(const DecodeParams &p_, uint32_t ring_, uint32_t barriers_, const Item &first, int unit_,
-                       int past_)
-        : p(p_), ring(ring_), barriers(barriers_), policy(evict_first()), it(first), unit(unit_), past(past_) {
+    __device__ Fetcher(const DecodeParams &p_, uint32_t ring_, uint32_t barriers_,
+                       const Item<S::MORE> &first, int unit_, int past_)
+        : p(p_), ring(ring_), barriers(barriers_), policy(evict_first()), it(first), unit(unit_),
+          past(past_) {
         enter_item();
         next = look_ahead();
         after = look_ahead();
@@ -715,7 +798,7 @@ template <class S> struct Fetcher {
 
     __device__ __forceinline__ void enter_item() {
         past_packed = min(past, it.start + it.pages);
-        ids = p.pages + it.seq * p.pages_stride + (unit - it.start);
+        ids = p.pages + it.seq * p.pages_stride;
         kv = it.index / p.n_parts;
     }
 
@@ -728,8 +811,7 @@ template <class S> struct Fetcher {
             next_item(it, p);
             enter_item();
         }
-        const Page page = {__ldg(ids), kv};
-        ids += S::WARPS;
+        const Page page = {__ldg(ids + it.page(unit)), kv};
         unit += S::WARPS;
         return page;
     }
@@ -738,14 +820,16 @@ template <class S> struct Fetcher {
         if (next.id < 0)
             return;
         if (threadIdx.x % 32 == 0)
-            copy_to_shared(ring + slot * S::RECORD.bytes, p.records + next.id * p.page_stride + next.kv * p.head_stride,
+            copy_to_shared(ring + slot * S::RECORD.bytes,
+                           p.records + next.id * p.page_stride + next.kv * p.head_stride,
                            S::RECORD.bytes, barriers + slot * 8, policy);
         next = after;
         after = look_ahead();
     }
 };
 
-template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ DecodeParams p) {
+template <class S>
+__global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ DecodeParams p) {
     constexpr int D = S::D, WARPS = S::WARPS;
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ unsigned s_last;
@@ -756,17 +840,18 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
     float2 *stats = (float2 *)(shared + S::stats_at(p.item_heads)); /* (warps, item_heads) */
     const int w = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
 
-    const Share share = make_share(p, WARPS);
+    const Share<S::MORE> share = make_share<S::MORE>(p, WARPS);
     const Schedule &schedule = share.schedule;
     const int first_unit = share.begin, past = share.past;
     if (first_unit == past)
         return;
-    Item it = share.item;
+    Item<S::MORE> it = share.item;
 
     QueryLoader<S> query;
     query.load(p, it);
     const uint8_t *ring = shared + w * S::RING * S::RECORD.bytes;
-    const uint32_t barriers = shared_address(shared + S::barriers_at(p.item_heads)) + w * S::RING * 8;
+    const uint32_t barriers =
+        shared_address(shared + S::barriers_at(p.item_heads)) + w * S::RING * 8;
     if (lane == 0) {
         for (int i = 0; i < S::RING; i++)
             barrier_init(barriers + i * 8);
@@ -781,21 +866,25 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
     __syncthreads();
 
     int slot = 0, parity = 0, unit = first_unit + w, begin = first_unit;
-    Item waiting = it; /* an item that this CTA has finished its part of, and others share */
+    Item<S::MORE> waiting =
+        it; /* an item that this CTA has finished its part of, and others share */
     bool has_waiting = false;
     for (;;) {
         const int end = min(it.stop, past);
         const bool more = end < past;
         const ItemHeads heads = heads_of(p, it);
-        Item following = it;
+        Item<S::MORE> following = it;
         if (more) {
             next_item(following, p);
             query.load(p, following);
         }
         State<D> st;
         st.clear();
-        /* What scores of heads 2c and 2c+1 are multiplied with; columns without a head are all zeros. */
-        const float qs[2] = {2 * c < heads.count ? up[2 * c] : 1.0f, 2 * c + 1 < heads.count ? up[2 * c + 1] : 1.0f};
+        /* What scores of heads 2c and 2c+1 are multiplied with; columns without a head are all
+         * zeros. */
+        const float qs[2] = {2 * c < heads.count ? up[2 * c] : 1.0f,
+                             2 * c + 1 < heads.count ? up[2 * c + 1] : 1.0f};
+        const Sight<S::MORE> sight(p, it, heads);
         const int past_packed = min(end, it.start + it.pages);
         if (unit < past_packed) {
             uint32_t q[2 * S::STEPS * S::GROUPS];
@@ -806,7 +895,7 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
                 barrier_wait(barriers + slot * 8, parity);
                 const uint8_t *page = ring + slot * S::RECORD.bytes;
                 score_page<S>(page, q, s, z);
-                weigh_page<S>(st, qs, s, z, page, unit == it.start ? p.sinks : 0, weights);
+                weigh_page<S>(st, p, sight, qs, s, z, page, T * it.page(unit), weights);
                 add_values<S>(st, page, weights);
                 __syncwarp();
                 fetcher.fetch(slot);
@@ -818,14 +907,18 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
             st.template leave_packed<S>();
         }
         for (; unit < end; unit += WARPS) {
-            const int tile = unit - it.start - it.pages, own_rows = it.length - T * it.pages;
+            const int tile = unit - it.start - it.pages, own_rows = it.own_rows();
             const int own_tiles = max((own_rows + 15) / 16, 1);
             const bool own = tile < own_tiles;
             const RawRows &rows = own ? p.own : p.sink;
             const int64_t at = p.slots ? __ldg(p.slots + it.seq) : it.seq;
-            attend_raw<S>(st, p, qs, q_natural, heads.count, rows.k + at * rows.k_slot + heads.kv * rows.k_head,
-                          rows.k_token, rows.v + at * rows.v_slot + heads.kv * rows.v_head, rows.v_token,
-                          16 * (own ? tile : tile - own_tiles), own ? own_rows : p.sinks);
+            const RawRun run = {rows.k + at * rows.k_slot + heads.kv * rows.k_head,
+                                rows.v + at * rows.v_slot + heads.kv * rows.v_head,
+                                rows.k_token,
+                                rows.v_token,
+                                own ? it.own_first() : 0,
+                                own ? own_rows : p.sinks};
+            attend_raw<S>(st, p, sight, qs, q_natural, run, 16 * (own ? tile : tile - own_tiles));
         }
 
         /* The warps' sums, merged. */
@@ -864,9 +957,10 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
                 b += by * v.y;
             }
             if (whole) {
-                finish(p, heads.row + h, D, d, m, l, a, b);
+                finish<S::MORE>(p, heads, h, D, d, m, l, a, b);
             } else {
-                __stcg((float2 *)(p.part_o + ((size_t)to * p.item_heads + h) * D + d), make_float2(a, b));
+                __stcg((float2 *)(p.part_o + ((size_t)to * p.item_heads + h) * D + d),
+                       make_float2(a, b));
                 if (d == 0)
                     __stcg(p.part_ml + to * p.item_heads + h, make_float2(m, l));
             }
@@ -875,15 +969,17 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
             if (!whole || has_waiting) { /* tickets are drawn once, at the end */
                 __syncthreads();
                 if (threadIdx.x == 0) {
-                    const auto is_last = [&](const Item &item) {
-                        const int n = schedule.cta_of(item.stop - 1) - schedule.cta_of(item.start) + 1;
+                    const auto is_last = [&](const Item<S::MORE> &item) {
+                        const int n =
+                            schedule.cta_of(item.stop - 1) - schedule.cta_of(item.start) + 1;
                         unsigned *ticket = p.tickets + ticket_of(p, item);
                         const bool last = draw_ticket(ticket) == (unsigned)n - 1;
                         if (last)
                             *ticket = 0; /* ready for the next launch */
                         return last;
                     };
-                    s_last = (has_waiting && is_last(waiting) ? 1 : 0) | (!whole && is_last(it) ? 2 : 0);
+                    s_last =
+                        (has_waiting && is_last(waiting) ? 1 : 0) | (!whole && is_last(it) ? 2 : 0);
                 }
                 __syncthreads();
 #pragma unroll 1
@@ -904,9 +1000,10 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, 1) decode(const
     }
 }
 
-template <quire_codec K, quire_codec V, int D, int WARPS, int RING> constexpr DecodeKernel kernel_of() {
-    using S = Shape<K, V, D, WARPS, RING>;
-    return {{K, V}, D, WARPS, RING, decode<S>, S::shared_bytes};
+template <quire_codec K, quire_codec V, int D, int WARPS, int RING, bool MORE = false>
+constexpr DecodeKernel kernel_of() {
+    using S = Shape<K, V, D, WARPS, RING, MORE>;
+    return {{K, V}, D, MORE, WARPS, RING, decode<S>, S::shared_bytes};
 }
 
 } // namespace quire_cuda

@@ -4,17 +4,9 @@
 
 #include <cstdint>
 
-#include "quire_cuda.h"
+#include "args.h"
 
 namespace quire_cuda {
-
-/* Query heads that one pass over the pages serves: the columns of a tensor-core product. */
-constexpr int MAX_HEADS = 8;
-
-struct RawRows {
-    const uint16_t *k, *v;
-    int64_t k_slot, k_head, k_token, v_slot, v_head, v_token;
-};
 
 /* What a launch gets. An item is a sequence, a KV head, and up to 8 of its query heads. */
 struct DecodeParams {
@@ -22,10 +14,10 @@ struct DecodeParams {
     int n_heads;        /* H */
     int group, n_parts; /* query heads per KV head, and into how many items these are divided */
     int item_heads;     /* of the largest item */
-    int sinks;
+    int sinks, window, keep;
     bool bf16; /* q and raw rows; else f16 */
     quire_type out_type;
-    float scale_log2; /* of the logits, times log2(e) */
+    float scale_log2, softcap_log2; /* times log2(e); softcap 0: none */
     const uint16_t *q;
     void *out;
     float *lse;
@@ -35,7 +27,9 @@ struct DecodeParams {
     size_t page_stride, head_stride;
     RawRows own, sink;
     const uint16_t *order;
-    /* Workspace: partial results of items that several CTAs share, two slots for each CTA, and how many are done. */
+    const float *alibi, *sink_logits; /* (H) or NULL */
+    /* Workspace: partial results of items that several CTAs share, two slots for each CTA, and how
+     * many are done. */
     float *part_o;     /* (slots, item_heads, D) */
     float2 *part_ml;   /* (slots, item_heads): running maximum (log2) and sum */
     unsigned *tickets; /* (items) zero between launches */
@@ -43,18 +37,23 @@ struct DecodeParams {
 
 struct DecodeKernel {
     quire_pair pair;
-    int dim, warps, ring; /* pages in flight for each warp */
+    int dim;
+    bool more;       /* windows, soft-cap, ALiBi, learned sinks */
+    int warps, ring; /* pages in flight for each warp */
     void (*run)(const DecodeParams);
     int (*shared_bytes)(int item_heads);
 };
 
-/* One table for each head size. Of several kernels for a pair, the first that fits into shared memory is taken. */
+/* Two tables for each head size, the second of kernels with `more`. Of several kernels for a pair,
+ * the first that fits into shared memory is taken. */
 struct DecodeKernels {
     const DecodeKernel *first;
     int n;
 };
-extern const DecodeKernels decode_kernels_64, decode_kernels_80, decode_kernels_96, decode_kernels_128,
-    decode_kernels_256;
+extern const DecodeKernels decode_kernels_64, decode_kernels_80, decode_kernels_96,
+    decode_kernels_128, decode_kernels_256;
+extern const DecodeKernels decode_kernels_more_64, decode_kernels_more_80, decode_kernels_more_96,
+    decode_kernels_more_128, decode_kernels_more_256;
 
 } // namespace quire_cuda
 

@@ -4,8 +4,10 @@ namespace quire_cuda {
 
 /* Warps, and pages in flight for each: 8 x 2 is best (docs/SPEED.md), or what fits. */
 static const DecodeKernel kernels[] = {
-    kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 128, 8, 2>(), kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 128, 8, 2>(),
-    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 128, 8, 2>(), kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 128, 7, 2>(),
+    kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 128, 8, 2>(),
+    kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 128, 8, 2>(),
+    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 128, 8, 2>(),
+    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 128, 7, 2>(),
     kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT8, 128, 6, 2>(),
 };
 

@@ -2,11 +2,15 @@
 
 namespace quire_cuda {
 
-/* Warps, and pages in flight for each: what shared memory holds beside the sums of up to 4 heads, or of 8. */
+/* Warps, and pages in flight for each: what shared memory holds beside the sums of up to 4 heads,
+ * or of 8. */
 static const DecodeKernel kernels[] = {
-    kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 256, 4, 3>(), kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 256, 4, 2>(),
-    kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 256, 4, 3>(), kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 256, 4, 2>(),
-    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 256, 4, 2>(), kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 256, 3, 2>(),
+    kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 256, 4, 3>(),
+    kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 256, 4, 2>(),
+    kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 256, 4, 3>(),
+    kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 256, 4, 2>(),
+    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 256, 4, 2>(),
+    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 256, 3, 2>(),
     kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT8, 256, 4, 1>(),
 };
 

@@ -2,7 +2,8 @@
 
 namespace quire_cuda {
 
-/* Warps, and pages in flight for each: pages are small, so it takes more warps to keep enough of them in work. */
+/* Warps, and pages in flight for each: pages are small, so it takes more warps to keep enough of
+ * them in work. */
 static const DecodeKernel kernels[] = {
     kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 80, 12, 2>(),
     kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 80, 12, 2>(),

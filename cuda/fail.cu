@@ -41,7 +41,8 @@ quire_status quire_cuda_available(void) {
     QUIRE_CUDA_TRY(check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                          "asking for the compute capability"));
     if (major < 9)
-        return fail(QUIRE_E_DEVICE, "device %d has compute capability %d.x: the kernels need 9.0 or later", device,
+        return fail(QUIRE_E_DEVICE,
+                    "device %d has compute capability %d.x: the kernels need 9.0 or later", device,
                     major);
     return QUIRE_OK;
 }

@@ -12,7 +12,8 @@ constexpr int T = QUIRE_PAGE_TOKENS;
 
 __host__ __device__ constexpr int align_up(int x, int to) { return (x + to - 1) / to * to; }
 
-/* Where the sections start. K parameters: fp16 scale[DK], zero[DK]; V parameters: fp16 scale[64]. */
+/* Where the sections start. K parameters: fp16 scale[DK], zero[DK]; V parameters: fp16 scale[64].
+ */
 struct Record {
     int k_params, v_codes, v_params, bytes;
 };

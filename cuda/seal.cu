@@ -1,8 +1,10 @@
-/* Sealing: 64 raw rows of K and V -> one page record, byte for byte what src/codec makes of the same rows.
+/* Sealing: 64 raw rows of K and V -> one page record, byte for byte what src/codec makes of the
+ * same rows.
  *
- * Compiled without contraction (-fmad=false): a byte must not depend on where a compiler fuses a*b+c. Divisions, square
- * roots and conversions are IEEE's, as on the CPU. One CTA seals one side of one page and KV head; both sides go in one
- * launch, for a page that fills while tokens are generated is a launch of a few CTAs, and all latency.
+ * Compiled without contraction (-fmad=false): a byte must not depend on where a compiler fuses
+ * a*b+c. Divisions, square roots and conversions are IEEE's, as on the CPU. One CTA seals one side
+ * of one page and KV head; both sides go in one launch, for a page that fills while tokens are
+ * generated is a launch of a few CTAs, and all latency.
  */
 #include <algorithm>
 
@@ -15,7 +17,8 @@
 namespace quire_cuda {
 
 constexpr int THREADS = 256;
-constexpr float MAGIC = 12582912.0f; /* adding it leaves the nearest integer, ties to even, in the low mantissa bits */
+constexpr float MAGIC =
+    12582912.0f; /* adding it leaves the nearest integer, ties to even, in the low mantissa bits */
 constexpr float F16_MAX = 65504.0f;
 
 /* One side of a call. */
@@ -29,7 +32,8 @@ struct Side {
     int n_kv_heads, dim, bits;
     int n_mixed; /* km: blocks of 16 places with codes of a bit more and a bit less */
     const uint16_t *order;
-    int codes, params, end, padded; /* in the record: where sections start, where the side ends, and its zeros end */
+    int codes, params, end,
+        padded; /* in the record: where sections start, where the side ends, and its zeros end */
 };
 
 template <bool BF16> __device__ __forceinline__ float load(uint16_t x) {
@@ -46,12 +50,14 @@ __device__ __forceinline__ uint8_t nearest_code(float x, float lowest, float hig
 
 __device__ __forceinline__ uint32_t word(const uint8_t *codes) { return *(const uint32_t *)codes; }
 
-/* ------------------------------------------------------------------ the order of codes (sections 3 and 4) */
+/* ------------------------------------------------------------------ the order of codes (sections 3
+ * and 4) */
 
 /* Dims 0 2 1 3 in four bytes. */
 __device__ __forceinline__ uint32_t swap_dims(uint32_t x) { return __byte_perm(x, 0, 0x3120); }
 
-/* Four bytes of K's code section: byte 8*row + 4*y .. of an atom. codes: (64, stride), one byte each. */
+/* Four bytes of K's code section: byte 8*row + 4*y .. of an atom. codes: (64, stride), one byte
+ * each. */
 struct KWord {
     const uint8_t *codes;
     int stride, n_mixed;
@@ -82,13 +88,15 @@ struct KWord {
         else if (slab == 1)
             rest = high3 & 0x03030303u;
         else
-            rest = mixed ? low3 >> 2 & 0x03030303u : (low3 >> 2 & 0x01010101u) | (high3 >> 1 & 0x02020202u);
+            rest = mixed ? low3 >> 2 & 0x03030303u
+                         : (low3 >> 2 & 0x01010101u) | (high3 >> 1 & 0x02020202u);
         return swap_dims(own | rest << 6);
     }
 };
 
 /* Over all threads of the CTA. */
-template <int BITS> __device__ void pack_k(const uint8_t *codes, int stride, const Side &s, uint8_t *section) {
+template <int BITS>
+__device__ void pack_k(const uint8_t *codes, int stride, const Side &s, uint8_t *section) {
     constexpr int SLABS = BITS == 3 ? 3 : 1,
                   TILES = BITS == 8 || BITS == 4 ? 4 : 1; /* sections by tile, or shared bytes */
     const KWord w = {codes, stride, s.n_mixed};
@@ -100,7 +108,8 @@ template <int BITS> __device__ void pack_k(const uint8_t *codes, int stride, con
             const int group = atom / (32 * SLABS),
                       left = atom % (32 * SLABS); /* four columns, or those that are left */
             const int n = columns - 4 * group;
-            const int slab = n >= 4 ? left / 32 : left / (8 * n), r = n >= 4 ? left / 4 % 8 : left / n % 8;
+            const int slab = n >= 4 ? left / 32 : left / (8 * n),
+                      r = n >= 4 ? left / 4 % 8 : left / n % 8;
             const int column = 4 * group + (n >= 4 ? left % 4 : left % n);
             uint32_t x;
             if constexpr (BITS == 8)
@@ -116,7 +125,8 @@ template <int BITS> __device__ void pack_k(const uint8_t *codes, int stride, con
 }
 
 /* codes: (D, stride) bytes, channel by channel, so that four tokens are one word. */
-template <int BITS, int D> __device__ void pack_v(const uint8_t *codes, int stride, uint8_t *section) {
+template <int BITS, int D>
+__device__ void pack_v(const uint8_t *codes, int stride, uint8_t *section) {
     constexpr int N_WORDS = 2 * D * BITS, TILES = D / 16;
     constexpr int SHARE = BITS == 3 ? 4 : BITS == 2 ? 2 : 1; /* tiles whose codes share bytes */
     for (int i = threadIdx.x; i < N_WORDS; i += THREADS) {
@@ -132,7 +142,8 @@ template <int BITS, int D> __device__ void pack_v(const uint8_t *codes, int stri
         const int slab = atom / (8 * columns), r = atom / columns % 8, column = atom % columns;
         /* Tokens 32h + 16y + 4c .. of slot z */
         const auto at = [&](int z, int h) {
-            const int channel = 16 * (first + z % run) + 2 * r + row, c = column + columns * (z / run);
+            const int channel = 16 * (first + z % run) + 2 * r + row,
+                      c = column + columns * (z / run);
             return word(codes + channel * stride + 32 * h + 16 * y + 4 * c);
         };
         uint32_t x;
@@ -142,15 +153,17 @@ template <int BITS, int D> __device__ void pack_v(const uint8_t *codes, int stri
             x = at(0, 0) | at(0, 1) << 4;
         else if constexpr (BITS == 3)
             x = at(slab, 0) | at(slab, 1) << 3 |
-                (slab < 2 ? (at(3, slab) & 0x03030303u) << 6
-                          : (at(3, 0) >> 2 & 0x01010101u) << 6 | (at(3, 1) >> 2 & 0x01010101u) << 7);
+                (slab < 2
+                     ? (at(3, slab) & 0x03030303u) << 6
+                     : (at(3, 0) >> 2 & 0x01010101u) << 6 | (at(3, 1) >> 2 & 0x01010101u) << 7);
         else
             x = at(0, 0) | at(0, 1) << 2 | at(1, 0) << 4 | at(1, 1) << 6;
         *(uint32_t *)(section + 4 * i) = x;
     }
 }
 
-/* ------------------------------------------------------------------ K: channel scales (section 7) */
+/* ------------------------------------------------------------------ K: channel scales (section 7)
+ */
 
 __device__ void put_zeros(const Side &s, uint8_t *record, int from) {
     for (int i = from + 4 * threadIdx.x; i < s.padded; i += 4 * THREADS)
@@ -172,13 +185,15 @@ template <bool BF16> __device__ void seal_k(const Side &s, int page, int head, u
     uint16_t *raw = (uint16_t *)shared;
     uint8_t *codes = shared + T * raw_stride * 2;
     const uint16_t *rows = s.rows + (s.slots ? s.slots[page] : page) * s.slot + head * s.head;
-    uint8_t *record = s.records + (s.ids ? s.ids[page] : page) * s.page_stride + head * s.head_stride;
+    uint8_t *record =
+        s.records + (s.ids ? s.ids[page] : page) * s.page_stride + head * s.head_stride;
     const int skip = s.skip ? s.skip[page] : 0;
     for (int t = threadIdx.x / 16; t < T; t += THREADS / 16)
         for (int d = 8 * (threadIdx.x % 16); d < s.dim; d += 128)
             *(uint4 *)(raw + t * raw_stride + d) = __ldcs((const uint4 *)(rows + t * s.token + d));
     const int parts = s.dim <= THREADS / 2 ? 2 : 1, part = threadIdx.x / (THREADS / parts);
-    const int place = threadIdx.x % (THREADS / parts), first = part * (T / parts), past = first + T / parts;
+    const int place = threadIdx.x % (THREADS / parts), first = part * (T / parts),
+              past = first + T / parts;
     const bool mine = place < s.dim;
     const int channel = !mine ? 0 : s.order ? s.order[head * s.dim + place] : place;
     const auto value = [&](int t) { return load<BF16>(raw[t * raw_stride + channel]); };
@@ -205,11 +220,16 @@ template <bool BF16> __device__ void seal_k(const Side &s, int page, int head, u
         }
         if (skip >= T)
             lo = hi = 0;
-        const int width = place / 16 >= s.n_mixed ? s.bits : place / 8 % 2 ? s.bits - 1 : s.bits + 1;
-        const float top = s.bits == 8 ? 127.0f : (float)((1 << width) - 1), bottom = s.bits == 8 ? -127.0f : 0.0f;
+        const int width = place / 16 >= s.n_mixed ? s.bits
+                          : place / 8 % 2         ? s.bits - 1
+                                                  : s.bits + 1;
+        const float top = s.bits == 8 ? 127.0f : (float)((1 << width) - 1),
+                    bottom = s.bits == 8 ? -127.0f : 0.0f;
         const float mid = s.bits == 8 ? 0.0f : top * 0.5f;
-        const uint16_t scale16 = to_f16((hi - lo) / (top - bottom)), zero16 = to_f16((hi + lo) * 0.5f + 0.0f);
-        const float scale = from_f16(scale16), zero = from_f16(zero16), inverse = scale > 0 ? 1.0f / scale : 0.0f;
+        const uint16_t scale16 = to_f16((hi - lo) / (top - bottom)),
+                       zero16 = to_f16((hi + lo) * 0.5f + 0.0f);
+        const float scale = from_f16(scale16), zero = from_f16(zero16),
+                    inverse = scale > 0 ? 1.0f / scale : 0.0f;
         if (part == 0) {
             ((uint16_t *)(record + s.params))[place] = scale16;
             ((uint16_t *)(record + s.params))[s.dim + place] = zero16;
@@ -238,14 +258,17 @@ template <bool BF16> __device__ void seal_k(const Side &s, int page, int head, u
     put_zeros(s, record, s.end);
 }
 
-/* ------------------------------------------------------------------ V: rotated, uniform codes (sections 5 and 7) */
+/* ------------------------------------------------------------------ V: rotated, uniform codes
+ * (sections 5 and 7) */
 
-/* Half a warp has a row, lane j its channels j, j + 16, ..: the sums of squares then add up in the canonical order. */
+/* Half a warp has a row, lane j its channels j, j + 16, ..: the sums of squares then add up in the
+ * canonical order. */
 template <int D> struct Row {
     static constexpr int N = D / 16;
     float y[N];
 
-    /* What lane j needs of the rotation: sign bits of its channels, and +-1 for the butterflies between lanes. */
+    /* What lane j needs of the rotation: sign bits of its channels, and +-1 for the butterflies
+     * between lanes. */
     struct Lane {
         uint32_t flip[Passes<D>::count][Passes<D>::tiles];
         float sign[4];
@@ -273,7 +296,8 @@ template <int D> struct Row {
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
-                for (int k = k0; k < k0 + P::tiles; k++) /* a sum or a difference: the product is exact */
+                for (int k = k0; k < k0 + P::tiles;
+                     k++) /* a sum or a difference: the product is exact */
                     y[k] = fmaf(y[k], lane.sign[i], __shfl_xor_sync(~0u, y[k], 1 << i));
 #pragma unroll
             for (int h = 1; h < P::tiles; h *= 2)
@@ -323,20 +347,24 @@ __constant__ const float FITS[] = {0.85f, 0.90f, 0.95f, 1.0f, 1.05f, 1.10f, 1.15
 __device__ __forceinline__ float reciprocal(float x) { return x > 1e-30f ? 1.0f / x : 0.0f; }
 __device__ __forceinline__ uint16_t scale_of(float x) { return to_f16(x < F16_MAX ? x : F16_MAX); }
 
-/* The scale that leaves the least error; of equal errors the first counts. Each of seven lanes computes one candidate.
- * Codes are computed in units of 1 / (top + 1), a power of two: that changes no bit, and an addition that saturates at
- * 0 and 1 then does one of the two comparisons. */
-template <int D> __device__ uint16_t fitting_scale(const Row<D> &row, int j, float unit, float mid, float top) {
+/* The scale that leaves the least error; of equal errors the first counts. Each of seven lanes
+ * computes one candidate. Codes are computed in units of 1 / (top + 1), a power of two: that
+ * changes no bit, and an addition that saturates at 0 and 1 then does one of the two comparisons.
+ */
+template <int D>
+__device__ uint16_t fitting_scale(const Row<D> &row, int j, float unit, float mid, float top) {
     const float rms = sqrtf(Row<D>::sum_of_squares([&](int k) { return row.y[k]; }) / (float)D);
     const uint16_t candidate = scale_of(rms * FITS[min(j, 6)]);
     const float candidate_step = from_f16(candidate) * unit, part = 1 / (top + 1);
-    const float small_inverse = reciprocal(candidate_step) * part, large_step = candidate_step * (top + 1);
+    const float small_inverse = reciprocal(candidate_step) * part,
+                large_step = candidate_step * (top + 1);
     const float magic = MAGIC * part, small_mid = mid * part, small_top = top * part;
     float least = INFINITY;
     int best = 0;
 #pragma unroll 1
     for (int i = 0; i < 7; i++) {
-        const float step = __shfl_sync(~0u, large_step, i, 16), inverse = __shfl_sync(~0u, small_inverse, i, 16);
+        const float step = __shfl_sync(~0u, large_step, i, 16),
+                    inverse = __shfl_sync(~0u, small_inverse, i, 16);
         const float error = Row<D>::sum_of_squares([&](int k) {
             const float x = __saturatef(row.y[k] * inverse + small_mid);
             return row.y[k] - step * (fminf((x + magic) - magic, small_top) - small_mid);
@@ -352,10 +380,12 @@ template <int D> __device__ uint16_t fitting_scale(const Row<D> &row, int j, flo
 
 constexpr int V_STRIDE = T + 4; /* codes in shared memory: (D, V_STRIDE), channel by channel */
 
-template <int D, bool BF16> __device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
+template <int D, bool BF16>
+__device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
     const int j = threadIdx.x % 16;
     const uint16_t *rows = s.rows + (s.slots ? s.slots[page] : page) * s.slot + head * s.head;
-    uint8_t *record = s.records + (s.ids ? s.ids[page] : page) * s.page_stride + head * s.head_stride;
+    uint8_t *record =
+        s.records + (s.ids ? s.ids[page] : page) * s.page_stride + head * s.head_stride;
     const int skip = s.skip ? s.skip[page] : 0;
     const float unit = v_step(s.bits), top = s.bits == 8 ? 127.0f : (float)((1 << s.bits) - 1);
     const float bottom = s.bits == 8 ? -127.0f : 0.0f, mid = s.bits == 8 ? 0.0f : top * 0.5f;
@@ -381,8 +411,8 @@ template <int D, bool BF16> __device__ void seal_v(const Side &s, int page, int 
         if (t + THREADS / 16 < T)
             fetch(t + THREADS / 16);
         row.rotate(lane);
-        const uint16_t scale =
-            s.bits == 8 ? scale_of(row.largest() / (127 * unit)) : fitting_scale<D>(row, j, unit, mid, top);
+        const uint16_t scale = s.bits == 8 ? scale_of(row.largest() / (127 * unit))
+                                           : fitting_scale<D>(row, j, unit, mid, top);
         const float inverse = reciprocal(from_f16(scale) * unit);
         if (j == 0)
             ((uint16_t *)(record + s.params))[t] = t < skip ? 0 : scale;
@@ -425,10 +455,12 @@ __global__ void __launch_bounds__(THREADS, D > 128 ? 3 : 4)
 /* ------------------------------------------------------------------ host */
 
 static quire_status check_rows(const quire_cuda_rows &r) {
-    const bool aligned = ((uintptr_t)r.k | (uintptr_t)r.v) % 16 == 0 &&
-                         (r.k_slot | r.k_head | r.k_token | r.v_slot | r.v_head | r.v_token) % 8 == 0;
+    const bool aligned =
+        ((uintptr_t)r.k | (uintptr_t)r.v) % 16 == 0 &&
+        (r.k_slot | r.k_head | r.k_token | r.v_slot | r.v_head | r.v_token) % 8 == 0;
     if (!r.k || !r.v || !aligned)
-        return fail(QUIRE_E_INVALID, "rows are NULL, or not aligned: pointers to 16 bytes, strides to 8 elements");
+        return fail(QUIRE_E_INVALID,
+                    "rows are NULL, or not aligned: pointers to 16 bytes, strides to 8 elements");
     return QUIRE_OK;
 }
 
@@ -437,16 +469,20 @@ static quire_status check_args(const quire_cuda_seal_args &a) {
     if (s.raw != QUIRE_F16 && s.raw != QUIRE_BF16)
         return fail(QUIRE_E_UNSUPPORTED, "rows of type %d: the GPU seals f16 and bf16", (int)s.raw);
     if (!k_bits_of(s.pair.k))
-        return fail(QUIRE_E_UNSUPPORTED, "K codec %d has no GPU kernel: use kc8 kc4 kc3 kc2 km4 km3", (int)s.pair.k);
+        return fail(QUIRE_E_UNSUPPORTED,
+                    "K codec %d has no GPU kernel: use kc8 kc4 kc3 kc2 km4 km3", (int)s.pair.k);
     if (!v_bits_of(s.pair.v))
-        return fail(QUIRE_E_UNSUPPORTED, "V codec %d has no GPU kernel: use vt8 vt4 vt3 vt2", (int)s.pair.v);
+        return fail(QUIRE_E_UNSUPPORTED, "V codec %d has no GPU kernel: use vt8 vt4 vt3 vt2",
+                    (int)s.pair.v);
     if (s.k_dim < QUIRE_DIM_MIN || s.k_dim > THREADS || s.k_dim % QUIRE_DIM_STEP)
-        return fail(QUIRE_E_UNSUPPORTED, "K head size %d: must be a multiple of 16 from 32 to 256", (int)s.k_dim);
+        return fail(QUIRE_E_UNSUPPORTED, "K head size %d: must be a multiple of 16 from 32 to 256",
+                    (int)s.k_dim);
     if (is_mixed(s.pair.k) && !a.k_order)
         return fail(QUIRE_E_INVALID, "km4 and km3 need k_order");
     if (a.n_kv_heads < 1 || a.n_pages < 0 || (int64_t)a.n_pages * a.n_kv_heads > INT32_MAX)
         return fail(QUIRE_E_INVALID, "%d pages of %d KV heads", (int)a.n_pages, (int)a.n_kv_heads);
-    if (!a.records.base || ((uintptr_t)a.records.base | a.records.page_stride | a.records.head_stride) % 128)
+    if (!a.records.base ||
+        ((uintptr_t)a.records.base | a.records.page_stride | a.records.head_stride) % 128)
         return fail(QUIRE_E_INVALID, "records are NULL, or not at multiples of 128 bytes");
     return check_rows(a.rows);
 }
@@ -473,9 +509,11 @@ template <bool BF16> static Kernel kernel_of(int v_dim) {
 static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     QUIRE_CUDA_TRY(check_args(a));
     const quire_page_shape &shape = a.shape;
-    const Kernel kernel = shape.raw == QUIRE_BF16 ? kernel_of<true>(shape.v_dim) : kernel_of<false>(shape.v_dim);
+    const Kernel kernel =
+        shape.raw == QUIRE_BF16 ? kernel_of<true>(shape.v_dim) : kernel_of<false>(shape.v_dim);
     if (!kernel)
-        return fail(QUIRE_E_UNSUPPORTED, "V head size %d: the GPU seals 64, 80, 96, 128 and 256", (int)shape.v_dim);
+        return fail(QUIRE_E_UNSUPPORTED, "V head size %d: the GPU seals 64, 80, 96, 128 and 256",
+                    (int)shape.v_dim);
     if (a.n_pages == 0)
         return QUIRE_OK;
     const int k_bits = k_bits_of(shape.pair.k), v_bits = v_bits_of(shape.pair.v);
@@ -504,16 +542,19 @@ static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     v.end = v.params + 2 * T, v.padded = record.bytes;
 
     const int shared_bytes = std::max(k_shared_bytes(shape.k_dim), shape.v_dim * V_STRIDE);
-    if (shared_bytes > 40 * 1024) /* with the kernel's own, more than the 48 KiB that need no permission */
-        QUIRE_CUDA_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-                             "reserving shared memory"));
+    if (shared_bytes >
+        40 * 1024) /* with the kernel's own, more than the 48 KiB that need no permission */
+        QUIRE_CUDA_TRY(check(
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+            "reserving shared memory"));
     kernel<<<dim3((unsigned)(a.n_pages * a.n_kv_heads), 2), THREADS, shared_bytes, stream>>>(k, v);
     return check(cudaGetLastError(), "launching the seal kernel");
 }
 
 } // namespace quire_cuda
 
-extern "C" quire_status quire_cuda_seal(const quire_cuda_seal_args *args, struct CUstream_st *stream) {
+extern "C" quire_status quire_cuda_seal(const quire_cuda_seal_args *args,
+                                        struct CUstream_st *stream) {
     if (!args)
         return quire_cuda::fail(QUIRE_E_INVALID, "args is NULL");
     return quire_cuda::seal(*args, stream);

@@ -1,9 +1,12 @@
 /* quire_cuda.h: the same page records on an NVIDIA GPU.
  *
- *   quire_cuda_seal            64 raw rows per page -> page records, byte for byte those of the CPU
- * library quire_cuda_decode_create   plan of one attention layer: checks the shape, chooses a
- * kernel, sizes the workspace quire_cuda_decode          attention of one query per sequence over
- * packed pages and raw rows, in one launch
+ * - quire_cuda_seal: 64 raw rows per page become page records, byte for byte those of the CPU library
+ * - quire_cuda_decode_create: plan of one attention layer; checks the shape, chooses a kernel and
+ *   sizes the workspace
+ * - quire_cuda_decode: attention of one query per sequence over packed pages and raw rows, in one
+ *   launch
+ * - quire_cuda_prefill_create, quire_cuda_prefill: the same for many query rows of each sequence:
+ *   prompts, and rows to be verified
  *
  * Caveats, before the functions
  * - All pointers in `args` structures are device pointers. The library allocates no device memory,
@@ -71,10 +74,11 @@ typedef struct quire_cuda_seal_args {
     quire_cuda_records records; /* page i becomes record i, or ids[i] */
     const int32_t *ids;         /* (n_pages) or NULL */
     const int32_t *skip; /* (n_pages) first tokens that stay raw elsewhere, 0..64; or NULL: none */
-    const uint16_t
-        *k_order;    /* (G, DK) for km4 and km3, as in quire_layer: a permutation; else NULL */
-    uint32_t *n_bad; /* NULL, or incremented once for each page, KV head and side with a value that
-                        is not finite or above 65504; such a record must not be used */
+    /* (G, DK) for km4 and km3, as in quire_layer: a permutation; else NULL. */
+    const uint16_t *k_order;
+    /* NULL, or incremented once for each page, KV head and side with a value that is not finite or
+     * above 65504; such a record must not be used. */
+    uint32_t *n_bad;
 } quire_cuda_seal_args;
 
 /* E_UNSUPPORTED (codec, or head size: V 64 80 96 128 256, K any up to 256), E_INVALID, E_DEVICE. */
@@ -93,6 +97,9 @@ typedef struct quire_cuda_decode_options {
     float scale;      /* of the logits; 0: 1/sqrt(k_dim) */
     int32_t sinks;    /* first tokens that are raw beside page 0; default 4 */
     int32_t max_seqs; /* of one call */
+    int32_t window;   /* 0: none; else the query at i sees t with i - t < window ... */
+    int32_t keep;     /* ... and the first `keep` tokens */
+    float softcap;    /* 0: none; else logits become softcap * tanh(logit / softcap) */
 } quire_cuda_decode_options;
 
 typedef struct quire_cuda_decode_plan
@@ -114,18 +121,23 @@ typedef struct quire_cuda_decode_args {
     int32_t n_seqs; /* B */
     const void *q;  /* (B,H,DK) */
     void *out;      /* (B,H,DV) */
-    float *lse;     /* NULL, or (B,H): ln of the softmax denominator; -inf: nothing seen */
-    const int32_t *
-        lengths; /* (B) tokens, that of the query included; 0: nothing is seen, out becomes zeros */
-    const int32_t
-        *pages; /* (B, pages_stride): ids of the sealed pages, (length - 1) / 64 of them are read */
+    float *lse;     /* NULL, or (B,H): ln of the softmax denominator, learned sink included */
+    /* (B) tokens, that of the query included; 0: nothing is seen, out becomes zeros, lse -inf (or
+     * the learned sink). */
+    const int32_t *lengths;
+    /* (B, pages_stride): ids of the sealed pages, of which the first (length - 1) / 64 count. Those
+     * that a window leaves out are not read. */
+    const int32_t *pages;
     int64_t pages_stride;
     quire_cuda_records records;
-    quire_cuda_rows
-        own; /* rows of the page that the query is in: length - 64 * ((length - 1) / 64) of them */
+    /* Rows of the page that the query is in: length - 64 * ((length - 1) / 64) of them. */
+    quire_cuda_rows own;
     quire_cuda_rows sink;    /* the first `sinks` rows; read where the query is not in page 0 */
     const int32_t *slots;    /* (B) slots of `own` and `sink`; NULL: 0, 1, 2 .. */
     const uint16_t *k_order; /* (G, DK) for km4; else NULL */
+    const float *alibi;      /* (H) slopes, or NULL. logit += slope * (t - i) */
+    /* (H) learned sinks, or NULL. Each adds exp(sink) to its head's denominator. */
+    const float *sink_logits;
     void *workspace;
 } quire_cuda_decode_args;
 
@@ -134,6 +146,70 @@ typedef struct quire_cuda_decode_args {
 QUIRE_API quire_status quire_cuda_decode(const quire_cuda_decode_plan *plan,
                                          const quire_cuda_decode_args *args,
                                          struct CUstream_st *stream);
+
+/* ------------------------------------------------------------------ prefill, and verification of
+ * several rows */
+
+typedef struct quire_cuda_prefill_options {
+    size_t struct_size;          /* set by quire_cuda_prefill_options_default */
+    int32_t n_heads, n_kv_heads; /* H, G: up to 16 query heads per KV head */
+    int32_t k_dim, v_dim;
+    quire_pair pair;
+    quire_type raw;    /* of q and raw rows: f16 (default) or bf16 */
+    quire_type out;    /* of the result: f32 (default), f16 or bf16 */
+    float scale;       /* of the logits; 0: 1/sqrt(k_dim) */
+    int32_t sinks;     /* first tokens that are raw beside page 0; default 4 */
+    int32_t window;    /* 0: none; else a query at i sees t with i - t < window ... */
+    int32_t keep;      /* ... and the first `keep` tokens */
+    float softcap;     /* 0: none; else logits become softcap * tanh(logit / softcap) */
+    int32_t rows_hint; /* rows of a sequence that calls usually have; 0: many. Any number works,
+                          this one is fastest */
+} quire_cuda_prefill_options;
+
+typedef struct quire_cuda_prefill_plan
+    quire_cuda_prefill_plan; /* of the device that was current when it was made */
+
+QUIRE_API void quire_cuda_prefill_options_default(quire_cuda_prefill_options *options);
+/* E_UNSUPPORTED: no kernel for this pair, head size or group, or a GPU other than compute
+ * capability 9.0 (Hopper); E_INVALID, E_DEVICE, E_NOMEM (of the host). */
+QUIRE_API quire_status quire_cuda_prefill_create(quire_cuda_prefill_plan **plan,
+                                                 const quire_cuda_prefill_options *options);
+QUIRE_API void quire_cuda_prefill_free(quire_cuda_prefill_plan *plan); /* NULL is fine */
+/* Bytes of the workspace, aligned to 256. What is in it does not matter. */
+QUIRE_API size_t quire_cuda_prefill_workspace(const quire_cuda_prefill_plan *plan);
+/* What runs, e.g. "km4:vt4 d128, tiles of 176 queries". */
+QUIRE_API const char *quire_cuda_prefill_kernel(const quire_cuda_prefill_plan *plan);
+
+/* R rows of q belong to B sequences; those of sequence b are starts[b] .. starts[b + 1] - 1, and
+ * are its last tokens. */
+typedef struct quire_cuda_prefill_args {
+    int32_t n_seqs;         /* B */
+    const void *q;          /* (R,H,DK) */
+    void *out;              /* (R,H,DV) */
+    float *lse;             /* NULL, or (R,H): ln of the softmax denominator, as in decode */
+    const int32_t *starts;  /* (B + 1) ascending */
+    const int32_t *lengths; /* (B) tokens, those of the rows included */
+    /* (B, pages_stride): ids of sealed pages, of which the first (length - 1) / 64 count: also
+     * those that the rows themselves fill, which must be sealed before. */
+    const int32_t *pages;
+    int64_t pages_stride;
+    quire_cuda_records records;
+    /* Rows of the pages that the queries are in: token t of a sequence whose first query is at f
+     * lies at row t - f / 64 * 64. All must be finite. */
+    quire_cuda_rows own;
+    quire_cuda_rows sink;    /* the first `sinks` rows; read where a query is not in page 0 */
+    const int32_t *slots;    /* (B) slots of `own` and `sink`; NULL: 0, 1, 2 .. */
+    const uint16_t *k_order; /* (G, DK) for km4; else NULL */
+    const float *alibi;      /* as in decode */
+    const float *sink_logits;
+    void *workspace;
+} quire_cuda_prefill_args;
+
+/* A row of q that is not finite gives NaN for that head of it alone. E_INVALID, E_DEVICE (a launch
+ * failed). */
+QUIRE_API quire_status quire_cuda_prefill(const quire_cuda_prefill_plan *plan,
+                                          const quire_cuda_prefill_args *args,
+                                          struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -30,7 +30,8 @@ void gpu_read(void *to, const void *from, size_t bytes) {
 }
 
 float rounded(quire_type type, float x) {
-    return type == QUIRE_F16 ? quire__f16_to_f32(quire__f32_to_f16(x)) : quire__bf16_to_f32(quire__f32_to_bf16(x));
+    return type == QUIRE_F16 ? quire__f16_to_f32(quire__f32_to_f16(x))
+                             : quire__bf16_to_f32(quire__f32_to_bf16(x));
 }
 
 uint16_t *narrowed(quire_type type, const float *x, size_t n) {

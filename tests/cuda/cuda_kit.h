@@ -8,17 +8,17 @@
 
 #include "quire_cuda.h"
 
-#define assert_cuda(call)                                                                                              \
-    do {                                                                                                               \
-        const cudaError_t error_ = (call);                                                                             \
-        if (error_ != cudaSuccess)                                                                                     \
-            fail_msg("%s: %s", #call, cudaGetErrorString(error_));                                                     \
+#define assert_cuda(call)                                                                          \
+    do {                                                                                           \
+        const cudaError_t error_ = (call);                                                         \
+        if (error_ != cudaSuccess)                                                                 \
+            fail_msg("%s: %s", #call, cudaGetErrorString(error_));                                 \
     } while (0)
-#define assert_gpu(call)                                                                                               \
-    do {                                                                                                               \
-        const quire_status status_ = (call);                                                                           \
-        if (status_ != QUIRE_OK)                                                                                       \
-            fail_msg("%s: %s: %s", #call, quire_status_name(status_), quire_cuda_last_error());                        \
+#define assert_gpu(call)                                                                           \
+    do {                                                                                           \
+        const quire_status status_ = (call);                                                       \
+        if (status_ != QUIRE_OK)                                                                   \
+            fail_msg("%s: %s: %s", #call, quire_status_name(status_), quire_cuda_last_error());    \
     } while (0)
 
 /* Says so if there is no GPU that runs the kernels: the program then returns LEFT_OUT. */

@@ -1,15 +1,20 @@
-/* Decode attention on the GPU against fp64 attention over what the CPU library decodes from the same records.
+/* Decode attention on the GPU against fp64 attention over what the CPU library decodes from the
+ * same records.
  *
- * Bounds. With h = FP16_ROUNDING (kit.h), what rounding a number to fp16 costs as a relative error in the mean:
- *   - a product of q and a channel's scale is rounded once (h): a logit is off by h times the part of its standard
- *     deviation that is left without what all tokens share;
- *   - a weight is rounded once, and its product with V's scale once more: 2 h^2 together, as squares.
- * - where K is small and q large, these products are subnormal: their error is 2^-25 / sqrt(3) of q's largest element,
- *     times 16 or 32 for the upper fields of 4-bit codes, of which half of the channels are, times codes that are 3.5 or
- *     1.5 from the middle: 6.2e-7 max|q| sqrt(D) scale in a logit. (8 bits: q is 32 times larger there, and less is lost.)
- * So over all rows of a case, as relative L2 error: sqrt(2 h^2 + (h sigma)^2 + (6.2e-7 max|q|)^2) with the usual scale,
- * sigma being the deviation of a row's logits; times 1 + 1/sqrt(rows), for few rows stray from the mean (test_attend.c);
- * and 2e-5 for fp32 sums and the hardware's 2^x.
+ * Bounds. With h = FP16_ROUNDING (kit.h), what rounding a number to fp16 costs as a relative error
+ * in the mean:
+ *   - a product of q and a channel's scale is rounded once (h): a logit is off by h times the part
+ *     of its standard deviation that is left without what all tokens share;
+ *   - a weight is rounded once, and its product with V's scale once more: 2 h^2 together, as
+ *     squares;
+ *   - where K is small and q large, these products are subnormal: their error is 2^-25 / sqrt(3)
+ *     of q's largest element, times 16 or 32 for the upper fields of 4-bit codes, of which half of
+ *     the channels are, times codes that are 3.5 or 1.5 from the middle: 6.2e-7 max|q| sqrt(D)
+ *     scale in a logit. (8 bits: q is 32 times larger there, and less is lost.)
+ * So over all rows of a case, as relative L2 error: sqrt(2 h^2 + (h sigma)^2 + (6.2e-7 max|q|)^2)
+ * with the usual scale, sigma being the deviation of a row's logits; times 1 + 1/sqrt(rows), for
+ * few rows stray from the mean (test_attend.c); and 2e-5 for fp32 sums and the hardware's 2^x.
+ * A soft-cap makes errors of logits smaller, ALiBi and learned sinks leave them as they are.
  */
 #include <math.h>
 #include <stdio.h>
@@ -23,7 +28,9 @@ typedef struct shape {
     int n_heads, n_kv, dim;
     quire_pair pair;
     quire_type type;
-    int sinks, n_seqs;
+    int sinks, window, keep, n_seqs;
+    float softcap;
+    bool alibi, sink_logits;
     int length[MOST_SEQS];
     float k_scale, v_scale, q_scale, bias;
 } shape;
@@ -40,7 +47,7 @@ typedef struct world {
     shape s;
     int longest, n_pages; /* of the longest sequence; of all */
     size_t record_bytes;
-    float *k, *v, *q;
+    float *k, *v, *q, alibi[64], sink_logits[64];
     uint8_t *records;
     int32_t *pages;
     const uint16_t *order;
@@ -52,7 +59,8 @@ typedef struct world {
 } world;
 
 static size_t row_of(const world *w, int seq, int head, int token) {
-    return (((size_t)seq * (size_t)w->s.n_kv + (size_t)head) * (size_t)w->longest + (size_t)token) * (size_t)w->s.dim;
+    return (((size_t)seq * (size_t)w->s.n_kv + (size_t)head) * (size_t)w->longest + (size_t)token) *
+           (size_t)w->s.dim;
 }
 static int sealed(int length) { return length > 0 ? (length - 1) / T : 0; }
 
@@ -85,7 +93,8 @@ static void world_fill(world *w, const shape *s, uint64_t seed) {
     const size_t n = (size_t)s->n_seqs * (size_t)s->n_kv * (size_t)w->longest * (size_t)s->dim;
     w->n_out = (size_t)(s->n_seqs * s->n_heads * s->dim);
     rng r = {seed};
-    w->k = malloc(n * sizeof *w->k), w->v = malloc(n * sizeof *w->v), w->q = malloc(w->n_out * sizeof *w->q);
+    w->k = malloc(n * sizeof *w->k), w->v = malloc(n * sizeof *w->v),
+    w->q = malloc(w->n_out * sizeof *w->q);
     rng_fill(&r, w->k, n, s->k_scale);
     rng_fill(&r, w->v, n, s->v_scale);
     rng_fill(&r, w->q, w->n_out, s->q_scale);
@@ -94,6 +103,10 @@ static void world_fill(world *w, const shape *s, uint64_t seed) {
     round_rows(s->type, w->k, n);
     round_rows(s->type, w->v, n);
     round_rows(s->type, w->q, w->n_out);
+    for (int h = 0; h < s->n_heads; h++) {
+        w->alibi[h] = 0.02f / (float)(h + 1);
+        w->sink_logits[h] = (float)h - 3.0f;
+    }
     w->order = random_order(s->n_kv, s->dim);
 }
 
@@ -110,7 +123,8 @@ static void world_seal(world *w, quire_type out_type, float scale) {
     const int stride = w->longest / T;
     w->n_pages = s->n_seqs * stride;
     w->records = malloc((size_t)(w->n_pages + 1) * page_bytes);
-    memset(w->records, 0xff, (size_t)(w->n_pages + 1) * page_bytes); /* scales of unused pages are NaN */
+    memset(w->records, 0xff,
+           (size_t)(w->n_pages + 1) * page_bytes); /* scales of unused pages are NaN */
     w->pages = malloc((size_t)w->n_pages * sizeof *w->pages);
     rng r = {42};
     for (int i = 0; i < w->n_pages; i++) {
@@ -125,7 +139,8 @@ static void world_seal(world *w, quire_type out_type, float scale) {
                 const size_t at = row_of(w, seq, head, i * T);
                 rows_into_order(s->pair.k, w->order + head * s->dim, s->dim, w->k + at, placed);
                 assert_ok(quire_page_encode(&page, placed, w->v + at, i == 0 ? s->sinks : 0,
-                                            w->records + (size_t)w->pages[seq * stride + i] * page_bytes +
+                                            w->records +
+                                                (size_t)w->pages[seq * stride + i] * page_bytes +
                                                 (size_t)head * w->record_bytes));
             }
     free(placed);
@@ -133,11 +148,14 @@ static void world_seal(world *w, quire_type out_type, float scale) {
     quire_cuda_decode_options o;
     quire_cuda_decode_options_default(&o);
     o.n_heads = s->n_heads, o.n_kv_heads = s->n_kv, o.k_dim = o.v_dim = s->dim;
-    o.pair = s->pair, o.raw = s->type, o.out = out_type, o.scale = scale, o.sinks = s->sinks, o.max_seqs = s->n_seqs;
+    o.pair = s->pair, o.raw = s->type, o.out = out_type, o.scale = scale, o.sinks = s->sinks,
+    o.max_seqs = s->n_seqs, o.window = s->window, o.keep = s->keep, o.softcap = s->softcap;
     assert_gpu(quire_cuda_decode_create(&w->plan, &o));
-    /* Raw rows in slots of 64 (own page) and `sinks`, in reverse order of sequences. Unused rows are NaN. */
+    /* Raw rows in slots of 64 (own page) and `sinks`, in reverse order of sequences. Unused rows
+     * are NaN. */
     const int n_sinks = s->sinks ? s->sinks : 1;
-    const size_t own_n = (size_t)(s->n_seqs * s->n_kv * T * s->dim), sink_n = own_n / T * (size_t)n_sinks;
+    const size_t own_n = (size_t)(s->n_seqs * s->n_kv * T * s->dim),
+                 sink_n = own_n / T * (size_t)n_sinks;
     float *raw[4];
     for (int i = 0; i < 4; i++) {
         const size_t n = i < 2 ? own_n : sink_n;
@@ -150,10 +168,13 @@ static void world_seal(world *w, quire_type out_type, float scale) {
         slots[seq] = s->n_seqs - 1 - seq;
         for (int head = 0; head < s->n_kv; head++)
             for (int i = 0; i < 4; i++) {
-                const int first = i < 2 ? sealed(s->length[seq]) * T : 0, room = i < 2 ? T : n_sinks;
+                const int first = i < 2 ? sealed(s->length[seq]) * T : 0,
+                          room = i < 2 ? T : n_sinks;
                 const int n = i < 2 ? s->length[seq] - first : s->sinks;
-                float *to = raw[i] + ((size_t)slots[seq] * (size_t)s->n_kv + (size_t)head) * (size_t)(room * s->dim);
-                memcpy(to, (i % 2 ? w->v : w->k) + row_of(w, seq, head, first), (size_t)(n * s->dim) * sizeof *to);
+                float *to = raw[i] + ((size_t)slots[seq] * (size_t)s->n_kv + (size_t)head) *
+                                         (size_t)(room * s->dim);
+                memcpy(to, (i % 2 ? w->v : w->k) + row_of(w, seq, head, first),
+                       (size_t)(n * s->dim) * sizeof *to);
             }
     }
     const void *device_rows[4];
@@ -172,13 +193,17 @@ static void world_seal(world *w, quire_type out_type, float scale) {
         .lengths = keep(w, gpu_copy(s->length, (size_t)s->n_seqs * 4)),
         .pages = keep(w, gpu_copy(w->pages, (size_t)w->n_pages * 4)),
         .pages_stride = stride,
-        .records = {keep(w, gpu_copy(w->records, (size_t)(w->n_pages + 1) * page_bytes)), page_bytes, w->record_bytes},
-        .own = {device_rows[0], device_rows[1], own_head * s->n_kv, own_head, s->dim, own_head * s->n_kv, own_head,
-                s->dim},
-        .sink = {device_rows[2], device_rows[3], sink_head * s->n_kv, sink_head, s->dim, sink_head * s->n_kv, sink_head,
-                 s->dim},
+        .records = {keep(w, gpu_copy(w->records, (size_t)(w->n_pages + 1) * page_bytes)),
+                    page_bytes, w->record_bytes},
+        .own = {device_rows[0], device_rows[1], own_head * s->n_kv, own_head, s->dim,
+                own_head * s->n_kv, own_head, s->dim},
+        .sink = {device_rows[2], device_rows[3], sink_head * s->n_kv, sink_head, s->dim,
+                 sink_head * s->n_kv, sink_head, s->dim},
         .slots = keep(w, gpu_copy(slots, (size_t)s->n_seqs * 4)),
         .k_order = keep(w, gpu_copy(w->order, (size_t)(s->n_kv * s->dim) * 2)),
+        .alibi = s->alibi ? keep(w, gpu_copy(w->alibi, (size_t)s->n_heads * 4)) : NULL,
+        .sink_logits =
+            s->sink_logits ? keep(w, gpu_copy(w->sink_logits, (size_t)s->n_heads * 4)) : NULL,
         .workspace = keep(w, gpu_new(quire_cuda_decode_workspace(w->plan), 0)),
     };
     free(q);
@@ -205,8 +230,9 @@ static void seen_by(const world *w, int seq, int head, float *k, float *v) {
           *values = malloc(T * all * sizeof *values);
     for (int i = 0; i < pages; i++) {
         const size_t id = (size_t)w->pages[seq * stride + i];
-        assert_ok(quire_page_decode(&page, w->records + (id * (size_t)s->n_kv + (size_t)head) * w->record_bytes, placed,
-                                    values));
+        assert_ok(quire_page_decode(
+            &page, w->records + (id * (size_t)s->n_kv + (size_t)head) * w->record_bytes, placed,
+            values));
         rows_from_order(s->pair.k, w->order + head * s->dim, s->dim, placed, rows);
         const size_t from = i == 0 ? (size_t)s->sinks * all : 0, at = (size_t)(i * T) * all;
         memcpy(k + at + from, rows + from, (T * all - from) * sizeof *k);
@@ -223,29 +249,48 @@ typedef struct outcome {
     int n_rows;
 } outcome;
 
-static void compare_row(const world *w, const float *k, const float *v, const float *q, int length, double scale,
-                        const float *out, float lse, double *logit, outcome *to) {
-    const int dim = w->s.dim;
+static void compare_row(const world *w, int h, const float *k, const float *v, const float *q,
+                        int length, double scale, const float *out, float lse, double *logit,
+                        outcome *to) {
+    const shape *s = &w->s;
+    const int dim = s->dim;
     if (length == 0) {
         for (int d = 0; d < dim; d++)
             assert_true(out[d] == 0);
-        assert_true(isinf(lse) && lse < 0);
+        if (s->sink_logits)
+            assert_true(fabsf(lse - w->sink_logits[h]) < 1e-5f);
+        else
+            assert_true(isinf(lse) && lse < 0);
         return;
     }
-    double top = -INFINITY, sum = 0, norm = 0, error = 0, mean = 0, squares = 0;
+    double top = s->sink_logits ? (double)w->sink_logits[h] : -INFINITY;
+    double sum = 0, norm = 0, error = 0, mean = 0, squares = 0;
+    double *wanted = calloc((size_t)dim, sizeof *wanted);
+    int seen = 0;
     for (int t = 0; t < length; t++) {
         double x = 0;
         for (int d = 0; d < dim; d++)
             x += (double)q[d] * (double)k[t * dim + d];
-        logit[t] = x * scale;
+        x *= scale;
+        const bool hidden = s->window > 0 && length - 1 - t >= s->window && t >= s->keep;
+        if (!hidden) {
+            seen++;
+            mean += x;
+            squares += x * x;
+        }
+        if (s->softcap > 0)
+            x = (double)s->softcap * tanh(x / (double)s->softcap);
+        if (s->alibi)
+            x += (double)w->alibi[h] * (t - (length - 1));
+        logit[t] = hidden ? -INFINITY : x;
         top = fmax(top, logit[t]);
-        mean += logit[t] / length;
     }
-    double *wanted = calloc((size_t)dim, sizeof *wanted);
+    squares = squares / seen - mean / seen * (mean / seen);
+    if (s->sink_logits)
+        sum = exp((double)w->sink_logits[h] - top);
     for (int t = 0; t < length; t++) {
         const double p = exp(logit[t] - top);
         sum += p;
-        squares += (logit[t] - mean) * (logit[t] - mean) / length;
         for (int d = 0; d < dim; d++)
             wanted[d] += p * (double)v[t * dim + d];
     }
@@ -278,8 +323,8 @@ static outcome compare(const world *w, double scale, const float *out, const flo
             seen_by(w, seq, head, k, v);
             for (int g = 0; g < group; g++) {
                 const size_t row = (size_t)(seq * s->n_heads + head * group + g);
-                compare_row(w, k, v, w->q + row * (size_t)s->dim, s->length[seq], scale, out + row * (size_t)s->dim,
-                            lse[row], logit, &o);
+                compare_row(w, head * group + g, k, v, w->q + row * (size_t)s->dim, s->length[seq],
+                            scale, out + row * (size_t)s->dim, lse[row], logit, &o);
             }
         }
     o.sigma = o.n_rows ? sqrt(o.sigma / o.n_rows) : 0;
@@ -303,14 +348,15 @@ static void check(const shape *s, const char *what) {
     world_fill(&w, s, 1234);
     world_seal(&w, QUIRE_F32, 0);
     float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
-    for (int round = 0; round < 2; round++) { /* the second finds the workspace as the first left it */
+    for (int round = 0; round < 2;
+         round++) { /* the second finds the workspace as the first left it */
         run(&w, out, lse);
         const outcome o = compare(&w, 1 / sqrt(s->dim), out, lse);
         const double error = o.norm > 0 ? sqrt(o.error / o.norm) : 0, bound = bound_of(&o);
         if (!(error <= bound) || !(o.lse_error <= 4 * bound))
-            fail_msg("%s: %s:%s %dx%dx%d: relative error %.2e, bound %.2e; log-sum-exp off by %.2e", what,
-                     quire_codec_name(s->pair.k), quire_codec_name(s->pair.v), s->n_heads, s->n_kv, s->dim, error,
-                     bound, o.lse_error);
+            fail_msg("%s: %s:%s %dx%dx%d: relative error %.2e, bound %.2e; log-sum-exp off by %.2e",
+                     what, quire_codec_name(s->pair.k), quire_codec_name(s->pair.v), s->n_heads,
+                     s->n_kv, s->dim, error, bound, o.lse_error);
     }
     free(out), free(lse);
     world_free(&w);
@@ -326,7 +372,8 @@ static void ragged(shape *s, int n_seqs, const int *lengths, int n_lengths) {
 
 static void every_length(void **state) {
     (void)state;
-    static const int lengths[] = {1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 66, 80, 127, 128, 129, 130, 191, 193, 700};
+    static const int lengths[] = {1,  2,  15, 16,  17,  31,  33,  48,  63,  64,
+                                  65, 66, 80, 127, 128, 129, 130, 191, 193, 700};
     for (int p = 0; p < 4; p++)
         for (int i = 0; i < 20; i++) {
             shape s = shape_of(8, 2, DIMS[i % 5], PAIRS[p]);
@@ -360,7 +407,8 @@ static void ragged_batches(void **state) {
         }
 }
 
-/* So much work that every warp has several pages of an item, and what it carries from page to page matters. */
+/* So much work that every warp has several pages of an item, and what it carries from page to page
+ * matters. */
 static shape many_pages(quire_pair pair) {
     shape s = shape_of(8, 8, 128, pair);
     ragged(&s, 1, (const int[]){20000}, 1);
@@ -393,6 +441,38 @@ static void every_number_of_sinks(void **state) {
         }
 }
 
+/* Windows that end within pages, at their edges, in the raw page, and before the sinks. */
+static void windows(void **state) {
+    (void)state;
+    static const struct {
+        int window, keep, sinks;
+    } sights[] = {{1, 0, 4},   {30, 4, 4},     {64, 0, 0},  {65, 70, 4},
+                  {100, 1, 0}, {128, 130, 64}, {500, 4, 4}, {5000, 0, 4}};
+    static const int lengths[] = {1, 64, 65, 129, 200, 700, 1500, 0};
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 8; i++) {
+            shape s = shape_of(8, 2, DIMS[(i + p) % 5], PAIRS[p]);
+            s.window = sights[i].window, s.keep = sights[i].keep, s.sinks = sights[i].sinks;
+            ragged(&s, 8, lengths, 8);
+            check(&s, "window");
+        }
+}
+
+static void other_logits(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 64, 65, 300, 900, 0};
+    for (int p = 0; p < 4; p++)
+        for (int i = 1; i < 16; i++) {
+            shape s = shape_of(i % 3 ? 8 : 32, 2, DIMS[(i + p) % 5], PAIRS[p]);
+            s.softcap = i & 1 ? 2.5f : 0;
+            s.alibi = i & 2;
+            s.sink_logits = i & 4;
+            s.window = i & 8 ? 200 : 0;
+            ragged(&s, 6, lengths, 6);
+            check(&s, "soft-cap, ALiBi, learned sinks");
+        }
+}
+
 /* Equal inputs give equal bits, wherever pages lie and whatever ran before. */
 static void the_same_bits_again(void **state) {
     (void)state;
@@ -415,11 +495,14 @@ static void the_same_bits_again(void **state) {
     uint8_t *moved = malloc((size_t)(w.n_pages + 1) * page_bytes);
     for (int i = 0; i < w.n_pages; i++) {
         const int to = (w.pages[i] + 7) % (w.n_pages + 1);
-        memcpy(moved + (size_t)to * page_bytes, w.records + (size_t)w.pages[i] * page_bytes, page_bytes);
+        memcpy(moved + (size_t)to * page_bytes, w.records + (size_t)w.pages[i] * page_bytes,
+               page_bytes);
         w.pages[i] = to;
     }
-    assert_cuda(cudaMemcpy(w.args.records.base, moved, (size_t)(w.n_pages + 1) * page_bytes, cudaMemcpyHostToDevice));
-    assert_cuda(cudaMemcpy((void *)w.args.pages, w.pages, (size_t)w.n_pages * 4, cudaMemcpyHostToDevice));
+    assert_cuda(cudaMemcpy(w.args.records.base, moved, (size_t)(w.n_pages + 1) * page_bytes,
+                           cudaMemcpyHostToDevice));
+    assert_cuda(
+        cudaMemcpy((void *)w.args.pages, w.pages, (size_t)w.n_pages * 4, cudaMemcpyHostToDevice));
     run(&w, again, lse_again);
     assert_memory_equal(first, again, w.n_out * sizeof *first);
     free(first), free(lse), free(again), free(lse_again), free(moved);
@@ -434,8 +517,8 @@ static void in_a_graph(void **state) {
     world w;
     world_fill(&w, &s, 6);
     world_seal(&w, QUIRE_F32, 0);
-    float *direct = malloc(w.n_out * sizeof *direct), *replayed = malloc(w.n_out * sizeof *replayed),
-          *lse = malloc(w.n_out * sizeof *lse);
+    float *direct = malloc(w.n_out * sizeof *direct),
+          *replayed = malloc(w.n_out * sizeof *replayed), *lse = malloc(w.n_out * sizeof *lse);
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -445,7 +528,8 @@ static void in_a_graph(void **state) {
     assert_cuda(cudaStreamEndCapture(stream, &graph));
     assert_cuda(cudaGraphInstantiate(&exec, graph, 0));
     const int32_t shorter[] = {130, 64, 1};
-    assert_cuda(cudaMemcpy((void *)w.args.lengths, shorter, sizeof shorter, cudaMemcpyHostToDevice));
+    assert_cuda(
+        cudaMemcpy((void *)w.args.lengths, shorter, sizeof shorter, cudaMemcpyHostToDevice));
     run(&w, direct, lse);
     assert_cuda(cudaMemset(w.args.out, 0xff, w.n_out * 4));
     assert_cuda(cudaGraphLaunch(exec, stream));
@@ -458,7 +542,8 @@ static void in_a_graph(void **state) {
     world_free(&w);
 }
 
-/* One token's logit is far above all others, in a sealed page, in the sinks, or in the raw page: it alone counts. */
+/* One token's logit is far above all others, in a sealed page, in the sinks, or in the raw page: it
+ * alone counts. */
 static void takes_all(world *w, const int *where /* (n_kv) */) {
     const shape *s = &w->s;
     for (int d = 0; d < s->dim; d++) {
@@ -511,13 +596,15 @@ static void extreme_sizes(void **state) {
     static const struct {
         float k, v, q;
         quire_type type;
-    } sizes[] = {{1, 15000, 1, QUIRE_F16},     {1, 1e-4f, 1, QUIRE_F16}, {8000, 1, 1e-4f, QUIRE_F16},
-                 {1e-3f, 1, 900, QUIRE_F16},   {1, 1, 0, QUIRE_F16},     {1e-3f, 1, 1e3f, QUIRE_BF16},
+    } sizes[] = {{1, 15000, 1, QUIRE_F16},     {1, 1e-4f, 1, QUIRE_F16},
+                 {8000, 1, 1e-4f, QUIRE_F16},  {1e-3f, 1, 900, QUIRE_F16},
+                 {1, 1, 0, QUIRE_F16},         {1e-3f, 1, 1e3f, QUIRE_BF16},
                  {1e-4f, 1, 1e-6f, QUIRE_BF16}};
     for (int p = 0; p < 4; p++)
         for (int i = 0; i < 7; i++) {
             shape s = shape_of(4, 2, DIMS[(i + p) % 5], PAIRS[p]);
-            s.k_scale = sizes[i].k, s.v_scale = sizes[i].v, s.q_scale = sizes[i].q, s.type = sizes[i].type;
+            s.k_scale = sizes[i].k, s.v_scale = sizes[i].v, s.q_scale = sizes[i].q,
+            s.type = sizes[i].type;
             s.bias = 0;
             ragged(&s, 2, (const int[]){400, 777}, 2);
             check(&s, "sizes");
@@ -534,7 +621,9 @@ static void sizes_of_v_differ(void **state) {
         for (int head = 0; head < s.n_kv; head++)
             for (int t = 0; t < s.length[0]; t++)
                 for (int d = 0; d < s.dim; d++)
-                    w.v[row_of(&w, 0, head, t) + (size_t)d] *= t / T % 3 == 2 ? 8192.0f : t / T % 3 ? 1.0f : 1.0f / 128;
+                    w.v[row_of(&w, 0, head, t) + (size_t)d] *= t / T % 3 == 2 ? 8192.0f
+                                                               : t / T % 3    ? 1.0f
+                                                                              : 1.0f / 128;
         round_rows(s.type, w.v, (size_t)(s.n_kv * w.longest * s.dim));
         world_seal(&w, QUIRE_F32, 0);
         float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
@@ -557,7 +646,8 @@ static void queries_that_are_not_finite(void **state) {
         world w;
         world_fill(&w, &s, 8);
         float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse),
-              *clean = malloc(w.n_out * sizeof *clean), *clean_lse = malloc(w.n_out * sizeof *clean_lse);
+              *clean = malloc(w.n_out * sizeof *clean),
+              *clean_lse = malloc(w.n_out * sizeof *clean_lse);
         world_seal(&w, QUIRE_F32, 0);
         run(&w, clean, clean_lse);
         const int row = s.n_heads + 4; /* sequence 1, head 4 */
@@ -595,7 +685,8 @@ static void every_output_type(void **state) {
             assert_true(sqrt(o.error / o.norm) <= bound_of(&o));
             free(lse);
         } else {
-            uint16_t *out = malloc(w.n_out * 2), *rounded_out = narrowed((quire_type)type, wanted, w.n_out);
+            uint16_t *out = malloc(w.n_out * 2),
+                     *rounded_out = narrowed((quire_type)type, wanted, w.n_out);
             gpu_read(out, w.args.out, w.n_out * 2);
             assert_memory_equal(out, rounded_out, w.n_out * 2);
             free(out), free(rounded_out);
@@ -613,7 +704,8 @@ static void beside_a_pool(void **state) {
         for (int i = 0; i < 5; i++) {
             const int dim = DIMS[i];
             char kv[32];
-            snprintf(kv, sizeof kv, "%s:%s", quire_codec_name(PAIRS[p].k), quire_codec_name(PAIRS[p].v));
+            snprintf(kv, sizeof kv, "%s:%s", quire_codec_name(PAIRS[p].k),
+                     quire_codec_name(PAIRS[p].v));
             fixture f;
             quire_seq *seq;
             const source rows = source_default(31);
@@ -622,14 +714,15 @@ static void beside_a_pool(void **state) {
             assert_ok(quire_seq_create(f.pool, &seq));
             feed(&f, seq, &rows, LENGTH - 1, 100, 1, 0, NULL);
             float *cpu = malloc((size_t)(H * dim) * sizeof *cpu), cpu_lse[H];
-            assert_ok(
-                step(&f, &(step_item){seq, &rows, 1}, 1, &(step_options){.type = QUIRE_F16, .lse = cpu_lse}, cpu));
+            assert_ok(step(&f, &(step_item){seq, &rows, 1}, 1,
+                           &(step_options){.type = QUIRE_F16, .lse = cpu_lse}, cpu));
 
             shape s = shape_of(H, G, dim, PAIRS[p]);
             ragged(&s, 1, (const int[]){LENGTH}, 1);
             world w;
             world_fill(&w, &s, 1);
-            float *k = malloc((size_t)(G * dim) * sizeof *k), *v = malloc((size_t)(G * dim) * sizeof *v);
+            float *k = malloc((size_t)(G * dim) * sizeof *k),
+                  *v = malloc((size_t)(G * dim) * sizeof *v);
             for (int t = 0; t < LENGTH; t++) {
                 source_k(&rows, &f.layer[0], 0, t, k);
                 source_v(&rows, &f.layer[0], 0, t, v);
@@ -644,7 +737,8 @@ static void beside_a_pool(void **state) {
             round_rows(s.type, w.q, w.n_out);
             world_seal(&w, QUIRE_F32, 0);
             for (int page = 0; page < sealed(LENGTH); page++) {
-                const size_t n = quire_seq_page_bytes(f.pool, page), n_packed = (size_t)G * w.record_bytes;
+                const size_t n = quire_seq_page_bytes(f.pool, page),
+                             n_packed = (size_t)G * w.record_bytes;
                 uint8_t *bytes = malloc(n);
                 assert_ok(quire_seq_page_save(seq, page, bytes, n));
                 assert_memory_equal(bytes, w.records + (size_t)w.pages[page] * n_packed, n_packed);
@@ -654,7 +748,8 @@ static void beside_a_pool(void **state) {
             double *wanted = malloc(w.n_out * sizeof *wanted);
             run(&w, out, lse);
             const outcome o = compare(&w, 1 / sqrt(dim), out, lse);
-            const double cpu_bound = attend_bound(PAIRS[p], dim, fmax(o.sigma, 1), false, false) * (1 + 1 / sqrt(H));
+            const double cpu_bound =
+                attend_bound(PAIRS[p], dim, fmax(o.sigma, 1), false, false) * (1 + 1 / sqrt(H));
             for (size_t j = 0; j < w.n_out; j++)
                 wanted[j] = (double)cpu[j];
             const double error = relative_error(out, wanted, w.n_out);
@@ -662,7 +757,8 @@ static void beside_a_pool(void **state) {
                 fail_msg("%s d%d: %.2e from the CPU library's result, bound %.2e", kv, dim, error,
                          cpu_bound + bound_of(&o));
             for (int h = 0; h < H; h++)
-                assert_true(fabs((double)lse[h] - (double)cpu_lse[h]) < 4 * (cpu_bound + bound_of(&o)));
+                assert_true(fabs((double)lse[h] - (double)cpu_lse[h]) <
+                            4 * (cpu_bound + bound_of(&o)));
             free(cpu), free(k), free(v), free(out), free(lse), free(wanted);
             world_free(&w);
             fixture_close(&f);
@@ -684,12 +780,12 @@ static void refusals(void **state) {
     assert_status(quire_cuda_decode(plan, &args, NULL), QUIRE_E_INVALID);
     assert_status(quire_cuda_decode(NULL, &args, NULL), QUIRE_E_INVALID);
     quire_cuda_decode_free(plan);
-#define REFUSED(change, status)                                                                                        \
-    do {                                                                                                               \
-        o = good;                                                                                                      \
-        change;                                                                                                        \
-        assert_status(quire_cuda_decode_create(&plan, &o), status);                                                    \
-        assert_null(plan);                                                                                             \
+#define REFUSED(change, status)                                                                    \
+    do {                                                                                           \
+        o = good;                                                                                  \
+        change;                                                                                    \
+        assert_status(quire_cuda_decode_create(&plan, &o), status);                                \
+        assert_null(plan);                                                                         \
     } while (0)
     REFUSED(o.n_heads = 9, QUIRE_E_INVALID);
     REFUSED(o.n_heads = 34, QUIRE_E_UNSUPPORTED);
@@ -700,6 +796,8 @@ static void refusals(void **state) {
     REFUSED(o.sinks = 65, QUIRE_E_INVALID);
     REFUSED(o.max_seqs = 0, QUIRE_E_INVALID);
     REFUSED(o.scale = NAN, QUIRE_E_INVALID);
+    REFUSED(o.window = -1, QUIRE_E_INVALID);
+    REFUSED(o.softcap = -1, QUIRE_E_INVALID);
     REFUSED(o.struct_size = 1, QUIRE_E_INVALID);
     assert_status(quire_cuda_decode_create(NULL, &good), QUIRE_E_INVALID);
 }
@@ -715,6 +813,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ragged_batches),
         cmocka_unit_test(long_contexts),
         cmocka_unit_test(every_number_of_sinks),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(other_logits),
         cmocka_unit_test(the_same_bits_again),
         cmocka_unit_test(in_a_graph),
         cmocka_unit_test(one_token_takes_all),

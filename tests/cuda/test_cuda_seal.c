@@ -9,7 +9,8 @@ enum { N_PAGES = 3, N_HEADS = 2, T = QUIRE_PAGE_TOKENS };
 
 static const quire_codec K_CODECS[] = {QUIRE_CODEC_KC8, QUIRE_CODEC_KC4, QUIRE_CODEC_KC3,
                                        QUIRE_CODEC_KC2, QUIRE_CODEC_KM4, QUIRE_CODEC_KM3};
-static const quire_codec V_CODECS[] = {QUIRE_CODEC_VT8, QUIRE_CODEC_VT4, QUIRE_CODEC_VT3, QUIRE_CODEC_VT2};
+static const quire_codec V_CODECS[] = {QUIRE_CODEC_VT8, QUIRE_CODEC_VT4, QUIRE_CODEC_VT3,
+                                       QUIRE_CODEC_VT2};
 enum { N_K = sizeof K_CODECS / sizeof *K_CODECS, N_V = sizeof V_CODECS / sizeof *V_CODECS };
 
 enum kind { NORMAL, BIASED, ZERO, CONSTANT, SPIKES, TINY, LARGEST, TIES, SIGNED_ZEROS, N_KINDS };
@@ -52,7 +53,8 @@ static void take_rows(const float *rows, int page, int head, int dim, float *to 
                (size_t)dim * sizeof *to);
 }
 
-static void check_pages(quire_pair pair, int k_dim, int v_dim, quire_type type, enum kind kind, const int32_t *skip) {
+static void check_pages(quire_pair pair, int k_dim, int v_dim, quire_type type, enum kind kind,
+                        const int32_t *skip) {
     rng r = {(uint64_t)(k_dim * 1000 + v_dim + 7 * (int)kind) + (uint64_t)pair.k * 77};
     const quire_page_shape shape = {pair, k_dim, v_dim, type};
     size_t bytes;
@@ -91,7 +93,8 @@ static void check_pages(quire_pair pair, int k_dim, int v_dim, quire_type type, 
     gpu_read(&n_bad, a.n_bad, sizeof n_bad);
     assert_int_equal(n_bad, 0);
     memset(wanted, 0xee, pool);
-    float *rows = malloc((size_t)(T * k_dim) * sizeof *rows), *placed = malloc((size_t)(T * k_dim) * sizeof *placed);
+    float *rows = malloc((size_t)(T * k_dim) * sizeof *rows),
+          *placed = malloc((size_t)(T * k_dim) * sizeof *placed);
     float *v_rows = malloc((size_t)(T * v_dim) * sizeof *v_rows);
     for (int page = 0; page < N_PAGES; page++)
         for (int head = 0; head < N_HEADS; head++) {
@@ -108,13 +111,16 @@ static void check_pages(quire_pair pair, int k_dim, int v_dim, quire_type type, 
             first = i;
         }
     if (n_differ)
-        fail_msg("%s:%s, K %d, V %d, %s, rows of kind %d: %zu bytes differ, first byte %zu of record at %zu (%02x, not "
+        fail_msg("%s:%s, K %d, V %d, %s, rows of kind %d: %zu bytes differ, first byte %zu of "
+                 "record at %zu (%02x, not "
                  "%02x)",
-                 quire_codec_name(pair.k), quire_codec_name(pair.v), k_dim, v_dim, type == QUIRE_F16 ? "f16" : "bf16",
-                 (int)kind, n_differ, first % page_stride % head_stride, first, got[first], wanted[first]);
-    cudaFree(dk), cudaFree(dv), cudaFree(a.records.base), cudaFree(dids), cudaFree(dskip), cudaFree(dorder),
-        cudaFree(a.n_bad);
-    free(k), free(v), free(k16), free(v16), free(got), free(wanted), free(rows), free(placed), free(v_rows);
+                 quire_codec_name(pair.k), quire_codec_name(pair.v), k_dim, v_dim,
+                 type == QUIRE_F16 ? "f16" : "bf16", (int)kind, n_differ,
+                 first % page_stride % head_stride, first, got[first], wanted[first]);
+    cudaFree(dk), cudaFree(dv), cudaFree(a.records.base), cudaFree(dids), cudaFree(dskip),
+        cudaFree(dorder), cudaFree(a.n_bad);
+    free(k), free(v), free(k16), free(v16), free(got), free(wanted), free(rows), free(placed),
+        free(v_rows);
 }
 
 static void every_codec_and_size(void **state) {
@@ -124,8 +130,8 @@ static void every_codec_and_size(void **state) {
     for (int d = 0; d < 5; d++)
         for (int i = 0; i < N_K * N_V; i++)
             for (int type = QUIRE_F16; type <= QUIRE_BF16; type++)
-                check_pages((quire_pair){K_CODECS[i % N_K], V_CODECS[i / N_K]}, dims[d], dims[(d + i) % 5],
-                            (quire_type)type, NORMAL, skip);
+                check_pages((quire_pair){K_CODECS[i % N_K], V_CODECS[i / N_K]}, dims[d],
+                            dims[(d + i) % 5], (quire_type)type, NORMAL, skip);
 }
 
 static void other_k_sizes(void **state) {
@@ -133,7 +139,8 @@ static void other_k_sizes(void **state) {
     const int32_t skip[N_PAGES] = {0, 1, 0};
     for (int dim = 32; dim <= 256; dim += 16)
         for (int i = 0; i < N_K; i++)
-            check_pages((quire_pair){K_CODECS[i], V_CODECS[i % N_V]}, dim, 64, QUIRE_BF16, BIASED, skip);
+            check_pages((quire_pair){K_CODECS[i], V_CODECS[i % N_V]}, dim, 64, QUIRE_BF16, BIASED,
+                        skip);
 }
 
 static void every_kind_of_rows(void **state) {
@@ -142,8 +149,9 @@ static void every_kind_of_rows(void **state) {
     for (int kind = 0; kind < N_KINDS; kind++)
         for (int i = 0; i < N_K; i++)
             for (int s = 0; s < 3; s++)
-                check_pages((quire_pair){K_CODECS[i], V_CODECS[(i + s) % N_V]}, i % 2 ? 128 : 96, i % 2 ? 64 : 128,
-                            kind % 2 ? QUIRE_F16 : QUIRE_BF16, (enum kind)kind, skips[s]);
+                check_pages((quire_pair){K_CODECS[i], V_CODECS[(i + s) % N_V]}, i % 2 ? 128 : 96,
+                            i % 2 ? 64 : 128, kind % 2 ? QUIRE_F16 : QUIRE_BF16, (enum kind)kind,
+                            skips[s]);
 }
 
 static void values_that_cannot_be_stored(void **state) {
@@ -154,17 +162,20 @@ static void values_that_cannot_be_stored(void **state) {
     assert_ok(quire_page_bytes(&shape, &bytes));
     for (int i = 0; i < 5; i++)
         for (int side = 0; side < 2; side++)
-            for (int skip = 0; skip < 5; skip += 4) { /* the row at fault is one of those that are left out */
+            for (int skip = 0; skip < 5;
+                 skip += 4) { /* the row at fault is one of those that are left out */
                 float rows[2][T * 64];
                 rng r = {9};
                 for (int s = 0; s < 2; s++)
                     rng_fill(&r, rows[s], T * 64, 1);
                 rows[side][3 * 64 + 17] = bad[i];
-                uint16_t *k = narrowed(QUIRE_BF16, rows[0], T * 64), *v = narrowed(QUIRE_BF16, rows[1], T * 64);
+                uint16_t *k = narrowed(QUIRE_BF16, rows[0], T * 64),
+                         *v = narrowed(QUIRE_BF16, rows[1], T * 64);
                 uint32_t n_bad = 0;
                 quire_cuda_seal_args a = {.shape = shape, .n_kv_heads = 1, .n_pages = 1};
                 void *dk = gpu_copy(k, T * 64 * 2), *dv = gpu_copy(v, T * 64 * 2);
-                void *order = gpu_copy(random_order(1, 64), 64 * 2), *dskip = gpu_copy(&skip, sizeof skip);
+                void *order = gpu_copy(random_order(1, 64), 64 * 2),
+                     *dskip = gpu_copy(&skip, sizeof skip);
                 a.rows = (quire_cuda_rows){dk, dv, 0, 0, 64, 0, 0, 64};
                 a.records = (quire_cuda_records){gpu_new(bytes, 0), bytes, bytes};
                 a.k_order = order;
@@ -173,8 +184,8 @@ static void values_that_cannot_be_stored(void **state) {
                 assert_gpu(quire_cuda_seal(&a, NULL));
                 gpu_read(&n_bad, a.n_bad, sizeof n_bad);
                 assert_int_equal(n_bad, skip ? 0 : 1);
-                cudaFree(dk), cudaFree(dv), cudaFree(order), cudaFree(dskip), cudaFree(a.records.base),
-                    cudaFree(a.n_bad);
+                cudaFree(dk), cudaFree(dv), cudaFree(order), cudaFree(dskip),
+                    cudaFree(a.records.base), cudaFree(a.n_bad);
                 free(k), free(v);
             }
 }
@@ -182,11 +193,12 @@ static void values_that_cannot_be_stored(void **state) {
 static void refusals(void **state) {
     (void)state;
     void *memory = gpu_new(1 << 16, 0);
-    const quire_cuda_seal_args good = {.shape = {{QUIRE_CODEC_KC4, QUIRE_CODEC_VT4}, 64, 64, QUIRE_F16},
-                                       .n_kv_heads = 1,
-                                       .n_pages = 1,
-                                       .rows = {memory, memory, 0, 0, 64, 0, 0, 64},
-                                       .records = {memory, 4480, 4480}};
+    const quire_cuda_seal_args good = {
+        .shape = {{QUIRE_CODEC_KC4, QUIRE_CODEC_VT4}, 64, 64, QUIRE_F16},
+        .n_kv_heads = 1,
+        .n_pages = 1,
+        .rows = {memory, memory, 0, 0, 64, 0, 0, 64},
+        .records = {memory, 4480, 4480}};
     assert_gpu(quire_cuda_seal(&good, NULL));
     quire_cuda_seal_args a = good;
     assert_status(quire_cuda_seal(NULL, NULL), QUIRE_E_INVALID);
@@ -219,7 +231,8 @@ int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(other_k_sizes), /* first: a size must not rely on what larger ones have set up */
+        cmocka_unit_test(
+            other_k_sizes), /* first: a size must not rely on what larger ones have set up */
         cmocka_unit_test(every_codec_and_size),
         cmocka_unit_test(every_kind_of_rows),
         cmocka_unit_test(values_that_cannot_be_stored),

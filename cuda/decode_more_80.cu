@@ -1,0 +1,15 @@
+#include "decode.cuh"
+
+namespace quire_cuda {
+
+/* As in decode_80.cu. */
+static const DecodeKernel kernels[] = {
+    kernel_of<QUIRE_CODEC_KM4, QUIRE_CODEC_VT4, 80, 12, 2, true>(),
+    kernel_of<QUIRE_CODEC_KC4, QUIRE_CODEC_VT4, 80, 12, 2, true>(),
+    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT4, 80, 12, 2, true>(),
+    kernel_of<QUIRE_CODEC_KC8, QUIRE_CODEC_VT8, 80, 8, 2, true>(),
+};
+
+extern const DecodeKernels decode_kernels_more_80 = {kernels, sizeof kernels / sizeof *kernels};
+
+} // namespace quire_cuda

@@ -1,0 +1,1182 @@
+/* Prefill attention over packed pages: many query rows of each sequence.
+ *
+ * A row sees the pages before its own packed, its own page raw up to itself, and the sinks raw, as
+ * in decode: results do not depend on how a prompt is cut into calls.
+ *
+ * All is transposed: S^T = K Q^T and O^T = V^T P^T. Codes are then the left operand, which Hopper's
+ * tensor cores take from registers, and the order of a page's bytes is that operand's: a lane loads
+ * 16 bytes and unpacks them (unpack.cuh). Neither K nor V is ever written down as fp16. Q (once for
+ * a tile) and P (once for a page) lie in shared memory.
+ *
+ * A team is a warpgroup: it has N queries. The teams of a crew share the tile and its pages, and
+ * take turns at the tensor cores; one warp fetches pages for a crew. Crews are the schedule's
+ * workers (prefill_schedule.cuh). rows of S^T: warp w has tokens 16w .. 16w+15; row r is token 2r,
+ * row r+8 token 2r+1 rows of O^T: half m, warp w: channels 64m+16w ..; row r is channel 2r, row r+8
+ * channel 2r+1 columns: queries; a lane has 8j+2c and 8j+2c+1
+ *
+ * The running maximum is that of the first page, and moves only when sums of weights near the end
+ * of fp16's range. Where that is not enough (a score 2^128 above all before), the worker does its
+ * work again, looking at all scores before it takes exponentials, as it does for pages that are
+ * seen in part, soft-capped or biased scores, and queries of very different size.
+ */
+#ifndef QUIRE_CUDA_PREFILL_CUH
+#define QUIRE_CUDA_PREFILL_CUH
+
+#include "prefill_schedule.cuh"
+#include "rotation.cuh"
+#include "unpack.cuh"
+#include "values.cuh"
+#include "wgmma.cuh"
+
+namespace quire_cuda {
+
+/* Running maximum of a query that has seen nothing: below every score. */
+constexpr float NOTHING_SEEN = -1e30f;
+/* Product of q and the scale: beyond it a query counts as not finite. */
+constexpr float LARGEST_PRODUCT = 1e20f;
+/* A lane's sum of weights; times less than 2 it must fit into fp16. */
+constexpr float WEIGHTS_LIMIT = 16384;
+/* Where all scores are looked at, the maximum moves if it is passed by 2^4. */
+constexpr float RAISE_BY = 4;
+
+template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, int SLOTS_>
+struct PrefillShape {
+    static constexpr int D = D_, N = N_, TEAMS = TEAMS_, CREWS = CREWS_, SLOTS = SLOTS_;
+    static constexpr int ALL_TEAMS = TEAMS * CREWS, THREADS = 128 * (ALL_TEAMS + 1),
+                         QUERIES = N * TEAMS;
+    static constexpr int K_BITS = k_bits_of(K), V_BITS = v_bits_of(V);
+    static constexpr Record RECORD = record_of(K_BITS, D, V_BITS, D);
+    static constexpr bool ORDERED = is_mixed(K);
+    static constexpr int MIXED = ORDERED ? D / 32 : 0;  /* blocks of 16 places */
+    static constexpr int COLUMN = K_BITS == 8 ? 8 : 16; /* places in an atom of K */
+    /* Columns are taken four at a time; the last group may be narrower. Steps have 16 places, slabs
+     * 64 places, halves 64 channels. */
+    static constexpr int COLUMNS = D / COLUMN, GROUPS = (COLUMNS + 3) / 4;
+    static constexpr int EACH = COLUMN / 4, STEPS = GROUPS * EACH;
+    static constexpr int SLABS = (STEPS + 3) / 4, HALVES = (D + 63) / 64;
+    static constexpr float V_UNIT = v_step(V_BITS) * 512; /* codes of V come times 2^-9 */
+    /* Registers of a thread: all have the same at first, then warps that fetch give up theirs. */
+    static constexpr int PRODUCER_REGISTERS = 24, EVEN_REGISTERS = 65536 / THREADS / 8 * 8;
+    static constexpr int REGISTERS =
+        (EVEN_REGISTERS * (ALL_TEAMS + 1) - PRODUCER_REGISTERS) / ALL_TEAMS / 8 * 8;
+
+    struct Notes {       /* of a team */
+        int calm, upset; /* packed units between these are seen whole by all queries */
+        int alike;       /* one factor serves all queries: q was divided by the same number */
+        float factor;
+        int raw_units;
+        float factors[N], slope[N], maximum[N];
+        int position[N];
+        float unit[4];
+        half token_scale[T];
+        alignas(16) float reduced[N];
+        /* Byte of a channel in row 0 of an image of Q, and of K. */
+        alignas(16) uint16_t q_place[D], k_place[D];
+    };
+    struct Crew {
+        uint64_t full[SLOTS], empty[SLOTS]; /* of pages */
+        uint64_t ready[2], free[2];         /* of segments */
+        uint64_t done;                      /* all have been through their segments once */
+        int failed;
+        Segment segments[2];
+        Walker walker;
+    };
+    /* Shared memory. A team has Q, twice P, and a place for raw rows; results leave through all of
+     * that, in rows that are 4 longer, so that banks differ. Then come the rings of pages, and
+     * what is small. */
+    static constexpr int Q_BYTES = SLABS * N * 128, P_BYTES = N * 128;
+    static constexpr int RAW_BYTES = (SLABS > HALVES ? SLABS : HALVES) * 8192, STAGE_ROW = D + 4;
+    static constexpr int P_AT = Q_BYTES, RAW_AT = P_AT + 2 * P_BYTES,
+                         TEAM_BYTES = RAW_AT + RAW_BYTES;
+    static constexpr int RING_AT = ALL_TEAMS * TEAM_BYTES;
+    static constexpr int NOTES_AT = RING_AT + CREWS * SLOTS * RECORD.bytes;
+    static constexpr int CREWS_AT = NOTES_AT + ALL_TEAMS * (int)sizeof(Notes);
+    static constexpr int SHARED_BYTES = CREWS_AT + CREWS * (int)sizeof(Crew);
+    static_assert(N * STAGE_ROW * 4 <= TEAM_BYTES && N % 8 == 0 && ALL_TEAMS <= 4 &&
+                      (SLOTS & (SLOTS - 1)) == 0,
+                  "shape");
+};
+
+/* ------------------------------------------------------------------ barriers of teams and crews */
+
+/* The same in all lanes, which the compiler cannot see: products in branches that it takes for
+ * divergent are serialized. */
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
+__device__ __forceinline__ void team_barrier(int team) {
+    asm volatile("bar.sync %0, 128;" ::"r"(team + 1) : "memory");
+}
+__device__ __forceinline__ bool team_any(int team, bool x) {
+    int y;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.s32 p, %1, 0;\nbar.red.or.pred q, %2, 128, "
+                 "p;\nselp.s32 %0, 1, 0, q;\n}"
+                 : "=r"(y)
+                 : "r"((int)x), "r"(team + 1)
+                 : "memory");
+    return y;
+}
+__device__ __forceinline__ void take_turn(int team) {
+    asm volatile("bar.sync %0, 256;" ::"r"(team + 5) : "memory");
+}
+__device__ __forceinline__ void give_turn(int team) {
+    asm volatile("bar.arrive %0, 256;" ::"r"((team ^ 1) + 5) : "memory");
+}
+
+/* ------------------------------------------------------------------ results */
+
+/* A warp's four queries: lane 4r+c has channels 16k+2r, 16k+2r+1 of query c, in rotated space. */
+template <int D>
+__device__ __forceinline__ void finish_query(const PrefillParams &p, bool here, size_t row,
+                                             int head, float (&o)[D / 16][2], float m, float l,
+                                             float unit) {
+    Rotation<D, 1>::unrotate(o);
+    if (!here)
+        return;
+    if (p.sink_logits) {
+        const float sink = __ldg(p.sink_logits + head) * LOG2_E, higher = fmaxf(m, sink);
+        const float by = exp2_approx(m - higher);
+        l = l * by + exp2_approx(sink - higher);
+        unit *= by;
+        m = higher;
+    }
+    const float by = l == 0 ? 0.0f : unit / l;
+    const int r = threadIdx.x % 32 / 4;
+    const size_t at = (row * p.n_heads + head) * D + 2 * r;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+        store_pair(p.out, p.out_type, at + 16 * k, o[k][0] * by, o[k][1] * by);
+    if (r == 0 && p.lse)
+        p.lse[row * p.n_heads + head] =
+            l == 0 ? -INFINITY : (m + log2f(l)) * 0.69314718055994530942f;
+}
+
+/* Block x: the tile that the border between workers x and x + 1 cuts, if that is the first border
+ * in it. */
+template <int D> __global__ void prefill_merge(const __grid_constant__ PrefillParams p) {
+    const WorkList list(p);
+    const int worker = blockIdx.x;
+    if (worker + 1 >= list.workers)
+        return;
+    const long long border = list.first(worker + 1);
+    const Tile tile = find_tile(p, border);
+    const long long stop = tile.start + tile.pages + 1;
+    if (border == tile.start || border >= stop || list.first(worker) > tile.start)
+        return;
+    const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+    const int x = 4 * (blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32) + c;
+    const int query = tile.index * p.tile_queries + x;
+    const bool here = x < p.tile_queries && query < tile.rows * p.group;
+    float m = NOTHING_SEEN, l = 0, o[D / 16][2] = {};
+    for (int part = worker; part == worker || (part < list.workers && list.first(part) < stop);
+         part++) {
+        if (!here)
+            continue;
+        const size_t at = (size_t)(2 * part + (part == worker ? 1 : 0)) * p.tile_queries + x;
+        const float2 ml = p.part_ml[at];
+        const float higher = fmaxf(m, ml.x), old = exp2_approx(m - higher),
+                    by = exp2_approx(ml.x - higher);
+        l = l * old + ml.y * by;
+        m = higher;
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            const float2 v = *(const float2 *)(p.part_o + at * D + 16 * k + 2 * r);
+            o[k][0] = o[k][0] * old + v.x * by;
+            o[k][1] = o[k][1] * old + v.y * by;
+        }
+    }
+    const int row = here ? row_of(p, query) : 0, head = here ? query - row * p.group : 0;
+    finish_query<D>(p, here, (size_t)p.starts[tile.seq] + row, tile.kv * p.group + head, o, m, l,
+                    1.0f);
+}
+
+/* ------------------------------------------------------------------ a team at work */
+
+/* A team's sums, in registers. */
+template <class S> struct Sums {
+    float o[S::HALVES][S::N / 2], s[S::N / 2], l[S::N / 4], minus_m[S::N / 4];
+    half2 down; /* 1 / the power of two that V's scales are divided by; 0: no page was seen yet */
+};
+
+/* What a unit of a segment is: a packed page, or up to 64 raw rows. */
+enum Kind { PACKED, OWN, SINKS };
+
+template <class S> struct Team {
+    static constexpr int D = S::D, N = S::N;
+    using Product = Wgmma<N>;
+    using Notes = typename S::Notes;
+    using Crew = typename S::Crew;
+    using State = Sums<S>;
+    using Keys = uint32_t[S::SLABS][4][4];
+
+    const PrefillParams &p;
+    uint8_t *const shared;
+    int team;
+    unsigned thread;   /* of the team */
+    unsigned n = 0;    /* packed pages so far */
+    unsigned turn = 0; /* segments so far */
+    bool all_careful = false;
+
+    __device__ __forceinline__ Team(const PrefillParams &p_, uint8_t *shared_, int team_)
+        : p(p_), shared(shared_), team(team_), thread(threadIdx.x % 128) {}
+
+    /* Places in the warp, and of the warp, are computed again for each page: kept, they would be
+     * spilled. */
+    __device__ __forceinline__ void forget_places() { asm volatile("" : "+r"(thread), "+r"(team)); }
+    __device__ __forceinline__ int lane() const { return (int)(thread % 32); }
+    __device__ __forceinline__ int w() const { return (int)(thread / 32); }
+    __device__ __forceinline__ int r() const { return (int)(thread % 32 / 4); }
+    __device__ __forceinline__ int c() const { return (int)(thread % 4); }
+    __device__ __forceinline__ void barrier() const { team_barrier(team); }
+    __device__ __forceinline__ uint8_t *mine() const { return shared + team * S::TEAM_BYTES; }
+    __device__ __forceinline__ uint32_t mine_at() const {
+        return shared_address(shared) + team * S::TEAM_BYTES;
+    }
+    __device__ __forceinline__ Notes &notes() const {
+        return *(Notes *)(shared + S::NOTES_AT + team * (int)sizeof(Notes));
+    }
+    __device__ __forceinline__ Crew &crew() const {
+        return ((Crew *)(shared + S::CREWS_AT))[team / S::TEAMS];
+    }
+    __device__ __forceinline__ const Segment &segment() const { return crew().segments[turn & 1]; }
+    __device__ __forceinline__ uint32_t weights_at() const {
+        return mine_at() + S::P_AT + (n & 1) * S::P_BYTES;
+    }
+
+    /* -------------------------------------------------------------- rows as products want them */
+
+    /* Steps of 16 places: k = 8h+2c+e of step EACH*i+g is place COLUMN * (4i+c) + 4g+2h+e. */
+    __device__ __forceinline__ void find_places() const {
+        const int kv = segment().kv;
+        for (int place = threadIdx.x % 128; place < D; place += 128) {
+            const int column = place / S::COLUMN, rest = place % S::COLUMN;
+            const int k = (column / 4 * S::EACH + rest / 4) * 16 + rest % 4 / 2 * 8 +
+                          column % 4 * 2 + rest % 2;
+            const int channel = S::ORDERED ? __ldg(p.order + kv * D + place) : place;
+            notes().q_place[channel] = (uint16_t)(k / 64 * N * 128 + k % 64 * 2);
+            notes().k_place[channel] = (uint16_t)(k / 64 * T * 128 + k % 64 * 2);
+        }
+    }
+
+    /* Eight channels of row `row` of an image, times `by`. `places`: of these channels in row 0. */
+    __device__ __forceinline__ void place(uint8_t *image, const uint16_t *places, int row,
+                                          const uint4 &x, float by) const {
+        const uint4 at = *(const uint4 *)places;
+        const uint32_t swizzle = (uint32_t)(row & 7) * 0x00100010u;
+        uint8_t *to = image + row * 128;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t pair = e == 0 ? x.x : e == 1 ? x.y : e == 2 ? x.z : x.w;
+            const uint32_t bytes = (e == 0 ? at.x : e == 1 ? at.y : e == 2 ? at.z : at.w) ^ swizzle;
+            const float2 v = raw_pair(p.bf16, pair);
+            const half2 y = __floats2half2_rn(v.x * by, v.y * by);
+            *(half *)(to + (bytes & 0xffff)) = __low2half(y);
+            *(half *)(to + (bytes >> 16)) = __high2half(y);
+        }
+    }
+
+    /* Places that no channel has, where the last group of columns is narrow: zeros. */
+    __device__ __forceinline__ void clear_image(uint8_t *image, int bytes) const {
+        if constexpr (S::STEPS * 16 > D) {
+            for (int at = threadIdx.x % 128 * 16; at < bytes; at += 128 * 16)
+                *(uint4 *)(image + at) = make_uint4(0, 0, 0, 0);
+            barrier();
+        }
+    }
+
+    /* -------------------------------------------------------------- queries */
+
+    static constexpr int CHUNKS =
+        (D / 8 + 15) / 16; /* of eight channels, for each lane of the half warp that has a row */
+    __device__ __forceinline__ static uint4 load_chunk(const uint16_t *row, int chunk) {
+        return D % 128 == 0 || chunk < D / 8 ? __ldg((const uint4 *)row + chunk)
+                                             : make_uint4(0, 0, 0, 0);
+    }
+    __device__ __forceinline__ const uint16_t *query_row(int query) const {
+        const Segment &g = segment();
+        const int row = row_of(p, query), head = g.kv * p.group + query - row * p.group;
+        return p.q + ((size_t)(g.row + row) * p.n_heads + head) * D;
+    }
+
+    /* The largest element of a query, as the half warp that has it finds it; NaN where one is not
+     * finite. */
+    __device__ __forceinline__ float largest_of(const uint4 (&x)[CHUNKS]) const {
+        float largest = 0;
+        bool bad = false;
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const uint32_t pair = e == 0 ? x[i].x : e == 1 ? x[i].y : e == 2 ? x[i].z : x[i].w;
+                const float2 v = raw_pair(p.bf16, pair);
+                const float a = fabsf(v.x), b = fabsf(v.y);
+                largest = fmaxf(largest, fmaxf(a, b));
+                bad |= !(a * p.scale_log2 <= LARGEST_PRODUCT) ||
+                       !(b * p.scale_log2 <= LARGEST_PRODUCT);
+            }
+        /* Not negative: ordered as integers, NaN last. */
+        uint32_t order = bad ? 0x7fc00000u : __float_as_uint(largest);
+#pragma unroll
+        for (int h = 1; h < 16; h *= 2)
+            order = max(order, __shfl_xor_sync(~0u, order, h));
+        return __uint_as_float(order);
+    }
+
+    /* q enters products divided by a power of two: the same for all queries of the team, or for
+     * each its own where they differ by so much that bits would be lost. A query that is not finite
+     * becomes NaN. */
+    __device__ __forceinline__ void load_queries() const {
+        const Segment &g = segment();
+        Notes &notes = this->notes();
+        const int first = g.query + team % S::TEAMS * N, row = 2 * w() + lane() / 16,
+                  in_half = lane() % 16;
+        uint4 x[N / 8][CHUNKS]; /* all are on the way before the first is used */
+#pragma unroll
+        for (int k = 0; k < N / 8; k++)
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++)
+                x[k][i] = load_chunk(query_row(min(first + 8 * k + row, g.n_queries - 1)),
+                                     16 * i + in_half);
+        find_places();
+#pragma unroll
+        for (int k = 0; k < N / 8; k++) {
+            const int y = 8 * k + row, query = min(first + y, g.n_queries - 1);
+            const float largest = largest_of(x[k]);
+            if (in_half == 0) {
+                const float power =
+                    fmaxf(__uint_as_float(__float_as_uint(largest) & 0x7f800000u), 0x1p-100f);
+                notes.factors[y] = largest == largest ? power : largest;
+                const int at = row_of(p, query), head = g.kv * p.group + query - at * p.group;
+                notes.position[y] = g.position + at;
+                notes.slope[y] = p.alibi ? __ldg(p.alibi + head) * LOG2_E : 0.0f;
+            }
+        }
+        clear_image(mine(), S::Q_BYTES);
+        barrier();
+        float largest = 0x1p-100f, smallest = 0x1p100f;
+        for (int y = lane(); y < N; y += 32) {
+            const float power = notes.factors[y]; /* NaN passes both */
+            largest = fmaxf(largest, power);
+            if (power > 0x1p-100f)
+                smallest = fminf(smallest, power);
+        }
+        largest = __uint_as_float(
+            __reduce_max_sync(~0u, __float_as_uint(largest))); /* positive: ordered as integers */
+        smallest = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(smallest)));
+        const bool alike = smallest * 256 >= largest;
+#pragma unroll
+        for (int k = 0; k < N / 8; k++) {
+            const int y = 8 * k + row;
+            const float power = notes.factors[y],
+                        by = power == power ? 1 / (alike ? largest : power) : power;
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                const int chunk = 16 * i + in_half;
+                if (D % 128 == 0 || chunk < D / 8)
+                    place(mine(), notes.q_place + 8 * chunk, y,
+                          first + y < g.n_queries ? x[k][i] : make_uint4(0, 0, 0, 0), by);
+            }
+        }
+        barrier();
+        for (int y = threadIdx.x % 128; y < N; y += 128)
+            notes.factors[y] = (alike ? largest : notes.factors[y]) * p.scale_log2;
+        if (threadIdx.x % 128 == 0) {
+            notes.alike = alike;
+            notes.factor = fmaxf(largest * p.scale_log2, 0x1p-120f);
+            note_pages(alike && !all_careful && p.softcap_log2 == 0 && !p.alibi);
+        }
+        publish_shared();
+        barrier();
+    }
+
+    /* Which packed units are seen whole by all queries. The one after a page that is not needs a
+     * look, too: a query may have seen nothing before it, and then it has no maximum. */
+    __device__ __forceinline__ void note_pages(bool easy) const {
+        const Segment &g = segment();
+        Notes &notes = this->notes();
+        const int first = notes.position[0], last = notes.position[N - 1];
+        int calm = g.begin + 1;
+        if (g.begin == 0 && p.sinks == T)
+            calm = 2;
+        if (p.window > 0) /* pages that begin inside the window of the last query */
+            calm = max(calm, g.kept + max(last - p.window + T, 0) / T - g.from + 1);
+        notes.calm = easy ? calm : INT32_MAX;
+        notes.upset = g.kept + max(first / T - g.from, 0); /* that of the first query's page */
+        notes.raw_units =
+            g.tail ? last / T - first / T + 1 + (last >= T && p.sinks > 0 ? 1 : 0) : 0;
+    }
+
+    /* -------------------------------------------------------------- scores to weights */
+
+    /* One number for each query from those of all lanes, in notes.reduced. The room is that of the
+     * next weights, which nobody reads. */
+    template <class Value, class Operation>
+    __device__ __forceinline__ void reduce(Value value, Operation operation) const {
+        float *room = (float *)(mine() + S::P_AT + (n & 1) * S::P_BYTES);
+        float *row = room + thread / 4 * N + 2 * c();
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+            *(float2 *)(row + 8 * j) = make_float2(value(2 * j), value(2 * j + 1));
+        barrier();
+        if (thread < N) {
+            float all[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                all[i] = room[i * N + thread];
+#pragma unroll
+            for (int i = 4; i < 32; i++)
+                all[i % 4] = operation(all[i % 4], room[i * N + thread]);
+            notes().reduced[thread] =
+                operation(operation(all[0], all[1]), operation(all[2], all[3]));
+        }
+        barrier();
+    }
+    static_assert(32 * N * (int)sizeof(float) <= S::P_BYTES && N <= 128, "room for a reduction");
+
+    /* Hides scores of tokens that a query does not see. `token`: this lane's first. */
+    __device__ __forceinline__ void hide(State &st, Kind kind, int token) const {
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int i = notes().position[8 * j + 2 * c() + e], page = i / T * T;
+                const int low = p.window > 0 ? i - p.window + 1 : 0;
+                const int from = kind == PACKED ? p.sinks : kind == OWN ? page : 0;
+                const int to = kind == PACKED ? page : kind == OWN ? i + 1 : page > 0 ? p.sinks : 0;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const int t = token + h;
+                    if (t < from || t >= to || (t < low && t >= p.keep))
+                        st.s[4 * j + e + 2 * h] = -INFINITY;
+                }
+            }
+    }
+
+    /* All scores of a unit at once: capped, biased, and hidden where a query does not see a token;
+     * then the maximum moves, and the unit of V. `first`: the unit's first token. Returns what
+     * scores are to be multiplied with: they are log2 of weights then, the maximum included. */
+    __device__ __forceinline__ float look(State &st, Kind kind, int first, uint32_t scales) const {
+        const int token = first + 16 * w() + 2 * r();
+        const bool bent = p.softcap_log2 > 0 || p.alibi;
+        const float times = uniform(notes().alike && !bent) ? notes().factor : 1.0f;
+        note_scales(scales);
+        if (bent)
+            bend(st, token);
+        else if (!uniform(notes().alike))
+#pragma unroll
+            for (int i = 0; i < N / 2; i++)
+                st.s[i] *= notes().factors[i / 4 * 8 + 2 * c() + i % 2];
+        if (kind != PACKED || p.window > 0 ||
+            uniform(first < p.sinks || first / T >= notes().position[0] / T))
+            hide(st, kind, token);
+        reduce(
+            [&](int i) {
+                return fmaxf(st.s[i / 2 * 4 + i % 2], st.s[i / 2 * 4 + 2 + i % 2]) * times;
+            },
+            [](float a, float b) { return fmaxf(a, b); });
+        const float ratio = raise_unit(st);
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            const float2 tops = *(const float2 *)&notes().reduced[8 * j + 2 * c()];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float higher = e ? tops.y : tops.x, m = -st.minus_m[2 * j + e];
+                const float moved = higher > m + RAISE_BY ? higher : m, by = exp2_approx(m - moved);
+                st.minus_m[2 * j + e] = -moved;
+                st.l[2 * j + e] *= by;
+                rescale(st, j, e, by * ratio);
+            }
+        }
+        return times;
+    }
+
+    /* Scores to log2 units, soft-capped and with ALiBi. */
+    __device__ __forceinline__ void bend(State &st, int token) const {
+        const float cap = p.softcap_log2, twice = 2 * LOG2_E / cap;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const int y = i / 4 * 8 + 2 * c() + i % 2;
+            float x = st.s[i] * notes().factors[y];
+            if (cap > 0) /* cap * tanh(x / cap) */
+                x = cap * (1 - __fdividef(2.0f, 1 + exp2_approx(x * twice)));
+            st.s[i] = x + notes().slope[y] * (float)(token + i % 4 / 2 - notes().position[y]);
+        }
+    }
+
+    __device__ __forceinline__ static void rescale(State &st, int j, int e, float by) {
+#pragma unroll
+        for (int m = 0; m < S::HALVES; m++) {
+            st.o[m][4 * j + e] *= by;
+            st.o[m][4 * j + 2 + e] *= by;
+        }
+    }
+
+    /* The largest scale of V among the warp's tokens. */
+    __device__ __forceinline__ void note_scales(uint32_t scales) const {
+        const float scale = fmaxf(__low2float(halves(scales)), __high2float(halves(scales)));
+        const unsigned largest = __reduce_max_sync(~0u, __float_as_uint(scale)); /* not negative */
+        if (lane() == 0)
+            notes().unit[w()] = __uint_as_float(largest);
+    }
+    __device__ __forceinline__ static float unit_of(const State &st) {
+        const float down = __low2float(st.down);
+        return down > 0 ? 1 / down : 0.0f;
+    }
+    /* From what all warps noted. Returns what sums are multiplied with. */
+    __device__ __forceinline__ float raise_unit(State &st) const {
+        const float *noted = notes().unit, unit = unit_of(st);
+        const float largest = fmaxf(fmaxf(noted[0], noted[1]), fmaxf(noted[2], noted[3]));
+        const float power =
+            fmaxf(__uint_as_float(__float_as_uint(largest) & 0x7f800000u), 0x1p-14f);
+        if (!(power > unit))
+            return 1;
+        st.down = __float2half2_rn(1 / power);
+        return unit / power;
+    }
+
+    /* P^T of queries 8j .. 8j+15, transposed: a row is a query, its 64 tokens in the order of S^T's
+     * rows. */
+    __device__ __forceinline__ void store_weights(uint32_t to, int j,
+                                                  const uint32_t (&x)[4]) const {
+        if (j + 1 < N / 8)
+            store_transposed(to + j * 1024, x);
+        else
+            store_transposed_2(to + j * 1024, x[0], x[1]);
+    }
+    __device__ __forceinline__ uint32_t first_weights() const {
+        return weights_at() + ((lane() & 7) + (lane() >> 4) * 8) * 128 +
+               (((2 * w() + (lane() >> 3 & 1)) ^ (lane() & 7)) << 4);
+    }
+    __device__ __forceinline__ static void round_weights(const State &st, int j, half2 by,
+                                                         uint32_t &a, uint32_t &b) {
+        a = bits(__hmul2(__floats2half2_rn(st.s[4 * j], st.s[4 * j + 1]), __low2half2(by)));
+        b = bits(__hmul2(__floats2half2_rn(st.s[4 * j + 2], st.s[4 * j + 3]), __high2half2(by)));
+    }
+
+    /* Exponentials of s * times, their sums, and P in shared memory, seen by all of the team.
+     * `meanwhile`: what is done before the team meets. */
+    template <class F>
+    __device__ __forceinline__ void weigh(State &st, float times, uint32_t scales,
+                                          F meanwhile) const {
+        const half2 by = __hmul2(halves(scales), st.down);
+        const uint32_t to = first_weights();
+        float top = 0;
+#pragma unroll
+        for (int j = 0; j < N / 8; j += 2) {
+            uint32_t x[4];
+#pragma unroll
+            for (int y = 0; y < 2; y++) {
+                const int i = j + y;
+                if (i >= N / 8)
+                    continue;
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    st.s[4 * i + e] =
+                        exp2_approx(fmaf(st.s[4 * i + e], times, st.minus_m[2 * i + e % 2]));
+                st.l[2 * i] += st.s[4 * i] + st.s[4 * i + 2];
+                st.l[2 * i + 1] += st.s[4 * i + 1] + st.s[4 * i + 3];
+                top = fmaxf(top, fmaxf(st.l[2 * i], st.l[2 * i + 1]));
+                round_weights(st, i, by, x[2 * y], x[2 * y + 1]);
+            }
+            store_weights(to, j, x);
+        }
+        publish_shared();
+        meanwhile();
+        const bool large = __low2float(by) >= 2 || __high2float(by) >= 2;
+        if (team_any(team, top > WEIGHTS_LIMIT || large))
+            weigh_again(st, scales);
+    }
+
+    /* Rare: the maximum and the unit of V move, and P is written again. */
+    __device__ __forceinline__ void weigh_again(State &st, uint32_t scales) const {
+        note_scales(scales);
+        reduce([&](int i) { return st.l[i]; }, [](float a, float b) { return fmaxf(a, b); });
+        const float ratio = raise_unit(st);
+        bool failed = false;
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            const float2 sums = *(const float2 *)&notes().reduced[8 * j + 2 * c()];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float x = e ? sums.y : sums.x;
+                failed |= x > 1e38f; /* beyond fp32: scores are needed that are gone */
+                const float d = x > 16 ? __log2f(x) : 0.0f, by = exp2_approx(-d);
+                st.s[4 * j + e] *= by;
+                st.s[4 * j + 2 + e] *= by;
+                st.l[2 * j + e] *= by;
+                st.minus_m[2 * j + e] -= d;
+                rescale(st, j, e, by * ratio);
+            }
+        }
+        if (failed)
+            crew().failed = 1;
+        const half2 by = __hmul2(halves(scales), st.down);
+        const uint32_t to = first_weights();
+#pragma unroll
+        for (int j = 0; j < N / 8; j += 2) {
+            uint32_t x[4];
+            round_weights(st, j, by, x[0], x[1]);
+            if (j + 1 < N / 8)
+                round_weights(st, j + 1, by, x[2], x[3]);
+            store_weights(to, j, x);
+        }
+        publish_shared();
+        barrier();
+    }
+
+    /* -------------------------------------------------------------- packed pages */
+
+    __device__ __forceinline__ int slot() const { return (int)(n % S::SLOTS); }
+    __device__ __forceinline__ const uint8_t *page() const {
+        return shared + S::RING_AT + (team / S::TEAMS * S::SLOTS + slot()) * S::RECORD.bytes;
+    }
+
+    /* Slab b of K's codes. */
+    template <int b> __device__ __forceinline__ void take_keys(Keys &k) const {
+        const uint8_t *tile = page() + w() * (2 * D * S::K_BITS),
+                      *params = page() + S::RECORD.k_params;
+        if constexpr (S::K_BITS == 4) {
+            constexpr int columns = S::COLUMNS - 4 * b < 4 ? S::COLUMNS - 4 * b : 4;
+            const bool here = columns == 4 || c() < columns;
+            const int column = here ? c() : 0;
+            const bool mixed =
+                4 * b + 3 < S::MIXED || (4 * b < S::MIXED && 4 * b + column < S::MIXED);
+            const uint8_t *at = params + 2 * 16 * (4 * b + column);
+            unpack_k4(*(const uint4 *)(tile + (32 * b + r() * columns + column) * 16), at,
+                      at + 2 * D, mixed, k[b]);
+            if (columns < 4 && !here)
+#pragma unroll
+                for (int e = 0; e < 16; e++)
+                    k[b][e / 4][e % 4] = 0;
+        } else {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int i = 2 * b + half,
+                          columns = S::COLUMNS - 4 * i < 4 ? S::COLUMNS - 4 * i : 4;
+                if (i >= S::GROUPS)
+                    continue;
+                const bool here = columns == 4 || c() < columns;
+                const int column = here ? c() : 0;
+                const uint8_t *at = params + 2 * 8 * (4 * i + column);
+                unpack_k8(*(const uint4 *)(tile + (32 * i + r() * columns + column) * 16), at,
+                          at + 2 * D, k[b][2 * half], k[b][2 * half + 1]);
+                if (columns < 4 && !here)
+#pragma unroll
+                    for (int e = 0; e < 8; e++)
+                        k[b][2 * half + e / 4][e % 4] = 0;
+            }
+        }
+    }
+
+    template <int b> __device__ __forceinline__ void key_products(State &st, const Keys &k) const {
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            if (4 * b + t >= S::STEPS)
+                continue;
+            const uint64_t q = operand(operand_at(mine_at()), b * N * 128 + t * 32);
+            if (b == 0 && t == 0)
+                Product::first_product(st.s, k[b][t], q);
+            else
+                Product::product(st.s, k[b][t], q);
+        }
+    }
+
+    /* All of K is unpacked before its products where it fits into registers beside V's codes; else
+     * the first slab, and each other one while the products before it run. */
+    static constexpr int SLABS_AHEAD = S::SLABS <= 2 ? S::SLABS : 1;
+
+    template <int b> __device__ __forceinline__ void take_slabs(Keys &k) const {
+        if constexpr (b < SLABS_AHEAD) {
+            take_keys<b>(k);
+            take_slabs<b + 1>(k);
+        }
+    }
+    template <int b> __device__ __forceinline__ void slab_products(State &st, Keys &k) const {
+        if constexpr (b < S::SLABS) {
+            if (b >= SLABS_AHEAD) {
+                take_keys<b>(k);
+                products_begin();
+            }
+            key_products<b>(st, k);
+            slab_products<b + 1>(st, k);
+        }
+    }
+
+    /* K of a page, as soon as it is there. */
+    __device__ __forceinline__ void page_keys(Keys &k) const {
+        barrier_wait(shared_address(&crew().full[slot()]), n / S::SLOTS & 1);
+        take_slabs<0>(k);
+    }
+
+    using Values = uint4[S::HALVES][S::V_BITS / 4];
+    __device__ __forceinline__ void load_values(Values &v) const {
+#pragma unroll
+        for (int m = 0; m < S::HALVES; m++) {
+            const int tile = D % 64 == 0 || 4 * m + w() < D / 16
+                                 ? 4 * m + w()
+                                 : 0; /* there is none: any will do */
+#pragma unroll
+            for (int h = 0; h < S::V_BITS / 4; h++)
+                v[m][h] = *(const uint4 *)(page() + S::RECORD.v_codes +
+                                           (tile * (S::V_BITS / 4) + h) * 512 + lane() * 16);
+        }
+    }
+
+    template <int m>
+    __device__ __forceinline__ void value_products(State &st, const Values &v) const {
+        if constexpr (m < S::HALVES) {
+            uint32_t a[4][4];
+            if constexpr (S::V_BITS == 4) {
+                unpack_v4(v[m][0], a);
+            } else {
+                unpack_v8(v[m][0], a[0], a[1]);
+                unpack_v8(v[m][1], a[2], a[3]);
+            }
+            if (m == 0) {
+                if (S::TEAMS == 2)
+                    take_turn(team);
+                pin_sums(st);
+            }
+            products_begin();
+#pragma unroll
+            for (int t = 0; t < 4; t++)
+                Product::product(st.o[m], a[t], operand(operand_at(weights_at()), t * 32));
+            value_products<m + 1>(st, v);
+        }
+    }
+
+    __device__ __forceinline__ static void pin_sums(State &st) {
+#pragma unroll
+        for (int m = 0; m < S::HALVES; m++)
+            pin(st.o[m]);
+    }
+
+    /* -------------------------------------------------------------- raw rows */
+
+    /* Where the rows of a raw unit lie: token first + t at row t, if t < n. Nobody sees more. */
+    struct Run {
+        Kind kind;
+        int first, n;
+        const uint16_t *k, *v;
+        int64_t k_token, v_token;
+    };
+
+    /* Own pages first, then the sinks. */
+    __device__ __forceinline__ Run run_of(int index) const {
+        const Segment &g = segment();
+        const int page = notes().position[0] / T + index;
+        const bool own = page <= notes().position[N - 1] / T;
+        const RawRows &rows = own ? p.own : p.sink;
+        const int64_t at = p.slots ? __ldg(p.slots + g.seq) : g.seq;
+        const int64_t row = own ? (page - g.position / T) * T : 0;
+        return {own ? OWN : SINKS,
+                own ? page * T : 0,
+                own ? min(T, notes().position[N - 1] + 1 - page * T) : p.sinks,
+                rows.k + at * rows.k_slot + g.kv * rows.k_head + row * rows.k_token,
+                rows.v + at * rows.v_slot + g.kv * rows.v_head + row * rows.v_token,
+                rows.k_token,
+                rows.v_token};
+    }
+
+    __device__ __forceinline__ static int row_of_token(int t) {
+        return t / 16 * 16 + t % 16 / 2 + t % 2 * 8;
+    }
+
+    /* K, and what takes the place of V's scales: a power of two for each token, from the norm of
+     * its row, which the rotation keeps. Elements divided by it are about 1/256, and at most
+     * sqrt(D)/128. Half a warp has a row, and several of them are on the way at once. Rows beyond
+     * the last are hidden: anything may be in their place. */
+    __device__ __forceinline__ void place_keys(const Run &run) const {
+        constexpr int TOGETHER = CHUNKS > 1 ? 2 : 4;
+        uint8_t *image = mine() + S::RAW_AT;
+        barrier(); /* the place is free */
+        clear_image(image, S::SLABS * 8192);
+        if ((int)thread >= run.n && thread < T)
+            notes().token_scale[thread] = __float2half(0x1p-14f);
+#pragma unroll 1
+        for (int begin = 2 * w() + lane() / 16; begin - 2 * w() - lane() / 16 < run.n;
+             begin += 8 * TOGETHER) {
+            uint4 k[TOGETHER][CHUNKS], v[TOGETHER][CHUNKS];
+#pragma unroll
+            for (int i = 0; i < TOGETHER * CHUNKS; i++) {
+                const int row = min(begin + i / CHUNKS * 8, run.n - 1);
+                const int chunk = 16 * (i % CHUNKS) + lane() % 16;
+                k[i / CHUNKS][i % CHUNKS] = load_chunk(run.k + row * run.k_token, chunk);
+                v[i / CHUNKS][i % CHUNKS] = load_chunk(run.v + row * run.v_token, chunk);
+            }
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                const int t = begin + 8 * i;
+                float sum = 0;
+#pragma unroll
+                for (int j = 0; j < CHUNKS; j++) {
+                    const int chunk = 16 * j + lane() % 16;
+                    const uint4 x = v[i][j];
+                    if (D % 128 == 0 || chunk < D / 8)
+                        place(image, notes().k_place + 8 * chunk, row_of_token(t), k[i][j], 1.0f);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        const float2 y = raw_pair(p.bf16, e == 0   ? x.x
+                                                          : e == 1 ? x.y
+                                                          : e == 2 ? x.z
+                                                                   : x.w);
+                        sum += y.x * y.x + y.y * y.y;
+                    }
+                }
+#pragma unroll
+                for (int h = 1; h < 16; h *= 2)
+                    sum += __shfl_xor_sync(~0u, sum, h);
+                const float size = sqrtf(sum / D) * (256 / S::V_UNIT);
+                const float power = __uint_as_float(__float_as_uint(size) & 0x7f800000u);
+                if (lane() % 16 == 0 && t < run.n)
+                    notes().token_scale[t] = __float2half(fminf(fmaxf(power, 0x1p-14f), 0x1p15f));
+            }
+        }
+        publish_shared();
+        barrier();
+    }
+
+    /* V's rows, rotated, in the same place. A warp has 16 tokens, four at a time. */
+    __device__ __forceinline__ void place_values(const Run &run) const {
+#pragma unroll 1
+        for (int i = 0; i < 4; i++) {
+            const int t = 16 * w() + 4 * i + c(), row = row_of_token(t);
+            const uint16_t *x = run.v + min(t, run.n - 1) * run.v_token;
+            float y[D / 16][2] = {}; /* rows beyond have no weight, but must be finite: zeros */
+            if (16 * w() + 4 * i < run.n) {
+#pragma unroll
+                for (int j = 0; j < D / 16; j++) {
+                    const uint32_t pair = t < run.n ? __ldg((const uint32_t *)x + 8 * j + r()) : 0;
+                    *(float2 *)y[j] = raw_pair(p.bf16, pair);
+                }
+                Rotation<D, 1>::rotate(y);
+            }
+            const float by = 1 / (__half2float(notes().token_scale[t]) * S::V_UNIT);
+            uint8_t *to = mine() + S::RAW_AT + row * 128 + 2 * r();
+#pragma unroll
+            for (int j = 0; j < D / 16; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    *(half *)(to + j / 4 * 8192 + ((j % 4 * 32 + 16 * e) ^ (row & 7) << 4)) =
+                        __float2half(y[j][e] * by);
+        }
+        publish_shared();
+        barrier();
+    }
+
+    /* -------------------------------------------------------------- a segment */
+
+    /* Scores of the page whose K was taken; on the way. */
+    __device__ __forceinline__ void score_page(State &st, Keys &k) const {
+        products_begin();
+        slab_products<0>(st, k);
+        products_commit();
+    }
+    __device__ __forceinline__ uint32_t page_scales() const {
+        return *(const uint32_t *)(page() + S::RECORD.v_params + (16 * w() + 2 * r()) * 2);
+    }
+    /* P V of the page, on the way; its slot is free again. */
+    __device__ __forceinline__ void add_page(State &st, const Values &v) {
+        value_products<0>(st, v);
+        products_commit();
+        barrier_arrive(shared_address(&crew().empty[slot()])); /* every lane: it has read, too */
+        n++;
+    }
+
+    /* Pages that all queries see whole. One page: exponentials | P V, and the next page's K
+     * unpacked meanwhile | Q K of the next page. Nothing is in flight where accumulators are
+     * touched: ptxas would serialize all products otherwise. */
+    __device__ __forceinline__ void attend_calm_pages(State &st, int left) {
+        const float times = notes().factor;
+        Keys k;
+        page_keys(k);
+        score_page(st, k);
+        for (;;) {
+            const uint32_t scales = page_scales();
+            products_wait();
+            pin(st.s);
+            Values v;
+            weigh(st, times, scales, [&] { load_values(v); });
+            add_page(st, v);
+            forget_places();
+            const bool more = --left > 0;
+            if (more)
+                page_keys(k);
+            products_wait();
+            pin_sums(st);
+            if (!more)
+                break;
+            score_page(st, k);
+            if (S::TEAMS == 2)
+                give_turn(team);
+        }
+        if (S::TEAMS == 2)
+            give_turn(team);
+    }
+
+    /* Any unit. */
+    __device__ __forceinline__ void attend_unit(State &st, int i) {
+        const Segment &g = segment();
+        const bool packed = i < uniform(g.end);
+        const uint32_t raw = operand_at(mine_at() + S::RAW_AT);
+        Run run = {};
+        uint32_t scales;
+        if (packed) {
+            Keys k;
+            page_keys(k);
+            score_page(st, k);
+            run.kind = PACKED;
+            run.first = g.page(i) * T;
+            scales = page_scales();
+            products_wait();
+        } else {
+            run = run_of(i - g.end);
+            place_keys(run);
+            products_begin();
+#pragma unroll
+            for (int step = 0; step < S::STEPS; step++) {
+                const uint64_t a = operand(raw, step / 4 * 8192 + step % 4 * 32);
+                const uint64_t b =
+                    operand(operand_at(mine_at()), step / 4 * N * 128 + step % 4 * 32);
+                if (step == 0)
+                    Product::first_by_rows(st.s, a, b);
+                else
+                    Product::by_rows(st.s, a, b);
+            }
+            products_commit();
+            scales = *(const uint32_t *)&notes().token_scale[16 * w() + 2 * r()];
+            products_wait();
+        }
+        pin(st.s);
+        const float times = look(st, run.kind, run.first, scales);
+        weigh(st, times, scales, [] {}); /* the barrier in it: all warps have their scores */
+        if (packed) {
+            Values v;
+            load_values(v);
+            add_page(st, v);
+            products_wait();
+            if (S::TEAMS == 2)
+                give_turn(team);
+        } else {
+            place_values(run_of(i - g.end));
+            pin_sums(st);
+            products_begin();
+#pragma unroll
+            for (int m = 0; m < S::HALVES; m++)
+#pragma unroll
+                for (int t = 0; t < 4; t++)
+                    Product::by_columns(st.o[m], operand(raw, m * 8192 + t * 2048),
+                                        operand(operand_at(weights_at()), t * 32));
+            products_commit();
+            products_wait();
+        }
+        pin_sums(st);
+    }
+
+    __device__ __forceinline__ void attend(State &st) {
+        const Segment &g = segment();
+        for (int i = uniform(g.begin); i < uniform(g.end + notes().raw_units);) {
+            const int past = min(notes().upset, g.end);
+            const int left = uniform(i >= notes().calm ? past - i : 0);
+            if (left > 0) {
+                attend_calm_pages(st, left);
+                i += left;
+            } else {
+                attend_unit(st, i);
+                i++;
+            }
+        }
+    }
+
+    /* -------------------------------------------------------------- results */
+
+    __device__ __forceinline__ void finish(const State &st) const {
+        barrier(); /* Q, P and the notes are free */
+        reduce([&](int i) { return st.l[i]; }, [](float a, float b) { return a + b; });
+        float *stage = (float *)mine() + 2 * c() * S::STAGE_ROW + 16 * w() + 2 * r();
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            const int y = i / 2 * 8 + i % 2; /* and 2c */
+            if (thread < 4)
+                notes().maximum[y + 2 * c()] = -st.minus_m[i];
+#pragma unroll
+            for (int m = 0; m < S::HALVES; m++)
+                if (D % 64 == 0 || 4 * m + w() < D / 16)
+                    *(float2 *)(stage + y * S::STAGE_ROW + 64 * m) =
+                        make_float2(st.o[m][i / 2 * 4 + i % 2], st.o[m][i / 2 * 4 + 2 + i % 2]);
+        }
+        barrier();
+        const float unit = unit_of(st) * S::V_UNIT;
+#pragma unroll 1
+        for (int y = 4 * w() + c(); y < N; y += 16)
+            finish_four(unit, y);
+        barrier();
+    }
+
+    /* Four queries of the team, y for this lane. */
+    __device__ __forceinline__ void finish_four(float unit, int y) const {
+        const Segment &g = segment();
+        const float *stage = (const float *)mine() + y * S::STAGE_ROW + 2 * r();
+        const int x = team % S::TEAMS * N + y, query = g.query + x;
+        const bool here = query < g.n_queries;
+        const float m = notes().maximum[y], l = notes().reduced[y];
+        float v[D / 16][2];
+#pragma unroll
+        for (int j = 0; j < D / 16; j++)
+            *(float2 *)v[j] = *(const float2 *)(stage + 16 * j);
+        if (g.slot < 0) {
+            const int row = row_of(p, query), head = g.kv * p.group + query - row * p.group;
+            finish_query<D>(p, here, (size_t)g.row + row, head, v, m, l, unit);
+        } else if (here) {
+            const size_t at = (size_t)g.slot * S::QUERIES + x;
+            float *to = p.part_o + at * D + 2 * r();
+#pragma unroll
+            for (int j = 0; j < D / 16; j++)
+                *(float2 *)(to + 16 * j) = make_float2(v[j][0] * unit, v[j][1] * unit);
+            if (r() == 0)
+                p.part_ml[at] = make_float2(m, l);
+        }
+    }
+
+    /* -------------------------------------------------------------- all of it */
+
+    __device__ __forceinline__ static void clear(State &st) {
+#pragma unroll
+        for (int m = 0; m < S::HALVES; m++)
+#pragma unroll
+            for (int i = 0; i < N / 2; i++)
+                st.o[m][i] = 0;
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            st.l[i] = 0;
+            st.minus_m[i] = -NOTHING_SEEN;
+        }
+        st.down = __float2half2_rn(0.0f);
+    }
+
+    __device__ __forceinline__ void work() {
+        if (S::TEAMS == 2 && team % 2 == 1)
+            give_turn(team);
+        for (;;) {
+            for (bool more = true; more; turn++) {
+                barrier_wait(shared_address(&crew().ready[turn & 1]), turn / 2 & 1);
+                more = uniform(segment().more);
+                if (more) {
+                    load_queries();
+                    State st;
+                    clear(st);
+                    attend(st);
+                    finish(st);
+                }
+                barrier_arrive(shared_address(&crew().free[turn & 1]));
+            }
+            if (all_careful)
+                return;
+            barrier_arrive(shared_address(&crew().done));
+            barrier_wait(shared_address(&crew().done), 0);
+            if (!uniform(crew().failed))
+                return;
+            all_careful = true;
+        }
+    }
+};
+
+/* ------------------------------------------------------------------ pages for a crew */
+
+/* One warp finds the crew's segments, a turn ahead of the teams, and fetches their pages. */
+template <class S>
+__device__ __forceinline__ void fetch_pages(const PrefillParams &p, uint8_t *shared, int crew) {
+    auto &notes = ((typename S::Crew *)(shared + S::CREWS_AT))[crew];
+    const uint32_t ring = shared_address(shared) + S::RING_AT + crew * S::SLOTS * S::RECORD.bytes;
+    const int lane = threadIdx.x % 32;
+    /* All slots are free at first: a wait for the phase before the first one passes. */
+    int slot = 0, phase = 1;
+    unsigned turn = 0;
+    bool again = false;
+    for (;;) {
+        for (bool more = true; more; turn++) {
+            Segment &g = notes.segments[turn & 1];
+            barrier_wait(shared_address(&notes.free[turn & 1]), turn / 2 & 1 ^ 1);
+            if (lane == 0) {
+                notes.walker.next(p, g);
+                barrier_arrive(shared_address(&notes.ready[turn & 1]));
+            }
+            __syncwarp();
+            more = g.more;
+            if (!more)
+                continue;
+            const uint8_t *records = p.records + g.kv * p.head_stride;
+            const int32_t *ids = p.pages + g.seq * p.pages_stride;
+            int32_t mine = 0;
+            for (int i = g.begin, k = 0; i < g.end; i++, k++) {
+                if (k % 32 == 0 && i + lane < g.end)
+                    mine = __ldg(ids + g.page(i + lane));
+                const int32_t id = __shfl_sync(~0u, mine, k % 32);
+                barrier_wait(shared_address(&notes.empty[slot]), phase);
+                if (lane == 0)
+                    copy_to_shared(ring + slot * S::RECORD.bytes, records + id * p.page_stride,
+                                   S::RECORD.bytes, shared_address(&notes.full[slot]));
+                if (++slot == S::SLOTS) {
+                    slot = 0;
+                    phase ^= 1;
+                }
+            }
+            __syncwarp();
+        }
+        if (again)
+            return;
+        barrier_arrive(shared_address(&notes.done));
+        barrier_wait(shared_address(&notes.done), 0);
+        if (!notes.failed)
+            return;
+        again = true;
+        if (lane == 0)
+            notes.walker.restart();
+        __syncwarp();
+    }
+}
+
+template <class S>
+__global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__ PrefillParams p) {
+    extern __shared__ __align__(1024) uint8_t shared[];
+    using Crew = typename S::Crew;
+    Crew *crews = (Crew *)(shared + S::CREWS_AT);
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    if (warp < S::CREWS) {
+        Crew &crew = crews[warp];
+        start_walker(p, blockIdx.x * S::CREWS + warp, crew.walker);
+        if (threadIdx.x % 32 == 0) {
+            for (int i = 0; i < S::SLOTS; i++) {
+                barrier_init(shared_address(&crew.full[i]), 1);
+                barrier_init(shared_address(&crew.empty[i]), 128 * S::TEAMS);
+            }
+            for (int i = 0; i < 2; i++) {
+                barrier_init(shared_address(&crew.ready[i]), 1);
+                barrier_init(shared_address(&crew.free[i]), 128 * S::TEAMS);
+            }
+            barrier_init(shared_address(&crew.done), 128 * S::TEAMS + 32);
+            barriers_publish();
+            crew.failed = 0;
+        }
+    }
+    __syncthreads();
+    if (warp >= 4 * S::ALL_TEAMS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGISTERS));
+        if (warp - 4 * S::ALL_TEAMS < S::CREWS)
+            fetch_pages<S>(p, shared, warp - 4 * S::ALL_TEAMS);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::REGISTERS));
+        Team<S> team(p, shared, warp / 4);
+        team.work();
+    }
+}
+
+template <quire_codec K, quire_codec V, int D, int N, int TEAMS, int CREWS, int SLOTS>
+constexpr PrefillKernel prefill_kernel_of() {
+    using S = PrefillShape<K, V, D, N, TEAMS, CREWS, SLOTS>;
+    return {{K, V},          D,          S::QUERIES,      S::CREWS, S::THREADS,
+            S::SHARED_BYTES, prefill<S>, prefill_merge<D>};
+}
+
+} // namespace quire_cuda
+
+#endif
