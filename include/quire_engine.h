@@ -205,8 +205,8 @@ QUIRE_API quire_status quire_session_eval(quire_session *session, const quire_st
                                           size_t n_items, bool exact);
 /* n_accept: item i adds its first n_accept[i] tokens (quire_batch_commit); NULL: all of them. */
 QUIRE_API quire_status quire_session_commit(quire_session *session, const int32_t *n_accept);
-QUIRE_API void
-quire_session_abort(quire_session *session); /* without an open step: nothing happens */
+/* Without an open step nothing happens. */
+QUIRE_API void quire_session_abort(quire_session *session);
 /* quire_session_eval and quire_session_commit. */
 QUIRE_API quire_status quire_session_decode(quire_session *session, const quire_step_item *items,
                                             size_t n_items, bool exact);

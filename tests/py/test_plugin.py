@@ -131,6 +131,14 @@ def test_llama_cpp_s_own_test_of_architectures(kv):
     assert "Summary: all " in done.stdout, done.stdout
 
 
+# ---------------------------------------------------------------- the file
+
+def test_it_shows_one_function_and_wants_no_ggml():
+    shown = subprocess.run(["nm", "-D", PLUGIN], capture_output=True, text=True, check=True).stdout
+    assert re.findall(r" [TDBRV] (\S+)$", shown, re.M) == ["ggml_backend_init"]
+    assert "U ggml" not in shown and "U quire" not in shown
+
+
 # ---------------------------------------------------------------- stepping aside
 
 def lines_of_quire(done):
