@@ -12,9 +12,9 @@
  * upper field of a byte: times 16 or 32), so unpacking is one AND for two codes. Scales of K's
  * channels go into q, one product for a page; scales of V's tokens go into the weights.
  *
- *     S (tokens x heads) = K q        A = codes of K, rows r and r+8 are tokens 2r and 2r+1;  B = q
- *     O (channels x heads) += V^T P   A = codes of V, rows r and r+8 are channels 2r and 2r+1; B =
- * weights, transposed
+ *     S (tokens x heads) = K q        A: codes of K, rows r and r+8 are tokens 2r and 2r+1; B: q
+ *     O (channels x heads) += V^T P   A: codes of V, rows r and r+8 are channels 2r and 2r+1;
+ *                                     B: weights, transposed
  */
 #ifndef QUIRE_CUDA_DECODE_CUH
 #define QUIRE_CUDA_DECODE_CUH
