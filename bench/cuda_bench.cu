@@ -1,7 +1,8 @@
 /* Times libquire_cuda on the current GPU; bench/cuda runs it, and peers beside it.
  *
- *   quire_cuda_bench [--quick] [--prefill] [HEADS]     one JSON object for each measurement, a line
- * each, on stdout HEADS: only this shape, e.g. 32x8x64, and no sealing; --prefill: only prefill
+ *   quire_cuda_bench [--quick] [--prefill] [HEADS]
+ *   One JSON object for each measurement, a line each, on stdout. HEADS: only this shape, e.g.
+ *   32x8x64, and no sealing; --prefill: only prefill.
  *
  * Decode: one launch in a CUDA graph between two events, median of 30. Pages lie in random order,
  * and launches take turns over at least 400 MB of pages, so that L2 is cold. "us_many" is the time

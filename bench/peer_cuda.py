@@ -3,8 +3,8 @@
 
 One JSON object for each measurement, a line each. usage: peer_cuda.py [--quick] [--prefill]
 
-Prefill is measured in two ways: "same FLOP", without a mask over as many keys as a row of ours sees in the mean, which is an
-easier problem; and with the exact mask, aligned at the lower right.
+Prefill is measured in two ways: "same FLOP", without a mask over as many keys as a row of ours sees
+in the mean, which is an easier problem; and with the exact mask, aligned at the lower right.
 """
 
 import json
@@ -17,8 +17,15 @@ from torch.nn.attention.bias import causal_lower_right
 
 CASES = [(32, 32768), (8, 32768), (32, 8192), (1, 131072), (1, 32768), (1, 8192)]
 # Sequences, tokens before the rows, rows: as in cuda_bench.cu.
-PREFILLS = [(1, 16384, 4096), (1, 65536, 2048), (1, 16384, 512), (1, 0, 4096), (1, 32768, 16), (32, 32768, 4),
-            (32, 32768, 8)]
+PREFILLS = [
+    (1, 16384, 4096),
+    (1, 65536, 2048),
+    (1, 16384, 512),
+    (1, 0, 4096),
+    (1, 32768, 16),
+    (32, 32768, 4),
+    (32, 32768, 8),
+]
 HEADS, KV_HEADS, DIM = 32, 8, 128
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
@@ -55,8 +62,15 @@ def measure(backend, batch, context):
         works.append(lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
     with sdpa_kernel([BACKENDS[backend]]), torch.no_grad():
         us = median_us(works)
-    return {"what": "peer", "peer": f"torch {backend} bf16", "batch": batch, "context": context, "us": round(us, 2),
-            "bytes": size, "tb_per_s": round(size / us / 1e6, 3)}
+    return {
+        "what": "peer",
+        "peer": f"torch {backend} bf16",
+        "batch": batch,
+        "context": context,
+        "us": round(us, 2),
+        "bytes": size,
+        "tb_per_s": round(size / us / 1e6, 3),
+    }
 
 
 def measure_prefill(backend, exact, batch, before, rows):
@@ -69,25 +83,43 @@ def measure_prefill(backend, exact, batch, before, rows):
     else:
         options = {"attn_mask": causal_lower_right(rows, keys)} if exact else {}
     with sdpa_kernel([BACKENDS[backend]]), torch.no_grad():
-        us = median_us([lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)])
+        us = median_us(
+            [lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)]
+        )
     flop = 4 * DIM * HEADS * batch * (rows * before + rows * (rows + 1) / 2)
-    return {"what": "prefill peer", "peer": f"torch {backend} bf16, {'exact mask' if exact else 'same FLOP'}",
-            "batch": batch, "before": before, "rows": rows, "us": round(us, 1), "tflop_per_s": round(flop / us / 1e6)}
+    return {
+        "what": "prefill peer",
+        "peer": f"torch {backend} bf16, {'exact mask' if exact else 'same FLOP'}",
+        "batch": batch,
+        "before": before,
+        "rows": rows,
+        "us": round(us, 1),
+        "tflop_per_s": round(flop / us / 1e6),
+    }
 
 
 def main():
     quick = "--quick" in sys.argv
-    print(json.dumps({"what": "torch", "version": torch.__version__, "cudnn": torch.backends.cudnn.version()}))
+    print(
+        json.dumps(
+            {"what": "torch", "version": torch.__version__, "cudnn": torch.backends.cudnn.version()}
+        )
+    )
     for backend in BACKENDS:
         for batch, before, rows in PREFILLS:
             for exact in False, True:
                 if quick and rows != 512:
                     continue
                 try:
-                    print(json.dumps(measure_prefill(backend, exact, batch, before, rows)), flush=True)
+                    print(
+                        json.dumps(measure_prefill(backend, exact, batch, before, rows)), flush=True
+                    )
                 except RuntimeError as error:
-                    print(f"peer_cuda: {backend} {batch}x{before}+{rows}, exact mask {exact}: "
-                          f"{str(error).splitlines()[0]}", file=sys.stderr)
+                    print(
+                        f"peer_cuda: {backend} {batch}x{before}+{rows}, exact mask {exact}: "
+                        f"{str(error).splitlines()[0]}",
+                        file=sys.stderr,
+                    )
                 torch.cuda.empty_cache()
         for batch, context in CASES:
             if (quick and context >= 32768) or "--prefill" in sys.argv:
@@ -95,7 +127,10 @@ def main():
             try:
                 print(json.dumps(measure(backend, batch, context)), flush=True)
             except RuntimeError as error:
-                print(f"peer_cuda: {backend} {batch}x{context}: {str(error).splitlines()[0]}", file=sys.stderr)
+                print(
+                    f"peer_cuda: {backend} {batch}x{context}: {str(error).splitlines()[0]}",
+                    file=sys.stderr,
+                )
             torch.cuda.empty_cache()
 
 

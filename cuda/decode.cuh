@@ -12,9 +12,9 @@
  * upper field of a byte: times 16 or 32), so unpacking is one AND for two codes. Scales of K's
  * channels go into q, one product for a page; scales of V's tokens go into the weights.
  *
- *     S (tokens x heads) = K q        A = codes of K, rows r and r+8 are tokens 2r and 2r+1;  B = q
- *     O (channels x heads) += V^T P   A = codes of V, rows r and r+8 are channels 2r and 2r+1; B =
- * weights, transposed
+ *     S (tokens x heads) = K q        A: codes of K, rows r and r+8 are tokens 2r and 2r+1; B: q
+ *     O (channels x heads) += V^T P   A: codes of V, rows r and r+8 are channels 2r and 2r+1;
+ *                                     B: weights, transposed
  */
 #ifndef QUIRE_CUDA_DECODE_CUH
 #define QUIRE_CUDA_DECODE_CUH
@@ -27,16 +27,16 @@
 
 namespace quire_cuda {
 
-constexpr float NOTHING =
-    -1e30f; /* running maximum of a row that has seen nothing: below every score */
-constexpr float LARGEST_QUERY =
-    1e20f; /* beyond it scores could overflow: such a query counts as not finite */
+/* Running maximum of a row that has seen nothing: below every score. */
+constexpr float NOTHING = -1e30f;
+/* Beyond it scores could overflow: such a query counts as not finite. */
+constexpr float LARGEST_QUERY = 1e20f;
 constexpr float CODE_UNIT = 16777216; /* codes enter products as u * 2^-24 */
 /* The running maximum moves when a score passes it by 2^4: weights stay below 2^4, and most pages
  * move nothing. */
 constexpr float SLACK = 4;
-constexpr float WEIGHT_LOG2 =
-    4; /* weights and sums carry 2^4, so that small ones keep their bits in fp16 */
+/* Weights and sums carry 2^4, so that small ones keep their bits in fp16. */
+constexpr float WEIGHT_LOG2 = 4;
 
 /* Shape of one kernel. MORE: with windows, soft-cap, ALiBi and learned sinks, which cost up to 5 %
  * even where they are not used. */
@@ -866,8 +866,8 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
     __syncthreads();
 
     int slot = 0, parity = 0, unit = first_unit + w, begin = first_unit;
-    Item<S::MORE> waiting =
-        it; /* an item that this CTA has finished its part of, and others share */
+    /* An item that this CTA has finished its part of, and others share. */
+    Item<S::MORE> waiting = it;
     bool has_waiting = false;
     for (;;) {
         const int end = min(it.stop, past);

@@ -10,9 +10,10 @@
  *
  * A team is a warpgroup: it has N queries. The teams of a crew share the tile and its pages, and
  * take turns at the tensor cores; one warp fetches pages for a crew. Crews are the schedule's
- * workers (prefill_schedule.cuh). rows of S^T: warp w has tokens 16w .. 16w+15; row r is token 2r,
- * row r+8 token 2r+1 rows of O^T: half m, warp w: channels 64m+16w ..; row r is channel 2r, row r+8
- * channel 2r+1 columns: queries; a lane has 8j+2c and 8j+2c+1
+ * workers (prefill_schedule.cuh).
+ *     rows of S^T: warp w has tokens 16w .. 16w+15; row r is token 2r, row r+8 token 2r+1
+ *     rows of O^T: half m, warp w: channels 64m+16w ..; row r is channel 2r, row r+8 channel 2r+1
+ *     columns: queries; a lane has 8j+2c and 8j+2c+1
  *
  * The running maximum is that of the first page, and moves only when sums of weights near the end
  * of fp16's range. Where that is not enough (a score 2^128 above all before), the worker does its

@@ -12,8 +12,8 @@
 
 namespace quire_cuda {
 
-constexpr int LEAST_UNITS =
-    8; /* of a worker: smaller pieces would cost more to merge than they save */
+/* Of a worker: smaller pieces would cost more to merge than they save. */
+constexpr int LEAST_UNITS = 8;
 
 struct Tile {
     long long start;           /* its first unit */

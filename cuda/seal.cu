@@ -32,8 +32,8 @@ struct Side {
     int n_kv_heads, dim, bits;
     int n_mixed; /* km: blocks of 16 places with codes of a bit more and a bit less */
     const uint16_t *order;
-    int codes, params, end,
-        padded; /* in the record: where sections start, where the side ends, and its zeros end */
+    /* In the record: where sections start, where the side ends, and its zeros end. */
+    int codes, params, end, padded;
 };
 
 template <bool BF16> __device__ __forceinline__ float load(uint16_t x) {

@@ -2,8 +2,6 @@
 #ifndef QUIRE_CUDA_VALUES_CUH
 #define QUIRE_CUDA_VALUES_CUH
 
-#include <cuda_bf16.h>
-
 #include "ptx.cuh"
 #include "quire.h"
 
@@ -27,6 +25,13 @@ __device__ __forceinline__ uint32_t raw_halves(bool bf16, uint32_t x) {
     return bits(__floats2half2_rn(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)));
 }
 
+/* Not from cuda_bf16.h: that header takes longer to compile than all others. */
+__device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
+    uint32_t x;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    return x;
+}
+
 __device__ __forceinline__ void store_pair(void *out, quire_type type, size_t at, float a,
                                            float b) {
     if (type == QUIRE_F32)
@@ -34,7 +39,7 @@ __device__ __forceinline__ void store_pair(void *out, quire_type type, size_t at
     else if (type == QUIRE_F16)
         *(half2 *)((half *)out + at) = __floats2half2_rn(a, b);
     else
-        *(__nv_bfloat162 *)((__nv_bfloat16 *)out + at) = __floats2bfloat162_rn(a, b);
+        *(uint32_t *)((uint16_t *)out + at) = bf16_pair(a, b);
 }
 
 } // namespace quire_cuda

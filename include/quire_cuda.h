@@ -1,28 +1,29 @@
 /* quire_cuda.h: the same page records on an NVIDIA GPU.
  *
- * - quire_cuda_seal: 64 raw rows per page become page records, byte for byte those of the CPU library
- * - quire_cuda_decode_create: plan of one attention layer; checks the shape, chooses a kernel and
- *   sizes the workspace
- * - quire_cuda_decode: attention of one query per sequence over packed pages and raw rows, in one
- *   launch
- * - quire_cuda_prefill_create, quire_cuda_prefill: the same for many query rows of each sequence:
- *   prompts, and rows to be verified
+ *   quire_cuda_seal            packs 64 raw rows per page into page records, byte for byte those of
+ *                              the CPU library
+ *   quire_cuda_decode_create   plan of one attention layer: checks the shape, chooses a kernel,
+ *                              sizes the workspace
+ *   quire_cuda_decode          attention of one query per sequence over packed pages and raw rows,
+ *                              in one launch
+ *   quire_cuda_prefill_create  the same for many query rows of each sequence: prompts, and rows to
+ *   quire_cuda_prefill         be verified
  *
  * Caveats, before the functions
  * - All pointers in `args` structures are device pointers. The library allocates no device memory,
- * never synchronizes, and launches only on the stream it is given, so every call may be captured in
- * a CUDA graph. Sequence lengths and page tables are read from device memory: a captured graph
- * serves later steps without being changed.
+ *   never synchronizes, and launches only on the stream it is given, so every call may be captured
+ *   in a CUDA graph. Sequence lengths and page tables are read from device memory: a captured graph
+ *   serves later steps without being changed.
  * - Semantics are those of quire.h: a query at position i sees token t packed if t/64 < i/64, its
- * own page raw, and the first `sinks` tokens raw.
+ *   own page raw, and the first `sinks` tokens raw.
  * - Scores and weights are computed in fp16 with fp32 sums, so results are within a bound of the
- * CPU's, not equal to them (docs/CUDA.md). Equal inputs give equal bits in every run; other
- * sequences in the batch may change the last bits, because they change where the work is split.
+ *   CPU's, not equal to them (docs/CUDA.md). Equal inputs give equal bits in every run; other
+ *   sequences in the batch may change the last bits, because they change where the work is split.
  * - Errors: functions return a quire_status, and quire_cuda_last_error() says why. Faults of a
- * kernel while it runs show in the stream, as with any CUDA kernel. Device memory is not checked:
- * page numbers and lengths must be right.
+ *   kernel while it runs show in the stream, as with any CUDA kernel. Device memory is not checked:
+ *   page numbers and lengths must be right.
  * - Threads: a plan is immutable after creation and may be used from any thread. Launches that can
- * overlap need a workspace each.
+ *   overlap need a workspace each.
  * - libquire_cuda needs no other library of Quire. Programs that also use libquire link both.
  */
 #ifndef QUIRE_CUDA_H

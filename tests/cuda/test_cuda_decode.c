@@ -348,8 +348,7 @@ static void check(const shape *s, const char *what) {
     world_fill(&w, s, 1234);
     world_seal(&w, QUIRE_F32, 0);
     float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
-    for (int round = 0; round < 2;
-         round++) { /* the second finds the workspace as the first left it */
+    for (int round = 0; round < 2; round++) { /* the second finds the first one's workspace */
         run(&w, out, lse);
         const outcome o = compare(&w, 1 / sqrt(s->dim), out, lse);
         const double error = o.norm > 0 ? sqrt(o.error / o.norm) : 0, bound = bound_of(&o);
