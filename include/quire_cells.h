@@ -16,12 +16,14 @@
  * - A page is open, with raw rows, until all of its cells have been written; then it is packed. A
  *   write to a packed page reopens it: its other cells keep their packed values (counted in
  *   quire_cells_stats.reopened_pages). It is packed again by the first write that leaves it alone.
+ *   A write of all its 64 cells replaces it instead.
  * - A query sees the page of its own cell raw and all other complete pages packed. With one
- * sequence in a stream, cells in order and a causal mask, results are bit for bit those of a pool.
+ *   sequence in a stream, cells in order and a causal mask, results are bit for bit those of a pool.
  * - The first `sinks` cells of each stream stay raw beside page 0, as the first tokens of a pool's
  *   sequence do.
  * - Values beyond what a codec holds are clamped and counted. NaN is refused.
- * - A write that was planned but not run to its end by all workers is taken back by the next plan.
+ * - A write that was planned but not run to its end by all workers is taken back by the next plan:
+ *   the cells that it would have written are undefined, all others are as they were.
  * - Memory for every page is reserved at once, but only touched as pages fill.
  * - Threads: one thread at a time may use a quire_cells and its sights, except that workers
  *   0 .. nth-1 all call quire_cells_write or quire_cells_attend concurrently.

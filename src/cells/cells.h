@@ -39,7 +39,8 @@ typedef struct quire_cells_touch {
     bool fresh;     /* no cell was written before: clear the raw rows */
     bool decode;    /* packed until now: decode it into the slot */
     bool seal;      /* pack it afterwards */
-    uint64_t written; /* cells that had been written before */
+    uint64_t written;   /* cells that had been written before */
+    uint64_t rewritten; /* cells that this write writes */
 } quire_cells_touch;
 
 typedef struct quire_cells_side {

@@ -47,7 +47,8 @@ static void take_effect(quire_cells_side *s) {
 static void take_back(const quire_cells_layer *layer, quire_cells_side *s) {
     for (int32_t i = 0; i < s->n_touch; i++) {
         const quire_cells_touch *t = &s->touch[i];
-        s->written[t->page] = t->written;
+        /* A page that was to be replaced whole has lost its cells; nobody else needed them. */
+        s->written[t->page] = t->fresh ? 0 : t->written;
         if (layer->in_place) {
             if (t->fresh)
                 s->place[t->page] = QUIRE_CELLS_EMPTY;
@@ -88,20 +89,24 @@ static quire_cells_touch *touch_page(quire_cells *cells, quire_cells_side *s, in
 /* Where the touched page's raw rows lie, and whether it is packed afterwards. */
 static void decide(const quire_cells *cells, quire_cells_layer *layer, quire_cells_side *s,
                    quire_cells_touch *t, int32_t *n_region) {
-    const bool full = s->written[t->page] == UINT64_MAX, may_pack = !layer->measure.waiting;
+    const bool full = s->written[t->page] == UINT64_MAX, may_pack = !layer->measure.waiting,
+               whole = t->rewritten == UINT64_MAX;
     const int32_t place = s->place[t->page];
     t->fresh = place == QUIRE_CELLS_EMPTY;
     if (layer->in_place) {
         s->place[t->page] = QUIRE_CELLS_PACKED;
         return;
     }
+    t->fresh = t->fresh || (whole && place == QUIRE_CELLS_PACKED);
+    if (whole && place >= 0)
+        s->slot_hot[place] = false;
     if (t->fresh && full && may_pack && *n_region < cells->region_pages) {
         t->in_region = t->seal = true;
         t->raw = (*n_region)++;
         s->place[t->page] = QUIRE_CELLS_PACKED;
         return;
     }
-    t->decode = place == QUIRE_CELLS_PACKED;
+    t->decode = place == QUIRE_CELLS_PACKED && !whole;
     t->raw = place >= 0 ? place : take_slot(s, t->page);
     if (t->decode) {
         s->slot_hot[t->raw] = true;
@@ -154,7 +159,8 @@ quire_status quire_cells_plan(quire_cells *cells, int32_t layer, quire_side side
         s->next_row[i] = t->first_row;
         t->first_row = i;
         s->offset[i] = (uint8_t)(cell[i] % QUIRE_T);
-        s->written[page] |= (uint64_t)1 << s->offset[i];
+        t->rewritten |= (uint64_t)1 << s->offset[i];
+        s->written[page] |= t->rewritten;
     }
     int32_t n_region = 0;
     for (int32_t i = 0; i < s->n_touch; i++)
