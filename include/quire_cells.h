@@ -18,7 +18,8 @@
  *   quire_cells_stats.reopened_pages). It is packed again by the first write that leaves it alone.
  *   A write of all its 64 cells replaces it instead.
  * - A query sees the page of its own cell raw and all other complete pages packed. With one
- *   sequence in a stream, cells in order and a causal mask, results are bit for bit those of a pool.
+ *   sequence in a stream, cells in order and a causal mask, results are those of a pool, bit for
+ *   bit.
  * - The first `sinks` cells of each stream stay raw beside page 0, as the first tokens of a pool's
  *   sequence do.
  * - Values beyond what a codec holds are clamped and counted. NaN is refused.
