@@ -119,6 +119,10 @@ struct quire_cells {
 /* Ends the write before: see above. */
 void quire__cells_settle(quire_cells *cells, int32_t layer, int side);
 quire_status quire__cells_check(const quire_cells *cells, int32_t layer, quire_side side);
+/* A slot for the raw rows of a page, which is open from then on; the caller changes the page's
+ * place before it frees one. */
+int32_t quire__cells_take_slot(quire_cells_side *side, int32_t page);
+void quire__cells_free_slot(quire_cells_side *side, int32_t slot);
 /* Whether the record has the page, for queries whose own page is another one. */
 bool quire__cells_is_packed(const quire_cells_layer *layer, int side, int32_t page);
 /* The raw rows (64, D) of a page and head, or NULL if there are none. */

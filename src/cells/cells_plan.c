@@ -14,7 +14,7 @@ quire_status quire__cells_check(const quire_cells *cells, int32_t layer, quire_s
     return QUIRE_OK;
 }
 
-static int32_t take_slot(quire_cells_side *s, int32_t page) {
+int32_t quire__cells_take_slot(quire_cells_side *s, int32_t page) {
     int32_t slot = 0; /* the lowest free one, so that few are ever touched */
     while (slot < s->n_slots && s->slot_page[slot] >= 0)
         slot++;
@@ -26,7 +26,7 @@ static int32_t take_slot(quire_cells_side *s, int32_t page) {
     return slot;
 }
 
-static void free_slot(quire_cells_side *s, int32_t slot) {
+void quire__cells_free_slot(quire_cells_side *s, int32_t slot) {
     s->slot_page[slot] = -1;
     s->slot_sealing[slot] = false;
     while (s->n_slots > 0 && s->slot_page[s->n_slots - 1] < 0)
@@ -39,7 +39,7 @@ static void take_effect(quire_cells_side *s) {
         if (!t->seal)
             continue;
         if (!t->in_region)
-            free_slot(s, t->raw);
+            quire__cells_free_slot(s, t->raw);
         s->place[t->page] = QUIRE_CELLS_PACKED;
     }
 }
@@ -55,7 +55,7 @@ static void take_back(const quire_cells_layer *layer, quire_cells_side *s) {
         } else if (t->in_region) {
             s->place[t->page] = QUIRE_CELLS_EMPTY;
         } else if (t->fresh || t->decode) {
-            free_slot(s, t->raw);
+            quire__cells_free_slot(s, t->raw);
             s->place[t->page] = t->decode ? QUIRE_CELLS_PACKED : QUIRE_CELLS_EMPTY;
         } else {
             s->slot_sealing[t->raw] = false;
@@ -107,7 +107,7 @@ static void decide(const quire_cells *cells, quire_cells_layer *layer, quire_cel
         return;
     }
     t->decode = place == QUIRE_CELLS_PACKED && !whole;
-    t->raw = place >= 0 ? place : take_slot(s, t->page);
+    t->raw = place >= 0 ? place : quire__cells_take_slot(s, t->page);
     if (t->decode) {
         s->slot_hot[t->raw] = true;
         atomic_fetch_add_explicit(&layer->reopened, 1, memory_order_relaxed);

@@ -53,34 +53,19 @@ quire_status quire_cells_read(quire_cells *cells, int32_t layer, quire_side whic
 
 /* ------------------------------------------------------------------ copies */
 
-static void drop_slot(quire_cells_side *s, int32_t page) {
-    if (s->place[page] >= 0)
-        s->slot_page[s->place[page]] = -1;
-    s->place[page] = QUIRE_CELLS_EMPTY;
-}
-
-static int32_t lowest_slot(quire_cells_side *s, int32_t page) {
-    int32_t slot = 0;
-    while (slot < s->n_slots && s->slot_page[slot] >= 0)
-        slot++;
-    s->n_slots += slot == s->n_slots;
-    s->slot_page[slot] = page;
-    s->slot_hot[slot] = s->slot_sealing[slot] = false;
-    return slot;
-}
-
 static void copy_page(quire_cells *cells, quire_cells_layer *l, int side, int32_t from,
                       int32_t to) {
     quire_cells_side *s = &l->side[side];
     const int32_t n_heads = l->form->config.n_kv_heads, place = s->place[from];
     const size_t page_bytes = (size_t)n_heads * s->head_bytes,
                  side_bytes = quire__side_end(s->format) - s->format->codes;
-    drop_slot(s, to);
+    if (s->place[to] >= 0)
+        quire__cells_free_slot(s, s->place[to]);
     s->written[to] = s->written[from];
     if (place >= 0) {
-        s->place[to] = lowest_slot(s, to);
-        s->slot_hot[s->place[to]] = s->slot_hot[place];
-        memcpy(s->slots + (size_t)s->place[to] * page_bytes, s->slots + (size_t)place * page_bytes,
+        const int32_t slot = quire__cells_take_slot(s, to);
+        s->slot_hot[slot] = s->slot_hot[place];
+        memcpy(s->slots + (size_t)slot * page_bytes, s->slots + (size_t)place * page_bytes,
                page_bytes);
         return;
     }
