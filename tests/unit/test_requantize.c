@@ -450,7 +450,7 @@ static void saving_before_conversion(void **state) {
     assert_ok(quire_pool_requantize_step(f.pool, 10, NULL));
     assert_ok(quire_seq_page_save(seq, 0, bytes, n));
     free(bytes);
-    /* What goes from one codec to another counts as packed anew; what comes from raw rows, as
+    /* What goes from one codec to another counts as packed again; what comes from raw rows, as
      * the last page's, does not. */
     quire_pool_stats stats;
     quire_pool_get_stats(f.pool, &stats);
