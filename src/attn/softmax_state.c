@@ -23,6 +23,16 @@ void quire__state_merge(quire_partial a, float m, float l, const float *o, int d
         a.o[d] = a.o[d] * keep + o[d] * add;
 }
 
+void quire__state_save(quire_partial part, float *to, int dim) {
+    to[0] = *part.m;
+    to[1] = *part.l;
+    memcpy(to + 2, part.o, (size_t)dim * sizeof *part.o);
+}
+
+void quire__state_merge_saved(quire_partial a, const float *from, int dim) {
+    quire__state_merge(a, from[0], from[1], from + 2, dim);
+}
+
 void quire__state_add_sink(quire_partial a, float logit_log2, int dim) {
     if (*a.l == 0) { /* nothing else was seen: all weight is the sink's, and the output is zero */
         *a.m = logit_log2;

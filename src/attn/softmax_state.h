@@ -12,6 +12,9 @@ typedef struct quire_partial {
 
 /* Adds {m, l, o} to a. An empty part leaves a unchanged, bit for bit. */
 void quire__state_merge(quire_partial a, float m, float l, const float *o, int dim);
+/* A part in memory, for a merge by another worker: {m, l, o (DV)}. */
+void quire__state_save(quire_partial part, float *to, int dim);
+void quire__state_merge_saved(quire_partial a, const float *from, int dim);
 /* A learned sink adds to the denominator only. */
 void quire__state_add_sink(quire_partial a, float logit_log2, int dim);
 /* out = o / l, or zeros where nothing was seen; returns ln of the denominator (-inf). */

@@ -325,13 +325,8 @@ static float *slot(const call *c, const work *w, int32_t unit, int32_t i) {
 
 static void save_part(const call *c, const work *w, int32_t unit, const quire_state *state) {
     const int dim = c->layer->form->config.v_dim;
-    for (int32_t i = 0; i < w->n; i++) {
-        const quire_partial part = quire__state_at(state, i, dim);
-        float *to = slot(c, w, unit, i);
-        to[0] = *part.m;
-        to[1] = *part.l;
-        memcpy(to + 2, part.o, (size_t)dim * sizeof *part.o);
-    }
+    for (int32_t i = 0; i < w->n; i++)
+        quire__state_save(quire__state_at(state, i, dim), slot(c, w, unit, i), dim);
 }
 
 static void unrotate(const call *c, const work *w, const quire_state *total) {
@@ -394,10 +389,8 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
             unrotate(c, w, total);
             attend_open(c, w, total);
         }
-        for (int32_t i = 0; i < w->n; i++) {
-            const float *from = slot(c, w, u, i);
-            quire__state_merge(quire__state_at(total, i, dim), from[0], from[1], from + 2, dim);
-        }
+        for (int32_t i = 0; i < w->n; i++)
+            quire__state_merge_saved(quire__state_at(total, i, dim), slot(c, w, u, i), dim);
     }
     write_rows(c, w, total);
 }
