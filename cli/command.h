@@ -22,6 +22,7 @@ int cli_bench_seal_run(int argc, char **argv);
 #if QUIRE_ENGINE
 int cli_run_run(int argc, char **argv);
 int cli_chat_run(int argc, char **argv);
+int cli_serve_run(int argc, char **argv);
 int cli_probe_run(int argc, char **argv);
 int cli_bench_model_run(int argc, char **argv);
 int cli_eval_kld_run(int argc, char **argv);

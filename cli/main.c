@@ -18,6 +18,9 @@ static const cli_command commands[] = {
     {"run", "generate text with a model", cli_run_run, NULL},
     {"chat", "chat with a model", cli_chat_run, NULL},
 #endif
+#if QUIRE_SERVER
+    {"serve", "serve a model over HTTP, as OpenAI's clients expect it", cli_serve_run, NULL},
+#endif
     {"codecs", "list the codecs and presets with their exact sizes", cli_codecs_run, NULL},
 #if QUIRE_ENGINE
     {"probe", "measure a model's K and V, and choose codecs for a budget", cli_probe_run, NULL},

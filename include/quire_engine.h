@@ -168,8 +168,9 @@ typedef struct quire_session_options {
     /* From quire_model_calibrate; needed by km4 and km3, else NULL. */
     const quire_calibration *calibration;
     bool plain_rounding; /* km4, km3: round each channel of K on its own, without error feedback */
-    size_t kv_bytes; /* budget of the pool; 0: enough for max_seqs sequences of `context` tokens */
-    bool exact_trim; /* as in quire_pool_options; on by default */
+    size_t kv_bytes; /* budget of the pool; 0: enough for full_seqs sequences of `context` tokens */
+    int32_t full_seqs; /* 0: all max_seqs */
+    bool exact_trim;   /* as in quire_pool_options; on by default */
     /* Called between operations of a step; true ends the step with E_ABORTED. */
     bool (*stop)(void *user);
     void *stop_user;
@@ -247,11 +248,12 @@ typedef struct quire_prompt_result {
 } quire_prompt_result;
 
 QUIRE_API void quire_prompt_options_default(quire_prompt_options *options);
-/* Turns a prompt into a sequence, and computes only what is new. If the live sequence *seq shares a
- * prefix with the prompt, it is cut to that prefix; if not, it is freed, and the longest prefix in
- * the store is mapped. The rest is prefilled. After each step, which is no longer than the shortest
- * window, its pages are put into the store; pages after a live prefix are not, as that prefix may
- * hold tokens that were decoded one at a time. The logits of the last token are row 0 afterwards.
+/* Turns a prompt into a sequence, and computes only what is new. The live sequence *seq is cut to
+ * the prefix that it shares with the prompt, unless the store has a longer one (or there is none):
+ * then it is freed, and the prefix in the store is mapped. The rest is prefilled. After each step,
+ * which is no longer than quire_session_put_rows, its pages are put into the store; pages after a
+ * live prefix are not, as that prefix may hold tokens that were decoded one at a time. The logits
+ * of the last token are row 0 afterwards.
  * A put that fails does not fail the prompt. E_INVALID, E_STATE, E_TOO_BIG, E_UNSUPPORTED (a store
  * was given to an engine built without one): *seq is unchanged. If quire_store_get or
  * quire_seq_create fails, *seq is NULL. After any other error *seq holds the steps that succeeded.
@@ -260,6 +262,16 @@ QUIRE_API quire_status quire_session_prompt(quire_session *session, quire_seq **
                                             const int32_t *tokens, int32_t n_tokens,
                                             const quire_prompt_options *options,
                                             quire_prompt_result *result);
+/* The first half of quire_session_prompt: maps the prefix and prefills nothing, for callers that
+ * compute prompts in steps of their own. At least one token is left to compute. Errors and *seq as
+ * above. */
+QUIRE_API quire_status quire_session_reuse(quire_session *session, quire_seq **seq,
+                                           const int32_t *tokens, int32_t n_tokens,
+                                           const quire_prompt_options *options,
+                                           quire_prompt_result *result);
+/* How many rows may be computed between two puts: pages leave a sliding window with its tokens, and
+ * must be put before that. A multiple of 64; INT32_MAX / 64 * 64 without windows. */
+QUIRE_API int32_t quire_session_put_rows(const quire_session *session);
 /* Puts the pages of these tokens, the first n_tokens of the sequence, into options->store, and adds
  * the counts to the result of quire_session_prompt. For tokens that were generated in exact steps,
  * and for pages that could not be put before. Does nothing without a store, for a sequence that is

@@ -296,6 +296,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model,
     options.stop_user = request->stop_user;
     if (request->max_seqs)
         options.max_seqs = request->max_seqs;
+    options.full_seqs = request->full_seqs;
     if (request->max_rows)
         options.max_rows = request->max_rows;
     if (request->max_logits)

@@ -33,6 +33,7 @@ typedef struct cli_session_request {
     const char *kv;                         /* one entry of args->kv */
     int32_t context;                        /* used where args->context is not given */
     int32_t max_seqs, max_rows, max_logits; /* 0: the engine's defaults */
+    int32_t full_seqs;                      /* as in quire_session_options */
     bool exact_trim;                        /* keep what exact trims of the sequence need */
     bool quiet; /* do not print what --kv auto chose, nor warn of a context beyond the model's */
     const quire_layer *order_from; /* as in quire_session_options */

@@ -42,10 +42,9 @@ static int32_t common_tokens(const prompt *p) {
 }
 
 /* Cuts it to the prefix, or frees it if nothing of it is of use: a window may have moved on. */
-static void map_live(const prompt *p) {
+static void map_live(const prompt *p, int32_t n) {
     if (!*p->seq)
         return;
-    const int32_t n = common_tokens(p);
     if (n > 0 && quire_seq_trim(*p->seq, n) == QUIRE_OK) {
         p->result->n_reused = n;
         return;
@@ -67,6 +66,18 @@ static quire_status text_of(quire_session *session, const int32_t *tokens, int32
                                .tokens = tokens,
                                .n_tokens = n_tokens};
     return QUIRE_OK;
+}
+
+/* How many tokens of the prompt the store has; 0 also if it cannot be asked. */
+static int32_t stored_tokens(const prompt *p) {
+    quire_store_text text;
+    quire_store_key key;
+    int32_t n = 0;
+    if (text_of(p->session, p->tokens, p->n_tokens - 1, &text) != QUIRE_OK ||
+        quire_store_find(p->options->store, quire_session_pool(p->session), &text, &key, &n) !=
+            QUIRE_OK)
+        return 0;
+    return n;
 }
 
 static quire_status map_stored(const prompt *p) {
@@ -105,6 +116,11 @@ static quire_status put(quire_session *session, const quire_seq *seq, const int3
 
 #else
 
+static int32_t stored_tokens(const prompt *p) {
+    (void)p;
+    return 0;
+}
+
 static quire_status map_stored(const prompt *p) {
     (void)p;
     return QUIRE_E_UNSUPPORTED; /* refused before */
@@ -133,15 +149,8 @@ quire_status quire_session_put(quire_session *session, const quire_seq *seq, con
     return put(session, seq, tokens, n_tokens, options, result);
 }
 
-/* Pages leave a sliding window with its tokens, so they must be put before that: steps are no
- * longer than the shortest window. */
 static int32_t step_rows(const prompt *p) {
-    int32_t rows = INT32_MAX;
-    const quire_layer *layers = quire_session_layers(p->session);
-    for (int32_t i = 0; p->options->store && i < quire_session_model(p->session)->n_layers; i++)
-        if (layers[i].window > 0)
-            rows = smaller(rows, layers[i].window);
-    return rows < PAGE ? PAGE : rows / PAGE * PAGE;
+    return p->options->store ? quire_session_put_rows(p->session) : INT32_MAX;
 }
 
 /* ------------------------------------------------------------------ the call */
@@ -175,29 +184,57 @@ static quire_status check(const prompt *p) {
     return QUIRE_OK;
 }
 
-quire_status quire_session_prompt(quire_session *session, quire_seq **seq, const int32_t *tokens,
-                                  int32_t n_tokens, const quire_prompt_options *options,
-                                  quire_prompt_result *result) {
+/* The live sequence saves more if it is at least as long as what the store has. */
+static quire_status map_prefix(const prompt *p) {
+    int32_t n_live = *p->seq ? common_tokens(p) : 0;
+    if (n_live > 0 && p->options->store && stored_tokens(p) > n_live)
+        n_live = 0;
+    map_live(p, n_live);
+    p->result->is_shareable = !*p->seq;
+    if (!*p->seq && p->options->store)
+        return map_stored(p);
+    return *p->seq ? QUIRE_OK : quire_seq_create(quire_session_pool(p->session), p->seq);
+}
+
+quire_status quire_session_reuse(quire_session *session, quire_seq **seq, const int32_t *tokens,
+                                 int32_t n_tokens, const quire_prompt_options *options,
+                                 quire_prompt_result *result) {
     if (!session || !seq || !tokens || n_tokens < 1 || !options || !result)
         return quire__fail(QUIRE_E_INVALID, "an argument is NULL or the prompt is empty");
     *result = (quire_prompt_result){0};
+    const prompt p = {.session = session,
+                      .seq = seq,
+                      .tokens = tokens,
+                      .n_tokens = n_tokens,
+                      .options = options,
+                      .result = result};
+    QUIRE_TRY(check(&p));
+    return map_prefix(&p);
+}
+
+quire_status quire_session_prompt(quire_session *session, quire_seq **seq, const int32_t *tokens,
+                                  int32_t n_tokens, const quire_prompt_options *options,
+                                  quire_prompt_result *result) {
+    QUIRE_TRY(quire_session_reuse(session, seq, tokens, n_tokens, options, result));
     prompt p = {.session = session,
                 .seq = seq,
                 .tokens = tokens,
                 .n_tokens = n_tokens,
                 .options = options,
                 .result = result};
-    QUIRE_TRY(check(&p));
-    map_live(&p);
-    result->is_shareable = !*seq;
-    if (!*seq && options->store)
-        QUIRE_TRY(map_stored(&p));
-    else if (!*seq)
-        QUIRE_TRY(quire_seq_create(quire_session_pool(session), seq));
     const double start = quire__seconds();
     const quire_status status =
         quire__session_prefill(session, *seq, tokens + result->n_reused,
                                n_tokens - result->n_reused, step_rows(&p), on_step, &p);
     result->seconds = quire__seconds() - start;
     return status;
+}
+
+int32_t quire_session_put_rows(const quire_session *session) {
+    int32_t rows = INT32_MAX;
+    const quire_layer *layers = quire_session_layers(session);
+    for (int32_t i = 0; i < quire_session_model(session)->n_layers; i++)
+        if (layers[i].window > 0)
+            rows = smaller(rows, layers[i].window);
+    return rows < PAGE ? PAGE : rows / PAGE * PAGE;
 }

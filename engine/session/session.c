@@ -55,6 +55,7 @@ static quire_status check_options(const quire_session_options *o) {
                            "options were not set by quire_session_options_default");
     QUIRE_TRY(check_range("context", o->context, 0, INT32_MAX / 2));
     QUIRE_TRY(check_range("max_seqs", o->max_seqs, 1, SEQS_MAX));
+    QUIRE_TRY(check_range("full_seqs", o->full_seqs, 0, o->max_seqs));
     QUIRE_TRY(check_range("max_rows", o->max_rows, QUIRE_PAGE_TOKENS, ROWS_MAX));
     QUIRE_TRY(check_range("max_logits", o->max_logits, 1, o->max_rows));
     QUIRE_TRY(check_range("n_threads", o->n_threads, 1, THREADS_MAX));
@@ -122,6 +123,12 @@ static quire_status order_channels(const quire_session *session, quire_layer *la
     return QUIRE_OK;
 }
 
+static quire_status price_pool(quire_pool_options pool, int32_t full_seqs, size_t *bytes) {
+    if (full_seqs > 0)
+        pool.max_seqs = full_seqs;
+    return quire_pool_price(&pool, bytes);
+}
+
 static quire_status create_pool(quire_session *session) {
     const quire_model *model = session->model;
     const quire_session_options *o = &session->options;
@@ -154,7 +161,7 @@ static quire_status create_pool(quire_session *session) {
     pool.exact_trim = o->exact_trim;
     pool.budget_bytes = o->kv_bytes;
     if (pool.budget_bytes == 0)
-        QUIRE_TRY(quire_pool_price(&pool, &pool.budget_bytes));
+        QUIRE_TRY(price_pool(pool, o->full_seqs, &pool.budget_bytes));
     const quire_status status = quire_pool_create(&session->pool, &pool);
     for (int32_t i = 0; i < model->n_layers; i++)
         layers[i].k_order = NULL, layers[i].k_feedback = NULL,

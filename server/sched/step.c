@@ -1,0 +1,229 @@
+/* step.c: one step of a lane. Every text that is being generated is a row; the rest of the step is
+ * prefill, shared so that neither a long prompt nor a short one waits for the other. */
+#include "sched/lane.h"
+
+#include <stdlib.h>
+
+enum { PAGE = QUIRE_PAGE_TOKENS };
+
+static int32_t n_left(const srv_choice *choice) {
+    return choice->n_text - quire_seq_length(choice->seq);
+}
+
+/* ------------------------------------------------------------------ which rows */
+
+static void add_item(srv_lane *lane, srv_choice *choice, int32_t n_rows) {
+    lane->rows[lane->n_items] = choice;
+    lane->items[lane->n_items++] =
+        (quire_step_item){.seq = choice->seq,
+                          .tokens = choice->text + quire_seq_length(choice->seq),
+                          .n_tokens = n_rows,
+                          .n_logits = n_rows == n_left(choice)};
+}
+
+/* The next choice that is to be computed, in order of arrival. *job and *c start at 0. */
+static srv_choice *next_computing(const srv_lane *lane, int32_t *job, int32_t *c) {
+    for (; *job < lane->n_running; ++*job, *c = 0)
+        while (*c < lane->running[*job]->n_choices) {
+            srv_choice *choice = &lane->running[*job]->choices[(*c)++];
+            if (choice->state == SRV_COMPUTING && choice->seq)
+                return choice;
+        }
+    return NULL;
+}
+
+static void add_single_rows(srv_lane *lane) {
+    int32_t job = 0, c = 0;
+    for (srv_choice *choice; (choice = next_computing(lane, &job, &c));)
+        if (n_left(choice) == 1)
+            add_item(lane, choice, 1);
+}
+
+static bool is_in_step(const srv_lane *lane, const srv_choice *choice) {
+    for (int32_t i = 0; i < lane->n_items; i++)
+        if (lane->rows[i] == choice)
+            return true;
+    return false;
+}
+
+/* The choice with a prompt to compute that came first, or the one with the fewest rows left. */
+static srv_choice *find_prefill(const srv_lane *lane, bool is_oldest) {
+    srv_choice *best = NULL;
+    int32_t job = 0, c = 0;
+    for (srv_choice *choice; (choice = next_computing(lane, &job, &c));) {
+        if (n_left(choice) == 1 || is_in_step(lane, choice))
+            continue;
+        if (!best || n_left(choice) < n_left(best))
+            best = choice;
+        if (is_oldest)
+            break;
+    }
+    return best;
+}
+
+/* As many rows as there is room for; a part of a prompt ends with a page if it can. */
+static int32_t prefill_rows(const srv_choice *choice, int32_t room) {
+    const int32_t left = n_left(choice), end = quire_seq_length(choice->seq) + room;
+    if (left <= room)
+        return left;
+    return end % PAGE < room ? room - end % PAGE : room;
+}
+
+/* The prompt that came first gets at least half of the rows, so that it always goes on; the rest
+ * goes to the prompts that need the fewest. */
+static int32_t add_prefill(srv_lane *lane) {
+    int32_t room = lane->chunk;
+    srv_choice *oldest = find_prefill(lane, true);
+    if (!oldest)
+        return 0;
+    const int32_t at = lane->n_items;
+    add_item(lane, oldest, prefill_rows(oldest, room / 2 < 1 ? 1 : room / 2));
+    room -= lane->items[at].n_tokens;
+    for (srv_choice *next; room > 0 && (next = find_prefill(lane, false));) {
+        add_item(lane, next, prefill_rows(next, room));
+        room -= lane->items[lane->n_items - 1].n_tokens;
+    }
+    if (room > 0 && !lane->items[at].n_logits) {
+        const int32_t before = lane->items[at].n_tokens;
+        lane->items[at].n_tokens = prefill_rows(oldest, before + room);
+        lane->items[at].n_logits = lane->items[at].n_tokens == n_left(oldest);
+        room -= lane->items[at].n_tokens - before;
+    }
+    return lane->chunk - room;
+}
+
+/* ------------------------------------------------------------------ computing them */
+
+static void give_up(srv_lane *lane, srv_choice *choice, const char *why) {
+    (void)lane;
+    srv_job_fail(choice->job, SRV_FAILED, why);
+}
+
+/* Something is wrong with one of them: each alone, so that only that one fails. */
+static void step_one_by_one(srv_lane *lane, bool exact, void (*done)(srv_lane *, int32_t, bool)) {
+    const int32_t n = lane->n_items;
+    for (int32_t i = 0; i < n; i++) {
+        const quire_status status = quire_session_decode(lane->session, &lane->items[i], 1, exact);
+        if (status != QUIRE_OK) {
+            give_up(lane, lane->rows[i], quire_last_error());
+            continue;
+        }
+        done(lane, i, exact);
+    }
+}
+
+/* The first row with logits of item i in a step of all items. */
+static int32_t logits_row(const srv_lane *lane, int32_t i) {
+    int32_t row = 0;
+    for (int32_t before = 0; before < i; before++)
+        row += lane->items[before].n_logits;
+    return row;
+}
+
+static void put_pages(srv_lane *lane, srv_choice *choice) {
+    if (!lane->store || choice->n_exact < quire_seq_length(choice->seq))
+        return;
+    quire_prompt_options options;
+    quire_prompt_options_default(&options);
+    options.store = lane->store;
+    quire_prompt_result result = {.is_shareable = true};
+    if (quire_session_put(lane->session, choice->seq, choice->text, quire_seq_length(choice->seq),
+                          &options, &result) != QUIRE_OK)
+        lane->counts.store_errors++;
+}
+
+/* The prompt of a job is computed: all its choices continue it. */
+static void fork_choices(srv_lane *lane, srv_job *job, const float *logits) {
+    srv_choice *first = &job->choices[0];
+    job->is_prompted = true;
+    job->prompted = srv_seconds();
+    pthread_mutex_lock(&job->lock);
+    job->usage.prefill_seconds = job->prompted - job->started;
+    pthread_mutex_unlock(&job->lock);
+    quire_seq *copy;
+    if (lane->window > 0 && lane->max_prefixes > 0 && quire_seq_fork(first->seq, &copy) == QUIRE_OK)
+        srv_prefix_add(lane, copy, first->text, quire_seq_length(copy), first->n_exact);
+    for (int32_t c = 1; c < job->n_choices; c++) {
+        srv_choice *choice = &job->choices[c];
+        choice->n_exact = first->n_exact;
+        choice->state = SRV_COMPUTING;
+        if (quire_seq_fork(first->seq, &choice->seq) != QUIRE_OK &&
+            (!srv_prefix_evict(lane) || quire_seq_fork(first->seq, &choice->seq) != QUIRE_OK)) {
+            give_up(lane, choice, quire_last_error());
+            return;
+        }
+    }
+    for (int32_t c = 0; c < job->n_choices; c++)
+        if (job->choices[c].state != SRV_FINISHED)
+            srv_choice_emit(lane, &job->choices[c], logits);
+}
+
+/* Item i was computed; its logits, if it asked for them, are in the given row. */
+static void after_item(srv_lane *lane, int32_t i, bool exact, int32_t row) {
+    srv_choice *choice = lane->rows[i];
+    const quire_step_item *item = &lane->items[i];
+    const int32_t length = quire_seq_length(choice->seq);
+    if (exact && choice->n_exact == length - item->n_tokens)
+        choice->n_exact = length;
+    if (!choice->is_decoding) {
+        lane->counts.computed_tokens += item->n_tokens;
+        if (item->n_logits || lane->window > 0)
+            put_pages(lane, choice);
+    }
+    if (!item->n_logits)
+        return;
+    const float *logits = quire_session_logits(lane->session, row);
+    if (!choice->job->is_prompted)
+        fork_choices(lane, choice->job, logits);
+    else
+        srv_choice_emit(lane, choice, logits);
+}
+
+static void after_single(srv_lane *lane, int32_t i, bool exact) { after_item(lane, i, exact, 0); }
+
+/* The pool is full even for the one text that is left: it ends here. */
+static void end_last(srv_lane *lane) {
+    srv_choice *choice = lane->rows[0];
+    if (!choice->is_decoding) {
+        give_up(lane, choice, "the prompt does not fit into the cache");
+        return;
+    }
+    srv_event *event = calloc(1, sizeof *event);
+    if (!event) {
+        give_up(lane, choice, "out of memory");
+        return;
+    }
+    event->choice = choice->index;
+    event->finish = SRV_LENGTH;
+    srv_choice_end(lane, choice, false);
+    srv_job_send(choice->job, event);
+}
+
+bool srv_lane_step(srv_lane *lane) {
+    lane->n_items = 0;
+    add_single_rows(lane);
+    const int32_t n_single = lane->n_items, n_prefill = add_prefill(lane);
+    if (lane->n_items == 0)
+        return false;
+    /* Prefill is always exact, so that its pages may be shared with any later prompt. */
+    const bool exact = lane->exact || n_prefill > 0;
+    const double start = srv_seconds();
+    const quire_status status =
+        quire_session_decode(lane->session, lane->items, (size_t)lane->n_items, exact);
+    lane->counts.step_seconds += srv_seconds() - start;
+    if (status == QUIRE_E_NO_PAGES) {
+        if (!srv_prefix_evict(lane) && !srv_swap_out(lane))
+            end_last(lane);
+        return true;
+    }
+    lane->counts.steps++;
+    lane->counts.rows += n_single + n_prefill;
+    if (status != QUIRE_OK) {
+        step_one_by_one(lane, exact, after_single);
+        return true;
+    }
+    for (int32_t i = 0; i < lane->n_items; i++)
+        if (lane->rows[i]->state == SRV_COMPUTING) /* its job may have failed meanwhile */
+            after_item(lane, i, exact, logits_row(lane, i));
+    return true;
+}

@@ -1,0 +1,86 @@
+/* swap.c: sequences that make room for others. A sequence goes to a file, packed as it is, and
+ * comes back bit for bit. If the disk does not take it, its text is computed again later. */
+#include "sched/lane.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char *path_of(const srv_lane *lane, const srv_choice *choice) {
+    char path[4096];
+    const int n = snprintf(path, sizeof path, "%s/lane%d-job%lld-choice%d.quire", lane->swap_dir,
+                           (int)lane->index, (long long)choice->job->id, (int)choice->index);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return NULL;
+    char *copy = malloc((size_t)n + 1);
+    if (copy)
+        snprintf(copy, (size_t)n + 1, "%s", path);
+    return copy;
+}
+
+void srv_swap_forget(srv_choice *choice) {
+    if (choice->swap_path)
+        remove(choice->swap_path);
+    free(choice->swap_path);
+    choice->swap_path = NULL;
+}
+
+/* The choice that came last, unless it is also the first. */
+static srv_choice *find_victim(const srv_lane *lane) {
+    srv_choice *victim = NULL;
+    int32_t n = 0;
+    for (int32_t j = 0; j < lane->n_running; j++)
+        for (int32_t c = 0; c < lane->running[j]->n_choices; c++)
+            if (lane->running[j]->choices[c].seq) {
+                victim = &lane->running[j]->choices[c];
+                n++;
+            }
+    return n > 1 ? victim : NULL;
+}
+
+bool srv_swap_out(srv_lane *lane) {
+    srv_choice *victim = find_victim(lane);
+    if (!victim)
+        return false;
+    if (victim->is_decoding && lane->swap_dir) {
+        victim->swap_path = path_of(lane, victim);
+        if (victim->swap_path && quire_seq_save(victim->seq, victim->swap_path, NULL) != QUIRE_OK)
+            srv_swap_forget(victim);
+    }
+    quire_seq_free(victim->seq);
+    victim->seq = NULL;
+    victim->state = SRV_SWAPPED;
+    lane->counts.swaps_out++;
+    return true;
+}
+
+static bool load(srv_lane *lane, srv_choice *choice) {
+    quire_load_options options;
+    quire_load_options_default(&options);
+    quire_file *file;
+    if (quire_file_open(&file, choice->swap_path) != QUIRE_OK)
+        return false;
+    const quire_status status =
+        quire_seq_load(quire_session_pool(lane->session), file, &options, &choice->seq);
+    quire_file_close(file);
+    return status == QUIRE_OK;
+}
+
+bool srv_swap_in(srv_lane *lane, srv_choice *choice) {
+    quire_pool_stats stats;
+    quire_pool_get_stats(quire_session_pool(lane->session), &stats);
+    const int32_t n_present = srv_lane_present(lane);
+    const size_t page = lane->page_bytes + lane->window_page_bytes + lane->raw_page_bytes;
+    const size_t need = srv_lane_bytes(lane, choice->n_text) + (size_t)(n_present + 1) * page;
+    while (stats.free_bytes < need && srv_prefix_evict(lane))
+        quire_pool_get_stats(quire_session_pool(lane->session), &stats);
+    if (stats.free_bytes < need && n_present > 0)
+        return false;
+    const bool is_back = choice->swap_path && load(lane, choice);
+    srv_swap_forget(choice);
+    if (!is_back && !srv_choice_begin(lane, choice))
+        return false; /* nothing is lost: the text is computed again */
+    choice->state = SRV_COMPUTING;
+    lane->counts.swaps_in++;
+    return true;
+}

@@ -1,0 +1,56 @@
+"""The scheduler of `quire serve` under load: every text as if it were computed alone, bit for bit."""
+
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+import engine_models as models
+
+PROGRAM = pathlib.Path(os.environ.get("QUIRE_SERVER_PROGRAMS", "")) / "server_schedule"
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="built without the server")
+
+
+def schedule(tmp_path, model, kv, kv_bytes=0, prefixes=4, seed=1, store=None, jobs=30):
+    command = [PROGRAM, model, kv, "6", str(jobs), str(kv_bytes), str(prefixes), str(seed)]
+    run = subprocess.run(command + ([store] if store else []), cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stdout + run.stderr
+    counts = {name: int(n) for name, n in re.findall(r"(\w+) (\d+)", run.stdout)}
+    assert counts["wrong"] == 0 and counts["compared"] > jobs / 2, run.stdout
+    assert counts["failed"] == 0 and counts["finished"] + counts["cancelled"] == jobs, run.stdout
+    assert not list(tmp_path.glob("*.quire*")), "a swapped sequence was left behind"
+    if prefixes == 0:
+        assert counts["seqs"] == 0 and counts["used"] == 0, run.stdout
+    return counts
+
+
+@pytest.mark.parametrize("arch, kv", [("llama", "k8v4"), ("llama", "none"), ("gemma3", "k4v4")])
+def test_every_page_comes_back(arch, kv, tmp_path):
+    schedule(tmp_path, models.make(tmp_path / "model.gguf", arch), kv, prefixes=0)
+
+
+def test_prompts_that_begin_alike_share_pages(tmp_path):
+    counts = schedule(tmp_path, models.make(tmp_path / "model.gguf", "llama"), "k4v4", prefixes=8)
+    assert counts["ram"] > counts["prompt"] / 10
+    assert counts["ram"] + counts["computed"] == counts["prompt"] or counts["cancelled"] > 0
+
+
+def test_a_full_cache_swaps(tmp_path):
+    """A pool with room for about two texts of the six that want to run. Its tables take different room on each
+    machine, so the least budget is taken from the message of a pool that is too small."""
+    model = models.make(tmp_path / "model.gguf", "llama")
+    command = [PROGRAM, model, "k8v4", "6", "1", "100000", "2", "1"]
+    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    least = int(re.search(r"at least (\d+)", refused.stderr)[1])
+    counts = schedule(tmp_path, model, "k8v4", kv_bytes=least + 400_000, prefixes=2, seed=3)
+    assert counts["swaps_out"] > 0 and counts["swaps_in"] > 0
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_prefixes_from_a_store(arch, tmp_path):
+    model = models.make(tmp_path / "model.gguf", arch)
+    first = schedule(tmp_path, model, "k4v4", prefixes=0, seed=7, store=tmp_path / "store")
+    second = schedule(tmp_path, model, "k4v4", prefixes=0, seed=7, store=tmp_path / "store")
+    assert second["store"] > first["store"] and second["computed"] < first["computed"] / 2
