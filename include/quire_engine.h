@@ -413,7 +413,12 @@ QUIRE_API quire_status quire_session_load(quire_session *session, quire_file *fi
 
 /* ------------------------------------------------------------------ sampling */
 
-/* libllama's samplers, with the defaults of llama.cpp's programs, in this order: grammar,
+typedef struct quire_logit_bias {
+    int32_t token;
+    float bias; /* added to the token's logit; -INFINITY: never chosen */
+} quire_logit_bias;
+
+/* libllama's samplers, with the defaults of llama.cpp's programs, in this order: bias, grammar,
  * penalties, DRY, top_k, top_p, min_p, temp. Penalties and DRY count the prompt too. */
 typedef struct quire_sampler_options {
     size_t struct_size;  /* set by quire_sampler_options_default */
@@ -439,6 +444,8 @@ typedef struct quire_sampler_options {
      * call. Default "\n", ":", "\"", "*". */
     const char *const *dry_breakers;
     size_t n_dry_breakers;
+    const quire_logit_bias *bias; /* (n_bias) Not used after the call. Default: none */
+    size_t n_bias;
 } quire_sampler_options;
 
 QUIRE_API void quire_sampler_options_default(quire_sampler_options *options);

@@ -13,6 +13,7 @@ struct quire_sampler {
     int32_t n_vocab;
     int32_t n_offered;             /* of them: a grammar knows only those that have a text */
     int32_t n_seen;                /* tokens of a prompt that `history` looks back at, at most */
+    struct llama_sampler *bias;    /* NULL: none */
     struct llama_sampler *grammar; /* NULL: none */
     struct llama_sampler *history; /* NULL: neither penalties nor DRY */
     struct llama_sampler *chain;   /* NULL: the likeliest token, and no candidates */
@@ -65,7 +66,23 @@ static quire_status check_breakers(const quire_sampler_options *o) {
     return QUIRE_OK;
 }
 
-static quire_status check(const quire_sampler_options *o) {
+static quire_status check_bias(const quire_sampler_options *o, int32_t n_vocab) {
+    if (o->n_bias > 0 && !o->bias)
+        return quire__fail(QUIRE_E_INVALID, "bias is NULL");
+    if (o->n_bias > INT32_MAX)
+        return quire__fail(QUIRE_E_INVALID, "n_bias is %zu, more than %d", o->n_bias, INT32_MAX);
+    for (size_t i = 0; i < o->n_bias; i++) {
+        if (o->bias[i].token < 0 || o->bias[i].token >= n_vocab)
+            return quire__fail(QUIRE_E_INVALID, "bias %zu is for token %d, outside of 0 to %d", i,
+                               (int)o->bias[i].token, (int)n_vocab - 1);
+        if (!(o->bias[i].bias < INFINITY)) /* nor NaN */
+            return quire__fail(QUIRE_E_INVALID, "bias %zu is %g; it must be finite or -infinity", i,
+                               o->bias[i].bias);
+    }
+    return QUIRE_OK;
+}
+
+static quire_status check(const quire_sampler_options *o, int32_t n_vocab) {
     const struct {
         const char *name;
         double value, min, max;
@@ -90,6 +107,7 @@ static quire_status check(const quire_sampler_options *o) {
                                limits[i].value, limits[i].min, limits[i].max);
     if (o->repeat_penalty == 0)
         return quire__fail(QUIRE_E_INVALID, "repeat_penalty is 0; it must be larger (1: off)");
+    QUIRE_TRY(check_bias(o, n_vocab));
     return check_breakers(o);
 }
 
@@ -102,6 +120,17 @@ static quire_status add(struct llama_sampler *chain, struct llama_sampler *link)
         return no_memory();
     llama_sampler_chain_add(chain, link);
     return QUIRE_OK;
+}
+
+static quire_status add_bias(quire_sampler *sampler, const quire_sampler_options *o) {
+    llama_logit_bias *list = malloc(o->n_bias * sizeof *list);
+    if (!list)
+        return no_memory();
+    for (size_t i = 0; i < o->n_bias; i++)
+        list[i] = (llama_logit_bias){.token = o->bias[i].token, .bias = o->bias[i].bias};
+    sampler->bias = llama_sampler_init_logit_bias(sampler->n_vocab, (int32_t)o->n_bias, list);
+    free(list);
+    return sampler->bias ? QUIRE_OK : no_memory();
 }
 
 static quire_status add_grammar(quire_sampler *sampler, const quire_model *model,
@@ -165,12 +194,14 @@ static quire_status add_draw(struct llama_sampler *chain, const quire_sampler_op
 static quire_status build(quire_sampler *sampler, const quire_model *model,
                           const quire_sampler_options *o) {
     const bool looks_back = has_penalties(o) || has_dry(o);
-    if (o->temp <= 0 && !o->grammar && !looks_back)
+    if (o->temp <= 0 && !o->grammar && !looks_back && o->n_bias == 0)
         return QUIRE_OK;
     sampler->chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
     sampler->candidates = malloc((size_t)sampler->n_vocab * sizeof *sampler->candidates);
     if (!sampler->chain || !sampler->candidates)
         return no_memory();
+    if (o->n_bias > 0)
+        QUIRE_TRY(add_bias(sampler, o));
     if (o->grammar)
         QUIRE_TRY(add_grammar(sampler, model, o->grammar));
     if (looks_back)
@@ -184,7 +215,7 @@ quire_status quire_sampler_create(quire_sampler **result, const quire_model *mod
         return quire__fail(QUIRE_E_INVALID,
                            "sampler, model or options is NULL or not set by its default function");
     *result = NULL;
-    QUIRE_TRY(check(options));
+    QUIRE_TRY(check(options, model->n_vocab));
     quire_sampler *sampler = calloc(1, sizeof *sampler);
     if (!sampler)
         return no_memory();
@@ -201,7 +232,8 @@ quire_status quire_sampler_create(quire_sampler **result, const quire_model *mod
 void quire_sampler_free(quire_sampler *sampler) {
     if (!sampler)
         return;
-    struct llama_sampler *parts[] = {sampler->grammar, sampler->history, sampler->chain};
+    struct llama_sampler *parts[] = {sampler->bias, sampler->grammar, sampler->history,
+                                     sampler->chain};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i])
             llama_sampler_free(parts[i]);
@@ -239,6 +271,8 @@ quire_status quire_sampler_next(quire_sampler *sampler, const float *logits, int
                                     .size = (size_t)sampler->n_offered,
                                     .selected = -1,
                                     .sorted = false};
+    if (sampler->bias)
+        llama_sampler_apply(sampler->bias, &array);
     if (sampler->grammar)
         llama_sampler_apply(sampler->grammar, &array);
     if (sampler->history)

@@ -31,12 +31,21 @@ typedef struct sampling_case {
     int32_t last_n, allowed, dry_last_n;
     const char *breakers[2];
     size_t n_breakers;
-    bool changes; /* the text is not that without penalties and DRY */
+    bool changes; /* the text is not that without penalties, DRY and bias */
+    quire_logit_bias bias[3];
+    size_t n_bias;
 } sampling_case;
 
 static struct llama_sampler *reference(const struct llama_vocab *vocab, int32_t n_vocab,
                                        const sampling_case *c, bool plain) {
     struct llama_sampler *chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+    if (!plain && c->n_bias > 0) {
+        llama_logit_bias bias[3];
+        for (size_t i = 0; i < c->n_bias; i++)
+            bias[i] = (llama_logit_bias){.token = c->bias[i].token, .bias = c->bias[i].bias};
+        llama_sampler_chain_add(chain,
+                                llama_sampler_init_logit_bias(n_vocab, (int32_t)c->n_bias, bias));
+    }
     if (!plain) {
         const char *breakers[2] = {c->breakers[0], c->breakers[1]};
         llama_sampler_chain_add(chain, llama_sampler_init_penalties(n_vocab, c->last_n, c->repeat,
@@ -95,6 +104,8 @@ static void run_ours(const quire_model *model, int32_t n_vocab, const sampling_c
     options.dry_last_n = c->dry_last_n;
     options.dry_breakers = c->breakers;
     options.n_dry_breakers = c->n_breakers;
+    options.bias = c->bias;
+    options.n_bias = c->n_bias;
     quire_sampler *sampler;
     require(quire_sampler_create(&sampler, model, &options) == QUIRE_OK, "create", c->name);
     float *logits = malloc((size_t)n_vocab * sizeof *logits);
@@ -114,6 +125,8 @@ static void run_ours(const quire_model *model, int32_t n_vocab, const sampling_c
 static void check_refusals(const quire_model *model) {
     static const char *const empty[] = {""}, *const beyond[] = {"\xF7\xBF\xBF\xBF"};
     static const char *const longer[] = {"12345678901234567890123456789012345678901"};
+    static const quire_logit_bias no_token[] = {{-1, 1}}, beyond_all[] = {{1 << 30, 1}},
+                                  no_number[] = {{0, NAN}}, too_large[] = {{0, INFINITY}};
     quire_sampler_options good;
     quire_sampler_options_default(&good);
 #define BAD(field, value, word)                                                                    \
@@ -141,6 +154,13 @@ static void check_refusals(const quire_model *model) {
     BAD(dry_base, 0.5f, "dry_base");
     BAD(dry_allowed_length, -1, "dry_allowed_length");
     BAD(dry_last_n, -1, "dry_last_n");
+    good.n_bias = 1;
+    BAD(bias, NULL, "bias is NULL");
+    BAD(bias, no_token, "bias 0");
+    BAD(bias, beyond_all, "bias 0");
+    BAD(bias, no_number, "bias 0");
+    BAD(bias, too_large, "bias 0");
+    good.n_bias = 0;
     BAD(dry_breakers, NULL, "dry_breakers");
     BAD(dry_breakers, empty, "breaker 0");
     BAD(dry_breakers, beyond, "breaker 0");
@@ -159,6 +179,23 @@ static const sampling_case CASES[] = {
     {"DRY, greedy", 0, 1, 0, 0, 4, 1.75f, 64, 1, 64, {NULL, NULL}, 0, true},
     {"DRY", 0.3f, 1, 0, 0, 4, 1.5f, 64, 1, 200, {"w4", "w1 w2"}, 2, true},
     {"all", 0.5f, 1.1f, 0.2f, 0.2f, 2, 1.75f, 64, 1, 100, {"\n", "w1 w2"}, 2, true},
+    {"bias", 0.8f, 1, 0, 0, 0, 1.75f, 64, 2, 64, {"\n", ":"}, 2, true, {{7, -100}, {50, 3}}, 2},
+    {"bias, greedy",
+     0,
+     1,
+     0,
+     0,
+     0,
+     1.75f,
+     64,
+     2,
+     64,
+     {NULL},
+     0,
+     true,
+     {{47, -INFINITY}, {8, 9}},
+     2},
+    {"bias and penalties", 0.5f, 1.2f, 0, 0, 0, 1.75f, 64, 2, 64, {NULL}, 0, true, {{5, 4}}, 1},
 };
 
 int main(int argc, char **argv) {

@@ -282,5 +282,5 @@ def test_run_does_not_read_messages_for_control_tokens(folder):
 
 
 def test_samplers_are_libllamas(folder):
-    """Penalties and DRY beside libllama's own chain; values out of range are refused by name."""
-    assert "10 cases" in run("sampling", models.make(folder / "tiny.gguf", "llama"))
+    """Penalties, DRY and bias beside libllama's own chain; values out of range are refused by name."""
+    assert "13 cases" in run("sampling", models.make(folder / "tiny.gguf", "llama"))
