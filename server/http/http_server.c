@@ -199,6 +199,30 @@ static void *on_request_line(void *user, const char *line, struct MHD_Connection
     return NULL;
 }
 
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Decodes %XX in place. %00 stays as it is: it would end the path here, but not in a proxy that
+ * decides what to let through. */
+static size_t unescape(void *user, struct MHD_Connection *connection, char *text) {
+    (void)user;
+    (void)connection;
+    char *out = text;
+    for (const char *p = text; *p; out++) {
+        const int high = *p == '%' ? hex_digit(p[1]) : -1;
+        const int low = high >= 0 ? hex_digit(p[2]) : -1;
+        const bool is_escape = low >= 0 && 16 * high + low != 0;
+        *out = is_escape ? (char)(16 * high + low) : *p;
+        p += is_escape ? 3 : 1;
+    }
+    *out = 0;
+    return (size_t)(out - text);
+}
+
 /* What libmicrohttpd has to say, such as why it refused a malformed request. */
 static void on_message(void *user, const char *format, va_list args) {
     srv_http *server = user;
@@ -259,7 +283,7 @@ srv_http *srv_http_start(const srv_options *options, srv_sched *sched, srv_log *
         (unsigned)options->idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_MEMORY, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_URI_LOG_CALLBACK,
-        on_request_line, server, MHD_OPTION_END);
+        on_request_line, server, MHD_OPTION_UNESCAPE_CALLBACK, unescape, server, MHD_OPTION_END);
     if (!server->daemon) {
         close(listening->fd);
         free_server(server);
