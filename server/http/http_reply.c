@@ -43,7 +43,7 @@ enum MHD_Result srv_reply(srv_request *request, int status, struct MHD_Response 
     if (request->id[0])
         MHD_add_response_header(response, "X-Request-Id", request->id);
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    if (atomic_load(&request->server->is_draining))
+    if (request->closes || atomic_load(&request->server->is_draining))
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     srv_cors_add(request, response);
     const enum MHD_Result result =

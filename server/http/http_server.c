@@ -25,7 +25,9 @@ enum {
     /* A refused body is read up to so many times its limit, so that the client gets to read why. */
     MAX_DISCARDED = 8,
     /* Bodies of so many largest requests may be in memory at once. */
-    BODIES_AT_ONCE = 16
+    BODIES_AT_ONCE = 16,
+    /* So many connections more are accepted to be told that there are too many. */
+    SPARE_CONNECTIONS = 32
 };
 
 /* ------------------------------------------------------------------ a request's life */
@@ -51,6 +53,20 @@ static void refuse_body(srv_request *request, srv_body_status status) {
         request->extra_value = "2";
     }
     srv_body_free(&request->body);
+}
+
+/* /health and the page are answered in any case. */
+static void refuse_crowd(srv_request *request) {
+    const int64_t open = srv_connections_count(request->server->connections).open;
+    if (open <= request->server->options->max_connections)
+        return;
+    request->closes = true;
+    if (request->is_refused || request->route->is_open)
+        return;
+    request->is_refused = true;
+    request->refusal = srv_error(503, "The server has too many connections now.");
+    request->extra_name = MHD_HTTP_HEADER_RETRY_AFTER;
+    request->extra_value = "2";
 }
 
 /* The length that the client announced; 0: none, or chunks. */
@@ -82,6 +98,7 @@ static enum MHD_Result begin(srv_http *server, struct MHD_Connection *connection
     srv_body_init(&request->body, &server->bodies);
     srv_connection_enter(clock, SRV_BODY);
     srv_route_choose(request);
+    refuse_crowd(request);
     if (!request->is_refused && announced(request) > server->bodies.max_body)
         refuse_body(request, SRV_BODY_TOO_LARGE);
     if (!request->is_refused)
@@ -279,7 +296,7 @@ srv_http *srv_http_start(const srv_options *options, srv_sched *sched, srv_log *
     server->daemon = MHD_start_daemon(
         flags, listening->port, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER,
         on_message, server, MHD_OPTION_LISTEN_SOCKET, listening->fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)options->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)options->max_connections + SPARE_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)options->idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_MEMORY, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_URI_LOG_CALLBACK,

@@ -58,6 +58,7 @@ typedef struct srv_request {
      * writing does not read. */
     bool is_refused;
     api_error refusal;
+    bool closes; /* the connection ends with the reply */
 
     struct srv_generation *generation;    /* NULL, or what is being generated; freed with this */
     char id[48];                          /* "" or "chatcmpl-..": in the reply and in the log */

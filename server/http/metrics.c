@@ -127,8 +127,10 @@ static void put_requests(FILE *out, srv_metrics *metrics) {
     pthread_mutex_unlock(&metrics->lock);
 }
 
-static void put_connections(FILE *out, srv_connections *connections) {
-    const srv_connection_counts counts = srv_connections_count(connections);
+static void put_connections(FILE *out, srv_http *server) {
+    const srv_connection_counts counts = srv_connections_count(server->connections);
+    one(out, "quire_http_body_bytes", "gauge", "Memory of request bodies that are being read",
+        (double)atomic_load(&server->bodies.used));
     one(out, "quire_http_connections", "gauge", "Open connections", (double)counts.open);
     one(out, "quire_http_connections_accepted_total", "counter", "Connections accepted",
         (double)counts.accepted);
@@ -238,7 +240,7 @@ char *srv_metrics_text(srv_http *server, size_t *n_text) {
     srv_sched_counts(server->sched, &counts);
     put_counts(out, &counts);
     put_requests(out, server->metrics);
-    put_connections(out, server->connections);
+    put_connections(out, server);
     put_pools(out, server->options);
     put_store(out, server->options->store);
     if (fclose(out) == 0)
