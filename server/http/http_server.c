@@ -1,0 +1,324 @@
+/* http_server.c: the daemon, and a request from its headers to its line in the log. */
+#include "http/http_server.h"
+
+#include "http/access_log.h"
+#include "http/connections.h"
+#include "http/generation.h"
+#include "http/http_reply.h"
+#include "http/metrics.h"
+#include "http/monotonic.h"
+#include "http/peer.h"
+#include "http/routes.h"
+
+#include <math.h>
+#include <microhttpd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    /* Headers and the URL must fit; more is answered with 431 or 414. */
+    CONNECTION_MEMORY = 64 * 1024,
+    /* A refused body is read up to so many times its limit, so that the client gets to read why. */
+    MAX_DISCARDED = 8,
+    /* Bodies of so many largest requests may be in memory at once. */
+    BODIES_AT_ONCE = 16,
+    /* So many connections more are accepted to be told that there are too many. */
+    SPARE_CONNECTIONS = 32
+};
+
+/* ------------------------------------------------------------------ a request's life */
+
+static srv_connection *clock_of(struct MHD_Connection *connection) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+static const char *header(const srv_request *request, const char *name) {
+    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
+}
+
+static void refuse_body(srv_request *request, srv_body_status status) {
+    const size_t limit = request->server->bodies.max_body;
+    request->is_refused = true;
+    if (status == SRV_BODY_TOO_LARGE) {
+        request->refusal = srv_error(413, "The body is larger than %zu bytes.", limit);
+    } else {
+        request->refusal = srv_error(503, "The server has no room for this request now.");
+        request->extra_name = MHD_HTTP_HEADER_RETRY_AFTER;
+        request->extra_value = "2";
+    }
+    srv_body_free(&request->body);
+}
+
+/* /health and the page are answered in any case. */
+static void refuse_crowd(srv_request *request) {
+    const int64_t open = srv_connections_count(request->server->connections).open;
+    if (open <= request->server->options->max_connections)
+        return;
+    request->closes = true;
+    if (request->is_refused || request->route->is_open)
+        return;
+    request->is_refused = true;
+    request->refusal = srv_error(503, "The server has too many connections now.");
+    request->extra_name = MHD_HTTP_HEADER_RETRY_AFTER;
+    request->extra_value = "2";
+}
+
+/* The length that the client announced; 0: none, or chunks. */
+static uint64_t announced(const srv_request *request) {
+    const char *text = header(request, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+static uint64_t discard_limit(const srv_request *request) {
+    return (uint64_t)request->server->bodies.max_body * MAX_DISCARDED;
+}
+
+/* The headers are there. */
+static enum MHD_Result begin(srv_http *server, struct MHD_Connection *connection,
+                             const char *method, const char *path, void **context) {
+    srv_request *request = calloc(1, sizeof *request);
+    srv_connection *clock = clock_of(connection);
+    if (!request || !clock) {
+        free(request);
+        return MHD_NO;
+    }
+    *request = (srv_request){.server = server,
+                             .connection = connection,
+                             .clock = clock,
+                             .method = method,
+                             .path = path,
+                             .began = srv_monotonic()};
+    *context = request;
+    srv_body_init(&request->body, &server->bodies);
+    srv_connection_enter(clock, SRV_BODY);
+    srv_route_choose(request);
+    refuse_crowd(request);
+    if (!request->is_refused && announced(request) > server->bodies.max_body)
+        refuse_body(request, SRV_BODY_TOO_LARGE);
+    if (!request->is_refused)
+        return MHD_YES;
+    /* A client that asks before it sends its body is told at once, as is one whose body is too
+     * large even to be read and thrown away; others when their body has come. */
+    if (!header(request, MHD_HTTP_HEADER_EXPECT) && announced(request) <= discard_limit(request))
+        return MHD_YES;
+    srv_connection_enter(clock, SRV_ANSWERING);
+    return srv_route_answer(request);
+}
+
+/* A piece of the body. */
+static enum MHD_Result go_on(srv_request *request, const char *bytes, size_t *n) {
+    request->body.n_seen += *n;
+    if (!request->is_refused) {
+        const srv_body_status status = srv_body_add(&request->body, bytes, *n);
+        if (status != SRV_BODY_OK)
+            refuse_body(request, status);
+    }
+    if (request->body.n_seen > discard_limit(request)) {
+        request->status = request->refusal.status;
+        return MHD_NO;
+    }
+    *n = 0;
+    return MHD_YES;
+}
+
+/* The whole request is there. */
+static enum MHD_Result finish(srv_request *request) {
+    request->arrived = srv_monotonic();
+    srv_connection_enter(request->clock, SRV_ANSWERING);
+    return srv_route_answer(request);
+}
+
+static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *path,
+                                  const char *method, const char *version, const char *bytes,
+                                  size_t *n_bytes, void **context) {
+    (void)version;
+    srv_request *request = *context;
+    if (!request)
+        return begin(user, connection, method, path, context);
+    return *n_bytes ? go_on(request, bytes, n_bytes) : finish(request);
+}
+
+/* ------------------------------------------------------------------ its end */
+
+static void log_request(const srv_request *request, double seconds) {
+    char peer[80], method[64], path[512], tokens[160] = "";
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    srv_peer_name(info ? info->client_addr : NULL, peer, sizeof peer);
+    srv_log_escape(request->method, method, sizeof method);
+    srv_log_escape(request->path, path, sizeof path);
+    const srv_generation *g = request->generation;
+    if (g && g->has_token) {
+        const srv_usage usage = srv_job_usage(g->job);
+        snprintf(tokens, sizeof tokens, " prompt=%d cached=%d generated=%d queue=%.0fms",
+                 usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens,
+                 1e3 * usage.queue_seconds);
+    }
+    srv_log_line(request->server->log, "%s \"%s %s\" %d %lluB %.0fms%s%s%s", peer, method, path,
+                 request->status, (unsigned long long)request->reply_bytes, 1e3 * seconds, tokens,
+                 request->id[0] ? " " : "", request->id);
+}
+
+/* What a client has not been told, because it left or was cut off, is logged as such. */
+static int final_status(const srv_request *request, enum MHD_RequestTerminationCode how) {
+    if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        return request->status;
+    return request->status == 0 || request->status == 200 ? SRV_CLIENT_LEFT : request->status;
+}
+
+static void on_completed(void *user, struct MHD_Connection *connection, void **context,
+                         enum MHD_RequestTerminationCode how) {
+    (void)user;
+    (void)connection;
+    srv_request *request = *context;
+    if (!request)
+        return;
+    *context = NULL;
+    const double seconds = srv_monotonic() - request->began;
+    request->status = final_status(request, how);
+    srv_metrics_request(request->server->metrics, srv_route_name(request), request->status,
+                        seconds);
+    log_request(request, seconds);
+    srv_connection_enter(request->clock, SRV_KEPT);
+    srv_generation_free(request->generation);
+    srv_body_free(&request->body);
+    free(request);
+}
+
+/* ------------------------------------------------------------------ connections */
+
+static void on_connection(void *user, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode what) {
+    srv_http *server = user;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        *context = info ? srv_connection_add(server->connections, info->connect_fd) : NULL;
+    } else if (*context) {
+        srv_connection_remove(*context);
+        *context = NULL;
+    }
+}
+
+/* The request line is there. */
+static void *on_request_line(void *user, const char *line, struct MHD_Connection *connection) {
+    (void)user;
+    (void)line;
+    srv_connection *clock = clock_of(connection);
+    if (clock)
+        srv_connection_enter(clock, SRV_HEADERS);
+    return NULL;
+}
+
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Decodes %XX in place. %00 stays as it is: it would end the path here, but not in a proxy that
+ * decides what to let through. */
+static size_t unescape(void *user, struct MHD_Connection *connection, char *text) {
+    (void)user;
+    (void)connection;
+    char *out = text;
+    for (const char *p = text; *p; out++) {
+        const int high = *p == '%' ? hex_digit(p[1]) : -1;
+        const int low = high >= 0 ? hex_digit(p[2]) : -1;
+        const bool is_escape = low >= 0 && 16 * high + low != 0;
+        *out = is_escape ? (char)(16 * high + low) : *p;
+        p += is_escape ? 3 : 1;
+    }
+    *out = 0;
+    return (size_t)(out - text);
+}
+
+/* What libmicrohttpd has to say, such as why it refused a malformed request. */
+static void on_message(void *user, const char *format, va_list args) {
+    srv_http *server = user;
+    if (strncmp(format, "Application reported", 20) == 0)
+        return; /* a client left: its request's own line says so */
+    char text[512] = "http: ";
+    vsnprintf(text + 6, sizeof text - 6, format, args);
+    srv_log_line(server->log, "%s", text);
+}
+
+/* ------------------------------------------------------------------ start and stop */
+
+static void free_server(srv_http *server) {
+    srv_connections_stop(server->connections);
+    srv_metrics_free(server->metrics);
+    free(server);
+}
+
+srv_http *srv_http_start(const srv_options *options, srv_sched *sched, srv_log *log,
+                         struct srv_api_keys *keys, const srv_listen_socket *listening, char *why,
+                         size_t n_why) {
+    srv_http *server = calloc(1, sizeof *server);
+    if (!server) {
+        close(listening->fd);
+        snprintf(why, n_why, "out of memory");
+        return NULL;
+    }
+    server->options = options;
+    server->sched = sched;
+    server->log = log;
+    server->keys = keys;
+    server->listening = *listening;
+    server->limits = (api_limits){.model = options->model,
+                                  .caches = options->caches,
+                                  .n_caches = options->n_caches,
+                                  .max_choices = options->max_choices};
+    server->bodies.max_body = options->max_body;
+    server->bodies.max_all = options->max_body * BODIES_AT_ONCE;
+    server->started = (int64_t)time(NULL);
+    server->started_monotonic = srv_monotonic();
+    server->metrics = srv_metrics_create();
+    server->connections = srv_connections_start(options->header_seconds, options->body_seconds,
+                                                options->idle_seconds);
+    if (!server->metrics || !server->connections) {
+        close(listening->fd);
+        free_server(server);
+        snprintf(why, n_why, "out of memory");
+        return NULL;
+    }
+    /* ITC: a connection that ends is cleaned up at once, not when the next one comes. */
+    const unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
+                           MHD_USE_AUTO | MHD_USE_ITC | MHD_USE_ERROR_LOG |
+                           (listening->is_ipv6 ? MHD_USE_IPv6 : 0);
+    server->daemon = MHD_start_daemon(
+        flags, listening->port, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER,
+        on_message, server, MHD_OPTION_LISTEN_SOCKET, listening->fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)options->max_connections + SPARE_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)options->idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_MEMORY, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_URI_LOG_CALLBACK,
+        on_request_line, server, MHD_OPTION_UNESCAPE_CALLBACK, unescape, server, MHD_OPTION_END);
+    if (!server->daemon) {
+        close(listening->fd);
+        free_server(server);
+        snprintf(why, n_why, "libmicrohttpd could not start: see the log");
+        return NULL;
+    }
+    return server;
+}
+
+void srv_http_drain(srv_http *server) { atomic_store(&server->is_draining, true); }
+
+int64_t srv_http_busy(srv_http *server) {
+    return srv_connections_count(server->connections).answering;
+}
+
+void srv_http_stop(srv_http *server) {
+    if (!server)
+        return;
+    MHD_stop_daemon(server->daemon);
+    free_server(server);
+}

@@ -1,0 +1,78 @@
+"""Starts `quire serve` on a free port, for tests that talk to it."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
+
+
+class Server:
+    def __init__(self, directory, model, *arguments, kv="k8v4", threads=2):
+        directory = pathlib.Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.log_path = directory / "server.log"
+        command = [PROGRAM, "serve", "-m", model, "--kv", kv, "--port", 0, "-t", threads, "--swap-dir", directory,
+                   *arguments]
+        with open(self.log_path, "a") as log:
+            self.process = subprocess.Popen([str(word) for word in command], stderr=log, stdout=log)
+        self.url = self.wait_for(r"listens on (http://\S+)")
+
+    def log(self):
+        return self.log_path.read_text()
+
+    def wait_for(self, pattern, seconds=120):
+        """The first group of the pattern, once the log has it."""
+        until = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.log())):
+            assert self.process.poll() is None and time.monotonic() < until, self.log()
+            time.sleep(0.02)
+        return found[1] if found.groups() else found[0]
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=120) as reply:
+            return reply.read()
+
+    def stats(self):
+        return json.loads(self.get("/stats"))
+
+    def post(self, path, body, timeout=300):
+        """Status and JSON, of errors too."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as reply:
+                return reply.status, json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def wait_until(self, condition, seconds=120):
+        """Until condition(stats) holds."""
+        until = time.monotonic() + seconds
+        while not condition(stats := self.stats()):
+            assert time.monotonic() < until, stats
+            time.sleep(0.02)
+        return stats
+
+    def resident(self):
+        """Bytes of this process in memory."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+
+    def stop(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.process.wait(timeout=120)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
