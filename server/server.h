@@ -44,6 +44,7 @@ typedef struct srv_options {
         idle_seconds;        /* time-outs of reading and of a dead peer */
     int32_t max_choices;     /* of n */
     const char *api_keys;    /* a file with one key per line; NULL: no keys */
+    bool isolate;            /* requests with different keys share no pages */
     const char *cors_origin; /* NULL: no CORS headers */
     const char *log_path;    /* NULL: stderr; SIGHUP opens it again */
     int32_t request_seconds; /* time-out of a whole request; 0: none */

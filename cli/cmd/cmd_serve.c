@@ -133,7 +133,7 @@ int cli_serve_run(int argc, char **argv) {
     srv_options_default(server);
     chosen.port = server->port;
     chosen.max_body = server->max_body;
-    enum { OWN = 20 };
+    enum { OWN = 21 };
     cli_option options[OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS] = {
         cli_string("host", &server->host, "ADDRESS", "address to listen on; 0.0.0.0: all"),
         cli_int("port", &chosen.port, 0, PORT_MAX, "port to listen on; 0: any free one"),
@@ -141,6 +141,9 @@ int cli_serve_run(int argc, char **argv) {
                    "what clients call the model (default: as given with -m)"),
         cli_string("api-keys", &server->api_keys, "FILE",
                    "file with one key per line: requests need one of them"),
+        cli_flag("isolate", &server->isolate,
+                 "requests with different keys share no pages: nobody can find out by timing "
+                 "what others have asked"),
         cli_string("cors", &server->cors_origin, "ORIGIN",
                    "let pages of this origin call the server; '*': all (default: none)"),
         cli_string("log", &server->log_path, "FILE", "write the log here (default: stderr)"),
@@ -170,8 +173,8 @@ int cli_serve_run(int argc, char **argv) {
         cli_int("idle-timeout", &server->idle_seconds, 1, 3600,
                 "seconds after which an idle connection is closed"),
     };
-    options[8].heading = "scheduling";
-    options[13].heading = "limits";
+    options[9].heading = "scheduling";
+    options[14].heading = "limits";
     cli_text_store_options(&chosen.store, options + OWN);
     cli_model_options(&chosen.model, options + OWN + CLI_STORE_OPTIONS);
     static const char *const examples[] = {

@@ -151,6 +151,10 @@ enum MHD_Result srv_generate(srv_request *request, api_kind kind) {
     if (!g->reply)
         return srv_reply_json(request, 500, NULL);
 
+    g->asked->work.seconds = server->options->request_seconds;
+    if (server->options->isolate)
+        g->asked->work.salt = MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND,
+                                                          MHD_HTTP_HEADER_AUTHORIZATION);
     char why[256] = "";
     const srv_refusal refusal =
         srv_sched_submit(server->sched, &g->asked->work, &g->job, why, sizeof why);

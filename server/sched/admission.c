@@ -55,7 +55,7 @@ bool srv_choice_begin(srv_lane *lane, srv_choice *choice) {
     quire_prompt_options_default(&options);
     quire_prompt_result result;
     int32_t n_exact;
-    srv_prefix_fork(lane, choice->text, choice->n_text, &choice->seq, &n_exact);
+    srv_prefix_fork(lane, choice, &choice->seq, &n_exact);
     options.held = choice->text;
     options.n_held = choice->seq ? quire_seq_length(choice->seq) : 0;
     options.store = lane->store;
@@ -99,8 +99,7 @@ void srv_choice_end(srv_lane *lane, srv_choice *choice, bool retain) {
     choice->state = SRV_FINISHED;
     srv_swap_forget(choice);
     if (choice->seq && retain)
-        srv_prefix_add(lane, choice->seq, choice->text, quire_seq_length(choice->seq),
-                       choice->n_exact);
+        srv_prefix_add(lane, choice->seq, choice);
     else
         quire_seq_free(choice->seq);
     choice->seq = NULL;
@@ -171,7 +170,7 @@ void srv_lane_admit(srv_lane *lane) {
     srv_job *before = NULL;
     for (srv_job *job = lane->waiting; job; job = before ? before->next : lane->waiting) {
         srv_choice *first = &job->choices[0];
-        if (srv_prefix_is_coming(lane, first->text, first->n_text)) {
+        if (srv_prefix_is_coming(lane, first)) {
             before = job; /* it would compute what another is computing already */
             continue;
         }

@@ -28,6 +28,7 @@ static void free_job(srv_job *job) {
     for (int32_t i = 0; job->stops && i < job->n_stops; i++)
         free(job->stops[i]);
     free(job->stops);
+    free(job->salt);
     while (job->first) {
         srv_event *event = job->first;
         job->first = event->next;
@@ -43,9 +44,10 @@ void srv_job_drop(srv_job *job) {
         free_job(job);
 }
 
-static bool copy_stops(srv_job *job, const srv_work *work) {
+static bool copy_texts(srv_job *job, const srv_work *work) {
+    job->salt = strdup(work->salt ? work->salt : "");
     job->stops = calloc((size_t)work->n_stops + 1, sizeof *job->stops);
-    if (!job->stops)
+    if (!job->stops || !job->salt)
         return false;
     job->n_stops = work->n_stops;
     for (int32_t i = 0; i < work->n_stops; i++) {
@@ -83,7 +85,7 @@ static bool init_choice(srv_job *job, int32_t i, const srv_work *work) {
 static srv_refusal fill_job(srv_job *job, const quire_model *model, const srv_work *work, char *why,
                             size_t n_why) {
     job->choices = calloc((size_t)work->n_choices, sizeof *job->choices);
-    if (!job->choices || !copy_stops(job, work))
+    if (!job->choices || !copy_texts(job, work))
         return SRV_NO_MEMORY;
     job->n_choices = job->n_open = work->n_choices;
     for (int32_t i = 0; i < work->n_choices; i++) {

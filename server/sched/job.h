@@ -46,6 +46,7 @@ struct srv_job {
     double deadline; /* of srv_seconds; 0: none */
     char **stops;
     int32_t n_stops;
+    char *salt;
 
     /* progress */
     srv_choice *choices; /* (n_choices) the first computes the prompt, the others fork it */

@@ -12,6 +12,7 @@ typedef struct srv_prefix {
     int32_t *text;
     int32_t n_text; /* tokens of the sequence */
     int32_t n_exact;
+    char *salt;
     int64_t used; /* srv_lane.clock at the last use */
 } srv_prefix;
 
@@ -66,16 +67,14 @@ bool srv_choice_begin(srv_lane *lane, srv_choice *choice);
 void srv_choice_end(srv_lane *lane, srv_choice *choice, bool retain);
 
 /* ---- prefix_cache.c */
-/* Forks the longest common prefix of all sequences of the lane. *seq NULL: there is none. */
-void srv_prefix_fork(srv_lane *lane, const int32_t *text, int32_t n_text, quire_seq **seq,
-                     int32_t *n_exact);
-/* Takes over a sequence, or frees it. */
-void srv_prefix_add(srv_lane *lane, quire_seq *seq, const int32_t *text, int32_t n_text,
-                    int32_t n_exact);
+/* Forks the longest common prefix of the choice's text and all sequences of the lane with its salt.
+ * *seq NULL: there is none. */
+void srv_prefix_fork(srv_lane *lane, const srv_choice *choice, quire_seq **seq, int32_t *n_exact);
+/* Takes over a sequence, which holds the first tokens of the choice's text, or frees it. */
+void srv_prefix_add(srv_lane *lane, quire_seq *seq, const srv_choice *choice);
 bool srv_prefix_evict(srv_lane *lane); /* the least recently used; false: there is none */
 /* Whether a job that is being prefilled will soon hold more of this text than any sequence does. */
-bool srv_prefix_is_coming(const srv_lane *lane, const int32_t *text, int32_t n_text);
-int32_t srv_common_tokens(const int32_t *a, int32_t n_a, const int32_t *b, int32_t n_b);
+bool srv_prefix_is_coming(const srv_lane *lane, const srv_choice *choice);
 
 /* ---- swap.c */
 /* Frees the pages of the choice that came last, which goes on later. False: there is only one. */

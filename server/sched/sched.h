@@ -29,6 +29,9 @@ typedef struct srv_work {
     int32_t n_logprobs; /* -1: none; 0..20: the token's own, and of so many likeliest */
     bool ignore_end;    /* go on when the model ends its text */
     double seconds;     /* time-out of the whole job; 0: none */
+    /* Only prompts with the same salt share pages, so that nobody learns from the time to the first
+     * token what others have asked; NULL: as "". */
+    const char *salt;
 } srv_work;
 
 typedef enum srv_refusal {

@@ -142,7 +142,7 @@ static void fork_choices(srv_lane *lane, srv_job *job, const float *logits) {
     pthread_mutex_unlock(&job->lock);
     quire_seq *copy;
     if (lane->window > 0 && lane->max_prefixes > 0 && quire_seq_fork(first->seq, &copy) == QUIRE_OK)
-        srv_prefix_add(lane, copy, first->text, quire_seq_length(copy), first->n_exact);
+        srv_prefix_add(lane, copy, first);
     for (int32_t c = 1; c < job->n_choices; c++) {
         srv_choice *choice = &job->choices[c];
         choice->n_exact = first->n_exact;

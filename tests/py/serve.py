@@ -14,7 +14,7 @@ PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
 
 
 class Server:
-    def __init__(self, directory, model, *arguments, kv="k8v4", threads=2):
+    def __init__(self, directory, model, *arguments, kv="k8v4", threads=1):
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.log_path = directory / "server.log"

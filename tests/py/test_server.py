@@ -19,8 +19,8 @@ from serve import PROGRAM, Server
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="built without the command line")
 
-# Letters are one token each, and the text never ends by itself.
-ENDLESS = 'root ::= [a-z ] root'
+# These letters are one token each, and the text never ends by itself.
+ENDLESS = "root ::= [bcdfghjkmnpqtvwxz] root"
 QUESTION = [{"role": "system", "content": "Answer briefly. " * 12}, {"role": "user", "content": "Why is the sky blue?"}]
 
 
@@ -273,7 +273,6 @@ def test_many_clients(model, tmp_path):
         async def everybody():
             await asyncio.gather(*(client(number) for number in range(64)))
 
-        asyncio.run(client(0)) if seconds < 0 else None
         resident = server.resident()
         asyncio.run(everybody())
         assert not wrong, wrong[:3]
