@@ -14,6 +14,7 @@
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -204,6 +205,55 @@ static void splits(const char *text, size_t n) {
     api_text_free(&parts.content);
     json_decref(whole.calls);
     json_decref(parts.calls);
+}
+
+/* QUIRE_FUZZ_SEED names a directory that gets these, to begin with. */
+static const char *const SEEDS[] = {
+    "0{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":[{"
+    "\"type\":"
+    "\"text\",\"text\":\"a\"}]}],\"n\":2,\"stop\":[\"x\"],\"logit_bias\":{\"5\":-1},\"logprobs\":"
+    "true,"
+    "\"top_logprobs\":2,\"temperature\":0.5,\"seed\":1,\"stream\":true,\"stream_options\":{"
+    "\"include_usage\":true},\"kv\":\"raw\",\"max_tokens\":9}",
+    "0{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"grammar\":\"root ::= [a-z]+ "
+    "\\\"x\\\"\"}",
+    "1{\"prompt\":\"abc\",\"echo\":true,\"n\":2,\"best_of\":2,\"stream\":true,\"max_tokens\":3}",
+    "1{\"prompt\":[[5,6]],\"logprobs\":3,\"response_format\":{\"type\":\"json_object\"}}",
+    "2{\"content\":\"abc\",\"add_special\":true}",
+    "3{\"type\":\"object\",\"properties\":{\"ab\":{\"type\":\"integer\",\"minimum\":-12,"
+    "\"maximum\":345},"
+    "\"a\":{\"$ref\":\"#/$defs/"
+    "x\"}},\"required\":[\"ab\"],\"additionalProperties\":{\"enum\":[1,null,"
+    "\"z\"]},\"$defs\":{\"x\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":[\"array\",\"null\"],"
+    "\"items\":{"
+    "\"const\":0.5},\"minItems\":1,\"maxItems\":4}]}}}",
+    "3{\"type\":\"string\",\"pattern\":\"^[a-f\\\\d]{2,3}(x|\\\\u0041?)*.[^\\\\s-]$\"}",
+    "3{\"type\":\"string\",\"minLength\":1,\"maxLength\":5}",
+    "4[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
+    "\"properties\":{\"a\":{\"type\":\"boolean\"}}}}},{\"type\":\"function\",\"function\":{"
+    "\"name\":"
+    "\"g\"}}]",
+    "5root ::= a (\"b\" | [^c-d\\x41])* # e\na ::= \"\\\"\"? b{2,3}\nb ::= . \"x\"+\n",
+    "6%text <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": "
+    "[1]}}</tool_call>\n<tool_call>{\"name\":"
+    "\"g\"}</tool_call> more",
+    "7[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\","
+    "\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"tool\",\"content\":"
+    "\"2\"}]",
+};
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc;
+    (void)argv;
+    const char *folder = getenv("QUIRE_FUZZ_SEED");
+    for (size_t i = 0; folder && i < sizeof SEEDS / sizeof SEEDS[0]; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/seed-%zu", folder, i);
+        FILE *file = fopen(path, "wb");
+        CHECK(file && fwrite(SEEDS[i], 1, strlen(SEEDS[i]), file) == strlen(SEEDS[i]));
+        CHECK(fclose(file) == 0);
+    }
+    return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
