@@ -11,7 +11,6 @@
 
 enum {
     RULES_MAX = 1 << 15,
-    SLOTS = 1 << 16, /* of the table of names */
     ELEMENTS_MAX = 1 << 18,
     EXPANDED_MAX = 1 << 20, /* elements of libllama, which writes repetitions out */
     REPEATS_MAX = 2000,     /* libllama's own limit */
@@ -41,10 +40,11 @@ typedef struct rule {
 typedef struct checker {
     const char *start, *at;
     rule *rules;
-    int32_t n_rules;
-    int32_t *slots;    /* (SLOTS) index of a rule + 1 */
+    int32_t n_rules, rules_max;
+    int32_t *slots; /* (n_slots) index of a rule + 1, by the hash of its name */
+    uint32_t n_slots;
     element *elements; /* of finished rules */
-    int32_t n_elements;
+    int32_t n_elements, elements_max;
     element *open; /* of rules that are being read, inner ones last */
     int32_t n_open;
     int64_t n_symbols, n_expanded; /* as libllama counts them */
@@ -69,7 +69,7 @@ static bool refuse(checker *c, const char *format, ...) {
 /* ------------------------------------------------------------------ rules */
 
 static int32_t new_rule(checker *c) {
-    if (c->n_rules == RULES_MAX)
+    if (c->n_rules == c->rules_max)
         return -1;
     c->rules[c->n_rules] = (rule){0};
     return c->n_rules++;
@@ -84,8 +84,8 @@ static int32_t rule_named(checker *c, const char *name, size_t n) {
     uint32_t hash = 2166136261u;
     for (size_t i = 0; i < n; i++)
         hash = (hash ^ (unsigned char)name[i]) * 16777619u;
-    uint32_t slot = hash % SLOTS;
-    for (; c->slots[slot]; slot = (slot + 1) % SLOTS)
+    uint32_t slot = hash % c->n_slots;
+    for (; c->slots[slot]; slot = (slot + 1) % c->n_slots)
         if (same_name(&c->rules[c->slots[slot] - 1], name, n))
             return c->slots[slot] - 1;
     const int32_t index = new_rule(c);
@@ -99,7 +99,7 @@ static int32_t rule_named(checker *c, const char *name, size_t n) {
 }
 
 static bool add(checker *c, element_kind kind, int32_t to) {
-    if (c->n_open == ELEMENTS_MAX)
+    if (c->n_open == c->elements_max)
         return refuse(c, "the grammar is too large");
     c->open[c->n_open++] = (element){.kind = kind, .rule = to};
     return true;
@@ -108,7 +108,7 @@ static bool add(checker *c, element_kind kind, int32_t to) {
 /* The open elements from `from` on become those of a rule. */
 static bool close_rule(checker *c, int32_t index, int32_t from, int64_t weight) {
     const int32_t n = c->n_open - from;
-    if (c->n_elements > ELEMENTS_MAX - n)
+    if (c->n_elements > c->elements_max - n)
         return refuse(c, "the grammar is too large");
     memcpy(c->elements + c->n_elements, c->open + from, (size_t)n * sizeof *c->open);
     rule *r = &c->rules[index];
@@ -490,10 +490,15 @@ static bool read_grammar(checker *c) {
 
 bool api_gbnf_check(const char *grammar, char *why, size_t n_why) {
     checker c = {.start = grammar, .at = grammar, .why = why, .n_why = n_why};
-    c.rules = malloc(RULES_MAX * sizeof *c.rules);
-    c.slots = calloc(SLOTS, sizeof *c.slots);
-    c.elements = malloc(ELEMENTS_MAX * sizeof *c.elements);
-    c.open = malloc(ELEMENTS_MAX * sizeof *c.open);
+    /* A byte of text makes at most one rule and three elements. */
+    const size_t n = strlen(grammar);
+    c.rules_max = n < RULES_MAX ? (int32_t)n + 1 : RULES_MAX;
+    c.elements_max = n < ELEMENTS_MAX / 4 ? 4 * (int32_t)n + 4 : ELEMENTS_MAX;
+    c.n_slots = 2 * (uint32_t)c.rules_max;
+    c.rules = malloc((size_t)c.rules_max * sizeof *c.rules);
+    c.slots = calloc(c.n_slots, sizeof *c.slots);
+    c.elements = malloc((size_t)c.elements_max * sizeof *c.elements);
+    c.open = malloc((size_t)c.elements_max * sizeof *c.open);
     bool good = false;
     if (c.rules && c.slots && c.elements && c.open)
         good = read_grammar(&c);
