@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import pathlib
 import random
 import socket
 import subprocess
@@ -161,6 +159,26 @@ def test_codecs_by_request(model, tmp_path):
         assert [cache["kv"] for cache in server.stats()["caches"]] == ["k8v8", "none"]
 
 
+def test_keys_and_isolation(model, tmp_path):
+    """With --isolate a prompt is computed once per key, without it once."""
+    keys = tmp_path / "keys"
+    keys.write_text("# two users\nfirst-key\nsecond-key\n")
+    keys.chmod(0o600)
+    prompt = [{"role": "user", "content": "nobody else may know of this: " + "x" * 300}]
+
+    def cached(server, key):
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=300)
+        return ask(client, messages=prompt).usage.prompt_tokens_details.cached_tokens
+
+    with Server(tmp_path / "apart", model, "--api-keys", keys, "--isolate") as apart, \
+            Server(tmp_path / "together", model, "--api-keys", keys) as together:
+        with pytest.raises(openai.AuthenticationError):
+            cached(apart, "third-key")
+        assert cached(apart, "first-key") == 0 and cached(apart, "second-key") == 0
+        assert cached(apart, "first-key") > 256 and cached(apart, "second-key") > 256
+        assert cached(together, "first-key") == 0 and cached(together, "second-key") > 256
+
+
 # ---------------------------------------------------------------- leaving and waiting
 
 def request_bytes(body):
@@ -224,11 +242,11 @@ def make_prompt(seed):
     return (start + " ".join(chosen.choices(WORDS, k=700)))[:letters]
 
 
-async def complete(server, seed, leave_after=None):
-    """The text of a streamed completion. leave_after: closes the connection after so many chunks."""
+async def complete(server, seed, leave_after=None, letters=3000, more_tokens=0):
+    """Status and text of a streamed completion. leave_after: closes the connection after so many chunks."""
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    body = {"prompt": make_prompt(seed), "max_tokens": 8 + seed % 40, "temperature": 0.8, "seed": seed, "stream": True,
+    body = {"prompt": make_prompt(seed)[:letters], "max_tokens": 8 + seed % 40 + more_tokens, "temperature": 0.8, "seed": seed, "stream": True,
             "grammar": ENDLESS}
     text = json.dumps(body).encode()
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -293,10 +311,11 @@ def test_a_full_cache_swaps_and_goes_on(model, tmp_path):
                               capture_output=True, text=True, timeout=120)
     least = int(smallest.stderr.split("at least ")[1].split()[0])
     arguments = ["--exact", "--parallel", 12, "--prefixes", 2]
-    with Server(tmp_path / "small", model, *arguments, "--kv-bytes", least + 4_000_000) as small, \
+    with Server(tmp_path / "small", model, *arguments, "--kv-bytes", least + 1_200_000) as small, \
             Server(tmp_path / "large", model, *arguments) as large:
         async def all_of(server):
-            return await asyncio.gather(*(complete(server, seed) for seed in range(24)))
+            return await asyncio.gather(*(complete(server, seed, letters=200, more_tokens=400) for seed in range(24)))
 
         assert asyncio.run(all_of(small)) == asyncio.run(all_of(large))
-        assert small.stats()["swaps"]["out"] >= 0
+        swaps = small.stats()["swaps"]
+        assert swaps["out"] > 0 and swaps["out"] == swaps["in"]
