@@ -19,6 +19,7 @@ enum { LAST_REPLIES_SECONDS = 10 };
 
 void srv_options_default(srv_options *options) {
     *options = (srv_options){.max_running = 16,
+                             .max_prefixes = 16,
                              .max_queue = 128,
                              .chunk = 256,
                              .host = "127.0.0.1",

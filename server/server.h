@@ -28,9 +28,11 @@ typedef struct srv_options {
     bool exact;                /* exact steps in decoding too */
 
     /* scheduling */
-    int32_t max_running; /* sequences computed at once; the sessions have slots for twice as many */
-    int32_t max_queue;   /* jobs that wait; beyond that 429 */
-    int32_t chunk;       /* most prefill rows of a step */
+    int32_t max_running;  /* sequences computed at once. The sessions need slots for these, for
+                             max_prefixes more, and for two */
+    int32_t max_prefixes; /* finished texts whose pages stay for prompts that begin alike */
+    int32_t max_queue;    /* jobs that wait; beyond that 429 */
+    int32_t chunk;        /* most prefill rows of a step */
     const char *swap_dir; /* where sequences go when the pool is full; exists */
 
     /* network */
@@ -44,6 +46,7 @@ typedef struct srv_options {
     const char *api_keys;    /* a file with one key per line; NULL: no keys */
     const char *cors_origin; /* NULL: no CORS headers */
     const char *log_path;    /* NULL: stderr; SIGHUP opens it again */
+    int32_t request_seconds; /* time-out of a whole request; 0: none */
     bool log_prompts;
 } srv_options;
 

@@ -1,4 +1,4 @@
-"""The HTTP layer of `quire serve` over a scheduler and an API that need no model (tests/server/fake_parts.h): routes, limits,
+"""The HTTP layer of `quire serve` over a scheduler and an API that need no model (tests/http/fake_parts.h): routes, limits,
 keys, streaming, clients that leave, logs, signals. Whatever takes time is waited for; no case measures it."""
 
 import contextlib
@@ -342,6 +342,14 @@ def test_failure_in_the_middle(plain):
     *chunks, error, done = events(reply)
     assert reply.status == 200 and len(chunks) == 2 and done == "[DONE]"
     assert json.loads(error)["error"]["message"] == "The fake job failed."
+
+
+def test_time_limit_of_the_server(tmp_path):
+    with running(tmp_path, request_seconds=1) as server:
+        for stream in [False, True]:
+            reply = server.ask("POST", "/v1/completions", post("tokens=2 delay=3600000", stream=stream))
+            assert reply.status == 504
+            error_of(reply)
 
 
 def test_comments_while_waiting(tmp_path):
