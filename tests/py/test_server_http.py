@@ -1,4 +1,4 @@
-"""The HTTP layer of `quire serve` over a scheduler and an API that need no model (tests/http/fake_parts.h): routes, limits,
+"""The HTTP layer of `quire serve` over a scheduler and an API that need no model (tests/server/fake_parts.h): routes, limits,
 keys, streaming, clients that leave, logs, signals. Whatever takes time is waited for; no case measures it."""
 
 import contextlib

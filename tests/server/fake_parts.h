@@ -11,8 +11,8 @@
  *   fail=N      event N says that the job failed; late=N: that its time was over
  *   refuse=NAME srv_sched_submit refuses: too_long, queue_full, invalid, shutting_down, no_memory
  */
-#ifndef TESTS_HTTP_FAKE_PARTS_H
-#define TESTS_HTTP_FAKE_PARTS_H
+#ifndef TESTS_SERVER_FAKE_PARTS_H
+#define TESTS_SERVER_FAKE_PARTS_H
 
 #include "sched/sched.h"
 
