@@ -39,11 +39,11 @@ const char *srv_browser_refuses(const srv_request *request) {
     const char *host = header(request, MHD_HTTP_HEADER_HOST);
     if (host && request->server->listening.is_loopback && !host_is_ours(request, host))
         return "The Host header names another host than this loopback server. Use localhost or "
-               "127.0.0.1, or start the server with API keys.";
+               "127.0.0.1, or start the server with --api-keys.";
     const char *origin = header(request, MHD_HTTP_HEADER_ORIGIN);
     if (origin && !is_same_origin(origin, host) && !is_allowed_origin(request, origin))
-        return "Pages of this origin may not use the server. Start it with that origin allowed "
-               "(CORS), or with API keys.";
+        return "Pages of this origin may not use the server. Start it with --cors ORIGIN, or with "
+               "--api-keys.";
     return NULL;
 }
 

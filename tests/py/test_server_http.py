@@ -344,6 +344,14 @@ def test_failure_in_the_middle(plain):
     assert json.loads(error)["error"]["message"] == "The fake job failed."
 
 
+def test_time_limit_of_the_server(tmp_path):
+    with running(tmp_path, request_seconds=1) as server:
+        for stream in [False, True]:
+            reply = server.ask("POST", "/v1/completions", post("tokens=2 delay=3600000", stream=stream))
+            assert reply.status == 504
+            error_of(reply)
+
+
 def test_comments_while_waiting(tmp_path):
     """idle_seconds 2: a comment after a second without an event, so that the connection is not taken for dead."""
     with running(tmp_path, idle_seconds=2) as server:

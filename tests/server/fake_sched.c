@@ -20,7 +20,8 @@ struct srv_job {
     srv_sched *sched;
     char *script;
     int32_t n_tokens, n_done;
-    int64_t next; /* milliseconds: when the next event is due */
+    int64_t next;     /* milliseconds: when the next event is due */
+    int64_t deadline; /* when the job's time is over */
     bool is_over;
 };
 
@@ -74,6 +75,8 @@ srv_refusal srv_sched_submit(srv_sched *sched, const srv_work *work, srv_job **j
     (*job)->script = strdup(script);
     (*job)->n_tokens = fake_script_number(script, "tokens", 3);
     (*job)->next = milliseconds() + fake_script_number(script, "delay", 0);
+    (*job)->deadline =
+        work->seconds > 0 ? milliseconds() + (int64_t)(1e3 * work->seconds) : INT64_MAX;
     return SRV_ACCEPTED;
 }
 
@@ -84,7 +87,8 @@ static srv_event *make_event(srv_job *job) {
     if (atomic_load(&job->sched->is_stopping) ||
         number == fake_script_number(job->script, "fail", -1))
         event->finish = SRV_FAILED;
-    else if (number == fake_script_number(job->script, "late", -1))
+    else if (number == fake_script_number(job->script, "late", -1) ||
+             milliseconds() >= job->deadline)
         event->finish = SRV_TIMED_OUT;
     else if (job->n_done == job->n_tokens)
         event->finish = SRV_STOP;
@@ -106,7 +110,8 @@ srv_wait srv_job_next(srv_job *job, int32_t wait, srv_event **event) {
     if (job->is_over)
         return SRV_DONE;
     for (const int64_t until = milliseconds() + wait;;) {
-        if (milliseconds() >= job->next || atomic_load(&job->sched->is_stopping)) {
+        if (milliseconds() >= job->next || milliseconds() >= job->deadline ||
+            atomic_load(&job->sched->is_stopping)) {
             *event = make_event(job);
             return SRV_EVENT;
         }

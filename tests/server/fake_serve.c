@@ -20,6 +20,7 @@ static bool set(srv_options *o, const char *name, const char *value) {
         const char *name;
         int32_t *number;
     } numbers[] = {{"max_connections", &o->max_connections},
+                   {"request_seconds", &o->request_seconds},
                    {"header_seconds", &o->header_seconds},
                    {"body_seconds", &o->body_seconds},
                    {"idle_seconds", &o->idle_seconds}};
