@@ -11,7 +11,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 POLICY = ("default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-          "img-src 'self' data:")
+          "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 PAGE = 64  # tokens
 
 # Everything the page renders, and markup that it must not.
@@ -58,7 +58,7 @@ class Cache:
     def stats(self):
         held = self.resident()
         sealed = sum(s["length"] // PAGE - min(s["length"], s["cached_tokens"]) // PAGE for s in held) * self.page_bytes
-        opened = sum(-(-(s["length"] % PAGE) // 16) * 16 * BF16_TOKEN for s in held if s["state"] != "cached")
+        opened = sum(self.raw_page for s in held)
         last_raw = sum(self.raw_page for s in held if s["state"] == "decoding" and s["length"] >= PAGE)
         sinks = 4 * BF16_TOKEN * len(held)
         budget = self.n_pages * self.page_bytes

@@ -414,11 +414,11 @@ def test_several_caches(driver, mock):
         page.send("Make it long.")
         page.wait(lambda: len(page.answer()) > 20)
         assert mock.requests[-1]["kv"] == "k8v8"
-        assert page.pages()["open"] == 0
-        page.find("#caches [aria-selected=true]").send_keys(Keys.RIGHT)
-        assert page.find("#caches [aria-selected=true]").text == "k8v8"
+        assert page.find("#caches [aria-pressed=true]").text == "k8v8"  # the one in use is shown
         page.wait(lambda: page.pages()["open"] == 1)
         assert "kc8:vt8" in page.text("#layers-words")
+        page.find("#caches button").send_keys(Keys.ENTER)
+        assert page.find("#caches [aria-pressed=true]").text == "k4v4" and page.pages()["open"] == 0
 
 
 def test_fallbacks_are_a_warning(mocked, mock):
