@@ -100,6 +100,7 @@ class Page:
         outside = [u for u in self.requests() if urllib.parse.urlsplit(u).netloc != origin and not u.startswith("data:")]
         assert outside == []
         assert self.console() == []
+        assert self.js("return violations") == []
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,9 @@ def driver():
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    # Not every violation of the page's Content-Security-Policy reaches the console.
+    driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": """var violations = [];
+        document.addEventListener('securitypolicyviolation', event => violations.push(event.violatedDirective))"""})
     yield driver
     driver.quit()
 
@@ -337,6 +341,8 @@ def test_key(driver, mock):
         page.live()
         assert page.js("return [sessionStorage.getItem('quire-key'), localStorage.length]") == ["secret", 0]
         assert all("secret" not in address for address in page.requests())
+        page.driver.refresh()
+        page.live()  # the key is still known
 
 
 # ------------------------------------------------------------------ dashboard
