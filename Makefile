@@ -52,7 +52,8 @@ test: ## what continuous integration runs: release, ASan+UBSan, Python oracles, 
 	@$(call summary,build build/asan)
 
 test-all: export QUIRE_TEST_SWEEP := full
-test-all: test ## every case of every sweep; also TSan, the AVX-512 kernels emulated, the other processor under qemu, fidelity at length: hours
+test-all: test ## every case of every sweep; also TSan, the AVX-512 kernels emulated, the other processor under qemu, fidelity at length, the server's page in Chromium: hours
+	@tools/setup all
 	@$(call ctest,build,-L long)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
 	@$(call ctest,build/tsan,-R 'threads|cells')

@@ -68,3 +68,7 @@ for file in made_up_1.h made_up_2.h; do
 done
 ! HOMEBREW_PREFIX=$tmp/brew call header made_up_3.h made_up || { echo "setup: made_up_3.h is found"; exit 1; }
 echo "setup: headers are found where Homebrew and pkg-config have them"
+
+[ "$(call eval 'system=Linux; look_test() { :; }; look_all; echo "${missing[*]}"')" = "chromium chromium-driver" ] ||
+    { echo "setup: Chromium is not asked for"; exit 1; }
+echo "setup: group all asks for Chromium where there is none"
