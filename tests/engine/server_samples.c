@@ -1,4 +1,4 @@
-/* server_samples.c: what server/api makes, for tests/py/test_server_api.py to look at.
+/* server_samples.c: what server/api makes, for tests/py/test_server_replies.py to look at.
  *   server_samples MODEL replies        one reply per line, after the name of its type
  *   server_samples MODEL texts N SEED   stdin: the body of a chat request. N lines: texts that its
  *                                       grammar allows, at random; one that grew too long is ""
