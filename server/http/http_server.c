@@ -240,14 +240,14 @@ static size_t unescape(void *user, struct MHD_Connection *connection, char *text
     return (size_t)(out - text);
 }
 
-/* What libmicrohttpd has to say, such as why it refused a malformed request. */
+/* What libmicrohttpd has to say, such as why it refused a malformed request. A client that left is
+ * no news: the line of its request says so. */
 static void on_message(void *user, const char *format, va_list args) {
     srv_http *server = user;
-    if (strncmp(format, "Application reported", 20) == 0)
-        return; /* a client left: its request's own line says so */
-    char text[512] = "http: ";
-    vsnprintf(text + 6, sizeof text - 6, format, args);
-    srv_log_line(server->log, "%s", text);
+    char text[512];
+    vsnprintf(text, sizeof text, format, args);
+    if (!strstr(text, "pplication reported internal error") && !strstr(text, "application error"))
+        srv_log_line(server->log, "http: %s", text);
 }
 
 /* ------------------------------------------------------------------ start and stop */

@@ -51,8 +51,8 @@ static enum MHD_Result one_model(srv_request *request) {
     json_t *model;
     json_array_foreach(json_object_get(root, "data"), i, model) {
         const char *id = json_string_value(json_object_get(model, "id"));
-        if (id && strcmp(id, wanted) == 0)
-            found = json_dumps(model, 0);
+        if (!found && id && strcmp(id, wanted) == 0)
+            found = json_dumps(model, JSON_COMPACT);
     }
     json_decref(root);
     if (found)

@@ -410,6 +410,7 @@ def test_client_leaves(plain, stream, script):
     until(lambda: plain.jobs()["cancelled"] == before["cancelled"] + 1, "the job to be cancelled")
     assert plain.jobs()["running"] == before["running"]
     until(lambda: plain.lines(r'"POST /v1/completions" 499 '), "its line in the log")
+    assert not plain.lines("pplication")  # libmicrohttpd says so too, but it is no news
 
 
 def test_client_resets(plain):
