@@ -345,6 +345,9 @@ static void good_grammars_are_taken(void **state) {
         {"root ::= \"a\"{3,}", "aaaa", "aa"},
         {"root ::= \"a\"+{2}", "aaa", "a"},
         {"root ::= | \"x\"", "", "y"},
+        {"root ::= \"a\" \"b\" | \"a\" \"c\"", "ac", "ad"}, /* without recursion that is fine */
+        {"root ::= [a-z]+ (\" \" [a-z]*)* | \"abc\"", "abc d", "1"},
+        {"root ::= word | \"(\" root (\",\" root)* \")\"\nword ::= [a-z]+", "(a,(b,c))", "(a,)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char why[200] = "";
@@ -387,6 +390,17 @@ static void bad_grammars_are_refused(void **state) {
         {"root ::= root \"a\"", "left recursion"},
         {"root ::= a\na ::= b \"x\"\nb ::= a", "left recursion"},
         {"root ::= e root \"x\" | \"y\"\ne ::= f\nf ::= \"\"", "left recursion"}, /* likewise */
+        /* libllama would follow 2^n ways after n bytes, or at the first one */
+        {"root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"d\"", "'root' is not"},
+        {"root ::= x root \"b\" | \"d\"\nx ::= [ad]+", "next character"},
+        {"root ::= \"a\"++++++++++++++++++++", "too many ways"},
+        {"root ::= ((((((((((\"a\"+)+)+)+)+)+)+)+)+)+)+", "too many ways"},
+        {"root ::= a \"1\" | a \"2\"\na ::= b \"1\" | b \"2\"\nb ::= c \"1\" | c \"2\"\nc ::= d "
+         "\"1\" "
+         "| d \"2\"\nd ::= e \"1\" | e \"2\"\ne ::= f \"1\" | f \"2\"\nf ::= g \"1\" | g \"2\"\ng "
+         "::= h "
+         "\"1\" | h \"2\"\nh ::= i \"1\" | i \"2\"\ni ::= \"x\"",
+         "too many ways"},
         {"root ::= <think>", "tokens"},
         {"root ::= !<[5]>", "tokens"},
         {"root ::= \"a\" }", "not expected"},
