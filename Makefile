@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := build
-.PHONY: help build debug run man check test test-all bench bench-cuda bench-models bench-memory eval eval-long install format clean
+.PHONY: help build debug run serve man check test test-all bench bench-cuda bench-models bench-servers bench-memory eval eval-long install format clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -36,6 +36,11 @@ run: ## install what is missing, build, fetch a small model, and let it answer f
 	@tools/setup build >/dev/null
 	@$(MAKE) build
 	build/bin/quire run -m smollm2 --chat -p "Why is the sky blue?" -n 200 --temp 0 --kv k8v4
+
+serve: ## the same, then serve that model on http://127.0.0.1:8080 (a page, and OpenAI's API)
+	@tools/setup build >/dev/null
+	@$(MAKE) build
+	build/bin/quire serve -m smollm2 --kv k4v4
 
 check test test-all: export QUIRE_REQUIRE_ALL := 1
 check: ## the unit tests of the release build, with the best kernels and the reference
@@ -76,6 +81,12 @@ bench-models: ## whole models beside llama.cpp, in one run: decode and prefill a
 	@tools/setup build >/dev/null
 	@$(MAKE) build
 	@bench/models --json build/models.json
+
+bench-servers: ## `quire serve` beside llama-server: 16 clients with prompts of 2K tokens (TEXT=FILE), in one run
+	@tools/setup build >/dev/null
+	@$(MAKE) build
+	@bench/servers $(if $(TEXT),--text "$(TEXT)") --json build/servers.json
+	@bench/servers $(if $(TEXT),--text "$(TEXT)") --shared --json build/servers-shared.json
 
 bench-memory: ## what a prefill of Gemma 3 holds in memory, 1K to 32K tokens, as text, build/memory.json and a picture
 	@tools/setup build >/dev/null
