@@ -3,21 +3,21 @@
  * libllama keeps a stack for every way in which the text so far can be read. Two ways become one
  * where they come to the same place with the same stack. In rules that are recursive they may not:
  *   root ::= "a" root "b" | "a" root "c"
- * has 2^n stacks after n letters. So wherever recursion goes, the next character must decide which
- * alternative is taken and whether something is repeated once more, as in an LL(1) grammar. Other
- * rules are only kept from multiplying, by an estimate. */
+ * has 2^n stacks after n letters. So wherever recursion goes, the next character must decide
+ * whether something is repeated once more, and it, or those after it up to the recursion, which
+ * alternative is taken. Other rules are only kept from multiplying, by an estimate. */
 #include "api/gbnf_rules.h"
 
 #include <stdlib.h>
 
-enum { PASSES_MAX = 200, WAYS_MAX = 256 };
+enum { PASSES_MAX = 200, WAYS_MAX = 16 };
 
 void gbnf_unite(char_set *set, const char_set *other) {
     for (int i = 0; i < 3; i++)
         set->bits[i] |= other->bits[i];
 }
 
-static bool overlap(const char_set *a, const char_set *b) {
+bool gbnf_overlap(const char_set *a, const char_set *b) {
     return (a->bits[0] & b->bits[0]) || (a->bits[1] & b->bits[1]) || (a->bits[2] & b->bits[2]);
 }
 
@@ -93,13 +93,13 @@ static char_set starts_of(const gbnf_checker *c, const gbnf_rule *r, int32_t fro
 /* Whether the next character leaves more than one way. */
 static bool is_unclear(const gbnf_checker *c, const gbnf_rule *r) {
     if (r->is_repetition)
-        return r->chooses && overlap(&r->starts, &r->follows);
+        return r->chooses && gbnf_overlap(&r->starts, &r->follows);
     char_set seen = {0};
     for (int32_t i = r->first; i <= r->first + r->n; i++) {
         if (i > r->first && c->elements[i - 1].kind != ALTERNATIVE)
             continue;
         const char_set one = starts_of(c, r, i);
-        if (overlap(&seen, &one))
+        if (gbnf_overlap(&seen, &one))
             return true;
         gbnf_unite(&seen, &one);
     }
@@ -123,7 +123,7 @@ static void look_at(gbnf_checker *c, const gbnf_rule *r, int32_t *ready, int32_t
             continue;
         gbnf_rule *other = &c->rules[c->elements[i].index];
         if (unclear)
-            other->n_unclear_ways += r->is_repetition ? 2 * ways : ways;
+            other->n_unclear_ways += r->repeats ? 2 * ways : ways;
         if (ways > other->n_ways)
             other->n_ways = ways;
         if (other->n_unclear_ways > WAYS_MAX + 1) /* enough to refuse, and no overflow */
@@ -149,12 +149,13 @@ static bool look_at_all(gbnf_checker *c, int32_t *ready) {
     /* What is left is called by itself, or by rules that are. */
     for (int32_t i = 0; i < c->n_rules; i++) {
         const gbnf_rule *r = &c->rules[i];
-        if (r->n_callers > 0 && is_unclear(c, r))
+        if (r->n_callers > 0 && is_unclear(c, r) && !gbnf_soon_clear(c, r))
             return gbnf_refuse(c,
-                               "recursive rules, and those that they use, must be so that the next "
-                               "character decides%s%.*s%s",
-                               r->name ? ", but '" : "", r->n_name < 60 ? (int)r->n_name : 60,
-                               r->name ? r->name : "", r->name ? "' is not" : "");
+                               "in recursive rules, and in those that they use, the next character "
+                               "must decide how to go on%s%.*s%s",
+                               r->name ? ", and it does not in '" : "",
+                               r->n_name < 60 ? (int)r->n_name : 60, r->name ? r->name : "",
+                               r->name ? "'" : "");
     }
     return true;
 }

@@ -61,15 +61,19 @@ static bool add(gbnf_checker *c, element_kind kind, int32_t to) {
 /* The open elements from `from` on become those of a rule. */
 static bool close_rule(gbnf_checker *c, int32_t index, int32_t from, int64_t weight) {
     const int32_t n = c->n_open - from;
-    if (c->n_elements > c->elements_max - n)
+    if (c->n_elements >= c->elements_max - n)
         return gbnf_refuse(c, "the grammar is too large");
     memcpy(c->elements + c->n_elements, c->open + from, (size_t)n * sizeof *c->open);
+    for (int32_t i = c->n_elements; i < c->n_elements + n; i++)
+        if (c->elements[i].kind == ALTERNATIVE)
+            c->elements[i].index = index;
+    c->elements[c->n_elements + n] = (gbnf_element){.kind = END, .index = index};
     gbnf_rule *r = &c->rules[index];
     r->first = c->n_elements;
     r->n = n;
     r->weight = weight;
     r->defined = true;
-    c->n_elements += n;
+    c->n_elements += n + 1;
     c->n_open = from;
     return true;
 }

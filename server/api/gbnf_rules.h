@@ -15,11 +15,13 @@ enum {
     GBNF_NESTING = 64
 };
 
-typedef enum element_kind { CHARACTER, REFERENCE, ALTERNATIVE } element_kind;
+/* END comes after the last element of a rule, and is not counted among them. */
+typedef enum element_kind { CHARACTER, REFERENCE, ALTERNATIVE, END } element_kind;
 
 typedef struct gbnf_element {
     element_kind kind;
-    int32_t index; /* of a rule, or of a set of characters */
+    int32_t
+        index; /* of a set of characters, of the rule referred to, or of the element's own rule */
 } gbnf_element;
 
 /* Characters: a bit for each of ASCII, and one for all others together. */
@@ -60,6 +62,7 @@ typedef struct gbnf_checker {
     int32_t n_open;
     int64_t n_symbols, n_expanded; /* as libllama counts them */
     int nesting;
+    int32_t n_pairs; /* that gbnf_soon_clear looked at */
     char *why;
     size_t n_why;
 } gbnf_checker;
@@ -74,6 +77,9 @@ bool gbnf_read(gbnf_checker *checker);
 bool gbnf_check_choices(gbnf_checker *checker);
 /* Whether the alternative that begins at element i of a rule may be empty. */
 bool gbnf_may_be_empty(const gbnf_checker *checker, int32_t i, int32_t end);
+/* Whether the alternatives of a rule can be told apart before the rule is entered again. */
+bool gbnf_soon_clear(gbnf_checker *checker, const gbnf_rule *rule);
+bool gbnf_overlap(const char_set *a, const char_set *b);
 void gbnf_unite(char_set *set, const char_set *other);
 
 #endif

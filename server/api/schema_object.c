@@ -1,11 +1,13 @@
 /* schema_object.c: objects. Properties come in the order of the schema, which makes the grammar
  * linear in their number:
  *
- *   first(i) ::= p(i) rest(i+1) | first(i+1)      nothing was written yet; without the second part
- *                                                 if p(i) is required
- *   rest(i)  ::= ( "," ws p(i) )? rest(i+1)       something was; without "?" if p(i) is required
+ *   some(i) ::= p(i) rest(i+1) | some(i+1)      at least one property, from p(i) on; without the
+ *                                               second part if p(i) is required
+ *   rest(i) ::= "," ws some(i) | ""             what follows one; without the second part if any
+ *                                               from p(i) on is required
  *
- * After the last property come the additional ones, if they are allowed. */
+ * Behind the last property come the additional ones, if they are allowed. So a comma decides
+ * whether there is one more, which recursive grammars need (gbnf_choices.c). */
 #include "api/json_utf8.h"
 #include "api/schema_parts.h"
 
@@ -178,37 +180,39 @@ static bool read_properties(object *o, const json_t *schema) {
 
 /* Rules from the last property to the first. */
 static void write_rules(object *o, api_text *body) {
-    char first[API_RULE_NAME], rest[API_RULE_NAME], next_first[API_RULE_NAME];
-    char next_rest[API_RULE_NAME];
+    char some[API_RULE_NAME] = "", rest[API_RULE_NAME], next_some[API_RULE_NAME];
     schema_converter *c = o->c;
-    api_text last_first = {0}, last_rest = {0};
-    schema_new_rule(c, first);
+    bool required = false;
+    api_text end = {0};
     schema_new_rule(c, rest);
     if (o->open) {
-        api_text_print(&last_first, "( %s ( \",\" ws %s )* )?", o->other, o->other);
-        api_text_print(&last_rest, "( \",\" ws %s )*", o->other);
+        api_text other = {0};
+        schema_new_rule(c, some);
+        api_text_print(&other, "%s %s", o->other, rest);
+        schema_end_rule(c, some, &other);
+        api_text_print(&end, "( \",\" ws %s )*", o->other);
     } else {
-        api_text_put(&last_first, "\"\"");
-        api_text_put(&last_rest, "\"\"");
+        api_text_put(&end, "\"\"");
     }
-    schema_end_rule(c, first, &last_first);
-    schema_end_rule(c, rest, &last_rest);
+    schema_end_rule(c, rest, &end);
     for (size_t i = o->n; i-- > 0;) {
         const property *p = &o->list[i];
         api_text begins = {0}, goes_on = {0};
-        memcpy(next_first, first, sizeof first);
-        memcpy(next_rest, rest, sizeof rest);
-        schema_new_rule(c, first);
+        memcpy(next_some, some, sizeof some);
+        schema_new_rule(c, some);
+        api_text_print(&begins, "%s %s", p->member, rest);
+        if (!p->required && *next_some)
+            api_text_print(&begins, " | %s", next_some);
+        schema_end_rule(c, some, &begins);
+        required = required || p->required;
         schema_new_rule(c, rest);
-        api_text_print(&begins, "%s %s", p->member, next_rest);
-        if (!p->required)
-            api_text_print(&begins, " | %s", next_first);
-        api_text_print(&goes_on, "( \",\" ws %s )%s %s", p->member, p->required ? "" : "?",
-                       next_rest);
-        schema_end_rule(c, first, &begins);
+        api_text_print(&goes_on, "\",\" ws %s%s", some, required ? "" : " | \"\"");
         schema_end_rule(c, rest, &goes_on);
     }
-    api_text_print(body, "\"{\" ws %s \"}\"", first);
+    if (!*some)
+        api_text_put(body, "\"{\" ws \"}\"");
+    else
+        api_text_print(body, "\"{\" ws %s%s \"}\"", some, required ? "" : "?");
 }
 
 bool schema_object(schema_converter *c, const json_t *schema, api_text *body) {

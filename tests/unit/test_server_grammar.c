@@ -170,6 +170,26 @@ static const schema_case CASES[] = {
      {"{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":null}}"},
      {"{\"v\":1}", "{\"v\":1,\"next\":1}", "null"}},
     {"{\"type\": \"array\", \"items\": {\"$ref\": \"#\"}}", {"[]", "[[], [[]]]"}, {"[1]"}},
+    /* recursive, with optional properties and others */
+    {"{\"type\": \"object\", \"properties\": {\"a\": {\"$ref\": \"#\"}, \"ab\": {\"type\": "
+     "\"array\", \"items\": {\"$ref\": \"#\"}}, \"c\": {\"type\": \"null\"}}, "
+     "\"additionalProperties\": "
+     "{\"$ref\": \"#\"}}",
+     {"{}", "{\"a\": {}, \"c\": null}", "{\"ab\": [{\"c\": null}], \"x\": {\"a\": {}}}",
+      "{\"abc\": {}, \"d\": {}}"},
+     {"{\"a\": {}, \"a\": {}}", "{\"c\": {}}", "{\"c\": null, \"a\": {}}"}},
+    /* told apart by "op", before the recursion */
+    {"{\"anyOf\": [{\"type\": \"object\", \"required\": [\"op\", \"left\", \"right\"], "
+     "\"properties\": "
+     "{\"op\": {\"enum\": [\"add\", \"mul\"]}, \"left\": {\"$ref\": \"#\"}, \"right\": {\"$ref\": "
+     "\"#\"}}}, "
+     "{\"type\": \"object\", \"required\": [\"op\", \"value\"], \"properties\": {\"op\": "
+     "{\"const\": "
+     "\"num\"}, \"value\": {\"type\": \"integer\"}}}]}",
+     {"{\"op\": \"num\", \"value\": 1}",
+      "{\"op\": \"add\", \"left\": {\"op\": \"num\", \"value\": 1}, \"right\": {\"op\": \"num\", "
+      "\"value\": 2}}"},
+     {"{\"op\": \"add\", \"value\": 1}", "{\"op\": \"num\"}", "1"}},
     {"{\"definitions\": {\"a/b\": {\"type\": \"null\"}}, \"$ref\": \"#/definitions/a~1b\"}",
      {"null"},
      {"1"}},
@@ -347,6 +367,7 @@ static void good_grammars_are_taken(void **state) {
         {"root ::= | \"x\"", "", "y"},
         {"root ::= \"a\" \"b\" | \"a\" \"c\"", "ac", "ad"}, /* without recursion that is fine */
         {"root ::= [a-z]+ (\" \" [a-z]*)* | \"abc\"", "abc d", "1"},
+        {"root ::= \"a\" \"+\" root | \"a\" \"-\" root | \"a\"", "a+a-a", "a+"}, /* soon clear */
         {"root ::= word | \"(\" root (\",\" root)* \")\"\nword ::= [a-z]+", "(a,(b,c))", "(a,)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -391,7 +412,11 @@ static void bad_grammars_are_refused(void **state) {
         {"root ::= a\na ::= b \"x\"\nb ::= a", "left recursion"},
         {"root ::= e root \"x\" | \"y\"\ne ::= f\nf ::= \"\"", "left recursion"}, /* likewise */
         /* libllama would follow 2^n ways after n bytes, or at the first one */
-        {"root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"d\"", "'root' is not"},
+        {"root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"d\"", "not in 'root'"},
+        {"root ::= a | b\na ::= \"(\" [a-z]+ \",\" root \")\"\nb ::= \"(\" [a-z]* \",\" root \"]\" "
+         "| \"x\"",
+         "not in 'root'"},
+        {"root ::= \"a\" | \"a\" \"b\" root \"b\"", "not in 'root'"}, /* what follows is "b", too */
         {"root ::= x root \"b\" | \"d\"\nx ::= [ad]+", "next character"},
         {"root ::= \"a\"++++++++++++++++++++", "too many ways"},
         {"root ::= ((((((((((\"a\"+)+)+)+)+)+)+)+)+)+)+", "too many ways"},
