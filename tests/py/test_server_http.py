@@ -5,10 +5,12 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -451,6 +453,42 @@ def test_client_leaves_in_the_body(plain):
     time.sleep(0.1)
     s.close()
     assert plain.ask("GET", "/health").status == 200
+
+
+def test_many_clients_of_which_some_leave(tmp_path):
+    """Every answer is right, every job ends, and neither connections nor descriptors are left."""
+    def client(number):
+        chance = random.Random(number)
+        for _ in range(12):
+            n, stream = chance.randrange(1, 200), chance.random() < 0.7
+            body = json.dumps(post(f"tokens={n} delay={chance.randrange(3)}", stream=stream)).encode()
+            with server.raw(head("POST", "/v1/completions", f"Content-Length: {len(body)}", "Connection: close") + body) as s:
+                if chance.random() < 0.4:
+                    time.sleep(0.1 * chance.random())
+                    continue
+                words = read_all(s).count(b"word ")
+                if words != n:
+                    wrong.append((number, n, stream, words))
+
+    wrong = []
+    with running(tmp_path) as server:
+        def descriptors():
+            return len(os.listdir(f"/proc/{server.process.pid}/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+        server.ask("GET", "/health")
+        before = descriptors()
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        until(lambda: server.jobs()["running"] == 0, "all jobs to end")
+        jobs = server.jobs()
+        assert jobs["finished"] + jobs["cancelled"] == jobs["submitted"] > 0 and jobs["failed"] == 0 and jobs["cancelled"] > 0
+        until(lambda: b"\nquire_http_connections 1\n" in server.ask("GET", "/metrics").body, "connections to be closed")
+        until(lambda: descriptors() <= before, "descriptors to be closed")
+        assert b"\nquire_http_body_bytes 0\n" in server.ask("GET", "/metrics").body
 
 
 # ---------------------------------------------------------------- limits
