@@ -63,7 +63,7 @@ char *api_tokenize(const char *body, size_t n_body, const quire_model *model, ap
 struct api_reply {
     char id[64];
     char *text;
-    size_t n;
+    size_t n, capacity;
 };
 
 api_reply *api_reply_begin(const api_request *request, const char *id, int64_t created,
@@ -97,7 +97,10 @@ char *api_reply_end(api_reply *reply, const srv_usage *usage) {
 }
 
 bool api_reply_add(api_reply *reply, const srv_event *event) {
-    reply->text = realloc(reply->text, reply->n + event->n_text + 1);
+    if (reply->n + event->n_text >= reply->capacity) {
+        reply->capacity = 2 * (reply->n + event->n_text) + 1;
+        reply->text = realloc(reply->text, reply->capacity);
+    }
     memcpy(reply->text + reply->n, event->text, event->n_text + 1);
     reply->n += event->n_text;
     return true;

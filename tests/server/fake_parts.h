@@ -6,7 +6,8 @@
  * fake_serve.c    the program: srv_run with options from its command line
  *
  * A script is words with a space between them:
- *   tokens=N    so many events with the text "word " each; 3 unless given
+ *   tokens=N    so many events; 3 unless given
+ *   words=N     each has so many times the text "word "; 1 unless given
  *   delay=MS    before each of them
  *   fail=N      event N says that the job failed; late=N: that its time was over
  *   refuse=NAME srv_sched_submit refuses: too_long, queue_full, invalid, shutting_down, no_memory

@@ -92,8 +92,12 @@ static srv_event *make_event(srv_job *job) {
         event->finish = SRV_TIMED_OUT;
     else if (job->n_done == job->n_tokens)
         event->finish = SRV_STOP;
-    event->text = strdup(event->finish >= SRV_FAILED ? "" : "word ");
-    event->n_text = strlen(event->text);
+    const int32_t n_words =
+        event->finish >= SRV_FAILED ? 0 : fake_script_number(job->script, "words", 1);
+    event->n_text = 5 * (size_t)n_words;
+    event->text = calloc(event->n_text + 1, 1);
+    for (int32_t i = 0; i < n_words; i++)
+        memcpy(event->text + 5 * i, "word ", 5);
     job->is_over = event->finish != SRV_RUNNING;
     job->next = milliseconds() + fake_script_number(job->script, "delay", 0);
     if (job->is_over) {
