@@ -381,6 +381,23 @@ def test_figures_add_up(mocked, mock):
     assert row == [str(running["job"]), "decoding", "700", "640", "700", "11"]
 
 
+def test_bf16_is_charged_for_windows_only(mocked, mock):
+    """A layer with a window of 512 would hold no more in bf16 either."""
+    mock.begin("k4v4", 640, 0, 0)
+    mocked.wait(lambda: mocked.text("#running") == "1")
+    whole = 640 * page_mock.BF16_TOKEN / 2**20
+    assert mocked.text("#bf16") == f"{whole:.1f} MiB"
+    stats = mock.caches[0].stats
+
+    def windowed():
+        answer = stats()
+        for layer in answer["layers"][::2]:
+            layer["window"] = 512
+        return answer
+    mock.caches[0].stats = windowed
+    mocked.wait(lambda: mocked.text("#bf16") == f"{whole * (640 + 512) / 1280:.1f} MiB")
+
+
 def test_map_by_keyboard_and_mouse(mocked, mock):
     mock.begin("k4v4", 640, 0, 0)
     mock.begin("k4v4", 100, 64, 0)
