@@ -6,7 +6,7 @@
 #ifndef QUIRE_STORE_REDIS_LINK_H
 #define QUIRE_STORE_REDIS_LINK_H
 
-#include <hiredis/hiredis.h>
+#include <hiredis.h> /* pkg-config names its folder */
 #include <poll.h>
 
 #include "store/redis_url.h"

@@ -69,15 +69,22 @@ static int connect_to(int port) {
     return -1;
 }
 
-static const char *say(int port, const char *line) {
+/* A line, or the line behind the length of a bulk string. */
+static bool is_complete(const char *reply, size_t n) {
+    const char *end = memchr(reply, '\n', n);
+    return end && (reply[0] != '$' || reply[1] == '-' ||
+                   memchr(end + 1, '\n', n - (size_t)(end + 1 - reply)));
+}
+
+static const char *say(int port, const char *command) {
     static char reply[512];
     size_t n = 0;
     const int fd = connect_to(port);
     reply[0] = '\0';
     if (fd < 0)
         return reply;
-    if (send(fd, line, strlen(line), MSG_NOSIGNAL) == (ssize_t)strlen(line))
-        while (n + 1 < sizeof reply && !memchr(reply, '\n', n)) {
+    if (send(fd, command, strlen(command), MSG_NOSIGNAL) == (ssize_t)strlen(command))
+        while (n + 1 < sizeof reply && !is_complete(reply, n)) {
             const ssize_t more = recv(fd, reply + n, sizeof reply - 1 - n, 0);
             if (more <= 0)
                 break;
@@ -85,8 +92,9 @@ static const char *say(int port, const char *line) {
         }
     close(fd);
     reply[n] = '\0';
-    reply[strcspn(reply, "\r\n")] = '\0';
-    return reply;
+    char *line = reply[0] == '$' && strchr(reply, '\n') ? strchr(reply, '\n') + 1 : reply;
+    line[strcspn(line, "\r\n")] = '\0';
+    return line;
 }
 
 const char *redis_say(const redis_server *s, const char *format, ...) {
