@@ -260,6 +260,52 @@ static void test_identity_and_form(void **state) {
     quire_store_close(store);
 }
 
+/* Who does not know a salt finds nothing of its texts. */
+static void test_salt(void **state) {
+    (void)state;
+    const source s = source_default(7);
+    int32_t tokens[N_TEXT];
+    text_tokens(1, N_TEXT, tokens);
+    fixture f, g;
+    open_small_pool(&f, "k4v4");
+    open_small_pool(&g, "k4v4");
+    quire_store *store = open_store("salt", 0);
+    quire_seq *seq, *again;
+    assert_ok(quire_seq_create(f.pool, &seq));
+    feed(&f, seq, &s, 192, CHUNK, 1, 0, NULL);
+    const quire_store_text plain = text_of(tokens, 192);
+    quire_store_text one = plain, two = plain;
+    one.salt = "tenant 1";
+    two.salt = "tenant 2";
+    one.salt_bytes = two.salt_bytes = 8;
+    assert_ok(quire_store_put(store, seq, &one, NULL));
+    assert_int_equal(found_by(store, f.pool, &plain), 0);
+    assert_int_equal(found_by(store, f.pool, &two), 0);
+    assert_int_equal(found_by(store, f.pool, &one), 192);
+    one.salt_bytes = 7;
+    assert_int_equal(found_by(store, f.pool, &one), 0);
+    one.salt_bytes = 8;
+    assert_ok(quire_store_put(store, seq, &two, NULL));
+    assert_ok(quire_store_put(store, seq, &plain, NULL));
+    assert_int_equal(stats_of(store).pages, 9);
+    quire_store_verdict verdict; /* roots with a salt are as sound as others */
+    assert_ok(quire_store_verify(store, NULL, &verdict));
+    assert_int_equal(verdict.records, 12);
+    assert_int_equal(verdict.bad, 0);
+    assert_int_equal(verdict.lost, 0);
+    assert_ok(quire_store_get(store, g.pool, &two, 0, &again)); /* the pages are the same */
+    assert_same_future(&f, seq, &g, again, &s, N_MORE);
+    quire_store_key key;
+    int32_t n;
+    assert_ok(quire_store_find(store, f.pool, &one, &key, &n));
+    assert_ok(quire_store_export(store, &key, saved_path("salted"), NULL));
+    one.salt = NULL;
+    assert_status(quire_store_get(store, f.pool, &one, 0, &again), QUIRE_E_INVALID);
+    quire_store_close(store);
+    fixture_close(&f);
+    fixture_close(&g);
+}
+
 /* ------------------------------------------------------------------ what goes wrong */
 
 static void test_arguments(void **state) {
@@ -517,6 +563,7 @@ int main(void) {
         cmocka_unit_test(test_put_is_cheap_when_nothing_is_new),
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_identity_and_form),
+        cmocka_unit_test(test_salt),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_export_and_import),
         cmocka_unit_test(test_import_of_saved),
