@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := build
-.PHONY: help build debug run man check test test-all bench bench-cuda bench-models bench-memory eval eval-long install format clean
+.PHONY: help build debug run cluster man check test test-all bench bench-cuda bench-models bench-memory eval eval-long install format clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -36,6 +36,11 @@ run: ## install what is missing, build, fetch a small model, and let it answer f
 	@tools/setup build >/dev/null
 	@$(MAKE) build
 	build/bin/quire run -m smollm2 --chat -p "Why is the sky blue?" -n 200 --temp 0 --kv k8v4
+
+cluster: ## two replicas of `quire serve` that share prefixes through Redis, behind HAProxy, on loopback (CHECK=1: test it and end)
+	@tools/setup cluster >/dev/null
+	@$(MAKE) build
+	@examples/cluster/cluster $(if $(CHECK),--check)
 
 check test test-all: export QUIRE_REQUIRE_ALL := 1
 check: ## the unit tests of the release build, with the best kernels and the reference
