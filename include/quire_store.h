@@ -59,8 +59,8 @@ extern "C" {
  *                    like another place
  *   mem:SIZE         memory of this process: bytes, or with K, M or G ("mem:256M")
  *   redis://[USER:PASSWORD@]HOST[:PORT][/DB][?NAME=VALUE&..]
- *                    Redis 4 or newer, or Valkey. rediss:// uses TLS, redis+cluster:// a cluster
- *                    (HOST is any of its nodes), rediss+cluster:// both. Names:
+ *                    Redis or Valkey (tested: Redis 7.0). rediss:// uses TLS, redis+cluster:// a
+ *                    cluster (HOST is any of its nodes), rediss+cluster:// both. Names:
  *                      ttl=SECONDS         pages expire that long after their last use; default:
  *                                          they stay until the server evicts them
  *                      timeout=MS          limit of connecting, and of each call; default 1000
