@@ -626,6 +626,7 @@ static void test_half_and_half(void **state) {
     redis_kill(&s); /* now all of it is in memory */
     assert_exact(store, &a, 1, N_TEXT);
     assert_int_equal(tier_of(store, 0).hit_records, PAGES / 2 + PAGES);
+    quire_store_drain(store); /* a use of the text was to be told to Redis */
     assert_true(tier_of(store, 1).is_failing);
     quire_store_close(store);
     quire_store_close(far);
