@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := build
-.PHONY: help build debug run serve man check test test-all bench bench-cuda bench-models bench-servers bench-memory eval eval-long install format clean
+.PHONY: help build debug run serve cluster man check test test-all bench bench-cuda bench-models bench-servers bench-memory eval eval-long install format clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -41,6 +41,11 @@ serve: ## the same, then serve that model on http://127.0.0.1:8080 (a page, and 
 	@tools/setup build >/dev/null
 	@$(MAKE) build
 	build/bin/quire serve -m smollm2 --kv k4v4
+
+cluster: ## two replicas of `quire serve` that share prefixes through Redis, behind HAProxy, on loopback (CHECK=1: test it and end)
+	@tools/setup cluster >/dev/null
+	@$(MAKE) build
+	@examples/cluster/cluster $(if $(CHECK),--check)
 
 check test test-all: export QUIRE_REQUIRE_ALL := 1
 check: ## the unit tests of the release build, with the best kernels and the reference

@@ -229,6 +229,8 @@ typedef struct quire_prompt_options {
     bool exact;                /* cut a live sequence only where the result equals a cold run's; up
                                   to 63 more tokens are computed */
     struct quire_store *store; /* NULL: none */
+    const void *store_salt;    /* as quire_store_text.salt */
+    size_t store_salt_bytes;   /* 0: none */
     void (*on_progress)(void *user, int32_t done, int32_t total); /* tokens to compute */
     /* Called when pages cannot be put, once per reason; quire_last_error() gives it. again: the
      * next put tries again; otherwise no more pages of this text are put. */

@@ -1,4 +1,5 @@
-/* quire_store.h: a directory of sealed pages, found by the tokens that they were computed from.
+/* quire_store.h: sealed pages, found by the tokens that they were computed from. They are kept in a
+ * directory, in a Redis server that several machines share, in memory, or in tiers of these.
  *
  * A prompt
  *   quire_store_get    makes a sequence from the longest stored prefix of the prompt; the caller
@@ -50,6 +51,48 @@
 extern "C" {
 #endif
 
+/* ------------------------------------------------------------ places
+ *
+ * A store is opened at a place:
+ *
+ *   DIR              a directory of this machine (LMDB). "./redis:x" for one whose name looks
+ *                    like another place
+ *   mem:SIZE         memory of this process: bytes, or with K, M or G ("mem:256M")
+ *   redis://[USER:PASSWORD@]HOST[:PORT][/DB][?NAME=VALUE&..]
+ *                    Redis or Valkey (tested: Redis 7.0). rediss:// uses TLS, redis+cluster:// a
+ *                    cluster (HOST is any of its nodes), rediss+cluster:// both. Names:
+ *                      ttl=SECONDS         pages expire that long after their last use; default:
+ *                                          they stay until the server evicts them
+ *                      timeout=MS          limit of connecting, and of each call; default 1000
+ *                      prefix=TEXT         of all keys; default "quire:1:"
+ *                      password_file=FILE  its first line is the password
+ *                      cacert=FILE         whom TLS trusts; default: as OpenSSL is set up
+ *                      cert=FILE key=FILE  this program's own certificate
+ *                    A password in a URL is visible to other users of the machine: use a file or
+ *                    the variable QUIRE_REDIS_PASSWORD. No message contains it. %XX stands for a
+ *                    byte.
+ *
+ * Rules of Redis
+ * - Pages of a text may be evicted or expire in any order; what follows a missing page is not
+ *   found until that page is put again.
+ * - A server that is dead, slow, full or read-only makes calls fail: E_IO (cannot be reached, or no
+ *   answer in time), E_BUSY (it refuses to work now). A call waits for at most `timeout`;
+ *   quire_store_get for that time per 16 MiB of pages. Then the server is left alone for 0.5 to 15
+ *   seconds, and calls fail at once.
+ * - HOST is looked up once, when the store is opened.
+ * - quire_store_get_stats, quire_store_walk and the like ask for every key of the server, and count
+ *   as a use of every page: not for a server that is busy.
+ *
+ * Rules of tiers
+ * - Pages are looked for in the first place first. What a slower place has is copied to the faster
+ *   ones.
+ * - quire_store_put writes to memory, and to the first place if that is a directory. A thread
+ *   copies to the other places, from a queue of bounded size: if it is full, or the place fails,
+ *   pages are dropped and counted.
+ * - A place that fails is skipped: the calls succeed without it. quire_store_get_tier tells how
+ *   each is.
+ */
+
 /* ------------------------------------------------------------ open (stable) */
 
 #define QUIRE_STORE_FORMAT 1 /* docs/FORMAT.md, section 11 */
@@ -65,16 +108,48 @@ typedef struct quire_store_options {
     uint64_t max_bytes;
     /* Finding pages writes nothing unless their last use on disk is this old; default 60. */
     int32_t touch_seconds;
+    uint64_t queue_bytes; /* tiers: most bytes that wait for one place; default 256 MiB */
 } quire_store_options;
 
 QUIRE_API void quire_store_options_default(quire_store_options *options);
-/* Checks LMDB's pages, which takes about 6 microseconds per record. options NULL: the defaults.
- * E_FOREIGN: the directory is neither a store nor empty. E_VERSION: made by a newer program.
- * E_TRUNCATED: its file is cut off. E_CORRUPT: a page of LMDB is damaged. E_IO: cannot be created,
- * read or written. E_INVALID, E_NOMEM. */
-QUIRE_API quire_status quire_store_open(quire_store **store, const char *directory,
+/* Opens a directory, which checks LMDB's pages and takes about 6 microseconds per record, or
+ * another place. options NULL: the defaults. E_FOREIGN: the directory is neither a store nor empty.
+ * E_VERSION: made by a newer program. E_TRUNCATED: its file is cut off. E_CORRUPT: a page of LMDB
+ * is damaged. E_IO: cannot be created, read, written or reached. E_UNSUPPORTED: the library was
+ * built without Redis or TLS. E_INVALID, E_NOMEM. */
+QUIRE_API quire_status quire_store_open(quire_store **store, const char *place,
                                         const quire_store_options *options);
-QUIRE_API void quire_store_close(quire_store *store); /* NULL is fine */
+/* Waits until queues of tiers are empty, unless their places fail. NULL is fine. */
+QUIRE_API void quire_store_close(quire_store *store);
+
+/* ------------------------------------------------------------ tiers (experimental) */
+
+enum { QUIRE_STORE_TIERS_MAX = 8, QUIRE_STORE_PLACE_TEXT = 300 };
+
+/* Opens n places as one store, the fastest first. One place is allowed: a Redis server is then
+ * written to by a thread. options->max_bytes is the limit of a directory. A Redis server that
+ * cannot be reached now does not fail, but a wrong password does. Errors: as quire_store_open. */
+QUIRE_API quire_status quire_store_open_tiers(quire_store **store, const char *const *places,
+                                              size_t n, const quire_store_options *options);
+
+typedef struct quire_store_tier {
+    char place[QUIRE_STORE_PLACE_TEXT]; /* without password */
+    uint64_t hit_records;               /* read from it */
+    uint64_t written_records, written_bytes;
+    uint64_t dropped_records, dropped_bytes; /* because its queue was full, or it failed */
+    uint64_t queued_records, queued_bytes;   /* that wait now */
+    uint64_t errors;                         /* calls that failed */
+    bool is_failing;                         /* the last call failed */
+    char error[200];                         /* why the last call that failed did; "" if none */
+} quire_store_tier;
+
+/* Since the store was opened; never waits for a place. A store without tiers has one, with nothing
+ * but its place. E_UNKNOWN: there is no such tier. */
+QUIRE_API quire_status quire_store_get_tier(quire_store *store, size_t tier, quire_store_tier *to);
+/* Waits until what was put has been written or dropped in every tier. */
+QUIRE_API void quire_store_drain(quire_store *store);
+/* A place as messages may show it: without password. */
+QUIRE_API void quire_store_place_text(const char *place, char text[QUIRE_STORE_PLACE_TEXT]);
 
 /* ------------------------------------------------------------ put and get (stable) */
 
@@ -85,6 +160,11 @@ typedef struct quire_store_text {
     size_t identity_bytes;
     const int32_t *tokens; /* (n_tokens) from the first on */
     int32_t n_tokens;
+    /* Optional (0 bytes: none). Texts with different salts never share pages, so that one user
+     * cannot find out, by how fast an answer comes, what another user has asked. Use a secret per
+     * user or group of users. Not for quire_store_import. */
+    const void *salt;
+    size_t salt_bytes;
 } quire_store_text;
 
 typedef struct quire_store_added {
@@ -120,7 +200,9 @@ typedef struct quire_store_stats {
 } quire_store_stats;
 
 /* Totals of the directory since it was created, over all processes, including what this process
- * has not written yet. */
+ * has not written yet. Redis: file_bytes, max_bytes and evicted_pages are those of the server
+ * (its memory, maxmemory, keys evicted since it started). Tiers: sizes are those of the first
+ * place, and counts begin when the store was opened. */
 QUIRE_API quire_status quire_store_get_stats(quire_store *store, quire_store_stats *stats);
 
 /* ------------------------------------------------------------ keys and contents (experimental) */

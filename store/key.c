@@ -9,9 +9,12 @@
 _Static_assert(sizeof(quire_store_key) <= crypto_generichash_blake2b_BYTES_MAX,
                "a key is a digest");
 
-/* Separates the two uses of the hash. */
+/* Separates the uses of the hash. */
 static const uint8_t ROOT[crypto_generichash_blake2b_PERSONALBYTES] = "quire root 1",
+                     SALT[crypto_generichash_blake2b_PERSONALBYTES] = "quire salt 1",
                      PAGE[crypto_generichash_blake2b_PERSONALBYTES] = "quire page 1";
+
+_Static_assert(QUIRE_SALT_DIGEST == sizeof(quire_store_key), "both are digests of one length");
 
 static void start(crypto_generichash_blake2b_state *state, const uint8_t *person) {
     crypto_generichash_blake2b_init_salt_personal(state, NULL, 0, sizeof(quire_store_key), NULL,
@@ -26,12 +29,21 @@ static void add_sized(crypto_generichash_blake2b_state *state, const void *bytes
         crypto_generichash_blake2b_update(state, bytes, n_bytes);
 }
 
+void quire__salt_digest(const void *salt, size_t salt_bytes, uint8_t digest[QUIRE_SALT_DIGEST]) {
+    crypto_generichash_blake2b_state state;
+    start(&state, SALT);
+    add_sized(&state, salt, salt_bytes);
+    crypto_generichash_blake2b_final(&state, digest, QUIRE_SALT_DIGEST);
+}
+
 void quire__root_key(const void *identity, size_t identity_bytes, const uint8_t *layers,
-                     size_t layers_bytes, quire_store_key *key) {
+                     size_t layers_bytes, const uint8_t *salt_digest, quire_store_key *key) {
     crypto_generichash_blake2b_state state;
     start(&state, ROOT);
     add_sized(&state, identity, identity_bytes);
     add_sized(&state, layers, layers_bytes);
+    if (salt_digest)
+        add_sized(&state, salt_digest, QUIRE_SALT_DIGEST);
     crypto_generichash_blake2b_final(&state, key->byte, sizeof key->byte);
 }
 
@@ -55,7 +67,11 @@ quire_status quire__chain_init(quire_chain *chain, const quire_store_text *text,
         return quire__fail(QUIRE_E_NOMEM, "out of memory: cannot make the keys of %d pages",
                            (int)n_pages);
     }
-    quire__root_key(text->identity, text->identity_bytes, layers, layers_bytes, &chain->key[0]);
+    chain->has_salt = text->salt_bytes > 0;
+    if (chain->has_salt)
+        quire__salt_digest(text->salt, text->salt_bytes, chain->salt);
+    quire__root_key(text->identity, text->identity_bytes, layers, layers_bytes,
+                    chain->has_salt ? chain->salt : NULL, &chain->key[0]);
     for (int32_t p = 0; p < n_pages; p++)
         quire__page_key(&chain->key[p], text->tokens + (size_t)p * QUIRE_PAGE_TOKENS,
                         &chain->key[p + 1]);

@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "store/lmdb_pages.h"
+#include "store/millis.h"
 
 /* A walk holds a snapshot for this long, plus one record: meanwhile dropped pages free no space. */
 enum { HOLD_MILLIS = 20 };
@@ -46,12 +46,6 @@ quire_status quire__lmdb_read(quire_backend *backend, const quire_record_id *id,
     return rc && rc != MDB_NOTFOUND ? quire__lmdb_failed(l, "be read", rc) : QUIRE_OK;
 }
 
-static int64_t millis(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* The position of a walk. */
 typedef struct walk {
     quire_record_id last; /* if `started` */
@@ -73,7 +67,7 @@ static int first_record(MDB_cursor *cursor, const walk *w, MDB_val *name, MDB_va
 
 static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, walk *w,
                         quire_backend_view view, void *user) {
-    const int64_t end = millis() + HOLD_MILLIS;
+    const int64_t end = quire__millis() + HOLD_MILLIS;
     MDB_val name, data;
     int rc = first_record(cursor, w, &name, &data);
     for (; rc == 0; rc = mdb_cursor_get(cursor, &name, &data, MDB_NEXT)) {
@@ -85,7 +79,7 @@ static int walk_records(quire_lmdb *l, MDB_txn *txn, MDB_cursor *cursor, walk *w
         if (rc != 0 && rc != MDB_NOTFOUND)
             return rc;
         w->ended = !view(user, &w->last, data.mv_data, data.mv_size, (int64_t)(n.used / 1000000));
-        if (w->ended || millis() >= end)
+        if (w->ended || quire__millis() >= end)
             return 0;
     }
     w->ended = rc == MDB_NOTFOUND;

@@ -112,7 +112,6 @@ int quire__lmdb_begin(quire_lmdb *l, bool writes, MDB_txn **txn);
 /* Also writes the counts since the last commit, and `more` of this transaction. rc: the status so
  * far; unless it is 0, the transaction is undone. */
 int quire__lmdb_commit(quire_lmdb *l, MDB_txn *txn, const quire_backend_counts *more, int rc);
-void quire__counts_add(quire_backend_counts *c, const quire_backend_counts *more);
 int quire__lmdb_counts(quire_lmdb *l, MDB_txn *txn, quire_backend_counts *c);
 int quire__node_get(quire_lmdb *l, MDB_txn *txn, const quire_store_key *key, quire_lmdb_node *n);
 /* before NULL: the node is new. after NULL: it is removed. */

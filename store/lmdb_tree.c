@@ -235,14 +235,6 @@ static void counts_pack(const quire_backend_counts *c, uint8_t *bytes) {
         quire__put64(bytes + 8 * i, all[i]);
 }
 
-void quire__counts_add(quire_backend_counts *c, const quire_backend_counts *more) {
-    c->hit_pages += more->hit_pages;
-    c->missed_pages += more->missed_pages;
-    c->added_pages += more->added_pages;
-    c->evicted_pages += more->evicted_pages;
-    c->bad_records += more->bad_records;
-}
-
 int quire__lmdb_counts(quire_lmdb *l, MDB_txn *txn, quire_backend_counts *c) {
     MDB_val key = quire__lmdb_value("counts", 6), found;
     const int rc = mdb_get(txn, l->meta, &key, &found);

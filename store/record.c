@@ -68,8 +68,8 @@ bool quire__record_has_tokens(const quire_record *r, const int32_t *tokens) {
 
 /* ------------------------------------------------------------------ roots */
 
-size_t quire__root_bytes(size_t identity_bytes, size_t layers_bytes) {
-    return 16 + identity_bytes + layers_bytes;
+size_t quire__root_bytes(size_t identity_bytes, size_t layers_bytes, bool has_salt) {
+    return 16 + identity_bytes + layers_bytes + (has_salt ? QUIRE_SALT_DIGEST : 0);
 }
 
 void quire__root_write(uint8_t *payload, const quire_root *root) {
@@ -77,7 +77,10 @@ void quire__root_write(uint8_t *payload, const quire_root *root) {
     quire__put64(payload + 8, root->layers_bytes);
     if (root->identity_bytes > 0)
         memcpy(payload + 16, root->identity, root->identity_bytes);
-    memcpy(payload + 16 + root->identity_bytes, root->layers, root->layers_bytes);
+    payload += 16 + root->identity_bytes;
+    memcpy(payload, root->layers, root->layers_bytes);
+    if (root->salt_digest)
+        memcpy(payload + root->layers_bytes, root->salt_digest, QUIRE_SALT_DIGEST);
 }
 
 bool quire__root_read(const quire_record *r, quire_root *root) {
@@ -85,14 +88,19 @@ bool quire__root_read(const quire_record *r, quire_root *root) {
         return false;
     const uint64_t identity_bytes = quire__get64(r->payload),
                    layers_bytes = quire__get64(r->payload + 8);
-    if (identity_bytes > r->payload_bytes || layers_bytes > r->payload_bytes ||
-        quire__root_bytes((size_t)identity_bytes, (size_t)layers_bytes) != r->payload_bytes)
+    if (identity_bytes > r->payload_bytes || layers_bytes > r->payload_bytes)
+        return false;
+    const size_t plain = quire__root_bytes((size_t)identity_bytes, (size_t)layers_bytes, false);
+    const bool has_salt = r->payload_bytes == plain + QUIRE_SALT_DIGEST;
+    if (r->payload_bytes != plain && !has_salt)
         return false;
     *root = (quire_root){.identity = r->payload + 16,
                          .layers = r->payload + 16 + identity_bytes,
                          .identity_bytes = (size_t)identity_bytes,
-                         .layers_bytes = (size_t)layers_bytes};
+                         .layers_bytes = (size_t)layers_bytes,
+                         .salt_digest = has_salt ? r->payload + plain : NULL};
     quire_store_key key;
-    quire__root_key(root->identity, root->identity_bytes, root->layers, root->layers_bytes, &key);
+    quire__root_key(root->identity, root->identity_bytes, root->layers, root->layers_bytes,
+                    root->salt_digest, &key);
     return quire__same_key(&key, &r->id.key);
 }

@@ -1,9 +1,10 @@
 /* The store of sealed pages. A page is stored as records (record.c), whose keys are hashes of what
  * they contain (key.c). A backend only stores bytes under keys and drops the least recently used
- * ones. lmdb*.c is the one backend; to write another, fill a quire_backend.
+ * ones. To write another one, fill a quire_backend.
  *
  *   store_*.c       what records mean: put, get, import, export, walk, verify
- *   quire_backend   where they are stored: lmdb*.c
+ *   quire_backend   where they are stored: lmdb*.c, redis_*.c, memory_store.c; tiers*.c stack them
+ *   place.c         opens the backend that a place names
  */
 #ifndef QUIRE_STORE_STORE_H
 #define QUIRE_STORE_STORE_H
@@ -48,10 +49,20 @@ typedef bool (*quire_backend_view)(void *user, const quire_record_id *id, const 
  * disappear between two calls. */
 typedef struct quire_backend {
     bool read_only;
+    /* A call costs a round trip, so callers pass many ids at once, and look for pages with `has`
+     * instead of reading them twice. */
+    bool is_far;
     size_t batch_bytes; /* upper bound for the records of one write */
     void (*close)(struct quire_backend *backend);
     quire_status (*has)(struct quire_backend *backend, const quire_record_id *ids, size_t n,
                         bool *present);
+    /* Optional. Which records need not be put again; may answer from memory, without asking a far
+     * place, and may be wrong. NULL: as `has`. */
+    quire_status (*may_skip)(struct quire_backend *backend, const quire_record_id *ids, size_t n,
+                             bool *skip);
+    /* Optional. The caller will read these records next, in this order, after those that it has
+     * asked for before: far places send them together. n 0: forget what was asked for. */
+    quire_status (*ask)(struct quire_backend *backend, const quire_record_id *ids, size_t n);
     /* The view gets `used` 0. *found false: there is no such record. */
     quire_status (*read)(struct quire_backend *backend, const quire_record_id *id,
                          quire_backend_view view, void *user, bool *found);
@@ -63,7 +74,8 @@ typedef struct quire_backend {
     quire_status (*write)(struct quire_backend *backend, const quire_store_key *keys, size_t n_keys,
                           const quire_backend_item *items, size_t n, quire_store_added *added);
     quire_status (*remove)(struct quire_backend *backend, const quire_record_id *ids, size_t n);
-    /* Records a use of the nodes of a text, from its root on. */
+    /* Records a use of the nodes of a text, from its root on. Everything that was read of it since
+     * ask(0) has been checked. */
     quire_status (*touch)(struct quire_backend *backend, const quire_store_key *keys, size_t n);
     /* Visits the records after `after` (NULL: all), in the order of ids. Not a snapshot: what
      * others write meanwhile may be seen or not. */
@@ -77,18 +89,47 @@ typedef struct quire_backend {
                          quire_backend_counts *counts);
 } quire_backend;
 
+void quire__counts_add(quire_backend_counts *counts, const quire_backend_counts *more);
+
+/* Options have been checked. */
 quire_status quire__lmdb_open(quire_backend **backend, const char *directory,
                               const quire_store_options *options);
+quire_status quire__memory_open(quire_backend **backend, uint64_t max_bytes);
+/* must_connect false: a server that cannot be reached now is tried again later; a wrong password
+ * and the like fail nevertheless. E_UNSUPPORTED: built without it. */
+quire_status quire__redis_open(quire_backend **backend, const char *url,
+                               const quire_store_options *options, bool must_connect);
+quire_status quire__tiers_open(quire_backend **backend, const char *const *places, size_t n,
+                               const quire_store_options *options);
+bool quire__is_tiers(const quire_backend *backend);
+void quire__tiers_describe(quire_backend *backend, size_t tier, quire_store_tier *to);
+size_t quire__tiers_count(const quire_backend *backend);
+void quire__tiers_drain(quire_backend *backend);
+
+/* ---- place.c */
+typedef enum quire_place_kind {
+    QUIRE_PLACE_DIRECTORY,
+    QUIRE_PLACE_MEMORY,
+    QUIRE_PLACE_REDIS
+} quire_place_kind;
+quire_place_kind quire__place_kind(const char *place);
+quire_status quire__place_open(quire_backend **backend, const char *place,
+                               const quire_store_options *options, bool must_connect);
 
 struct quire_store {
     pthread_mutex_t lock; /* one call at a time */
     quire_backend *backend;
+    char name[QUIRE_STORE_PLACE_TEXT]; /* of its only place, if it has no tiers */
 };
 
 /* ---- key.c */
-/* The root of all texts with this identity and these layers. */
+enum { QUIRE_SALT_DIGEST = 32 };
+
+/* A salt itself is never stored, only this digest of it. */
+void quire__salt_digest(const void *salt, size_t salt_bytes, uint8_t digest[QUIRE_SALT_DIGEST]);
+/* The root of all texts with this identity, these layers and this salt. salt NULL: none. */
 void quire__root_key(const void *identity, size_t identity_bytes, const uint8_t *layers,
-                     size_t layers_bytes, quire_store_key *key);
+                     size_t layers_bytes, const uint8_t *salt_digest, quire_store_key *key);
 void quire__page_key(const quire_store_key *parent, const int32_t *tokens /* (64) */,
                      quire_store_key *key);
 static inline bool quire__same_key(const quire_store_key *a, const quire_store_key *b) {
@@ -99,7 +140,9 @@ static inline bool quire__same_key(const quire_store_key *a, const quire_store_k
 typedef struct quire_chain {
     uint8_t *layers; /* the section "layers" of a file */
     size_t layers_bytes;
-    quire_store_key *key; /* (n_pages + 1) the root's, then the pages' */
+    bool has_salt;
+    uint8_t salt[QUIRE_SALT_DIGEST]; /* digest */
+    quire_store_key *key;            /* (n_pages + 1) the root's, then the pages' */
     int32_t n_pages;
 } quire_chain;
 
@@ -142,9 +185,10 @@ bool quire__record_has_tokens(const quire_record *record, const int32_t *tokens)
 typedef struct quire_root {
     const uint8_t *identity, *layers;
     size_t identity_bytes, layers_bytes;
+    const uint8_t *salt_digest; /* NULL: none */
 } quire_root;
 
-size_t quire__root_bytes(size_t identity_bytes, size_t layers_bytes);
+size_t quire__root_bytes(size_t identity_bytes, size_t layers_bytes, bool has_salt);
 void quire__root_write(uint8_t *payload, const quire_root *root);
 /* Also checks its key. */
 bool quire__root_read(const quire_record *record, quire_root *root);

@@ -7,41 +7,62 @@
 
 void quire_store_options_default(quire_store_options *options) {
     if (options)
-        *options = (quire_store_options){
-            .struct_size = sizeof *options, .create = true, .touch_seconds = 60};
+        *options = (quire_store_options){.struct_size = sizeof *options,
+                                         .create = true,
+                                         .touch_seconds = 60,
+                                         .queue_bytes = (uint64_t)256 << 20};
 }
 
-static quire_status open_backend(quire_store *store, const char *directory,
-                                 const quire_store_options *given) {
-    quire_store_options o;
-    quire_store_options_default(&o);
+static quire_status check_options(const quire_store_options *given, quire_store_options *o) {
+    quire_store_options_default(o);
     if (given)
-        o = *given;
-    if (o.struct_size != sizeof o || o.touch_seconds < 0)
+        *o = *given;
+    if (o->struct_size != sizeof *o || o->touch_seconds < 0)
         return quire__fail(QUIRE_E_INVALID,
                            "options were not set up by quire_store_options_default");
-    o.create = o.create && !o.read_only;
-    return quire__lmdb_open(&store->backend, directory, &o);
+    o->create = o->create && !o->read_only;
+    return QUIRE_OK;
 }
 
-quire_status quire_store_open(quire_store **result, const char *directory,
-                              const quire_store_options *options) {
-    if (!result || !directory || !*directory)
-        return quire__fail(QUIRE_E_INVALID, "store or directory is NULL or empty");
+/* places: (n) one place opens without tiers unless `as_tiers`. */
+static quire_status open_store(quire_store **result, const char *const *places, size_t n,
+                               bool as_tiers, const quire_store_options *options) {
+    quire_store_options o;
     *result = NULL;
+    QUIRE_TRY(check_options(options, &o));
     quire_store *store = calloc(1, sizeof *store);
     if (!store || sodium_init() < 0) {
         free(store);
         return quire__fail(QUIRE_E_NOMEM, "out of memory while opening the store");
     }
-    const quire_status status = open_backend(store, directory, options);
+    const quire_status status = as_tiers ? quire__tiers_open(&store->backend, places, n, &o)
+                                         : quire__place_open(&store->backend, places[0], &o, true);
     if (status != QUIRE_OK) {
         free(store);
         return status;
     }
+    quire_store_place_text(places[0], store->name);
     pthread_mutex_init(&store->lock, NULL);
     *result = store;
     return QUIRE_OK;
+}
+
+quire_status quire_store_open(quire_store **result, const char *place,
+                              const quire_store_options *options) {
+    if (!result || !place || !*place)
+        return quire__fail(QUIRE_E_INVALID, "store or place is NULL or empty");
+    return open_store(result, &place, 1, false, options);
+}
+
+quire_status quire_store_open_tiers(quire_store **result, const char *const *places, size_t n,
+                                    const quire_store_options *options) {
+    if (!result || !places || n < 1 || n > QUIRE_STORE_TIERS_MAX)
+        return quire__fail(QUIRE_E_INVALID, "store or places is NULL, or there are not 1 to %d",
+                           QUIRE_STORE_TIERS_MAX);
+    for (size_t i = 0; i < n; i++)
+        if (!places[i] || !*places[i])
+            return quire__fail(QUIRE_E_INVALID, "the name of place %zu is empty", i + 1);
+    return open_store(result, places, n, true, options);
 }
 
 void quire_store_close(quire_store *store) {
@@ -72,6 +93,34 @@ quire_status quire_store_get_stats(quire_store *store, quire_store_stats *stats)
                                      .evicted_pages = counts.evicted_pages,
                                      .bad_records = counts.bad_records};
     return status;
+}
+
+quire_status quire_store_get_tier(quire_store *store, size_t tier, quire_store_tier *to) {
+    if (!store || !to)
+        return quire__fail(QUIRE_E_INVALID, "store or result is NULL");
+    *to = (quire_store_tier){0};
+    const bool has_tiers = quire__is_tiers(store->backend);
+    const size_t n = has_tiers ? quire__tiers_count(store->backend) : 1;
+    if (tier >= n)
+        return quire__fail(QUIRE_E_UNKNOWN, "there is no tier %zu: the store has %zu", tier, n);
+    if (has_tiers)
+        quire__tiers_describe(store->backend, tier, to);
+    else
+        memcpy(to->place, store->name, sizeof to->place);
+    return QUIRE_OK;
+}
+
+void quire_store_drain(quire_store *store) {
+    if (store && quire__is_tiers(store->backend))
+        quire__tiers_drain(store->backend);
+}
+
+void quire__counts_add(quire_backend_counts *c, const quire_backend_counts *more) {
+    c->hit_pages += more->hit_pages;
+    c->missed_pages += more->missed_pages;
+    c->added_pages += more->added_pages;
+    c->evicted_pages += more->evicted_pages;
+    c->bad_records += more->bad_records;
 }
 
 quire_status quire__store_drop_bad(quire_store *store, const quire_record_id *id) {

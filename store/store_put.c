@@ -58,14 +58,16 @@ static quire_status list_wanted(putter *p) {
         for (int32_t piece = 0; piece < n_pieces; piece++)
             if (p->source->has(p->source->user, piece, page))
                 want(w, &p->chain->key[page + 1], piece, page);
-    return p->store->backend->has(p->store->backend, w->id, w->n, w->present);
+    quire_backend *b = p->store->backend;
+    return (b->may_skip ? b->may_skip : b->has)(b, w->id, w->n, w->present);
 }
 
 /* ------------------------------------------------------------------ records */
 
 static size_t payload_bytes(const putter *p, size_t i) {
     return p->all.page[i] < 0
-               ? quire__root_bytes(p->text->identity_bytes, p->chain->layers_bytes)
+               ? quire__root_bytes(p->text->identity_bytes, p->chain->layers_bytes,
+                                   p->chain->has_salt)
                : quire__piece_bytes(p->source->pieces, (int32_t)p->all.id[i].piece, p->all.page[i]);
 }
 
@@ -86,7 +88,8 @@ static quire_status fill_record(const putter *p, size_t i, uint8_t *bytes, size_
         const quire_root root = {.identity = p->text->identity,
                                  .layers = p->chain->layers,
                                  .identity_bytes = p->text->identity_bytes,
-                                 .layers_bytes = p->chain->layers_bytes};
+                                 .layers_bytes = p->chain->layers_bytes,
+                                 .salt_digest = p->chain->has_salt ? p->chain->salt : NULL};
         quire__root_write(payload, &root);
     }
     quire__record_seal(bytes, n_bytes);

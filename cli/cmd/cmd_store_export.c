@@ -46,7 +46,7 @@ static int report(const char *path, const quire_store_key *key, bool json) {
 int cli_store_export_run(int argc, char **argv) {
     const char *directory = NULL, *digits = NULL, *path = NULL;
     bool json = false;
-    const cli_argument arguments[] = {{"DIR", &directory, true}, {"KEY", &digits, true}};
+    const cli_argument arguments[] = {{"STORE", &directory, true}, {"KEY", &digits, true}};
     const cli_option options[] = {
         cli_with_letter(cli_string("output", &path, "FILE", "the file to write (required)"), 'o'),
         cli_flag("json", &json, "print JSON"),
@@ -61,7 +61,7 @@ int cli_store_export_run(int argc, char **argv) {
         .command = "store export",
         .about = "Writes the text that ends at page KEY as a saved cache, a file for 'quire "
                  "inspect', 'quire run --load' and 'quire convert'. 'quire store list' prints the "
-                 "keys; the first digits of a key are enough.",
+                 "keys; the first digits of a key are enough." CLI_STORE_PLACE,
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,

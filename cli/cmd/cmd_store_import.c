@@ -76,7 +76,7 @@ static int import_all(const import_options *chosen, const cli_rest *files, json_
 int cli_store_import_run(int argc, char **argv) {
     import_options chosen = {0};
     cli_rest files = {.name = "FILE", .required = true};
-    const cli_argument arguments[] = {{"DIR", &chosen.directory, true}};
+    const cli_argument arguments[] = {{"STORE", &chosen.directory, true}};
     const cli_option options[] = {
         cli_size("size", &chosen.max_bytes, 0x1p20, 0x1p50,
                  "set the limit of the store (default: keep the current one; 8G when created)"),
@@ -94,7 +94,7 @@ int cli_store_import_run(int argc, char **argv) {
                  "pages ('quire inspect FILE' shows the history of a cache).\n"
                  "Tokens that were generated one at a time may differ in the last "
                  "bits from the same tokens in a prompt; the store keeps those of "
-                 "the file.",
+                 "the file." CLI_STORE_PLACE,
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,

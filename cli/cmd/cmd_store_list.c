@@ -140,7 +140,7 @@ int cli_store_list_run(int argc, char **argv) {
     const char *directory = NULL;
     bool json = false;
     listing l = {0};
-    const cli_argument arguments[] = {{"DIR", &directory, true}};
+    const cli_argument arguments[] = {{"STORE", &directory, true}};
     const cli_option options[] = {
         cli_flag("all", &l.all, "list every page, not only the last page of each text"),
         cli_flag("json", &json, "print JSON"),
@@ -151,7 +151,7 @@ int cli_store_list_run(int argc, char **argv) {
         .about =
             "Lists the texts in a store: the key of the last page, the tokens and bytes from "
             "the start of the text to that page, the time of the last use, the codecs, and the "
-            "model. Pages that several texts share count for each of them.",
+            "model. Pages that several texts share count for each of them." CLI_STORE_PLACE,
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,

@@ -9,22 +9,23 @@
 int cli_store_remove_run(int argc, char **argv) {
     const char *directory = NULL, *digits = NULL;
     bool json = false, all = false;
-    const cli_argument arguments[] = {{"DIR", &directory, true}, {"KEY", &digits, false}};
+    const cli_argument arguments[] = {{"STORE", &directory, true}, {"KEY", &digits, false}};
     const cli_option options[] = {
         cli_flag("all", &all, "remove every text"),
         cli_flag("json", &json, "print JSON"),
     };
     static const char *const examples[] = {"quire store remove pages 3f9a1c",
                                            "quire store remove pages --all", NULL};
-    const cli_usage usage = {.command = "store remove",
-                             .about = "Removes page KEY, the pages that continue it, and the pages "
-                                      "before it that no other text uses. 'quire store list' "
-                                      "prints the keys; the first digits of a key are enough.",
-                             .options = options,
-                             .n_options = sizeof options / sizeof options[0],
-                             .arguments = arguments,
-                             .n_arguments = 2,
-                             .examples = examples};
+    const cli_usage usage = {
+        .command = "store remove",
+        .about = "Removes page KEY, the pages that continue it, and the pages "
+                 "before it that no other text uses. 'quire store list' "
+                 "prints the keys; the first digits of a key are enough." CLI_STORE_PLACE,
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .arguments = arguments,
+        .n_arguments = 2,
+        .examples = examples};
     int status;
     if (!cli_args_parse(&usage, argc, argv, &status))
         return status;

@@ -7,12 +7,14 @@
 
 #include <stdio.h>
 
-static int print_text(const char *directory, const quire_store_stats *s) {
+static int print_text(const char *place, const quire_store_stats *s) {
+    char name[QUIRE_STORE_PLACE_TEXT];
+    quire_store_place_text(place, name);
     const uint64_t asked = s->hit_pages + s->missed_pages;
-    printf("store     %s: %lld pages of %d tokens in %lld records, %s\n", directory,
-           (long long)s->pages, QUIRE_PAGE_TOKENS, (long long)s->records, cli_bytes(s->bytes).text);
-    printf("file      %s of at most %s\n", cli_bytes(s->file_bytes).text,
-           cli_bytes(s->max_bytes).text);
+    printf("store     %s: %lld pages of %d tokens in %lld records, %s\n", name, (long long)s->pages,
+           QUIRE_PAGE_TOKENS, (long long)s->records, cli_bytes(s->bytes).text);
+    printf("size      %s of at most %s\n", cli_bytes(s->file_bytes).text,
+           s->max_bytes ? cli_bytes(s->max_bytes).text : "what the machine has");
     printf("requested %llu pages, of which %llu were found (%.1f %%)\n", (unsigned long long)asked,
            (unsigned long long)s->hit_pages,
            asked ? 100.0 * (double)s->hit_pages / (double)asked : 0.0);
@@ -35,13 +37,13 @@ static int print_json(const quire_store_stats *s) {
 int cli_store_stat_run(int argc, char **argv) {
     const char *directory = NULL;
     bool json = false;
-    const cli_argument arguments[] = {{"DIR", &directory, true}};
+    const cli_argument arguments[] = {{"STORE", &directory, true}};
     const cli_option options[] = {cli_flag("json", &json, "print JSON")};
     static const char *const examples[] = {"quire store stat pages --json", NULL};
     const cli_usage usage = {
         .command = "store stat",
         .about = "Prints the size of a store, and how many pages were found, added and evicted "
-                 "since it was created.",
+                 "since it was created." CLI_STORE_PLACE,
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,

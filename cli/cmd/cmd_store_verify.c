@@ -33,7 +33,7 @@ static int report(const quire_store_verdict *v, bool removed, bool json) {
 int cli_store_verify_run(int argc, char **argv) {
     const char *directory = NULL;
     bool json = false, delete_bad = false;
-    const cli_argument arguments[] = {{"DIR", &directory, true}};
+    const cli_argument arguments[] = {{"STORE", &directory, true}};
     const cli_option options[] = {
         cli_flag("delete", &delete_bad, "remove bad records"),
         cli_flag("json", &json, "print JSON"),
@@ -46,7 +46,7 @@ int cli_store_verify_run(int argc, char **argv) {
             "Checks every byte of every record in a store. The exit status is 1 if bad records "
             "remain; --delete removes them, and their pages are computed again when they are "
             "needed. If LMDB's own pages are damaged, the store cannot be opened: remove its "
-            "directory.",
+            "directory." CLI_STORE_PLACE,
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .arguments = arguments,

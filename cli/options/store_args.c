@@ -4,25 +4,24 @@
 #include "command.h"
 #include "output/report.h"
 
-static int open_store(const char *directory, const quire_store_options *options,
-                      quire_store **store) {
-    quire_status status = quire_store_open(store, directory, options);
+static int open_store(const char *place, const quire_store_options *options, quire_store **store) {
+    quire_status status = quire_store_open(store, place, options);
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot open the store", status, NULL);
 }
 
-int cli_store_read(const char *directory, quire_store **store) {
+int cli_store_read(const char *place, quire_store **store) {
     quire_store_options options;
     quire_store_options_default(&options);
     options.read_only = true;
-    return open_store(directory, &options, store);
+    return open_store(place, &options, store);
 }
 
-int cli_store_change(const char *directory, bool create, uint64_t max_bytes, quire_store **store) {
+int cli_store_change(const char *place, bool create, uint64_t max_bytes, quire_store **store) {
     quire_store_options options;
     quire_store_options_default(&options);
     options.create = create;
     options.max_bytes = max_bytes;
-    return open_store(directory, &options, store);
+    return open_store(place, &options, store);
 }
 
 int cli_store_name(quire_store *store, const char *digits, quire_store_key *key) {

@@ -8,15 +8,20 @@
 
 void cli_text_store_options(cli_text_store *ts, cli_option *options) {
     const cli_option all[CLI_STORE_OPTIONS] = {
-        cli_string("store", &ts->directory, "DIR",
-                   "directory of a store: the prefix of the prompt that it has is not computed "
-                   "again, and new pages are added to it"),
+        cli_string("store", &ts->directory, "PLACES",
+                   "a store: the prefix of the prompt that it has is not computed again, and new "
+                   "pages are added to it. A directory, redis://HOST, or mem:SIZE; or several of "
+                   "them, separated by commas, the fastest first: mem:256M,pages,redis://HOST"),
         cli_size("store-size", &ts->max_bytes, 0x1p20, 0x1p50,
-                 "set the limit of the store (default: keep the current one; 8G when created)"),
+                 "set the limit of the store's directory (default: keep the current one; 8G when "
+                 "created)"),
     };
     memcpy(options, all, sizeof all);
     options[0].heading = "store options";
 }
+
+/* Says once that a tier of the store fails, and again after it has worked in between. */
+static void tell_failing_tiers(cli_text_store *ts);
 
 /* ------------------------------------------------------------------ prompts */
 
@@ -63,6 +68,7 @@ quire_status cli_text_store_prompt(cli_text_store *ts, quire_session *session, c
     ts->n_found += ts->result.n_from_store;
     ts->n_pages += ts->result.pages_added;
     ts->n_bytes += ts->result.bytes_added;
+    tell_failing_tiers(ts);
     return status;
 }
 
@@ -75,6 +81,7 @@ void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_
     quire_session_put(session, seq, tokens, n_tokens, &options, &ts->result);
     ts->n_pages += ts->result.pages_added - before.pages_added;
     ts->n_bytes += ts->result.bytes_added - before.bytes_added;
+    tell_failing_tiers(ts);
 }
 
 void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq,
@@ -83,18 +90,37 @@ void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const 
         cli_text_store_put(ts, session, seq, tokens, n_tokens);
 }
 
-/* ------------------------------------------------------------------ the directory */
+/* ------------------------------------------------------------------ the places */
 
 static int without_store(const cli_text_store *ts) {
     if (!ts->max_bytes)
         return CLI_OK;
-    cli_error("--store-size needs --store DIR");
+    cli_error("--store-size needs --store");
     return CLI_USAGE;
 }
 
 #if QUIRE_STORE
 
+#include "options/comma_list.h"
 #include "quire_store.h"
+
+#include <stdlib.h>
+
+static void tell_failing_tiers(cli_text_store *ts) {
+    quire_store_tier tier;
+    for (size_t i = 0; ts->store && i < QUIRE_STORE_TIERS_MAX &&
+                       quire_store_get_tier(ts->store, i, &tier) == QUIRE_OK;
+         i++) {
+        if (tier.is_failing && !ts->is_told[i])
+            cli_error("the store goes on without %s: %s", tier.place, tier.error);
+        ts->is_told[i] = tier.is_failing;
+    }
+}
+
+/* Only a single directory has no tiers. */
+static bool has_tiers(const char *const *places, size_t n) {
+    return n > 1 || strstr(places[0], "://") || strncmp(places[0], "mem:", 4) == 0;
+}
 
 int cli_text_store_open(cli_text_store *ts) {
     if (!ts->directory)
@@ -102,16 +128,28 @@ int cli_text_store_open(cli_text_store *ts) {
     quire_store_options options;
     quire_store_options_default(&options);
     options.max_bytes = ts->max_bytes;
-    quire_status status = quire_store_open(&ts->store, ts->directory, &options);
+    size_t n;
+    char **places = cli_list_split(ts->directory, &n);
+    if (!places)
+        return CLI_FAILURE;
+    const char *const *list = (const char *const *)places;
+    const quire_status status = has_tiers(list, n)
+                                    ? quire_store_open_tiers(&ts->store, list, n, &options)
+                                    : quire_store_open(&ts->store, list[0], &options);
+    free(places);
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot open the store", status, NULL);
 }
 
 void cli_text_store_close(cli_text_store *ts) {
+    quire_store_drain(ts->store);
+    tell_failing_tiers(ts);
     quire_store_close(ts->store);
     ts->store = NULL;
 }
 
 #else
+
+static void tell_failing_tiers(cli_text_store *ts) { (void)ts; }
 
 int cli_text_store_open(cli_text_store *ts) {
     if (!ts->directory)

@@ -1,5 +1,5 @@
-/* text_store.h: prompts of a command with --store DIR: what the store has of them is not computed,
- * and what is new goes into it (quire_session_prompt). */
+/* text_store.h: prompts of a command with --store PLACES: what the store has of them is not
+ * computed, and what is new goes into it (quire_session_prompt). */
 #ifndef CLI_TEXT_TEXT_STORE_H
 #define CLI_TEXT_TEXT_STORE_H
 
@@ -9,7 +9,7 @@
 #include "quire_engine.h"
 
 typedef struct cli_text_store {
-    const char *directory; /* NULL: no store */
+    const char *directory; /* or other places, separated by commas; NULL: no store */
     size_t max_bytes;
     struct quire_store *store;
     int32_t n_found;  /* tokens that came from it */
@@ -17,6 +17,7 @@ typedef struct cli_text_store {
     uint64_t n_bytes; /* of these */
     /* Why pages could not be put, as the user was told; OK: they could. */
     quire_status failed;
+    bool is_told[8];            /* (QUIRE_STORE_TIERS_MAX) the user knows that this tier fails */
     cli_progress progress;      /* of the prompt at hand */
     quire_prompt_result result; /* and of the last one */
 } cli_text_store;

@@ -57,14 +57,16 @@ static void map_live(const prompt *p, int32_t n) {
 
 #if QUIRE_STORE
 
-static quire_status text_of(quire_session *session, const int32_t *tokens, int32_t n_tokens,
-                            quire_store_text *text) {
+static quire_status text_of(quire_session *session, const quire_prompt_options *options,
+                            const int32_t *tokens, int32_t n_tokens, quire_store_text *text) {
     const char *identity;
     QUIRE_TRY(quire_session_identity(session, &identity));
     *text = (quire_store_text){.identity = identity,
                                .identity_bytes = strlen(identity),
                                .tokens = tokens,
-                               .n_tokens = n_tokens};
+                               .n_tokens = n_tokens,
+                               .salt = options->store_salt,
+                               .salt_bytes = options->store_salt_bytes};
     return QUIRE_OK;
 }
 
@@ -82,7 +84,7 @@ static int32_t stored_tokens(const prompt *p) {
 
 static quire_status map_stored(const prompt *p) {
     quire_store_text text;
-    quire_status status = text_of(p->session, p->tokens, p->n_tokens, &text);
+    quire_status status = text_of(p->session, p->options, p->tokens, p->n_tokens, &text);
     if (status == QUIRE_OK)
         status =
             quire_store_get(p->options->store, quire_session_pool(p->session), &text, 1, p->seq);
@@ -102,7 +104,7 @@ static quire_status put(quire_session *session, const quire_seq *seq, const int3
                         quire_prompt_result *result) {
     quire_store_text text;
     quire_store_added added = {0};
-    quire_status status = text_of(session, tokens, n_tokens, &text);
+    quire_status status = text_of(session, options, tokens, n_tokens, &text);
     if (status == QUIRE_OK)
         status = quire_store_put(options->store, seq, &text, &added);
     result->pages_added += added.pages;

@@ -3,7 +3,10 @@
 import hashlib
 import json
 import os
+import shutil
+import socket
 import subprocess
+import time
 
 import pytest
 
@@ -193,7 +196,7 @@ def test_no_store(command, tmp_path):
 @pytest.mark.parametrize("arguments, said", [
     (["store"], "usage"),
     (["store", "lst"], "list"),
-    (["store", "list"], "DIR"),
+    (["store", "list"], "STORE"),
     (["store", "import", "d"], "FILE"),
     (["store", "export", "d"], "KEY"),
     (["store", "export", "d", "abc"], "-o FILE"),
@@ -207,7 +210,78 @@ def test_usage(arguments, said):
 
 @pytest.mark.parametrize("command", ["list", "stat", "verify", "import", "export", "remove"])
 def test_help(command):
-    assert f"usage: quire store {command} DIR" in quire("store", command, "--help").stdout
+    assert f"usage: quire store {command} STORE" in quire("store", command, "--help").stdout
+
+
+@pytest.fixture
+def redis(tmp_path):
+    """A server on loopback, and a function that asks it something as redis-cli does."""
+    if not shutil.which("redis-server"):
+        assert not os.environ.get("QUIRE_REQUIRE_ALL"), "redis-server is not installed"
+        pytest.skip("redis-server is not installed")
+    for port in range(18480, 18500):
+        server = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
+                                   "--requirepass", "hush", "--dir", str(tmp_path)], stdout=subprocess.DEVNULL)
+
+        def ask(*words):
+            with socket.create_connection(("127.0.0.1", port)) as link:
+                for command in (("AUTH", "hush"), words):
+                    parts = [w if isinstance(w, bytes) else str(w).encode() for w in command]
+                    link.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in parts))
+                with link.makefile("rb") as replies:
+                    assert replies.readline() == b"+OK\r\n"
+                    return read_reply(replies)
+
+        while server.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                yield f"redis://127.0.0.1:{port}", ask
+                server.kill()
+                server.wait()
+                return
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+    raise AssertionError("no port is free")
+
+
+def read_reply(replies):
+    line = replies.readline()[:-2]
+    kind, rest = line[:1], line[1:]
+    if kind == b"$":
+        return None if rest == b"-1" else replies.read(int(rest) + 2)[:-2]
+    if kind == b"*":
+        return [read_reply(replies) for _ in range(int(rest))]
+    return int(rest) if kind == b":" else line
+
+
+def test_redis(book, tmp_path, redis, monkeypatch):
+    """The commands on a Redis server; keys and records there by the document; the password is never printed."""
+    place, ask = redis
+    done = quire("store", "list", place, status=1)
+    assert "refuses to let this program in" in done.stderr
+    done = quire("store", "list", place.replace("//", "//:wrong@"), status=1)
+    assert "wrong" not in done.stderr.replace("WRONGPASS", "")
+    monkeypatch.setenv("QUIRE_REDIS_PASSWORD", "hush")
+    imported = report("store", "import", place, book)
+    keys = keys_by_the_document(book)
+    assert [entry["key"] for entry in imported] == [keys[-1]] and imported[0]["added_pages"] == 5
+    names = {name.decode() for name in ask("KEYS", "*")}
+    assert names >= {f"quire:1:{key}" for key in keys} and len(names - {"quire:1:counts"}) == 6
+    for i, key in enumerate(keys):
+        record = ask("HGET", f"quire:1:{key}", "0")
+        assert record[:8] == b"\x89QLEAF\r\n" and record[32:64].hex() == key
+        assert int.from_bytes(record[16:20], "little") == i + 1
+    assert sorted(entry["key"] for entry in report("store", "list", place, "--all")) == sorted(keys)
+    stat = report("store", "stat", place)
+    assert stat["pages"] == 5 and stat["added_pages"] == 5 and stat["bytes"] > 0
+    assert "hush" not in quire("store", "stat", place.replace("//", "//:hush@")).stdout
+    assert report("store", "verify", place)["sound"]
+    quire("store", "export", place, keys[-1][:12], "-o", tmp_path / "again.quire")
+    quire("store", "import", tmp_path / "pages", book)
+    quire("store", "export", tmp_path / "pages", keys[-1][:12], "-o", tmp_path / "local.quire")
+    assert (tmp_path / "again.quire").read_bytes() == (tmp_path / "local.quire").read_bytes()
+    assert report("store", "remove", place, "--all")["removed_pages"] == 5
+    assert [name for name in ask("KEYS", "*") if name != b"quire:1:counts"] == []
 
 
 def test_paths_that_are_not_text(book, tmp_path):

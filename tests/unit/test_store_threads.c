@@ -6,6 +6,7 @@
 
 #include "quire_store.h"
 #include "store_kit.h"
+#include "store_places.h"
 
 enum { N_TEXT = 192, THREADS = 4, ROUNDS = 30, TEXTS = 10 };
 
@@ -50,7 +51,7 @@ static void test_threads(void **state) {
     fixture_init(&all.f, 1, 2, 1, 32, 32, "k4v4");
     all.f.options.max_seqs = 2 * THREADS;
     fixture_open(&all.f);
-    assert_ok(quire_store_open(&all.store, store_dir("threads"), NULL));
+    assert_ok(places_open(&all.store, "threads", NULL));
     for (int i = 0; i < THREADS; i++) {
         assert_ok(quire_seq_create(all.f.pool, &all.seq[i]));
         feed(&all.f, all.seq[i], &s, N_TEXT, 64, 1, 0, NULL);
@@ -76,5 +77,6 @@ static void test_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads)};
-    return cmocka_run_group_tests(tests, NULL, store_teardown);
+    const int missing = places_missing(places_kind() >= PLACE_REDIS);
+    return missing ? missing : cmocka_run_group_tests(tests, NULL, places_teardown);
 }
