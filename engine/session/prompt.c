@@ -75,7 +75,7 @@ static int32_t stored_tokens(const prompt *p) {
     quire_store_text text;
     quire_store_key key;
     int32_t n = 0;
-    if (text_of(p->session, p->tokens, p->n_tokens - 1, &text) != QUIRE_OK ||
+    if (text_of(p->session, p->options, p->tokens, p->n_tokens - 1, &text) != QUIRE_OK ||
         quire_store_find(p->options->store, quire_session_pool(p->session), &text, &key, &n) !=
             QUIRE_OK)
         return 0;

@@ -59,6 +59,8 @@ bool srv_choice_begin(srv_lane *lane, srv_choice *choice) {
     options.held = choice->text;
     options.n_held = choice->seq ? quire_seq_length(choice->seq) : 0;
     options.store = lane->store;
+    options.store_salt = choice->job->salt;
+    options.store_salt_bytes = strlen(choice->job->salt);
     if (!make_room(lane, choice->n_text, options.n_held)) {
         quire_seq_free(choice->seq);
         choice->seq = NULL;

@@ -3,6 +3,7 @@
 #include "sched/lane.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { PAGE = QUIRE_PAGE_TOKENS };
 
@@ -126,6 +127,8 @@ static void put_pages(srv_lane *lane, srv_choice *choice) {
     quire_prompt_options options;
     quire_prompt_options_default(&options);
     options.store = lane->store;
+    options.store_salt = choice->job->salt;
+    options.store_salt_bytes = strlen(choice->job->salt);
     quire_prompt_result result = {.is_shareable = true};
     if (quire_session_put(lane->session, choice->seq, choice->text, quire_seq_length(choice->seq),
                           &options, &result) != QUIRE_OK)
