@@ -180,7 +180,7 @@ static void open_session(quire_session **session, const quire_model *model, cons
     options.max_seqs = n_seqs;
     options.max_rows = 2 * CHUNK;
     options.context = 1024;
-    options.n_threads = 2;
+    options.n_threads = 1;
     options.kv_bytes = bytes;
     options.calibration = calibration;
     require(quire_session_create(session, model, &options) == QUIRE_OK, "session");
