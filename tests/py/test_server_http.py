@@ -567,6 +567,7 @@ def test_malformed_requests(plain, request_bytes):
         data = read_all(s)
     assert data == b"" or re.match(rb"HTTP/1.\d [45]\d\d", data), data
     assert plain.ask("GET", "/health").status == 200
+    assert "<html" not in plain.log()
 
 
 def trickle(s, data):
