@@ -20,7 +20,8 @@ ctest = ctest --test-dir $(1) -j $(JOBS) --output-on-failure --no-tests=error --
 summary = echo; echo "summary"; for dir in $(1); do printf '  %-14s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
 COMPILE_TESTS = $(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON -DQUIRE_WERROR=ON \
 	-DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so)
-SANITIZED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O2 -g" -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON
+SANITIZED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O2 -g" -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON \
+	-DQUIRE_PYTHON=$(CACHE)/venv/bin/python
 LIBRARY_ONLY := -DCMAKE_BUILD_TYPE=Release -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON
 
 help: ## list the targets
@@ -58,7 +59,7 @@ test: ## what continuous integration runs: release, ASan+UBSan, Python oracles, 
 	@$(COMPILE_TESTS)
 	@$(call ctest,build,-LE long)
 	@$(call compile,build/asan,$(SANITIZED) -DQUIRE_SANITIZE=address$(comma)undefined)
-	@$(call ctest,build/asan,-L unit)
+	@$(call ctest,build/asan,-L 'unit|server')
 	@$(call summary,build build/asan)
 
 test-all: export QUIRE_TEST_SWEEP := full
@@ -66,7 +67,7 @@ test-all: test ## every case of every sweep; also TSan, the AVX-512 kernels emul
 	@tools/setup all
 	@$(call ctest,build,-L long)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
-	@$(call ctest,build/tsan,-R 'threads|cells')
+	@$(call ctest,build/tsan,-R 'threads|cells|server_http')
 	@$(call compile,build/emulated,$(LIBRARY_ONLY) -DQUIRE_EMULATED=ON)
 	@$(call ctest,build/emulated,-R 'kernels|integers|emulated')
 	@$(call compile,build/cross,$(LIBRARY_ONLY),--toolchain cmake/linux-cross.cmake)

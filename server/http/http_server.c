@@ -246,6 +246,9 @@ static void on_message(void *user, const char *format, va_list args) {
     srv_http *server = user;
     char text[512];
     vsnprintf(text, sizeof text, format, args);
+    char *page = strstr(text, " ('<html");
+    if (page) /* the whole reply */
+        strcpy(page, ")");
     if (!strstr(text, "pplication reported internal error") && !strstr(text, "application error"))
         srv_log_line(server->log, "http: %s", text);
 }

@@ -33,6 +33,8 @@ def until(condition, what):
 
 
 class Server:
+    """A running one; use it through running(), which also ends it where a case fails."""
+
     def __init__(self, directory, **options):
         self.log_path = directory / "log"
         options.setdefault("log_path", self.log_path)
@@ -77,6 +79,8 @@ class Server:
 
     def stop(self):
         """Ends it and checks that it ended well: under a sanitizer, that nothing leaked."""
+        if self.errors.closed:
+            return
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(PATIENCE)
@@ -229,17 +233,17 @@ def test_stats(plain):
 
 def test_stats_of_a_store(tmp_path):
     try:
-        server = Server(tmp_path, store=tmp_path / "store")
+        with running(tmp_path, store=tmp_path / "store") as server:
+            store = server.stats()["store"]
+            metrics = server.ask("GET", "/metrics").body
     except AssertionError as error:
         if "not known" not in str(error):
             raise
         pytest.skip("not here: this build has no store")
-    store = server.stats()["store"]
     assert set(store) == {"pages", "bytes", "file_bytes", "max_bytes", "hit_pages", "missed_pages", "added_pages",
                           "evicted_pages"}
     assert store["pages"] == 0 and store["max_bytes"] > 0
-    assert b"\nquire_store_max_bytes " in server.ask("GET", "/metrics").body
-    server.stop()
+    assert b"\nquire_store_max_bytes " in metrics
 
 
 def test_metrics(plain):
@@ -567,6 +571,7 @@ def test_malformed_requests(plain, request_bytes):
         data = read_all(s)
     assert data == b"" or re.match(rb"HTTP/1.\d [45]\d\d", data), data
     assert plain.ask("GET", "/health").status == 200
+    assert "<html" not in plain.log()
 
 
 def trickle(s, data):
@@ -841,56 +846,56 @@ def test_bad_key_files(tmp_path):
 
 def test_drain(tmp_path):
     """What runs is finished; meanwhile /health fails and new work is refused."""
-    server = Server(tmp_path)
-    body = json.dumps(post("tokens=4 delay=1000", stream=True)).encode()
-    s = server.raw(head("POST", "/v1/completions", f"Content-Length: {len(body)}") + body)
-    until(lambda: server.jobs()["running"] == 1, "the job to run")
-    server.process.send_signal(signal.SIGTERM)
-    until(lambda: server.lines("stopping"), "the signal")
-    reply = server.ask("GET", "/health")
-    assert reply.status == 503 and reply.getheader("Connection") == "close"
-    reply = server.ask("POST", "/v1/completions", post())
-    assert reply.status == 503 and reply.getheader("Retry-After")
-    data = read_all(s)
-    assert data.count(b"word ") == 4 and b"data: [DONE]\n\n" in data
-    server.stop()
-    assert server.lines("stopped$")
+    with running(tmp_path) as server:
+        body = json.dumps(post("tokens=4 delay=1000", stream=True)).encode()
+        s = server.raw(head("POST", "/v1/completions", f"Content-Length: {len(body)}") + body)
+        until(lambda: server.jobs()["running"] == 1, "the job to run")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.lines("stopping"), "the signal")
+        reply = server.ask("GET", "/health")
+        assert reply.status == 503 and reply.getheader("Connection") == "close"
+        reply = server.ask("POST", "/v1/completions", post())
+        assert reply.status == 503 and reply.getheader("Retry-After")
+        data = read_all(s)
+        assert data.count(b"word ") == 4 and b"data: [DONE]\n\n" in data
+        server.stop()
+        assert server.lines("stopped$")
 
 
 def test_drain_waits_for_readers(tmp_path):
     """A reply that has been computed, but not been read, is sent to the end."""
-    server = Server(tmp_path)
-    s = socket.socket()
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    s.connect(("127.0.0.1", server.port))
-    body = json.dumps(post("tokens=100 words=10000")).encode()
-    s.sendall(head("POST", "/v1/completions", f"Content-Length: {len(body)}", "Connection: close") + body)
-    until(lambda: server.jobs()["finished"] == 1, "the job to finish")
-    server.process.send_signal(signal.SIGTERM)
-    until(lambda: server.lines("stopping:"), "the signal")
-    assert read_all(s).count(b"word ") == 1000000
-    s.close()
-    server.stop()
+    with running(tmp_path) as server:
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", server.port))
+        body = json.dumps(post("tokens=100 words=10000")).encode()
+        s.sendall(head("POST", "/v1/completions", f"Content-Length: {len(body)}", "Connection: close") + body)
+        until(lambda: server.jobs()["finished"] == 1, "the job to finish")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.lines("stopping:"), "the signal")
+        assert read_all(s).count(b"word ") == 1000000
+        s.close()
+        server.stop()
 
 
 def test_second_signal(tmp_path):
     """Jobs that would run for an hour fail."""
-    server = Server(tmp_path)
-    body = json.dumps(post("tokens=2 delay=3600000")).encode()
-    sockets = [server.raw(head("POST", "/v1/completions", f"Content-Length: {len(body)}") + body) for _ in range(3)]
-    until(lambda: server.jobs()["running"] == 3, "the jobs to run")
-    server.process.send_signal(signal.SIGTERM)
-    until(lambda: server.lines("stopping:"), "the first signal")
-    server.process.send_signal(signal.SIGINT)
-    for s in sockets:
-        assert read_all(s).startswith(b"HTTP/1.1 503")
-    server.stop()
+    with running(tmp_path) as server:
+        body = json.dumps(post("tokens=2 delay=3600000")).encode()
+        sockets = [server.raw(head("POST", "/v1/completions", f"Content-Length: {len(body)}") + body) for _ in range(3)]
+        until(lambda: server.jobs()["running"] == 3, "the jobs to run")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.lines("stopping:"), "the first signal")
+        server.process.send_signal(signal.SIGINT)
+        for s in sockets:
+            assert read_all(s).startswith(b"HTTP/1.1 503")
+        server.stop()
 
 
 def test_stops_with_idle_connections(tmp_path):
-    server = Server(tmp_path)
-    sockets = [server.raw(data) for data in [b"", b"GET /", head("GET", "/health"), head("POST", "/tokenize", "Content-Length: 9")]]
-    assert sockets[2].recv(4096)
-    server.stop()
-    for s in sockets:
-        s.close()
+    with running(tmp_path) as server:
+        sockets = [server.raw(data) for data in [b"", b"GET /", head("GET", "/health"), head("POST", "/tokenize", "Content-Length: 9")]]
+        assert sockets[2].recv(4096)
+        server.stop()
+        for s in sockets:
+            s.close()
