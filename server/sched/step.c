@@ -95,24 +95,6 @@ static int32_t add_prefill(srv_lane *lane) {
 
 /* ------------------------------------------------------------------ computing them */
 
-static void give_up(srv_lane *lane, srv_choice *choice, const char *why) {
-    (void)lane;
-    srv_job_fail(choice->job, SRV_FAILED, why);
-}
-
-/* Something is wrong with one of them: each alone, so that only that one fails. */
-static void step_one_by_one(srv_lane *lane, bool exact, void (*done)(srv_lane *, int32_t, bool)) {
-    const int32_t n = lane->n_items;
-    for (int32_t i = 0; i < n; i++) {
-        const quire_status status = quire_session_decode(lane->session, &lane->items[i], 1, exact);
-        if (status != QUIRE_OK) {
-            give_up(lane, lane->rows[i], quire_last_error());
-            continue;
-        }
-        done(lane, i, exact);
-    }
-}
-
 /* The first row with logits of item i in a step of all items. */
 static int32_t logits_row(const srv_lane *lane, int32_t i) {
     int32_t row = 0;
@@ -152,7 +134,7 @@ static void fork_choices(srv_lane *lane, srv_job *job, const float *logits) {
         choice->state = SRV_COMPUTING;
         if (quire_seq_fork(first->seq, &choice->seq) != QUIRE_OK &&
             (!srv_prefix_evict(lane) || quire_seq_fork(first->seq, &choice->seq) != QUIRE_OK)) {
-            give_up(lane, choice, quire_last_error());
+            srv_job_fail(job, SRV_FAILED, quire_last_error());
             return;
         }
     }
@@ -182,18 +164,28 @@ static void after_item(srv_lane *lane, int32_t i, bool exact, int32_t row) {
         srv_choice_emit(lane, choice, logits);
 }
 
-static void after_single(srv_lane *lane, int32_t i, bool exact) { after_item(lane, i, exact, 0); }
+/* Something is wrong with one of them: each alone, so that only that one fails. */
+static void step_one_by_one(srv_lane *lane, bool exact) {
+    for (int32_t i = 0; i < lane->n_items; i++) {
+        const quire_status status = quire_session_decode(lane->session, &lane->items[i], 1, exact);
+        if (status != QUIRE_OK) {
+            srv_job_fail(lane->rows[i]->job, SRV_FAILED, quire_last_error());
+            continue;
+        }
+        after_item(lane, i, exact, 0);
+    }
+}
 
 /* The pool is full even for the one text that is left: it ends here. */
 static void end_last(srv_lane *lane) {
     srv_choice *choice = lane->rows[0];
     if (!choice->is_decoding) {
-        give_up(lane, choice, "the prompt does not fit into the cache");
+        srv_job_fail(choice->job, SRV_FAILED, "the prompt does not fit into the cache");
         return;
     }
     srv_event *event = calloc(1, sizeof *event);
     if (!event) {
-        give_up(lane, choice, "out of memory");
+        srv_job_fail(choice->job, SRV_FAILED, "out of memory");
         return;
     }
     event->choice = choice->index;
@@ -222,7 +214,7 @@ bool srv_lane_step(srv_lane *lane) {
     lane->counts.steps++;
     lane->counts.rows += n_single + n_prefill;
     if (status != QUIRE_OK) {
-        step_one_by_one(lane, exact, after_single);
+        step_one_by_one(lane, exact);
         return true;
     }
     for (int32_t i = 0; i < lane->n_items; i++)
