@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 24, PLACES = 64, PAIRS = 4096, PAIRS_OF_ALL = 40000 };
+enum { DEPTH = 24, PLACES = 256, PAIRS = 4096, PAIRS_OF_ALL = 40000 };
 
 typedef struct place {
     int32_t n; /* 0: behind the rule */
@@ -42,6 +42,16 @@ static bool push(place *p, int32_t element) {
     return true;
 }
 
+/* Takes off what has nothing left to do, as libllama does: chains of rules stay short. */
+static void drop_ended(const gbnf_checker *c, place *p) {
+    while (p->n > 0) {
+        const gbnf_element *e = &c->elements[p->at[p->n - 1]];
+        if ((e->kind != END && e->kind != ALTERNATIVE) || c->rules[e->index].repeats)
+            return;
+        p->n--;
+    }
+}
+
 /* Adds the places at characters that a place leads to without one. False: the rule begins
  * again, or there are too many. */
 static bool settle(const pair_search *s, place from, place_list *out) {
@@ -59,6 +69,7 @@ static bool settle(const pair_search *s, place from, place_list *out) {
         if (r == s->rule)
             return false;
         from.at[from.n - 1]++;
+        drop_ended(c, &from);
         for (int32_t i = r->first; i <= r->first + r->n; i++) {
             place into = from;
             if (i > r->first && c->elements[i - 1].kind != ALTERNATIVE)
