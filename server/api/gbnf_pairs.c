@@ -23,8 +23,8 @@ typedef struct pair {
 typedef struct pair_search {
     gbnf_checker *c;
     const gbnf_rule *rule;
-    pair *pairs; /* (PAIRS) those from n_done on are to be looked at */
-    int32_t n, n_done;
+    pair *pairs; /* (n) those from n_done on are to be looked at */
+    int32_t n, n_done, capacity;
     int32_t slots[2 * PAIRS]; /* index of a pair + 1, by hash */
 } pair_search;
 
@@ -106,6 +106,18 @@ static uint32_t hash_place(const place *p, uint32_t hash) {
     return (hash ^ (uint32_t)p->n) * 16777619u;
 }
 
+static bool has_room(pair_search *s) {
+    if (s->n < s->capacity)
+        return true;
+    const int32_t larger = s->capacity ? 2 * s->capacity : 32;
+    pair *moved = s->n < PAIRS ? realloc(s->pairs, (size_t)larger * sizeof *moved) : NULL;
+    if (!moved)
+        return false;
+    s->pairs = moved;
+    s->capacity = larger;
+    return true;
+}
+
 /* False: too many. */
 static bool add_pair(pair_search *s, const place *a, const place *b) {
     uint32_t slot = hash_place(b, hash_place(a, 2166136261u)) % (2 * PAIRS);
@@ -114,7 +126,7 @@ static bool add_pair(pair_search *s, const place *a, const place *b) {
         if (same_place(&known->a, a) && same_place(&known->b, b))
             return true;
     }
-    if (s->n == PAIRS || s->c->n_pairs == PAIRS_OF_ALL)
+    if (s->c->n_pairs == PAIRS_OF_ALL || !has_room(s))
         return false;
     s->c->n_pairs++;
     s->pairs[s->n] = (pair){*a, *b};
@@ -167,16 +179,14 @@ bool gbnf_soon_clear(gbnf_checker *c, const gbnf_rule *rule) {
         return false;
     pair_search *s = calloc(1, sizeof *s);
     place_list *lists = malloc(2 * sizeof *lists);
-    pair *pairs = malloc(PAIRS * sizeof *pairs);
     bool clear = false;
-    if (s && lists && pairs) {
+    if (s && lists) {
         s->c = c;
         s->rule = rule;
-        s->pairs = pairs;
         clear = run(s, &lists[0], &lists[1]);
+        free(s->pairs);
     }
     free(s);
     free(lists);
-    free(pairs);
     return clear;
 }
