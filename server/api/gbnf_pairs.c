@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 24, PLACES = 64, PAIRS = 4096, PAIRS_OF_ALL = 40000 };
+enum { DEPTH = 24, PLACES = 256, PAIRS = 4096, PAIRS_OF_ALL = 40000 };
 
 typedef struct place {
     int32_t n; /* 0: behind the rule */
@@ -23,8 +23,8 @@ typedef struct pair {
 typedef struct pair_search {
     gbnf_checker *c;
     const gbnf_rule *rule;
-    pair *pairs; /* (PAIRS) those from n_done on are to be looked at */
-    int32_t n, n_done;
+    pair *pairs; /* (n) those from n_done on are to be looked at */
+    int32_t n, n_done, capacity;
     int32_t slots[2 * PAIRS]; /* index of a pair + 1, by hash */
 } pair_search;
 
@@ -40,6 +40,16 @@ static bool push(place *p, int32_t element) {
         return false;
     p->at[p->n++] = element;
     return true;
+}
+
+/* Takes off what has nothing left to do, as libllama does: chains of rules stay short. */
+static void drop_ended(const gbnf_checker *c, place *p) {
+    while (p->n > 0) {
+        const gbnf_element *e = &c->elements[p->at[p->n - 1]];
+        if ((e->kind != END && e->kind != ALTERNATIVE) || c->rules[e->index].repeats)
+            return;
+        p->n--;
+    }
 }
 
 /* Adds the places at characters that a place leads to without one. False: the rule begins
@@ -59,6 +69,7 @@ static bool settle(const pair_search *s, place from, place_list *out) {
         if (r == s->rule)
             return false;
         from.at[from.n - 1]++;
+        drop_ended(c, &from);
         for (int32_t i = r->first; i <= r->first + r->n; i++) {
             place into = from;
             if (i > r->first && c->elements[i - 1].kind != ALTERNATIVE)
@@ -95,6 +106,18 @@ static uint32_t hash_place(const place *p, uint32_t hash) {
     return (hash ^ (uint32_t)p->n) * 16777619u;
 }
 
+static bool has_room(pair_search *s) {
+    if (s->n < s->capacity)
+        return true;
+    const int32_t larger = s->capacity ? 2 * s->capacity : 32;
+    pair *moved = s->n < PAIRS ? realloc(s->pairs, (size_t)larger * sizeof *moved) : NULL;
+    if (!moved)
+        return false;
+    s->pairs = moved;
+    s->capacity = larger;
+    return true;
+}
+
 /* False: too many. */
 static bool add_pair(pair_search *s, const place *a, const place *b) {
     uint32_t slot = hash_place(b, hash_place(a, 2166136261u)) % (2 * PAIRS);
@@ -103,7 +126,7 @@ static bool add_pair(pair_search *s, const place *a, const place *b) {
         if (same_place(&known->a, a) && same_place(&known->b, b))
             return true;
     }
-    if (s->n == PAIRS || s->c->n_pairs == PAIRS_OF_ALL)
+    if (s->c->n_pairs == PAIRS_OF_ALL || !has_room(s))
         return false;
     s->c->n_pairs++;
     s->pairs[s->n] = (pair){*a, *b};
@@ -156,16 +179,14 @@ bool gbnf_soon_clear(gbnf_checker *c, const gbnf_rule *rule) {
         return false;
     pair_search *s = calloc(1, sizeof *s);
     place_list *lists = malloc(2 * sizeof *lists);
-    pair *pairs = malloc(PAIRS * sizeof *pairs);
     bool clear = false;
-    if (s && lists && pairs) {
+    if (s && lists) {
         s->c = c;
         s->rule = rule;
-        s->pairs = pairs;
         clear = run(s, &lists[0], &lists[1]);
+        free(s->pairs);
     }
     free(s);
     free(lists);
-    free(pairs);
     return clear;
 }

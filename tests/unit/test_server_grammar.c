@@ -335,6 +335,28 @@ static void unsupported_schemas_are_named(void **state) {
     }
 }
 
+/* Many optional properties, each of which may be missing, also in a recursive schema. */
+static void wide_schemas_are_taken(void **state) {
+    (void)state;
+    for (int recursive = 0; recursive < 2; recursive++) {
+        const int n = recursive ? 60 : 500;
+        api_text schema = {0};
+        api_text_put(&schema, "{\"type\": \"object\", \"properties\": {");
+        for (int i = 0; i < n; i++)
+            api_text_print(&schema, "%s\"p%d\": {%s}", i > 0 ? ", " : "", i,
+                           recursive ? "\"$ref\": \"#\"" : "\"type\": \"object\"");
+        api_text_put(&schema, "}}");
+        api_error error = {0};
+        char *grammar = grammar_of(schema.bytes, &error);
+        if (!grammar)
+            fail_msg("%s", error.message);
+        assert_true(matches(grammar, "{\"p1\": {}, \"p10\": {}, \"p59\": {}}"));
+        assert_false(matches(grammar, "{\"p10\": {}, \"p1\": {}}"));
+        free(grammar);
+        api_text_free(&schema);
+    }
+}
+
 static void deep_schemas_are_refused(void **state) {
     (void)state;
     char schema[4096] = "";
@@ -478,6 +500,7 @@ int main(void) {
         cmocka_unit_test(schemas_match_what_is_valid),
         cmocka_unit_test(integers_match_arithmetic),
         cmocka_unit_test(unsupported_schemas_are_named),
+        cmocka_unit_test(wide_schemas_are_taken),
         cmocka_unit_test(deep_schemas_are_refused),
         cmocka_unit_test(good_grammars_are_taken),
         cmocka_unit_test(bad_grammars_are_refused),
