@@ -377,8 +377,9 @@ def test_figures_add_up(mocked, mock):
     assert mocked.text("#resident") == f"{held / 2**20:.2f} MiB" and mocked.text("#bf16") == f"{bf16 / 2**20:.1f} MiB"
     assert mocked.text("#hits") == f"{round(640 / 1340 * 100)} %"
     assert mocked.text("#running") == "1"
-    row = [cell.text for cell in mocked.all("#sequence-rows tr")[1].find_elements(By.TAG_NAME, "td")]
-    assert row == [str(running["job"]), "decoding", "700", "640", "700", "11"]
+    rows = [[cell.text for cell in row.find_elements(By.TAG_NAME, "td")] for row in mocked.all("#sequence-rows tr")]
+    assert rows == [[str(running["job"]), "decoding", "700", "640", "700", "11"],
+                    ["–", "kept prefix", "640", "0", "640", "11"]]  # what runs comes first
 
 
 def test_bf16_is_charged_for_windows_only(mocked, mock):
@@ -396,6 +397,21 @@ def test_bf16_is_charged_for_windows_only(mocked, mock):
         return answer
     mock.caches[0].stats = windowed
     mocked.wait(lambda: mocked.text("#bf16") == f"{whole * (640 + 512) / 1280:.1f} MiB")
+
+
+def test_sealed_pages_are_those_in_memory(mocked, mock):
+    """Two kept prefixes with 6 pages in common, which nobody says but the bytes."""
+    mock.end(mock.begin("k4v4", 640, 0, 0))
+    mock.end(mock.begin("k4v4", 640, 0, 0))
+    stats = mock.caches[0].stats
+
+    def common():
+        answer = stats()
+        answer["bytes"]["sealed"] -= 6 * answer["page_bytes"]
+        return answer
+    mock.caches[0].stats = common
+    mocked.wait(lambda: mocked.pages()["sealed"] == 14)
+    assert mocked.pages()["shared"] == 6
 
 
 def test_map_by_keyboard_and_mouse(mocked, mock):
@@ -557,6 +573,14 @@ def test_every_field_has_a_name(page):
     nameless = page.js("""return [...document.querySelectorAll('button, input, select, textarea, canvas[tabindex], [role=region]')]
         .filter(e => !e.ariaLabel && !e.labels?.length && !e.textContent.trim()).map(e => e.outerHTML)""")
     assert nameless == []
+
+
+def test_buttons_can_be_hit(page):
+    page.send("Say hello.", limit=16)
+    page.finished()
+    small = page.js("""return [...document.querySelectorAll('button')].filter(e => e.checkVisibility()).map(e => [e, e.getBoundingClientRect()])
+        .filter(([, box]) => box.width < 24 || box.height < 24).map(([e, box]) => `${e.textContent || e.id} ${box.width} x ${box.height}`)""")
+    assert small == []
 
 
 @pytest.mark.parametrize("width, height", [(360, 640), (390, 844), (768, 1024)])
