@@ -378,18 +378,19 @@ static void test_evicting(void **state) {
     quire_store *store = open_at(redis_place(&s, "timeout=20000"));
     for (uint64_t seed = 0; seed < TEXTS; seed++)
         assert_ok(put(store, &a, seed));
-    int n_whole = 0, n_less = 0;
+    int n_some = 0, n_less = 0;
     for (uint64_t seed = 0; seed < TEXTS; seed++) {
         const int n = found(store, &a, seed);
-        n_whole += n == N_TEXT;
+        n_some += n > 0;
         n_less += n < N_TEXT;
         if (seed % 20 == 0)
             assert_exact(store, &a, seed, n);
     }
-    assert_true(n_whole > 0 && n_less > 0);
+    assert_true(n_some > 0 && n_less > 0); /* which ones, the server decides: it samples */
     assert_true(stats_of(store).evicted_pages > 0);
     assert_int_equal(stats_of(store).bad_records, 0);
     assert_int_equal(stats_of(store).max_bytes, 3 << 20);
+    assert_string_equal(redis_say(&s, "CONFIG SET maxmemory 0"), "+OK");
     for (uint64_t seed = 0; seed < TEXTS; seed += 50) { /* what is missing can be put again */
         assert_ok(put(store, &a, seed));
         assert_exact(store, &a, seed, N_TEXT);
