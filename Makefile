@@ -60,7 +60,7 @@ test-all: export QUIRE_TEST_SWEEP := full
 test-all: test ## every case of every sweep; also TSan, the AVX-512 kernels emulated, the other processor under qemu, fidelity at length: hours
 	@$(call ctest,build,-L long)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
-	@$(call ctest,build/tsan,-R 'threads|cells')
+	@$(call ctest,build/tsan,-R 'threads|cells|store_redis')
 	@$(call compile,build/emulated,$(LIBRARY_ONLY) -DQUIRE_EMULATED=ON)
 	@$(call ctest,build/emulated,-R 'kernels|integers|emulated')
 	@$(call compile,build/cross,$(LIBRARY_ONLY),--toolchain cmake/linux-cross.cmake)

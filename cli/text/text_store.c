@@ -104,6 +104,7 @@ static int without_store(const cli_text_store *ts) {
 #include "options/comma_list.h"
 #include "quire_store.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static void tell_failing_tiers(cli_text_store *ts) {
@@ -122,6 +123,16 @@ static bool has_tiers(const char *const *places, size_t n) {
     return n > 1 || strstr(places[0], "://") || strncmp(places[0], "mem:", 4) == 0;
 }
 
+static void name_places(cli_text_store *ts, const char *const *places, size_t n) {
+    ts->name[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        char text[QUIRE_STORE_PLACE_TEXT];
+        const size_t used = strlen(ts->name);
+        quire_store_place_text(places[i], text);
+        snprintf(ts->name + used, sizeof ts->name - used, "%s%s", i ? "," : "", text);
+    }
+}
+
 int cli_text_store_open(cli_text_store *ts) {
     if (!ts->directory)
         return without_store(ts);
@@ -133,6 +144,7 @@ int cli_text_store_open(cli_text_store *ts) {
     if (!places)
         return CLI_FAILURE;
     const char *const *list = (const char *const *)places;
+    name_places(ts, list, n);
     const quire_status status = has_tiers(list, n)
                                     ? quire_store_open_tiers(&ts->store, list, n, &options)
                                     : quire_store_open(&ts->store, list[0], &options);

@@ -10,6 +10,7 @@
 
 typedef struct cli_text_store {
     const char *directory; /* or other places, separated by commas; NULL: no store */
+    char name[600];        /* the same, without passwords */
     size_t max_bytes;
     struct quire_store *store;
     int32_t n_found;  /* tokens that came from it */
