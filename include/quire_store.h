@@ -99,6 +99,8 @@ extern "C" {
 
 typedef struct quire_store quire_store;
 
+struct quire_store_tier;
+
 typedef struct quire_store_options {
     size_t struct_size; /* set by quire_store_options_default */
     bool create;        /* make the directory and the store if there is none; default true */
@@ -109,6 +111,10 @@ typedef struct quire_store_options {
     /* Finding pages writes nothing unless their last use on disk is this old; default 60. */
     int32_t touch_seconds;
     uint64_t queue_bytes; /* tiers: most bytes that wait for one place; default 256 MiB */
+    /* Tiers: called when a place begins to fail, and when it works again. Comes from the thread
+     * that has noticed it, and must not call the store. NULL: none. */
+    void (*on_tier)(void *user, const struct quire_store_tier *tier);
+    void *user;
 } quire_store_options;
 
 QUIRE_API void quire_store_options_default(quire_store_options *options);
@@ -139,7 +145,7 @@ typedef struct quire_store_tier {
     uint64_t dropped_records, dropped_bytes; /* because its queue was full, or it failed */
     uint64_t queued_records, queued_bytes;   /* that wait now */
     uint64_t errors;                         /* calls that failed */
-    bool is_failing;                         /* the last call failed */
+    bool is_failing;                         /* the last read or the last write failed */
     char error[200];                         /* why the last call that failed did; "" if none */
 } quire_store_tier;
 

@@ -64,7 +64,7 @@ static quire_status ask_tier(quire_tier *t, const quire_record_id *ids, size_t n
     quire_backend *b = begin(t);
     const quire_status status = b->has(b, some, n_some, found);
     end(t);
-    quire__tier_note(t, status); /* a place that fails has nothing */
+    quire__tier_note(t, QUIRE_TIER_READ, status); /* a place that fails has nothing */
     for (size_t i = 0; status == QUIRE_OK && i < n_some; i++)
         present[place[i]] = found[i];
     return status;
@@ -111,7 +111,7 @@ static quire_status tiers_may_skip(quire_backend *backend, const quire_record_id
     quire_backend *b = begin(first);
     const quire_status status = b->has(b, ids, n, there);
     end(first);
-    quire__tier_note(first, status);
+    quire__tier_note(first, QUIRE_TIER_READ, status);
     for (size_t i = 0; status == QUIRE_OK && i < n; i++)
         skip[i] = skip[i] || there[i];
     free(there);
@@ -148,7 +148,7 @@ static quire_status tiers_ask(quire_backend *backend, const quire_record_id *ids
         if (!near[i])
             rest[n_rest++] = ids[i];
     if (status == QUIRE_OK && n_rest > 0)
-        quire__tier_note(far, far->reader->ask(far->reader, rest, n_rest));
+        quire__tier_note(far, QUIRE_TIER_READ, far->reader->ask(far->reader, rest, n_rest));
     free(near);
     free(rest);
     return status;
@@ -202,7 +202,7 @@ static quire_status tiers_read(quire_backend *backend, const quire_record_id *id
         const quire_status status = b->read(b, id, look_at, &r, found);
         end(t);
         if (status != QUIRE_OK)
-            quire__tier_note(t, status);
+            quire__tier_note(t, QUIRE_TIER_READ, status);
         if (*found)
             quire__tier_count(t, &t->stats.hit_records, 1);
     }
@@ -232,7 +232,7 @@ static quire_status write_tier(quire_tiers *all, size_t i, const quire_store_key
     const quire_status status = quire__write_parts(b, keys, n_keys, items, n, added);
     end(t);
     if (status != QUIRE_E_TOO_BIG) /* a text that is larger than the place is no failure */
-        quire__tier_note(t, status);
+        quire__tier_note(t, QUIRE_TIER_WRITE, status);
     quire__tier_count(t, &t->stats.written_bytes, added->bytes);
     quire__tier_count(t, status == QUIRE_OK ? &t->stats.written_records : &t->stats.dropped_records,
                       n);
@@ -274,7 +274,8 @@ static quire_status tiers_remove(quire_backend *backend, const quire_record_id *
         quire_backend *b = begin(t);
         const quire_status status = b->remove(b, ids, n);
         end(t);
-        quire__tier_note(t, status);
+        if (status != QUIRE_OK) /* that a full server lets go does not mean that it takes */
+            quire__tier_note(t, QUIRE_TIER_WRITE, status);
         failed = failed == QUIRE_OK ? status : failed;
     }
     return failed;
@@ -322,7 +323,7 @@ static quire_status tiers_touch(quire_backend *backend, const quire_store_key *k
         quire_tier *t = &all->tier[i];
         if (!is_behind(all, i)) {
             quire_backend *b = begin(t);
-            quire__tier_note(t, b->touch(b, keys, n));
+            quire__tier_note(t, QUIRE_TIER_READ, b->touch(b, keys, n));
             end(t);
             continue;
         }
@@ -366,7 +367,7 @@ static quire_status next_head(quire_tier *t, const quire_record_id *after, head 
     quire_backend *b = begin(t);
     const quire_status status = b->walk(b, after, take_head, h);
     end(t);
-    quire__tier_note(t, status);
+    quire__tier_note(t, QUIRE_TIER_READ, status);
     return status != QUIRE_OK ? status : h->no_memory ? no_memory() : QUIRE_OK;
 }
 
@@ -522,6 +523,8 @@ quire_status quire__tiers_open(quire_backend **backend, const char *const *place
     memset(known, 0xff, QUIRE_TIERS_KNOWN * sizeof *known);
     all->known = known;
     all->queue_bytes = o->queue_bytes;
+    all->on_tier = o->on_tier;
+    all->user = o->user;
     pthread_mutex_init(&all->behind_lock, NULL);
     all->backend = (quire_backend){.read_only = o->read_only,
                                    .is_far = true,

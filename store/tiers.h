@@ -43,6 +43,7 @@ typedef struct quire_tier {
     pthread_cond_t has_work, is_idle;
     quire_behind_job *first, *last;
     bool is_working, is_ending;
+    bool fails_reads, fails_writes; /* a full server takes nothing, but can be read */
     quire_store_tier stats;
 } quire_tier;
 
@@ -59,6 +60,8 @@ typedef struct quire_tiers {
     quire_tier tier[QUIRE_STORE_TIERS_MAX];
     size_t n;
     uint64_t queue_bytes;
+    void (*on_tier)(void *user, const quire_store_tier *tier);
+    void *user;
     pthread_mutex_t behind_lock;
     /* Records that need not be put again. A record's place follows from its id; a later one
      * replaces it. */
@@ -84,8 +87,9 @@ bool quire__behind_add(quire_tier *tier, quire_behind *what);
 quire_status quire__write_parts(quire_backend *backend, const quire_store_key *keys, size_t n_keys,
                                 const quire_backend_item *items, size_t n,
                                 quire_store_added *added);
-/* Remembers quire_last_error(), and that the last call failed (or not). */
-void quire__tier_note(quire_tier *tier, quire_status status);
+typedef enum quire_tier_call { QUIRE_TIER_READ, QUIRE_TIER_WRITE } quire_tier_call;
+/* Remembers how a call ended, with quire_last_error(), and reports a change to the caller. */
+void quire__tier_note(quire_tier *tier, quire_tier_call call, quire_status status);
 void quire__tier_count(quire_tier *tier, uint64_t *counter, uint64_t more);
 
 #endif

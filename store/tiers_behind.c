@@ -5,14 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-void quire__tier_note(quire_tier *t, quire_status status) {
+void quire__tier_note(quire_tier *t, quire_tier_call call, quire_status status) {
     pthread_mutex_lock(&t->queue_lock);
-    t->stats.is_failing = status != QUIRE_OK;
+    *(call == QUIRE_TIER_READ ? &t->fails_reads : &t->fails_writes) = status != QUIRE_OK;
+    const bool was_failing = t->stats.is_failing;
+    t->stats.is_failing = t->fails_reads || t->fails_writes;
     if (status != QUIRE_OK) {
         t->stats.errors++;
         snprintf(t->stats.error, sizeof t->stats.error, "%s", quire_last_error());
     }
+    const quire_store_tier now = t->stats;
     pthread_mutex_unlock(&t->queue_lock);
+    if (now.is_failing != was_failing && t->all->on_tier)
+        t->all->on_tier(t->all->user, &now);
 }
 
 void quire__tier_count(quire_tier *t, uint64_t *counter, uint64_t more) {
@@ -136,11 +141,13 @@ static quire_status leave_lacking(quire_backend *backend, const quire_behind *b,
     return status;
 }
 
-static quire_status write_behind(quire_tier *t, const quire_behind *b) {
+/* *has_written false: nothing was to be written, so its success says nothing of the next write. */
+static quire_status write_behind(quire_tier *t, const quire_behind *b, bool *has_written) {
     quire_backend *w = t->writer;
+    *has_written = false;
     if (b->n == 0)
         return w->touch(w, b->keys, b->n_keys);
-    size_t n;
+    size_t n = 0;
     quire_store_added added = {0};
     quire_backend_item *items = malloc(b->n * sizeof *items); /* other threads read b->items */
     if (!items)
@@ -149,6 +156,7 @@ static quire_status write_behind(quire_tier *t, const quire_behind *b) {
     if (status == QUIRE_OK)
         status = quire__write_parts(w, b->keys, b->n_keys, items, n, &added);
     free(items);
+    *has_written = n > 0;
     pthread_mutex_lock(&t->queue_lock);
     if (status == QUIRE_OK) {
         t->stats.written_records += n;
@@ -189,9 +197,11 @@ static void *work(void *user) {
         pthread_mutex_unlock(&t->queue_lock);
         if (!gives_up) {
             pthread_mutex_lock(&t->lock);
-            const quire_status status = write_behind(t, b);
+            bool has_written;
+            const quire_status status = write_behind(t, b, &has_written);
             pthread_mutex_unlock(&t->lock);
-            quire__tier_note(t, status);
+            if (status != QUIRE_OK || has_written)
+                quire__tier_note(t, QUIRE_TIER_WRITE, status);
             gives_up = status != QUIRE_OK;
         }
         pthread_mutex_lock(&t->queue_lock);

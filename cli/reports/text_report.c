@@ -64,7 +64,7 @@ int cli_text_report_print(const cli_text_report *report) {
             rate((double)cache.kv_bytes_bf16, (double)cache.kv_bytes));
     if (report->store && report->store->directory)
         fprintf(stderr, "store    %s: %d tokens came from it, %d pages (%s) were added\n",
-                report->store->directory, (int)report->store->n_found, (int)report->store->n_pages,
+                report->store->name, (int)report->store->n_found, (int)report->store->n_pages,
                 cli_bytes(report->store->n_bytes).text);
     if (report->saved)
         fprintf(stderr, "saved    %s\n", report->saved);

@@ -20,9 +20,6 @@ void cli_text_store_options(cli_text_store *ts, cli_option *options) {
     options[0].heading = "store options";
 }
 
-/* Says once that a tier of the store fails, and again after it has worked in between. */
-static void tell_failing_tiers(cli_text_store *ts);
-
 /* ------------------------------------------------------------------ prompts */
 
 static void on_progress(void *user, int32_t done, int32_t total) {
@@ -68,7 +65,6 @@ quire_status cli_text_store_prompt(cli_text_store *ts, quire_session *session, c
     ts->n_found += ts->result.n_from_store;
     ts->n_pages += ts->result.pages_added;
     ts->n_bytes += ts->result.bytes_added;
-    tell_failing_tiers(ts);
     return status;
 }
 
@@ -81,7 +77,6 @@ void cli_text_store_put(cli_text_store *ts, quire_session *session, const quire_
     quire_session_put(session, seq, tokens, n_tokens, &options, &ts->result);
     ts->n_pages += ts->result.pages_added - before.pages_added;
     ts->n_bytes += ts->result.bytes_added - before.bytes_added;
-    tell_failing_tiers(ts);
 }
 
 void cli_text_store_put_again(cli_text_store *ts, quire_session *session, const quire_seq *seq,
@@ -104,22 +99,31 @@ static int without_store(const cli_text_store *ts) {
 #include "options/comma_list.h"
 #include "quire_store.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-static void tell_failing_tiers(cli_text_store *ts) {
-    quire_store_tier tier;
-    for (size_t i = 0; ts->store && i < QUIRE_STORE_TIERS_MAX &&
-                       quire_store_get_tier(ts->store, i, &tier) == QUIRE_OK;
-         i++) {
-        if (tier.is_failing && !ts->is_told[i])
-            cli_error("the store goes on without %s: %s", tier.place, tier.error);
-        ts->is_told[i] = tier.is_failing;
-    }
+/* One line when a place begins to fail, and one when it works again. */
+static void on_tier(void *user, const quire_store_tier *tier) {
+    (void)user;
+    if (tier->is_failing)
+        cli_error("the store goes on without %s: %s", tier->place, tier->error);
+    else
+        cli_error("the store uses %s again", tier->place);
 }
 
 /* Only a single directory has no tiers. */
 static bool has_tiers(const char *const *places, size_t n) {
     return n > 1 || strstr(places[0], "://") || strncmp(places[0], "mem:", 4) == 0;
+}
+
+static void name_places(cli_text_store *ts, const char *const *places, size_t n) {
+    ts->name[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        char text[QUIRE_STORE_PLACE_TEXT];
+        const size_t used = strlen(ts->name);
+        quire_store_place_text(places[i], text);
+        snprintf(ts->name + used, sizeof ts->name - used, "%s%s", i ? "," : "", text);
+    }
 }
 
 int cli_text_store_open(cli_text_store *ts) {
@@ -128,11 +132,13 @@ int cli_text_store_open(cli_text_store *ts) {
     quire_store_options options;
     quire_store_options_default(&options);
     options.max_bytes = ts->max_bytes;
+    options.on_tier = on_tier;
     size_t n;
     char **places = cli_list_split(ts->directory, &n);
     if (!places)
         return CLI_FAILURE;
     const char *const *list = (const char *const *)places;
+    name_places(ts, list, n);
     const quire_status status = has_tiers(list, n)
                                     ? quire_store_open_tiers(&ts->store, list, n, &options)
                                     : quire_store_open(&ts->store, list[0], &options);
@@ -141,15 +147,11 @@ int cli_text_store_open(cli_text_store *ts) {
 }
 
 void cli_text_store_close(cli_text_store *ts) {
-    quire_store_drain(ts->store);
-    tell_failing_tiers(ts);
     quire_store_close(ts->store);
     ts->store = NULL;
 }
 
 #else
-
-static void tell_failing_tiers(cli_text_store *ts) { (void)ts; }
 
 int cli_text_store_open(cli_text_store *ts) {
     if (!ts->directory)

@@ -10,6 +10,7 @@
 
 typedef struct cli_text_store {
     const char *directory; /* or other places, separated by commas; NULL: no store */
+    char name[600];        /* the same, without passwords */
     size_t max_bytes;
     struct quire_store *store;
     int32_t n_found;  /* tokens that came from it */
@@ -17,7 +18,6 @@ typedef struct cli_text_store {
     uint64_t n_bytes; /* of these */
     /* Why pages could not be put, as the user was told; OK: they could. */
     quire_status failed;
-    bool is_told[8];            /* (QUIRE_STORE_TIERS_MAX) the user knows that this tier fails */
     cli_progress progress;      /* of the prompt at hand */
     quire_prompt_result result; /* and of the last one */
 } cli_text_store;

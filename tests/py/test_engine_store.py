@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import engine_models as models
+from redis_server import redis  # noqa: F401 (a fixture)
 from test_engine import fetched
 from test_engine_cli import LONG, PROGRAM, bytewise, quire
 
@@ -84,6 +85,27 @@ def test_smollm2(tmp_path):
     again = quire("chat", "-m", model, "-n", 4, "--temp", 0, "-t", 1, "--system", start, "--store", store, input="Hello\nAgain\n")
     assert again.stdout == chat.stdout and " 0 tokens came from it" in chat.stderr
     assert " 0 tokens came from it" not in again.stderr and " 0 pages" in again.stderr
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_redis_and_tiers(arch, tmp_path, redis, monkeypatch):  # noqa: F811
+    """Two machines, so to speak, that share nothing but Redis; then without it."""
+    place, ask = redis
+    monkeypatch.setenv("QUIRE_REDIS_PASSWORD", "hush")
+    model = models.make(tmp_path / "model.gguf", arch)
+    common = ("-m", model, "-n", 20, "--kv", "k4v4")
+    cold = outcome(tmp_path, "cold", *common, "-p", LONG + " w5")
+    first = outcome(tmp_path, "first", *common, "-p", LONG, "--store", f"mem:16M,{tmp_path / 'a'},{place}?timeout=20000")
+    assert first[2]["n_from_store"] == 0 and first[2]["store_added_pages"] > 10
+    for store in (f"mem:16M,{tmp_path / 'b'},{place}?timeout=20000", place + "?timeout=20000", tmp_path / "a", tmp_path / "b"):
+        warm = outcome(tmp_path, "warm", *common, "-p", LONG + " w5", "--store", store)
+        assert warm[:2] == cold[:2] and warm[2]["n_from_store"] > 700, store
+    said = quire("run", *common, "-t", 1, "-p", LONG, "--store", place.replace("//", "//default:hush@")).stderr
+    assert f"store    {place}: " in said and "hush" not in said
+    ask("SHUTDOWN", "NOSAVE")
+    done = quire("run", "--temp", 0, "--ignore-end", *common, "-t", 1, "-p", LONG + " w5", "--store", f"mem:16M,{place}")
+    assert bytewise(done.stdout) == cold[0]
+    assert done.stderr.count("the store goes on without " + place) == 1 and "cannot be reached" in done.stderr
 
 
 def test_others_find_nothing(tmp_path):
