@@ -250,11 +250,9 @@ quire_status quire_cuda_decode(const quire_cuda_decode_plan *plan,
         return QUIRE_OK;
     const DecodeParams params = make_params(*plan, *args);
     if (!plan->kernels[0])
-        return check(
-            any_launch({params, plan->any.k, plan->any.v},
-                       any_shared_bytes(plan->item_heads, plan->options.k_dim, plan->options.v_dim),
-                       stream),
-            "launching the decode kernel for all pairs");
+        return check(any_launch({params, plan->any.k, plan->any.v},
+                                any_shared_bytes(plan->item_heads, plan->any), stream),
+                     "launching the decode kernel for all pairs");
     const bool more =
         params.window > 0 || params.softcap_log2 > 0 || params.alibi || params.sink_logits;
     const DecodeKernel &kernel = *plan->kernels[more];

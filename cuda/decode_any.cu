@@ -16,12 +16,18 @@ constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr int MOST_HEADS = 2 * MAX_HEADS; /* of an item */
 constexpr int SUMS = MOST_HEADS * 256 / THREADS;
 
-/* Shared memory: tile (64, dim + 1) | q (3: natural, as packed, for signs; heads, k_dim) | scores
- * (heads, 64) | maxima, sums and factors (heads each) */
-static int tile_floats(int k_dim, int v_dim) { return T * ((k_dim > v_dim ? k_dim : v_dim) + 1); }
+/* Shared memory: one side of a record | tile (64, dim + 1) | q (3: natural, as packed, for signs;
+ * heads, k_dim) | scores (heads, 64) | maxima, sums and factors (heads each) */
+static __host__ __device__ int side_bytes(const AnySide &k, const AnySide &v) {
+    return k.end - k.codes > v.end - v.codes ? k.end - k.codes : v.end - v.codes;
+}
+static __host__ __device__ int tile_floats(const AnySide &k, const AnySide &v) {
+    return T * ((k.dim > v.dim ? k.dim : v.dim) + 1);
+}
 
-int any_shared_bytes(int heads, int k_dim, int v_dim) {
-    return 4 * (tile_floats(k_dim, v_dim) + 3 * heads * k_dim + heads * T + 3 * heads);
+int any_shared_bytes(int heads, const AnyRecord &r) {
+    return side_bytes(r.k, r.v) +
+           4 * (tile_floats(r.k, r.v) + 3 * heads * r.k.dim + heads * T + 3 * heads);
 }
 
 /* n rows of `dim` channels: R, or R^T. `stream`: of the first pass's signs. All threads call it,
@@ -64,17 +70,19 @@ struct AnyItem {
     const DecodeParams &p;
     Item<true> it;
     ItemHeads heads;
+    uint8_t *side;
     float *tile, *q, *q_packed, *q_signs, *scores, *m, *l, *by;
     float sums[SUMS]; /* of element threadIdx.x + i * THREADS of (heads, v_dim) */
 
-    __device__ AnyItem(const AnyParams &any_, float *shared)
+    __device__ AnyItem(const AnyParams &any_, uint8_t *shared)
         : any(any_), p(any_.decode),
           it(make_item<true>(p, blockIdx.x / p.n_items_per_seq, blockIdx.x % p.n_items_per_seq, 0,
                              length_at(p, blockIdx.x / p.n_items_per_seq))),
           heads(heads_of_any()) {
         const int k_dim = any.k.dim, n = heads.count * k_dim;
-        tile = shared;
-        q = tile + T * ((k_dim > any.v.dim ? k_dim : any.v.dim) + 1);
+        side = shared;
+        tile = (float *)(shared + side_bytes(any.k, any.v));
+        q = tile + tile_floats(any.k, any.v);
         q_packed = q + n;
         q_signs = q_packed + n;
         scores = q_signs + n;
@@ -186,9 +194,18 @@ struct AnyItem {
         __syncthreads();
     }
 
+    /* A side of a record in shared memory; as the address of a whole record. */
+    __device__ const uint8_t *take_side(const AnySide &s, const uint8_t *record) {
+        for (int i = 16 * threadIdx.x; i < s.end - s.codes; i += 16 * THREADS)
+            *(uint4 *)(side + i) = __ldg((const uint4 *)(record + s.codes + i));
+        __syncthreads();
+        return side - s.codes;
+    }
+
     __device__ void attend_page(int page) {
         const int32_t id = p.pages[it.seq * p.pages_stride + page];
-        const uint8_t *record = p.records + id * p.page_stride + heads.kv * p.head_stride;
+        const uint8_t *there = p.records + id * p.page_stride + heads.kv * p.head_stride;
+        const uint8_t *record = take_side(any.k, there);
         fill(T, any.k.dim, [&](int t, int d) { return value_at(any.k, record, t, d); });
         multiply(q_packed, T, false);
         if (any.k.family == Family::prod) {
@@ -210,6 +227,7 @@ struct AnyItem {
             }
         }
         weigh(T, [&](int t) { return T * page + t < p.sinks ? -1 : T * page + t; });
+        record = take_side(any.v, there);
         fill(T, any.v.dim, [&](int t, int d) { return value_at(any.v, record, t, d); });
         add_values(T);
     }
@@ -299,7 +317,7 @@ struct AnyItem {
 __global__ void __launch_bounds__(THREADS) decode_any(const __grid_constant__ AnyParams any) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ bool last;
-    AnyItem item(any, (float *)shared);
+    AnyItem item(any, shared);
     const int parts = item.it.parts(any.decode), part = blockIdx.y;
     if (part >= parts)
         return;

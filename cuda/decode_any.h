@@ -17,7 +17,7 @@ struct AnyParams {
 
 constexpr int ANY_PARTS = 16;
 
-int any_shared_bytes(int heads, int k_dim, int v_dim);
+int any_shared_bytes(int heads, const AnyRecord &record);
 cudaError_t any_prepare(int shared_limit); /* before the first launch on a device */
 cudaError_t any_launch(const AnyParams &params, int shared_bytes, cudaStream_t stream);
 

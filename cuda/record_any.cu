@@ -58,12 +58,13 @@ static int param_bytes(const AnySide &s) {
     }
 }
 
-/* Sections from `at` on; where they end. */
+/* Sections from `at` on; where they end. All are at multiples of 64. */
 static int place(AnySide *s, int at) {
     s->codes = at;
     s->signs = align_up(s->codes + T * s->dim * s->bits / 8, 64);
     s->params = s->signs + (s->family == Family::prod ? align_up(T * s->dim / 8, 64) : 0);
-    return align_up(s->params + param_bytes(*s), 64);
+    s->end = align_up(s->params + param_bytes(*s), 64);
+    return s->end;
 }
 
 bool any_record(quire_pair pair, int k_dim, int v_dim, quire_type raw, AnyRecord *record) {

@@ -17,6 +17,7 @@ struct AnySide {
     int mixed;                /* km: blocks of 16 places with codes of two widths */
     quire_type type;          /* of raw elements, and of affine's parameters */
     int codes, signs, params; /* where these sections start */
+    int end;                  /* of the last one */
 
     __host__ __device__ bool is_rotated() const {
         return family == Family::uniform || family == Family::book || family == Family::prod;

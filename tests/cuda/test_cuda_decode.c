@@ -650,6 +650,89 @@ static void every_pair(void **state) {
     assert_true(n > 2000);
 }
 
+/* Head sizes of K and V that differ: one KV head, two sealed pages and three own rows. */
+static void head_sizes_differ(void **state) {
+    (void)state;
+    enum { LENGTH = 2 * T + 3, H = 4 };
+    static const int dims[][2] = {{128, 64}, {96, 256}, {48, 112}, {256, 32}};
+    static const quire_pair pairs[] = {{QUIRE_CODEC_TQ4, QUIRE_CODEC_VT3},
+                                       {QUIRE_CODEC_KC4, QUIRE_CODEC_VT4},
+                                       {QUIRE_CODEC_TQP3, QUIRE_CODEC_TQ2}};
+    for (int i = 0; i < 12; i++) {
+        const int dk = dims[i % 4][0], dv = dims[i % 4][1];
+        const quire_page_shape page = {pairs[i / 4], dk, dv, QUIRE_F16};
+        const size_t nk = (size_t)(LENGTH * dk), nv = (size_t)(LENGTH * dv);
+        size_t bytes;
+        assert_ok(quire_page_bytes(&page, &bytes));
+        float *k = malloc(nk * sizeof *k), *v = malloc(nv * sizeof *v), q[H * 256], out[H * 256];
+        uint8_t *records = malloc(2 * bytes);
+        rng r = {(uint64_t)i};
+        rng_fill(&r, k, nk, 1), rng_fill(&r, v, nv, 1), rng_fill(&r, q, (size_t)(H * dk), 1);
+        round_rows(QUIRE_F16, k, nk), round_rows(QUIRE_F16, v, nv);
+        round_rows(QUIRE_F16, q, (size_t)(H * dk));
+        uint16_t *own_k = narrowed(QUIRE_F16, k + 2 * T * dk, (size_t)(3 * dk)),
+                 *own_v = narrowed(QUIRE_F16, v + 2 * T * dv, (size_t)(3 * dv)),
+                 *narrow_q = narrowed(QUIRE_F16, q, (size_t)(H * dk));
+        for (int n = 0; n < 2; n++) { /* from here on k and v are what the query sees */
+            uint8_t *record = records + (size_t)n * bytes;
+            assert_ok(quire_page_encode(&page, k + n * T * dk, v + n * T * dv, 0, record));
+            assert_ok(quire_page_decode(&page, record, k + n * T * dk, v + n * T * dv));
+        }
+        quire_cuda_decode_options o;
+        quire_cuda_decode_plan *plan;
+        quire_cuda_decode_options_default(&o);
+        o.n_heads = H, o.n_kv_heads = 1, o.k_dim = dk, o.v_dim = dv, o.pair = pairs[i / 4],
+        o.sinks = 0, o.max_seqs = 1;
+        assert_gpu(quire_cuda_decode_create(&plan, &o));
+        const int32_t length = LENGTH, ids[] = {0, 1};
+        void *device[] = {gpu_copy(narrow_q, (size_t)(H * dk) * 2),
+                          gpu_new(sizeof out, 0xff),
+                          gpu_copy(&length, sizeof length),
+                          gpu_copy(ids, sizeof ids),
+                          gpu_copy(records, 2 * bytes),
+                          gpu_copy(own_k, (size_t)(3 * dk) * 2),
+                          gpu_copy(own_v, (size_t)(3 * dv) * 2),
+                          gpu_new(quire_cuda_decode_workspace(plan), 0)};
+        const quire_cuda_decode_args a = {
+            .n_seqs = 1,
+            .q = device[0],
+            .out = device[1],
+            .lengths = device[2],
+            .pages = device[3],
+            .pages_stride = 2,
+            .records = {device[4], bytes, bytes},
+            .own = {device[5], device[6], 3 * dk, 3 * dk, dk, 3 * dv, 3 * dv, dv},
+            .workspace = device[7]};
+        assert_gpu(quire_cuda_decode(plan, &a, NULL));
+        gpu_read(out, a.out, (size_t)(H * dv) * sizeof *out);
+        double error = 0, norm = 0;
+        for (int h = 0; h < H; h++) {
+            double sum = 0, wanted[256] = {0};
+            for (int t = 0; t < LENGTH; t++) {
+                double x = 0;
+                for (int d = 0; d < dk; d++)
+                    x += (double)q[h * dk + d] * (double)k[t * dk + d];
+                x = exp(x / sqrt(dk));
+                sum += x;
+                for (int d = 0; d < dv; d++)
+                    wanted[d] += x * (double)v[t * dv + d];
+            }
+            for (int d = 0; d < dv; d++) {
+                const double x = wanted[d] / sum;
+                norm += x * x;
+                error += (x - (double)out[h * dv + d]) * (x - (double)out[h * dv + d]);
+            }
+        }
+        if (!(sqrt(error / norm) <= FP32_BOUND))
+            fail_msg("%s, head sizes %d and %d: relative error %.2e",
+                     quire_cuda_decode_kernel(plan), dk, dv, sqrt(error / norm));
+        for (int n = 0; n < 8; n++)
+            cudaFree(device[n]);
+        quire_cuda_decode_free(plan);
+        free(k), free(v), free(records), free(own_k), free(own_v), free(narrow_q);
+    }
+}
+
 /* A captured graph serves other lengths: they are read on the device. */
 static void in_a_graph(void **state) {
     (void)state;
@@ -962,6 +1045,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_same_bits_again),
         cmocka_unit_test(exact_mode),
         cmocka_unit_test(every_pair),
+        cmocka_unit_test(head_sizes_differ),
         cmocka_unit_test(in_a_graph),
         cmocka_unit_test(one_token_takes_all),
         cmocka_unit_test(the_maximum_moves_late),
