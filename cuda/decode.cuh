@@ -5,7 +5,8 @@
  * the sinks. CTA b takes units total*b/ctas .. and warp w of it every n-th: a warp owns whole units
  * and fetches them into its own ring in shared memory, so warps meet only where an item ends. An
  * item that several CTAs share is merged by the one that finishes last, in the order of CTAs, which
- * is that of positions.
+ * is that of positions. In exact mode an item is cut into parts by its own length, and a CTA takes
+ * whole parts: results do not depend on the batch then.
  *
  * A page's codes are tensor-core operands as they lie: lane 4r+c finds its fragment at base +
  * 16*lane (docs/FORMAT.md). A code under a mask IS an fp16 number, the subnormal u * 2^-24 (the
