@@ -1,8 +1,8 @@
 /* Times libquire_cuda on the current GPU; bench/cuda runs it, and peers beside it.
  *
- *   quire_cuda_bench [--quick] [--prefill] [HEADS]
+ *   quire_cuda_bench [--quick] [--decode] [--prefill] [HEADS]
  *   One JSON object for each measurement, a line each, on stdout. HEADS: only this shape, e.g.
- *   32x8x64, and no sealing; --prefill: only prefill.
+ *   32x8x64, and no sealing; --decode, --prefill: only that.
  *
  * Decode: one launch in a CUDA graph between two events, median of 30. Pages lie in random order,
  * and launches take turns over at least 400 MB of pages, so that L2 is cold. "us_many" is the time
@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <cuda_bf16.h>
@@ -49,6 +50,8 @@ struct Pair {
 static const Pair PAIRS[] = {{"km4:vt4", {QUIRE_CODEC_KM4, QUIRE_CODEC_VT4}, 4, 4},
                              {"kc8:vt4", {QUIRE_CODEC_KC8, QUIRE_CODEC_VT4}, 8, 4},
                              {"kc8:vt8", {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8}, 8, 8}};
+/* One of the pairs that share a kernel. */
+static const Pair OTHER_PAIR = {"kc3:vt3", {QUIRE_CODEC_KC3, QUIRE_CODEC_VT3}, 3, 3};
 
 static size_t record_bytes(const Pair &p, int dim) {
     const size_t bytes = (size_t)(T * dim * (p.k_bits + p.v_bits) / 8 + 4 * dim + 2 * T);
@@ -261,7 +264,8 @@ static void measure_seal(const Pair &pair, Heads h, int n_pages) {
 
 /* ------------------------------------------------------------------ decode */
 
-static void measure_decode(const Pair &pair, const Pool &pool, Heads h, int n_seqs, int context) {
+static void measure_decode(const Pair &pair, const Pool &pool, Heads h, int n_seqs, int context,
+                           int exact = 0) {
     const int sealed = (context - 1) / T, sinks = 4;
     const size_t pages_read = (size_t)n_seqs * sealed,
                  raw_rows = (size_t)n_seqs * (context - sealed * T + sinks);
@@ -285,6 +289,7 @@ static void measure_decode(const Pair &pair, const Pool &pool, Heads h, int n_se
     quire_cuda_decode_options_default(&o);
     o.n_heads = h.q, o.n_kv_heads = h.kv, o.k_dim = o.v_dim = h.dim;
     o.pair = pair.pair, o.raw = o.out = QUIRE_BF16, o.sinks = sinks, o.max_seqs = n_seqs;
+    o.exact = exact;
     quire_cuda_decode_plan *plan;
     TRY(quire_cuda_decode_create(&plan, &o));
     uint8_t *workspace = device<uint8_t>(quire_cuda_decode_workspace(plan));
@@ -303,11 +308,12 @@ static void measure_decode(const Pair &pair, const Pool &pool, Heads h, int n_se
         with_pages.pages = pages + set * pages_read;
         TRY(quire_cuda_decode(plan, &with_pages, stream));
     });
+    const std::string name = pair.name + (exact ? " exact " + std::to_string(exact) : "");
     printf("{\"what\": \"decode\", \"kv\": \"%s\", \"heads\": \"%dx%dx%d\", \"batch\": %d, "
            "\"context\": %d, \"us\": %.2f, "
            "\"us_many\": %.2f, \"bytes\": %.0f, \"tb_per_s\": %.3f, \"kernel\": \"%s\"}\n",
-           pair.name, h.q, h.kv, h.dim, n_seqs, context, t.one, t.many, bytes, bytes / t.one / 1e6,
-           quire_cuda_decode_kernel(plan));
+           name.c_str(), h.q, h.kv, h.dim, n_seqs, context, t.one, t.many, bytes,
+           bytes / t.one / 1e6, quire_cuda_decode_kernel(plan));
     fflush(stdout);
     quire_cuda_decode_free(plan);
     for (void *memory :
@@ -380,11 +386,13 @@ static bool is_shape(const char *text, Heads h) {
 }
 
 int main(int argc, char **argv) {
-    bool quick = false, only_prefill = false;
+    bool quick = false, only_decode = false, only_prefill = false;
     const char *only = nullptr;
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--quick"))
             quick = true;
+        else if (!strcmp(argv[i], "--decode"))
+            only_decode = true;
         else if (!strcmp(argv[i], "--prefill"))
             only_prefill = true;
         else
@@ -413,15 +421,26 @@ int main(int argc, char **argv) {
                 if (!only_prefill &&
                     (quick ? cases[i][1] < 32768 : main_shape || i == 0 || i == 3 || i == 5))
                     measure_decode(pair, pool, h, cases[i][0], cases[i][1]);
+            for (int exact : {16, 4})
+                for (int i = 0; i < 6; i++)
+                    if (!only_prefill && !quick && main_shape && &pair == PAIRS)
+                        measure_decode(pair, pool, h, cases[i][0], cases[i][1], exact);
             for (const int(&c)[3] : PREFILLS)
-                if (quick ? c[2] == 512 : main_shape || c[2] == 4096)
+                if (!only_decode && (quick ? c[2] == 512 : main_shape || c[2] == 4096))
                     measure_prefill(pair, pool, h, c[0], c[1], c[2]);
             CHECK(cudaFree(pool.records));
             CHECK(cudaFree(pool.order));
         }
+    if (!only_prefill && !quick && is_shape(only, shapes[0])) {
+        const Pool pool = make_pool(OTHER_PAIR, shapes[0], (size_t)2300 << 20);
+        measure_decode(OTHER_PAIR, pool, shapes[0], 32, 8192);
+        measure_decode(OTHER_PAIR, pool, shapes[0], 1, 8192);
+        CHECK(cudaFree(pool.records));
+        CHECK(cudaFree(pool.order));
+    }
     for (const Pair &pair : PAIRS)
         for (int n : {1, 64, 1024})
-            if (!only && !only_prefill && (!quick || n < 1024))
+            if (!only && !only_decode && !only_prefill && (!quick || n < 1024))
                 measure_seal(pair, shapes[0], n);
     return 0;
 }

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "args.h"
+#include "decode_any.h"
 #include "fail.h"
 #include "record.h"
 
@@ -13,7 +14,8 @@ using namespace quire_cuda;
 
 struct quire_cuda_decode_plan {
     quire_cuda_decode_options options;
-    const DecodeKernel *kernels[2]; /* plain, and with more than plain logits */
+    const DecodeKernel *kernels[2]; /* plain, and with more than plain logits; NULL: decode_any */
+    AnyRecord any;                  /* of decode_any */
     char name[64];
     int sms;
     int n_parts, item_heads; /* see DecodeParams */
@@ -67,10 +69,23 @@ static quire_status check_options(const quire_cuda_decode_options &o) {
     QUIRE_CUDA_TRY(check_types(o.raw, o.out));
     QUIRE_CUDA_TRY(check_logits(o.scale, o.softcap));
     QUIRE_CUDA_TRY(check_sight(o.sinks, o.window, o.keep));
+    if (o.exact < 0 || o.exact > 128)
+        return fail(QUIRE_E_INVALID, "exact %d: must be 0, or 1 to 128 parts", (int)o.exact);
     if (o.max_seqs < 1 || (int64_t)o.max_seqs * o.n_heads > 1 << 24)
         return fail(QUIRE_E_INVALID,
                     "max_seqs %d: must be at least 1, and at most 2^24 rows of heads",
                     (int)o.max_seqs);
+    return QUIRE_OK;
+}
+
+static quire_status size_workspace(quire_cuda_decode_plan &plan) {
+    const quire_cuda_decode_options &o = plan.options;
+    const size_t items = (size_t)o.max_seqs * o.n_kv_heads * plan.n_parts;
+    const size_t slots = o.exact > 0 ? items * o.exact : 2 * (size_t)plan.sms;
+    const size_t rows = slots * plan.item_heads;
+    plan.ml_at = rows * o.v_dim * sizeof(float);
+    plan.tickets_at = plan.ml_at + rows * sizeof(float2);
+    plan.workspace_bytes = plan.tickets_at + items * sizeof(unsigned);
     return QUIRE_OK;
 }
 
@@ -83,11 +98,12 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
     bool known = false;
     if (o.k_dim == o.v_dim)
         find_kernel(o.pair, o.k_dim, false, plan.item_heads, 0, &known);
-    if (!known)
-        return fail(
-            QUIRE_E_UNSUPPORTED,
-            "no decode kernel for %s:%s with head sizes %d and %d (docs/CUDA.md lists them)",
-            codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, (int)o.v_dim);
+    if (!any_record(o.pair, o.k_dim, o.v_dim, o.raw, &plan.any))
+        return fail(QUIRE_E_UNSUPPORTED,
+                    "%s:%s with head sizes %d and %d: a codec is not for its side, or head sizes "
+                    "are not multiples of 16 (and of its group) from 32 to 256",
+                    codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, (int)o.v_dim);
+    plan.record_bytes = (size_t)plan.any.bytes;
     QUIRE_CUDA_TRY(quire_cuda_available());
     int device, limit;
     QUIRE_CUDA_TRY(check(cudaGetDevice(&device), "asking for the current device"));
@@ -97,6 +113,16 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
         check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
               "asking for the size of shared memory"));
     limit -= STATIC_SHARED;
+    if (!known) {
+        plan.n_parts = 1;
+        plan.item_heads = group;
+        if (!plan.options.exact)
+            plan.options.exact = ANY_PARTS;
+        QUIRE_CUDA_TRY(check(any_prepare(limit), "reserving shared memory"));
+        snprintf(plan.name, sizeof plan.name, "%s:%s d%d d%d, kernel for all pairs",
+                 codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, (int)o.v_dim);
+        return size_workspace(plan);
+    }
     for (int more = 0; more < 2; more++) {
         const DecodeKernel *kernel =
             find_kernel(o.pair, o.k_dim, more != 0, plan.item_heads, limit, &known);
@@ -111,16 +137,9 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
                   "reserving shared memory"));
         plan.kernels[more] = kernel;
     }
-    plan.record_bytes =
-        (size_t)record_of(k_bits_of(o.pair.k), o.k_dim, v_bits_of(o.pair.v), o.v_dim).bytes;
-    const size_t rows = 2 * (size_t)plan.sms * plan.item_heads;
-    plan.ml_at = rows * o.v_dim * sizeof(float);
-    plan.tickets_at = plan.ml_at + rows * sizeof(float2);
-    plan.workspace_bytes =
-        plan.tickets_at + (size_t)o.max_seqs * o.n_kv_heads * plan.n_parts * sizeof(unsigned);
     snprintf(plan.name, sizeof plan.name, "%s:%s d%d, %d warps x %d pages", codec_name(o.pair.k),
              codec_name(o.pair.v), (int)o.k_dim, plan.kernels[0]->warps, plan.kernels[0]->ring);
-    return QUIRE_OK;
+    return size_workspace(plan);
 }
 
 static quire_status check_args(const quire_cuda_decode_plan &plan,
@@ -152,6 +171,7 @@ static DecodeParams make_params(const quire_cuda_decode_plan &plan,
     p.group = o.n_heads / o.n_kv_heads;
     p.n_parts = plan.n_parts;
     p.item_heads = plan.item_heads;
+    p.exact = o.exact;
     p.sinks = o.sinks;
     p.window = o.window;
     p.keep = o.keep;
@@ -229,6 +249,10 @@ quire_status quire_cuda_decode(const quire_cuda_decode_plan *plan,
     if (args->n_seqs == 0)
         return QUIRE_OK;
     const DecodeParams params = make_params(*plan, *args);
+    if (!plan->kernels[0])
+        return check(any_launch({params, plan->any.k, plan->any.v},
+                                any_shared_bytes(plan->item_heads, plan->any), stream),
+                     "launching the decode kernel for all pairs");
     const bool more =
         params.window > 0 || params.softcap_log2 > 0 || params.alibi || params.sink_logits;
     const DecodeKernel &kernel = *plan->kernels[more];

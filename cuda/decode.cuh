@@ -1,11 +1,12 @@
 /* Decode attention over packed pages: one launch, one query row per sequence.
  *
  * The work is a flat list of units. An item (sequence, KV head, up to 8 query heads) has one unit
- * for each sealed page, then one for each 16 raw rows of the query's own page and of the sinks. CTA
- * b takes units total*b/ctas .. and warp w of it every n-th: a warp owns whole pages and fetches
- * them into its own ring in shared memory, so warps meet only where an item ends. An item that
- * several CTAs share is merged by the one that finishes last, in the order of CTAs, which is that
- * of positions.
+ * for each sealed page, then one for each 16 raw rows: those of the query's own page, followed by
+ * the sinks. CTA b takes units total*b/ctas .. and warp w of it every n-th: a warp owns whole units
+ * and fetches them into its own ring in shared memory, so warps meet only where an item ends. An
+ * item that several CTAs share is merged by the one that finishes last, in the order of CTAs, which
+ * is that of positions. In exact mode an item is cut into parts by its own length, and a CTA takes
+ * whole parts: results do not depend on the batch then.
  *
  * A page's codes are tensor-core operands as they lie: lane 4r+c finds its fragment at base +
  * 16*lane (docs/FORMAT.md). A code under a mask IS an fp16 number, the subnormal u * 2^-24 (the
@@ -38,6 +39,10 @@ constexpr float SLACK = 4;
 /* Weights and sums carry 2^4, so that small ones keep their bits in fp16. */
 constexpr float WEIGHT_LOG2 = 4;
 
+constexpr int RAW_ROWS = 16; /* in a unit */
+/* Exact mode: a part of an item has at least so many units. */
+constexpr int EXACT_UNITS = 8;
+
 /* Shape of one kernel. MORE: with windows, soft-cap, ALiBi and learned sinks, which cost up to 5 %
  * even where they are not used. */
 template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_, bool MORE_> struct Shape {
@@ -57,9 +62,18 @@ template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_, bool MORE
         K_BITS == 8 ? 32 : 1; /* scales: up to 2 * 65504 / 254, and / 7 for 3 bits of km4 */
     static constexpr float V_MID = V_BITS == 8 ? 128.0f : 7.5f; /* 8-bit codes are made unsigned */
 
+    /* A slot of the ring holds a page record, or a tile of raw rows: K, then V. Each four rows are
+     * set apart from those before, so that loads of V fall into different banks. */
+    static constexpr int RAW_SIDE = RAW_ROWS * 2 * D + 96;
+    __host__ __device__ static constexpr int raw_row_at(int row) {
+        return row * 2 * D + row / 4 * 32;
+    }
+    static constexpr int SLOT =
+        align_up(RECORD.bytes > 2 * RAW_SIDE ? RECORD.bytes : 2 * RAW_SIDE, 128);
+
     /* Shared memory: ring | q | q as packed rows have it | factors of scores | sums of warps |
      * maxima and sums of weights of warps | barriers */
-    static constexpr int Q_AT = WARPS * RING * RECORD.bytes;
+    static constexpr int Q_AT = WARPS * RING * SLOT;
     __host__ __device__ static constexpr int placed_at(int heads) {
         return Q_AT + (ORDERED ? heads * D * 2 : 0);
     }
@@ -82,7 +96,7 @@ template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_, bool MORE
 
 template <bool MORE> struct Item {
     int seq, index;         /* index: of the sequence's items */
-    int start, pages, stop; /* units of the flat list: pages first, then raw tiles */
+    int start, pages, stop; /* units of the flat list: pages first, then tiles of raw rows */
     int kept, from;         /* packed pages: 0 .. kept - 1, then those from `from` on */
     int length;
 
@@ -90,11 +104,31 @@ template <bool MORE> struct Item {
         const int i = unit - start;
         return !MORE || i < kept ? i : i - kept + from;
     }
-    /* The query's own page, and its rows. */
-    __device__ __forceinline__ int own_first() const {
-        return T * (MORE ? pages - kept + from : pages);
+
+    /* Exact mode: where an item is cut depends on its own units. */
+    __device__ __forceinline__ int parts(const DecodeParams &p) const {
+        return min(p.exact, max((stop - start) / EXACT_UNITS, 1));
     }
-    __device__ __forceinline__ int own_rows() const { return length - own_first(); }
+    __device__ __forceinline__ int part_start(const DecodeParams &p, int part) const {
+        return start + (stop - start) * part / parts(p);
+    }
+    /* The first part that does not start before `unit`; as many as there are if none does. */
+    __device__ __forceinline__ int part_from(const DecodeParams &p, int unit) const {
+        const int units = stop - start;
+        return ((unit - start) * parts(p) + units - 1) / units;
+    }
+};
+
+/* The raw rows that a query sees: those of its own page, then the sinks, if they are elsewhere. */
+struct RawList {
+    int first, own, all; /* the first token of the own page; its rows; those with the sinks */
+
+    __device__ __forceinline__ RawList(const DecodeParams &p, int length)
+        : first(length > 0 ? (length - 1) / T * T : 0), own(length - first),
+          all(own + (first > 0 ? p.sinks : 0)) {}
+    __device__ __forceinline__ int token(int row) const {
+        return row < own ? first + row : row - own;
+    }
 };
 
 __device__ __forceinline__ int length_at(const DecodeParams &p, int seq) {
@@ -106,14 +140,15 @@ __device__ __forceinline__ int length_at(const DecodeParams &p, int seq) {
 template <bool MORE>
 __device__ __forceinline__ Item<MORE> make_item(const DecodeParams &p, int seq, int index,
                                                 int start, int length) {
-    const int sealed = length > 0 ? (length - 1) / T : 0, own = (length - T * sealed + 15) / 16;
+    const RawList raw(p, length);
+    const int sealed = raw.first / T;
     int from = 0, kept = 0;
     if constexpr (MORE) {
         from = p.window > 0 ? min(max(length - p.window, 0) / T, sealed) : 0;
         kept = p.keep > p.sinks ? min((p.keep + T - 1) / T, from) : 0;
     }
     const int pages = kept + sealed - from;
-    const int units = pages + max(own, 1) + (sealed > 0 ? (p.sinks + 15) / 16 : 0);
+    const int units = pages + max((raw.all + RAW_ROWS - 1) / RAW_ROWS, 1);
     return {seq, index, start, pages, start + units, kept, from, length};
 }
 
@@ -194,21 +229,34 @@ __device__ __forceinline__ Share<MORE> make_share(const DecodeParams &p, int war
     Share<MORE> share = {schedule, 0, 0, {}};
     if ((int)blockIdx.x >= schedule.ctas)
         return share;
-    share.begin = schedule.first(blockIdx.x);
-    share.past = schedule.first(blockIdx.x + 1);
-    int before = 0, first = 0;
-    unsigned found;
-    while (!(found = __ballot_sync(~0u, before + sum > share.begin))) {
-        before += __shfl_sync(~0u, sum, 31);
-        first += 32;
-        length = length_of(first + lane);
-        sum = inclusive_sum(units(length));
+        /* Where this CTA's units end, and where they begin. In exact mode whole parts: those that
+         * start within the CTA's units. */
+#pragma unroll 1
+    for (int i = p.exact > 0 ? 1 : 0; i >= 0; i--) {
+        share.past = share.begin;
+        share.begin = schedule.first(blockIdx.x + i);
+        if (share.begin == total)
+            continue;
+        int before = 0, first = 0, at_length = length, at_sum = sum;
+        unsigned found;
+        while (!(found = __ballot_sync(~0u, before + at_sum > share.begin))) {
+            before += __shfl_sync(~0u, at_sum, 31);
+            first += 32;
+            at_length = length_of(first + lane);
+            at_sum = inclusive_sum(units(at_length));
+        }
+        const int at = __ffs(found) - 1;
+        at_length = __shfl_sync(~0u, at_length, at);
+        const int each = units_of<MORE>(p, at_length), stop = before + __shfl_sync(~0u, at_sum, at);
+        const int start = stop - each * p.n_items_per_seq, index = (share.begin - start) / each;
+        share.item = make_item<MORE>(p, first + at, index, start + index * each, at_length);
+        if (p.exact > 0)
+            share.begin = share.item.part_start(p, share.item.part_from(p, share.begin));
     }
-    const int at = __ffs(found) - 1;
-    length = __shfl_sync(~0u, length, at);
-    const int each = units_of<MORE>(p, length), past = before + __shfl_sync(~0u, sum, at);
-    const int start = past - each * p.n_items_per_seq, index = (share.begin - start) / each;
-    share.item = make_item<MORE>(p, first + at, index, start + index * each, length);
+    if (p.exact <= 0)
+        share.past = schedule.first(blockIdx.x + 1);
+    else if (share.begin == share.item.stop && share.begin < share.past)
+        next_item(share.item, p);
     return share;
 }
 
@@ -497,8 +545,11 @@ template <bool MORE> struct Sight {
     }
     /* A logit (log2 units) of head 2c+e, soft-capped and with ALiBi. */
     __device__ __forceinline__ float bend(const DecodeParams &p, float x, int e, int token) const {
+        return bend_head(p, x, threadIdx.x % 4 * 2 + e, token);
+    }
+    __device__ __forceinline__ float bend_head(const DecodeParams &p, float x, int h,
+                                               int token) const {
         const float cap = p.softcap_log2;
-        const int h = threadIdx.x % 4 * 2 + e;
         if (cap > 0) /* cap * tanh(x / cap) */
             x = cap * (1 - __fdividef(2.0f, 1 + exp2_approx(x * (2 * LOG2_E / cap))));
         if (p.alibi && h < heads)
@@ -620,34 +671,25 @@ __device__ __forceinline__ void add_values(State<S::D> &st, const uint8_t *page,
 
 /* ------------------------------------------------------------------ sixteen raw rows */
 
-/* Raw rows: that of token `begin` is row 0, and n there are. */
-struct RawRun {
-    const uint16_t *k, *v;
-    int64_t k_token, v_token;
-    int begin, n;
-};
-
-/* Rows first .. first+15. Rows beyond the last are not read. */
+/* Rows 16 * tile .. of the list, in a slot of the ring. Places beyond the last row repeat it. */
 template <class S>
 __device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &p,
                                            const Sight<S::MORE> &sight, const float (&qs)[2],
-                                           const uint16_t *q, const RawRun &run, int first) {
-    const int n = run.n;
+                                           const uint16_t *q, const RawList &rows, int tile,
+                                           const uint8_t *slot) {
     constexpr int D = S::D;
-    if (first >= n)
-        return;
     const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
-    const int t0 = min(first + 2 * r, n - 1), t1 = min(first + 2 * r + 1, n - 1);
     uint32_t qf[4 * S::RAW_GROUPS];
     load_query<D, 8>(qf, q, sight.heads);
     float s[4] = {0, 0, 0, 0};
+    const uint8_t *k0 = slot + S::raw_row_at(2 * r), *k1 = slot + S::raw_row_at(2 * r + 1);
 #pragma unroll
     for (int i = 0; i < S::RAW_GROUPS; i++) {
         const bool here = 4 * i + 3 < D / 8 || 4 * i + c < D / 8;
         uint32_t a[4] = {0, 0, 0, 0}, b[4] = {0, 0, 0, 0};
         if (here) {
-            *(uint4 *)a = __ldg((const uint4 *)(run.k + t0 * run.k_token + 8 * (4 * i + c)));
-            *(uint4 *)b = __ldg((const uint4 *)(run.k + t1 * run.k_token + 8 * (4 * i + c)));
+            *(uint4 *)a = *(const uint4 *)(k0 + 16 * (4 * i + c));
+            *(uint4 *)b = *(const uint4 *)(k1 + 16 * (4 * i + c));
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -660,11 +702,11 @@ __device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &
     float top[2];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const int row = first + 2 * r + j / 2, token = run.begin + row;
+        const int row = RAW_ROWS * tile + 2 * r + j / 2, token = rows.token(row);
         s[j] *= qs[j % 2];
         if (S::MORE && (p.softcap_log2 > 0 || p.alibi))
             s[j] = sight.bend(p, s[j], j % 2, token);
-        if (row >= n || sight.hides(p, token))
+        if (row >= rows.all || sight.hides(p, token))
             s[j] = -INFINITY;
     }
     top[0] = fmaxf(s[0], s[2]);
@@ -677,16 +719,16 @@ __device__ __forceinline__ void attend_raw(State<S::D> &st, const DecodeParams &
     }
     const uint32_t p0 = transpose_8x8(bits(__floats2half2_rn(s[0], s[1])));
     const uint32_t p1 = transpose_8x8(bits(__floats2half2_rn(s[2], s[3])));
-    const uint16_t *row[4];
+    const uint8_t *row[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        row[j] = run.v + min(first + 4 * c + j, n - 1) * run.v_token + 2 * r;
+        row[j] = slot + S::RAW_SIDE + S::raw_row_at(4 * c + j) + 4 * r;
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t v[4]; /* channels 16k+2r and 16k+2r+1 of tokens 4c .. 4c+3 */
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = raw_halves(p.bf16, __ldg((const uint32_t *)(row[j] + 16 * k)));
+            v[j] = raw_halves(p.bf16, *(const uint32_t *)(row[j] + 32 * k));
         mma(st.o[k], __byte_perm(v[0], v[2], 0x5410), __byte_perm(v[0], v[2], 0x7632),
             __byte_perm(v[1], v[3], 0x5410), __byte_perm(v[1], v[3], 0x7632), p0, p1);
     }
@@ -729,23 +771,23 @@ __device__ void merge_item(const DecodeParams &p, const Schedule &schedule,
                            const Item<S::MORE> &it) {
     constexpr int D = S::D, TOGETHER = 16; /* loads in flight */
     const ItemHeads heads = heads_of(p, it);
-    const int first = schedule.cta_of(it.start), n = schedule.cta_of(it.stop - 1) - first + 1;
-    const int slot = slot_of(schedule, it, first);
+    const int cta = schedule.cta_of(it.start);
+    const int n = p.exact > 0 ? it.parts(p) : schedule.cta_of(it.stop - 1) - cta + 1;
+    /* Slots of the first part, of the second, and how far they are apart from there on. */
+    const int first = p.exact > 0 ? ticket_of(p, it) * p.exact : slot_of(schedule, it, cta);
+    const int step = p.exact > 0 ? 1 : 2, second = p.exact > 0 ? first + 1 : 2 * cta + 2;
     for (int x = threadIdx.x; x < heads.count * D / 2; x += S::THREADS) {
         const int h = x / (D / 2), d = x % (D / 2) * 2;
         float m = NOTHING, l = 0, a = 0, b = 0;
         for (int start = 0; start < n; start += TOGETHER) {
             float2 ml[TOGETHER], v[TOGETHER];
 #pragma unroll
-            for (int i = 0; i < TOGETHER; i++) {
-                const int from = start + i == 0 ? slot : 2 * (first + start + i);
-                ml[i] = make_float2(NOTHING, 0.0f);
-                v[i] = make_float2(0.0f, 0.0f);
-                if (start + i < n) {
-                    ml[i] = __ldcg(p.part_ml + from * p.item_heads + h);
-                    v[i] = __ldcg(
-                        (const float2 *)(p.part_o + ((size_t)from * p.item_heads + h) * D + d));
-                }
+            for (int i = 0; i < TOGETHER; i++) { /* beyond the last part: that one again */
+                const int part = min(start + i, n - 1);
+                const size_t row =
+                    (size_t)(part ? second + (part - 1) * step : first) * p.item_heads + h;
+                ml[i] = __ldcg(p.part_ml + row);
+                v[i] = __ldcg((const float2 *)(p.part_o + row * D + d));
             }
             float higher = m;
 #pragma unroll
@@ -758,7 +800,7 @@ __device__ void merge_item(const DecodeParams &p, const Schedule &schedule,
             m = higher;
 #pragma unroll
             for (int i = 0; i < TOGETHER; i++) {
-                by = exp2_approx(ml[i].x - m);
+                by = start + i < n ? exp2_approx(ml[i].x - m) : 0.0f;
                 l += by * ml[i].y;
                 a += by * v[i].x;
                 b += by * v[i].y;
@@ -770,61 +812,88 @@ __device__ void merge_item(const DecodeParams &p, const Schedule &schedule,
 
 /* ------------------------------------------------------------------ the kernel */
 
-/* The pages of one warp, in order, fetched into its ring RING pages ahead. Numbers of pages are
- * loaded two pages before their copies start. */
+/* The units of one warp, in order, fetched into its ring RING units ahead. The warp looks for 32
+ * units at once, one for each lane, and 32 units before they are fetched: numbers of pages are then
+ * there in time, also when the memory is busy with pages. */
 template <class S> struct Fetcher {
-    struct Page {
-        int32_t id; /* -1: none */
+    static constexpr int NONE = -1, RAW = -2; /* RAW - i: tile i of raw rows */
+    struct Unit {
+        int32_t id; /* of a page, or one of these */
         int kv;
+        int slot, length; /* of the sequence; only for raw rows */
     };
     const DecodeParams &p;
     uint32_t ring, barriers; /* shared addresses */
     uint64_t policy;
-    Item<S::MORE> it;
-    int unit, past, past_packed; /* the next unit to look at; where those of the CTA, and the item's
-                                    pages, end */
-    int kv;
-    const int32_t *ids; /* of the sequence's pages */
-    Page next, after;
+    Item<S::MORE> it; /* it, `unit`, `now` and `later` differ between lanes */
+    int unit, past;   /* the next unit to look for; where those of the CTA end */
+    int taken;        /* units of `now` */
+    Unit now, later;
 
     __device__ Fetcher(const DecodeParams &p_, uint32_t ring_, uint32_t barriers_,
                        const Item<S::MORE> &first, int unit_, int past_)
-        : p(p_), ring(ring_), barriers(barriers_), policy(evict_first()), it(first), unit(unit_),
-          past(past_) {
-        enter_item();
-        next = look_ahead();
-        after = look_ahead();
+        : p(p_), ring(ring_), barriers(barriers_), policy(evict_first()), it(first),
+          unit(unit_ + (int)threadIdx.x % 32 * S::WARPS), past(past_), taken(0) {
+        now = look_ahead();
+        later = look_ahead();
     }
 
-    __device__ __forceinline__ void enter_item() {
-        past_packed = min(past, it.start + it.pages);
-        ids = p.pages + it.seq * p.pages_stride;
-        kv = it.index / p.n_parts;
-    }
-
-    __device__ __forceinline__ Page look_ahead() {
-        while (unit >= past_packed) { /* raw tiles, and items without a page for this warp */
-            if (it.stop >= past)
-                return {-1, 0};
-            if (unit < it.stop)
-                unit += (it.stop - unit + S::WARPS - 1) / S::WARPS * S::WARPS;
-            next_item(it, p);
-            enter_item();
+    __device__ __forceinline__ Unit look_ahead() {
+        Unit found = {NONE, 0, 0, 0};
+        if (unit < past) {
+            while (unit >= it.stop)
+                next_item(it, p);
+            const int i = unit - it.start - it.pages;
+            found = {RAW - i, it.index / p.n_parts, 0, it.length};
+            if (i < 0)
+                found.id = __ldg(p.pages + it.seq * p.pages_stride + it.page(unit));
+            else
+                found.slot = p.slots ? __ldg(p.slots + it.seq) : it.seq;
         }
-        const Page page = {__ldg(ids + it.page(unit)), kv};
-        unit += S::WARPS;
-        return page;
+        unit += 32 * S::WARPS;
+        return found;
     }
 
-    __device__ __forceinline__ void fetch(int slot) {
-        if (next.id < 0)
+    /* A row for each lane: 16 of K, and 16 of V. */
+    __device__ __forceinline__ void fetch_rows(uint32_t to, uint32_t barrier, int tile, int kv) {
+        const int lane = threadIdx.x % 32, i = lane % RAW_ROWS;
+        const bool is_v = lane >= RAW_ROWS;
+        const int64_t slot = __shfl_sync(~0u, now.slot, taken);
+        const RawList list(p, __shfl_sync(~0u, now.length, taken));
+        if (lane == 0)
+            barrier_expect(barrier, list.all > 0 ? 32 * 2 * S::D : 0);
+        __syncwarp();
+        if (list.all == 0)
             return;
-        if (threadIdx.x % 32 == 0)
-            copy_to_shared(ring + slot * S::RECORD.bytes,
-                           p.records + next.id * p.page_stride + next.kv * p.head_stride,
-                           S::RECORD.bytes, barriers + slot * 8, policy);
-        next = after;
-        after = look_ahead();
+        const int row = min(RAW_ROWS * tile + i, list.all - 1);
+        const RawRows &rows = row < list.own ? p.own : p.sink;
+        const int64_t at = row < list.own ? row : row - list.own;
+        const uint16_t *from =
+            is_v ? rows.v + slot * rows.v_slot + kv * rows.v_head + at * rows.v_token
+                 : rows.k + slot * rows.k_slot + kv * rows.k_head + at * rows.k_token;
+        copy_bytes(to + (is_v ? S::RAW_SIDE : 0) + S::raw_row_at(i), from, 2 * S::D, barrier);
+    }
+
+    __device__ __forceinline__ bool page_is_next() const { /* of the first 32 units */
+        return __shfl_sync(~0u, now.id, taken) >= 0;
+    }
+
+    __device__ __forceinline__ void fetch(int place) {
+        if (taken == 32) {
+            now = later;
+            later = look_ahead();
+            taken = 0;
+        }
+        const int id = __shfl_sync(~0u, now.id, taken), kv = __shfl_sync(~0u, now.kv, taken);
+        if (id == NONE)
+            return;
+        const uint32_t to = ring + place * S::SLOT, barrier = barriers + place * 8;
+        if (id <= RAW)
+            fetch_rows(to, barrier, RAW - id, kv);
+        else if (threadIdx.x % 32 == 0)
+            copy_to_shared(to, p.records + id * p.page_stride + kv * p.head_stride, S::RECORD.bytes,
+                           barrier, policy);
+        taken++;
     }
 };
 
@@ -832,7 +901,7 @@ template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ DecodeParams p) {
     constexpr int D = S::D, WARPS = S::WARPS;
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ unsigned s_last;
+    __shared__ unsigned s_due;
     const uint16_t *q_natural = (const uint16_t *)(shared + S::Q_AT);
     const uint16_t *q_packed = (const uint16_t *)(shared + S::placed_at(p.item_heads));
     const float *up = (const float *)(shared + S::up_at(p.item_heads));
@@ -840,16 +909,19 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
     float2 *stats = (float2 *)(shared + S::stats_at(p.item_heads)); /* (warps, item_heads) */
     const int w = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
 
+    /* Page tables come from memory while the CTAs find out what they need of them: all of a small
+     * batch's. */
+    if (threadIdx.x == 0 && blockIdx.x * 32 < p.n_seqs * p.pages_stride)
+        prefetch(p.pages + blockIdx.x * 32);
     const Share<S::MORE> share = make_share<S::MORE>(p, WARPS);
     const Schedule &schedule = share.schedule;
     const int first_unit = share.begin, past = share.past;
     if (first_unit == past)
         return;
     Item<S::MORE> it = share.item;
-
     QueryLoader<S> query;
     query.load(p, it);
-    const uint8_t *ring = shared + w * S::RING * S::RECORD.bytes;
+    const uint8_t *ring = shared + w * S::RING * S::SLOT;
     const uint32_t barriers =
         shared_address(shared + S::barriers_at(p.item_heads)) + w * S::RING * 8;
     if (lane == 0) {
@@ -859,22 +931,28 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
     }
     __syncwarp();
     Fetcher<S> fetcher(p, shared_address(ring), barriers, it, first_unit + w, past);
-    for (int i = 0; i < S::RING; i++)
-        fetcher.fetch(i);
-
+    int fetched = 0;
+    for (; fetched < S::RING && fetcher.page_is_next(); fetched++)
+        fetcher.fetch(fetched);
     query.store(p, shared);
     __syncthreads();
+    for (; fetched < S::RING; fetched++) /* raw rows: that takes longer, and q must not wait */
+        fetcher.fetch(fetched);
 
     int slot = 0, parity = 0, unit = first_unit + w, begin = first_unit;
+    int part = p.exact > 0 ? it.part_from(p, begin) : 0;
     /* An item that this CTA has finished its part of, and others share. */
     Item<S::MORE> waiting = it;
     bool has_waiting = false;
-    for (;;) {
-        const int end = min(it.stop, past);
-        const bool more = end < past;
+    const auto is_shared = [&](const Item<S::MORE> &item) {
+        return item.start < first_unit || item.stop > past;
+    };
+    for (;;) { /* what this CTA has of an item; in exact mode a part of it */
+        const int end = p.exact > 0 ? it.part_start(p, part + 1) : min(it.stop, past);
+        const bool more = end < past, ends = end == it.stop;
         const ItemHeads heads = heads_of(p, it);
         Item<S::MORE> following = it;
-        if (more) {
+        if (more && ends) {
             next_item(following, p);
             query.load(p, following);
         }
@@ -886,6 +964,14 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
                              2 * c + 1 < heads.count ? up[2 * c + 1] : 1.0f};
         const Sight<S::MORE> sight(p, it, heads);
         const int past_packed = min(end, it.start + it.pages);
+        const auto free_slot = [&] { /* every lane is done with it */
+                                     __syncwarp();
+                                     fetcher.fetch(slot);
+                                     if (++slot == S::RING) {
+                                         slot = 0;
+                                         parity ^= 1;
+                                     }
+        };
         if (unit < past_packed) {
             uint32_t q[2 * S::STEPS * S::GROUPS];
             load_query<D, S::COLUMN>(q, q_packed, heads.count);
@@ -893,32 +979,21 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
                 float s[4][4], z[4];
                 uint32_t weights[4][2];
                 barrier_wait(barriers + slot * 8, parity);
-                const uint8_t *page = ring + slot * S::RECORD.bytes;
+                const uint8_t *page = ring + slot * S::SLOT;
                 score_page<S>(page, q, s, z);
                 weigh_page<S>(st, p, sight, qs, s, z, page, T * it.page(unit), weights);
                 add_values<S>(st, page, weights);
-                __syncwarp();
-                fetcher.fetch(slot);
-                if (++slot == S::RING) {
-                    slot = 0;
-                    parity ^= 1;
-                }
+                free_slot();
             }
             st.template leave_packed<S>();
         }
         for (; unit < end; unit += WARPS) {
-            const int tile = unit - it.start - it.pages, own_rows = it.own_rows();
-            const int own_tiles = max((own_rows + 15) / 16, 1);
-            const bool own = tile < own_tiles;
-            const RawRows &rows = own ? p.own : p.sink;
-            const int64_t at = p.slots ? __ldg(p.slots + it.seq) : it.seq;
-            const RawRun run = {rows.k + at * rows.k_slot + heads.kv * rows.k_head,
-                                rows.v + at * rows.v_slot + heads.kv * rows.v_head,
-                                rows.k_token,
-                                rows.v_token,
-                                own ? it.own_first() : 0,
-                                own ? own_rows : p.sinks};
-            attend_raw<S>(st, p, sight, qs, q_natural, run, 16 * (own ? tile : tile - own_tiles));
+            const RawList rows(p, it.length);
+            barrier_wait(barriers + slot * 8, parity);
+            if (rows.all > 0)
+                attend_raw<S>(st, p, sight, qs, q_natural, rows, unit - it.start - it.pages,
+                              ring + slot * S::SLOT);
+            free_slot();
         }
 
         /* The warps' sums, merged. */
@@ -939,8 +1014,11 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
             }
         }
         __syncthreads();
-        const bool whole = begin <= it.start && end == it.stop;
-        const int to = slot_of(schedule, it, blockIdx.x);
+        const bool whole = begin <= it.start && ends;
+        const int to =
+            p.exact > 0 ? ticket_of(p, it) * p.exact + part : slot_of(schedule, it, blockIdx.x);
+        /* Which warp has the first unit: sums are merged in the order of units. */
+        const int turn = p.exact > 0 ? (begin - first_unit) % WARPS : 0;
         for (int x = threadIdx.x; x < heads.count * D / 2; x += S::THREADS) {
             const int h = x / (D / 2), d = x % (D / 2) * 2;
             float m = NOTHING, l = 0, a = 0, b = 0;
@@ -949,8 +1027,9 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
                 m = fmaxf(m, stats[i * p.item_heads + h].x);
 #pragma unroll
             for (int i = 0; i < WARPS; i++) {
-                const float2 ml = stats[i * p.item_heads + h];
-                const float2 v = *(const float2 *)&sums[(i * p.item_heads + h) * D + d];
+                const int from = i + turn - (i + turn >= WARPS ? WARPS : 0);
+                const float2 ml = stats[from * p.item_heads + h];
+                const float2 v = *(const float2 *)&sums[(from * p.item_heads + h) * D + d];
                 const float by = exp2_approx(ml.x - m);
                 l += by * ml.y;
                 a += by * v.x;
@@ -965,37 +1044,57 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
                     __stcg(p.part_ml + to * p.item_heads + h, make_float2(m, l));
             }
         }
-        if (!more) {
-            if (!whole || has_waiting) { /* tickets are drawn once, at the end */
-                __syncthreads();
-                if (threadIdx.x == 0) {
-                    const auto is_last = [&](const Item<S::MORE> &item) {
-                        const int n =
-                            schedule.cta_of(item.stop - 1) - schedule.cta_of(item.start) + 1;
-                        unsigned *ticket = p.tickets + ticket_of(p, item);
-                        const bool last = draw_ticket(ticket) == (unsigned)n - 1;
-                        if (last)
-                            *ticket = 0; /* ready for the next launch */
-                        return last;
-                    };
-                    s_last =
-                        (has_waiting && is_last(waiting) ? 1 : 0) | (!whole && is_last(it) ? 2 : 0);
-                }
-                __syncthreads();
-#pragma unroll 1
-                for (int i = 0; i < 2; i++)
-                    if (s_last >> i & 1)
-                        merge_item<S>(p, schedule, i ? it : waiting);
+        /* Items to merge: bit 0 the one that waits, bit 1 this one. In exact mode all parts of an
+         * item may be this CTA's own; where others have parts, the last CTA merges. Tickets are
+         * drawn once, at the end. */
+        const bool own_parts = p.exact > 0 && ends && !whole && !is_shared(it);
+        const bool draws = !more && (is_shared(it) || has_waiting);
+        if (draws || own_parts) {
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                const auto is_last = [&](const Item<S::MORE> &item) {
+                    int n = schedule.cta_of(item.stop - 1) - schedule.cta_of(item.start) + 1,
+                        done = 1;
+                    if (p.exact > 0) {
+                        n = item.parts(p);
+                        done = item.part_from(p, min(past, item.stop)) -
+                               item.part_from(p, max(first_unit, item.start));
+                    }
+                    unsigned *ticket = p.tickets + ticket_of(p, item);
+                    const bool last = draw_ticket(ticket, (unsigned)done) == (unsigned)(n - done);
+                    if (last)
+                        *ticket = 0; /* ready for the next launch */
+                    return last;
+                };
+                s_due = own_parts ? 2 : 0;
+                if (draws && has_waiting && is_last(waiting))
+                    s_due |= 1;
+                if (draws && is_shared(it) && is_last(it))
+                    s_due |= 2;
             }
-            return;
+            __syncthreads();
+#pragma unroll 1
+            for (int i = 0; i < 2; i++) {
+                Item<S::MORE> item = it;
+                if (i == 0)
+                    item = waiting;
+                if (s_due >> i & 1)
+                    merge_item<S>(p, schedule, item);
+            }
         }
-        if (!whole) {
+        if (!more)
+            return;
+        if (ends && is_shared(it)) {
             waiting = it;
             has_waiting = true;
         }
         begin = end;
-        it = following;
-        query.store(p, shared);
+        part++;
+        if (ends) {
+            part = 0;
+            it = following;
+            query.store(p, shared);
+        }
         __syncthreads(); /* sums are free again, q is there */
     }
 }

@@ -15,6 +15,7 @@ struct DecodeParams {
     int group, n_parts; /* query heads per KV head, and into how many items these are divided */
     int item_heads;     /* of the largest item */
     int sinks, window, keep;
+    int exact; /* parts that an item has at most, whatever the batch; 0: as the batch wants it */
     bool bf16; /* q and raw rows; else f16 */
     quire_type out_type;
     float scale_log2, softcap_log2; /* times log2(e); softcap 0: none */
@@ -28,8 +29,8 @@ struct DecodeParams {
     RawRows own, sink;
     const uint16_t *order;
     const float *alibi, *sink_logits; /* (H) or NULL */
-    /* Workspace: partial results of items that several CTAs share, two slots for each CTA, and how
-     * many are done. */
+    /* Workspace: partial results of items that several CTAs share, two slots for each CTA (exact:
+     * `exact` slots for each item), and how many are done. */
     float *part_o;     /* (slots, item_heads, D) */
     float2 *part_ml;   /* (slots, item_heads): running maximum (log2) and sum */
     unsigned *tickets; /* (items) zero between launches */

@@ -37,15 +37,20 @@ __device__ __forceinline__ float exp2_approx(float x) {
 __device__ __forceinline__ uint32_t bits(half2 x) { return *(uint32_t *)&x; }
 __device__ __forceinline__ half2 halves(uint32_t x) { return *(half2 *)&x; }
 
-/* Adds one; what this thread, and those it has met at a barrier, wrote before is seen by whoever
- * adds later. */
-__device__ __forceinline__ unsigned draw_ticket(unsigned *counter) {
+/* Adds n; what this thread, and those it has met at a barrier, wrote before is seen by whoever adds
+ * later. */
+__device__ __forceinline__ unsigned draw_ticket(unsigned *counter, unsigned n) {
     unsigned before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
                  : "=r"(before)
-                 : "l"(counter)
+                 : "l"(counter), "r"(n)
                  : "memory");
     return before;
+}
+
+/* 128 bytes into L2. */
+__device__ __forceinline__ void prefetch(const void *from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
 /* ---- a barrier in shared memory that counts the bytes of a copy */
@@ -78,10 +83,25 @@ __device__ __forceinline__ uint64_t evict_first() {
     return policy;
 }
 
-__device__ __forceinline__ void copy_to_shared(uint32_t to, const void *from, uint32_t bytes,
-                                               uint32_t barrier, uint64_t policy) {
+/* One arrival, and so many bytes to come. */
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
+}
+
+/* Bytes that `barrier` expects. */
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, uint32_t bytes,
+                                           uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
+__device__ __forceinline__ void copy_to_shared(uint32_t to, const void *from, uint32_t bytes,
+                                               uint32_t barrier, uint64_t policy) {
+    barrier_expect(barrier, bytes);
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1], %2, [%3], %4;" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
@@ -90,13 +110,8 @@ __device__ __forceinline__ void copy_to_shared(uint32_t to, const void *from, ui
 
 __device__ __forceinline__ void copy_to_shared(uint32_t to, const void *from, uint32_t bytes,
                                                uint32_t barrier) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
+    barrier_expect(barrier, bytes);
+    copy_bytes(to, from, bytes, barrier);
 }
 
 } // namespace quire_cuda

@@ -53,7 +53,7 @@ class DecodeOptions(ctypes.Structure):
         ("struct_size", c_size_t), ("n_heads", c_int32), ("n_kv_heads", c_int32),
         ("k_dim", c_int32), ("v_dim", c_int32), ("pair", Pair), ("raw", c_int), ("out", c_int),
         ("scale", c_float), ("sinks", c_int32), ("max_seqs", c_int32), ("window", c_int32),
-        ("keep", c_int32), ("softcap", c_float),
+        ("keep", c_int32), ("softcap", c_float), ("exact", c_int32),
     ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@
  * - Scores and weights are computed in fp16 with fp32 sums, so results are within a bound of the
  *   CPU's, not equal to them (docs/CUDA.md). Equal inputs give equal bits in every run; other
  *   sequences in the batch may change the last bits, because they change where the work is split.
+ *   Decode has an option (`exact`) that rules this out.
  * - Errors: functions return a quire_status, and quire_cuda_last_error() says why. Faults of a
  *   kernel while it runs show in the stream, as with any CUDA kernel. Device memory is not checked:
  *   page numbers and lengths must be right.
@@ -101,21 +102,30 @@ typedef struct quire_cuda_decode_options {
     int32_t window;   /* 0: none; else the query at i sees t with i - t < window ... */
     int32_t keep;     /* ... and the first `keep` tokens */
     float softcap;    /* 0: none; else logits become softcap * tanh(logit / softcap) */
+    /* 0: a sequence's work is divided as suits the whole batch, which is fastest; other sequences
+     * may then change the last bits of a result. 1 to 128: the work of a sequence and KV head is
+     * cut into at most so many parts, by its length alone, and results do not depend on the batch.
+     * Few parts cost little in large batches, many are faster in small ones (docs/CUDA.md). The
+     * workspace holds max_seqs * n_kv_heads * exact partial results. */
+    int32_t exact;
 } quire_cuda_decode_options;
 
 typedef struct quire_cuda_decode_plan
     quire_cuda_decode_plan; /* of the device that was current when it was made */
 
 QUIRE_API void quire_cuda_decode_options_default(quire_cuda_decode_options *options);
-/* E_UNSUPPORTED: no kernel for this pair, head size or group; E_INVALID, E_DEVICE, E_NOMEM (of the
- * host). */
+/* Every pair of codecs, head sizes 32 to 256 in steps of 16. km4:vt4, kc4:vt4, kc8:vt4 and kc8:vt8
+ * with equal head sizes of 64, 80, 96, 128 or 256 have fast kernels; all else shares one that is
+ * many times slower (docs/CUDA.md). E_UNSUPPORTED: a codec that is not for its side or does not
+ * divide the head size, other head sizes, or more than 16 query heads per KV head; E_INVALID,
+ * E_DEVICE, E_NOMEM (of the host). */
 QUIRE_API quire_status quire_cuda_decode_create(quire_cuda_decode_plan **plan,
                                                 const quire_cuda_decode_options *options);
 QUIRE_API void quire_cuda_decode_free(quire_cuda_decode_plan *plan); /* NULL is fine */
 /* Bytes of the workspace, aligned to 256. Fill it with zeros once; calls leave it ready for the
  * next one. */
 QUIRE_API size_t quire_cuda_decode_workspace(const quire_cuda_decode_plan *plan);
-/* What runs, e.g. "km4:vt4 d128, 8 warps x 2 pages". */
+/* What runs, e.g. "km4:vt4 d128, 8 warps x 2 pages", or "tq4:vt3 d96 d96, kernel for all pairs". */
 QUIRE_API const char *quire_cuda_decode_kernel(const quire_cuda_decode_plan *plan);
 
 typedef struct quire_cuda_decode_args {
@@ -135,7 +145,7 @@ typedef struct quire_cuda_decode_args {
     quire_cuda_rows own;
     quire_cuda_rows sink;    /* the first `sinks` rows; read where the query is not in page 0 */
     const int32_t *slots;    /* (B) slots of `own` and `sink`; NULL: 0, 1, 2 .. */
-    const uint16_t *k_order; /* (G, DK) for km4; else NULL */
+    const uint16_t *k_order; /* (G, DK) for km4 and km3; else NULL */
     const float *alibi;      /* (H) slopes, or NULL. logit += slope * (t - i) */
     /* (H) learned sinks, or NULL. Each adds exp(sink) to its head's denominator. */
     const float *sink_logits;

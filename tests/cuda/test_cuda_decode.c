@@ -29,6 +29,7 @@ typedef struct shape {
     quire_pair pair;
     quire_type type;
     int sinks, window, keep, n_seqs;
+    int exact;
     float softcap;
     bool alibi, sink_logits;
     int length[MOST_SEQS];
@@ -41,6 +42,9 @@ static const quire_pair PAIRS[] = {{QUIRE_CODEC_KM4, QUIRE_CODEC_VT4},
                                    {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8}};
 
 static const int DIMS[] = {64, 80, 96, 128, 256};
+
+/* Relative error of the kernel for all pairs, which rounds nothing to fp16. */
+#define FP32_BOUND 2e-5
 
 /* Host and device sides of one call. Rows: (seq, head, token, dim). */
 typedef struct world {
@@ -149,7 +153,8 @@ static void world_seal(world *w, quire_type out_type, float scale) {
     quire_cuda_decode_options_default(&o);
     o.n_heads = s->n_heads, o.n_kv_heads = s->n_kv, o.k_dim = o.v_dim = s->dim;
     o.pair = s->pair, o.raw = s->type, o.out = out_type, o.scale = scale, o.sinks = s->sinks,
-    o.max_seqs = s->n_seqs, o.window = s->window, o.keep = s->keep, o.softcap = s->softcap;
+    o.max_seqs = s->n_seqs, o.window = s->window, o.keep = s->keep, o.softcap = s->softcap,
+    o.exact = s->exact;
     assert_gpu(quire_cuda_decode_create(&w->plan, &o));
     /* Raw rows in slots of 64 (own page) and `sinks`, in reverse order of sequences. Unused rows
      * are NaN. */
@@ -472,6 +477,24 @@ static void other_logits(void **state) {
         }
 }
 
+/* Every record moves to another place. */
+static void move_pages(world *w) {
+    const size_t page_bytes = w->record_bytes * (size_t)w->s.n_kv,
+                 all = (size_t)(w->n_pages + 1) * page_bytes;
+    uint8_t *moved = malloc(all);
+    for (int i = 0; i < w->n_pages; i++) {
+        const int to = (w->pages[i] + 7) % (w->n_pages + 1);
+        memcpy(moved + (size_t)to * page_bytes, w->records + (size_t)w->pages[i] * page_bytes,
+               page_bytes);
+        w->pages[i] = to;
+    }
+    memcpy(w->records, moved, all);
+    assert_cuda(cudaMemcpy(w->args.records.base, moved, all, cudaMemcpyHostToDevice));
+    assert_cuda(cudaMemcpy((void *)w->args.pages, w->pages, (size_t)w->n_pages * 4,
+                           cudaMemcpyHostToDevice));
+    free(moved);
+}
+
 /* Equal inputs give equal bits, wherever pages lie and whatever ran before. */
 static void the_same_bits_again(void **state) {
     (void)state;
@@ -489,23 +512,225 @@ static void the_same_bits_again(void **state) {
         assert_memory_equal(first, again, w.n_out * sizeof *first);
         assert_memory_equal(lse, lse_again, n_lse * sizeof *lse);
     }
-    /* The same records in other places. */
-    const size_t page_bytes = w.record_bytes * (size_t)s.n_kv;
-    uint8_t *moved = malloc((size_t)(w.n_pages + 1) * page_bytes);
-    for (int i = 0; i < w.n_pages; i++) {
-        const int to = (w.pages[i] + 7) % (w.n_pages + 1);
-        memcpy(moved + (size_t)to * page_bytes, w.records + (size_t)w.pages[i] * page_bytes,
-               page_bytes);
-        w.pages[i] = to;
-    }
-    assert_cuda(cudaMemcpy(w.args.records.base, moved, (size_t)(w.n_pages + 1) * page_bytes,
-                           cudaMemcpyHostToDevice));
-    assert_cuda(
-        cudaMemcpy((void *)w.args.pages, w.pages, (size_t)w.n_pages * 4, cudaMemcpyHostToDevice));
+    move_pages(&w);
     run(&w, again, lse_again);
     assert_memory_equal(first, again, w.n_out * sizeof *first);
-    free(first), free(lse), free(again), free(lse_again), free(moved);
+    free(first), free(lse), free(again), free(lse_again);
     world_free(&w);
+}
+
+/* The sequences `which` of a world as a batch of their own, in this order. */
+static void run_some(const world *w, const int *which, int n, float *out, float *lse) {
+    const shape *s = &w->s;
+    const int stride = w->longest / T;
+    const size_t row = (size_t)(s->n_heads * s->dim);
+    int32_t lengths[MOST_SEQS], slots[MOST_SEQS], *pages = malloc((size_t)(n * stride) * 4);
+    float *q = malloc((size_t)n * row * sizeof *q);
+    for (int i = 0; i < n; i++) {
+        lengths[i] = s->length[which[i]];
+        slots[i] = s->n_seqs - 1 - which[i];
+        memcpy(pages + i * stride, w->pages + which[i] * stride, (size_t)stride * 4);
+        memcpy(q + (size_t)i * row, w->q + (size_t)which[i] * row, row * sizeof *q);
+    }
+    uint16_t *narrow = narrowed(s->type, q, (size_t)n * row);
+    void *device[] = {gpu_copy(lengths, (size_t)n * 4), gpu_copy(slots, (size_t)n * 4),
+                      gpu_copy(pages, (size_t)(n * stride) * 4),
+                      gpu_copy(narrow, (size_t)n * row * 2)};
+    quire_cuda_decode_args a = w->args;
+    a.n_seqs = n, a.lengths = device[0], a.slots = device[1], a.pages = device[2], a.q = device[3];
+    assert_gpu(quire_cuda_decode(w->plan, &a, NULL));
+    gpu_read(out, a.out, (size_t)n * row * sizeof *out);
+    gpu_read(lse, a.lse, (size_t)(n * s->n_heads) * sizeof *lse);
+    for (int i = 0; i < 4; i++)
+        cudaFree(device[i]);
+    free(pages), free(q), free(narrow);
+}
+
+/* Exact mode: a sequence's bits are the same alone, and in any batch, wherever its pages lie. */
+static void exact_in_any_batch(const shape *s) {
+    world w;
+    world_fill(&w, s, 99);
+    world_seal(&w, QUIRE_F32, 0);
+    const size_t row = (size_t)(s->n_heads * s->dim);
+    float *all = malloc(w.n_out * sizeof *all), *lse = malloc(w.n_out * sizeof *lse),
+          *some = malloc(w.n_out * sizeof *some), *some_lse = malloc(w.n_out * sizeof *some_lse);
+    run(&w, all, lse);
+    const outcome o = compare(&w, 1 / sqrt(s->dim), all, lse);
+    assert_true(sqrt(o.error / o.norm) <= bound_of(&o));
+    move_pages(&w);
+    rng r = {7};
+    for (int round = 0; round < s->n_seqs + 6; round++) {
+        int which[MOST_SEQS], n = round < s->n_seqs ? 1 : 2 + rng_below(&r, s->n_seqs - 1);
+        for (int i = 0; i < n; i++) /* each alone, then batches in which some occur twice */
+            which[i] = round < s->n_seqs ? round : rng_below(&r, s->n_seqs);
+        run_some(&w, which, n, some, some_lse);
+        for (int i = 0; i < n; i++)
+            if (memcmp(some + (size_t)i * row, all + (size_t)which[i] * row, row * sizeof *some) ||
+                memcmp(some_lse + i * s->n_heads, lse + which[i] * s->n_heads,
+                       (size_t)s->n_heads * sizeof *lse))
+                fail_msg(
+                    "%s:%s %dx%dx%d, at most %d parts: sequence %d of %d tokens has other bits "
+                    "in a batch of %d",
+                    quire_codec_name(s->pair.k), quire_codec_name(s->pair.v), s->n_heads, s->n_kv,
+                    s->dim, s->exact, which[i], s->length[which[i]], n);
+    }
+    free(all), free(lse), free(some), free(some_lse);
+    world_free(&w);
+}
+
+static void exact_mode(void **state) {
+    (void)state;
+    static const int lengths[] = {3000, 70, 1, 1111, 0, 640, 8192, 65, 5001};
+    static const int parts[] = {1, 4, 16, 128};
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 4; i++) {
+            shape s = shape_of(i % 2 ? 8 : 4, i % 2 ? 8 : 1, DIMS[(i + p) % 5], PAIRS[p]);
+            s.exact = parts[i];
+            s.window = i == p ? 2500 : 0;
+            ragged(&s, 9, lengths, 9);
+            exact_in_any_batch(&s);
+        }
+    shape s = shape_of(8, 8, 128, PAIRS[0]);
+    s.exact = 16;
+    ragged(&s, 9, lengths, 9);
+    exact_in_any_batch(&s);
+    s = shape_of(4, 2, 96, (quire_pair){QUIRE_CODEC_TQ4, QUIRE_CODEC_VT3});
+    ragged(&s, 9, lengths, 9); /* the kernel for all pairs is always exact */
+    exact_in_any_batch(&s);
+}
+
+/* Every codec of K with every codec of V. Pairs without a kernel of their own are computed in fp32.
+ */
+static void every_pair(void **state) {
+    (void)state;
+    int n = 0;
+    double worst = 0;
+    for (size_t i = 0; i < quire_codec_count(); i++)
+        for (size_t j = 0; j < quire_codec_count(); j++)
+            for (int dim = 0; dim < 5; dim++) {
+                quire_codec_info k, v;
+                assert_ok(quire_codec_at(i, &k));
+                assert_ok(quire_codec_at(j, &v));
+                shape s = shape_of(6, 2, DIMS[dim], (quire_pair){k.codec, v.codec});
+                s.type = n % 3 ? QUIRE_F16 : QUIRE_BF16;
+                s.window = n % 7 == 1 ? 100 : 0;
+                s.softcap = n % 7 == 2 ? 2.5f : 0;
+                s.alibi = n % 7 == 3;
+                s.sink_logits = n % 7 == 4;
+                ragged(&s, 2, (const int[]){200, 66}, 2);
+                const quire_page_shape page = {s.pair, s.dim, s.dim, s.type};
+                size_t bytes;
+                if (quire_page_bytes(&page, &bytes) != QUIRE_OK) {
+                    quire_cuda_decode_options o;
+                    quire_cuda_decode_plan *plan;
+                    quire_cuda_decode_options_default(&o);
+                    o.n_heads = 6, o.n_kv_heads = 2, o.k_dim = o.v_dim = s.dim, o.pair = s.pair;
+                    assert_status(quire_cuda_decode_create(&plan, &o), QUIRE_E_UNSUPPORTED);
+                    continue;
+                }
+                world w;
+                world_fill(&w, &s, 1000 + (uint64_t)n);
+                world_seal(&w, QUIRE_F32, 0);
+                float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
+                run(&w, out, lse);
+                const outcome o = compare(&w, 1 / sqrt(s.dim), out, lse);
+                const bool own = strstr(quire_cuda_decode_kernel(w.plan), "all pairs") == NULL;
+                const double error = sqrt(o.error / o.norm),
+                             bound = own ? bound_of(&o) : FP32_BOUND;
+                if (!own)
+                    worst = fmax(worst, error);
+                if (!(error <= bound) || !(o.lse_error <= 4 * bound))
+                    fail_msg("%s:%s d%d: relative error %.2e, bound %.2e; log-sum-exp off by %.2e",
+                             k.name, v.name, s.dim, error, bound, o.lse_error);
+                free(out), free(lse);
+                world_free(&w);
+                n++;
+            }
+    printf("%d pairs and head sizes; largest error in fp32 %.2e\n", n, worst);
+    assert_true(n > 2000);
+}
+
+/* Head sizes of K and V that differ: one KV head, two sealed pages and three own rows. */
+static void head_sizes_differ(void **state) {
+    (void)state;
+    enum { LENGTH = 2 * T + 3, H = 4 };
+    static const int dims[][2] = {{128, 64}, {96, 256}, {48, 112}, {256, 32}};
+    static const quire_pair pairs[] = {{QUIRE_CODEC_TQ4, QUIRE_CODEC_VT3},
+                                       {QUIRE_CODEC_KC4, QUIRE_CODEC_VT4},
+                                       {QUIRE_CODEC_TQP3, QUIRE_CODEC_TQ2}};
+    for (int i = 0; i < 12; i++) {
+        const int dk = dims[i % 4][0], dv = dims[i % 4][1];
+        const quire_page_shape page = {pairs[i / 4], dk, dv, QUIRE_F16};
+        const size_t nk = (size_t)(LENGTH * dk), nv = (size_t)(LENGTH * dv);
+        size_t bytes;
+        assert_ok(quire_page_bytes(&page, &bytes));
+        float *k = malloc(nk * sizeof *k), *v = malloc(nv * sizeof *v), q[H * 256], out[H * 256];
+        uint8_t *records = malloc(2 * bytes);
+        rng r = {(uint64_t)i};
+        rng_fill(&r, k, nk, 1), rng_fill(&r, v, nv, 1), rng_fill(&r, q, (size_t)(H * dk), 1);
+        round_rows(QUIRE_F16, k, nk), round_rows(QUIRE_F16, v, nv);
+        round_rows(QUIRE_F16, q, (size_t)(H * dk));
+        uint16_t *own_k = narrowed(QUIRE_F16, k + 2 * T * dk, (size_t)(3 * dk)),
+                 *own_v = narrowed(QUIRE_F16, v + 2 * T * dv, (size_t)(3 * dv)),
+                 *narrow_q = narrowed(QUIRE_F16, q, (size_t)(H * dk));
+        for (int n = 0; n < 2; n++) { /* from here on k and v are what the query sees */
+            uint8_t *record = records + (size_t)n * bytes;
+            assert_ok(quire_page_encode(&page, k + n * T * dk, v + n * T * dv, 0, record));
+            assert_ok(quire_page_decode(&page, record, k + n * T * dk, v + n * T * dv));
+        }
+        quire_cuda_decode_options o;
+        quire_cuda_decode_plan *plan;
+        quire_cuda_decode_options_default(&o);
+        o.n_heads = H, o.n_kv_heads = 1, o.k_dim = dk, o.v_dim = dv, o.pair = pairs[i / 4],
+        o.sinks = 0, o.max_seqs = 1;
+        assert_gpu(quire_cuda_decode_create(&plan, &o));
+        const int32_t length = LENGTH, ids[] = {0, 1};
+        void *device[] = {gpu_copy(narrow_q, (size_t)(H * dk) * 2),
+                          gpu_new(sizeof out, 0xff),
+                          gpu_copy(&length, sizeof length),
+                          gpu_copy(ids, sizeof ids),
+                          gpu_copy(records, 2 * bytes),
+                          gpu_copy(own_k, (size_t)(3 * dk) * 2),
+                          gpu_copy(own_v, (size_t)(3 * dv) * 2),
+                          gpu_new(quire_cuda_decode_workspace(plan), 0)};
+        const quire_cuda_decode_args a = {
+            .n_seqs = 1,
+            .q = device[0],
+            .out = device[1],
+            .lengths = device[2],
+            .pages = device[3],
+            .pages_stride = 2,
+            .records = {device[4], bytes, bytes},
+            .own = {device[5], device[6], 3 * dk, 3 * dk, dk, 3 * dv, 3 * dv, dv},
+            .workspace = device[7]};
+        assert_gpu(quire_cuda_decode(plan, &a, NULL));
+        gpu_read(out, a.out, (size_t)(H * dv) * sizeof *out);
+        double error = 0, norm = 0;
+        for (int h = 0; h < H; h++) {
+            double sum = 0, wanted[256] = {0};
+            for (int t = 0; t < LENGTH; t++) {
+                double x = 0;
+                for (int d = 0; d < dk; d++)
+                    x += (double)q[h * dk + d] * (double)k[t * dk + d];
+                x = exp(x / sqrt(dk));
+                sum += x;
+                for (int d = 0; d < dv; d++)
+                    wanted[d] += x * (double)v[t * dv + d];
+            }
+            for (int d = 0; d < dv; d++) {
+                const double x = wanted[d] / sum;
+                norm += x * x;
+                error += (x - (double)out[h * dv + d]) * (x - (double)out[h * dv + d]);
+            }
+        }
+        if (!(sqrt(error / norm) <= FP32_BOUND))
+            fail_msg("%s, head sizes %d and %d: relative error %.2e",
+                     quire_cuda_decode_kernel(plan), dk, dv, sqrt(error / norm));
+        for (int n = 0; n < 8; n++)
+            cudaFree(device[n]);
+        quire_cuda_decode_free(plan);
+        free(k), free(v), free(records), free(own_k), free(own_v), free(narrow_q);
+    }
 }
 
 /* A captured graph serves other lengths: they are read on the device. */
@@ -788,9 +1013,12 @@ static void refusals(void **state) {
     } while (0)
     REFUSED(o.n_heads = 9, QUIRE_E_INVALID);
     REFUSED(o.n_heads = 34, QUIRE_E_UNSUPPORTED);
-    REFUSED(o.k_dim = o.v_dim = 112, QUIRE_E_UNSUPPORTED);
-    REFUSED(o.v_dim = 64, QUIRE_E_UNSUPPORTED);
-    REFUSED(o.pair.k = QUIRE_CODEC_TQ4, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.k_dim = o.v_dim = 120, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.v_dim = 272, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.pair.k = QUIRE_CODEC_VT4, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.pair.v = (quire_codec)7, QUIRE_E_UNSUPPORTED);
+    REFUSED(o.exact = -1, QUIRE_E_INVALID);
+    REFUSED(o.exact = 129, QUIRE_E_INVALID);
     REFUSED(o.raw = QUIRE_F32, QUIRE_E_UNSUPPORTED);
     REFUSED(o.sinks = 65, QUIRE_E_INVALID);
     REFUSED(o.max_seqs = 0, QUIRE_E_INVALID);
@@ -815,6 +1043,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(windows),
         cmocka_unit_test(other_logits),
         cmocka_unit_test(the_same_bits_again),
+        cmocka_unit_test(exact_mode),
+        cmocka_unit_test(every_pair),
+        cmocka_unit_test(head_sizes_differ),
         cmocka_unit_test(in_a_graph),
         cmocka_unit_test(one_token_takes_all),
         cmocka_unit_test(the_maximum_moves_late),
