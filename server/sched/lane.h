@@ -12,6 +12,7 @@ typedef struct srv_prefix {
     int32_t *text;
     int32_t n_text; /* tokens of the sequence */
     int32_t n_exact;
+    int32_t n_shared; /* tokens that came from another sequence or the store */
     char *salt;
     int64_t used; /* srv_lane.clock at the last use */
 } srv_prefix;

@@ -128,6 +128,7 @@ void srv_prefix_add(srv_lane *lane, quire_seq *seq, const srv_choice *choice) {
     srv_prefix added = {.seq = seq,
                         .n_text = quire_seq_length(seq),
                         .n_exact = choice->n_exact,
+                        .n_shared = choice->job->usage.cached_tokens,
                         .used = ++lane->clock};
     if (added.n_text >= PAGE && lane->max_prefixes > 0) { /* less than a page is not worth a slot */
         added.text = malloc((size_t)added.n_text * sizeof *added.text);

@@ -120,6 +120,7 @@ static void view_lane(srv_sched *s, const srv_lane *lane) {
         view_add(s, &(srv_seq_view){.cache = lane->index,
                                     .state = 'c',
                                     .prompt_tokens = lane->prefixes[i].n_text,
+                                    .cached_tokens = lane->prefixes[i].n_shared,
                                     .length = lane->prefixes[i].n_text});
 }
 
@@ -270,6 +271,9 @@ static void *run(void *user) {
         for (int32_t i = 0; i < s->n_lanes; i++) {
             srv_lane_sweep(&s->lanes[i], srv_seconds());
             srv_lane_admit(&s->lanes[i]);
+        }
+        publish(s); /* a step may take long, and who has left the queue makes room in it now */
+        for (int32_t i = 0; i < s->n_lanes; i++) {
             srv_lane_step(&s->lanes[i]);
             srv_lane_sweep(&s->lanes[i], srv_seconds());
         }
