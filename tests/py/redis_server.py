@@ -16,27 +16,26 @@ def redis(tmp_path):
         assert not os.environ.get("QUIRE_REQUIRE_ALL"), "redis-server is not installed"
         pytest.skip("redis-server is not installed")
     for port in range(18480, 18500):
+        log = tmp_path / f"redis-{port}.log"
         server = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
-                                   "--requirepass", "hush", "--dir", str(tmp_path)], stdout=subprocess.DEVNULL)
+                                   "--requirepass", "hush", "--dir", str(tmp_path), "--logfile", str(log)])
 
         def ask(*words):
-            with socket.create_connection(("127.0.0.1", port)) as link:
+            with socket.create_connection(("127.0.0.1", port)) as link, link.makefile("rb") as replies:
                 for command in (("AUTH", "hush"), words):
                     parts = [w if isinstance(w, bytes) else str(w).encode() for w in command]
                     link.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in parts))
-                with link.makefile("rb") as replies:
-                    assert replies.readline() == b"+OK\r\n"
-                    return read_reply(replies)
+                    reply = read_reply(replies)
+                return reply
 
-        while server.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                yield f"redis://127.0.0.1:{port}", ask
-                server.kill()
-                server.wait()
-                return
-            except ConnectionRefusedError:
+        while server.poll() is None:  # ended: the port is taken, and what answers there is another server
+            if not log.exists() or "Ready to accept connections" not in log.read_text():
                 time.sleep(0.02)
+                continue
+            yield f"redis://127.0.0.1:{port}", ask
+            server.kill()
+            server.wait()
+            return
     raise AssertionError("no port is free")
 
 
