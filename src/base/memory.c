@@ -40,3 +40,14 @@ void quire__free(const quire_allocator *allocator, void *memory) {
     if (memory)
         allocator->free(allocator->user, memory);
 }
+
+void quire__expect_little_use(void *memory, size_t bytes) {
+#if defined(__linux__) && defined(MADV_NOHUGEPAGE)
+    const uintptr_t page = 4096, from = ((uintptr_t)memory + page - 1) & ~(page - 1);
+    const uintptr_t to = ((uintptr_t)memory + bytes) & ~(page - 1);
+    if (to > from)
+        madvise((void *)from, to - from, MADV_NOHUGEPAGE); /* only advice: a failure does no harm */
+#else
+    (void)memory, (void)bytes;
+#endif
+}

@@ -9,5 +9,8 @@ extern const quire_allocator quire__default_allocator; /* posix_memalign and fre
 /* NULL on failure. */
 void *quire__alloc(const quire_allocator *allocator, size_t bytes, size_t alignment);
 void quire__free(const quire_allocator *allocator, void *memory);
+/* Of this memory little will be used, here and there: small pages, so that little becomes resident.
+ */
+void quire__expect_little_use(void *memory, size_t bytes);
 
 #endif

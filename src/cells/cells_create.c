@@ -285,6 +285,8 @@ static quire_status take_memory(quire_cells *cells) {
     cells->meta = quire__alloc(allocator, meta, QUIRE_CACHE_LINE);
     cells->records = quire__alloc(allocator, n.records, 4096);
     cells->slots = n.slots ? quire__alloc(allocator, n.slots, 4096) : NULL;
+    if (cells->slots) /* each side uses only its first few: pages that are open */
+        quire__expect_little_use(cells->slots, n.slots);
     if (!cells->meta || !cells->records || (n.slots && !cells->slots))
         return quire__fail(QUIRE_E_NOMEM, "no memory for %zu bytes of pages and %zu of tables",
                            n.records + n.slots, meta);
