@@ -11,6 +11,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 #include "kit.h"
 #include "store_kit.h"
@@ -169,6 +172,9 @@ static void run_server(const redis_server *s) {
     }
     for (int i = 0; s->options[i]; i++)
         words[n++] = s->options[i];
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that is killed leaves no server behind */
+#endif
     execvp(words[0], (char **)(uintptr_t)words);
     _exit(127);
 }

@@ -243,8 +243,10 @@ static void test_tls(void **state) {
     char dir[300], cert[340], key[340], ca[340], place[1500];
     snprintf(dir, sizeof dir, "%s", store_dir("certificates"));
     assert_int_equal(mkdir(dir, 0700), 0);
-    if (!make_certificates(dir))
-        return; /* no program openssl */
+    if (!make_certificates(dir)) { /* no program openssl */
+        assert_null(getenv("QUIRE_REQUIRE_ALL"));
+        return;
+    }
     snprintf(cert, sizeof cert, "%s/s.crt", dir);
     snprintf(key, sizeof key, "%s/s.key", dir);
     snprintf(ca, sizeof ca, "%s/ca.crt", dir);
