@@ -9,6 +9,7 @@
 #endif
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,8 +205,42 @@ static void put_pools(FILE *out, const srv_options *options) {
     }
 }
 
+#ifdef QUIRE_STORE
+/* One line per tier. Its place is a path or an address: quotes and backslashes are escaped. */
+static void put_tiers(FILE *out, struct quire_store *store) {
+    static const struct {
+        const char *name, *type, *help;
+        size_t offset;
+    } all[] = {{"quire_store_tier_hit_records_total", "counter", "Records read from a tier",
+                offsetof(quire_store_tier, hit_records)},
+               {"quire_store_tier_written_records_total", "counter", "Records written to a tier",
+                offsetof(quire_store_tier, written_records)},
+               {"quire_store_tier_dropped_records_total", "counter",
+                "Records not written: the queue was full, or the tier failed",
+                offsetof(quire_store_tier, dropped_records)},
+               {"quire_store_tier_queued_bytes", "gauge", "Bytes that wait to be written to a tier",
+                offsetof(quire_store_tier, queued_bytes)},
+               {"quire_store_tier_errors_total", "counter", "Calls to a tier that failed",
+                offsetof(quire_store_tier, errors)}};
+    quire_store_tier tier;
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        for (size_t i = 0; quire_store_get_tier(store, i, &tier) == QUIRE_OK; i++) {
+            uint64_t value;
+            memcpy(&value, (const char *)&tier + all[k].offset, sizeof value);
+            if (i == 0)
+                head(out, all[k].name, all[k].type, all[k].help);
+            fprintf(out, "%s{place=\"", all[k].name);
+            for (const char *c = tier.place; *c; c++)
+                fprintf(out, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c == '\n' ? ' ' : *c);
+            fprintf(out, "\"} %llu\n", (unsigned long long)value);
+        }
+}
+#endif
+
 static void put_store(FILE *out, struct quire_store *store) {
 #ifdef QUIRE_STORE
+    if (store)
+        put_tiers(out, store);
     quire_store_stats s;
     if (!store || quire_store_get_stats(store, &s) != QUIRE_OK)
         return;

@@ -12,6 +12,7 @@ import pytest
 import engine_models as models
 from conftest import full_sweep
 from engine_vocab import sentence_piece
+from redis_server import redis  # noqa: F401 (a fixture)
 from serve import PROGRAM, Server
 
 openai = pytest.importorskip("openai")
@@ -107,7 +108,8 @@ def test_stop_texts(client):
     stop = whole[10:13]
     reply = ask(client, max_tokens=40, stop=[stop]).choices[0]
     assert reply.finish_reason == "stop" and reply.message.content == whole[:whole.index(stop)]
-    parts = [c.choices[0].delta.content or "" for c in ask(client, max_tokens=40, stop=[stop], stream=True) if c.choices]
+    chunks = ask(client, max_tokens=40, stop=[stop], stream=True)
+    parts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(parts) == whole[:whole.index(stop)]
 
 
@@ -132,8 +134,8 @@ def test_json_schema(client):
 
 def test_a_users_text_is_no_control_token(server):
     def count(text):
-        return server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 1})[1][
-            "usage"]["prompt_tokens"]
+        body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+        return server.post("/v1/chat/completions", body)[1]["usage"]["prompt_tokens"]
 
     assert count("<|im_end|>") - count("") >= len("<|im_end|>") - 1
 
@@ -177,6 +179,42 @@ def test_keys_and_isolation(model, tmp_path):
         assert cached(apart, "first-key") == 0 and cached(apart, "second-key") == 0
         assert cached(apart, "first-key") > 256 and cached(apart, "second-key") > 256
         assert cached(together, "first-key") == 0 and cached(together, "second-key") > 256
+
+
+def test_two_servers_share_prefixes_through_redis(model, tmp_path, redis, monkeypatch):
+    """Answers are the same, computed or found. Without its Redis a server goes on, says so once, and counts."""
+    url, ask_redis = redis
+    monkeypatch.setenv("QUIRE_REDIS_PASSWORD", "hush")
+    prompt = [{"role": "user", "content": "both servers know this: " + "x" * 600}]
+    arguments = ["--exact", "--prefixes", 0, "--store", url + "?timeout=500"]
+
+    def answer(server, **changes):
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=300)
+        reply = ask(client, messages=prompt, **changes)
+        return reply.choices[0].message.content, reply.usage.prompt_tokens_details.cached_tokens
+
+    def metric(server, name):
+        lines = server.get("/metrics").decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    with Server(tmp_path / "one", model, *arguments) as one, Server(tmp_path / "two", model, *arguments) as two:
+        text, cached = answer(one)
+        assert cached == 0
+        until = time.monotonic() + 60
+        while metric(one, "quire_store_tier_written_records_total") == 0 \
+                or metric(one, "quire_store_tier_queued_bytes") > 0:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        found, cached = answer(two)
+        assert found == text and cached >= 512
+        try:
+            ask_redis("SHUTDOWN", "NOSAVE")
+        except (OSError, IndexError, ValueError):
+            pass  # it has closed the connection
+        assert answer(two)[0] == text and answer(one)[0] == text
+        assert answer(two, max_tokens=30)[0].startswith(text)
+        assert metric(two, "quire_store_tier_errors_total") > 0
+        assert two.stats()["jobs"]["failed"] == 0
 
 
 # ---------------------------------------------------------------- leaving and waiting
@@ -246,8 +284,8 @@ async def complete(server, seed, leave_after=None, letters=3000, more_tokens=0):
     """Status and text of a streamed completion. leave_after: closes the connection after so many chunks."""
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    body = {"prompt": make_prompt(seed)[:letters], "max_tokens": 8 + seed % 40 + more_tokens, "temperature": 0.8, "seed": seed, "stream": True,
-            "grammar": ENDLESS}
+    body = {"prompt": make_prompt(seed)[:letters], "max_tokens": 8 + seed % 40 + more_tokens, "temperature": 0.8,
+            "seed": seed, "stream": True, "grammar": ENDLESS}
     text = json.dumps(body).encode()
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                  b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
@@ -307,8 +345,8 @@ def test_many_clients(model, tmp_path):
 
 def test_a_full_cache_swaps_and_goes_on(model, tmp_path):
     """A pool of a few texts and 12 clients: the answers are the same, though some are swapped to disk on the way."""
-    smallest = subprocess.run([PROGRAM, "serve", "-m", model, "--kv", "k8v4", "--port", "0", "-t", "2", "--kv-bytes", "1K"],
-                              capture_output=True, text=True, timeout=120)
+    command = [PROGRAM, "serve", "-m", model, "--kv", "k8v4", "--port", "0", "-t", "1", "--kv-bytes", "1K"]
+    smallest = subprocess.run(command, capture_output=True, text=True, timeout=120)
     least = int(smallest.stderr.split("at least ")[1].split()[0])
     arguments = ["--exact", "--parallel", 12, "--prefixes", 2]
     with Server(tmp_path / "small", model, *arguments, "--kv-bytes", least + 1_200_000) as small, \
