@@ -4,7 +4,7 @@
 #include "http/access_log.h"
 #include "http/api_keys.h"
 #include "http/http_server.h"
-#include "http/monotonic.h"
+#include "base/monotonic.h"
 #include "http/signals.h"
 
 #include <errno.h>

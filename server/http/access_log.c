@@ -102,25 +102,37 @@ static void write_all(srv_log *log, const char *line, size_t n) {
     pthread_mutex_unlock(&log->lock);
 }
 
-static void finish_line(srv_log *log, FILE *out, char **line, size_t *n) {
-    fputc('\n', out);
-    if (fclose(out) == 0)
-        write_all(log, *line, *n);
-    free(*line);
+typedef struct log_line {
+    FILE *out; /* NULL: out of memory, and nothing is written */
+    char *bytes;
+    size_t n;
+} log_line;
+
+/* `line` must not move until finish_line. */
+static bool begin_line(log_line *line, const char *text) {
+    *line = (log_line){0};
+    line->out = open_memstream(&line->bytes, &line->n);
+    if (!line->out)
+        return false;
+    put_time(line->out);
+    put_line(line->out, text);
+    return true;
+}
+
+static void finish_line(srv_log *log, log_line *line) {
+    fputc('\n', line->out);
+    if (fclose(line->out) == 0)
+        write_all(log, line->bytes, line->n);
+    free(line->bytes);
 }
 
 void srv_log_vline(srv_log *log, const char *format, va_list args) {
     char text[1024];
     vsnprintf(text, sizeof text, format, args);
     text[strcspn(text, "\n")] = 0; /* messages of libraries end with one */
-    char *line = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&line, &n);
-    if (!out)
-        return;
-    put_time(out);
-    put_line(out, text);
-    finish_line(log, out, &line, &n);
+    log_line line;
+    if (begin_line(&line, text))
+        finish_line(log, &line);
 }
 
 void srv_log_line(srv_log *log, const char *format, ...) {
@@ -131,17 +143,13 @@ void srv_log_line(srv_log *log, const char *format, ...) {
 }
 
 void srv_log_quoted(srv_log *log, const char *before, const char *text) {
-    char *line = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&line, &n);
-    if (!out)
+    log_line line;
+    if (!begin_line(&line, before))
         return;
-    put_time(out);
-    put_line(out, before);
-    fputs(" \"", out);
-    put_quoted(out, text);
-    fputc('"', out);
-    finish_line(log, out, &line, &n);
+    fputs(" \"", line.out);
+    put_quoted(line.out, text);
+    fputc('"', line.out);
+    finish_line(log, &line);
 }
 
 void srv_log_escape(const char *text, char *out, size_t n_out) {

@@ -1,7 +1,7 @@
 /* connections.c: see connections.h. */
 #include "http/connections.h"
 
-#include "http/monotonic.h"
+#include "base/monotonic.h"
 
 #include <pthread.h>
 #include <stdio.h>

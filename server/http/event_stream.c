@@ -2,7 +2,7 @@
 #include "http/event_stream.h"
 
 #include "http/http_reply.h"
-#include "http/monotonic.h"
+#include "base/monotonic.h"
 
 #include <stdlib.h>
 #include <string.h>

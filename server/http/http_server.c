@@ -6,7 +6,7 @@
 #include "http/generation.h"
 #include "http/http_reply.h"
 #include "http/metrics.h"
-#include "http/monotonic.h"
+#include "base/monotonic.h"
 #include "http/peer.h"
 #include "http/routes.h"
 

@@ -2,7 +2,7 @@
 #include "http/metrics.h"
 
 #include "http/connections.h"
-#include "http/monotonic.h"
+#include "base/monotonic.h"
 
 #ifdef QUIRE_STORE
 #include "quire_store.h"

@@ -1,7 +1,7 @@
 /* stats_json.c: see stats_json.h. */
 #include "http/stats_json.h"
 
-#include "http/monotonic.h"
+#include "base/monotonic.h"
 
 #ifdef QUIRE_STORE
 #include "quire_store.h"

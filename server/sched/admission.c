@@ -136,7 +136,7 @@ static srv_job *unlink_waiting(srv_lane *lane, srv_job *before) {
 static void start(srv_lane *lane, srv_job *job) {
     lane->running[lane->n_running++] = job;
     lane->n_seqs += job->n_choices;
-    job->started = srv_seconds();
+    job->started = srv_monotonic();
     lane->counts.prompt_tokens += job->n_prompt;
     pthread_mutex_lock(&job->lock);
     job->usage.queue_seconds = job->started - job->submitted;
@@ -182,7 +182,7 @@ void srv_lane_admit(srv_lane *lane) {
             if (lane->n_running > 0)
                 return;
             srv_job_fail(job, SRV_FAILED, quire_last_error()); /* waiting would not help */
-            srv_lane_sweep(lane, srv_seconds());
+            srv_lane_sweep(lane, srv_monotonic());
             continue;
         }
         start(lane, unlink_waiting(lane, before));
@@ -248,5 +248,5 @@ void srv_lane_fail_all(srv_lane *lane, const char *why) {
         srv_job_fail(lane->running[j], SRV_FAILED, why);
     for (srv_job *job = lane->waiting; job; job = job->next)
         srv_job_fail(job, SRV_FAILED, why);
-    srv_lane_sweep(lane, srv_seconds());
+    srv_lane_sweep(lane, srv_monotonic());
 }

@@ -94,7 +94,7 @@ static void count_token(srv_lane *lane, srv_job *job) {
     lane->counts.generated_tokens++;
     pthread_mutex_lock(&job->lock);
     job->usage.completion_tokens++;
-    job->usage.decode_seconds = srv_seconds() - job->prompted;
+    job->usage.decode_seconds = srv_monotonic() - job->prompted;
     pthread_mutex_unlock(&job->lock);
 }
 

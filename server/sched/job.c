@@ -6,12 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-double srv_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* ------------------------------------------------------------------ life */
 
 static void free_choice(srv_choice *choice) {
@@ -123,7 +117,7 @@ srv_job *srv_job_create(const quire_model *model, const srv_work *work, srv_refu
     job->max_tokens = work->max_tokens;
     job->n_logprobs = work->n_logprobs;
     job->ignore_end = work->ignore_end;
-    job->submitted = srv_seconds();
+    job->submitted = srv_monotonic();
     job->deadline = work->seconds > 0 ? job->submitted + work->seconds : 0;
     *refusal = fill_job(job, model, work, why, n_why);
     if (*refusal == SRV_ACCEPTED)

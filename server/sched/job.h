@@ -6,7 +6,8 @@
 #define SERVER_SCHED_JOB_H
 
 #include "sched/sched.h"
-#include "text/text_filter.h"
+#include "base/monotonic.h"
+#include "base/text_filter.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -43,7 +44,7 @@ struct srv_job {
     /* what was asked for */
     int32_t cache, n_prompt, n_choices, max_tokens, n_logprobs;
     bool ignore_end;
-    double deadline; /* of srv_seconds; 0: none */
+    double deadline; /* of srv_monotonic; 0: none */
     char **stops;
     int32_t n_stops;
     char *salt;
@@ -61,8 +62,6 @@ struct srv_job {
     srv_usage usage;
     char error[256];
 };
-
-double srv_seconds(void); /* of a clock that only goes forward */
 
 /* NULL: refused; *refusal and `why`. */
 srv_job *srv_job_create(const quire_model *model, const srv_work *work, srv_refusal *refusal,

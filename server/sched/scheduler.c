@@ -126,7 +126,7 @@ static void view_lane(srv_sched *s, const srv_lane *lane) {
 
 /* Shows the state after a step to other threads. */
 static void publish(srv_sched *s) {
-    const double now = srv_seconds();
+    const double now = srv_monotonic();
     srv_counts sum = {0};
     for (int32_t i = 0; i < s->n_lanes; i++)
         add_counts(&sum, &s->lanes[i]);
@@ -143,7 +143,7 @@ static void publish(srv_sched *s) {
 }
 
 void srv_sched_counts(srv_sched *s, srv_counts *counts) {
-    const double now = srv_seconds();
+    const double now = srv_monotonic();
     pthread_mutex_lock(&s->lock);
     *counts = s->counts;
     counts->waiting += s->n_inbox;
@@ -269,13 +269,13 @@ static void *run(void *user) {
     srv_sched *s = user;
     while (receive(s)) {
         for (int32_t i = 0; i < s->n_lanes; i++) {
-            srv_lane_sweep(&s->lanes[i], srv_seconds());
+            srv_lane_sweep(&s->lanes[i], srv_monotonic());
             srv_lane_admit(&s->lanes[i]);
         }
         publish(s); /* a step may take long, and who has left the queue makes room in it now */
         for (int32_t i = 0; i < s->n_lanes; i++) {
             srv_lane_step(&s->lanes[i]);
-            srv_lane_sweep(&s->lanes[i], srv_seconds());
+            srv_lane_sweep(&s->lanes[i], srv_monotonic());
         }
         publish(s);
     }

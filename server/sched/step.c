@@ -121,7 +121,7 @@ static void put_pages(srv_lane *lane, srv_choice *choice) {
 static void fork_choices(srv_lane *lane, srv_job *job, const float *logits) {
     srv_choice *first = &job->choices[0];
     job->is_prompted = true;
-    job->prompted = srv_seconds();
+    job->prompted = srv_monotonic();
     pthread_mutex_lock(&job->lock);
     job->usage.prefill_seconds = job->prompted - job->started;
     pthread_mutex_unlock(&job->lock);
@@ -202,10 +202,10 @@ bool srv_lane_step(srv_lane *lane) {
         return false;
     /* Prefill is always exact, so that its pages may be shared with any later prompt. */
     const bool exact = lane->exact || n_prefill > 0;
-    const double start = srv_seconds();
+    const double start = srv_monotonic();
     const quire_status status =
         quire_session_decode(lane->session, lane->items, (size_t)lane->n_items, exact);
-    lane->counts.step_seconds += srv_seconds() - start;
+    lane->counts.step_seconds += srv_monotonic() - start;
     if (status == QUIRE_E_NO_PAGES) {
         if (!srv_prefix_evict(lane) && !srv_swap_out(lane))
             end_last(lane);

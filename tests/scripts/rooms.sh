@@ -12,7 +12,7 @@ ORDER = {  # folder of a library -> its rooms, lowest first; every library may u
     "src": ["base", "codec", "kern", "page", "seq", "batch", "attn", "pool", "cells", "file"],
     "store": ["."],
     "engine": ["model", "graph", "session", "calibrate"],
-    "server": ["text", "sched", "api", "page", "http"],
+    "server": ["base", "sched", "api", "page", "http"],
     "plugin": ["."],
     "cli": ["output", "options", "text", "bench", "mlx", "eval", "reports", "cmd"],
 }

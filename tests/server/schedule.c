@@ -7,7 +7,7 @@
  * swapped out because KV_BYTES (0: enough) is small. At the end no page may be in use if PREFIXES
  * is 0. Prints counters for the caller to check. */
 #include "sched/sched.h"
-#include "text/text_filter.h"
+#include "base/text_filter.h"
 #if QUIRE_STORE
 #include "quire_store.h"
 #endif

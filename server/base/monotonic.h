@@ -1,6 +1,6 @@
 /* monotonic.h: seconds of a clock that never goes back, for durations and time-outs. */
-#ifndef SERVER_HTTP_MONOTONIC_H
-#define SERVER_HTTP_MONOTONIC_H
+#ifndef SERVER_BASE_MONOTONIC_H
+#define SERVER_BASE_MONOTONIC_H
 
 #include <time.h>
 

@@ -1,4 +1,4 @@
-#include "text/text_filter.h"
+#include "base/text_filter.h"
 
 #include <stdlib.h>
 #include <string.h>

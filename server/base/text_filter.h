@@ -1,7 +1,7 @@
 /* text_filter.h: from the bytes of tokens to text that may be sent. Tokens end inside characters
  * and inside stop texts, so a few bytes are held back until it is clear what they are. */
-#ifndef SERVER_TEXT_TEXT_FILTER_H
-#define SERVER_TEXT_TEXT_FILTER_H
+#ifndef SERVER_BASE_TEXT_FILTER_H
+#define SERVER_BASE_TEXT_FILTER_H
 
 #include <stdbool.h>
 #include <stddef.h>
