@@ -179,8 +179,8 @@ int cli_serve_run(int argc, char **argv) {
     cli_model_options(&chosen.model, options + OWN + CLI_STORE_OPTIONS);
     static const char *const examples[] = {
         "quire serve -m smollm2 --kv k4v4",
-        "quire serve -m model.gguf --kv k8v4,k4v4 --port 8000 --store ~/.cache/prefixes",
-        "quire serve -m model.gguf --kv k4v4 --kv-bytes 2G --host 0.0.0.0 --api-keys keys.txt",
+        "quire serve -m model.gguf --kv k8v4,k4v4 --port 8000 --store ~/prefixes",
+        "quire serve -m model.gguf --kv k4v4 --kv-bytes 2G --host :: --api-keys keys",
         NULL,
     };
     const cli_usage usage = {
