@@ -35,16 +35,26 @@ static size_t free_bytes(const srv_lane *lane) {
     return stats.free_bytes;
 }
 
-/* Whether a text of so many tokens, of which some are computed already, fits beside what runs, each
- * of which may need one more page soon. Retained prefixes make room, but not the one that this text
- * shares, as it was used last. */
-static bool make_room(srv_lane *lane, int32_t n_tokens, int32_t n_shared) {
-    const size_t growth =
-        (size_t)lane->n_seqs * (lane->page_bytes + lane->window_page_bytes + lane->raw_page_bytes);
-    const size_t need = srv_lane_bytes(lane, n_tokens - n_shared) + growth;
+/* What the texts that run will take soon: the rest of their prompts, and one more page each. */
+static size_t promised_bytes(const srv_lane *lane) {
+    const size_t page = lane->page_bytes + lane->window_page_bytes;
+    size_t bytes = 0;
+    for (int32_t j = 0; j < lane->n_running; j++)
+        for (int32_t c = 0; c < lane->running[j]->n_choices; c++) {
+            const srv_choice *choice = &lane->running[j]->choices[c];
+            if (choice->state != SRV_COMPUTING && choice->state != SRV_WAITING)
+                continue;
+            const int32_t left = choice->seq ? choice->n_text - quire_seq_length(choice->seq) : 1;
+            bytes += ((size_t)left / PAGE + 1) * page + lane->raw_page_bytes;
+        }
+    return bytes;
+}
+
+bool srv_lane_make_room(srv_lane *lane, int32_t n_tokens, int32_t n_shared) {
+    const size_t need = srv_lane_bytes(lane, n_tokens - n_shared) + promised_bytes(lane);
     while (free_bytes(lane) < need)
         if (!srv_prefix_evict(lane))
-            return lane->n_running == 0; /* alone it fits, or nothing ever will */
+            return srv_lane_present(lane) == 0; /* alone it fits, or nothing ever will */
     return true;
 }
 
@@ -61,7 +71,7 @@ bool srv_choice_begin(srv_lane *lane, srv_choice *choice) {
     options.store = lane->store;
     options.store_salt = choice->job->salt;
     options.store_salt_bytes = strlen(choice->job->salt);
-    if (!make_room(lane, choice->n_text, options.n_held)) {
+    if (!srv_lane_make_room(lane, choice->n_text, options.n_held)) {
         quire_seq_free(choice->seq);
         choice->seq = NULL;
         return false;
@@ -99,6 +109,7 @@ bool srv_choice_begin(srv_lane *lane, srv_choice *choice) {
 
 void srv_choice_end(srv_lane *lane, srv_choice *choice, bool retain) {
     choice->state = SRV_FINISHED;
+    lane->is_full = false;
     srv_swap_forget(choice);
     if (choice->seq && retain)
         srv_prefix_add(lane, choice->seq, choice);
@@ -167,6 +178,8 @@ static bool bring_back(srv_lane *lane) {
 }
 
 void srv_lane_admit(srv_lane *lane) {
+    if (lane->is_full && srv_lane_present(lane) > 0)
+        return; /* who comes back now would only be swapped again */
     if (!bring_back(lane))
         return; /* what is swapped goes before what has not begun */
     srv_job *before = NULL;

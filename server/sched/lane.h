@@ -33,6 +33,7 @@ typedef struct srv_lane {
     srv_job *waiting, *waiting_last; /* in order of arrival */
     srv_job **running;               /* (n_running) jobs with at least one sequence, oldest first */
     int32_t n_running;
+    bool is_full;         /* a text was swapped, and none has finished since */
     int32_t n_seqs;       /* choices of running jobs that have not finished */
     srv_prefix *prefixes; /* (max_prefixes) of which n_prefixes are in use */
     int32_t n_prefixes, max_prefixes;
@@ -55,6 +56,9 @@ int32_t srv_lane_present(const srv_lane *lane); /* choices that have a sequence 
 size_t srv_lane_bytes(const srv_lane *lane, int32_t n_tokens);
 /* The longest text that fits into the empty pool; at most the context. */
 int32_t srv_lane_longest(const srv_lane *lane);
+/* Whether a text of so many tokens, of which some are computed already, fits beside what runs.
+ * Retained prefixes make room, the least recently used first. */
+bool srv_lane_make_room(srv_lane *lane, int32_t n_tokens, int32_t n_shared);
 void srv_lane_enqueue(srv_lane *lane, srv_job *job);
 /* Swapped jobs come back and waiting ones begin, as far as there is room. */
 void srv_lane_admit(srv_lane *lane);

@@ -50,6 +50,7 @@ bool srv_swap_out(srv_lane *lane) {
     quire_seq_free(victim->seq);
     victim->seq = NULL;
     victim->state = SRV_SWAPPED;
+    lane->is_full = true;
     lane->counts.swaps_out++;
     return true;
 }
@@ -67,14 +68,7 @@ static bool load(srv_lane *lane, srv_choice *choice) {
 }
 
 bool srv_swap_in(srv_lane *lane, srv_choice *choice) {
-    quire_pool_stats stats;
-    quire_pool_get_stats(quire_session_pool(lane->session), &stats);
-    const int32_t n_present = srv_lane_present(lane);
-    const size_t page = lane->page_bytes + lane->window_page_bytes + lane->raw_page_bytes;
-    const size_t need = srv_lane_bytes(lane, choice->n_text) + (size_t)(n_present + 1) * page;
-    while (stats.free_bytes < need && srv_prefix_evict(lane))
-        quire_pool_get_stats(quire_session_pool(lane->session), &stats);
-    if (stats.free_bytes < need && n_present > 0)
+    if (!srv_lane_make_room(lane, choice->n_text, 0))
         return false;
     const bool is_back = choice->swap_path && load(lane, choice);
     srv_swap_forget(choice);
