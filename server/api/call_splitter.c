@@ -112,33 +112,33 @@ static size_t without_space(const char *text, size_t n) {
 }
 
 static void drop(api_splitter *s, size_t n) {
-    api_text_drop(&s->held, n);
+    srv_text_drop(&s->held, n);
     s->n_seen = 0;
 }
 
 /* False: no whole tag is held. */
-static bool take_text(api_splitter *s, api_text *content) {
+static bool take_text(api_splitter *s, srv_text *content) {
     const size_t n_tag = sizeof OPEN - 1;
     const size_t at = find(s->held.bytes, s->held.n, 0, OPEN, n_tag);
     if (at < s->held.n) {
-        api_text_add(content, s->held.bytes, without_space(s->held.bytes, at));
+        srv_text_add(content, s->held.bytes, without_space(s->held.bytes, at));
         drop(s, at + n_tag);
         s->in_call = true;
         return true;
     }
     const size_t n_certain =
         without_space(s->held.bytes, s->held.n - tag_begun(s->held.bytes, s->held.n));
-    api_text_add(content, s->held.bytes, n_certain);
+    srv_text_add(content, s->held.bytes, n_certain);
     drop(s, n_certain);
     return false;
 }
 
-static void add_broken_call(const api_splitter *s, size_t n, api_text *content) {
-    api_text_put(content, OPEN);
-    api_text_add(content, s->held.bytes, n);
+static void add_broken_call(const api_splitter *s, size_t n, srv_text *content) {
+    srv_text_put(content, OPEN);
+    srv_text_add(content, s->held.bytes, n);
 }
 
-static bool take_call(api_splitter *s, api_text *content, json_t *calls, bool *failed) {
+static bool take_call(api_splitter *s, srv_text *content, json_t *calls, bool *failed) {
     const size_t n_tag = sizeof CLOSE - 1;
     const size_t from = s->n_seen > n_tag ? s->n_seen - n_tag : 0;
     const size_t at = find(s->held.bytes, s->held.n, from, CLOSE, n_tag);
@@ -154,7 +154,7 @@ static bool take_call(api_splitter *s, api_text *content, json_t *calls, bool *f
     return true;
 }
 
-static void take_rest(api_splitter *s, srv_finish finish, api_text *content, json_t *calls,
+static void take_rest(api_splitter *s, srv_finish finish, srv_text *content, json_t *calls,
                       bool *failed) {
     const char *text = s->held.bytes;
     size_t n = s->held.n;
@@ -166,15 +166,15 @@ static void take_rest(api_splitter *s, srv_finish finish, api_text *content, jso
             n -= tag_begun(text, n);
         if (s->any_calls)
             n = without_space(text, n);
-        api_text_add(content, text, n);
+        srv_text_add(content, text, n);
     }
     drop(s, s->held.n);
 }
 
-bool api_split(api_splitter *s, const char *text, size_t n, srv_finish finish, api_text *content,
+bool api_split(api_splitter *s, const char *text, size_t n, srv_finish finish, srv_text *content,
                json_t *calls) {
     bool failed = false;
-    api_text_add(&s->held, text, n);
+    srv_text_add(&s->held, text, n);
     if (s->held.failed)
         return false;
     while (s->in_call ? take_call(s, content, calls, &failed) : take_text(s, content))
@@ -184,4 +184,4 @@ bool api_split(api_splitter *s, const char *text, size_t n, srv_finish finish, a
     return !failed && !content->failed;
 }
 
-void api_splitter_free(api_splitter *s) { api_text_free(&s->held); }
+void api_splitter_free(api_splitter *s) { srv_text_free(&s->held); }

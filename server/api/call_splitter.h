@@ -3,13 +3,13 @@
 #ifndef SERVER_API_CALL_SPLITTER_H
 #define SERVER_API_CALL_SPLITTER_H
 
-#include "api/growing_text.h"
+#include "base/growing_text.h"
 #include "sched/sched.h"
 
 #include <jansson.h>
 
 typedef struct api_splitter {
-    api_text held;
+    srv_text held;
     size_t n_seen;  /* bytes of it that are known to hold no whole tag */
     bool in_call;   /* behind <tool_call> */
     bool any_calls; /* white space between calls is no content */
@@ -20,7 +20,7 @@ typedef struct api_splitter {
  * cannot be read is content; one that was cut off by SRV_LENGTH is dropped. False: out of
  * memory. */
 bool api_split(api_splitter *splitter, const char *text, size_t n, srv_finish finish,
-               api_text *content, json_t *calls);
+               srv_text *content, json_t *calls);
 void api_splitter_free(api_splitter *splitter);
 
 #endif

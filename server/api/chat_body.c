@@ -11,7 +11,7 @@
 /* Messages as the template gets them. */
 typedef struct conversation {
     quire_message *list;
-    api_text *contents; /* list[i].content is that of contents[i], once all are there */
+    srv_text *contents; /* list[i].content is that of contents[i], once all are there */
     size_t n;
     size_t n_bytes;
     bool after_tool; /* the last one holds the results of tools; more go into the same message */
@@ -19,7 +19,7 @@ typedef struct conversation {
 
 /* ------------------------------------------------------------------ contents */
 
-static bool add_part(api_parser *p, const json_t *part, const char *name, api_text *text) {
+static bool add_part(api_parser *p, const json_t *part, const char *name, srv_text *text) {
     const char *type = json_string_value(json_object_get(part, "type"));
     const bool refusal = type && strcmp(type, "refusal") == 0;
     const json_t *content = json_object_get(part, refusal ? "refusal" : "text");
@@ -29,14 +29,14 @@ static bool add_part(api_parser *p, const json_t *part, const char *name, api_te
                         type ? type : "");
     if (!json_is_string(content))
         return api_fail(p->error, 400, name, "A part of '%s' has no text.", name);
-    api_text_add(text, json_string_value(content), json_string_length(content));
+    srv_text_add(text, json_string_value(content), json_string_length(content));
     return true;
 }
 
 /* A string, or a list of parts. */
-static bool add_content(api_parser *p, const json_t *content, const char *name, api_text *text) {
+static bool add_content(api_parser *p, const json_t *content, const char *name, srv_text *text) {
     if (json_is_string(content)) {
-        api_text_add(text, json_string_value(content), json_string_length(content));
+        srv_text_add(text, json_string_value(content), json_string_length(content));
         return true;
     }
     if (!json_is_array(content))
@@ -61,7 +61,7 @@ static const char *template_role(const char *role) {
     return NULL;
 }
 
-static api_text *new_message(conversation *c, const char *role) {
+static srv_text *new_message(conversation *c, const char *role) {
     c->list[c->n].role = role;
     return &c->contents[c->n++];
 }
@@ -87,16 +87,16 @@ static bool add_message(api_parser *p, conversation *c, size_t i, const json_t *
                         calls_name);
     if (!content && !calls && !calls_allowed)
         return api_fail(p->error, 400, name, "'%s' is missing.", name);
-    api_text *text = is_tool && c->after_tool ? &c->contents[c->n - 1] : new_message(c, as);
+    srv_text *text = is_tool && c->after_tool ? &c->contents[c->n - 1] : new_message(c, as);
     const size_t n_before = text->n;
     if (is_tool)
-        api_text_print(text, "%s<tool_response>\n", c->after_tool ? "\n" : "");
+        srv_text_print(text, "%s<tool_response>\n", c->after_tool ? "\n" : "");
     c->after_tool = is_tool;
     if ((content && !add_content(p, content, name, text)) ||
         (calls && !api_tools_recall(calls, calls_name, text, p->error)))
         return false;
     if (is_tool)
-        api_text_put(text, "\n</tool_response>");
+        srv_text_put(text, "\n</tool_response>");
     c->n_bytes += text->n - n_before;
     return true;
 }
@@ -112,7 +112,7 @@ static bool add_tools(api_parser *p, conversation *c, const api_tools *tools,
         if (!add_message(p, c, 0, first))
             return false;
         *from = 1;
-        api_text_put(&c->contents[0], "\n\n");
+        srv_text_put(&c->contents[0], "\n\n");
     } else {
         new_message(c, "system");
     }
@@ -142,7 +142,7 @@ static bool read_messages(api_parser *p, conversation *c, const api_tools *tools
         if (!add_message(p, c, i, json_array_get(messages, i)))
             return false;
     for (size_t i = 0; i < c->n; i++) {
-        api_text_add(&c->contents[i], "", 0);
+        srv_text_add(&c->contents[i], "", 0);
         if (c->contents[i].failed)
             return api_no_memory(p->error);
         c->list[i].content = c->contents[i].bytes;
@@ -177,10 +177,10 @@ static bool tokenize(api_parser *p, const conversation *c) {
 }
 
 static bool keep_text(api_parser *p, const conversation *c) {
-    api_text text = {0};
+    srv_text text = {0};
     for (size_t i = 0; i < c->n; i++)
-        api_text_print(&text, "%s%s: %s", i > 0 ? "\n" : "", c->list[i].role, c->list[i].content);
-    p->request->prompt_text = api_text_take(&text);
+        srv_text_print(&text, "%s%s: %s", i > 0 ? "\n" : "", c->list[i].role, c->list[i].content);
+    p->request->prompt_text = srv_text_take(&text);
     return p->request->prompt_text || api_no_memory(p->error);
 }
 
@@ -225,7 +225,7 @@ bool api_read_chat(api_parser *p) {
     conversation c = {0};
     const bool good = read_messages(p, &c, &tools) && tokenize(p, &c) && keep_text(p, &c);
     for (size_t i = 0; c.contents && i < c.n; i++)
-        api_text_free(&c.contents[i]);
+        srv_text_free(&c.contents[i]);
     free(c.contents);
     free(c.list);
     return good;

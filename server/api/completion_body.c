@@ -38,22 +38,22 @@ static bool prompt_of_text(api_parser *p, const json_t *prompt) {
                        &p->owned->tokens, &work->n_tokens, p->error) ||
         !check_plain(p, p->owned->tokens, work->n_tokens, n_start))
         return false;
-    api_text copy = {0};
-    api_text_add(&copy, text, n_bytes);
-    p->request->prompt_text = api_text_take(&copy);
+    srv_text copy = {0};
+    srv_text_add(&copy, text, n_bytes);
+    p->request->prompt_text = srv_text_take(&copy);
     return p->request->prompt_text || api_no_memory(p->error);
 }
 
 static bool text_of_tokens(api_parser *p) {
-    api_text text = {0};
+    srv_text text = {0};
     for (int32_t i = 0; i < p->request->work.n_tokens; i++) {
         char piece[SRV_PIECE];
         size_t n = 0;
         if (quire_model_piece(p->limits->model, p->owned->tokens[i], piece, sizeof piece, &n) ==
             QUIRE_OK)
-            api_text_add(&text, piece, n);
+            srv_text_add(&text, piece, n);
     }
-    p->request->prompt_text = api_text_take(&text);
+    p->request->prompt_text = srv_text_take(&text);
     return p->request->prompt_text || api_no_memory(p->error);
 }
 

@@ -44,7 +44,7 @@ void api_reply_free(api_reply *r) {
     if (!r)
         return;
     for (int32_t i = 0; r->choices && i < r->n_choices; i++) {
-        api_text_free(&r->choices[i].text);
+        srv_text_free(&r->choices[i].text);
         json_decref(r->choices[i].calls);
         json_decref(r->choices[i].logprobs);
         api_splitter_free(&r->choices[i].splitter);
@@ -89,12 +89,12 @@ json_t *reply_call(const api_reply *r, int32_t choice, int number, const json_t 
     return made;
 }
 
-bool reply_split(api_reply *r, const srv_event *event, api_text *content, json_t *calls) {
+bool reply_split(api_reply *r, const srv_event *event, srv_text *content, json_t *calls) {
     reply_choice *choice = &r->choices[event->choice];
     if (r->echo && !choice->begun)
-        api_text_put(content, r->echo);
+        srv_text_put(content, r->echo);
     if (!r->tools) {
-        api_text_add(content, event->text ? event->text : "", event->n_text);
+        srv_text_add(content, event->text ? event->text : "", event->n_text);
         return !content->failed;
     }
     const size_t n_before = json_array_size(calls);

@@ -10,7 +10,7 @@
 typedef struct reply_choice {
     bool begun;        /* the first chunk was written */
     srv_finish finish; /* of the last event */
-    api_text text;     /* not streaming: all content */
+    srv_text text;     /* not streaming: all content */
     json_t *calls;     /* not streaming: array of tool calls */
     int n_calls;
     json_t *logprobs; /* not streaming: array of tokens, as reply_logprobs.c makes them */
@@ -41,6 +41,6 @@ const char *reply_finish(const api_reply *reply, const reply_choice *choice);
 json_t *reply_call(const api_reply *reply, int32_t choice, int number, const json_t *call,
                    bool in_delta);
 /* Content and calls that an event adds. False: out of memory. */
-bool reply_split(api_reply *reply, const srv_event *event, api_text *content, json_t *calls);
+bool reply_split(api_reply *reply, const srv_event *event, srv_text *content, json_t *calls);
 
 #endif

@@ -6,18 +6,18 @@
 #include <string.h>
 
 /* Writes "data: {...}\n\n". Takes the reference. */
-static void write_data(api_text *out, json_t *root) {
+static void write_data(srv_text *out, json_t *root) {
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (text)
-        api_text_print(out, "data: %s\n\n", text);
+        srv_text_print(out, "data: %s\n\n", text);
     else
         out->failed = true;
     free(text);
 }
 
 /* choices: the reference is taken. usage: likewise; NULL: a null if usage was asked for. */
-static void write_chunk(const api_reply *r, api_text *out, json_t *choices, json_t *usage) {
+static void write_chunk(const api_reply *r, srv_text *out, json_t *choices, json_t *usage) {
     json_t *root =
         json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", r->id, "object",
                   r->kind == API_CHAT ? "chat.completion.chunk" : "text_completion", "created",
@@ -28,7 +28,7 @@ static void write_chunk(const api_reply *r, api_text *out, json_t *choices, json
 }
 
 /* body: the delta of a chat, or a text. finish: NULL: not yet. References are taken. */
-static void write_choice(const api_reply *r, api_text *out, int32_t index, json_t *body,
+static void write_choice(const api_reply *r, srv_text *out, int32_t index, json_t *body,
                          json_t *logprobs, const char *finish) {
     write_chunk(r, out,
                 json_pack("[{s:i, s:o, s:o, s:s?}]", "index", (int)index,
@@ -37,8 +37,8 @@ static void write_choice(const api_reply *r, api_text *out, int32_t index, json_
                 NULL);
 }
 
-static void write_content(api_reply *r, api_text *out, const srv_event *event,
-                          const api_text *content) {
+static void write_content(api_reply *r, srv_text *out, const srv_event *event,
+                          const srv_text *content) {
     reply_choice *choice = &r->choices[event->choice];
     json_t *tokens = r->n_logprobs >= 0 ? reply_tokens(event) : json_array();
     if (!tokens) {
@@ -56,7 +56,7 @@ static void write_content(api_reply *r, api_text *out, const srv_event *event,
     write_choice(r, out, event->choice, body, logprobs, NULL);
 }
 
-static void write_calls(api_reply *r, api_text *out, int32_t index, const json_t *calls) {
+static void write_calls(api_reply *r, srv_text *out, int32_t index, const json_t *calls) {
     const int before = r->choices[index].n_calls - (int)json_array_size(calls);
     for (size_t i = 0; i < json_array_size(calls); i++) {
         json_t *call = reply_call(r, index, before + (int)i, json_array_get(calls, i), true);
@@ -64,7 +64,7 @@ static void write_calls(api_reply *r, api_text *out, int32_t index, const json_t
     }
 }
 
-static void write_error(api_reply *r, api_text *out, srv_finish finish) {
+static void write_error(api_reply *r, srv_text *out, srv_finish finish) {
     json_t *why = r->why ? api_json_utf8(r->why, strlen(r->why)) : NULL;
     if (!why)
         why =
@@ -76,9 +76,9 @@ static void write_error(api_reply *r, api_text *out, srv_finish finish) {
     r->broken = true;
 }
 
-static void write_event(api_reply *r, api_text *out, const srv_event *event, json_t *calls) {
+static void write_event(api_reply *r, srv_text *out, const srv_event *event, json_t *calls) {
     reply_choice *choice = &r->choices[event->choice];
-    api_text content = {0};
+    srv_text content = {0};
     if (!choice->begun && r->kind == API_CHAT)
         write_choice(r, out, event->choice,
                      json_pack("{s:s, s:s}", "role", "assistant", "content", ""), json_null(),
@@ -89,7 +89,7 @@ static void write_event(api_reply *r, api_text *out, const srv_event *event, jso
     choice->finish = event->finish;
     write_content(r, out, event, &content);
     write_calls(r, out, event->choice, calls);
-    api_text_free(&content);
+    srv_text_free(&content);
     if (event->finish == SRV_FAILED || event->finish == SRV_TIMED_OUT)
         write_error(r, out, event->finish);
     else if (event->finish != SRV_RUNNING)
@@ -98,7 +98,7 @@ static void write_event(api_reply *r, api_text *out, const srv_event *event, jso
 }
 
 char *api_reply_chunk(api_reply *r, const srv_event *event) {
-    api_text out = {0};
+    srv_text out = {0};
     if (!r->broken && event->choice >= 0 && event->choice < r->n_choices) {
         json_t *calls = json_array();
         if (!calls)
@@ -106,15 +106,15 @@ char *api_reply_chunk(api_reply *r, const srv_event *event) {
         write_event(r, &out, event, calls);
         json_decref(calls);
     }
-    return api_text_take(&out);
+    return srv_text_take(&out);
 }
 
 char *api_reply_end(api_reply *r, const srv_usage *usage) {
-    api_text out = {0};
+    srv_text out = {0};
     if (!r->broken) {
         if (r->include_usage)
             write_chunk(r, &out, json_array(), reply_usage(usage));
-        api_text_put(&out, "data: [DONE]\n\n");
+        srv_text_put(&out, "data: [DONE]\n\n");
     }
-    return api_text_take(&out);
+    return srv_text_take(&out);
 }

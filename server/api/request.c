@@ -49,12 +49,12 @@ static bool read_cache(api_parser *p) {
         if (strcmp(limits->caches[i].kv, kv) == 0)
             chosen = i;
     if (chosen < 0) {
-        api_text names = {0};
+        srv_text names = {0};
         for (int32_t i = 0; i < limits->n_caches; i++)
-            api_text_print(&names, "%s%s", i > 0 ? ", " : "", limits->caches[i].kv);
+            srv_text_print(&names, "%s%s", i > 0 ? ", " : "", limits->caches[i].kv);
         api_fail(p->error, 400, "kv", "'kv' is '%.40s'; this server was started with %.300s.", kv,
                  names.bytes ? names.bytes : "none");
-        api_text_free(&names);
+        srv_text_free(&names);
         return false;
     }
     p->request->work.cache = chosen;

@@ -3,7 +3,7 @@
 #define SERVER_API_REQUEST_H
 
 #include "api/fields.h"
-#include "api/growing_text.h"
+#include "base/growing_text.h"
 
 enum {
     API_PROMPT_BYTES = 16 << 20, /* longer prompts are refused before they are tokenized */

@@ -51,7 +51,7 @@ static bool add_format(api_parser *p, format kind, const json_t *schema, const c
     if (kind == FORMAT_SCHEMA &&
         !api_grammar_schema(grammar, schema, "response_format", path, rule, p->error))
         return false;
-    api_text_print(&grammar->text, "format ::= %s\n", rule);
+    srv_text_print(&grammar->text, "format ::= %s\n", rule);
     return true;
 }
 
@@ -64,7 +64,7 @@ static bool make_grammar(api_parser *p, format kind, const json_t *schema, const
         return false;
     if (called && !api_tools_grammar(tools, grammar, p->error))
         return false;
-    api_text_put(&grammar->text, forced   ? "root ::= calls\n"
+    srv_text_put(&grammar->text, forced   ? "root ::= calls\n"
                                  : called ? "root ::= format | calls\n"
                                           : "root ::= format\n");
     return true;
@@ -102,7 +102,7 @@ bool api_read_format(api_parser *p, const api_tools *tools) {
     api_grammar grammar = {0};
     const bool made = make_grammar(p, kind, schema, path, tools, &grammar);
     const size_t n_bytes = grammar.text.n;
-    p->owned->grammar = api_text_take(&grammar.text);
+    p->owned->grammar = srv_text_take(&grammar.text);
     api_grammar_free(&grammar);
     if (!made)
         return false;

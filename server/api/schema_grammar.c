@@ -27,35 +27,35 @@ static const char JSON_RULES[] =
     "boolean ::= \"true\" | \"false\"\n"
     "null ::= \"null\"\n";
 
-void api_grammar_begin(api_grammar *grammar) { api_text_put(&grammar->text, JSON_RULES); }
+void api_grammar_begin(api_grammar *grammar) { srv_text_put(&grammar->text, JSON_RULES); }
 
-void api_grammar_free(api_grammar *grammar) { api_text_free(&grammar->text); }
+void api_grammar_free(api_grammar *grammar) { srv_text_free(&grammar->text); }
 
-void api_gbnf_literal(api_text *text, const char *bytes, size_t n) {
-    api_text_put(text, "\"");
+void api_gbnf_literal(srv_text *text, const char *bytes, size_t n) {
+    srv_text_put(text, "\"");
     for (size_t i = 0; i < n; i++) {
         const unsigned char byte = (unsigned char)bytes[i];
         if (byte == '"' || byte == '\\')
-            api_text_print(text, "\\%c", byte);
+            srv_text_print(text, "\\%c", byte);
         else if (byte < 0x20 || byte == 0x7F)
-            api_text_print(text, "\\x%02X", byte);
+            srv_text_print(text, "\\x%02X", byte);
         else
-            api_text_add(text, bytes + i, 1);
+            srv_text_add(text, bytes + i, 1);
     }
-    api_text_put(text, "\"");
+    srv_text_put(text, "\"");
 }
 
 void schema_new_rule(schema_converter *c, char rule[API_RULE_NAME]) {
     snprintf(rule, API_RULE_NAME, "r%u", c->grammar->n_rules++);
 }
 
-void schema_end_rule(schema_converter *c, const char *rule, api_text *body) {
-    api_text *text = &c->grammar->text;
-    api_text_print(text, "%s ::= ", rule);
-    api_text_add(text, body->bytes ? body->bytes : "", body->n);
-    api_text_put(text, "\n");
+void schema_end_rule(schema_converter *c, const char *rule, srv_text *body) {
+    srv_text *text = &c->grammar->text;
+    srv_text_print(text, "%s ::= ", rule);
+    srv_text_add(text, body->bytes ? body->bytes : "", body->n);
+    srv_text_put(text, "\n");
     text->failed = text->failed || body->failed;
-    api_text_free(body);
+    srv_text_free(body);
 }
 
 /* ------------------------------------------------------------------ errors, keywords */
@@ -234,7 +234,7 @@ static int type_of(const json_t *value) {
 
 /* ------------------------------------------------------------------ arrays, values */
 
-static bool write_array(schema_converter *c, const json_t *schema, api_text *body) {
+static bool write_array(schema_converter *c, const json_t *schema, srv_text *body) {
     char item[API_RULE_NAME] = "value";
     int min = 0, max = -1;
     const json_t *items = json_object_get(schema, "items");
@@ -244,17 +244,17 @@ static bool write_array(schema_converter *c, const json_t *schema, api_text *bod
         return schema_refuse(c, "maxItems", "less than minItems");
     if (items && max != 0 && !schema_convert(c, items, "items", NULL, item))
         return false;
-    api_text_put(body, "\"[\" ws ");
+    srv_text_put(body, "\"[\" ws ");
     if (max != 0) {
         const int more = min > 0 ? min - 1 : 0;
-        api_text_print(body, "%s%s ws ", min == 0 ? "( " : "", item);
+        srv_text_print(body, "%s%s ws ", min == 0 ? "( " : "", item);
         if (max > 1)
-            api_text_print(body, "( \",\" ws %s ws ){%d,%d} ", item, more, max - 1);
+            srv_text_print(body, "( \",\" ws %s ws ){%d,%d} ", item, more, max - 1);
         else if (max < 0)
-            api_text_print(body, "( \",\" ws %s ws ){%d,} ", item, more);
-        api_text_put(body, min == 0 ? ")? " : "");
+            srv_text_print(body, "( \",\" ws %s ws ){%d,} ", item, more);
+        srv_text_put(body, min == 0 ? ")? " : "");
     }
-    api_text_put(body, "\"]\"");
+    srv_text_put(body, "\"]\"");
     return true;
 }
 
@@ -270,20 +270,20 @@ static char *json_of(const json_t *value) {
     return copy ? strcpy(copy, number) : NULL;
 }
 
-static bool add_value(schema_converter *c, const json_t *value, int types, api_text *body) {
+static bool add_value(schema_converter *c, const json_t *value, int types, srv_text *body) {
     if (!(type_of(value) & types))
         return true;
     char *text = json_of(value);
     if (!text)
         return api_no_memory(c->error);
-    api_text_put(body, body->n > 0 ? " | " : "");
+    srv_text_put(body, body->n > 0 ? " | " : "");
     api_gbnf_literal(body, text, strlen(text));
     free(text);
     return true;
 }
 
 static bool write_values(schema_converter *c, const json_t *schema, const char *form,
-                         api_text *body) {
+                         srv_text *body) {
     const json_t *values = json_object_get(schema, form);
     int types = ANYTHING;
     if (!check_alone(c, schema, form, true) ||
@@ -305,7 +305,7 @@ static bool write_values(schema_converter *c, const json_t *schema, const char *
 /* ------------------------------------------------------------------ other schemas */
 
 static bool write_alternatives(schema_converter *c, const json_t *schema, const char *form,
-                               api_text *body) {
+                               srv_text *body) {
     const json_t *list = json_object_get(schema, form);
     if (!check_alone(c, schema, form, false))
         return false;
@@ -318,7 +318,7 @@ static bool write_alternatives(schema_converter *c, const json_t *schema, const 
         snprintf(index, sizeof index, "%zu", i);
         if (!schema_convert(c, json_array_get(list, i), form, index, rule))
             return false;
-        api_text_print(body, "%s%s", i > 0 ? " | " : "", rule);
+        srv_text_print(body, "%s%s", i > 0 ? " | " : "", rule);
     }
     return true;
 }
@@ -349,13 +349,13 @@ static const json_t *find_ref(const json_t *root, const char *ref) {
     return *ref ? NULL : root;
 }
 
-static bool write_ref(schema_converter *c, const json_t *schema, api_text *body) {
+static bool write_ref(schema_converter *c, const json_t *schema, srv_text *body) {
     const char *ref = json_string_value(json_object_get(schema, "$ref"));
     if (!check_alone(c, schema, "$ref", false))
         return false;
     const json_t *known = ref ? json_object_get(c->refs, ref) : NULL;
     if (known) {
-        api_text_put(body, json_string_value(known));
+        srv_text_put(body, json_string_value(known));
         return true;
     }
     const json_t *target = ref ? find_ref(c->root, ref) : NULL;
@@ -367,23 +367,23 @@ static bool write_ref(schema_converter *c, const json_t *schema, api_text *body)
         return api_no_memory(c->error);
     if (!schema_convert(c, target, "$ref", NULL, inner))
         return false;
-    api_text_print(&c->grammar->text, "%s ::= %s\n", rule, inner);
-    api_text_put(body, rule);
+    srv_text_print(&c->grammar->text, "%s ::= %s\n", rule, inner);
+    srv_text_put(body, rule);
     return true;
 }
 
-static bool write_type(schema_converter *c, const json_t *schema, int type, api_text *body) {
+static bool write_type(schema_converter *c, const json_t *schema, int type, srv_text *body) {
     switch (type) {
     case NULLS:
-        api_text_put(body, "null");
+        srv_text_put(body, "null");
         return true;
     case BOOLEANS:
-        api_text_put(body, "boolean");
+        srv_text_put(body, "boolean");
         return true;
     case INTEGERS:
         return schema_integer(c, schema, body);
     case NUMBERS:
-        api_text_put(body, "number");
+        srv_text_put(body, "number");
         return true;
     case STRINGS:
         return schema_string(c, schema, body);
@@ -394,19 +394,19 @@ static bool write_type(schema_converter *c, const json_t *schema, int type, api_
     }
 }
 
-static bool write_types(schema_converter *c, const json_t *schema, api_text *body) {
+static bool write_types(schema_converter *c, const json_t *schema, srv_text *body) {
     int types;
     if (!read_types(c, schema, &types) || !check_keywords(c, schema, types))
         return false;
     if (types == ANYTHING && !json_object_get(schema, "type")) {
-        api_text_put(body, "value");
+        srv_text_put(body, "value");
         return true;
     }
     const char *before = "";
     for (size_t i = 0; i < sizeof TYPES / sizeof TYPES[0]; i++) {
         if (!(types & TYPES[i].type))
             continue;
-        api_text_put(body, before);
+        srv_text_put(body, before);
         before = " | ";
         if (!write_type(c, schema, TYPES[i].type, body))
             return false;
@@ -414,9 +414,9 @@ static bool write_types(schema_converter *c, const json_t *schema, api_text *bod
     return true;
 }
 
-static bool write_schema(schema_converter *c, const json_t *schema, api_text *body) {
+static bool write_schema(schema_converter *c, const json_t *schema, srv_text *body) {
     if (json_is_true(schema)) {
-        api_text_put(body, "value");
+        srv_text_put(body, "value");
         return true;
     }
     if (!json_is_object(schema))
@@ -438,18 +438,18 @@ bool schema_convert(schema_converter *c, const json_t *schema, const char *keywo
                     const char *name, char rule[API_RULE_NAME]) {
     const size_t n_path = c->path.n;
     if (*keyword)
-        api_text_print(&c->path, "/%s%s%s", keyword, name ? "/" : "", name ? name : "");
+        srv_text_print(&c->path, "/%s%s%s", keyword, name ? "/" : "", name ? name : "");
     if (c->depth >= SCHEMA_DEPTH)
         return schema_refuse(c, "", "more than %d levels", (int)SCHEMA_DEPTH);
     if (c->grammar->n_rules >= SCHEMA_RULES)
         return schema_refuse(c, "", "the schema is too large");
     schema_new_rule(c, rule);
-    api_text body = {0};
+    srv_text body = {0};
     c->depth++;
     const bool good = write_schema(c, schema, &body);
     c->depth--;
     if (!good) {
-        api_text_free(&body);
+        srv_text_free(&body);
         return false;
     }
     schema_end_rule(c, rule, &body);
@@ -466,11 +466,11 @@ bool api_grammar_schema(api_grammar *grammar, const json_t *schema, const char *
         .grammar = grammar, .root = schema, .refs = json_object(), .param = param, .error = error};
     if (!c.refs)
         return api_no_memory(error);
-    api_text_put(&c.path, path);
+    srv_text_put(&c.path, path);
     bool good = schema_convert(&c, schema, "", NULL, rule);
     if (good && (c.path.failed || grammar->text.failed))
         good = api_no_memory(error);
     json_decref(c.refs);
-    api_text_free(&c.path);
+    srv_text_free(&c.path);
     return good;
 }

@@ -7,12 +7,12 @@
 #define SERVER_API_SCHEMA_GRAMMAR_H
 
 #include "api/fields.h"
-#include "api/growing_text.h"
+#include "base/growing_text.h"
 
 enum { API_RULE_NAME = 24 };
 
 typedef struct api_grammar {
-    api_text text;
+    srv_text text;
     unsigned n_rules; /* named r0, r1 .. */
 } api_grammar;
 
@@ -24,6 +24,6 @@ void api_grammar_free(api_grammar *grammar);
 bool api_grammar_schema(api_grammar *grammar, const json_t *schema, const char *param,
                         const char *path, char rule[API_RULE_NAME], api_error *error);
 /* A GBNF literal of these bytes, which hold no 0. */
-void api_gbnf_literal(api_text *text, const char *bytes, size_t n);
+void api_gbnf_literal(srv_text *text, const char *bytes, size_t n);
 
 #endif

@@ -7,39 +7,39 @@
 
 static const int64_t LARGEST = 999999999999999999; /* 18 digits */
 
-static void alternative(api_text *body, bool *first) {
-    api_text_put(body, *first ? "" : " | ");
+static void alternative(srv_text *body, bool *first) {
+    srv_text_put(body, *first ? "" : " | ");
     *first = false;
 }
 
-static void digits_class(api_text *body, char low, char high) {
+static void digits_class(srv_text *body, char low, char high) {
     if (low == high)
-        api_text_print(body, "\"%c\"", low);
+        srv_text_print(body, "\"%c\"", low);
     else
-        api_text_print(body, "[%c-%c]", low, high);
+        srv_text_print(body, "[%c-%c]", low, high);
 }
 
-static void any_digits(api_text *body, size_t n) {
+static void any_digits(srv_text *body, size_t n) {
     if (n > 0)
-        api_text_print(body, " [0-9]{%d}", (int)n);
+        srv_text_print(body, " [0-9]{%d}", (int)n);
 }
 
 /* Digits from low to high, which have the same length: a common beginning, then
  * low's next digit .. , digits between, high's next digit .. */
-static void same_length(api_text *body, const char *low, const char *high) {
+static void same_length(srv_text *body, const char *low, const char *high) {
     const size_t n = strlen(low);
     size_t same = 0;
     while (same < n && low[same] == high[same])
         same++;
     if (same > 0)
-        api_text_print(body, "\"%.*s\"", (int)same, low);
+        srv_text_print(body, "\"%.*s\"", (int)same, low);
     if (same == n)
         return;
     low += same;
     high += same;
     const size_t left = n - same - 1;
     if (left == 0) {
-        api_text_put(body, " ");
+        srv_text_put(body, " ");
         digits_class(body, low[0], high[0]);
         return;
     }
@@ -52,10 +52,10 @@ static void same_length(api_text *body, const char *low, const char *high) {
     const char from = low_whole ? low[0] : (char)(low[0] + 1);
     const char to = high_whole ? high[0] : (char)(high[0] - 1);
     bool first = true;
-    api_text_put(body, " ( ");
+    srv_text_put(body, " ( ");
     if (!low_whole) {
         alternative(body, &first);
-        api_text_print(body, "\"%c\" ", low[0]);
+        srv_text_print(body, "\"%c\" ", low[0]);
         same_length(body, low + 1, nines);
     }
     if (from <= to) {
@@ -65,14 +65,14 @@ static void same_length(api_text *body, const char *low, const char *high) {
     }
     if (!high_whole) {
         alternative(body, &first);
-        api_text_print(body, "\"%c\" ", high[0]);
+        srv_text_print(body, "\"%c\" ", high[0]);
         same_length(body, zeros, high + 1);
     }
-    api_text_put(body, " )");
+    srv_text_put(body, " )");
 }
 
 /* 0 <= low <= high */
-static void write_range(api_text *body, int64_t low, int64_t high, const char *sign, bool *first) {
+static void write_range(srv_text *body, int64_t low, int64_t high, const char *sign, bool *first) {
     char from[24], to[24], end[24];
     while (low <= high) {
         snprintf(from, sizeof from, "%lld", (long long)low);
@@ -85,7 +85,7 @@ static void write_range(api_text *body, int64_t low, int64_t high, const char *s
             last = end;
         }
         alternative(body, first);
-        api_text_print(body, "%s", sign);
+        srv_text_print(body, "%s", sign);
         same_length(body, from, last);
         if (last == to)
             return;
@@ -118,7 +118,7 @@ static bool read_bound(schema_converter *c, const json_t *schema, const char *ke
     return true;
 }
 
-bool schema_integer(schema_converter *c, const json_t *schema, api_text *body) {
+bool schema_integer(schema_converter *c, const json_t *schema, srv_text *body) {
     int64_t low = -LARGEST, high = LARGEST;
     if (!read_bound(c, schema, "minimum", false, false, &low) ||
         !read_bound(c, schema, "exclusiveMinimum", true, false, &low) ||
@@ -128,7 +128,7 @@ bool schema_integer(schema_converter *c, const json_t *schema, api_text *body) {
     if (low > high)
         return schema_refuse(c, "maximum", "no integer lies between minimum and maximum");
     if (low == -LARGEST && high == LARGEST) {
-        api_text_put(body, "integer");
+        srv_text_put(body, "integer");
         return true;
     }
     bool first = true;

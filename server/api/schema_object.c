@@ -37,7 +37,7 @@ typedef struct object {
  * `at` bytes, and that is none of them. Keys are written without escapes: each has one spelling. */
 static void write_other_key(schema_converter *c, const char *const *names, size_t n, size_t at,
                             char rule[API_RULE_NAME]) {
-    api_text body = {0}, taken = {0};
+    srv_text body = {0}, taken = {0};
     schema_new_rule(c, rule);
     const bool is_name = n > 0 && names[0][at] == '\0'; /* it must go on */
     for (size_t i = is_name ? 1 : 0; i < n;) {
@@ -48,22 +48,22 @@ static void write_other_key(schema_converter *c, const char *const *names, size_
         char next[API_RULE_NAME];
         write_other_key(c, names + i, end - i, at + length, next);
         if (body.n > 0)
-            api_text_put(&body, " | ");
+            srv_text_put(&body, " | ");
         api_gbnf_literal(&body, names[i] + at, length);
-        api_text_print(&body, " %s", next);
+        srv_text_print(&body, " %s", next);
         /* These stand for themselves in a class behind a backslash only. */
         const bool special = length == 1 && strchr("[]-^", names[i][at]);
-        api_text_put(&taken, special && names[i][at] != '^' ? "\\" : "");
+        srv_text_put(&taken, special && names[i][at] != '^' ? "\\" : "");
         if (special && names[i][at] == '^')
-            api_text_put(&taken, "\\x5E");
+            srv_text_put(&taken, "\\x5E");
         else
-            api_text_add(&taken, names[i] + at, length);
+            srv_text_add(&taken, names[i] + at, length);
         i = end;
     }
-    api_text_print(&body, "%s[^\"\\\\\\x00-\\x1F\\x7F%s] keychar*%s", body.n > 0 ? " | " : "",
+    srv_text_print(&body, "%s[^\"\\\\\\x00-\\x1F\\x7F%s] keychar*%s", body.n > 0 ? " | " : "",
                    taken.bytes ? taken.bytes : "", is_name ? "" : " | \"\"");
     body.failed = body.failed || taken.failed;
-    api_text_free(&taken);
+    srv_text_free(&taken);
     schema_end_rule(c, rule, &body);
 }
 
@@ -95,8 +95,8 @@ static bool write_other(object *o, const json_t *schema) {
     write_other_key(c, names, n, 0, key);
     free(names);
     schema_new_rule(c, o->other);
-    api_text body = {0};
-    api_text_print(&body, "\"\\\"\" %s \"\\\"\" \":\" ws %s ws", key, value);
+    srv_text body = {0};
+    srv_text_print(&body, "\"\\\"\" %s \"\\\"\" \":\" ws %s ws", key, value);
     schema_end_rule(c, o->other, &body);
     return true;
 }
@@ -118,9 +118,9 @@ static bool add_property(object *o, const char *name, const json_t *schema, cons
     if (!text)
         return api_no_memory(c->error);
     schema_new_rule(c, p->member);
-    api_text body = {0};
+    srv_text body = {0};
     api_gbnf_literal(&body, text, strlen(text));
-    api_text_print(&body, " \":\" ws %s ws", value);
+    srv_text_print(&body, " \":\" ws %s ws", value);
     free(text);
     schema_end_rule(c, p->member, &body);
     o->n++;
@@ -179,43 +179,43 @@ static bool read_properties(object *o, const json_t *schema) {
 /* ------------------------------------------------------------------ all */
 
 /* Rules from the last property to the first. */
-static void write_rules(object *o, api_text *body) {
+static void write_rules(object *o, srv_text *body) {
     char some[API_RULE_NAME] = "", rest[API_RULE_NAME], next_some[API_RULE_NAME];
     schema_converter *c = o->c;
     bool required = false;
-    api_text end = {0};
+    srv_text end = {0};
     schema_new_rule(c, rest);
     if (o->open) {
-        api_text other = {0};
+        srv_text other = {0};
         schema_new_rule(c, some);
-        api_text_print(&other, "%s %s", o->other, rest);
+        srv_text_print(&other, "%s %s", o->other, rest);
         schema_end_rule(c, some, &other);
-        api_text_print(&end, "( \",\" ws %s )*", o->other);
+        srv_text_print(&end, "( \",\" ws %s )*", o->other);
     } else {
-        api_text_put(&end, "\"\"");
+        srv_text_put(&end, "\"\"");
     }
     schema_end_rule(c, rest, &end);
     for (size_t i = o->n; i-- > 0;) {
         const property *p = &o->list[i];
-        api_text begins = {0}, goes_on = {0};
+        srv_text begins = {0}, goes_on = {0};
         memcpy(next_some, some, sizeof some);
         schema_new_rule(c, some);
-        api_text_print(&begins, "%s %s", p->member, rest);
+        srv_text_print(&begins, "%s %s", p->member, rest);
         if (!p->required && *next_some)
-            api_text_print(&begins, " | %s", next_some);
+            srv_text_print(&begins, " | %s", next_some);
         schema_end_rule(c, some, &begins);
         required = required || p->required;
         schema_new_rule(c, rest);
-        api_text_print(&goes_on, "\",\" ws %s%s", some, required ? "" : " | \"\"");
+        srv_text_print(&goes_on, "\",\" ws %s%s", some, required ? "" : " | \"\"");
         schema_end_rule(c, rest, &goes_on);
     }
     if (!*some)
-        api_text_put(body, "\"{\" ws \"}\"");
+        srv_text_put(body, "\"{\" ws \"}\"");
     else
-        api_text_print(body, "\"{\" ws %s%s \"}\"", some, required ? "" : "?");
+        srv_text_print(body, "\"{\" ws %s%s \"}\"", some, required ? "" : "?");
 }
 
-bool schema_object(schema_converter *c, const json_t *schema, api_text *body) {
+bool schema_object(schema_converter *c, const json_t *schema, srv_text *body) {
     object o = {.c = c};
     const bool good = read_properties(&o, schema);
     if (good)

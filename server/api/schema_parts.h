@@ -15,7 +15,7 @@ typedef struct schema_converter {
     api_grammar *grammar;
     const json_t *root;
     json_t *refs;  /* "#/$defs/x" -> name of its rule */
-    api_text path; /* of the schema that is being converted */
+    srv_text path; /* of the schema that is being converted */
     int depth;
     const char *param;
     api_error *error;
@@ -30,16 +30,16 @@ bool schema_refuse(schema_converter *c, const char *keyword, const char *format,
     API_PRINTS(3, 4);
 void schema_new_rule(schema_converter *c, char rule[API_RULE_NAME]);
 /* "rule ::= body\n"; frees the body. */
-void schema_end_rule(schema_converter *c, const char *rule, api_text *body);
+void schema_end_rule(schema_converter *c, const char *rule, srv_text *body);
 /* A count such as minLength: 0 .. SCHEMA_REPEATS; *value stays if it is missing. */
 bool schema_count(schema_converter *c, const json_t *schema, const char *keyword, int *value);
 
 /* Each writes what the schema allows of its type to `body`. */
-bool schema_object(schema_converter *c, const json_t *schema, api_text *body);
-bool schema_string(schema_converter *c, const json_t *schema, api_text *body);
-bool schema_integer(schema_converter *c, const json_t *schema, api_text *body);
+bool schema_object(schema_converter *c, const json_t *schema, srv_text *body);
+bool schema_string(schema_converter *c, const json_t *schema, srv_text *body);
+bool schema_integer(schema_converter *c, const json_t *schema, srv_text *body);
 
 /* A regular expression -> GBNF of the inside of a JSON string. False: `why` is a sentence. */
-bool schema_pattern(const char *pattern, api_text *body, char *why, size_t n_why);
+bool schema_pattern(const char *pattern, srv_text *body, char *why, size_t n_why);
 
 #endif

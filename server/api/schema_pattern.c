@@ -15,7 +15,7 @@ enum { SET_RANGES = 128, PATTERN_DEPTH = 32, PATTERN_BYTES = 4096 };
 
 typedef struct pattern_reader {
     const char *at;
-    api_text *out;
+    srv_text *out;
     int depth;
     char *why;
     size_t n_why;
@@ -108,7 +108,7 @@ static bool write_set(pattern_reader *r, const set *s) {
     if (s->full)
         return refuse(r, "a class has too many ranges");
     bool any = false;
-    api_text_put(r->out, "[");
+    srv_text_put(r->out, "[");
     for (size_t i = 0; i < s->n; i++)
         for (size_t k = 0; k < sizeof plain / sizeof plain[0]; k++) {
             const uint32_t low = s->list[i].low > plain[k].low ? s->list[i].low : plain[k].low;
@@ -116,9 +116,9 @@ static bool write_set(pattern_reader *r, const set *s) {
             if (low > high)
                 continue;
             any = true;
-            api_text_print(r->out, "\\U%08X-\\U%08X", (unsigned)low, (unsigned)high);
+            srv_text_print(r->out, "\\U%08X-\\U%08X", (unsigned)low, (unsigned)high);
         }
-    api_text_put(r->out, "]");
+    srv_text_put(r->out, "]");
     return any || refuse(r, "a class allows no character that needs no escape in JSON");
 }
 
@@ -184,7 +184,7 @@ static void write_char(pattern_reader *r, uint32_t value) {
         char text[8];
         api_gbnf_literal(r->out, text, (size_t)snprintf(text, sizeof text, "\\u%04x", value));
     } else {
-        api_text_print(r->out, "\"\\U%08X\"", (unsigned)value);
+        srv_text_print(r->out, "\"\\U%08X\"", (unsigned)value);
     }
 }
 
@@ -255,26 +255,26 @@ static bool read_number(pattern_reader *r, int *value) {
 static bool read_quantifier(pattern_reader *r) {
     int min, max = -1;
     if (*r->at == '*' || *r->at == '+' || *r->at == '?') {
-        api_text_add(r->out, r->at++, 1);
+        srv_text_add(r->out, r->at++, 1);
     } else if (*r->at == '{') {
         r->at++;
         if (!read_number(r, &min))
             return false;
-        api_text_print(r->out, "{%d", min);
+        srv_text_print(r->out, "{%d", min);
         if (*r->at == ',') {
             r->at++;
-            api_text_put(r->out, ",");
+            srv_text_put(r->out, ",");
             if (*r->at != '}' && !read_number(r, &max))
                 return false;
             if (max >= 0)
-                api_text_print(r->out, "%d", max);
+                srv_text_print(r->out, "%d", max);
         } else {
             max = min;
         }
         if (*r->at != '}' || (max >= 0 && max < min) || max == 0)
             return refuse(r, "a quantifier is wrong");
         r->at++;
-        api_text_put(r->out, "}");
+        srv_text_put(r->out, "}");
     } else {
         return true;
     }
@@ -293,14 +293,14 @@ static bool read_group(pattern_reader *r) {
     }
     if (++r->depth > PATTERN_DEPTH)
         return refuse(r, "too many groups inside each other");
-    api_text_put(r->out, "( ");
+    srv_text_put(r->out, "( ");
     if (!read_alternatives(r))
         return false;
     if (*r->at != ')')
         return refuse(r, "a group is not closed");
     r->at++;
     r->depth--;
-    api_text_put(r->out, " )");
+    srv_text_put(r->out, " )");
     return true;
 }
 
@@ -357,18 +357,18 @@ static bool read_alternatives(pattern_reader *r) {
     bool empty = true;
     while (!at_end(r) && *r->at != ')') {
         if (*r->at == '|') {
-            api_text_put(r->out, empty ? "\"\" | " : " | ");
+            srv_text_put(r->out, empty ? "\"\" | " : " | ");
             r->at++;
             empty = true;
             continue;
         }
         if (!read_item(r) || !read_quantifier(r))
             return false;
-        api_text_put(r->out, " ");
+        srv_text_put(r->out, " ");
         empty = false;
     }
     if (empty)
-        api_text_put(r->out, "\"\"");
+        srv_text_put(r->out, "\"\"");
     return true;
 }
 
@@ -391,15 +391,15 @@ static bool has_alternatives(const char *pattern) {
     return false;
 }
 
-bool schema_pattern(const char *pattern, api_text *body, char *why, size_t n_why) {
+bool schema_pattern(const char *pattern, srv_text *body, char *why, size_t n_why) {
     pattern_reader r = {.at = pattern, .out = body, .why = why, .n_why = n_why};
     if (strlen(pattern) > PATTERN_BYTES)
         return refuse(&r, "the pattern is too long");
     const bool from_start = *r.at == '^';
     r.at += from_start;
     if (!from_start)
-        api_text_put(body, "char* ");
-    api_text_put(body, "( ");
+        srv_text_put(body, "char* ");
+    srv_text_put(body, "( ");
     if (!read_alternatives(&r))
         return false;
     const bool to_end = *r.at == '$';
@@ -407,6 +407,6 @@ bool schema_pattern(const char *pattern, api_text *body, char *why, size_t n_why
         return refuse(&r, "a group is closed that was not opened");
     if ((from_start || to_end) && has_alternatives(pattern))
         return refuse(&r, "'|' beside ^ or $ needs a group: ^(a|b)$");
-    api_text_put(body, to_end ? " )" : " ) char*");
+    srv_text_put(body, to_end ? " )" : " ) char*");
     return true;
 }

@@ -112,28 +112,28 @@ bool api_tools_read(const json_t *body, api_tools *tools, api_error *error) {
 
 /* ------------------------------------------------------------------ prompt */
 
-bool api_tools_describe(const api_tools *tools, api_text *text, api_error *error) {
-    api_text_put(text, "You may call functions. These are their signatures, as JSON schemas:\n"
+bool api_tools_describe(const api_tools *tools, srv_text *text, api_error *error) {
+    srv_text_put(text, "You may call functions. These are their signatures, as JSON schemas:\n"
                        "<tools>\n");
     for (size_t i = 0; i < json_array_size(tools->list); i++) {
         char *tool = json_dumps(json_array_get(tools->list, i), 0);
         if (!tool)
             return api_no_memory(error);
-        api_text_print(text, "%s\n", tool);
+        srv_text_print(text, "%s\n", tool);
         free(tool);
     }
-    api_text_put(text, "</tools>\n"
+    srv_text_put(text, "</tools>\n"
                        "To call a function, write its name and arguments as a JSON object between "
                        "tool_call tags:\n" API_CALL_OPEN
                        "\n{\"name\": \"<name>\", \"arguments\": {<arguments>}}\n" API_CALL_CLOSE);
     if (tools->only)
-        api_text_print(text, "\nCall the function %s now.", tools->only);
+        srv_text_print(text, "\nCall the function %s now.", tools->only);
     else if (tools->choice == API_TOOLS_REQUIRED)
-        api_text_put(text, "\nCall at least one function now.");
+        srv_text_put(text, "\nCall at least one function now.");
     return true;
 }
 
-bool api_tools_recall(const json_t *calls, const char *param, api_text *text, api_error *error) {
+bool api_tools_recall(const json_t *calls, const char *param, srv_text *text, api_error *error) {
     if (!json_is_array(calls))
         return api_wrong_type(error, param, "a list");
     for (size_t i = 0; i < json_array_size(calls); i++) {
@@ -145,7 +145,7 @@ bool api_tools_recall(const json_t *calls, const char *param, api_text *text, ap
                             "A call in '%s' must have a function with 'name' and 'arguments', "
                             "both strings.",
                             param);
-        api_text_print(
+        srv_text_print(
             text, "%s" API_CALL_OPEN "\n{\"name\": \"%s\", \"arguments\": %s}\n" API_CALL_CLOSE,
             text->n > 0 ? "\n" : "", name, *arguments ? arguments : "{}");
     }
@@ -154,7 +154,7 @@ bool api_tools_recall(const json_t *calls, const char *param, api_text *text, ap
 
 /* ------------------------------------------------------------------ grammar */
 
-static bool add_call(const api_tools *tools, size_t i, api_grammar *grammar, api_text *list,
+static bool add_call(const api_tools *tools, size_t i, api_grammar *grammar, srv_text *list,
                      api_error *error) {
     const json_t *parameters = api_field(function_at(tools, i), "parameters");
     char rule[API_RULE_NAME] = "object", path[64];
@@ -165,31 +165,31 @@ static bool add_call(const api_tools *tools, size_t i, api_grammar *grammar, api
     char start[NAME_BYTES + 32];
     const int n =
         snprintf(start, sizeof start, "{\"name\": \"%s\", \"arguments\": ", name_at(tools, i));
-    api_text_put(list, list->n > 0 ? " | " : "");
+    srv_text_put(list, list->n > 0 ? " | " : "");
     api_gbnf_literal(list, start, (size_t)n);
-    api_text_print(list, " %s \"}\"", rule);
+    srv_text_print(list, " %s \"}\"", rule);
     return true;
 }
 
 bool api_tools_grammar(const api_tools *tools, api_grammar *grammar, api_error *error) {
-    api_text list = {0};
+    srv_text list = {0};
     for (size_t i = 0; i < json_array_size(tools->list); i++) {
         if (tools->only && strcmp(tools->only, name_at(tools, i)) != 0)
             continue;
         if (!add_call(tools, i, grammar, &list, error)) {
-            api_text_free(&list);
+            srv_text_free(&list);
             return false;
         }
     }
     char more[40] = "";
     if (!tools->only && tools->parallel)
         snprintf(more, sizeof more, " ( \"\\n\" call ){0,%d}", (int)CALLS_MAX - 1);
-    api_text_print(&grammar->text,
+    srv_text_print(&grammar->text,
                    "calls ::= call%s\n"
                    "call ::= \"" API_CALL_OPEN "\" \"\\n\"? ( %s ) \"\\n\"? \"" API_CALL_CLOSE
                    "\"\n",
                    more, list.bytes ? list.bytes : "\"\"");
     grammar->text.failed = grammar->text.failed || list.failed;
-    api_text_free(&list);
+    srv_text_free(&list);
     return true;
 }

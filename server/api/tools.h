@@ -7,7 +7,7 @@
 #define SERVER_API_TOOLS_H
 
 #include "api/fields.h"
-#include "api/growing_text.h"
+#include "base/growing_text.h"
 #include "api/schema_grammar.h"
 
 #define API_CALL_OPEN "<tool_call>"
@@ -25,11 +25,11 @@ typedef struct api_tools {
 /* `tools`, `tool_choice` and `parallel_tool_calls` of a body. */
 bool api_tools_read(const json_t *body, api_tools *tools, api_error *error);
 /* What the system message says of them. */
-bool api_tools_describe(const api_tools *tools, api_text *text, api_error *error);
+bool api_tools_describe(const api_tools *tools, srv_text *text, api_error *error);
 /* Adds the rule `calls`: one or more calls that fit the functions' parameters. */
 bool api_tools_grammar(const api_tools *tools, api_grammar *grammar, api_error *error);
 /* The calls of an assistant's earlier message as the model wrote them. `param` names the message.
  */
-bool api_tools_recall(const json_t *calls, const char *param, api_text *text, api_error *error);
+bool api_tools_recall(const json_t *calls, const char *param, srv_text *text, api_error *error);
 
 #endif

@@ -60,31 +60,36 @@ bool srv_lane_make_room(srv_lane *lane, int32_t n_tokens, int32_t n_shared) {
 
 /* ------------------------------------------------------------------ sequences of choices */
 
-bool srv_choice_begin(srv_lane *lane, srv_choice *choice) {
+quire_prompt_options srv_prompt_options(const srv_lane *lane, const srv_choice *choice) {
     quire_prompt_options options;
     quire_prompt_options_default(&options);
-    quire_prompt_result result;
-    int32_t n_exact;
-    srv_prefix_fork(lane, choice, &choice->seq, &n_exact);
-    options.held = choice->text;
-    options.n_held = choice->seq ? quire_seq_length(choice->seq) : 0;
     options.store = lane->store;
     options.store_salt = choice->job->salt;
     options.store_salt_bytes = strlen(choice->job->salt);
-    if (!srv_lane_make_room(lane, choice->n_text, options.n_held)) {
+    return options;
+}
+
+static int32_t n_held(const srv_choice *choice) {
+    return choice->seq ? quire_seq_length(choice->seq) : 0;
+}
+
+bool srv_choice_begin(srv_lane *lane, srv_choice *choice) {
+    quire_prompt_options options = srv_prompt_options(lane, choice);
+    quire_prompt_result result;
+    int32_t n_exact;
+    srv_prefix_fork(lane, choice, &choice->seq, &n_exact);
+    if (!srv_lane_make_room(lane, choice->n_text, n_held(choice))) {
         quire_seq_free(choice->seq);
         choice->seq = NULL;
         return false;
     }
-    quire_status status = quire_session_reuse(lane->session, &choice->seq, choice->text,
-                                              choice->n_text, &options, &result);
-    while (status == QUIRE_E_NO_SLOT || status == QUIRE_E_NO_PAGES) {
-        if (!srv_prefix_evict(lane))
-            break;
-        options.n_held = choice->seq ? quire_seq_length(choice->seq) : 0;
+    quire_status status;
+    do {
+        options.held = choice->text;
+        options.n_held = n_held(choice);
         status = quire_session_reuse(lane->session, &choice->seq, choice->text, choice->n_text,
                                      &options, &result);
-    }
+    } while ((status == QUIRE_E_NO_SLOT || status == QUIRE_E_NO_PAGES) && srv_prefix_evict(lane));
     if (status != QUIRE_OK && lane->store) { /* the store is in trouble: go on without it */
         lane->counts.store_errors++;
         quire_seq_free(choice->seq);

@@ -1,7 +1,6 @@
 /* emit.c: from logits to a token, its text, and an event for the reader. */
 #include "sched/lane.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,16 +10,6 @@ static bool fill_logprob(const quire_model *model, int32_t token, float logprob,
     out->logprob = logprob;
     return quire_model_piece(model, token, out->bytes, sizeof out->bytes, &out->n_bytes) ==
            QUIRE_OK;
-}
-
-static double log_sum(const float *logits, int32_t n) {
-    float largest = logits[0];
-    for (int32_t i = 1; i < n; i++)
-        largest = logits[i] > largest ? logits[i] : largest;
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        sum += exp((double)(logits[i] - largest));
-    return (double)largest + log(sum);
 }
 
 /* The likeliest tokens, by insertion: n_top is at most 20. */
@@ -46,7 +35,7 @@ static srv_token *make_token(const srv_lane *lane, int32_t token, const float *l
         return NULL;
     }
     made->top = list;
-    const double sum = log_sum(logits, lane->n_vocab);
+    const double sum = logits[token] + quire_logits_nll(logits, lane->n_vocab, token);
     bool is_whole = fill_logprob(lane->model, token, (float)(logits[token] - sum), &made->chosen);
     int32_t top[SRV_TOP_LOGPROBS];
     n_top = n_top < lane->n_vocab ? n_top : lane->n_vocab;
@@ -61,7 +50,7 @@ static srv_token *make_token(const srv_lane *lane, int32_t token, const float *l
 /* Takes in a token: its text, its logprobs, and whether it is the last one. False: out of memory.
  */
 static bool take_token(srv_lane *lane, srv_choice *choice, int32_t token, const float *logits,
-                       srv_event *event, srv_bytes *text) {
+                       srv_event *event, srv_text *text) {
     srv_job *job = choice->job;
     if (job->n_logprobs >= 0) {
         event->tokens = make_token(lane, token, logits, job->n_logprobs);
@@ -71,13 +60,15 @@ static bool take_token(srv_lane *lane, srv_choice *choice, int32_t token, const 
     }
     if (!job->ignore_end && quire_model_ends_text(lane->model, token)) {
         event->finish = SRV_STOP;
-        return srv_filter_end(&choice->filter, text);
+        srv_filter_end(&choice->filter, text);
+        return true;
     }
     char bytes[SRV_PIECE];
     size_t n_bytes = 0;
     if (quire_model_piece(lane->model, token, bytes, sizeof bytes, &n_bytes) != QUIRE_OK ||
-        !srv_choice_reserve(choice, 1) || !srv_filter_add(&choice->filter, bytes, n_bytes, text))
+        !srv_choice_reserve(choice, 1))
         return false;
+    srv_filter_add(&choice->filter, bytes, n_bytes, text);
     choice->text[choice->n_text++] = token;
     const int32_t n_generated = choice->n_text - job->n_prompt;
     if (choice->filter.stopped)
@@ -85,7 +76,7 @@ static bool take_token(srv_lane *lane, srv_choice *choice, int32_t token, const 
     else if ((job->max_tokens > 0 && n_generated >= job->max_tokens) ||
              choice->n_text >= lane->context) {
         event->finish = SRV_LENGTH;
-        return srv_filter_end(&choice->filter, text);
+        srv_filter_end(&choice->filter, text);
     }
     return true;
 }
@@ -111,18 +102,20 @@ void srv_choice_emit(srv_lane *lane, srv_choice *choice, const float *logits) {
     }
     choice->is_decoding = true;
     count_token(lane, job);
-    srv_bytes text = {0};
+    srv_text text = {0};
     srv_event *event = calloc(1, sizeof *event);
-    if (!event || !take_token(lane, choice, token, logits, event, &text) ||
-        !srv_bytes_add(&text, "", 0)) {
+    const bool taken = event && take_token(lane, choice, token, logits, event, &text);
+    const size_t n_text = text.n;
+    char *bytes = srv_text_take(&text);
+    if (!taken || !bytes) {
+        free(bytes);
         srv_event_free(event);
-        srv_bytes_free(&text);
         srv_job_fail(job, SRV_FAILED, "out of memory");
         return;
     }
     event->choice = choice->index;
-    event->text = text.data;
-    event->n_text = text.n;
+    event->text = bytes;
+    event->n_text = n_text;
     const srv_finish how = event->finish;
     if (how != SRV_RUNNING)
         srv_choice_end(lane, choice, true);

@@ -65,6 +65,8 @@ void srv_lane_admit(srv_lane *lane);
 /* Drops jobs that nobody reads any more, and those whose time is over. */
 void srv_lane_sweep(srv_lane *lane, double now);
 void srv_lane_fail_all(srv_lane *lane, const char *why);
+/* Where the pages of a choice's text are looked for and put. */
+quire_prompt_options srv_prompt_options(const srv_lane *lane, const srv_choice *choice);
 /* Gives a choice that has none a sequence with the longest prefix of its text that is already
  * computed, in RAM or in the store. False: there is no room now. */
 bool srv_choice_begin(srv_lane *lane, srv_choice *choice);
@@ -88,7 +90,7 @@ bool srv_swap_in(srv_lane *lane, srv_choice *choice); /* false: not now */
 void srv_swap_forget(srv_choice *choice);             /* removes its file */
 
 /* ---- step.c */
-bool srv_lane_step(srv_lane *lane); /* false: there was nothing to compute */
+void srv_lane_step(srv_lane *lane);
 
 /* ---- emit.c */
 /* Chooses the next token of a choice from the logits of its last row, and tells the reader. */

@@ -3,7 +3,6 @@
 #include "sched/lane.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { PAGE = QUIRE_PAGE_TOKENS };
 
@@ -95,22 +94,10 @@ static int32_t add_prefill(srv_lane *lane) {
 
 /* ------------------------------------------------------------------ computing them */
 
-/* The first row with logits of item i in a step of all items. */
-static int32_t logits_row(const srv_lane *lane, int32_t i) {
-    int32_t row = 0;
-    for (int32_t before = 0; before < i; before++)
-        row += lane->items[before].n_logits;
-    return row;
-}
-
 static void put_pages(srv_lane *lane, srv_choice *choice) {
     if (!lane->store || choice->n_exact < quire_seq_length(choice->seq))
         return;
-    quire_prompt_options options;
-    quire_prompt_options_default(&options);
-    options.store = lane->store;
-    options.store_salt = choice->job->salt;
-    options.store_salt_bytes = strlen(choice->job->salt);
+    const quire_prompt_options options = srv_prompt_options(lane, choice);
     quire_prompt_result result = {.is_shareable = true};
     if (quire_session_put(lane->session, choice->seq, choice->text, quire_seq_length(choice->seq),
                           &options, &result) != QUIRE_OK)
@@ -194,12 +181,12 @@ static void end_last(srv_lane *lane) {
     srv_job_send(choice->job, event);
 }
 
-bool srv_lane_step(srv_lane *lane) {
+void srv_lane_step(srv_lane *lane) {
     lane->n_items = 0;
     add_single_rows(lane);
     const int32_t n_single = lane->n_items, n_prefill = add_prefill(lane);
     if (lane->n_items == 0)
-        return false;
+        return;
     /* Prefill is always exact, so that its pages may be shared with any later prompt. */
     const bool exact = lane->exact || n_prefill > 0;
     const double start = srv_monotonic();
@@ -209,16 +196,18 @@ bool srv_lane_step(srv_lane *lane) {
     if (status == QUIRE_E_NO_PAGES) {
         if (!srv_prefix_evict(lane) && !srv_swap_out(lane))
             end_last(lane);
-        return true;
+        return;
     }
     lane->counts.steps++;
     lane->counts.rows += n_single + n_prefill;
     if (status != QUIRE_OK) {
         step_one_by_one(lane, exact);
-        return true;
+        return;
     }
-    for (int32_t i = 0; i < lane->n_items; i++)
+    int32_t row = 0;
+    for (int32_t i = 0; i < lane->n_items; i++) {
         if (lane->rows[i]->state == SRV_COMPUTING) /* its job may have failed meanwhile */
-            after_item(lane, i, exact, logits_row(lane, i));
-    return true;
+            after_item(lane, i, exact, row);
+        row += lane->items[i].n_logits;
+    }
 }

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <string.h>
 
 static char *path_of(const srv_lane *lane, const srv_choice *choice) {
     char path[4096];
@@ -12,10 +12,7 @@ static char *path_of(const srv_lane *lane, const srv_choice *choice) {
                            (int)lane->index, (long long)choice->job->id, (int)choice->index);
     if (n < 0 || (size_t)n >= sizeof path)
         return NULL;
-    char *copy = malloc((size_t)n + 1);
-    if (copy)
-        snprintf(copy, (size_t)n + 1, "%s", path);
-    return copy;
+    return strdup(path);
 }
 
 void srv_swap_forget(srv_choice *choice) {

@@ -174,7 +174,7 @@ static void grammar(const char *body, size_t n) {
 }
 
 typedef struct split_result {
-    api_text content;
+    srv_text content;
     json_t *calls;
 } split_result;
 
@@ -201,8 +201,8 @@ static void splits(const char *text, size_t n) {
     CHECK(whole.content.n == 0 ||
           memcmp(whole.content.bytes, parts.content.bytes, whole.content.n) == 0);
     CHECK(json_equal(whole.calls, parts.calls));
-    api_text_free(&whole.content);
-    api_text_free(&parts.content);
+    srv_text_free(&whole.content);
+    srv_text_free(&parts.content);
     json_decref(whole.calls);
     json_decref(parts.calls);
 }

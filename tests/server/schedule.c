@@ -39,7 +39,7 @@ typedef struct task {
     float temp;
     uint32_t seed;
     int32_t cancel_after; /* events; -1: never */
-    srv_bytes texts[CHOICES];
+    srv_text texts[CHOICES];
     srv_finish finish[CHOICES];
     bool is_whole;
 } task;
@@ -102,7 +102,7 @@ static void run_task(srv_sched *sched, task *t) {
         if (event->finish == SRV_FAILED)
             fprintf(stderr, "schedule: %s\n", srv_job_error(job));
         require(event->finish != SRV_FAILED, "a job failed");
-        require(srv_bytes_add(&t->texts[event->choice], event->text, event->n_text), "memory");
+        srv_text_add(&t->texts[event->choice], event->text, event->n_text);
         require((event->n_tokens > 0) == (work.n_logprobs >= 0), "logprobs");
         t->finish[event->choice] = event->finish;
         srv_event_free(event);
@@ -124,13 +124,14 @@ static void *client(void *user) {
 
 typedef struct reference {
     srv_filter filter;
-    srv_bytes text;
+    srv_text text;
 } reference;
 
 static bool on_token(void *user, int32_t token, const char *bytes, size_t n_bytes) {
     reference *r = user;
     (void)token;
-    return srv_filter_add(&r->filter, bytes, n_bytes, &r->text);
+    srv_filter_add(&r->filter, bytes, n_bytes, &r->text);
+    return !r->text.failed;
 }
 
 static int check_task(quire_session *session, const task *t) {
@@ -155,17 +156,18 @@ static int check_task(quire_session *session, const task *t) {
         require(quire_generate(session, seq, sampler, t->tokens, t->n_tokens, &options, &result) ==
                     QUIRE_OK,
                 "generate");
-        require(srv_filter_end(&r.filter, &r.text), "memory");
-        if (r.text.n != t->texts[c].n || memcmp(r.text.data, t->texts[c].data, r.text.n) != 0 ||
+        srv_filter_end(&r.filter, &r.text);
+        require(!r.text.failed && !t->texts[c].failed, "memory");
+        if (r.text.n != t->texts[c].n || memcmp(r.text.bytes, t->texts[c].bytes, r.text.n) != 0 ||
             t->finish[c] != SRV_LENGTH) {
             fprintf(stderr, "schedule: a prompt of %d tokens, choice %d, differs:\n%.60s\n%.60s\n",
-                    (int)t->n_tokens, (int)c, r.text.data, t->texts[c].data);
+                    (int)t->n_tokens, (int)c, r.text.bytes, t->texts[c].bytes);
             wrong++;
         }
         quire_seq_free(seq);
         quire_sampler_free(sampler);
         srv_filter_free(&r.filter);
-        srv_bytes_free(&r.text);
+        srv_text_free(&r.text);
     }
     return wrong;
 }
@@ -253,7 +255,7 @@ int main(int argc, char **argv) {
             wrong += check_task(single, &w.tasks[i]);
         compared += w.tasks[i].is_whole;
         for (int32_t c = 0; c < CHOICES; c++)
-            srv_bytes_free(&w.tasks[i].texts[c]);
+            srv_text_free(&w.tasks[i].texts[c]);
     }
     printf("compared %d wrong %d\n", compared, wrong);
     free(w.tasks);

@@ -80,8 +80,8 @@ static char *grammar_of(const char *schema, api_error *error) {
         api_grammar_free(&grammar);
         return NULL;
     }
-    api_text_print(&grammar.text, "root ::= %s\n", rule);
-    char *text = api_text_take(&grammar.text), why[200];
+    srv_text_print(&grammar.text, "root ::= %s\n", rule);
+    char *text = srv_text_take(&grammar.text), why[200];
     assert_non_null(text);
     if (!api_gbnf_check(text, why, sizeof why))
         fail_msg("%s: %s\n%s", schema, why, text);
@@ -340,12 +340,12 @@ static void wide_schemas_are_taken(void **state) {
     (void)state;
     for (int recursive = 0; recursive < 2; recursive++) {
         const int n = recursive ? 60 : 500;
-        api_text schema = {0};
-        api_text_put(&schema, "{\"type\": \"object\", \"properties\": {");
+        srv_text schema = {0};
+        srv_text_put(&schema, "{\"type\": \"object\", \"properties\": {");
         for (int i = 0; i < n; i++)
-            api_text_print(&schema, "%s\"p%d\": {%s}", i > 0 ? ", " : "", i,
+            srv_text_print(&schema, "%s\"p%d\": {%s}", i > 0 ? ", " : "", i,
                            recursive ? "\"$ref\": \"#\"" : "\"type\": \"object\"");
-        api_text_put(&schema, "}}");
+        srv_text_put(&schema, "}}");
         api_error error = {0};
         char *grammar = grammar_of(schema.bytes, &error);
         if (!grammar)
@@ -353,7 +353,7 @@ static void wide_schemas_are_taken(void **state) {
         assert_true(matches(grammar, "{\"p1\": {}, \"p10\": {}, \"p59\": {}}"));
         assert_false(matches(grammar, "{\"p10\": {}, \"p1\": {}}"));
         free(grammar);
-        api_text_free(&schema);
+        srv_text_free(&schema);
     }
 }
 
@@ -465,34 +465,34 @@ static void bad_grammars_are_refused(void **state) {
 static void costly_grammars_are_refused(void **state) {
     (void)state;
     char why[200];
-    api_text deep = {0}, chain = {0}, wide = {0}, large = {0};
-    api_text_put(&deep, "root ::= ");
+    srv_text deep = {0}, chain = {0}, wide = {0}, large = {0};
+    srv_text_put(&deep, "root ::= ");
     for (int i = 0; i < 100000; i++)
-        api_text_put(&deep, "(");
+        srv_text_put(&deep, "(");
     assert_false(api_gbnf_check(deep.bytes, why, sizeof why));
     assert_non_null(strstr(why, "groups"));
-    api_text_put(&chain, "root ::= r0\n");
+    srv_text_put(&chain, "root ::= r0\n");
     for (int i = 0; i < 20000; i++)
-        api_text_print(&chain, "r%d ::= r%d\n", i, i + 1);
-    api_text_put(&chain, "r20000 ::= \"x\"\n");
+        srv_text_print(&chain, "r%d ::= r%d\n", i, i + 1);
+    srv_text_put(&chain, "r20000 ::= \"x\"\n");
     assert_false(api_gbnf_check(chain.bytes, why, sizeof why));
     assert_non_null(strstr(why, "begin with each other"));
-    api_text_put(&wide, "root ::= r0\n"); /* 2^60 ways from the first to the last */
+    srv_text_put(&wide, "root ::= r0\n"); /* 2^60 ways from the first to the last */
     for (int i = 0; i < 60; i++)
-        api_text_print(&wide, "r%d ::= r%d | r%d\n", i, i + 1, i + 1);
-    api_text_put(&wide, "r60 ::= \"x\"\n");
+        srv_text_print(&wide, "r%d ::= r%d | r%d\n", i, i + 1, i + 1);
+    srv_text_put(&wide, "r60 ::= \"x\"\n");
     assert_false(api_gbnf_check(wide.bytes, why, sizeof why));
     assert_non_null(strstr(why, "too many ways"));
-    api_text_put(&large, "root ::= \"");
+    srv_text_put(&large, "root ::= \"");
     for (int i = 0; i < 100000; i++)
-        api_text_put(&large, "x");
-    api_text_put(&large, "\"{2000}");
+        srv_text_put(&large, "x");
+    srv_text_put(&large, "\"{2000}");
     assert_false(api_gbnf_check(large.bytes, why, sizeof why));
     assert_non_null(strstr(why, "too large"));
-    api_text_free(&deep);
-    api_text_free(&chain);
-    api_text_free(&wide);
-    api_text_free(&large);
+    srv_text_free(&deep);
+    srv_text_free(&chain);
+    srv_text_free(&wide);
+    srv_text_free(&large);
 }
 
 int main(void) {

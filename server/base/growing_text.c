@@ -1,5 +1,5 @@
 /* growing_text.c: see growing_text.h. */
-#include "api/growing_text.h"
+#include "base/growing_text.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Room for n more bytes and the 0. */
-static bool reserve(api_text *text, size_t n) {
+static bool reserve(srv_text *text, size_t n) {
     if (text->failed || n >= SIZE_MAX / 2 - text->n) {
         text->failed = true;
         return false;
@@ -28,7 +28,7 @@ static bool reserve(api_text *text, size_t n) {
     return true;
 }
 
-void api_text_add(api_text *text, const char *bytes, size_t n) {
+void srv_text_add(srv_text *text, const char *bytes, size_t n) {
     if (!reserve(text, n))
         return;
     if (n > 0)
@@ -37,11 +37,11 @@ void api_text_add(api_text *text, const char *bytes, size_t n) {
     text->bytes[text->n] = '\0';
 }
 
-void api_text_put(api_text *text, const char *string) {
-    api_text_add(text, string, strlen(string));
+void srv_text_put(srv_text *text, const char *string) {
+    srv_text_add(text, string, strlen(string));
 }
 
-void api_text_print(api_text *text, const char *format, ...) {
+void srv_text_print(srv_text *text, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     const int n = vsnprintf(NULL, 0, format, arguments);
@@ -56,23 +56,23 @@ void api_text_print(api_text *text, const char *format, ...) {
     text->n += (size_t)n;
 }
 
-void api_text_drop(api_text *text, size_t n) {
+void srv_text_drop(srv_text *text, size_t n) {
     if (n == 0 || n > text->n)
         return;
     memmove(text->bytes, text->bytes + n, text->n - n + 1);
     text->n -= n;
 }
 
-char *api_text_take(api_text *text) {
-    api_text_add(text, "", 0); /* an empty text is a string too */
+char *srv_text_take(srv_text *text) {
+    srv_text_add(text, "", 0); /* an empty text is a string too */
     char *bytes = text->failed ? NULL : text->bytes;
     if (!bytes)
         free(text->bytes);
-    *text = (api_text){0};
+    *text = (srv_text){0};
     return bytes;
 }
 
-void api_text_free(api_text *text) {
+void srv_text_free(srv_text *text) {
     free(text->bytes);
-    *text = (api_text){0};
+    *text = (srv_text){0};
 }
