@@ -36,7 +36,7 @@ static void fill_options(probe_options *chosen, cli_option *options) {
         cli_string("calibration", &chosen->calibration, "FILE",
                    "write what codecs km4 and km3 need to know of the model to FILE, for the "
                    "plug-in of llama.cpp, and measure nothing else"),
-        cli_flag("anew", &chosen->again, "measure the model again even if a report is cached"),
+        cli_flag("again", &chosen->again, "measure the model again even if a report is cached"),
         cli_flag("json", &chosen->json, "print JSON"),
     };
     memcpy(options, own, sizeof own);

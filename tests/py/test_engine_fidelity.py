@@ -91,7 +91,7 @@ def test_a_model_is_probed_once(tiny, tmp_path):
     assert not list((tmp_path / "three").glob("orders/*")), "only codecs that need an order ask for one"
 
 
-def test_a_damaged_order_is_found_anew(tiny, tmp_path):
+def test_a_damaged_order_is_measured_again(tiny, tmp_path):
     text = run(tiny, tmp_path)
     kept = orders(tmp_path)
     file = tmp_path / "orders" / list(kept)[0]

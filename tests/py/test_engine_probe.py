@@ -219,8 +219,8 @@ def test_a_report_is_made_once_and_is_the_same_everywhere(tmp_path):
     quire("run", "-m", model, "-p", "abc", "-n", 2, "-t", 1, "--kv", "auto", env=env)  # other arithmetic, the same report
     assert file.stat().st_mtime_ns == before
     file.write_bytes(kept[file][:-1])
-    assert report("one") == (text, kept), "a damaged one is made anew"
-    assert report("one", "--anew") == (text, kept) and file.stat().st_mtime_ns != before
+    assert report("one") == (text, kept), "a damaged one is made again"
+    assert report("one", "--again") == (text, kept) and file.stat().st_mtime_ns != before
     three = {**os.environ, "QUIRE_CACHE": str(tmp_path / "three")}
     quire("run", "-m", model, "-p", "abc", "-n", 2, "-t", 1, "--kv", "auto", "--weights", "f32", env=three)
     assert [f.read_bytes() for f in (tmp_path / "three" / "orders").glob("*.report")] == list(kept.values())
