@@ -1,5 +1,8 @@
 /* CPU features from the kernel (aarch64) or from CPUID (x86-64). */
+#define _DEFAULT_SOURCE /* syscall */
 #include "base/cpu.h"
+
+#include <stdbool.h>
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -42,6 +45,10 @@ unsigned quire__cpu_features(void) {
 
 #elif defined(__x86_64__)
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 /* Which registers the operating system saves. Features of the processor are usable only with
  * these. */
@@ -51,8 +58,20 @@ static unsigned saved_state(void) {
     return low;
 }
 
+/* Linux saves a process's tiles only once it has asked. Threads that start later may use them too;
+ * it refuses while one has a signal stack that is too small for them. */
+static bool tiles_permitted(void) {
+#ifdef __linux__
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* fixed by the kernel's ABI */
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
 unsigned quire__cpu_features(void) {
-    enum { YMM = 0x6, ZMM = 0xe6 }; /* of saved_state */
+    enum { YMM = 0x6, ZMM = 0xe6, TILES = 0x60000 };                           /* of saved_state */
+    enum { AVX512_FP16 = 1 << 23, AMX = 1 << 24 | 1 << 25 /* tiles, int8 */ }; /* of leaf 7's EDX */
     const unsigned avx = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C,
                    avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     unsigned a, b, c, d, features = 0;
@@ -64,6 +83,9 @@ unsigned quire__cpu_features(void) {
         features |= QUIRE_CPU_AVX2;
     if (features && (saved & ZMM) == ZMM && (b & avx512) == avx512 && (c & bit_AVX512VNNI))
         features |= QUIRE_CPU_AVX512_VNNI;
+    if ((features & QUIRE_CPU_AVX512_VNNI) && (saved & TILES) == TILES && (d & AMX) == AMX &&
+        (d & AVX512_FP16) && tiles_permitted())
+        features |= QUIRE_CPU_AMX;
     return features;
 }
 

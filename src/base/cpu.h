@@ -10,7 +10,8 @@ enum {
     QUIRE_CPU_AVX2 = 1 << 4,        /* with FMA and F16C */
     QUIRE_CPU_AVX512_VNNI = 1 << 5, /* with AVX-512 F, BW, DQ, VL */
     QUIRE_CPU_BF16 = 1 << 6,        /* BFMMLA */
-    QUIRE_CPU_FP16_FML = 1 << 7     /* FMLAL */
+    QUIRE_CPU_FP16_FML = 1 << 7,    /* FMLAL */
+    QUIRE_CPU_AMX = 1 << 8          /* int8 tiles that this process may use, with AVX512_FP16 */
 };
 
 unsigned quire__cpu_features(void);

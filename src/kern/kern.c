@@ -27,13 +27,13 @@ extern const quire_raw_kernel quire__attend_neon_raw, quire__attend_neon_fp16_ra
 
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
 extern const quire_attend_kernel quire__attend_avx2, quire__attend_avx2_sealed_raw,
-    quire__attend_avx512_vnni, quire__attend_avx512_sealed_raw;
+    quire__attend_avx512_vnni, quire__attend_avx512_sealed_raw, quire__attend_amx;
 extern const quire_raw_kernel quire__attend_avx2_raw, quire__attend_avx512_raw;
 #endif
 #ifdef QUIRE_EMULATED
 extern const quire_attend_kernel quire__attend_avx2_emulated,
     quire__attend_avx2_sealed_raw_emulated, quire__attend_avx512_vnni_emulated,
-    quire__attend_avx512_sealed_raw_emulated;
+    quire__attend_avx512_sealed_raw_emulated, quire__attend_amx_emulated;
 extern const quire_raw_kernel quire__attend_avx2_raw_emulated, quire__attend_avx512_raw_emulated;
 #endif
 
@@ -41,6 +41,11 @@ extern const quire_raw_kernel quire__attend_avx2_raw_emulated, quire__attend_avx
  * only when named. */
 static const level LEVELS[] = {
 #ifdef QUIRE_EMULATED
+    {"amx_emulated",
+     0,
+     {&quire__attend_amx_emulated, &quire__attend_avx512_vnni_emulated, &quire__attend_ref},
+     &quire__attend_avx512_raw_emulated,
+     &quire__rows_ref},
     {"avx512_vnni_emulated",
      0,
      {&quire__attend_avx512_vnni_emulated, &quire__attend_avx512_sealed_raw_emulated,
@@ -90,6 +95,11 @@ static const level LEVELS[] = {
      {&quire__attend_avx512_vnni, &quire__attend_avx512_sealed_raw},
      &quire__attend_avx512_raw,
      &quire__rows_avx512},
+    {"amx",
+     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512_VNNI | QUIRE_CPU_AMX,
+     {&quire__attend_amx},
+     NULL,
+     NULL},
 #endif
 };
 enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };

@@ -29,8 +29,8 @@ static void load_params(const quire_side_format *side, const uint8_t *record, si
 }
 
 /* value = scale * (code - mid) + zero, per scale group and token; `stride` between groups. */
-static void load_scale_groups(const quire_side_format *side, const uint8_t *record, int stride,
-                              float *scale, float *zero) {
+static inline void load_scale_groups(const quire_side_format *side, const uint8_t *record,
+                                     int stride, float *scale, float *zero) {
     const fvec mid = f_all(side->mid_steps);
     for (int g = 0; g < side->n_groups; g++) {
         float *s = scale + g * stride, *z = zero + g * stride;
@@ -53,7 +53,7 @@ static void load_token_scales(const quire_side_format *side, const uint8_t *reco
 
 /* Parameters are the first thing that the next block needs, and too few for the hardware's
  * prefetcher to notice. */
-static void fetch_params(const quire_format *f, const uint8_t *record) {
+static inline void fetch_params(const quire_format *f, const uint8_t *record) {
     const quire_side_format *sides[2] = {&f->k, &f->v};
     for (int i = 0; i < 2; i++)
         for (size_t at = 0; at < sides[i]->param_bytes; at += 64)

@@ -1,0 +1,96 @@
+/* Attention over packed pages with AMX int8 tiles: prefill. Few rows, and codecs that it does not
+ * serve, are attended by avx512_vnni, with the same bits. */
+#define SIMD "kern/x86/avx512_simd.h"
+#define PARAMS_LOCALITY 2
+#include "kern/x86/amx/amx_pages.h"
+#include "kern/x86/amx/amx_softmax.h"
+#include "kern/x86/amx/amx_values.h"
+
+extern const quire_attend_kernel NAME(quire__attend_avx512_vnni);
+
+enum { FEW = 16 }; /* with at most so many rows, VNNI straight from the page is faster */
+
+/* A set's states over the chunk. */
+static void attend_set(const quire_attend_job *job, int first, set_queries *set, amx_work *w,
+                       const quire_state *state) {
+    const quire_format *f = job->format;
+    int blocks[CHUNK_BLOCKS], n_blocks = 0;
+    STRIPS_EACH {
+        f_store(w->m[strip], f_all(QUIRE_NOTHING_SEEN));
+        f_store(w->l[strip], f_all(0));
+        memset(w->o[strip], 0, (size_t)f->v.dim * sizeof(strip_rows));
+    }
+    if (f->k.zeros)
+        zero_products(set, f->k.dim, w);
+    for (int block = 0; block < CHUNK_BLOCKS; block++) {
+        const int page = block * PAGES;
+        const bool *present = w->pages.present + page;
+        bool integers = kind_of(&f->k) == CHANNEL;
+        for (int p = 0; p < PAGES; p++)
+            integers = integers && !(present[p] && needs_rules(job, page + p));
+        for (int p = 0; p < PAGES; p++)
+            if (present[p])
+                score_page(job, page + p, p, first, integers, set, w);
+        if (!present[0] && !present[1])
+            continue;
+        STRIPS_EACH if (integers) finish_strip(&f->v, true, block, strip, w);
+        else finish_strip(&f->v, false, block, strip, w);
+        if (w->update[block].alive[0] | w->update[block].alive[1])
+            blocks[n_blocks++] = block;
+    }
+    if (n_blocks && f->v.bits == 8)
+        weigh_values(true, f->v.dim, blocks, n_blocks, w);
+    else if (n_blocks)
+        weigh_values(false, f->v.dim, blocks, n_blocks, w);
+    STRIPS_EACH {
+        const int at = first + strip * STRIP, left = job->n_rows * job->n_group - at;
+        const int n = left < 0 ? 0 : left < STRIP ? left : STRIP;
+        const __mmask16 rows = (__mmask16)((1 << n) - 1);
+        if (n == 0)
+            break;
+        _mm512_mask_storeu_ps(state->m + at, rows, f_load(w->m[strip]));
+        _mm512_mask_storeu_ps(state->l + at, rows, f_load(w->l[strip]));
+        strip_to_rows(w->o[strip], n, f->v.dim, state->o + (size_t)at * (size_t)f->v.dim);
+    }
+}
+
+static bool attend(quire_attend_job *job, const quire_state *state) {
+    const int n = job->n_rows * job->n_group;
+    amx_work *w = job->workspace;
+    if (n <= FEW)
+        return NAME(quire__attend_avx512_vnni).attend(job, state);
+    if (job->q_is_new)
+        for (int first = 0; first < n; first += SET_ROWS)
+            load_queries(job, first, &w->sets[first / SET_ROWS]);
+    if (load_chunk(job, &w->pages) == 0) {
+        quire__ref_empty_state(job, state);
+        return true;
+    }
+    memset(w->q8, 0, sizeof w->q8); /* channels beyond D meet zeros */
+    tiles_on();
+    for (int first = 0; first < n; first += SET_ROWS)
+        attend_set(job, first, &w->sets[first / SET_ROWS], w, state);
+    tiles_off();
+    return true;
+}
+
+static size_t workspace_bytes(int n_rows) {
+    const size_t few = NAME(quire__attend_avx512_vnni).workspace_bytes(n_rows),
+                 many = sizeof(amx_work) +
+                        (size_t)((n_rows + SET_ROWS - 1) / SET_ROWS) * sizeof(set_queries);
+    return few > many ? few : many;
+}
+
+static bool serves_width(const quire_side_format *side) {
+    return side->dim <= AMX_DIM_MAX &&
+           (side->bits == 8 || side->bits == 4 || side->bits == 3 || side->bits == 2);
+}
+
+static bool serves(const quire_format *format) {
+    const quire_side_format *k = &format->k, *v = &format->v;
+    return serves_width(k) && serves_width(v) &&
+           (k->family == QUIRE_FAMILY_CHANNEL || k->family == QUIRE_FAMILY_BOOK) &&
+           (v->family == QUIRE_FAMILY_UNIFORM || v->family == QUIRE_FAMILY_BOOK);
+}
+
+const quire_attend_kernel NAME(quire__attend_amx) = {attend, workspace_bytes, serves, LEVEL("amx")};

@@ -1,0 +1,148 @@
+/* From the scores of a block to the weights of V, and how the block changes the rows' states. */
+#ifndef QUIRE_KERN_X86_AMX_SOFTMAX_H
+#define QUIRE_KERN_X86_AMX_SOFTMAX_H
+
+#include "kern/shared/exp2.h"
+#include "kern/x86/amx/amx_queries.h"
+#include "kern/x86/amx/amx_work.h"
+
+#define ONE(x) x
+static const float EXP2_3[4] = {EXP2_DEGREE_3(ONE)}, EXP2_5[6] = {EXP2_DEGREE_5(ONE)};
+#undef ONE
+
+/* n times 2^x, x <= 0, side by side, because each is a long chain: exp2_negative of
+ * softmax_tmpl.h. */
+INLINE void exp2_negative_each(const int n, const int degree, fvec *x) {
+    const float *c = degree == 3 ? EXP2_3 : EXP2_5;
+    const fvec magic = f_all(QUIRE_ROUND_MAGIC);
+    fvec y[8], f[8], p[8];
+    UNROLL for (int u = 0; u < n; u++) y[u] = f_add(x[u], magic);
+    UNROLL for (int u = 0; u < n; u++) f[u] = f_sub(x[u], f_sub(y[u], magic));
+    UNROLL for (int u = 0; u < n; u++) p[u] = f_all(c[degree]);
+    UNROLL for (int i = degree - 1; i >= 0; i--) UNROLL for (int u = 0; u < n; u++) p[u] =
+        f_fma(p[u], f[u], f_all(c[i]));
+    UNROLL for (int u = 0; u < n; u++) x[u] =
+        f_where_least(x[u], -126.0f, f_from_bits(i_add(f_bits(p[u]), i_shl(f_bits(y[u]), 23))));
+}
+
+/* quire__exp2, operation by operation: products and sums are rounded apart. */
+INLINE fvec exp2_of_states(fvec x) {
+    static const float c[7] = {1.0f,          6.9314718e-1f, 2.4022651e-1f, 5.5504109e-2f,
+                               9.6181291e-3f, 1.3333558e-3f, 1.5403530e-4f};
+    const fvec magic = f_all(QUIRE_ROUND_MAGIC);
+    x = f_max(x, f_all(-126.0f)); /* of a NaN: the second operand, as there */
+    const fvec y = f_add(x, magic), f = f_sub(x, f_sub(y, magic));
+    fvec p = f_all(c[6]);
+    UNROLL for (int i = 5; i >= 0; i--) p = f_add(f_mul(p, f), f_all(c[i]));
+    return f_from_bits(i_add(f_bits(p), i_shl(f_bits(y), 23)));
+}
+
+/* Page p's scores become weights, e * scale of V; the sums of e over tokens 16 u + j go to sums[u]
+ * [j], and *top becomes the largest weight. */
+INLINE void weigh_page(const bool integers, const int degree, int page, int p, const int strip,
+                       fvec m, amx_work *w, fvec *top, float (*sums)[STRIP], bool first) {
+    const fvec step = f_load(w->step[p][strip]), offset = f_load(w->offset[page][strip]);
+    const float *scale = w->pages.v_scale[page];
+    fvec most[4] = {*top, *top, *top, *top};
+    for (int t = 0; t < T; t += 4) {
+        fvec x[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            x[i] = integers ? f_fma(f_from_int(b_load(w->s.i[p][strip][t + i])), step, offset)
+                            : f_load(w->s.f[p][strip][t + i]);
+            x[i] = f_sub(x[i], m);
+        }
+        exp2_negative_each(4, degree, x);
+        UNROLL for (int i = 0; i < 4; i++) {
+            f_store(sums[t + i], first ? x[i] : f_add(f_load(sums[t + i]), x[i]));
+            x[i] = f_mul(x[i], f_all(scale[t + i]));
+            most[i] = f_max(most[i], x[i]);
+            f_store(w->s.f[p][strip][t + i], x[i]);
+        }
+    }
+    *top = f_max(f_max(most[0], most[1]), f_max(most[2], most[3]));
+}
+
+/* The order of `exponentials` and f_sum. */
+INLINE fvec sum_of_tokens(float (*sums)[STRIP]) {
+    fvec x[16];
+    UNROLL for (int j = 0; j < 16; j++) x[j] =
+        f_add(f_add(f_load(sums[j]), f_load(sums[16 + j])),
+              f_add(f_load(sums[32 + j]), f_load(sums[48 + j])));
+    UNROLL for (int n = 8; n > 0; n /= 2) UNROLL for (int j = 0; j < n; j++) x[j] =
+        f_add(x[j], x[j + n]);
+    return x[0];
+}
+
+/* Where tokens 4 n .. 4 n + 3 of a page are in a tile of V. */
+INLINE int tile_row_of_quad(int n) { return n % 4 * 4 + n / 4; }
+
+/* Weights as integers of one or two bytes; returns their sum. */
+INLINE ivec put_weights_of_page(const bool wide, int block, int p, const int strip, fvec inverse,
+                                amx_work *w, ivec total) {
+    const fvec magic = f_all(QUIRE_ROUND_MAGIC);
+    ivec high_total = b_all(0);
+    for (int n = 0; n < T / 4; n++) {
+        ivec x[4];
+        UNROLL for (int i = 0; i < 4; i++) x[i] =
+            f_bits(f_fma(f_load(w->s.f[p][strip][4 * n + i]), inverse, magic));
+        const ivec low = interleave_bytes(x[0], x[1], x[2], x[3]);
+        total = _mm512_dpbusd_epi32(total, low, b_all(1));
+        if (wide) {
+            UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_srli_epi32(x[i], 8);
+            const ivec high = interleave_bytes(x[0], x[1], x[2], x[3]);
+            high_total = _mm512_dpbusd_epi32(high_total, high, b_all(1));
+            b_store(w->p8[block][0][p][strip][tile_row_of_quad(n)], high);
+        }
+        b_store(w->p8[block][wide][p][strip][tile_row_of_quad(n)], low);
+    }
+    return wide ? i_add(total, i_shl(high_total, 8)) : total;
+}
+
+INLINE void finish_strip(const quire_side_format *v, const bool integers, int block,
+                         const int strip, amx_work *w) {
+    const bool wide = v->bits == 8;
+    const float steps = wide ? 65535 : 255;
+    block_update *update = &w->update[block];
+    const bool *present = w->pages.present + block * PAGES;
+    fvec m = f_all(QUIRE_NOTHING_SEEN);
+    for (int p = 0; p < PAGES; p++)
+        if (present[p])
+            m = f_max(m, f_load(w->largest[p][strip]));
+    const fvec old = f_load(w->m[strip]), new = f_max(m, old);
+    const __mmask16 alive = _mm512_cmp_ps_mask(m, f_all(QUIRE_NOTHING_SEEN), _CMP_GT_OQ) &
+                            _mm512_cmp_ps_mask(m, f_sub(old, f_all(QUIRE_DROP_BELOW)), _CMP_GE_OQ);
+    update->alive[strip] = alive;
+    if (!alive)
+        return;
+    const fvec keep = exp2_of_states(f_sub(old, new)), factor = exp2_of_states(f_sub(m, new));
+    float sums[T][STRIP];
+    fvec top = f_all(0);
+    for (int p = 0, first = 1; p < PAGES; p++) {
+        if (!present[p])
+            continue;
+        if (wide)
+            weigh_page(integers, 5, block * PAGES + p, p, strip, m, w, &top, sums, first);
+        else
+            weigh_page(integers, 3, block * PAGES + p, p, strip, m, w, &top, sums, first);
+        first = 0;
+    }
+    const fvec inverse = f_where_above(top, 1e-30f, _mm512_div_ps(f_all(steps), top));
+    ivec total = b_all(0);
+    for (int p = 0; p < PAGES; p++)
+        if (present[p])
+            total = put_weights_of_page(wide, block, p, strip, inverse, w, total);
+        else
+            for (int plane = 0; plane < 2; plane++)
+                memset(w->p8[block][plane][p][strip], 0, TILE_BYTES);
+    const fvec unit = f_mul(_mm512_div_ps(top, f_all(steps)), factor);
+    const fvec constant =
+        f_sub(f_mul(f_all(0), factor), f_mul(f_mul(f_all(v->mid), f_from_int(total)), unit));
+    f_store(update->keep[strip], keep);
+    f_store(update->unit[strip], unit);
+    f_store(update->constant[strip], constant);
+    const fvec l = f_add(f_mul(f_load(w->l[strip]), keep), f_mul(sum_of_tokens(sums), factor));
+    _mm512_mask_storeu_ps(w->l[strip], alive, l);
+    _mm512_mask_storeu_ps(w->m[strip], alive, new);
+}
+
+#endif

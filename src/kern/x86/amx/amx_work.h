@@ -1,0 +1,101 @@
+/* What a worker holds while it attends one chunk with AMX, and how it lies in memory.
+ *
+ * Everything is transposed against the other kernels: a vector holds 16 query rows (a strip), never
+ * 16 tokens or channels.
+ *
+ *   scores   K.q   A = codes of K, 16 tokens x 64 channels    B = integer q     C = [token][row]
+ *   output   p.V   A = codes of V, 16 channels x 64 tokens    B = weights       C = [channel][row]
+ *
+ * So maxima, sums and scales of rows are plain vectors, without shuffles or reductions, and integer
+ * queries and weights come out of the arithmetic in the order that a B tile wants: [4 k][row][k].
+ *
+ * The pages of a chunk are unpacked once for all rows. Then 32 rows at a time (a set of two strips,
+ * so that each code tile that is loaded meets two B tiles) pass over the chunk. Every row goes
+ * through the same roundings in the same order as in packed_tmpl.h with AVX-512: a decode row,
+ * which that kernel attends, and a prefill row have the same bits. */
+#ifndef QUIRE_KERN_X86_AMX_WORK_H
+#define QUIRE_KERN_X86_AMX_WORK_H
+
+#include "kern/shared/job.h"
+#include "kern/x86/amx/amx_tile.h"
+#include "kern/x86/avx512_simd.h"
+
+enum {
+    STRIP = 16,
+    STRIPS = 2,
+    SET_ROWS = STRIPS * STRIP,
+    CHUNK = QUIRE_CHUNK_PAGES,
+    CHUNK_BLOCKS = CHUNK / PAGES,
+    AMX_DIM_MAX = 256,
+    PART = 64, /* channels of a code tile of K */
+    PARTS_MAX = AMX_DIM_MAX / PART,
+    K_TILES = T / TILE_ROWS,
+    V_TILES_MAX = AMX_DIM_MAX / TILE_ROWS
+};
+
+#define STRIPS_EACH UNROLL for (int strip = 0; strip < STRIPS; strip++)
+
+/* How scores come about. CHANNEL: q times the page's channel scales, 8-bit integers by way of fp16
+ * (channel_query.h). WIDE: the same in fp32, 15-bit integers in two planes. TOKEN: integers of q
+ * alone; each token has a scale. */
+typedef enum k_kind { CHANNEL, WIDE, TOKEN } k_kind;
+
+typedef int8_t tile8[TILE_ROWS][TILE_ROW_BYTES];
+typedef float strip_rows[STRIP];
+
+/* The pages of a chunk. Of pages that are missing, tiles and scales are left as they were. */
+typedef struct chunk_pages {
+    _Alignas(64) tile8 k8[CHUNK * K_TILES * PARTS_MAX]; /* (pages, 16 tokens each, parts) */
+    tile8 v8[CHUNK * V_TILES_MAX];                      /* (pages, 16 channels each) */
+    /* CHANNEL: s' in both halves of each number; WIDE: fp32 bits; TOKEN: fp32 bits per token */
+    uint32_t k_scale[CHUNK][AMX_DIM_MAX];
+    float k_unit[CHUNK];              /* CHANNEL: what a unit of s' is worth */
+    float k_zero[AMX_DIM_MAX][CHUNK]; /* per channel, where the codec has them */
+    float v_scale[CHUNK][T];
+    bool present[CHUNK];
+} chunk_pages;
+
+/* A set's queries, transposed; kept from one chunk to the next. */
+typedef struct set_queries {
+    _Alignas(64) uint16_t half[AMX_DIM_MAX][SET_ROWS]; /* CHANNEL: q', strips packed by h_pack */
+    strip_rows q[STRIPS][AMX_DIM_MAX];                 /* for WIDE, and for q.zero */
+    tile8 q8[PARTS_MAX][STRIPS];                       /* TOKEN */
+    strip_rows unit[STRIPS]; /* CHANNEL: of q'; TOKEN: value of an integer step */
+} set_queries;
+
+/* How a block of pages changes the rows' states: O = O * keep + sums * unit + constant. */
+typedef struct block_update {
+    _Alignas(64) strip_rows keep[STRIPS], unit[STRIPS], constant[STRIPS];
+    __mmask16 alive[STRIPS]; /* rows that the block matters to */
+} block_update;
+
+typedef struct amx_work {
+    /* Integer scores of a block, then logits, then weights. */
+    _Alignas(64) union {
+        int32_t i[PAGES][STRIPS][T][STRIP];
+        float f[PAGES][STRIPS][T][STRIP];
+    } s;
+    int32_t s_low[STRIPS][T][STRIP]; /* WIDE: of the second plane */
+    tile8 q8[2][PARTS_MAX][STRIPS];  /* planes of integer q against one page */
+    strip_rows step[PAGES][STRIPS], offset[CHUNK][STRIPS], largest[PAGES][STRIPS];
+    uint8_t p8[CHUNK_BLOCKS][2][PAGES][STRIPS][TILE_ROWS][TILE_ROW_BYTES]; /* [planes] */
+    block_update update[CHUNK_BLOCKS];
+    int32_t acc[2][2][STRIPS][TILE_ROWS][STRIP]; /* in turns, [planes]: p.V of 16 channels */
+    strip_rows m[STRIPS], l[STRIPS], o[STRIPS][AMX_DIM_MAX];
+    chunk_pages pages;
+    set_queries sets[]; /* as many as the job's rows need */
+} amx_work;
+
+INLINE int parts_of(int dim) { return (dim + PART - 1) / PART; }
+INLINE tile8 *k_tiles(chunk_pages *pages, int parts, int page) {
+    return pages->k8 + page * K_TILES * parts;
+}
+INLINE tile8 *v_tiles(chunk_pages *pages, int dim, int page) {
+    return pages->v8 + page * (dim / TILE_ROWS);
+}
+
+INLINE k_kind kind_of(const quire_side_format *k) {
+    return k->family != QUIRE_FAMILY_CHANNEL ? TOKEN : k->bits == 8 ? WIDE : CHANNEL;
+}
+
+#endif
