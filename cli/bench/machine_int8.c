@@ -78,7 +78,28 @@ static void run_vnni(long rounds) {
     __asm__ volatile("vzeroupper" : : : REGISTERS);
 }
 
+/* Four products of 16 x 64 by 64 x 16 bytes. The library has asked for the permission to use tiles
+ * if this level is in use. */
+static void run_amx(long rounds) {
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = 64;
+        config.rows[i] = 16;
+    }
+    __asm__ volatile("ldtilecfg %0" : : "m"(config));
+    for (; rounds > 0; rounds--)
+        __asm__ volatile("tdpbssd %tmm4, %tmm5, %tmm0\n tdpbssd %tmm4, %tmm5, %tmm1\n"
+                         "tdpbssd %tmm4, %tmm5, %tmm2\n tdpbssd %tmm4, %tmm5, %tmm3\n");
+    __asm__ volatile("tilerelease");
+}
+
 cli_int8_probe cli_int8_probe_of(const char *isa) {
+    if (strcmp(isa, "amx") == 0)
+        return (cli_int8_probe){"TDPBSSD", 4 * 16 * 16 * 64, run_amx};
     if (strstr(isa, "avx512") && __builtin_cpu_supports("avx512vnni"))
         return (cli_int8_probe){"VPDPBUSD", 12 * 64, run_vnni};
     if (strstr(isa, "avx") && __builtin_cpu_supports("avx2"))

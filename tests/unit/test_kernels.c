@@ -720,6 +720,59 @@ static void rows_alone(void **state) {
         }
 }
 
+/* Levels that attend many rows in another way than few (AMX tiles) must not show it: rows of a
+ * large job, at the ends of strips and sets too, have the bits of rows alone. */
+static void many_rows(void **state) {
+    (void)state;
+    static const int DIMS[] = {128, 64, 80, 256, 32, 96, 192, 48, 160};
+    static const int RULES[] = {0, 0, WINDOW, MISSING, SOFTCAP | ALIBI, MASK, SKIP | MISSING};
+    static const int LOOK[] = {0, 7, 15, 16, 31, 32, 38};
+    quire_codec ks[MOST_CODECS], vs[MOST_CODECS];
+    const int n_k = codecs_of_side(false, ks), n_v = codecs_of_side(true, vs);
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    rng r = {21};
+    int sweep = 0, turn = 0;
+    for (int k = 0; k < n_k; k++)
+        for (int v = 0; v < n_v; v++)
+            for (int i = 0; i < 3; i++, turn++) {
+                const case_shape shape = {.k = ks[k],
+                                          .v = vs[v],
+                                          .k_dim = DIMS[turn % COUNT(DIMS)],
+                                          .v_dim = DIMS[turn / 2 % COUNT(DIMS)],
+                                          .n_rows = 13,
+                                          .n_group = 3,
+                                          .n_pages = 2 + turn % 4,
+                                          .raw = QUIRE_F16};
+                kernel_case c;
+                if (!sweep_takes(&sweep, SWEEP))
+                    continue;
+                if (!open_normal(&c, &shape, &r)) {
+                    case_close(&c);
+                    continue;
+                }
+                if (i == 2) { /* extremes; else rules */
+                    change_codes(&c, turn % 2, (code_mode)(turn % N_CODE_MODES));
+                    change_scales(&c, turn / 2 % 2, (scale_mode)(turn / 3 % N_SCALE_MODES));
+                    change_queries(&c, (query_mode)(turn % N_QUERY_MODES), &r);
+                } else {
+                    apply_rules(&c, RULES[turn % COUNT(RULES)], &r);
+                    against_reference(&c, 0);
+                }
+                for (int level = 0; level < n_levels; level++) {
+                    case_result all = case_attend(&c, &levels[level]);
+                    for (int j = 0; j < COUNT(LOOK); j++) {
+                        case_result alone;
+                        attend_alone(&c, LOOK[j], &levels[level], &alone);
+                        same_bits(&c, levels[level].name, "of many", &all, LOOK[j], &alone, 0);
+                        result_free(&alone);
+                    }
+                    result_free(&all);
+                }
+                case_close(&c);
+            }
+}
+
 static void
 pages_unseen(void **state) /* outside every row's window: there or not, the same bits */ {
     (void)state;
@@ -1050,6 +1103,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(whole_chunk),
         cmocka_unit_test(extremes),
         cmocka_unit_test(rows_alone),
+        cmocka_unit_test(many_rows),
         cmocka_unit_test(pages_unseen),
         cmocka_unit_test(raw_rows),
         cmocka_unit_test(seal),

@@ -251,6 +251,7 @@ static void levels_of_this_machine(void **state) {
     } known[] = {
         {"avx2", "flags", {"avx2", "fma", "f16c"}},
         {"avx512_vnni", "flags", {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}},
+        {"amx", "flags", {"avx512_vnni", "avx512_fp16", "amx_tile", "amx_int8"}},
         {"neon", "Features", {"asimd"}},
         {"neon_dotprod", "Features", {"asimddp", "asimdhp"}},
         {"neon_i8mm", "Features", {"asimddp", "asimdhp", "i8mm", "asimdfhm"}}};
@@ -290,7 +291,8 @@ static void choice(void **state) {
         I8MM = QUIRE_CPU_I8MM | QUIRE_CPU_FP16_FML,
         BF16 = QUIRE_CPU_BF16,
         AVX2 = QUIRE_CPU_AVX2,
-        VNNI = QUIRE_CPU_AVX512_VNNI
+        VNNI = QUIRE_CPU_AVX512_VNNI,
+        AMX = QUIRE_CPU_AMX
     };
     static const struct {
         unsigned features;
@@ -306,6 +308,7 @@ static void choice(void **state) {
 #elif defined(__x86_64__)
         {AVX2, "avx2", "avx2", "avx2_raw"}, /* AVX-512 without VNNI too */
         {AVX2 | VNNI, "avx512_vnni", "avx512_vnni", "avx512_raw"},
+        {AVX2 | VNNI | AMX, "amx", "amx", "avx512_raw"},
 #endif
     };
     quire_format k4v4, f16;

@@ -33,8 +33,7 @@ static void attend_set(const quire_attend_job *job, int first, set_queries *set,
                 score_page(job, page + p, p, first, integers, set, w);
         if (!present[0] && !present[1])
             continue;
-        STRIPS_EACH if (integers) finish_strip(&f->v, true, block, strip, w);
-        else finish_strip(&f->v, false, block, strip, w);
+        finish_block(&f->v, integers, block, w);
         if (w->update[block].alive[0] | w->update[block].alive[1])
             blocks[n_blocks++] = block;
     }

@@ -37,40 +37,42 @@ INLINE fvec exp2_of_states(fvec x) {
     return f_from_bits(i_add(f_bits(p), i_shl(f_bits(y), 23)));
 }
 
-/* Page p's scores become weights, e * scale of V; the sums of e over tokens 16 u + j go to sums[u]
- * [j], and *top becomes the largest weight. */
-INLINE void weigh_page(const bool integers, const int degree, int page, int p, const int strip,
-                       fvec m, amx_work *w, fvec *top, float (*sums)[STRIP], bool first) {
-    const fvec step = f_load(w->step[p][strip]), offset = f_load(w->offset[page][strip]);
-    const float *scale = w->pages.v_scale[page];
-    fvec most[4] = {*top, *top, *top, *top};
-    for (int t = 0; t < T; t += 4) {
-        fvec x[4];
-        UNROLL for (int i = 0; i < 4; i++) {
-            x[i] = integers ? f_fma(f_from_int(b_load(w->s.i[p][strip][t + i])), step, offset)
-                            : f_load(w->s.f[p][strip][t + i]);
+/* The scores of a strip's block become weights, e * scale of V. Tokens 16 u + j of all u and pages
+ * are taken together, so that their sum is at hand in the order of `exponentials` and f_sum:
+ * returns the sum of e. *top becomes the largest weight. `n`: pages present, `first` of them on. */
+INLINE fvec weigh_block(const bool integers, const int degree, const int n, int block, int first,
+                        const int strip, fvec m, amx_work *w, fvec *top) {
+    fvec step[PAGES], offset[PAGES], sums[16], most[4];
+    UNROLL for (int p = 0; p < n; p++) {
+        step[p] = f_load(w->step[first + p][strip]);
+        offset[p] = f_load(w->offset[block * PAGES + first + p][strip]);
+    }
+    UNROLL for (int u = 0; u < 4; u++) most[u] = f_all(0);
+    _Pragma("GCC unroll 1") for (int j = 0; j < 16; j++) {
+        fvec x[4 * PAGES];
+        UNROLL for (int i = 0; i < 4 * n; i++) {
+            const int p = i / 4, t = i % 4 * 16 + j;
+            x[i] = integers
+                       ? f_fma(f_from_int(b_load(w->s.i[first + p][strip][t])), step[p], offset[p])
+                       : f_load(w->s.f[first + p][strip][t]);
             x[i] = f_sub(x[i], m);
         }
-        exp2_negative_each(4, degree, x);
-        UNROLL for (int i = 0; i < 4; i++) {
-            f_store(sums[t + i], first ? x[i] : f_add(f_load(sums[t + i]), x[i]));
-            x[i] = f_mul(x[i], f_all(scale[t + i]));
-            most[i] = f_max(most[i], x[i]);
-            f_store(w->s.f[p][strip][t + i], x[i]);
+        UNROLL for (int p = 0; p < n; p++) exp2_negative_each(4, degree, x + 4 * p);
+        fvec sum[4];
+        UNROLL for (int u = 0; u < 4; u++) sum[u] = n == 1 ? x[u] : f_add(x[u], x[4 + u]);
+        f_store(w->sums[j], f_add(f_add(sum[0], sum[1]), f_add(sum[2], sum[3])));
+        UNROLL for (int i = 0; i < 4 * n; i++) {
+            const int p = i / 4, t = i % 4 * 16 + j;
+            x[i] = f_mul(x[i], f_all(w->pages.v_scale[block * PAGES + first + p][t]));
+            most[i % 4] = f_max(most[i % 4], x[i]);
+            f_store(w->s.f[first + p][strip][t], x[i]);
         }
     }
     *top = f_max(f_max(most[0], most[1]), f_max(most[2], most[3]));
-}
-
-/* The order of `exponentials` and f_sum. */
-INLINE fvec sum_of_tokens(float (*sums)[STRIP]) {
-    fvec x[16];
-    UNROLL for (int j = 0; j < 16; j++) x[j] =
-        f_add(f_add(f_load(sums[j]), f_load(sums[16 + j])),
-              f_add(f_load(sums[32 + j]), f_load(sums[48 + j])));
-    UNROLL for (int n = 8; n > 0; n /= 2) UNROLL for (int j = 0; j < n; j++) x[j] =
-        f_add(x[j], x[j + n]);
-    return x[0];
+    UNROLL for (int j = 0; j < 16; j++) sums[j] = f_load(w->sums[j]);
+    UNROLL for (int half = 8; half > 0; half /= 2) UNROLL for (int j = 0; j < half; j++) sums[j] =
+        f_add(sums[j], sums[j + half]);
+    return sums[0];
 }
 
 /* Where tokens 4 n .. 4 n + 3 of a page are in a tile of V. */
@@ -98,9 +100,8 @@ INLINE ivec put_weights_of_page(const bool wide, int block, int p, const int str
     return wide ? i_add(total, i_shl(high_total, 8)) : total;
 }
 
-INLINE void finish_strip(const quire_side_format *v, const bool integers, int block,
-                         const int strip, amx_work *w) {
-    const bool wide = v->bits == 8;
+INLINE void finish_strip(const quire_side_format *v, const bool wide, const bool integers,
+                         int block, const int strip, amx_work *w) {
     const float steps = wide ? 65535 : 255;
     block_update *update = &w->update[block];
     const bool *present = w->pages.present + block * PAGES;
@@ -115,17 +116,11 @@ INLINE void finish_strip(const quire_side_format *v, const bool integers, int bl
     if (!alive)
         return;
     const fvec keep = exp2_of_states(f_sub(old, new)), factor = exp2_of_states(f_sub(m, new));
-    float sums[T][STRIP];
-    fvec top = f_all(0);
-    for (int p = 0, first = 1; p < PAGES; p++) {
-        if (!present[p])
-            continue;
-        if (wide)
-            weigh_page(integers, 5, block * PAGES + p, p, strip, m, w, &top, sums, first);
-        else
-            weigh_page(integers, 3, block * PAGES + p, p, strip, m, w, &top, sums, first);
-        first = 0;
-    }
+    const int degree = wide ? 5 : 3, first = present[0] ? 0 : 1;
+    fvec top;
+    const fvec sum = present[0] && present[1]
+                         ? weigh_block(integers, degree, 2, block, 0, strip, m, w, &top)
+                         : weigh_block(integers, degree, 1, block, first, strip, m, w, &top);
     const fvec inverse = f_where_above(top, 1e-30f, _mm512_div_ps(f_all(steps), top));
     ivec total = b_all(0);
     for (int p = 0; p < PAGES; p++)
@@ -140,9 +135,20 @@ INLINE void finish_strip(const quire_side_format *v, const bool integers, int bl
     f_store(update->keep[strip], keep);
     f_store(update->unit[strip], unit);
     f_store(update->constant[strip], constant);
-    const fvec l = f_add(f_mul(f_load(w->l[strip]), keep), f_mul(sum_of_tokens(sums), factor));
+    const fvec l = f_add(f_mul(f_load(w->l[strip]), keep), f_mul(sum, factor));
     _mm512_mask_storeu_ps(w->l[strip], alive, l);
     _mm512_mask_storeu_ps(w->m[strip], alive, new);
+}
+
+static void finish_block(const quire_side_format *v, bool integers, int block, amx_work *w) {
+    if (v->bits == 8 && integers)
+        STRIPS_EACH finish_strip(v, true, true, block, strip, w);
+    else if (v->bits == 8)
+        STRIPS_EACH finish_strip(v, true, false, block, strip, w);
+    else if (integers)
+        STRIPS_EACH finish_strip(v, false, true, block, strip, w);
+    else
+        STRIPS_EACH finish_strip(v, false, false, block, strip, w);
 }
 
 #endif

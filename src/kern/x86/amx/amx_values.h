@@ -30,20 +30,32 @@ INLINE void load_weights(uint8_t (*p)[STRIPS][TILE_ROWS][TILE_ROW_BYTES]) {
     TILE_LOAD(3, p[1][1]);
 }
 
-/* Channels outside, blocks inside: the channels of O that are at work stay in L1. Sums enter O
- * while the next ones are made. */
+/* The i-th product: two tiles of channels at a time, which share the weights of a block, and all
+ * blocks for these before the next two: the channels of O that are at work stay in L1. */
+typedef struct value_step {
+    int tile, block;
+    bool new_weights;
+} value_step;
+INLINE value_step value_step_at(int i, int n_tiles, const int *blocks, int n_blocks) {
+    const int pair = i / (2 * n_blocks), width = n_tiles - 2 * pair < 2 ? 1 : 2;
+    const int at = i - pair * 2 * n_blocks;
+    return (value_step){2 * pair + at % width, blocks[at / width], at % width == 0};
+}
+
+/* Sums enter O while the next ones are made. */
 INLINE void weigh_values(const bool wide, int dim, const int *blocks, int n_blocks, amx_work *w) {
-    const int n = dim / TILE_ROWS * n_blocks;
+    const int n_tiles = dim / TILE_ROWS, n = n_tiles * n_blocks;
+    value_step before = {0};
     for (int i = 0; i <= n; i++) {
-        const int tile = i / n_blocks, block = blocks[i % n_blocks];
+        value_step now = before;
         if (i < n) {
-            int32_t(*acc)[STRIPS][TILE_ROWS][STRIP] = w->acc[i % 2];
+            int32_t(*acc)[STRIPS][TILE_ROWS][STRIP] = w->acc[i % 4];
+            now = value_step_at(i, n_tiles, blocks, n_blocks);
+            TILE_LOAD(4, v_tiles(&w->pages, dim, now.block * PAGES)[now.tile]);
+            TILE_LOAD(5, v_tiles(&w->pages, dim, now.block * PAGES + 1)[now.tile]);
             for (int plane = 0; plane <= wide; plane++) {
-                load_weights(w->p8[block][plane]);
-                if (plane == 0) {
-                    TILE_LOAD(4, v_tiles(&w->pages, dim, block * PAGES)[tile]);
-                    TILE_LOAD(5, v_tiles(&w->pages, dim, block * PAGES + 1)[tile]);
-                }
+                if (wide || now.new_weights)
+                    load_weights(w->p8[now.block][plane]);
                 TILE_ZERO(6);
                 TILE_ZERO(7);
                 MULTIPLY(TILE_SU, true);
@@ -52,8 +64,8 @@ INLINE void weigh_values(const bool wide, int dim, const int *blocks, int n_bloc
             }
         }
         if (i > 0)
-            add_values(wide, w->acc[(i - 1) % 2], &w->update[blocks[(i - 1) % n_blocks]],
-                       (i - 1) / n_blocks, w);
+            add_values(wide, w->acc[(i - 1) % 4], &w->update[before.block], before.tile, w);
+        before = now;
     }
 }
 

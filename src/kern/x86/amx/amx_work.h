@@ -78,9 +78,10 @@ typedef struct amx_work {
     int32_t s_low[STRIPS][T][STRIP]; /* WIDE: of the second plane */
     tile8 q8[2][PARTS_MAX][STRIPS];  /* planes of integer q against one page */
     strip_rows step[PAGES][STRIPS], offset[CHUNK][STRIPS], largest[PAGES][STRIPS];
+    strip_rows sums[16];
     uint8_t p8[CHUNK_BLOCKS][2][PAGES][STRIPS][TILE_ROWS][TILE_ROW_BYTES]; /* [planes] */
     block_update update[CHUNK_BLOCKS];
-    int32_t acc[2][2][STRIPS][TILE_ROWS][STRIP]; /* in turns, [planes]: p.V of 16 channels */
+    int32_t acc[4][2][STRIPS][TILE_ROWS][STRIP]; /* in turns, [planes]: p.V of 16 channels */
     strip_rows m[STRIPS], l[STRIPS], o[STRIPS][AMX_DIM_MAX];
     chunk_pages pages;
     set_queries sets[]; /* as many as the job's rows need */
