@@ -44,6 +44,14 @@ static inline bool hides_tokens(const quire_attend_job *job, int i) {
     return t0 < job->skip || (see->window != 0 && last - t0 >= see->window && t0 + T > see->keep);
 }
 
+/* Of a page that hides tokens: whether raw sinks are the only reason. */
+static inline bool hides_sinks_alone(const quire_attend_job *job, int i) {
+    const quire_visibility *see = &job->see;
+    const int32_t t0 = first_token(job, i), last = see->first_position + job->n_rows - 1;
+    return !changes_logits(see) && see->first_position >= t0 + T - 1 &&
+           (see->window == 0 || last - t0 < see->window);
+}
+
 /* Whether a mask is all that comes between the scores and the logits of page i: a vector can add
  * it. */
 static inline bool is_mask_alone(const quire_attend_job *job, int i) {

@@ -217,6 +217,11 @@ static void apply_rules(const block *b, int row, int p, float *s) {
             f_store(s + t, f_add(f_load(s + t), f_mul(f_all(QUIRE_LOG2E), f_load(mask + t))));
         return;
     }
+    if (hides_sinks_alone(job, b->first + p)) {
+        for (int t = 0; t < T && t0 + t < job->skip; t++)
+            s[t] = -INFINITY;
+        return;
+    }
     for (int t = 0; t < T; t++)
         s[t] = t0 + t < job->skip ? -INFINITY
                                   : quire__ref_logit(&job->see, row / job->n_group,

@@ -8,7 +8,7 @@
 #include "kern/shared/channel_query.h"
 #include "kern/shared/page_params_tmpl.h"
 #include "kern/x86/amx/amx_half.h"
-#include "kern/x86/amx/amx_work.h"
+#include "kern/x86/amx/amx_transpose.h"
 
 /* How a code enters a tile. Uniform codes of K are doubled and centred, 2 c - (2^bits - 1), so
  * that the products are what scores are made of. Codes of V stay as they are. */
@@ -240,11 +240,8 @@ static void load_page(const quire_format *f, const uint8_t *record, int page, ch
         load_params(k, record, 0, k->dim, params);
         to->k_unit[page] = scales_to_halves(params, k->dim, to->k_scale[page]);
     }
-    if (k->zeros) {
-        load_params(k, record, k->zeros, k->dim, params);
-        for (int d = 0; d < k->dim; d++)
-            to->k_zero[d][page] = params[d];
-    }
+    if (k->zeros)
+        load_params(k, record, k->zeros, k->dim, to->k_zero_of_page + page * k->dim);
     load_token_scales(v, record, to->v_scale[page]);
 }
 
@@ -263,6 +260,8 @@ static int load_chunk(quire_attend_job *job, chunk_pages *to) {
         job->bytes_read += f->bytes;
         n++;
     }
+    if (f->k.zeros)
+        rows_to_strip(to->k_zero_of_page, CHUNK, f->k.dim, to->k_zero);
     return n;
 }
 

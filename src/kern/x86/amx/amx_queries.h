@@ -5,64 +5,7 @@
 #include "base/real.h"
 #include "kern/shared/channel_query.h"
 #include "kern/x86/amx/amx_half.h"
-#include "kern/x86/amx/amx_work.h"
-
-/* ------------------------------------------------------------------ transposed rows */
-
-#ifndef QUIRE_EMULATED
-INLINE void transpose_vectors(fvec x[16]) {
-    fvec y[16];
-    UNROLL for (int i = 0; i < 16; i += 2) {
-        y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
-        y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
-    }
-    UNROLL for (int i = 0; i < 16; i += 4) UNROLL for (int j = 0; j < 2; j++) {
-        const __m512d a = _mm512_castps_pd(y[i + j]), b = _mm512_castps_pd(y[i + 2 + j]);
-        x[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-        x[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-    }
-    UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 2; j++) {
-        y[8 * j + i] = _mm512_shuffle_f32x4(x[8 * j + i], x[8 * j + 4 + i], 0x88);
-        y[8 * j + 4 + i] = _mm512_shuffle_f32x4(x[8 * j + i], x[8 * j + 4 + i], 0xdd);
-    }
-    UNROLL for (int i = 0; i < 8; i++) {
-        x[i] = _mm512_shuffle_f32x4(y[i], y[8 + i], 0x88);
-        x[8 + i] = _mm512_shuffle_f32x4(y[i], y[8 + i], 0xdd);
-    }
-}
-#else
-static void transpose_vectors(fvec x[16]) {
-    float y[16][16], z[16][16];
-    for (int i = 0; i < 16; i++)
-        f_store(y[i], x[i]);
-    for (int i = 0; i < 256; i++)
-        z[i % 16][i / 16] = y[i / 16][i % 16];
-    for (int i = 0; i < 16; i++)
-        x[i] = f_load(z[i]);
-}
-#endif
-
-/* n rows (at most 16) of `dim` numbers to [dim][16]; rows beyond are zeros. */
-static void rows_to_strip(const float *rows, int n, int dim, strip_rows *to) {
-    for (int d = 0; d < dim; d += 16) {
-        fvec x[16];
-        for (int i = 0; i < 16; i++)
-            x[i] = i < n ? f_load(rows + (size_t)i * (size_t)dim + d) : f_all(0);
-        transpose_vectors(x);
-        for (int i = 0; i < 16; i++)
-            f_store(to[d + i], x[i]);
-    }
-}
-static void strip_to_rows(strip_rows *from, int n, int dim, float *rows) {
-    for (int d = 0; d < dim; d += 16) {
-        fvec x[16];
-        for (int i = 0; i < 16; i++)
-            x[i] = f_load(from[d + i]);
-        transpose_vectors(x);
-        for (int i = 0; i < n; i++)
-            f_store(rows + (size_t)i * (size_t)dim + d, x[i]);
-    }
-}
+#include "kern/x86/amx/amx_transpose.h"
 
 /* ------------------------------------------------------------------ integers */
 
@@ -158,6 +101,7 @@ static void load_queries(const quire_attend_job *job, int first, set_queries *se
 /* CHANNEL: integers of q' s', and what a step of a doubled score is worth. */
 static void quantize_channel(const set_queries *set, int dim, int page, int p, amx_work *w) {
     const uint32_t *scale = w->pages.k_scale[page];
+    const char *codes = (const char *)k_tiles(&w->pages, parts_of(dim), page); /* needed next */
     ivec most[4], h[STRIPS];
     UNROLL for (int i = 0; i < 4; i++) most[i] = b_all(0);
     for (int d = 0; d < dim; d += 4)
@@ -174,6 +118,7 @@ static void quantize_channel(const set_queries *set, int dim, int page, int p, a
     const ivec inverse = h_pack(h[0], h[1]), low = _mm512_set1_epi16(255);
     for (int d = 0; d < dim; d += 4) {
         ivec x[4];
+        fetch_lines(codes + d * TILE_ROW_BYTES, 4);
         UNROLL for (int i = 0; i < 4; i++) x[i] =
             h_round_product(h_mul(b_load(set->half[d + i]), i_all((int32_t)scale[d + i])), inverse);
         /* channels 0 2 1 3 */
@@ -184,48 +129,61 @@ static void quantize_channel(const set_queries *set, int dim, int page, int p, a
     }
 }
 
-/* WIDE: 15-bit integers of q times the scales, x = 128 plane 0 + plane 1. */
+/* The bytes 0 and 1 of four vectors of 16 rows, each as a row of a B tile: [row][4]. */
+INLINE void split_bytes(const ivec x[4], ivec *low, ivec *high) {
+    const ivec half = i_all(0xffff), order = b_repeat16((const uint8_t[16]){
+                                         0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15});
+    ivec pair[2];
+    UNROLL for (int i = 0; i < 2; i++) pair[i] = _mm512_shuffle_epi8(
+        _mm512_ternarylogic_epi32(half, x[2 * i], i_shl(x[2 * i + 1], 16), 0xca), order);
+    *low = _mm512_ternarylogic_epi32(half, pair[0], i_shl(pair[1], 16), 0xca);
+    *high = _mm512_ternarylogic_epi32(half, _mm512_srli_epi32(pair[0], 16), pair[1], 0xca);
+}
+
+/* WIDE: 15-bit integers of q times the scales, x = 256 high + low, of which the low byte is
+ * unsigned: the two lowest bytes of the rounded number as they are. */
 static void quantize_wide(set_queries *set, int dim, int page, int p, amx_work *w) {
     const float *scale = (const float *)(const void *)w->pages.k_scale[page];
+    const char *codes = (const char *)k_tiles(&w->pages, parts_of(dim), page); /* needed next */
+    const fvec steps = f_all(127 * 128), magic = f_all(QUIRE_ROUND_MAGIC);
     STRIPS_EACH {
         strip_rows *q = set->q[strip];
-        const fvec steps = f_all(127 * 128);
-        fvec most = f_all(0);
-        for (int d = 0; d < dim; d++)
-            most = f_max(most, f_abs(f_mul(f_load(q[d]), f_all(scale[d]))));
-        const fvec inverse = unless_tiny(most, steps, most);
-        f_store(w->step[p][strip], unless_tiny(most, most, steps));
+        fvec most[4];
+        UNROLL for (int i = 0; i < 4; i++) most[i] = f_all(0);
+        for (int d = 0; d < dim; d += 4)
+            UNROLL for (int i = 0; i < 4; i++) most[i] =
+                f_max(most[i], f_abs(f_mul(f_load(q[d + i]), f_all(scale[d + i]))));
+        const fvec largest = f_max(f_max(most[0], most[1]), f_max(most[2], most[3]));
+        const fvec inverse = unless_tiny(largest, steps, largest);
+        f_store(w->step[p][strip], unless_tiny(largest, largest, steps));
         for (int d = 0; d < dim; d += 4) {
-            ivec high[4], low[4];
-            UNROLL for (int i = 0; i < 4; i++) {
-                const ivec x = nearest(f_mul(f_load(q[d + i]), f_all(scale[d + i])), inverse);
-                high[i] = _mm512_srai_epi32(i_add(x, i_all(64)), 7);
-                low[i] = i_sub(x, i_shl(high[i], 7));
-            }
-            b_store(w->q8[0][d / PART][strip][d % PART / 4],
-                    interleave_bytes(high[0], high[1], high[2], high[3]));
-            b_store(w->q8[1][d / PART][strip][d % PART / 4],
-                    interleave_bytes(low[0], low[1], low[2], low[3]));
+            ivec x[4], low, high;
+            fetch_lines(codes + (strip * dim + d) / STRIPS * TILE_ROW_BYTES, 2);
+            UNROLL for (int i = 0; i < 4; i++) x[i] =
+                f_bits(f_fma(f_mul(f_load(q[d + i]), f_all(scale[d + i])), inverse, magic));
+            split_bytes(x, &low, &high);
+            b_store(w->q8[0][d / PART][strip][d % PART / 4], low);
+            b_store(w->q8[1][d / PART][strip][d % PART / 4], high);
         }
     }
 }
 
 /* q.zero of every page: 16 running sums, then a tree, as f_sum has it. */
 static void zero_products(const set_queries *set, int dim, amx_work *w) {
-    static const int HALF = CHUNK / 2; /* pages at a time: sums stay in registers */
-    STRIPS_EACH for (int page = 0; page < CHUNK; page += HALF) {
-        strip_rows part[16][8];
+    enum { AT_ONCE = 8 }; /* pages: their sums stay in registers */
+    STRIPS_EACH for (int page = 0; page < CHUNK; page += AT_ONCE) {
+        strip_rows part[16][AT_ONCE];
         for (int j = 0; j < 16; j++) {
-            fvec acc[8];
-            UNROLL for (int p = 0; p < 8; p++) acc[p] = f_all(0);
+            fvec acc[AT_ONCE];
+            UNROLL for (int p = 0; p < AT_ONCE; p++) acc[p] = f_all(0);
             for (int d = j; d < dim; d += 16) {
                 const fvec x = f_load(set->q[strip][d]);
-                UNROLL for (int p = 0; p < 8; p++) acc[p] =
+                UNROLL for (int p = 0; p < AT_ONCE; p++) acc[p] =
                     f_fma(x, f_all(w->pages.k_zero[d][page + p]), acc[p]);
             }
-            UNROLL for (int p = 0; p < 8; p++) f_store(part[j][p], acc[p]);
+            UNROLL for (int p = 0; p < AT_ONCE; p++) f_store(part[j][p], acc[p]);
         }
-        for (int p = 0; p < 8; p++) {
+        for (int p = 0; p < AT_ONCE; p++) {
             fvec x[16];
             UNROLL for (int j = 0; j < 16; j++) x[j] = f_load(part[j][p]);
             UNROLL for (int n = 8; n > 0; n /= 2) UNROLL for (int j = 0; j < n; j++) x[j] =

@@ -19,8 +19,8 @@
     } while (0)
 
 /* Parts first .. first+1, or just the first, of all tokens of a page; added to s unless `fresh`. */
-INLINE void multiply_parts(tile8 *k, int parts, int first, const bool two, const bool fresh,
-                           tile8 (*q)[STRIPS], int32_t (*s)[T][STRIP]) {
+INLINE void multiply_parts(const bool q_unsigned, tile8 *k, int parts, int first, const bool two,
+                           const bool fresh, tile8 (*q)[STRIPS], int32_t (*s)[T][STRIP]) {
     TILE_LOAD(0, q[first][0]);
     TILE_LOAD(2, q[first][1]);
     if (two) {
@@ -39,7 +39,10 @@ INLINE void multiply_parts(tile8 *k, int parts, int first, const bool two, const
             TILE_LOAD(6, sums[0]);
             TILE_LOAD(7, sums[1]);
         }
-        MULTIPLY(TILE_SS, two);
+        if (q_unsigned)
+            MULTIPLY(TILE_SU, two);
+        else
+            MULTIPLY(TILE_SS, two);
         if (tile + 1 < K_TILES) { /* ahead of the stores, which take long */
             tile8 *next = k + (tile + 1) * parts + first;
             TILE_LOAD(4, next[0]);
@@ -51,17 +54,25 @@ INLINE void multiply_parts(tile8 *k, int parts, int first, const bool two, const
     }
 }
 
-static void multiply_keys(tile8 *k, int dim, tile8 (*q)[STRIPS], int32_t (*s)[T][STRIP]) {
+INLINE void multiply_all_parts(const bool q_unsigned, tile8 *k, int dim, tile8 (*q)[STRIPS],
+                               int32_t (*s)[T][STRIP]) {
     const int parts = parts_of(dim);
     if (parts == 1)
-        multiply_parts(k, 1, 0, false, true, q, s);
+        multiply_parts(q_unsigned, k, 1, 0, false, true, q, s);
     else
-        multiply_parts(k, parts, 0, true, true, q, s);
+        multiply_parts(q_unsigned, k, parts, 0, true, true, q, s);
     for (int first = 2; first < parts; first += 2)
         if (first + 1 < parts)
-            multiply_parts(k, parts, first, true, false, q, s);
+            multiply_parts(q_unsigned, k, parts, first, true, false, q, s);
         else
-            multiply_parts(k, parts, first, false, false, q, s);
+            multiply_parts(q_unsigned, k, parts, first, false, false, q, s);
+}
+
+static void multiply_keys(tile8 *k, int dim, tile8 (*q)[STRIPS], int32_t (*s)[T][STRIP]) {
+    multiply_all_parts(false, k, dim, q, s);
+}
+static void multiply_keys_low(tile8 *k, int dim, tile8 (*q)[STRIPS], int32_t (*s)[T][STRIP]) {
+    multiply_all_parts(true, k, dim, q, s);
 }
 
 /* ------------------------------------------------------------------ logits */
@@ -89,7 +100,7 @@ static void integers_to_logits(const quire_side_format *k, int page, int p, amx_
         for (int t = 0; t < T; t++) {
             ivec x = b_load(w->s.i[p][strip][t]);
             if (kind_of(k) == WIDE)
-                x = i_add(i_shl(x, 7), b_load(w->s_low[strip][t]));
+                x = i_add(x, i_shl(b_load(w->s_high[strip][t]), 8));
             const fvec y = f_from_int(x);
             f_store(w->s.f[p][strip][t], kind_of(k) != TOKEN ? f_fma(y, step, offset)
                                          : k->zeros
@@ -107,6 +118,11 @@ static bool needs_rules(const quire_attend_job *job, int page) {
 static void apply_rules(const quire_attend_job *job, int page, int row, strip_rows *s, int n) {
     const int32_t t0 = first_token(job, page);
     const bool mask_alone = is_mask_alone(job, page);
+    if (hides_sinks_alone(job, page)) {
+        for (int t = 0; t < T && t0 + t < job->skip; t++)
+            f_store(s[t], f_all(-INFINITY));
+        return;
+    }
     for (int i = 0; i < n; i++) {
         const float *mask = mask_alone ? mask_of(job, row + i) + t0 : NULL;
         for (int t = 0; t < T; t++)
@@ -132,9 +148,12 @@ static void score_page(const quire_attend_job *job, int page, int p, int first, 
         quantize_wide(set, k->dim, page, p, w);
     else
         STRIPS_EACH f_store(w->step[p][strip], f_load(set->unit[strip]));
-    multiply_keys(codes, k->dim, kind == TOKEN ? set->q8 : w->q8[0], w->s.i[p]);
-    if (kind == WIDE)
-        multiply_keys(codes, k->dim, w->q8[1], w->s_low);
+    if (kind == WIDE) {
+        multiply_keys_low(codes, k->dim, w->q8[0], w->s.i[p]);
+        multiply_keys(codes, k->dim, w->q8[1], w->s_high);
+    } else {
+        multiply_keys(codes, k->dim, kind == TOKEN ? set->q8 : w->q8[0], w->s.i[p]);
+    }
     if (as_integers) {
         STRIPS_EACH f_store(w->largest[p][strip],
                             f_fma(f_from_int(largest_integer(w->s.i[p][strip])),

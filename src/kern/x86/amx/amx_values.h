@@ -53,6 +53,12 @@ INLINE void weigh_values(const bool wide, int dim, const int *blocks, int n_bloc
             now = value_step_at(i, n_tiles, blocks, n_blocks);
             TILE_LOAD(4, v_tiles(&w->pages, dim, now.block * PAGES)[now.tile]);
             TILE_LOAD(5, v_tiles(&w->pages, dim, now.block * PAGES + 1)[now.tile]);
+            if (i + 2 < n) {
+                const value_step ahead = value_step_at(i + 2, n_tiles, blocks, n_blocks);
+                for (int p = 0; p < PAGES; p++)
+                    fetch_lines(v_tiles(&w->pages, dim, ahead.block * PAGES + p)[ahead.tile],
+                                TILE_ROWS);
+            }
             for (int plane = 0; plane <= wide; plane++) {
                 if (wide || now.new_weights)
                     load_weights(w->p8[now.block][plane]);

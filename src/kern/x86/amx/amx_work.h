@@ -36,8 +36,8 @@ enum {
 #define STRIPS_EACH UNROLL for (int strip = 0; strip < STRIPS; strip++)
 
 /* How scores come about. CHANNEL: q times the page's channel scales, 8-bit integers by way of fp16
- * (channel_query.h). WIDE: the same in fp32, 15-bit integers in two planes. TOKEN: integers of q
- * alone; each token has a scale. */
+ * (channel_query.h). WIDE: the same in fp32, 15-bit integers in two planes of bytes. TOKEN:
+ * integers of q alone; each token has a scale. */
 typedef enum k_kind { CHANNEL, WIDE, TOKEN } k_kind;
 
 typedef int8_t tile8[TILE_ROWS][TILE_ROW_BYTES];
@@ -49,8 +49,9 @@ typedef struct chunk_pages {
     tile8 v8[CHUNK * V_TILES_MAX];                      /* (pages, 16 channels each) */
     /* CHANNEL: s' in both halves of each number; WIDE: fp32 bits; TOKEN: fp32 bits per token */
     uint32_t k_scale[CHUNK][AMX_DIM_MAX];
-    float k_unit[CHUNK];              /* CHANNEL: what a unit of s' is worth */
-    float k_zero[AMX_DIM_MAX][CHUNK]; /* per channel, where the codec has them */
+    float k_unit[CHUNK]; /* CHANNEL: what a unit of s' is worth */
+    /* Where the codec has zeros: as they are loaded, page by page of D, and by channel. */
+    float k_zero_of_page[CHUNK * AMX_DIM_MAX], k_zero[AMX_DIM_MAX][CHUNK];
     float v_scale[CHUNK][T];
     bool present[CHUNK];
 } chunk_pages;
@@ -75,8 +76,8 @@ typedef struct amx_work {
         int32_t i[PAGES][STRIPS][T][STRIP];
         float f[PAGES][STRIPS][T][STRIP];
     } s;
-    int32_t s_low[STRIPS][T][STRIP]; /* WIDE: of the second plane */
-    tile8 q8[2][PARTS_MAX][STRIPS];  /* planes of integer q against one page */
+    int32_t s_high[STRIPS][T][STRIP]; /* WIDE: of the high bytes */
+    tile8 q8[2][PARTS_MAX][STRIPS];   /* integer q against one page; WIDE: low bytes, high bytes */
     strip_rows step[PAGES][STRIPS], offset[CHUNK][STRIPS], largest[PAGES][STRIPS];
     strip_rows sums[16];
     uint8_t p8[CHUNK_BLOCKS][2][PAGES][STRIPS][TILE_ROWS][TILE_ROW_BYTES]; /* [planes] */
@@ -86,6 +87,11 @@ typedef struct amx_work {
     chunk_pages pages;
     set_queries sets[]; /* as many as the job's rows need */
 } amx_work;
+
+/* Lines of 64 bytes into L1, ahead of tile loads, which wait for each of their rows. */
+INLINE void fetch_lines(const void *at, const int n) {
+    UNROLL for (int i = 0; i < n; i++) __builtin_prefetch((const char *)at + 64 * i, 0, 3);
+}
 
 INLINE int parts_of(int dim) { return (dim + PART - 1) / PART; }
 INLINE tile8 *k_tiles(chunk_pages *pages, int parts, int page) {
