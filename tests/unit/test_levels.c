@@ -339,6 +339,48 @@ static void choice(void **state) {
     }
 }
 
+/* The caller's thread may have configured tiles for its own products, as ggml does once per thread:
+ * they must be as they were when attention returns. */
+#if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
+static void tiles_of_the_caller(void **state) {
+    (void)state;
+    typedef struct tile_config {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } tile_config;
+    tile_config mine = {.palette = 1, .row_bytes = {64, 32, 8}, .rows = {16, 7, 1}}, after,
+                none = {0};
+    kernel_case c;
+    rng r = {5};
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    if (!has_level("amx"))
+        skip();
+    assert_true(case_open(&c,
+                          &(case_shape){.k = QUIRE_CODEC_KC4,
+                                        .v = QUIRE_CODEC_VT4,
+                                        .k_dim = 64,
+                                        .v_dim = 64,
+                                        .n_rows = 20,
+                                        .n_group = 1,
+                                        .n_pages = 2},
+                          true));
+    case_fill(&c, &r);
+    for (int configured = 0; configured < 2; configured++) {
+        const tile_config *wanted = configured ? &mine : &none;
+        if (configured)
+            __asm__ volatile("ldtilecfg %0" ::"m"(mine));
+        case_result result = case_attend(&c, &levels[n_levels - 1]);
+        __asm__ volatile("sttilecfg %0" : "=m"(after));
+        assert_memory_equal(&after, wanted, sizeof after);
+        result_free(&result);
+    }
+    __asm__ volatile("tilerelease" ::);
+    case_close(&c);
+}
+#endif
+
 static void unknown_level(void **state) {
     (void)state;
     fixture f;
@@ -350,11 +392,18 @@ static void unknown_level(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_codec),     cmocka_unit_test(head_sizes),
-        cmocka_unit_test(groups_of_heads), cmocka_unit_test(raw_with_quantized),
-        cmocka_unit_test(rules),           cmocka_unit_test(extremes),
-        cmocka_unit_test(choice),          cmocka_unit_test(levels_of_this_machine),
+        cmocka_unit_test(every_codec),
+        cmocka_unit_test(head_sizes),
+        cmocka_unit_test(groups_of_heads),
+        cmocka_unit_test(raw_with_quantized),
+        cmocka_unit_test(rules),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(choice),
+        cmocka_unit_test(levels_of_this_machine),
         cmocka_unit_test(unknown_level),
+#if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
+        cmocka_unit_test(tiles_of_the_caller),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

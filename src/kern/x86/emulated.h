@@ -94,6 +94,38 @@ static inline __m256 emulated_fmadd_256(__m256 a, __m256 b, __m256 c) {
 #define _mm512_fmadd_ps emulated_fmadd_512
 #endif
 
+typedef uint8_t __mmask8;
+typedef uint16_t __mmask16;
+
+static inline __m256i emulated_cvtepi32_epi16(__m512i a) {
+    const emulated_vector x = {.i = a};
+    uint16_t y[16];
+    for (int i = 0; i < 16; i++)
+        y[i] = (uint16_t)x.s32[i];
+    return _mm256_loadu_si256((const __m256i *)(const void *)y);
+}
+
+/* Like the processor, it does not touch what the mask leaves out. */
+static inline __m512i emulated_maskz_loadu_epi64(unsigned mask, const void *at) {
+    uint64_t x[8] = {0};
+    __m512i y;
+    for (int i = 0; i < 8; i++)
+        if (mask >> i & 1)
+            memcpy(&x[i], (const uint8_t *)at + 8 * i, 8);
+    memcpy(&y, x, sizeof y);
+    return y;
+}
+
+static inline void emulated_mask_storeu_ps(void *at, unsigned mask, __m512 a) {
+    const emulated_vector x = {.f = a};
+    for (int i = 0; i < 16; i++)
+        if (mask >> i & 1)
+            memcpy((uint8_t *)at + 4 * i, &x.f32[i], 4);
+}
+
+#define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
+#define _mm512_maskz_loadu_epi64 emulated_maskz_loadu_epi64
+#define _mm512_mask_storeu_ps emulated_mask_storeu_ps
 #define _mm512_cvtepi32_ps emulated_cvtepi32_ps
 #define _mm512_cvtepi32_epi8 emulated_cvtepi32_epi8
 #define _mm512_srai_epi32 emulated_srai_epi32

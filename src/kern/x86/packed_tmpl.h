@@ -45,20 +45,25 @@ typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, 
 #define INSTANCES(from, kind) BY_ROWS(DOT_INSTANCE, from, kind) BY_ROWS(WEIGH_INSTANCE, from, kind)
 INSTANCES(NIBBLES, SMALL)
 INSTANCES(NIBBLES, SIGNED)
+INSTANCES(THREES, SMALL)
+INSTANCES(THREES, SIGNED)
 INSTANCES(BYTES, WIDE)
 INSTANCES(UNPACKED, SMALL)
 INSTANCES(UNPACKED, SIGNED)
 INSTANCES(UNPACKED, WIDE)
 BY_ROWS(DOT_INSTANCE, MIXED, SMALL)
+BY_ROWS(DOT_INSTANCE, MIXED_3, SMALL)
 
 #define ROWS(what, from, kind)                                                                     \
     [from][kind] = {what##_##from##_##kind##_1, what##_##from##_##kind##_2,                        \
                     what##_##from##_##kind##_3, what##_##from##_##kind##_4}
 #define TABLE(what)                                                                                \
     ROWS(what, NIBBLES, SMALL), ROWS(what, NIBBLES, SIGNED), ROWS(what, BYTES, WIDE),              \
-        ROWS(what, UNPACKED, SMALL), ROWS(what, UNPACKED, SIGNED), ROWS(what, UNPACKED, WIDE)
-static const dot_function DOT[4][3][SET] = {TABLE(dot), ROWS(dot, MIXED, SMALL)};
-static const weigh_function WEIGH[3][3][SET] = {TABLE(weigh)};
+        ROWS(what, THREES, SMALL), ROWS(what, THREES, SIGNED), ROWS(what, UNPACKED, SMALL),        \
+        ROWS(what, UNPACKED, SIGNED), ROWS(what, UNPACKED, WIDE)
+static const dot_function DOT[MIXED_3 + 1][3][SET] = {TABLE(dot), ROWS(dot, MIXED, SMALL),
+                                                      ROWS(dot, MIXED_3, SMALL)};
+static const weigh_function WEIGH[THREES + 1][3][SET] = {TABLE(weigh)};
 
 /* ------------------------------------------------------------------ a block's pages */
 
@@ -97,12 +102,19 @@ static void load_keys_of(block *b, int p) {
  * their width allows. */
 static void load_block(block *b, bool few) {
     const quire_format *f = b->job->format;
-    b->k_source = !few             ? UNPACKED
-                  : f->k.bits == 8 ? BYTES
-                  : f->k.bits != 4 ? UNPACKED
-                  : f->k.n_mixed   ? MIXED
-                                   : NIBBLES;
-    b->v_source = !few ? UNPACKED : f->v.bits == 8 ? BYTES : f->v.bits == 4 ? NIBBLES : UNPACKED;
+    b->k_source = UNPACKED;
+    b->v_source = UNPACKED;
+    if (few) {
+        const bool mixed = f->k.n_mixed > 0;
+        b->k_source = f->k.bits == 8   ? BYTES
+                      : f->k.bits == 4 ? (mixed ? MIXED : NIBBLES)
+                      : f->k.bits == 3 ? (mixed ? MIXED_3 : THREES)
+                                       : UNPACKED;
+        b->v_source = f->v.bits == 8                         ? BYTES
+                      : f->v.bits == 4                       ? NIBBLES
+                      : f->v.bits == 3 && f->v.dim % 64 == 0 ? THREES
+                                                             : UNPACKED;
+    }
     for (int p = 0; p < PAGES; p++) {
         const uint8_t *ahead = page_ahead(b->job, b->first + p);
         b->record[p] = b->job->record[b->first + p];

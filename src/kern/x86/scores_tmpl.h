@@ -18,6 +18,7 @@ typedef struct slices {
     const uint8_t *at;
     size_t stride; /* from one row pair to the next */
     int n;
+    int tile; /* of three bits: which of the four token tiles that share bytes */
 } slices;
 
 /* The slices from `first` on, at most up to `end`: the columns of a page come in quads, the last of
@@ -25,13 +26,32 @@ typedef struct slices {
 INLINE slices find_slices(const source_kind from, const uint8_t *k, int dim, int tile, int step,
                           int first, int end) {
     if (from == UNPACKED)
-        return (slices){k + tile * TILE * dim + step * 2 * VECTOR + first * 256, 0, end - first};
+        return (slices){k + tile * TILE * dim + step * 2 * VECTOR + first * 256, 0, end - first, 0};
+    const bool threes = from == THREES || from == SPLIT_4_2;
     const int octets = from == BYTES ? 2 : 1, n = dim / 16 * octets, column = first * octets,
               quad = column & ~3, width = n - quad < 4 ? n - quad : 4,
               left = (quad + width) / octets - first;
-    return (slices){k + tile * 8 * octets * dim + quad * 128 + (column - quad) * 16 +
-                        step * 2 * LANES * width * 16,
-                    (size_t)width * 16, left < end - first ? left : end - first};
+    const uint8_t *start = threes ? k + quad * 3 * 128 : k + tile * 8 * octets * dim + quad * 128;
+    return (slices){start + (column - quad) * 16 + step * 2 * LANES * width * 16,
+                    (size_t)width * 16, left < end - first ? left : end - first, tile};
+}
+
+/* Three bits: the first three tiles that share bytes have a slab each, codes at bits 0 and 3; the
+ * fourth has bits 6 and 7 of the slabs, low codes 0 and 2, high codes 1 and 2. Mixed: bits 0 and 4;
+ * the third slab has two bits of a low code. */
+INLINE void split_threes(const bool mixed, const uint8_t *at, size_t slab, size_t rows, int tile,
+                         ivec *low, ivec *high) {
+    if (tile < 3) {
+        const ivec y = b_load_rows(at + (size_t)tile * slab, rows);
+        *low = b_field(y, 0, mixed ? 15 : 7);
+        *high = mixed ? b_field(y, 4, 3) : b_field(y, 3, 7);
+        return;
+    }
+    const ivec c = b_load_rows(at + 2 * slab, rows);
+    *low = b_or(b_field(b_load_rows(at, rows), 6, 3), b_field(c, 4, mixed ? 12 : 4));
+    *high = b_field(b_load_rows(at + slab, rows), 6, 3);
+    if (!mixed)
+        *high = b_or(*high, b_field(c, 5, 4));
 }
 
 /* Codes of slice i: x[octet][even, odd pairs]. */
@@ -45,8 +65,12 @@ INLINE void load_keys(const product kind, const source_kind from, const slices *
     }
     const uint8_t *at = s->at + i * (from == BYTES ? 32 : 16);
     UNROLL for (int pairs = 0; pairs < 2; pairs++) {
-        const ivec y = b_load_rows(at + (size_t)pairs * s->stride, 2 * s->stride);
-        if (from == BYTES) {
+        const bool threes = from == THREES || from == SPLIT_4_2;
+        const ivec y = threes ? book : b_load_rows(at + (size_t)pairs * s->stride, 2 * s->stride);
+        if (threes) {
+            split_threes(from == SPLIT_4_2, at + (size_t)pairs * s->stride, 8 * s->stride,
+                         2 * s->stride, s->tile, &x[0][pairs], &x[1][pairs]);
+        } else if (from == BYTES) {
             x[0][pairs] = y;
             x[1][pairs] = b_load_rows(at + 16 + (size_t)pairs * s->stride, 2 * s->stride);
         } else if (from == SPLIT_5_3) {
@@ -57,7 +81,7 @@ INLINE void load_keys(const product kind, const source_kind from, const slices *
             x[1][pairs] = b_field(y, 4, 15);
         }
         UNROLL for (int octet = 0; octet < 2; octet++) {
-            if (from == NIBBLES && kind == SIGNED)
+            if ((from == NIBBLES || from == THREES) && kind == SIGNED)
                 x[octet][pairs] = b_lookup(book, x[octet][pairs]);
             x[octet][pairs] = k_raise(kind, x[octet][pairs]);
         }
@@ -68,7 +92,7 @@ INLINE void load_keys(const product kind, const source_kind from, const slices *
 INLINE void multiply_slices(const product kind, const source_kind from, const int rows,
                             const slices *s, ivec book, const uint8_t *ahead, const set_query *q,
                             int first, sums acc[2][SET]) {
-    const int bytes = (from == BYTES ? 16 : 8) * W;
+    const int bytes = SLICE_BYTES(from);
     _Pragma("GCC unroll 1") for (int i = 0; i < s->n; i++) {
         ivec x[2][2];
         codes even[2], odd[2];
@@ -103,7 +127,7 @@ INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from
         multiply_slices(kind, from, rows, &s, book, ahead, q, slice, acc);
         slice += s.n;
         if (from != UNPACKED)
-            ahead += s.n * (from == BYTES ? 16 : 8) * W;
+            ahead += s.n * SLICE_BYTES(from);
     }
     return ahead;
 }
@@ -116,11 +140,11 @@ INLINE void multiply_page(const product kind, const source_kind from, const int 
     for (int at = 0; at < T / W; at++) {
         sums acc[2][SET];
         UNROLL for (int r = 0; r < rows; r++) acc[0][r] = acc[1][r] = no_sums();
-        if (from == MIXED) {
-            ahead = multiply_tokens(kind, SPLIT_5_3, rows, k, dim, at, 0, dim / 32, book, ahead, q,
-                                    acc);
-            ahead = multiply_tokens(kind, NIBBLES, rows, k, dim, at, dim / 32, dim / 16, book,
-                                    ahead, q, acc);
+        if (from == MIXED || from == MIXED_3) {
+            ahead = multiply_tokens(kind, from == MIXED ? SPLIT_5_3 : SPLIT_4_2, rows, k, dim, at,
+                                    0, dim / 32, book, ahead, q, acc);
+            ahead = multiply_tokens(kind, from == MIXED ? NIBBLES : THREES, rows, k, dim, at,
+                                    dim / 32, dim / 16, book, ahead, q, acc);
         } else {
             ahead = multiply_tokens(kind, from, rows, k, dim, at, first, first + n, book, ahead, q,
                                     acc);

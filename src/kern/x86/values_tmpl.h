@@ -14,6 +14,16 @@ INLINE void load_values(const product kind, const source_kind from, const uint8_
             b_load(at + i / 2 * 512 + i % 2 * VECTOR);
         return;
     }
+    if (from == THREES) { /* four tiles of channels share bytes: load_block sees to that */
+        const uint8_t *at = v + tile / 4 * 4 * 384 + c * 16 + step * 2 * LANES * 64;
+        UNROLL for (int pairs = 0; pairs < 2; pairs++) {
+            split_threes(false, at + pairs * 64, 512, 128, tile % 4, &x[0][pairs], &x[1][pairs]);
+            if (kind == SIGNED)
+                UNROLL for (int atom = 0; atom < 2; atom++) x[atom][pairs] =
+                    b_lookup(book, x[atom][pairs]);
+        }
+        return;
+    }
     const uint8_t *at = v + tile * (from == BYTES ? 1024 : 512) + c * 16 + step * 2 * LANES * 64;
     UNROLL for (int pairs = 0; pairs < 2; pairs++) {
         const ivec y = b_load_rows(at + pairs * 64, 128);
@@ -46,8 +56,8 @@ INLINE void weigh_block(const product kind, const source_kind from, const int ro
                 ivec x[2][2];
                 codes even[2], odd[2];
                 if (from != UNPACKED)
-                    fetch(ahead[page] + (size_t)((at * 4 + c) * (from == BYTES ? 16 : 8) * W),
-                          (from == BYTES ? 16 : 8) * W);
+                    fetch(ahead[page] + (size_t)((at * 4 + c) * SLICE_BYTES(from)),
+                          SLICE_BYTES(from));
                 load_values(kind, from, v[page], at / STEPS, at % STEPS, c, book, x);
                 UNROLL for (int atom = 0; atom < 2; atom += together(kind)) {
                     UNROLL for (int j = 0; j < together(kind); j++) {

@@ -21,10 +21,24 @@
 
 enum { SET = 4 }; /* rows of a set */
 
-/* Where codes come from: the page itself, 4 or 8 bits wide, or int8 unpacked beforehand
- * (unpack_tmpl.h). MIXED, of K, is SPLIT_5_3 in the first half of the columns (rounded down), whose
- * bytes are 5 and 3 bits, then NIBBLES. */
-typedef enum source_kind { NIBBLES, BYTES, UNPACKED, MIXED, SPLIT_5_3 } source_kind;
+/* Where codes come from: the page itself, 3, 4 or 8 bits wide, or int8 unpacked beforehand
+ * (unpack_tmpl.h). MIXED and MIXED_3, of K, are SPLIT_5_3 and SPLIT_4_2 in the first half of the
+ * columns (rounded down), whose low codes have a bit more and whose high codes a bit less, then
+ * NIBBLES and THREES. */
+typedef enum source_kind {
+    NIBBLES,
+    BYTES,
+    UNPACKED,
+    THREES,
+    MIXED,
+    MIXED_3,
+    SPLIT_5_3,
+    SPLIT_4_2
+} source_kind;
+
+/* Bytes of the page that 16 dims of W tokens (K), or 16 tokens of W channels (V), take. */
+#define SLICE_BYTES(from)                                                                          \
+    (((from) == BYTES ? 16 : (from) == THREES || (from) == SPLIT_4_2 ? 6 : 8) * W)
 
 typedef struct set_query {
     int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */

@@ -3,6 +3,7 @@
 #ifndef QUIRE_KERN_X86_AMX_HALF_H
 #define QUIRE_KERN_X86_AMX_HALF_H
 
+#include "base/real.h"
 #include "kern/x86/avx512_simd.h"
 
 /* Two strips of 16 numbers below 2^16 into 32 lanes, and back. */

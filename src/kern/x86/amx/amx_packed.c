@@ -66,10 +66,10 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
         return true;
     }
     memset(w->q8, 0, sizeof w->q8); /* channels beyond D meet zeros */
-    tiles_on();
+    const tile_config before = tiles_on();
     for (int first = 0; first < n; first += SET_ROWS)
         attend_set(job, first, &w->sets[first / SET_ROWS], w, state);
-    tiles_off();
+    tiles_off(&before);
     return true;
 }
 

@@ -27,21 +27,32 @@ typedef char tile_bytes[TILE_BYTES];
 #define TILE_SS(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 #define TILE_SU(c, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
-/* Tiles are a thread's own. They are released after each chunk: a thread that holds some carries 8
- * KB through every context switch, and its core cannot sleep deeply. */
-static void tiles_on(void) {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
+typedef struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+
+/* Tiles are a thread's own, and the thread is the caller's: ggml configures them once per thread
+ * and takes for granted that they stay so. Returns the configuration that was, for tiles_off. */
+static tile_config tiles_on(void) {
+    tile_config config = {.palette = 1}, before;
     for (int i = 0; i < 8; i++) {
         config.row_bytes[i] = TILE_ROW_BYTES;
         config.rows[i] = TILE_ROWS;
     }
+    __asm__ volatile("sttilecfg %0" : "=m"(before));
     __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    return before;
 }
-static void tiles_off(void) { __asm__ volatile("tilerelease" ::); }
+/* If there was none, tiles are released: a thread that holds some carries 8 KB through every
+ * context switch, and its core cannot sleep deeply. */
+static void tiles_off(const tile_config *before) {
+    if (before->palette)
+        __asm__ volatile("ldtilecfg %0" ::"m"(*before));
+    else
+        __asm__ volatile("tilerelease" ::);
+}
 
 #else /* plain loops, for tests on any machine */
 
@@ -70,8 +81,13 @@ static void emulated_tile_multiply(int c, int a, int b, int b_unsigned) {
 #define TILE_ZERO(t) memset(&emulated_tile[t], 0, TILE_BYTES)
 #define TILE_SS(c, a, b) emulated_tile_multiply(c, a, b, 0)
 #define TILE_SU(c, a, b) emulated_tile_multiply(c, a, b, 1)
-static void tiles_on(void) { emulated_tiles_on = 1; }
-static void tiles_off(void) { emulated_tiles_on = 0; }
+typedef int tile_config;
+static tile_config tiles_on(void) {
+    const tile_config before = emulated_tiles_on;
+    emulated_tiles_on = 1;
+    return before;
+}
+static void tiles_off(const tile_config *before) { emulated_tiles_on = *before; }
 
 #endif
 #endif
