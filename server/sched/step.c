@@ -94,6 +94,17 @@ static int32_t add_prefill(srv_lane *lane) {
 
 /* ------------------------------------------------------------------ computing them */
 
+/* Whether a step that added n_rows has left pages for the store. A prompt is put once, at its end,
+ * but pages leave a sliding window with its tokens: then after every step. An answer is put as its
+ * pages fill. */
+static bool has_pages_to_put(const srv_lane *lane, const srv_choice *choice, int32_t n_rows) {
+    const int32_t length = quire_seq_length(choice->seq);
+    if (!choice->is_decoding)
+        return length == choice->n_text || lane->window > 0;
+    return length / PAGE > (length - n_rows) / PAGE;
+}
+
+/* Pages with rows of steps that were not exact stay out: a cold prompt might give others. */
 static void put_pages(srv_lane *lane, srv_choice *choice) {
     if (!lane->store || choice->n_exact < quire_seq_length(choice->seq))
         return;
@@ -137,11 +148,10 @@ static void after_item(srv_lane *lane, int32_t i, bool exact, int32_t row) {
     const int32_t length = quire_seq_length(choice->seq);
     if (exact && choice->n_exact == length - item->n_tokens)
         choice->n_exact = length;
-    if (!choice->is_decoding) {
+    if (!choice->is_decoding)
         lane->counts.computed_tokens += item->n_tokens;
-        if (item->n_logits || lane->window > 0)
-            put_pages(lane, choice);
-    }
+    if (has_pages_to_put(lane, choice, item->n_tokens))
+        put_pages(lane, choice);
     if (!item->n_logits)
         return;
     const float *logits = quire_session_logits(lane->session, row);

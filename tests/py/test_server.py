@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import subprocess
 import time
 
 import pytest
@@ -204,6 +205,50 @@ def test_two_servers_share_prefixes_through_redis(model, tmp_path, redis, monkey
         assert answer(two, max_tokens=30)[0].startswith(text)
         assert two.metric("quire_store_tier_errors_total") > 0
         assert two.stats()["jobs"]["failed"] == 0
+
+
+def stored(directory, file):
+    """Tokens and bytes of the longest text in a store."""
+    def quire(*words):
+        return subprocess.run([PROGRAM, "store", *map(str, words)], capture_output=True, text=True, check=True).stdout
+
+    text = max(json.loads(quire("list", directory, "--json")), key=lambda entry: entry["n_tokens"])
+    quire("export", directory, text["key"], "-o", file)
+    return text["n_tokens"], file.read_bytes()
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_an_answer_is_found_by_the_next_turn(arch, tmp_path):
+    """Another server computes of prompt + answer + question only what is new. The pages that were generated one token
+    at a time are, byte for byte, those of a cold prompt; also with a sliding window, which they leave."""
+    model = models.make(tmp_path / "tiny.gguf", arch, more_keys=sentence_piece(chat_template="chatml"))
+    prompt, question = "Tell me everything about stone. " * 9, " And about the rain?"
+
+    def run(name, prompt, n, *arguments):
+        with Server(tmp_path / name, model, "--prefixes", 0, *arguments) as server:
+            body = {"prompt": prompt, "max_tokens": n, "temperature": 0, "grammar": ENDLESS}
+            reply = server.post("/v1/completions", body)[1]
+            assert server.stop() == 0
+        usage = reply["usage"]
+        return reply["choices"][0]["text"], usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+
+    exact = ["--exact", "--store", tmp_path / "store"]
+    answer, n_prompt, _ = run("first", prompt, 200, *exact)
+    generated = stored(tmp_path / "store", tmp_path / "generated.quire")
+    text, n_tokens, n_cached = run("second", prompt + answer + question, 30, *exact)
+    assert n_cached == (n_prompt + 199) // 64 * 64  # the last token was not computed
+    assert (text, n_tokens, 0) == run("cold", prompt + answer + question, 30, "--exact")
+    run("prefilled", prompt + answer, 1, "--exact", "--store", tmp_path / "cold-store")
+    assert generated == stored(tmp_path / "cold-store", tmp_path / "prefilled.quire")
+
+
+def test_an_inexact_answer_is_not_stored(model, tmp_path):
+    """Its pages may differ from those of a cold prompt."""
+    with Server(tmp_path, model, "--prefixes", 0, "--store", tmp_path / "store") as server:
+        body = {"prompt": "x" * 200, "max_tokens": 200, "temperature": 0, "grammar": ENDLESS}
+        server.post("/v1/completions", body)
+        assert server.stop() == 0
+    assert stored(tmp_path / "store", tmp_path / "file")[0] == 192
 
 
 # ---------------------------------------------------------------- leaving and waiting
