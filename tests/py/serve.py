@@ -14,20 +14,23 @@ PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
 
 
 class Server:
-    def __init__(self, directory, model, *arguments, kv="k8v4", threads=1, before=(), key=""):
-        """before: words in front of the command, a wrapper that ends by becoming it. key: an API key."""
+    def __init__(self, directory, model, *arguments, kv="k8v4", threads=1, before=(), key="", log=None):
+        """before: words in front of the command, a wrapper that ends by becoming it. key: an API key.
+        log: where it writes its log, if not to stderr."""
         self.headers = {"Authorization": f"Bearer {key}"} if key else {}
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.log_path = directory / "server.log"
         command = [*before, PROGRAM, "serve", "-m", model, "--kv", kv, "--port", 0, "-t", threads, "--swap-dir", directory,
                    *arguments]
-        with open(self.log_path, "a") as log:
-            self.process = subprocess.Popen([str(word) for word in command], stderr=log, stdout=log)
+        with open(self.log_path, "a") as output:
+            self.process = subprocess.Popen([str(word) for word in command], stderr=output, stdout=output)
+        if log:
+            self.log_path = log
         self.url = self.wait_for(r"listens on (http://\S+)")
 
     def log(self):
-        return self.log_path.read_text()
+        return self.log_path.read_text() if self.log_path.exists() else ""
 
     def wait_for(self, pattern, seconds=120):
         """The first group of the pattern, once the log has it."""

@@ -183,6 +183,7 @@ def test_two_servers_share_prefixes_through_redis(model, tmp_path, redis, monkey
     """Answers are the same, computed or found. Without its Redis a server goes on, says so once, and counts."""
     monkeypatch.setenv("QUIRE_REDIS_PASSWORD", "hush")
     prompt = [{"role": "user", "content": "both servers know this: " + "x" * 600}]
+    log = tmp_path / "two.log"
     arguments = ["--exact", "--prefixes", 0, "--store", redis.url + "?timeout=500"]
 
     def answer(server, **changes):
@@ -190,7 +191,8 @@ def test_two_servers_share_prefixes_through_redis(model, tmp_path, redis, monkey
         reply = ask(client, messages=prompt, **changes)
         return reply.choices[0].message.content, reply.usage.prompt_tokens_details.cached_tokens
 
-    with Server(tmp_path / "one", model, *arguments) as one, Server(tmp_path / "two", model, *arguments) as two:
+    with Server(tmp_path / "one", model, *arguments) as one, \
+            Server(tmp_path / "two", model, *arguments, "--log", log, log=log) as two:
         text, cached = answer(one)
         assert cached == 0
         until = time.monotonic() + 60
@@ -204,7 +206,10 @@ def test_two_servers_share_prefixes_through_redis(model, tmp_path, redis, monkey
         assert answer(two)[0] == text and answer(one)[0] == text
         assert answer(two, max_tokens=30)[0].startswith(text)
         assert two.metric("quire_store_tier_errors_total") > 0
-        assert two.stats()["jobs"]["failed"] == 0
+        stats = two.stats()
+        assert stats["jobs"]["failed"] == 0
+        assert [(tier["place"], tier["failing"]) for tier in stats["tiers"]] == [(redis.url, True)]
+        assert log.read_text().count(f"Z the store goes on without {redis.url}: ") == 1  # a line of the log, with its time
 
 
 def stored(directory, file):
