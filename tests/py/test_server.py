@@ -159,6 +159,16 @@ def test_codecs_by_request(model, tmp_path):
         assert [cache["kv"] for cache in server.stats()["caches"]] == ["k8v8", "none"]
 
 
+def test_no_grammar(model, tmp_path):
+    with Server(tmp_path, model, "--no-grammar") as server:
+        body = {"messages": QUESTION, "max_tokens": 4}
+        assert server.post("/v1/chat/completions", body)[0] == 200
+        status, reply = server.post("/v1/chat/completions", {**body, "grammar": ENDLESS})
+        assert status == 400 and reply["error"]["param"] == "grammar"
+        status, reply = server.post("/v1/chat/completions", {**body, "response_format": {"type": "json_object"}})
+        assert status == 400 and reply["error"]["param"] == "response_format"
+
+
 def test_keys_and_isolation(model, tmp_path):
     """With --isolate a prompt is computed once per key, without it once."""
     keys = tmp_path / "keys"
