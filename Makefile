@@ -88,11 +88,12 @@ bench-models: ## whole models beside llama.cpp, in one run: decode and prefill a
 	@$(MAKE) build
 	@bench/models --json build/models.json
 
-bench-servers: ## `quire serve` beside llama-server: 16 clients with prompts of 2K tokens (TEXT=FILE), in one run
+bench-servers: ## `quire serve` beside llama-server: 16 clients with prompts of 2K tokens (TEXT=FILE), in one run; then what its store saves and costs
 	@tools/setup build >/dev/null
 	@$(MAKE) build
 	@bench/servers $(if $(TEXT),--text "$(TEXT)") --json build/servers.json
 	@bench/servers $(if $(TEXT),--text "$(TEXT)") --shared --json build/servers-shared.json
+	@bench/serve-store $(if $(TEXT),--text "$(TEXT)") --json build/serve-store.json
 
 bench-memory: ## what a prefill of Gemma 3 holds in memory, 1K to 32K tokens, as text, build/memory.json and a picture
 	@tools/setup build >/dev/null

@@ -14,8 +14,8 @@
  *   quire_policy or the raw type; k_feedback is such an input.
  * - Put only what computing a prompt gives. Pages that a deep trim, a change of policy, `reseal` or
  *   a shift has touched, and pages computed after such pages (quire_history), are refused with
- *   E_HISTORY. The caller must leave out rows that were computed in another way (one at a time,
- *   for example).
+ *   E_HISTORY. The caller must leave out rows that were computed in another way (in steps that
+ *   were not exact, for example).
  * - Pages of layers with a window are stored separately and needed only while the window sees
  *   them. They leave a sequence with the window, so a prefix can be found only if its last window
  *   was put in time: use batches no longer than the window.

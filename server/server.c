@@ -66,6 +66,27 @@ typedef struct server {
     atomic_bool is_drained;
 } server;
 
+/* The log of the server that runs, for threads that are not its own. */
+static struct {
+    pthread_mutex_t lock;
+    srv_log *log; /* NULL: none runs */
+} notes = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void set_notes(srv_log *log) {
+    pthread_mutex_lock(&notes.lock);
+    notes.log = log;
+    pthread_mutex_unlock(&notes.lock);
+}
+
+bool srv_log_note(const char *line) {
+    pthread_mutex_lock(&notes.lock);
+    const bool is_running = notes.log != NULL;
+    if (is_running)
+        srv_log_line(notes.log, "%s", line);
+    pthread_mutex_unlock(&notes.lock);
+    return is_running;
+}
+
 static void log_start(const server *s) {
     char caches[256] = "";
     for (int32_t i = 0; i < s->options->n_caches; i++)
@@ -157,6 +178,7 @@ bool srv_run(const srv_options *options, char *why, size_t n_why) {
     s.log = srv_log_open(options->log_path, why, n_why);
     if (!s.log)
         goto end;
+    set_notes(s.log);
     if (options->api_keys && !(s.keys = srv_api_keys_open(options->api_keys, why, n_why)))
         goto end;
     if (!srv_listen_open(&listening, options->host, options->port, why, n_why))
@@ -180,6 +202,7 @@ bool srv_run(const srv_options *options, char *why, size_t n_why) {
 end:
     srv_sched_free(s.sched);
     srv_api_keys_close(s.keys);
+    set_notes(NULL);
     srv_log_close(s.log);
     return ok;
 }

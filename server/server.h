@@ -43,6 +43,7 @@ typedef struct srv_options {
     int32_t header_seconds, body_seconds,
         idle_seconds;        /* time-outs of reading and of a dead peer */
     int32_t max_choices;     /* of n */
+    bool no_grammar;         /* refuse grammars, JSON formats and tool calls that are required */
     const char *api_keys;    /* a file with one key per line; NULL: no keys */
     bool isolate;            /* requests with different keys share no pages */
     const char *cors_origin; /* NULL: no CORS headers */
@@ -55,5 +56,7 @@ void srv_options_default(srv_options *options);
 /* Serves until SIGTERM or SIGINT, then finishes what runs (a second signal stops at once). False:
  * it could not start; `why` is a sentence. */
 bool srv_run(const srv_options *options, char *why, size_t n_why);
+/* Writes a line into the log of the server that runs. False: none does. From any thread. */
+bool srv_log_note(const char *line);
 
 #endif

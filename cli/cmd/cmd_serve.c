@@ -133,7 +133,8 @@ int cli_serve_run(int argc, char **argv) {
     srv_options_default(server);
     chosen.port = server->port;
     chosen.max_body = server->max_body;
-    enum { OWN = 21 };
+    chosen.store.take_line = srv_log_note;
+    enum { OWN = 22 };
     cli_option options[OWN + CLI_STORE_OPTIONS + CLI_MODEL_OPTIONS] = {
         cli_string("host", &server->host, "ADDRESS", "address to listen on; 0.0.0.0: all"),
         cli_int("port", &chosen.port, 0, PORT_MAX, "port to listen on; 0: any free one"),
@@ -164,6 +165,9 @@ int cli_serve_run(int argc, char **argv) {
         cli_int("connections", &server->max_connections, 1, 1 << 16, "connections at once"),
         cli_size("max-body", &chosen.max_body, 1024, 0x1p32, "longest request"),
         cli_int("max-choices", &server->max_choices, 1, 1024, "largest n of a request"),
+        cli_flag("no-grammar", &server->no_grammar,
+                 "refuse grammars, JSON formats and tool calls that are required: strangers "
+                 "cannot make the server follow a costly one"),
         cli_int("request-timeout", &server->request_seconds, 0, 1 << 20,
                 "seconds after which a request ends; 0: never"),
         cli_int("header-timeout", &server->header_seconds, 1, 3600,

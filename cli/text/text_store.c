@@ -104,11 +104,14 @@ static int without_store(const cli_text_store *ts) {
 
 /* One line when a place begins to fail, and one when it works again. */
 static void on_tier(void *user, const quire_store_tier *tier) {
-    (void)user;
+    const cli_text_store *ts = user;
+    char line[QUIRE_STORE_PLACE_TEXT + sizeof tier->error + 64];
     if (tier->is_failing)
-        cli_error("the store goes on without %s: %s", tier->place, tier->error);
+        snprintf(line, sizeof line, "the store goes on without %s: %s", tier->place, tier->error);
     else
-        cli_error("the store uses %s again", tier->place);
+        snprintf(line, sizeof line, "the store uses %s again", tier->place);
+    if (!ts->take_line || !ts->take_line(line))
+        cli_error("%s", line);
 }
 
 /* Only a single directory has no tiers. */
@@ -133,6 +136,7 @@ int cli_text_store_open(cli_text_store *ts) {
     quire_store_options_default(&options);
     options.max_bytes = ts->max_bytes;
     options.on_tier = on_tier;
+    options.user = ts;
     size_t n;
     char **places = cli_list_split(ts->directory, &n);
     if (!places)

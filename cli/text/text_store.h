@@ -12,6 +12,8 @@ typedef struct cli_text_store {
     const char *directory; /* or other places, separated by commas; NULL: no store */
     char name[600];        /* the same, without passwords */
     size_t max_bytes;
+    /* Takes lines about places that fail, from any thread; false: it does not. NULL: stderr. */
+    bool (*take_line)(const char *line);
     struct quire_store *store;
     int32_t n_found;  /* tokens that came from it */
     int32_t n_pages;  /* added */

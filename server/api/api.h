@@ -21,6 +21,7 @@ typedef struct api_limits {
     const srv_cache *caches;
     int32_t n_caches;
     int32_t max_choices;
+    bool no_grammar; /* requests that need a grammar are refused */
 } api_limits;
 
 typedef enum api_kind { API_CHAT, API_COMPLETION } api_kind;

@@ -91,6 +91,11 @@ bool api_read_format(api_parser *p, const api_tools *tools) {
     if (!read_kind(p, &kind, &schema, &path) ||
         !api_read_string(p->body, "grammar", &given, p->error))
         return false;
+    if (p->limits->no_grammar && (given || kind != FORMAT_TEXT || forced)) {
+        const char *param = given ? "grammar" : forced ? "tool_choice" : "response_format";
+        return api_fail(p->error, 400, param,
+                        "'%s' needs a grammar, and this server uses none (--no-grammar).", param);
+    }
     if (given) {
         if (kind != FORMAT_TEXT || forced)
             return api_fail(p->error, 400, "grammar", "'grammar' cannot be combined with '%s'.",

@@ -278,7 +278,8 @@ srv_http *srv_http_start(const srv_options *options, srv_sched *sched, srv_log *
     server->limits = (api_limits){.model = options->model,
                                   .caches = options->caches,
                                   .n_caches = options->n_caches,
-                                  .max_choices = options->max_choices};
+                                  .max_choices = options->max_choices,
+                                  .no_grammar = options->no_grammar};
     server->bodies.max_body = options->max_body;
     server->bodies.max_all = options->max_body * BODIES_AT_ONCE;
     server->started = (int64_t)time(NULL);

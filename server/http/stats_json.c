@@ -126,6 +126,33 @@ static json_t *store_json(struct quire_store *store) {
     return json_null();
 }
 
+#ifdef QUIRE_STORE
+/* A path, or a message with one, need not be UTF-8. */
+static json_t *text_json(const char *text) {
+    json_t *made = json_string(text);
+    return made ? made : json_string("(not UTF-8)");
+}
+#endif
+
+/* Empty without a store, and for a single directory, which has no tiers. */
+static json_t *tiers_json(struct quire_store *store) {
+    json_t *list = json_array();
+#ifdef QUIRE_STORE
+    quire_store_tier t;
+    for (size_t i = 0; store && quire_store_get_tier(store, i, &t) == QUIRE_OK; i++)
+        json_array_append_new(
+            list,
+            json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o}", "place", text_json(t.place),
+                      "hit_records", whole(t.hit_records), "written_records",
+                      whole(t.written_records), "dropped_records", whole(t.dropped_records),
+                      "queued_bytes", whole(t.queued_bytes), "errors", whole(t.errors), "failing",
+                      (int)t.is_failing, "error", text_json(t.is_failing ? t.error : "")));
+#else
+    (void)store;
+#endif
+    return list;
+}
+
 /* ------------------------------------------------------------------ all of it */
 
 char *srv_stats_json(srv_http *server) {
@@ -148,11 +175,12 @@ char *srv_stats_json(srv_http *server) {
     json_t *swaps =
         json_pack("{s:I, s:I}", "out", (json_int_t)c.swaps_out, "in", (json_int_t)c.swaps_in);
     json_t *root = json_pack(
-        "{s:s, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "version", quire_version(),
-        "uptime_seconds", srv_monotonic() - server->started_monotonic, "exact", (int)options->exact,
-        "model", model_json(options), "jobs", jobs, "tokens", tokens, "steps", steps, "swaps",
-        swaps, "store_errors", (json_int_t)c.store_errors, "caches", caches_json(options),
-        "sequences", sequences_json(server->sched), "store", store_json(options->store));
+        "{s:s, s:f, s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o}", "version",
+        quire_version(), "uptime_seconds", srv_monotonic() - server->started_monotonic, "exact",
+        (int)options->exact, "model", model_json(options), "jobs", jobs, "tokens", tokens, "steps",
+        steps, "swaps", swaps, "store_errors", (json_int_t)c.store_errors, "caches",
+        caches_json(options), "sequences", sequences_json(server->sched), "store",
+        store_json(options->store), "tiers", tiers_json(options->store));
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return text;

@@ -39,14 +39,13 @@ static size_t free_bytes(const srv_lane *lane) {
 static size_t promised_bytes(const srv_lane *lane) {
     const size_t page = lane->page_bytes + lane->window_page_bytes;
     size_t bytes = 0;
-    for (int32_t j = 0; j < lane->n_running; j++)
-        for (int32_t c = 0; c < lane->running[j]->n_choices; c++) {
-            const srv_choice *choice = &lane->running[j]->choices[c];
-            if (choice->state != SRV_COMPUTING && choice->state != SRV_WAITING)
-                continue;
-            const int32_t left = choice->seq ? choice->n_text - quire_seq_length(choice->seq) : 1;
-            bytes += ((size_t)left / PAGE + 1) * page + lane->raw_page_bytes;
-        }
+    srv_walk walk = {0};
+    for (srv_choice *choice; (choice = srv_lane_next(lane, &walk));) {
+        if (choice->state != SRV_COMPUTING && choice->state != SRV_WAITING)
+            continue;
+        const int32_t left = choice->seq ? choice->n_text - quire_seq_length(choice->seq) : 1;
+        bytes += ((size_t)left / PAGE + 1) * page + lane->raw_page_bytes;
+    }
     return bytes;
 }
 
@@ -159,26 +158,16 @@ static void start(srv_lane *lane, srv_job *job) {
     pthread_mutex_unlock(&job->lock);
 }
 
-int32_t srv_lane_present(const srv_lane *lane) {
-    int32_t n = 0;
-    for (int32_t j = 0; j < lane->n_running; j++)
-        for (int32_t c = 0; c < lane->running[j]->n_choices; c++)
-            n += lane->running[j]->choices[c].seq != NULL;
-    return n;
-}
-
 /* False: some must stay where they are for now. */
 static bool bring_back(srv_lane *lane) {
-    for (int32_t j = 0; j < lane->n_running; j++)
-        for (int32_t c = 0; c < lane->running[j]->n_choices; c++) {
-            srv_choice *choice = &lane->running[j]->choices[c];
-            if (choice->state != SRV_SWAPPED || srv_swap_in(lane, choice))
-                continue;
-            if (srv_lane_present(lane) > 0)
-                return false; /* when those have finished, there is room */
-            srv_job_fail(lane->running[j], SRV_FAILED, quire_last_error());
-            break;
-        }
+    srv_walk walk = {0};
+    for (srv_choice *choice; (choice = srv_lane_next(lane, &walk));) {
+        if (choice->state != SRV_SWAPPED || srv_swap_in(lane, choice))
+            continue;
+        if (srv_lane_present(lane) > 0)
+            return false; /* when those have finished, there is room */
+        srv_job_fail(choice->job, SRV_FAILED, quire_last_error());
+    }
     return true;
 }
 

@@ -55,4 +55,19 @@ void srv_lane_close(srv_lane *lane) {
     free(lane->rows);
 }
 
+srv_choice *srv_lane_next(const srv_lane *lane, srv_walk *walk) {
+    for (; walk->job < lane->n_running; walk->job++, walk->choice = 0)
+        if (walk->choice < lane->running[walk->job]->n_choices)
+            return &lane->running[walk->job]->choices[walk->choice++];
+    return NULL;
+}
+
+int32_t srv_lane_present(const srv_lane *lane) {
+    int32_t n = 0;
+    srv_walk walk = {0};
+    for (srv_choice *choice; (choice = srv_lane_next(lane, &walk));)
+        n += choice->seq != NULL;
+    return n;
+}
+
 bool srv_lane_is_idle(const srv_lane *lane) { return !lane->waiting && lane->n_running == 0; }

@@ -51,6 +51,14 @@ void srv_lane_close(srv_lane *lane);
 bool srv_lane_is_idle(const srv_lane *lane);
 int32_t srv_lane_present(const srv_lane *lane); /* choices that have a sequence */
 
+/* Walks over the choices of all running jobs, in order of arrival; NULL after the last:
+ *   srv_walk walk = {0};
+ *   for (srv_choice *choice; (choice = srv_lane_next(lane, &walk));) */
+typedef struct srv_walk {
+    int32_t job, choice; /* the next one */
+} srv_walk;
+srv_choice *srv_lane_next(const srv_lane *lane, srv_walk *walk);
+
 /* ---- admission.c */
 /* Bytes of the pool that a sequence of so many tokens takes. */
 size_t srv_lane_bytes(const srv_lane *lane, int32_t n_tokens);

@@ -50,15 +50,13 @@ static candidate find_best(const srv_lane *lane, const srv_choice *choice) {
             consider(&best, p->seq, usable(lane, choice, p->text, p->n_text, p->n_exact),
                      p->n_exact, p);
     }
-    for (int32_t j = 0; j < lane->n_running; j++)
-        for (int32_t c = 0; c < lane->running[j]->n_choices; c++) {
-            const srv_choice *other = &lane->running[j]->choices[c];
-            if (other->seq && may_share(choice, other->job->salt))
-                consider(
-                    &best, other->seq,
-                    usable(lane, choice, other->text, quire_seq_length(other->seq), other->n_exact),
-                    other->n_exact, NULL);
-        }
+    srv_walk walk = {0};
+    for (srv_choice *other; (other = srv_lane_next(lane, &walk));)
+        if (other->seq && may_share(choice, other->job->salt))
+            consider(
+                &best, other->seq,
+                usable(lane, choice, other->text, quire_seq_length(other->seq), other->n_exact),
+                other->n_exact, NULL);
     return best;
 }
 

@@ -1,5 +1,5 @@
 /* step.c: one step of a lane. Every text that is being generated is a row; the rest of the step is
- * prefill, shared so that neither a long prompt nor a short one waits for the other. */
+ * prefill, in order of arrival, but short prompts do not wait for a long one. */
 #include "sched/lane.h"
 
 #include <stdlib.h>
@@ -21,20 +21,18 @@ static void add_item(srv_lane *lane, srv_choice *choice, int32_t n_rows) {
                           .n_logits = n_rows == n_left(choice)};
 }
 
-/* The next choice that is to be computed, in order of arrival. *job and *c start at 0. */
-static srv_choice *next_computing(const srv_lane *lane, int32_t *job, int32_t *c) {
-    for (; *job < lane->n_running; ++*job, *c = 0)
-        while (*c < lane->running[*job]->n_choices) {
-            srv_choice *choice = &lane->running[*job]->choices[(*c)++];
-            if (choice->state == SRV_COMPUTING && choice->seq)
-                return choice;
-        }
+/* The next choice that is to be computed, in order of arrival. */
+static srv_choice *next_computing(const srv_lane *lane, srv_walk *walk) {
+    srv_choice *choice;
+    while ((choice = srv_lane_next(lane, walk)))
+        if (choice->state == SRV_COMPUTING && choice->seq)
+            return choice;
     return NULL;
 }
 
 static void add_single_rows(srv_lane *lane) {
-    int32_t job = 0, c = 0;
-    for (srv_choice *choice; (choice = next_computing(lane, &job, &c));)
+    srv_walk walk = {0};
+    for (srv_choice *choice; (choice = next_computing(lane, &walk));)
         if (n_left(choice) == 1)
             add_item(lane, choice, 1);
 }
@@ -46,17 +44,19 @@ static bool is_in_step(const srv_lane *lane, const srv_choice *choice) {
     return false;
 }
 
-/* The choice with a prompt to compute that came first, or the one with the fewest rows left. */
-static srv_choice *find_prefill(const srv_lane *lane, bool is_oldest) {
+/* The prompt that came first, or the shortest (fewest rows left) of those with at most `most` rows
+ * left. NULL: none that is not in the step already. */
+static srv_choice *find_prefill(const srv_lane *lane, bool shortest, int32_t most) {
     srv_choice *best = NULL;
-    int32_t job = 0, c = 0;
-    for (srv_choice *choice; (choice = next_computing(lane, &job, &c));) {
-        if (n_left(choice) == 1 || is_in_step(lane, choice))
+    srv_walk walk = {0};
+    for (srv_choice *choice; (choice = next_computing(lane, &walk));) {
+        const int32_t left = n_left(choice);
+        if (left == 1 || left > most || is_in_step(lane, choice))
             continue;
-        if (!best || n_left(choice) < n_left(best))
+        if (!shortest)
+            return choice;
+        if (!best || left < n_left(best))
             best = choice;
-        if (is_oldest)
-            break;
     }
     return best;
 }
@@ -69,31 +69,42 @@ static int32_t prefill_rows(const srv_choice *choice, int32_t room) {
     return end % PAGE < room ? room - end % PAGE : room;
 }
 
-/* The prompt that came first gets at least half of the rows, so that it always goes on; the rest
- * goes to the prompts that need the fewest. */
+/* Adds prompts until `room` rows are used; returns how many were. */
+static int32_t fill_rows(srv_lane *lane, int32_t room, bool shortest, int32_t most) {
+    const int32_t before = room;
+    for (srv_choice *next; room > 0 && (next = find_prefill(lane, shortest, most));) {
+        const int32_t n_rows = prefill_rows(next, room);
+        add_item(lane, next, n_rows);
+        room -= n_rows;
+    }
+    return before - room;
+}
+
+/* Prompts are computed in the order of their arrival, one after the other: if all of them shared
+ * each step, all would be late. But a prompt with at most half as many rows left as the first one
+ * does not wait for it. Such prompts get up to half of the step, the shortest first, so that the
+ * first one still goes on. */
 static int32_t add_prefill(srv_lane *lane) {
-    int32_t room = lane->chunk;
-    srv_choice *oldest = find_prefill(lane, true);
-    if (!oldest)
+    const srv_choice *first = find_prefill(lane, false, INT32_MAX);
+    if (!first)
         return 0;
-    const int32_t at = lane->n_items;
-    add_item(lane, oldest, prefill_rows(oldest, room / 2 < 1 ? 1 : room / 2));
-    room -= lane->items[at].n_tokens;
-    for (srv_choice *next; room > 0 && (next = find_prefill(lane, false));) {
-        add_item(lane, next, prefill_rows(next, room));
-        room -= lane->items[lane->n_items - 1].n_tokens;
-    }
-    if (room > 0 && !lane->items[at].n_logits) {
-        const int32_t before = lane->items[at].n_tokens;
-        lane->items[at].n_tokens = prefill_rows(oldest, before + room);
-        lane->items[at].n_logits = lane->items[at].n_tokens == n_left(oldest);
-        room -= lane->items[at].n_tokens - before;
-    }
-    return lane->chunk - room;
+    const int32_t n_short = fill_rows(lane, lane->chunk / 2, true, n_left(first) / 2);
+    return n_short + fill_rows(lane, lane->chunk - n_short, false, INT32_MAX);
 }
 
 /* ------------------------------------------------------------------ computing them */
 
+/* Whether a step that added n_rows has left pages for the store. A prompt is put once, at its end,
+ * but pages leave a sliding window with its tokens: then after every step. An answer is put as its
+ * pages fill. */
+static bool has_pages_to_put(const srv_lane *lane, const srv_choice *choice, int32_t n_rows) {
+    const int32_t length = quire_seq_length(choice->seq);
+    if (!choice->is_decoding)
+        return length == choice->n_text || lane->window > 0;
+    return length / PAGE > (length - n_rows) / PAGE;
+}
+
+/* Pages with rows of steps that were not exact stay out: a cold prompt might give others. */
 static void put_pages(srv_lane *lane, srv_choice *choice) {
     if (!lane->store || choice->n_exact < quire_seq_length(choice->seq))
         return;
@@ -137,11 +148,10 @@ static void after_item(srv_lane *lane, int32_t i, bool exact, int32_t row) {
     const int32_t length = quire_seq_length(choice->seq);
     if (exact && choice->n_exact == length - item->n_tokens)
         choice->n_exact = length;
-    if (!choice->is_decoding) {
+    if (!choice->is_decoding)
         lane->counts.computed_tokens += item->n_tokens;
-        if (item->n_logits || lane->window > 0)
-            put_pages(lane, choice);
-    }
+    if (has_pages_to_put(lane, choice, item->n_tokens))
+        put_pages(lane, choice);
     if (!item->n_logits)
         return;
     const float *logits = quire_session_logits(lane->session, row);

@@ -26,12 +26,12 @@ void srv_swap_forget(srv_choice *choice) {
 static srv_choice *find_victim(const srv_lane *lane) {
     srv_choice *victim = NULL;
     int32_t n = 0;
-    for (int32_t j = 0; j < lane->n_running; j++)
-        for (int32_t c = 0; c < lane->running[j]->n_choices; c++)
-            if (lane->running[j]->choices[c].seq) {
-                victim = &lane->running[j]->choices[c];
-                n++;
-            }
+    srv_walk walk = {0};
+    for (srv_choice *choice; (choice = srv_lane_next(lane, &walk));)
+        if (choice->seq) {
+            victim = choice;
+            n++;
+        }
     return n > 1 ? victim : NULL;
 }
 

@@ -48,7 +48,7 @@ class Maker:
     def keys(self):
         s, w = self.shape, self.writer
         w.add_name(f"tiny {self.arch}")
-        w.add_context_length(CONTEXT)
+        w.add_context_length(s.get("context", CONTEXT))
         w.add_embedding_length(s["embd"])
         w.add_block_count(s["layers"])
         w.add_feed_forward_length(s["ff"])

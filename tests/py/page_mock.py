@@ -79,6 +79,7 @@ class Mock:
         self.caches = [Cache(kv, n_pages) for kv in codecs]
         self.key, self.rate, self.refusal = key, rate, None
         self.requests = []  # bodies of the chats
+        self.tiers = []
         self.lock, self.jobs, self.started = threading.Lock(), itertools.count(1), time.monotonic()
         self.counts = dict.fromkeys(("submitted", "finished", "cancelled", "prompt", "cached", "generated"), 0)
         self.recent = []  # (time, "prefill" or "decode", tokens)
@@ -133,7 +134,8 @@ class Mock:
                 "steps": {"count": c["generated"], "rows": c["generated"] * 3, "seconds": c["generated"] / 100},
                 "swaps": {"out": 0, "in": 0}, "store_errors": 0,
                 "caches": [cache.stats() for cache in self.caches],
-                "sequences": [dict(s) for cache in self.caches for s in cache.sequences], "store": None}
+                "sequences": [dict(s) for cache in self.caches for s in cache.sequences], "store": None,
+                "tiers": self.tiers}
 
 
 def pieces(text):

@@ -14,18 +14,23 @@ PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
 
 
 class Server:
-    def __init__(self, directory, model, *arguments, kv="k8v4", threads=1):
+    def __init__(self, directory, model, *arguments, kv="k8v4", threads=1, before=(), key="", log=None):
+        """before: words in front of the command, a wrapper that ends by becoming it. key: an API key.
+        log: where it writes its log, if not to stderr."""
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.log_path = directory / "server.log"
-        command = [PROGRAM, "serve", "-m", model, "--kv", kv, "--port", 0, "-t", threads, "--swap-dir", directory,
+        command = [*before, PROGRAM, "serve", "-m", model, "--kv", kv, "--port", 0, "-t", threads, "--swap-dir", directory,
                    *arguments]
-        with open(self.log_path, "a") as log:
-            self.process = subprocess.Popen([str(word) for word in command], stderr=log, stdout=log)
+        with open(self.log_path, "a") as output:
+            self.process = subprocess.Popen([str(word) for word in command], stderr=output, stdout=output)
+        if log:
+            self.log_path = log
         self.url = self.wait_for(r"listens on (http://\S+)")
 
     def log(self):
-        return self.log_path.read_text()
+        return self.log_path.read_text() if self.log_path.exists() else ""
 
     def wait_for(self, pattern, seconds=120):
         """The first group of the pattern, once the log has it."""
@@ -36,7 +41,8 @@ class Server:
         return found[1] if found.groups() else found[0]
 
     def get(self, path):
-        with urllib.request.urlopen(self.url + path, timeout=120) as reply:
+        request = urllib.request.Request(self.url + path, headers=self.headers)
+        with urllib.request.urlopen(request, timeout=120) as reply:
             return reply.read()
 
     def stats(self):
@@ -45,7 +51,7 @@ class Server:
     def post(self, path, body, timeout=300):
         """Status and JSON, of errors too."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **self.headers})
         try:
             with urllib.request.urlopen(request, timeout=timeout) as reply:
                 return reply.status, json.loads(reply.read())
@@ -60,10 +66,15 @@ class Server:
             time.sleep(0.02)
         return stats
 
-    def resident(self):
-        """Bytes of this process in memory."""
+    def metric(self, name):
+        """The sum of a metric over all its labels."""
+        lines = self.get("/metrics").decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    def own_memory(self):
+        """Bytes of this process in memory, without files that it maps: those of a store come and go."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+        return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024
 
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)

@@ -90,7 +90,7 @@ def test_smollm2(tmp_path):
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_redis_and_tiers(arch, tmp_path, redis, monkeypatch):  # noqa: F811
     """Two machines, so to speak, that share nothing but Redis; then without it."""
-    place, ask = redis
+    place, ask = redis.url, redis.ask
     monkeypatch.setenv("QUIRE_REDIS_PASSWORD", "hush")
     model = models.make(tmp_path / "model.gguf", arch)
     common = ("-m", model, "-n", 20, "--kv", "k4v4")

@@ -1,8 +1,7 @@
-"""`quire serve` as its users meet it: the official `openai` client, curl-like requests, and many of them at once."""
+"""`quire serve` as its users meet it: the official `openai` client and curl-like requests."""
 
 import asyncio
 import json
-import random
 import socket
 import subprocess
 import time
@@ -10,7 +9,6 @@ import time
 import pytest
 
 import engine_models as models
-from conftest import full_sweep
 from engine_vocab import sentence_piece
 from redis_server import redis  # noqa: F401 (a fixture)
 from serve import PROGRAM, Server
@@ -161,6 +159,16 @@ def test_codecs_by_request(model, tmp_path):
         assert [cache["kv"] for cache in server.stats()["caches"]] == ["k8v8", "none"]
 
 
+def test_no_grammar(model, tmp_path):
+    with Server(tmp_path, model, "--no-grammar") as server:
+        body = {"messages": QUESTION, "max_tokens": 4}
+        assert server.post("/v1/chat/completions", body)[0] == 200
+        status, reply = server.post("/v1/chat/completions", {**body, "grammar": ENDLESS})
+        assert status == 400 and reply["error"]["param"] == "grammar"
+        status, reply = server.post("/v1/chat/completions", {**body, "response_format": {"type": "json_object"}})
+        assert status == 400 and reply["error"]["param"] == "response_format"
+
+
 def test_keys_and_isolation(model, tmp_path):
     """With --isolate a prompt is computed once per key, without it once."""
     keys = tmp_path / "keys"
@@ -183,38 +191,79 @@ def test_keys_and_isolation(model, tmp_path):
 
 def test_two_servers_share_prefixes_through_redis(model, tmp_path, redis, monkeypatch):
     """Answers are the same, computed or found. Without its Redis a server goes on, says so once, and counts."""
-    url, ask_redis = redis
     monkeypatch.setenv("QUIRE_REDIS_PASSWORD", "hush")
     prompt = [{"role": "user", "content": "both servers know this: " + "x" * 600}]
-    arguments = ["--exact", "--prefixes", 0, "--store", url + "?timeout=500"]
+    log = tmp_path / "two.log"
+    arguments = ["--exact", "--prefixes", 0, "--store", redis.url + "?timeout=500"]
 
     def answer(server, **changes):
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=300)
         reply = ask(client, messages=prompt, **changes)
         return reply.choices[0].message.content, reply.usage.prompt_tokens_details.cached_tokens
 
-    def metric(server, name):
-        lines = server.get("/metrics").decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
-
-    with Server(tmp_path / "one", model, *arguments) as one, Server(tmp_path / "two", model, *arguments) as two:
+    with Server(tmp_path / "one", model, *arguments) as one, \
+            Server(tmp_path / "two", model, *arguments, "--log", log, log=log) as two:
         text, cached = answer(one)
         assert cached == 0
         until = time.monotonic() + 60
-        while metric(one, "quire_store_tier_written_records_total") == 0 \
-                or metric(one, "quire_store_tier_queued_bytes") > 0:
+        while one.metric("quire_store_tier_written_records_total") == 0 \
+                or one.metric("quire_store_tier_queued_bytes") > 0:
             assert time.monotonic() < until
             time.sleep(0.05)
         found, cached = answer(two)
         assert found == text and cached >= 512
-        try:
-            ask_redis("SHUTDOWN", "NOSAVE")
-        except (OSError, IndexError, ValueError):
-            pass  # it has closed the connection
+        redis.kill()
         assert answer(two)[0] == text and answer(one)[0] == text
         assert answer(two, max_tokens=30)[0].startswith(text)
-        assert metric(two, "quire_store_tier_errors_total") > 0
-        assert two.stats()["jobs"]["failed"] == 0
+        assert two.metric("quire_store_tier_errors_total") > 0
+        stats = two.stats()
+        assert stats["jobs"]["failed"] == 0
+        assert [(tier["place"], tier["failing"]) for tier in stats["tiers"]] == [(redis.url, True)]
+        assert log.read_text().count(f"Z the store goes on without {redis.url}: ") == 1  # a line of the log, with its time
+
+
+def stored(directory, file):
+    """Tokens and bytes of the longest text in a store."""
+    def quire(*words):
+        return subprocess.run([PROGRAM, "store", *map(str, words)], capture_output=True, text=True, check=True).stdout
+
+    text = max(json.loads(quire("list", directory, "--json")), key=lambda entry: entry["n_tokens"])
+    quire("export", directory, text["key"], "-o", file)
+    return text["n_tokens"], file.read_bytes()
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_an_answer_is_found_by_the_next_turn(arch, tmp_path):
+    """Another server computes of prompt + answer + question only what is new. The pages that were generated one token
+    at a time are, byte for byte, those of a cold prompt; also with a sliding window, which they leave."""
+    model = models.make(tmp_path / "tiny.gguf", arch, more_keys=sentence_piece(chat_template="chatml"))
+    prompt, question = "Tell me everything about stone. " * 9, " And about the rain?"
+
+    def run(name, prompt, n, *arguments):
+        with Server(tmp_path / name, model, "--prefixes", 0, *arguments) as server:
+            body = {"prompt": prompt, "max_tokens": n, "temperature": 0, "grammar": ENDLESS}
+            reply = server.post("/v1/completions", body)[1]
+            assert server.stop() == 0
+        usage = reply["usage"]
+        return reply["choices"][0]["text"], usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+
+    exact = ["--exact", "--store", tmp_path / "store"]
+    answer, n_prompt, _ = run("first", prompt, 200, *exact)
+    generated = stored(tmp_path / "store", tmp_path / "generated.quire")
+    text, n_tokens, n_cached = run("second", prompt + answer + question, 30, *exact)
+    assert n_cached == (n_prompt + 199) // 64 * 64  # the last token was not computed
+    assert (text, n_tokens, 0) == run("cold", prompt + answer + question, 30, "--exact")
+    run("prefilled", prompt + answer, 1, "--exact", "--store", tmp_path / "cold-store")
+    assert generated == stored(tmp_path / "cold-store", tmp_path / "prefilled.quire")
+
+
+def test_an_inexact_answer_is_not_stored(model, tmp_path):
+    """Its pages may differ from those of a cold prompt."""
+    with Server(tmp_path, model, "--prefixes", 0, "--store", tmp_path / "store") as server:
+        body = {"prompt": "x" * 200, "max_tokens": 200, "temperature": 0, "grammar": ENDLESS}
+        server.post("/v1/completions", body)
+        assert server.stop() == 0
+    assert stored(tmp_path / "store", tmp_path / "file")[0] == 192
 
 
 # ---------------------------------------------------------------- leaving and waiting
@@ -265,95 +314,3 @@ def test_sigterm_finishes_what_runs(model, tmp_path):
             received += part
         assert b"[DONE]" in received
         assert not list(tmp_path.glob("quire-swap*"))
-
-
-# ---------------------------------------------------------------- many at once
-
-WORDS = "the quick brown fox jumps over lazy dogs while rain falls on stone and night comes down".split()
-
-
-def make_prompt(seed):
-    """100 to 3000 letters; one in three begins as many others do."""
-    chosen = random.Random(seed)
-    letters = chosen.randint(100, 3000)
-    start = " ".join(random.Random(seed % 4).choices(WORDS, k=200)) if seed % 3 == 0 else ""
-    return (start + " ".join(chosen.choices(WORDS, k=700)))[:letters]
-
-
-async def complete(server, seed, leave_after=None, letters=3000, more_tokens=0):
-    """Status and text of a streamed completion. leave_after: closes the connection after so many chunks."""
-    host, port = server.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    body = {"prompt": make_prompt(seed)[:letters], "max_tokens": 8 + seed % 40 + more_tokens, "temperature": 0.8,
-            "seed": seed, "stream": True, "grammar": ENDLESS}
-    text = json.dumps(body).encode()
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
-    status = int((await reader.readline()).split()[1])
-    parts = []
-    while line := await reader.readline():
-        if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
-            continue
-        chunk = json.loads(line[6:])
-        assert "error" not in chunk, chunk
-        parts += [choice["text"] for choice in chunk["choices"]]
-        if leave_after is not None and len(parts) > leave_after:
-            break
-    writer.close()
-    return status, "".join(parts)
-
-
-def test_many_clients(model, tmp_path):
-    """64 clients, some of which leave; every answer is what the server says when it has nothing else to do."""
-    seconds = 600 if full_sweep() else 20
-    with Server(tmp_path, model, "--exact", "--parallel", 12, "--prefixes", 0, "--connections", 100) as server:
-        seeds = list(range(40))
-        alone = {seed: asyncio.run(complete(server, seed)) for seed in seeds}
-        assert all(status == 200 and len(text) == 8 + seed % 40 for seed, (status, text) in alone.items())
-        until, wrong, served, left = time.monotonic() + seconds, [], 0, 0
-
-        async def client(number):
-            nonlocal served, left
-            chosen = random.Random(number)
-            while time.monotonic() < until:
-                seed = chosen.choice(seeds)
-                leave = chosen.randint(0, 5) if chosen.random() < 0.2 else None
-                answer = await complete(server, seed, leave)
-                if leave is not None:
-                    left += 1
-                    continue
-                served += 1
-                if answer != alone[seed]:
-                    wrong.append((seed, answer, alone[seed]))
-
-        async def everybody():
-            await asyncio.gather(*(client(number) for number in range(64)))
-
-        resident = server.resident()
-        asyncio.run(everybody())
-        assert not wrong, wrong[:3]
-        assert served > 64 and left > 0
-        stats = server.wait_until(lambda s: s["jobs"]["running"] == s["jobs"]["waiting"] == 0)
-        cache = stats["caches"][0]
-        assert cache["sequences"] == 0 and cache["tokens"] == 0
-        assert cache["bytes"]["sealed"] == cache["bytes"]["open"] == 0
-        assert stats["jobs"]["failed"] == 0
-        # Buffers of 64 connections and jobs; what leaked per request would be more after `served` of them.
-        assert server.resident() < resident + 64 * 2**20
-        assert server.stop() == 0
-
-
-def test_a_full_cache_swaps_and_goes_on(model, tmp_path):
-    """A pool of a few texts and 12 clients: the answers are the same, though some are swapped to disk on the way."""
-    command = [PROGRAM, "serve", "-m", model, "--kv", "k8v4", "--port", "0", "-t", "1", "--kv-bytes", "1K"]
-    smallest = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    least = int(smallest.stderr.split("at least ")[1].split()[0])
-    arguments = ["--exact", "--parallel", 12, "--prefixes", 2]
-    with Server(tmp_path / "small", model, *arguments, "--kv-bytes", least + 1_200_000) as small, \
-            Server(tmp_path / "large", model, *arguments) as large:
-        async def all_of(server):
-            return await asyncio.gather(*(complete(server, seed, letters=200, more_tokens=400) for seed in range(24)))
-
-        assert asyncio.run(all_of(small)) == asyncio.run(all_of(large))
-        swaps = small.stats()["swaps"]
-        assert swaps["out"] > 0 and swaps["out"] == swaps["in"]

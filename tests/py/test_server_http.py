@@ -205,7 +205,7 @@ def test_page(plain):
 def test_stats(plain):
     stats = plain.stats()
     assert list(stats) == ["version", "uptime_seconds", "exact", "model", "jobs", "tokens", "steps", "swaps", "store_errors",
-                           "caches", "sequences", "store"]
+                           "caches", "sequences", "store", "tiers"]
     assert stats["model"] == {"name": "fake", "architecture": "fake", "parameters": 123, "context": 4096, "weight_bytes": 456}
     assert set(stats["jobs"]) == {"running", "waiting", "swapped", "submitted", "finished", "failed", "cancelled", "refused"}
     assert set(stats["tokens"]) == {"prompt", "generated", "cached_ram", "cached_store", "computed", "prefill_per_second",

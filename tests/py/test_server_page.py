@@ -479,6 +479,24 @@ def test_fallbacks_are_a_warning(mocked, mock):
     assert len(mocked.all("#layer-rows tr.warn")) == 1
 
 
+def test_places_of_the_store(mocked, mock):
+    """A table if there are any; one that fails is a warning until it works again."""
+    mocked.wait(lambda: mocked.text("#server-words"))
+    assert not mocked.find("#places").is_displayed()
+    place = {"hit_records": 1234, "written_records": 7, "dropped_records": 5, "queued_bytes": 2048, "errors": 3,
+             "failing": False, "error": ""}
+    failing = {**place, "place": "redis://cache", "failing": True, "error": "<b>it</b> is dead"}
+    mock.tiers = [{**place, "place": "mem:64M"}, failing]
+    mocked.wait(lambda: "redis://cache" in mocked.text("#notice"))
+    mocked.find("#places summary").click()
+    assert mocked.text("#places-words") == "2 places, 1 failing"
+    rows = [[cell.text for cell in row.find_elements("css selector", "td")] for row in mocked.all("#place-rows tr")]
+    assert rows == [["mem:64M", "1,234", "7", "5", "2.00 KiB", "3", "works"],
+                    ["redis://cache", "1,234", "7", "5", "2.00 KiB", "3", "<b>it</b> is dead"]]
+    mock.tiers = [{**failing, "failing": False, "error": ""}]
+    mocked.wait(lambda: mocked.text("#notice") == "")
+
+
 def test_a_hidden_page_asks_nothing(page):
     page.js("""Object.defineProperty(document, 'hidden', {get: () => true, configurable: true});
         document.dispatchEvent(new Event('visibilitychange'))""")

@@ -9,7 +9,8 @@ import pytest
 
 import engine_models as models
 
-PROGRAM = pathlib.Path(os.environ.get("QUIRE_SERVER_PROGRAMS", "")) / "server_schedule"
+PROGRAMS = pathlib.Path(os.environ.get("QUIRE_SERVER_PROGRAMS", ""))
+PROGRAM = PROGRAMS / "server_schedule"
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="built without the server")
 
 
@@ -55,3 +56,61 @@ def test_prefixes_from_a_store(arch, tmp_path):
     first = schedule(tmp_path, model, "k4v4", prefixes=0, seed=7, store=tmp_path / "store")
     second = schedule(tmp_path, model, "k4v4", prefixes=0, seed=7, store=tmp_path / "store")
     assert second["store"] > first["store"] and second["computed"] < first["computed"] / 2
+
+
+# ---------------------------------------------------------------- turns of prompts, counted in steps
+
+CHUNK = 256
+
+
+@pytest.fixture(scope="module")
+def turns(tmp_path_factory):
+    """A function: [(step of arrival, tokens)] -> for each prompt the steps from its arrival to its first token."""
+    model = models.make(tmp_path_factory.mktemp("turns") / "model.gguf", "llama", context=8192, layers=1)
+
+    def run(*prompts):
+        command = [PROGRAMS / "server_turns", model, str(CHUNK), *(f"{at}:{tokens}" for at, tokens in prompts)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return [int(steps) for steps in done.stdout.split()]
+
+    return run
+
+
+def test_equal_prompts_take_turns(turns):
+    """Each gets whole steps until it is done, so the mean time to the first token is about half of the last one's."""
+    steps = turns(*[(0, 4 * CHUNK)] * 12)
+    assert steps == [4 * (i + 1) for i in range(12)]
+
+
+def test_prompts_of_nearly_one_length_take_turns(turns):
+    """A prompt that is only a little shorter does not overtake."""
+    steps = turns(*[(0, 2048 - 100 * (i % 3)) for i in range(12)])
+    assert steps == sorted(steps) and sum(steps) / len(steps) < 0.56 * steps[-1]
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 20])
+def test_a_short_prompt_does_not_wait_for_a_long_one(at, turns):
+    """Nor for several long ones; and the long one goes on meanwhile."""
+    long, other, short = turns((0, 6000), (0, 6000), (at, 100))
+    assert short == 1
+    assert long <= 6000 / CHUNK + 2 and other <= 12000 / CHUNK + 3
+
+
+def test_a_prompt_of_medium_length_does_not_wait_for_a_long_one(turns):
+    """It gets half of each step."""
+    long, medium = turns((0, 6000), (0, 1000))
+    assert medium <= 2 * 1000 / CHUNK + 1 and long <= 7000 / CHUNK + 2
+
+
+def test_short_prompts_do_not_stop_a_long_one(turns):
+    """One comes with every step, and could fill it: the long one still gets half of the rows."""
+    long, *short = turns((0, 2048), *((step, CHUNK) for step in range(30)))
+    assert long <= 2 * 2048 / CHUNK + 1
+    assert max(short) <= 30
+
+
+def test_short_prompts_wait_for_each_other_only(turns):
+    """Ten of them behind two long ones: each step has room for one at least."""
+    steps = turns((0, 6000), (0, 6000), *[(3, 100)] * 10)
+    assert sorted(steps[2:])[-1] <= 10

@@ -213,7 +213,7 @@ def test_help(command):
 
 def test_redis(book, tmp_path, redis, monkeypatch):  # noqa: F811
     """The commands on a Redis server; keys and records there by the document; the password is never printed."""
-    place, ask = redis
+    place, ask = redis.url, redis.ask
     done = quire("store", "list", place, status=1)
     assert "refuses to let this program in" in done.stderr
     done = quire("store", "list", place.replace("//", "//:wrong@"), status=1)

@@ -74,6 +74,40 @@ static void defaults_are_openais(void **state) {
     api_request_free(r);
 }
 
+/* Whatever needs a grammar is refused, and names its field; the rest is not. */
+static void a_server_without_grammars(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *param;
+    } refused[] = {
+        {CHAT("\"grammar\":\"root ::= [a-z]\""), "grammar"},
+        {CHAT("\"response_format\":{\"type\":\"json_object\"}"), "response_format"},
+        {CHAT("\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{}}}"),
+         "response_format"},
+        {CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+              "\"tool_choice\":\"required\""),
+         "tool_choice"}};
+    static const char *const taken[] = {
+        CHAT("\"response_format\":{\"type\":\"text\"},\"grammar\":null"),
+        CHAT("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]")};
+    api_limits without = limits;
+    without.no_grammar = true;
+    api_error error;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const char *body = refused[i].body;
+        assert_null(api_request_parse(API_CHAT, body, strlen(body), &without, &error));
+        assert_int_equal(error.status, 400);
+        assert_string_equal(error.param, refused[i].param);
+        assert_non_null(strstr(error.message, "--no-grammar"));
+        api_request_free(parse(API_CHAT, body)); /* other servers take it */
+    }
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        api_request *r = api_request_parse(API_CHAT, taken[i], strlen(taken[i]), &without, &error);
+        assert_non_null(r);
+        api_request_free(r);
+    }
+}
+
 static void fields_are_read(void **state) {
     (void)state;
     api_request *r = parse(
@@ -941,6 +975,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_openais),
         cmocka_unit_test(fields_are_read),
+        cmocka_unit_test(a_server_without_grammars),
         cmocka_unit_test(seeds_stay_seeds),
         cmocka_unit_test(refusals_name_the_field),
         cmocka_unit_test(beginnings_are_refused),
