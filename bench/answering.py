@@ -8,6 +8,7 @@ import pathlib
 import shlex
 import subprocess
 import sys
+import textwrap
 import time
 import traceback
 
@@ -80,21 +81,25 @@ class Run:
 
     def command(self, args):
         """How a user types `quire ARGS` in a clone: without the directories of this machine."""
-        return shlex.join(["build/bin/quire", *map(plain_path, args)])
+        return " ".join(["build/bin/quire", *map(shell_word, args)])
 
     def progress(self, text):
         print(f"answers: {text}", file=sys.stderr, flush=True)
 
 
-def plain_path(argument):
-    """A file in the clone relative to it; one in the cache as ~/.cache/quire/FILE; else unchanged."""
+def shell_word(argument):
+    """An argument as a user types it: a file in the clone relative to it, a made model by the command that prints its
+    path, one in the cache under ~/.cache/quire."""
     path = pathlib.Path(str(argument))
     if not path.is_absolute():
-        return str(argument)
-    for root, name in ((ROOT, "."), (programs.cache_dir(), "~/.cache/quire")):
-        if path.is_relative_to(root):
-            return str(pathlib.Path(name) / path.relative_to(root))
-    return path.name
+        return shlex.quote(str(argument))
+    if path.is_relative_to(programs.cache_dir() / "made"):
+        return f"$(bench/made_models.py {path.name.rsplit('-', 2)[0]})"
+    if path.is_relative_to(ROOT):
+        return shlex.quote(str(path.relative_to(ROOT)))
+    if path.is_relative_to(programs.cache_dir()):
+        return "~/.cache/quire/" + shlex.quote(str(path.relative_to(programs.cache_dir())))
+    return shlex.quote(path.name)
 
 
 # ---------------------------------------------------------------- running
@@ -105,7 +110,7 @@ def answer_section(number, answer, run):
     start = time.monotonic()
     try:
         section = checked(answer(run))
-    except Exception as error:  # whatever it is, it belongs to this section alone
+    except (Exception, SystemExit) as error:  # whatever it is, it belongs to this section alone
         traceback.print_exc()
         section = Section(number, "not answered", f"This answer failed: {type(error).__name__}: {error}",
                           [Check("the answer runs", False, str(error).splitlines()[0] if str(error) else "-",
@@ -127,8 +132,13 @@ def checked(section):
 
 # ---------------------------------------------------------------- Markdown
 
-SIGNS = {True: "[x]", False: "[ ]", None: "[ ]"}
-WORDS = {True: "", False: " **Not reached.**", None: " **Not judged here.**"}
+SIGNS = {True: "✓", False: "✗", None: "–"}
+WORDS = {True: "", False: "**Not reached.** ", None: "**Not judged here.** "}
+COLUMNS = 100
+
+
+def wrapped(text, indent=""):
+    return textwrap.wrap(text, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def anchor(text):
@@ -140,35 +150,41 @@ def heading(section):
     return f"{section['number']}: {section['title']}"
 
 
-def table_lines(table):
-    def line(cells):
-        return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+def table_line(cells):
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
-    yield from (f"**{table['title']}**", "", line(table["header"]))
+
+def table_lines(table):
+    yield from (f"**{table['title']}**", "", table_line(table["header"]))
     yield "|" + "|".join(["---"] + ["---:"] * (len(table["header"]) - 1)) + "|"
-    yield from map(line, table["rows"])
+    yield from map(table_line, table["rows"])
     yield ""
     if table["note"]:
-        yield from (table["note"], "")
+        yield from (*wrapped(table["note"]), "")
 
 
-def check_lines(check):
-    yield f"- {SIGNS[check['ok']]} {check['text']}.{WORDS[check['ok']]} {check['figure']}"
-    if check["command"]:
-        yield f"  `{check['command']}`"
+def check_lines(checks):
+    """A checklist, and below it the commands, each once, by letter."""
+    commands = list(dict.fromkeys(check["command"] for check in checks if check["command"]))
+    letters = {command: chr(ord("a") + i) for i, command in enumerate(commands)}
+    yield from (table_line(["", "criterion", "measured", "by"]), "|---|---|---|---|")
+    for check in checks:
+        yield table_line([SIGNS[check["ok"]], check["text"], WORDS[check["ok"]] + check["figure"],
+                          letters.get(check["command"], "")])
+    if commands:
+        yield from ("", "```", *(f"{letter}  {command}" for command, letter in letters.items()), "```")
+    yield ""
 
 
 def section_lines(section, pictures):
-    yield from (f"## {heading(section)}", "", section["summary"], "")
-    for check in section["checks"]:
-        yield from check_lines(check)
-    yield ""
+    yield from (f"## {heading(section)}", "", *wrapped(section["summary"]), "")
+    yield from check_lines(section["checks"])
     for table in section["tables"]:
         yield from table_lines(table)
     for path, text in section["plots"]:
         yield from (f"![{text}]({pictures}/{path})", "")
     for note in section["notes"]:
-        yield f"- {note}"
+        yield from wrapped(f"- {note}", "  ")
     if section["notes"]:
         yield ""
 
@@ -195,14 +211,40 @@ def markdown(report, pictures):
     dates = sorted({section["date"] for section in sections})
     short = any(section["short"] for section in sections)
     lines = ["<!-- written by `make answers` (bench/answers); do not edit -->", "", "# Five requests, answered", "",
-             "Five users asked for a quantized KV cache that saves memory and time in practice, each with criteria"
-             " or a table of their own. Each section goes through one request point by point: the criterion, the"
-             " figure that was measured, and the command that measures it.", "",
-             f"Measured {' to '.join(dict.fromkeys([dates[0], dates[-1]]))} on {report['machine']},"
-             f" in {minutes:.0f} minutes, by `make answers`."
-             + (" **Some sections are a short run with tiny shapes, which shows that they work, not what is"
-                " reached.**" if short else ""), ""]
+             *wrapped("Five users asked for a quantized KV cache that saves memory and time in practice, each with"
+                      " criteria or a table of their own. Each section goes through one request point by point: the"
+                      " criterion, the figure that was measured, and the command that measures it. ✓: reached, ✗: not"
+                      " reached, –: cannot be judged here."), "",
+             *wrapped(f"Measured {' to '.join(dict.fromkeys([dates[0], dates[-1]]))} on {report['machine']}, in"
+                      f" {minutes:.0f} minutes, by `make answers`."
+                      + (" **Some sections are a short run with tiny shapes, which shows that they work, not what is"
+                         " reached.**" if short else "")), ""]
     lines += overview_lines(sections)
     for section in sections:
         lines += section_lines(section, pictures)
     return "\n".join(lines).rstrip() + "\n"
+
+
+# ---------------------------------------------------------------- figures as text
+
+
+def mib(n_bytes):
+    return f"{n_bytes / (1 << 20):,.1f} MiB"
+
+
+def gib(n_bytes):
+    return f"{n_bytes / (1 << 30):.2f} GiB"
+
+
+def times(ratio):
+    return f"{ratio:.2f}x"
+
+
+def tokens_text(n):
+    return f"{n // 1024}K" if n >= 1024 and n % 1024 == 0 else str(n)
+
+
+def span(values, form=times):
+    """The least and the most of some figures: "1.52x to 4.10x"."""
+    low, high = form(min(values)), form(max(values))
+    return low if low == high else f"{low} to {high}"

@@ -1,8 +1,9 @@
+#!/usr/bin/env python3
 """GGUF files with the shapes of known models and made weights, for measurements of speed and memory.
 
 usage: made_models.py NAME      makes the file if it is not in the cache, and prints its path
 
-Needs the packages gguf and numpy (tools/setup bench or test). Matrices are Q4_0 with random codes, drawn as such: nothing is
+The packages gguf and numpy come from the environment of `tools/setup bench` or `test`. Matrices are Q4_0 with random codes, drawn as such: nothing is
 rounded, and a file of hundreds of megabytes takes seconds. The vocabulary has 320 tokens."""
 
 import sys
@@ -33,10 +34,12 @@ def path_of(name):
 
 def made(name):
     """The file; made by the Python that has gguf, once."""
-    path = path_of(name)
+    path, python = path_of(name), programs.cache_dir() / "venv/bin/python"
     if not path.exists():
+        if not python.exists():
+            programs.fail("no Python environment: run tools/setup bench")
         print(f"made_models: making {path.name}", file=sys.stderr, flush=True)
-        programs.run_text(programs.cache_dir() / "venv/bin/python", __file__, name)
+        programs.run_text(python, __file__, "--make", name)
     return path
 
 
@@ -68,10 +71,12 @@ def make(name):
     maker.fill()
     maker.write()
     partial.rename(path)  # whole or not at all
-    print(path)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in SHAPES:
+    if len(sys.argv) < 2 or sys.argv[-1] not in SHAPES:
         sys.exit(f"usage: made_models.py {'|'.join(SHAPES)}")
-    make(sys.argv[1])
+    if sys.argv[1] == "--make":  # by the Python that has the packages
+        make(sys.argv[2])
+    else:
+        print(made(sys.argv[1]))
