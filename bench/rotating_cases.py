@@ -1,21 +1,22 @@
 """Quantized rotating caches, and K and V of different bits, case by case: Quire's library beside mlx-lm's caches.
 
-usage: rotating_cases.py LIBRARY PROGRAM [--short] [CASE..]      LIBRARY: libquire.so, PROGRAM: quire
-Prints a JSON object: each case with a list of what was compared. Needs the Python of tools/setup bench.
+usage: rotating_cases.py [--build DIR] [--short] [CASE..]
+Prints a JSON object: what each case compared and found. Needs the Python of tools/setup bench.
 
 mlx-lm's RotatingKVCache says which tokens a query sees, mlx.core.quantize what a packed row is, and numpy computes
 attention over both in fp64. Quire gets the same rows through its public API, with mlx's formats as codecs (a8, a4, a2).
 """
 
+import argparse
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # products here are small
 import numpy as np
+
+import programs
 
 HEADS, KV, DIM = 8, 2, 128
 PAGE, GROUP = 64, 64
@@ -26,10 +27,9 @@ BOUNDS = {16: 5e-4, 8: 3e-3, 4: 2e-2, 2: 2e-2}
 CODECS = {16: "raw", 8: "a8", 4: "a4", 2: "a2"}
 
 
-def modules(library):
-    """The test suite's binding of the library and its reader of mlx-lm's caches, which want to know the library."""
-    os.environ["QUIRE_LIBRARY"] = library
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/py"))
+def modules(build):
+    """The test suite's binding of the library and its module for mlx-lm's caches."""
+    programs.use_binding(build)
     import mlx.core
     import mlx_caches
     import quire_lib
@@ -103,10 +103,10 @@ def relative_error(got, wanted):
 
 
 class Cases:
-    def __init__(self, library, program, short, scratch):
-        self.mx, self.mlx, self.lib, self.pools = modules(library)
+    def __init__(self, build, short, scratch):
+        self.mx, self.mlx, self.lib, self.pools = modules(build)
         self.module = self.mlx.load_module()
-        self.program, self.short, self.scratch = program, short, scratch
+        self.program, self.short, self.scratch = build / "bin/quire", short, scratch
 
     # ------------------------------------------------------------ attention over a cache
 
@@ -180,11 +180,6 @@ class Cases:
 
     # ------------------------------------------------------------ files
 
-    def quire(self, *arguments):
-        done = subprocess.run([self.program, *map(str, arguments)], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"quire {' '.join(map(str, arguments))}: {done.stderr.strip()}")
-
     def meta_state(self, k_bits, v_bits, fields):
         """A prompt cache with this meta_state into Quire's file and back: the fields, and the codes of full pages."""
         n = 150
@@ -194,8 +189,8 @@ class Cases:
         cache = self.mlx.MetaState("QuantizedKVCache", k, v, numbers, (GROUP, k_bits), (GROUP, v_bits))
         theirs, ours, back = (self.scratch / name for name in ("a.safetensors", "b.quire", "c.safetensors"))
         self.mlx.save_meta_state(theirs, [cache])
-        self.quire("convert", theirs, ours)
-        self.quire("convert", ours, back, "--layout", "meta_state")
+        programs.run_text(self.program, "convert", theirs, ours)
+        programs.run_text(self.program, "convert", ours, back, "--layout", "meta_state")
         before, _ = self.mx.load(str(theirs), return_metadata=True)
         after, notes = self.mx.load(str(back), return_metadata=True)
         found = [notes[key] for key in sorted(notes) if key.startswith("0.0.")]
@@ -287,14 +282,17 @@ def all_cases(cases):
 
 
 def main():
-    library, program, *rest = sys.argv[1:]
-    wanted = [name for name in rest if name != "--short"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all")
+    parser.add_argument("--build", type=pathlib.Path, default=programs.ROOT / "build")
+    parser.add_argument("--short", action="store_true", help="fewer steps and tokens")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        table = all_cases(Cases(library, program, "--short" in rest, pathlib.Path(scratch)))
-        unknown = set(wanted) - set(table)
+        table = all_cases(Cases(options.build, options.short, pathlib.Path(scratch)))
+        unknown = set(options.cases) - set(table)
         if unknown:
-            sys.exit(f"rotating_cases: no case is called {', '.join(sorted(unknown))}: there are {'; '.join(table)}")
-        print(json.dumps({name: case() for name, case in table.items() if not wanted or name in wanted}, indent=2))
+            parser.error(f"no case is called {', '.join(sorted(unknown))}: there are {'; '.join(table)}")
+        print(json.dumps({name: case() for name, case in table.items() if not options.cases or name in options.cases}, indent=2))
 
 
 if __name__ == "__main__":
