@@ -6,9 +6,11 @@ import math
 import os
 import shlex
 
+import curves
 import svg
 from answering import Check, Section, Table
 from attention_peers import find_peers
+from curves import context_name
 from peer_ggml import Work
 from programs import ROOT
 
@@ -183,10 +185,6 @@ def measure_latency(run, works, peers):
     return ms
 
 
-def context_name(n):
-    return f"{n // K}K" if n >= K else str(n)
-
-
 def crossover(works, ms, split, f16):
     """The first context from which on `split` is faster than `f16` at every length, or None."""
     first = None
@@ -240,36 +238,14 @@ def plot_latency(run, works, ms):
     colours = {F16: svg.OTHER, SPLIT: svg.QUIRE, Q4: svg.QUIRE_2, "ggml f16:f16": svg.PEER, "ggml q8_0:q4_0": svg.PEER_2,
                "mlx q8:q4": svg.PEER_3}
     labels = {**{kv: f"Quire {name}" for kv, name in NAMES.items()}, **PEERS}
-    lines = {name: [(work.ctx, ms[work, name]) for work in works if (work, name) in ms] for name in colours}
-    lines = {name: points for name, points in lines.items() if points}
-    values = [y for points in lines.values() for _, y in points]
-    low, high = 10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))
-    title = f"attention of one token, {LAYERS} layers of {works[0].shape}: ms"
-    picture = svg.Picture(780, 380, title)
-    panel = svg.Panel(picture, (60, 50, 600, 320), (works[0].ctx, works[-1].ctx), (low, high), log_x=True, log_y=True)
-    steps = [low * 10**i * m for i in range(round(math.log10(high / low)) + 1) for m in (1, 2, 5)]
-    panel.axes(title, "tokens of context", [(work.ctx, context_name(work.ctx)) for work in works],
-               [(y, f"{y:g}") for y in steps if y <= high])
-    ends = label_places([panel.y(points[-1][1]) for points in lines.values()])
-    for (name, points), y in zip(lines.items(), ends):
-        panel.curve(points, colours[name])
-        panel.dots(points, colours[name])
-        picture.text(panel.right + 10, y + 4, labels[name], kind="small", colour=colours[name])
-    picture.save(run.out / "001-latency.svg")
+    lines = [(labels[name], colour, [(work.ctx, ms[work, name]) for work in works if (work, name) in ms])
+             for name, colour in colours.items()]
+    curves.draw(lines, f"attention of one token, {LAYERS} layers of {works[0].shape}: ms", run.out / "001-latency.svg")
     return "001-latency.svg", "Attention of one token by context: f16, K8/V4 and Q4 of Quire beside ggml and mlx"
-
-
-def label_places(wanted, step=15):
-    """Places of labels from the lowest value up, moved apart where lines end close together."""
-    places, last = {}, math.inf
-    for i in sorted(range(len(wanted)), key=lambda i: -wanted[i]):
-        last = places[i] = min(wanted[i], last - step)
-    return [places[i] for i in range(len(wanted))]
 
 
 # ---------------------------------------------------------------- memory
 
-GB = 1e9
 HYBRID = ("32x2x256", 12)  # Qwen3.5-122B: 12 of its 48 layers have a KV cache
 
 
@@ -288,12 +264,16 @@ def measure_memory(run):
     return held
 
 
+def size_text(n):
+    return f"{n / 1e9:.2f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"
+
+
 def memory_table(held):
     rows = []
     for shape, ctx in dict.fromkeys((shape, ctx) for shape, ctx, _ in held):
         f16, split, q4 = (held[shape, ctx, kv] for kv in NAMES)
         model = "Qwen3.5-122B, 12 layers of 2 heads of 256, " if shape == HYBRID[0] else ""
-        rows.append([model + context_name(ctx), *(f"{x / GB:.3f} GB" for x in (f16, split, q4)),
+        rows.append([model + context_name(ctx), *(size_text(x) for x in (f16, split, q4)),
                      f"{100 * (1 - split / f16):.0f} %", f"{100 * (1 - q4 / f16):.0f} %"])
     return Table(f"Memory of the cache, {LAYERS} layers of 8 KV heads of 128",
                  ["context", "f16", "K8/V4", "Q4", "K8/V4 saves", "Q4 saves"], rows,
