@@ -34,46 +34,59 @@ def fused_arguments(run, rows):
             "-t", run.threads, "--min-time", 0.02 if run.short else 1, "--no-check", "--no-limits"]
 
 
-def peer_arguments(run, rows, *more):
+def peer_arguments(run, *more):
     shape, contexts = shape_and_contexts(run)
-    return ["--shape", shape, "--rows", rows, "--ctx", ",".join(map(str, contexts)), "-t", run.threads, *more]
+    return ["--shape", shape, "--rows", f"{PROMPT},{DECODE}", "--ctx", ",".join(map(str, contexts)), "-t", run.threads, *more]
 
 
-def peer_command(run, rows, *more):
-    arguments = " ".join(map(str, peer_arguments(run, rows, *more)))
-    return f"~/.cache/quire/venv/bin/python bench/peer_dequant.py {arguments}"
+def peer_command(run, *more):
+    return f"~/.cache/quire/venv/bin/python bench/peer_dequant.py {' '.join(map(str, peer_arguments(run, *more)))}"
 
 
-def run_peer(run, rows, *more):
-    arguments = ["--build", run.build, "--seconds", 0.02 if run.short else 1, *peer_arguments(run, rows, *more)]
+def run_peer(run, *more):
+    arguments = ["--build", run.build, "--seconds", 0.02 if run.short else 1, *peer_arguments(run, *more)]
     return json.loads(run.output(run.python, ROOT / "bench/peer_dequant.py", *arguments))
 
 
-def measure(run, rows):
-    """{ctx: {"fused": ms, "ways": {name: result}}}, and what is missing. Both take turns; the best of each counts."""
-    _, contexts = shape_and_contexts(run)
-    best, missing = {ctx: {"fused": math.inf, "ways": {}} for ctx in contexts}, {}
-    for turn in range(1 if run.short else 2):
-        run.progress(f"003: {queries(rows)}, turn {turn + 1}")
+def measure_fused(run, best):
+    for rows in (PROMPT, DECODE):
         for r in run.quire(*fused_arguments(run, rows)):
-            best[r["ctx"]]["fused"] = min(best[r["ctx"]]["fused"], r["ms_best"])
-        if not run.python.exists():
-            return best, {"torch": "no Python environment: run tools/setup bench"}
-        report = run_peer(run, rows)
-        missing = report["missing"]
-        for entry in report["results"]:
-            ways = best[entry["ctx"]]["ways"]
-            for way in entry["ways"]:
-                ways[way["way"]] = min(way, ways.get(way["way"], way), key=lambda w: w["ms"])
+            entry = best[rows, r["ctx"]]
+            entry["fused"] = min(entry["fused"], r["ms_best"])
+
+
+def measure_ways(run, best, *more):
+    """-> {library: why it is missing}"""
+    report = run_peer(run, *more)
+    for found in report["results"]:
+        entry = best[found["rows"], found["ctx"]]
+        entry["packed_bytes"] = found["packed_bytes"]
+        for key in ("cosine", "fused_extra_bytes"):
+            entry[key] = found.get(key, entry[key])
+        for way in found["ways"]:
+            known = entry["ways"].get(way["way"], way)
+            entry["ways"][way["way"]] = {**min(way, known, key=lambda w: w["ms"]), "extra_bytes": known["extra_bytes"]}
+    return report["missing"]
+
+
+def measure(run):
+    """{(rows, ctx): entry}, and {library: why it is missing}. Both take turns, and the best of each counts."""
+    _, contexts = shape_and_contexts(run)
+    best = {(rows, ctx): {"fused": math.inf, "ways": {}, "cosine": None, "fused_extra_bytes": None, "packed_bytes": None}
+            for rows in (PROMPT, DECODE) for ctx in contexts}
+    missing = {} if run.python.exists() else {"torch and mlx": "there is no Python environment, run tools/setup bench"}
+    for turn in range(1 if run.short else 2):
+        run.progress(f"003: turn {turn + 1}, fused")
+        measure_fused(run, best)
+        if run.python.exists():
+            run.progress(f"003: turn {turn + 1}, dequantize + SDPA")
+            missing = measure_ways(run, best, *(["--check"] if turn == 0 else []))
     return best, missing
 
 
-def check_outputs(run, rows):
-    """{ctx: entry with "cosine", "packed_bytes" and "fused_extra_bytes"}"""
-    if not run.python.exists():
-        return {}
-    run.progress(f"003: {queries(rows)}, cosine")
-    return {entry["ctx"]: entry for entry in run_peer(run, rows, "--check")["results"]}
+def of_rows(best, rows):
+    """{ctx: entry}"""
+    return {ctx: entry for (n, ctx), entry in best.items() if n == rows}
 
 
 def fastest(entry):
@@ -118,15 +131,17 @@ def megabytes(n):
     return "-" if n is None else f"{n / MB:.1f} MB"
 
 
-def memory_table(best, outputs):
-    rows = []
-    for ctx, entry in outputs.items():
-        way = fastest(best[ctx])
-        rows.append([context_name(ctx), megabytes(entry["packed_bytes"]), megabytes(entry["fused_extra_bytes"]),
-                     megabytes(way and way["extra_bytes"])])
+def memory_table(best):
+    rows = [[context_name(ctx), *map(megabytes, (entry["packed_bytes"], entry["fused_extra_bytes"], copy_bytes(entry)))]
+            for ctx, entry in best.items()]
     return Table(f"Peak memory beside the packed cache, {PROMPT} queries", ["KV tokens", "packed cache", "fused", "dequantize + SDPA"],
-                 rows, "What the process grows by during the call, by the kernel's count of resident pages. Fused:"
-                 " queries, output and a step's scratch, whatever the length.")
+                 rows, "What the process grows by during the call, as Linux counts it. Fused: rows, queries, output and a"
+                 " step's scratch, whatever the length.")
+
+
+def copy_bytes(entry):
+    """What the fastest way takes."""
+    return (fastest(entry) or {}).get("extra_bytes")
 
 
 def speed_check(run, rows, best):
@@ -135,28 +150,27 @@ def speed_check(run, rows, best):
     ok = None if run.short or not ratios else min(ratios.values()) >= 1
     return Check(f"Fused is at least as fast as dequantize + SDPA at every length, {queries(rows)}", ok,
                  f"As fast by {listed}." if ratios else "No SDPA to compare with is installed.",
-                 f"{run.command(fused_arguments(run, rows))}; {peer_command(run, rows)}")
+                 f"{run.command(fused_arguments(run, rows))}; {peer_command(run)}")
 
 
-def cosine_check(run, outputs):
-    if not outputs:
-        return Check("Cosine 1.0 with the dequantized path", None, "No Python environment: run tools/setup bench.", "")
-    listed = "; ".join(f"{queries(rows)}: " + ", ".join(f"{entry['cosine']:.5f} at {context_name(ctx)}" for (ctx, n), entry
-                                                        in outputs.items() if n == rows) for rows in (PROMPT, DECODE))
-    return Check("Cosine 1.0 with the dequantized path", min(entry["cosine"] for entry in outputs.values()) >= COSINE,
-                 f"{listed} (at least {COSINE} is asked).", peer_command(run, PROMPT, "--check"))
+def cosine_check(run, best):
+    known = {key: entry["cosine"] for key, entry in best.items() if entry["cosine"] is not None}
+    listed = "; ".join(f"{queries(rows)}: " + ", ".join(f"{known[n, ctx]:.5f} at {context_name(ctx)}" for n, ctx in known if n == rows)
+                       for rows in (PROMPT, DECODE))
+    return Check("Cosine 1.0 with the dequantized path", min(known.values()) >= COSINE if known else None,
+                 f"{listed} (at least {COSINE} is asked)." if known else "No Python environment: run tools/setup bench.",
+                 peer_command(run, "--check"))
 
 
-def memory_check(run, best, outputs):
-    """The fused call must not grow with the context, the other does."""
-    known = {ctx: entry["fused_extra_bytes"] for ctx, entry in outputs.items() if entry["fused_extra_bytes"] is not None}
+def memory_check(run, best):
+    """The fused call must not grow with the context, as the other does."""
+    known = {ctx: entry["fused_extra_bytes"] for ctx, entry in best.items() if entry["fused_extra_bytes"] is not None}
     if not known:
-        return Check("Memory is bounded: no dequantized copy", None, "This system does not tell a process's peak.", "")
+        return Check("Memory is bounded: no dequantized copy of the cache", None, "A process's peak is not known here.", "")
     longest = max(known)
-    copy = (fastest(best[longest]) or {}).get("extra_bytes")
     return Check("Memory is bounded: no dequantized copy of the cache", max(known.values()) <= 16 * MB,
                  f"At {context_name(longest)} the call takes {megabytes(known[longest])} beside the cache;"
-                 f" dequantize + SDPA takes {megabytes(copy)}.", peer_command(run, PROMPT, "--check"))
+                 f" dequantize + SDPA takes {megabytes(copy_bytes(best[longest]))}.", peer_command(run, "--check"))
 
 
 def plot(run, best):
@@ -186,14 +200,11 @@ def summary_of(checks):
 
 
 def answer(run):
-    prompt, missing = measure(run, PROMPT)
-    decode, _ = measure(run, DECODE)
-    outputs = {rows: check_outputs(run, rows) for rows in (PROMPT, DECODE)}
-    flat = {(ctx, rows): entry for rows, entries in outputs.items() for ctx, entry in entries.items()}
-    checks = [speed_check(run, PROMPT, prompt), speed_check(run, DECODE, decode), cosine_check(run, flat),
-              memory_check(run, prompt, outputs[PROMPT])]
-    tables = [speed_table(PROMPT, prompt, missing), speed_table(DECODE, decode, missing)]
-    if outputs[PROMPT]:
-        tables += [memory_table(prompt, outputs[PROMPT]), ways_table(PROMPT, prompt), ways_table(DECODE, decode)]
-    data = {"prompt": prompt, "decode": decode, "outputs": list(flat.values()), "missing": missing}
+    best, missing = measure(run)
+    prompt, decode = of_rows(best, PROMPT), of_rows(best, DECODE)
+    checks = [speed_check(run, PROMPT, prompt), speed_check(run, DECODE, decode), cosine_check(run, best),
+              memory_check(run, prompt)]
+    tables = [speed_table(PROMPT, prompt, missing), speed_table(DECODE, decode, missing), memory_table(prompt)]
+    tables += [ways_table(rows, entries) for rows, entries in ((PROMPT, prompt), (DECODE, decode)) if fastest(entries[min(entries)])]
+    data = {"results": [{"rows": rows, "ctx": ctx, **entry} for (rows, ctx), entry in best.items()], "missing": missing}
     return Section("003", "TurboQuant inside attention", summary_of(checks), checks, tables, [plot(run, prompt)], NOTES, data)

@@ -1,9 +1,9 @@
 """Attention over TurboQuant's codes by dequantizing them first: the way that Quire's fused kernels replace.
 
-usage: peer_dequant.py [--build DIR] [--shape 32x8x128] [--rows 128] [--ctx 2048,..] [-t N] [--check] [--seconds X]
-Prints a JSON array, an entry per context: milliseconds of dequantizing and of SDPA for each way that is here, and the
-memory that the fastest of them and that Quire's attention take beside the packed cache. --check: also the cosine between
-Quire's output and the dequantized path. Needs the Python of tools/setup bench.
+usage: peer_dequant.py [--build DIR] [--shape 32x8x128] [--rows 128,1] [--ctx 2048,..] [-t N] [--seconds X] [--check]
+Prints JSON, an entry per context and number of queries: for each way that is here milliseconds of dequantizing and of
+SDPA, and the memory it takes beside the packed cache. --check: also the cosine between Quire's output and the dequantized
+path, and the memory of Quire's step. Needs the Python of tools/setup bench.
 
 Pages are Quire's own `tq4`. Dequantized rows stay rotated: q is rotated and the output rotated back, which is the
 cheapest way. A loop in C (peer_dequant.c), numpy and Quire's quire_page_decode dequantize, with all threads;
@@ -11,6 +11,7 @@ torch and mlx attend, without a mask.
 """
 
 import argparse
+import copy
 import ctypes as C
 import json
 import math
@@ -34,35 +35,44 @@ LONG_SECONDS, SLOW_SECONDS = 3, 10  # a longer run needs no second one; a way th
 
 
 class Packed:
-    """K and V of ctx tokens in tq4, as arrays by KV head, and the rows they came from."""
+    """K and V in tq4, as arrays by KV head, and the rows they came from. Only full pages are packed."""
 
-    def __init__(self, lib, book, rotation, kv_heads, dim, n_rows, n_full):
+    def __init__(self, lib, book, rotation, kv_heads, dim, n_rows):
         random = np.random.default_rng(1)
-        self.kv_heads, self.dim, self.n = kv_heads, dim, n_full
+        self.kv_heads, self.dim, self.n = kv_heads, dim, n_rows // PAGE * PAGE
         self.rotation = rotation.forward(np.eye(dim, dtype=np.float32))  # of rows: x @ rotation
         # As f16 holds them, like the rows of a pool. Tokens come first, as in a batch.
         self.rows = [random.standard_normal((n_rows, kv_heads, dim), np.float32).astype(np.float16).astype(np.float32)
                      for _ in "kv"]
         self.levels = np.stack([np.tile(book, 16), np.repeat(book, 16)], axis=1).astype(np.float32)  # of every byte
-        self.page, self.pages = lib.Page("tq4", "tq4", dim, dim), []
-        self.codes = [np.empty((kv_heads, n_full, dim // 2), np.uint8) for _ in "kv"]
-        self.norms = [np.empty((kv_heads, n_full, 1), np.float32) for _ in "kv"]
-        self.means = np.empty((kv_heads, n_full // PAGE, dim), np.float32)
+        self.page, self.pages = lib.Page("tq4", "tq4", dim, dim), [[] for _ in range(kv_heads)]
+        self.codes = [np.empty((kv_heads, self.n, dim // 2), np.uint8) for _ in "kv"]
+        self.norms = [np.empty((kv_heads, self.n, 1), np.float32) for _ in "kv"]
+        self.means = np.empty((kv_heads, self.n // PAGE, dim), np.float32)
         for head in range(kv_heads):
-            for first in range(0, n_full, PAGE):
+            for first in range(0, self.n, PAGE):
                 self.pack(head, slice(first, first + PAGE))
         self.means = self.means @ self.rotation
-        self.bytes = len(self.pages) * self.page.n_bytes
 
     def pack(self, head, where):
         record = self.page.encode(*(x[where, head] for x in self.rows))
-        self.pages.append(record)
+        self.pages[head].append(record)
         for i, side in enumerate("kv"):
             arrays = self.page.export_arrays(side, record)
             self.codes[i][head, where] = arrays["codes"].view(np.uint8)
             self.norms[i][head, where, 0] = arrays["norms"]
             if side == "k":
                 self.means[head, where.start // PAGE] = arrays["means"]
+
+    def first(self, n):
+        """The same, cut to its first tokens."""
+        part = copy.copy(self)
+        part.n, part.pages, part.means = n, [pages[: n // PAGE] for pages in self.pages], self.means[:, : n // PAGE]
+        part.codes, part.norms = ([x[:, :n] for x in arrays] for arrays in (self.codes, self.norms))
+        return part
+
+    def bytes(self):
+        return self.kv_heads * self.n // PAGE * self.page.n_bytes
 
 
 # ---------------------------------------------------------------- dequantizing: (heads, tokens, dim) of K and of V
@@ -134,13 +144,14 @@ class Library:
     def __call__(self, packed, bf16=False):
         outs = [np.empty((packed.kv_heads * packed.n, packed.dim), np.float32) for _ in "kv"]
         decode, shape = self.lib.lib.quire_page_decode, C.byref(packed.page.shape)
+        pages = [page for of_head in packed.pages for page in of_head]
 
         def part(first, last):
             for i in range(first, last):
                 k, v = (out[i * PAGE :].ctypes.data for out in outs)
-                self.lib.check(decode(shape, packed.pages[i].ctypes.data, k, v))
+                self.lib.check(decode(shape, pages[i].ctypes.data, k, v))
 
-        cuts = [part * len(packed.pages) // self.threads for part in range(self.threads + 1)]
+        cuts = [part * len(pages) // self.threads for part in range(self.threads + 1)]
         with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(part, cuts, cuts[1:]))
         return [out.reshape(packed.kv_heads, packed.n, packed.dim) for out in outs]
@@ -284,13 +295,13 @@ def fused(pools, packed, q, first):
     """Quire's output for the last tokens, and the memory that this step took beside the cache."""
     heads, rows = q.shape[1], len(q)
     layer = pools.layer_of(heads, packed.kv_heads, packed.dim, k="tq4", v="tq4")
-    budget = 4 * packed.bytes + (256 << 20)
+    budget = 4 * packed.bytes() + (256 << 20)
     with pools.Pool([layer], budget=budget, max_batch=max(rows, 512)) as pool:
         pool.create()
         for at in range(0, first, 512):
             pool.step(*(x[None, at : min(at + 512, first)] for x in packed.rows))
-        outs = []
-        memory = extra_memory(lambda: outs.append(pool.step(*(x[None, first:] for x in packed.rows), q[None])[0]))
+        last, outs = slice(first, first + rows), []
+        memory = extra_memory(lambda: outs.append(pool.step(*(x[None, last] for x in packed.rows), q[None])[0]))
     return outs[0], memory
 
 
@@ -301,41 +312,52 @@ def compare_fused(lib, pools, packed, q, first):
     return {"cosine": cosine(out, wanted), "fused_extra_bytes": memory}
 
 
+def measure_ways(found, packed, q, seconds, slow):
+    """`slow`: milliseconds per token of each way so far."""
+    folded = np.ascontiguousarray(q.transpose(1, 0, 2).reshape(packed.kv_heads, -1, packed.dim))
+    results, outs = [], []
+    for way in found:
+        key = way[0], len(q)
+        if slow.get(key, 0) * packed.n > 1e3 * SLOW_SECONDS:
+            continue
+        result, out = measure_way(way, packed, folded, seconds)
+        outs.append(out)
+        slow[key] = result["ms"] / packed.n
+        results.append({**result, "cosine": cosine(out, outs[0])})
+    if any(result["cosine"] < 0.9999 for result in results):
+        programs.fail(f"the ways do not agree: {results}")
+    return results
+
+
 def measure(options, modules, found, ctx, slow):
+    """An entry for each number of queries."""
     lib, pools, page = modules
     heads, kv_heads, dim = map(int, options.shape.split("x"))
     book = page.UNIT[BITS] * page.LEVELS[BITS] / np.float32(math.sqrt(dim))
-    q = np.random.default_rng(2).standard_normal((options.rows, heads, dim), np.float32)
-    full = (ctx + options.rows) // PAGE * PAGE if options.check else ctx
-    packed = Packed(lib, book, page.Rotation(dim), kv_heads, dim, ctx + options.rows, full)
-    entry = {"ctx": ctx, "rows": options.rows, "packed_bytes": packed.bytes}
-    if options.check:
-        return entry | compare_fused(lib, pools, packed, q, ctx)
-    folded = np.ascontiguousarray(q.transpose(1, 0, 2).reshape(kv_heads, -1, dim))
-    entry["ways"], outs = [], []
-    for way in (way for way in found if slow.get(way[0], 0) * ctx < 1e3 * SLOW_SECONDS):
-        result, out = measure_way(way, packed, folded, options.seconds)
-        outs.append(out)
-        slow[way[0]] = result["ms"] / ctx
-        entry["ways"].append({**result, "cosine": cosine(out, outs[0])})
-    if any(way["cosine"] < 0.9999 for way in entry["ways"]):
-        programs.fail(f"the ways do not agree: {entry['ways']}")
-    return entry
+    packed = Packed(lib, book, page.Rotation(dim), kv_heads, dim, ctx + (max(options.rows) if options.check else 0))
+    for rows in options.rows:
+        q = np.random.default_rng(2).standard_normal((rows, heads, dim), np.float32)
+        entry = {"ctx": ctx, "rows": rows, "packed_bytes": packed.first(ctx).bytes()}
+        entry["ways"] = measure_ways(found, packed.first(ctx), q, options.seconds, slow)
+        yield entry | (compare_fused(lib, pools, packed, q, ctx) if options.check else {})
+
+
+def numbers(text):
+    return [int(x) for x in text.split(",")]
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=programs.ROOT / "build")
     parser.add_argument("--shape", default="32x8x128")
-    parser.add_argument("--rows", type=int, default=128)
-    parser.add_argument("--ctx", default="2048,8192,32768,65536", help="multiples of 64")
+    parser.add_argument("--rows", type=numbers, default=[128, 1], metavar="N,..", help="queries (default: 128,1)")
+    parser.add_argument("--ctx", type=numbers, default=[2048, 8192, 32768, 65536], metavar="N,..", help="multiples of 64")
     parser.add_argument("-t", "--threads", type=int, default=programs.processors())
     parser.add_argument("--seconds", type=float, default=0.7, help="for each way and context (default: %(default)s)")
-    parser.add_argument("--check", action="store_true", help="compare with Quire's attention instead of measuring time")
+    parser.add_argument("--check", action="store_true", help="also compare with Quire's attention")
     options = parser.parse_args()
-    options.contexts = [int(x) for x in options.ctx.split(",")]
-    if any(ctx % PAGE for ctx in options.contexts):
-        parser.error(f"--ctx: {options.ctx} are not all multiples of {PAGE}")
+    if any(ctx % PAGE for ctx in options.ctx):
+        parser.error(f"--ctx: not all of {options.ctx} are multiples of {PAGE}")
     return options
 
 
@@ -347,9 +369,9 @@ def main():
     import quire_pool
 
     with tempfile.TemporaryDirectory() as scratch:
-        found, missing = ([], {}) if options.check else ways(quire_lib, pathlib.Path(scratch), options.threads)
+        found, missing = ways(quire_lib, pathlib.Path(scratch), options.threads)
         slow, modules = {}, (quire_lib, quire_pool, quire_page)
-        entries = [measure(options, modules, found, ctx, slow) for ctx in options.contexts]
+        entries = [entry for ctx in options.ctx for entry in measure(options, modules, found, ctx, slow)]
     json.dump({"missing": missing, "results": entries}, sys.stdout, indent=2)
     print()
 
