@@ -1,5 +1,5 @@
-"""Request 001: rotating caches that are quantized, and K and V of different bits. Its test plan line by line, its tables
-of latency and memory, and its reviewer's warnings."""
+"""Request 001: rotating caches that are quantized, and K and V of different bits. Its test plan
+line by line, its tables of latency and memory, and its reviewer's warnings."""
 
 import json
 import math
@@ -149,8 +149,8 @@ def last_level_cache():
 
 
 def layers_for(ctx, bits=4.3125):
-    """So many that the smallest cache is twice the last-level cache, and nothing is left in it when its turn comes again:
-    in a model the weights push it out."""
+    """So many that the smallest cache is twice the last-level cache, and nothing is left in it
+    when its turn comes again: in a model the weights push it out."""
     _, kv_heads, dim = map(int, SHAPE.split("x"))
     layer = ctx * kv_heads * dim * 2 * bits / 8
     return max(1, min(256, math.ceil(2 * last_level_cache() / layer)))
@@ -168,8 +168,8 @@ def bench_arguments(run, work, kvs):
 
 
 def measure_latency(run, works, peers, missing):
-    """{(work, name): ms of 32 layers}. Quire and ggml take turns, and the best of each counts; others are measured once.
-    A peer that fails is added to `missing`."""
+    """{(work, name): ms of 32 layers}. Quire and ggml take turns, and the best of each counts;
+    others are measured once. A peer that fails is added to `missing`."""
     ms = {}
 
     def keep(work, name, value):

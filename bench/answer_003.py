@@ -1,5 +1,5 @@
-"""Request 003: attention on TurboQuant's codes. Its table, prefill of 128 queries, and decode: fused beside dequantizing
-first; the memory of both; the cosine between them."""
+"""Request 003: attention on TurboQuant's codes. Its table, prefill of 128 queries, and decode:
+fused beside dequantizing first; the memory of both; the cosine between them."""
 
 import json
 import math
@@ -70,7 +70,8 @@ def measure_ways(run, best, *more):
 
 
 def measure(run):
-    """{(rows, ctx): entry}, and {library: why it is missing}. Both take turns, and the best of each counts."""
+    """{(rows, ctx): entry}, and {library: why it is missing}. Both take turns, and the best of
+    each counts."""
     _, contexts = shape_and_contexts(run)
     best = {(rows, ctx): {"fused": math.inf, "ways": {}, "cosine": None, "fused_extra_bytes": None, "packed_bytes": None}
             for rows in (PROMPT, DECODE) for ctx in contexts}

@@ -1,4 +1,5 @@
-"""What the benches of attention make of their figures: crossovers, missing peers, dequantized rows."""
+"""What the benches of attention make of their figures: crossovers, missing peers, dequantized
+rows."""
 
 import json
 import os
@@ -85,8 +86,8 @@ def test_labels_do_not_touch():
 
 
 def test_dequantized_rows_give_the_same_attention():
-    """Every way of dequantizing that is here, and Quire's own attention on the same pages; the program refuses if two ways
-    differ."""
+    """Every way of dequantizing that is here, and Quire's own attention on the same pages; the
+    program refuses if two ways differ."""
     build = Path(os.environ["QUIRE_LIBRARY"]).resolve().parents[1]
     if not (build / "lib").exists():
         pytest.skip("the library is not in a build's lib folder")
