@@ -211,7 +211,7 @@ def ways(lib, scratch, threads):
             found += [(f"{loop.name}, torch {kind}", loop, torch, kind == "bf16") for kind in ("f32", "bf16")]
         found += [(f"{d.name}, torch f32", d, torch, False) for d in (Numpy(threads), Library(lib, threads))]
     except ImportError as error:
-        missing["torch"] = f"{error} (make answers PEERS=all installs it)"
+        missing["torch"] = f"{error} (PEERS=all tools/setup bench installs it)"
     try:
         found.append(("numpy, mlx f32", Numpy(threads), Mlx(), False))
     except ImportError as error:
