@@ -200,9 +200,8 @@ def slower_note(run, prompt):
     if not slower:
         return []
     return [f"With {PROMPT} queries arithmetic is the limit, not memory. Quire's `{isa}` kernels multiply TurboQuant's levels as"
-            " integers, exactly as on every other machine; torch multiplies floats with the widest vectors or matrix units that"
-            " the processor has, and dequantizing is a small part of its time. [KERNELS.md](KERNELS.md) has the products of each"
-            " level."]
+            " integers; torch multiplies floats with the widest vectors or the matrix units that the processor has."
+            " [KERNELS.md](KERNELS.md) has the products of each level."]
 
 
 def summary_of(checks):
