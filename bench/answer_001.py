@@ -1,10 +1,11 @@
-"""Request 001: rotating caches that are quantized, and K and V of different bits. Its test plan line by line, its tables
-of latency and memory, and its reviewer's warnings."""
+"""Request 001: rotating caches that are quantized, and K and V of different bits. Its test plan
+line by line, its tables of latency and memory, and its reviewer's warnings."""
 
 import json
 import math
 import os
 import shlex
+import subprocess
 
 import curves
 import svg
@@ -18,7 +19,7 @@ SHAPE, LAYERS = "32x8x128", 32  # Llama-3-8B
 F16, SPLIT, Q4 = "none", "k8v4", "k4v4"
 NAMES = {F16: "f16", SPLIT: "K8/V4", Q4: "Q4"}
 PEERS = {"ggml f16:f16": "ggml f16", "ggml q8_0:q4_0": "ggml q8_0/q4_0", "mlx f16": "mlx f16", "mlx q8:q4": "mlx q8/q4",
-         "torch f32": "torch f32", "torch bf16": "torch bf16", "torch f16": "torch f16"}
+         "torch f32": "torch f32", "torch f16": "torch f16"}
 MODEL, TEXT = "smollm2", "docs/ARCHITECTURE.md"
 K = 1024
 
@@ -148,11 +149,11 @@ def last_level_cache():
 
 
 def layers_for(ctx, bits=4.3125):
-    """So many that the smallest cache is four times the last-level cache: in a model the weights push a layer's rows out
-    of it before the next token."""
+    """So many that the smallest cache is twice the last-level cache, and nothing is left in it
+    when its turn comes again: in a model the weights push it out."""
     _, kv_heads, dim = map(int, SHAPE.split("x"))
     layer = ctx * kv_heads * dim * 2 * bits / 8
-    return max(1, min(256, math.ceil(4 * last_level_cache() / layer)))
+    return max(1, min(256, math.ceil(2 * last_level_cache() / layer)))
 
 
 def latency_works(run):
@@ -166,8 +167,9 @@ def bench_arguments(run, work, kvs):
             "-t", run.threads, "--min-time", 0.02 if run.short else 0.7, "--no-check", "--no-limits"]
 
 
-def measure_latency(run, works, peers):
-    """{(work, name): ms of 32 layers}. Quire and ggml take turns, and the best of each counts; others are measured once."""
+def measure_latency(run, works, peers, missing):
+    """{(work, name): ms of 32 layers}. Quire and ggml take turns, and the best of each counts;
+    others are measured once. A peer that fails is added to `missing`."""
     ms = {}
 
     def keep(work, name, value):
@@ -179,10 +181,19 @@ def measure_latency(run, works, peers):
             for r in run.quire(*bench_arguments(run, work, NAMES)):
                 keep(work, r["kv"], r["ms_best"])
             for name in PEERS:
-                library_name, kind = name.split()
-                if library_name in peers and (turn == 0 or library_name == "ggml"):
-                    keep(work, name, peers[library_name].measure(work, kind, run.threads))
+                library, kind = name.split()
+                if library not in peers or name in missing or (turn > 0 and library != "ggml"):
+                    continue
+                try:
+                    keep(work, name, peers[library].measure(work, kind, run.threads))
+                except subprocess.CalledProcessError as error:
+                    missing[name] = f"failed at {context_name(work.ctx)}: {last_line(error.stderr)}"
     return ms
+
+
+def last_line(text):
+    lines = (text or "").strip().splitlines()
+    return lines[-1] if lines else "no message"
 
 
 def crossover(works, ms, split, f16):
@@ -227,7 +238,7 @@ def latency_checks(run, works, ms):
                 None if run.short else min(ratios) > 1,
                 f"Beside Quire's own f16: {listed}; the crossover is at {crossover_name(works, ms)}.", command)
     for name in ("ggml f16:f16", "torch f16"):
-        if (works[0], name) in ms:
+        if all((work, name) in ms for work in works):
             first = crossover(works, ms, SPLIT, name)
             figures = ", ".join(f"{ms[work, name] / ms[work, SPLIT]:.1f}x at {context_name(work.ctx)}" for work in works)
             yield Check(f"The same beside {PEERS[name]}", None if run.short else first == works[0].ctx, f"{figures}.",
@@ -351,7 +362,7 @@ def answer(run):
     checks += [model_check(run, rows), text_check(run)]
     works = latency_works(run)
     peers, missing = find_peers(set() if run.short else {"ggml", "mlx", "torch"})
-    ms = measure_latency(run, works, peers)
+    ms = measure_latency(run, works, peers, missing)
     checks += latency_checks(run, works, ms)
     run.progress("001: memory")
     held = measure_memory(run)

@@ -1,5 +1,5 @@
-"""Request 003: attention on TurboQuant's codes. Its table, prefill of 128 queries, and decode: fused beside dequantizing
-first; the memory of both; the cosine between them."""
+"""Request 003: attention on TurboQuant's codes. Its table, prefill of 128 queries, and decode:
+fused beside dequantizing first; the memory of both; the cosine between them."""
 
 import json
 import math
@@ -70,7 +70,8 @@ def measure_ways(run, best, *more):
 
 
 def measure(run):
-    """{(rows, ctx): entry}, and {library: why it is missing}. Both take turns, and the best of each counts."""
+    """{(rows, ctx): entry}, and {library: why it is missing}. Both take turns, and the best of
+    each counts."""
     _, contexts = shape_and_contexts(run)
     best = {(rows, ctx): {"fused": math.inf, "ways": {}, "cosine": None, "fused_extra_bytes": None, "packed_bytes": None}
             for rows in (PROMPT, DECODE) for ctx in contexts}
@@ -192,6 +193,17 @@ NOTES = [
 ]
 
 
+def slower_note(run, prompt):
+    """Why many queries may be slower here than a library's SDPA."""
+    isa = run.quire("version")["isa"]
+    slower = [ctx for ctx, entry in prompt.items() if entry["ways"] and fastest(entry)["ms"] < entry["fused"]]
+    if not slower:
+        return []
+    return [f"With {PROMPT} queries arithmetic is the limit, not memory. Quire's `{isa}` kernels multiply TurboQuant's levels as"
+            " integers; torch multiplies floats with the widest vectors or the matrix units that the processor has."
+            " [KERNELS.md](KERNELS.md) has the products of each level."]
+
+
 def summary_of(checks):
     missed = [check.text for check in checks if check.ok is False]
     start = ("Attention reads TurboQuant's codes where they are, for one query and for many, and keeps no dequantized copy."
@@ -207,4 +219,5 @@ def answer(run):
     tables = [speed_table(PROMPT, prompt, missing), speed_table(DECODE, decode, missing), memory_table(prompt)]
     tables += [ways_table(rows, entries) for rows, entries in ((PROMPT, prompt), (DECODE, decode)) if fastest(entries[min(entries)])]
     data = {"results": [{"rows": rows, "ctx": ctx, **entry} for (rows, ctx), entry in best.items()], "missing": missing}
-    return Section("003", "TurboQuant inside attention", summary_of(checks), checks, tables, [plot(run, prompt)], NOTES, data)
+    return Section("003", "TurboQuant inside attention", summary_of(checks), checks, tables, [plot(run, prompt)],
+                   NOTES + slower_note(run, prompt), data)

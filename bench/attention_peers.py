@@ -27,7 +27,8 @@ class Sdpa:
 
 
 def find_peers(wanted):
-    """-> {name: peer} of those that are here, {name: why} of the others. A peer's measure(work, type, threads) gives ms."""
+    """-> {name: peer} of those that are here, {name: why} of the others. A peer's measure(work,
+    type, threads) gives ms."""
     peers, missing = {}, {}
     for name, make in (("ggml", Ggml), ("torch", lambda: Sdpa("torch")), ("mlx", lambda: Sdpa("mlx"))):
         try:

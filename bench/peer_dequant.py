@@ -1,13 +1,15 @@
-"""Attention over TurboQuant's codes by dequantizing them first: the way that Quire's fused kernels replace.
+"""Attention over TurboQuant's codes by dequantizing them first: the way that Quire's fused kernels
+replace.
 
 usage: peer_dequant.py [--build DIR] [--shape 32x8x128] [--rows 128,1] [--ctx 2048,..] [-t N] [--seconds X] [--check]
-Prints JSON, an entry per context and number of queries: for each way that is here milliseconds of dequantizing and of
-SDPA, and the memory it takes beside the packed cache. --check: also the cosine between Quire's output and the dequantized
-path, and the memory of Quire's step. Needs the Python of tools/setup bench.
+Prints JSON, an entry per context and number of queries: for each way that is here milliseconds of
+dequantizing and of SDPA, and the memory it takes beside the packed cache. --check: also the cosine
+between Quire's output and the dequantized path, and the memory of Quire's step. Needs the Python of
+tools/setup bench.
 
-Pages are Quire's own `tq4`. Dequantized rows stay rotated: q is rotated and the output rotated back, which is the
-cheapest way. A loop in C (peer_dequant.c), numpy and Quire's quire_page_decode dequantize, with all threads;
-torch and mlx attend, without a mask.
+Pages are Quire's own `tq4`. Dequantized rows stay rotated: q is rotated and the output rotated
+back, which is the cheapest way. A loop in C (peer_dequant.c), numpy and Quire's quire_page_decode
+dequantize, with all threads; torch and mlx attend, without a mask.
 """
 
 import argparse
@@ -35,7 +37,8 @@ LONG_SECONDS, SLOW_SECONDS = 3, 10  # a longer run needs no second one; a way th
 
 
 class Packed:
-    """K and V in tq4, as arrays by KV head, and the rows they came from. Only full pages are packed."""
+    """K and V in tq4, as arrays by KV head, and the rows they came from. Only full pages are
+    packed."""
 
     def __init__(self, lib, book, rotation, kv_heads, dim, n_rows):
         random = np.random.default_rng(1)
@@ -158,7 +161,8 @@ class Library:
 
 
 # ---------------------------------------------------------------- SDPA
-# q (KV heads, rows of the group, dim) -> the same; K and V are rotated, so q is and the output is rotated back.
+# q (KV heads, rows of the group, dim) -> the same; K and V are rotated, so q is and the output is
+# rotated back.
 
 
 class Torch:
@@ -207,7 +211,7 @@ def ways(lib, scratch, threads):
             found += [(f"{loop.name}, torch {kind}", loop, torch, kind == "bf16") for kind in ("f32", "bf16")]
         found += [(f"{d.name}, torch f32", d, torch, False) for d in (Numpy(threads), Library(lib, threads))]
     except ImportError as error:
-        missing["torch"] = f"{error} (make answers PEERS=all installs it)"
+        missing["torch"] = f"{error} (PEERS=all tools/setup bench installs it)"
     try:
         found.append(("numpy, mlx f32", Numpy(threads), Mlx(), False))
     except ImportError as error:
@@ -228,7 +232,8 @@ def resident(field):
 
 
 def extra_memory(call):
-    """The most that the process grows by during the call, in bytes; None where that cannot be told."""
+    """The most that the process grows by during the call, in bytes; None where that cannot be
+    told."""
     try:
         C.CDLL(None).malloc_trim(0)  # what earlier calls freed is no longer resident
         pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
@@ -241,7 +246,8 @@ def extra_memory(call):
 
 
 def measure_way(way, packed, q, seconds):
-    """-> best milliseconds of dequantizing, of SDPA and of both, and the memory of the first run; the output"""
+    """-> best milliseconds of dequantizing, of SDPA and of both, and the memory of the first
+    run; the output"""
     name, dequantize, sdpa, bf16 = way
     rotation = np.eye(packed.dim, dtype=np.float32) if isinstance(dequantize, Library) else packed.rotation
     best, outs = {"dequantize_ms": math.inf, "sdpa_ms": math.inf, "ms": math.inf}, []
@@ -270,7 +276,8 @@ def measure_way(way, packed, q, seconds):
 
 
 def dequantized_attention(packed, values, q, first, i):
-    """Rows of one page as Quire defines them: pages before it dequantized, their own raw up to themselves."""
+    """Rows of one page as Quire defines them: pages before it dequantized, their own raw up to
+    themselves."""
     n = min(PAGE, len(q) - (i - first))
     rows = q[i - first : i - first + n]
     group = rows.shape[1] // packed.kv_heads

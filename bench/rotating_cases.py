@@ -1,10 +1,12 @@
-"""Quantized rotating caches, and K and V of different bits, case by case: Quire's library beside mlx-lm's caches.
+"""Quantized rotating caches, and K and V of different bits, case by case: Quire's library beside
+mlx-lm's caches.
 
 usage: rotating_cases.py [--build DIR] [--short] [CASE..]
 Prints a JSON object: what each case compared and found. Needs the Python of tools/setup bench.
 
-mlx-lm's RotatingKVCache says which tokens a query sees, mlx.core.quantize what a packed row is, and numpy computes
-attention over both in fp64. Quire gets the same rows through its public API, with mlx's formats as codecs (a8, a4, a2).
+mlx-lm's RotatingKVCache says which tokens a query sees, mlx.core.quantize what a packed row is, and
+numpy computes attention over both in fp64. Quire gets the same rows through its public API, with
+mlx's formats as codecs (a8, a4, a2).
 """
 
 import argparse
@@ -21,8 +23,8 @@ import programs
 HEADS, KV, DIM = 8, 2, 128
 PAGE, GROUP = 64, 64
 MAX_SIZE, KEEP = 128, 4
-# Errors of attention relative to fp64, by the fewest bits of K and V (docs/TESTING.md derives them; 16: f16, where q and
-# weights may be fp16).
+# Errors of attention relative to fp64 that are allowed, by the fewest bits of K and V: kernels round
+# q and weights (docs/TESTING.md), and mlx rounds scale * code + bias to the type of the rows.
 BOUNDS = {16: 5e-4, 8: 3e-3, 4: 2e-2, 2: 2e-2}
 CODECS = {16: "raw", 8: "a8", 4: "a4", 2: "a2"}
 
@@ -40,7 +42,8 @@ def modules(build):
 
 
 class Rows:
-    """K, V and q of n tokens as the raw type holds them, and K and V as mlx packs them in some number of bits."""
+    """K, V and q of n tokens as the raw type holds them, and K and V as mlx packs them in some
+    number of bits."""
 
     def __init__(self, mx, n, raw="f16", seed=1):
         random = np.random.default_rng(seed)
@@ -60,8 +63,9 @@ class Rows:
 
 
 class Reference:
-    """fp64 attention of query i over the tokens that mlx-lm's cache holds at that step. Rows of earlier pages are packed,
-    those of the query's own page are raw: that is where Quire seals a page."""
+    """fp64 attention of query i over the tokens that mlx-lm's cache holds at that step. Rows of
+    earlier pages are packed, those of the query's own page are raw: that is where Quire seals a
+    page."""
 
     def __init__(self, attention, rows, bits):
         self.attention, self.rows = attention, rows
@@ -75,7 +79,8 @@ class Reference:
 
 
 class Ring:
-    """mlx-lm's RotatingKVCache on rows that hold their own number: what it returns says which tokens are seen."""
+    """mlx-lm's RotatingKVCache on rows that hold their own number: what it returns says which
+    tokens are seen."""
 
     def __init__(self, mx, module, max_size, keep):
         self.mx, self.cache, self.n = mx, module.RotatingKVCache(max_size=max_size, keep=keep), 0
@@ -123,7 +128,8 @@ class Cases:
         ring.add(n)
 
     def decode(self, pool, rows, reference, ring, n):
-        """Tokens up to n, one by one. -> relative error of all steps, how many tokens the last one sees"""
+        """Tokens up to n, one by one. -> relative error of all steps, how many tokens the last
+        one sees"""
         got, wanted = [], []
         for i in range(ring.n, n):
             seen = ring.add(1)
@@ -181,7 +187,8 @@ class Cases:
     # ------------------------------------------------------------ files
 
     def meta_state(self, k_bits, v_bits, fields):
-        """A prompt cache with this meta_state into Quire's file and back: the fields, and the codes of full pages."""
+        """A prompt cache with this meta_state into Quire's file and back: the fields, and the
+        codes of full pages."""
         n = 150
         rows = Rows(self.mx, n)
         numbers = [n, GROUP, k_bits] + ([GROUP, v_bits] if fields == 5 else [])
@@ -201,7 +208,8 @@ class Cases:
     # ------------------------------------------------------------ K with heavy tails
 
     def heavy_tails(self):
-        """Relative error of attention by the codec of K, V being f32, against fp64 over the rows as they came."""
+        """Relative error of attention by the codec of K, V being f32, against fp64 over the rows
+        as they came."""
         kinds = {name: scaled(k) for name, k in k_rows(256 if self.short else 2048).items()}
         errors = {codec: {} for codec in K_CODECS}
         for name, k in kinds.items():
@@ -243,7 +251,8 @@ K_CODECS = ("kc8", "a8", "q8_0", "vt8", "km4", "kc4", "a4", "q4_0", "tq4", "tqp4
 
 
 def k_rows(n):
-    """Synthetic K, from mild to heavy: each adds to the one before what models are known to have."""
+    """Synthetic K, from mild to heavy: each adds to the one before what models are known to
+    have."""
     random = np.random.default_rng(2)
     normal = random.standard_normal((n, KV, DIM))
     outliers = np.where(np.arange(DIM) % 32 == 5, 20.0, 1.0)  # 4 channels of 128

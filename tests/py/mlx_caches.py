@@ -1,4 +1,5 @@
-"""Caches of mlx-lm without the rest of it, caches in its layout with meta_state, and attention in fp64 over their rows.
+"""Caches of mlx-lm without the rest of it, caches in its layout with meta_state, and attention in
+fp64 over their rows.
 
 For the tests of prompt caches and for bench/rotating_cases.py."""
 
@@ -12,8 +13,8 @@ import numpy as np
 
 
 def load_module():
-    """mlx_lm/models/cache.py alone, or None where mlx-lm is not installed: the package itself wants a whole model stack.
-    base.py is in the same folder."""
+    """mlx_lm/models/cache.py alone, or None where mlx-lm is not installed: the package itself
+    wants a whole model stack. base.py is in the same folder."""
     spec = importlib.util.find_spec("mlx_lm")
     if not spec:
         return None
@@ -29,7 +30,8 @@ def load_module():
 
 
 class MetaState:
-    """A cache as mlx-lm before 0.32 has it, and as its branch with bits for K and V apart: state, meta_state."""
+    """A cache as mlx-lm before 0.32 has it, and as its branch with bits for K and V apart:
+    state, meta_state."""
 
     def __init__(self, name, k, v, numbers, k_quantizer=None, v_quantizer=None):
         self.name, self.numbers, self.keys, self.values = name, numbers, k, v

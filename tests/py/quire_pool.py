@@ -1,4 +1,5 @@
-"""A pool with one sequence, by the library's public API: append rows, attend, requantize, save and load."""
+"""A pool with one sequence, by the library's public API: append rows, attend, requantize, save
+and load."""
 
 import ctypes as C
 
@@ -66,7 +67,8 @@ class Pool:
         return lib.quire_seq_length(self.seq)
 
     def step(self, k, v, q=None):
-        """Appends k (layers, n, G, DK) and v. With q (layers, n, H, DK): -> attention (layers, n, H, DV)."""
+        """Appends k (layers, n, G, DK) and v. With q (layers, n, H, DK): -> attention (layers,
+        n, H, DV)."""
         k, v = (np.ascontiguousarray(x, np.float32) for x in (k, v))
         n = k.shape[1]
         item, batch = quire_lib.Item(self.seq, n), C.c_void_p()

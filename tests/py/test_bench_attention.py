@@ -1,4 +1,5 @@
-"""What the benches of attention make of their figures: crossovers, missing peers, dequantized rows."""
+"""What the benches of attention make of their figures: crossovers, missing peers, dequantized
+rows."""
 
 import json
 import os
@@ -39,21 +40,43 @@ def test_missing_peers_have_a_row():
     assert rows[-1][1] == "missing: No module named torch" and all(len(row) == 4 for row in rows)
 
 
+class Run:
+    """A stand-in for answering.Run."""
+
+    short, threads = True, 1
+
+    def command(self, arguments):
+        return "quire"
+
+    def progress(self, text):
+        pass
+
+    def quire(self, *arguments):
+        return [{"kv": kv, "ms_best": 0.5} for kv in ("none", "k8v4", "k4v4")]
+
+
+def test_a_peer_that_fails_is_missing():
+    class Broken:
+        def measure(self, work, kind, threads):
+            raise subprocess.CalledProcessError(1, "peer", stderr="so\nout of memory\n")
+
+    missing = {}
+    ms = answer_001.measure_latency(Run(), WORKS, {"ggml": Broken()}, missing)
+    assert missing == {name: "failed at 1K: out of memory" for name in ("ggml f16:f16", "ggml q8_0:q4_0")}
+    assert ms[WORKS[2], "k8v4"] == 32 * 0.5 and not any(name in missing for _, name in ms)
+
+
 def test_fused_without_peers_is_not_judged():
-    class Run:
-        short, threads = False, 1
-
-        def command(self, arguments):
-            return "quire"
-
     best = {2048: {"fused": 1.0, "ways": {}, "cosine": None, "fused_extra_bytes": None, "packed_bytes": None}}
-    assert answer_003.speed_check(Run(), 128, best).ok is None
-    assert answer_003.memory_check(Run(), best).ok is None
-    assert answer_003.cosine_check(Run(), {(128, 2048): best[2048]}).ok is None
+    run = Run()
+    run.short = False
+    assert answer_003.speed_check(run, 128, best).ok is None
+    assert answer_003.memory_check(run, best).ok is None
+    assert answer_003.cosine_check(run, {(128, 2048): best[2048]}).ok is None
     row = answer_003.speed_table(128, best, {"torch": "why"})
     assert row.rows[0][2] == "missing" and len(row.rows[0]) == len(row.header) and "Missing: torch: why." in row.note
     best[2048]["ways"] = {"a": {"way": "a", "ms": 0.9, "sdpa_ms": 0.5, "extra_bytes": 7}, "b": {"way": "b", "ms": 3, "sdpa_ms": 1}}
-    assert answer_003.speed_check(Run(), 128, best).ok is False  # the fastest counts
+    assert answer_003.speed_check(run, 128, best).ok is False  # the fastest counts
     assert answer_003.speed_table(128, best, {}).rows[0][5] == "0.90x" and answer_003.copy_bytes(best[2048]) == 7
 
 
@@ -63,8 +86,8 @@ def test_labels_do_not_touch():
 
 
 def test_dequantized_rows_give_the_same_attention():
-    """Every way of dequantizing that is here, and Quire's own attention on the same pages; the program refuses if two ways
-    differ."""
+    """Every way of dequantizing that is here, and Quire's own attention on the same pages; the
+    program refuses if two ways differ."""
     build = Path(os.environ["QUIRE_LIBRARY"]).resolve().parents[1]
     if not (build / "lib").exists():
         pytest.skip("the library is not in a build's lib folder")
