@@ -37,7 +37,7 @@ class Plan:
     predict: int
 
 
-FULL = Plan("qwen3-0.6b", (32768, 131072), 64, 16384, 2, 1024, 24)
+FULL = Plan("qwen3-0.6b", (32768, 131072), 64, 16384, 4, 1024, 24)
 SHORT = Plan("qwen3-tiny", (256, 512), 64, 256, 1, 128, 6)
 
 

@@ -155,7 +155,7 @@ def table_line(cells):
 
 
 def table_lines(table):
-    yield from (f"**{table['title']}**", "", table_line(table["header"]))
+    yield from (*wrapped(f"**{table['title']}**"), "", table_line(table["header"]))
     yield "|" + "|".join(["---"] + ["---:"] * (len(table["header"]) - 1)) + "|"
     yield from map(table_line, table["rows"])
     yield ""
@@ -182,7 +182,7 @@ def section_lines(section, pictures):
     for table in section["tables"]:
         yield from table_lines(table)
     for path, text in section["plots"]:
-        yield from (f"![{text}]({pictures}/{path})", "")
+        yield from (*wrapped(f"![{text}]({pictures}/{path})"), "")
     for note in section["notes"]:
         yield from wrapped(f"- {note}", "  ")
     if section["notes"]:
