@@ -5,7 +5,8 @@ import pathlib
 import tempfile
 
 import svg
-from answering import Check, Section, Table, mib, span, times, tokens_text
+from answering import Check, Section, Table, mib, span, times
+from curves import context_name
 from made_models import made
 from peer_ggml import Ggml, Missing, Work
 
@@ -47,7 +48,7 @@ def measure_depths(run, plan, presets):
     by_depth = {}
     for depth in plan.depths:
         names = presets + (list(plan.others) if depth == plan.depths[-1] else [])
-        run.progress(f"000: {len(names)} codecs at {tokens_text(depth)} tokens")
+        run.progress(f"000: {len(names)} codecs at {context_name(depth)} tokens")
         results = run.quire(*model_args(plan, [*names, "none"], depth), "-t", run.threads)
         last = results.pop()
         by_depth[depth] = {r["kv"]: r for r in results}
@@ -137,7 +138,7 @@ def cache_checks(run, plan, deepest):
     fewer = [kv for kv, r in packed.items() if r["bits"] < 8]
     slow = [kv for kv in packed if speedup[kv] < LEAST_SPEEDUP]
     odd = [kv for kv, r in packed.items() if windowed_layers(r) != windowed_layers(none)]
-    where = f"at {tokens_text(depth)}"
+    where = f"at {context_name(depth)}"
     checks = [
         Check("Global layers are stored quantized and read by fused attention at decode; no codec is inert",
               not inert, f"{len(packed)} of {len(packed)} codecs and pairs: a token reads {span(shares)} of the packed"
@@ -199,7 +200,7 @@ def quality_checks(agreed, agree_command, found, niah_command):
 
 
 def preset_table(plan, by_depth, presets):
-    header = ["codec", "bits"] + [f"{what} {tokens_text(d)}" for d in plan.depths for what in ("KV,", "tokens/s,")]
+    header = ["codec", "bits"] + [f"{what} {context_name(d)}" for d in plan.depths for what in ("KV,", "tokens/s,")]
     header += ["KV to none", "decode to none", "KV in the request"]
     deepest = by_depth[plan.depths[-1]]
     none, rows = deepest["none"], []
@@ -219,7 +220,7 @@ def preset_table(plan, by_depth, presets):
 def attention_table(plan, attention, missing):
     base = attention[0][1]
     rows = [[name, f"{ms:.2f}", times(base / ms)] for name, ms in attention]
-    return Table(f"Decode attention of one global layer ({plan.layer}) at {tokens_text(plan.depths[-1])}",
+    return Table(f"Decode attention of one global layer ({plan.layer}) at {context_name(plan.depths[-1])}",
                  ["cache", "ms", "to Quire none"], rows, missing)
 
 
@@ -229,7 +230,7 @@ def plot(run, plan, deepest):
     bars = [(kv, r["tg_tps"] / none["tg_tps"], "decode speed") for kv, r in deepest.items() if kv != "none"]
     saved = [(kv, none["kv_bytes"] / r["kv_bytes"], "smaller KV") for kv, r in deepest.items() if kv != "none"]
     svg.horizontal_bars([("tokens/s relative to none", bars), ("times less KV than none", saved)],
-                        f"Gemma 4 E2B's shape at {tokens_text(plan.depths[-1])} tokens (log scale)",
+                        f"Gemma 4 E2B's shape at {context_name(plan.depths[-1])} tokens (log scale)",
                         {"decode speed": svg.QUIRE, "smaller KV": svg.QUIRE_2}, run.out / name)
     return name, "Decode speed and resident KV of every codec, relative to the raw cache"
 

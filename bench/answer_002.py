@@ -12,7 +12,8 @@ import time
 import urllib.request
 
 import svg
-from answering import Check, Failed, Section, Table, mib, times, tokens_text
+from answering import Check, Failed, Section, Table, mib
+from curves import context_name, label_places
 from made_models import made
 from memory_trace import ProgramFailed, Unavailable, peak, trace
 from programs import ROOT
@@ -63,7 +64,7 @@ def measure_prefill(run, plan):
     """A real prefill by a small model: {context: (result, samples)}."""
     found = {}
     for context in sorted({*plan.contexts, plan.trace_context}):
-        run.progress(f"002: prefill of {tokens_text(context)} tokens")
+        run.progress(f"002: prefill of {context_name(context)} tokens")
         found[context] = traced(run, prefill_args(context))
     return found
 
@@ -78,7 +79,7 @@ def measure_filled(run, plan):
     found = {}
     size = made(plan.large).stat().st_size
     for context in plan.contexts:
-        run.progress(f"002: {tokens_text(context)} tokens of {plan.large}")
+        run.progress(f"002: {context_name(context)} tokens of {plan.large}")
         result = run.quire(*filled_args(plan, context, KV), "-t", run.threads)
         # Bytes of a token in the codec, from those of a token in bf16.
         token = result["kv_bytes_bf16"] / (context - plan.rows) * result["bits"] / 16
@@ -89,7 +90,7 @@ def measure_filled(run, plan):
 def llama_trace(run, plan, kind):
     """llama.cpp's own llama-bench on the same prefill: samples."""
     program = run.output(ROOT / "tools/build-llama", "--bench").strip()
-    run.progress(f"002: prefill of {tokens_text(plan.trace_context)} tokens, llama.cpp {kind}")
+    run.progress(f"002: prefill of {context_name(plan.trace_context)} tokens, llama.cpp {kind}")
     return trace([program, "-m", made("prefill-tiny"), "-ctk", kind, "-ctv", kind, "-fa", "on", "-t", run.threads, "-p",
                   plan.trace_context, "-n", 0, "-r", 1, "--no-warmup", "-o", "json"])[1]
 
@@ -131,18 +132,18 @@ def memory_checks(run, plan, prefill, filled):
     command = run.command(prefill_args(last))
     checks = [
         Check("KV cache is pre-allocated in the packed format before prefill starts", reserved <= REST_SLACK,
-              f"From a tenth of the prefill of {tokens_text(last)} tokens on, the process asks for {mib(reserved)} more.",
+              f"From a tenth of the prefill of {context_name(last)} tokens on, the process asks for {mib(reserved)} more.",
               command),
         Check("Tokens are quantized directly; no fp16 intermediate of the prefix",
               small["shadow_bytes"] == 0 and abs(grown) <= REST_SLACK,
-              f"Besides the cache the process holds {mib(rest[first])} at {tokens_text(first)}, {mib(rest[last])} at"
-              f" {tokens_text(last)} tokens; raw rows at the end: {mib(raw)}.", command),
+              f"Besides the cache the process holds {mib(rest[first])} at {context_name(first)}, {mib(rest[last])} at"
+              f" {context_name(last)} tokens; raw rows at the end: {mib(raw)}.", command),
         Check("No growth spikes during prefill", spike(samples) <= REST_SLACK,
               f"Private memory never falls by more than {mib(spike(samples))} while the prefill runs (plot).", command)]
     for context in plan.contexts:
         r = filled[context]
         over = r["peak_rss"] / r["bound"] - 1
-        checks.append(Check(f"Peak at {tokens_text(context)} at most model + tokens x bytes per token, within 2 %",
+        checks.append(Check(f"Peak at {context_name(context)} at most model + tokens x bytes per token, within 2 %",
                             over <= BOUND_SLACK,
                             f"Peak {mib(r['peak_rss'])}, bound {mib(r['bound'])}: {100 * over:+.1f} %.",
                             run.command(filled_args(plan, context, KV))))
@@ -157,7 +158,7 @@ def memory_table(plan, filled):
     rows = []
     for context in plan.contexts:
         r = filled[context]
-        rows.append([tokens_text(context), mib(r["peak_rss"]), mib(r["bound"]), mib(r["model"]), mib(r["kv_bytes"]),
+        rows.append([context_name(context), mib(r["peak_rss"]), mib(r["bound"]), mib(r["model"]), mib(r["kv_bytes"]),
                      mib(r["model"] + r["kv_bytes_bf16"]), *REPORTED.get(context, ("", ""))])
     return Table(f"Peak memory, {plan.large}'s shape, {KV}",
                  ["context", "peak", "bound", "of it: model", "KV", "model + KV in f16", "the request: Q4 peak", "fp16 peak"],
@@ -243,7 +244,7 @@ def merge_check(run):
     run.progress("002: merge")
     ops = run.quire(*args)
     return Check("Caches can be merged into a batch", ops["us_merge"] < 1000,
-                 f"8 caches of {tokens_text(ops['ctx'])} tokens: {ops['us_merge']:.0f} microseconds; no page is copied or"
+                 f"8 caches of {context_name(ops['ctx'])} tokens: {ops['us_merge']:.0f} microseconds; no page is copied or"
                  " repacked.", run.command(args))
 
 
@@ -299,9 +300,10 @@ def draw(panel, title, lines):
     top = panel.y_range[1]
     panel.axes(title, "% of the run", [(x, str(x)) for x in (0, 25, 50, 75, 100)],
                [(top * i / 4, f"{top * i / 4:.0f}") for i in range(5)])
-    for name, colour, points in lines:
+    heights = label_places([panel.y(points[len(points) * 3 // 4][1]) for _, _, points in lines])
+    for (name, colour, points), height in zip(lines, heights):
         panel.curve(points, colour)
-        panel.picture.text(panel.right + 8, panel.y(points[len(points) * 3 // 4][1]) + 4, name, kind="small", colour=colour)
+        panel.picture.text(panel.right + 8, height + 4, name, kind="small", colour=colour)
 
 
 def plot(run, plan, prefill, llama):
@@ -311,8 +313,8 @@ def plot(run, plan, prefill, llama):
     beside += [(f"llama.cpp {kind}", colours[kind], share_of_run(samples)) for kind, samples in llama.items()]
     alone = [(f"Quire {KV}", svg.QUIRE, share_of_run(prefill[last][1]))]
     picture = svg.Picture(980, 330, "Private memory during prefill")
-    for box, title, lines in (((50, 50, 330, 270), f"{tokens_text(plan.trace_context)} tokens: private memory, MiB", beside),
-                              ((540, 50, 820, 270), f"{tokens_text(last)} tokens: private memory, MiB", alone)):
+    for box, title, lines in (((50, 50, 330, 270), f"{context_name(plan.trace_context)} tokens: private memory, MiB", beside),
+                              ((540, 50, 820, 270), f"{context_name(last)} tokens: private memory, MiB", alone)):
         top = max(y for _, _, points in lines for _, y in points)
         top = 4 * (int(top / 4) + 1)
         draw(svg.Panel(picture, box, (0, 100), (0, top)), title, lines)

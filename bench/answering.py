@@ -240,10 +240,6 @@ def times(ratio):
     return f"{ratio:.2f}x"
 
 
-def tokens_text(n):
-    return f"{n // 1024}K" if n >= 1024 and n % 1024 == 0 else str(n)
-
-
 def span(values, form=times):
     """The least and the most of some figures: "1.52x to 4.10x"."""
     low, high = form(min(values)), form(max(values))
