@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := build
-.PHONY: help build debug run serve cluster man check test test-all bench bench-cuda bench-models bench-servers bench-memory eval eval-long install format clean
+.PHONY: help build debug run serve cluster man check test test-all bench bench-cuda bench-models bench-servers bench-memory answers eval eval-long install format clean
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -99,6 +99,12 @@ bench-memory: ## what a prefill of Gemma 3 holds in memory, 1K to 32K tokens, as
 	@tools/setup build >/dev/null
 	@$(MAKE) build
 	@bench/memory --json build/memory.json --plot build/memory.svg
+
+answers: ## five users' requests, answered point by point: docs/ANSWERS.md, build/answers.json (ONLY=000,..; half an hour)
+	@tools/setup test >/dev/null
+	@PEERS="$(PEERS)" tools/setup bench >/dev/null
+	@$(COMPILE_TESTS)
+	@bench/answers --docs docs/ANSWERS.md $(if $(ONLY),--only $(ONLY))
 
 eval: ## what codecs cost a model, beside llama.cpp: KL divergence on a text (TEXT=FILE; build/eval/fidelity.json, .svg), needles
 	@tools/setup build >/dev/null

@@ -1,4 +1,4 @@
-"""ggml's FLASH_ATTN_EXT on one layer, from the pinned llama.cpp sources: the peer of attention alone."""
+"""ggml's FLASH_ATTN_EXT, from the pinned llama.cpp sources: the peer of attention alone."""
 
 import collections
 import os
@@ -8,7 +8,8 @@ import sys
 
 from programs import ROOT, cache_dir
 
-Work = collections.namedtuple("Work", "shape ctx rows")
+# layers: how many a call goes through, each with a cache of its own; times are of one.
+Work = collections.namedtuple("Work", "shape ctx rows layers", defaults=[1])
 
 
 class Missing(Exception):
@@ -47,4 +48,4 @@ class Ggml:
             raise Missing((getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1])
 
     def measure(self, work, types, threads):
-        return float(run(str(self.program), *work.shape.split("x"), str(work.ctx), str(work.rows), *types.split(":"), str(threads)))
+        return float(run(self.program, *work.shape.split("x"), work.ctx, work.rows, *types.split(":"), threads, work.layers))

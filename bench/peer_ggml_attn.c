@@ -1,6 +1,6 @@
-/* Times ggml's FLASH_ATTN_EXT on the CPU, one attention layer, best of several runs. Built by
- * bench/peers against ggml. usage: peer_ggml_attn HEADS KV_HEADS SIZE CONTEXT ROWS TYPE_K TYPE_V
- * THREADS       prints milliseconds */
+/* Times ggml's FLASH_ATTN_EXT on the CPU, best of several runs. Built by bench/peers against ggml.
+ * usage: peer_ggml_attn HEADS KV_HEADS SIZE CONTEXT ROWS TYPE_K TYPE_V THREADS LAYERS
+ * prints milliseconds per layer; a run goes through LAYERS of them, each with K and V of its own */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,29 +42,36 @@ static void fill(struct ggml_tensor *t) {
     free(x);
 }
 
+static struct ggml_tensor *new_kv(struct ggml_context *c, const char *type, int size, int context,
+                                  int kv_heads) {
+    struct ggml_tensor *t = ggml_new_tensor_4d(c, type_of(type), size, context, kv_heads, 1);
+    fill(t);
+    return t;
+}
+
 int main(int argc, char **argv) {
-    if (argc != 9) {
-        fprintf(stderr, "usage: %s HEADS KV_HEADS SIZE CONTEXT ROWS TYPE_K TYPE_V THREADS\n",
+    if (argc != 10) {
+        fprintf(stderr, "usage: %s HEADS KV_HEADS SIZE CONTEXT ROWS TYPE_K TYPE_V THREADS LAYERS\n",
                 argv[0]);
         return 2;
     }
     const int heads = atoi(argv[1]), kv_heads = atoi(argv[2]), size = atoi(argv[3]),
               context = atoi(argv[4]);
-    const int rows = atoi(argv[5]), threads = atoi(argv[8]);
+    const int rows = atoi(argv[5]), threads = atoi(argv[8]), layers = atoi(argv[9]);
     ggml_cpu_init();
     struct ggml_context *c = ggml_init((struct ggml_init_params){(size_t)8 << 30, NULL, false});
     struct ggml_tensor *q = ggml_new_tensor_4d(c, GGML_TYPE_F32, size, rows, heads, 1);
-    struct ggml_tensor *k = ggml_new_tensor_4d(c, type_of(argv[6]), size, context, kv_heads, 1);
-    struct ggml_tensor *v = ggml_new_tensor_4d(c, type_of(argv[7]), size, context, kv_heads, 1);
     struct ggml_tensor *mask =
         ggml_new_tensor_4d(c, GGML_TYPE_F16, context, (rows + 63) / 64 * 64, 1, 1);
     fill(q);
-    fill(k);
-    fill(v);
     memset(mask->data, 0, ggml_nbytes(mask));
-    struct ggml_tensor *out = ggml_flash_attn_ext(c, q, k, v, mask, 1 / sqrtf((float)size), 0, 0);
     struct ggml_cgraph *graph = ggml_new_graph(c);
-    ggml_build_forward_expand(graph, out);
+    for (int i = 0; i < layers; i++) {
+        struct ggml_tensor *k = new_kv(c, argv[6], size, context, kv_heads),
+                           *v = new_kv(c, argv[7], size, context, kv_heads);
+        ggml_build_forward_expand(
+            graph, ggml_flash_attn_ext(c, q, k, v, mask, 1 / sqrtf((float)size), 0, 0));
+    }
     struct ggml_cplan plan = ggml_graph_plan(graph, threads, NULL);
     plan.work_data = malloc(plan.work_size + 64);
     const double first = now();
@@ -78,6 +85,6 @@ int main(int argc, char **argv) {
         if (taken < best)
             best = taken;
     }
-    printf("%.4f\n", best * 1e3);
+    printf("%.4f\n", best * 1e3 / layers);
     return 0;
 }

@@ -1,8 +1,10 @@
-"""Times scaled dot-product attention of mlx or torch on the CPU, one layer, best of several runs.
+"""Times scaled dot-product attention of mlx or torch on the CPU, best of several runs.
 
-usage: peer_sdpa.py mlx|torch THREADS WORK...      WORK: HEADSxKV_HEADSxSIZE,CONTEXT,ROWS,TYPE
-Prints a line per work: milliseconds. The first line is the library's version.
-TYPE: f32, f16 or bf16; mlx also q8 and q4, its quantized matrix products with groups of 64, as mlx-lm's cache uses them.
+usage: peer_sdpa.py mlx|torch THREADS WORK...      WORK: HEADSxKV_HEADSxSIZE,CONTEXT,ROWS,TYPE,LAYERS
+Prints a line per work: milliseconds per layer. The first line is the library's version. A run goes through LAYERS layers,
+each with K and V of its own.
+TYPE: f32, f16 or bf16; mlx also q8, q4 and q8:q4 (K and V), its quantized matrix products with groups of 64, as mlx-lm's
+cache uses them.
 
 Query heads that share a KV head are tried in two ways, as the library has them and as rows of one head, and the faster one
 counts: without a mask both are the same attention.
@@ -11,17 +13,20 @@ counts: without a mask both are the same attention.
 import math
 import sys
 import time
+from functools import partial
 
 
-def best_ms(call):
+def best_ms(calls):
+    """Of one call; all of them, one per layer, are made in turn."""
     best, first = math.inf, time.perf_counter()
     while True:
         start = time.perf_counter()
-        call()
+        for call in calls:
+            call()
         now = time.perf_counter()
         best = min(best, now - start)
         if now - first > 0.7:
-            return 1e3 * best
+            return 1e3 * best / len(calls)
 
 
 def with_torch(threads):
@@ -32,12 +37,13 @@ def with_torch(threads):
     types = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
     sdpa = torch.nn.functional.scaled_dot_product_attention
 
-    def measure(heads, kv_heads, size, context, rows, kind):
+    def measure(heads, kv_heads, size, context, rows, kind, layers):
         q = torch.randn(1, heads, rows, size, dtype=types[kind])
-        k, v = (torch.randn(1, kv_heads, context, size, dtype=types[kind]) for _ in range(2))
+        caches = [[torch.randn(1, kv_heads, context, size, dtype=types[kind]) for _ in range(2)] for _ in range(layers)]
         folded = q.reshape(1, kv_heads, heads // kv_heads * rows, size)
         with torch.inference_mode():
-            return min(best_ms(lambda: sdpa(folded, k, v)), best_ms(lambda: sdpa(q, k, v, enable_gqa=True)))
+            return min(best_ms([partial(sdpa, folded, k, v) for k, v in caches]),
+                       best_ms([partial(sdpa, q, k, v, enable_gqa=True) for k, v in caches]))
 
     return torch.__version__, measure
 
@@ -54,27 +60,35 @@ def with_mlx(threads):
     def plain(q, k, v, scale):
         return lambda: mx.eval(mx.fast.scaled_dot_product_attention(q, k, v, scale=scale))
 
-    def quantized(q, k, v, scale, bits):
+    def quantized(q, k, v, scale, k_bits, v_bits):
         q = (q * scale)[:, :, None] if q.ndim == 4 else q
-        k, v = (tuple(part[:, :, None] for part in mx.quantize(x, group_size=64, bits=bits)) for x in (k, v))
+        k, v = (tuple(part[:, :, None] for part in mx.quantize(x, group_size=64, bits=bits))
+                for x, bits in ((k, k_bits), (v, v_bits)))
         mx.eval(q, *k, *v)
 
         def call():
-            scores = mx.quantized_matmul(q, *k, transpose=True, group_size=64, bits=bits)
-            mx.eval(mx.quantized_matmul(mx.softmax(scores, axis=-1), *v, transpose=False, group_size=64, bits=bits))
+            scores = mx.quantized_matmul(q, *k, transpose=True, group_size=64, bits=k_bits)
+            mx.eval(mx.quantized_matmul(mx.softmax(scores, axis=-1), *v, transpose=False, group_size=64, bits=v_bits))
 
         return call
 
-    def measure(heads, kv_heads, size, context, rows, kind):
+    def new_cache(kv_heads, context, size, dtype):
+        k, v = (mx.random.normal((1, kv_heads, context, size)).astype(dtype) for _ in range(2))
+        mx.eval(k, v)
+        return k, v
+
+    def measure(heads, kv_heads, size, context, rows, kind, layers):
         dtype = types.get(kind, mx.float32)
         q = mx.random.normal((1, heads, rows, size)).astype(dtype)
-        k, v = (mx.random.normal((1, kv_heads, context, size)).astype(dtype) for _ in range(2))
-        mx.eval(q, k, v)
         folded = q.reshape(1, kv_heads, heads // kv_heads * rows, size)
+        mx.eval(q, folded)
         scale = 1 / math.sqrt(size)
+        caches = (new_cache(kv_heads, context, size, dtype) for _ in range(layers))
         if kind in types:
-            return min(best_ms(plain(folded, k, v, scale)), best_ms(plain(q, k, v, scale)))
-        return best_ms(quantized(folded, k, v, scale, int(kind[1:])))
+            caches = list(caches)
+            return min(best_ms([plain(x, k, v, scale) for k, v in caches]) for x in (folded, q))
+        bits = [int(part[1:]) for part in kind.split(":")]
+        return best_ms([quantized(folded, k, v, scale, bits[0], bits[-1]) for k, v in caches])
 
     return importlib.metadata.version("mlx"), measure
 
@@ -84,8 +98,8 @@ def main():
     version, measure = {"mlx": with_mlx, "torch": with_torch}[library](threads)
     print(version, flush=True)
     for work in works:
-        shape, context, rows, kind = work.split(",")
-        print(f"{measure(*map(int, shape.split('x')), int(context), int(rows), kind):.4f}", flush=True)
+        shape, context, rows, kind, layers = work.split(",")
+        print(f"{measure(*map(int, shape.split('x')), int(context), int(rows), kind, int(layers)):.4f}", flush=True)
 
 
 if __name__ == "__main__":

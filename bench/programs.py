@@ -48,6 +48,16 @@ def run(*command, quiet=True):
     return json.loads(run_text(*command, quiet=quiet))
 
 
+def use_binding(build):
+    """Makes tests/py importable, with quire_lib on the shared library of this build."""
+    names = ("libquire.so", "libquire.dylib")
+    found = [path for name in names if (path := pathlib.Path(build).resolve() / "lib" / name).exists()]
+    if not found:
+        fail(f"there is no {names[0]} in '{build}/lib': run make first")
+    os.environ["QUIRE_LIBRARY"] = str(found[0])
+    sys.path.insert(0, str(ROOT / "tests/py"))
+
+
 def model_file(name):
     """The path of a model that tools/fetch-model knows, or the path that the name is."""
     return pathlib.Path(run_text(ROOT / "tools/fetch-model", name, quiet=False) if name in ("smollm2", "gemma3") else name)

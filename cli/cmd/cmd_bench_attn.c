@@ -12,7 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS_MAX = 1 << 24, ROWS_MAX = 8192, REPEAT_MAX = 100000, SINKS_MAX = QUIRE_PAGE_TOKENS };
+enum {
+    TOKENS_MAX = 1 << 24,
+    ROWS_MAX = 8192,
+    LAYERS_MAX = 1024,
+    REPEAT_MAX = 100000,
+    SINKS_MAX = QUIRE_PAGE_TOKENS
+};
 
 typedef struct bench_options {
     const char *shape, *kv, *ctx;
@@ -63,13 +69,13 @@ static json_t *result_json(const bench_run *run, const bench_entry *entry,
                            const cli_bench_attn_result *result) {
     const bench_options *chosen = run->chosen;
     const cli_machine *machine = &run->machine;
-    json_t *work = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:o, s:i, s:I}", "kv",
-                             entry->kv, "pair", cli_pair_text(entry->options.policy.pair).text,
-                             "shape", cli_shape_text(&run->shape).text, "ctx", (int)result->depth,
-                             "rows", (int)chosen->bench.n_rows, "threads", (int)chosen->n_workers,
-                             "isa", result->isa, "kernel", result->kernel, "bits_per_element",
-                             cli_json_number(result->bits_per_element), "repeats",
-                             (int)result->n_repeat, "fallbacks", (json_int_t)result->fallbacks);
+    json_t *work = json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:o, s:i, s:I}", "kv", entry->kv, "pair",
+        cli_pair_text(entry->options.policy.pair).text, "shape", cli_shape_text(&run->shape).text,
+        "ctx", (int)result->depth, "rows", (int)chosen->bench.n_rows, "layers",
+        (int)chosen->bench.n_layers, "threads", (int)chosen->n_workers, "isa", result->isa,
+        "kernel", result->kernel, "bits_per_element", cli_json_number(result->bits_per_element),
+        "repeats", (int)result->n_repeat, "fallbacks", (json_int_t)result->fallbacks);
     json_t *speed = json_pack(
         "{s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "ms", cli_json_number(result->median_ms),
         "ms_best", cli_json_number(result->best_ms), "ns_per_token",
@@ -110,8 +116,9 @@ static void percent_cell(cli_table *table, double share) {
 
 static void print_heading(const bench_run *run) {
     const bench_options *chosen = run->chosen;
-    printf("attention: %s, %d %s, %d %s, kernels %s\n", cli_shape_text(&run->shape).text,
+    printf("attention: %s, %d %s, %d %s, %d %s, kernels %s\n", cli_shape_text(&run->shape).text,
            (int)chosen->bench.n_rows, chosen->bench.n_rows == 1 ? "row" : "rows",
+           (int)chosen->bench.n_layers, chosen->bench.n_layers == 1 ? "layer" : "layers",
            (int)chosen->n_workers, chosen->n_workers == 1 ? "thread" : "threads",
            run->results[0].isa);
     if (!chosen->no_limits)
@@ -203,6 +210,11 @@ static int prepare(bench_run *run) {
     const bench_options *chosen = run->chosen;
     if (!cli_shape_parse(chosen->shape, &run->shape))
         return CLI_USAGE;
+    if (chosen->bench.n_layers > 1 && chosen->bench.n_rows > 1) {
+        cli_error("--layers %d needs --rows 1: only decode can be timed in several layers",
+                  (int)chosen->bench.n_layers);
+        return CLI_USAGE;
+    }
     run->kvs.names = cli_list_split(chosen->kv, &run->kvs.n);
     run->ctxs.names = cli_list_split(chosen->ctx, &run->ctxs.n);
     if (!run->kvs.names || !run->ctxs.names)
@@ -261,12 +273,16 @@ int cli_bench_attn_run(int argc, char **argv) {
                             .raw = QUIRE_F16,
                             .n_workers = cli_workers_default(),
                             .seed = 1,
-                            .bench = {.n_rows = 1, .min_seconds = 0.5}};
+                            .bench = {.n_rows = 1, .n_layers = 1, .min_seconds = 0.5}};
     const cli_option options[] = {
         cli_string("shape", &chosen.shape, "HxGxD", CLI_SHAPE_HELP),
         cli_string("ctx", &chosen.ctx, "N,..",
                    "tokens in the cache before the query rows; a list must be ascending"),
         cli_int("rows", &chosen.bench.n_rows, 1, ROWS_MAX, "query rows per call; 1 is decode"),
+        cli_int("layers", &chosen.bench.n_layers, 1, LAYERS_MAX,
+                "layers that a call attends in turn, each with a cache of its own; results are "
+                "the mean of one layer. As many as a model has keep the processor's caches as "
+                "cold as they are in a model; needs --rows 1"),
         cli_string("kv", &chosen.kv, "NAME,..", "presets or pairs K:V, see 'quire codecs'"),
         cli_int("sinks", &chosen.sinks, 0, SINKS_MAX, CLI_SINKS_HELP),
         cli_choice("raw", &chosen.raw, cli_raw_names, CLI_RAW_HELP),
@@ -289,12 +305,14 @@ int cli_bench_attn_run(int argc, char **argv) {
         "quire bench attn --shape 32x8x128 --ctx 32768 --kv k4v4 -t 2 --json",
         "quire bench attn --rows 512 --kv none,k8v4,k4v4",
         "quire bench attn --ctx 1024,4096,16384,65536,262144 --no-check",
+        "quire bench attn --layers 32 --ctx 1024 --kv none,k8v4",
         NULL,
     };
     const cli_usage usage = {
         .command = "bench attn",
         .about =
-            "Times attention alone: query rows over a cache of synthetic tokens in one layer.\n"
+            "Times attention alone: query rows over a cache of synthetic tokens, in one layer or "
+            "in --layers.\n"
             "ms is the median time of a call; ns/token is the best time divided by rows and "
             "tokens, which stays constant if the cost is linear in the context. rel_err is the "
             "relative L2 error against fp64 attention over the values in the cache, codec_err "

@@ -1,4 +1,6 @@
-"""Tiny models with random weights, one for each architecture, written with the `gguf` package."""
+"""Tiny models with random weights, one for each architecture, written with the `gguf` package.
+
+bench/made_models.py makes large ones with it."""
 
 import gguf
 import numpy as np
@@ -51,7 +53,7 @@ class Maker:
         w.add_context_length(s.get("context", CONTEXT))
         w.add_embedding_length(s["embd"])
         w.add_block_count(s["layers"])
-        w.add_feed_forward_length(s["ff"])
+        w.add_feed_forward_length([self.ff(i) for i in range(s["layers"])] if s.get("shared_ff") else s["ff"])
         w.add_head_count(s["heads"])
         w.add_head_count_kv(s["kv"])
         w.add_key_length(s["dim"])
@@ -73,6 +75,14 @@ class Maker:
             w.add_embedding_length_per_layer_input(s["per_layer"])
             w.add_final_logit_softcapping(30.0)
 
+    def stores(self, layer):
+        """Whether the layer has K and V of its own."""
+        return layer < self.shape["layers"] - self.shape.get("shared", 0)
+
+    def ff(self, layer):
+        """Layers that share K and V may have another feed-forward length."""
+        return self.shape["ff"] if self.stores(layer) else self.shape.get("shared_ff", self.shape["ff"])
+
     def slides(self, layer):
         """Gemma 4: the last of the layers that store must be global, the one before it sliding."""
         return layer % 5 != 4
@@ -81,7 +91,7 @@ class Maker:
         s, blk = self.shape, f"blk.{i}."
         dim = s["swa_dim"] if self.arch == "gemma4" and self.slides(i) else s["dim"]
         embd, q, kv = s["embd"], s["heads"] * dim, s["kv"] * dim
-        stores = i < s["layers"] - s.get("shared", 0)
+        stores, ff = self.stores(i), self.ff(i)
         self.vector(blk + "attn_norm.weight", embd)
         self.matrix(blk + "attn_q", q, embd, 2.0)
         if stores:
@@ -106,9 +116,9 @@ class Maker:
             self.matrix(blk + "proj", embd, s["per_layer"])
             self.vector(blk + "post_norm.weight", embd)
         self.vector(blk + "ffn_norm.weight", embd)
-        self.matrix(blk + "ffn_gate", s["ff"], embd, self.gate_gain)
-        self.matrix(blk + "ffn_up", s["ff"], embd)
-        self.matrix(blk + "ffn_down", embd, s["ff"])
+        self.matrix(blk + "ffn_gate", ff, embd, self.gate_gain)
+        self.matrix(blk + "ffn_up", ff, embd)
+        self.matrix(blk + "ffn_down", embd, ff)
 
     def fill(self):
         s = self.shape
@@ -128,9 +138,12 @@ class Maker:
         for i in range(s["layers"]):
             self.layer(i)
 
-    def write(self):
+    def add_tensors(self):
         for name, data in self.tensors.items():
             self.writer.add_tensor(name, data)
+
+    def write(self):
+        self.add_tensors()
         self.writer.write_header_to_file()
         self.writer.write_kv_data_to_file()
         self.writer.write_tensors_to_file()

@@ -1,4 +1,4 @@
-"""ctypes binding of the part of include/quire.h that the tests use. QUIRE_LIBRARY names the shared library."""
+"""ctypes binding of the part of include/quire.h that tests and benches use. QUIRE_LIBRARY names the shared library."""
 
 import ctypes as C
 import os
@@ -81,12 +81,18 @@ class Rows(C.Structure):
 
 class AttendArgs(C.Structure):
     _fields_ = [("q", Rows), ("out", C.c_void_p), ("out_stride", C.c_size_t), ("lse", C.c_void_p),
-                ("mask", C.c_void_p), ("mask_row_stride", C.c_size_t), ("mask_head_stride", C.c_size_t)]
+                ("mask", C.c_void_p), ("mask_row_stride", C.c_size_t), ("mask_head_stride", C.c_size_t),
+                ("mask_per_kv_head", C.c_bool)]
 
 
 class SaveOptions(C.Structure):
     _fields_ = [("struct_size", C.c_size_t), ("identity", C.c_char_p), ("identity_bytes", C.c_size_t),
                 ("tokens", C.c_void_p), ("n_tokens", C.c_int32), ("any_attention", C.c_bool)]
+
+
+class RequantizeStats(C.Structure):
+    _fields_ = [("pages_done", C.c_int64), ("pages_left", C.c_int64), ("bytes_before", C.c_size_t),
+                ("bytes_after", C.c_size_t)]
 
 
 class QuireError(Exception):
@@ -121,7 +127,11 @@ def _load():
         "quire_pool_options_default": (None, pointer),
         "quire_pool_create": (C.c_int, pointer, pointer),
         "quire_pool_free": (None, pointer),
+        "quire_pool_requantize": (C.c_int, pointer, C.POINTER(Policy)),
+        "quire_pool_requantize_step": (C.c_int, pointer, C.c_int32, pointer),
+        "quire_channel_order": (C.c_int, pointer, C.c_int32, pointer),
         "quire_seq_create": (C.c_int, pointer, pointer),
+        "quire_seq_length": (C.c_int32, pointer),
         "quire_seq_save": (C.c_int, pointer, C.c_char_p, pointer),
         "quire_seq_load": (C.c_int, pointer, pointer, pointer, pointer),
         "quire_file_open": (C.c_int, pointer, C.c_char_p),

@@ -71,6 +71,17 @@ def test_bench_attn_takes_a_list_and_rows():
     assert rows[0]["rel_err"] < (3.8e-4 if halves else 1e-5) and rows[1]["rel_err"] < 2e-4
 
 
+def test_bench_attn_layers():
+    common = ("bench", "attn", "--shape", "4x2x64", "--ctx", "300", "--kv", "k8v4", "--repeat", "3", "--no-limits")
+    one, three = report(*common), report(*common, "--layers", "3")
+    assert (one["layers"], three["layers"]) == (1, 3)
+    for key in ("bytes_read", "rel_err", "codec_err"):  # of a layer: the first has the same rows in both
+        assert one[key] == three[key], key
+    assert three["ns_per_token"] == pytest.approx(three["ms_best"] * 1e6 / 301)
+    refused = run(*common, "--layers", "3", "--rows", "2")
+    assert refused.returncode == 2 and "--layers 3 needs --rows 1" in refused.stderr
+
+
 def test_inspect_counts_from_the_buffers():
     pool = report("inspect", "--shape", "9x3x64", "--layers", "3", "--ctx", "700", "--kv", "k8v4")
     assert pool["fallbacks"] == 0 and pool["shadow_bytes"] == 0

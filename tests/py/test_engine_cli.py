@@ -203,6 +203,9 @@ def test_interrupt_stops_cleanly(smollm2):
     (("run", "-m", "TINY", "-p", "x", "--reseal"), "--reseal needs --load"),
     (("run", "-m", "TINY", "-p", "x", "--store-size", "1G"), "--store-size needs --store"),
     (("bench", "model", "-m", "TINY", "--kv", "none,k9v9"), "k9v9"),
+    (("bench", "model", "-m", "TINY", "--depth", "100,-1"), "--depth: '-1'"),
+    (("bench", "model", "-m", "TINY", "--depth", "100,"), "--depth: ''"),
+    (("bench", "model", "-m", "TINY", "--depth", ",".join(["1"] * 65)), "at most 64 sequences"),
     (("run", "-m", "TINY", "-p", "x", "--ctx", "1"), "does not fit"),
     (("chat", "-m", "TINY"), "chat template"),
     (("eval", "kld", "-m", "TINY"), "--text"),
@@ -332,6 +335,59 @@ def test_resident_bytes_are_the_codecs(tiny):
         assert result["kv_bytes"] == result["packed_bytes"] + result["sink_bytes"] < 1.02 * result["packed_bytes"]
     middle = bench(tiny, "k4v4", 8191)  # a page that is filling is raw, and is all that comes on top
     assert middle["kept_bytes"] == 0 and middle["open_bytes"] == 64 * elements * 2
+
+
+def codec_presets():
+    return [preset["name"] for preset in json.loads(quire("codecs", "--json").stdout)["presets"]]
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma4"])
+def test_filled_caches_are_those_of_a_prefill(tmp_path, arch):
+    """Synthetic rows leave the pages of a prefill, layer by layer, and decoding reads them: every preset, an open page,
+    windows that have moved on, layers that share."""
+    model = models.make(tmp_path / "model.gguf", arch, dim=64)  # which every preset serves
+    depth, presets = 700, ",".join(codec_presets())
+
+    def measured(*more):
+        return json.loads(quire("bench", "model", "-m", model, "--kv", presets, "--depth", depth, "--gen", 3, "--prompt", 0,
+                                "-t", 1, "--json", *more).stdout)
+
+    for prefilled, filled in zip(measured(), measured("--fill"), strict=True):
+        assert filled["filled"] and not prefilled["filled"] and filled["kv"] == prefilled["kv"]
+        for key in ("kv_bytes", "packed_bytes", "open_bytes", "kept_bytes", "sink_bytes", "kv_bytes_bf16"):
+            assert filled[key] == prefilled[key], (filled["kv"], key)
+        assert filled["fallbacks"] == filled["shadow_bytes"] == 0
+        for ours, theirs in zip(filled["layers"], prefilled["layers"], strict=True):
+            assert all(ours[key] == theirs[key] for key in ("kv", "window", "kernel", "sealed_bytes", "raw_bytes"))
+            if filled["kv"] != "none" and ours["window"] == 0:
+                assert ours["packed_read"] > 0, filled["kv"]
+
+
+def test_a_filled_cache_is_the_same_in_every_run(tiny):
+    """With any number of threads: what is held and what three steps read of it."""
+    def measured(threads):
+        result = json.loads(quire("bench", "model", "-m", tiny, "--kv", "k4v4", "--depth", 1000, "--gen", 3, "--prompt", 0,
+                                  "-t", threads, "--json", "--fill").stdout)
+        return result["kv_bytes"], result["layers"]
+
+    assert measured(1) == measured(1) == measured(2)
+
+
+@pytest.mark.parametrize("fill", [(), ("--fill",)])
+def test_a_batch_holds_what_its_sequences_hold(tiny, fill):
+    """--depth with a list: the sequences' bytes add up, and each of them attends."""
+    def measured(depth):
+        return json.loads(quire("bench", "model", "-m", tiny, "--kv", "k4v4", "--depth", depth, "--gen", 2, "--prompt", 0,
+                                "-t", 1, "--json", *fill).stdout)
+
+    batch, alone = measured("500,130,0"), [measured(depth) for depth in (500, 130, 0)]
+    assert batch["depth"] == [500, 130, 0] and [one["depth"] for one in alone] == [500, 130, 0]
+    for key in ("kv_bytes", "kv_bytes_bf16", "packed_bytes", "open_bytes", "sink_bytes"):
+        assert batch[key] == sum(one[key] for one in alone), key
+    read = batch["layers"][0]["packed_read"]
+    if fill:  # a prefill reads too
+        assert read == sum(one["layers"][0]["packed_read"] for one in alone)
+    assert read > 0 and batch["fallbacks"] == 0
 
 
 def test_sliding_layers_hold_their_window():

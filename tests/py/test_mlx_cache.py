@@ -1,46 +1,30 @@
 """Prompt caches of mlx-lm in and out: written by mlx-lm's own classes, attended to by Quire beside mlx's arithmetic, and
 read back by mlx-lm's own loader."""
 
-import ctypes as C
-import importlib.util
 import json
 import os
 import subprocess
-import sys
-import types
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
+import mlx_caches
 import quire_file
 import quire_lib
-from quire_lib import lib
+from mlx_caches import MetaState, attention, save_meta_state
+from quire_pool import Pool, layer_of
 
 PROGRAM = os.environ.get("QUIRE_PROGRAM", "")
 pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="built without the program")
 
 
-def mlx_cache_module():
-    """mlx_lm/models/cache.py alone: the package itself wants a whole model stack. base.py is in the same folder."""
-    spec = importlib.util.find_spec("mlx_lm")
-    if not spec:
-        pytest.skip("mlx-lm is not installed")
-    folder = Path(spec.submodule_search_locations[0]) / "models"
-    package = types.ModuleType("stand_in_lm")
-    package.__path__ = [str(folder)]
-    sys.modules["stand_in_lm"] = package
-    for name in ("base", "cache"):
-        spec = importlib.util.spec_from_file_location(f"stand_in_lm.{name}", folder / f"{name}.py")
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def mlx_lm():
-    return mlx_cache_module()
+    module = mlx_caches.load_module()
+    if not module:
+        pytest.skip("mlx-lm is not installed")
+    return module
 
 
 def quire(*arguments, status=0):
@@ -58,33 +42,10 @@ def inspect(path):
 def attend_next(path, k, v, q, heads):
     """Loads the file, appends one token (layers, G, D) to it, and attends to all with q (layers, H, D)."""
     report = inspect(path)
-    layers = (quire_lib.Layer * len(report["layers"]))()
-    for layer, told in zip(layers, report["layers"]):
-        lib.quire_layer_default(C.byref(layer))
-        layer.n_heads, layer.n_kv_heads = heads, told["n_kv_heads"]
-        layer.k_dim, layer.v_dim, layer.window, layer.keep = (told[n] for n in ("k_dim", "v_dim", "window", "keep"))
-        layer.k, layer.v = (quire_lib.CODECS[told[side]].codec for side in "kv")
-    options = quire_lib.PoolOptions()
-    lib.quire_pool_options_default(C.byref(options))
-    options.layers, options.n_layers, options.budget_bytes = layers, len(layers), 256 << 20
-    options.raw, options.policy.sinks = quire_lib.TYPES[report["raw"]], report["sinks"]
-    pool, file, seq, batch = (C.c_void_p() for _ in range(4))
-    check = quire_lib.check
-    check(lib.quire_pool_create(C.byref(pool), C.byref(options)))
-    check(lib.quire_file_open(C.byref(file), str(path).encode()))
-    load = quire_lib.LoadOptions(struct_size=C.sizeof(quire_lib.LoadOptions), any_identity=True)
-    check(lib.quire_seq_load(pool, file, C.byref(load), C.byref(seq)))
-    lib.quire_file_close(file)
-    check(lib.quire_batch_begin(pool, C.byref(quire_lib.Item(seq, 1)), C.c_size_t(1), C.byref(batch)))
-    out = np.zeros((len(layers), heads, layers[0].v_dim), np.float32)
-    for i in range(len(layers)):
-        kq, vq, qq = (np.ascontiguousarray(x[i], np.float32) for x in (k, v, q))
-        check(lib.quire_batch_append(batch, i, quire_lib.rows_of(kq), quire_lib.rows_of(vq), 0, 1))
-        args = quire_lib.AttendArgs(q=quire_lib.rows_of(qq), out=out[i].ctypes.data)
-        check(lib.quire_batch_attend(batch, i, C.byref(args), 0, 1))
-    check(lib.quire_batch_commit(batch, None))
-    lib.quire_pool_free(pool)
-    return out
+    layers = [layer_of(heads, *(told[n] for n in ("n_kv_heads", "k_dim", "v_dim", "k", "v", "window", "keep")))
+              for told in report["layers"]]
+    with Pool(layers, report["raw"], report["sinks"]) as pool:
+        return pool.load(path).step(k[:, None], v[:, None], q[:, None])[:, 0]
 
 
 # ---------------------------------------------------------------- caches of mlx-lm
@@ -114,13 +75,8 @@ def dense(cache, q, k, v):
     if isinstance(keys, (tuple, list)):
         sizes = [dict(group_size=g, bits=b) for g, b in quantizers(cache)]
         keys, values = (mx.dequantize(*x, **s) for x, s in zip((keys, values), sizes))
-    keys, values = (np.array(x.astype(mx.float32)).astype(np.float64)[0] for x in (keys, values))
-    out = np.zeros((HEADS, DIM))
-    for h in range(HEADS):
-        scores = keys[h // (HEADS // KV)] @ q[h] / np.sqrt(DIM)
-        weights = np.exp(scores - scores.max())
-        out[h] = weights @ values[h // (HEADS // KV)] / weights.sum()
-    return out
+    keys, values = (np.array(x.astype(mx.float32))[0] for x in (keys, values))
+    return attention(q, keys, values)
 
 
 def quantizers(cache):
@@ -223,28 +179,6 @@ def test_mixed_layers(mlx_lm, tmp_path):
 
 # ---------------------------------------------------------------- the layout with meta_state
 
-class MetaState:
-    """A cache as mlx-lm before 0.32 has it, and as its branch with bits for K and V apart: state, meta_state."""
-
-    def __init__(self, name, k, v, numbers, k_quantizer=None, v_quantizer=None):
-        self.name, self.numbers, self.keys, self.values = name, numbers, k, v
-        if k_quantizer:
-            self.keys = mx.quantize(k, group_size=k_quantizer[0], bits=k_quantizer[1])
-            self.values = mx.quantize(v, group_size=v_quantizer[0], bits=v_quantizer[1])
-
-
-def save_meta_state(path, caches):
-    arrays, notes = {}, {"1.model": "a test"}
-    for i, c in enumerate(caches):
-        notes[f"2.{i}"] = c.name
-        notes.update({f"0.{i}.{j}": str(x) for j, x in enumerate(c.numbers)} or {f"0.{i}": ""})
-        for side, value in enumerate((c.keys, c.values)):
-            parts = {f"{i}.{side}.{j}": x for j, x in enumerate(value)} if isinstance(value, (tuple, list)) else {
-                f"{i}.{side}": value}
-            arrays.update(parts)
-    mx.save_safetensors(str(path), arrays, notes)
-
-
 @pytest.mark.parametrize("fields", [3, 5])
 def test_meta_state(tmp_path, fields):
     n, k_quantizer = 150, (64, 8)
@@ -299,27 +233,11 @@ def test_quantized_ring_with_meta_state(mlx_lm, tmp_path, place):
 
 def save_raw(path, raw, k_codec, v_codec, n, sinks=0):
     """A file of LAYERS layers in the codecs f32, f16, bf16 or raw, and the rows (layers, KV, n, DIM) that it should hold."""
-    layers = (quire_lib.Layer * LAYERS)()
-    for layer in layers:
-        lib.quire_layer_default(C.byref(layer))
-        layer.n_heads, layer.n_kv_heads, layer.k_dim, layer.v_dim = HEADS, KV, DIM, DIM
-        layer.k, layer.v = (quire_lib.CODECS[name].codec for name in (k_codec, v_codec))
-    options = quire_lib.PoolOptions()
-    lib.quire_pool_options_default(C.byref(options))
-    options.layers, options.n_layers, options.budget_bytes = layers, LAYERS, 256 << 20
-    options.raw, options.policy.sinks = quire_lib.TYPES[raw], sinks
-    pool, seq, batch = (C.c_void_p() for _ in range(3))
-    check = quire_lib.check
-    check(lib.quire_pool_create(C.byref(pool), C.byref(options)))
-    check(lib.quire_seq_create(pool, C.byref(seq)))
     k, v = (np.random.default_rng(i).standard_normal((LAYERS, n, KV, DIM)).astype(np.float32) for i in (1, 2))
-    check(lib.quire_batch_begin(pool, C.byref(quire_lib.Item(seq, n)), C.c_size_t(1), C.byref(batch)))
-    for i in range(LAYERS):
-        check(lib.quire_batch_append(batch, i, quire_lib.rows_of(k[i]), quire_lib.rows_of(v[i]), 0, 1))
-    check(lib.quire_batch_commit(batch, None))
-    save = quire_lib.SaveOptions(struct_size=C.sizeof(quire_lib.SaveOptions))
-    check(lib.quire_seq_save(seq, str(path).encode(), C.byref(save)))
-    lib.quire_pool_free(pool)
+    layers = [layer_of(HEADS, KV, DIM, k=k_codec, v=v_codec) for _ in range(LAYERS)]
+    with Pool(layers, raw, sinks) as pool:
+        pool.create().step(k, v)
+        pool.save(path)
     mlx_types = {"f32": mx.float32, "f16": mx.float16, "bf16": mx.bfloat16}
 
     def held(x, codec):
