@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "fail.h"
+#include "feedback.h"
 #include "pool_rows.h"
 #include "record.h"
 
@@ -34,7 +35,7 @@ struct Layer {
     size_t records_at, raw_at, sinks_at;                      /* in a page or slot */
     const uint16_t *order;                                    /* device, or NULL */
     const float *alibi, *sink_logits;                         /* device, or NULL */
-    int32_t plan;                                             /* of Pool::plans */
+    int32_t plan, run;                                        /* of the pool's plans and runs */
 };
 
 /* Plans of layers with the same shape and logits, which share a workspace. */
@@ -45,9 +46,14 @@ struct Plans {
     size_t decode_workspace;             /* in the block */
 };
 
-/* Neighbouring layers of one shape: their heads are sealed in one launch. */
+/* Neighbouring layers of one shape and RoPE: their heads are sealed in one launch. */
 struct Run {
     int32_t first, n_layers;
+    bool has_feedback;              /* its K is rounded with feedback (feedback.h); else: */
+    std::vector<uint16_t> channels; /* what feedback.h wants, on the host ... */
+    std::vector<uint16_t> places;
+    std::vector<double> angles, turns;
+    Feedback feedback; /* ... and on the device */
 };
 
 /* Rows that the narrow tiles of prefill are for. */
@@ -87,7 +93,7 @@ struct quire_cuda_pool {
     /* Where the parts of `words` start. A step's items: (max_seqs). Blocks of the scratch:
      * (max_blocks). Pages to seal: (max_blocks). */
     int32_t lengths_at, slots_at, starts_at, blocks_at, first_slots_at, block_items_at,
-        seal_slots_at, seal_ids_at, seal_skip_at, table_at, n_words;
+        seal_slots_at, seal_ids_at, seal_skip_at, seal_numbers_at, table_at, n_words;
 
     std::vector<int32_t> mirror;
     std::vector<quire_cuda::Word> pending; /* words that the device does not have yet */
@@ -103,6 +109,18 @@ struct quire_cuda_pool {
 };
 
 namespace quire_cuda {
+
+/* Whether a layer's K is rounded with feedback. */
+inline bool has_feedback(const quire_layer &layer) {
+    const int bits = k_bits_of(layer.k);
+    return layer.k_feedback && bits > 0 && bits < 8;
+}
+quire_status check_order(const quire_layer &layer, int32_t index);
+/* Of a layer with a cache of its own: channels and angles of its RoPE. E_INVALID. */
+quire_status read_feedback(const quire_layer &layer, int32_t index, Run *run);
+/* Of all its layers, which have been added. */
+void place_feedback(const quire_cuda_pool &pool, Run *run);
+Feedback feedback_of(const quire_cuda_pool &pool, int32_t layer);
 
 int32_t page_take(quire_cuda_pool &pool); /* there must be a free one */
 void page_drop(quire_cuda_pool &pool, int32_t id);

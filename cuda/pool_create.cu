@@ -50,6 +50,24 @@ static quire_status check_seal(const quire_cuda_pool &pool, const Layer &layer) 
     return quire_cuda_seal(&a, nullptr);
 }
 
+/* Continues the last run, or starts one. */
+static quire_status add_to_run(quire_cuda_pool &pool, int32_t i, const Layer &layer) {
+    Run run = {};
+    run.first = i, run.n_layers = 1;
+    QUIRE_CUDA_TRY(read_feedback(layer.config, i, &run));
+    if (!pool.runs.empty()) {
+        Run &last = pool.runs.back();
+        if (last.first + last.n_layers == i && same_shape(pool.layers[i - 1], layer) &&
+            last.has_feedback == run.has_feedback && last.channels == run.channels &&
+            last.angles == run.angles) {
+            last.n_layers++;
+            return QUIRE_OK;
+        }
+    }
+    pool.runs.push_back(run);
+    return QUIRE_OK;
+}
+
 static quire_status add_layer(quire_cuda_pool &pool, int32_t i) {
     const quire_cuda_pool_options &o = pool.options;
     Layer layer = {};
@@ -91,18 +109,15 @@ static quire_status add_layer(quire_cuda_pool &pool, int32_t i) {
             return fail(QUIRE_E_INVALID, "layer %d: codec %s needs k_order", (int)i,
                         codec_name(c.k));
         QUIRE_CUDA_TRY(check_seal(pool, layer));
+        if (is_mixed(c.k))
+            QUIRE_CUDA_TRY(check_order(c, i));
         layer.records_at = pool.page_bytes;
         layer.raw_at = pool.raw_bytes, layer.sinks_at = pool.sink_bytes;
         pool.page_bytes += c.n_kv_heads * layer.record_bytes;
         pool.raw_bytes += c.n_kv_heads * layer.raw_record_bytes;
         pool.sink_bytes += c.n_kv_heads * layer.sink_record_bytes;
-        const bool goes_on = !pool.runs.empty() &&
-                             pool.runs.back().first + pool.runs.back().n_layers == i &&
-                             same_shape(pool.layers[i - 1], layer);
-        if (goes_on)
-            pool.runs.back().n_layers++;
-        else
-            pool.runs.push_back({i, 1});
+        QUIRE_CUDA_TRY(add_to_run(pool, i, layer));
+        layer.run = (int32_t)pool.runs.size() - 1;
     }
     pool.layers.push_back(layer);
     return QUIRE_OK;
@@ -179,19 +194,44 @@ static void place_words(quire_cuda_pool &pool) {
     pool.seal_slots_at = take(pool.max_blocks);
     pool.seal_ids_at = take(pool.max_blocks);
     pool.seal_skip_at = take(pool.max_blocks);
+    pool.seal_numbers_at = take(pool.max_blocks);
     pool.table_at = take(seqs * pool.max_pages);
     pool.n_words = n;
 }
 
-/* What layers bring along: n values of a host array for each, or nothing. */
+/* A host array that is copied into the block. */
 struct Brought {
     const void *from;
     size_t at, bytes;
 };
 
-static quire_status upload(uint8_t *to, const Brought &b) {
-    return check(cudaMemcpy(to + b.at, b.from, b.bytes, cudaMemcpyHostToDevice),
-                 "copying a layer's arrays");
+/* Places for what layers bring along. They are offsets until the block has an address. */
+struct Luggage {
+    Block &block;
+    std::vector<Brought> all;
+
+    size_t take(const void *from, size_t bytes) {
+        const size_t at = block.take(bytes);
+        all.push_back({from, at, bytes});
+        return at;
+    }
+    template <class X> void take(const std::vector<X> &from, const X **to) {
+        *to = (const X *)take(from.data(), from.size() * sizeof(X));
+    }
+};
+
+template <class X> static void move_to(const X *&offset, const uint8_t *base) {
+    offset = (const X *)(base + (size_t)offset);
+}
+
+/* Arrays of a run's layers follow each other: n_bytes of each. */
+template <class From>
+static size_t take_run(Luggage &luggage, const quire_cuda_pool &pool, const Run &run, size_t bytes,
+                       From from) {
+    const size_t at = luggage.block.take(bytes * run.n_layers);
+    for (int32_t i = 0; i < run.n_layers; i++)
+        luggage.all.push_back({from(pool.layers[run.first + i].config), at + i * bytes, bytes});
+    return at;
 }
 
 static quire_status place_memory(quire_cuda_pool &pool) {
@@ -218,30 +258,31 @@ static quire_status place_memory(quire_cuda_pool &pool) {
                  scratch_v = block.take(n_blocks * T * v_row),
                  sink_k = block.take(n_blocks * o.sinks * k_row),
                  sink_v = block.take(n_blocks * o.sinks * v_row), prefill = block.take(workspace);
-    std::vector<Brought> brought;
+    Luggage luggage = {block, {}};
     for (Layer &l : pool.layers) {
         const quire_layer &c = l.config;
-        const auto bring = [&](const void *from, size_t bytes) -> uint8_t * {
-            if (!from)
-                return nullptr;
-            brought.push_back({from, block.take(bytes), bytes});
-            return (uint8_t *)brought.back().at; /* the block's address is added below */
-        };
-        /* Orders of a run of layers must follow each other: all are multiples of 32 bytes, and a
-         * run's are taken in one piece by its first layer. */
-        l.alibi = (const float *)bring(c.alibi, c.n_heads * sizeof(float));
-        l.sink_logits = (const float *)bring(c.sink_logits, c.n_heads * sizeof(float));
+        if (c.alibi)
+            l.alibi = (const float *)luggage.take(c.alibi, c.n_heads * sizeof(float));
+        if (c.sink_logits)
+            l.sink_logits = (const float *)luggage.take(c.sink_logits, c.n_heads * sizeof(float));
     }
-    std::vector<size_t> order_at(pool.layers.size(), 0);
-    for (const Run &r : pool.runs) {
-        const quire_layer &c = pool.layers[r.first].config;
-        if (!is_mixed(c.k))
-            continue;
-        const size_t bytes = (size_t)c.n_kv_heads * c.k_dim * 2,
-                     at = block.take(bytes * r.n_layers);
-        for (int32_t i = 0; i < r.n_layers; i++) {
-            order_at[r.first + i] = at + i * bytes;
-            brought.push_back({pool.layers[r.first + i].config.k_order, at + i * bytes, bytes});
+    for (Run &run : pool.runs) {
+        const quire_layer &c = pool.layers[run.first].config;
+        const size_t order_bytes = (size_t)c.n_kv_heads * c.k_dim * 2;
+        if (is_mixed(c.k)) {
+            const size_t at = take_run(luggage, pool, run, order_bytes,
+                                       [](const quire_layer &l) { return l.k_order; });
+            for (int32_t i = 0; i < run.n_layers; i++)
+                pool.layers[run.first + i].order = (const uint16_t *)(at + i * order_bytes);
+        }
+        if (run.has_feedback) {
+            place_feedback(pool, &run);
+            luggage.take(run.channels, &run.feedback.channels);
+            luggage.take(run.places, &run.feedback.places);
+            luggage.take(run.turns, &run.feedback.turns);
+            run.feedback.weights = (const float *)take_run(
+                luggage, pool, run, c.n_kv_heads * feedback_count(c.k_dim) * sizeof(float),
+                [](const quire_layer &l) { return l.k_feedback; });
         }
     }
     pool.device_bytes = block.bytes;
@@ -257,23 +298,31 @@ static quire_status place_memory(quire_cuda_pool &pool) {
     QUIRE_CUDA_TRY(check(cudaMemset(m + bad, 0, records - bad), "clearing the page tables"));
     QUIRE_CUDA_TRY(
         check(cudaMemset(m + sinks, 0, n_slots * pool.sink_bytes), "clearing the sinks"));
-    for (const Brought &b : brought)
-        QUIRE_CUDA_TRY(upload(m, b));
+    for (const Brought &b : luggage.all)
+        QUIRE_CUDA_TRY(check(cudaMemcpy(m + b.at, b.from, b.bytes, cudaMemcpyHostToDevice),
+                             "copying a layer's arrays"));
     pool.n_bad = (uint32_t *)(m + bad), pool.words = (int32_t *)(m + words);
     pool.records = m + records, pool.raw = m + raw, pool.sinks = m + sinks;
     pool.scratch_k = m + scratch_k, pool.scratch_v = m + scratch_v;
     pool.scratch_sink_k = m + sink_k, pool.scratch_sink_v = m + sink_v;
     pool.prefill_workspace = m + prefill;
-    for (size_t i = 0; i < pool.layers.size(); i++) {
-        Layer &l = pool.layers[i];
-        if (l.alibi)
-            l.alibi = (const float *)(m + (size_t)l.alibi);
-        if (l.sink_logits)
-            l.sink_logits = (const float *)(m + (size_t)l.sink_logits);
-        if (is_mixed(l.config.k))
-            l.order = (const uint16_t *)(m + order_at[l.source]);
-        l.config.alibi = l.config.sink_logits = nullptr;
-        l.config.k_order = nullptr, l.config.k_feedback = nullptr, l.config.k_rope = nullptr;
+    for (Run &run : pool.runs)
+        if (run.has_feedback) {
+            move_to(run.feedback.weights, m), move_to(run.feedback.channels, m);
+            move_to(run.feedback.places, m), move_to(run.feedback.turns, m);
+        }
+    for (Layer &l : pool.layers) {
+        quire_layer &c = l.config;
+        if (c.alibi)
+            move_to(l.alibi, m);
+        if (c.sink_logits)
+            move_to(l.sink_logits, m);
+        Layer &source = pool.layers[l.source]; /* an earlier layer, or this one */
+        if (is_mixed(c.k) && &source == &l)
+            move_to(l.order, m);
+        l.order = source.order;
+        c.alibi = c.sink_logits = nullptr; /* the caller's */
+        c.k_order = nullptr, c.k_feedback = nullptr, c.k_rope = nullptr;
     }
     pool.options.layers = nullptr;
     return QUIRE_OK;

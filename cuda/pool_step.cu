@@ -88,6 +88,7 @@ static void add_seal(quire_cuda_pool &pool, int32_t from, const quire_cuda_seq &
     set(pool, pool.seal_slots_at + pool.n_seal, from);
     set(pool, pool.seal_ids_at + pool.n_seal, seq.table[page]);
     set(pool, pool.seal_skip_at + pool.n_seal, page == 0 ? pool.options.sinks : 0);
+    set(pool, pool.seal_numbers_at + pool.n_seal, page);
     pool.n_seal++;
 }
 
@@ -192,7 +193,9 @@ static quire_status seal_pages(quire_cuda_pool &pool, int32_t first, int32_t n,
     a.skip = pool.words + pool.seal_skip_at;
     a.k_order = l.order;
     a.n_bad = pool.n_bad;
-    return quire_cuda_seal(&a, stream);
+    QUIRE_CUDA_TRY(quire_cuda_seal(&a, stream));
+    return pool.runs[l.run].has_feedback ? round_with_feedback(a, feedback_of(pool, first), stream)
+                                         : QUIRE_OK;
 }
 
 static quire_status check_step(const quire_cuda_pool *pool, int32_t layer) {

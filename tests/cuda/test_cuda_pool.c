@@ -17,6 +17,7 @@ typedef struct twins { /* two pools */
     fixture f;
     quire_cuda_pool *gpu;
     quire_cuda_pool_options options;
+    bool store_only;                /* nothing is attended */
     double error[MOST], norm[MOST]; /* of a layer's results so far, squares */
     int rows;
 } twins;
@@ -123,7 +124,8 @@ static void begin_gpu(const twins *t, const twin *items, const int *n, int count
 static void launch_layer(const twins *t, int layer, const buffers *b, cudaStream_t stream) {
     if (t->f.layer[layer].share < 0)
         assert_gpu(quire_cuda_step_append(t->gpu, layer, b->k, b->v, stream));
-    assert_gpu(quire_cuda_step_attend(t->gpu, layer, b->q, b->out, b->lse, stream));
+    if (!t->store_only)
+        assert_gpu(quire_cuda_step_attend(t->gpu, layer, b->q, b->out, b->lse, stream));
 }
 
 /* ------------------------------------------------------------------ both pools */
@@ -188,7 +190,7 @@ static void both_step(twins *t, const twin *items, const int *n, int count,
     size_t width = 0, heads = 0;
     for (int i = 0; i < count; i++)
         rows += n[i];
-    t->rows += rows;
+    t->rows += t->store_only ? 0 : rows;
     for (int i = 0; i < n_layers; i++) {
         width += (size_t)(t->f.layer[i].n_heads * t->f.layer[i].v_dim);
         heads += (size_t)t->f.layer[i].n_heads;
@@ -207,14 +209,18 @@ static void both_step(twins *t, const twin *items, const int *n, int count,
         list[i] = (step_item){items[i].cpu, &items[i].rows, n[i]};
     float *cpu = malloc((size_t)rows * width * sizeof *cpu),
           *lse = malloc((size_t)rows * heads * sizeof *lse);
-    assert_ok(step(&t->f, list, count,
-                   &(step_options){.type = t->options.raw, .lse = lse, .n_accept = n_accept}, cpu));
+    assert_ok(step(
+        &t->f, list, count,
+        &(step_options){
+            .type = t->options.raw, .lse = lse, .n_accept = n_accept, .store_only = t->store_only},
+        cpu));
     for (int i = 0; i < count; i++)
         assert_int_equal(quire_seq_length(items[i].cpu), quire_cuda_seq_length(items[i].gpu));
     size_t at = 0, lse_at = 0;
     for (int i = 0; i < n_layers; i++) {
         const quire_layer *l = &t->f.layer[i];
-        compare_layer(t, i, rows, &b[i], cpu + at, lse + lse_at);
+        if (!t->store_only)
+            compare_layer(t, i, rows, &b[i], cpu + at, lse + lse_at);
         at += (size_t)(rows * l->n_heads * l->v_dim);
         lse_at += (size_t)(rows * l->n_heads);
         buffers_free(&b[i]);
@@ -307,6 +313,80 @@ static void layers_differ(void **state) {
     same_pages(&t, &s[0]);
     same_pages(&t, &s[1]);
     twins_close(&t);
+}
+
+/* (G, D*D/2): error feedback for random queries, some of which point in similar directions. */
+static float *random_feedback(int g, int dim, const quire_rope *rope, uint64_t seed) {
+    enum { QUERIES = 300 };
+    const size_t n = (size_t)(dim * dim);
+    float *feedback = malloc((size_t)g * n / 2 * sizeof *feedback),
+          *moment = malloc(n * sizeof *moment), *q = malloc((size_t)dim * sizeof *q);
+    rng r = {seed};
+    for (int head = 0; head < g; head++) {
+        memset(moment, 0, n * sizeof *moment);
+        for (int i = 0; i < QUERIES; i++) {
+            rng_fill(&r, q, (size_t)dim, 1);
+            for (int d = 1; d < dim; d++)
+                q[d] += 0.9f * q[d - 1];
+            for (int j = 0; j < dim; j++)
+                for (int k = 0; k < dim; k++)
+                    moment[j * dim + k] += q[j] * q[k] / QUERIES;
+        }
+        assert_ok(quire_channel_feedback(moment, rope, dim, feedback + (size_t)head * n / 2));
+    }
+    free(moment), free(q);
+    return feedback;
+}
+
+/* K rounded with error feedback has the CPU's bytes on every page, and other ones than without. */
+static void query_aware_rounding(void **state) {
+    (void)state;
+    static const struct {
+        const char *kv;
+        int dim;
+        bool store_only;
+    } cases[] = {{"km4:vt4", 128, false}, {"kc4:vt4", 64, false}, {"km4:vt4", 256, false},
+                 {"km4:vt4", 80, false},  {"kc3:vt4", 96, true},  {"km3:vt2", 128, true},
+                 {"kc2:vt3", 256, true},  {"kc8:vt8", 64, false}};
+    const quire_rope turned = {.n_rot = 32, .base = 10000, .scale = 0},
+                     other = {.first = 16, .n_rot = 48, .interleaved = true, .base = 500000};
+    for (int c = 0; c < 8; c++) {
+        const int dim = cases[c].dim;
+        twins t;
+        twins_init(&t, 5, 4, 2, dim, cases[c].kv, c % 2 ? QUIRE_BF16 : QUIRE_F16);
+        t.store_only = cases[c].store_only;
+        float *feedback[] = {random_feedback(2, dim, &turned, 1),
+                             random_feedback(2, dim, &turned, 2),
+                             random_feedback(2, dim, &other, 3), random_feedback(2, dim, NULL, 4)};
+        const quire_rope *ropes[] = {&turned, &turned, &other, NULL};
+        for (int i = 0; i < 4; i++) /* the last layer has none */
+            t.f.layer[i].k_feedback = feedback[i], t.f.layer[i].k_rope = ropes[i];
+        twins_open(&t);
+        twin s = twin_new(&t, 91);
+        both_feed(&t, &s, 300, 150);
+        for (int i = 0; i < 80; i++)
+            both_step(&t, &s, &(int){1}, 1, NULL);
+        same_pages(&t, &s);
+
+        fixture plain = t.f;
+        for (int i = 0; i < 4; i++)
+            plain.layer[i].k_feedback = NULL;
+        fixture_open(&plain);
+        quire_seq *seq;
+        assert_ok(quire_seq_create(plain.pool, &seq));
+        feed(&plain, seq, &s.rows, 128, 128, 1, 0, NULL);
+        const size_t n = quire_seq_page_bytes(plain.pool, 1);
+        uint8_t *with = malloc(n), *without = malloc(n);
+        assert_gpu(quire_cuda_seq_page_save(s.gpu, 1, with, n, NULL));
+        assert_ok(quire_seq_page_save(seq, 1, without, n));
+        assert_cuda(cudaDeviceSynchronize());
+        assert_int_equal(memcmp(with, without, n) != 0, strncmp(cases[c].kv, "kc8", 3) != 0);
+        free(with), free(without);
+        fixture_close(&plain);
+        twins_close(&t);
+        for (int i = 0; i < 4; i++)
+            free(feedback[i]);
+    }
 }
 
 /* One captured step serves all later ones. */
@@ -565,6 +645,8 @@ static void refusals(void **state) {
     REFUSED(o.max_seqs = 0, QUIRE_E_INVALID);
     REFUSED(o.pair.k = QUIRE_CODEC_TQ4, QUIRE_E_UNSUPPORTED);
     REFUSED((layer.k_order = NULL, o.layers = &layer, o.n_layers = 1), QUIRE_E_INVALID);
+    uint16_t order[2 * 64] = {0};
+    REFUSED((layer.k_order = order, o.layers = &layer, o.n_layers = 1), QUIRE_E_INVALID);
     layer = t.f.layer[0];
     REFUSED((layer.share = 0, o.layers = &layer, o.n_layers = 1), QUIRE_E_INVALID);
     layer.share = -1;
@@ -629,15 +711,11 @@ int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_and_tokens),
-        cmocka_unit_test(layers_differ),
-        cmocka_unit_test(in_a_graph),
-        cmocka_unit_test(forks_and_trims),
-        cmocka_unit_test(accepted_rows),
-        cmocka_unit_test(pages_change_sides),
-        cmocka_unit_test(sequences_come_back),
-        cmocka_unit_test(empty_places),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(prompts_and_tokens),     cmocka_unit_test(layers_differ),
+        cmocka_unit_test(query_aware_rounding),   cmocka_unit_test(in_a_graph),
+        cmocka_unit_test(forks_and_trims),        cmocka_unit_test(accepted_rows),
+        cmocka_unit_test(pages_change_sides),     cmocka_unit_test(sequences_come_back),
+        cmocka_unit_test(empty_places),           cmocka_unit_test(refusals),
         cmocka_unit_test(bad_values_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
