@@ -29,18 +29,14 @@ struct FeedbackParams {
  */
 __device__ __forceinline__ int feedback_at(int j) { return 2 * j * j; }
 
-/* Shared memory: errors (dim, 64), weights where they fit, rows (64, dim + 8), codes (64, dim + 4).
- */
-static int shared_bytes(int dim) {
-    return T * dim * 4 + (dim <= MOST_STAGED ? dim * dim / 2 * 4 : 0) + T * (dim + 8) * 2 +
-           T * (dim + 4);
-}
-
-/* One channel of a token: its code, and the error of x. */
+/* What rounding a channel takes. */
 struct Channel {
     float scale, zero, inverse, mid, top;
+    int place, channel;
 
-    __device__ __forceinline__ Channel(const FeedbackParams &p, const uint8_t *record, int place) {
+    __device__ __forceinline__ Channel(const FeedbackParams &p, const uint8_t *record, int place_,
+                                       int channel_)
+        : place(place_), channel(channel_) {
         const uint16_t *params = (const uint16_t *)(record + p.params);
         scale = from_f16(params[place]);
         zero = from_f16(params[p.dim + place]);
@@ -48,14 +44,36 @@ struct Channel {
         top = (float)((1 << k_code_bits(p.bits, p.n_mixed, place)) - 1);
         mid = top * 0.5f;
     }
-    __device__ __forceinline__ float round(float x, float carried, uint8_t *to) const {
+    /* The code of x, and the error that it leaves. */
+    __device__ __forceinline__ float round(float x, float carried, uint8_t *codes) const {
         float code = (x + carried - zero) * inverse + mid;
         code = code < 0 ? 0 : code > top ? top : code;
         code = (code + MAGIC) - MAGIC;
-        *to = (uint8_t)code;
+        codes[place] = (uint8_t)code;
         return x - (zero + scale * (code - mid));
     }
 };
+
+/* How a pair has turned since page 0, and what its second channel takes of the first one's error.
+ */
+struct Turn {
+    float c, i, within;
+
+    __device__ __forceinline__ Turn(const double *turn, const float *ellipse) {
+        const double cosine = turn[0], sine = turn[1], a = ellipse[0], b = ellipse[1];
+        const double cc = cosine * cosine - sine * sine, ii = 2 * cosine * sine;
+        c = (float)cosine;
+        i = (float)sine;
+        within = (float)((a * ii + b * cc) / (1 - (a * cc - b * ii)));
+    }
+};
+
+/* Shared memory: errors (dim, 64), weights where they fit, channels, turns, rows (64, dim + 8),
+ * codes (64, dim + 4). */
+static int shared_bytes(int dim) {
+    return T * dim * 4 + (dim <= MOST_STAGED ? dim * dim / 2 * 4 : 0) + dim * (int)sizeof(Channel) +
+           dim / 2 * (int)sizeof(Turn) + T * (dim + 8) * 2 + T * (dim + 4);
+}
 
 /* What the errors before add up to, in their order. */
 __device__ __forceinline__ float weighted(const float2 *weights, const float *errors, int n) {
@@ -79,49 +97,48 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     const bool staged = dim <= MOST_STAGED;
     float *errors = (float *)shared, *weights = errors + T * dim;
-    uint16_t *raw = (uint16_t *)(weights + (staged ? dim * dim / 2 : 0));
+    Channel *channels = (Channel *)(weights + (staged ? dim * dim / 2 : 0));
+    Turn *turns = (Turn *)(channels + dim);
+    uint16_t *raw = (uint16_t *)(turns + dim / 2);
     const int raw_stride = dim + 8, stride = dim + 4;
     uint8_t *codes = (uint8_t *)(raw + T * raw_stride);
     const uint16_t *rows = p.rows + (p.slots ? p.slots[page] : page) * p.slot + head * p.head;
     uint8_t *record =
         p.records + (p.ids ? p.ids[page] : page) * p.page_stride + head * p.head_stride;
     const float *given = p.f.weights + (size_t)head * (dim * dim / 2);
-    const uint16_t *places = p.f.places + head * dim;
-    const double *turns = p.f.turns + (size_t)p.f.numbers[page] * dim;
     for (int i = threadIdx.x; i < T * dim / 8; i += THREADS) {
         const int t = i / (dim / 8), d = i % (dim / 8) * 8;
         *(uint4 *)(raw + t * raw_stride + d) = *(const uint4 *)(rows + t * p.token + d);
     }
     for (int i = threadIdx.x; staged && i < dim * dim / 8; i += THREADS)
         ((float4 *)weights)[i] = ((const float4 *)given)[i];
+    for (int i = threadIdx.x; i < dim; i += THREADS)
+        channels[i] = Channel(p, record, p.f.places[head * dim + i], p.f.channels[i]);
+    for (int j = threadIdx.x; j < dim / 2; j += THREADS)
+        turns[j] = Turn(p.f.turns + (size_t)p.f.numbers[page] * dim + 2 * j,
+                        given + feedback_at(j) + 4 * j);
     __syncthreads();
 
     const int t = threadIdx.x / 2, second = threadIdx.x % 2;
     const float *from = staged ? weights : given;
     float *mine = errors + t;
     uint8_t *to = codes + t * stride;
+    const auto value = [&](const Channel &channel) {
+        return t < skip ? channel.zero : load<BF16>(raw[t * raw_stride + channel.channel]);
+    };
 #pragma unroll 1
     for (int j = 0; j < dim / 2; j++) {
-        const float *at = from + feedback_at(j), *ellipse = at + 4 * j;
-        const double cosine = turns[2 * j], sine = turns[2 * j + 1];
-        const double a = ellipse[0], b = ellipse[1], cc = cosine * cosine - sine * sine,
-                     ii = 2 * cosine * sine;
-        const float within = (float)((a * ii + b * cc) / (1 - (a * cc - b * ii)));
-        const float c = (float)cosine, i = (float)sine;
-        const int place0 = places[2 * j], place1 = places[2 * j + 1];
-        const Channel channel0(p, record, place0), channel1(p, record, place1);
-        const auto value = [&](int k, const Channel &channel) {
-            return t < skip ? channel.zero
-                            : load<BF16>(raw[t * raw_stride + p.f.channels[2 * j + k]]);
-        };
-        const float own = weighted((const float2 *)(at + second * 2 * j), mine, 2 * j),
+        const Channel &first = channels[2 * j], &next = channels[2 * j + 1];
+        const float c = turns[j].c, i = turns[j].i;
+        const float own = weighted((const float2 *)(from + feedback_at(j) + second * 2 * j), mine,
+                                   2 * j),
                     other = __shfl_xor_sync(~0u, own, 1);
         const float still0 = second ? other : own, still1 = second ? own : other;
         const float carried = c * still0 - i * still1;
         float later = i * still0 + c * still1;
-        const float e0 = channel0.round(value(0, channel0), carried, to + place0);
-        later += within * (e0 + carried);
-        const float e1 = channel1.round(value(1, channel1), later, to + place1);
+        const float e0 = first.round(value(first), carried, to);
+        later += turns[j].within * (e0 + carried);
+        const float e1 = next.round(value(next), later, to);
         mine[(2 * j + second) * T] = second ? c * e1 - i * e0 : c * e0 + i * e1;
         __syncwarp(); /* a token's two threads are neighbours */
     }
