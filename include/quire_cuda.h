@@ -8,12 +8,14 @@
  *                              in one launch
  *   quire_cuda_prefill_create  the same for many query rows of each sequence: prompts, and rows to
  *   quire_cuda_prefill         be verified
+ *   quire_cuda_pool_create     the cache of a model: sequences, page tables and device memory over
+ *                              the functions above
  *
  * Caveats, before the functions
- * - All pointers in `args` structures are device pointers. The library allocates no device memory,
- *   never synchronizes, and launches only on the stream it is given, so every call may be captured
- *   in a CUDA graph. Sequence lengths and page tables are read from device memory: a captured graph
- *   serves later steps without being changed.
+ * - All pointers in `args` structures are device pointers. Only a pool allocates device memory.
+ *   Otherwise the library never synchronizes, and launches only on the stream it is given, so every
+ *   call may be captured in a CUDA graph. Sequence lengths and page tables are read from device
+ *   memory: a captured graph serves later steps without being changed.
  * - Semantics are those of quire.h: a query at position i sees token t packed if t/64 < i/64, its
  *   own page raw, and the first `sinks` tokens raw.
  * - Scores and weights are computed in fp16 with fp32 sums, so results are within a bound of the
