@@ -178,7 +178,7 @@ struct Block {
 
 static void place_words(quire_cuda_pool &pool) {
     const int32_t seqs = pool.options.max_seqs;
-    pool.max_blocks = pool.options.max_batch_tokens / T + 2 * seqs;
+    pool.max_blocks = std::max(pool.options.max_batch_tokens, seqs) / T + 2 * seqs;
     int32_t n = 0;
     const auto take = [&](int32_t count) {
         const int32_t at = n;
