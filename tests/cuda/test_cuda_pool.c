@@ -719,11 +719,17 @@ int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_and_tokens),     cmocka_unit_test(layers_differ),
-        cmocka_unit_test(query_aware_rounding),   cmocka_unit_test(in_a_graph),
-        cmocka_unit_test(forks_and_trims),        cmocka_unit_test(accepted_rows),
-        cmocka_unit_test(pages_change_sides),     cmocka_unit_test(sequences_come_back),
-        cmocka_unit_test(empty_places),           cmocka_unit_test(refusals),
+        cmocka_unit_test(prompts_and_tokens),
+        cmocka_unit_test(layers_differ),
+        cmocka_unit_test(query_aware_rounding),
+        cmocka_unit_test(query_aware_rounding_of_few_bits),
+        cmocka_unit_test(in_a_graph),
+        cmocka_unit_test(forks_and_trims),
+        cmocka_unit_test(accepted_rows),
+        cmocka_unit_test(pages_change_sides),
+        cmocka_unit_test(sequences_come_back),
+        cmocka_unit_test(empty_places),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(bad_values_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
