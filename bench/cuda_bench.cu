@@ -1,8 +1,8 @@
 /* Times libquire_cuda on the current GPU; bench/cuda runs it, and peers beside it.
  *
- *   quire_cuda_bench [--quick] [--decode] [--prefill] [HEADS]
+ *   quire_cuda_bench [--quick] [--decode] [--prefill] [--seal] [HEADS]
  *   One JSON object for each measurement, a line each, on stdout. HEADS: only this shape, e.g.
- *   32x8x64, and no sealing; --decode, --prefill: only that.
+ *   32x8x64, and no sealing; --decode, --prefill, --seal: only that.
  *
  * Decode: one launch in a CUDA graph between two events, median of 30. Pages lie in random order,
  * and launches take turns over at least 400 MB of pages, so that L2 is cold. "us_many" is the time
@@ -386,7 +386,7 @@ static bool is_shape(const char *text, Heads h) {
 }
 
 int main(int argc, char **argv) {
-    bool quick = false, only_decode = false, only_prefill = false;
+    bool quick = false, only_decode = false, only_prefill = false, only_seal = false;
     const char *only = nullptr;
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--quick"))
@@ -395,6 +395,8 @@ int main(int argc, char **argv) {
             only_decode = true;
         else if (!strcmp(argv[i], "--prefill"))
             only_prefill = true;
+        else if (!strcmp(argv[i], "--seal"))
+            only_seal = true;
         else
             only = argv[i];
     if (quire_cuda_available() != QUIRE_OK) {
@@ -414,7 +416,7 @@ int main(int argc, char **argv) {
     for (const Heads &h : shapes)
         for (const Pair &pair : PAIRS) {
             const bool main_shape = h.q == 32 && h.kv == 8 && h.dim == 128;
-            if (!is_shape(only, h) || (!main_shape && (quick || &pair != PAIRS)))
+            if (only_seal || !is_shape(only, h) || (!main_shape && (quick || &pair != PAIRS)))
                 continue;
             const Pool pool = make_pool(pair, h, (size_t)2300 << 20);
             for (int i = 0; i < 6; i++)
@@ -431,7 +433,7 @@ int main(int argc, char **argv) {
             CHECK(cudaFree(pool.records));
             CHECK(cudaFree(pool.order));
         }
-    if (!only_prefill && !quick && is_shape(only, shapes[0])) {
+    if (!only_prefill && !only_seal && !quick && is_shape(only, shapes[0])) {
         const Pool pool = make_pool(OTHER_PAIR, shapes[0], (size_t)2300 << 20);
         measure_decode(OTHER_PAIR, pool, shapes[0], 32, 8192);
         measure_decode(OTHER_PAIR, pool, shapes[0], 1, 8192);

@@ -3,6 +3,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "rope.h"
+
 namespace quire_cuda {
 
 static thread_local char last_error[320];
@@ -25,6 +27,10 @@ quire_status check(cudaError_t error, const char *what) {
 } // namespace quire_cuda
 
 extern "C" {
+
+quire_status quire_cuda__fail_text(quire_status status, const char *text) {
+    return quire_cuda::fail(status, "%s", text);
+}
 
 const char *quire_cuda_last_error(void) { return quire_cuda::last_error; }
 

@@ -389,6 +389,12 @@ template <class S> struct Team {
         barrier();
     }
 
+    /* Whether the sinks have room beside the rows of the last query's own page: a unit less then.
+     */
+    __device__ __forceinline__ bool sinks_fit(int last) const {
+        return last >= T && last % T + 1 + p.sinks <= T;
+    }
+
     /* Which packed units are seen whole by all queries. The one after a page that is not needs a
      * look, too: a query may have seen nothing before it, and then it has no maximum. */
     __device__ __forceinline__ void note_pages(bool easy) const {
@@ -402,8 +408,8 @@ template <class S> struct Team {
             calm = max(calm, g.kept + max(last - p.window + T, 0) / T - g.from + 1);
         notes.calm = easy ? calm : INT32_MAX;
         notes.upset = g.kept + max(first / T - g.from, 0); /* that of the first query's page */
-        notes.raw_units =
-            g.tail ? last / T - first / T + 1 + (last >= T && p.sinks > 0 ? 1 : 0) : 0;
+        const bool sinks_apart = last >= T && p.sinks > 0 && !sinks_fit(last);
+        notes.raw_units = g.tail ? last / T - first / T + 1 + sinks_apart : 0;
     }
 
     /* -------------------------------------------------------------- scores to weights */
@@ -433,19 +439,35 @@ template <class S> struct Team {
     }
     static_assert(32 * N * (int)sizeof(float) <= S::P_BYTES && N <= 128, "room for a reduction");
 
-    /* Hides scores of tokens that a query does not see. `token`: this lane's first. */
-    __device__ __forceinline__ void hide(State &st, Kind kind, int token) const {
+    /* A unit: tokens from `first` on. A raw one has n rows of an own page, then `sinks` sinks; or
+     * sinks alone, n of them. Nobody sees rows beyond. */
+    struct Unit {
+        Kind kind;
+        int first, n, sinks;
+
+        __device__ __forceinline__ bool is_sink(int row) const { return sinks > 0 && row >= n; }
+        __device__ __forceinline__ int token(int row) const {
+            return is_sink(row) ? row - n : first + row;
+        }
+    };
+
+    /* Hides scores of tokens that a query does not see. `row`: this lane's first. */
+    __device__ __forceinline__ void hide(State &st, const Unit &unit, int row) const {
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int i = notes().position[8 * j + 2 * c() + e], page = i / T * T;
                 const int low = p.window > 0 ? i - p.window + 1 : 0;
-                const int from = kind == PACKED ? p.sinks : kind == OWN ? page : 0;
-                const int to = kind == PACKED ? page : kind == OWN ? i + 1 : page > 0 ? p.sinks : 0;
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    const int t = token + h;
+                    const Kind kind = unit.is_sink(row + h) ? SINKS : unit.kind;
+                    const int t = unit.token(row + h);
+                    const int from = kind == PACKED ? p.sinks : kind == OWN ? page : 0;
+                    const int to = kind == PACKED ? page
+                                   : kind == OWN  ? i + 1
+                                   : page > 0     ? p.sinks
+                                                  : 0;
                     if (t < from || t >= to || (t < low && t >= p.keep))
                         st.s[4 * j + e + 2 * h] = -INFINITY;
                 }
@@ -453,22 +475,22 @@ template <class S> struct Team {
     }
 
     /* All scores of a unit at once: capped, biased, and hidden where a query does not see a token;
-     * then the maximum moves, and the unit of V. `first`: the unit's first token. Returns what
-     * scores are to be multiplied with: they are log2 of weights then, the maximum included. */
-    __device__ __forceinline__ float look(State &st, Kind kind, int first, uint32_t scales) const {
-        const int token = first + 16 * w() + 2 * r();
+     * then the maximum moves, and the unit of V. Returns what scores are to be multiplied with:
+     * they are log2 of weights then, the maximum included. */
+    __device__ __forceinline__ float look(State &st, const Unit &unit, uint32_t scales) const {
+        const int row = 16 * w() + 2 * r();
         const bool bent = p.softcap_log2 > 0 || p.alibi;
         const float times = uniform(notes().alike && !bent) ? notes().factor : 1.0f;
         note_scales(scales);
         if (bent)
-            bend(st, token);
+            bend(st, unit.token(row), unit.token(row + 1));
         else if (!uniform(notes().alike))
 #pragma unroll
             for (int i = 0; i < N / 2; i++)
                 st.s[i] *= notes().factors[i / 4 * 8 + 2 * c() + i % 2];
-        if (kind != PACKED || p.window > 0 ||
-            uniform(first < p.sinks || first / T >= notes().position[0] / T))
-            hide(st, kind, token);
+        if (unit.kind != PACKED || p.window > 0 ||
+            uniform(unit.first < p.sinks || unit.first / T >= notes().position[0] / T))
+            hide(st, unit, row);
         reduce(
             [&](int i) {
                 return fmaxf(st.s[i / 2 * 4 + i % 2], st.s[i / 2 * 4 + 2 + i % 2]) * times;
@@ -491,7 +513,7 @@ template <class S> struct Team {
     }
 
     /* Scores to log2 units, soft-capped and with ALiBi. */
-    __device__ __forceinline__ void bend(State &st, int token) const {
+    __device__ __forceinline__ void bend(State &st, int token, int next) const {
         const float cap = p.softcap_log2, twice = 2 * LOG2_E / cap;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
@@ -499,7 +521,8 @@ template <class S> struct Team {
             float x = st.s[i] * notes().factors[y];
             if (cap > 0) /* cap * tanh(x / cap) */
                 x = cap * (1 - __fdividef(2.0f, 1 + exp2_approx(x * twice)));
-            st.s[i] = x + notes().slope[y] * (float)(token + i % 4 / 2 - notes().position[y]);
+            st.s[i] =
+                x + notes().slope[y] * (float)((i % 4 < 2 ? token : next) - notes().position[y]);
         }
     }
 
@@ -753,29 +776,45 @@ template <class S> struct Team {
 
     /* -------------------------------------------------------------- raw rows */
 
-    /* Where the rows of a raw unit lie: token first + t at row t, if t < n. Nobody sees more. */
-    struct Run {
-        Kind kind;
-        int first, n;
+    /* Rows that follow each other in memory. */
+    struct Rows {
         const uint16_t *k, *v;
         int64_t k_token, v_token;
     };
+    /* Where the rows of a raw unit lie. */
+    struct Run {
+        Unit unit;
+        Rows rows, sinks;
 
-    /* Own pages first, then the sinks. */
-    __device__ __forceinline__ Run run_of(int index) const {
+        __device__ __forceinline__ int all() const { return unit.n + unit.sinks; }
+        __device__ __forceinline__ const uint16_t *key(int row) const {
+            return unit.is_sink(row) ? sinks.k + (row - unit.n) * sinks.k_token
+                                     : rows.k + row * rows.k_token;
+        }
+        __device__ __forceinline__ const uint16_t *value(int row) const {
+            return unit.is_sink(row) ? sinks.v + (row - unit.n) * sinks.v_token
+                                     : rows.v + row * rows.v_token;
+        }
+    };
+
+    __device__ __forceinline__ Rows rows_at(const RawRows &rows, int row) const {
         const Segment &g = segment();
-        const int page = notes().position[0] / T + index;
-        const bool own = page <= notes().position[N - 1] / T;
-        const RawRows &rows = own ? p.own : p.sink;
         const int64_t at = p.slots ? __ldg(p.slots + g.seq) : g.seq;
-        const int64_t row = own ? (page - g.position / T) * T : 0;
-        return {own ? OWN : SINKS,
-                own ? page * T : 0,
-                own ? min(T, notes().position[N - 1] + 1 - page * T) : p.sinks,
-                rows.k + at * rows.k_slot + g.kv * rows.k_head + row * rows.k_token,
-                rows.v + at * rows.v_slot + g.kv * rows.v_head + row * rows.v_token,
-                rows.k_token,
+        return {rows.k + at * rows.k_slot + g.kv * rows.k_head + row * rows.k_token,
+                rows.v + at * rows.v_slot + g.kv * rows.v_head + row * rows.v_token, rows.k_token,
                 rows.v_token};
+    }
+
+    /* Own pages first, then the sinks, unless they are beside the last one. */
+    __device__ __forceinline__ Run run_of(int index) const {
+        const int page = notes().position[0] / T + index, last = notes().position[N - 1];
+        const Rows sinks = rows_at(p.sink, 0);
+        if (page > last / T)
+            return {{SINKS, 0, p.sinks, 0}, sinks, sinks};
+        return {{OWN, page * T, min(T, last + 1 - page * T),
+                 page == last / T && sinks_fit(last) ? p.sinks : 0},
+                rows_at(p.own, (page - segment().position / T) * T),
+                sinks};
     }
 
     __device__ __forceinline__ static int row_of_token(int t) {
@@ -791,18 +830,19 @@ template <class S> struct Team {
         uint8_t *image = mine() + S::RAW_AT;
         barrier(); /* the place is free */
         clear_image(image, S::SLABS * 8192);
-        if ((int)thread >= run.n && thread < T)
+        const int all = run.all();
+        if ((int)thread >= all && thread < T)
             notes().token_scale[thread] = __float2half(0x1p-14f);
 #pragma unroll 1
-        for (int begin = 2 * w() + lane() / 16; begin - 2 * w() - lane() / 16 < run.n;
+        for (int begin = 2 * w() + lane() / 16; begin - 2 * w() - lane() / 16 < all;
              begin += 8 * TOGETHER) {
             uint4 k[TOGETHER][CHUNKS], v[TOGETHER][CHUNKS];
 #pragma unroll
             for (int i = 0; i < TOGETHER * CHUNKS; i++) {
-                const int row = min(begin + i / CHUNKS * 8, run.n - 1);
+                const int row = min(begin + i / CHUNKS * 8, all - 1);
                 const int chunk = 16 * (i % CHUNKS) + lane() % 16;
-                k[i / CHUNKS][i % CHUNKS] = load_chunk(run.k + row * run.k_token, chunk);
-                v[i / CHUNKS][i % CHUNKS] = load_chunk(run.v + row * run.v_token, chunk);
+                k[i / CHUNKS][i % CHUNKS] = load_chunk(run.key(row), chunk);
+                v[i / CHUNKS][i % CHUNKS] = load_chunk(run.value(row), chunk);
             }
 #pragma unroll
             for (int i = 0; i < TOGETHER; i++) {
@@ -828,7 +868,7 @@ template <class S> struct Team {
                     sum += __shfl_xor_sync(~0u, sum, h);
                 const float size = sqrtf(sum / D) * (256 / S::V_UNIT);
                 const float power = __uint_as_float(__float_as_uint(size) & 0x7f800000u);
-                if (lane() % 16 == 0 && t < run.n)
+                if (lane() % 16 == 0 && t < all)
                     notes().token_scale[t] = __float2half(fminf(fmaxf(power, 0x1p-14f), 0x1p15f));
             }
         }
@@ -841,12 +881,13 @@ template <class S> struct Team {
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
             const int t = 16 * w() + 4 * i + c(), row = row_of_token(t);
-            const uint16_t *x = run.v + min(t, run.n - 1) * run.v_token;
+            const uint16_t *x = run.value(min(t, run.all() - 1));
             float y[D / 16][2] = {}; /* rows beyond have no weight, but must be finite: zeros */
-            if (16 * w() + 4 * i < run.n) {
+            if (16 * w() + 4 * i < run.all()) {
 #pragma unroll
                 for (int j = 0; j < D / 16; j++) {
-                    const uint32_t pair = t < run.n ? __ldg((const uint32_t *)x + 8 * j + r()) : 0;
+                    const uint32_t pair =
+                        t < run.all() ? __ldg((const uint32_t *)x + 8 * j + r()) : 0;
                     *(float2 *)y[j] = raw_pair(p.bf16, pair);
                 }
                 Rotation<D, 1>::rotate(y);
@@ -919,18 +960,18 @@ template <class S> struct Team {
         const Segment &g = segment();
         const bool packed = i < uniform(g.end);
         const uint32_t raw = operand_at(mine_at() + S::RAW_AT);
-        Run run = {};
+        Unit unit;
         uint32_t scales;
         if (packed) {
             Keys k;
             page_keys(k);
             score_page(st, k);
-            run.kind = PACKED;
-            run.first = g.page(i) * T;
+            unit = {PACKED, g.page(i) * T, T, 0};
             scales = page_scales();
             products_wait();
         } else {
-            run = run_of(i - g.end);
+            const Run run = run_of(i - g.end);
+            unit = run.unit;
             place_keys(run);
             products_begin();
 #pragma unroll
@@ -948,7 +989,7 @@ template <class S> struct Team {
             products_wait();
         }
         pin(st.s);
-        const float times = look(st, run.kind, run.first, scales);
+        const float times = look(st, unit, scales);
         weigh(st, times, scales, [] {}); /* the barrier in it: all warps have their scores */
         if (packed) {
             Values v;

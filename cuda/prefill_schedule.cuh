@@ -39,7 +39,8 @@ __device__ __forceinline__ void measure_tile(const PrefillParams &p, Tile &t) {
     t.from = p.window > 0 ? min(max(t.first - p.window + 1, 0) / T, sealed) : 0;
     t.kept = p.keep > p.sinks ? min((p.keep + T - 1) / T, t.from) : 0;
     t.pages = t.kept + sealed - t.from;
-    const int raw = t.last / T - t.first / T + 1 + (sealed > 0 && p.sinks > 0 ? 1 : 0);
+    const bool sinks_apart = sealed > 0 && p.sinks > 0 && t.last % T + 1 + p.sinks > T;
+    const int raw = t.last / T - t.first / T + 1 + sinks_apart;
     t.units = t.pages + 11 + 6 * raw; /* as long as so many pages take, about */
 }
 

@@ -12,114 +12,83 @@ import argparse
 import ctypes
 import os
 import sys
-from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, Structure, byref, c_float, c_int, c_int32, c_size_t, c_uint32, c_void_p
 
-PAGE, SINKS = 64, 4
-KM4, VT4, BF16 = 20, 25, 2  # numbers of quire.h
-
-
-# ---- the structures of quire_cuda.h
+PAGE, BF16 = 64, 2  # numbers of quire.h
 
 
-class Pair(ctypes.Structure):
-    _fields_ = [("k", c_int), ("v", c_int)]
+# ---- the structures of quire.h and quire_cuda.h
 
 
-class PageShape(ctypes.Structure):
-    _fields_ = [("pair", Pair), ("k_dim", c_int32), ("v_dim", c_int32), ("raw", c_int)]
-
-
-class Records(ctypes.Structure):
-    _fields_ = [("base", c_void_p), ("page_stride", c_size_t), ("head_stride", c_size_t)]
-
-
-class Rows(ctypes.Structure):
-    _fields_ = [("k", c_void_p), ("v", c_void_p)] + [
-        (name, c_int64)
-        for name in ("k_slot", "k_head", "k_token", "v_slot", "v_head", "v_token")
-    ]
-
-
-class SealArgs(ctypes.Structure):
+class Layer(Structure):
     _fields_ = [
-        ("shape", PageShape), ("n_kv_heads", c_int32), ("n_pages", c_int32), ("rows", Rows),
-        ("slots", c_void_p), ("records", Records), ("ids", c_void_p), ("skip", c_void_p),
-        ("k_order", c_void_p), ("n_bad", c_void_p),
+        ("n_heads", c_int32), ("n_kv_heads", c_int32), ("k_dim", c_int32), ("v_dim", c_int32),
+        ("window", c_int32), ("keep", c_int32), ("scale", c_float), ("softcap", c_float),
+        ("alibi", c_void_p), ("sink_logits", c_void_p), ("k", c_int), ("v", c_int),
+        ("share", c_int32), ("k_order", c_void_p), ("k_feedback", c_void_p), ("k_rope", c_void_p),
     ]  # fmt: skip
 
 
-class DecodeOptions(ctypes.Structure):
+class PoolOptions(Structure):
     _fields_ = [
-        ("struct_size", c_size_t), ("n_heads", c_int32), ("n_kv_heads", c_int32),
-        ("k_dim", c_int32), ("v_dim", c_int32), ("pair", Pair), ("raw", c_int), ("out", c_int),
-        ("scale", c_float), ("sinks", c_int32), ("max_seqs", c_int32), ("window", c_int32),
-        ("keep", c_int32), ("softcap", c_float), ("exact", c_int32),
+        ("struct_size", c_size_t), ("layers", POINTER(Layer)), ("n_layers", c_int32),
+        ("k", c_int), ("v", c_int), ("raw", c_int), ("out", c_int), ("sinks", c_int32),
+        ("max_seqs", c_int32), ("max_tokens", c_int32), ("n_pages", c_int32),
+        ("max_batch_tokens", c_int32), ("exact", c_int32),
     ]  # fmt: skip
 
 
-class DecodeArgs(ctypes.Structure):
+class PoolInfo(Structure):
     _fields_ = [
-        ("n_seqs", c_int32), ("q", c_void_p), ("out", c_void_p), ("lse", c_void_p),
-        ("lengths", c_void_p), ("pages", c_void_p), ("pages_stride", c_int64),
-        ("records", Records), ("own", Rows), ("sink", Rows), ("slots", c_void_p),
-        ("k_order", c_void_p), ("alibi", c_void_p), ("sink_logits", c_void_p),
-        ("workspace", c_void_p),
+        ("device_bytes", c_size_t), ("page_bytes", c_size_t), ("n_pages", c_int32),
+        ("free_pages", c_int32), ("n_seqs", c_int32), ("n_bad", c_uint32),
     ]  # fmt: skip
+
+
+class StepItem(Structure):
+    _fields_ = [("seq", c_void_p), ("n_tokens", c_int32)]
 
 
 def load_library():
     library = ctypes.CDLL(os.environ.get("QUIRE_CUDA_LIBRARY", "libquire_cuda.so"))
     library.quire_cuda_last_error.restype = ctypes.c_char_p
-    library.quire_cuda_decode_workspace.restype = c_size_t
-    library.quire_cuda_decode_workspace.argtypes = [c_void_p]
-    library.quire_cuda_decode_create.argtypes = [POINTER(c_void_p), POINTER(DecodeOptions)]
-    library.quire_cuda_decode.argtypes = [c_void_p, POINTER(DecodeArgs), c_void_p]
-    library.quire_cuda_seal.argtypes = [POINTER(SealArgs), c_void_p]
+    pool, stream, rows = c_void_p, c_void_p, c_void_p
+    library.quire_cuda_pool_create.argtypes = [POINTER(pool), POINTER(PoolOptions)]
+    library.quire_cuda_pool_get_info.argtypes = [pool, POINTER(PoolInfo), stream]
+    library.quire_cuda_seq_create.argtypes = [pool, POINTER(c_void_p)]
+    library.quire_cuda_step_begin.argtypes = [pool, POINTER(StepItem), c_int32, stream]
+    library.quire_cuda_step_append.argtypes = [pool, c_int32, rows, rows, stream]
+    library.quire_cuda_step_attend.argtypes = [pool, c_int32, rows, rows, rows, stream]
+    library.quire_cuda_step_end.argtypes = [pool, c_void_p, stream]
     return library
 
 
-def record_bytes(dim):
-    """Of km4:vt4 (docs/FORMAT.md): codes of K and V, scales and zeros of K, scales of V."""
-    return -(-(PAGE * dim + 4 * dim + 2 * PAGE) // 128) * 128
+class PackedCache:
+    """The cache of all layers, in a pool of the library: km4:vt4."""
 
-
-def rows_of(k, v):
-    """k, v: (slots, tokens, KV heads, dim)."""
-    slot, token, head = k.stride()[:3]
-    return Rows(k.data_ptr(), v.data_ptr(), slot, head, token, slot, head, token)
-
-
-class PackedLayer:
-    """The cache of one layer: packed pages, the page that is being filled, and the sinks."""
-
-    def __init__(self, torch, library, shape, batch, longest):
-        self.torch, self.library, self.batch = torch, library, batch
-        self.heads, self.kv_heads, self.dim = shape
-        self.max_pages = -(-longest // PAGE)
-        record = record_bytes(self.dim)
-        n_pages = batch * self.max_pages
-        new = lambda *size, dtype=torch.bfloat16: torch.zeros(size, dtype=dtype, device="cuda")
-        self.memory = new(n_pages * self.kv_heads * record, dtype=torch.uint8)
-        self.records = Records(self.memory.data_ptr(), self.kv_heads * record, record)
-        self.own_k, self.own_v = (new(batch, PAGE, self.kv_heads, self.dim) for _ in range(2))
-        self.sink_k, self.sink_v = (new(batch, SINKS, self.kv_heads, self.dim) for _ in range(2))
-        # Page i of sequence b is record b * max_pages + i; a real pool hands out free records.
-        self.pages = torch.arange(n_pages, dtype=torch.int32, device="cuda")
-        self.pages = self.pages.view(batch, self.max_pages)
-        order = torch.arange(self.dim, dtype=torch.int16, device="cuda")
-        self.order = order.repeat(self.kv_heads).contiguous()
-        self.lengths = new(batch, dtype=torch.int32)
-        self.bad = new(1, dtype=torch.int32)
-        options = DecodeOptions()
-        library.quire_cuda_decode_options_default(byref(options))
-        options.n_heads, options.n_kv_heads = self.heads, self.kv_heads
-        options.k_dim = options.v_dim = self.dim
+    def __init__(self, torch, library, n_layers, shape, batch, longest):
+        self.torch, self.library, self.n_layers, self.batch = torch, library, n_layers, batch
+        heads, kv_heads, dim = shape
+        # The order of channels that km4 packs K in: here as they are.
+        order = (ctypes.c_uint16 * (kv_heads * dim))(*(i % dim for i in range(kv_heads * dim)))
+        layers = (Layer * n_layers)()
+        for layer in layers:
+            layer.n_heads, layer.n_kv_heads = heads, kv_heads
+            layer.k_dim = layer.v_dim = dim
+            layer.share = -1
+            layer.k_order = ctypes.addressof(order)
+        options = PoolOptions()
+        library.quire_cuda_pool_options_default(byref(options))
+        options.layers, options.n_layers = layers, n_layers
         options.raw = options.out = BF16
-        options.sinks, options.max_seqs = SINKS, batch
-        self.plan = c_void_p()
-        self.check(library.quire_cuda_decode_create(byref(self.plan), byref(options)))
-        size = library.quire_cuda_decode_workspace(self.plan)
-        self.workspace = new(size, dtype=torch.uint8)
+        options.max_seqs, options.max_tokens = batch, longest
+        self.pool = c_void_p()
+        self.check(library.quire_cuda_pool_create(byref(self.pool), byref(options)))
+        self.items = (StepItem * batch)()
+        for item in self.items:
+            seq = c_void_p()
+            self.check(library.quire_cuda_seq_create(self.pool, byref(seq)))
+            item.seq, item.n_tokens = seq, 1
 
     def check(self, status):
         if status:
@@ -128,74 +97,75 @@ class PackedLayer:
     def stream(self):
         return self.torch.cuda.current_stream().cuda_stream
 
+    def info(self):
+        info = PoolInfo()
+        self.check(self.library.quire_cuda_pool_get_info(self.pool, byref(info), self.stream()))
+        return info
+
     def bytes(self):
-        own = (self.own_k, self.own_v, self.sink_k, self.sink_v, self.memory)
-        return sum(x.numel() * x.element_size() for x in own)
+        return self.info().device_bytes
 
-    def seal(self, k, v, page):
-        """k, v: (batch, pages * 64, KV heads, dim), the rows of pages from `page` on."""
-        torch, n = self.torch, k.shape[1] // PAGE
-        paged = lambda x: x.reshape(self.batch * n, PAGE, self.kv_heads, self.dim)
-        k, v = paged(k), paged(v)
-        ids = self.pages[:, page : page + n].contiguous()
-        skip = torch.zeros(self.batch, n, dtype=torch.int32, device="cuda")
-        skip[:, 0] = SINKS if page == 0 else 0
-        args = SealArgs()
-        args.shape = PageShape(Pair(KM4, VT4), self.dim, self.dim, BF16)
-        args.n_kv_heads, args.n_pages = self.kv_heads, self.batch * n
-        args.rows, args.records = rows_of(k, v), self.records
-        args.ids, args.skip = ids.data_ptr(), skip.data_ptr()
-        args.k_order, args.n_bad = self.order.data_ptr(), self.bad.data_ptr()
-        self.check(self.library.quire_cuda_seal(byref(args), self.stream()))
+    def begin(self, items=None):
+        items = items or self.items
+        stream = self.stream()
+        self.check(self.library.quire_cuda_step_begin(self.pool, items, len(items), stream))
 
-    def prefill(self, k, v):
-        """The first tokens, a multiple of 64 of them."""
-        self.seal(k, v, 0)
-        self.sink_k.copy_(k[:, :SINKS])
-        self.sink_v.copy_(v[:, :SINKS])
-        self.lengths.fill_(k.shape[1])
+    def append(self, layer, k, v):
+        k, v = k.contiguous(), v.contiguous()
+        rows = k.data_ptr(), v.data_ptr()
+        self.check(self.library.quire_cuda_step_append(self.pool, layer, *rows, self.stream()))
 
-    def step(self, token, q, k, v):
-        """q: (batch, heads, dim); k, v: (batch, KV heads, dim) of token number `token`."""
-        if token % PAGE == 0 and token > 0 and self.filled:
-            self.seal(self.own_k, self.own_v, token // PAGE - 1)
-        self.own_k[:, token % PAGE] = k
-        self.own_v[:, token % PAGE] = v
-        self.filled = token % PAGE == PAGE - 1
-        self.lengths += 1
+    def end(self):
+        self.check(self.library.quire_cuda_step_end(self.pool, None, self.stream()))
+
+    def prefill(self, k, v, chunk=2048):
+        """The first tokens of every layer; k, v: (batch, tokens, KV heads, dim)."""
+        for i, item in enumerate(self.items):
+            for at in range(0, k.shape[1], chunk):
+                rows = k[i, at : at + chunk], v[i, at : at + chunk]
+                self.begin((StepItem * 1)(StepItem(item.seq, len(rows[0]))))
+                for layer in range(self.n_layers):
+                    self.append(layer, *rows)
+                self.end()
+
+    def attend(self, layer, q, k, v):
+        """q: (batch, heads, dim); k, v: (batch, KV heads, dim) of the step's tokens."""
+        self.append(layer, k, v)
         out = self.torch.empty_like(q)
-        args = DecodeArgs(n_seqs=self.batch, q=q.data_ptr(), out=out.data_ptr())
-        args.lengths, args.pages = self.lengths.data_ptr(), self.pages.data_ptr()
-        args.pages_stride, args.records = self.max_pages, self.records
-        args.own, args.sink = rows_of(self.own_k, self.own_v), rows_of(self.sink_k, self.sink_v)
-        args.k_order, args.workspace = self.order.data_ptr(), self.workspace.data_ptr()
-        self.check(self.library.quire_cuda_decode(self.plan, byref(args), self.stream()))
+        rows = q.data_ptr(), out.data_ptr(), None
+        self.check(self.library.quire_cuda_step_attend(self.pool, layer, *rows, self.stream()))
         return out
 
-    filled = False
 
-
-class PlainLayer:
+class PlainCache:
     """The same over a bf16 cache."""
 
-    def __init__(self, torch, shape, batch, longest):
-        self.torch = torch
-        size = (batch, shape[1], longest, shape[2])
+    def __init__(self, torch, n_layers, shape, batch, longest):
+        self.torch, self.token = torch, 0
+        size = (n_layers, batch, shape[1], longest, shape[2])
         self.k, self.v = (torch.zeros(size, dtype=torch.bfloat16, device="cuda") for _ in range(2))
 
     def bytes(self):
         return 2 * self.k.numel() * 2
 
     def prefill(self, k, v):
-        self.k[:, :, : k.shape[1]] = k.transpose(1, 2)
-        self.v[:, :, : v.shape[1]] = v.transpose(1, 2)
+        self.token = k.shape[1]
+        self.k[..., : self.token, :] = k.transpose(1, 2)
+        self.v[..., : self.token, :] = v.transpose(1, 2)
 
-    def step(self, token, q, k, v):
-        self.k[:, :, token], self.v[:, :, token] = k, v
-        nn, k, v = self.torch.nn, self.k[:, :, : token + 1], self.v[:, :, : token + 1]
+    def begin(self):
+        pass
+
+    def attend(self, layer, q, k, v):
+        cache_k, cache_v, token = self.k[layer], self.v[layer], self.token
+        cache_k[:, :, token], cache_v[:, :, token] = k, v
+        nn, k, v = self.torch.nn, cache_k[:, :, : token + 1], cache_v[:, :, : token + 1]
         with nn.attention.sdpa_kernel([nn.attention.SDPBackend.FLASH_ATTENTION]):
             out = nn.functional.scaled_dot_product_attention(q[:, :, None], k, v, enable_gqa=True)
         return out[:, :, 0]
+
+    def end(self):
+        self.token += 1
 
 
 def main():
@@ -224,40 +194,39 @@ def main():
     qkv, back = weights(hidden + 2 * kv_heads * dim), weights(hidden)
     first = [normal(batch, start, kv_heads, dim) for _ in range(2)]
 
-    def run(layers):
-        for layer in layers:
-            layer.prefill(*first)
+    def run(cache):
+        cache.prefill(*first)
         x = torch.ones(batch, hidden, dtype=torch.bfloat16, device="cuda")
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for token in range(start, longest):
             if token == start + 8:  # the first steps warm up
                 begin.record()
-            for layer, w_qkv, w_back in zip(layers, qkv, back):
+            cache.begin()
+            for layer, (w_qkv, w_back) in enumerate(zip(qkv, back)):
                 y = torch.nn.functional.rms_norm(x, (hidden,)) @ w_qkv
                 q, k, v = y.split((hidden, kv_heads * dim, kv_heads * dim), dim=1)
                 q = q.reshape(batch, heads, dim).contiguous()
                 k, v = (z.reshape(batch, kv_heads, dim) for z in (k, v))
-                x = x + layer.step(token, q, k, v).reshape(batch, hidden) @ w_back
+                x = x + cache.attend(layer, q, k, v).reshape(batch, hidden) @ w_back
+            cache.end()
         end.record()
         torch.cuda.synchronize()
         seconds = begin.elapsed_time(end) / 1e3
-        return x, batch * (options.steps - 8) / seconds, sum(layer.bytes() for layer in layers)
+        return x, batch * (options.steps - 8) / seconds, cache.bytes()
 
     tokens = f"{start} + {options.steps} tokens"
     print(f"{options.layers} layers of 32x8x128, {batch} sequences, {tokens}")
-    plain, plain_rate, plain_bytes = run(
-        [PlainLayer(torch, shape, batch, longest) for _ in range(options.layers)]
-    )
+    plain, plain_rate, plain_bytes = run(PlainCache(torch, options.layers, shape, batch, longest))
     torch.cuda.empty_cache()
-    layers = [PackedLayer(torch, library, shape, batch, longest) for _ in range(options.layers)]
-    packed, packed_rate, packed_bytes = run(layers)
+    cache = PackedCache(torch, library, options.layers, shape, batch, longest)
+    packed, packed_rate, packed_bytes = run(cache)
     print(f"torch, bf16 cache: {plain_bytes / 1e9:6.2f} GB, {plain_rate:8.0f} tokens/s")
     print(f"Quire, km4:vt4:    {packed_bytes / 1e9:6.2f} GB, {packed_rate:8.0f} tokens/s")
     error = ((packed - plain).float().norm() / plain.float().norm()).item()
     smaller, faster = plain_bytes / packed_bytes, packed_rate / plain_rate
     print(f"{smaller:.2f} times less memory, {faster:.2f} times the speed;", end=" ")
     print(f"results differ by {error:.3f} of their size")
-    return 0 if error < 0.5 and not any(layer.bad.item() for layer in layers) else 1
+    return 0 if error < 0.5 and cache.info().n_bad == 0 else 1
 
 
 if __name__ == "__main__":

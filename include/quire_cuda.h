@@ -8,12 +8,14 @@
  *                              in one launch
  *   quire_cuda_prefill_create  the same for many query rows of each sequence: prompts, and rows to
  *   quire_cuda_prefill         be verified
+ *   quire_cuda_pool_create     the cache of a model: sequences, page tables and device memory over
+ *                              the functions above
  *
  * Caveats, before the functions
- * - All pointers in `args` structures are device pointers. The library allocates no device memory,
- *   never synchronizes, and launches only on the stream it is given, so every call may be captured
- *   in a CUDA graph. Sequence lengths and page tables are read from device memory: a captured graph
- *   serves later steps without being changed.
+ * - All pointers in `args` structures are device pointers. Only a pool allocates device memory.
+ *   Otherwise the library never synchronizes, and launches only on the stream it is given, so every
+ *   call may be captured in a CUDA graph. Sequence lengths and page tables are read from device
+ *   memory: a captured graph serves later steps without being changed.
  * - Semantics are those of quire.h: a query at position i sees token t packed if t/64 < i/64, its
  *   own page raw, and the first `sinks` tokens raw.
  * - Scores and weights are computed in fp16 with fp32 sums, so results are within a bound of the
@@ -221,6 +223,126 @@ typedef struct quire_cuda_prefill_args {
 QUIRE_API quire_status quire_cuda_prefill(const quire_cuda_prefill_plan *plan,
                                           const quire_cuda_prefill_args *args,
                                           struct CUstream_st *stream);
+
+/* ------------------------------------------------------------------ pool: the cache of a model in
+ * device memory (experimental)
+ *
+ *   quire_cuda_step_begin    plans a step of some sequences: reserves their pages, or changes
+ *                            nothing and says why not
+ *   quire_cuda_step_append   per layer: appends the new rows of K and V
+ *   quire_cuda_step_attend   per layer: attention of the new rows' queries
+ *   quire_cuda_step_end      packs the pages that are full; the tokens now belong to the sequences
+ *
+ * - The page tables, reference counts and lengths are on the host, rows and records on the device.
+ *   No call waits for the device, except those that create and free a pool, and
+ *   quire_cuda_pool_get_info.
+ * - begin and end are cheap host work and at most a few small launches. append and attend of a step
+ *   with one token for each sequence may be captured in a graph, which then serves all steps with
+ *   as many items: call begin, launch the graph, call end.
+ * - Records, sinks and channel orders are those of a quire_pool with the same layers, codecs and
+ *   sinks: the bytes of pages can be moved between the two (quire_cuda_seq_page_save).
+ * - A sequence keeps the raw rows of its last two pages, so that a trim into them is exact. Pages
+ *   that have left a window are not attended, but stay in memory.
+ * - Use a pool from one thread at a time, and on one stream, or on streams that you order by
+ *   events. */
+
+typedef struct quire_cuda_pool quire_cuda_pool; /* of the device that was current */
+typedef struct quire_cuda_seq quire_cuda_seq;
+
+typedef struct quire_cuda_pool_options {
+    size_t struct_size;        /* set by quire_cuda_pool_options_default */
+    const quire_layer *layers; /* (n_layers) in host memory; copied */
+    int32_t n_layers;
+    quire_pair pair;          /* of layers whose codecs are QUIRE_CODEC_DEFAULT; km4:vt4 */
+    quire_type raw;           /* of q, k, v and raw rows: f16 (default) or bf16 */
+    quire_type out;           /* of results: f32 (default), f16 or bf16 */
+    int32_t sinks;            /* default 4 */
+    int32_t max_seqs;         /* sequences alive at once; default 64 */
+    int32_t max_tokens;       /* of one sequence; default 32768 */
+    int32_t n_pages;          /* packed pages; 0: enough for max_seqs sequences of max_tokens */
+    int32_t max_batch_tokens; /* rows of one step; default 2048 */
+    int32_t exact;            /* as in quire_cuda_decode_options */
+} quire_cuda_pool_options;
+
+QUIRE_API void quire_cuda_pool_options_default(quire_cuda_pool_options *options);
+/* Allocates everything, host and device. E_UNSUPPORTED: a codec or head size that quire_cuda_seal
+ * or quire_cuda_decode does not have. E_INVALID, E_NOMEM (of the host or the device), E_DEVICE. */
+QUIRE_API quire_status quire_cuda_pool_create(quire_cuda_pool **pool,
+                                              const quire_cuda_pool_options *options);
+/* Waits for the device, then frees the pool and its sequences. NULL is fine. */
+QUIRE_API void quire_cuda_pool_free(quire_cuda_pool *pool);
+
+typedef struct quire_cuda_pool_info {
+    size_t device_bytes; /* all that the pool holds on the device */
+    size_t page_bytes;   /* of a packed page, all layers */
+    int32_t n_pages, free_pages;
+    int32_t n_seqs;
+    /* Page sides with a value that is not finite or above 65504 (K or V of one page, layer and KV
+     * head). Such a sequence must not be used any more. */
+    uint32_t n_bad;
+} quire_cuda_pool_info;
+
+/* Waits for `stream`. */
+QUIRE_API quire_status quire_cuda_pool_get_info(quire_cuda_pool *pool, quire_cuda_pool_info *info,
+                                                struct CUstream_st *stream);
+
+QUIRE_API quire_status quire_cuda_seq_create(quire_cuda_pool *pool,
+                                             quire_cuda_seq **seq); /* E_NO_SLOT */
+/* A second sequence with the same tokens. It shares every packed page; raw rows are copied. */
+QUIRE_API quire_status quire_cuda_seq_fork(quire_cuda_seq *seq, quire_cuda_seq **child,
+                                           struct CUstream_st *stream);
+/* Cuts the sequence to its first n_tokens. Between pages, or in the last two pages that were
+ * appended; E_GONE: deeper inside a page, whose raw rows are no longer there. */
+QUIRE_API quire_status quire_cuda_seq_trim(quire_cuda_seq *seq, int32_t n_tokens);
+QUIRE_API quire_status quire_cuda_seq_free(quire_cuda_seq *seq); /* NULL is fine; E_BUSY */
+QUIRE_API int32_t quire_cuda_seq_length(const quire_cuda_seq *seq);
+
+typedef struct quire_cuda_step_item {
+    quire_cuda_seq *seq; /* NULL: an empty place, without rows if n_tokens is 0 */
+    int32_t n_tokens;
+} quire_cuda_step_item;
+
+/* The step's rows are those of the items, in order. If every item has one token (a decode step), an
+ * empty place has a row too: give it n_tokens 1; its results are zeros. E_BUSY: a sequence occurs
+ * twice, or a step is under way. E_NO_PAGES, E_TOO_BIG, E_INVALID. */
+QUIRE_API quire_status quire_cuda_step_begin(quire_cuda_pool *pool,
+                                             const quire_cuda_step_item *items, int32_t n_items,
+                                             struct CUstream_st *stream);
+/* k (R,G,DK), v (R,G,DV), dense, in device memory, aligned to 16 bytes. A layer that shares
+ * another's cache has none: leave it out. E_STATE, E_INVALID, E_DEVICE. */
+QUIRE_API quire_status quire_cuda_step_append(quire_cuda_pool *pool, int32_t layer, const void *k,
+                                              const void *v, struct CUstream_st *stream);
+/* q (R,H,DK), out (R,H,DV), lse (R,H) or NULL. The layer's rows must have been appended.
+ * E_UNSUPPORTED: several tokens of a sequence where quire_cuda_prefill has no kernel. */
+QUIRE_API quire_status quire_cuda_step_attend(quire_cuda_pool *pool, int32_t layer, const void *q,
+                                              void *out, float *lse, struct CUstream_st *stream);
+/* n_accept NULL: every token is kept. Else item i keeps its first n_accept[i] tokens; the cut must
+ * lie where quire_cuda_seq_trim is possible, else E_INVALID and the step stays open. All zeros
+ * undoes the step. */
+QUIRE_API quire_status quire_cuda_step_end(quire_cuda_pool *pool, const int32_t *n_accept,
+                                           struct CUstream_st *stream);
+
+/* Packed page `page` of all layers, copied to host memory or appended from it: the bytes of
+ * quire_seq_page_save, if all layers of that pool have the same window. Copies run on the stream;
+ * they overlap with other work if the memory is pinned. The bytes must stay until the stream has
+ * got there. Loading does not look at them: check bytes from elsewhere with quire_seq_page_load
+ * first. E_INVALID (also for a page that is not full, or n_bytes of another pool), E_STATE (the
+ * sequence does not end with a full page), E_NO_PAGES, E_TOO_BIG, E_BUSY. */
+QUIRE_API size_t quire_cuda_seq_page_bytes(const quire_cuda_pool *pool, int32_t page);
+QUIRE_API quire_status quire_cuda_seq_page_save(const quire_cuda_seq *seq, int32_t page,
+                                                void *bytes, size_t n_bytes,
+                                                struct CUstream_st *stream);
+QUIRE_API quire_status quire_cuda_seq_page_load(quire_cuda_seq *seq, const void *bytes,
+                                                size_t n_bytes, struct CUstream_st *stream);
+
+/* A whole sequence to host memory and back, raw rows included: the restored one continues and
+ * trims bit for bit like the saved one. For sequences that must leave the device for a while; the
+ * bytes are no file format. E_FORMAT: bytes of something else, or of another pool. */
+QUIRE_API size_t quire_cuda_seq_bytes(const quire_cuda_seq *seq);
+QUIRE_API quire_status quire_cuda_seq_save(const quire_cuda_seq *seq, void *bytes, size_t n_bytes,
+                                           struct CUstream_st *stream);
+QUIRE_API quire_status quire_cuda_seq_load(quire_cuda_pool *pool, const void *bytes, size_t n_bytes,
+                                           quire_cuda_seq **seq, struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -20,327 +20,21 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda_kit.h"
-
-enum { T = QUIRE_PAGE_TOKENS, MOST_SEQS = 48 };
-
-typedef struct shape {
-    int n_heads, n_kv, dim;
-    quire_pair pair;
-    quire_type type;
-    int sinks, window, keep, n_seqs;
-    int exact;
-    float softcap;
-    bool alibi, sink_logits;
-    int length[MOST_SEQS];
-    float k_scale, v_scale, q_scale, bias;
-} shape;
-
-static const quire_pair PAIRS[] = {{QUIRE_CODEC_KM4, QUIRE_CODEC_VT4},
-                                   {QUIRE_CODEC_KC4, QUIRE_CODEC_VT4},
-                                   {QUIRE_CODEC_KC8, QUIRE_CODEC_VT4},
-                                   {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8}};
-
-static const int DIMS[] = {64, 80, 96, 128, 256};
+#include "cuda_world.h"
 
 /* Relative error of the kernel for all pairs, which rounds nothing to fp16. */
 #define FP32_BOUND 2e-5
 
-/* Host and device sides of one call. Rows: (seq, head, token, dim). */
-typedef struct world {
-    shape s;
-    int longest, n_pages; /* of the longest sequence; of all */
-    size_t record_bytes;
-    float *k, *v, *q, alibi[64], sink_logits[64];
-    uint8_t *records;
-    int32_t *pages;
-    const uint16_t *order;
-    quire_cuda_decode_plan *plan;
-    quire_cuda_decode_args args;
-    void *device[16];
-    int n_device;
-    size_t n_out;
-} world;
-
-static size_t row_of(const world *w, int seq, int head, int token) {
-    return (((size_t)seq * (size_t)w->s.n_kv + (size_t)head) * (size_t)w->longest + (size_t)token) *
-           (size_t)w->s.dim;
-}
-static int sealed(int length) { return length > 0 ? (length - 1) / T : 0; }
-
-static void *keep(world *w, void *memory) {
-    assert_true(w->n_device < 16);
-    return w->device[w->n_device++] = memory;
-}
-
-static shape shape_of(int n_heads, int n_kv, int dim, quire_pair pair) {
-    return (shape){.n_heads = n_heads,
-                   .n_kv = n_kv,
-                   .dim = dim,
-                   .pair = pair,
-                   .type = QUIRE_F16,
-                   .sinks = 4,
-                   .k_scale = 1,
-                   .v_scale = 1,
-                   .q_scale = 1,
-                   .bias = 1};
-}
-
-/* Rows and queries; a test may change them before world_seal. */
-static void world_fill(world *w, const shape *s, uint64_t seed) {
-    memset(w, 0, sizeof *w);
-    w->s = *s;
-    w->longest = T;
-    for (int i = 0; i < s->n_seqs; i++)
-        w->longest = s->length[i] > w->longest ? s->length[i] : w->longest;
-    w->longest = (w->longest + T - 1) / T * T;
-    const size_t n = (size_t)s->n_seqs * (size_t)s->n_kv * (size_t)w->longest * (size_t)s->dim;
-    w->n_out = (size_t)(s->n_seqs * s->n_heads * s->dim);
-    rng r = {seed};
-    w->k = malloc(n * sizeof *w->k), w->v = malloc(n * sizeof *w->v),
-    w->q = malloc(w->n_out * sizeof *w->q);
-    rng_fill(&r, w->k, n, s->k_scale);
-    rng_fill(&r, w->v, n, s->v_scale);
-    rng_fill(&r, w->q, w->n_out, s->q_scale);
-    for (size_t i = 0; i < n; i++) /* channels have constants, as models' K do */
-        w->k[i] += s->bias * s->k_scale * (float)((int)(i % (size_t)s->dim) * 5 % 7 - 3);
-    round_rows(s->type, w->k, n);
-    round_rows(s->type, w->v, n);
-    round_rows(s->type, w->q, w->n_out);
-    for (int h = 0; h < s->n_heads; h++) {
-        w->alibi[h] = 0.02f / (float)(h + 1);
-        w->sink_logits[h] = (float)h - 3.0f;
-    }
-    w->order = random_order(s->n_kv, s->dim);
-}
-
-static quire_page_shape page_shape(const world *w) {
-    return (quire_page_shape){w->s.pair, w->s.dim, w->s.dim, w->s.type};
-}
-
-/* Pages packed by the CPU library, at places in random order; everything copied to the device. */
-static void world_seal(world *w, quire_type out_type, float scale) {
-    const shape *s = &w->s;
-    const quire_page_shape page = page_shape(w);
-    assert_ok(quire_page_bytes(&page, &w->record_bytes));
-    const size_t page_bytes = w->record_bytes * (size_t)s->n_kv;
-    const int stride = w->longest / T;
-    w->n_pages = s->n_seqs * stride;
-    w->records = malloc((size_t)(w->n_pages + 1) * page_bytes);
-    memset(w->records, 0xff,
-           (size_t)(w->n_pages + 1) * page_bytes); /* scales of unused pages are NaN */
-    w->pages = malloc((size_t)w->n_pages * sizeof *w->pages);
-    rng r = {42};
-    for (int i = 0; i < w->n_pages; i++) {
-        const int other = rng_below(&r, i + 1);
-        w->pages[i] = w->pages[other];
-        w->pages[other] = i;
-    }
-    float *placed = malloc((size_t)(T * s->dim) * sizeof *placed);
-    for (int seq = 0; seq < s->n_seqs; seq++)
-        for (int i = 0; i < sealed(s->length[seq]); i++)
-            for (int head = 0; head < s->n_kv; head++) {
-                const size_t at = row_of(w, seq, head, i * T);
-                rows_into_order(s->pair.k, w->order + head * s->dim, s->dim, w->k + at, placed);
-                assert_ok(quire_page_encode(&page, placed, w->v + at, i == 0 ? s->sinks : 0,
-                                            w->records +
-                                                (size_t)w->pages[seq * stride + i] * page_bytes +
-                                                (size_t)head * w->record_bytes));
-            }
-    free(placed);
-
-    quire_cuda_decode_options o;
-    quire_cuda_decode_options_default(&o);
-    o.n_heads = s->n_heads, o.n_kv_heads = s->n_kv, o.k_dim = o.v_dim = s->dim;
-    o.pair = s->pair, o.raw = s->type, o.out = out_type, o.scale = scale, o.sinks = s->sinks,
-    o.max_seqs = s->n_seqs, o.window = s->window, o.keep = s->keep, o.softcap = s->softcap,
-    o.exact = s->exact;
-    assert_gpu(quire_cuda_decode_create(&w->plan, &o));
-    /* Raw rows in slots of 64 (own page) and `sinks`, in reverse order of sequences. Unused rows
-     * are NaN. */
-    const int n_sinks = s->sinks ? s->sinks : 1;
-    const size_t own_n = (size_t)(s->n_seqs * s->n_kv * T * s->dim),
-                 sink_n = own_n / T * (size_t)n_sinks;
-    float *raw[4];
-    for (int i = 0; i < 4; i++) {
-        const size_t n = i < 2 ? own_n : sink_n;
-        raw[i] = malloc(n * sizeof *raw[i]);
-        for (size_t j = 0; j < n; j++)
-            raw[i][j] = NAN;
-    }
-    int32_t slots[MOST_SEQS];
-    for (int seq = 0; seq < s->n_seqs; seq++) {
-        slots[seq] = s->n_seqs - 1 - seq;
-        for (int head = 0; head < s->n_kv; head++)
-            for (int i = 0; i < 4; i++) {
-                const int first = i < 2 ? sealed(s->length[seq]) * T : 0,
-                          room = i < 2 ? T : n_sinks;
-                const int n = i < 2 ? s->length[seq] - first : s->sinks;
-                float *to = raw[i] + ((size_t)slots[seq] * (size_t)s->n_kv + (size_t)head) *
-                                         (size_t)(room * s->dim);
-                memcpy(to, (i % 2 ? w->v : w->k) + row_of(w, seq, head, first),
-                       (size_t)(n * s->dim) * sizeof *to);
-            }
-    }
-    const void *device_rows[4];
-    for (int i = 0; i < 4; i++) {
-        uint16_t *x = narrowed(s->type, raw[i], i < 2 ? own_n : sink_n);
-        device_rows[i] = keep(w, gpu_copy(x, (i < 2 ? own_n : sink_n) * 2));
-        free(x), free(raw[i]);
-    }
-    uint16_t *q = narrowed(s->type, w->q, w->n_out);
-    const int64_t own_head = (int64_t)T * s->dim, sink_head = (int64_t)n_sinks * s->dim;
-    w->args = (quire_cuda_decode_args){
-        .n_seqs = s->n_seqs,
-        .q = keep(w, gpu_copy(q, w->n_out * 2)),
-        .out = keep(w, gpu_new(w->n_out * 4, 0xff)),
-        .lse = keep(w, gpu_new((size_t)(s->n_seqs * s->n_heads) * 4, 0xff)),
-        .lengths = keep(w, gpu_copy(s->length, (size_t)s->n_seqs * 4)),
-        .pages = keep(w, gpu_copy(w->pages, (size_t)w->n_pages * 4)),
-        .pages_stride = stride,
-        .records = {keep(w, gpu_copy(w->records, (size_t)(w->n_pages + 1) * page_bytes)),
-                    page_bytes, w->record_bytes},
-        .own = {device_rows[0], device_rows[1], own_head * s->n_kv, own_head, s->dim,
-                own_head * s->n_kv, own_head, s->dim},
-        .sink = {device_rows[2], device_rows[3], sink_head * s->n_kv, sink_head, s->dim,
-                 sink_head * s->n_kv, sink_head, s->dim},
-        .slots = keep(w, gpu_copy(slots, (size_t)s->n_seqs * 4)),
-        .k_order = keep(w, gpu_copy(w->order, (size_t)(s->n_kv * s->dim) * 2)),
-        .alibi = s->alibi ? keep(w, gpu_copy(w->alibi, (size_t)s->n_heads * 4)) : NULL,
-        .sink_logits =
-            s->sink_logits ? keep(w, gpu_copy(w->sink_logits, (size_t)s->n_heads * 4)) : NULL,
-        .workspace = keep(w, gpu_new(quire_cuda_decode_workspace(w->plan), 0)),
-    };
-    free(q);
-}
-
-static void world_free(world *w) {
-    for (int i = 0; i < w->n_device; i++)
-        cudaFree(w->device[i]);
-    quire_cuda_decode_free(w->plan);
-    free(w->k), free(w->v), free(w->q), free(w->records), free(w->pages);
-}
-
-/* ------------------------------------------------------------------ the oracle */
-
-/* What the query of `seq` sees of KV head `head`: (length, dim) each. */
-static void seen_by(const world *w, int seq, int head, float *k, float *v) {
-    const shape *s = &w->s;
-    const quire_page_shape page = page_shape(w);
-    const size_t all = (size_t)s->dim;
-    const int length = s->length[seq], pages = sealed(length), stride = w->longest / T;
-    memcpy(k, w->k + row_of(w, seq, head, 0), (size_t)length * all * sizeof *k);
-    memcpy(v, w->v + row_of(w, seq, head, 0), (size_t)length * all * sizeof *v);
-    float *placed = malloc(T * all * sizeof *placed), *rows = malloc(T * all * sizeof *rows),
-          *values = malloc(T * all * sizeof *values);
-    for (int i = 0; i < pages; i++) {
-        const size_t id = (size_t)w->pages[seq * stride + i];
-        assert_ok(quire_page_decode(
-            &page, w->records + (id * (size_t)s->n_kv + (size_t)head) * w->record_bytes, placed,
-            values));
-        rows_from_order(s->pair.k, w->order + head * s->dim, s->dim, placed, rows);
-        const size_t from = i == 0 ? (size_t)s->sinks * all : 0, at = (size_t)(i * T) * all;
-        memcpy(k + at + from, rows + from, (T * all - from) * sizeof *k);
-        memcpy(v + at + from, values + from, (T * all - from) * sizeof *v);
-    }
-    free(placed), free(rows), free(values);
-}
-
-typedef struct outcome {
-    double error, norm; /* squares, over all rows */
-    double sigma;       /* of logits within rows, mean of squares */
-    double lse_error;
-    double largest; /* |q| */
-    int n_rows;
-} outcome;
-
-static void compare_row(const world *w, int h, const float *k, const float *v, const float *q,
-                        int length, double scale, const float *out, float lse, double *logit,
-                        outcome *to) {
-    const shape *s = &w->s;
-    const int dim = s->dim;
-    if (length == 0) {
-        for (int d = 0; d < dim; d++)
-            assert_true(out[d] == 0);
-        if (s->sink_logits)
-            assert_true(fabsf(lse - w->sink_logits[h]) < 1e-5f);
-        else
-            assert_true(isinf(lse) && lse < 0);
-        return;
-    }
-    double top = s->sink_logits ? (double)w->sink_logits[h] : -INFINITY;
-    double sum = 0, norm = 0, error = 0, mean = 0, squares = 0;
-    double *wanted = calloc((size_t)dim, sizeof *wanted);
-    int seen = 0;
-    for (int t = 0; t < length; t++) {
-        double x = 0;
-        for (int d = 0; d < dim; d++)
-            x += (double)q[d] * (double)k[t * dim + d];
-        x *= scale;
-        const bool hidden = s->window > 0 && length - 1 - t >= s->window && t >= s->keep;
-        if (!hidden) {
-            seen++;
-            mean += x;
-            squares += x * x;
-        }
-        if (s->softcap > 0)
-            x = (double)s->softcap * tanh(x / (double)s->softcap);
-        if (s->alibi)
-            x += (double)w->alibi[h] * (t - (length - 1));
-        logit[t] = hidden ? -INFINITY : x;
-        top = fmax(top, logit[t]);
-    }
-    squares = squares / seen - mean / seen * (mean / seen);
-    if (s->sink_logits)
-        sum = exp((double)w->sink_logits[h] - top);
-    for (int t = 0; t < length; t++) {
-        const double p = exp(logit[t] - top);
-        sum += p;
-        for (int d = 0; d < dim; d++)
-            wanted[d] += p * (double)v[t * dim + d];
-    }
-    for (int d = 0; d < dim; d++) {
-        wanted[d] /= sum;
-        norm += wanted[d] * wanted[d];
-        error += (out[d] - wanted[d]) * (out[d] - wanted[d]);
-    }
-    free(wanted);
-    if (!(error < INFINITY))
-        fail_msg("a result is not finite");
-    to->error += error;
-    to->norm += norm;
-    to->sigma += squares;
-    to->lse_error = fmax(to->lse_error, fabs((double)lse - (top + log(sum))));
-    for (int d = 0; d < dim; d++)
-        to->largest = fmax(to->largest, fabs((double)q[d]));
-    to->n_rows++;
-}
-
-static outcome compare(const world *w, double scale, const float *out, const float *lse) {
-    const shape *s = &w->s;
-    const size_t n = (size_t)(w->longest * s->dim);
-    const int group = s->n_heads / s->n_kv;
-    float *k = malloc(n * sizeof *k), *v = malloc(n * sizeof *v);
-    double *logit = malloc((size_t)w->longest * sizeof *logit);
-    outcome o = {0};
-    for (int seq = 0; seq < s->n_seqs; seq++)
-        for (int head = 0; head < s->n_kv; head++) {
-            seen_by(w, seq, head, k, v);
-            for (int g = 0; g < group; g++) {
-                const size_t row = (size_t)(seq * s->n_heads + head * group + g);
-                compare_row(w, head * group + g, k, v, w->q + row * (size_t)s->dim, s->length[seq],
-                            scale, out + row * (size_t)s->dim, lse[row], logit, &o);
-            }
-        }
-    o.sigma = o.n_rows ? sqrt(o.sigma / o.n_rows) : 0;
-    free(k), free(v), free(logit);
-    return o;
+/* Everything on the device, and the plan. */
+static void seal(world *w) {
+    world_seal(w);
+    world_plan_decode(w);
 }
 
 static void run(const world *w, float *out, float *lse) {
-    assert_gpu(quire_cuda_decode(w->plan, &w->args, NULL));
-    gpu_read(out, w->args.out, w->n_out * sizeof *out);
-    gpu_read(lse, w->args.lse, (size_t)(w->s.n_seqs * w->s.n_heads) * sizeof *lse);
+    assert_gpu(quire_cuda_decode(w->decode, &w->decode_args, NULL));
+    gpu_read(out, w->decode_args.out, w->n_out * sizeof *out);
+    gpu_read(lse, w->decode_args.lse, (size_t)(w->s.n_seqs * w->s.n_heads) * sizeof *lse);
 }
 
 static double bound_of(const outcome *o) {
@@ -351,11 +45,11 @@ static double bound_of(const outcome *o) {
 static void check(const shape *s, const char *what) {
     world w;
     world_fill(&w, s, 1234);
-    world_seal(&w, QUIRE_F32, 0);
+    seal(&w);
     float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
     for (int round = 0; round < 2; round++) { /* the second finds the first one's workspace */
         run(&w, out, lse);
-        const outcome o = compare(&w, 1 / sqrt(s->dim), out, lse);
+        const outcome o = compare(&w, out, lse);
         const double error = o.norm > 0 ? sqrt(o.error / o.norm) : 0, bound = bound_of(&o);
         if (!(error <= bound) || !(o.lse_error <= 4 * bound))
             fail_msg("%s: %s:%s %dx%dx%d: relative error %.2e, bound %.2e; log-sum-exp off by %.2e",
@@ -370,8 +64,10 @@ static void check(const shape *s, const char *what) {
 
 static void ragged(shape *s, int n_seqs, const int *lengths, int n_lengths) {
     s->n_seqs = n_seqs;
-    for (int i = 0; i < n_seqs; i++)
-        s->length[i] = lengths[i % n_lengths];
+    for (int i = 0; i < n_seqs; i++) {
+        s->before[i] = lengths[i % n_lengths] - 1;
+        s->rows[i] = 1;
+    }
 }
 
 static void every_length(void **state) {
@@ -477,24 +173,6 @@ static void other_logits(void **state) {
         }
 }
 
-/* Every record moves to another place. */
-static void move_pages(world *w) {
-    const size_t page_bytes = w->record_bytes * (size_t)w->s.n_kv,
-                 all = (size_t)(w->n_pages + 1) * page_bytes;
-    uint8_t *moved = malloc(all);
-    for (int i = 0; i < w->n_pages; i++) {
-        const int to = (w->pages[i] + 7) % (w->n_pages + 1);
-        memcpy(moved + (size_t)to * page_bytes, w->records + (size_t)w->pages[i] * page_bytes,
-               page_bytes);
-        w->pages[i] = to;
-    }
-    memcpy(w->records, moved, all);
-    assert_cuda(cudaMemcpy(w->args.records.base, moved, all, cudaMemcpyHostToDevice));
-    assert_cuda(cudaMemcpy((void *)w->args.pages, w->pages, (size_t)w->n_pages * 4,
-                           cudaMemcpyHostToDevice));
-    free(moved);
-}
-
 /* Equal inputs give equal bits, wherever pages lie and whatever ran before. */
 static void the_same_bits_again(void **state) {
     (void)state;
@@ -502,7 +180,7 @@ static void the_same_bits_again(void **state) {
     ragged(&s, 5, (const int[]){3000, 70, 1, 1111, 640}, 5);
     world w;
     world_fill(&w, &s, 5);
-    world_seal(&w, QUIRE_F32, 0);
+    seal(&w);
     const size_t n_lse = (size_t)(s.n_seqs * s.n_heads);
     float *first = malloc(w.n_out * sizeof *first), *lse = malloc(n_lse * sizeof *lse),
           *again = malloc(w.n_out * sizeof *again), *lse_again = malloc(n_lse * sizeof *lse_again);
@@ -512,7 +190,7 @@ static void the_same_bits_again(void **state) {
         assert_memory_equal(first, again, w.n_out * sizeof *first);
         assert_memory_equal(lse, lse_again, n_lse * sizeof *lse);
     }
-    move_pages(&w);
+    world_move_pages(&w);
     run(&w, again, lse_again);
     assert_memory_equal(first, again, w.n_out * sizeof *first);
     free(first), free(lse), free(again), free(lse_again);
@@ -527,7 +205,7 @@ static void run_some(const world *w, const int *which, int n, float *out, float 
     int32_t lengths[MOST_SEQS], slots[MOST_SEQS], *pages = malloc((size_t)(n * stride) * 4);
     float *q = malloc((size_t)n * row * sizeof *q);
     for (int i = 0; i < n; i++) {
-        lengths[i] = s->length[which[i]];
+        lengths[i] = length_of(s, which[i]);
         slots[i] = s->n_seqs - 1 - which[i];
         memcpy(pages + i * stride, w->pages + which[i] * stride, (size_t)stride * 4);
         memcpy(q + (size_t)i * row, w->q + (size_t)which[i] * row, row * sizeof *q);
@@ -536,9 +214,9 @@ static void run_some(const world *w, const int *which, int n, float *out, float 
     void *device[] = {gpu_copy(lengths, (size_t)n * 4), gpu_copy(slots, (size_t)n * 4),
                       gpu_copy(pages, (size_t)(n * stride) * 4),
                       gpu_copy(narrow, (size_t)n * row * 2)};
-    quire_cuda_decode_args a = w->args;
+    quire_cuda_decode_args a = w->decode_args;
     a.n_seqs = n, a.lengths = device[0], a.slots = device[1], a.pages = device[2], a.q = device[3];
-    assert_gpu(quire_cuda_decode(w->plan, &a, NULL));
+    assert_gpu(quire_cuda_decode(w->decode, &a, NULL));
     gpu_read(out, a.out, (size_t)n * row * sizeof *out);
     gpu_read(lse, a.lse, (size_t)(n * s->n_heads) * sizeof *lse);
     for (int i = 0; i < 4; i++)
@@ -550,14 +228,14 @@ static void run_some(const world *w, const int *which, int n, float *out, float 
 static void exact_in_any_batch(const shape *s) {
     world w;
     world_fill(&w, s, 99);
-    world_seal(&w, QUIRE_F32, 0);
+    seal(&w);
     const size_t row = (size_t)(s->n_heads * s->dim);
     float *all = malloc(w.n_out * sizeof *all), *lse = malloc(w.n_out * sizeof *lse),
           *some = malloc(w.n_out * sizeof *some), *some_lse = malloc(w.n_out * sizeof *some_lse);
     run(&w, all, lse);
-    const outcome o = compare(&w, 1 / sqrt(s->dim), all, lse);
+    const outcome o = compare(&w, all, lse);
     assert_true(sqrt(o.error / o.norm) <= bound_of(&o));
-    move_pages(&w);
+    world_move_pages(&w);
     rng r = {7};
     for (int round = 0; round < s->n_seqs + 6; round++) {
         int which[MOST_SEQS], n = round < s->n_seqs ? 1 : 2 + rng_below(&r, s->n_seqs - 1);
@@ -572,7 +250,7 @@ static void exact_in_any_batch(const shape *s) {
                     "%s:%s %dx%dx%d, at most %d parts: sequence %d of %d tokens has other bits "
                     "in a batch of %d",
                     quire_codec_name(s->pair.k), quire_codec_name(s->pair.v), s->n_heads, s->n_kv,
-                    s->dim, s->exact, which[i], s->length[which[i]], n);
+                    s->dim, s->exact, which[i], length_of(s, which[i]), n);
     }
     free(all), free(lse), free(some), free(some_lse);
     world_free(&w);
@@ -630,11 +308,11 @@ static void every_pair(void **state) {
                 }
                 world w;
                 world_fill(&w, &s, 1000 + (uint64_t)n);
-                world_seal(&w, QUIRE_F32, 0);
+                seal(&w);
                 float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
                 run(&w, out, lse);
-                const outcome o = compare(&w, 1 / sqrt(s.dim), out, lse);
-                const bool own = strstr(quire_cuda_decode_kernel(w.plan), "all pairs") == NULL;
+                const outcome o = compare(&w, out, lse);
+                const bool own = strstr(quire_cuda_decode_kernel(w.decode), "all pairs") == NULL;
                 const double error = sqrt(o.error / o.norm),
                              bound = own ? bound_of(&o) : FP32_BOUND;
                 if (!own)
@@ -740,7 +418,7 @@ static void in_a_graph(void **state) {
     ragged(&s, 3, (const int[]){900, 65, 260}, 3);
     world w;
     world_fill(&w, &s, 6);
-    world_seal(&w, QUIRE_F32, 0);
+    seal(&w);
     float *direct = malloc(w.n_out * sizeof *direct),
           *replayed = malloc(w.n_out * sizeof *replayed), *lse = malloc(w.n_out * sizeof *lse);
     cudaStream_t stream;
@@ -748,16 +426,16 @@ static void in_a_graph(void **state) {
     cudaGraphExec_t exec;
     assert_cuda(cudaStreamCreate(&stream));
     assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    assert_gpu(quire_cuda_decode(w.plan, &w.args, stream));
+    assert_gpu(quire_cuda_decode(w.decode, &w.decode_args, stream));
     assert_cuda(cudaStreamEndCapture(stream, &graph));
     assert_cuda(cudaGraphInstantiate(&exec, graph, 0));
     const int32_t shorter[] = {130, 64, 1};
     assert_cuda(
-        cudaMemcpy((void *)w.args.lengths, shorter, sizeof shorter, cudaMemcpyHostToDevice));
+        cudaMemcpy((void *)w.decode_args.lengths, shorter, sizeof shorter, cudaMemcpyHostToDevice));
     run(&w, direct, lse);
-    assert_cuda(cudaMemset(w.args.out, 0xff, w.n_out * 4));
+    assert_cuda(cudaMemset(w.decode_args.out, 0xff, w.n_out * 4));
     assert_cuda(cudaGraphLaunch(exec, stream));
-    gpu_read(replayed, w.args.out, w.n_out * sizeof *replayed);
+    gpu_read(replayed, w.decode_args.out, w.n_out * sizeof *replayed);
     assert_memory_equal(direct, replayed, w.n_out * sizeof *direct);
     assert_cuda(cudaGraphExecDestroy(exec));
     assert_cuda(cudaGraphDestroy(graph));
@@ -777,10 +455,10 @@ static void takes_all(world *w, const int *where /* (n_kv) */) {
         for (int h = 0; h < s->n_heads; h++)
             w->q[h * s->dim + d] = 300 * sign;
     }
-    world_seal(w, QUIRE_F32, 0);
+    seal(w);
     float *out = malloc(w->n_out * sizeof *out), *lse = malloc(w->n_out * sizeof *lse);
     run(w, out, lse);
-    const outcome o = compare(w, 1 / sqrt(s->dim), out, lse);
+    const outcome o = compare(w, out, lse);
     if (!(sqrt(o.error / o.norm) < 2 * 0x1p-11)) /* its own weight, rounded twice */
         fail_msg("token %d: relative error %.2e", where[0], sqrt(o.error / o.norm));
     free(out), free(lse);
@@ -843,16 +521,16 @@ static void sizes_of_v_differ(void **state) {
         world w;
         world_fill(&w, &s, 3);
         for (int head = 0; head < s.n_kv; head++)
-            for (int t = 0; t < s.length[0]; t++)
+            for (int t = 0; t < length_of(&s, 0); t++)
                 for (int d = 0; d < s.dim; d++)
                     w.v[row_of(&w, 0, head, t) + (size_t)d] *= t / T % 3 == 2 ? 8192.0f
                                                                : t / T % 3    ? 1.0f
                                                                               : 1.0f / 128;
         round_rows(s.type, w.v, (size_t)(s.n_kv * w.longest * s.dim));
-        world_seal(&w, QUIRE_F32, 0);
+        seal(&w);
         float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
         run(&w, out, lse);
-        const outcome o = compare(&w, 1 / sqrt(s.dim), out, lse);
+        const outcome o = compare(&w, out, lse);
         if (!(sqrt(o.error / o.norm) <= bound_of(&o)))
             fail_msg("relative error %.2e, bound %.2e", sqrt(o.error / o.norm), bound_of(&o));
         free(out), free(lse);
@@ -872,12 +550,12 @@ static void queries_that_are_not_finite(void **state) {
         float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse),
               *clean = malloc(w.n_out * sizeof *clean),
               *clean_lse = malloc(w.n_out * sizeof *clean_lse);
-        world_seal(&w, QUIRE_F32, 0);
+        seal(&w);
         run(&w, clean, clean_lse);
         const int row = s.n_heads + 4; /* sequence 1, head 4 */
         w.q[row * s.dim + 11] = bad[i];
         uint16_t *q = narrowed(s.type, w.q, w.n_out);
-        assert_cuda(cudaMemcpy((void *)w.args.q, q, w.n_out * 2, cudaMemcpyHostToDevice));
+        assert_cuda(cudaMemcpy((void *)w.decode_args.q, q, w.n_out * 2, cudaMemcpyHostToDevice));
         run(&w, out, lse);
         for (size_t j = 0; j < w.n_out; j++)
             if (j / (size_t)s.dim == (size_t)row)
@@ -897,21 +575,23 @@ static void every_output_type(void **state) {
     float *wanted = NULL;
     for (int type = QUIRE_F32; type <= QUIRE_BF16; type++) {
         world w;
+        s.out = (quire_type)type;
+        s.scale = 0.3f;
         world_fill(&w, &s, 21);
-        world_seal(&w, (quire_type)type, 0.3f);
-        assert_gpu(quire_cuda_decode(w.plan, &w.args, NULL));
+        seal(&w);
+        assert_gpu(quire_cuda_decode(w.decode, &w.decode_args, NULL));
         if (type == QUIRE_F32) {
             wanted = malloc(w.n_out * sizeof *wanted);
-            gpu_read(wanted, w.args.out, w.n_out * sizeof *wanted);
+            gpu_read(wanted, w.decode_args.out, w.n_out * sizeof *wanted);
             float *lse = malloc(w.n_out * sizeof *lse);
-            gpu_read(lse, w.args.lse, (size_t)(s.n_seqs * s.n_heads) * sizeof *lse);
-            const outcome o = compare(&w, (double)0.3f, wanted, lse);
+            gpu_read(lse, w.decode_args.lse, (size_t)(s.n_seqs * s.n_heads) * sizeof *lse);
+            const outcome o = compare(&w, wanted, lse);
             assert_true(sqrt(o.error / o.norm) <= bound_of(&o));
             free(lse);
         } else {
             uint16_t *out = malloc(w.n_out * 2),
                      *rounded_out = narrowed((quire_type)type, wanted, w.n_out);
-            gpu_read(out, w.args.out, w.n_out * 2);
+            gpu_read(out, w.decode_args.out, w.n_out * 2);
             assert_memory_equal(out, rounded_out, w.n_out * 2);
             free(out), free(rounded_out);
         }
@@ -959,7 +639,7 @@ static void beside_a_pool(void **state) {
             round_rows(s.type, w.k, (size_t)(G * w.longest * dim));
             round_rows(s.type, w.v, (size_t)(G * w.longest * dim));
             round_rows(s.type, w.q, w.n_out);
-            world_seal(&w, QUIRE_F32, 0);
+            seal(&w);
             for (int page = 0; page < sealed(LENGTH); page++) {
                 const size_t n = quire_seq_page_bytes(f.pool, page),
                              n_packed = (size_t)G * w.record_bytes;
@@ -971,7 +651,7 @@ static void beside_a_pool(void **state) {
             float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
             double *wanted = malloc(w.n_out * sizeof *wanted);
             run(&w, out, lse);
-            const outcome o = compare(&w, 1 / sqrt(dim), out, lse);
+            const outcome o = compare(&w, out, lse);
             const double cpu_bound =
                 attend_bound(PAIRS[p], dim, fmax(o.sigma, 1), false, false) * (1 + 1 / sqrt(H));
             for (size_t j = 0; j < w.n_out; j++)

@@ -17,331 +17,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda_kit.h"
+#include "cuda_world.h"
 
-enum { T = QUIRE_PAGE_TOKENS, MOST_SEQS = 40 };
-
-typedef struct shape {
-    int n_heads, n_kv, dim;
-    quire_pair pair;
-    quire_type type, out;
-    int sinks, window, keep, rows_hint;
-    float softcap, scale;
-    bool alibi, sink_logits;
-    int n_seqs;
-    int before[MOST_SEQS], rows[MOST_SEQS]; /* tokens before the rows */
-    float k_scale, v_scale, q_scale, bias;
-} shape;
-
-static const quire_pair PAIRS[] = {{QUIRE_CODEC_KM4, QUIRE_CODEC_VT4},
-                                   {QUIRE_CODEC_KC4, QUIRE_CODEC_VT4},
-                                   {QUIRE_CODEC_KC8, QUIRE_CODEC_VT4},
-                                   {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8}};
-static const int DIMS[] = {64, 80, 96, 128, 256};
-
-/* Host and device sides of one call. Rows of K and V: (seq, head, token, dim); of q: (row, head,
- * dim). */
-typedef struct world {
-    shape s;
-    int longest, n_pages, n_rows, start[MOST_SEQS + 1];
-    size_t record_bytes, n_kv_values, n_out;
-    float *k, *v, *q, alibi[64], sink_logits[64];
-    uint8_t *records;
-    int32_t *pages;
-    const uint16_t *order;
-    quire_cuda_prefill_plan *plan;
-    quire_cuda_prefill_args args;
-    void *device[20];
-    int n_device;
-} world;
-
-static int length_of(const shape *s, int seq) { return s->before[seq] + s->rows[seq]; }
-static int sealed(int length) { return length > 0 ? (length - 1) / T : 0; }
-static size_t row_of(const world *w, int seq, int head, int token) {
-    return (((size_t)seq * (size_t)w->s.n_kv + (size_t)head) * (size_t)w->longest + (size_t)token) *
-           (size_t)w->s.dim;
-}
-static void *keep(world *w, void *memory) {
-    assert_true(w->n_device < 20);
-    return w->device[w->n_device++] = memory;
-}
-
-static shape shape_of(int n_heads, int n_kv, int dim, quire_pair pair) {
-    return (shape){.n_heads = n_heads,
-                   .n_kv = n_kv,
-                   .dim = dim,
-                   .pair = pair,
-                   .type = QUIRE_F16,
-                   .out = QUIRE_F32,
-                   .sinks = 4,
-                   .n_seqs = 1,
-                   .k_scale = 1,
-                   .v_scale = 1,
-                   .q_scale = 1,
-                   .bias = 1};
-}
-
-/* Rows and queries; a test may change them before world_seal. */
-static void world_fill(world *w, const shape *s, uint64_t seed) {
-    memset(w, 0, sizeof *w);
-    w->s = *s;
-    w->longest = T;
-    for (int i = 0; i < s->n_seqs; i++) {
-        w->longest = length_of(s, i) > w->longest ? length_of(s, i) : w->longest;
-        w->start[i + 1] = w->start[i] + s->rows[i];
-    }
-    w->longest = (w->longest + T - 1) / T * T;
-    w->n_rows = w->start[s->n_seqs];
-    w->n_kv_values = (size_t)s->n_seqs * (size_t)s->n_kv * (size_t)w->longest * (size_t)s->dim;
-    w->n_out = (size_t)w->n_rows * (size_t)s->n_heads * (size_t)s->dim;
-    rng r = {seed};
-    w->k = malloc(w->n_kv_values * sizeof *w->k), w->v = malloc(w->n_kv_values * sizeof *w->v);
-    w->q = malloc(w->n_out * sizeof *w->q);
-    rng_fill(&r, w->k, w->n_kv_values, s->k_scale);
-    rng_fill(&r, w->v, w->n_kv_values, s->v_scale);
-    rng_fill(&r, w->q, w->n_out, s->q_scale);
-    for (size_t i = 0; i < w->n_kv_values; i++) /* channels have constants, as models' K do */
-        w->k[i] += s->bias * s->k_scale * (float)((int)(i % (size_t)s->dim) * 5 % 7 - 3);
-    round_rows(s->type, w->k, w->n_kv_values);
-    round_rows(s->type, w->v, w->n_kv_values);
-    round_rows(s->type, w->q, w->n_out);
-    for (int h = 0; h < s->n_heads; h++) {
-        w->alibi[h] = 0.02f / (float)(h + 1);
-        w->sink_logits[h] = (float)h - 3.0f;
-    }
-    w->order = random_order(s->n_kv, s->dim);
-}
-
-static quire_page_shape page_shape(const world *w) {
-    return (quire_page_shape){w->s.pair, w->s.dim, w->s.dim, w->s.type};
-}
-
-/* Raw rows of all sequences on the device, in slots in reverse order; rows beyond a sequence's are
- * NaN. */
-static quire_cuda_rows raw_rows(world *w, int room, const int *first, const int *n) {
-    const shape *s = &w->s;
-    const size_t count = (size_t)(s->n_seqs * s->n_kv * room) * (size_t)s->dim;
-    const int64_t head = (int64_t)room * s->dim;
-    quire_cuda_rows rows = {NULL, NULL, head * s->n_kv, head, s->dim, head * s->n_kv, head, s->dim};
-    for (int side = 0; side < 2; side++) {
-        float *x = malloc(count * sizeof *x);
-        for (size_t i = 0; i < count; i++)
-            x[i] = NAN;
-        for (int seq = 0; seq < s->n_seqs; seq++)
-            for (int g = 0; g < s->n_kv; g++)
-                memcpy(x + (size_t)(s->n_seqs - 1 - seq) * (size_t)(head * s->n_kv) +
-                           (size_t)(g * head),
-                       (side ? w->v : w->k) + row_of(w, seq, g, first[seq]),
-                       (size_t)(n[seq] * s->dim) * sizeof *x);
-        uint16_t *narrow = narrowed(s->type, x, count);
-        *(side ? &rows.v : &rows.k) = keep(w, gpu_copy(narrow, count * 2));
-        free(narrow), free(x);
-    }
-    return rows;
-}
-
-/* Pages packed by the CPU library, at places in random order; everything copied to the device. */
-static void world_seal(world *w) {
-    const shape *s = &w->s;
-    const quire_page_shape page = page_shape(w);
-    assert_ok(quire_page_bytes(&page, &w->record_bytes));
-    const size_t page_bytes = w->record_bytes * (size_t)s->n_kv;
-    const int stride = w->longest / T;
-    w->n_pages = s->n_seqs * stride;
-    w->records = malloc((size_t)(w->n_pages + 1) * page_bytes);
-    memset(w->records, 0xff,
-           (size_t)(w->n_pages + 1) * page_bytes); /* scales of unused pages are NaN */
-    w->pages = malloc((size_t)w->n_pages * sizeof *w->pages);
-    rng r = {42};
-    for (int i = 0; i < w->n_pages; i++) {
-        const int other = rng_below(&r, i + 1);
-        w->pages[i] = w->pages[other];
-        w->pages[other] = i;
-    }
-    float *placed = malloc((size_t)(T * s->dim) * sizeof *placed);
-    int own_first[MOST_SEQS], own_n[MOST_SEQS], sink_first[MOST_SEQS], sink_n[MOST_SEQS],
-        lengths[MOST_SEQS];
-    int32_t slots[MOST_SEQS];
-    int room = 1;
-    for (int seq = 0; seq < s->n_seqs; seq++) {
-        lengths[seq] = length_of(s, seq);
-        slots[seq] = s->n_seqs - 1 - seq;
-        own_first[seq] = s->before[seq] / T * T;
-        own_n[seq] = lengths[seq] - own_first[seq];
-        sink_first[seq] = 0;
-        sink_n[seq] = lengths[seq] < s->sinks ? lengths[seq] : s->sinks;
-        room = own_n[seq] > room ? own_n[seq] : room;
-        for (int i = 0; i < sealed(lengths[seq]); i++)
-            for (int head = 0; head < s->n_kv; head++) {
-                const size_t at = row_of(w, seq, head, i * T);
-                rows_into_order(s->pair.k, w->order + head * s->dim, s->dim, w->k + at, placed);
-                assert_ok(quire_page_encode(&page, placed, w->v + at, i == 0 ? s->sinks : 0,
-                                            w->records +
-                                                (size_t)w->pages[seq * stride + i] * page_bytes +
-                                                (size_t)head * w->record_bytes));
-            }
-    }
-    free(placed);
-
-    quire_cuda_prefill_options o;
-    quire_cuda_prefill_options_default(&o);
-    o.n_heads = s->n_heads, o.n_kv_heads = s->n_kv, o.k_dim = o.v_dim = s->dim;
-    o.pair = s->pair, o.raw = s->type, o.out = s->out, o.scale = s->scale, o.sinks = s->sinks;
-    o.window = s->window, o.keep = s->keep, o.softcap = s->softcap, o.rows_hint = s->rows_hint;
-    assert_gpu(quire_cuda_prefill_create(&w->plan, &o));
-    uint16_t *q = narrowed(s->type, w->q, w->n_out);
-    w->args = (quire_cuda_prefill_args){
-        .n_seqs = s->n_seqs,
-        .q = keep(w, gpu_copy(q, w->n_out * 2)),
-        .out = keep(w, gpu_new(w->n_out * 4, 0xff)),
-        .lse = keep(w, gpu_new((size_t)(w->n_rows * s->n_heads) * 4, 0xff)),
-        .starts = keep(w, gpu_copy(w->start, (size_t)(s->n_seqs + 1) * 4)),
-        .lengths = keep(w, gpu_copy(lengths, (size_t)s->n_seqs * 4)),
-        .pages = keep(w, gpu_copy(w->pages, (size_t)w->n_pages * 4)),
-        .pages_stride = stride,
-        .records = {keep(w, gpu_copy(w->records, (size_t)(w->n_pages + 1) * page_bytes)),
-                    page_bytes, w->record_bytes},
-        .own = raw_rows(w, room, own_first, own_n),
-        .sink = raw_rows(w, s->sinks ? s->sinks : 1, sink_first, sink_n),
-        .slots = keep(w, gpu_copy(slots, (size_t)s->n_seqs * 4)),
-        .k_order = keep(w, gpu_copy(w->order, (size_t)(s->n_kv * s->dim) * 2)),
-        .alibi = s->alibi ? keep(w, gpu_copy(w->alibi, (size_t)s->n_heads * 4)) : NULL,
-        .sink_logits =
-            s->sink_logits ? keep(w, gpu_copy(w->sink_logits, (size_t)s->n_heads * 4)) : NULL,
-        .workspace = keep(w, gpu_new(quire_cuda_prefill_workspace(w->plan), 0xff)),
-    };
-    free(q);
-}
-
-static void world_free(world *w) {
-    for (int i = 0; i < w->n_device; i++)
-        cudaFree(w->device[i]);
-    quire_cuda_prefill_free(w->plan);
-    free(w->k), free(w->v), free(w->q), free(w->records), free(w->pages);
-}
-
-/* ------------------------------------------------------------------ the oracle */
-
-typedef struct outcome {
-    double error, norm; /* squares, over all rows */
-    double noise;       /* of logits, mean of squares */
-    double lse_error, worst;
-    int n_rows;
-} outcome;
-
-/* All sealed pages of a head, decoded: (tokens, dim). */
-static void decode_pages(const world *w, int seq, int head, float *k, float *v) {
-    const shape *s = &w->s;
-    const quire_page_shape page = page_shape(w);
-    float *placed = malloc((size_t)(T * s->dim) * sizeof *placed);
-    for (int i = 0; i < sealed(length_of(s, seq)); i++) {
-        const size_t id = (size_t)w->pages[seq * (w->longest / T) + i],
-                     at = (size_t)(i * T * s->dim);
-        assert_ok(quire_page_decode(
-            &page, w->records + (id * (size_t)s->n_kv + (size_t)head) * w->record_bytes, placed,
-            v + at));
-        rows_from_order(s->pair.k, w->order + head * s->dim, s->dim, placed, k + at);
-    }
-    free(placed);
-}
-
-static void compare_row(const world *w, int seq, int head, int h, int row, const float *k,
-                        const float *v, const float *out, float lse, double *logit, outcome *to) {
-    const shape *s = &w->s;
-    const int dim = s->dim, i = s->before[seq] + row;
-    const double scale = s->scale > 0 ? (double)s->scale : 1 / sqrt(dim);
-    const float *q =
-        w->q + ((size_t)(w->start[seq] + row) * (size_t)s->n_heads + (size_t)h) * (size_t)dim;
-    double top = s->sink_logits ? (double)w->sink_logits[h] : -INFINITY, sum = 0, noise = 0,
-           largest = 0;
-    double *wanted = calloc((size_t)dim, sizeof *wanted),
-           *terms = calloc((size_t)i + 1, sizeof *terms);
-    for (int d = 0; d < dim; d++)
-        largest = fmax(largest, fabs((double)q[d]));
-    const double tiny = 1.7e-8 * largest * sqrt(dim) * scale;
-    for (int t = 0; t <= i; t++) {
-        const bool raw = t / T == i / T || t < s->sinks;
-        const float *key = raw ? w->k + row_of(w, seq, head, t) : k + t * dim;
-        double x = 0, squares = 0;
-        for (int d = 0; d < dim; d++) {
-            const double term = (double)q[d] * (double)key[d];
-            x += term;
-            squares += term * term;
-        }
-        x *= scale;
-        if (s->softcap > 0)
-            x = (double)s->softcap * tanh(x / (double)s->softcap);
-        if (s->alibi)
-            x += (double)w->alibi[h] * (t - i);
-        logit[t] = s->window == 0 || i - t < s->window || t < s->keep ? x : -INFINITY;
-        terms[t] = raw ? 0 : FP16_ROUNDING * FP16_ROUNDING * squares * scale * scale + tiny * tiny;
-        top = fmax(top, logit[t]);
-    }
-    double seen = 0;
-    if (s->sink_logits)
-        sum = exp((double)w->sink_logits[h] - top);
-    for (int t = 0; t <= i; t++) {
-        const bool raw = t / T == i / T || t < s->sinks;
-        const float *value = raw ? w->v + row_of(w, seq, head, t) : v + t * dim;
-        const double p = exp(logit[t] - top);
-        sum += p;
-        seen += p;
-        noise += p * terms[t];
-        for (int d = 0; d < dim; d++)
-            wanted[d] += p * (double)value[d];
-    }
-    double error = 0, norm = 0;
-    for (int d = 0; d < dim; d++) {
-        const double x = wanted[d] / sum;
-        norm += x * x;
-        error += (out[d] - x) * (out[d] - x);
-    }
-    free(wanted), free(terms);
-    if (!(error < INFINITY))
-        fail_msg("sequence %d, row %d, head %d: a result is not finite", seq, row, h);
-    to->error += error;
-    to->norm += norm;
-    to->noise += noise / seen;
-    to->worst = fmax(to->worst, norm > 0 ? error / norm : 0);
-    to->lse_error = fmax(to->lse_error, fabs((double)lse - (top + log(sum))));
-    to->n_rows++;
-}
-
-static outcome compare(const world *w, const float *out, const float *lse) {
-    const shape *s = &w->s;
-    const size_t n = (size_t)(w->longest * s->dim);
-    const int group = s->n_heads / s->n_kv;
-    float *k = malloc(n * sizeof *k), *v = malloc(n * sizeof *v);
-    double *logit = malloc((size_t)w->longest * sizeof *logit);
-    outcome o = {0};
-    for (int seq = 0; seq < s->n_seqs; seq++)
-        for (int head = 0; head < s->n_kv; head++) {
-            decode_pages(w, seq, head, k, v);
-            /* All rows of few; of many, those around pages' and tiles' edges, and some. */
-            for (int row = 0; row < s->rows[seq]; row++) {
-                const int i = s->before[seq] + row;
-                if (s->rows[seq] > 200 && row > 3 && row < s->rows[seq] - 3 && i % T > 1 &&
-                    i % T < T - 1 && row % 43)
-                    continue;
-                for (int g = 0; g < group; g++) {
-                    const int h = head * group + g;
-                    const size_t at =
-                        (size_t)(w->start[seq] + row) * (size_t)s->n_heads + (size_t)h;
-                    compare_row(w, seq, head, h, row, k, v, out + at * (size_t)s->dim, lse[at],
-                                logit, &o);
-                }
-            }
-        }
-    o.noise = o.n_rows ? o.noise / o.n_rows : 0;
-    free(k), free(v), free(logit);
-    return o;
+/* Everything on the device, and the plan. */
+static void seal(world *w) {
+    world_seal(w);
+    world_plan_prefill(w);
 }
 
 static void run(const world *w, float *out, float *lse) {
-    assert_cuda(cudaMemset(w->args.out, 0xff, w->n_out * 4));
-    assert_gpu(quire_cuda_prefill(w->plan, &w->args, NULL));
-    gpu_read(out, w->args.out, w->n_out * sizeof *out);
-    gpu_read(lse, w->args.lse, (size_t)(w->n_rows * w->s.n_heads) * sizeof *lse);
+    assert_cuda(cudaMemset(w->prefill_args.out, 0xff, w->n_out * 4));
+    assert_gpu(quire_cuda_prefill(w->prefill, &w->prefill_args, NULL));
+    gpu_read(out, w->prefill_args.out, w->n_out * sizeof *out);
+    gpu_read(lse, w->prefill_args.lse, (size_t)(w->n_rows * w->s.n_heads) * sizeof *lse);
 }
 
 static double bound_of(const outcome *o) {
@@ -368,7 +56,7 @@ static void check_world(world *w, const char *what) {
 static void check(const shape *s, const char *what) {
     world w;
     world_fill(&w, s, 1234);
-    world_seal(&w);
+    seal(&w);
     check_world(&w, what);
     world_free(&w);
 }
@@ -496,7 +184,7 @@ static void the_same_bits_again(void **state) {
     batch(&s, 3, (const int[][2]){{3000, 70}, {0, 500}, {700, 1}}, 3);
     world w;
     world_fill(&w, &s, 5);
-    world_seal(&w);
+    seal(&w);
     float *first = malloc(w.n_out * sizeof *first), *again = malloc(w.n_out * sizeof *again),
           *lse = malloc(w.n_out * sizeof *lse);
     run(&w, first, lse);
@@ -504,21 +192,10 @@ static void the_same_bits_again(void **state) {
         run(&w, again, lse);
         assert_memory_equal(first, again, w.n_out * sizeof *first);
     }
-    const size_t page_bytes = w.record_bytes * (size_t)s.n_kv;
-    uint8_t *moved = malloc((size_t)(w.n_pages + 1) * page_bytes);
-    for (int i = 0; i < w.n_pages; i++) {
-        const int to = (w.pages[i] + 7) % (w.n_pages + 1);
-        memcpy(moved + (size_t)to * page_bytes, w.records + (size_t)w.pages[i] * page_bytes,
-               page_bytes);
-        w.pages[i] = to;
-    }
-    assert_cuda(cudaMemcpy(w.args.records.base, moved, (size_t)(w.n_pages + 1) * page_bytes,
-                           cudaMemcpyHostToDevice));
-    assert_cuda(
-        cudaMemcpy((void *)w.args.pages, w.pages, (size_t)w.n_pages * 4, cudaMemcpyHostToDevice));
+    world_move_pages(&w);
     run(&w, again, lse);
     assert_memory_equal(first, again, w.n_out * sizeof *first);
-    free(first), free(again), free(lse), free(moved);
+    free(first), free(again), free(lse);
     world_free(&w);
 }
 
@@ -529,7 +206,7 @@ static void in_a_graph(void **state) {
     batch(&s, 2, (const int[][2]){{900, 60}, {640, 30}}, 2);
     world w;
     world_fill(&w, &s, 6);
-    world_seal(&w);
+    seal(&w);
     float *direct = malloc(w.n_out * sizeof *direct),
           *replayed = malloc(w.n_out * sizeof *replayed), *lse = malloc(w.n_out * sizeof *lse);
     cudaStream_t stream;
@@ -537,18 +214,19 @@ static void in_a_graph(void **state) {
     cudaGraphExec_t exec;
     assert_cuda(cudaStreamCreate(&stream));
     assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    assert_gpu(quire_cuda_prefill(w.plan, &w.args, stream));
+    assert_gpu(quire_cuda_prefill(w.prefill, &w.prefill_args, stream));
     assert_cuda(cudaStreamEndCapture(stream, &graph));
     assert_cuda(cudaGraphInstantiate(&exec, graph, 0));
     /* the first queries stay in the same pages */
     const int32_t starts[] = {0, 12, 26}, lengths[] = {910, 660};
-    assert_cuda(cudaMemcpy((void *)w.args.starts, starts, sizeof starts, cudaMemcpyHostToDevice));
     assert_cuda(
-        cudaMemcpy((void *)w.args.lengths, lengths, sizeof lengths, cudaMemcpyHostToDevice));
+        cudaMemcpy((void *)w.prefill_args.starts, starts, sizeof starts, cudaMemcpyHostToDevice));
+    assert_cuda(cudaMemcpy((void *)w.prefill_args.lengths, lengths, sizeof lengths,
+                           cudaMemcpyHostToDevice));
     run(&w, direct, lse);
-    assert_cuda(cudaMemset(w.args.out, 0xff, w.n_out * 4));
+    assert_cuda(cudaMemset(w.prefill_args.out, 0xff, w.n_out * 4));
     assert_cuda(cudaGraphLaunch(exec, stream));
-    gpu_read(replayed, w.args.out, w.n_out * sizeof *replayed);
+    gpu_read(replayed, w.prefill_args.out, w.n_out * sizeof *replayed);
     assert_memory_equal(direct, replayed, w.n_out * sizeof *direct);
     for (int i = 0; i < 26 * s.n_heads * s.dim; i++)
         assert_true(isfinite(direct[i]));
@@ -579,7 +257,7 @@ static void one_token_takes_all(void **state) {
                     for (int row = 0; row < s.rows[0] * s.n_heads; row++)
                         w.q[row * s.dim + d] = 300 * sign;
                 }
-                world_seal(&w);
+                seal(&w);
                 float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse);
                 run(&w, out, lse);
                 const outcome o = compare(&w, out, lse);
@@ -622,7 +300,7 @@ static void extreme_sizes(void **state) {
                                                      : 1.0f;
                     round_rows(s.type, w.q, w.n_out);
                 }
-                world_seal(&w);
+                seal(&w);
                 check_world(&w, "sizes");
                 world_free(&w);
             }
@@ -641,7 +319,7 @@ static void sizes_of_v_differ(void **state) {
             w.v[i] *= t / T % 3 == 2 ? 8192.0f : t / T % 3 ? 1.0f : 1.0f / 128;
         }
         round_rows(s.type, w.v, w.n_kv_values);
-        world_seal(&w);
+        seal(&w);
         check_world(&w, "V of different size");
         world_free(&w);
     }
@@ -659,12 +337,12 @@ static void queries_that_are_not_finite(void **state) {
         float *out = malloc(w.n_out * sizeof *out), *lse = malloc(w.n_out * sizeof *lse),
               *clean = malloc(w.n_out * sizeof *clean),
               *clean_lse = malloc(w.n_out * sizeof *clean_lse);
-        world_seal(&w);
+        seal(&w);
         run(&w, clean, clean_lse);
         const int row = 50 * s.n_heads + 4; /* sequence 1, its row 10, head 4 */
         w.q[row * s.dim + 11] = bad[i];
         uint16_t *q = narrowed(s.type, w.q, w.n_out);
-        assert_cuda(cudaMemcpy((void *)w.args.q, q, w.n_out * 2, cudaMemcpyHostToDevice));
+        assert_cuda(cudaMemcpy((void *)w.prefill_args.q, q, w.n_out * 2, cudaMemcpyHostToDevice));
         run(&w, out, lse);
         for (size_t j = 0; j < w.n_out; j++)
             if (j / (size_t)s.dim == (size_t)row)
@@ -686,15 +364,15 @@ static void every_output_type(void **state) {
         s.out = (quire_type)type;
         world w;
         world_fill(&w, &s, 21);
-        world_seal(&w);
-        assert_gpu(quire_cuda_prefill(w.plan, &w.args, NULL));
+        seal(&w);
+        assert_gpu(quire_cuda_prefill(w.prefill, &w.prefill_args, NULL));
         if (type == QUIRE_F32) {
             wanted = malloc(w.n_out * sizeof *wanted);
-            gpu_read(wanted, w.args.out, w.n_out * sizeof *wanted);
+            gpu_read(wanted, w.prefill_args.out, w.n_out * sizeof *wanted);
         } else {
             uint16_t *out = malloc(w.n_out * 2),
                      *rounded_out = narrowed((quire_type)type, wanted, w.n_out);
-            gpu_read(out, w.args.out, w.n_out * 2);
+            gpu_read(out, w.prefill_args.out, w.n_out * 2);
             assert_memory_equal(out, rounded_out, w.n_out * 2);
             free(out), free(rounded_out);
         }
