@@ -6,9 +6,10 @@ import tempfile
 
 import svg
 from answering import Check, Section, Table, mib, span, times
+from attention_peers import find_peers
 from curves import context_name
 from made_models import made
-from peer_ggml import Ggml, Missing, Work
+from peer_ggml import Work
 
 # Codecs that no preset has, each with a partner of its own bits for the side that it does not serve.
 OTHER_PAIRS = ("kc4:vt4", "kc3:vt3", "kc2:vt2", "vt8:vt8", "tq2:tq2", "tqp4:tq4", "tqp3:tq3", "a8g32:a8g32",
@@ -65,14 +66,12 @@ def attention_alone(run, plan):
     rows = [(f"Quire {r['kv']}", r["ms_best"]) for r in run.quire(*args)]
     if run.short:  # which must not build a library
         return rows, "A short run does without ggml.", run.command(args)
-    try:
-        ggml = Ggml()
-        rows += [(f"ggml {types}", ggml.measure(Work(plan.layer, ctx, 1), types, run.threads))
-                 for types in ("f16:f16", "q8_0:q8_0", "q4_0:q4_0")]
-        missing = ""
-    except Missing as reason:
-        missing = f"ggml is not here: {reason}"
-    return rows, missing, run.command(args)
+    peers, missing = find_peers(["ggml"])
+    if missing:
+        return rows, f"ggml is not here: {missing['ggml']}.", run.command(args)
+    rows += [(f"ggml {types}", peers["ggml"].measure(Work(plan.layer, ctx, 1), types, run.threads))
+             for types in ("f16:f16", "q8_0:q8_0", "q4_0:q4_0")]
+    return rows, "", run.command(args)
 
 
 def coherence(run, plan, presets):
