@@ -6,9 +6,10 @@ import tempfile
 
 import svg
 from answering import Check, Section, Table, mib, span, times
+from attention_peers import find_peers
 from curves import context_name
 from made_models import made
-from peer_ggml import Ggml, Missing, Work
+from peer_ggml import Work
 
 # Codecs that no preset has, each with a partner of its own bits for the side that it does not serve.
 OTHER_PAIRS = ("kc4:vt4", "kc3:vt3", "kc2:vt2", "vt8:vt8", "tq2:tq2", "tqp4:tq4", "tqp3:tq3", "a8g32:a8g32",
@@ -56,23 +57,21 @@ def measure_depths(run, plan, presets):
     return by_depth
 
 
-def attention_alone(run, plan):
+def attention_alone(run, plan, presets):
     """One global layer beside ggml's attention: [(name, ms)], and what is missing."""
     ctx = plan.depths[-1]
-    args = ["bench", "attn", "--shape", plan.layer, "--ctx", ctx, "--kv", "none,k8v8,k4v4,tq4", "--no-check",
+    args = ["bench", "attn", "--shape", plan.layer, "--ctx", ctx, "--kv", ",".join(presets), "--no-check",
             "--no-limits", "-t", run.threads]
     run.progress("000: attention of one global layer, beside ggml")
     rows = [(f"Quire {r['kv']}", r["ms_best"]) for r in run.quire(*args)]
     if run.short:  # which must not build a library
         return rows, "A short run does without ggml.", run.command(args)
-    try:
-        ggml = Ggml()
-        rows += [(f"ggml {types}", ggml.measure(Work(plan.layer, ctx, 1), types, run.threads))
-                 for types in ("f16:f16", "q8_0:q8_0", "q4_0:q4_0")]
-        missing = ""
-    except Missing as reason:
-        missing = f"ggml is not here: {reason}"
-    return rows, missing, run.command(args)
+    peers, missing = find_peers(["ggml"])
+    if missing:
+        return rows, f"ggml is not here: {missing['ggml']}.", run.command(args)
+    rows += [(f"ggml {types}", peers["ggml"].measure(Work(plan.layer, ctx, 1), types, run.threads))
+             for types in ("f16:f16", "q8_0:q8_0", "q4_0:q4_0")]
+    return rows, "", run.command(args)
 
 
 def coherence(run, plan, presets):
@@ -217,6 +216,16 @@ def preset_table(plan, by_depth, presets):
                  " the request saw: larger than `none`, because a bf16 copy stayed beside the packed cache.")
 
 
+def limit_note(plan, by_depth):
+    """What a codec can change at all."""
+    first, last = (1000 / by_depth[depth]["none"]["tg_tps"] for depth in (plan.depths[0], plan.depths[-1]))
+    return (f"With `none` a token takes {first:.0f} ms at {context_name(plan.depths[0])} and {last:.0f} ms at"
+            f" {context_name(plan.depths[-1])}. The first is nearly all weights, which no codec of the cache makes faster. The"
+            " difference is attention, of 8 query heads over one KV head: each value that is read is multiplied 8 times, so"
+            " that a processor without integer dot products (VNNI, AMX, SDOT) is limited by multiplying, not by reading. The"
+            " second table has attention alone.")
+
+
 def attention_table(plan, attention, missing):
     base = attention[0][1]
     rows = [[name, f"{ms:.2f}", times(base / ms)] for name, ms in attention]
@@ -240,7 +249,7 @@ def answer(run):
     presets = [p["name"] for p in run.quire("codecs")["presets"]]
     by_depth = measure_depths(run, plan, presets)
     deepest = by_depth[plan.depths[-1]]
-    attention, missing, attention_command = attention_alone(run, plan)
+    attention, missing, attention_command = attention_alone(run, plan, presets)
     judged = presets if not run.short else ["k4v4"]
     agreed, agree_command = coherence(run, plan, judged)
     found, niah_command = needles(run, plan)
@@ -253,7 +262,8 @@ def answer(run):
          *quality_checks(agreed, agree_command, found, niah_command)],
         [preset_table(plan, by_depth, presets), attention_table(plan, attention, missing)],
         [plot(run, plan, deepest)],
-        ["The model has Gemma 4 E2B's shape (35 layers, 15 of which store K and V; 7 global ones, 3 of which store; 8"
+        [limit_note(plan, by_depth),
+         "The model has Gemma 4 E2B's shape (35 layers, 15 of which store K and V; 7 global ones, 3 of which store; 8"
          " query heads over 1 KV head of 512; window 512) with made Q4_0 weights and a vocabulary of 320 tokens, so a"
          " step costs no 262,144-row output matrix.",
          "The cache is filled with synthetic rows (`--fill`), sealed by the real codecs: a prefill of 64K tokens would take"
