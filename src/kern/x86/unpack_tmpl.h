@@ -6,6 +6,7 @@
 #define QUIRE_KERN_X86_UNPACK_TMPL_H
 
 #include "kern/x86/scores_tmpl.h"
+#include "kern/x86/value_slots_tmpl.h"
 
 enum { VECTORS = 8 / LANES /* of 8 row pairs */ };
 
@@ -107,15 +108,6 @@ static void unpack_k(int bits, int n_mixed, int dim, const uint8_t *k, const int
 
 INLINE void put_v(uint8_t *out, int tile, int atom, int j, ivec x) {
     b_store(out + tile * 1024 + atom * 128 + j * VECTOR, x);
-}
-
-/* The code of slot z, half h of the page, from the slabs of one atom position. */
-INLINE ivec v_slot(const int bits, const int z, const int h, const ivec *slab) {
-    if (bits == 2)
-        return b_field(slab[0], 4 * z + 2 * h, 3);
-    if (z < 3)
-        return b_field(slab[z], 3 * h, 7);
-    return b_or(b_field(slab[h], 6, 3), b_field(slab[2], 4 + h, 4));
 }
 
 INLINE void unpack_run(const int bits, const uint8_t *run, int first, int tiles, const int8_t *book,

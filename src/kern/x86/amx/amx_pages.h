@@ -9,6 +9,7 @@
 #include "kern/shared/page_params_tmpl.h"
 #include "kern/x86/amx/amx_half.h"
 #include "kern/x86/amx/amx_transpose.h"
+#include "kern/x86/value_slots_tmpl.h"
 
 /* How a code enters a tile. Uniform codes of K are doubled and centred, 2 c - (2^bits - 1), so
  * that the products are what scores are made of. Codes of V stay as they are. */
@@ -133,15 +134,6 @@ static void unpack_k_tiles(const quire_side_format *k, const uint8_t *codes, til
 }
 
 /* ------------------------------------------------------------------ V */
-
-/* The code of slot z, half h of the page, from the slabs of one row pair. */
-INLINE ivec v_slot(const int bits, const int z, const int h, const ivec *slab) {
-    if (bits == 2)
-        return b_field(slab[0], 4 * z + 2 * h, 3);
-    if (z < 3)
-        return b_field(slab[z], 3 * h, 7);
-    return b_or(b_field(slab[h], 6, 3), b_field(slab[2], 4 + h, 4));
-}
 
 /* n pieces of 4 / n columns, side by side. */
 INLINE ivec join_columns(const ivec *piece, int n) {
