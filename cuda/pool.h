@@ -127,6 +127,17 @@ void page_drop(quire_cuda_pool &pool, int32_t id);
 quire_status check_cut(const quire_cuda_seq &seq, int32_t n_tokens);
 void cut(quire_cuda_seq &seq, int32_t n_tokens); /* check_cut has allowed it */
 inline int32_t pages_of(int32_t tokens) { return tokens / T; }
+/* Makes everything of an empty pool. */
+quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &options);
+/* Changes a word, and sends those that have changed to the device. */
+void set(quire_cuda_pool &pool, int32_t at, int32_t value);
+quire_status send_words(quire_cuda_pool &pool, cudaStream_t stream);
+/* Blocks of `tokens` rows of one layer, all heads of a token together. */
+quire_cuda_rows scratch_rows(const uint8_t *k, const uint8_t *v, const quire_layer &c,
+                             int64_t tokens);
+/* Packs pool.n_seal pages of n layers from `first` on, all of one shape, from rows of `type`. */
+quire_status seal_pages(quire_cuda_pool &pool, int32_t first, int32_t n,
+                        const quire_cuda_rows &rows, quire_type type, cudaStream_t stream);
 quire_cuda_rows raw_rows_of(const quire_cuda_pool &pool, const Layer &layer);
 quire_cuda_rows sink_rows_of(const quire_cuda_pool &pool, const Layer &layer);
 

@@ -328,7 +328,7 @@ static quire_status place_memory(quire_cuda_pool &pool) {
     return QUIRE_OK;
 }
 
-static quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &o) {
+quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &o) {
     QUIRE_CUDA_TRY(check_options(o));
     QUIRE_CUDA_TRY(quire_cuda_available());
     pool.options = o;
