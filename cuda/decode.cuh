@@ -4,10 +4,9 @@
  * for each sealed page, then one for each 16 raw rows: those of the query's own page, followed by
  * the sinks. CTA b takes units total*b/ctas .. and warp w of it every n-th: a warp owns whole units
  * and fetches them into its own ring in shared memory, so warps meet only where an item ends. An
- * item that several CTAs share is merged by the one that has its end, in the order of CTAs, which
- * is that of positions. That CTA does it last of all, and waits for the others' parts: for CTAs
- * before it alone, which wait for none after them. In exact mode an item is cut into parts by its
- * own length, and a CTA takes whole parts: results do not depend on the batch then.
+ * item that several CTAs share is merged by the one that finishes last, in the order of CTAs, which
+ * is that of positions. In exact mode an item is cut into parts by its own length, and a CTA takes
+ * whole parts: results do not depend on the batch then.
  *
  * A page's codes are tensor-core operands as they lie: lane 4r+c finds its fragment at base +
  * 16*lane (docs/FORMAT.md). A code under a mask IS an fp16 number, the subnormal u * 2^-24 (the
@@ -757,7 +756,7 @@ __device__ __forceinline__ void finish(const DecodeParams &p, const ItemHeads &h
 }
 
 template <bool MORE>
-__device__ __forceinline__ int number_of(const DecodeParams &p, const Item<MORE> &it) {
+__device__ __forceinline__ int ticket_of(const DecodeParams &p, const Item<MORE> &it) {
     return it.seq * p.n_items_per_seq + it.index;
 }
 
@@ -775,35 +774,25 @@ __device__ void merge_item(const DecodeParams &p, const Schedule &schedule,
     const int cta = schedule.cta_of(it.start);
     const int n = p.exact > 0 ? it.parts(p) : schedule.cta_of(it.stop - 1) - cta + 1;
     /* Slots of the first part, of the second, and how far they are apart from there on. */
-    const int first = p.exact > 0 ? number_of(p, it) * p.exact : slot_of(schedule, it, cta);
+    const int first = p.exact > 0 ? ticket_of(p, it) * p.exact : slot_of(schedule, it, cta);
     const int step = p.exact > 0 ? 1 : 2, second = p.exact > 0 ? first + 1 : 2 * cta + 2;
     for (int x = threadIdx.x; x < heads.count * D / 2; x += S::THREADS) {
         const int h = x / (D / 2), d = x % (D / 2) * 2;
         float m = NOTHING, l = 0, a = 0, b = 0;
         for (int start = 0; start < n; start += TOGETHER) {
-            unsigned long long ml[TOGETHER], v[TOGETHER];
-            const auto row = [&](int i) { /* beyond the last part: that one again */
-                                          const int part = min(start + i, n - 1);
-                                          return (size_t)(part ? second + (part - 1) * step
-                                                               : first) *
-                                                     p.item_heads +
-                                                 h;
-            };
-            const auto values = [&](int i) { return (float2 *)(p.part_o + row(i) * D + d); };
+            float2 ml[TOGETHER], v[TOGETHER];
 #pragma unroll
-            for (int i = 0; i < TOGETHER; i++) {
-                ml[i] = look_for_pair(p.part_ml + row(i));
-                v[i] = look_for_pair(values(i));
+            for (int i = 0; i < TOGETHER; i++) { /* beyond the last part: that one again */
+                const int part = min(start + i, n - 1);
+                const size_t row =
+                    (size_t)(part ? second + (part - 1) * step : first) * p.item_heads + h;
+                ml[i] = __ldcg(p.part_ml + row);
+                v[i] = __ldcg((const float2 *)(p.part_o + row * D + d));
             }
             float higher = m;
 #pragma unroll
-            for (int i = 0; i < TOGETHER; i++) {
-                while (!ml[i])
-                    ml[i] = look_for_pair(p.part_ml + row(i));
-                while (!v[i])
-                    v[i] = look_for_pair(values(i));
-                higher = fmaxf(higher, pair_of(ml[i]).x);
-            }
+            for (int i = 0; i < TOGETHER; i++)
+                higher = fmaxf(higher, ml[i].x);
             float by = exp2_approx(m - higher);
             l *= by;
             a *= by;
@@ -811,22 +800,13 @@ __device__ void merge_item(const DecodeParams &p, const Schedule &schedule,
             m = higher;
 #pragma unroll
             for (int i = 0; i < TOGETHER; i++) {
-                const float2 of = pair_of(ml[i]), x = pair_of(v[i]);
-                by = start + i < n ? exp2_approx(of.x - m) : 0.0f;
-                l += by * of.y;
-                a += by * x.x;
-                b += by * x.y;
-                if (start + i < n)
-                    clear_pair(values(i)); /* ready for the next launch */
+                by = start + i < n ? exp2_approx(ml[i].x - m) : 0.0f;
+                l += by * ml[i].y;
+                a += by * v[i].x;
+                b += by * v[i].y;
             }
         }
         finish<S::MORE>(p, heads, h, D, d, m, l, a, b);
-    }
-    __syncthreads(); /* all threads have seen the maxima and sums */
-    for (int x = threadIdx.x; x < heads.count * n; x += S::THREADS) {
-        const int part = x / heads.count, h = x % heads.count;
-        clear_pair(p.part_ml + (size_t)(part ? second + (part - 1) * step : first) * p.item_heads +
-                   h);
     }
 }
 
@@ -921,6 +901,7 @@ template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ DecodeParams p) {
     constexpr int D = S::D, WARPS = S::WARPS;
     extern __shared__ __align__(128) uint8_t shared[];
+    __shared__ unsigned s_due;
     const uint16_t *q_natural = (const uint16_t *)(shared + S::Q_AT);
     const uint16_t *q_packed = (const uint16_t *)(shared + S::placed_at(p.item_heads));
     const float *up = (const float *)(shared + S::up_at(p.item_heads));
@@ -960,7 +941,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
 
     int slot = 0, parity = 0, unit = first_unit + w, begin = first_unit;
     int part = p.exact > 0 ? it.part_from(p, begin) : 0;
-    /* An item that ends in this CTA and began in an earlier one. */
+    /* An item that this CTA has finished its part of, and others share. */
     Item<S::MORE> waiting = it;
     bool has_waiting = false;
     const auto is_shared = [&](const Item<S::MORE> &item) {
@@ -1035,7 +1016,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
         __syncthreads();
         const bool whole = begin <= it.start && ends;
         const int to =
-            p.exact > 0 ? number_of(p, it) * p.exact + part : slot_of(schedule, it, blockIdx.x);
+            p.exact > 0 ? ticket_of(p, it) * p.exact + part : slot_of(schedule, it, blockIdx.x);
         /* Which warp has the first unit: sums are merged in the order of units. */
         const int turn = p.exact > 0 ? (begin - first_unit) % WARPS : 0;
         for (int x = threadIdx.x; x < heads.count * D / 2; x += S::THREADS) {
@@ -1057,21 +1038,49 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
             if (whole) {
                 finish<S::MORE>(p, heads, h, D, d, m, l, a, b);
             } else {
+                __stcg((float2 *)(p.part_o + ((size_t)to * p.item_heads + h) * D + d),
+                       make_float2(a, b));
                 if (d == 0)
-                    leave_pair(p.part_ml + to * p.item_heads + h, m, l);
-                leave_pair((float2 *)(p.part_o + ((size_t)to * p.item_heads + h) * D + d), a, b);
+                    __stcg(p.part_ml + to * p.item_heads + h, make_float2(m, l));
             }
         }
-        /* Items to merge: the one that waits, and this one. In exact mode all parts of an item may
-         * be this CTA's own; those that others have parts of come last. */
+        /* Items to merge: bit 0 the one that waits, bit 1 this one. In exact mode all parts of an
+         * item may be this CTA's own; where others have parts, the last CTA merges. Tickets are
+         * drawn once, at the end. */
         const bool own_parts = p.exact > 0 && ends && !whole && !is_shared(it);
+        const bool draws = !more && (is_shared(it) || has_waiting);
+        if (draws || own_parts) {
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                const auto is_last = [&](const Item<S::MORE> &item) {
+                    int n = schedule.cta_of(item.stop - 1) - schedule.cta_of(item.start) + 1,
+                        done = 1;
+                    if (p.exact > 0) {
+                        n = item.parts(p);
+                        done = item.part_from(p, min(past, item.stop)) -
+                               item.part_from(p, max(first_unit, item.start));
+                    }
+                    unsigned *ticket = p.tickets + ticket_of(p, item);
+                    const bool last = draw_ticket(ticket, (unsigned)done) == (unsigned)(n - done);
+                    if (last)
+                        *ticket = 0; /* ready for the next launch */
+                    return last;
+                };
+                s_due = own_parts ? 2 : 0;
+                if (draws && has_waiting && is_last(waiting))
+                    s_due |= 1;
+                if (draws && is_shared(it) && is_last(it))
+                    s_due |= 2;
+            }
+            __syncthreads();
 #pragma unroll 1
-        for (int i = 0; i < 2; i++) {
-            Item<S::MORE> item = it;
-            if (i == 0)
-                item = waiting;
-            if (i == 0 ? !more && has_waiting : own_parts || (!more && ends && is_shared(it)))
-                merge_item<S>(p, schedule, item);
+            for (int i = 0; i < 2; i++) {
+                Item<S::MORE> item = it;
+                if (i == 0)
+                    item = waiting;
+                if (s_due >> i & 1)
+                    merge_item<S>(p, schedule, item);
+            }
         }
         if (!more)
             return;

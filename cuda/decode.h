@@ -30,10 +30,10 @@ struct DecodeParams {
     const uint16_t *order;
     const float *alibi, *sink_logits; /* (H) or NULL */
     /* Workspace: partial results of items that several CTAs share, two slots for each CTA (exact:
-     * `exact` slots for each item). Zero between launches. */
+     * `exact` slots for each item), and how many are done. */
     float *part_o;     /* (slots, item_heads, D) */
     float2 *part_ml;   /* (slots, item_heads): running maximum (log2) and sum */
-    unsigned *tickets; /* (items) of decode_any: how many parts are done */
+    unsigned *tickets; /* (items) zero between launches */
 };
 
 struct DecodeKernel {

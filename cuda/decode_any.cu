@@ -280,7 +280,7 @@ struct AnyItem {
         leave_packed();
         for (; unit < end; unit++)
             attend_rows(RAW_ROWS * (unit - it.pages));
-        const size_t row = ((size_t)number_of(p, it) * p.exact + part) * p.item_heads;
+        const size_t row = ((size_t)ticket_of(p, it) * p.exact + part) * p.item_heads;
         const int dim = any.v.dim;
 #pragma unroll
         for (int i = 0; i < SUMS; i++) {
@@ -294,7 +294,7 @@ struct AnyItem {
 
     __device__ void merge() {
         const int n = it.parts(p), dim = any.v.dim;
-        const size_t row = (size_t)number_of(p, it) * p.exact * p.item_heads;
+        const size_t row = (size_t)ticket_of(p, it) * p.exact * p.item_heads;
         for (int x = threadIdx.x; x < heads.count * dim / 2; x += THREADS) {
             const int h = x / (dim / 2), d = x % (dim / 2) * 2;
             float top = NOTHING, sum = 0, a = 0, b = 0;
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(THREADS) decode_any(const __grid_constant__ An
     item.run(part);
     __syncthreads();
     if (threadIdx.x == 0) {
-        unsigned *ticket = any.decode.tickets + number_of(any.decode, item.it);
+        unsigned *ticket = any.decode.tickets + ticket_of(any.decode, item.it);
         last = draw_ticket(ticket, 1) == (unsigned)parts - 1;
         if (last)
             *ticket = 0; /* ready for the next launch */

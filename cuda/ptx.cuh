@@ -48,28 +48,6 @@ __device__ __forceinline__ unsigned draw_ticket(unsigned *counter, unsigned n) {
     return before;
 }
 
-/* Pairs of floats that one CTA leaves for another in words that are zero before. A pair arrives
- * whole and says itself that it is there, so neither a fence nor a counter is needed: half the
- * latency of both. Bits are stored inverted, and a NaN has one form, so that no pair is zero. */
-__device__ __forceinline__ void leave_pair(float2 *to, float x, float y) {
-    const unsigned low = x != x ? ~0x7fffffffu : ~__float_as_uint(x), high = ~__float_as_uint(y);
-    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to),
-                 "l"((unsigned long long)high << 32 | low)
-                 : "memory");
-}
-/* 0: it is not there yet. */
-__device__ __forceinline__ unsigned long long look_for_pair(const float2 *from) {
-    unsigned long long x;
-    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
-    return x;
-}
-__device__ __forceinline__ float2 pair_of(unsigned long long x) {
-    return make_float2(__uint_as_float(~(unsigned)x), __uint_as_float(~(unsigned)(x >> 32)));
-}
-__device__ __forceinline__ void clear_pair(float2 *at) {
-    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(at), "l"(0ull) : "memory");
-}
-
 /* 128 bytes into L2. */
 __device__ __forceinline__ void prefetch(const void *from) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
