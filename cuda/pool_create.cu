@@ -328,6 +328,20 @@ static quire_status place_memory(quire_cuda_pool &pool) {
     return QUIRE_OK;
 }
 
+/* A page holds all layers, so it can go when the longest window has moved past it. */
+static void find_window(quire_cuda_pool &pool) {
+    int32_t longest = 0, keep = 0;
+    for (const Layer &l : pool.layers) {
+        if (l.config.window == 0)
+            return;
+        longest = std::max(longest, l.config.window);
+        if (l.config.keep > pool.options.sinks) /* else the sinks have them */
+            keep = std::max(keep, l.config.keep);
+    }
+    pool.window = longest;
+    pool.kept_pages = (keep + T - 1) / T;
+}
+
 quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &o) {
     QUIRE_CUDA_TRY(check_options(o));
     QUIRE_CUDA_TRY(quire_cuda_available());
@@ -337,6 +351,7 @@ quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &o) 
     for (Layer &l : pool.layers)
         QUIRE_CUDA_TRY(add_plans(pool, l));
     pool.max_pages = (o.max_tokens + T - 1) / T;
+    find_window(pool);
     pool.n_pages = o.n_pages > 0 ? o.n_pages : o.max_seqs * pool.max_pages;
     place_words(pool);
     QUIRE_CUDA_TRY(place_memory(pool));

@@ -115,9 +115,10 @@ static quire_status repack_layer(const Repack &r, int32_t layer, int32_t n) {
 static quire_status check_same_model(const quire_cuda_pool &old, const quire_cuda_pool &next) {
     const quire_cuda_pool_options &a = old.options, &b = next.options;
     if (a.n_layers != b.n_layers || a.raw != b.raw || a.sinks != b.sinks ||
-        a.max_seqs != b.max_seqs || a.max_tokens != b.max_tokens)
-        return fail(QUIRE_E_INVALID, "the new options differ in n_layers, raw, sinks, max_seqs or "
-                                     "max_tokens: these must stay");
+        a.max_seqs != b.max_seqs || a.max_tokens != b.max_tokens || old.window != next.window ||
+        old.kept_pages != next.kept_pages)
+        return fail(QUIRE_E_INVALID, "the new options differ in n_layers, raw, sinks, max_seqs, "
+                                     "max_tokens or windows: these must stay");
     for (int32_t i = 0; i < a.n_layers; i++) {
         const quire_layer &x = old.layers[i].config, &y = next.layers[i].config;
         if (x.n_kv_heads != y.n_kv_heads || x.k_dim != y.k_dim || x.v_dim != y.v_dim ||
@@ -141,7 +142,7 @@ static quire_status convert_pages(const quire_cuda_pool &old, quire_cuda_pool &n
     std::vector<int32_t> numbers, ids, from_ids;
     for (int32_t page = from; page < pages_of(seq.length); page++) {
         const int32_t id = seq.table[page];
-        if (new_ids[id] < 0) {
+        if (is_held(seq, page) && new_ids[id] < 0) {
             new_ids[id] = page_take(next);
             numbers.push_back(page);
             ids.push_back(new_ids[id]);
@@ -197,7 +198,8 @@ static quire_status requantize(quire_cuda_pool &pool, const quire_cuda_pool_opti
     QUIRE_CUDA_TRY(check(cudaStreamSynchronize(stream), "waiting for the stream"));
     for (quire_cuda_seq &seq : pool.seqs) {
         for (int32_t page = 0; seq.used && page < pages_of(seq.length); page++)
-            seq.table[page] = new_ids[seq.table[page]];
+            if (is_held(seq, page))
+                seq.table[page] = new_ids[seq.table[page]];
         seq.version = ++pool.version;
     }
     for (size_t id = 0; id < new_ids.size(); id++)
@@ -302,6 +304,11 @@ static quire_status shift(quire_cuda_seq &seq, int32_t from, int32_t to, const q
         return quire_cuda_seq_trim(&seq, from);
     if (from == to)
         return QUIRE_OK;
+    if (seq.live_from > pool.kept_pages)
+        return fail(QUIRE_E_GONE,
+                    "cannot shift: pages of the sequence have left the window of %d "
+                    "tokens",
+                    (int)pool.window);
     std::vector<double> angles;
     std::vector<uint16_t> channels;
     QUIRE_CUDA_TRY(read_ropes(pool, rope, n_rope, &angles, &channels));

@@ -293,6 +293,8 @@ static quire_status check_accepted(const quire_cuda_pool &pool, const int32_t *n
         if (!item.seq)
             continue;
         quire_cuda_seq grown = {};
+        grown.pool = item.seq->pool;
+        grown.live_from = item.seq->live_from;
         grown.length = item.before + item.n_tokens;
         grown.raw_page = item.n_tokens > 0
                              ? std::max(item.seq->raw_page, (grown.length - 1) / T - 1)
@@ -323,6 +325,7 @@ static quire_status end(quire_cuda_pool &pool, const int32_t *n_accept, cudaStre
         grow(item);
         if (n_accept)
             cut(*item.seq, item.before + n_accept[i]);
+        give_back_pages(*item.seq);
         item.seq->in_step = false;
     }
     pool.in_step = false;
