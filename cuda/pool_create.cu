@@ -301,6 +301,8 @@ static quire_status place_memory(quire_cuda_pool &pool) {
     for (const Brought &b : luggage.all)
         QUIRE_CUDA_TRY(check(cudaMemcpy(m + b.at, b.from, b.bytes, cudaMemcpyHostToDevice),
                              "copying a layer's arrays"));
+    /* Steps may come on streams that do not wait for the default one. */
+    QUIRE_CUDA_TRY(check(cudaDeviceSynchronize(), "clearing the pool's memory"));
     pool.n_bad = (uint32_t *)(m + bad), pool.words = (int32_t *)(m + words);
     pool.records = m + records, pool.raw = m + raw, pool.sinks = m + sinks;
     pool.scratch_k = m + scratch_k, pool.scratch_v = m + scratch_v;
