@@ -16,7 +16,7 @@ constexpr int THREADS = 2 * T;
 constexpr int MOST_STAGED = 128; /* head size up to which the weights fit into shared memory */
 
 struct FeedbackParams {
-    const uint16_t *rows;
+    const void *rows;
     int64_t slot, head, token;
     const int32_t *slots, *ids, *skip;
     uint8_t *records;
@@ -44,12 +44,14 @@ struct Channel {
         top = (float)((1 << k_code_bits(p.bits, p.n_mixed, place)) - 1);
         mid = top * 0.5f;
     }
-    /* The code of x, and the error that it leaves. */
-    __device__ __forceinline__ float round(float x, float carried, uint8_t *codes) const {
+    /* The code of x. */
+    __device__ __forceinline__ float round(float x, float carried) const {
         float code = (x + carried - zero) * inverse + mid;
         code = code < 0 ? 0 : code > top ? top : code;
-        code = (code + MAGIC) - MAGIC;
-        codes[place] = (uint8_t)code;
+        return (code + MAGIC) - MAGIC;
+    }
+    /* The error that a code leaves. */
+    __device__ __forceinline__ float error(float x, float code) const {
         return x - (zero + scale * (code - mid));
     }
 };
@@ -70,9 +72,9 @@ struct Turn {
 
 /* Shared memory: errors (dim, 64), weights where they fit, channels, turns, rows (64, dim + 8),
  * codes (64, dim + 4). */
-static int shared_bytes(int dim) {
+static int shared_bytes(int dim, quire_type raw) {
     return T * dim * 4 + (dim <= MOST_STAGED ? dim * dim / 2 * 4 : 0) + dim * (int)sizeof(Channel) +
-           dim / 2 * (int)sizeof(Turn) + T * (dim + 8) * 2 + T * (dim + 4);
+           dim / 2 * (int)sizeof(Turn) + T * (dim + 8) * element_bytes(raw) + T * (dim + 4);
 }
 
 /* What the errors before add up to, in their order. */
@@ -87,9 +89,11 @@ __device__ __forceinline__ float weighted(const float2 *weights, const float *er
     return sum;
 }
 
-template <bool BF16>
+template <quire_type R>
 static __global__ void __launch_bounds__(THREADS)
     round_page(const __grid_constant__ FeedbackParams p) {
+    using Element = typename Rows<R>::Element;
+    constexpr int WIDE = 16 / sizeof(Element); /* elements of one load */
     extern __shared__ __align__(16) uint8_t shared[];
     const int page = blockIdx.x / p.n_kv_heads, head = blockIdx.x % p.n_kv_heads, dim = p.dim;
     const int skip = p.skip ? p.skip[page] : 0;
@@ -99,15 +103,16 @@ static __global__ void __launch_bounds__(THREADS)
     float *errors = (float *)shared, *weights = errors + T * dim;
     Channel *channels = (Channel *)(weights + (staged ? dim * dim / 2 : 0));
     Turn *turns = (Turn *)(channels + dim);
-    uint16_t *raw = (uint16_t *)(turns + dim / 2);
+    Element *raw = (Element *)(turns + dim / 2);
     const int raw_stride = dim + 8, stride = dim + 4;
     uint8_t *codes = (uint8_t *)(raw + T * raw_stride);
-    const uint16_t *rows = p.rows + (p.slots ? p.slots[page] : page) * p.slot + head * p.head;
+    const Element *rows =
+        (const Element *)p.rows + (p.slots ? p.slots[page] : page) * p.slot + head * p.head;
     uint8_t *record =
         p.records + (p.ids ? p.ids[page] : page) * p.page_stride + head * p.head_stride;
     const float *given = p.f.weights + (size_t)head * (dim * dim / 2);
-    for (int i = threadIdx.x; i < T * dim / 8; i += THREADS) {
-        const int t = i / (dim / 8), d = i % (dim / 8) * 8;
+    for (int i = threadIdx.x; i < T * dim / WIDE; i += THREADS) {
+        const int t = i / (dim / WIDE), d = i % (dim / WIDE) * WIDE;
         *(uint4 *)(raw + t * raw_stride + d) = *(const uint4 *)(rows + t * p.token + d);
     }
     for (int i = threadIdx.x; staged && i < dim * dim / 8; i += THREADS)
@@ -124,7 +129,7 @@ static __global__ void __launch_bounds__(THREADS)
     float *mine = errors + t;
     uint8_t *to = codes + t * stride;
     const auto value = [&](const Channel &channel) {
-        return t < skip ? channel.zero : load<BF16>(raw[t * raw_stride + channel.channel]);
+        return t < skip ? channel.zero : Rows<R>::load(raw[t * raw_stride + channel.channel]);
     };
 #pragma unroll 1
     for (int j = 0; j < dim / 2; j++) {
@@ -136,15 +141,15 @@ static __global__ void __launch_bounds__(THREADS)
         const float still0 = second ? other : own, still1 = second ? own : other;
         const float carried = c * still0 - i * still1;
         float later = i * still0 + c * still1;
-        const float e0 = first.round(value(first), carried, to);
+        const float x0 = value(first), code0 = first.round(x0, carried),
+                    e0 = first.error(x0, code0);
         later += turns[j].within * (e0 + carried);
-        const float e1 = next.round(value(next), later, to);
+        const float x1 = value(next), code1 = next.round(x1, later), e1 = next.error(x1, code1);
         mine[(2 * j + second) * T] = second ? c * e1 - i * e0 : c * e0 + i * e1;
+        /* Both threads know both codes; each stores one. Skipped tokens have zeros. */
+        to[second ? next.place : first.place] = t < skip ? 0 : (uint8_t)(second ? code1 : code0);
         __syncwarp(); /* a token's two threads are neighbours */
     }
-    if (t < skip)
-        for (int d = second; d < dim; d += 2)
-            to[d] = 0;
     __syncthreads();
     pack_k(p.bits, codes, stride, dim, p.n_mixed, record);
 }
@@ -155,7 +160,7 @@ quire_status round_with_feedback(const quire_cuda_seal_args &a, const Feedback &
         return QUIRE_OK;
     const quire_page_shape &shape = a.shape;
     FeedbackParams p = {};
-    p.rows = (const uint16_t *)a.rows.k;
+    p.rows = a.rows.k;
     p.slot = a.rows.k_slot, p.head = a.rows.k_head, p.token = a.rows.k_token;
     p.slots = a.slots, p.ids = a.ids, p.skip = a.skip;
     p.records = (uint8_t *)a.records.base;
@@ -164,8 +169,10 @@ quire_status round_with_feedback(const quire_cuda_seal_args &a, const Feedback &
     p.n_mixed = is_mixed(shape.pair.k) ? shape.k_dim / 32 : 0;
     p.params = record_of(p.bits, shape.k_dim, v_bits_of(shape.pair.v), shape.v_dim).k_params;
     p.f = feedback;
-    const auto kernel = shape.raw == QUIRE_BF16 ? round_page<true> : round_page<false>;
-    const int bytes = shared_bytes(p.dim);
+    const auto kernel = shape.raw == QUIRE_F32    ? round_page<QUIRE_F32>
+                        : shape.raw == QUIRE_BF16 ? round_page<QUIRE_BF16>
+                                                  : round_page<QUIRE_F16>;
+    const int bytes = shared_bytes(p.dim, shape.raw);
     QUIRE_CUDA_TRY(
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
               "reserving shared memory"));

@@ -6,15 +6,27 @@
 
 #include <cuda_fp16.h>
 
+#include "quire.h"
+
 namespace quire_cuda {
 
 constexpr float MAGIC =
     12582912.0f; /* adding it leaves the nearest integer, ties to even, in the low mantissa bits */
 
-template <bool BF16> __device__ __forceinline__ float load(uint16_t x) {
-    return BF16 ? __uint_as_float((uint32_t)x << 16) : __half2float(__ushort_as_half(x));
-}
 __device__ __forceinline__ float from_f16(uint16_t x) { return __half2float(__ushort_as_half(x)); }
+
+/* Elements of rows: f16, bf16 or f32. */
+template <quire_type R> struct Rows {
+    using Element = uint16_t;
+    __device__ __forceinline__ static float load(uint16_t x) {
+        return R == QUIRE_BF16 ? __uint_as_float((uint32_t)x << 16) : from_f16(x);
+    }
+};
+template <> struct Rows<QUIRE_F32> {
+    using Element = float;
+    __device__ __forceinline__ static float load(float x) { return x; }
+};
+constexpr int element_bytes(quire_type type) { return type == QUIRE_F32 ? 4 : 2; }
 
 /* km: in the first n_mixed blocks of 16 places, 8 codes have a bit more, then 8 a bit less. */
 __device__ __forceinline__ int k_code_bits(int bits, int n_mixed, int place) {

@@ -70,6 +70,9 @@ struct quire_cuda_seq {
     quire_cuda_pool *pool;
     int32_t slot, length;
     int32_t raw_page; /* pages from this one on still have their raw rows */
+    /* Pages before this one have been given back, because all windows have moved past them; the
+     * first pool.kept_pages stay. */
+    int32_t live_from;
     bool used, in_step;
     uint64_t version;           /* of the table, unique in the pool */
     std::vector<int32_t> table; /* (max_pages): ids of length / 64 pages */
@@ -78,6 +81,7 @@ struct quire_cuda_seq {
 struct quire_cuda_pool {
     quire_cuda_pool_options options;
     int32_t max_pages, n_pages;
+    int32_t window, kept_pages; /* the longest of all layers, and what they keep; 0: one has none */
     std::vector<quire_cuda::Layer> layers;
     std::vector<quire_cuda::Plans> plans;
     std::vector<quire_cuda::Run> runs;
@@ -122,11 +126,30 @@ quire_status read_feedback(const quire_layer &layer, int32_t index, Run *run);
 void place_feedback(const quire_cuda_pool &pool, Run *run);
 Feedback feedback_of(const quire_cuda_pool &pool, int32_t layer);
 
+inline int32_t pages_of(int32_t tokens) { return tokens / T; }
 int32_t page_take(quire_cuda_pool &pool); /* there must be a free one */
 void page_drop(quire_cuda_pool &pool, int32_t id);
+inline bool is_held(const quire_cuda_seq &seq, int32_t page) {
+    return page >= seq.live_from || page < seq.pool->kept_pages;
+}
+/* The first page that a query at `position` sees through the longest window. */
+inline int32_t window_page(const quire_cuda_pool &pool, int32_t position) {
+    return pool.window == 0 || position < pool.window ? 0 : (position - pool.window + 1) / T;
+}
+void give_back_pages(quire_cuda_seq &seq); /* those that no later query sees */
 quire_status check_cut(const quire_cuda_seq &seq, int32_t n_tokens);
 void cut(quire_cuda_seq &seq, int32_t n_tokens); /* check_cut has allowed it */
-inline int32_t pages_of(int32_t tokens) { return tokens / T; }
+/* Makes everything of an empty pool. */
+quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &options);
+/* Changes a word, and sends those that have changed to the device. */
+void set(quire_cuda_pool &pool, int32_t at, int32_t value);
+quire_status send_words(quire_cuda_pool &pool, cudaStream_t stream);
+/* Blocks of `tokens` rows of one layer, all heads of a token together. */
+quire_cuda_rows scratch_rows(const uint8_t *k, const uint8_t *v, const quire_layer &c,
+                             int64_t tokens);
+/* Packs pool.n_seal pages of n layers from `first` on, all of one shape, from rows of `type`. */
+quire_status seal_pages(quire_cuda_pool &pool, int32_t first, int32_t n,
+                        const quire_cuda_rows &rows, quire_type type, cudaStream_t stream);
 quire_cuda_rows raw_rows_of(const quire_cuda_pool &pool, const Layer &layer);
 quire_cuda_rows sink_rows_of(const quire_cuda_pool &pool, const Layer &layer);
 

@@ -1,4 +1,5 @@
 /* Pages and sequences of a pool, to host memory and back. */
+#include <algorithm>
 #include <cstring>
 
 #include "pool.h"
@@ -14,13 +15,18 @@ static size_t page_bytes(const quire_cuda_pool &pool, int32_t page) {
 /* What precedes the bytes of a whole sequence. */
 struct Head {
     char mark[4];
-    int32_t length, raw_page;
+    int32_t length, raw_page, live_from;
 };
 constexpr size_t HEAD_BYTES = 128;
 
-static size_t seq_bytes(const quire_cuda_pool &pool, int32_t length) {
-    return HEAD_BYTES + (size_t)pages_of(length) * pool.page_bytes + pool.sink_bytes +
-           2 * pool.raw_bytes;
+/* Pages that a sequence holds. */
+static int32_t held_pages(const quire_cuda_pool &pool, int32_t length, int32_t live_from) {
+    return pages_of(length) - std::max(live_from - pool.kept_pages, 0);
+}
+
+static size_t seq_bytes(const quire_cuda_pool &pool, int32_t length, int32_t live_from) {
+    return HEAD_BYTES + (size_t)held_pages(pool, length, live_from) * pool.page_bytes +
+           pool.sink_bytes + 2 * pool.raw_bytes;
 }
 
 /* Copies on one stream; the first failure counts. */
@@ -105,6 +111,9 @@ quire_status quire_cuda_seq_page_save(const quire_cuda_seq *seq, int32_t page, v
     if (n_bytes != page_bytes(*seq->pool, page))
         return fail(QUIRE_E_INVALID, "page %d has %zu bytes in this pool, not %zu", (int)page,
                     page_bytes(*seq->pool, page), n_bytes);
+    if (!is_held(*seq, page))
+        return fail(QUIRE_E_GONE, "page %d has left the window of %d tokens", (int)page,
+                    (int)seq->pool->window);
     Copies copies = {stream, QUIRE_OK};
     uint8_t *to = (uint8_t *)bytes;
     save_page(*seq, page, &to, &copies);
@@ -136,7 +145,7 @@ quire_status quire_cuda_seq_page_load(quire_cuda_seq *seq, const void *bytes, si
 
 /* A head, pages in order, the sinks, raw rows of the last two pages. */
 size_t quire_cuda_seq_bytes(const quire_cuda_seq *seq) {
-    return seq ? seq_bytes(*seq->pool, seq->length) : 0;
+    return seq ? seq_bytes(*seq->pool, seq->length, seq->live_from) : 0;
 }
 
 quire_status quire_cuda_seq_save(const quire_cuda_seq *seq, void *bytes, size_t n_bytes,
@@ -146,16 +155,17 @@ quire_status quire_cuda_seq_save(const quire_cuda_seq *seq, void *bytes, size_t 
     const quire_cuda_pool &pool = *seq->pool;
     if (seq->in_step)
         return fail(QUIRE_E_BUSY, "cannot save a sequence that is in a step");
-    if (n_bytes != seq_bytes(pool, seq->length))
-        return fail(QUIRE_E_INVALID, "a sequence of %d tokens has %zu bytes, not %zu",
-                    (int)seq->length, seq_bytes(pool, seq->length), n_bytes);
-    const Head head = {{'q', 's', 'e', 'q'}, seq->length, seq->raw_page};
+    if (n_bytes != quire_cuda_seq_bytes(seq))
+        return fail(QUIRE_E_INVALID, "this sequence of %d tokens has %zu bytes, not %zu",
+                    (int)seq->length, quire_cuda_seq_bytes(seq), n_bytes);
+    const Head head = {{'q', 's', 'e', 'q'}, seq->length, seq->raw_page, seq->live_from};
     memset(bytes, 0, HEAD_BYTES);
     memcpy(bytes, &head, sizeof head);
     Copies copies = {stream, QUIRE_OK};
     uint8_t *to = (uint8_t *)bytes + HEAD_BYTES;
     for (int32_t i = 0; i < pages_of(seq->length); i++)
-        copies.out(&to, record_of_page(pool, seq->table[i]), pool.page_bytes);
+        if (is_held(*seq, i))
+            copies.out(&to, record_of_page(pool, seq->table[i]), pool.page_bytes);
     copies.out(&to, sinks_of(*seq, 0), pool.sink_bytes);
     copies.out(&to, raw_of(*seq), 2 * pool.raw_bytes);
     return copies.status;
@@ -170,17 +180,22 @@ quire_status quire_cuda_seq_load(quire_cuda_pool *pool, const void *bytes, size_
     if (n_bytes >= HEAD_BYTES)
         memcpy(&head, bytes, sizeof head);
     if (memcmp(head.mark, "qseq", 4) || head.length < 0 || head.raw_page < 0 ||
-        head.raw_page > pages_of(head.length))
+        head.raw_page > pages_of(head.length) || head.live_from < 0 ||
+        head.live_from > pages_of(head.length))
         return fail(QUIRE_E_FORMAT, "not the bytes of quire_cuda_seq_save");
-    if (n_bytes != seq_bytes(*pool, head.length))
+    const size_t wanted = seq_bytes(*pool, head.length, head.live_from);
+    if (n_bytes != wanted)
         return fail(QUIRE_E_FORMAT, "a sequence of %d tokens has %zu bytes in this pool, not %zu",
-                    (int)head.length, seq_bytes(*pool, head.length), n_bytes);
-    QUIRE_CUDA_TRY(check_room(*pool, head.length, pages_of(head.length)));
+                    (int)head.length, wanted, n_bytes);
+    QUIRE_CUDA_TRY(check_room(*pool, head.length, held_pages(*pool, head.length, head.live_from)));
     quire_cuda_seq *made;
     QUIRE_CUDA_TRY(quire_cuda_seq_create(pool, &made));
     Copies copies = {stream, QUIRE_OK};
     const uint8_t *from = (const uint8_t *)bytes + HEAD_BYTES;
+    made->live_from = head.live_from;
     for (int32_t i = 0; i < pages_of(head.length); i++) {
+        if (!is_held(*made, i))
+            continue;
         made->table[i] = page_take(*pool);
         copies.in(record_of_page(*pool, made->table[i]), &from, pool->page_bytes);
     }

@@ -301,6 +301,8 @@ static quire_status place_memory(quire_cuda_pool &pool) {
     for (const Brought &b : luggage.all)
         QUIRE_CUDA_TRY(check(cudaMemcpy(m + b.at, b.from, b.bytes, cudaMemcpyHostToDevice),
                              "copying a layer's arrays"));
+    /* Steps may come on streams that do not wait for the default one. */
+    QUIRE_CUDA_TRY(check(cudaDeviceSynchronize(), "clearing the pool's memory"));
     pool.n_bad = (uint32_t *)(m + bad), pool.words = (int32_t *)(m + words);
     pool.records = m + records, pool.raw = m + raw, pool.sinks = m + sinks;
     pool.scratch_k = m + scratch_k, pool.scratch_v = m + scratch_v;
@@ -328,7 +330,21 @@ static quire_status place_memory(quire_cuda_pool &pool) {
     return QUIRE_OK;
 }
 
-static quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &o) {
+/* A page holds all layers, so it can go when the longest window has moved past it. */
+static void find_window(quire_cuda_pool &pool) {
+    int32_t longest = 0, keep = 0;
+    for (const Layer &l : pool.layers) {
+        if (l.config.window == 0)
+            return;
+        longest = std::max(longest, l.config.window);
+        if (l.config.keep > pool.options.sinks) /* else the sinks have them */
+            keep = std::max(keep, l.config.keep);
+    }
+    pool.window = longest;
+    pool.kept_pages = (keep + T - 1) / T;
+}
+
+quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &o) {
     QUIRE_CUDA_TRY(check_options(o));
     QUIRE_CUDA_TRY(quire_cuda_available());
     pool.options = o;
@@ -337,6 +353,7 @@ static quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_optio
     for (Layer &l : pool.layers)
         QUIRE_CUDA_TRY(add_plans(pool, l));
     pool.max_pages = (o.max_tokens + T - 1) / T;
+    find_window(pool);
     pool.n_pages = o.n_pages > 0 ? o.n_pages : o.max_seqs * pool.max_pages;
     place_words(pool);
     QUIRE_CUDA_TRY(place_memory(pool));

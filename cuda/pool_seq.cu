@@ -1,4 +1,6 @@
 /* Sequences of a pool: page tables that share packed pages. */
+#include <algorithm>
+
 #include "pool.h"
 
 using namespace quire_cuda;
@@ -26,17 +28,32 @@ quire_status check_cut(const quire_cuda_seq &seq, int32_t n_tokens) {
                     "cannot trim to %d tokens: the raw rows of page %d are gone; trim to a "
                     "multiple of %d, or to %d tokens or more",
                     (int)n_tokens, (int)(n_tokens / T), T, (int)seq.raw_page * T);
+    const int32_t first = std::max(window_page(*seq.pool, n_tokens), seq.pool->kept_pages);
+    if (first < std::min(seq.live_from, pages_of(n_tokens)))
+        return fail(QUIRE_E_GONE,
+                    "cannot trim to %d tokens: the window of %d tokens has moved past page %d",
+                    (int)n_tokens, (int)seq.pool->window, (int)first);
     return QUIRE_OK;
 }
 
 void cut(quire_cuda_seq &seq, int32_t n_tokens) {
     for (int32_t i = pages_of(n_tokens); i < pages_of(seq.length); i++)
-        page_drop(*seq.pool, seq.table[i]);
+        if (is_held(seq, i))
+            page_drop(*seq.pool, seq.table[i]);
     if (pages_of(n_tokens) < pages_of(seq.length))
         seq.version = ++seq.pool->version;
     seq.length = n_tokens;
-    if (seq.raw_page > pages_of(n_tokens))
-        seq.raw_page = pages_of(n_tokens);
+    seq.raw_page = std::min(seq.raw_page, pages_of(n_tokens));
+    seq.live_from = std::min(seq.live_from, pages_of(n_tokens));
+}
+
+void give_back_pages(quire_cuda_seq &seq) {
+    quire_cuda_pool &pool = *seq.pool;
+    const int32_t past =
+        std::min({window_page(pool, seq.length), seq.raw_page, pages_of(seq.length)});
+    for (int32_t i = std::max(seq.live_from, pool.kept_pages); i < past; i++)
+        page_drop(pool, seq.table[i]);
+    seq.live_from = std::max(seq.live_from, past);
 }
 
 static quire_cuda_seq *take_seq(quire_cuda_pool &pool) {
@@ -44,7 +61,7 @@ static quire_cuda_seq *take_seq(quire_cuda_pool &pool) {
         if (!seq.used) {
             seq.used = true;
             seq.in_step = false;
-            seq.length = seq.raw_page = 0;
+            seq.length = seq.raw_page = seq.live_from = 0;
             seq.version = ++pool.version;
             return &seq;
         }
@@ -89,9 +106,11 @@ quire_status quire_cuda_seq_fork(quire_cuda_seq *seq, quire_cuda_seq **child,
     }
     made->length = seq->length;
     made->raw_page = seq->raw_page;
+    made->live_from = seq->live_from;
     for (int32_t i = 0; i < pages_of(seq->length); i++) {
         made->table[i] = seq->table[i];
-        pool.refs[seq->table[i]]++;
+        if (is_held(*seq, i))
+            pool.refs[seq->table[i]]++;
     }
     *child = made;
     return QUIRE_OK;

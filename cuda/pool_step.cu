@@ -9,14 +9,14 @@ using namespace quire_cuda;
 
 namespace quire_cuda {
 
-static void set(quire_cuda_pool &pool, int32_t at, int32_t value) {
+void set(quire_cuda_pool &pool, int32_t at, int32_t value) {
     if (pool.mirror[at] == value)
         return;
     pool.mirror[at] = value;
     pool.pending.push_back({at, value}); /* once for each word, so its capacity suffices */
 }
 
-static quire_status send_words(quire_cuda_pool &pool, cudaStream_t stream) {
+quire_status send_words(quire_cuda_pool &pool, cudaStream_t stream) {
     const quire_status status =
         check(put_words(pool.words, pool.pending.data(), pool.pending.size(), stream),
               "launching the update of page tables");
@@ -170,20 +170,19 @@ static quire_status begin(quire_cuda_pool &pool, const quire_cuda_step_item *ite
 
 /* ------------------------------------------------------------------ append, seal */
 
-static quire_cuda_rows scratch_rows(const uint8_t *k, const uint8_t *v, const quire_layer &c,
-                                    int64_t tokens) {
+quire_cuda_rows scratch_rows(const uint8_t *k, const uint8_t *v, const quire_layer &c,
+                             int64_t tokens) {
     const int64_t k_token = (int64_t)c.n_kv_heads * c.k_dim,
                   v_token = (int64_t)c.n_kv_heads * c.v_dim;
     return {k, v, k_token * tokens, c.k_dim, k_token, v_token * tokens, c.v_dim, v_token};
 }
 
-/* Packs the step's full pages of n layers from `first` on, all of one shape. */
-static quire_status seal_pages(quire_cuda_pool &pool, int32_t first, int32_t n,
-                               const quire_cuda_rows &rows, cudaStream_t stream) {
+quire_status seal_pages(quire_cuda_pool &pool, int32_t first, int32_t n,
+                        const quire_cuda_rows &rows, quire_type type, cudaStream_t stream) {
     const Layer &l = pool.layers[first];
     const quire_layer &c = l.config;
     quire_cuda_seal_args a = {};
-    a.shape = {{c.k, c.v}, c.k_dim, c.v_dim, pool.options.raw};
+    a.shape = {{c.k, c.v}, c.k_dim, c.v_dim, type};
     a.n_kv_heads = n * c.n_kv_heads;
     a.n_pages = pool.n_seal;
     a.rows = rows;
@@ -234,7 +233,7 @@ static quire_status append(quire_cuda_pool &pool, int32_t layer, const void *k, 
     if (pool.is_decode)
         return check(append_row(p, stream), "launching the append of rows");
     QUIRE_CUDA_TRY(check(append_rows(p, stream), "launching the append of rows"));
-    return seal_pages(pool, layer, 1, p.scratch, stream);
+    return seal_pages(pool, layer, 1, p.scratch, pool.options.raw, stream);
 }
 
 /* ------------------------------------------------------------------ attend */
@@ -294,6 +293,8 @@ static quire_status check_accepted(const quire_cuda_pool &pool, const int32_t *n
         if (!item.seq)
             continue;
         quire_cuda_seq grown = {};
+        grown.pool = item.seq->pool;
+        grown.live_from = item.seq->live_from;
         grown.length = item.before + item.n_tokens;
         grown.raw_page = item.n_tokens > 0
                              ? std::max(item.seq->raw_page, (grown.length - 1) / T - 1)
@@ -315,7 +316,8 @@ static quire_status end(quire_cuda_pool &pool, const int32_t *n_accept, cudaStre
     if (pool.is_decode && pool.n_seal > 0)
         for (const Run &run : pool.runs)
             QUIRE_CUDA_TRY(seal_pages(pool, run.first, run.n_layers,
-                                      raw_rows_of(pool, pool.layers[run.first]), stream));
+                                      raw_rows_of(pool, pool.layers[run.first]), pool.options.raw,
+                                      stream));
     for (int32_t i = 0; i < pool.n_items; i++) {
         const Item &item = pool.items[i];
         if (!item.seq)
@@ -323,6 +325,7 @@ static quire_status end(quire_cuda_pool &pool, const int32_t *n_accept, cudaStre
         grow(item);
         if (n_accept)
             cut(*item.seq, item.before + n_accept[i]);
+        give_back_pages(*item.seq);
         item.seq->in_step = false;
     }
     pool.in_step = false;

@@ -22,7 +22,7 @@ constexpr float F16_MAX = 65504.0f;
 
 /* One side of a call. */
 struct Side {
-    const uint16_t *rows;
+    const void *rows;
     int64_t slot, head, token;
     const int32_t *slots, *ids, *skip;
     uint8_t *records;
@@ -98,27 +98,32 @@ __device__ void note_bad(const Side &s, bool bad) {
 }
 
 /* Shared memory: rows (64, dim + 8) as they came, then codes (64, dim + 4). */
-static int k_shared_bytes(int dim) { return T * (dim + 8) * 2 + T * (dim + 4); }
+static int k_shared_bytes(int dim, quire_type raw) {
+    return T * (dim + 8) * element_bytes(raw) + T * (dim + 4);
+}
 
 /* dim <= THREADS: one thread computes a channel, or two threads share it. */
-template <bool BF16> __device__ void seal_k(const Side &s, int page, int head, uint8_t *shared) {
+template <quire_type R> __device__ void seal_k(const Side &s, int page, int head, uint8_t *shared) {
+    using Element = typename Rows<R>::Element;
+    constexpr int WIDE = 16 / sizeof(Element); /* elements of one load */
     __shared__ float lowest[2][THREADS], highest[2][THREADS];
     const int stride = s.dim + 4, raw_stride = s.dim + 8;
-    uint16_t *raw = (uint16_t *)shared;
-    uint8_t *codes = shared + T * raw_stride * 2;
-    const uint16_t *rows = s.rows + (s.slots ? s.slots[page] : page) * s.slot + head * s.head;
+    Element *raw = (Element *)shared;
+    uint8_t *codes = shared + T * raw_stride * sizeof(Element);
+    const Element *rows =
+        (const Element *)s.rows + (s.slots ? s.slots[page] : page) * s.slot + head * s.head;
     uint8_t *record =
         s.records + (s.ids ? s.ids[page] : page) * s.page_stride + head * s.head_stride;
     const int skip = s.skip ? s.skip[page] : 0;
     for (int t = threadIdx.x / 16; t < T; t += THREADS / 16)
-        for (int d = 8 * (threadIdx.x % 16); d < s.dim; d += 128)
+        for (int d = WIDE * (threadIdx.x % 16); d < s.dim; d += 16 * WIDE)
             *(uint4 *)(raw + t * raw_stride + d) = __ldcs((const uint4 *)(rows + t * s.token + d));
     const int parts = s.dim <= THREADS / 2 ? 2 : 1, part = threadIdx.x / (THREADS / parts);
     const int place = threadIdx.x % (THREADS / parts), first = part * (T / parts),
               past = first + T / parts;
     const bool mine = place < s.dim;
     const int channel = !mine ? 0 : s.order ? s.order[head * s.dim + place] : place;
-    const auto value = [&](int t) { return load<BF16>(raw[t * raw_stride + channel]); };
+    const auto value = [&](int t) { return Rows<R>::load(raw[t * raw_stride + channel]); };
     __syncthreads();
 
     float lo = INFINITY, hi = -INFINITY;
@@ -287,10 +292,12 @@ __device__ uint16_t fitting_scale(const Row<D> &row, int j, float unit, float mi
 
 constexpr int V_STRIDE = T + 4; /* codes in shared memory: (D, V_STRIDE), channel by channel */
 
-template <int D, bool BF16>
+template <int D, quire_type R>
 __device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
+    using Element = typename Rows<R>::Element;
     const int j = threadIdx.x % 16;
-    const uint16_t *rows = s.rows + (s.slots ? s.slots[page] : page) * s.slot + head * s.head;
+    const Element *rows =
+        (const Element *)s.rows + (s.slots ? s.slots[page] : page) * s.slot + head * s.head;
     uint8_t *record =
         s.records + (s.ids ? s.ids[page] : page) * s.page_stride + head * s.head_stride;
     const int skip = s.skip ? s.skip[page] : 0;
@@ -298,7 +305,7 @@ __device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
     const float bottom = s.bits == 8 ? -127.0f : 0.0f, mid = s.bits == 8 ? 0.0f : top * 0.5f;
     const typename Row<D>::Lane lane(j);
     bool bad = false;
-    uint16_t raw[D / 16]; /* the row after this one, on its way */
+    Element raw[D / 16]; /* the row after this one, on its way */
     const auto fetch = [&](int t) {
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
@@ -311,7 +318,7 @@ __device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
         bool row_bad = false;
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
-            row.y[k] = load<BF16>(raw[k]);
+            row.y[k] = Rows<R>::load(raw[k]);
             row_bad |= !storable(row.y[k]);
         }
         bad |= row_bad && t >= skip;
@@ -348,15 +355,15 @@ __device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
 }
 
 /* V, which takes longer, first. */
-template <int D, bool BF16>
+template <int D, quire_type R>
 __global__ void __launch_bounds__(THREADS, D > 128 ? 3 : 4)
     seal_sides(const __grid_constant__ Side k, const __grid_constant__ Side v) {
     extern __shared__ __align__(16) uint8_t shared[];
     const int page = blockIdx.x / k.n_kv_heads, head = blockIdx.x % k.n_kv_heads;
     if (blockIdx.y == 0)
-        seal_v<D, BF16>(v, page, head, shared);
+        seal_v<D, R>(v, page, head, shared);
     else
-        seal_k<BF16>(k, page, head, shared);
+        seal_k<R>(k, page, head, shared);
 }
 
 /* ------------------------------------------------------------------ host */
@@ -373,8 +380,9 @@ static quire_status check_rows(const quire_cuda_rows &r) {
 
 static quire_status check_args(const quire_cuda_seal_args &a) {
     const quire_page_shape &s = a.shape;
-    if (s.raw != QUIRE_F16 && s.raw != QUIRE_BF16)
-        return fail(QUIRE_E_UNSUPPORTED, "rows of type %d: the GPU seals f16 and bf16", (int)s.raw);
+    if (s.raw != QUIRE_F16 && s.raw != QUIRE_BF16 && s.raw != QUIRE_F32)
+        return fail(QUIRE_E_UNSUPPORTED, "rows of type %d: the GPU seals f16, bf16 and f32",
+                    (int)s.raw);
     if (!k_bits_of(s.pair.k))
         return fail(QUIRE_E_UNSUPPORTED,
                     "K codec %d has no GPU kernel: use kc8 kc4 kc3 kc2 km4 km3", (int)s.pair.k);
@@ -396,18 +404,18 @@ static quire_status check_args(const quire_cuda_seal_args &a) {
 
 using Kernel = void (*)(const Side, const Side);
 
-template <bool BF16> static Kernel kernel_of(int v_dim) {
+template <quire_type R> static Kernel kernel_of(int v_dim) {
     switch (v_dim) {
     case 64:
-        return seal_sides<64, BF16>;
+        return seal_sides<64, R>;
     case 80:
-        return seal_sides<80, BF16>;
+        return seal_sides<80, R>;
     case 96:
-        return seal_sides<96, BF16>;
+        return seal_sides<96, R>;
     case 128:
-        return seal_sides<128, BF16>;
+        return seal_sides<128, R>;
     case 256:
-        return seal_sides<256, BF16>;
+        return seal_sides<256, R>;
     default:
         return nullptr;
     }
@@ -416,8 +424,9 @@ template <bool BF16> static Kernel kernel_of(int v_dim) {
 static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     QUIRE_CUDA_TRY(check_args(a));
     const quire_page_shape &shape = a.shape;
-    const Kernel kernel =
-        shape.raw == QUIRE_BF16 ? kernel_of<true>(shape.v_dim) : kernel_of<false>(shape.v_dim);
+    const Kernel kernel = shape.raw == QUIRE_F32    ? kernel_of<QUIRE_F32>(shape.v_dim)
+                          : shape.raw == QUIRE_BF16 ? kernel_of<QUIRE_BF16>(shape.v_dim)
+                                                    : kernel_of<QUIRE_F16>(shape.v_dim);
     if (!kernel)
         return fail(QUIRE_E_UNSUPPORTED, "V head size %d: the GPU seals 64, 80, 96, 128 and 256",
                     (int)shape.v_dim);
@@ -427,7 +436,7 @@ static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     const Record record = record_of(k_bits, shape.k_dim, v_bits, shape.v_dim);
 
     Side k = {};
-    k.rows = (const uint16_t *)a.rows.k;
+    k.rows = a.rows.k;
     k.slot = a.rows.k_slot, k.head = a.rows.k_head, k.token = a.rows.k_token;
     k.slots = a.slots, k.ids = a.ids, k.skip = a.skip;
     k.records = (uint8_t *)a.records.base;
@@ -442,13 +451,14 @@ static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     k.params = record.k_params;
     k.end = k.params + 4 * shape.k_dim, k.padded = record.v_codes;
 
-    v.rows = (const uint16_t *)a.rows.v;
+    v.rows = a.rows.v;
     v.slot = a.rows.v_slot, v.head = a.rows.v_head, v.token = a.rows.v_token;
     v.dim = shape.v_dim, v.bits = v_bits;
     v.codes = record.v_codes, v.params = record.v_params;
     v.end = v.params + 2 * T, v.padded = record.bytes;
 
-    const int shared_bytes = std::max(k_shared_bytes(shape.k_dim), shape.v_dim * V_STRIDE);
+    const int shared_bytes =
+        std::max(k_shared_bytes(shape.k_dim, shape.raw), shape.v_dim * V_STRIDE);
     if (shared_bytes >
         40 * 1024) /* with the kernel's own, more than the 48 KiB that need no permission */
         QUIRE_CUDA_TRY(check(

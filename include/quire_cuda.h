@@ -70,7 +70,7 @@ typedef struct quire_cuda_rows {
 
 typedef struct quire_cuda_seal_args {
     quire_page_shape shape; /* K: kc8 kc4 kc3 kc2 km4 km3; V: vt8 vt4 vt3 vt2; raw: type of the
-                               rows, f16 or bf16 */
+                               rows, f16, bf16 or f32 */
     int32_t n_kv_heads;
     int32_t n_pages;
     quire_cuda_rows rows;       /* 64 rows for each page; page i is in slot i, or slots[i] */
@@ -234,15 +234,16 @@ QUIRE_API quire_status quire_cuda_prefill(const quire_cuda_prefill_plan *plan,
  *   quire_cuda_step_end      packs the pages that are full; the tokens now belong to the sequences
  *
  * - The page tables, reference counts and lengths are on the host, rows and records on the device.
- *   No call waits for the device, except those that create and free a pool, and
- *   quire_cuda_pool_get_info.
+ *   No call waits for the device, except those that create, free and requantize a
+ *   pool, and quire_cuda_pool_get_info.
  * - begin and end are cheap host work and at most a few small launches. append and attend of a step
  *   with one token for each sequence may be captured in a graph, which then serves all steps with
  *   as many items: call begin, launch the graph, call end.
  * - Records, sinks and channel orders are those of a quire_pool with the same layers, codecs and
  *   sinks: the bytes of pages can be moved between the two (quire_cuda_seq_page_save).
- * - A sequence keeps the raw rows of its last two pages, so that a trim into them is exact. Pages
- *   that have left a window are not attended, but stay in memory.
+ * - A sequence keeps the raw rows of its last two pages, so that a trim into them is exact.
+ * - A page holds all layers. Where every layer has a window, pages that the longest one has moved
+ *   past are given back when a step ends; a trim to before them is refused (E_GONE).
  * - Use a pool from one thread at a time, and on one stream, or on streams that you order by
  *   events. */
 
@@ -286,14 +287,39 @@ typedef struct quire_cuda_pool_info {
 QUIRE_API quire_status quire_cuda_pool_get_info(quire_cuda_pool *pool, quire_cuda_pool_info *info,
                                                 struct CUstream_st *stream);
 
+/* Gives a pool in use other codecs: `options` as for quire_cuda_pool_create, with all layers once
+ * more. Codecs, channel orders, query-aware rounding, n_pages and what concerns steps may differ;
+ * n_layers, KV heads, windows, raw, sinks, max_seqs and max_tokens may not. Sequences stay what
+ * they are.
+ * - Every page is decoded and packed again on the device, shared ones once; pages whose raw rows
+ *   are there (the page packed last) are packed from those. The bytes are those that
+ *   quire_pool_requantize gives the same pages. A layer whose codecs stay keeps its bytes, and must
+ *   have the same channel orders.
+ * - Until it returns, the device holds both the old pool and the new one. It waits for the device.
+ * - Graphs captured before hold the old addresses: capture them again.
+ * If it fails, nothing has changed: E_BUSY (a step is under way), E_NO_PAGES (more pages are in use
+ * than n_pages), and what quire_cuda_pool_create returns. */
+QUIRE_API quire_status quire_cuda_pool_requantize(quire_cuda_pool *pool,
+                                                  const quire_cuda_pool_options *options,
+                                                  struct CUstream_st *stream);
+
 QUIRE_API quire_status quire_cuda_seq_create(quire_cuda_pool *pool,
                                              quire_cuda_seq **seq); /* E_NO_SLOT */
 /* A second sequence with the same tokens. It shares every packed page; raw rows are copied. */
 QUIRE_API quire_status quire_cuda_seq_fork(quire_cuda_seq *seq, quire_cuda_seq **child,
                                            struct CUstream_st *stream);
 /* Cuts the sequence to its first n_tokens. Between pages, or in the last two pages that were
- * appended; E_GONE: deeper inside a page, whose raw rows are no longer there. */
+ * appended; E_GONE: deeper inside a page, whose raw rows are no longer there, or before a window.
+ */
 QUIRE_API quire_status quire_cuda_seq_trim(quire_cuda_seq *seq, int32_t n_tokens);
+/* Drops tokens from .. to-1: what quire_seq_shift does, with the same bytes. Rows after the cut are
+ * decoded, turned and packed again on the device; nothing waits. to == length is a trim. Needs a
+ * free page, and one for each page from `from` on that other sequences share. E_UNSUPPORTED: K has
+ * two bits. E_GONE: pages have been given back that a window left behind. E_BUSY (a step is under
+ * way), E_NO_PAGES, E_INVALID. */
+QUIRE_API quire_status quire_cuda_seq_shift(quire_cuda_seq *seq, int32_t from, int32_t to,
+                                            const quire_rope *rope, int32_t n_rope,
+                                            struct CUstream_st *stream);
 QUIRE_API quire_status quire_cuda_seq_free(quire_cuda_seq *seq); /* NULL is fine; E_BUSY */
 QUIRE_API int32_t quire_cuda_seq_length(const quire_cuda_seq *seq);
 
@@ -327,7 +353,8 @@ QUIRE_API quire_status quire_cuda_step_end(quire_cuda_pool *pool, const int32_t 
  * they overlap with other work if the memory is pinned. The bytes must stay until the stream has
  * got there. Loading does not look at them: check bytes from elsewhere with quire_seq_page_load
  * first. E_INVALID (also for a page that is not full, or n_bytes of another pool), E_STATE (the
- * sequence does not end with a full page), E_NO_PAGES, E_TOO_BIG, E_BUSY. */
+ * sequence does not end with a full page), E_GONE (it has left the windows), E_NO_PAGES, E_TOO_BIG,
+ * E_BUSY. */
 QUIRE_API size_t quire_cuda_seq_page_bytes(const quire_cuda_pool *pool, int32_t page);
 QUIRE_API quire_status quire_cuda_seq_page_save(const quire_cuda_seq *seq, int32_t page,
                                                 void *bytes, size_t n_bytes,
