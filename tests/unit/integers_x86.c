@@ -209,10 +209,15 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keys), cmocka_unit_test(values),
                                        cmocka_unit_test(reflected)};
 #ifndef QUIRE_EMULATED
-    const unsigned needed = W == 8 ? QUIRE_CPU_AVX2 : QUIRE_CPU_AVX512_VNNI;
-    if (!(quire__cpu_features() & needed)) {
-        printf("integers: left out %s: this machine does not have the instructions\n",
-               W == 8 ? "avx2" : "avx512_vnni");
+    unsigned needed = QUIRE_CPU_AVX2;
+#if defined(__AVX512BW__)
+    needed |= QUIRE_CPU_AVX512;
+#endif
+#if defined(__AVX512VNNI__)
+    needed |= QUIRE_CPU_AVX512_VNNI;
+#endif
+    if ((quire__cpu_features() & needed) != needed) {
+        printf("integers: left out %s: this machine does not have the instructions\n", LEVEL_NAME);
         return 77;
     }
 #endif

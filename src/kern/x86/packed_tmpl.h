@@ -3,7 +3,8 @@
  *
  * Parameters:
  *   SIMD      header of the vectors: avx2_simd.h, avx512_simd.h
- *   PRODUCTS  header of the integer products: avx2_products.h, avx512_products.h
+ *   PRODUCTS  header of the integer products: avx2_products.h, avx512_products.h,
+ *             avx512_vnni_products.h
  * Defines attend, workspace_bytes and serves.
  */
 #ifndef QUIRE_KERN_X86_PACKED_TMPL_H
