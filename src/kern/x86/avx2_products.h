@@ -16,6 +16,8 @@
 
 typedef enum product { SMALL, SIGNED, WIDE } product;
 
+#define SET 4 /* most query rows that share a load of codes; their sums take half the registers */
+
 enum { K_BIAS = 0 }; /* what is added to signed codes of K */
 
 typedef struct codes {

@@ -7,6 +7,8 @@
 
 typedef enum product { SMALL, SIGNED, WIDE } product;
 
+#define SET 8
+
 enum { K_BIAS = 0 };
 
 typedef struct codes {

@@ -11,6 +11,8 @@
 
 typedef enum product { SMALL, SIGNED, WIDE } product;
 
+#define SET 4
+
 enum { K_BIAS = 128 };
 
 typedef ivec codes;

@@ -41,8 +41,16 @@ typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, 
         int32_t(*total)[QUIRE_DIM_MAX]) {                                                          \
         weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, p, total);              \
     }
+#if SET > 4 /* between four rows and a full set there is nothing: next_set */
+#define FULL_SET(instance, from, kind) instance(from, kind, SET)
+#define FULL_SET_NAME(what, from, kind) , [SET - 1] = what##_##from##_##kind##_SET
+#else
+#define FULL_SET(instance, from, kind)
+#define FULL_SET_NAME(what, from, kind)
+#endif
 #define BY_ROWS(instance, from, kind)                                                              \
-    instance(from, kind, 1) instance(from, kind, 2) instance(from, kind, 3) instance(from, kind, 4)
+    instance(from, kind, 1) instance(from, kind, 2) instance(from, kind, 3)                        \
+        instance(from, kind, 4) FULL_SET(instance, from, kind)
 #define INSTANCES(from, kind) BY_ROWS(DOT_INSTANCE, from, kind) BY_ROWS(WEIGH_INSTANCE, from, kind)
 INSTANCES(NIBBLES, SMALL)
 INSTANCES(NIBBLES, SIGNED)
@@ -57,7 +65,8 @@ BY_ROWS(DOT_INSTANCE, MIXED_3, SMALL)
 
 #define ROWS(what, from, kind)                                                                     \
     [from][kind] = {what##_##from##_##kind##_1, what##_##from##_##kind##_2,                        \
-                    what##_##from##_##kind##_3, what##_##from##_##kind##_4}
+                    what##_##from##_##kind##_3,                                                    \
+                    what##_##from##_##kind##_4 FULL_SET_NAME(what, from, kind)}
 #define TABLE(what)                                                                                \
     ROWS(what, NIBBLES, SMALL), ROWS(what, NIBBLES, SIGNED), ROWS(what, BYTES, WIDE),              \
         ROWS(what, THREES, SMALL), ROWS(what, THREES, SIGNED), ROWS(what, UNPACKED, SMALL),        \
@@ -65,6 +74,9 @@ BY_ROWS(DOT_INSTANCE, MIXED_3, SMALL)
 static const dot_function DOT[MIXED_3 + 1][3][SET] = {TABLE(dot), ROWS(dot, MIXED, SMALL),
                                                       ROWS(dot, MIXED_3, SMALL)};
 static const weigh_function WEIGH[THREES + 1][3][SET] = {TABLE(weigh)};
+
+/* How many of the `left` rows the next set takes. */
+INLINE int next_set(int left) { return left >= SET ? SET : left > 4 ? 4 : left; }
 
 /* ------------------------------------------------------------------ a block's pages */
 
@@ -388,8 +400,9 @@ static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
 }
 
 static bool attend(quire_attend_job *job, const quire_state *state) {
-    enum { FEW = 2 * SET }; /* with more rows than this, unpacking once pays off */
+    enum { FEW = 8 }; /* with more rows than this, unpacking once pays off */
     const int n = job->n_rows * job->n_group;
+    const bool one_set = next_set(n) == n;
     bool started = false;
     quire__ref_empty_state(job, state);
     if (job->format->k.family == QUIRE_FAMILY_CHANNEL && job->format->k.bits < 8)
@@ -399,9 +412,9 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
         load_block(&b, n <= FEW);
         if (b.n == 0)
             continue;
-        for (int row = 0; row < n; row += SET) {
-            const int rows = n - row < SET ? n - row : SET;
-            score_set(&b, row, rows, n > SET || !started);
+        for (int row = 0, rows; row < n; row += rows) {
+            rows = next_set(n - row);
+            score_set(&b, row, rows, !one_set || !started);
             value_set(&b, row, rows, state);
         }
         started = true;

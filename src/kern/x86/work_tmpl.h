@@ -1,9 +1,9 @@
 /* Template, part of packed_tmpl.h: what a worker holds while it attends one chunk, and the current
  * block of two pages.
  *
- * Query rows (positions x heads of one KV head) are taken in sets of four: codes are loaded and
- * unpacked once for a set. Everything is held row by row, tokens and channels in natural order, so
- * that a row cannot depend on the rows that share its set. */
+ * Query rows (positions x heads of one KV head) are taken in sets of SET (PRODUCTS): codes are
+ * loaded and unpacked once for a set. Everything is held row by row, tokens and channels in natural
+ * order, so that a row cannot depend on the rows that share its set. */
 #ifndef QUIRE_KERN_X86_WORK_TMPL_H
 #define QUIRE_KERN_X86_WORK_TMPL_H
 
@@ -18,8 +18,6 @@
 #include "kern/shared/job.h"
 #include "kern/shared/page_params_tmpl.h"
 #include PRODUCTS
-
-enum { SET = 4 }; /* rows of a set */
 
 /* Where codes come from: the page itself, 3, 4 or 8 bits wide, or int8 unpacked beforehand
  * (unpack_tmpl.h). MIXED and MIXED_3, of K, are SPLIT_5_3 and SPLIT_4_2 in the first half of the
