@@ -225,6 +225,7 @@ int main(void) {
         return 77;
     }
 #endif
-    (void)attend, (void)queries_to_fp16, (void)workspace_bytes, (void)serves;
+    (void)attend, (void)queries_to_fp16, (void)queries_to_integers, (void)workspace_bytes,
+        (void)serves;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -253,7 +253,7 @@ static void apply_rules(const block *b, int row, int p, float *s) {
                                                      row % job->n_group, t0 + t, s[t]);
 }
 
-static void score_set(const block *b, int first, int rows, bool requantize) {
+static void score_set(const block *b, int first, int rows, set_query of_set[2]) {
     const quire_attend_job *job = b->job;
     const quire_side_format *k = &job->format->k;
     const product kind = product_of(k);
@@ -267,9 +267,8 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
                 apply_rules(b, first + r, p, w->s[r] + p * T);
             continue;
         }
-        /* Unless channel scales are folded in, the integers are the same for every page. */
-        set_query *integers = &w->q[channel ? p : 0];
-        for (int r = 0; r < rows && (channel || (requantize && p == b->from)); r++)
+        set_query *integers = channel ? &w->q[p] : &of_set[0];
+        for (int r = 0; r < rows && channel; r++)
             quantize_row(k, kind, q + r * k->dim, w, p, first + r, r, integers);
         for (int r = 0; r < rows && k->zeros && !channel; r++)
             integers->offset[r][0] =
@@ -284,13 +283,10 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
                            w->s[r] + p * T);
         }
         if (k->family == QUIRE_FAMILY_PROD) {
-            for (int r = 0; r < rows && requantize && p == b->from; r++)
-                quantize_scale_group(SMALL, job->q_projected + (size_t)(first + r) * (size_t)k->dim,
-                                     0, k->dim, 0.5f, r, 0, &w->q[1]);
             DOT[UNPACKED][SMALL][rows - 1](w->sign8[p], k->dim, 0, k->dim / 16, NULL, NULL,
-                                           &w->q[1], w->dots);
+                                           &of_set[1], w->dots);
             for (int r = 0; r < rows; r++)
-                add_signs(b, &w->q[1], r, p, w->dots[r], w->s[r] + p * T);
+                add_signs(b, &of_set[1], r, p, w->dots[r], w->s[r] + p * T);
         }
         for (int r = 0; r < rows && needs_rules(b, p); r++)
             apply_rules(b, first + r, p, w->s[r] + p * T);
@@ -399,31 +395,51 @@ static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
                                      w->q_fp16 + (size_t)i * (size_t)dim);
 }
 
+/* The integers of all sets, where they are the same for every page. */
+static void queries_to_integers(const quire_attend_job *job, x86_work *w) {
+    const quire_side_format *k = &job->format->k;
+    const int n = job->n_rows * job->n_group;
+    const float *q = k->rotated ? job->q_rotated : job->q;
+    set_query *to = sets_of(w);
+    for (int first = 0, rows; first < n; first += rows, to += 2) {
+        rows = next_set(n - first);
+        for (int r = 0; r < rows; r++) {
+            const size_t at = (size_t)(first + r) * (size_t)k->dim;
+            quantize_row(k, product_of(k), q + at, w, 0, first + r, r, &to[0]);
+            if (k->family == QUIRE_FAMILY_PROD)
+                quantize_scale_group(SMALL, job->q_projected + at, 0, k->dim, 0.5f, r, 0, &to[1]);
+        }
+    }
+}
+
 static bool attend(quire_attend_job *job, const quire_state *state) {
     enum { FEW = 8 }; /* with more rows than this, unpacking once pays off */
     const int n = job->n_rows * job->n_group;
-    const bool one_set = next_set(n) == n;
-    bool started = false;
+    const quire_side_format *k = &job->format->k;
+    x86_work *work = job->workspace;
     quire__ref_empty_state(job, state);
-    if (job->format->k.family == QUIRE_FAMILY_CHANNEL && job->format->k.bits < 8)
-        queries_to_fp16(job, job->workspace);
+    if (k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8)
+        queries_to_fp16(job, work);
+    else if (k->family != QUIRE_FAMILY_CHANNEL && k->family != QUIRE_FAMILY_RAW)
+        queries_to_integers(job, work);
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
-        block b = {.job = job, .work = job->workspace, .first = first};
+        block b = {.job = job, .work = work, .first = first};
         load_block(&b, n <= FEW);
         if (b.n == 0)
             continue;
-        for (int row = 0, rows; row < n; row += rows) {
+        for (int row = 0, rows, set = 0; row < n; row += rows, set++) {
             rows = next_set(n - row);
-            score_set(&b, row, rows, !one_set || !started);
+            score_set(&b, row, rows, sets_of(work) + 2 * set);
             value_set(&b, row, rows, state);
         }
-        started = true;
     }
     return true;
 }
 
 static size_t workspace_bytes(int n_rows) {
-    return sizeof(x86_work) + (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float);
+    const size_t fp16 = (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float),
+                 sets = (size_t)(n_rows / SET + 2) * 2 * sizeof(set_query);
+    return sizeof(x86_work) + (fp16 > sets ? fp16 : sets);
 }
 
 static bool serves(const quire_format *format) { return !is_raw_pair(format); }

@@ -49,7 +49,7 @@ typedef struct set_query {
 } set_query;
 
 typedef struct x86_work {
-    set_query q[PAGES];
+    set_query q[PAGES];               /* with the channel scales of each page */
     int32_t dots[SET][T];             /* integer scores of one page and scale group */
     float s[SET][BLOCK];              /* base-2 logits, then weights */
     uint8_t p[SET][2][BLOCK];         /* operands, 8 bytes per atom of V */
@@ -67,6 +67,10 @@ typedef struct x86_work {
     uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX],
         v8[PAGES][T * QUIRE_DIM_MAX];
 } x86_work;
+
+/* Families of K without channel scales have integers that hold for every page. They lie behind the
+ * work instead, two for each set: of q, and of the projected q (prod). */
+INLINE set_query *sets_of(x86_work *w) { return (set_query *)(void *)(w + 1); }
 
 typedef struct block {
     quire_attend_job *job;
