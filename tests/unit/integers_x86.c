@@ -44,13 +44,24 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
                .ahead = {record[0]},
                .n = 1,
                .k_source = from};
-    static float unit[SET], half[SET * QUIRE_DIM_MAX];
+    static float unit[SET], half[SET * QUIRE_DIM_MAX], rows_of_q[SET * QUIRE_DIM_MAX];
     load_keys_of(&b, 0);
     work.q_unit = unit;
     work.q_fp16 = half;
     for (int r = 0; r < SET; r++) {
         unit[r] = query_to_fp16(q[r], k->dim, half + r * k->dim);
-        quantize_row(k, kind, q[r], &work, 0, r, r, &work.q[0]);
+        memcpy(rows_of_q + r * k->dim, q[r], (size_t)k->dim * sizeof **q);
+        if (k->family != QUIRE_FAMILY_CHANNEL)
+            quantize_row(k, q[r], r, &work.q[0]);
+    }
+    if (k->family == QUIRE_FAMILY_CHANNEL)
+        quantize_set(k, rows_of_q, &work, 0, 0, SET, &work.q[0]);
+    for (int r = 0; r < SET && k->family == QUIRE_FAMILY_CHANNEL; r++) { /* the same alone */
+        quantize_set(k, rows_of_q + r * k->dim, &work, 0, r, 1, &work.q[1]);
+        assert_memory_equal(work.q[1].plane[0][0], work.q[0].plane[r][0], (size_t)k->dim);
+        assert_true(work.q[1].step[0][0] == work.q[0].step[r][0]);
+        assert_true(work.q[1].offset[0][0] == work.q[0].offset[r][0]);
+        assert_int_equal(work.q[1].centre[0][0], work.q[0].centre[r][0]);
     }
     quire__side_expand(k, record[0], expanded);
     for (int r = 0; r < SET; r++) {

@@ -268,8 +268,8 @@ static void score_set(const block *b, int first, int rows, set_query of_set[2]) 
             continue;
         }
         set_query *integers = channel ? &w->q[p] : &of_set[0];
-        for (int r = 0; r < rows && channel; r++)
-            quantize_row(k, kind, q + r * k->dim, w, p, first + r, r, integers);
+        if (channel)
+            quantize_set(k, q, w, p, first, rows, integers);
         for (int r = 0; r < rows && k->zeros && !channel; r++)
             integers->offset[r][0] =
                 dot_of(job->q + (size_t)(first + r) * (size_t)k->dim, w->k_zero[p], k->dim);
@@ -405,7 +405,7 @@ static void queries_to_integers(const quire_attend_job *job, x86_work *w) {
         rows = next_set(n - first);
         for (int r = 0; r < rows; r++) {
             const size_t at = (size_t)(first + r) * (size_t)k->dim;
-            quantize_row(k, product_of(k), q + at, w, 0, first + r, r, &to[0]);
+            quantize_row(k, q + at, r, &to[0]);
             if (k->family == QUIRE_FAMILY_PROD)
                 quantize_scale_group(SMALL, job->q_projected + at, 0, k->dim, 0.5f, r, 0, &to[1]);
         }

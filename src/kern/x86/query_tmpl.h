@@ -6,17 +6,32 @@
 #include "kern/shared/channel_query.h"
 #include "kern/x86/work_tmpl.h"
 
+/* What mixed blocks add to a row's centre, from the sums of their integers by dim: the middles of
+ * their codes differ from the others' by 2^(bits-1) in the first octet, by -2^(bits-2) in the
+ * second. Centres are doubled. */
+INLINE int32_t mixed_centre(const ivec mixed[16 / W], int bits) {
+    static const int32_t weight[16] = {2, 2, 2, 2, 2, 2, 2, 2, -1, -1, -1, -1, -1, -1, -1, -1};
+    ivec sum = i_all(0);
+    UNROLL for (int j = 0; j < 16 / W; j++) sum =
+        i_add(sum, i_mul(mixed[j], i_load(weight + j * W)));
+    return i_sum(sum) * (1 << (bits - 1));
+}
+
 /* Channels first .. first+n of x, all with one scale: the integers nearest to x * inverse, each
- * worth `step`. */
+ * worth `step`. The first n_mixed blocks of 16 are mixed. */
 INLINE void put_integers(const product kind, const float *x, int first, int n, float inverse,
-                         float step, float mid, int row, int g, set_query *out) {
+                         float step, float mid, int n_mixed, int bits, int row, int g,
+                         set_query *out) {
     const fvec by = f_all(inverse), magic = f_all(QUIRE_ROUND_MAGIC);
-    ivec total = i_all(0);
+    ivec total = i_all(0), mixed[16 / W];
+    UNROLL for (int j = 0; j < 16 / W; j++) mixed[j] = total;
     for (int d = first; d < first + n; d += 16) {
         ivec y[16 / W];
         UNROLL for (int j = 0; j < 16 / W; j++) {
             y[j] = i_sub(f_bits(f_fma(f_load(x + d + j * W), by, magic)), f_bits(magic));
             total = i_add(total, y[j]);
+            if (d < 16 * n_mixed)
+                mixed[j] = i_add(mixed[j], y[j]);
         }
         k_store(kind, y, out->plane[row][0] + d, out->plane[row][1] + d);
     }
@@ -25,17 +40,9 @@ INLINE void put_integers(const product kind, const float *x, int first, int n, f
     const int32_t twice_mid = (int32_t)(2 * mid), bias = kind == SMALL ? 0 : K_BIAS;
     const int32_t per_step = twice_mid ? twice_mid + 2 * bias : bias;
     out->centre[row][g] = (int32_t)((uint32_t)per_step * (uint32_t)i_sum(total));
+    if (n_mixed)
+        out->centre[row][g] += mixed_centre(mixed, bits);
     out->step[row][g] = step * (twice_mid ? 0.5f : 1.0f);
-}
-
-/* What mixed blocks add to a row's centre: the middles of their codes differ from the others' by
- * 2^(bits-1), or -2^(bits-2). */
-static int32_t mixed_centre(const quire_side_format *k, const int8_t *integers) {
-    int32_t sum = 0;
-    for (int b = 0; b < k->n_mixed; b++)
-        for (int i = 0; i < 8; i++)
-            sum += 2 * integers[16 * b + i] - integers[16 * b + 8 + i];
-    return sum * (1 << (k->bits - 1)); /* centres are doubled */
 }
 
 /* The same with the scale that the largest, `magnitude`, requires: one scale group of the
@@ -46,7 +53,7 @@ INLINE void put_scale_group(const product kind, const float *x, int first, int n
     /* As in the reference: 127 / magnitude must stay finite. */
     const bool zero = magnitude < 1e-30f;
     put_integers(kind, x, first, n, zero ? 0 : steps / magnitude, zero ? 0 : magnitude / steps, mid,
-                 row, g, out);
+                 0, 0, row, g, out);
 }
 
 /* One scale group of a row; the offset is the sum of q. */
@@ -62,29 +69,48 @@ INLINE void quantize_scale_group(const product kind, const float *q, int first, 
     out->offset[row][g] = f_sum(sum);
 }
 
-/* A row with a page's channel scales folded in; the offset is q.zero. `fp16`: q and scales are
- * rounded to fp16 as channel_query.h defines. */
-INLINE void quantize_channels(const product kind, const bool fp16, const float *q,
-                              const float *q_fp16, float unit, const float *scale,
-                              const float *zero, int dim, float mid, int row, float *scaled,
-                              set_query *out) {
-    fvec largest = f_all(0), dot = largest;
+/* quire__channel_inverse, rounded by the processor. */
+INLINE float channel_inverse(float magnitude) {
+    const float inverse = QUIRE_CHANNEL_STEPS / magnitude;
+    return round_to_fp16(inverse < QUIRE_F16_MAX ? inverse : QUIRE_F16_MAX);
+}
+
+/* Rows first .. first+n of the job, `row` .. of their set, with the channel scales of page p folded
+ * in; the offset is q.zero. `fp16`: q and scales are rounded to fp16 as channel_query.h defines. */
+INLINE void quantize_channels(const product kind, const bool fp16, const int n,
+                              const quire_side_format *k, const float *q, x86_work *w, int p,
+                              int first, int row, set_query *out) {
+    const float *scale = w->k_scale[p], *zero = w->k_zero[p],
+                *q_fp16 = fp16 ? w->q_fp16 + (size_t)first * (size_t)k->dim : q;
+    const int dim = k->dim;
+    fvec largest[ABREAST], dot[ABREAST];
+    UNROLL for (int r = 0; r < n; r++) largest[r] = dot[r] = f_all(0);
     for (int d = 0; d < dim; d += W) {
-        const fvec x = f_load(q + d),
-                   exact = f_mul(fp16 ? f_load(q_fp16 + d) : x, f_load(scale + d));
-        const fvec y = fp16 ? f_round_fp16(exact) : exact;
-        f_store(scaled + d, y);
-        largest = f_max(largest, f_abs(y));
-        dot = f_fma(x, f_load(zero + d), dot);
+        const fvec s = f_load(scale + d), z = f_load(zero + d);
+        UNROLL for (int r = 0; r < n; r++) {
+            const fvec x = f_load(q + r * dim + d),
+                       exact = f_mul(fp16 ? f_load(q_fp16 + r * dim + d) : x, s);
+            const fvec y = fp16 ? f_round_fp16(exact) : exact;
+            f_store(w->scaled[r] + d, y);
+            largest[r] = f_max(largest[r], f_abs(y));
+            dot[r] = f_fma(x, z, dot[r]);
+        }
     }
-    const float magnitude = f_largest(largest);
-    if (fp16) {
-        const float inverse = quire__channel_inverse(magnitude);
-        put_integers(kind, scaled, 0, dim, inverse, unit / inverse, mid, row, 0, out);
-    } else {
-        put_scale_group(kind, scaled, 0, dim, magnitude, mid, row, 0, out);
+    float magnitude[ABREAST];
+    UNROLL for (int r = 0; r < n; r++) {
+        magnitude[r] = f_largest(largest[r]);
+        out->offset[row + r][0] = f_sum(dot[r]);
     }
-    out->offset[row][0] = f_sum(dot);
+    UNROLL for (int r = 0; r < n; r++) {
+        if (fp16) {
+            const float inverse = channel_inverse(magnitude[r]);
+            put_integers(kind, w->scaled[r], 0, dim, inverse,
+                         w->q_unit[first + r] * w->k_unit[p] / inverse, k->mid, k->n_mixed, k->bits,
+                         row + r, 0, out);
+        } else {
+            put_scale_group(kind, w->scaled[r], 0, dim, magnitude[r], k->mid, row + r, 0, out);
+        }
+    }
 }
 
 INLINE float dot_of(const float *a, const float *b, int dim) {
@@ -117,23 +143,27 @@ static float query_to_fp16(const float *q, int dim, float *to) {
     return quire__query_unit(exponent);
 }
 
-/* i: index of the row among all rows; `row`: in its set. */
-static void quantize_row(const quire_side_format *k, const product kind, const float *q,
-                         x86_work *w, int p, int i, int row, set_query *out) {
-    if (k->family == QUIRE_FAMILY_CHANNEL && kind == SMALL) {
-        quantize_channels(SMALL, true, q, w->q_fp16 + (size_t)i * (size_t)k->dim,
-                          w->q_unit[i] * w->k_unit[p], w->k_scale[p], w->k_zero[p], k->dim, k->mid,
-                          row, w->scaled, out);
-        out->centre[row][0] += mixed_centre(k, out->plane[row][0]);
-        return;
-    }
-    if (k->family == QUIRE_FAMILY_CHANNEL) {
-        quantize_channels(WIDE, false, q, NULL, 0, w->k_scale[p], w->k_zero[p], k->dim, k->mid, row,
-                          w->scaled, out);
-        return;
-    }
+/* One row where K has no channel scales: the same for every page. */
+static void quantize_row(const quire_side_format *k, const float *q, int row, set_query *out) {
     for (int g = 0; g < k->n_groups; g++)
-        quantize_scale_group(kind, q, g * k->group, k->group, k->mid, row, g, out);
+        quantize_scale_group(product_of(k), q, g * k->group, k->group, k->mid, row, g, out);
+}
+
+/* The rows of a set that starts at row `first` of the job. */
+static void quantize_set(const quire_side_format *k, const float *q, x86_work *w, int p, int first,
+                         int rows, set_query *out) {
+    const bool wide = k->bits == 8;
+    int r = 0;
+    for (; r + ABREAST <= rows; r += ABREAST)
+        if (wide)
+            quantize_channels(WIDE, false, ABREAST, k, q + r * k->dim, w, p, first + r, r, out);
+        else
+            quantize_channels(SMALL, true, ABREAST, k, q + r * k->dim, w, p, first + r, r, out);
+    for (; r < rows; r++)
+        if (wide)
+            quantize_channels(WIDE, false, 1, k, q + r * k->dim, w, p, first + r, r, out);
+        else
+            quantize_channels(SMALL, true, 1, k, q + r * k->dim, w, p, first + r, r, out);
 }
 
 #endif

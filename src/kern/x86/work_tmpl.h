@@ -19,6 +19,10 @@
 #include "kern/shared/page_params_tmpl.h"
 #include PRODUCTS
 
+/* Rows whose q is multiplied by a page's channel scales together: sums over a row take long to
+ * arrive, and the rows need not wait for one another. */
+enum { ABREAST = 4 };
+
 /* Where codes come from: the page itself, 3, 4 or 8 bits wide, or int8 unpacked beforehand
  * (unpack_tmpl.h). MIXED and MIXED_3, of K, are SPLIT_5_3 and SPLIT_4_2 in the first half of the
  * columns (rounded down), whose low codes have a bit more and whose high codes a bit less, then
@@ -58,8 +62,8 @@ typedef struct x86_work {
     float k_scale[PAGES][QUIRE_MAX_SCALE_GROUPS * T], k_zero[PAGES][QUIRE_MAX_SCALE_GROUPS * T];
     /* Per scale group and token. */
     float v_scale[QUIRE_MAX_SCALE_GROUPS * BLOCK], v_zero[QUIRE_MAX_SCALE_GROUPS * BLOCK];
-    float residual[PAGES][T];    /* prod */
-    float scaled[QUIRE_DIM_MAX]; /* q times the channel scales */
+    float residual[PAGES][T];             /* prod */
+    float scaled[ABREAST][QUIRE_DIM_MAX]; /* q times the channel scales */
     /* q and scales in fp16 (channel_query.h). What one unit of a page's scales is worth, and one of
      * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK). */
     float k_unit[PAGES], *q_unit, *q_fp16;
