@@ -65,6 +65,12 @@ INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
     return (void)kind, _mm256_hadd_epi32(even_pairs, odd_pairs);
 }
 
+/* Adds products of twice a middle (below 32) and an integer of q, four at a time. */
+INLINE ivec k_centre(ivec acc, ivec middle, ivec integers) {
+    return i_add(acc,
+                 _mm256_madd_epi16(_mm256_maddubs_epi16(middle, integers), _mm256_set1_epi16(1)));
+}
+
 /* 16 integers of q in the order of a page's dims: natural for 8-bit codes, else 0 2 1 3 in each
  * four. */
 INLINE void k_store(const product kind, const ivec x[2], int8_t *plane0, int8_t *plane1) {

@@ -62,6 +62,11 @@ INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
     return (void)kind, add_parts(even_pairs, odd_pairs);
 }
 
+INLINE ivec k_centre(ivec acc, ivec middle, ivec integers) {
+    return i_add(acc,
+                 _mm512_madd_epi16(_mm512_maddubs_epi16(middle, integers), _mm512_set1_epi16(1)));
+}
+
 INLINE void k_store(const product kind, const ivec x[1], int8_t *plane0, int8_t *plane1) {
     if (kind == SMALL) {
         const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);

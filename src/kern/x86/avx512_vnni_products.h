@@ -60,6 +60,10 @@ INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
     return i_add(i_shl(x, 7), add_parts(even_pairs.plane[1], odd_pairs.plane[1]));
 }
 
+INLINE ivec k_centre(ivec acc, ivec middle, ivec integers) {
+    return _mm512_dpbusd_epi32(acc, middle, integers);
+}
+
 INLINE void k_store(const product kind, const ivec x[1], int8_t *plane0, int8_t *plane1) {
     if (kind != WIDE) {
         const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);

@@ -390,6 +390,7 @@ static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
     const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
     w->q_unit = (float *)(void *)(w + 1);
     w->q_fp16 = w->q_unit + n;
+    put_middles(&job->format->k, w->middle);
     for (int i = 0; i < n; i++)
         w->q_unit[i] = query_to_fp16(job->q + (size_t)i * (size_t)dim, dim,
                                      w->q_fp16 + (size_t)i * (size_t)dim);

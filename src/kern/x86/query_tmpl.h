@@ -6,32 +6,17 @@
 #include "kern/shared/channel_query.h"
 #include "kern/x86/work_tmpl.h"
 
-/* What mixed blocks add to a row's centre, from the sums of their integers by dim: the middles of
- * their codes differ from the others' by 2^(bits-1) in the first octet, by -2^(bits-2) in the
- * second. Centres are doubled. */
-INLINE int32_t mixed_centre(const ivec mixed[16 / W], int bits) {
-    static const int32_t weight[16] = {2, 2, 2, 2, 2, 2, 2, 2, -1, -1, -1, -1, -1, -1, -1, -1};
-    ivec sum = i_all(0);
-    UNROLL for (int j = 0; j < 16 / W; j++) sum =
-        i_add(sum, i_mul(mixed[j], i_load(weight + j * W)));
-    return i_sum(sum) * (1 << (bits - 1));
-}
-
 /* Channels first .. first+n of x, all with one scale: the integers nearest to x * inverse, each
- * worth `step`. The first n_mixed blocks of 16 are mixed. */
+ * worth `step`. */
 INLINE void put_integers(const product kind, const float *x, int first, int n, float inverse,
-                         float step, float mid, int n_mixed, int bits, int row, int g,
-                         set_query *out) {
+                         float step, float mid, int row, int g, set_query *out) {
     const fvec by = f_all(inverse), magic = f_all(QUIRE_ROUND_MAGIC);
-    ivec total = i_all(0), mixed[16 / W];
-    UNROLL for (int j = 0; j < 16 / W; j++) mixed[j] = total;
+    ivec total = i_all(0);
     for (int d = first; d < first + n; d += 16) {
         ivec y[16 / W];
         UNROLL for (int j = 0; j < 16 / W; j++) {
             y[j] = i_sub(f_bits(f_fma(f_load(x + d + j * W), by, magic)), f_bits(magic));
             total = i_add(total, y[j]);
-            if (d < 16 * n_mixed)
-                mixed[j] = i_add(mixed[j], y[j]);
         }
         k_store(kind, y, out->plane[row][0] + d, out->plane[row][1] + d);
     }
@@ -40,8 +25,6 @@ INLINE void put_integers(const product kind, const float *x, int first, int n, f
     const int32_t twice_mid = (int32_t)(2 * mid), bias = kind == SMALL ? 0 : K_BIAS;
     const int32_t per_step = twice_mid ? twice_mid + 2 * bias : bias;
     out->centre[row][g] = (int32_t)((uint32_t)per_step * (uint32_t)i_sum(total));
-    if (n_mixed)
-        out->centre[row][g] += mixed_centre(mixed, bits);
     out->step[row][g] = step * (twice_mid ? 0.5f : 1.0f);
 }
 
@@ -53,7 +36,7 @@ INLINE void put_scale_group(const product kind, const float *x, int first, int n
     /* As in the reference: 127 / magnitude must stay finite. */
     const bool zero = magnitude < 1e-30f;
     put_integers(kind, x, first, n, zero ? 0 : steps / magnitude, zero ? 0 : magnitude / steps, mid,
-                 0, 0, row, g, out);
+                 row, g, out);
 }
 
 /* One scale group of a row; the offset is the sum of q. */
@@ -73,6 +56,32 @@ INLINE void quantize_scale_group(const product kind, const float *q, int first, 
 INLINE float channel_inverse(float magnitude) {
     const float inverse = QUIRE_CHANNEL_STEPS / magnitude;
     return round_to_fp16(inverse < QUIRE_F16_MAX ? inverse : QUIRE_F16_MAX);
+}
+
+/* Twice the middle of every channel's codes, which a row's integers are multiplied by to centre its
+ * scores: mixed blocks have wider codes in their first octet than in their second. Zero behind the
+ * last channel. */
+static void put_middles(const quire_side_format *k, uint8_t middle[QUIRE_DIM_MAX]) {
+    memset(middle, 0, QUIRE_DIM_MAX);
+    for (int d = 0; d < k->dim; d++)
+        middle[d] = (uint8_t)(2 * quire__code_mid(k, d));
+}
+
+/* The integers of a row, nearest to scaled * inverse; returns their sum, weighted by the middles.
+ */
+INLINE int32_t put_channel_integers(const float *scaled, int dim, float inverse,
+                                    const uint8_t *middle, int8_t *plane) {
+    const fvec by = f_all(inverse), magic = f_all(QUIRE_ROUND_MAGIC);
+    for (int d = 0; d < dim; d += 16) {
+        ivec y[16 / W];
+        UNROLL for (int j = 0; j < 16 / W; j++) y[j] =
+            i_sub(f_bits(f_fma(f_load(scaled + d + j * W), by, magic)), f_bits(magic));
+        k_store(SMALL, y, plane + d, NULL);
+    }
+    ivec centre = i_all(0);
+    for (int d = 0; d < dim; d += VECTOR)
+        centre = k_centre(centre, b_load(middle + d), b_load(plane + d));
+    return i_sum(centre);
 }
 
 /* Rows first .. first+n of the job, `row` .. of their set, with the channel scales of page p folded
@@ -104,9 +113,10 @@ INLINE void quantize_channels(const product kind, const bool fp16, const int n,
     UNROLL for (int r = 0; r < n; r++) {
         if (fp16) {
             const float inverse = channel_inverse(magnitude[r]);
-            put_integers(kind, w->scaled[r], 0, dim, inverse,
-                         w->q_unit[first + r] * w->k_unit[p] / inverse, k->mid, k->n_mixed, k->bits,
-                         row + r, 0, out);
+            out->centre[row + r][0] =
+                put_channel_integers(w->scaled[r], dim, inverse, w->middle, out->plane[row + r][0]);
+            /* half a step, because the scores are doubled */
+            out->step[row + r][0] = w->q_unit[first + r] * w->k_unit[p] / inverse * 0.5f;
         } else {
             put_scale_group(kind, w->scaled[r], 0, dim, magnitude[r], k->mid, row + r, 0, out);
         }
@@ -152,18 +162,18 @@ static void quantize_row(const quire_side_format *k, const float *q, int row, se
 /* The rows of a set that starts at row `first` of the job. */
 static void quantize_set(const quire_side_format *k, const float *q, x86_work *w, int p, int first,
                          int rows, set_query *out) {
-    const bool wide = k->bits == 8;
-    int r = 0;
-    for (; r + ABREAST <= rows; r += ABREAST)
-        if (wide)
-            quantize_channels(WIDE, false, ABREAST, k, q + r * k->dim, w, p, first + r, r, out);
-        else
-            quantize_channels(SMALL, true, ABREAST, k, q + r * k->dim, w, p, first + r, r, out);
-    for (; r < rows; r++)
-        if (wide)
-            quantize_channels(WIDE, false, 1, k, q + r * k->dim, w, p, first + r, r, out);
-        else
-            quantize_channels(SMALL, true, 1, k, q + r * k->dim, w, p, first + r, r, out);
+    for (int r = 0; r < rows; r += ABREAST) {
+        const float *from = q + r * k->dim;
+        const int n = rows - r < ABREAST ? rows - r : ABREAST;
+        UNROLL for (int i = 1; i <= ABREAST; i++) {
+            if (n != i)
+                continue;
+            if (k->bits == 8)
+                quantize_channels(WIDE, false, i, k, from, w, p, first + r, r, out);
+            else
+                quantize_channels(SMALL, true, i, k, from, w, p, first + r, r, out);
+        }
+    }
 }
 
 #endif

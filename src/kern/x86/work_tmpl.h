@@ -23,6 +23,8 @@
  * arrive, and the rows need not wait for one another. */
 enum { ABREAST = 4 };
 
+enum { VECTOR = 16 * LANES /* bytes */ };
+
 /* Where codes come from: the page itself, 3, 4 or 8 bits wide, or int8 unpacked beforehand
  * (unpack_tmpl.h). MIXED and MIXED_3, of K, are SPLIT_5_3 and SPLIT_4_2 in the first half of the
  * columns (rounded down), whose low codes have a bit more and whose high codes a bit less, then
@@ -64,6 +66,7 @@ typedef struct x86_work {
     float v_scale[QUIRE_MAX_SCALE_GROUPS * BLOCK], v_zero[QUIRE_MAX_SCALE_GROUPS * BLOCK];
     float residual[PAGES][T];             /* prod */
     float scaled[ABREAST][QUIRE_DIM_MAX]; /* q times the channel scales */
+    uint8_t middle[QUIRE_DIM_MAX];        /* put_middles */
     /* q and scales in fp16 (channel_query.h). What one unit of a page's scales is worth, and one of
      * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK). */
     float k_unit[PAGES], *q_unit, *q_fp16;
