@@ -54,9 +54,13 @@ cli_int8_probe cli_int8_probe_of(const char *isa) {
 #elif defined(__x86_64__)
 
 #define EACH(X, a, b, c, d, e, f) X(a) X(b) X(c) X(d) X(e) X(f)
-#define PAIRS_OF(n)                                                                                \
-    "vpmaddubsw %%ymm12, %%ymm13, %%ymm" #n "\n vpmaddwd %%ymm" #n ", %%ymm14, %%ymm" #n "\n"
-#define ADD(n, to) "vpaddd %%ymm" #n ", %%ymm" #to ", %%ymm" #to "\n"
+#define PAIRS_OF(v, n)                                                                             \
+    "vpmaddubsw %%" v "12, %%" v "13, %%" v #n "\n vpmaddwd %%" v #n ", %%" v "14, %%" v #n "\n"
+#define ADD(v, n, to) "vpaddd %%" v #n ", %%" v #to ", %%" v #to "\n"
+#define SIX_SUMS(v)                                                                                \
+    PAIRS_OF(v, 6)                                                                                 \
+    PAIRS_OF(v, 7) PAIRS_OF(v, 8) PAIRS_OF(v, 9) PAIRS_OF(v, 10) PAIRS_OF(v, 11) ADD(v, 6, 0)      \
+        ADD(v, 7, 1) ADD(v, 8, 2) ADD(v, 9, 3) ADD(v, 10, 4) ADD(v, 11, 5)
 #define DOT(n) "vpdpbusd %%zmm12, %%zmm13, %%zmm" #n "\n"
 #define REGISTERS                                                                                  \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
@@ -64,11 +68,13 @@ cli_int8_probe cli_int8_probe_of(const char *isa) {
 
 static void run_avx2(long rounds) {
     for (; rounds > 0; rounds--)
-        __asm__ volatile(EACH(PAIRS_OF, 6, 7, 8, 9, 10, 11) ADD(6, 0) ADD(7, 1) ADD(8, 2) ADD(9, 3)
-                             ADD(10, 4) ADD(11, 5)
-                         :
-                         :
-                         : REGISTERS);
+        __asm__ volatile(SIX_SUMS("ymm") : : : REGISTERS);
+    __asm__ volatile("vzeroupper" : : : REGISTERS);
+}
+
+static void run_avx512(long rounds) {
+    for (; rounds > 0; rounds--)
+        __asm__ volatile(SIX_SUMS("zmm") : : : REGISTERS);
     __asm__ volatile("vzeroupper" : : : REGISTERS);
 }
 
@@ -100,8 +106,10 @@ static void run_amx(long rounds) {
 cli_int8_probe cli_int8_probe_of(const char *isa) {
     if (strcmp(isa, "amx") == 0)
         return (cli_int8_probe){"TDPBSSD", 4 * 16 * 16 * 64, run_amx};
-    if (strstr(isa, "avx512") && __builtin_cpu_supports("avx512vnni"))
+    if (strstr(isa, "vnni") && __builtin_cpu_supports("avx512vnni"))
         return (cli_int8_probe){"VPDPBUSD", 12 * 64, run_vnni};
+    if (strstr(isa, "avx512") && __builtin_cpu_supports("avx512bw"))
+        return (cli_int8_probe){"VPMADDUBSW, VPMADDWD, VPADDD", 6 * 64, run_avx512};
     if (strstr(isa, "avx") && __builtin_cpu_supports("avx2"))
         return (cli_int8_probe){"VPMADDUBSW, VPMADDWD, VPADDD", 6 * 32, run_avx2};
     return PLAIN;

@@ -81,7 +81,9 @@ unsigned quire__cpu_features(void) {
     const unsigned saved = saved_state();
     if ((saved & YMM) == YMM && (b & bit_AVX2))
         features |= QUIRE_CPU_AVX2;
-    if (features && (saved & ZMM) == ZMM && (b & avx512) == avx512 && (c & bit_AVX512VNNI))
+    if (features && (saved & ZMM) == ZMM && (b & avx512) == avx512)
+        features |= QUIRE_CPU_AVX512;
+    if ((features & QUIRE_CPU_AVX512) && (c & bit_AVX512VNNI))
         features |= QUIRE_CPU_AVX512_VNNI;
     if ((features & QUIRE_CPU_AVX512_VNNI) && (saved & TILES) == TILES && (d & AMX) == AMX &&
         (d & AVX512_FP16) && tiles_permitted())

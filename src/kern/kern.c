@@ -27,13 +27,15 @@ extern const quire_raw_kernel quire__attend_neon_raw, quire__attend_neon_fp16_ra
 
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
 extern const quire_attend_kernel quire__attend_avx2, quire__attend_avx2_sealed_raw,
-    quire__attend_avx512_vnni, quire__attend_avx512_sealed_raw, quire__attend_amx;
+    quire__attend_avx512, quire__attend_avx512_vnni, quire__attend_avx512_sealed_raw,
+    quire__attend_amx;
 extern const quire_raw_kernel quire__attend_avx2_raw, quire__attend_avx512_raw;
 #endif
 #ifdef QUIRE_EMULATED
 extern const quire_attend_kernel quire__attend_avx2_emulated,
-    quire__attend_avx2_sealed_raw_emulated, quire__attend_avx512_vnni_emulated,
-    quire__attend_avx512_sealed_raw_emulated, quire__attend_amx_emulated;
+    quire__attend_avx2_sealed_raw_emulated, quire__attend_avx512_emulated,
+    quire__attend_avx512_vnni_emulated, quire__attend_avx512_sealed_raw_emulated,
+    quire__attend_amx_emulated;
 extern const quire_raw_kernel quire__attend_avx2_raw_emulated, quire__attend_avx512_raw_emulated;
 #endif
 
@@ -49,6 +51,12 @@ static const level LEVELS[] = {
     {"avx512_vnni_emulated",
      0,
      {&quire__attend_avx512_vnni_emulated, &quire__attend_avx512_sealed_raw_emulated,
+      &quire__attend_ref},
+     &quire__attend_avx512_raw_emulated,
+     &quire__rows_ref},
+    {"avx512_emulated",
+     0,
+     {&quire__attend_avx512_emulated, &quire__attend_avx512_sealed_raw_emulated,
       &quire__attend_ref},
      &quire__attend_avx512_raw_emulated,
      &quire__rows_ref},
@@ -88,15 +96,18 @@ static const level LEVELS[] = {
      {&quire__attend_avx2, &quire__attend_avx2_sealed_raw},
      &quire__attend_avx2_raw,
      &quire__rows_avx2},
-    /* Skylake, which has AVX-512 without VNNI, stays with avx2: 16 lanes for rotation or raw
-     * rows lower its clock, and decode takes 12 % longer (docs/KERNELS.md). */
-    {"avx512_vnni",
-     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512_VNNI,
-     {&quire__attend_avx512_vnni, &quire__attend_avx512_sealed_raw},
+    {"avx512",
+     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512,
+     {&quire__attend_avx512, &quire__attend_avx512_sealed_raw},
      &quire__attend_avx512_raw,
      &quire__rows_avx512},
+    {"avx512_vnni",
+     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512 | QUIRE_CPU_AVX512_VNNI,
+     {&quire__attend_avx512_vnni},
+     NULL,
+     NULL},
     {"amx",
-     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512_VNNI | QUIRE_CPU_AMX,
+     QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512 | QUIRE_CPU_AVX512_VNNI | QUIRE_CPU_AMX,
      {&quire__attend_amx},
      NULL,
      NULL},

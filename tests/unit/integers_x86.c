@@ -44,13 +44,25 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
                .ahead = {record[0]},
                .n = 1,
                .k_source = from};
-    static float unit[SET], half[SET * QUIRE_DIM_MAX];
+    static float unit[SET], half[SET * QUIRE_DIM_MAX], rows_of_q[SET * QUIRE_DIM_MAX];
     load_keys_of(&b, 0);
     work.q_unit = unit;
     work.q_fp16 = half;
+    put_middles(k, work.middle);
     for (int r = 0; r < SET; r++) {
         unit[r] = query_to_fp16(q[r], k->dim, half + r * k->dim);
-        quantize_row(k, kind, q[r], &work, 0, r, r, &work.q[0]);
+        memcpy(rows_of_q + r * k->dim, q[r], (size_t)k->dim * sizeof **q);
+        if (k->family != QUIRE_FAMILY_CHANNEL)
+            quantize_row(k, q[r], r, &work.q[0]);
+    }
+    if (k->family == QUIRE_FAMILY_CHANNEL)
+        quantize_set(k, rows_of_q, &work, 0, 0, SET, &work.q[0]);
+    for (int r = 0; r < SET && k->family == QUIRE_FAMILY_CHANNEL; r++) { /* the same alone */
+        quantize_set(k, rows_of_q + r * k->dim, &work, 0, r, 1, &work.q[1]);
+        assert_memory_equal(work.q[1].plane[0][0], work.q[0].plane[r][0], (size_t)k->dim);
+        assert_true(work.q[1].step[0][0] == work.q[0].step[r][0]);
+        assert_true(work.q[1].offset[0][0] == work.q[0].offset[r][0]);
+        assert_int_equal(work.q[1].centre[0][0], work.q[0].centre[r][0]);
     }
     quire__side_expand(k, record[0], expanded);
     for (int r = 0; r < SET; r++) {
@@ -64,6 +76,8 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
             assert_int_equal((uint32_t)work.q[0].centre[r][g],
                              twice_mid ? (uint32_t)wanted.centre[g] + 2 * bias * sum : bias * sum);
             for (int rows = r + 1; rows <= SET; rows++) {
+                if (next_set(rows) != rows)
+                    continue;
                 DOT[from][kind][rows - 1](b.k[0], k->dim, g * k->group / 16, k->group / 16, k->book,
                                           b.ahead[0] + k->codes, &work.q[0], work.dots);
                 for (int t = 0; t < T; t++)
@@ -117,6 +131,8 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
                        : put_weights(SMALL, work.s[row], NULL, BLOCK, 1, plane0, plane1));
     }
     for (int rows = 1; rows <= SET; rows++) {
+        if (next_set(rows) != rows)
+            continue;
         WEIGH[from][kind][rows - 1](at, 0, v->dim / TILE, v->book, ahead,
                                     (const uint8_t(*)[2][BLOCK])work.p, work.sums);
         for (int row = 0; row < rows; row++)
@@ -209,13 +225,19 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keys), cmocka_unit_test(values),
                                        cmocka_unit_test(reflected)};
 #ifndef QUIRE_EMULATED
-    const unsigned needed = W == 8 ? QUIRE_CPU_AVX2 : QUIRE_CPU_AVX512_VNNI;
-    if (!(quire__cpu_features() & needed)) {
-        printf("integers: left out %s: this machine does not have the instructions\n",
-               W == 8 ? "avx2" : "avx512_vnni");
+    unsigned needed = QUIRE_CPU_AVX2;
+#if defined(__AVX512BW__)
+    needed |= QUIRE_CPU_AVX512;
+#endif
+#if defined(__AVX512VNNI__)
+    needed |= QUIRE_CPU_AVX512_VNNI;
+#endif
+    if ((quire__cpu_features() & needed) != needed) {
+        printf("integers: left out %s: this machine does not have the instructions\n", LEVEL_NAME);
         return 77;
     }
 #endif
-    (void)attend, (void)queries_to_fp16, (void)workspace_bytes, (void)serves;
+    (void)attend, (void)queries_to_fp16, (void)queries_to_integers, (void)workspace_bytes,
+        (void)serves;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

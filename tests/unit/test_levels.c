@@ -250,6 +250,7 @@ static void levels_of_this_machine(void **state) {
         const char *level, *line, *words[6];
     } known[] = {
         {"avx2", "flags", {"avx2", "fma", "f16c"}},
+        {"avx512", "flags", {"avx512f", "avx512bw", "avx512dq", "avx512vl"}},
         {"avx512_vnni", "flags", {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}},
         {"amx", "flags", {"avx512_vnni", "avx512_fp16", "amx_tile", "amx_int8"}},
         {"neon", "Features", {"asimd"}},
@@ -291,6 +292,7 @@ static void choice(void **state) {
         I8MM = QUIRE_CPU_I8MM | QUIRE_CPU_FP16_FML,
         BF16 = QUIRE_CPU_BF16,
         AVX2 = QUIRE_CPU_AVX2,
+        AVX512 = QUIRE_CPU_AVX512,
         VNNI = QUIRE_CPU_AVX512_VNNI,
         AMX = QUIRE_CPU_AMX
     };
@@ -306,9 +308,10 @@ static void choice(void **state) {
         {NEON | DOTPROD | I8MM, "neon_i8mm", "neon_i8mm", "neon_fp16_raw"},
         {NEON | DOTPROD | I8MM | BF16, "neon_bf16", "neon_i8mm", "neon_bf16_raw"},
 #elif defined(__x86_64__)
-        {AVX2, "avx2", "avx2", "avx2_raw"}, /* AVX-512 without VNNI too */
-        {AVX2 | VNNI, "avx512_vnni", "avx512_vnni", "avx512_raw"},
-        {AVX2 | VNNI | AMX, "amx", "amx", "avx512_raw"},
+        {AVX2, "avx2", "avx2", "avx2_raw"},
+        {AVX2 | AVX512, "avx512", "avx512", "avx512_raw"},
+        {AVX2 | AVX512 | VNNI, "avx512_vnni", "avx512_vnni", "avx512_raw"},
+        {AVX2 | AVX512 | VNNI | AMX, "amx", "amx", "avx512_raw"},
 #endif
     };
     quire_format k4v4, f16;
@@ -329,7 +332,7 @@ static void choice(void **state) {
         assert_ptr_equal(kernels.raw, named.raw);
         assert_ptr_equal(kernels.rows, named.rows);
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
-        assert_ptr_equal(kernels.rows, cases[i].features & VNNI   ? &quire__rows_avx512
+        assert_ptr_equal(kernels.rows, cases[i].features & AVX512 ? &quire__rows_avx512
                                        : cases[i].features & AVX2 ? &quire__rows_avx2
                                                                   : &quire__rows_ref);
 #endif

@@ -16,6 +16,8 @@
 
 typedef enum product { SMALL, SIGNED, WIDE } product;
 
+#define SET 4 /* most query rows that share a load of codes; their sums take half the registers */
+
 enum { K_BIAS = 0 }; /* what is added to signed codes of K */
 
 typedef struct codes {
@@ -61,6 +63,12 @@ INLINE sums k_multiply(const product kind, sums acc, const codes *x, const opera
 /* From row pairs 0 2 4 .. and 1 3 5 .. to rows in order. */
 INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
     return (void)kind, _mm256_hadd_epi32(even_pairs, odd_pairs);
+}
+
+/* Adds products of twice a middle (below 32) and an integer of q, four at a time. */
+INLINE ivec k_centre(ivec acc, ivec middle, ivec integers) {
+    return i_add(acc,
+                 _mm256_madd_epi16(_mm256_maddubs_epi16(middle, integers), _mm256_set1_epi16(1)));
 }
 
 /* 16 integers of q in the order of a page's dims: natural for 8-bit codes, else 0 2 1 3 in each

@@ -1,7 +1,7 @@
-/* Attention over packed pages with AVX-512 VNNI. */
+/* Attention over packed pages with AVX-512 BW, without VNNI. */
 #define SIMD "kern/x86/avx512_simd.h"
 #define PRODUCTS "kern/x86/avx512_products.h"
 #include "kern/x86/packed_tmpl.h"
 
-const quire_attend_kernel NAME(quire__attend_avx512_vnni) = {attend, workspace_bytes, serves,
-                                                             LEVEL("avx512_vnni")};
+const quire_attend_kernel NAME(quire__attend_avx512) = {attend, workspace_bytes, serves,
+                                                        LEVEL("avx512")};

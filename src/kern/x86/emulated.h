@@ -123,6 +123,10 @@ static inline void emulated_mask_storeu_ps(void *at, unsigned mask, __m512 a) {
             memcpy((uint8_t *)at + 4 * i, &x.f32[i], 4);
 }
 
+/* SIMDe 0.7.4 gives this name to the masked one. */
+#undef _mm512_madd_epi16
+#define _mm512_madd_epi16 simde_mm512_madd_epi16
+
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
 #define _mm512_maskz_loadu_epi64 emulated_maskz_loadu_epi64
 #define _mm512_mask_storeu_ps emulated_mask_storeu_ps

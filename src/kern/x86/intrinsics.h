@@ -18,4 +18,9 @@
 #define LEVEL(name) name
 #endif
 
+/* To fp16 and back. */
+INLINE float round_to_fp16(float x) {
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT)));
+}
+
 #endif

@@ -3,7 +3,8 @@
  *
  * Parameters:
  *   SIMD      header of the vectors: avx2_simd.h, avx512_simd.h
- *   PRODUCTS  header of the integer products: avx2_products.h, avx512_products.h
+ *   PRODUCTS  header of the integer products: avx2_products.h, avx512_products.h,
+ *             avx512_vnni_products.h
  * Defines attend, workspace_bytes and serves.
  */
 #ifndef QUIRE_KERN_X86_PACKED_TMPL_H
@@ -40,8 +41,16 @@ typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, 
         int32_t(*total)[QUIRE_DIM_MAX]) {                                                          \
         weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, p, total);              \
     }
+#if SET > 4 /* between four rows and a full set there is nothing: next_set */
+#define FULL_SET(instance, from, kind) instance(from, kind, SET)
+#define FULL_SET_NAME(what, from, kind) , [SET - 1] = what##_##from##_##kind##_SET
+#else
+#define FULL_SET(instance, from, kind)
+#define FULL_SET_NAME(what, from, kind)
+#endif
 #define BY_ROWS(instance, from, kind)                                                              \
-    instance(from, kind, 1) instance(from, kind, 2) instance(from, kind, 3) instance(from, kind, 4)
+    instance(from, kind, 1) instance(from, kind, 2) instance(from, kind, 3)                        \
+        instance(from, kind, 4) FULL_SET(instance, from, kind)
 #define INSTANCES(from, kind) BY_ROWS(DOT_INSTANCE, from, kind) BY_ROWS(WEIGH_INSTANCE, from, kind)
 INSTANCES(NIBBLES, SMALL)
 INSTANCES(NIBBLES, SIGNED)
@@ -56,7 +65,8 @@ BY_ROWS(DOT_INSTANCE, MIXED_3, SMALL)
 
 #define ROWS(what, from, kind)                                                                     \
     [from][kind] = {what##_##from##_##kind##_1, what##_##from##_##kind##_2,                        \
-                    what##_##from##_##kind##_3, what##_##from##_##kind##_4}
+                    what##_##from##_##kind##_3,                                                    \
+                    what##_##from##_##kind##_4 FULL_SET_NAME(what, from, kind)}
 #define TABLE(what)                                                                                \
     ROWS(what, NIBBLES, SMALL), ROWS(what, NIBBLES, SIGNED), ROWS(what, BYTES, WIDE),              \
         ROWS(what, THREES, SMALL), ROWS(what, THREES, SIGNED), ROWS(what, UNPACKED, SMALL),        \
@@ -64,6 +74,9 @@ BY_ROWS(DOT_INSTANCE, MIXED_3, SMALL)
 static const dot_function DOT[MIXED_3 + 1][3][SET] = {TABLE(dot), ROWS(dot, MIXED, SMALL),
                                                       ROWS(dot, MIXED_3, SMALL)};
 static const weigh_function WEIGH[THREES + 1][3][SET] = {TABLE(weigh)};
+
+/* How many of the `left` rows the next set takes. */
+INLINE int next_set(int left) { return left >= SET ? SET : left > 4 ? 4 : left; }
 
 /* ------------------------------------------------------------------ a block's pages */
 
@@ -240,7 +253,7 @@ static void apply_rules(const block *b, int row, int p, float *s) {
                                                      row % job->n_group, t0 + t, s[t]);
 }
 
-static void score_set(const block *b, int first, int rows, bool requantize) {
+static void score_set(const block *b, int first, int rows, set_query of_set[2]) {
     const quire_attend_job *job = b->job;
     const quire_side_format *k = &job->format->k;
     const product kind = product_of(k);
@@ -254,10 +267,9 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
                 apply_rules(b, first + r, p, w->s[r] + p * T);
             continue;
         }
-        /* Unless channel scales are folded in, the integers are the same for every page. */
-        set_query *integers = &w->q[channel ? p : 0];
-        for (int r = 0; r < rows && (channel || (requantize && p == b->from)); r++)
-            quantize_row(k, kind, q + r * k->dim, w, p, first + r, r, integers);
+        set_query *integers = channel ? &w->q[p] : &of_set[0];
+        if (channel)
+            quantize_set(k, q, w, p, first, rows, integers);
         for (int r = 0; r < rows && k->zeros && !channel; r++)
             integers->offset[r][0] =
                 dot_of(job->q + (size_t)(first + r) * (size_t)k->dim, w->k_zero[p], k->dim);
@@ -271,13 +283,10 @@ static void score_set(const block *b, int first, int rows, bool requantize) {
                            w->s[r] + p * T);
         }
         if (k->family == QUIRE_FAMILY_PROD) {
-            for (int r = 0; r < rows && requantize && p == b->from; r++)
-                quantize_scale_group(SMALL, job->q_projected + (size_t)(first + r) * (size_t)k->dim,
-                                     0, k->dim, 0.5f, r, 0, &w->q[1]);
             DOT[UNPACKED][SMALL][rows - 1](w->sign8[p], k->dim, 0, k->dim / 16, NULL, NULL,
-                                           &w->q[1], w->dots);
+                                           &of_set[1], w->dots);
             for (int r = 0; r < rows; r++)
-                add_signs(b, &w->q[1], r, p, w->dots[r], w->s[r] + p * T);
+                add_signs(b, &of_set[1], r, p, w->dots[r], w->s[r] + p * T);
         }
         for (int r = 0; r < rows && needs_rules(b, p); r++)
             apply_rules(b, first + r, p, w->s[r] + p * T);
@@ -381,35 +390,57 @@ static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
     const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
     w->q_unit = (float *)(void *)(w + 1);
     w->q_fp16 = w->q_unit + n;
+    put_middles(&job->format->k, w->middle);
     for (int i = 0; i < n; i++)
         w->q_unit[i] = query_to_fp16(job->q + (size_t)i * (size_t)dim, dim,
                                      w->q_fp16 + (size_t)i * (size_t)dim);
 }
 
-static bool attend(quire_attend_job *job, const quire_state *state) {
-    enum { FEW = 2 * SET }; /* with more rows than this, unpacking once pays off */
+/* The integers of all sets, where they are the same for every page. */
+static void queries_to_integers(const quire_attend_job *job, x86_work *w) {
+    const quire_side_format *k = &job->format->k;
     const int n = job->n_rows * job->n_group;
-    bool started = false;
+    const float *q = k->rotated ? job->q_rotated : job->q;
+    set_query *to = sets_of(w);
+    for (int first = 0, rows; first < n; first += rows, to += 2) {
+        rows = next_set(n - first);
+        for (int r = 0; r < rows; r++) {
+            const size_t at = (size_t)(first + r) * (size_t)k->dim;
+            quantize_row(k, q + at, r, &to[0]);
+            if (k->family == QUIRE_FAMILY_PROD)
+                quantize_scale_group(SMALL, job->q_projected + at, 0, k->dim, 0.5f, r, 0, &to[1]);
+        }
+    }
+}
+
+static bool attend(quire_attend_job *job, const quire_state *state) {
+    enum { FEW = 8 }; /* with more rows than this, unpacking once pays off */
+    const int n = job->n_rows * job->n_group;
+    const quire_side_format *k = &job->format->k;
+    x86_work *work = job->workspace;
     quire__ref_empty_state(job, state);
-    if (job->format->k.family == QUIRE_FAMILY_CHANNEL && job->format->k.bits < 8)
-        queries_to_fp16(job, job->workspace);
+    if (k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8)
+        queries_to_fp16(job, work);
+    else if (k->family != QUIRE_FAMILY_CHANNEL && k->family != QUIRE_FAMILY_RAW)
+        queries_to_integers(job, work);
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
-        block b = {.job = job, .work = job->workspace, .first = first};
+        block b = {.job = job, .work = work, .first = first};
         load_block(&b, n <= FEW);
         if (b.n == 0)
             continue;
-        for (int row = 0; row < n; row += SET) {
-            const int rows = n - row < SET ? n - row : SET;
-            score_set(&b, row, rows, n > SET || !started);
+        for (int row = 0, rows, set = 0; row < n; row += rows, set++) {
+            rows = next_set(n - row);
+            score_set(&b, row, rows, sets_of(work) + 2 * set);
             value_set(&b, row, rows, state);
         }
-        started = true;
     }
     return true;
 }
 
 static size_t workspace_bytes(int n_rows) {
-    return sizeof(x86_work) + (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float);
+    const size_t fp16 = (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float),
+                 sets = (size_t)(n_rows / SET + 2) * 2 * sizeof(set_query);
+    return sizeof(x86_work) + (fp16 > sets ? fp16 : sets);
 }
 
 static bool serves(const quire_format *format) { return !is_raw_pair(format); }

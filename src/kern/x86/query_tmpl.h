@@ -28,16 +28,6 @@ INLINE void put_integers(const product kind, const float *x, int first, int n, f
     out->step[row][g] = step * (twice_mid ? 0.5f : 1.0f);
 }
 
-/* What mixed blocks add to a row's centre: the middles of their codes differ from the others' by
- * 2^(bits-1), or -2^(bits-2). */
-static int32_t mixed_centre(const quire_side_format *k, const int8_t *integers) {
-    int32_t sum = 0;
-    for (int b = 0; b < k->n_mixed; b++)
-        for (int i = 0; i < 8; i++)
-            sum += 2 * integers[16 * b + i] - integers[16 * b + 8 + i];
-    return sum * (1 << (k->bits - 1)); /* centres are doubled */
-}
-
 /* The same with the scale that the largest, `magnitude`, requires: one scale group of the
  * reference. */
 INLINE void put_scale_group(const product kind, const float *x, int first, int n, float magnitude,
@@ -62,29 +52,75 @@ INLINE void quantize_scale_group(const product kind, const float *q, int first, 
     out->offset[row][g] = f_sum(sum);
 }
 
-/* A row with a page's channel scales folded in; the offset is q.zero. `fp16`: q and scales are
- * rounded to fp16 as channel_query.h defines. */
-INLINE void quantize_channels(const product kind, const bool fp16, const float *q,
-                              const float *q_fp16, float unit, const float *scale,
-                              const float *zero, int dim, float mid, int row, float *scaled,
-                              set_query *out) {
-    fvec largest = f_all(0), dot = largest;
+/* quire__channel_inverse, rounded by the processor. */
+INLINE float channel_inverse(float magnitude) {
+    const float inverse = QUIRE_CHANNEL_STEPS / magnitude;
+    return round_to_fp16(inverse < QUIRE_F16_MAX ? inverse : QUIRE_F16_MAX);
+}
+
+/* Twice the middle of every channel's codes, which a row's integers are multiplied by to centre its
+ * scores: mixed blocks have wider codes in their first octet than in their second. Zero behind the
+ * last channel. */
+static void put_middles(const quire_side_format *k, uint8_t middle[QUIRE_DIM_MAX]) {
+    memset(middle, 0, QUIRE_DIM_MAX);
+    for (int d = 0; d < k->dim; d++)
+        middle[d] = (uint8_t)(2 * quire__code_mid(k, d));
+}
+
+/* The integers of a row, nearest to scaled * inverse; returns their sum, weighted by the middles.
+ */
+INLINE int32_t put_channel_integers(const float *scaled, int dim, float inverse,
+                                    const uint8_t *middle, int8_t *plane) {
+    const fvec by = f_all(inverse), magic = f_all(QUIRE_ROUND_MAGIC);
+    for (int d = 0; d < dim; d += 16) {
+        ivec y[16 / W];
+        UNROLL for (int j = 0; j < 16 / W; j++) y[j] =
+            i_sub(f_bits(f_fma(f_load(scaled + d + j * W), by, magic)), f_bits(magic));
+        k_store(SMALL, y, plane + d, NULL);
+    }
+    ivec centre = i_all(0);
+    for (int d = 0; d < dim; d += VECTOR)
+        centre = k_centre(centre, b_load(middle + d), b_load(plane + d));
+    return i_sum(centre);
+}
+
+/* Rows first .. first+n of the job, `row` .. of their set, with the channel scales of page p folded
+ * in; the offset is q.zero. `fp16`: q and scales are rounded to fp16 as channel_query.h defines. */
+INLINE void quantize_channels(const product kind, const bool fp16, const int n,
+                              const quire_side_format *k, const float *q, x86_work *w, int p,
+                              int first, int row, set_query *out) {
+    const float *scale = w->k_scale[p], *zero = w->k_zero[p],
+                *q_fp16 = fp16 ? w->q_fp16 + (size_t)first * (size_t)k->dim : q;
+    const int dim = k->dim;
+    fvec largest[ABREAST], dot[ABREAST];
+    UNROLL for (int r = 0; r < n; r++) largest[r] = dot[r] = f_all(0);
     for (int d = 0; d < dim; d += W) {
-        const fvec x = f_load(q + d),
-                   exact = f_mul(fp16 ? f_load(q_fp16 + d) : x, f_load(scale + d));
-        const fvec y = fp16 ? f_round_fp16(exact) : exact;
-        f_store(scaled + d, y);
-        largest = f_max(largest, f_abs(y));
-        dot = f_fma(x, f_load(zero + d), dot);
+        const fvec s = f_load(scale + d), z = f_load(zero + d);
+        UNROLL for (int r = 0; r < n; r++) {
+            const fvec x = f_load(q + r * dim + d),
+                       exact = f_mul(fp16 ? f_load(q_fp16 + r * dim + d) : x, s);
+            const fvec y = fp16 ? f_round_fp16(exact) : exact;
+            f_store(w->scaled[r] + d, y);
+            largest[r] = f_max(largest[r], f_abs(y));
+            dot[r] = f_fma(x, z, dot[r]);
+        }
     }
-    const float magnitude = f_largest(largest);
-    if (fp16) {
-        const float inverse = quire__channel_inverse(magnitude);
-        put_integers(kind, scaled, 0, dim, inverse, unit / inverse, mid, row, 0, out);
-    } else {
-        put_scale_group(kind, scaled, 0, dim, magnitude, mid, row, 0, out);
+    float magnitude[ABREAST];
+    UNROLL for (int r = 0; r < n; r++) {
+        magnitude[r] = f_largest(largest[r]);
+        out->offset[row + r][0] = f_sum(dot[r]);
     }
-    out->offset[row][0] = f_sum(dot);
+    UNROLL for (int r = 0; r < n; r++) {
+        if (fp16) {
+            const float inverse = channel_inverse(magnitude[r]);
+            out->centre[row + r][0] =
+                put_channel_integers(w->scaled[r], dim, inverse, w->middle, out->plane[row + r][0]);
+            /* half a step, because the scores are doubled */
+            out->step[row + r][0] = w->q_unit[first + r] * w->k_unit[p] / inverse * 0.5f;
+        } else {
+            put_scale_group(kind, w->scaled[r], 0, dim, magnitude[r], k->mid, row + r, 0, out);
+        }
+    }
 }
 
 INLINE float dot_of(const float *a, const float *b, int dim) {
@@ -117,23 +153,27 @@ static float query_to_fp16(const float *q, int dim, float *to) {
     return quire__query_unit(exponent);
 }
 
-/* i: index of the row among all rows; `row`: in its set. */
-static void quantize_row(const quire_side_format *k, const product kind, const float *q,
-                         x86_work *w, int p, int i, int row, set_query *out) {
-    if (k->family == QUIRE_FAMILY_CHANNEL && kind == SMALL) {
-        quantize_channels(SMALL, true, q, w->q_fp16 + (size_t)i * (size_t)k->dim,
-                          w->q_unit[i] * w->k_unit[p], w->k_scale[p], w->k_zero[p], k->dim, k->mid,
-                          row, w->scaled, out);
-        out->centre[row][0] += mixed_centre(k, out->plane[row][0]);
-        return;
-    }
-    if (k->family == QUIRE_FAMILY_CHANNEL) {
-        quantize_channels(WIDE, false, q, NULL, 0, w->k_scale[p], w->k_zero[p], k->dim, k->mid, row,
-                          w->scaled, out);
-        return;
-    }
+/* One row where K has no channel scales: the same for every page. */
+static void quantize_row(const quire_side_format *k, const float *q, int row, set_query *out) {
     for (int g = 0; g < k->n_groups; g++)
-        quantize_scale_group(kind, q, g * k->group, k->group, k->mid, row, g, out);
+        quantize_scale_group(product_of(k), q, g * k->group, k->group, k->mid, row, g, out);
+}
+
+/* The rows of a set that starts at row `first` of the job. */
+static void quantize_set(const quire_side_format *k, const float *q, x86_work *w, int p, int first,
+                         int rows, set_query *out) {
+    for (int r = 0; r < rows; r += ABREAST) {
+        const float *from = q + r * k->dim;
+        const int n = rows - r < ABREAST ? rows - r : ABREAST;
+        UNROLL for (int i = 1; i <= ABREAST; i++) {
+            if (n != i)
+                continue;
+            if (k->bits == 8)
+                quantize_channels(WIDE, false, i, k, from, w, p, first + r, r, out);
+            else
+                quantize_channels(SMALL, true, i, k, from, w, p, first + r, r, out);
+        }
+    }
 }
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "kern/x86/work_tmpl.h"
 
-enum { TILE = 16, STEPS = TILE / W /* of a tile */, VECTOR = 16 * LANES /* bytes */ };
+enum { TILE = 16, STEPS = TILE / W /* of a tile */ };
 
 INLINE void fetch(const uint8_t *ahead, const int bytes) {
     UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);

@@ -1,9 +1,9 @@
 /* Template, part of packed_tmpl.h: what a worker holds while it attends one chunk, and the current
  * block of two pages.
  *
- * Query rows (positions x heads of one KV head) are taken in sets of four: codes are loaded and
- * unpacked once for a set. Everything is held row by row, tokens and channels in natural order, so
- * that a row cannot depend on the rows that share its set. */
+ * Query rows (positions x heads of one KV head) are taken in sets of SET (PRODUCTS): codes are
+ * loaded and unpacked once for a set. Everything is held row by row, tokens and channels in natural
+ * order, so that a row cannot depend on the rows that share its set. */
 #ifndef QUIRE_KERN_X86_WORK_TMPL_H
 #define QUIRE_KERN_X86_WORK_TMPL_H
 
@@ -19,7 +19,11 @@
 #include "kern/shared/page_params_tmpl.h"
 #include PRODUCTS
 
-enum { SET = 4 }; /* rows of a set */
+/* Rows whose q is multiplied by a page's channel scales together: sums over a row take long to
+ * arrive, and the rows need not wait for one another. */
+enum { ABREAST = 4 };
+
+enum { VECTOR = 16 * LANES /* bytes */ };
 
 /* Where codes come from: the page itself, 3, 4 or 8 bits wide, or int8 unpacked beforehand
  * (unpack_tmpl.h). MIXED and MIXED_3, of K, are SPLIT_5_3 and SPLIT_4_2 in the first half of the
@@ -51,7 +55,7 @@ typedef struct set_query {
 } set_query;
 
 typedef struct x86_work {
-    set_query q[PAGES];
+    set_query q[PAGES];               /* with the channel scales of each page */
     int32_t dots[SET][T];             /* integer scores of one page and scale group */
     float s[SET][BLOCK];              /* base-2 logits, then weights */
     uint8_t p[SET][2][BLOCK];         /* operands, 8 bytes per atom of V */
@@ -60,8 +64,9 @@ typedef struct x86_work {
     float k_scale[PAGES][QUIRE_MAX_SCALE_GROUPS * T], k_zero[PAGES][QUIRE_MAX_SCALE_GROUPS * T];
     /* Per scale group and token. */
     float v_scale[QUIRE_MAX_SCALE_GROUPS * BLOCK], v_zero[QUIRE_MAX_SCALE_GROUPS * BLOCK];
-    float residual[PAGES][T];    /* prod */
-    float scaled[QUIRE_DIM_MAX]; /* q times the channel scales */
+    float residual[PAGES][T];             /* prod */
+    float scaled[ABREAST][QUIRE_DIM_MAX]; /* q times the channel scales */
+    uint8_t middle[QUIRE_DIM_MAX];        /* put_middles */
     /* q and scales in fp16 (channel_query.h). What one unit of a page's scales is worth, and one of
      * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK). */
     float k_unit[PAGES], *q_unit, *q_fp16;
@@ -69,6 +74,10 @@ typedef struct x86_work {
     uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX],
         v8[PAGES][T * QUIRE_DIM_MAX];
 } x86_work;
+
+/* Families of K without channel scales have integers that hold for every page. They lie behind the
+ * work instead, two for each set: of q, and of the projected q (prod). */
+INLINE set_query *sets_of(x86_work *w) { return (set_query *)(void *)(w + 1); }
 
 typedef struct block {
     quire_attend_job *job;
