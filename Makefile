@@ -14,8 +14,8 @@ GENERATOR := $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 # $(call compile,DIR,OPTIONS[,OPTIONS OF A NEW DIR])
 compile = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERATOR)" $(3)) $(2) >/dev/null \
 	&& cmake --build $(1) -j $(JOBS)
-# $(call ctest,DIR,OPTIONS)
-ctest = ctest --test-dir $(1) -j $(JOBS) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
+# $(call ctest,DIR,OPTIONS). One test more than there are processors: some wait for a disk, a clock or a server.
+ctest = ctest --test-dir $(1) -j $$(($(JOBS) + 1)) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
 # $(call summary,DIR...): how many tests passed in each
 summary = echo; echo "summary"; for dir in $(1); do printf '  %-14s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
 # Without a GPU a new tree of tests gets quickly compiled kernels; `make build` makes good ones of them, and they stay.
