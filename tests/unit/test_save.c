@@ -42,6 +42,8 @@ static void open_variant(fixture *f, const char *kv, variant v, quire_type raw) 
     fixture_open(f);
 }
 
+static int trims; /* counts on from case to case, so that each has others */
+
 static void check_goes_on(const char *kv, variant v, quire_type raw) {
     static const int lengths[] = {0, 1, 63, 64, 65, 128, 150, 331};
     const source s = source_default(7), other = source_default(8);
@@ -58,6 +60,8 @@ static void check_goes_on(const char *kv, variant v, quire_type raw) {
         assert_ok(quire_seq_save(first, saved_path("goes-on"), NULL));
         for (int back = 0; back <= lengths[i] && back < 200;
              back += 23) { /* trims: exact, from packed values, refused */
+            if (back > 0 && !sweep_takes(&trims, 5))
+                continue;
             assert_ok(saved_load(b.pool, saved_path("goes-on"), NULL, &restored));
             assert_ok(quire_seq_fork(first, &cut));
             const quire_status trimmed = quire_seq_trim(cut, lengths[i] - back);
