@@ -1,9 +1,7 @@
 /* retype.c: writes a GGUF file again with its matrices in another type, by ggml's own
  * conversions.
- * usage: retype IN OUT TYPE [PART]   TYPE as ggml names it: f32, q4_K, iq2_xxs ..; "list" prints
- *                                    those that can be written
- * PART: of the matrices of layers only one row in PART is converted, and the others repeat these
- * in turn. ggml takes seconds to convert a small matrix to some types. */
+ * usage: retype IN OUT TYPE      TYPE as ggml names it: f32, q4_K, iq2_xxs ..; "list" prints
+ *                                those that can be written */
 #include <ggml-cpu.h>
 #include <ggml.h>
 #include <gguf.h>
@@ -36,9 +34,8 @@ static enum ggml_type type_by_name(const char *name) {
     return GGML_TYPE_COUNT;
 }
 
-/* Into new memory: the first of every `part` rows, and then these again. */
-static void *convert(const struct ggml_tensor *from, enum ggml_type type, int64_t part,
-                     size_t *n_bytes) {
+/* Into new memory. */
+static void *convert(const struct ggml_tensor *from, enum ggml_type type, size_t *n_bytes) {
     const int64_t n = ggml_nelements(from), row = from->ne[0];
     float *values = malloc((size_t)n * sizeof *values),
           *importance = malloc((size_t)row * sizeof *importance);
@@ -49,18 +46,13 @@ static void *convert(const struct ggml_tensor *from, enum ggml_type type, int64_
         ggml_get_type_traits(from->type)->to_float(from->data, values, n);
     for (int64_t i = 0; i < row; i++)
         importance[i] = 1;
-    const size_t row_bytes = ggml_row_size(type, row);
-    const int64_t n_rows = n / row, n_distinct = (n_rows + part - 1) / part;
-    *n_bytes = row_bytes * (size_t)n_rows;
-    char *data = malloc(*n_bytes);
+    *n_bytes = ggml_row_size(type, row) * (size_t)(n / row);
+    void *data = malloc(*n_bytes);
     require(data != NULL, "out of memory");
     if (type == GGML_TYPE_F32)
         memcpy(data, values, *n_bytes);
     else
-        ggml_quantize_chunk(type, values, data, 0, n_distinct, row, importance);
-    for (int64_t i = n_distinct; i < n_rows && type != GGML_TYPE_F32; i++)
-        memcpy(data + (size_t)i * row_bytes, data + (size_t)(i % n_distinct) * row_bytes,
-               row_bytes);
+        ggml_quantize_chunk(type, values, data, 0, n / row, row, importance);
     free(values);
     free(importance);
     return data;
@@ -75,9 +67,7 @@ int main(int argc, char **argv) {
                        (int)ggml_blck_size((enum ggml_type)i));
         return 0;
     }
-    require(argc == 4 || argc == 5, "usage: retype IN OUT TYPE [PART]");
-    const int64_t part = argc > 4 ? atoi(argv[4]) : 1;
-    require(part > 0, "PART must be positive");
+    require(argc == 4, "usage: retype IN OUT TYPE");
     const enum ggml_type type = type_by_name(argv[3]);
     struct ggml_context *tensors = NULL;
     struct gguf_context *in =
@@ -91,7 +81,7 @@ int main(int argc, char **argv) {
             continue; /* the bytes of all of them */
         if (t->ne[1] > 1 && t->type != type && t->ne[0] % ggml_blck_size(type) == 0) {
             size_t n_bytes;
-            t->data = convert(t, type, strncmp(t->name, "blk.", 4) == 0 ? part : 1, &n_bytes);
+            t->data = convert(t, type, &n_bytes);
             t->type = type;
             t->nb[0] = ggml_type_size(type);
             t->nb[1] = ggml_row_size(type, t->ne[0]);

@@ -93,11 +93,11 @@ def test_weight_types_are_listed():
 def test_weight_types(folder, kind, monkeypatch):
     """Every type that ggml can multiply, as it is and rearranged for this processor. The first token attends to itself
     alone: what differs there is the weights. One layer has every matrix that any layer has, and rows of one block (256)
-    and of two; what several layers do is test_same_bits. Outside of test-all on one thread, where product_rows
-    multiplies every type on two, and with rows that repeat every 16 or more in the types that ggml is slow to make."""
+    and of two; what several layers do is test_same_bits. Outside of test-all on one thread: product_rows multiplies
+    every type on two."""
     plain = tiny(folder, "llama", embd=256, ff=512, heads=8, kv=2, dim=32, layers=1)
     path = folder / "typed.gguf"
-    run("retype", plain, path, kind, 4 if kind.startswith(("iq1", "iq2")) and not full_sweep() else 1)
+    run("retype", plain, path, kind)
     for repack in (False, True):
         if repack:
             monkeypatch.setenv("ORACLE_REPACK", "1")
