@@ -527,9 +527,12 @@ static void test_reseal_raw(void **state) {
     (void)state;
     static const char *const kv[] = {"k8v4", "k4v4", "tq3", "mlx8", "q4_0", "kc2:vt2", "km4:vt4"};
     const source s = source_default(12);
+    int sweep = 0;
     for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++)
         for (int v = FULL; v <= MIXED; v++)
             for (int length = 50; length < 400; length += 110) {
+                if (!sweep_takes(&sweep, 5))
+                    continue;
                 fixture raw, native, pool;
                 quire_seq *a, *b, *restored;
                 open_variant(&raw, "none", (variant)v, QUIRE_F16);
