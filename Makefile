@@ -14,12 +14,15 @@ GENERATOR := $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 # $(call compile,DIR,OPTIONS[,OPTIONS OF A NEW DIR])
 compile = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERATOR)" $(3)) $(2) >/dev/null \
 	&& cmake --build $(1) -j $(JOBS)
-# $(call ctest,DIR,OPTIONS)
-ctest = ctest --test-dir $(1) -j $(JOBS) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
+# $(call ctest,DIR,OPTIONS). One test more than there are processors: some wait for a disk, a clock or a server.
+ctest = ctest --test-dir $(1) -j $$(($(JOBS) + 1)) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
 # $(call summary,DIR...): how many tests passed in each
 summary = echo; echo "summary"; for dir in $(1); do printf '  %-14s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
+# Without a GPU a new tree of tests gets quickly compiled kernels; `make build` makes good ones of them, and they stay.
+QUICK_KERNELS := $(if $(wildcard /dev/nvidiactl),,-DQUIRE_CUDA_QUICK=ON)
+GOOD_KERNELS := -DQUIRE_CUDA_QUICK=OFF
 COMPILE_TESTS = $(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON -DQUIRE_WERROR=ON \
-	-DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so)
+	-DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so $(KERNELS),$(QUICK_KERNELS))
 SANITIZED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O2 -g" -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON \
 	-DQUIRE_PYTHON=$(CACHE)/venv/bin/python
 LIBRARY_ONLY := -DCMAKE_BUILD_TYPE=Release -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON
@@ -28,7 +31,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## build the library and build/bin/quire (the default)
-	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release,-DQUIRE_TESTS=OFF)
+	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release $(GOOD_KERNELS),-DQUIRE_TESTS=OFF)
 
 debug: ## build without optimisation into build/debug, tests included
 	@$(call compile,build/debug,-DCMAKE_BUILD_TYPE=Debug)
@@ -63,6 +66,7 @@ test: ## what continuous integration runs: release, ASan+UBSan, Python oracles, 
 	@$(call summary,build build/asan)
 
 test-all: export QUIRE_TEST_SWEEP := full
+test-all answers: KERNELS := $(GOOD_KERNELS)
 test-all: test ## every case of every sweep; also TSan, the AVX-512 kernels emulated, the other processor under qemu, fidelity at length, the server's page in Chromium: hours
 	@tools/setup all
 	@$(call ctest,build,-L long)
@@ -80,7 +84,7 @@ bench: ## attention beside ggml, mlx and torch in one run (PEERS=all: torch on x
 	@bench/peers --json build/peers.json --plot build/peers.svg --curve build/context.svg
 
 bench-cuda: ## attention and sealing on the GPU beside torch's, in one run: a table and build/cuda.json (needs nvcc and a GPU)
-	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_CUDA=ON,-DQUIRE_TESTS=OFF)
+	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_CUDA=ON $(GOOD_KERNELS),-DQUIRE_TESTS=OFF)
 	@bench/cuda --json build/cuda.json
 
 bench-models: ## whole models beside llama.cpp, in one run: decode and prefill at a depth

@@ -25,14 +25,16 @@ bool sweep_is_full(void) {
     return sweep && strcmp(sweep, "full") == 0;
 }
 
-bool sweep_takes(int *turn, int n) {
+bool sweep_takes(int *turn, int n) { return sweep_takes_of(turn, 1, n); }
+
+bool sweep_takes_of(int *turn, int plain, int n) {
 #ifdef __SANITIZE_ADDRESS__
     const bool repeats = true;
 #else
     const char *level = getenv("QUIRE_CPU");
     const bool repeats = level && *level;
 #endif
-    return (*turn)++ % n == 0 || !repeats || sweep_is_full();
+    return (*turn)++ % (repeats ? n : plain) == 0 || sweep_is_full();
 }
 
 /* ------------------------------------------------------------------ random */

@@ -27,6 +27,8 @@ bool level_is_missing(void);
  * loops around the case: then every value of every parameter still has its turn.
  * *turn counts the cases and starts at 0. */
 bool sweep_takes(int *turn, int n);
+/* For a sweep that is too long for `make test` in a plain build, too: there one case in `plain`. */
+bool sweep_takes_of(int *turn, int plain, int n);
 bool sweep_is_full(void); /* QUIRE_TEST_SWEEP=full */
 
 /* ---- random numbers: splitmix64, so that every machine sees the same */

@@ -35,9 +35,9 @@ BOUNDS = {  # mean KLD, 2 x measured: SmolLM2; Gemma 3 with its sliding layers p
     "q4_0": (0.10, 0.070),
     "rot_k_tq4v": (0.0019, 0.0017),
 }
-# What SmolLM2, four times the text, is asked outside of test-all: one preset of each family of codecs, and those that are
-# compared below. Gemma 3 is asked all.
-IN_BRIEF = ("k8v8", "k8v4", "k4v4", "tq4", "mlx4", "q4_0")
+# What SmolLM2, four times the text, is asked outside of test-all: three families of codecs, in the order of what they
+# cost. Gemma 3 is asked all presets, and what bits buy is compared there.
+IN_BRIEF = ("k8v4", "k4v4", "q4_0")
 
 
 @pytest.mark.skipif(not LICENCE.exists(), reason="no licence text on this machine")
@@ -52,8 +52,9 @@ def test_no_preset_costs_more_than_it_did(index, name, pieces):
     assert found.keys() == set(presets)
     assert not {kv: (kld, BOUNDS[kv][index]) for kv, kld in found.items() if kld > BOUNDS[kv][index]}
     assert all(row["fallbacks"] == 0 for row in rows)
-    assert found["k8v8"] < found["k8v4"] < found["k4v4"] < found["tq4"]  # and what bits buy, they still buy
-    assert found["k4v4"] < min(found["mlx4"], found["q4_0"]) / 3
+    assert found["k8v4"] < found["k4v4"] < found["q4_0"] / 3  # and what bits buy, they still buy
+    if presets == BOUNDS:
+        assert found["k8v8"] < found["k8v4"] and found["k4v4"] < found["tq4"] and found["k4v4"] < found["mlx4"] / 3
 
 
 @pytest.fixture()

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import engine_models as models
+from conftest import full_sweep
 
 PROGRAMS = os.environ.get("QUIRE_PLUGIN_PROGRAMS", "")
 PLUGIN = os.environ.get("QUIRE_PLUGIN", "")
@@ -125,8 +126,10 @@ def test_windowed_layers_stay_raw(model):
 
 # ---------------------------------------------------------------- all of llama.cpp's architectures
 
-@pytest.mark.parametrize("kv", ["off", "none"])
+@pytest.mark.parametrize("kv", ["none"] + ["off"] * full_sweep())
 def test_llama_cpp_s_own_test_of_architectures(kv):
+    """With pages, all that is not the cache passes through the plug-in to ggml-cpu as well; with none of them
+    (test-all) that is all there is. That this changes no bit, test_delegation_changes_no_bit says."""
     done = run("archs", "-b", "QUIRE0", "-s", "1", kv=kv)
     assert "Summary: all " in done.stdout, done.stdout
 
