@@ -66,7 +66,7 @@ test: ## what continuous integration runs: release, ASan+UBSan, Python oracles, 
 	@$(call summary,build build/asan)
 
 test-all: export QUIRE_TEST_SWEEP := full
-test-all answers: KERNELS := $(GOOD_KERNELS)
+test-all: KERNELS := $(GOOD_KERNELS)
 test-all: test ## every case of every sweep; also TSan, the AVX-512 kernels emulated, the other processor under qemu, fidelity at length, the server's page in Chromium: hours
 	@tools/setup all
 	@$(call ctest,build,-L long)
