@@ -93,10 +93,10 @@ def test_draft_changes_nothing(smollm2, temp):
 
 
 def repeated(text):
-    """Share of the groups of four words that were there before."""
+    """Share of the groups of four words that were there before; none in a text of fewer words."""
     words = text.split()
     groups = [tuple(words[i:i + 4]) for i in range(len(words) - 3)]
-    return 1 - len(set(groups)) / len(groups)
+    return 1 - len(set(groups)) / len(groups) if groups else 0
 
 
 LOOP = ("-p", "a b c d e f g h a b c d e f g h a b c d", "-n", 60, "--temp", 0)
