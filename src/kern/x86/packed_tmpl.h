@@ -253,7 +253,9 @@ static void apply_rules(const block *b, int row, int p, float *s) {
                                                      row % job->n_group, t0 + t, s[t]);
 }
 
-static void score_set(const block *b, int first, int rows, set_query of_set[2]) {
+/* `of_set`: the integers of q where they hold for every page. `requantize`: w->q[1] does not hold
+ * those of this set's projected q yet. */
+static void score_set(const block *b, int first, int rows, set_query *of_set, bool requantize) {
     const quire_attend_job *job = b->job;
     const quire_side_format *k = &job->format->k;
     const product kind = product_of(k);
@@ -267,7 +269,7 @@ static void score_set(const block *b, int first, int rows, set_query of_set[2]) 
                 apply_rules(b, first + r, p, w->s[r] + p * T);
             continue;
         }
-        set_query *integers = channel ? &w->q[p] : &of_set[0];
+        set_query *integers = channel ? &w->q[p] : of_set;
         if (channel)
             quantize_set(k, q, w, p, first, rows, integers);
         for (int r = 0; r < rows && k->zeros && !channel; r++)
@@ -283,10 +285,13 @@ static void score_set(const block *b, int first, int rows, set_query of_set[2]) 
                            w->s[r] + p * T);
         }
         if (k->family == QUIRE_FAMILY_PROD) {
+            for (int r = 0; r < rows && requantize && p == b->from; r++)
+                quantize_scale_group(SMALL, job->q_projected + (size_t)(first + r) * (size_t)k->dim,
+                                     0, k->dim, 0.5f, r, 0, &w->q[1]);
             DOT[UNPACKED][SMALL][rows - 1](w->sign8[p], k->dim, 0, k->dim / 16, NULL, NULL,
-                                           &of_set[1], w->dots);
+                                           &w->q[1], w->dots);
             for (int r = 0; r < rows; r++)
-                add_signs(b, &of_set[1], r, p, w->dots[r], w->s[r] + p * T);
+                add_signs(b, &w->q[1], r, p, w->dots[r], w->s[r] + p * T);
         }
         for (int r = 0; r < rows && needs_rules(b, p); r++)
             apply_rules(b, first + r, p, w->s[r] + p * T);
@@ -402,14 +407,10 @@ static void queries_to_integers(const quire_attend_job *job, x86_work *w) {
     const int n = job->n_rows * job->n_group;
     const float *q = k->rotated ? job->q_rotated : job->q;
     set_query *to = sets_of(w);
-    for (int first = 0, rows; first < n; first += rows, to += 2) {
+    for (int first = 0, rows; first < n; first += rows, to++) {
         rows = next_set(n - first);
-        for (int r = 0; r < rows; r++) {
-            const size_t at = (size_t)(first + r) * (size_t)k->dim;
-            quantize_row(k, q + at, r, &to[0]);
-            if (k->family == QUIRE_FAMILY_PROD)
-                quantize_scale_group(SMALL, job->q_projected + at, 0, k->dim, 0.5f, r, 0, &to[1]);
-        }
+        for (int r = 0; r < rows; r++)
+            quantize_row(k, q + (size_t)(first + r) * (size_t)k->dim, r, to);
     }
 }
 
@@ -418,6 +419,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     const int n = job->n_rows * job->n_group;
     const quire_side_format *k = &job->format->k;
     x86_work *work = job->workspace;
+    bool started = false;
     quire__ref_empty_state(job, state);
     if (k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8)
         queries_to_fp16(job, work);
@@ -430,16 +432,17 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
             continue;
         for (int row = 0, rows, set = 0; row < n; row += rows, set++) {
             rows = next_set(n - row);
-            score_set(&b, row, rows, sets_of(work) + 2 * set);
+            score_set(&b, row, rows, sets_of(work) + set, n > rows || !started);
             value_set(&b, row, rows, state);
         }
+        started = true;
     }
     return true;
 }
 
 static size_t workspace_bytes(int n_rows) {
     const size_t fp16 = (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float),
-                 sets = (size_t)(n_rows / SET + 2) * 2 * sizeof(set_query);
+                 sets = (size_t)(n_rows / SET + 2) * sizeof(set_query);
     return sizeof(x86_work) + (fp16 > sets ? fp16 : sets);
 }
 

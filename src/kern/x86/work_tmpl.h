@@ -76,7 +76,7 @@ typedef struct x86_work {
 } x86_work;
 
 /* Families of K without channel scales have integers that hold for every page. They lie behind the
- * work instead, two for each set: of q, and of the projected q (prod). */
+ * work instead, one for each set. (What prod projects is made for each block, in q[1].) */
 INLINE set_query *sets_of(x86_work *w) { return (set_query *)(void *)(w + 1); }
 
 typedef struct block {
