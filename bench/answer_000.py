@@ -191,8 +191,10 @@ def quality_checks(agreed, agree_command, found, niah_command):
               f" {span([r['ppl'] / r['ppl_raw'] for r in agreed])} of the raw cache's, no loops."
               + (f" Not coherent: {named(bad)}." if bad else ""), agree_command),
         Check(f"Long-context retrieval (NIAH), real Gemma 3 270M, {found[0]['ctx']} tokens", lost == 0,
-              f"{sum(r['found'] for r in found)} facts found with codecs, {sum(r['found_raw'] for r in found)} with the raw"
-              f" cache; {lost} lost.", niah_command)]
+              f"Of the {found[0]['found_raw']} facts of {found[0]['tried']} that the raw cache finds, "
+              + ", ".join(f"{r['kv']} loses {r['lost'] or 'none'}" for r in found)
+              + f". The model is unsure of them itself: it gives a fact {found[0]['p_mean_raw']:.2f} on average, and "
+              + ", ".join(f"{r['p_mean']:.2f} with {r['kv']}" for r in found) + ".", niah_command)]
 
 
 # ---------------------------------------------------------------- tables and plot
