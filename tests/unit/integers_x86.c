@@ -48,7 +48,8 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
     load_keys_of(&b, 0);
     work.q_unit = unit;
     work.q_fp16 = half;
-    put_middles(k, work.middle);
+    if (k->family == QUIRE_FAMILY_CHANNEL)
+        put_middles(k, work.middle);
     for (int r = 0; r < SET; r++) {
         unit[r] = query_to_fp16(q[r], k->dim, half + r * k->dim);
         memcpy(rows_of_q + r * k->dim, q[r], (size_t)k->dim * sizeof **q);
