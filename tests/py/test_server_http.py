@@ -249,6 +249,12 @@ def test_stats_of_a_store(tmp_path):
 def test_metrics(plain):
     plain.ask("POST", "/v1/completions", post())
     plain.ask("GET", "/none/of/them")
+
+    def counted():  # a request is counted when its reply has gone out, so the client may be here first
+        text = plain.ask("GET", "/metrics").body
+        return b'route="/v1/completions",status="200"' in text and b'route="none",status="404"' in text
+
+    until(counted, "the counts of both requests")
     reply = plain.ask("GET", "/metrics")
     assert reply.getheader("Content-Type").startswith("text/plain; version=0.0.4")
     text = reply.body.decode()
