@@ -19,8 +19,6 @@ static void fill(rng *r, uint8_t *bytes, size_t n, int how) {
         bytes[i] = (uint8_t)(how == 0 ? rng_next(r) : how == 1 ? 0x80 : how == 2 ? 0x7f : 0xff);
 }
 
-static bool has_direct(const quire_side_format *side) { return side->bits == 8 || side->bits == 4; }
-
 /* ------------------------------------------------------------------ K */
 
 static void make_query(rng *r, int dim, int how, float *q) {
@@ -108,13 +106,18 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
     for (int page = 0; page < PAGES; page++) {
         ahead[page] = at[page] = codes_at[page];
         quire__side_expand(v, record[page], expanded + page * T * v->dim);
+        uint8_t(*flip)[BLOCK] = (void *)&work.flip[0][page * T];
+        for (int g = 0; g < v->n_groups; g++)
+            memcpy(work.v_scale + g * BLOCK, scale, sizeof scale);
+        assert_int_equal(has_negative(v, work.v_scale + page * T), negative);
+        if (negative)
+            put_flips(v, work.v_scale + page * T, flip);
+        assert_false(has_negative(v, work.v_scale + page * T));
         if (from != UNPACKED)
             continue;
         unpack_v(v->bits, v->dim, codes_at[page], v->book, work.v8[page]);
-        for (int g = 0; g < v->n_groups; g++)
-            memcpy(work.v_scale + g * BLOCK, scale, sizeof scale);
         if (negative)
-            reflect_v(v, work.v_scale + page * T, work.v8[page]);
+            reflect_v(v, (const uint8_t(*)[BLOCK])flip, work.v8[page]);
         at[page] = work.v8[page];
     }
     for (int row = 0; row < SET; row++) {
@@ -134,7 +137,7 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
     for (int rows = 1; rows <= SET; rows++) {
         if (next_set(rows) != rows)
             continue;
-        WEIGH[from][kind][rows - 1](at, 0, v->dim / TILE, v->book, ahead,
+        WEIGH[from][kind][rows - 1](at, 0, v->dim / TILE, v->book, ahead, work.flip[0],
                                     (const uint8_t(*)[2][BLOCK])work.p, work.sums);
         for (int row = 0; row < rows; row++)
             for (int d = 0; d < v->dim; d++) {
@@ -188,8 +191,8 @@ static void keys_of(rng *r, const quire_format *f) {
         for (int row = 0; row < SET; row++)
             make_query(r, f->k.dim, how == 0 ? row : 2, q[row]);
         check_page(f, UNPACKED, q);
-        if (has_direct(&f->k))
-            check_page(f, f->k.bits == 8 ? BYTES : f->k.n_mixed ? MIXED : NIBBLES, q);
+        if (direct_keys(&f->k) != UNPACKED)
+            check_page(f, direct_keys(&f->k), q);
     }
 }
 
@@ -199,8 +202,8 @@ static void values_of(rng *r, const quire_format *f) {
             for (int page = 0; page < PAGES; page++)
                 make_page(r, &f->v, how, record[page]);
             check_values(r, f, UNPACKED, full, 0);
-            if (has_direct(&f->v))
-                check_values(r, f, f->v.bits == 8 ? BYTES : NIBBLES, full, 0);
+            if (direct_values(&f->v, false) != UNPACKED)
+                check_values(r, f, direct_values(&f->v, false), full, 0);
         }
 }
 
@@ -216,6 +219,8 @@ static void reflected_of(rng *r, const quire_format *f) {
                 record[page][f->v.codes + i] = 0x81;
     }
     check_values(r, f, UNPACKED, false, 1);
+    if (direct_values(&f->v, true) != UNPACKED)
+        check_values(r, f, direct_values(&f->v, true), false, 1);
 }
 
 static void keys(void **state) { (void)state, for_each_format(false, keys_of); }

@@ -74,6 +74,8 @@ INLINE void i_store(int32_t *at, ivec x) { _mm256_storeu_si256((__m256i *)(void 
 INLINE ivec i_add(ivec a, ivec b) { return _mm256_add_epi32(a, b); }
 INLINE ivec i_sub(ivec a, ivec b) { return _mm256_sub_epi32(a, b); }
 INLINE ivec i_shl(ivec a, const int n) { return _mm256_slli_epi32(a, n); }
+/* All bits of the sign. */
+INLINE ivec i_sign(ivec a) { return _mm256_srai_epi32(a, 31); }
 INLINE int32_t i_sum(ivec a) {
     __m128i x = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));

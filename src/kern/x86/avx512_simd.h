@@ -76,6 +76,7 @@ INLINE void i_store(int32_t *at, ivec x) { _mm512_storeu_si512(at, x); }
 INLINE ivec i_add(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
 INLINE ivec i_sub(ivec a, ivec b) { return _mm512_sub_epi32(a, b); }
 INLINE ivec i_shl(ivec a, const int n) { return _mm512_slli_epi32(a, n); }
+INLINE ivec i_sign(ivec a) { return _mm512_srai_epi32(a, 31); }
 INLINE int32_t i_sum(ivec a) {
     const __m256i y = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
     __m128i x = _mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));

@@ -25,8 +25,8 @@
 typedef void (*dot_function)(const uint8_t *k, int dim, int first, int n, const int8_t *book,
                              const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]);
 typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, const int8_t *book,
-                               const uint8_t *const ahead[PAGES], const uint8_t (*p)[2][BLOCK],
-                               int32_t (*total)[QUIRE_DIM_MAX]);
+                               const uint8_t *const ahead[PAGES], const uint8_t *flip,
+                               const uint8_t (*p)[2][BLOCK], int32_t (*total)[QUIRE_DIM_MAX]);
 
 #define DOT_INSTANCE(from, kind, rows)                                                             \
     static void dot_##from##_##kind##_##rows(const uint8_t *k, int dim, int first, int n,          \
@@ -37,9 +37,9 @@ typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, 
 #define WEIGH_INSTANCE(from, kind, rows)                                                           \
     static void weigh_##from##_##kind##_##rows(                                                    \
         const uint8_t *const v[PAGES], int first, int n, const int8_t *book,                       \
-        const uint8_t *const ahead[PAGES], const uint8_t(*p)[2][BLOCK],                            \
+        const uint8_t *const ahead[PAGES], const uint8_t *flip, const uint8_t(*p)[2][BLOCK],       \
         int32_t(*total)[QUIRE_DIM_MAX]) {                                                          \
-        weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, p, total);              \
+        weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, flip, p, total);        \
     }
 #if SET > 4 /* between four rows and a full set there is nothing: next_set */
 #define FULL_SET(instance, from, kind) instance(from, kind, SET)
@@ -62,6 +62,8 @@ INSTANCES(UNPACKED, SIGNED)
 INSTANCES(UNPACKED, WIDE)
 BY_ROWS(DOT_INSTANCE, MIXED, SMALL)
 BY_ROWS(DOT_INSTANCE, MIXED_3, SMALL)
+BY_ROWS(WEIGH_INSTANCE, FLIPPED_NIBBLES, SMALL)
+BY_ROWS(WEIGH_INSTANCE, FLIPPED_BYTES, WIDE)
 
 #define ROWS(what, from, kind)                                                                     \
     [from][kind] = {what##_##from##_##kind##_1, what##_##from##_##kind##_2,                        \
@@ -73,7 +75,8 @@ BY_ROWS(DOT_INSTANCE, MIXED_3, SMALL)
         ROWS(what, UNPACKED, SIGNED), ROWS(what, UNPACKED, WIDE)
 static const dot_function DOT[MIXED_3 + 1][3][SET] = {TABLE(dot), ROWS(dot, MIXED, SMALL),
                                                       ROWS(dot, MIXED_3, SMALL)};
-static const weigh_function WEIGH[THREES + 1][3][SET] = {TABLE(weigh)};
+static const weigh_function WEIGH[FLIPPED_BYTES + 1][3][SET] = {
+    TABLE(weigh), ROWS(weigh, FLIPPED_NIBBLES, SMALL), ROWS(weigh, FLIPPED_BYTES, WIDE)};
 
 /* How many of the `left` rows the next set takes. */
 INLINE int next_set(int left) { return left >= SET ? SET : left > 4 ? 4 : left; }
@@ -111,23 +114,29 @@ static void load_keys_of(block *b, int p) {
     b->job->bytes_read += b->job->format->v.codes;
 }
 
+/* Where products take K and V from if they take them from the page; UNPACKED: they cannot. */
+static source_kind direct_keys(const quire_side_format *k) {
+    const bool mixed = k->n_mixed > 0;
+    return k->bits == 8   ? BYTES
+           : k->bits == 4 ? (mixed ? MIXED : NIBBLES)
+           : k->bits == 3 ? (mixed ? MIXED_3 : THREES)
+                          : UNPACKED;
+}
+static source_kind direct_values(const quire_side_format *v, bool negative_scales) {
+    return v->bits == 8   ? (!negative_scales ? BYTES
+                             : v->mid != 0    ? FLIPPED_BYTES
+                                              : UNPACKED)
+           : v->bits == 4 ? (negative_scales ? FLIPPED_NIBBLES : NIBBLES)
+           : v->bits == 3 && v->dim % 64 == 0 && !negative_scales ? THREES
+                                                                  : UNPACKED;
+}
+
 /* Finds the pages and loads K. With few rows, codes are multiplied straight from the page where
  * their width allows. */
 static void load_block(block *b, bool few) {
     const quire_format *f = b->job->format;
-    b->k_source = UNPACKED;
-    b->v_source = UNPACKED;
-    if (few) {
-        const bool mixed = f->k.n_mixed > 0;
-        b->k_source = f->k.bits == 8   ? BYTES
-                      : f->k.bits == 4 ? (mixed ? MIXED : NIBBLES)
-                      : f->k.bits == 3 ? (mixed ? MIXED_3 : THREES)
-                                       : UNPACKED;
-        b->v_source = f->v.bits == 8                         ? BYTES
-                      : f->v.bits == 4                       ? NIBBLES
-                      : f->v.bits == 3 && f->v.dim % 64 == 0 ? THREES
-                                                             : UNPACKED;
-    }
+    b->k_source = few ? direct_keys(&f->k) : UNPACKED;
+    b->v_source = few ? direct_values(&f->v, false) : UNPACKED;
     for (int p = 0; p < PAGES; p++) {
         const uint8_t *ahead = page_ahead(b->job, b->first + p);
         b->record[p] = b->job->record[b->first + p];
@@ -143,8 +152,35 @@ static void load_block(block *b, bool few) {
     }
 }
 
-/* Loads V. Weights are unsigned: codes under a negative scale are reflected, and have to be
- * unpacked for that. */
+/* Whether a scale group of the page has a negative scale. */
+static bool has_negative(const quire_side_format *v, const float *scale /* (n_groups, 128) */) {
+    fvec most = f_all(0);
+    for (int g = 0; g < v->n_groups; g++)
+        for (int t = 0; t < T; t += W)
+            most = f_max(most, f_sub(f_all(0), f_load(scale + g * BLOCK + t)));
+    return f_largest(most) > 0;
+}
+
+/* The scales of a page become magnitudes; codes of tokens whose scale was negative have to be
+ * reflected, c -> 2 mid - c, which flips all their bits. */
+static void put_flips(const quire_side_format *v, float *scale /* (n_groups, 128) */,
+                      uint8_t (*flip)[BLOCK] /* of the page's first token */) {
+    const ivec bits = i_all((1 << v->bits) - 1);
+    for (int g = 0; g < v->n_groups; g++)
+        for (int t = 0; t < T; t += 32) {
+            float *s = scale + g * BLOCK + t;
+            ivec x[32 / W];
+            UNROLL for (int i = 0; i < 32 / W; i++) {
+                const fvec y = f_load(s + i * W);
+                x[i] = b_and(i_sign(f_bits(y)), bits);
+                f_store(s + i * W, f_abs(y));
+            }
+            v_store(SMALL, x, &flip[g][t], NULL);
+        }
+}
+
+/* Loads V. Weights are unsigned: codes under a negative scale are reflected, as they are read or,
+ * if that cannot be, in their unpacked form. */
 static void load_values_of_block(block *b) {
     const quire_side_format *v = &b->job->format->v;
     if (v->family == QUIRE_FAMILY_RAW) {
@@ -163,24 +199,22 @@ static void load_values_of_block(block *b) {
             load_token_scales(v, b->record[p], scale + p * T);
         else
             load_scale_groups(v, b->record[p], BLOCK, scale + p * T, b->work->v_zero + p * T);
-        for (int i = 0; i < (grouped ? v->n_groups * T : 0) && !negative; i++)
-            negative = scale[i / T * BLOCK + p * T + i % T] < 0;
+        negative = negative || (grouped && has_negative(v, scale + p * T));
         b->job->bytes_read += b->job->format->bytes - b->job->format->v.codes;
     }
-    if (negative)
-        b->v_source = UNPACKED;
+    if (negative && b->v_source != UNPACKED)
+        b->v_source = direct_values(v, true);
     for (int p = b->from; p < b->from + b->n; p++) {
+        uint8_t(*flip)[BLOCK] = (void *)&b->work->flip[0][p * T];
         b->v[p] = b->record[p] + v->codes;
+        if (negative)
+            put_flips(v, scale + p * T, flip);
         if (b->v_source != UNPACKED)
             continue;
         unpack_v(v->bits, v->dim, b->v[p], v->book, b->work->v8[p]);
         b->v[p] = b->work->v8[p];
-        if (!negative)
-            continue;
-        reflect_v(v, scale + p * T, b->work->v8[p]);
-        for (int g = 0; g < v->n_groups; g++) /* from here on only the magnitude counts */
-            for (float *s = scale + g * BLOCK + p * T, *end = s + T; s < end; s += W)
-                f_store(s, f_abs(f_load(s)));
+        if (negative)
+            reflect_v(v, (const uint8_t(*)[BLOCK])flip, b->work->v8[p]);
     }
     b->v_loaded = true;
 }
@@ -317,14 +351,16 @@ static void weigh_scale_group(const block *b, const row_update *update, int g, i
     const float *scale = b->work->v_scale + g * BLOCK + t0,
                 *zero = b->work->v_zero + g * BLOCK + t0;
     x86_work *w = b->work;
-    float unit[SET], constant[SET];
+    float unit[SET], constant[SET] = {0}, most[SET];
+    for (int r = 0; r < rows && grouped; r += ABREAST) {
+        const int n_rows = rows - r < ABREAST ? rows - r : ABREAST;
+        UNROLL for (int i = 1; i <= ABREAST; i++) if (n_rows == i) largest_weights(
+            i, (const float(*)[BLOCK])(w->s[r] + t0), scale, zero, n, most + r, constant + r);
+    }
     for (int r = 0; r < rows; r++) {
         if (!update[r].alive)
             continue;
-        float largest = update[r].largest;
-        constant[r] = 0;
-        if (grouped)
-            largest = largest_weight(w->s[r] + t0, scale, zero, n, &constant[r]);
+        const float largest = grouped ? most[r] : update[r].largest;
         const float inverse = largest > 1e-30f ? steps / largest : 0;
         uint8_t *plane0 = w->p[r][0] + t0, *plane1 = w->p[r][1] + t0;
         const float *s = w->s[r] + t0, *factor = grouped ? scale : NULL;
@@ -339,7 +375,7 @@ static void weigh_scale_group(const block *b, const row_update *update, int g, i
     for (int p = b->from; p < b->from + b->n; p++)
         ahead[p] = b->ahead[p] + v->codes;
     WEIGH[b->v_source][kind][rows - 1](b->v, g * v->group / TILE, v->group / TILE, v->book, ahead,
-                                       (const uint8_t(*)[2][BLOCK])w->p, w->sums);
+                                       w->flip[g], (const uint8_t(*)[2][BLOCK])w->p, w->sums);
     for (int r = 0; r < rows; r++) {
         if (!update[r].alive)
             continue;

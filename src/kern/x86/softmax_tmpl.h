@@ -49,18 +49,23 @@ INLINE float exponentials(float *s, const float *scale /* (n) or NULL */, const 
     return f_sum(f_add(f_add(sum[0], sum[1]), f_add(sum[2], sum[3])));
 }
 
-/* The largest e * scale; *constant is the sum of e * zero. */
-INLINE float largest_weight(const float *e, const float *scale, const float *zero, int n,
-                            float *constant) {
-    fvec top = f_all(0), c[2] = {top, top};
-    for (int t = 0; t < n; t += 2 * W)
-        UNROLL for (int u = 0; u < 2; u++) {
-            const fvec x = f_load(e + t + u * W);
-            top = f_max(top, f_mul(x, f_load(scale + t + u * W)));
-            c[u] = f_fma(x, f_load(zero + t + u * W), c[u]);
+/* The largest e * scale of some rows; constant: their sums of e * zero. */
+INLINE void largest_weights(const int rows, const float (*e)[BLOCK], const float *scale,
+                            const float *zero, int n, float *largest, float *constant) {
+    fvec top[ABREAST], sum[ABREAST];
+    UNROLL for (int r = 0; r < rows; r++) top[r] = sum[r] = f_all(0);
+    for (int t = 0; t < n; t += W) {
+        const fvec s = f_load(scale + t), z = f_load(zero + t);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const fvec x = f_load(e[r] + t);
+            top[r] = f_max(top[r], f_mul(x, s));
+            sum[r] = f_fma(x, z, sum[r]);
         }
-    *constant = f_sum(f_add(c[0], c[1]));
-    return f_largest(top);
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        largest[r] = f_largest(top[r]);
+        constant[r] = f_sum(sum[r]);
+    }
 }
 
 /* Operands of n weights, given as weights or as e and scale; returns the sum of the integers. */

@@ -158,25 +158,20 @@ static void unpack_v(int bits, int dim, const uint8_t *v, const int8_t *book, ui
     }
 }
 
-/* Where the scale of a scale group is negative, its codes are reflected about their middle
- * (kern.h): c -> 2 mid - c. */
+/* Reflects the codes of a page about their middle (kern.h) where put_flips says so: c -> 2 mid - c.
+ */
 static void reflect_v(const quire_side_format *side,
-                      const float *scale /* (n_groups, 128), this page's first */, uint8_t *v8) {
-    const ivec flip = b_all(side->bits == 8 ? 255 : (1 << side->bits) - 1);
+                      const uint8_t (*flip)[BLOCK] /* (n_groups), this page's first */,
+                      uint8_t *v8) {
     const ivec one = b_all(side->bits == 8 && side->mid == 0); /* -c is ~c + 1 */
     for (int g = 0; g < side->n_groups; g++)
         for (int atom = 0; atom < 8; atom++) {
-            uint8_t negative[8];
-            for (int i = 0; i < 8; i++) {
-                const int t = atom / 4 * 32 + atom % 4 * 4 + i / 4 * 16 + i % 4;
-                negative[i] = scale[g * BLOCK + t] < 0 ? 255 : 0;
-            }
-            const ivec mask = b_repeat8(negative);
+            const ivec mask = b_repeat8(flip[g] + 8 * atom),
+                       add = b_sub(b_all(0), b_and(mask, one));
             for (int tile = g * side->group / TILE; tile < (g + 1) * side->group / TILE; tile++)
                 for (int j = 0; j < VECTORS; j++) {
                     uint8_t *at = v8 + tile * 1024 + atom * 128 + j * VECTOR;
-                    const ivec x = b_xor(b_load(at), b_and(mask, flip));
-                    b_store(at, b_sub(x, b_sub(b_all(0), b_and(mask, one))));
+                    b_store(at, b_sub(b_xor(b_load(at), mask), add));
                 }
         }
 }

@@ -7,7 +7,8 @@
 
 /* Codes of 16 tokens (atoms c and 4 + c) of W channels: x[atom][even, odd pairs]. */
 INLINE void load_values(const product kind, const source_kind from, const uint8_t *v, int tile,
-                        int step, int c, ivec book, ivec x[2][2]) {
+                        int step, int c, ivec book, const uint8_t *flip, ivec x[2][2]) {
+    const bool bytes = from == BYTES || from == FLIPPED_BYTES;
     if (from == UNPACKED) {
         const uint8_t *at = v + tile * 1024 + c * 128 + step * 2 * VECTOR;
         UNROLL for (int i = 0; i < 4; i++) x[i / 2][i % 2] =
@@ -24,10 +25,10 @@ INLINE void load_values(const product kind, const source_kind from, const uint8_
         }
         return;
     }
-    const uint8_t *at = v + tile * (from == BYTES ? 1024 : 512) + c * 16 + step * 2 * LANES * 64;
+    const uint8_t *at = v + tile * (bytes ? 1024 : 512) + c * 16 + step * 2 * LANES * 64;
     UNROLL for (int pairs = 0; pairs < 2; pairs++) {
         const ivec y = b_load_rows(at + pairs * 64, 128);
-        if (from == BYTES) {
+        if (bytes) {
             x[0][pairs] = y;
             x[1][pairs] = b_load_rows(at + 512 + pairs * 64, 128);
         } else {
@@ -38,13 +39,17 @@ INLINE void load_values(const product kind, const source_kind from, const uint8_
             UNROLL for (int atom = 0; atom < 2; atom++) x[atom][pairs] =
                 b_lookup(book, x[atom][pairs]);
     }
+    if (from == FLIPPED_NIBBLES || from == FLIPPED_BYTES)
+        UNROLL for (int i = 0; i < 4; i++) x[i / 2][i % 2] =
+            b_xor(x[i / 2][i % 2], b_repeat8(flip + 8 * c + i / 2 * 32));
 }
 
-/* Channel tiles first .. first+n: sums[r][channel - 16 * first]. */
+/* Channel tiles first .. first+n: sums[r][channel - 16 * first]. `flip`: x86_work.flip of their
+ * scale group. */
 INLINE void weigh_block(const product kind, const source_kind from, const int rows,
                         const uint8_t *const v[PAGES], int first, int n, ivec book,
-                        const uint8_t *const ahead[PAGES], const uint8_t (*p)[2][BLOCK],
-                        int32_t (*total)[QUIRE_DIM_MAX]) {
+                        const uint8_t *const ahead[PAGES], const uint8_t *flip,
+                        const uint8_t (*p)[2][BLOCK], int32_t (*total)[QUIRE_DIM_MAX]) {
     for (int at = first * STEPS; at < (first + n) * STEPS; at++) {
         sums acc[2][SET];
         columns even_columns = no_columns(), odd_columns = no_columns();
@@ -58,7 +63,8 @@ INLINE void weigh_block(const product kind, const source_kind from, const int ro
                 if (from != UNPACKED)
                     fetch(ahead[page] + (size_t)((at * 4 + c) * SLICE_BYTES(from)),
                           SLICE_BYTES(from));
-                load_values(kind, from, v[page], at / STEPS, at % STEPS, c, book, x);
+                load_values(kind, from, v[page], at / STEPS, at % STEPS, c, book, flip + page * T,
+                            x);
                 UNROLL for (int atom = 0; atom < 2; atom += together(kind)) {
                     UNROLL for (int j = 0; j < together(kind); j++) {
                         even[j] = v_codes(kind, x[atom + j][0]);

@@ -28,7 +28,7 @@ enum { VECTOR = 16 * LANES /* bytes */ };
 /* Where codes come from: the page itself, 3, 4 or 8 bits wide, or int8 unpacked beforehand
  * (unpack_tmpl.h). MIXED and MIXED_3, of K, are SPLIT_5_3 and SPLIT_4_2 in the first half of the
  * columns (rounded down), whose low codes have a bit more and whose high codes a bit less, then
- * NIBBLES and THREES. */
+ * NIBBLES and THREES. FLIPPED, of V: the codes of some tokens are reflected (put_flips). */
 typedef enum source_kind {
     NIBBLES,
     BYTES,
@@ -37,12 +37,17 @@ typedef enum source_kind {
     MIXED,
     MIXED_3,
     SPLIT_5_3,
-    SPLIT_4_2
+    SPLIT_4_2,
+    FLIPPED_NIBBLES,
+    FLIPPED_BYTES
 } source_kind;
 
 /* Bytes of the page that 16 dims of W tokens (K), or 16 tokens of W channels (V), take. */
 #define SLICE_BYTES(from)                                                                          \
-    (((from) == BYTES ? 16 : (from) == THREES || (from) == SPLIT_4_2 ? 6 : 8) * W)
+    (((from) == BYTES || (from) == FLIPPED_BYTES ? 16                                              \
+      : (from) == THREES || (from) == SPLIT_4_2  ? 6                                               \
+                                                 : 8) *                                             \
+     W)
 
 typedef struct set_query {
     int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */
@@ -55,11 +60,12 @@ typedef struct set_query {
 } set_query;
 
 typedef struct x86_work {
-    set_query q[PAGES];               /* with the channel scales of each page */
-    int32_t dots[SET][T];             /* integer scores of one page and scale group */
-    float s[SET][BLOCK];              /* base-2 logits, then weights */
-    uint8_t p[SET][2][BLOCK];         /* operands, 8 bytes per atom of V */
-    int32_t sums[SET][QUIRE_DIM_MAX]; /* integer p.V of one scale group */
+    set_query q[PAGES];                          /* with the channel scales of each page */
+    int32_t dots[SET][T];                        /* integer scores of one page and scale group */
+    float s[SET][BLOCK];                         /* base-2 logits, then weights */
+    uint8_t p[SET][2][BLOCK];                    /* operands, 8 bytes per atom of V */
+    uint8_t flip[QUIRE_MAX_SCALE_GROUPS][BLOCK]; /* put_flips, in the order of the operands */
+    int32_t sums[SET][QUIRE_DIM_MAX];            /* integer p.V of one scale group */
     /* Per channel, or per scale group and token. */
     float k_scale[PAGES][QUIRE_MAX_SCALE_GROUPS * T], k_zero[PAGES][QUIRE_MAX_SCALE_GROUPS * T];
     /* Per scale group and token. */
