@@ -92,7 +92,7 @@ INLINE void load_keys(const product kind, const source_kind from, const slices *
 INLINE void multiply_slices(const product kind, const source_kind from, const int rows,
                             const slices *s, ivec book, const uint8_t *ahead, const set_query *q,
                             int first, sums acc[2][SET]) {
-    const int bytes = SLICE_BYTES(from);
+    const int bytes = slice_bytes(from);
     _Pragma("GCC unroll 1") for (int i = 0; i < s->n; i++) {
         ivec x[2][2];
         codes even[2], odd[2];
@@ -127,7 +127,7 @@ INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from
         multiply_slices(kind, from, rows, &s, book, ahead, q, slice, acc);
         slice += s.n;
         if (from != UNPACKED)
-            ahead += s.n * SLICE_BYTES(from);
+            ahead += s.n * slice_bytes(from);
     }
     return ahead;
 }

@@ -61,8 +61,8 @@ INLINE void weigh_block(const product kind, const source_kind from, const int ro
                 ivec x[2][2];
                 codes even[2], odd[2];
                 if (from != UNPACKED)
-                    fetch(ahead[page] + (size_t)((at * 4 + c) * SLICE_BYTES(from)),
-                          SLICE_BYTES(from));
+                    fetch(ahead[page] + (size_t)((at * 4 + c) * slice_bytes(from)),
+                          slice_bytes(from));
                 load_values(kind, from, v[page], at / STEPS, at % STEPS, c, book, flip + page * T,
                             x);
                 UNROLL for (int atom = 0; atom < 2; atom += together(kind)) {

@@ -43,11 +43,11 @@ typedef enum source_kind {
 } source_kind;
 
 /* Bytes of the page that 16 dims of W tokens (K), or 16 tokens of W channels (V), take. */
-#define SLICE_BYTES(from)                                                                          \
-    (((from) == BYTES || (from) == FLIPPED_BYTES ? 16                                              \
-      : (from) == THREES || (from) == SPLIT_4_2  ? 6                                               \
-                                                 : 8) *                                             \
-     W)
+INLINE int slice_bytes(const source_kind from) {
+    const bool bytes = from == BYTES || from == FLIPPED_BYTES,
+               threes = from == THREES || from == SPLIT_4_2;
+    return (bytes ? 16 : threes ? 6 : 8) * W;
+}
 
 typedef struct set_query {
     int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */
