@@ -71,7 +71,7 @@ test-all: test ## every case of every sweep; also TSan, the AVX-512 kernels emul
 	@tools/setup all
 	@$(call ctest,build,-L long)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
-	@$(call ctest,build/tsan,-R 'threads|cells|server_http|store_redis')
+	@QUIRE_TEST_SWEEP= $(call ctest,build/tsan,-R 'threads|cells|server_http|store_redis')
 	@$(call compile,build/emulated,$(LIBRARY_ONLY) -DQUIRE_EMULATED=ON)
 	@$(call ctest,build/emulated,-R 'kernels|integers|emulated')
 	@$(call compile,build/cross,$(LIBRARY_ONLY),--toolchain cmake/linux-cross.cmake)
