@@ -28,7 +28,7 @@ bool sweep_is_full(void) {
 bool sweep_takes(int *turn, int n) { return sweep_takes_of(turn, 1, n); }
 
 bool sweep_takes_of(int *turn, int plain, int n) {
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     const bool repeats = true;
 #else
     const char *level = getenv("QUIRE_CPU");

@@ -21,8 +21,8 @@ enum { LEFT_OUT = 77 };
 bool level_is_missing(void);
 
 /* ---- sweeps: long loops over shapes, codecs and modes. A plain build with the machine's best
- * kernels runs every case. What repeats them, under AddressSanitizer or with another level named
- * by QUIRE_CPU, takes one case in n, always the same ones, and every case with
+ * kernels runs every case. What repeats them, under a sanitizer or with another level named by
+ * QUIRE_CPU, takes one case in n, always the same ones, and every case with
  * QUIRE_TEST_SWEEP=full, as `make test-all` has it. n must share no divisor with the sizes of the
  * loops around the case: then every value of every parameter still has its turn.
  * *turn counts the cases and starts at 0. */
