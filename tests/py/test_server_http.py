@@ -251,11 +251,11 @@ def test_metrics(plain):
     plain.ask("GET", "/none/of/them")
 
     def counted():  # a request is counted when its reply has gone out, so the client may be here first
-        text = plain.ask("GET", "/metrics").body
-        return b'route="/v1/completions",status="200"' in text and b'route="none",status="404"' in text
+        reply = plain.ask("GET", "/metrics")
+        both = b'route="/v1/completions",status="200"' in reply.body and b'route="none",status="404"' in reply.body
+        return reply if both else None
 
-    until(counted, "the counts of both requests")
-    reply = plain.ask("GET", "/metrics")
+    reply = until(counted, "the counts of both requests")
     assert reply.getheader("Content-Type").startswith("text/plain; version=0.0.4")
     text = reply.body.decode()
     typed = set(re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.M))
