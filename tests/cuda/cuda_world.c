@@ -267,12 +267,14 @@ static void compare_row(const world *w, int seq, int head, int h, int row, const
     const float *q =
         w->q + ((size_t)(w->start[seq] + row) * (size_t)s->n_heads + (size_t)h) * (size_t)dim;
     double top = s->sink_logits ? (double)w->sink_logits[h] : -INFINITY, sum = 0, noise = 0,
-           largest = 0, mean = 0, mean_square = 0, seen = 0;
+           mean = 0, mean_square = 0, seen = 0;
     int n_seen = 0;
     double *wanted = calloc((size_t)dim, sizeof *wanted),
            *terms = calloc((size_t)i + 1, sizeof *terms);
+    float largest_q = 0; /* not widened in the loop: gcc 12 for aarch64 does not survive that */
     for (int d = 0; d < dim; d++)
-        largest = fmax(largest, fabs((double)q[d]));
+        largest_q = fmaxf(largest_q, fabsf(q[d]));
+    const double largest = (double)largest_q;
     const double tiny = 1.7e-8 * largest * sqrt(dim) * scale;
     for (int t = 0; t <= i; t++) {
         const bool raw = t / T == i / T || t < s->sinks;
