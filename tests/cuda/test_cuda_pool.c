@@ -453,10 +453,14 @@ static void in_a_graph(void **state) {
     twins_close(&t);
 }
 
+/* Other rows have the same channel constants, as those of one model do: a page with rows of two
+ * models has K of another size than the bounds are derived for. */
 static twin twin_fork(twin *s, uint64_t seed_of_rows) {
     twin child = {.rows = s->rows};
-    if (seed_of_rows)
+    if (seed_of_rows) {
+        child.rows.channel_seed = s->rows.seed;
         child.rows.seed = seed_of_rows;
+    }
     assert_ok(quire_seq_fork(s->cpu, &child.cpu));
     assert_gpu(quire_cuda_seq_fork(s->gpu, &child.gpu, NULL));
     return child;

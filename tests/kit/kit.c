@@ -114,8 +114,9 @@ static void fill_normals(rng r, float *row, int n, float scale) {
 
 void source_k(const source *s, const quire_layer *l, int layer, int position, float *row) {
     const int n = l->n_kv_heads * l->k_dim;
+    const source channels = {.seed = s->channel_seed ? s->channel_seed : s->seed};
     fill_normals(stream(s, 1, layer, position), row, n, s->k_scale);
-    add_normals(stream(s, 9, layer, 0), row, n, s->k_channel_bias);
+    add_normals(stream(&channels, 9, layer, 0), row, n, s->k_channel_bias);
     if (s->k_offset)
         for (int i = 0; i < n; i++)
             row[i] += s->k_offset[i % l->k_dim];

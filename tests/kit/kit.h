@@ -64,6 +64,7 @@ typedef struct source {
     float k_scale, v_scale, q_scale;
     const float *k_offset; /* added to every K row of every head (k_dim), or NULL */
     float k_channel_bias;  /* per-channel constant of this size in K, as real models have */
+    uint64_t channel_seed; /* draws these constants; 0: seed does */
 } source;
 
 source source_default(uint64_t seed);
