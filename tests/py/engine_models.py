@@ -104,7 +104,9 @@ class Maker:
             self.vector(blk + "attn_k.bias", kv, 0.0, 3.0)
             self.vector(blk + "attn_v.bias", kv, 0.0, 0.5)
         if self.arch in ("qwen3", "gemma3", "gemma4"):
-            self.vector(blk + "attn_q_norm.weight", dim)
+            # Gemma 4 does not divide logits by the root of the head size: its trained norm of q does.
+            size = 2 / np.sqrt(dim) if self.arch == "gemma4" else 1.0
+            self.vector(blk + "attn_q_norm.weight", dim, size, 0.2 * size)
             if stores:
                 self.vector(blk + "attn_k_norm.weight", dim)
         if self.arch in ("gemma3", "gemma4"):

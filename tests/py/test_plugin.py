@@ -66,13 +66,8 @@ def test_delegation_of_a_context_shift_changes_no_bit(model):
 
 # Raw pages hold what ggml's cache holds: what is left are two orders of summation, and ggml's V in f16 sums. The bound is
 # the one that llama.cpp's own tests have between two devices. Packed pages: the loss of eight bits; a page, a cell or a
-# mask that is wrong gives errors near 1. Gemma 4's random weights magnify every rounding.
+# mask that is wrong gives errors near 1.
 BOUNDS = {"none": 1e-4, "k8v8": 1e-2, "k4v4": 2e-1}
-BOUNDS_GEMMA4 = {"none": 1e-3, "k8v8": 3e-2, "k4v4": 4e-1}
-
-
-def bound(arch, kv):
-    return (BOUNDS_GEMMA4 if arch == "gemma4" else BOUNDS)[kv]
 
 
 def caches(done):
@@ -83,7 +78,7 @@ def caches(done):
 @pytest.mark.parametrize("kv", BOUNDS)
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3", "gemma4"])
 def test_pages(arch, kv, model):
-    done = run("compare", model(arch), "--splits", "1", "--bound", bound(arch, kv), *SINGLE, kv=kv)
+    done = run("compare", model(arch), "--splits", "1", "--bound", BOUNDS[kv], *SINGLE, kv=kv)
     assert caches(done) and all(packed and not plain for packed, plain in caches(done)), done.stderr
 
 
@@ -91,12 +86,12 @@ def test_pages(arch, kv, model):
 @pytest.mark.parametrize("kv", BOUNDS)
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_pages_of_several_sequences(arch, kv, options, model):
-    run("compare", model(arch), "--seqs", "3", *options, "--bound", bound(arch, kv), *SEVERAL, kv=kv)
+    run("compare", model(arch), "--seqs", "3", *options, "--bound", BOUNDS[kv], *SEVERAL, kv=kv)
 
 
 @pytest.mark.parametrize("kv", BOUNDS)
 def test_pages_after_a_context_shift(kv, model):
-    done = run("compare", model("llama"), "--bound", bound("llama", kv), "shift", kv=kv)
+    done = run("compare", model("llama"), "--bound", BOUNDS[kv], "shift", kv=kv)
     assert caches(done) == [(6, 0)]
 
 
@@ -119,7 +114,7 @@ def test_graphs_that_no_model_makes(kv, exact, bits):
 
 
 def test_windowed_layers_stay_raw(model):
-    done = run("compare", model("gemma3"), "--bound", bound("gemma3", "k4v4"), "decode", kv="k4v4")
+    done = run("compare", model("gemma3"), "--bound", BOUNDS["k4v4"], "decode", kv="k4v4")
     codecs = re.findall(r"^quire:   cache_k_l(\d+) (\S+) ", done.stderr, re.M)
     assert sorted(codecs) == sorted((str(i), "km4:vt4" if i == 5 else "raw:raw") for i in range(7))
 

@@ -198,9 +198,9 @@ static void a_shift(void **state) {
  * must stay for their kept tokens and, once lost, comes back with these alone. */
 static void raw_beside_packed(void **state) {
     (void)state;
-    static const quire_pair packed = {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8},
-                            raw = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
-    static const struct {
+    const quire_pair packed = {QUIRE_CODEC_KC8, QUIRE_CODEC_VT8},
+                     raw = {QUIRE_CODEC_RAW, QUIRE_CODEC_RAW};
+    const struct {
         quire_pair own; /* of layer 1 */
         int sinks;
     } forms[] = {{packed, 4}, {raw, 4}, {packed, 9}, {raw, 0}, {packed, 0}, {raw, 9}};
