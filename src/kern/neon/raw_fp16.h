@@ -100,12 +100,24 @@ static float fp16_weights(float *s, int n_tokens, float m) {
 }
 
 /* acc[0] and acc[1] += x times lane `lane` of p. The lane is known after inlining, but not every
- * compiler accepts it as the constant that these instructions require. */
+ * compiler accepts it as the constant that these instructions require. They name p by four bits:
+ * clang 14 may put it into v16 to v31 all the same, and encodes v0 to v15. Hence the constraint
+ * "x". */
+#ifdef __clang__
+#define FMLAL_LANE(half, sum, x, p, i)                                                             \
+    __asm__("fmlal" half " %0.4s, %1.4h, %2.h[" #i "]" : "+w"(sum) : "w"(x), "x"(p))
+#define ADD_LANE(sum, x, p, i)                                                                     \
+    FMLAL_LANE("", sum[0], x, p, i);                                                               \
+    FMLAL_LANE("2", sum[1], x, p, i)
+#else
+#define ADD_LANE(sum, x, p, i)                                                                     \
+    sum[0] = vfmlalq_laneq_low_f16(sum[0], x, p, i);                                               \
+    sum[1] = vfmlalq_laneq_high_f16(sum[1], x, p, i)
+#endif
 INLINE void fp16_add(const int lane, fvec acc[2], float16x8_t x, float16x8_t p) {
 #define CASE(i)                                                                                    \
     case i:                                                                                        \
-        acc[0] = vfmlalq_laneq_low_f16(acc[0], x, p, i);                                           \
-        acc[1] = vfmlalq_laneq_high_f16(acc[1], x, p, i);                                          \
+        ADD_LANE(acc, x, p, i);                                                                    \
         break;
     switch (lane) { CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) }
 #undef CASE
