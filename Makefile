@@ -73,11 +73,11 @@ test-all: test ## every case of every sweep; also TSan, clang, the AVX-512 kerne
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
 	@QUIRE_TEST_SWEEP= $(call ctest,build/tsan,-R 'threads|cells|server_http|store_redis')
 	@$(call compile,build/emulated,$(LIBRARY_ONLY) -DQUIRE_EMULATED=ON)
-	@$(call ctest,build/emulated,-R 'kernels|integers|emulated')
+	@QUIRE_TEST_SWEEP= $(call ctest,build/emulated,-R 'kernels|integers|emulated')
 	@$(call compile,build/clang,$(LIBRARY_ONLY),-DCMAKE_C_COMPILER=clang)
 	@QUIRE_TEST_SWEEP= $(call ctest,build/clang,-L unit)
 	@$(call compile,build/cross,$(LIBRARY_ONLY),--toolchain cmake/linux-cross.cmake)
-	@$(call ctest,build/cross,-L unit)
+	@QUIRE_TEST_SWEEP= $(call ctest,build/cross,-L unit)
 	@$(call summary,build build/asan build/tsan build/emulated build/clang build/cross)
 
 bench: ## attention beside ggml, mlx and torch in one run (PEERS=all: torch on x86-64 too, 3.6 GB): build/peers.json, pictures

@@ -73,7 +73,7 @@ void open_pool(fixture *f, const char *kv, pool_kind kind, quire_type raw) {
 void open_small_pool(fixture *f, const char *kv) {
     fixture_init(f, 1, 2, 1, 32, 32, kv);
     bound_pool(f);
-    f->options.budget_bytes = (size_t)1 << 20;
+    f->options.budget_bytes = (size_t)2 << 20;
     fixture_open(f);
 }
 

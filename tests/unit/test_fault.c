@@ -15,7 +15,7 @@ static void init(fixture *f, const quire_allocator *allocator) {
     f->layer[2].k = f->layer[2].v = QUIRE_CODEC_RAW;
     f->layer[3].share = 0;
     f->options.allocator = allocator;
-    f->options.budget_bytes = (size_t)4 << 20;
+    f->options.budget_bytes = (size_t)8 << 20;
     f->options.max_tokens = 512;
     f->options.max_batches = 2;
     f->options.max_workers = 2;

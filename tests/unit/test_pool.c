@@ -14,7 +14,7 @@ static void init_plain(fixture *f) {
     f->options.max_tokens = 1024;
     f->options.max_batch_tokens = 256;
     f->options.max_workers = 1;
-    f->options.budget_bytes = (size_t)4 << 20;
+    f->options.budget_bytes = (size_t)8 << 20;
 }
 
 /* ------------------------------------------------------------------ refusals */

@@ -135,7 +135,7 @@ static void small_open(small_case *c) {
     const source s = source_default(1), other = source_default(2);
     quire_seq *seq;
     fixture_init(&c->f, 1, 2, 1, 32, 32, "km4:vt4");
-    small_pool(&c->f, (size_t)1 << 20);
+    small_pool(&c->f, (size_t)2 << 20);
     fixture_open(&c->f);
     assert_ok(quire_seq_create(c->f.pool, &seq));
     feed(&c->f, seq, &s, 67, 64, 1, 0, NULL);
