@@ -106,7 +106,7 @@ bench-memory: ## what a prefill of Gemma 3 holds in memory, 1K to 32K tokens, as
 	@$(MAKE) build
 	@bench/memory --json build/memory.json --plot build/memory.svg
 
-answers: ## five users' requests, answered point by point: docs/ANSWERS.md, build/answers.json (ONLY=000,..; 45 minutes)
+answers: ## five users' requests, answered point by point: docs/ANSWERS.md, build/answers.json (ONLY=000,..; 22 to 45 minutes)
 	@tools/setup test >/dev/null
 	@PEERS="$(PEERS)" tools/setup bench >/dev/null
 	@$(COMPILE_TESTS)

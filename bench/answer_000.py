@@ -243,7 +243,9 @@ def limit_note(plan, by_depth):
             f" {context_name(plan.depths[-1])}. The first is nearly all weights, which no codec of the cache makes faster. The"
             " difference is attention, of 8 query heads over one KV head: each value that is read is multiplied 8 times, so"
             " that a processor without integer dot products (VNNI, AMX, SDOT) is limited by multiplying, not by reading. The"
-            " second table has attention alone.")
+            " second table has attention alone. Formats with a scale for every 32 values (q8_0, q4_0, a8g32, a4g32, a2g32) have"
+            " 16 scales in a row of this head: the weights of V become integers once for each scale, 16 times instead of once."
+            " They are here to read other programs' caches; the codecs of Quire have one scale per token or channel.")
 
 
 def attention_table(plan, attention, missing):
