@@ -21,7 +21,8 @@ ENDLESS = "root ::= [bc] root"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return models.make(tmp_path_factory.mktemp("chat") / "chat.gguf", "llama", layers=1,
+    # Endless replies go on until Ctrl-C arrives: on a busy machine that takes thousands of tokens.
+    return models.make(tmp_path_factory.mktemp("chat") / "chat.gguf", "llama", layers=1, context=1 << 17,
                        more_keys=sentence_piece(chat_template="chatml"))
 
 
