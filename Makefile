@@ -16,6 +16,8 @@ compile = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERAT
 	&& cmake --build $(1) -j $(JOBS)
 # $(call ctest,DIR,OPTIONS). One test more than there are processors: some wait for a disk, a clock or a server.
 ctest = ctest --test-dir $(1) -j $$(($(JOBS) + 1)) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
+# $(call short_ctest,DIR,OPTIONS): with the sweeps of `make test`, also within `make test-all`
+short_ctest = QUIRE_TEST_SWEEP= $(ctest)
 # $(call summary,DIR...): how many tests passed in each
 summary = echo; echo "summary"; for dir in $(1); do printf '  %-14s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
 # Without a GPU a new tree of tests gets quickly compiled kernels; `make build` makes good ones of them, and they stay.
@@ -71,13 +73,13 @@ test-all: test ## every case of every sweep; also TSan, clang, the AVX-512 kerne
 	@tools/setup all
 	@$(call ctest,build,-L long)
 	@$(call compile,build/tsan,$(SANITIZED) -DQUIRE_SANITIZE=thread -DQUIRE_PORTABLE=ON)
-	@QUIRE_TEST_SWEEP= $(call ctest,build/tsan,-R 'threads|cells|server_http|store_redis')
+	@$(call short_ctest,build/tsan,-R 'threads|cells|server_http|store_redis')
 	@$(call compile,build/emulated,$(LIBRARY_ONLY) -DQUIRE_EMULATED=ON)
-	@QUIRE_TEST_SWEEP= $(call ctest,build/emulated,-R 'kernels|integers|emulated')
+	@$(call short_ctest,build/emulated,-R 'kernels|integers|emulated')
 	@$(call compile,build/clang,$(LIBRARY_ONLY),-DCMAKE_C_COMPILER=clang)
-	@QUIRE_TEST_SWEEP= $(call ctest,build/clang,-L unit)
+	@$(call short_ctest,build/clang,-L unit)
 	@$(call compile,build/cross,$(LIBRARY_ONLY),--toolchain cmake/linux-cross.cmake)
-	@QUIRE_TEST_SWEEP= $(call ctest,build/cross,-L unit)
+	@$(call short_ctest,build/cross,-L unit)
 	@$(call summary,build build/asan build/tsan build/emulated build/clang build/cross)
 
 bench: ## attention beside ggml, mlx and torch in one run (PEERS=all: torch on x86-64 too, 3.6 GB): build/peers.json, pictures

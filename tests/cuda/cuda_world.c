@@ -271,11 +271,10 @@ static void compare_row(const world *w, int seq, int head, int h, int row, const
     int n_seen = 0;
     double *wanted = calloc((size_t)dim, sizeof *wanted),
            *terms = calloc((size_t)i + 1, sizeof *terms);
-    float largest_q = 0; /* not widened in the loop: gcc 12 for aarch64 does not survive that */
+    float largest = 0; /* not widened in the loop: gcc 12 for aarch64 does not survive that */
     for (int d = 0; d < dim; d++)
-        largest_q = fmaxf(largest_q, fabsf(q[d]));
-    const double largest = (double)largest_q;
-    const double tiny = 1.7e-8 * largest * sqrt(dim) * scale;
+        largest = fmaxf(largest, fabsf(q[d]));
+    const double tiny = 1.7e-8 * (double)largest * sqrt(dim) * scale;
     for (int t = 0; t <= i; t++) {
         const bool raw = t / T == i / T || t < s->sinks;
         const float *key = raw ? w->k + row_of(w, seq, head, t) : k + t * dim;
@@ -327,7 +326,7 @@ static void compare_row(const world *w, int seq, int head, int h, int row, const
     to->noise += noise / seen;
     to->worst = fmax(to->worst, norm > 0 ? error / norm : 0);
     to->lse_error = fmax(to->lse_error, fabs((double)lse - (top + log(sum))));
-    to->largest = fmax(to->largest, largest);
+    to->largest = fmax(to->largest, (double)largest);
     to->n_rows++;
 }
 
