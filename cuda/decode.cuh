@@ -175,13 +175,14 @@ struct Schedule {
 
     __device__ Schedule(int total_, int ctas_)
         : total(total_), ctas(ctas_), share(total_ / ctas_), rest(total_ - ctas_ * share),
-          inverse(1.0f / (float)ctas_) {}
+          inverse(reciprocal((float)ctas_)) {}
     /* rest * cta / ctas without a division: exact, for the half keeps it away from integers. */
     __device__ int first(int cta) const {
         return share * cta + (int)(((float)(rest * cta) + 0.5f) * inverse);
     }
     __device__ int cta_of(int unit) const {
-        int cta = (int)((float)unit / (float)total * (float)ctas); /* off by one at most */
+        /* off by one at most */
+        int cta = (int)((float)unit * reciprocal((float)total) * (float)ctas);
         cta = min(max(cta, 0), ctas - 1);
         cta -= first(cta) > unit;
         cta += first(cta + 1) <= unit;
@@ -217,6 +218,7 @@ __device__ __forceinline__ Share<MORE> make_share(const DecodeParams &p, int war
     int length = length_of(lane),
         sum = inclusive_sum(units(length)); /* of the first 32 sequences */
     int total = __shfl_sync(~0u, sum, 31);
+#pragma unroll 1
     for (int i = 32; i < p.n_seqs; i += 32)
         total += __reduce_add_sync(~0u, units(length_of(i + lane)));
     /* At least a unit for each warp: more CTAs would not finish earlier, and leave more parts to
@@ -260,6 +262,12 @@ __device__ __forceinline__ Share<MORE> make_share(const DecodeParams &p, int war
     return share;
 }
 
+/* Not by a division: every warp waits for that before it fetches its first page. */
+template <bool MORE>
+__device__ __forceinline__ int kv_of(const DecodeParams &p, const Item<MORE> &it) {
+    return (int)((uint64_t)(uint32_t)it.index * p.parts_inverse >> 31);
+}
+
 /* Which of the output's rows an item has. */
 struct ItemHeads {
     int kv, first, count; /* first: of all query heads */
@@ -267,7 +275,7 @@ struct ItemHeads {
 };
 template <bool MORE>
 __device__ __forceinline__ ItemHeads heads_of(const DecodeParams &p, const Item<MORE> &it) {
-    const int kv = it.index / p.n_parts, part = it.index % p.n_parts;
+    const int kv = kv_of(p, it), part = it.index - kv * p.n_parts;
     const int first = kv * p.group + MAX_HEADS * part;
     return {kv, first, min(MAX_HEADS, p.group - MAX_HEADS * part),
             (size_t)it.seq * p.n_heads + first};
@@ -844,7 +852,7 @@ template <class S> struct Fetcher {
             while (unit >= it.stop)
                 next_item(it, p);
             const int i = unit - it.start - it.pages;
-            found = {RAW - i, it.index / p.n_parts, 0, it.length};
+            found = {RAW - i, kv_of(p, it), 0, it.length};
             if (i < 0)
                 found.id = __ldg(p.pages + it.seq * p.pages_stride + it.page(unit));
             else
@@ -913,24 +921,24 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
      * batch's. */
     if (threadIdx.x == 0 && blockIdx.x * 32 < p.n_seqs * p.pages_stride)
         prefetch(p.pages + blockIdx.x * 32);
+    const uint8_t *ring = shared + w * S::RING * S::SLOT;
+    const uint32_t barriers =
+        shared_address(shared + S::barriers_at(p.item_heads)) + w * S::RING * 8;
+    if (lane == 0) { /* first of all: the fence waits for loads that are on the way */
+        for (int i = 0; i < S::RING; i++)
+            barrier_init(barriers + i * 8);
+        barriers_publish();
+    }
     const Share<S::MORE> share = make_share<S::MORE>(p, WARPS);
     const Schedule &schedule = share.schedule;
     const int first_unit = share.begin, past = share.past;
     if (first_unit == past)
         return;
     Item<S::MORE> it = share.item;
+    Fetcher<S> fetcher(p, shared_address(ring), barriers, it, first_unit + w, past);
     QueryLoader<S> query;
     query.load(p, it);
-    const uint8_t *ring = shared + w * S::RING * S::SLOT;
-    const uint32_t barriers =
-        shared_address(shared + S::barriers_at(p.item_heads)) + w * S::RING * 8;
-    if (lane == 0) {
-        for (int i = 0; i < S::RING; i++)
-            barrier_init(barriers + i * 8);
-        barriers_publish();
-    }
     __syncwarp();
-    Fetcher<S> fetcher(p, shared_address(ring), barriers, it, first_unit + w, past);
     int fetched = 0;
     for (; fetched < S::RING && fetcher.page_is_next(); fetched++)
         fetcher.fetch(fetched);

@@ -11,9 +11,10 @@ namespace quire_cuda {
 /* What a launch gets. An item is a sequence, a KV head, and up to 8 of its query heads. */
 struct DecodeParams {
     int n_seqs, n_items_per_seq;
-    int n_heads;        /* H */
-    int group, n_parts; /* query heads per KV head, and into how many items these are divided */
-    int item_heads;     /* of the largest item */
+    int n_heads;            /* H */
+    int group, n_parts;     /* query heads per KV head, and into how many items these are divided */
+    uint32_t parts_inverse; /* 2^31 / n_parts, rounded up */
+    int item_heads;         /* of the largest item */
     int sinks, window, keep;
     int exact; /* parts that an item has at most, whatever the batch; 0: as the batch wants it */
     bool bf16; /* q and raw rows; else f16 */

@@ -5,8 +5,9 @@
  *
  * All is transposed: S^T = K Q^T and O^T = V^T P^T. Codes are then the left operand, which Hopper's
  * tensor cores take from registers, and the order of a page's bytes is that operand's: a lane loads
- * 16 bytes and unpacks them (unpack.cuh). Neither K nor V is ever written down as fp16. Q (once for
- * a tile) and P (once for a page) lie in shared memory.
+ * 16 bytes and unpacks them (unpack.cuh). V is never written down as fp16. K is, where there is
+ * room in shared memory: a few warps unpack it for all teams, an image for each page, while the
+ * teams attend the pages before. Q (once for a tile) and P (once for a page) lie there, too.
  *
  * A team is a warpgroup: it has N queries. The teams of a crew share the tile and its pages, and
  * take turns at the tensor cores; one warp fetches pages for a crew. Crews are the schedule's
@@ -40,9 +41,13 @@ constexpr float WEIGHTS_LIMIT = 16384;
 /* Where all scores are looked at, the maximum moves if it is passed by 2^4. */
 constexpr float RAISE_BY = 4;
 
-template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, int SLOTS_>
+template <quire_codec K, quire_codec V, int D_, int N_, int TEAMS_, int CREWS_, int SLOTS_,
+          int IMAGES_>
 struct PrefillShape {
     static constexpr int D = D_, N = N_, TEAMS = TEAMS_, CREWS = CREWS_, SLOTS = SLOTS_;
+    /* Pages of which K is unpacked in shared memory at a time; 0: teams unpack it into registers.
+     * Three warps unpack, a quarter of a page each time. */
+    static constexpr int IMAGES = IMAGES_, UNPACKERS = IMAGES > 0 ? 3 : 0, QUARTERS = 4;
     static constexpr int ALL_TEAMS = TEAMS * CREWS, THREADS = 128 * (ALL_TEAMS + 1),
                          QUERIES = N * TEAMS;
     static constexpr int K_BITS = k_bits_of(K), V_BITS = v_bits_of(V);
@@ -57,7 +62,8 @@ struct PrefillShape {
     static constexpr int SLABS = (STEPS + 3) / 4, HALVES = (D + 63) / 64;
     static constexpr float V_UNIT = v_step(V_BITS) * 512; /* codes of V come times 2^-9 */
     /* Registers of a thread: all have the same at first, then warps that fetch give up theirs. */
-    static constexpr int PRODUCER_REGISTERS = 24, EVEN_REGISTERS = 65536 / THREADS / 8 * 8;
+    static constexpr int PRODUCER_REGISTERS = IMAGES > 0 ? 40 : 24,
+                         EVEN_REGISTERS = 65536 / THREADS / 8 * 8;
     static constexpr int REGISTERS =
         (EVEN_REGISTERS * (ALL_TEAMS + 1) - PRODUCER_REGISTERS) / ALL_TEAMS / 8 * 8;
 
@@ -66,8 +72,9 @@ struct PrefillShape {
         int alike;       /* one factor serves all queries: q was divided by the same number */
         float factor;
         int raw_units;
+        uint32_t sizes[N]; /* bits of the largest element */
         float factors[N], slope[N], maximum[N];
-        int position[N];
+        alignas(8) int position[N];
         float unit[4];
         half token_scale[T];
         alignas(16) float reduced[N];
@@ -75,9 +82,10 @@ struct PrefillShape {
         alignas(16) uint16_t q_place[D], k_place[D];
     };
     struct Crew {
-        uint64_t full[SLOTS], empty[SLOTS]; /* of pages */
-        uint64_t ready[2], free[2];         /* of segments */
-        uint64_t done;                      /* all have been through their segments once */
+        uint64_t full[SLOTS], empty[SLOTS];                /* of pages */
+        uint64_t unpacked[IMAGES + 1], scored[IMAGES + 1]; /* of images of K */
+        uint64_t ready[2], free[2];                        /* of segments */
+        uint64_t done; /* all have been through their segments once */
         int failed;
         Segment segments[2];
         Walker walker;
@@ -90,11 +98,15 @@ struct PrefillShape {
     static constexpr int P_AT = Q_BYTES, RAW_AT = P_AT + 2 * P_BYTES,
                          TEAM_BYTES = RAW_AT + RAW_BYTES;
     static constexpr int RING_AT = ALL_TEAMS * TEAM_BYTES;
-    static constexpr int NOTES_AT = RING_AT + CREWS * SLOTS * RECORD.bytes;
+    static constexpr int IMAGE_BYTES = SLABS * T * 128;
+    static constexpr int IMAGES_AT = (RING_AT + CREWS * SLOTS * RECORD.bytes + 1023) / 1024 * 1024;
+    static constexpr int NOTES_AT =
+        IMAGES > 0 ? IMAGES_AT + IMAGES *IMAGE_BYTES : RING_AT + CREWS *SLOTS *RECORD.bytes;
     static constexpr int CREWS_AT = NOTES_AT + ALL_TEAMS * (int)sizeof(Notes);
     static constexpr int SHARED_BYTES = CREWS_AT + CREWS * (int)sizeof(Crew);
     static_assert(N * STAGE_ROW * 4 <= TEAM_BYTES && N % 8 == 0 && ALL_TEAMS <= 4 &&
-                      (SLOTS & (SLOTS - 1)) == 0,
+                      (SLOTS & (SLOTS - 1)) == 0 && (IMAGES & (IMAGES - 1)) == 0 &&
+                      (IMAGES == 0 || CREWS == 1),
                   "shape");
 };
 
@@ -116,11 +128,14 @@ __device__ __forceinline__ bool team_any(int team, bool x) {
                  : "memory");
     return y;
 }
-__device__ __forceinline__ void take_turn(int team) {
-    asm volatile("bar.sync %0, 256;" ::"r"(team + 5) : "memory");
+template <int TEAMS> __device__ __forceinline__ void take_turn(int team) {
+    if (TEAMS > 1)
+        asm volatile("bar.sync %0, 256;" ::"r"(team + 5) : "memory");
 }
-__device__ __forceinline__ void give_turn(int team) {
-    asm volatile("bar.arrive %0, 256;" ::"r"((team ^ 1) + 5) : "memory");
+template <int TEAMS> __device__ __forceinline__ void give_turn(int team) { /* to the next one */
+    if (TEAMS > 1)
+        asm volatile("bar.arrive %0, 256;" ::"r"((team + 1 == TEAMS ? 0 : team + 1) + 5)
+                     : "memory");
 }
 
 /* ------------------------------------------------------------------ results */
@@ -188,6 +203,64 @@ template <int D> __global__ void prefill_merge(const __grid_constant__ PrefillPa
     const int row = here ? row_of(p, query) : 0, head = here ? query - row * p.group : 0;
     finish_query<D>(p, here, (size_t)p.starts[tile.seq] + row, tile.kv * p.group + head, o, m, l,
                     1.0f);
+}
+
+/* ------------------------------------------------------------------ codes of K */
+
+/* Slab b of K's codes, tokens 16 * tile .. of a page. */
+template <class S, int b>
+__device__ __forceinline__ void unpack_slab(const uint8_t *page, int tile, int lane,
+                                            uint32_t (&k)[4][4]) {
+    const int r = lane / 4, c = lane % 4;
+    const uint8_t *codes = page + tile * (2 * S::D * S::K_BITS),
+                  *params = page + S::RECORD.k_params;
+    if constexpr (S::K_BITS == 4) {
+        constexpr int columns = S::COLUMNS - 4 * b < 4 ? S::COLUMNS - 4 * b : 4;
+        const bool here = columns == 4 || c < columns;
+        const int column = here ? c : 0;
+        const bool mixed = 4 * b + 3 < S::MIXED || (4 * b < S::MIXED && 4 * b + column < S::MIXED);
+        const uint8_t *at = params + 2 * 16 * (4 * b + column);
+        unpack_k4(*(const uint4 *)(codes + (32 * b + r * columns + column) * 16), at, at + 2 * S::D,
+                  mixed, k);
+        if (columns < 4 && !here)
+#pragma unroll
+            for (int e = 0; e < 16; e++)
+                k[e / 4][e % 4] = 0;
+    } else {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = 2 * b + half, columns = S::COLUMNS - 4 * i < 4 ? S::COLUMNS - 4 * i : 4;
+            if (i >= S::GROUPS)
+                continue;
+            const bool here = columns == 4 || c < columns;
+            const int column = here ? c : 0;
+            const uint8_t *at = params + 2 * 8 * (4 * i + column);
+            unpack_k8(*(const uint4 *)(codes + (32 * i + r * columns + column) * 16), at,
+                      at + 2 * S::D, k[2 * half], k[2 * half + 1]);
+            if (columns < 4 && !here)
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    k[2 * half + e / 4][e % 4] = 0;
+        }
+    }
+}
+
+/* Slabs b .. of a quarter of a page, as an operand in shared memory. */
+template <class S, int b = 0>
+__device__ __forceinline__ void unpack_quarter(const uint8_t *page, int tile, int lane,
+                                               uint32_t image) {
+    if constexpr (b < S::SLABS) {
+        uint32_t k[4][4];
+        unpack_slab<S, b>(page, tile, lane, k);
+        const int row = 16 * tile + lane % 16;
+#pragma unroll
+        for (int t = 0; t < 4; t++)
+            if (4 * b + t < S::STEPS)
+                store_blocks(image + b * T * 128 + row * 128 +
+                                 (((2 * t + lane / 16) ^ (row & 7)) << 4),
+                             k[t]);
+        unpack_quarter<S, b + 1>(page, tile, lane, image);
+    }
 }
 
 /* ------------------------------------------------------------------ a team at work */
@@ -258,20 +331,32 @@ template <class S> struct Team {
         }
     }
 
-    /* Eight channels of row `row` of an image, times `by`. `places`: of these channels in row 0. */
-    __device__ __forceinline__ void place(uint8_t *image, const uint16_t *places, int row,
-                                          const uint4 &x, float by) const {
-        const uint4 at = *(const uint4 *)places;
-        const uint32_t swizzle = (uint32_t)(row & 7) * 0x00100010u;
-        uint8_t *to = image + row * 128;
+    /* Bytes of a lane's eight channels in row `row` of an image. */
+    struct Places {
+        uint32_t at[8];
+
+        __device__ __forceinline__ Places(const uint16_t *places, int row) {
+            const uint4 x = *(const uint4 *)places;
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                const uint32_t pair = e < 2 ? x.x : e < 4 ? x.y : e < 6 ? x.z : x.w;
+                at[e] = ((e % 2 ? pair >> 16 : pair & 0xffff) ^ (uint32_t)(row & 7) << 4) +
+                        (uint32_t)row * 128;
+            }
+        }
+    };
+    /* Eight channels, times `by`, so many bytes further on; where rows are 4 further on, the
+     * swizzle flips a bit. */
+    template <bool BF16>
+    __device__ __forceinline__ static void place(uint8_t *image, const Places &places, int further,
+                                                 bool flip, const uint4 &x, float by) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const uint32_t pair = e == 0 ? x.x : e == 1 ? x.y : e == 2 ? x.z : x.w;
-            const uint32_t bytes = (e == 0 ? at.x : e == 1 ? at.y : e == 2 ? at.z : at.w) ^ swizzle;
-            const float2 v = raw_pair(p.bf16, pair);
+            const float2 v = raw_pair(BF16, pair);
             const half2 y = __floats2half2_rn(v.x * by, v.y * by);
-            *(half *)(to + (bytes & 0xffff)) = __low2half(y);
-            *(half *)(to + (bytes >> 16)) = __high2half(y);
+            *(half *)(image + further + (places.at[2 * e] ^ (flip ? 64 : 0))) = __low2half(y);
+            *(half *)(image + further + (places.at[2 * e + 1] ^ (flip ? 64 : 0))) = __high2half(y);
         }
     }
 
@@ -288,9 +373,9 @@ template <class S> struct Team {
 
     static constexpr int CHUNKS =
         (D / 8 + 15) / 16; /* of eight channels, for each lane of the half warp that has a row */
-    __device__ __forceinline__ static uint4 load_chunk(const uint16_t *row, int chunk) {
-        return D % 128 == 0 || chunk < D / 8 ? __ldg((const uint4 *)row + chunk)
-                                             : make_uint4(0, 0, 0, 0);
+    __device__ __forceinline__ static uint4 load_chunk(const uint16_t *row, int chunk, bool here) {
+        return here && (D % 128 == 0 || chunk < D / 8) ? __ldg((const uint4 *)row + chunk)
+                                                       : make_uint4(0, 0, 0, 0);
     }
     __device__ __forceinline__ const uint16_t *query_row(int query) const {
         const Segment &g = segment();
@@ -298,28 +383,30 @@ template <class S> struct Team {
         return p.q + ((size_t)(g.row + row) * p.n_heads + head) * D;
     }
 
-    /* The largest element of a query, as the half warp that has it finds it; NaN where one is not
-     * finite. */
-    __device__ __forceinline__ float largest_of(const uint4 (&x)[CHUNKS]) const {
-        float largest = 0;
-        bool bad = false;
+    /* Bits of the largest element of a query, as the half warp that has it finds it: without the
+     * sign they are ordered as integers, and NaN comes last. */
+    __device__ __forceinline__ uint32_t largest_of(const uint4 (&x)[CHUNKS]) const {
+        uint32_t pair = 0;
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const uint32_t pair = e == 0 ? x[i].x : e == 1 ? x[i].y : e == 2 ? x[i].z : x[i].w;
-                const float2 v = raw_pair(p.bf16, pair);
-                const float a = fabsf(v.x), b = fabsf(v.y);
-                largest = fmaxf(largest, fmaxf(a, b));
-                bad |= !(a * p.scale_log2 <= LARGEST_PRODUCT) ||
-                       !(b * p.scale_log2 <= LARGEST_PRODUCT);
-            }
-        /* Not negative: ordered as integers, NaN last. */
-        uint32_t order = bad ? 0x7fc00000u : __float_as_uint(largest);
+            for (int e = 0; e < 4; e++)
+                pair = __vmaxu2(pair, (e == 0   ? x[i].x
+                                       : e == 1 ? x[i].y
+                                       : e == 2 ? x[i].z
+                                                : x[i].w) &
+                                          0x7fff7fffu);
+        uint32_t largest = max(pair & 0xffff, pair >> 16);
 #pragma unroll
         for (int h = 1; h < 16; h *= 2)
-            order = max(order, __shfl_xor_sync(~0u, order, h));
-        return __uint_as_float(order);
+            largest = max(largest, __shfl_xor_sync(~0u, largest, h));
+        return largest;
+    }
+    /* The power of two below it; NaN where an element is not finite, or too large for scores. */
+    __device__ __forceinline__ float power_of(uint32_t largest) const {
+        const float x = raw_value(p.bf16, (uint16_t)largest);
+        const float power = fmaxf(__uint_as_float(__float_as_uint(x) & 0x7f800000u), 0x1p-100f);
+        return x * p.scale_log2 <= LARGEST_PRODUCT ? power : __uint_as_float(0x7fc00000u);
     }
 
     /* q enters products divided by a power of two: the same for all queries of the team, or for
@@ -335,27 +422,20 @@ template <class S> struct Team {
         for (int k = 0; k < N / 8; k++)
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++)
-                x[k][i] = load_chunk(query_row(min(first + 8 * k + row, g.n_queries - 1)),
-                                     16 * i + in_half);
+                x[k][i] = load_chunk(query_row(first + 8 * k + row), 16 * i + in_half,
+                                     first + 8 * k + row < g.n_queries);
         find_places();
 #pragma unroll
         for (int k = 0; k < N / 8; k++) {
-            const int y = 8 * k + row, query = min(first + y, g.n_queries - 1);
-            const float largest = largest_of(x[k]);
-            if (in_half == 0) {
-                const float power =
-                    fmaxf(__uint_as_float(__float_as_uint(largest) & 0x7f800000u), 0x1p-100f);
-                notes.factors[y] = largest == largest ? power : largest;
-                const int at = row_of(p, query), head = g.kv * p.group + query - at * p.group;
-                notes.position[y] = g.position + at;
-                notes.slope[y] = p.alibi ? __ldg(p.alibi + head) * LOG2_E : 0.0f;
-            }
+            const uint32_t largest = largest_of(x[k]);
+            if (in_half == 0)
+                notes.sizes[8 * k + row] = largest;
         }
         clear_image(mine(), S::Q_BYTES);
         barrier();
         float largest = 0x1p-100f, smallest = 0x1p100f;
         for (int y = lane(); y < N; y += 32) {
-            const float power = notes.factors[y]; /* NaN passes both */
+            const float power = power_of(notes.sizes[y]); /* NaN passes both */
             largest = fmaxf(largest, power);
             if (power > 0x1p-100f)
                 smallest = fminf(smallest, power);
@@ -364,29 +444,50 @@ template <class S> struct Team {
             __reduce_max_sync(~0u, __float_as_uint(largest))); /* positive: ordered as integers */
         smallest = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(smallest)));
         const bool alike = smallest * 256 >= largest;
-#pragma unroll
-        for (int k = 0; k < N / 8; k++) {
-            const int y = 8 * k + row;
-            const float power = notes.factors[y],
-                        by = power == power ? 1 / (alike ? largest : power) : power;
-#pragma unroll
-            for (int i = 0; i < CHUNKS; i++) {
-                const int chunk = 16 * i + in_half;
-                if (D % 128 == 0 || chunk < D / 8)
-                    place(mine(), notes.q_place + 8 * chunk, y,
-                          first + y < g.n_queries ? x[k][i] : make_uint4(0, 0, 0, 0), by);
-            }
+        if (p.bf16)
+            place_queries<true>(x, alike ? largest : 0.0f);
+        else
+            place_queries<false>(x, alike ? largest : 0.0f);
+        for (int y = threadIdx.x % 128; y < N; y += 128) {
+            const int query = min(first + y, g.n_queries - 1), at = row_of(p, query);
+            const float power = power_of(notes.sizes[y]);
+            notes.factors[y] = (alike ? largest : power) * p.scale_log2;
+            notes.position[y] = g.position + at;
+            notes.slope[y] =
+                p.alibi ? __ldg(p.alibi + g.kv * p.group + query - at * p.group) * LOG2_E : 0.0f;
         }
-        barrier();
-        for (int y = threadIdx.x % 128; y < N; y += 128)
-            notes.factors[y] = (alike ? largest : notes.factors[y]) * p.scale_log2;
         if (threadIdx.x % 128 == 0) {
             notes.alike = alike;
             notes.factor = fmaxf(largest * p.scale_log2, 0x1p-120f);
-            note_pages(alike && !all_careful && p.softcap_log2 == 0 && !p.alibi);
+            note_pages(alike && !all_careful && p.softcap_log2 == 0 && !p.alibi,
+                       g.position + row_of(p, min(first, g.n_queries - 1)),
+                       g.position + row_of(p, min(first + N - 1, g.n_queries - 1)));
         }
         publish_shared();
         barrier();
+    }
+
+    /* `power`: what all queries are divided by; 0: each by its own. */
+    template <bool BF16>
+    __device__ __forceinline__ void place_queries(const uint4 (&x)[N / 8][CHUNKS],
+                                                  float power) const {
+        const int row = 2 * w() + lane() / 16;
+        const float by = 1 / power;
+#pragma unroll
+        for (int i = 0; i < CHUNKS; i++) {
+            const int chunk = 16 * i + lane() % 16;
+            if (D % 128 != 0 && chunk >= D / 8)
+                continue;
+            const Places places(notes().q_place + 8 * chunk, row);
+#pragma unroll
+            for (int k = 0; k < N / 8; k++) {
+                const float own = power_of(notes().sizes[8 * k + row]);
+                place<BF16>(mine(), places, k * 1024, false, x[k][i],
+                            own != own   ? own
+                            : power == 0 ? 1 / own
+                                         : by);
+            }
+        }
     }
 
     /* Whether the sinks have room beside the rows of the last query's own page: a unit less then.
@@ -397,10 +498,9 @@ template <class S> struct Team {
 
     /* Which packed units are seen whole by all queries. The one after a page that is not needs a
      * look, too: a query may have seen nothing before it, and then it has no maximum. */
-    __device__ __forceinline__ void note_pages(bool easy) const {
+    __device__ __forceinline__ void note_pages(bool easy, int first, int last) const {
         const Segment &g = segment();
         Notes &notes = this->notes();
-        const int first = notes.position[0], last = notes.position[N - 1];
         int calm = g.begin + 1;
         if (g.begin == 0 && p.sinks == T)
             calm = 2;
@@ -453,25 +553,53 @@ template <class S> struct Team {
 
     /* Hides scores of tokens that a query does not see. `row`: this lane's first. */
     __device__ __forceinline__ void hide(State &st, const Unit &unit, int row) const {
+        if (p.window > 0)
+            hide_outside_window(st, unit, row);
+        else if (unit.kind == PACKED) /* a query sees pages before its own */
+            hide_where(st, [&](int i, int h) {
+                const int t = unit.first + row + h;
+                return t < p.sinks || t >= (i & -T);
+            });
+        else { /* of its own page the tokens up to itself; sinks, if they are in another page */
+            const bool sink[2] = {unit.kind == SINKS || unit.is_sink(row),
+                                  unit.kind == SINKS || unit.is_sink(row + 1)};
+            const int all = unit.n + unit.sinks;
+            const int past = INT32_MAX; /* a token that nobody sees */
+            int t[2], always[2];
 #pragma unroll
-        for (int j = 0; j < N / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int i = notes().position[8 * j + 2 * c() + e], page = i / T * T;
-                const int low = p.window > 0 ? i - p.window + 1 : 0;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const Kind kind = unit.is_sink(row + h) ? SINKS : unit.kind;
-                    const int t = unit.token(row + h);
-                    const int from = kind == PACKED ? p.sinks : kind == OWN ? page : 0;
-                    const int to = kind == PACKED ? page
-                                   : kind == OWN  ? i + 1
-                                   : page > 0     ? p.sinks
-                                                  : 0;
-                    if (t < from || t >= to || (t < low && t >= p.keep))
-                        st.s[4 * j + e + 2 * h] = -INFINITY;
-                }
+            for (int h = 0; h < 2; h++) {
+                t[h] = row + h >= all ? past : sink[h] ? T : unit.first + row + h;
+                always[h] = sink[h] ? INT32_MAX : 0;
             }
+            hide_where(st, [&](int i, int h) {
+                return (unsigned)(i - t[h]) > (unsigned)((i & (T - 1)) | always[h]);
+            });
+        }
+    }
+    /* `hidden`: whether the query at position i does not see the lane's token h (0 or 1). */
+    template <class F> __device__ __forceinline__ void hide_where(State &st, F hidden) const {
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            const int2 i = *(const int2 *)&notes().position[8 * j + 2 * c()];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if (hidden(i.x, h))
+                    st.s[4 * j + 2 * h] = -INFINITY;
+                if (hidden(i.y, h))
+                    st.s[4 * j + 1 + 2 * h] = -INFINITY;
+            }
+        }
+    }
+    __device__ __forceinline__ void hide_outside_window(State &st, const Unit &unit,
+                                                        int row) const {
+        hide_where(st, [&](int i, int h) {
+            const int page = i & -T, low = i - p.window + 1;
+            const Kind kind = unit.is_sink(row + h) ? SINKS : unit.kind;
+            const int t = unit.token(row + h);
+            const int from = kind == PACKED ? p.sinks : kind == OWN ? page : 0;
+            const int to = kind == PACKED ? page : kind == OWN ? i + 1 : page > 0 ? p.sinks : 0;
+            return t < from || t >= to || (t < low && t >= p.keep);
+        });
     }
 
     /* All scores of a unit at once: capped, biased, and hidden where a query does not see a token;
@@ -654,41 +782,8 @@ template <class S> struct Team {
         return shared + S::RING_AT + (team / S::TEAMS * S::SLOTS + slot()) * S::RECORD.bytes;
     }
 
-    /* Slab b of K's codes. */
     template <int b> __device__ __forceinline__ void take_keys(Keys &k) const {
-        const uint8_t *tile = page() + w() * (2 * D * S::K_BITS),
-                      *params = page() + S::RECORD.k_params;
-        if constexpr (S::K_BITS == 4) {
-            constexpr int columns = S::COLUMNS - 4 * b < 4 ? S::COLUMNS - 4 * b : 4;
-            const bool here = columns == 4 || c() < columns;
-            const int column = here ? c() : 0;
-            const bool mixed =
-                4 * b + 3 < S::MIXED || (4 * b < S::MIXED && 4 * b + column < S::MIXED);
-            const uint8_t *at = params + 2 * 16 * (4 * b + column);
-            unpack_k4(*(const uint4 *)(tile + (32 * b + r() * columns + column) * 16), at,
-                      at + 2 * D, mixed, k[b]);
-            if (columns < 4 && !here)
-#pragma unroll
-                for (int e = 0; e < 16; e++)
-                    k[b][e / 4][e % 4] = 0;
-        } else {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int i = 2 * b + half,
-                          columns = S::COLUMNS - 4 * i < 4 ? S::COLUMNS - 4 * i : 4;
-                if (i >= S::GROUPS)
-                    continue;
-                const bool here = columns == 4 || c() < columns;
-                const int column = here ? c() : 0;
-                const uint8_t *at = params + 2 * 8 * (4 * i + column);
-                unpack_k8(*(const uint4 *)(tile + (32 * i + r() * columns + column) * 16), at,
-                          at + 2 * D, k[b][2 * half], k[b][2 * half + 1]);
-                if (columns < 4 && !here)
-#pragma unroll
-                    for (int e = 0; e < 8; e++)
-                        k[b][2 * half + e / 4][e % 4] = 0;
-            }
-        }
+        unpack_slab<S, b>(page(), w(), lane(), k[b]);
     }
 
     template <int b> __device__ __forceinline__ void key_products(State &st, const Keys &k) const {
@@ -728,7 +823,25 @@ template <class S> struct Team {
     /* K of a page, as soon as it is there. */
     __device__ __forceinline__ void page_keys(Keys &k) const {
         barrier_wait(shared_address(&crew().full[slot()]), n / S::SLOTS & 1);
-        take_slabs<0>(k);
+        if constexpr (S::IMAGES > 0)
+            barrier_wait(shared_address(&crew().unpacked[image()]), n / S::IMAGES & 1);
+        else
+            take_slabs<0>(k);
+    }
+    __device__ __forceinline__ int image() const { return (int)(n % (S::IMAGES + !S::IMAGES)); }
+
+    /* Scores from an image: of K's rows, or of raw rows. */
+    __device__ __forceinline__ void score_image(State &st, uint32_t image) const {
+        const uint32_t k = operand_at(image), q = operand_at(mine_at());
+#pragma unroll
+        for (int step = 0; step < S::STEPS; step++) {
+            const uint64_t a = operand(k, step / 4 * 8192 + step % 4 * 32);
+            const uint64_t b = operand(q, step / 4 * N * 128 + step % 4 * 32);
+            if (step == 0)
+                Product::first_by_rows(st.s, a, b);
+            else
+                Product::by_rows(st.s, a, b);
+        }
     }
 
     using Values = uint4[S::HALVES][S::V_BITS / 4];
@@ -756,8 +869,7 @@ template <class S> struct Team {
                 unpack_v8(v[m][1], a[2], a[3]);
             }
             if (m == 0) {
-                if (S::TEAMS == 2)
-                    take_turn(team);
+                take_turn<S::TEAMS>(team);
                 pin_sums(st);
             }
             products_begin();
@@ -826,70 +938,95 @@ template <class S> struct Team {
      * sqrt(D)/128. Half a warp has a row, and several of them are on the way at once. Rows beyond
      * the last are hidden: anything may be in their place. */
     __device__ __forceinline__ void place_keys(const Run &run) const {
-        constexpr int TOGETHER = CHUNKS > 1 ? 2 : 4;
-        uint8_t *image = mine() + S::RAW_AT;
         barrier(); /* the place is free */
-        clear_image(image, S::SLABS * 8192);
-        const int all = run.all();
-        if ((int)thread >= all && thread < T)
+        clear_image(mine() + S::RAW_AT, S::SLABS * 8192);
+        if ((int)thread >= run.all() && thread < T)
             notes().token_scale[thread] = __float2half(0x1p-14f);
+        if (p.bf16)
+            place_rows<true>(run);
+        else
+            place_rows<false>(run);
+        publish_shared();
+        barrier();
+    }
+
+    template <bool BF16> __device__ __forceinline__ void place_rows(const Run &run) const {
+        constexpr int TOGETHER = CHUNKS > 1 ? 2 : 4;
+        const int all = run.all(), first = 2 * w() + lane() / 16;
+        uint8_t *image = mine() + S::RAW_AT;
 #pragma unroll 1
-        for (int begin = 2 * w() + lane() / 16; begin - 2 * w() - lane() / 16 < all;
-             begin += 8 * TOGETHER) {
+        for (int begin = 0; begin < all; begin += 8 * TOGETHER) {
             uint4 k[TOGETHER][CHUNKS], v[TOGETHER][CHUNKS];
 #pragma unroll
             for (int i = 0; i < TOGETHER * CHUNKS; i++) {
-                const int row = min(begin + i / CHUNKS * 8, all - 1);
+                const int row = min(begin + first + i / CHUNKS * 8, all - 1);
                 const int chunk = 16 * (i % CHUNKS) + lane() % 16;
-                k[i / CHUNKS][i % CHUNKS] = load_chunk(run.key(row), chunk);
-                v[i / CHUNKS][i % CHUNKS] = load_chunk(run.value(row), chunk);
+                k[i / CHUNKS][i % CHUNKS] = load_chunk(run.key(row), chunk, true);
+                v[i / CHUNKS][i % CHUNKS] = load_chunk(run.value(row), chunk, true);
+            }
+#pragma unroll
+            for (int j = 0; j < CHUNKS; j++) {
+                const int chunk = 16 * j + lane() % 16;
+                if (D % 128 != 0 && chunk >= D / 8)
+                    continue;
+                const Places places(notes().k_place + 8 * chunk, row_of_token(first));
+#pragma unroll
+                for (int i = 0; i < TOGETHER; i++)
+                    place<BF16>(image, places, begin * 128 + i / 2 * 2048 + i % 2 * 512, i % 2,
+                                k[i][j], 1.0f);
             }
 #pragma unroll
             for (int i = 0; i < TOGETHER; i++) {
-                const int t = begin + 8 * i;
                 float sum = 0;
 #pragma unroll
                 for (int j = 0; j < CHUNKS; j++) {
-                    const int chunk = 16 * j + lane() % 16;
                     const uint4 x = v[i][j];
-                    if (D % 128 == 0 || chunk < D / 8)
-                        place(image, notes().k_place + 8 * chunk, row_of_token(t), k[i][j], 1.0f);
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        const float2 y = raw_pair(p.bf16, e == 0   ? x.x
-                                                          : e == 1 ? x.y
-                                                          : e == 2 ? x.z
-                                                                   : x.w);
+                        const float2 y = raw_pair(BF16, e == 0   ? x.x
+                                                        : e == 1 ? x.y
+                                                        : e == 2 ? x.z
+                                                                 : x.w);
                         sum += y.x * y.x + y.y * y.y;
                     }
                 }
 #pragma unroll
                 for (int h = 1; h < 16; h *= 2)
                     sum += __shfl_xor_sync(~0u, sum, h);
+                const int t = begin + first + 8 * i;
                 const float size = sqrtf(sum / D) * (256 / S::V_UNIT);
                 const float power = __uint_as_float(__float_as_uint(size) & 0x7f800000u);
                 if (lane() % 16 == 0 && t < all)
                     notes().token_scale[t] = __float2half(fminf(fmaxf(power, 0x1p-14f), 0x1p15f));
             }
         }
-        publish_shared();
-        barrier();
     }
 
-    /* V's rows, rotated, in the same place. A warp has 16 tokens, four at a time. */
+    /* V's rows, rotated, in the same place: 16 tokens at a time, four of them a warp's. The next
+     * ones are on the way meanwhile. */
     __device__ __forceinline__ void place_values(const Run &run) const {
+        const int all = run.all();
+        uint32_t x[D / 16], next[D / 16];
+        const auto load = [&](int t) {
+            const uint32_t *row = (const uint32_t *)run.value(min(t, all - 1)) + r();
+#pragma unroll
+            for (int j = 0; j < D / 16; j++)
+                next[j] = t < all ? __ldg(row + 8 * j) : 0;
+        };
+        load(4 * w() + c());
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
-            const int t = 16 * w() + 4 * i + c(), row = row_of_token(t);
-            const uint16_t *x = run.value(min(t, run.all() - 1));
-            float y[D / 16][2] = {}; /* rows beyond have no weight, but must be finite: zeros */
-            if (16 * w() + 4 * i < run.all()) {
+            const int t = 16 * i + 4 * w() + c(), row = row_of_token(t);
 #pragma unroll
-                for (int j = 0; j < D / 16; j++) {
-                    const uint32_t pair =
-                        t < run.all() ? __ldg((const uint32_t *)x + 8 * j + r()) : 0;
-                    *(float2 *)y[j] = raw_pair(p.bf16, pair);
-                }
+            for (int j = 0; j < D / 16; j++)
+                x[j] = next[j];
+            if (i < 3)
+                load(t + 16);
+            float y[D / 16][2] = {}; /* rows beyond have no weight, but must be finite: zeros */
+            if (t - c() < all) {
+#pragma unroll
+                for (int j = 0; j < D / 16; j++)
+                    *(float2 *)y[j] = raw_pair(p.bf16, x[j]);
                 Rotation<D, 1>::rotate(y);
             }
             const float by = 1 / (__half2float(notes().token_scale[t]) * S::V_UNIT);
@@ -910,8 +1047,18 @@ template <class S> struct Team {
     /* Scores of the page whose K was taken; on the way. */
     __device__ __forceinline__ void score_page(State &st, Keys &k) const {
         products_begin();
-        slab_products<0>(st, k);
+        if constexpr (S::IMAGES > 0)
+            score_image(st, shared_address(shared) + S::IMAGES_AT + image() * S::IMAGE_BYTES);
+        else
+            slab_products<0>(st, k);
         products_commit();
+    }
+    /* The scores are there. */
+    __device__ __forceinline__ void await_scores(State &st) const {
+        products_wait();
+        pin(st.s);
+        if (S::IMAGES > 0 && lane() == 0)
+            barrier_arrive(shared_address(&crew().scored[image()]));
     }
     __device__ __forceinline__ uint32_t page_scales() const {
         return *(const uint32_t *)(page() + S::RECORD.v_params + (16 * w() + 2 * r()) * 2);
@@ -934,8 +1081,7 @@ template <class S> struct Team {
         score_page(st, k);
         for (;;) {
             const uint32_t scales = page_scales();
-            products_wait();
-            pin(st.s);
+            await_scores(st);
             Values v;
             weigh(st, times, scales, [&] { load_values(v); });
             add_page(st, v);
@@ -943,16 +1089,16 @@ template <class S> struct Team {
             const bool more = --left > 0;
             if (more)
                 page_keys(k);
-            products_wait();
-            pin_sums(st);
+            if (S::IMAGES == 0 || !more) {
+                products_wait();
+                pin_sums(st);
+            }
             if (!more)
                 break;
             score_page(st, k);
-            if (S::TEAMS == 2)
-                give_turn(team);
+            give_turn<S::TEAMS>(team);
         }
-        if (S::TEAMS == 2)
-            give_turn(team);
+        give_turn<S::TEAMS>(team);
     }
 
     /* Any unit. */
@@ -968,27 +1114,18 @@ template <class S> struct Team {
             score_page(st, k);
             unit = {PACKED, g.page(i) * T, T, 0};
             scales = page_scales();
-            products_wait();
+            await_scores(st);
         } else {
             const Run run = run_of(i - g.end);
             unit = run.unit;
             place_keys(run);
             products_begin();
-#pragma unroll
-            for (int step = 0; step < S::STEPS; step++) {
-                const uint64_t a = operand(raw, step / 4 * 8192 + step % 4 * 32);
-                const uint64_t b =
-                    operand(operand_at(mine_at()), step / 4 * N * 128 + step % 4 * 32);
-                if (step == 0)
-                    Product::first_by_rows(st.s, a, b);
-                else
-                    Product::by_rows(st.s, a, b);
-            }
+            score_image(st, mine_at() + S::RAW_AT);
             products_commit();
             scales = *(const uint32_t *)&notes().token_scale[16 * w() + 2 * r()];
             products_wait();
+            pin(st.s);
         }
-        pin(st.s);
         const float times = look(st, unit, scales);
         weigh(st, times, scales, [] {}); /* the barrier in it: all warps have their scores */
         if (packed) {
@@ -996,8 +1133,7 @@ template <class S> struct Team {
             load_values(v);
             add_page(st, v);
             products_wait();
-            if (S::TEAMS == 2)
-                give_turn(team);
+            give_turn<S::TEAMS>(team);
         } else {
             place_values(run_of(i - g.end));
             pin_sums(st);
@@ -1096,8 +1232,8 @@ template <class S> struct Team {
     }
 
     __device__ __forceinline__ void work() {
-        if (S::TEAMS == 2 && team % 2 == 1)
-            give_turn(team);
+        if (team + 1 == S::TEAMS)
+            give_turn<S::TEAMS>(team);
         for (;;) {
             for (bool more = true; more; turn++) {
                 barrier_wait(shared_address(&crew().ready[turn & 1]), turn / 2 & 1);
@@ -1177,6 +1313,51 @@ __device__ __forceinline__ void fetch_pages(const PrefillParams &p, uint8_t *sha
     }
 }
 
+/* Some warps unpack K of the crew's pages, a quarter of a page at a time: what one of them does is
+ * independent of the others. */
+template <class S> __device__ __forceinline__ void unpack_pages(uint8_t *shared, int unpacker) {
+    auto &notes = *(typename S::Crew *)(shared + S::CREWS_AT);
+    const int lane = threadIdx.x % 32;
+    unsigned n = 0, turn = 0;
+    int quarter = unpacker;
+    bool again = false;
+    for (;;) {
+        for (bool more = true; more; turn++) {
+            barrier_wait(shared_address(&notes.ready[turn & 1]), turn / 2 & 1);
+            const Segment &g = notes.segments[turn & 1];
+            more = g.more;
+            const int pages = more ? g.end - g.begin : 0;
+            for (int i = 0; i < pages; i++, n++) {
+                const int slot = n % S::SLOTS, image = n % S::IMAGES;
+                barrier_wait(shared_address(&notes.full[slot]), n / S::SLOTS & 1);
+                barrier_wait(shared_address(&notes.scored[image]), n / S::IMAGES & 1 ^ 1);
+                for (; quarter < S::QUARTERS; quarter += S::UNPACKERS) {
+                    unpack_quarter<S>(shared + S::RING_AT + slot * S::RECORD.bytes, quarter, lane,
+                                      shared_address(shared) + S::IMAGES_AT +
+                                          image * S::IMAGE_BYTES);
+                    publish_shared();
+                    __syncwarp();
+                    if (lane == 0) {
+                        barrier_arrive(shared_address(&notes.unpacked[image]));
+                        barrier_arrive(shared_address(&notes.empty[slot]));
+                    }
+                }
+                quarter -= S::QUARTERS;
+            }
+            __syncwarp();
+            if (lane == 0)
+                barrier_arrive(shared_address(&notes.free[turn & 1]));
+        }
+        if (again)
+            return;
+        barrier_arrive(shared_address(&notes.done));
+        barrier_wait(shared_address(&notes.done), 0);
+        if (!notes.failed)
+            return;
+        again = true;
+    }
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__ PrefillParams p) {
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -1189,13 +1370,18 @@ __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__
         if (threadIdx.x % 32 == 0) {
             for (int i = 0; i < S::SLOTS; i++) {
                 barrier_init(shared_address(&crew.full[i]), 1);
-                barrier_init(shared_address(&crew.empty[i]), 128 * S::TEAMS);
+                barrier_init(shared_address(&crew.empty[i]),
+                             128 * S::TEAMS + (S::IMAGES > 0 ? S::QUARTERS : 0));
+            }
+            for (int i = 0; i < S::IMAGES; i++) {
+                barrier_init(shared_address(&crew.unpacked[i]), S::QUARTERS);
+                barrier_init(shared_address(&crew.scored[i]), 4 * S::TEAMS);
             }
             for (int i = 0; i < 2; i++) {
                 barrier_init(shared_address(&crew.ready[i]), 1);
-                barrier_init(shared_address(&crew.free[i]), 128 * S::TEAMS);
+                barrier_init(shared_address(&crew.free[i]), 128 * S::TEAMS + S::UNPACKERS);
             }
-            barrier_init(shared_address(&crew.done), 128 * S::TEAMS + 32);
+            barrier_init(shared_address(&crew.done), 128 * S::TEAMS + 32 + 32 * S::UNPACKERS);
             barriers_publish();
             crew.failed = 0;
         }
@@ -1205,6 +1391,8 @@ __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGISTERS));
         if (warp - 4 * S::ALL_TEAMS < S::CREWS)
             fetch_pages<S>(p, shared, warp - 4 * S::ALL_TEAMS);
+        else if constexpr (S::IMAGES > 0)
+            unpack_pages<S>(shared, warp - 4 * S::ALL_TEAMS - 1);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::REGISTERS));
         Team<S> team(p, shared, warp / 4);
@@ -1212,9 +1400,9 @@ __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__
     }
 }
 
-template <quire_codec K, quire_codec V, int D, int N, int TEAMS, int CREWS, int SLOTS>
+template <quire_codec K, quire_codec V, int D, int N, int TEAMS, int CREWS, int SLOTS, int IMAGES>
 constexpr PrefillKernel prefill_kernel_of() {
-    using S = PrefillShape<K, V, D, N, TEAMS, CREWS, SLOTS>;
+    using S = PrefillShape<K, V, D, N, TEAMS, CREWS, SLOTS, IMAGES>;
     return {{K, V},          D,          S::QUERIES,      S::CREWS, S::THREADS,
             S::SHARED_BYTES, prefill<S>, prefill_merge<D>};
 }

@@ -34,6 +34,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return y;
 }
 
+/* 1 / x, to about the last bit. */
+__device__ __forceinline__ float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 __device__ __forceinline__ uint32_t bits(half2 x) { return *(uint32_t *)&x; }
 __device__ __forceinline__ half2 halves(uint32_t x) { return *(half2 *)&x; }
 

@@ -113,7 +113,14 @@ __device__ __forceinline__ void publish_shared() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Four 8 x 8 blocks of 16-bit elements, transposed; lane 8i+j gives the address of row j of block
+/* Four 8 x 8 blocks of 16-bit elements; lane 8i+j gives the address of row j of block i. */
+__device__ __forceinline__ void store_blocks(uint32_t address, const uint32_t (&x)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
+/* The same, transposed; lane 8i+j gives the address of row j of block
  * i. */
 __device__ __forceinline__ void store_transposed(uint32_t address, const uint32_t (&x)[4]) {
     asm volatile(
