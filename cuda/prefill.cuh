@@ -1336,11 +1336,11 @@ template <class S> __device__ __forceinline__ void unpack_pages(uint8_t *shared,
                                       shared_address(shared) + S::IMAGES_AT +
                                           image * S::IMAGE_BYTES);
                     publish_shared();
+                    barrier_arrive(
+                        shared_address(&notes.empty[slot])); /* every lane: it has read */
                     __syncwarp();
-                    if (lane == 0) {
+                    if (lane == 0)
                         barrier_arrive(shared_address(&notes.unpacked[image]));
-                        barrier_arrive(shared_address(&notes.empty[slot]));
-                    }
                 }
                 quarter -= S::QUARTERS;
             }
@@ -1371,7 +1371,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) prefill(const __grid_constant__
             for (int i = 0; i < S::SLOTS; i++) {
                 barrier_init(shared_address(&crew.full[i]), 1);
                 barrier_init(shared_address(&crew.empty[i]),
-                             128 * S::TEAMS + (S::IMAGES > 0 ? S::QUARTERS : 0));
+                             128 * S::TEAMS + (S::IMAGES > 0 ? 32 * S::QUARTERS : 0));
             }
             for (int i = 0; i < S::IMAGES; i++) {
                 barrier_init(shared_address(&crew.unpacked[i]), S::QUARTERS);

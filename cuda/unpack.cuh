@@ -26,8 +26,12 @@ __device__ __forceinline__ Field high_field(bool mixed) { /* four bits; three */
 }
 __device__ __forceinline__ uint32_t value_of(uint32_t shifted, const Field &field, uint32_t scale,
                                              uint32_t zero) {
-    const half2 code =
-        __hfma2(halves((shifted & field.mask) | 0x64006400u), field.unit, field.offset);
+    uint32_t
+        x; /* (shifted & mask) | 0x64006400: one instruction, which the compiler does not find */
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;"
+        : "=r"(x)
+        : "r"(shifted), "r"(field.mask), "r"(0x64006400u));
+    const half2 code = __hfma2(halves(x), field.unit, field.offset);
     return bits(__hfma2(code, halves(scale), halves(zero)));
 }
 

@@ -15,6 +15,14 @@ void _fail(const char *const file, const int line) {
     exit(1);
 }
 
+/* Back to the loop over tests. */
+static jmp_buf skipped;
+
+void _skip(const char *const file, const int line) {
+    fprintf(stderr, "%s:%d: skipped\n", file, line);
+    longjmp(skipped, 1);
+}
+
 void vprint_error(const char *const format, va_list args) { vfprintf(stderr, format, args); }
 
 void print_error(const char *const format, ...) {
@@ -70,6 +78,11 @@ void _assert_in_range(const LargestIntegralType value, const LargestIntegralType
     check(value >= minimum && value <= maximum, "out of range", file, line);
 }
 
+static void run(CMUnitTestFunction test, void **state) {
+    if (!setjmp(skipped))
+        test(state);
+}
+
 int _cmocka_run_group_tests(const char *group_name, const struct CMUnitTest *const tests,
                             const size_t num_tests, CMFixtureFunction group_setup,
                             CMFixtureFunction group_teardown) {
@@ -80,7 +93,7 @@ int _cmocka_run_group_tests(const char *group_name, const struct CMUnitTest *con
         printf("%s\n", tests[i].name);
         fflush(stdout);
         check(!tests[i].setup_func || tests[i].setup_func(&state) == 0, "setup", tests[i].name, 0);
-        tests[i].test_func(&state);
+        run(tests[i].test_func, &state);
         check(!tests[i].teardown_func || tests[i].teardown_func(&state) == 0, "teardown",
               tests[i].name, 0);
     }
