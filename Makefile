@@ -11,9 +11,9 @@ JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 CACHE := $(or $(QUIRE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/quire)
 GENERATOR := $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 
-# $(call compile,DIR,OPTIONS[,OPTIONS OF A NEW DIR])
+# $(call compile,DIR,OPTIONS[,OPTIONS OF A NEW DIR]): everything, or the target ONLY
 compile = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERATOR)" $(3)) $(2) >/dev/null \
-	&& cmake --build $(1) -j $(JOBS)
+	&& cmake --build $(1) -j $(JOBS) $(if $(ONLY),--target $(ONLY))
 # $(call ctest,DIR,OPTIONS). One test more than there are processors: some wait for a disk, a clock or a server.
 ctest = ctest --test-dir $(1) -j $$(($(JOBS) + 1)) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
 # $(call short_ctest,DIR,OPTIONS): with the sweeps of `make test`, also within `make test-all`
@@ -54,6 +54,7 @@ cluster: ## two replicas of `quire serve` that share prefixes through Redis, beh
 	@examples/cluster/cluster $(if $(CHECK),--check)
 
 check test test-all: export QUIRE_REQUIRE_ALL := 1
+check: ONLY := unit_tests
 check: ## the unit tests of the release build, with the best kernels and the reference
 	@tools/setup test
 	@$(COMPILE_TESTS)
