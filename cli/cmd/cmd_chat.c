@@ -176,6 +176,7 @@ static int talk(chat_state *state) {
     char *line = NULL;
     size_t capacity = 0;
     int status = CLI_OK;
+    setvbuf(stdin, NULL, _IONBF, 0); /* a wait would miss a line that lies in a buffer */
     if (terminal)
         fputs("Ctrl-C stops a reply and keeps the conversation. Keys typed during a reply are "
               "discarded.\n"
@@ -184,9 +185,7 @@ static int talk(chat_state *state) {
     while (status == CLI_OK && !quit) {
         if (terminal)
             fputs("> ", stderr);
-        /* A terminal delivers single lines, so stdin has no buffered line that a wait would miss.
-         */
-        if (terminal && !cli_interrupt_wait(STDIN_FILENO))
+        if (!cli_interrupt_wait(STDIN_FILENO))
             break;
         if (getline(&line, &capacity, stdin) < 0)
             break;

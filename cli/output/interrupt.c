@@ -36,9 +36,11 @@ static void make_pipe(void) {
 
 void cli_interrupt_catch(void) {
     make_pipe();
-    struct sigaction action = {.sa_handler = handle};
+    /* With SA_RESTART, so that a write which Ctrl-C interrupts goes on: stdio would drop the text
+     * and report an error. Reads wait in cli_interrupt_wait; poll is never restarted. */
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL); /* without SA_RESTART, so that a blocking read returns */
+    sigaction(SIGINT, &action, NULL);
 }
 
 bool cli_interrupt_seen(void *unused) {

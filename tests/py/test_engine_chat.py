@@ -224,6 +224,28 @@ def test_suspending_a_reply(model):
     assert chat.end() == (0, True)
 
 
+def ticks_used(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return int(f.read().rsplit(")", 1)[1].split()[11])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_ctrl_c_while_the_terminal_takes_nothing(model):
+    """A write that Ctrl-C interrupts is not an error: nothing of the reply is lost, and the status is 0."""
+    chat, at = start(model)
+    chat.type("Begin.\n")
+    at = chat.wait("[bc]{50}", at)
+    before = -1
+    while before != ticks_used(chat.job):  # until it waits, with the terminal full
+        before = ticks_used(chat.job)
+        time.sleep(0.3)
+    os.kill(chat.job, signal.SIGINT)
+    at = chat.wait("> ", at)
+    chat.type("\x04")
+    assert chat.end() == (0, True)
+    assert "cannot write" not in chat.output
+
+
 def test_ctrl_c_at_the_prompt_ends(model):
     chat, _ = start(model)
     chat.type("\x03")
