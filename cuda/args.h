@@ -18,6 +18,14 @@ struct RawRows {
 constexpr int MAX_HEADS = 8;
 constexpr float LOG2_E = 1.44269504088896340736f;
 
+/* Kernels divide by numbers that the host knows: x / n is quotient(x, inverse_of(n)). */
+inline uint32_t inverse_of(int n) { /* 2^31 / n, rounded up */
+    return (0x80000000u + (uint32_t)n - 1) / (uint32_t)n;
+}
+__device__ __forceinline__ int quotient(int x, uint32_t inverse) {
+    return (int)((uint64_t)(uint32_t)x * inverse >> 31);
+}
+
 const char *codec_name(quire_codec codec);
 /* `what` the rows are of, for the message. */
 quire_status check_rows(const quire_cuda_rows &rows, const char *what);

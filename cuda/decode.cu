@@ -170,7 +170,7 @@ static DecodeParams make_params(const quire_cuda_decode_plan &plan,
     p.n_heads = o.n_heads;
     p.group = o.n_heads / o.n_kv_heads;
     p.n_parts = plan.n_parts;
-    p.parts_inverse = (0x80000000u + (uint32_t)p.n_parts - 1) / (uint32_t)p.n_parts;
+    p.parts_inverse = inverse_of(p.n_parts);
     p.item_heads = plan.item_heads;
     p.exact = o.exact;
     p.sinks = o.sinks;

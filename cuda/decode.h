@@ -13,7 +13,7 @@ struct DecodeParams {
     int n_seqs, n_items_per_seq;
     int n_heads;            /* H */
     int group, n_parts;     /* query heads per KV head, and into how many items these are divided */
-    uint32_t parts_inverse; /* 2^31 / n_parts, rounded up */
+    uint32_t parts_inverse; /* inverse_of(n_parts) */
     int item_heads;         /* of the largest item */
     int sinks, window, keep;
     int exact; /* parts that an item has at most, whatever the batch; 0: as the batch wants it */

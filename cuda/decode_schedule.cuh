@@ -184,7 +184,7 @@ __device__ __forceinline__ Share<MORE> make_share(const DecodeParams &p, int war
 /* Not by a division: every warp waits for that before it fetches its first page. */
 template <bool MORE>
 __device__ __forceinline__ int kv_of(const DecodeParams &p, const Item<MORE> &it) {
-    return (int)((uint64_t)(uint32_t)it.index * p.parts_inverse >> 31);
+    return quotient(it.index, p.parts_inverse);
 }
 
 /* Which of the output's rows an item has. */

@@ -116,7 +116,7 @@ static PrefillParams make_params(const quire_cuda_prefill_plan &plan,
     p.n_heads = o.n_heads;
     p.n_kv = o.n_kv_heads;
     p.group = o.n_heads / o.n_kv_heads;
-    p.group_inverse = (0x80000000u + (uint32_t)p.group - 1) / (uint32_t)p.group;
+    p.group_inverse = inverse_of(p.group);
     p.tile_queries = plan.kernel->tile_queries;
     p.sinks = o.sinks;
     p.window = o.window;

@@ -12,7 +12,7 @@ namespace quire_cuda {
  * + head. A tile is a sequence, a KV head, and `tile_queries` neighbouring queries. */
 struct PrefillParams {
     int n_seqs, n_heads, n_kv, group;
-    uint32_t group_inverse; /* 2^31 / group, rounded up */
+    uint32_t group_inverse; /* inverse_of(group) */
     int tile_queries;
     int sinks, window, keep;
     int max_workers; /* that share the work of a launch */

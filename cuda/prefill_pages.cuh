@@ -46,11 +46,7 @@ __device__ __forceinline__ void fetch_pages(const PrefillParams &p, uint8_t *sha
             }
             __syncwarp();
         }
-        if (again)
-            return;
-        barrier_arrive(shared_address(&notes.done));
-        barrier_wait(shared_address(&notes.done), 0);
-        if (!notes.failed)
+        if (again || !meet_at_end(notes))
             return;
         again = true;
         if (lane == 0)
@@ -94,11 +90,7 @@ template <class S> __device__ __forceinline__ void unpack_pages(uint8_t *shared,
             if (lane == 0)
                 barrier_arrive(shared_address(&notes.free[turn & 1]));
         }
-        if (again)
-            return;
-        barrier_arrive(shared_address(&notes.done));
-        barrier_wait(shared_address(&notes.done), 0);
-        if (!notes.failed)
+        if (again || !meet_at_end(notes))
             return;
         again = true;
     }

@@ -26,7 +26,7 @@ struct Tile {
 
 /* The row of a query: query / group. */
 __device__ __forceinline__ int row_of(const PrefillParams &p, int query) {
-    return (int)((uint64_t)(uint32_t)query * p.group_inverse >> 31);
+    return quotient(query, p.group_inverse);
 }
 
 /* All that follows from the sequence and the index. */

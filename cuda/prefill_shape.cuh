@@ -95,6 +95,13 @@ __device__ __forceinline__ bool team_any(int team, bool x) {
                  : "memory");
     return y;
 }
+/* All that work for a crew meet when they have been through its segments. Returns whether they must
+ * go through them again. */
+template <class Crew> __device__ __forceinline__ int meet_at_end(Crew &crew) {
+    barrier_arrive(shared_address(&crew.done));
+    barrier_wait(shared_address(&crew.done), 0);
+    return crew.failed;
+}
 template <int TEAMS> __device__ __forceinline__ void take_turn(int team) {
     if (TEAMS > 1)
         asm volatile("bar.sync %0, 256;" ::"r"(team + 5) : "memory");

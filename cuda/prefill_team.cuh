@@ -997,11 +997,7 @@ template <class S> struct Team {
                 }
                 barrier_arrive(shared_address(&crew().free[turn & 1]));
             }
-            if (all_careful)
-                return;
-            barrier_arrive(shared_address(&crew().done));
-            barrier_wait(shared_address(&crew().done), 0);
-            if (!uniform(crew().failed))
+            if (all_careful || !uniform(meet_at_end(crew())))
                 return;
             all_careful = true;
         }

@@ -26,8 +26,8 @@ __device__ __forceinline__ Field high_field(bool mixed) { /* four bits; three */
 }
 __device__ __forceinline__ uint32_t value_of(uint32_t shifted, const Field &field, uint32_t scale,
                                              uint32_t zero) {
-    uint32_t
-        x; /* (shifted & mask) | 0x64006400: one instruction, which the compiler does not find */
+    /* (shifted & mask) | 0x64006400, which the compiler does not make one instruction of */
+    uint32_t x;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;"
         : "=r"(x)
         : "r"(shifted), "r"(field.mask), "r"(0x64006400u));

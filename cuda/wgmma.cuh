@@ -120,8 +120,7 @@ __device__ __forceinline__ void store_blocks(uint32_t address, const uint32_t (&
                  : "memory");
 }
 
-/* The same, transposed; lane 8i+j gives the address of row j of block
- * i. */
+/* The same, transposed. */
 __device__ __forceinline__ void store_transposed(uint32_t address, const uint32_t (&x)[4]) {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
