@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -63,7 +62,6 @@ typedef struct server {
     srv_api_keys *keys;
     srv_sched *sched;
     srv_http *http;
-    atomic_bool is_drained;
 } server;
 
 /* The log of the server that runs, for threads that are not its own. */
@@ -128,13 +126,6 @@ static void serve(server *s) {
 
 /* ------------------------------------------------------------------ stopping */
 
-static void *finish_jobs(void *user) {
-    server *s = user;
-    srv_sched_drain(s->sched, false);
-    atomic_store(&s->is_drained, true);
-    return NULL;
-}
-
 /* Waits up to `milliseconds`. True: a signal came that says stop now. */
 static bool told_to_hurry(server *s, int milliseconds) {
     const int number = srv_signals_wait(milliseconds);
@@ -144,22 +135,18 @@ static bool told_to_hurry(server *s, int milliseconds) {
 }
 
 static void drain(server *s) {
-    srv_log_line(s->log, "stopping: no new work; a second signal stops at once");
+    /* In this order: once /health fails, or the log says so, no new work is accepted. */
+    srv_sched_drain(s->sched, false);
     srv_http_drain(s->http);
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, finish_jobs, s) != 0) {
-        srv_sched_drain(s->sched, true);
-        return;
-    }
+    srv_log_line(s->log, "stopping: no new work; a second signal stops at once");
     bool hurry = false;
-    while (!atomic_load(&s->is_drained)) {
+    while (!srv_sched_is_over(s->sched)) {
         if (told_to_hurry(s, 50) && !hurry) {
             hurry = true;
             srv_log_line(s->log, "stopping at once");
             srv_sched_drain(s->sched, true);
         }
     }
-    pthread_join(thread, NULL);
     const double until = srv_monotonic() + LAST_REPLIES_SECONDS;
     while (srv_http_busy(s->http) > 0 && srv_monotonic() < until && !told_to_hurry(s, 20))
         ;

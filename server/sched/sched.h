@@ -105,9 +105,11 @@ void srv_job_release(srv_job *job);
 
 /* False: `why` is a sentence. */
 bool srv_sched_start(srv_sched **sched, const srv_options *options, char *why, size_t n_why);
-/* New jobs are refused from now on; returns when those that were accepted have finished, or at once
- * if `now`: they fail. */
+/* New jobs are refused from now on. Those that were accepted are finished; if `now`, they fail.
+ * Returns at once. */
 void srv_sched_drain(srv_sched *sched, bool now);
+/* After srv_sched_drain(): whether every job has ended. */
+bool srv_sched_is_over(srv_sched *sched);
 void srv_sched_free(srv_sched *sched); /* after all jobs were released; NULL is fine */
 
 /* ------------------------------------------------------------------ counters */

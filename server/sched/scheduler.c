@@ -23,7 +23,7 @@ struct srv_sched {
     bool has_thread;
 
     pthread_mutex_t lock; /* for everything below */
-    pthread_cond_t work, over;
+    pthread_cond_t work;
     srv_job *inbox, *inbox_last; /* submitted, not yet seen by the thread */
     int32_t n_inbox;
     int64_t n_submitted, n_refused;
@@ -284,7 +284,6 @@ static void *run(void *user) {
     publish(s);
     pthread_mutex_lock(&s->lock);
     s->is_over = true;
-    pthread_cond_broadcast(&s->over);
     pthread_mutex_unlock(&s->lock);
     return NULL;
 }
@@ -297,7 +296,6 @@ bool srv_sched_start(srv_sched **result, const srv_options *options, char *why, 
         return false;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
-    pthread_cond_init(&s->over, NULL);
     s->model = options->model;
     s->max_queue = options->max_queue;
     s->max_running = options->max_running;
@@ -327,9 +325,14 @@ void srv_sched_drain(srv_sched *s, bool now) {
     s->draining = true;
     s->stop_now = s->stop_now || now;
     pthread_cond_signal(&s->work);
-    while (!s->is_over && !now)
-        pthread_cond_wait(&s->over, &s->lock);
     pthread_mutex_unlock(&s->lock);
+}
+
+bool srv_sched_is_over(srv_sched *s) {
+    pthread_mutex_lock(&s->lock);
+    const bool is_over = s->is_over;
+    pthread_mutex_unlock(&s->lock);
+    return is_over;
 }
 
 void srv_sched_free(srv_sched *s) {
@@ -346,7 +349,6 @@ void srv_sched_free(srv_sched *s) {
     free(s->context);
     free(s->views);
     pthread_cond_destroy(&s->work);
-    pthread_cond_destroy(&s->over);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }

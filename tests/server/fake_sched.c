@@ -167,12 +167,14 @@ void srv_sched_drain(srv_sched *sched, bool now) {
     sched->is_closed = true;
     if (now)
         atomic_store(&sched->is_stopping, true);
-    while (!atomic_load(&sched->is_stopping) && sched->counts.running > 0) {
-        pthread_mutex_unlock(&sched->lock);
-        sleep_a_little();
-        pthread_mutex_lock(&sched->lock);
-    }
     pthread_mutex_unlock(&sched->lock);
+}
+
+bool srv_sched_is_over(srv_sched *sched) {
+    pthread_mutex_lock(&sched->lock);
+    const bool is_over = atomic_load(&sched->is_stopping) || sched->counts.running == 0;
+    pthread_mutex_unlock(&sched->lock);
+    return is_over;
 }
 
 void srv_sched_free(srv_sched *sched) {

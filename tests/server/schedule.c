@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MAX_RUNNING = 6, CHUNK = 64, CHOICES = 3, STEMS = 4, STEM_TOKENS = 300, TAIL_TOKENS = 200 };
 
@@ -234,6 +235,8 @@ int main(int argc, char **argv) {
     for (int32_t i = 0; i < n_clients; i++)
         pthread_join(threads[i], NULL);
     srv_sched_drain(w.sched, false);
+    while (!srv_sched_is_over(w.sched))
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     srv_counts counts;
     srv_sched_counts(w.sched, &counts);
     quire_pool_stats stats;
