@@ -11,8 +11,13 @@ JOBS ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 CACHE := $(or $(QUIRE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/quire)
 GENERATOR := $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 
+GPU := $(wildcard /dev/nvidiactl)
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+# Without a CUDA toolkit: the nvcc that tools/setup has put into the cache, or nothing. CMake asks in a new tree.
+SET_CUDACXX = CUDACXX=$(or $(NVCC),$$(ls $(CACHE)/cuda/nvidia/cu13/bin/nvcc 2>/dev/null || true))
+
 # $(call compile,DIR,OPTIONS[,OPTIONS OF A NEW DIR]): everything, or the target ONLY
-compile = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERATOR)" $(3)) $(2) >/dev/null \
+compile = $(if $(NVCC)$(GPU)$(TESTS),$(SET_CUDACXX)) cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERATOR)" $(3)) $(2) >/dev/null \
 	&& cmake --build $(1) -j $(JOBS) $(if $(ONLY),--target $(ONLY))
 # $(call ctest,DIR,OPTIONS). One test more than there are processors: some wait for a disk, a clock or a server.
 ctest = ctest --test-dir $(1) -j $$(($(JOBS) + 1)) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
@@ -21,7 +26,7 @@ short_ctest = QUIRE_TEST_SWEEP= $(ctest)
 # $(call summary,DIR...): how many tests passed in each
 summary = echo; echo "summary"; for dir in $(1); do printf '  %-14s %s\n' $$dir "$$(grep 'tests passed' $$dir/ctest.log)"; done
 # Without a GPU a new tree of tests gets quickly compiled kernels; `make build` makes good ones of them, and they stay.
-QUICK_KERNELS := $(if $(wildcard /dev/nvidiactl),,-DQUIRE_CUDA_QUICK=ON)
+QUICK_KERNELS := $(if $(GPU),,-DQUIRE_CUDA_QUICK=ON)
 GOOD_KERNELS := -DQUIRE_CUDA_QUICK=OFF
 COMPILE_TESTS = $(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON -DQUIRE_WERROR=ON \
 	-DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so $(KERNELS),$(QUICK_KERNELS))
@@ -33,7 +38,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## build the library and build/bin/quire (the default)
-	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release $(GOOD_KERNELS),-DQUIRE_TESTS=OFF)
+	@$(call compile,build,-DCMAKE_BUILD_TYPE=Release $(if $(NVCC)$(GPU),$(GOOD_KERNELS)),-DQUIRE_TESTS=OFF)
 
 debug: ## build without optimisation into build/debug, tests included
 	@$(call compile,build/debug,-DCMAKE_BUILD_TYPE=Debug)
@@ -54,6 +59,7 @@ cluster: ## two replicas of `quire serve` that share prefixes through Redis, beh
 	@examples/cluster/cluster $(if $(CHECK),--check)
 
 check test test-all: export QUIRE_REQUIRE_ALL := 1
+check test test-all: TESTS := 1
 check: ONLY := unit_tests
 check: ## the unit tests of the release build, with the best kernels and the reference
 	@tools/setup test
