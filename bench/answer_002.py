@@ -128,7 +128,7 @@ def memory_checks(run, plan, prefill, filled):
     grown = rest[last] - rest[first]
     small, samples = prefill[last]
     reserved = reserved_growth(samples)
-    raw = small["open_bytes"] + small["kept_bytes"] + small["sink_bytes"]
+    raw = small["open_bytes"] + small["last_raw_bytes"] + small["sink_bytes"]
     command = run.command(prefill_args(last))
     checks = [
         Check("KV cache is pre-allocated in the packed format before prefill starts", reserved <= REST_SLACK,

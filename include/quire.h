@@ -13,12 +13,12 @@
  * - A page is 64 consecutive tokens of one sequence. The page being filled is open: its rows are
  *   raw. A full page is sealed with its layer's codecs and then never changes, unless the pool
  *   gets another policy (quire_pool_requantize).
- * - A query at position i sees token t packed if t/64 < i/64, and its own page raw. So results
- *   depend only on positions: not on how a prompt is split into batches, on the other rows of a
- *   batch, on the number of workers, or on which pages the pool handed out. On one machine all of
- *   this holds bit for bit. Four calls make values depend on history: a trim deep into a sealed
- *   page, quire_pool_requantize, loading with `reseal`, and quire_seq_shift. A sequence and its
- *   files record them (quire_history).
+ * - A query at position i sees token t packed if t/64 < i/64, and its own page raw. The first
+ *   `sinks` tokens (quire_policy) it always sees raw. So results depend only on positions: not on
+ *   how a prompt is split into batches, on the other rows of a batch, on the number of workers, or
+ *   on which pages the pool handed out. On one machine all of this holds bit for bit. Four calls
+ *   make values depend on history: a trim deep into a sealed page, quire_pool_requantize, loading
+ *   with `reseal`, and quire_seq_shift. A sequence and its files record them (quire_history).
  * - A pool allocates all its memory when it is created, within its byte budget, and nothing
  *   afterwards.
  * - Threads: functions on one pool may be called from any thread (a lock guards the page tables),
@@ -26,9 +26,9 @@
  *   quire_batch_append and quire_batch_attend: workers 0 .. nth-1 all call them concurrently, and
  *   all must have returned before the next call on that batch.
  * - Lifetime: sequences and batches belong to their pool and are freed with it.
- * - Errors: a function that can fail returns a quire_status and, if it fails, changes nothing.
- *   quire_last_error() describes the last failure in the calling thread. The library never
- *   prints, exits or aborts.
+ * - Errors: a function that can fail returns a quire_status. If it fails, it changes nothing,
+ *   unless its comment says otherwise. quire_last_error() describes the last failure in the calling
+ *   thread. The library never prints, exits or aborts.
  * - Pages are little-endian and the same on every machine; docs/FORMAT.md defines every bit.
  *
  * Sections marked "stable" change only with a new minor version; those marked "experimental" may
@@ -70,23 +70,23 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
 #define QUIRE_STATUS_MAP(X)                                                                        \
     X(OK, 0, "ok")                                                                                 \
     X(E_INVALID, 1, "invalid argument")                                                            \
-    X(E_UNSUPPORTED, 2, "codec cannot serve this shape or side")                                   \
+    X(E_UNSUPPORTED, 2, "not supported")                                                           \
     X(E_UNKNOWN, 3, "unknown name")                                                                \
     X(E_NOMEM, 4, "out of memory")                                                                 \
     X(E_TOO_BIG, 5, "size does not fit")                                                           \
     X(E_BUDGET, 6, "byte budget too small")                                                        \
     X(E_NO_PAGES, 7, "pool is out of pages")                                                       \
     X(E_NO_SLOT, 8, "no free sequence or batch")                                                   \
-    X(E_BUSY, 9, "sequence is in a batch")                                                         \
+    X(E_BUSY, 9, "in use")                                                                         \
     X(E_STATE, 10, "call out of order")                                                            \
     X(E_VALUE, 11, "value is not finite or does not fit")                                          \
-    X(E_GONE, 12, "page has left the window")                                                      \
-    X(E_FORMAT, 13, "bytes are not a page of this pool")                                           \
+    X(E_GONE, 12, "no longer there")                                                               \
+    X(E_FORMAT, 13, "contents are not valid")                                                      \
     X(E_IO, 14, "file cannot be read or written")                                                  \
     X(E_MODEL, 15, "not a model that can run")                                                     \
     X(E_ABORTED, 16, "stopped by the caller")                                                      \
-    X(E_FOREIGN, 17, "not a saved cache")                                                          \
-    X(E_VERSION, 18, "file is of another format")                                                  \
+    X(E_FOREIGN, 17, "not made by Quire")                                                          \
+    X(E_VERSION, 18, "unknown format version")                                                     \
     X(E_TRUNCATED, 19, "file is cut off")                                                          \
     X(E_CORRUPT, 20, "file is damaged")                                                            \
     X(E_IDENTITY, 21, "cache belongs to another model")                                            \
@@ -290,8 +290,8 @@ QUIRE_API void quire_pool_free(quire_pool *pool); /* NULL is fine */
  * read; max_tokens must be set. E_TOO_BIG, and as quire_pool_create. */
 QUIRE_API quire_status quire_pool_price(const quire_pool_options *options, size_t *bytes);
 /* The other way round: how many tokens, in whole pages, each of max_seqs sequences can have within
- * budget_bytes. At most max_tokens, if that is set. E_BUDGET: not one page; the message gives the
- * least. */
+ * budget_bytes. At most max_tokens, if that is set. E_BUDGET: not even one page fits; the message
+ * gives the smallest budget that is enough. */
 QUIRE_API quire_status quire_pool_capacity(const quire_pool_options *options, int32_t *tokens);
 
 /* ------------------------------------------------------------ sequences (stable) */

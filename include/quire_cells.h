@@ -8,15 +8,15 @@
  * A step
  *   quire_sight_set      once: sorts the pages into seen, hidden and mixed, from the mask
  *   quire_cells_plan     per layer and side (K, V): which cells the next write changes
- *   quire_cells_write    per layer and side, by all workers: writes the rows; a page that is
- * complete is packed quire_cells_attend   per layer, by all workers: softmax(q K^T) V over raw and
- * packed pages
+ *   quire_cells_write    per layer and side, by all workers: writes the rows; packs pages whose 64
+ *                        cells have all been written
+ *   quire_cells_attend   per layer, by all workers: softmax(q K^T) V over raw and packed pages
  *
  * Rules
  * - A page is open, with raw rows, until all of its cells have been written; then it is packed. A
  *   write to a packed page reopens it: its other cells keep their packed values (counted in
- *   quire_cells_stats.reopened_pages). It is packed again by the first write that leaves it alone.
- *   A write of all its 64 cells replaces it instead.
+ *   quire_cells_stats.reopened_pages). It is packed again at the first later write that does not
+ *   touch it. A write of all its 64 cells replaces it instead.
  * - A query sees the page of its own cell raw and all other complete pages packed. With one
  *   sequence in a stream, cells in order and a causal mask, results are those of a pool, bit for
  *   bit.
@@ -47,8 +47,8 @@ typedef struct quire_cells_options {
     size_t struct_size; /* set by quire_cells_options_default */
     /* (n_layers) borrowed during the call. n_heads is the largest number of query heads that
      * quire_cells_attend may be given. With a window, policy.windowed decides the codecs. Ignored:
-     * keep, scale, softcap, alibi, sink_logits; `share` must be -1 (attend over the other layer).
-     */
+     * keep, scale, softcap, alibi, sink_logits. `share` must be -1: to share a cache, pass the
+     * other layer's number to quire_cells_attend. */
     const quire_layer *layers;
     int32_t n_layers;
     quire_policy policy;
@@ -56,8 +56,8 @@ typedef struct quire_cells_options {
     int32_t n_streams, n_cells; /* cells of one stream: a multiple of 64 */
     int32_t max_rows;           /* of one write or attend; default 512 */
     int32_t max_workers;        /* default 8 */
-    /* Layers whose K codec needs a channel order (km4, km3) and have none measure it themselves on
-     * their first pages, which stay raw until then; default true. False: E_INVALID. */
+    /* Layers with km4 or km3 and without k_order measure an order on their first pages, which stay
+     * raw until then; default true. If false, such a layer is refused (E_INVALID). */
     bool measure_order;
     const quire_allocator *allocator; /* NULL: aligned malloc */
     const char *cpu;                  /* as quire_pool_options */
@@ -128,11 +128,12 @@ QUIRE_API quire_status quire_cells_attend(quire_cells *cells, int32_t layer,
 /* ------------------------------------------------------------ rows in and out */
 
 /* Reads cells first .. first + n - 1 (counted over all streams) of one side as (n, G, D), packed
- * ones decoded; cells that were never written are zero. Ends the write before it. */
+ * ones decoded; cells that were never written are zero. Completes the last write first, or takes
+ * it back if it was not run to its end. */
 QUIRE_API quire_status quire_cells_read(quire_cells *cells, int32_t layer, quire_side side,
                                         int64_t first, int64_t n, quire_type type, void *rows);
 /* Copies whole pages of one side, as they are. Both ranges start at a multiple of 64 and do not
- * overlap. Ends the write before it. */
+ * overlap. Completes the last write first, as quire_cells_read does. */
 QUIRE_API quire_status quire_cells_copy(quire_cells *cells, int32_t layer, quire_side side,
                                         int64_t from, int64_t to, int64_t n);
 QUIRE_API quire_status quire_cells_clear(quire_cells *cells); /* forgets every cell */

@@ -6,8 +6,9 @@
  *                              sizes the workspace
  *   quire_cuda_decode          attention of one query per sequence over packed pages and raw rows,
  *                              in one launch
- *   quire_cuda_prefill_create  the same for many query rows of each sequence: prompts, and rows to
- *   quire_cuda_prefill         be verified
+ *   quire_cuda_prefill_create, quire_cuda_prefill
+ *                              the same for many query rows of each sequence: prompts, and drafted
+ *                              tokens of speculative decoding
  *   quire_cuda_pool_create     the cache of a model: sequences, page tables and device memory over
  *                              the functions above
  *

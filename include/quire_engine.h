@@ -2,7 +2,8 @@
  * vocabulary, Quire holds K and V.
  *
  * The calls, in order of use
- *   quire_model_load        maps the weights (without reading them) and loads the vocabulary
+ *   quire_model_load        maps the weights, copies those that ggml multiplies faster in another
+ *                           layout (`repack`), and loads the vocabulary
  *   quire_model_calibrate   measures K and q once per model, for codecs that need it (km4, km3)
  *   quire_session_create    allocates a pool, a thread pool and compute buffers, once
  *   quire_session_prefill   appends a prompt to a sequence of the session's pool, in chunks
@@ -20,10 +21,10 @@
  *   sequences of a session are used by one thread at a time.
  * - Lifetime: free a model after its sessions and samplers. Returned strings live as long as the
  *   object that returned them.
- * - Results do not depend on the number of threads. If steps are exact, they do not depend on how
- *   tokens are split into steps either: ggml rounds a product differently for some numbers of
- *   rows, and an exact step is padded to a number of rows for which it does not. Prefill is always
- *   exact; padding makes a step of one row up to 1.8 times as expensive.
+ * - Results do not depend on the number of threads. Results of exact steps do not depend on how
+ *   tokens are split into steps either: ggml rounds a product differently for some numbers of rows,
+ *   so an exact step is padded to a number of rows for which it does not. Prefill is always exact.
+ *   An exact step of one row takes 1.3 to 5 times as long (docs/SERVER.md).
  * - Errors are those of quire.h: a status, and a sentence in quire_last_error(). Loading a model
  *   silences ggml and libllama: it sets their log functions, for the whole process.
  */
@@ -252,19 +253,18 @@ typedef struct quire_prompt_result {
 QUIRE_API void quire_prompt_options_default(quire_prompt_options *options);
 /* Turns a prompt into a sequence, and computes only what is new. The live sequence *seq is cut to
  * the prefix that it shares with the prompt, unless the store has a longer one (or there is none):
- * then it is freed, and the prefix in the store is mapped. The rest is prefilled. After each step,
- * which is no longer than quire_session_put_rows, its pages are put into the store; pages after a
- * live prefix are not, as that prefix may hold tokens that were decoded one at a time. The logits
- * of the last token are row 0 afterwards.
- * A put that fails does not fail the prompt. E_INVALID, E_STATE, E_TOO_BIG, E_UNSUPPORTED (a store
- * was given to an engine built without one): *seq is unchanged. If quire_store_get or
- * quire_seq_create fails, *seq is NULL. After any other error *seq holds the steps that succeeded.
- * *result is filled in every case. */
+ * then it is freed, and the prefix is loaded from the store. The rest is prefilled. After each
+ * step, which is no longer than quire_session_put_rows, its pages are put into the store; pages
+ * after a live prefix are not, as that prefix may hold tokens that were decoded one at a time. The
+ * logits of the last token are row 0 afterwards. A put that fails does not fail the prompt.
+ * E_INVALID, E_STATE, E_TOO_BIG, E_UNSUPPORTED (a store was given to an engine built without one):
+ * *seq is unchanged. If quire_store_get or quire_seq_create fails, *seq is NULL. After any other
+ * error *seq holds the steps that succeeded. *result is filled in every case. */
 QUIRE_API quire_status quire_session_prompt(quire_session *session, quire_seq **seq,
                                             const int32_t *tokens, int32_t n_tokens,
                                             const quire_prompt_options *options,
                                             quire_prompt_result *result);
-/* The first half of quire_session_prompt: maps the prefix and prefills nothing, for callers that
+/* The first half of quire_session_prompt: reuses the prefix and prefills nothing, for callers that
  * compute prompts in steps of their own. At least one token is left to compute. Errors and *seq as
  * above. */
 QUIRE_API quire_status quire_session_reuse(quire_session *session, quire_seq **seq,

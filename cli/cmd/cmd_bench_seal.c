@@ -33,7 +33,7 @@ static json_t *entry_json(const seal_entry *entry) {
                      cli_pair_text(entry->options.policy.pair).text, "shape",
                      cli_shape_text(shape).text, "raw", cli_raw_names[entry->options.raw], "isa",
                      result->isa, "page_bytes", (json_int_t)result->page_bytes, "us_seal",
-                     cli_json_number(result->seal_us), "us_store",
+                     cli_json_number(result->seal_us), "us_append",
                      cli_json_number(result->store_us), "mb_per_s",
                      cli_json_number(result->mb_per_s), "repeats", (int)result->n_repeat);
 }
@@ -48,7 +48,7 @@ static int print_json(const seal_entry *entries, size_t n) {
 static int print_text(const seal_entry *entries, size_t n) {
     static const cli_column columns[] = {
         {"kv", false},     {"K:V", false},    {"page", true},
-        {"us seal", true}, {"MB/s in", true}, {"us store", true},
+        {"us seal", true}, {"MB/s in", true}, {"us append", true},
     };
     printf("sealing: %s, %s rows, one thread, kernels %s; us per page of %d tokens and KV head\n\n",
            cli_shape_text(&entries[0].options.shape).text, cli_raw_names[entries[0].options.raw],
@@ -129,7 +129,7 @@ int cli_bench_seal_run(int argc, char **argv) {
     const cli_usage usage = {.command = "bench seal",
                              .about = "Times sealing: turning 64 raw rows of K and V into a "
                                       "quantized page, on one thread. us seal is the quantization "
-                                      "alone; us store is checking the rows and copying them into "
+                                      "alone; us append is checking the rows and copying them into "
                                       "the open page. Both are the best of many, per page and KV "
                                       "head. km4 and km3 use query-aware rounding with synthetic "
                                       "query moments.",

@@ -215,12 +215,13 @@ static int ask_all(niah_run *run, cli_niah_map *map) {
     quire_seq *hay;
     quire_status status = quire_seq_create(quire_session_pool(run->session), &hay);
     if (status != QUIRE_OK)
-        return cli_quire_error("cannot ask", status, NULL);
+        return cli_quire_error("cannot run the model on a question", status, NULL);
     status = run->chosen->together ? ask_together(run, hay, map) : ask_alone(run, hay, map);
     quire_seq_free(hay);
     if (status == QUIRE_E_ABORTED)
         return CLI_INTERRUPTED;
-    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot ask", status, NULL);
+    return status == QUIRE_OK ? CLI_OK
+                              : cli_quire_error("cannot run the model on a question", status, NULL);
 }
 
 static int run_map(niah_run *run, const cli_model_args *args, cli_niah_map *map) {
@@ -235,7 +236,9 @@ static int run_map(niah_run *run, const cli_model_args *args, cli_niah_map *map)
     int status = cli_session_open(args, run->model, &request, &run->session);
     if (status == CLI_OK) {
         quire_status made = quire_sampler_create(&run->sampler, run->model, &greedy);
-        status = made == QUIRE_OK ? ask_all(run, map) : cli_quire_error("cannot ask", made, NULL);
+        status = made == QUIRE_OK
+                     ? ask_all(run, map)
+                     : cli_quire_error("cannot run the model on a question", made, NULL);
     }
     quire_sampler_free(run->sampler);
     quire_session_free(run->session);
@@ -303,7 +306,8 @@ static int prepare(niah_run *run) {
         run->maps[i].found = calloc((size_t)grid->n_cells, sizeof *run->maps[i].found);
         run->maps[i].p = calloc((size_t)grid->n_cells, sizeof *run->maps[i].p);
         if (!run->maps[i].found || !run->maps[i].p)
-            return cli_quire_error("cannot ask", QUIRE_E_NOMEM, "out of memory");
+            return cli_quire_error("cannot run the model on a question", QUIRE_E_NOMEM,
+                                   "out of memory");
     }
     return CLI_OK;
 }

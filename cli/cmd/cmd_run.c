@@ -79,9 +79,10 @@ static int read_prompt(run_state *run) {
     const bool given = chosen->prompt || chosen->file;
     if ((chosen->prompt && chosen->file) || (!given && !chosen->load) ||
         (chosen->append && !(given && chosen->load))) {
-        cli_error(chosen->append
-                      ? "--append needs a prompt and --load FILE"
-                      : "give a prompt with -p TEXT or with -f FILE ('-': standard input)");
+        cli_error(chosen->append ? "--append needs a prompt and --load FILE"
+                  : given        ? "-p and -f cannot be given together; give one of them"
+                          : "no prompt was given; give -p TEXT, -f FILE ('-': standard input) or "
+                            "--load FILE");
         return CLI_USAGE;
     }
     const char *alone = chosen->system && !chosen->chat   ? "--system needs --chat"
@@ -114,8 +115,10 @@ static int restore(run_state *run) {
     quire_file_info info;
     quire_file_get_info(run->saved, &info);
     if (run->n_prompt == 0 || info.n_tokens == 0 || run->text.list[0] != info.tokens[0]) {
-        cli_error("the prompt does not start with the text in '%s'; --append adds it to that text",
-                  chosen->load);
+        cli_error(
+            "the prompt and the text in '%s' do not begin alike; to put the prompt after that "
+            "text, give --append",
+            chosen->load);
         return CLI_FAILURE;
     }
     quire_status status = quire_session_load(run->session, run->saved, chosen->reseal, &run->seq);
@@ -278,7 +281,7 @@ int cli_run_run(int argc, char **argv) {
                  "with --load: convert the saved cache if its codecs differ from --kv"),
         cli_flag("ignore-end", &chosen.ignore_end, "do not stop when the model ends its text"),
         cli_flag("quiet", &chosen.quiet, "print no report"),
-        cli_flag("json", &chosen.json, "print the report as JSON, also on stderr"),
+        cli_flag("json", &chosen.json, "print the report, which goes to stderr, as JSON"),
     };
     run_state run = {.chosen = &chosen};
     cli_text_store_options(&run.store, options + OWN);

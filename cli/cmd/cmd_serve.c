@@ -146,7 +146,7 @@ int cli_serve_run(int argc, char **argv) {
                  "requests with different keys share no pages: nobody can find out by timing "
                  "what others have asked"),
         cli_string("cors", &server->cors_origin, "ORIGIN",
-                   "let pages of this origin call the server; '*': all (default: none)"),
+                   "let web pages of this origin call the server; '*': all (default: none)"),
         cli_string("log", &server->log_path, "FILE", "write the log here (default: stderr)"),
         cli_flag("log-prompts", &server->log_prompts, "write prompts into the log"),
         cli_flag("exact", &server->exact,
@@ -157,8 +157,8 @@ int cli_serve_run(int argc, char **argv) {
         cli_int("queue", &server->max_queue, 1, 1 << 20,
                 "requests that may wait; more are refused with status 429"),
         cli_with_step(cli_int("chunk", &server->chunk, PAGE, 8192,
-                              "rows of prompts in one step: fewer let running answers go on "
-                              "faster, more are faster in all"),
+                              "rows of prompts in one step: fewer slow running answers down less, "
+                              "more give a higher total speed"),
                       PAGE),
         cli_string("swap-dir", &chosen.swap_dir, "DIR",
                    "where texts go while the cache is full (default: $TMPDIR or /tmp)"),
@@ -166,8 +166,8 @@ int cli_serve_run(int argc, char **argv) {
         cli_size("max-body", &chosen.max_body, 1024, 0x1p32, "longest request"),
         cli_int("max-choices", &server->max_choices, 1, 1024, "largest n of a request"),
         cli_flag("no-grammar", &server->no_grammar,
-                 "refuse grammars, JSON formats and tool calls that are required: strangers "
-                 "cannot make the server follow a costly one"),
+                 "refuse grammars, JSON formats and required tool calls, so that no client can "
+                 "slow the server down with a costly grammar"),
         cli_int("request-timeout", &server->request_seconds, 0, 1 << 20,
                 "seconds after which a request ends; 0: never"),
         cli_int("header-timeout", &server->header_seconds, 1, 3600,
@@ -189,15 +189,16 @@ int cli_serve_run(int argc, char **argv) {
     };
     const cli_usage usage = {
         .command = "serve",
-        .about = "Serves a model over HTTP: OpenAI's chat and completions API, and a page to chat "
-                 "and to watch the cache at /.\n"
-                 "Requests are computed together, one row of each per step. Prompts that begin "
-                 "alike share pages. A request may choose one of the codecs of --kv with the "
-                 "field \"kv\"; the first is the default.\n"
-                 "Without --kv-bytes each cache has room for four texts as long as the context, or "
-                 "more shorter ones.\n"
-                 "SIGTERM finishes the requests at hand, a second one does not. SIGHUP opens the "
-                 "log again and reads the keys again.",
+        .about =
+            "Serves a model over HTTP: OpenAI's chat and completions API, and a web page to chat "
+            "and to watch the cache at /.\n"
+            "Requests are computed together, one row of each per step. Prompts that begin "
+            "alike share pages. A request may choose one of the codecs of --kv with the "
+            "field \"kv\"; the first is the default.\n"
+            "Without --kv-bytes each cache has room for four texts as long as the context, or "
+            "more shorter ones.\n"
+            "SIGTERM finishes the running requests, a second one stops at once. SIGHUP opens the "
+            "log again and reads the keys again.",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .examples = examples};

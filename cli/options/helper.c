@@ -64,7 +64,10 @@ static bool is_trusted(const char *helper, const char *program) {
         const char *danger =
             stat(path, &info) != 0 ? strerror(errno) : danger_of(&info, &by_program, shared);
         if (danger) {
-            cli_error("the helper '%s' is not safe to run: '%s' %s", helper, path, danger);
+            cli_error(
+                "the helper '%s' is not safe to run: '%s' %s; correct its owner or permissions, "
+                "or give the path of a GGUF file",
+                helper, path, danger);
             return false;
         }
     }

@@ -257,7 +257,7 @@ static int create(const quire_model *model, quire_session_options *options,
         status = quire_session_create(session, model, options);
     if (status == QUIRE_E_ABORTED)
         return CLI_INTERRUPTED;
-    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot make the cache", status, NULL);
+    return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot create the cache", status, NULL);
 }
 
 /* Not an error: some models work beyond their training context. But the loss of quality must not be
@@ -309,7 +309,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model,
     quire_model_get_info(model, &info);
     quire_pair *pairs = calloc((size_t)info.n_layers, sizeof *pairs);
     if (!pairs)
-        return cli_quire_error("cannot make the cache", QUIRE_E_NOMEM, "out of memory");
+        return cli_quire_error("cannot create the cache", QUIRE_E_NOMEM, "out of memory");
     options.layers = pairs;
     int status = CLI_OK;
     if (automatic)

@@ -74,7 +74,7 @@ json_t *cli_cache_report_json(const cli_cache_report *report) {
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "kv_bytes", (json_int_t)report->kv_bytes,
         "kv_bytes_bf16", (json_int_t)report->kv_bytes_bf16, "packed_bytes",
         (json_int_t)report->packed_bytes, "open_bytes", (json_int_t)report->open_bytes,
-        "kept_bytes", (json_int_t)report->last_raw_bytes, "sink_bytes",
+        "last_raw_bytes", (json_int_t)report->last_raw_bytes, "sink_bytes",
         (json_int_t)report->sink_bytes, "fallbacks", (json_int_t)report->fallbacks, "shadow_bytes",
         (json_int_t)report->shadow_bytes, "bits", cli_json_number(report->bits));
 }

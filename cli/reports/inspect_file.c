@@ -172,7 +172,7 @@ static json_t *sections_json(const quire_file_info *info) {
     for (int32_t i = 0; i < info->n_sections; i++) {
         const quire_file_section *s = &info->sections[i];
         cli_json_append(&list,
-                        json_pack("{s:s, s:i, s:I, s:I, s:s}", "name", s->name, "group",
+                        json_pack("{s:s, s:i, s:I, s:I, s:s}", "name", s->name, "class",
                                   (int)s->layer_class, "offset", (json_int_t)s->offset, "bytes",
                                   (json_int_t)s->bytes, "xxh3_128", hex_of(s->checksum).text));
     }
@@ -244,6 +244,7 @@ int cli_inspect_file(const char *path, bool json) {
     if (v.status == QUIRE_OK)
         return status;
     fflush(stdout);
-    cli_error("'%s' is not sound: %s (%s)", path, v.reason, quire_status_text(v.status));
+    cli_error(opened ? "'%s' is not sound: %s (%s)" : "cannot inspect '%s': %s (%s)", path,
+              v.reason, quire_status_text(v.status));
     return CLI_FAILURE;
 }

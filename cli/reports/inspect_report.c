@@ -81,7 +81,7 @@ static int print_resident(const cli_inspection *inspection) {
     } kinds[] = {
         {"sealed", "packed pages", pool->sealed_bytes},
         {"open", "raw pages being filled", pool->open_bytes},
-        {"kept", "raw rows of the page sealed last", pool->last_raw_bytes},
+        {"last_raw", "raw rows of the page sealed last", pool->last_raw_bytes},
         {"sinks", "raw first tokens", pool->sink_bytes},
         {"shadow", "raw copies of packed pages", pool->shadow_bytes},
     };
@@ -154,11 +154,12 @@ static json_t *pool_json(const quire_pool_stats *pool) {
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I}",
         "budget_bytes", (json_int_t)pool->budget_bytes, "total_bytes",
         (json_int_t)pool->total_bytes, "arena_bytes", (json_int_t)pool->arena_bytes, "sealed_bytes",
-        (json_int_t)pool->sealed_bytes, "open_bytes", (json_int_t)pool->open_bytes, "kept_bytes",
-        (json_int_t)pool->last_raw_bytes, "sink_bytes", (json_int_t)pool->sink_bytes, "free_bytes",
-        (json_int_t)pool->free_bytes, "largest_free_bytes", (json_int_t)pool->largest_free_bytes,
-        "shadow_bytes", (json_int_t)pool->shadow_bytes, "tokens", (json_int_t)pool->tokens,
-        "n_seqs", (int)pool->n_seqs, "n_batches", (int)pool->n_batches, "sealed_pages",
+        (json_int_t)pool->sealed_bytes, "open_bytes", (json_int_t)pool->open_bytes,
+        "last_raw_bytes", (json_int_t)pool->last_raw_bytes, "sink_bytes",
+        (json_int_t)pool->sink_bytes, "free_bytes", (json_int_t)pool->free_bytes,
+        "largest_free_bytes", (json_int_t)pool->largest_free_bytes, "shadow_bytes",
+        (json_int_t)pool->shadow_bytes, "tokens", (json_int_t)pool->tokens, "n_seqs",
+        (int)pool->n_seqs, "n_batches", (int)pool->n_batches, "sealed_pages",
         (json_int_t)pool->sealed_pages, "reopened_pages", (json_int_t)pool->reopened_pages);
 }
 

@@ -55,7 +55,8 @@ int cli_text_report_print(const cli_text_report *report) {
         fprintf(stderr, "; %d of %d drafted tokens accepted", (int)r->n_accepted,
                 (int)r->n_drafted);
     fprintf(stderr,
-            "\ncache    %s, %d tokens: %s resident (full pages %s, open page %s, kept raw %s), %s "
+            "\ncache    %s, %d tokens: %s resident (full pages %s, open page %s, other raw rows "
+            "%s), %s "
             "in bf16 (%.2fx)\n",
             report->kv, (int)quire_seq_length(report->seq), cli_bytes(cache.kv_bytes).text,
             cli_bytes(cache.packed_bytes).text, cli_bytes(cache.open_bytes).text,

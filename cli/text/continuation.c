@@ -51,8 +51,8 @@ static bool on_token(void *user, int32_t token, const char *bytes, size_t n_byte
 
 static const char *failure(const cli_continuation *c) {
     return *c->seq           ? "cannot generate"
-           : c->store->store ? "cannot look into the store"
-                             : "cannot make a sequence";
+           : c->store->store ? "cannot read from the store"
+                             : "cannot create a sequence";
 }
 
 int cli_continue(const cli_continuation *c, cli_tokens *text, quire_generate_result *result) {

@@ -33,8 +33,8 @@ static void on_progress(void *user, int32_t done, int32_t total) {
 static void on_store_error(void *user, quire_status status, bool again) {
     cli_text_store *ts = user;
     if (status != ts->failed) /* the text is worth more than its pages: it goes on */
-        cli_quire_error(again ? "these pages do not go into the store now"
-                              : "no more pages go into the store",
+        cli_quire_error(again ? "cannot add pages to the store; will try again later"
+                              : "cannot add pages to the store; the rest of this text is not added",
                         status, NULL);
     ts->failed = status;
 }

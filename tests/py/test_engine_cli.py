@@ -195,7 +195,8 @@ def test_interrupt_stops_cleanly(smollm2):
 @pytest.mark.parametrize("arguments, said", [
     (("run", "-p", "x"), "no model was given"),
     (("run", "-m", "nowhere.gguf", "-p", "x"), "nowhere.gguf"),
-    (("run", "-m", "TINY"), "give a prompt"),
+    (("run", "-m", "TINY"), "no prompt was given"),
+    (("run", "-m", "TINY", "-p", "x", "-f", "y"), "cannot be given together"),
     (("run", "-m", "TINY", "-p", "x", "--kv", "k9v9"), "k9v9"),
     (("run", "-m", "TINY", "-p", "x", "--kv-layers", "7=none"), "0 to 2"),
     (("run", "-m", "TINY", "-p", "x", "--grammar", "root ::= ("), "grammar"),
@@ -341,10 +342,10 @@ def test_resident_bytes_are_the_codecs(tiny):
     for kv in ("k8v4", "k4v4", "tq3"):
         result = bench(tiny, kv, 8192)
         assert result["packed_bytes"] == 8192 * elements * result["bits"] / 8
-        assert result["sink_bytes"] == 4 * elements * 2 and result["open_bytes"] == result["kept_bytes"] == 0
+        assert result["sink_bytes"] == 4 * elements * 2 and result["open_bytes"] == result["last_raw_bytes"] == 0
         assert result["kv_bytes"] == result["packed_bytes"] + result["sink_bytes"] < 1.02 * result["packed_bytes"]
     middle = bench(tiny, "k4v4", 8191)  # a page that is filling is raw, and is all that comes on top
-    assert middle["kept_bytes"] == 0 and middle["open_bytes"] == 64 * elements * 2
+    assert middle["last_raw_bytes"] == 0 and middle["open_bytes"] == 64 * elements * 2
 
 
 def codec_presets():
@@ -364,7 +365,7 @@ def test_filled_caches_are_those_of_a_prefill(tmp_path, arch):
 
     for prefilled, filled in zip(measured(), measured("--fill"), strict=True):
         assert filled["filled"] and not prefilled["filled"] and filled["kv"] == prefilled["kv"]
-        for key in ("kv_bytes", "packed_bytes", "open_bytes", "kept_bytes", "sink_bytes", "kv_bytes_bf16"):
+        for key in ("kv_bytes", "packed_bytes", "open_bytes", "last_raw_bytes", "sink_bytes", "kv_bytes_bf16"):
             assert filled[key] == prefilled[key], (filled["kv"], key)
         assert filled["fallbacks"] == filled["shadow_bytes"] == 0
         for ours, theirs in zip(filled["layers"], prefilled["layers"], strict=True):
