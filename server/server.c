@@ -5,6 +5,7 @@
 #include "http/api_keys.h"
 #include "http/http_server.h"
 #include "base/monotonic.h"
+#include "base/utf8.h"
 #include "http/signals.h"
 
 #include <errno.h>
@@ -47,6 +48,14 @@ static bool check(const srv_options *o, char *why, size_t n_why) {
             snprintf(why, n_why, "%s must be at least %lld", all[i].what, (long long)all[i].least);
             return false;
         }
+    for (const char *at = o->model_name; *at;) { /* it is in every reply */
+        const int n = srv_utf8_length(at, strlen(at));
+        if (n <= 0) {
+            snprintf(why, n_why, "the model's name is not UTF-8: give it another (--name NAME)");
+            return false;
+        }
+        at += n;
+    }
     if (o->max_body > SIZE_MAX / 64) {
         snprintf(why, n_why, "the size of a body is too large");
         return false;

@@ -52,14 +52,11 @@ typedef struct api_reply api_reply; /* collects the events of a job */
 api_reply *api_reply_begin(const api_request *request, const char *id, int64_t created,
                            const char *model_name);
 void api_reply_free(api_reply *reply);
-/* Streaming, before an event with SRV_FAILED: the sentence of its error, as srv_job_error has it.
- * Without it the error says nothing of the reason. */
-void api_reply_set_why(api_reply *reply, const char *why);
 /* Streaming: the JSON of the chunks that this event gives, each as "data: {...}\n\n", in one
- * malloced string; "" if there is nothing to say yet. */
+ * malloced string; "" if there is nothing to say yet. Not for SRV_FAILED and SRV_TIMED_OUT. */
 char *api_reply_chunk(api_reply *reply, const srv_event *event);
-/* Streaming, after the last event: the usage chunk if it was asked for, and "data: [DONE]\n\n"; ""
- * if an error was the last thing to say. */
+/* Streaming, after the last event: the usage chunk if it was asked for, and
+ * "data: [DONE]\n\n". */
 char *api_reply_end(api_reply *reply, const srv_usage *usage);
 /* Not streaming: takes in an event. False: out of memory. */
 bool api_reply_add(api_reply *reply, const srv_event *event);

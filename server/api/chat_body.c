@@ -116,8 +116,9 @@ static bool add_tools(api_parser *p, conversation *c, const api_tools *tools,
     } else {
         new_message(c, "system");
     }
+    const size_t n_before = c->contents[0].n;
     const bool good = api_tools_describe(tools, &c->contents[0], p->error);
-    c->n_bytes += c->contents[0].n;
+    c->n_bytes += c->contents[0].n - n_before;
     return good;
 }
 
@@ -145,6 +146,8 @@ static bool read_messages(api_parser *p, conversation *c, const api_tools *tools
         srv_text_add(&c->contents[i], "", 0);
         if (c->contents[i].failed)
             return api_no_memory(p->error);
+        if (!api_check_words(c->contents[i].bytes, c->contents[i].n, "messages", p->error))
+            return false;
         c->list[i].content = c->contents[i].bytes;
     }
     return c->n_bytes <= API_PROMPT_BYTES ||

@@ -1,6 +1,7 @@
 /* completion_body.c: the body of /v1/completions. */
 #include "api/request.h"
 #include "api/response_format.h"
+#include "base/piece.h"
 
 #include <stdlib.h>
 
@@ -46,13 +47,8 @@ static bool prompt_of_text(api_parser *p, const json_t *prompt) {
 
 static bool text_of_tokens(api_parser *p) {
     srv_text text = {0};
-    for (int32_t i = 0; i < p->request->work.n_tokens; i++) {
-        char piece[SRV_PIECE];
-        size_t n = 0;
-        if (quire_model_piece(p->limits->model, p->owned->tokens[i], piece, sizeof piece, &n) ==
-            QUIRE_OK)
-            srv_text_add(&text, piece, n);
-    }
+    for (int32_t i = 0; i < p->request->work.n_tokens; i++)
+        srv_piece_add(p->limits->model, p->owned->tokens[i], &text);
     p->request->prompt_text = srv_text_take(&text);
     return p->request->prompt_text || api_no_memory(p->error);
 }

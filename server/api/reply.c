@@ -52,14 +52,8 @@ void api_reply_free(api_reply *r) {
     free(r->choices);
     free(r->id);
     free(r->model);
-    free(r->why);
     free(r->echo);
     free(r);
-}
-
-void api_reply_set_why(api_reply *r, const char *why) {
-    free(r->why);
-    r->why = copy(why);
 }
 
 /* ------------------------------------------------------------------ parts */

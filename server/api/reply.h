@@ -22,11 +22,10 @@ struct api_reply {
     api_kind kind;
     bool include_usage, tools;
     int32_t n_choices, n_logprobs;
-    char *id, *model, *why;
+    char *id, *model;
     int64_t created;
     char *echo; /* the prompt, if it is to be repeated; else NULL */
     reply_choice *choices;
-    bool broken; /* an error was streamed: nothing may follow */
 };
 
 /* The array entries of an event's tokens. NULL: out of memory. */
@@ -37,7 +36,7 @@ json_t *reply_logprobs(const api_reply *reply, reply_choice *choice, json_t *tok
 json_t *reply_usage(const srv_usage *usage);
 /* "stop", "length", "tool_calls". */
 const char *reply_finish(const api_reply *reply, const reply_choice *choice);
-/* {"name", "arguments"} -> OpenAI's form; index < 0: not in a delta. */
+/* {"name", "arguments"} -> OpenAI's form. */
 json_t *reply_call(const api_reply *reply, int32_t choice, int number, const json_t *call,
                    bool in_delta);
 /* Content and calls that an event adds. False: out of memory. */

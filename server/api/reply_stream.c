@@ -64,18 +64,6 @@ static void write_calls(api_reply *r, srv_text *out, int32_t index, const json_t
     }
 }
 
-static void write_error(api_reply *r, srv_text *out, srv_finish finish) {
-    json_t *why = r->why ? api_json_utf8(r->why, strlen(r->why)) : NULL;
-    if (!why)
-        why =
-            json_string(finish == SRV_TIMED_OUT ? "The request took longer than this server allows."
-                                                : "The server could not finish this text.");
-    write_data(out, json_pack("{s:{s:o, s:s, s:n, s:s}}", "error", "message", why, "type",
-                              "server_error", "param", "code",
-                              finish == SRV_TIMED_OUT ? "timeout" : "generation_failed"));
-    r->broken = true;
-}
-
 static void write_event(api_reply *r, srv_text *out, const srv_event *event, json_t *calls) {
     reply_choice *choice = &r->choices[event->choice];
     srv_text content = {0};
@@ -90,16 +78,14 @@ static void write_event(api_reply *r, srv_text *out, const srv_event *event, jso
     write_content(r, out, event, &content);
     write_calls(r, out, event->choice, calls);
     srv_text_free(&content);
-    if (event->finish == SRV_FAILED || event->finish == SRV_TIMED_OUT)
-        write_error(r, out, event->finish);
-    else if (event->finish != SRV_RUNNING)
+    if (event->finish != SRV_RUNNING)
         write_choice(r, out, event->choice, r->kind == API_CHAT ? json_object() : json_string(""),
                      json_null(), reply_finish(r, choice));
 }
 
 char *api_reply_chunk(api_reply *r, const srv_event *event) {
     srv_text out = {0};
-    if (!r->broken && event->choice >= 0 && event->choice < r->n_choices) {
+    if (event->choice >= 0 && event->choice < r->n_choices) {
         json_t *calls = json_array();
         if (!calls)
             return NULL;
@@ -111,10 +97,8 @@ char *api_reply_chunk(api_reply *r, const srv_event *event) {
 
 char *api_reply_end(api_reply *r, const srv_usage *usage) {
     srv_text out = {0};
-    if (!r->broken) {
-        if (r->include_usage)
-            write_chunk(r, &out, json_array(), reply_usage(usage));
-        srv_text_put(&out, "data: [DONE]\n\n");
-    }
+    if (r->include_usage)
+        write_chunk(r, &out, json_array(), reply_usage(usage));
+    srv_text_put(&out, "data: [DONE]\n\n");
     return srv_text_take(&out);
 }

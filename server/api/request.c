@@ -1,6 +1,7 @@
 /* request.c: a body -> api_request. */
 #include "api/request.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,11 +13,33 @@ bool api_tokenize_failed(quire_status status, const char *param, api_error *erro
     return api_fail(error, 400, param, "'%s' cannot be tokenized: %s.", param, quire_last_error());
 }
 
+/* Of white space, or of anything else. */
+static size_t longest_word(const char *text, size_t n_bytes) {
+    size_t longest = 0, start = 0;
+    for (size_t i = 1; i <= n_bytes; i++) {
+        if (i < n_bytes && !isspace((unsigned char)text[i]) == !isspace((unsigned char)text[i - 1]))
+            continue;
+        longest = i - start > longest ? i - start : longest;
+        start = i;
+    }
+    return longest;
+}
+
+bool api_check_words(const char *text, size_t n_bytes, const char *param, api_error *error) {
+    const size_t longest = longest_word(text, n_bytes);
+    return longest <= API_WORD_BYTES ||
+           api_fail(error, 413, param,
+                    "'%s' has a word, or white space, of %zu bytes; at most %d are allowed.", param,
+                    longest, (int)API_WORD_BYTES);
+}
+
 bool api_tokens_of(const quire_model *model, const char *text, size_t n_bytes, int flags,
                    const char *param, int32_t **tokens, int32_t *n_tokens, api_error *error) {
     if (n_bytes > API_PROMPT_BYTES)
         return api_fail(error, 413, param, "'%s' has %zu bytes; at most %d are allowed.", param,
                         n_bytes, (int)API_PROMPT_BYTES);
+    if (!api_check_words(text, n_bytes, param, error))
+        return false;
     /* A text has more tokens than bytes only where the model adds some. */
     int32_t capacity = (int32_t)n_bytes + 8;
     for (;;) {

@@ -7,6 +7,9 @@
 
 enum {
     API_PROMPT_BYTES = 16 << 20, /* longer prompts are refused before they are tokenized */
+    /* So are longer words: cutting one up may take 320 times its bytes (engine/model/tokenize.c).
+     */
+    API_WORD_BYTES = 256 << 10,
     API_MESSAGES = 1 << 14,
     API_STOP_BYTES = 1024,
     API_BIASES = 1024,
@@ -41,6 +44,8 @@ bool api_read_completion(api_parser *parser); /* prompt -> tokens */
  * field that an error names. */
 bool api_tokens_of(const quire_model *model, const char *text, size_t n_bytes, int flags,
                    const char *param, int32_t **tokens, int32_t *n_tokens, api_error *error);
+/* Whether words are short enough to be tokenized; api_tokens_of asks itself. */
+bool api_check_words(const char *text, size_t n_bytes, const char *param, api_error *error);
 /* An error of the engine's tokenizers as one of the request. Returns false. */
 bool api_tokenize_failed(quire_status status, const char *param, api_error *error);
 

@@ -1,5 +1,6 @@
 /* schema_grammar.c: schemas of any kind -> rules. A rule has its name before its body is written,
  * so schemas may refer to themselves. */
+#include "api/request.h"
 #include "api/schema_parts.h"
 
 #include <stdarg.h>
@@ -47,6 +48,10 @@ void api_gbnf_literal(srv_text *text, const char *bytes, size_t n) {
 
 void schema_new_rule(schema_converter *c, char rule[API_RULE_NAME]) {
     snprintf(rule, API_RULE_NAME, "r%u", c->grammar->n_rules++);
+}
+
+bool schema_has_room(const schema_converter *c) {
+    return c->grammar->n_rules < SCHEMA_RULES && c->grammar->text.n <= API_GRAMMAR_BYTES;
 }
 
 void schema_end_rule(schema_converter *c, const char *rule, srv_text *body) {
@@ -441,7 +446,7 @@ bool schema_convert(schema_converter *c, const json_t *schema, const char *keywo
         srv_text_print(&c->path, "/%s%s%s", keyword, name ? "/" : "", name ? name : "");
     if (c->depth >= SCHEMA_DEPTH)
         return schema_refuse(c, "", "more than %d levels", (int)SCHEMA_DEPTH);
-    if (c->grammar->n_rules >= SCHEMA_RULES)
+    if (!schema_has_room(c))
         return schema_refuse(c, "", "the schema is too large");
     schema_new_rule(c, rule);
     srv_text body = {0};

@@ -35,18 +35,21 @@ typedef struct object {
 
 /* Rule of the rest of a key that begins like these names, which are sorted and agree in their first
  * `at` bytes, and that is none of them. Keys are written without escapes: each has one spelling. */
-static void write_other_key(schema_converter *c, const char *const *names, size_t n, size_t at,
+static bool write_other_key(schema_converter *c, const char *const *names, size_t n, size_t at,
                             char rule[API_RULE_NAME]) {
     srv_text body = {0}, taken = {0};
+    if (!schema_has_room(c)) /* a rule for each byte of each name */
+        return schema_refuse(c, "properties", "the schema is too large");
     schema_new_rule(c, rule);
+    bool good = true;
     const bool is_name = n > 0 && names[0][at] == '\0'; /* it must go on */
-    for (size_t i = is_name ? 1 : 0; i < n;) {
+    for (size_t i = is_name ? 1 : 0; i < n && good;) {
         const size_t length = api_utf8_length(names[i] + at, strlen(names[i] + at));
         size_t end = i + 1;
         while (end < n && strncmp(names[end] + at, names[i] + at, length) == 0)
             end++;
         char next[API_RULE_NAME];
-        write_other_key(c, names + i, end - i, at + length, next);
+        good = write_other_key(c, names + i, end - i, at + length, next);
         if (body.n > 0)
             srv_text_put(&body, " | ");
         api_gbnf_literal(&body, names[i] + at, length);
@@ -65,6 +68,7 @@ static void write_other_key(schema_converter *c, const char *const *names, size_
     body.failed = body.failed || taken.failed;
     srv_text_free(&taken);
     schema_end_rule(c, rule, &body);
+    return good;
 }
 
 static int by_name(const void *a, const void *b) {
@@ -92,8 +96,10 @@ static bool write_other(object *o, const json_t *schema) {
         if (is_plain(o->list[i].name))
             names[n++] = o->list[i].name;
     qsort(names, n, sizeof *names, by_name);
-    write_other_key(c, names, n, 0, key);
+    const bool good = write_other_key(c, names, n, 0, key);
     free(names);
+    if (!good)
+        return false;
     schema_new_rule(c, o->other);
     srv_text body = {0};
     srv_text_print(&body, "\"\\\"\" %s \"\\\"\" \":\" ws %s ws", key, value);

@@ -28,6 +28,8 @@ bool schema_convert(schema_converter *c, const json_t *schema, const char *keywo
 /* 400, with the path and the keyword. Returns false. */
 bool schema_refuse(schema_converter *c, const char *keyword, const char *format, ...)
     API_PRINTS(3, 4);
+/* Whether more rules may be written. Asked before each one, where a schema gives very many. */
+bool schema_has_room(const schema_converter *c);
 void schema_new_rule(schema_converter *c, char rule[API_RULE_NAME]);
 /* "rule ::= body\n"; frees the body. */
 void schema_end_rule(schema_converter *c, const char *rule, srv_text *body);

@@ -65,11 +65,7 @@ static void *watch(void *user) {
     pthread_mutex_lock(&all->lock);
     while (!all->is_stopping) {
         sweep(all);
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += SWEEP_MILLISECONDS * 1000000L;
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
+        const struct timespec until = srv_deadline(SWEEP_MILLISECONDS);
         pthread_cond_timedwait(&all->stop_now, &all->lock, &until);
     }
     pthread_mutex_unlock(&all->lock);
@@ -87,7 +83,7 @@ srv_connections *srv_connections_start(int32_t header_seconds, int32_t body_seco
     all->limit[SRV_KEPT] = idle_seconds;
     all->limit[SRV_BODY] = body_seconds;
     pthread_mutex_init(&all->lock, NULL);
-    pthread_cond_init(&all->stop_now, NULL);
+    srv_cond_init(&all->stop_now);
     if (pthread_create(&all->thread, NULL, watch, all) != 0) {
         pthread_cond_destroy(&all->stop_now);
         pthread_mutex_destroy(&all->lock);

@@ -43,7 +43,7 @@ srv_next srv_generation_next(srv_generation *g, double deadline, srv_event **eve
             return SRV_NEXT_CLIENT_LEFT;
         }
         if (got == SRV_EVENT) {
-            if (!g->has_token && (*event)->finish != SRV_FAILED)
+            if (!g->has_token && (*event)->finish < SRV_FAILED)
                 srv_metrics_first_token(g->request->server->metrics,
                                         srv_monotonic() - g->request->arrived);
             g->has_token = true;
@@ -130,12 +130,6 @@ static void log_prompt(const srv_request *request, const api_request *asked) {
         srv_log_quoted(request->server->log, before, asked->prompt_text);
 }
 
-/* The server's time limit holds for requests that set none, or a longer one. */
-static void limit_time(srv_work *work, int32_t seconds) {
-    if (seconds > 0 && (work->seconds <= 0 || work->seconds > seconds))
-        work->seconds = seconds;
-}
-
 enum MHD_Result srv_generate(srv_request *request, api_kind kind) {
     srv_http *server = request->server;
     make_id(kind, request->id, sizeof request->id);
@@ -151,7 +145,6 @@ enum MHD_Result srv_generate(srv_request *request, api_kind kind) {
     srv_body_free(&request->body); /* it may be large, and the job may take long */
     if (!g->asked)
         return srv_reply_error(request, &error);
-    limit_time(&g->asked->work, server->options->request_seconds);
     log_prompt(request, g->asked);
     g->reply =
         api_reply_begin(g->asked, request->id, (int64_t)time(NULL), server->options->model_name);

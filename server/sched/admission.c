@@ -89,7 +89,11 @@ bool srv_choice_begin(srv_lane *lane, srv_choice *choice) {
         status = quire_session_reuse(lane->session, &choice->seq, choice->text, choice->n_text,
                                      &options, &result);
     } while ((status == QUIRE_E_NO_SLOT || status == QUIRE_E_NO_PAGES) && srv_prefix_evict(lane));
-    if (status != QUIRE_OK && lane->store) { /* the store is in trouble: go on without it */
+    const bool full = status == QUIRE_E_NO_SLOT || status == QUIRE_E_NO_PAGES;
+    if (full) {
+        quire_seq_free(choice->seq);
+        choice->seq = NULL;
+    } else if (status != QUIRE_OK && lane->store) { /* it is in trouble: go on without it */
         lane->counts.store_errors++;
         quire_seq_free(choice->seq);
         choice->seq = NULL;

@@ -1,15 +1,15 @@
 /* emit.c: from logits to a token, its text, and an event for the reader. */
+#include "base/piece.h"
 #include "sched/lane.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-static bool fill_logprob(const quire_model *model, int32_t token, float logprob,
+static void fill_logprob(const quire_model *model, int32_t token, float logprob,
                          srv_token_logprob *out) {
     out->token = token;
     out->logprob = logprob;
-    return quire_model_piece(model, token, out->bytes, sizeof out->bytes, &out->n_bytes) ==
-           QUIRE_OK;
+    if (quire_model_piece(model, token, out->bytes, sizeof out->bytes, &out->n_bytes) != QUIRE_OK)
+        out->n_bytes = 0; /* too long a text is left out: n_bytes is what it would need */
 }
 
 /* The likeliest tokens, by insertion: n_top is at most 20. */
@@ -36,13 +36,13 @@ static srv_token *make_token(const srv_lane *lane, int32_t token, const float *l
     }
     made->top = list;
     const double sum = logits[token] + quire_logits_nll(logits, lane->n_vocab, token);
-    bool is_whole = fill_logprob(lane->model, token, (float)(logits[token] - sum), &made->chosen);
+    fill_logprob(lane->model, token, (float)(logits[token] - sum), &made->chosen);
     int32_t top[SRV_TOP_LOGPROBS];
     n_top = n_top < lane->n_vocab ? n_top : lane->n_vocab;
     if (n_top > 0)
         find_top(logits, lane->n_vocab, top, n_top);
-    for (int32_t i = 0; i < n_top && is_whole; i++)
-        is_whole = fill_logprob(lane->model, top[i], (float)(logits[top[i]] - sum), &list[i]);
+    for (int32_t i = 0; i < n_top; i++)
+        fill_logprob(lane->model, top[i], (float)(logits[top[i]] - sum), &list[i]);
     made->n_top = n_top;
     return made;
 }
@@ -63,12 +63,13 @@ static bool take_token(srv_lane *lane, srv_choice *choice, int32_t token, const 
         srv_filter_end(&choice->filter, text);
         return true;
     }
-    char bytes[SRV_PIECE];
-    size_t n_bytes = 0;
-    if (quire_model_piece(lane->model, token, bytes, sizeof bytes, &n_bytes) != QUIRE_OK ||
-        !srv_choice_reserve(choice, 1))
+    srv_text piece = {0};
+    const bool room = srv_piece_add(lane->model, token, &piece) && srv_choice_reserve(choice, 1);
+    if (room)
+        srv_filter_add(&choice->filter, piece.bytes ? piece.bytes : "", piece.n, text);
+    srv_text_free(&piece);
+    if (!room)
         return false;
-    srv_filter_add(&choice->filter, bytes, n_bytes, text);
     choice->text[choice->n_text++] = token;
     const int32_t n_generated = choice->n_text - job->n_prompt;
     if (choice->filter.stopped)

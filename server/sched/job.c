@@ -105,11 +105,7 @@ srv_job *srv_job_create(const quire_model *model, const srv_work *work, srv_refu
     if (!job)
         return NULL;
     pthread_mutex_init(&job->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&job->news, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    srv_cond_init(&job->news);
     atomic_init(&job->references, 1);
     atomic_init(&job->cancelled, false);
     job->cache = work->cache;
@@ -175,20 +171,8 @@ void srv_job_fail(srv_job *job, srv_finish finish, const char *why) {
     }
 }
 
-static struct timespec after(int32_t milliseconds) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += milliseconds / 1000;
-    at.tv_nsec += (long)(milliseconds % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
-    return at;
-}
-
 srv_wait srv_job_next(srv_job *job, int32_t milliseconds, srv_event **event) {
-    const struct timespec until = after(milliseconds);
+    const struct timespec until = srv_deadline(milliseconds);
     *event = NULL;
     pthread_mutex_lock(&job->lock);
     while (!job->first && job->n_open > 0 &&

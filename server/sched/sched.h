@@ -61,7 +61,7 @@ typedef struct srv_token_logprob {
     int32_t token;
     float logprob;
     char bytes[SRV_PIECE]; /* not terminated */
-    size_t n_bytes;
+    size_t n_bytes;        /* 0 for the rare token with more bytes than that */
 } srv_token_logprob;
 
 typedef struct srv_token {

@@ -164,7 +164,11 @@ static void after_item(srv_lane *lane, int32_t i, bool exact, int32_t row) {
 /* Something is wrong with one of them: each alone, so that only that one fails. */
 static void step_one_by_one(srv_lane *lane, bool exact) {
     for (int32_t i = 0; i < lane->n_items; i++) {
+        if (lane->rows[i]->state != SRV_COMPUTING) /* its job has failed meanwhile */
+            continue;
         const quire_status status = quire_session_decode(lane->session, &lane->items[i], 1, exact);
+        if (status == QUIRE_E_NO_PAGES) /* the next step makes room */
+            continue;
         if (status != QUIRE_OK) {
             srv_job_fail(lane->rows[i]->job, SRV_FAILED, quire_last_error());
             continue;

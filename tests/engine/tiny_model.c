@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 32, N_TOKENS = 263, NORMAL = 1, UNKNOWN = 2, CONTROL = 3, BYTE = 6 };
+enum { WIDTH = 32, N_TOKENS = 264, NORMAL = 1, UNKNOWN = 2, CONTROL = 3, BYTE = 6 };
 
 static void set_vocabulary(struct gguf_context *file, bool chat) {
     static char bytes[256][8];
@@ -24,6 +24,10 @@ static void set_vocabulary(struct gguf_context *file, bool chat) {
         texts[TINY_IM_START + i] = others[i];
         types[TINY_IM_START + i] = i < 2 ? CONTROL : NORMAL;
     }
+    static char word[TINY_LONG_BYTES + 1];
+    memset(word, 'x', TINY_LONG_BYTES);
+    texts[TINY_LONG] = word;
+    types[TINY_LONG] = NORMAL;
     for (int i = 0; i < N_TOKENS; i++)
         scores[i] = types[i] == CONTROL ? 0.0f : -(float)i;
     gguf_set_val_str(file, "tokenizer.ggml.model", "llama");

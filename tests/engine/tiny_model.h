@@ -11,12 +11,14 @@ enum {
     TINY_BYTE_0 = 3, /* token of byte 0; the other bytes follow */
     TINY_IM_START = 259,
     TINY_IM_END = 260,
+    TINY_LONG = 263, /* a word of TINY_LONG_BYTES */
+    TINY_LONG_BYTES = 600,
     TINY_CONTEXT = 4096
 };
 
 /* Writes a GGUF file. SentencePiece; the tokens are <unk> <s> </s>, all bytes, <|im_start|>,
- * <|im_end|>, and "</", "s>", from which plain text puts "</s>" together. chat: with the template
- * ChatML. */
+ * <|im_end|>, then "</", "s>", from which plain text puts "</s>" together, and a long word. chat:
+ * with the template ChatML. */
 bool tiny_model_write(const char *path, bool chat);
 
 #endif

@@ -828,7 +828,8 @@ def test_ipv6(tmp_path):
 @pytest.mark.parametrize("options, message", [
     ({"port": "taken"}, "cannot listen on 127.0.0.1 port"), ({"host": "no.such.host.invalid"}, "is not an address"),
     ({"api_keys": "/none"}, "the API keys in /none cannot be read"), ({"log_path": "/none/log"}, "cannot be opened"),
-    ({"max_connections": 0}, "must be at least 1"), ({"header_seconds": 0}, "must be at least 1")])
+    ({"max_connections": 0}, "must be at least 1"), ({"header_seconds": 0}, "must be at least 1"),
+    ({"model_name": "caf\udce9"}, "name is not UTF-8")])
 def test_bad_starts(tmp_path, options, message):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

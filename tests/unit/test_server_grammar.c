@@ -372,6 +372,27 @@ static void deep_schemas_are_refused(void **state) {
 
 /* ------------------------------------------------------------------ grammars of clients */
 
+/* Keys that are none of the names take a rule for each byte of each name. */
+static void schemas_with_long_names_are_refused(void **state) {
+    (void)state;
+    json_t *properties = json_object();
+    for (int i = 0; i < 1000; i++) {
+        char name[201];
+        snprintf(name, sizeof name, "%d%0196d", i, 0);
+        json_object_set_new(properties, name, json_true());
+    }
+    json_t *schema = json_pack("{s:s, s:o, s:b}", "type", "object", "properties", properties,
+                               "additionalProperties", 1);
+    api_grammar grammar = {0};
+    api_error error = {0};
+    char rule[API_RULE_NAME];
+    assert_false(api_grammar_schema(&grammar, schema, "schema", "#", rule, &error));
+    assert_non_null(strstr(error.message, "too large"));
+    assert_true(grammar.text.n < 8u << 20);
+    srv_text_free(&grammar.text);
+    json_decref(schema);
+}
+
 static void good_grammars_are_taken(void **state) {
     (void)state;
     static const struct {
@@ -502,6 +523,7 @@ int main(void) {
         cmocka_unit_test(unsupported_schemas_are_named),
         cmocka_unit_test(wide_schemas_are_taken),
         cmocka_unit_test(deep_schemas_are_refused),
+        cmocka_unit_test(schemas_with_long_names_are_refused),
         cmocka_unit_test(good_grammars_are_taken),
         cmocka_unit_test(bad_grammars_are_refused),
         cmocka_unit_test(costly_grammars_are_refused),
