@@ -2,7 +2,6 @@
 #include "graph/graph.h"
 
 #include <ggml-cpu.h>
-#include <math.h>
 
 struct ggml_tensor *quire__embed(quire__graph *g) {
     struct ggml_tensor *x = ggml_get_rows(g->ctx, g->model->embedding, g->tokens);

@@ -2,7 +2,6 @@
 #include "graph/step_plan.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { NODES_PER_LAYER = 64, NODES_OUTSIDE = 128, WORK_ALIGNMENT = 64 };
 

@@ -13,7 +13,6 @@
 
 #include <llama.h>
 #include <ctype.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

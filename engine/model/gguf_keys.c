@@ -4,7 +4,6 @@
 #include <ggml-cpu.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { NAME_BYTES = 128 };
 

@@ -6,7 +6,6 @@
 
 #include <llama.h>
 #include <ctype.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* fields.c: see fields.h. */
 #include "api/fields.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

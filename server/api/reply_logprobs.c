@@ -3,7 +3,6 @@
 #include "api/reply.h"
 
 #include <math.h>
-#include <string.h>
 
 /* JSON has no infinity; this is what OpenAI writes for it. */
 static json_t *number(float logprob) {

@@ -3,7 +3,6 @@
 #include "api/reply.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Writes "data: {...}\n\n". Takes the reference. */
 static void write_data(srv_text *out, json_t *root) {

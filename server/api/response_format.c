@@ -3,7 +3,6 @@
 #include "api/gbnf_check.h"
 #include "api/schema_grammar.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_SCHEMA } format;

@@ -1,8 +1,9 @@
 /* schema_grammar.h: JSON schemas -> GBNF.
  *
- * Every text that the grammar matches is valid JSON and valid under the schema; not every valid
- * text can be matched: properties come in the order of the schema, for example. docs/SERVER.md
- * lists what is supported. */
+ * Every text that the grammar matches is valid JSON and valid under the schema, except for the
+ * limits of numbers with fractions, which are not checked. Not every valid text can be matched:
+ * properties come in the order of the schema, for example. docs/SERVER.md lists what is supported.
+ */
 #ifndef SERVER_API_SCHEMA_GRAMMAR_H
 #define SERVER_API_SCHEMA_GRAMMAR_H
 

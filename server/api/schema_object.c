@@ -11,7 +11,6 @@
 #include "api/json_utf8.h"
 #include "api/schema_parts.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -10,12 +10,10 @@
 #include "http/peer.h"
 #include "http/routes.h"
 
-#include <math.h>
 #include <microhttpd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 

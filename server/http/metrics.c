@@ -147,7 +147,7 @@ static void put_counts(FILE *out, const srv_counts *c) {
     } all[] = {
         {"quire_jobs_running", "gauge", "Jobs being computed", (double)c->running},
         {"quire_jobs_waiting", "gauge", "Jobs in the queue", (double)c->waiting},
-        {"quire_jobs_swapped", "gauge", "Jobs whose pages are on disk", (double)c->swapped},
+        {"quire_jobs_swapped", "gauge", "Sequences whose pages are on disk", (double)c->swapped},
         {"quire_jobs_submitted_total", "counter", "Jobs accepted", (double)c->submitted},
         {"quire_jobs_finished_total", "counter", "Jobs that finished", (double)c->finished},
         {"quire_jobs_failed_total", "counter", "Jobs that failed", (double)c->failed},

@@ -1,7 +1,6 @@
 /* admission.c: who computes, who waits, and who leaves. */
 #include "sched/lane.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { PAGE = QUIRE_PAGE_TOKENS };

@@ -115,7 +115,8 @@ void srv_sched_free(srv_sched *sched); /* after all jobs were released; NULL is 
 /* ------------------------------------------------------------------ counters */
 
 typedef struct srv_counts {
-    int64_t running, waiting, swapped;                       /* jobs, now */
+    int64_t running, waiting; /* jobs, now */
+    int64_t swapped;          /* sequences whose pages are on disk, now */
     int64_t submitted, finished, failed, cancelled, refused; /* jobs, since the start */
     int64_t prompt_tokens, generated_tokens;
     int64_t cached_ram_tokens, cached_store_tokens; /* of prompt_tokens: reused */
