@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The page loads nothing from elsewhere, talks to this server only, and cannot be framed. Its
- * script and style may stand in the one file it is made of. */
+/* The page loads nothing from elsewhere, talks to this server only, and cannot be framed. Nothing
+ * inline runs: what a model writes could not either, if it ever got into the page as markup. */
 static const char policy[] =
-    "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'";
 

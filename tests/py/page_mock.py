@@ -10,8 +10,9 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-POLICY = ("default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
           "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
 PAGE = 64  # tokens
 
 # Everything the page renders, and markup that it must not.
@@ -167,9 +168,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return False
 
     def do_GET(self):
-        if self.path == "/":
-            page = (ROOT / "server/page/index.html").read_bytes()
-            self.reply(200, "text/html; charset=utf-8", page, [("Content-Security-Policy", POLICY)])
+        files = {path.name: path for path in (ROOT / "server/page").iterdir() if path.suffix in TYPES}
+        name = self.path[1:] or "index.html"
+        if name in files:
+            self.reply(200, TYPES[files[name].suffix], files[name].read_bytes(), [("Content-Security-Policy", POLICY)])
         elif self.path == "/stats":
             if self.allowed():
                 self.json(200, self.server.mock.stats())

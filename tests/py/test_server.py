@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import time
+import urllib.request
 
 import pytest
 
@@ -184,6 +186,10 @@ def test_keys_and_isolation(model, tmp_path):
             Server(tmp_path / "together", model, "--api-keys", keys) as together:
         with pytest.raises(openai.AuthenticationError):
             cached(apart, "third-key")
+        page = urllib.request.urlopen(apart.url + "/").read().decode()  # it asks for the key itself
+        for name in re.findall(r'(?:src|href)="([a-z_]+\.(?:js|css))"', page):
+            assert len(urllib.request.urlopen(f"{apart.url}/{name}").read()) > 100
+        assert page.count("<script") == page.count("<script defer src=") > 3 and "<style" not in page
         assert cached(apart, "first-key") == 0 and cached(apart, "second-key") == 0
         assert cached(apart, "first-key") > 256 and cached(apart, "second-key") > 256
         assert cached(together, "first-key") == 0 and cached(together, "second-key") > 256
