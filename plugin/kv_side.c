@@ -102,7 +102,8 @@ void kv_side_mark(struct kv_side *side, int64_t first, int64_t end) {
         return;
     }
     for (int64_t cell = first; cell < end; cell++)
-        side->marked[cell / 64] |= UINT64_C(1) << (cell % 64);
+        if (cell >= 0 && cell < kv_side_cells(side)) /* ggml-cpu refuses others when it writes */
+            side->marked[cell / 64] |= UINT64_C(1) << (cell % 64);
 }
 
 static bool is_marked(const struct kv_side *side, int64_t cell) {

@@ -4,7 +4,9 @@
  * value is known, so that a row in the wrong place shows.
  * usage: graphs EXACT BITS
  *   EXACT   1 if pages hold f16 rows as they are
- *   BITS    what a value takes in a page, on the average of K and V */
+ *   BITS    what a value takes in a page, on the average of K and V
+ * or:    graphs outside
+ *   a row for a cell that does not exist: ggml says so, and ends the program */
 #include "llama_host.h"
 
 #include <ggml-alloc.h>
@@ -367,10 +369,34 @@ static void memory(double bits) {
     free_cache(&c);
 }
 
+static void on_abort(const char *message) {
+    fprintf(stderr, "%s\n", message);
+    _exit(strstr(message, "GGML_ASSERT") ? 0 : 1);
+}
+
+/* To a layer that no graph has attended to yet, whose cells are only remembered. */
+static void a_cell_that_does_not_exist(void) {
+    struct cache c = new_cache(CELLS);
+    struct graph g = begin();
+    struct ggml_tensor *rows = ggml_new_tensor_2d(g.context, GGML_TYPE_F32, ROW, 1);
+    struct ggml_tensor *cell = ggml_new_tensor_1d(g.context, GGML_TYPE_I64, 1);
+    struct ggml_tensor *all = ggml_reshape_2d(g.context, c.side[0], ROW, CELLS * STREAMS);
+    ggml_build_forward_expand(g.nodes, ggml_set_rows(g.context, all, rows, cell));
+    place(&g);
+    memset(rows->data, 0, ggml_nbytes(rows));
+    *(int64_t *)cell->data = INT64_C(1) << 40;
+    ggml_set_abort_callback(on_abort);
+    ggml_backend_graph_compute(c.backend, g.nodes);
+    require(false, "a row was written to a cell that does not exist");
+}
+
 int main(int argc, char **argv) {
-    require(argc == 3, "usage: graphs EXACT BITS");
-    exact = atoi(argv[1]);
+    bool outside = argc == 2 && strcmp(argv[1], "outside") == 0;
+    require(argc == 3 || outside, "usage: graphs EXACT BITS | outside");
     device = host_load();
+    if (outside)
+        a_cell_that_does_not_exist();
+    exact = atoi(argv[1]);
     rows_before_the_first_graph();
     parts_of_rows();
     copies_between_streams();

@@ -113,6 +113,11 @@ def test_graphs_that_no_model_makes(kv, exact, bits):
     assert done.stderr.count("plain: a batch is larger than any that was planned\n") == 2
 
 
+def test_a_cell_that_does_not_exist_is_ggml_s_error():
+    """As without the plug-in: no write behind the marks of a layer that is not packed yet."""
+    assert "GGML_ASSERT" in run("graphs", "outside", kv="k8v8").stderr
+
+
 def test_windowed_layers_stay_raw(model):
     done = run("compare", model("gemma3"), "--bound", BOUNDS["k4v4"], "decode", kv="k4v4")
     codecs = re.findall(r"^quire:   cache_k_l(\d+) (\S+) ", done.stderr, re.M)
