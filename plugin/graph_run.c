@@ -123,6 +123,8 @@ enum ggml_status graph_run(struct graph_scan *scan, struct ggml_cgraph *graph, g
     bool same = graph->uid != 0 && graph->uid == scan->uid;
     if (!same)
         graph_scan_buffers(scan, graph);
+    if (scan->no_memory) /* a buffer that is not known is not locked either */
+        return GGML_STATUS_ALLOC_FAILED;
     if (scan->n_buffers == 0) {
         scan->uid = graph->uid;
         return host.ggml_backend_graph_compute(cpu, graph);
@@ -133,7 +135,7 @@ enum ggml_status graph_run(struct graph_scan *scan, struct ggml_cgraph *graph, g
     while (!scan->no_memory && !scan->over_budget && !prepare(scan))
         graph_scan_nodes(scan, graph, n_threads);
     enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
-    if (scan->over_budget)
+    if (scan->over_budget || scan->no_memory)
         scan->uid = 0; /* asked again, and said again, with every graph */
     if (!scan->no_memory && !scan->over_budget) {
         for (int i = 0; i < scan->n_nodes; i++)

@@ -54,6 +54,7 @@ static void add_buffer(struct graph_scan *scan, struct kv_buffer *buffer) {
 void graph_scan_buffers(struct graph_scan *scan, const struct ggml_cgraph *graph) {
     scan->n_buffers = 0;
     scan->uid = 0;
+    scan->no_memory = false;
     for (int i = 0; i < graph->n_nodes; i++) {
         if (is_view(graph->nodes[i]))
             continue;
@@ -293,7 +294,7 @@ static void forget_nodes(struct graph_scan *scan) {
 }
 
 void graph_scan_nodes(struct graph_scan *scan, const struct ggml_cgraph *graph, int n_threads) {
-    scan->no_memory = scan->over_budget = false;
+    scan->over_budget = false;
     for (int i = 0; i < graph->n_nodes; i++)
         if (is_computed(graph->nodes[i]))
             judge(graph->nodes[i]);

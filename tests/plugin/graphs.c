@@ -1,7 +1,7 @@
 /* graphs.c: what no model does to a cache, or not on purpose, with graphs made by hand: rows set
  * before the first graph and in parts of a row, operations that pages do not know, rows that are no
- * numbers, more threads than the pages have buffers for, longer batches than were planned. Every
- * value is known, so that a row in the wrong place shows.
+ * numbers, more threads than the pages have buffers for, longer batches than were planned, too
+ * little memory. Every value is known, so that a row in the wrong place shows.
  * usage: graphs EXACT BITS
  *   EXACT   1 if pages hold f16 rows as they are
  *   BITS    what a value takes in a page, on the average of K and V
@@ -11,10 +11,13 @@
 
 #include <ggml-alloc.h>
 #include <ggml-cpu.h>
+#include <ggml-impl.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { D = 64, G = 2, H = 4, ROW = G * D, CELLS = 512, STREAMS = 2, ROWS_MAX = 100 };
@@ -86,13 +89,15 @@ struct graph {
     ggml_backend_buffer_t memory;
 };
 
-static struct graph begin(void) {
-    struct ggml_init_params params = {64 * ggml_tensor_overhead() + ggml_graph_overhead(), NULL,
-                                      true};
+static struct graph begin_long(size_t n_nodes) {
+    struct ggml_init_params params = {
+        n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false), NULL, true};
     struct graph g = {.context = ggml_init(params)};
-    g.nodes = ggml_new_graph(g.context);
+    g.nodes = ggml_new_graph_custom(g.context, n_nodes, false);
     return g;
 }
+
+static struct graph begin(void) { return begin_long(64); }
 
 static void place(struct graph *g) {
     for (int i = 0; i < ggml_graph_n_nodes(g->nodes); i++)
@@ -339,6 +344,51 @@ static void cells_out_of_order(void) {
     free_cache(&c);
 }
 
+/* While it is on, the process gets no more memory than it has: only what is small, from what malloc
+ * has left. */
+static void starve(bool on) {
+    static struct rlimit usual;
+    struct rlimit limit;
+    malloc_trim(0);
+    if (on)
+        getrlimit(RLIMIT_AS, &usual);
+    limit = usual;
+    if (on)
+        limit.rlim_cur = 1 << 20;
+    require(setrlimit(RLIMIT_AS, &limit) == 0, "the limit of memory cannot be set");
+}
+
+/* So many nodes that there is no memory to look at them. A graph that llama.cpp computes again has
+ * the same uid, and is looked at again all the same. */
+static void no_memory_for_a_graph(void) {
+    enum { LONG = 1 << 17 };
+    struct cache c = new_cache(CELLS);
+    step(&c, 0, 0, 10, 1, 10, 1, false);
+    struct graph g = begin_long(LONG);
+    for (int i = 0; i < LONG - 8; i++)
+        ggml_build_forward_expand(g.nodes, ggml_view_1d(g.context, c.side[0], ROW, 0));
+    struct ggml_tensor *all = ggml_reshape_2d(g.context, c.side[0], ROW, CELLS * STREAMS);
+    struct ggml_tensor *rows = ggml_new_tensor_2d(g.context, GGML_TYPE_F32, ROW, 1);
+    struct ggml_tensor *cell = ggml_new_tensor_1d(g.context, GGML_TYPE_I64, 1);
+    ggml_build_forward_expand(g.nodes, ggml_set_rows(g.context, all, rows, cell));
+    place(&g);
+    *(int64_t *)cell->data = 10;
+    for (int i = 0; i < ROW; i++) {
+        ((float *)rows->data)[i] = value_at(0, 10, i, 1);
+        c.rows[0][10 * ROW + i] = round_f16(value_at(0, 10, i, 1));
+    }
+    g.nodes->uid = UINT64_MAX;
+    starve(true);
+    enum ggml_status status = ggml_backend_graph_compute(c.backend, g.nodes);
+    starve(false);
+    require(status == GGML_STATUS_ALLOC_FAILED, "without memory a graph gave status %d", status);
+    status = ggml_backend_graph_compute(c.backend, g.nodes);
+    require(status == GGML_STATUS_SUCCESS, "with memory the same graph gave status %d", status);
+    end(&g);
+    check_rows(&c, "after a graph that had no memory first");
+    free_cache(&c);
+}
+
 static size_t resident(void) {
     unsigned long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -405,6 +455,7 @@ int main(int argc, char **argv) {
     many_threads();
     longer_batches();
     cells_out_of_order();
+    no_memory_for_a_graph();
     memory(atof(argv[2]));
     printf("worst relative error of attention: %.3g\n", worst);
     return 0;
