@@ -88,7 +88,8 @@ static enum ggml_status shift(const struct cache_shift *s, ggml_backend_t cpu,
                               struct ggml_cgraph *graph) {
     struct kv_side *side = s->side;
     const int32_t *turn = graph->nodes[s->at]->src[1]->data;
-    kv_side_lend(side);
+    if (!kv_side_lend(side))
+        return GGML_STATUS_FAILED;
     enum ggml_status status = compute(cpu, graph, s->at, s->at + 1);
     for (int64_t first = 0, end; side->lent && first < kv_side_cells(side); first = end) {
         for (end = first + 1; end < kv_side_cells(side) && !turn[end] == !turn[first];)

@@ -55,11 +55,10 @@ static void close_addresses(const struct kv_side *side) {
     }
 }
 
-static void open_addresses(const struct kv_side *side) {
+static bool open_addresses(const struct kv_side *side) {
     char *first;
     size_t bytes;
-    if (pages_of(side, &first, &bytes))
-        mprotect(first, bytes, PROT_READ | PROT_WRITE);
+    return !pages_of(side, &first, &bytes) || mprotect(first, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
 /* ---------------------------------------------------------------- rows in pages */
@@ -132,11 +131,12 @@ bool kv_side_pack(struct kv_side *side) {
 void kv_side_make_plain(struct kv_side *side, const char *why) {
     if (side->state == SIDE_PLAIN)
         return;
-    if (side->state == SIDE_PACKED && !side->lent)
-        kv_side_lend(side);
+    bool kept = side->state != SIDE_PACKED || side->lent || kv_side_lend(side);
+    if (!kept && open_addresses(side)) /* as a program would get them */
+        memset(side->data, 0, (size_t)kv_side_cells(side) * side->row_bytes);
     side->lent = false;
     side->state = SIDE_PLAIN;
-    snprintf(side->why, sizeof side->why, "%s", why);
+    snprintf(side->why, sizeof side->why, "%s%s", kept ? "" : "its rows were lost: ", why);
     free(side->marked);
     side->marked = NULL;
     kv_group_changed();
@@ -144,10 +144,13 @@ void kv_side_make_plain(struct kv_side *side, const char *why) {
         kv_side_make_plain(side->partner, why);
 }
 
-void kv_side_lend(struct kv_side *side) {
-    open_addresses(side);
-    side->lent = true;
-    read_range(side, 0, kv_side_cells(side), side->data);
+bool kv_side_lend(struct kv_side *side) {
+    side->lent = open_addresses(side) && read_range(side, 0, kv_side_cells(side), side->data);
+    if (side->lent)
+        return true;
+    usage_count(&usage.refused, 1);
+    close_addresses(side);
+    return false;
 }
 
 void kv_side_return(struct kv_side *side) {
@@ -166,25 +169,48 @@ static void cells_of(const struct kv_side *side, size_t offset, size_t size, int
     *end = (int64_t)((offset + size + side->row_bytes - 1) / side->row_bytes);
 }
 
-/* Parts of rows go through a copy of these rows. llama.cpp asks for whole rows of packed sides. */
-static void copy_part(struct kv_side *side, size_t offset, void *get, const void *set,
-                      size_t size) {
-    int64_t first, end;
-    cells_of(side, offset, size, &first, &end);
+/* The rows of cells first .. end - 1, which the caller frees. NULL: `why` says why not. */
+static char *rows_of(struct kv_side *side, int64_t first, int64_t end, const char **why) {
     char *rows = malloc((size_t)(end - first) * side->row_bytes);
-    if (!rows || !read_range(side, first, end - first, rows)) {
-        if (get)
-            memset(get, 0, size);
-    } else if (get) {
-        memcpy(get, rows + (offset - (size_t)first * side->row_bytes), size);
-    } else {
-        memcpy(rows + (offset - (size_t)first * side->row_bytes), set, size);
-        if (!kv_side_write_range(side, first, end - first, rows)) {
-            kv_side_make_plain(side, quire_last_error());
-            memcpy(side->data + offset, set, size);
-        }
-    }
+    *why = rows ? NULL : "out of memory";
+    if (!rows || read_range(side, first, end - first, rows))
+        return rows;
+    *why = quire_last_error();
     free(rows);
+    return NULL;
+}
+
+/* Parts of rows go through a copy of these rows. llama.cpp asks for whole rows of packed sides. */
+static bool get_part(struct kv_side *side, size_t offset, void *data, size_t size) {
+    int64_t first, end;
+    const char *why;
+    cells_of(side, offset, size, &first, &end);
+    char *rows = rows_of(side, first, end, &why);
+    if (rows)
+        memcpy(data, rows + (offset - (size_t)first * side->row_bytes), size);
+    free(rows);
+    return rows != NULL;
+}
+
+/* NULL, or why pages did not take the bytes. */
+static const char *set_part(struct kv_side *side, size_t offset, const void *data, size_t size) {
+    int64_t first, end;
+    const char *why;
+    cells_of(side, offset, size, &first, &end);
+    char *rows = rows_of(side, first, end, &why);
+    if (!rows)
+        return why;
+    memcpy(rows + (offset - (size_t)first * side->row_bytes), data, size);
+    bool good = kv_side_write_range(side, first, end - first, rows);
+    free(rows);
+    return good ? NULL : quire_last_error();
+}
+
+static const char *set_rows(struct kv_side *side, size_t offset, const void *data, size_t size) {
+    return kv_side_write_range(side, (int64_t)(offset / side->row_bytes),
+                               (int64_t)(size / side->row_bytes), data)
+               ? NULL
+               : quire_last_error();
 }
 
 static bool is_whole_rows(const struct kv_side *side, size_t offset, size_t size) {
@@ -195,26 +221,27 @@ void kv_side_get(struct kv_side *side, size_t offset, void *data, size_t size) {
     usage_count(&usage.gets, 1);
     if (side->state != SIDE_PACKED) {
         memcpy(data, side->data + offset, size);
-    } else if (is_whole_rows(side, offset, size)) {
-        if (!read_range(side, (int64_t)(offset / side->row_bytes),
-                        (int64_t)(size / side->row_bytes), data))
-            memset(data, 0, size);
-    } else {
-        copy_part(side, offset, data, NULL, size);
+        return;
     }
+    bool good = is_whole_rows(side, offset, size)
+                    ? read_range(side, (int64_t)(offset / side->row_bytes),
+                                 (int64_t)(size / side->row_bytes), data)
+                    : get_part(side, offset, data, size);
+    if (good)
+        return;
+    usage_count(&usage.refused, 1);
+    memset(data, 0, size);
 }
 
 void kv_side_set(struct kv_side *side, size_t offset, const void *data, size_t size) {
     usage_count(&usage.sets, 1);
-    if (side->state == SIDE_PACKED && !is_whole_rows(side, offset, size)) {
-        copy_part(side, offset, NULL, data, size);
-        return;
-    }
     if (side->state == SIDE_PACKED) {
-        if (kv_side_write_range(side, (int64_t)(offset / side->row_bytes),
-                                (int64_t)(size / side->row_bytes), data))
+        const char *why = is_whole_rows(side, offset, size) ? set_rows(side, offset, data, size)
+                                                            : set_part(side, offset, data, size);
+        if (!why)
             return;
-        kv_side_make_plain(side, quire_last_error());
+        usage_count(&usage.refused, 1);
+        kv_side_make_plain(side, why);
     } else if (side->state == SIDE_NEW) {
         int64_t first, end;
         cells_of(side, offset, size, &first, &end);

@@ -64,12 +64,13 @@ bool kv_side_write_range(struct kv_side *side, int64_t first, int64_t n, const v
 
 /* NEW -> PACKED: what was set so far moves into the pages. False: refused. */
 bool kv_side_pack(struct kv_side *side);
-/* NEW or PACKED -> PLAIN, and its partner too. */
+/* NEW or PACKED -> PLAIN, and its partner too. Rows that cannot be had are zeros then, and its
+ * `why` says so. */
 void kv_side_make_plain(struct kv_side *side, const char *why);
 
 /* Puts all rows of a packed side into the addresses, for a while. kv_side_return forgets them
- * again, unless the side has become plain. */
-void kv_side_lend(struct kv_side *side);
+ * again, unless the side has become plain. False: they cannot be had, and nothing was done. */
+bool kv_side_lend(struct kv_side *side);
 void kv_side_return(struct kv_side *side);
 
 #endif

@@ -389,6 +389,29 @@ static void no_memory_for_a_graph(void) {
     free_cache(&c);
 }
 
+/* A part of a row is copied with all rows that it touches. Without memory for them the layer
+ * becomes plain, and the bytes are set all the same. */
+static void no_memory_for_parts_of_rows(void) {
+    enum { BIG = 32768 };
+    struct cache c = new_cache(BIG);
+    step(&c, 0, 0, 100, 1, 100, 1, false);
+    size_t size = ggml_nbytes(c.side[0]) - 4;
+    ggml_fp16_t *values = malloc(size);
+    for (size_t i = 0; i < size / 2; i++) {
+        float x = value_at(0, (int64_t)((i + 1) / ROW), (int64_t)((i + 1) % ROW), 2);
+        values[i] = ggml_fp32_to_fp16(x);
+        c.rows[0][i + 1] = round_f16(x);
+    }
+    starve(true);
+    ggml_backend_tensor_set(c.side[0], values, 2, size);
+    starve(false);
+    free(values);
+    check_rows(&c, "after parts of rows without memory");
+    step(&c, 0, 100, 40, 1, 140, 3, false);
+    check_rows(&c, "after a graph on them");
+    free_cache(&c);
+}
+
 static size_t resident(void) {
     unsigned long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -456,6 +479,7 @@ int main(int argc, char **argv) {
     longer_batches();
     cells_out_of_order();
     no_memory_for_a_graph();
+    no_memory_for_parts_of_rows();
     memory(atof(argv[2]));
     printf("worst relative error of attention: %.3g\n", worst);
     return 0;
