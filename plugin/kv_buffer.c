@@ -166,6 +166,17 @@ static bool cpy_tensor(ggml_backend_buffer_t buffer, const struct ggml_tensor *f
     return true;
 }
 
+static void fill(const struct kv_buffer *b, uint8_t value) {
+    /* Fresh pages are zero and cost nothing; writing zeros would make the whole cache resident. */
+    if (value == 0 &&
+        mmap(b->base, b->bytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == b->base)
+        return;
+    /* Packed sides have closed their addresses; kv_side_cleared closes them again. */
+    mprotect(b->base, b->bytes, PROT_READ | PROT_WRITE);
+    memset(b->base, value, b->bytes);
+}
+
 static void clear(ggml_backend_buffer_t buffer, uint8_t value) {
     struct kv_buffer *b = of(buffer);
     pthread_mutex_lock(&b->lock);
@@ -173,11 +184,7 @@ static void clear(ggml_backend_buffer_t buffer, uint8_t value) {
         kv_side_make_plain(&b->sides[i], "it was filled with a value"); /* nobody does that */
     for (struct kv_group *group = b->groups; group; group = group->next)
         quire_cells_clear(group->cells);
-    /* Fresh pages are zero and cost nothing; writing zeros would make the whole cache resident. */
-    if (value != 0 ||
-        mmap(b->base, b->bytes, PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
-        memset(b->base, value, b->bytes);
+    fill(b, value);
     for (int i = 0; i < b->n_sides; i++)
         kv_side_cleared(&b->sides[i]);
     pthread_mutex_unlock(&b->lock);

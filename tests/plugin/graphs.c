@@ -412,6 +412,21 @@ static void no_memory_for_parts_of_rows(void) {
     free_cache(&c);
 }
 
+/* The system refuses to replace the cache's addresses by fresh ones. */
+static void no_memory_for_a_clear(void) {
+    struct cache c = new_cache(CELLS);
+    step(&c, 0, 0, 100, 1, 100, 1, false);
+    starve(true);
+    ggml_backend_buffer_clear(c.buffer, 0);
+    starve(false);
+    for (int s = 0; s < 2; s++)
+        memset(c.rows[s], 0, (size_t)STREAMS * CELLS * ROW * sizeof(float));
+    check_rows(&c, "after a clear without memory");
+    step(&c, 0, 0, 80, 1, 80, 3, false);
+    check_rows(&c, "after that clear and a step");
+    free_cache(&c);
+}
+
 static size_t resident(void) {
     unsigned long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -480,6 +495,7 @@ int main(int argc, char **argv) {
     cells_out_of_order();
     no_memory_for_a_graph();
     no_memory_for_parts_of_rows();
+    no_memory_for_a_clear();
     memory(atof(argv[2]));
     printf("worst relative error of attention: %.3g\n", worst);
     return 0;
