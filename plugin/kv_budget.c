@@ -13,34 +13,48 @@ static size_t taken;
 
 static double mib(size_t bytes) { return (double)bytes / 1048576; }
 
-static bool fits(quire_cells_options *options, size_t *bytes) {
-    return quire_cells_price(options, bytes) == QUIRE_OK &&
-           (settings.kv_bytes == 0 || *bytes <= settings.kv_bytes - taken);
+static enum kv_budget ask(quire_cells_options *options, size_t *bytes) {
+    size_t price;
+    if (quire_cells_price(options, &price) != QUIRE_OK)
+        return BUDGET_NO_PRICE;
+    *bytes = price;
+    return settings.kv_bytes == 0 || price <= settings.kv_bytes - taken ? BUDGET_TAKEN
+                                                                        : BUDGET_EXCEEDED;
 }
 
-static bool choose(quire_cells_options *options, size_t *bytes) {
-    for (int i = 0; i < N_LADDER; i++)
-        if (quire_policy_parse(ladder[i], &options->policy) == QUIRE_OK && fits(options, bytes))
-            return true;
-    return false;
+/* Presets without a price are passed over, unless no other is left. */
+static enum kv_budget choose(quire_cells_options *options, size_t *bytes) {
+    enum kv_budget best = BUDGET_NO_PRICE;
+    for (int i = 0; i < N_LADDER && best != BUDGET_TAKEN; i++) {
+        if (quire_policy_parse(ladder[i], &options->policy) != QUIRE_OK)
+            continue;
+        enum kv_budget answer = ask(options, bytes);
+        if (answer != BUDGET_NO_PRICE)
+            best = answer;
+    }
+    return best;
 }
 
-bool kv_budget_take(quire_cells_options *options, size_t *bytes) {
+static void complain(const quire_cells_options *options, size_t bytes) {
+    fprintf(stderr,
+            "quire: %s needs %.1f MiB for %d x %d cells, and QUIRE_KV_BYTES leaves %.1f MiB; "
+            "raise it, %smake the context shorter\n",
+            settings.automatic ? ladder[N_LADDER - 1] : settings.kv, mib(bytes),
+            (int)options->n_streams, (int)options->n_cells, mib(settings.kv_bytes - taken),
+            settings.automatic ? "or " : "set QUIRE_KV=auto, or ");
+}
+
+enum kv_budget kv_budget_take(quire_cells_options *options, size_t *bytes) {
     pthread_mutex_lock(&lock);
     options->policy = settings.policy;
     *bytes = 0;
-    bool good = settings.automatic ? choose(options, bytes) : fits(options, bytes);
-    if (good)
+    enum kv_budget answer = settings.automatic ? choose(options, bytes) : ask(options, bytes);
+    if (answer == BUDGET_TAKEN)
         taken += *bytes;
-    else
-        fprintf(stderr,
-                "quire: %s needs %.1f MiB for %d x %d cells, and QUIRE_KV_BYTES leaves %.1f MiB; "
-                "raise it, %smake the context shorter\n",
-                settings.automatic ? ladder[N_LADDER - 1] : settings.kv, mib(*bytes),
-                (int)options->n_streams, (int)options->n_cells, mib(settings.kv_bytes - taken),
-                settings.automatic ? "or " : "set QUIRE_KV=auto, or ");
+    else if (answer == BUDGET_EXCEEDED)
+        complain(options, *bytes);
     pthread_mutex_unlock(&lock);
-    return good;
+    return answer;
 }
 
 void kv_budget_return(size_t bytes) {

@@ -62,16 +62,15 @@ static enum made create(struct kv_group **groups, const struct kv_shape **chosen
     }
     options->layers = layers;
     options->n_layers = n;
-    bool affordable = !good || kv_budget_take(options, &group->bytes);
-    if (good && affordable && quire_cells_create(&group->cells, options) != QUIRE_OK) {
+    enum kv_budget budget = good ? kv_budget_take(options, &group->bytes) : BUDGET_NO_PRICE;
+    good = budget == BUDGET_TAKEN && quire_cells_create(&group->cells, options) == QUIRE_OK;
+    if (budget == BUDGET_TAKEN && !good)
         kv_budget_return(group->bytes);
-        good = false;
-    }
     free(layers);
-    if (!good || !affordable) {
+    if (!good) {
         free(group);
         free(k);
-        return affordable ? REFUSED : OVER_BUDGET;
+        return budget == BUDGET_EXCEEDED ? OVER_BUDGET : REFUSED;
     }
     group->k = k;
     group->n_layers = n;

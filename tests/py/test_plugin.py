@@ -178,6 +178,12 @@ def test_a_budget_that_is_too_small_is_a_failed_step(model):
     assert "decoding 300 tokens failed" in done.stderr
 
 
+def test_a_cache_without_a_price_is_not_over_budget():
+    """Its layers stay plain, with the reason: no QUIRE_KV_BYTES would help."""
+    lines = lines_of_quire(run("budget"))
+    assert len(lines) == 2 and all("QUIRE_KV_BYTES leaves 1.0 MiB" in line for line in lines)
+
+
 def test_the_most_exact_codecs_of_a_budget(model):
     done = run("compare", model("llama"), "--bound", BOUNDS["none"], "decode", kv="auto", QUIRE_KV_BYTES="1G")
     assert " raw:raw " in done.stderr
