@@ -1,4 +1,5 @@
 /* settings.c: QUIRE_KV, QUIRE_KV_BYTES, QUIRE_CALIBRATION, QUIRE_STATS. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ static const char *variable(const char *name, const char *otherwise) {
     return value && *value ? value : otherwise;
 }
 
-/* A number of bytes, with K, M or G behind it for powers of 1024. */
+/* A number of bytes, with K, M or G in either case behind it for powers of 1024. */
 static bool parse_bytes(const char *text, size_t *bytes) {
     char *end;
     errno = 0;
@@ -23,7 +24,7 @@ static bool parse_bytes(const char *text, size_t *bytes) {
     if (end == text || errno || *text == '-')
         return false;
     static const char units[] = "KMG";
-    const char *unit = *end ? strchr(units, *end) : NULL;
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
     int shift = unit ? 10 * (int)(unit - units + 1) : 0;
     if ((*end && !unit) || (unit && end[1]) || number > SIZE_MAX >> shift)
         return false;

@@ -189,6 +189,6 @@ def test_the_most_exact_codecs_of_a_budget(model):
     assert " raw:raw " in done.stderr
 
 
-@pytest.mark.parametrize("value", ["0", "65536", "512M", "2G"])
+@pytest.mark.parametrize("value", ["0", "65536", "512M", "512m", "2G", "2g"])
 def test_a_number_of_bytes(value, model):
     run("compare", model("llama"), "prefill", QUIRE_KV_BYTES=value)
