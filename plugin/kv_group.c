@@ -54,12 +54,9 @@ static enum made create(struct kv_group **groups, const struct kv_shape **chosen
                         quire_cells_options *options) {
     struct kv_group *group = calloc(1, sizeof *group);
     quire_layer *layers = calloc((size_t)n, sizeof *layers);
-    struct kv_side **k = calloc((size_t)n, sizeof *k);
-    bool good = group && layers && k;
-    for (int i = 0; good && i < n; i++) {
+    bool good = group && layers;
+    for (int i = 0; good && i < n; i++)
         layers[i] = layer_of(chosen[i]);
-        k[i] = chosen[i]->k;
-    }
     options->layers = layers;
     options->n_layers = n;
     enum kv_budget budget = good ? kv_budget_take(options, &group->bytes) : BUDGET_NO_PRICE;
@@ -69,11 +66,8 @@ static enum made create(struct kv_group **groups, const struct kv_shape **chosen
     free(layers);
     if (!good) {
         free(group);
-        free(k);
         return budget == BUDGET_EXCEEDED ? OVER_BUDGET : REFUSED;
     }
-    group->k = k;
-    group->n_layers = n;
     group->max_rows = options->max_rows;
     group->max_workers = options->max_workers;
     group->next = *groups;
@@ -163,6 +157,5 @@ void kv_group_free(struct kv_group *group) {
     quire_cells_free(group->cells);
     kv_budget_return(group->bytes);
     free(group->sights);
-    free(group->k);
     free(group);
 }

@@ -8,8 +8,7 @@
 struct kv_group {
     struct kv_group *next; /* of the same buffer */
     quire_cells *cells;
-    struct kv_side **k; /* (n_layers): K of each layer */
-    int32_t n_layers, max_rows, max_workers;
+    int32_t max_rows, max_workers;
     size_t bytes;         /* of the budget (kv_budget.h) */
     quire_sight **sights; /* as many as any graph needed at once */
     int32_t n_sights;
