@@ -46,7 +46,7 @@ static double move(int fd, bool writes, size_t n_bytes) {
 
 double cli_disk_write(const char *path, size_t n_bytes) {
     unlink(path); /* write a new file, as saving does */
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     const double seconds = move(fd, true, n_bytes);
     if (fd >= 0)
         close(fd);

@@ -11,6 +11,7 @@
 #include "output/report.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -333,6 +334,17 @@ static bool make_buffers(writing *w) {
     return good;
 }
 
+/* A new file: not the one that a link of this name leads to, nor the rest of a run that was killed.
+ */
+static FILE *create(const char *path) {
+    unlink(path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    FILE *file = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (!file && fd >= 0)
+        close(fd);
+    return file;
+}
+
 static int write_file(writing *w, const char *to, const cli_mlx_options *options) {
     quire_file_get_info(w->file, &w->info);
     w->targets = calloc((size_t)w->info.n_layers, sizeof *w->targets);
@@ -359,7 +371,7 @@ static int write_file(writing *w, const char *to, const cli_mlx_options *options
     describe(w);
     char part[PATH_BYTES];
     snprintf(part, sizeof part, "%s.part", to);
-    w->out = fopen(part, "wb");
+    w->out = create(part);
     if (!w->out) {
         json_decref(w->list.header);
         cli_error("cannot write '%s': %s", part, strerror(errno));

@@ -270,6 +270,16 @@ def test_rows_of_another_type(mlx_lm, tmp_path, raw, k_codec, v_codec, n, sinks)
         assert inspect(back)["length"] == n and inspect(back)["sound"]
 
 
+def test_a_link_where_the_file_is_made_is_not_followed(tmp_path):
+    ours, theirs, other = tmp_path / "a.quire", tmp_path / "b.safetensors", tmp_path / "other"
+    save_raw(ours, "f16", "f16", "f16", 40)
+    other.write_bytes(b"of somebody else")
+    (tmp_path / "b.safetensors.part").symlink_to(other)
+    quire("convert", ours, theirs)
+    assert other.read_bytes() == b"of somebody else" and theirs.is_file() and not theirs.is_symlink()
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["a.quire", "b.safetensors", "other"]
+
+
 # ---------------------------------------------------------------- refusals
 
 def test_refusals(mlx_lm, tmp_path):
