@@ -23,7 +23,8 @@ static quire_status map_at(quire__gguf *file, int fd, void *place) {
 }
 
 static quire_status map_file(quire__gguf *file) {
-    int fd = open(file->path, O_RDONLY);
+    /* O_NONBLOCK: opening a FIFO would wait for a writer. */
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return quire__fail(QUIRE_E_IO, "cannot open '%s': %s", file->path, strerror(errno));
     struct stat info;

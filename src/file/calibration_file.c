@@ -3,6 +3,7 @@
  *   magic (16 bytes), u32 layers, per layer a head and its arrays, XXH3-128 of all before
  *
  * Little-endian, as everything that Quire writes. Layers without an order have no heads. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,17 +130,21 @@ quire_status quire_calibration_file_write(const char *path, const quire_layer *l
 
 /* The whole file: magic and checksum are right. The caller frees *bytes. */
 static quire_status read_file(const char *path, uint8_t **bytes, size_t *n) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: opening a FIFO would wait for a writer. */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat info;
-    if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        const int error = errno;
         if (fd >= 0)
             close(fd);
-        return quire__fail(QUIRE_E_IO, "%s cannot be read", path);
+        return quire__fail(QUIRE_E_IO, "%s cannot be read: %s", path, strerror(error));
     }
     quire_status status = QUIRE_OK;
     quire_digest digest;
     *bytes = NULL;
-    if (info.st_size < (off_t)(sizeof MAGIC + sizeof(int32_t) + sizeof digest.byte))
+    if (!S_ISREG(info.st_mode))
+        status = quire__fail(QUIRE_E_IO, "%s is not a regular file", path);
+    else if (info.st_size < (off_t)(sizeof MAGIC + sizeof(int32_t) + sizeof digest.byte))
         status = quire__fail(QUIRE_E_TRUNCATED, "%s is too short for a calibration", path);
     else if (info.st_size > MAX_FILE)
         status = quire__fail(QUIRE_E_FOREIGN, "%s is too long for a calibration", path);

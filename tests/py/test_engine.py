@@ -210,7 +210,9 @@ def test_not_a_model(folder):
     other.write_bytes(b"hello, this is a text and not a model")
     assert refusal(other).startswith("QUIRE_E_MODEL") and "not a GGUF file" in refusal(other)
     assert refusal(folder / "nothing.gguf").startswith("QUIRE_E_IO")
-    assert refusal(folder).startswith("QUIRE_E_IO")
+    os.mkfifo(folder / "pipe.gguf")  # opening one waits for a writer, unless it is asked not to
+    for path in (folder, folder / "pipe.gguf"):
+        assert refusal(path).startswith("QUIRE_E_IO") and "is not a regular file" in refusal(path)
 
 
 def test_values_not_finite(folder):

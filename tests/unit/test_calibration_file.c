@@ -110,8 +110,22 @@ static void refuses_what_is_not_one(void **state) {
     free(bytes);
 }
 
+static void waits_for_nobody(void **state) {
+    (void)state;
+    quire_layer *back;
+    int32_t n;
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_status(quire_calibration_file_read(path, &back, &n), QUIRE_E_IO);
+    assert_non_null(strstr(quire_last_error(), "is not a regular file"));
+    unlink(path);
+    assert_status(quire_calibration_file_read("/tmp", &back, &n), QUIRE_E_IO);
+    assert_non_null(strstr(quire_last_error(), "is not a regular file"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(comes_back),
-                                       cmocka_unit_test(refuses_what_is_not_one)};
+                                       cmocka_unit_test(refuses_what_is_not_one),
+                                       cmocka_unit_test(waits_for_nobody)};
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }
