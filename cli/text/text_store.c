@@ -114,9 +114,23 @@ static void on_tier(void *user, const quire_store_tier *tier) {
         cli_error("%s", line);
 }
 
+static bool is_url(const char *place) { return strstr(place, "://") != NULL; }
+
 /* Only a single directory has no tiers. */
 static bool has_tiers(const char *const *places, size_t n) {
-    return n > 1 || strstr(places[0], "://") || strncmp(places[0], "mem:", 4) == 0;
+    return n > 1 || is_url(places[0]) || strncmp(places[0], "mem:", 4) == 0;
+}
+
+/* A comma in the password of a Redis URL has split it. Its rest would become a directory, and be
+ * shown in messages. */
+static bool has_split_url(const char *const *places, size_t n) {
+    bool behind_url = false;
+    for (size_t i = 0; i < n; i++) {
+        if (behind_url && !is_url(places[i]) && strchr(places[i], '@'))
+            return true;
+        behind_url |= is_url(places[i]);
+    }
+    return false;
 }
 
 static void name_places(cli_text_store *ts, const char *const *places, size_t n) {
@@ -142,6 +156,12 @@ int cli_text_store_open(cli_text_store *ts) {
     if (!places)
         return CLI_FAILURE;
     const char *const *list = (const char *const *)places;
+    if (has_split_url(list, n)) {
+        cli_error("--store: a place behind a Redis URL contains '@'; write ',' in a password as "
+                  "%%2C, or give directories first");
+        free(places);
+        return CLI_USAGE;
+    }
     name_places(ts, list, n);
     const quire_status status = has_tiers(list, n)
                                     ? quire_store_open_tiers(&ts->store, list, n, &options)

@@ -191,6 +191,15 @@ def test_tokens_that_left_a_window_stay_lost(tmp_path):
     assert loaded[:2] == cold[:2] and loaded[2]["n_restored"] == 0
 
 
+@pytest.mark.parametrize("places", ["redis://:se,cret@127.0.0.1:1", "mem:1M,redis://me:se,cr,et@127.0.0.1:1/2",
+                                    "redis://a,rediss://:se,cr@et@b"])
+def test_a_comma_in_a_password_is_refused(places, tmp_path):
+    """It would split the URL: the rest of the password would be a directory, in sight of everybody."""
+    said = quire("run", "-m", "none.gguf", "-p", "x", "--store", places, status=2, cwd=tmp_path).stderr
+    assert "%2C" in said and not any(part in said for part in ("se,", "cret", "cr@", "et@"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_damage_costs_time_alone(tmp_path):
     model = models.make(tmp_path / "model.gguf", "gemma3")
     store = tmp_path / "pages"
