@@ -33,7 +33,7 @@ typedef struct srv_options {
     int32_t max_prefixes; /* finished texts whose pages stay for prompts that begin alike */
     int32_t max_queue;    /* jobs that wait; beyond that 429 */
     int32_t chunk;        /* most prefill rows of a step */
-    const char *swap_dir; /* where sequences go when the pool is full; exists */
+    const char *swap_dir; /* where sequences go when the pool is full: a directory */
 
     /* network */
     const char *host; /* default "127.0.0.1" */

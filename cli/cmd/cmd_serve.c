@@ -29,7 +29,6 @@ typedef struct serve_state {
     char **names; /* of codecs */
     srv_cache caches[CACHES_MAX];
     int32_t n_caches;
-    char swap_dir[4096]; /* made by this process; "": none */
 } serve_state;
 
 /* ------------------------------------------------------------------ opening */
@@ -71,20 +70,24 @@ static int open_caches(serve_state *state) {
     return CLI_OK;
 }
 
-/* Where sequences go when the cache is full: only this process, and nobody else, can read it. */
-static int make_swap_dir(serve_state *state) {
-    const char *parent = state->chosen->swap_dir;
+/* Where sequences go when the cache is full. That directories can be made there is tried now: it
+ * would show late otherwise. */
+static int choose_swap_dir(srv_options *server, const char *parent) {
+    char tried[4000];
     if (!parent)
         parent = getenv("TMPDIR");
     if (!parent || !*parent)
         parent = "/tmp";
-    const int n = snprintf(state->swap_dir, sizeof state->swap_dir, "%s/quire-swap-XXXXXX", parent);
-    if (n > 0 && (size_t)n < sizeof state->swap_dir && mkdtemp(state->swap_dir))
-        return CLI_OK;
-    cli_error("cannot make a directory for swapped sequences in '%s'; --swap-dir DIR names another",
-              parent);
-    state->swap_dir[0] = '\0';
-    return CLI_FAILURE;
+    const int n = snprintf(tried, sizeof tried, "%s/quire-swap-XXXXXX", parent);
+    if (n < 0 || (size_t)n >= sizeof tried || !mkdtemp(tried)) {
+        cli_error("cannot make a directory for swapped sequences in '%s'; --swap-dir DIR names "
+                  "another",
+                  parent);
+        return CLI_FAILURE;
+    }
+    rmdir(tried);
+    server->swap_dir = parent;
+    return CLI_OK;
 }
 
 static int serve(serve_state *state) {
@@ -95,7 +98,7 @@ static int serve(serve_state *state) {
     if (status == CLI_OK)
         status = open_caches(state);
     if (status == CLI_OK)
-        status = make_swap_dir(state);
+        status = choose_swap_dir(&chosen->server, chosen->swap_dir);
     if (status != CLI_OK)
         return status;
     srv_options *server = &chosen->server;
@@ -104,7 +107,6 @@ static int serve(serve_state *state) {
     server->caches = state->caches;
     server->n_caches = state->n_caches;
     server->store = chosen->store.store;
-    server->swap_dir = state->swap_dir;
     server->port = (uint16_t)chosen->port;
     server->max_body = chosen->max_body;
     char why[512];
@@ -115,8 +117,6 @@ static int serve(serve_state *state) {
 }
 
 static void close_all(serve_state *state) {
-    if (state->swap_dir[0])
-        rmdir(state->swap_dir);
     for (int32_t i = 0; i < CACHES_MAX; i++)
         quire_session_free(state->caches[i].session);
     quire_model_free(state->model);

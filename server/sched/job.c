@@ -12,7 +12,7 @@ static void free_choice(srv_choice *choice) {
     free(choice->text);
     quire_sampler_free(choice->sampler);
     srv_filter_free(&choice->filter);
-    free(choice->swap_path);
+    quire_file_close(choice->swapped);
 }
 
 static void free_job(srv_job *job) {

@@ -30,9 +30,9 @@ typedef struct srv_choice {
     int32_t n_exact; /* first tokens of the sequence that were computed in exact steps */
     quire_sampler *sampler;
     srv_filter filter;
-    bool is_asked;    /* the sampler has seen the prompt */
-    bool is_decoding; /* has generated a token */
-    char *swap_path;
+    bool is_asked;       /* the sampler has seen the prompt */
+    bool is_decoding;    /* has generated a token */
+    quire_file *swapped; /* its sequence, in a file without a name; NULL: it is computed again */
 } srv_choice;
 
 struct srv_job {

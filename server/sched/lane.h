@@ -95,7 +95,7 @@ bool srv_prefix_is_coming(const srv_lane *lane, const srv_choice *choice);
 /* Frees the pages of the choice that came last, which goes on later. False: there is only one. */
 bool srv_swap_out(srv_lane *lane);
 bool srv_swap_in(srv_lane *lane, srv_choice *choice); /* false: not now */
-void srv_swap_forget(srv_choice *choice);             /* removes its file */
+void srv_swap_forget(srv_choice *choice);             /* gives up its file */
 
 /* ---- step.c */
 void srv_lane_step(srv_lane *lane);

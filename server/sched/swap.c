@@ -4,22 +4,27 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
-static char *path_of(const srv_lane *lane, const srv_choice *choice) {
-    char path[4096];
-    const int n = snprintf(path, sizeof path, "%s/lane%d-job%lld-choice%d.quire", lane->swap_dir,
-                           (int)lane->index, (long long)choice->job->id, (int)choice->index);
-    if (n < 0 || (size_t)n >= sizeof path)
+/* In a directory that only this user can read. Its name is gone before this returns: whatever ends
+ * the process, the system frees the file. NULL: the disk does not take it. */
+static quire_file *save(const srv_lane *lane, const quire_seq *seq) {
+    char directory[4000], path[4096];
+    quire_file *file = NULL;
+    const int n = snprintf(directory, sizeof directory, "%s/quire-swap-XXXXXX", lane->swap_dir);
+    if (n < 0 || (size_t)n >= sizeof directory || !mkdtemp(directory))
         return NULL;
-    return strdup(path);
+    snprintf(path, sizeof path, "%s/sequence.quire", directory);
+    if (quire_seq_save(seq, path, NULL) == QUIRE_OK)
+        quire_file_open(&file, path);
+    unlink(path);
+    rmdir(directory);
+    return file;
 }
 
 void srv_swap_forget(srv_choice *choice) {
-    if (choice->swap_path)
-        remove(choice->swap_path);
-    free(choice->swap_path);
-    choice->swap_path = NULL;
+    quire_file_close(choice->swapped);
+    choice->swapped = NULL;
 }
 
 /* The choice that came last, unless it is also the first. */
@@ -39,11 +44,8 @@ bool srv_swap_out(srv_lane *lane) {
     srv_choice *victim = find_victim(lane);
     if (!victim)
         return false;
-    if (victim->is_decoding && lane->swap_dir) {
-        victim->swap_path = path_of(lane, victim);
-        if (victim->swap_path && quire_seq_save(victim->seq, victim->swap_path, NULL) != QUIRE_OK)
-            srv_swap_forget(victim);
-    }
+    if (victim->is_decoding && lane->swap_dir)
+        victim->swapped = save(lane, victim->seq);
     quire_seq_free(victim->seq);
     victim->seq = NULL;
     victim->state = SRV_SWAPPED;
@@ -55,19 +57,14 @@ bool srv_swap_out(srv_lane *lane) {
 static bool load(srv_lane *lane, srv_choice *choice) {
     quire_load_options options;
     quire_load_options_default(&options);
-    quire_file *file;
-    if (quire_file_open(&file, choice->swap_path) != QUIRE_OK)
-        return false;
-    const quire_status status =
-        quire_seq_load(quire_session_pool(lane->session), file, &options, &choice->seq);
-    quire_file_close(file);
-    return status == QUIRE_OK;
+    return quire_seq_load(quire_session_pool(lane->session), choice->swapped, &options,
+                          &choice->seq) == QUIRE_OK;
 }
 
 bool srv_swap_in(srv_lane *lane, srv_choice *choice) {
     if (!srv_lane_make_room(lane, choice->n_text, 0))
         return false;
-    const bool is_back = choice->swap_path && load(lane, choice);
+    const bool is_back = choice->swapped && load(lane, choice);
     srv_swap_forget(choice);
     if (!is_back && !srv_choice_begin(lane, choice))
         return false; /* nothing is lost: the text is computed again */

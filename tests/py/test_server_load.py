@@ -1,10 +1,15 @@
 """`quire serve` with many clients at once, too little memory, and a store whose places fail."""
 
 import asyncio
+import contextlib
 import itertools
 import json
+import os
+import pathlib
 import random
+import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -198,3 +203,35 @@ def test_a_full_cache_swaps_and_goes_on(is_full, model, tmp_path):
         assert asyncio.run(all_of(small)) == asyncio.run(all_of(large))
         stats = small.stats()
         assert stats["swaps"]["out"] > 0 and stats["swaps"]["out"] == stats["swaps"]["in"]
+
+
+def test_a_killed_server_leaves_no_swapped_text(model, tmp_path):
+    """Two texts that do not fit together, again and again: one is on disk while the other is computed. The server is
+    killed when it has such a file, which has no name."""
+    with Server(tmp_path, model, "--parallel", 2, *PATIENT, "--kv-bytes", least_bytes(model) + 600_000) as server:
+        def ask(letter):
+            with contextlib.suppress(OSError):
+                while True:
+                    server.post("/v1/completions", {"prompt": make_prompt(0) + letter, "max_tokens": 8000, "grammar": ENDLESS})
+
+        def has_swapped(stats):
+            if not stats["jobs"]["swapped"]:
+                return False
+            server.process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+            files = [os.readlink(link) for link in pathlib.Path(f"/proc/{server.process.pid}/fd").iterdir()]
+            if any("quire-swap" in name and name.endswith("(deleted)") for name in files):
+                return True
+            server.process.send_signal(signal.SIGCONT)
+            return False
+
+        clients = [threading.Thread(target=ask, args=letter) for letter in "bc"]
+        for client in clients:
+            client.start()
+        try:
+            server.wait_until(has_swapped)
+        finally:
+            server.stop(signal.SIGKILL)
+            for client in clients:
+                client.join()
+    assert [path.name for path in tmp_path.iterdir()] == ["server.log"]
