@@ -13,7 +13,7 @@ typedef struct quire_table_node {
     int64_t up;      /* index of the parent, or -1: it does not exist */
     int64_t n_below; /* children */
     bool has_tokens; /* piece 0 exists */
-    int64_t top;     /* index of its root in `roots`, or -1 */
+    int64_t top;     /* index of its root in `root`, or -1 */
 } quire_table_node;
 
 typedef struct quire_table {

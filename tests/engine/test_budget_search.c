@@ -1,4 +1,4 @@
-/* test_descend.c: choosing rungs under a budget, on ladders small enough to try every way. */
+/* test_budget_search.c: choosing rungs under a budget, on ladders small enough to try every way. */
 #include "calibrate/budget_search.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* test_moment.c: the second moment of queries that look at a page, against turning every query
- * to every position. */
+/* test_query_moment.c: the second moment of queries that look at a page, against turning every
+ * query to every position. */
 #include "calibrate/channel_stats.h"
 
 #include <math.h>
