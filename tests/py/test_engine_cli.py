@@ -42,6 +42,11 @@ def smollm2():
     return fetched("smollm2")
 
 
+def test_version_names_the_architectures():
+    assert json.loads(quire("version", "--json").stdout)["models"] == list(models.SHAPES)
+    assert f"models       {' '.join(models.SHAPES)}\n" in quire("version").stdout
+
+
 def test_run_separates_text_and_report(smollm2):
     done = quire("run", "-m", smollm2, "-p", "The capital of France is", "-n", 8, "--temp", 0, "-t", 1)
     assert "Paris" in done.stdout and "tokens/s" not in done.stdout
