@@ -81,7 +81,8 @@ extern "C" {
  *   seconds, and calls fail at once.
  * - HOST is looked up once, when the store is opened.
  * - quire_store_get_stats, quire_store_walk and the like ask for every key of the server, and count
- *   as a use of every page: not for a server that is busy.
+ *   as a use of every page: not for a server that is busy. (quire_store_get_stats of tiers does not
+ *   ask a server.)
  *
  * Rules of tiers
  * - Pages are looked for in the first place first. What a slower place has is copied to the faster
@@ -207,8 +208,10 @@ typedef struct quire_store_stats {
 
 /* Totals of the directory since it was created, over all processes, including what this process
  * has not written yet. Redis: file_bytes, max_bytes and evicted_pages are those of the server
- * (its memory, maxmemory, keys evicted since it started). Tiers: sizes are those of the first
- * place, and counts begin when the store was opened. */
+ * (its memory, maxmemory, keys evicted since it started). Tiers: counts begin when the store was
+ * opened. Records, pages, all sizes and evicted_pages are those of the first place that is not a
+ * Redis server, and never wait for one; without such a place they are 0, also max_bytes, which a
+ * directory and memory always have. */
 QUIRE_API quire_status quire_store_get_stats(quire_store *store, quire_store_stats *stats);
 
 /* ------------------------------------------------------------ keys and contents (experimental) */

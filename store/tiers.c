@@ -429,12 +429,22 @@ static void tiers_count(quire_backend *backend, const quire_backend_counts *more
     quire__counts_add(&((quire_tiers *)backend)->counts, more);
 }
 
+/* Of the first place that is near. A far one would look at every key, while all callers wait, and
+ * servers ask for this each second. */
 static quire_status tiers_room(quire_backend *backend, quire_backend_room *room,
                                quire_backend_counts *counts) {
     quire_tiers *all = (quire_tiers *)backend;
-    quire_backend *b = begin(&all->tier[0]);
-    const quire_status status = b->room(b, room, counts);
-    end(&all->tier[0]);
+    quire_status status = QUIRE_OK;
+    size_t i = 0;
+    while (i < all->n && all->tier[i].reader->is_far)
+        i++;
+    *room = (quire_backend_room){0};
+    *counts = (quire_backend_counts){0};
+    if (i < all->n) {
+        quire_backend *b = begin(&all->tier[i]);
+        status = b->room(b, room, counts);
+        end(&all->tier[i]);
+    }
     const uint64_t evicted = counts->evicted_pages;
     *counts = all->counts;
     counts->evicted_pages = evicted;

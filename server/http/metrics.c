@@ -235,6 +235,15 @@ static void put_tiers(FILE *out, struct quire_store *store) {
             fprintf(out, "\"} %llu\n", (unsigned long long)value);
         }
 }
+
+static void put_room(FILE *out, const quire_store_stats *s) {
+    one(out, "quire_store_pages", "gauge", "Pages in the store", (double)s->pages);
+    one(out, "quire_store_bytes", "gauge", "Bytes of these pages", (double)s->bytes);
+    one(out, "quire_store_file_bytes", "gauge", "Size of the store on disk", (double)s->file_bytes);
+    one(out, "quire_store_max_bytes", "gauge", "Limit of that size", (double)s->max_bytes);
+    one(out, "quire_store_evicted_pages_total", "counter", "Pages removed to make room",
+        (double)s->evicted_pages);
+}
 #endif
 
 static void put_store(FILE *out, struct quire_store *store) {
@@ -244,17 +253,13 @@ static void put_store(FILE *out, struct quire_store *store) {
     quire_store_stats s;
     if (!store || quire_store_get_stats(store, &s) != QUIRE_OK)
         return;
-    one(out, "quire_store_pages", "gauge", "Pages in the store", (double)s.pages);
-    one(out, "quire_store_bytes", "gauge", "Bytes of these pages", (double)s.bytes);
-    one(out, "quire_store_file_bytes", "gauge", "Size of the store on disk", (double)s.file_bytes);
-    one(out, "quire_store_max_bytes", "gauge", "Limit of that size", (double)s.max_bytes);
+    if (s.max_bytes > 0)
+        put_room(out, &s);
     one(out, "quire_store_hit_pages_total", "counter", "Pages looked up and found",
         (double)s.hit_pages);
     one(out, "quire_store_missed_pages_total", "counter", "Pages looked up and not found",
         (double)s.missed_pages);
     one(out, "quire_store_added_pages_total", "counter", "Pages added", (double)s.added_pages);
-    one(out, "quire_store_evicted_pages_total", "counter", "Pages removed to make room",
-        (double)s.evicted_pages);
 #else
     (void)out;
     (void)store;

@@ -125,6 +125,7 @@ function showPlaces({tiers}) {
 function showServer(stats) {
   const {model, store, jobs, tokens, steps, swaps} = stats;
   put('server-words', `${stats.version} · up ${duration(stats.uptime_seconds)}`);
+  const counted = store && store.max_bytes !== null; // nobody counts what a Redis server holds
   const pairs = {
     'Model': model.name,
     'Architecture': model.architecture,
@@ -143,10 +144,10 @@ function showServer(stats) {
     'Cancelled': count(jobs.cancelled),
     'Failed, refused': `${count(jobs.failed)}, ${count(jobs.refused)}`,
     ...(store ? {
-      'Store': `${plural(store.pages, 'page')}, ${bytes(store.bytes)}`,
-      'Store file': bytes(store.file_bytes) + (store.max_bytes ? ` of ${bytes(store.max_bytes)}` : ''),
+      'Store': counted ? `${plural(store.pages, 'page')}, ${bytes(store.bytes)}` : 'in Redis',
+      'Store file': counted ? `${bytes(store.file_bytes)} of ${bytes(store.max_bytes)}` : '–',
       'Store hits, misses': `${count(store.hit_pages)}, ${count(store.missed_pages)}`,
-      'Added, evicted': `${count(store.added_pages)}, ${count(store.evicted_pages)}`,
+      'Added, evicted': `${count(store.added_pages)}, ${counted ? count(store.evicted_pages) : '–'}`,
       'Store errors': count(stats.store_errors),
     } : {'Store': 'none'}),
   };

@@ -15,6 +15,8 @@ import time
 
 import pytest
 
+from redis_server import redis  # noqa: F401 (a fixture)
+
 PROGRAM = os.environ.get("QUIRE_FAKE_SERVE")
 PATIENCE = 60  # seconds until a case gives up waiting
 
@@ -244,6 +246,29 @@ def test_stats_of_a_store(tmp_path):
                           "evicted_pages"}
     assert store["pages"] == 0 and store["max_bytes"] > 0
     assert b"\nquire_store_max_bytes " in metrics
+
+
+def test_stats_do_not_ask_redis(tmp_path, redis, monkeypatch):  # noqa: F811
+    """Sizes there are known only to who looks at every key, which would slow the server and count as a use of each."""
+    monkeypatch.setenv("QUIRE_REDIS_PASSWORD", "hush")
+
+    def commands():
+        return int(re.search(rb"total_commands_processed:(\d+)", redis.ask("INFO", "stats")).group(1))
+
+    try:
+        with running(tmp_path, tier=redis.url) as server:
+            before = commands()
+            store = server.stats()["store"]
+            metrics = server.ask("GET", "/metrics").body
+            assert commands() == before + 2  # AUTH and INFO of commands()
+    except AssertionError as error:
+        if "not known" not in str(error):
+            raise
+        pytest.skip("not here: this build has no store, or no Redis")
+    sizes = {"pages", "bytes", "file_bytes", "max_bytes", "evicted_pages"}
+    assert {name for name, value in store.items() if value is None} == sizes
+    assert store["hit_pages"] == 0 and b"\nquire_store_hit_pages_total 0" in metrics
+    assert b"\nquire_store_max_bytes " not in metrics and b"\nquire_store_tier_errors_total{" in metrics
 
 
 def test_metrics(plain):

@@ -1,5 +1,6 @@
 /* fake_serve.c: the HTTP layer as a program, over the parts of fake_parts.h.
- * usage: fake_serve [NAME=VALUE].. with the names of srv_options' network fields, or store=DIR */
+ * usage: fake_serve [NAME=VALUE].. with the names of srv_options' network fields, store=DIR or
+ * tier=PLACE, which `quire serve` opens a Redis server as */
 #include "fake_parts.h"
 #include "page/page_files.h"
 
@@ -51,6 +52,8 @@ static bool set(srv_options *o, const char *name, const char *value) {
 #ifdef QUIRE_STORE
     else if (strcmp(name, "store") == 0)
         return quire_store_open(&o->store, value, NULL) == QUIRE_OK;
+    else if (strcmp(name, "tier") == 0)
+        return quire_store_open_tiers(&o->store, &value, 1, NULL) == QUIRE_OK;
 #endif
     else
         return false;

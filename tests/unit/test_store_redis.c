@@ -676,6 +676,34 @@ static void test_three_tiers(void **state) {
     fixture_close(&a.f);
 }
 
+/* Statistics of tiers never wait for a server, which would look at every key. */
+static void test_stats_of_tiers(void **state) {
+    (void)state;
+    redis_server s = {0};
+    author a;
+    redis_start(&s, NULL);
+    open_author(&a);
+    const char *place = redis_place(&s, "timeout=20000");
+    quire_store *alone = open_tiers(place, NULL, NULL, 0);
+    quire_store *both = open_tiers(place, "mem:16M", NULL, 0);
+    assert_ok(put(alone, &a, 1));
+    quire_store_drain(alone);
+    assert_int_equal(found(alone, &a, 1), N_TEXT);
+    assert_ok(put(both, &a, 2));
+    quire_store_drain(both);
+    redis_kill(&s);
+    const quire_store_stats far = stats_of(alone), near = stats_of(both);
+    assert_int_equal(far.added_pages, PAGES);
+    assert_int_equal(far.hit_pages, PAGES);
+    assert_int_equal(far.pages, 0);
+    assert_int_equal(far.max_bytes, 0);
+    assert_int_equal(near.pages, PAGES);
+    assert_int_equal(near.max_bytes, 16 << 20);
+    quire_store_close(alone);
+    quire_store_close(both);
+    fixture_close(&a.f);
+}
+
 /* Redis alone, written behind: dead, slow and full servers cost pages, not calls. */
 static void test_behind_in_trouble(void **state) {
     (void)state;
@@ -829,6 +857,7 @@ int main(void) {
         cmocka_unit_test(test_cluster),
         cmocka_unit_test(test_half_and_half),
         cmocka_unit_test(test_three_tiers),
+        cmocka_unit_test(test_stats_of_tiers),
         cmocka_unit_test(test_behind_in_trouble),
         cmocka_unit_test(test_told_once),
         cmocka_unit_test(test_killed_often),
