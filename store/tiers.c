@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { BATCH_BYTES = 8 << 20 };
 
@@ -511,18 +512,42 @@ static quire_status open_tier(quire_tiers *all, const char *place, const quire_s
     return t->kind == QUIRE_PLACE_MEMORY || o->read_only ? QUIRE_OK : quire__behind_start(t);
 }
 
-/* The same directory twice would be opened twice by one process, which LMDB forbids. */
+/* A directory has many names: a slash at its end, a link. One that is not there yet has none. */
+static bool is_same_place(const char *a, const char *b) {
+    struct stat of_a, of_b;
+    if (strcmp(a, b) == 0)
+        return true;
+    return quire__place_kind(a) == QUIRE_PLACE_DIRECTORY &&
+           quire__place_kind(b) == QUIRE_PLACE_DIRECTORY && stat(a, &of_a) == 0 &&
+           stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+/* The same directory twice would be opened twice by one process, which LMDB forbids: to close one
+ * gives up the locks of the other. */
 static quire_status check_places(const char *const *places, size_t n) {
+    char text[QUIRE_STORE_PLACE_TEXT];
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < i; j++)
-            if (strcmp(places[i], places[j]) == 0)
-                return quire__fail(QUIRE_E_INVALID, "two tiers of the store are the same place");
+            if (is_same_place(places[i], places[j])) {
+                quire_store_place_text(places[i], text);
+                return quire__fail(QUIRE_E_INVALID,
+                                   "two tiers of the store are the same place: %.150s", text);
+            }
+    return QUIRE_OK;
+}
+
+static quire_status open_all(quire_tiers *all, const char *const *places, size_t n,
+                             const quire_store_options *o) {
+    QUIRE_TRY(check_places(places, n));
+    for (size_t i = 0; i < n; i++) {
+        QUIRE_TRY(check_places(places, i + 1)); /* opening the last one may have made this one */
+        QUIRE_TRY(open_tier(all, places[i], o));
+    }
     return QUIRE_OK;
 }
 
 quire_status quire__tiers_open(quire_backend **backend, const char *const *places, size_t n,
                                const quire_store_options *o) {
-    QUIRE_TRY(check_places(places, n));
     quire_tiers *all = calloc(1, sizeof *all);
     quire_record_id *known = malloc(QUIRE_TIERS_KNOWN * sizeof *known);
     if (!all || !known) {
@@ -551,9 +576,7 @@ quire_status quire__tiers_open(quire_backend **backend, const char *const *place
                                    .check = tiers_check,
                                    .count = tiers_count,
                                    .room = tiers_room};
-    quire_status status = QUIRE_OK;
-    for (size_t i = 0; i < n && status == QUIRE_OK; i++)
-        status = open_tier(all, places[i], o);
+    const quire_status status = open_all(all, places, n, o);
     if (status != QUIRE_OK) {
         tiers_close(&all->backend);
         return status;

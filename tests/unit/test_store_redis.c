@@ -186,6 +186,26 @@ static void test_urls(void **state) {
     assert_status(quire_store_open_tiers(&store, twice, 0, NULL), QUIRE_E_INVALID);
 }
 
+/* LMDB forbids to open a directory twice, whatever it is called. */
+static void test_same_directory(void **state) {
+    (void)state;
+    char names[4][600];
+    const char *dir = store_dir("same");
+    snprintf(names[0], sizeof names[0], "%s", dir);
+    snprintf(names[1], sizeof names[1], "%s/", dir);
+    snprintf(names[2], sizeof names[2], "%s/../same", dir);
+    snprintf(names[3], sizeof names[3], "%s", store_dir("another-name"));
+    assert_int_equal(symlink(names[0], names[3]), 0);
+    for (int i = 1; i < 4; i++) { /* at first there is no directory */
+        const char *const places[] = {"mem:1M", names[0], names[i]};
+        quire_store *store;
+        assert_status(quire_store_open_tiers(&store, places, 3, NULL), QUIRE_E_INVALID);
+        assert_says("the same place");
+    }
+    snprintf(names[1], sizeof names[1], "%s", store_dir("two"));
+    quire_store_close(open_tiers("mem:1M", names[0], names[1], 0));
+}
+
 static void test_password(void **state) {
     (void)state;
     static const char *const options[] = {"--requirepass", "p@ss/word", NULL};
@@ -842,25 +862,16 @@ static void test_killed_often(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_urls),
-        cmocka_unit_test(test_password),
-        cmocka_unit_test(test_tls),
-        cmocka_unit_test(test_dead_and_back),
-        cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_evicting),
-        cmocka_unit_test(test_replica),
-        cmocka_unit_test(test_expiry),
-        cmocka_unit_test(test_garbage),
-        cmocka_unit_test(test_other_protocol),
-        cmocka_unit_test(test_processes),
-        cmocka_unit_test(test_cluster),
-        cmocka_unit_test(test_half_and_half),
-        cmocka_unit_test(test_three_tiers),
-        cmocka_unit_test(test_stats_of_tiers),
-        cmocka_unit_test(test_behind_in_trouble),
-        cmocka_unit_test(test_told_once),
-        cmocka_unit_test(test_killed_often),
+        cmocka_unit_test(test_urls),           cmocka_unit_test(test_same_directory),
+        cmocka_unit_test(test_password),       cmocka_unit_test(test_tls),
+        cmocka_unit_test(test_dead_and_back),  cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_full),           cmocka_unit_test(test_evicting),
+        cmocka_unit_test(test_replica),        cmocka_unit_test(test_expiry),
+        cmocka_unit_test(test_garbage),        cmocka_unit_test(test_other_protocol),
+        cmocka_unit_test(test_processes),      cmocka_unit_test(test_cluster),
+        cmocka_unit_test(test_half_and_half),  cmocka_unit_test(test_three_tiers),
+        cmocka_unit_test(test_stats_of_tiers), cmocka_unit_test(test_behind_in_trouble),
+        cmocka_unit_test(test_told_once),      cmocka_unit_test(test_killed_often),
     };
     const int missing = places_missing(true);
     return missing ? missing : cmocka_run_group_tests(tests, NULL, places_teardown);
