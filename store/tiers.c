@@ -324,8 +324,10 @@ static quire_status tiers_touch(quire_backend *backend, const quire_store_key *k
         quire_tier *t = &all->tier[i];
         if (!is_behind(all, i)) {
             quire_backend *b = begin(t);
-            quire__tier_note(t, QUIRE_TIER_READ, b->touch(b, keys, n));
+            const quire_status status = b->touch(b, keys, n);
             end(t);
+            if (status != QUIRE_OK) /* most uses are not written at once: success says nothing */
+                quire__tier_note(t, QUIRE_TIER_WRITE, status);
             continue;
         }
         if (!use)

@@ -1,8 +1,10 @@
 /* Redis as a place of a store: what is wrong with a server makes calls fail with a clear sentence,
  * and nothing else; what it holds is not trusted. Tests of what a store is run over Redis too
  * (test_store.c). */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -835,6 +837,42 @@ static void test_told_once(void **state) {
     fixture_close(&a.f);
 }
 
+/* A disk that takes no more is told of once, too: that it can be read does not mean that it works.
+ */
+static void test_full_disk_told_once(void **state) {
+    (void)state;
+    author a;
+    struct rlimit before, none;
+    open_author(&a);
+    told t = {0};
+    quire_store_options o;
+    quire_store *store;
+    quire_store_options_default(&o);
+    o.on_tier = on_tier;
+    o.user = &t;
+    o.touch_seconds = 0; /* every use is written */
+    const char *const places[] = {store_dir("told"), "mem:1M"};
+    assert_ok(quire_store_open_tiers(&store, places, 2, &o));
+    assert_ok(put(store, &a, 1));
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = (struct rlimit){.rlim_cur = 0, .rlim_max = before.rlim_max};
+    void (*const was)(int) = signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &none);
+    int n[5];
+    for (int i = 0; i < 5; i++)
+        look(store, &a, 1, &n[i]);
+    setrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, was);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(n[i], N_TEXT);
+    assert_int_equal(t.n_failing, 1);
+    assert_int_equal(t.n_working, 0);
+    assert_ok(put(store, &a, 2));
+    assert_int_equal(t.n_working, 1);
+    quire_store_close(store);
+    fixture_close(&a.f);
+}
+
 /* Killed and started again in the middle of puts and gets: no call fails, nothing wrong is found.
  */
 static void test_killed_often(void **state) {
@@ -871,7 +909,8 @@ int main(void) {
         cmocka_unit_test(test_processes),      cmocka_unit_test(test_cluster),
         cmocka_unit_test(test_half_and_half),  cmocka_unit_test(test_three_tiers),
         cmocka_unit_test(test_stats_of_tiers), cmocka_unit_test(test_behind_in_trouble),
-        cmocka_unit_test(test_told_once),      cmocka_unit_test(test_killed_often),
+        cmocka_unit_test(test_told_once),      cmocka_unit_test(test_full_disk_told_once),
+        cmocka_unit_test(test_killed_often),
     };
     const int missing = places_missing(true);
     return missing ? missing : cmocka_run_group_tests(tests, NULL, places_teardown);
