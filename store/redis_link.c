@@ -222,9 +222,12 @@ static quire_status add_login(quire_redis_link *l, int *n) {
 /* What the server says is part of the message, cut off; it does not repeat passwords. */
 static quire_status log_in(quire_redis_link *l, int64_t deadline) {
     int n;
-    QUIRE_TRY(add_login(l, &n));
+    quire_status status = add_login(l, &n);
+    if (status != QUIRE_OK) {
+        quire__link_close(l); /* half of a login is none, and what is open counts as logged in */
+        return status;
+    }
     QUIRE_TRY(quire__link_send(l, deadline));
-    quire_status status = QUIRE_OK;
     for (int i = 0; i < n && status == QUIRE_OK; i++) {
         redisReply *reply;
         QUIRE_TRY(quire__link_reply(l, deadline, &reply));

@@ -134,7 +134,9 @@ quire_status quire__redis_run(quire_redis *r, quire_redis_command *commands, siz
         status = run_once(r, commands, n, deadline);
     for (size_t i = 0; r->slot && i < n && status == QUIRE_OK; i++)
         status = quire__redis_follow(r, &commands[i], deadline);
-    if (status != QUIRE_OK)
+    if (status != QUIRE_OK) {
         quire__redis_replies_free(commands, n);
+        quire__redis_abandon(r); /* else the next command would get the reply to ASKING */
+    }
     return status;
 }
