@@ -16,6 +16,7 @@ struct quire_tls {
     SSL *ssl;
     BIO_METHOD *method;
     int fd;
+    bool is_closed; /* the socket, by the server */
 };
 
 const char *quire__tls_missing(void) { return NULL; }
@@ -34,9 +35,10 @@ static int bio_done(BIO *bio, quire_io io, size_t n) {
 }
 
 static int bio_read(BIO *bio, char *to, int n) {
-    const quire_tls *tls = BIO_get_data(bio);
+    quire_tls *tls = BIO_get_data(bio);
     size_t done = 0;
     const quire_io io = quire__socket_read(tls->fd, to, (size_t)n, &done);
+    tls->is_closed = io == QUIRE_IO_CLOSED;
     return bio_done(bio, io, done);
 }
 
@@ -140,7 +142,11 @@ void quire__tls_close(quire_tls *t) {
 
 /* ------------------------------------------------------------------ using it */
 
+/* A server that is killed or restarted says no goodbye in TLS. How OpenSSL reports that depends on
+ * its version. */
 static quire_io io_of(quire_tls *t, int rc) {
+    if (t->is_closed)
+        return QUIRE_IO_CLOSED;
     switch (SSL_get_error(t->ssl, rc)) {
     case SSL_ERROR_WANT_READ:
         return QUIRE_IO_WAIT_READ;

@@ -293,6 +293,9 @@ static void test_tls(void **state) {
     store = open_at(place);
     assert_ok(put(store, &a, 1));
     assert_exact(store, &a, 1, N_TEXT);
+    redis_restart(&s); /* nobody notices, but its memory is gone */
+    assert_int_equal(found(store, &a, 1), 0);
+    assert_ok(put(store, &a, 1));
     quire_store_close(store);
     snprintf(place, sizeof place, "rediss://127.0.0.1:%d?cacert=%s&cert=%s&key=%s", s.tls_port, ca,
              cert, key);
