@@ -244,6 +244,17 @@ static quire_status log_in(quire_redis_link *l, int64_t deadline) {
     return status;
 }
 
+/* Each address has its share of the time that is left: one that does not answer, often that of
+ * IPv6, must not keep the others from being tried. -1 and errno. */
+static int connect_to_any(const quire_redis_link *l, int64_t deadline) {
+    int fd = -1;
+    for (size_t i = 0; i < l->n_addresses && fd < 0; i++) {
+        const int64_t now = quire__millis();
+        fd = connect_to(&l->address[i], now + (deadline - now) / (int64_t)(l->n_addresses - i));
+    }
+    return fd;
+}
+
 quire_status quire__link_ready(quire_redis_link *l, int64_t deadline) {
     if (l->fd >= 0)
         return QUIRE_OK;
@@ -253,8 +264,7 @@ quire_status quire__link_ready(quire_redis_link *l, int64_t deadline) {
                            l->why, (int)left);
     l->was_stale = l->was_refused = false;
     const int64_t rest = l->rest_millis;
-    for (size_t i = 0; i < l->n_addresses && l->fd < 0; i++)
-        l->fd = connect_to(&l->address[i], deadline);
+    l->fd = connect_to_any(l, deadline);
     if (l->fd < 0)
         return quire__link_fail(l, "cannot be reached: %s", strerror(errno));
     l->reader = redisReaderCreate();
