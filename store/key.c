@@ -47,6 +47,12 @@ void quire__root_key(const void *identity, size_t identity_bytes, const uint8_t 
     crypto_generichash_blake2b_final(&state, key->byte, sizeof key->byte);
 }
 
+int quire__compare_ids(const void *a, const void *b) {
+    const quire_record_id *x = a, *y = b;
+    const int keys = memcmp(x->key.byte, y->key.byte, sizeof x->key.byte);
+    return keys != 0 ? keys : x->piece < y->piece ? -1 : x->piece > y->piece;
+}
+
 void quire__page_key(const quire_store_key *parent, const int32_t *tokens, quire_store_key *key) {
     uint8_t bytes[QUIRE_RECORD_TOKENS];
     for (int i = 0; i < QUIRE_PAGE_TOKENS; i++)

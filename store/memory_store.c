@@ -244,23 +244,18 @@ static quire_status memory_touch(quire_backend *backend, const quire_store_key *
     return QUIRE_OK;
 }
 
-static bool is_before(const quire_store_key *key, uint32_t number, const quire_record_id *id) {
-    const int order = memcmp(key->byte, id->key.byte, sizeof key->byte);
-    return order < 0 || (order == 0 && number < id->piece);
-}
-
 /* The first record behind `after`, or NULL. */
 static const piece *next_record(const memory *m, const quire_record_id *after, const node **owner) {
     const piece *best = NULL;
+    quire_record_id best_id;
     for (const node *n = m->newest; n; n = n->older)
         for (const piece *p = n->pieces; p; p = p->next) {
             const quire_record_id id = {.key = n->key, .piece = p->number};
-            if (after && !is_before(&after->key, after->piece, &id))
+            if (after && quire__compare_ids(&id, after) <= 0)
                 continue;
-            const quire_record_id best_id = {.key = best ? (*owner)->key : n->key,
-                                             .piece = best ? best->number : 0};
-            if (!best || is_before(&n->key, p->number, &best_id)) {
+            if (!best || quire__compare_ids(&id, &best_id) < 0) {
                 best = p;
+                best_id = id;
                 *owner = n;
             }
         }

@@ -51,7 +51,7 @@ bool quire__record_read(const uint8_t *bytes, size_t n_bytes, const quire_record
     r->payload_bytes = (size_t)payload_bytes;
     r->tokens = r->depth > 0 ? bytes + QUIRE_RECORD_HEAD : NULL;
     r->payload = bytes + QUIRE_RECORD_HEAD + (r->depth > 0 ? QUIRE_RECORD_TOKENS : 0);
-    return r->id.piece == id->piece && quire__same_key(&r->id.key, &id->key);
+    return quire__same_id(&r->id, id);
 }
 
 bool quire__record_sound(const uint8_t *bytes, size_t n_bytes) {

@@ -173,7 +173,7 @@ quire_status quire__redis_ask(quire_backend *backend, const quire_record_id *ids
 
 static bool was_asked_for(const quire_redis *r, const quire_record_id *id) {
     for (size_t i = r->first_asked; i < r->n_asked; i++)
-        if (r->asked[i].id.piece == id->piece && quire__same_key(&r->asked[i].id.key, &id->key))
+        if (quire__same_id(&r->asked[i].id, id))
             return true;
     return false;
 }
@@ -196,7 +196,7 @@ static quire_status take_asked(quire_redis *r, const quire_record_id *id, redisR
             return status;
         }
         r->first_asked++;
-        if (a->id.piece == id->piece && quire__same_key(&a->id.key, &id->key)) {
+        if (quire__same_id(&a->id, id)) {
             *reply = a->reply;
             *link = a->link;
             return QUIRE_OK;

@@ -138,12 +138,6 @@ static bool grow(quire_redis *r) {
     return true;
 }
 
-static int compare_pieces(const void *a, const void *b) {
-    const uint32_t x = ((const quire_redis_listed *)a)->id.piece,
-                   y = ((const quire_redis_listed *)b)->id.piece;
-    return x < y ? -1 : x > y;
-}
-
 /* fields: what HKEYS says of a node; idle: what OBJECT IDLETIME does. */
 static quire_status list_records(quire_redis *r, const quire_store_key *key, const redisReply *idle,
                                  const redisReply *fields) {
@@ -166,7 +160,7 @@ static quire_status list_records(quire_redis *r, const quire_store_key *key, con
             (quire_redis_listed){.id = {.key = *key, .piece = (uint32_t)piece}, .used = used};
     }
     if (r->n_listed > first) {
-        qsort(r->listed + first, r->n_listed - first, sizeof *r->listed, compare_pieces);
+        qsort(r->listed + first, r->n_listed - first, sizeof *r->listed, quire__compare_ids);
         r->listed[first].is_root = is_root;
     }
     return QUIRE_OK;
@@ -215,11 +209,6 @@ static quire_status list_all(quire_redis *r) {
 
 /* ------------------------------------------------------------------ walking */
 
-static int compare_ids(const quire_record_id *a, const quire_record_id *b) {
-    const int keys = memcmp(a->key.byte, b->key.byte, sizeof a->key.byte);
-    return keys != 0 ? keys : a->piece < b->piece ? -1 : a->piece > b->piece;
-}
-
 typedef struct walk {
     quire_backend_view view;
     void *user;
@@ -241,7 +230,7 @@ quire_status quire__redis_walk(quire_backend *backend, const quire_record_id *af
     size_t i = 0;
     if (!after || r->n_listed == 0) /* else the list of the walk that this one continues */
         QUIRE_TRY(list_all(r));
-    while (after && i < r->n_listed && compare_ids(&r->listed[i].id, after) <= 0)
+    while (after && i < r->n_listed && quire__compare_ids(&r->listed[i].id, after) <= 0)
         i++;
     walk w = {.view = view, .user = user, .goes_on = true};
     /* A view may want one record only, so few are asked for at first. */

@@ -135,6 +135,11 @@ void quire__page_key(const quire_store_key *parent, const int32_t *tokens /* (64
 static inline bool quire__same_key(const quire_store_key *a, const quire_store_key *b) {
     return memcmp(a->byte, b->byte, sizeof a->byte) == 0;
 }
+static inline bool quire__same_id(const quire_record_id *a, const quire_record_id *b) {
+    return a->piece == b->piece && quire__same_key(&a->key, &b->key);
+}
+/* The order of records: for qsort, of ids or of anything that begins with one. */
+int quire__compare_ids(const void *a, const void *b);
 
 /* The keys of a text. */
 typedef struct quire_chain {

@@ -38,8 +38,7 @@ static quire_record_id *known_place(const quire_tiers *all, const quire_record_i
 }
 
 static bool is_known(const quire_tiers *all, const quire_record_id *id) {
-    const quire_record_id *k = known_place(all, id);
-    return k->piece == id->piece && quire__same_key(&k->key, &id->key);
+    return quire__same_id(known_place(all, id), id);
 }
 
 static void know(quire_tiers *all, const quire_record_id *id) { *known_place(all, id) = *id; }
@@ -374,11 +373,6 @@ static quire_status next_head(quire_tier *t, const quire_record_id *after, head 
     return status != QUIRE_OK ? status : h->no_memory ? no_memory() : QUIRE_OK;
 }
 
-static int compare_ids(const quire_record_id *a, const quire_record_id *b) {
-    const int keys = memcmp(a->key.byte, b->key.byte, sizeof a->key.byte);
-    return keys != 0 ? keys : a->piece < b->piece ? -1 : a->piece > b->piece;
-}
-
 static quire_status merge(quire_tiers *all, const quire_record_id *after, head *heads,
                           quire_backend_view view, void *user) {
     for (size_t i = 0; i < all->n; i++)
@@ -386,7 +380,7 @@ static quire_status merge(quire_tiers *all, const quire_record_id *after, head *
     for (;;) {
         const head *least = NULL;
         for (size_t i = 0; i < all->n; i++)
-            if (heads[i].is_there && (!least || compare_ids(&heads[i].id, &least->id) < 0))
+            if (heads[i].is_there && (!least || quire__compare_ids(&heads[i].id, &least->id) < 0))
                 least = &heads[i];
         if (!least)
             return QUIRE_OK;
@@ -394,7 +388,7 @@ static quire_status merge(quire_tiers *all, const quire_record_id *after, head *
         if (!view(user, &id, least->bytes, least->n_bytes, least->used))
             return QUIRE_OK;
         for (size_t i = 0; i < all->n; i++)
-            if (heads[i].is_there && compare_ids(&heads[i].id, &id) == 0)
+            if (heads[i].is_there && quire__same_id(&heads[i].id, &id))
                 QUIRE_TRY(next_head(&all->tier[i], &id, &heads[i]));
     }
 }
