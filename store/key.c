@@ -53,6 +53,18 @@ int quire__compare_ids(const void *a, const void *b) {
     return keys != 0 ? keys : x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
+size_t quire__first_behind(const void *list, size_t n, size_t size, const quire_record_id *after) {
+    size_t low = 0, high = after ? n : 0;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (quire__compare_ids((const char *)list + middle * size, after) <= 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 void quire__page_key(const quire_store_key *parent, const int32_t *tokens, quire_store_key *key) {
     uint8_t bytes[QUIRE_RECORD_TOKENS];
     for (int i = 0; i < QUIRE_PAGE_TOKENS; i++)

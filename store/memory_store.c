@@ -35,6 +35,8 @@ typedef struct memory {
     node *newest, *oldest;
     uint64_t moment;
     quire_backend_counts counts;
+    quire_record_id *listed; /* what the last walk from the start has found */
+    size_t n_listed;
 } memory;
 
 /* ------------------------------------------------------------------ finding */
@@ -244,33 +246,32 @@ static quire_status memory_touch(quire_backend *backend, const quire_store_key *
     return QUIRE_OK;
 }
 
-/* The first record behind `after`, or NULL. */
-static const piece *next_record(const memory *m, const quire_record_id *after, const node **owner) {
-    const piece *best = NULL;
-    quire_record_id best_id;
+/* Verifying walks a record at a time, so the ids are listed and sorted once. */
+static quire_status list_all(memory *m) {
+    quire_record_id *all = malloc((m->n_records + 1) * sizeof *all);
+    if (!all)
+        return quire__fail(QUIRE_E_NOMEM, "out of memory while listing the pages in memory");
+    free(m->listed);
+    m->listed = all;
+    m->n_listed = 0;
     for (const node *n = m->newest; n; n = n->older)
-        for (const piece *p = n->pieces; p; p = p->next) {
-            const quire_record_id id = {.key = n->key, .piece = p->number};
-            if (after && quire__compare_ids(&id, after) <= 0)
-                continue;
-            if (!best || quire__compare_ids(&id, &best_id) < 0) {
-                best = p;
-                best_id = id;
-                *owner = n;
-            }
-        }
-    return best;
+        for (const piece *p = n->pieces; p; p = p->next)
+            all[m->n_listed++] = (quire_record_id){.key = n->key, .piece = p->number};
+    qsort(all, m->n_listed, sizeof *all, quire__compare_ids);
+    return QUIRE_OK;
 }
 
 static quire_status memory_walk(quire_backend *backend, const quire_record_id *after,
                                 quire_backend_view view, void *user) {
-    const memory *m = (memory *)backend;
-    quire_record_id last;
-    const node *owner = NULL;
-    for (const piece *p; (p = next_record(m, after, &owner)); after = &last) {
-        last = (quire_record_id){.key = owner->key, .piece = p->number};
-        if (!view(user, &last, p->bytes, p->n_bytes, owner->used))
-            break;
+    memory *m = (memory *)backend;
+    if (!after || !m->listed) /* else the list of the walk that this one continues */
+        QUIRE_TRY(list_all(m));
+    bool goes_on = true;
+    for (size_t i = quire__first_behind(m->listed, m->n_listed, sizeof *m->listed, after);
+         goes_on && i < m->n_listed; i++) {
+        const quire_record_id *id = &m->listed[i];
+        const piece *p = find_piece(m, id); /* it may be gone */
+        goes_on = !p || view(user, id, p->bytes, p->n_bytes, find_node(m, &id->key)->used);
     }
     return QUIRE_OK;
 }
@@ -302,6 +303,7 @@ static void memory_close(quire_backend *backend) {
     while (m->oldest)
         drop_node(m, m->oldest);
     free(m->bucket);
+    free(m->listed);
     free(m);
 }
 

@@ -227,11 +227,9 @@ static bool pass_on(void *user, const quire_record_id *id, const uint8_t *bytes,
 quire_status quire__redis_walk(quire_backend *backend, const quire_record_id *after,
                                quire_backend_view view, void *user) {
     quire_redis *r = (quire_redis *)backend;
-    size_t i = 0;
     if (!after || r->n_listed == 0) /* else the list of the walk that this one continues */
         QUIRE_TRY(list_all(r));
-    while (after && i < r->n_listed && quire__compare_ids(&r->listed[i].id, after) <= 0)
-        i++;
+    size_t i = quire__first_behind(r->listed, r->n_listed, sizeof *r->listed, after);
     walk w = {.view = view, .user = user, .goes_on = true};
     /* A view may want one record only, so few are asked for at first. */
     for (size_t ahead = 1, asked = i; i < r->n_listed && w.goes_on; i++) {

@@ -140,6 +140,9 @@ static inline bool quire__same_id(const quire_record_id *a, const quire_record_i
 }
 /* The order of records: for qsort, of ids or of anything that begins with one. */
 int quire__compare_ids(const void *a, const void *b);
+/* Where the first id behind `after` (NULL: the first of all) is in a sorted list of n elements of
+ * `size` bytes, each of which begins with its id. */
+size_t quire__first_behind(const void *list, size_t n, size_t size, const quire_record_id *after);
 
 /* The keys of a text. */
 typedef struct quire_chain {
