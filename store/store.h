@@ -127,7 +127,7 @@ enum { QUIRE_SALT_DIGEST = 32 };
 
 /* A salt itself is never stored, only this digest of it. */
 void quire__salt_digest(const void *salt, size_t salt_bytes, uint8_t digest[QUIRE_SALT_DIGEST]);
-/* The root of all texts with this identity, these layers and this salt. salt NULL: none. */
+/* The root of all texts with this identity, these layers and this salt. salt_digest NULL: none. */
 void quire__root_key(const void *identity, size_t identity_bytes, const uint8_t *layers,
                      size_t layers_bytes, const uint8_t *salt_digest, quire_store_key *key);
 void quire__page_key(const quire_store_key *parent, const int32_t *tokens /* (64) */,

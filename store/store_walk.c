@@ -118,7 +118,9 @@ static void mark_up(quire_table *t, bool *marked, int64_t i) {
 static void mark(quire_table *t, bool *marked, int64_t start) {
     bool more = true;
     marked[start] = true;
-    while (more) { /* at most once per following page, usually once: texts branch rarely */
+    /* Nodes are in the order of hashes, so a pass gets about two pages further in a text. That is
+     * enough for what is removed by hand. */
+    while (more) {
         more = false;
         for (size_t i = 0; i < t->n_nodes; i++)
             if (!marked[i] && t->node[i].up >= 0 && marked[t->node[i].up])
