@@ -1,7 +1,6 @@
 /* Several backends as one: looking up, promoting, writing. */
 #include "store/tiers.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,14 +12,13 @@ static bool is_behind(const quire_tiers *all, size_t i) {
            (all->tier[i].kind == QUIRE_PLACE_DIRECTORY && i > 0);
 }
 
-/* Callers use the reader of a far place without a lock: nobody else does. */
-static quire_backend *begin(quire_tier *t) {
+quire_backend *quire__tier_begin(quire_tier *t) {
     if (t->kind == QUIRE_PLACE_DIRECTORY)
         pthread_mutex_lock(&t->lock);
     return t->reader;
 }
 
-static void end(quire_tier *t) {
+void quire__tier_end(quire_tier *t) {
     if (t->kind == QUIRE_PLACE_DIRECTORY)
         pthread_mutex_unlock(&t->lock);
 }
@@ -61,9 +59,9 @@ static quire_status ask_tier(quire_tier *t, const quire_record_id *ids, size_t n
         }
     if (n_some == 0)
         return QUIRE_OK;
-    quire_backend *b = begin(t);
+    quire_backend *b = quire__tier_begin(t);
     const quire_status status = b->has(b, some, n_some, found);
-    end(t);
+    quire__tier_end(t);
     quire__tier_note(t, QUIRE_TIER_READ, status); /* a place that fails has nothing */
     for (size_t i = 0; status == QUIRE_OK && i < n_some; i++)
         present[place[i]] = found[i];
@@ -108,9 +106,9 @@ static quire_status tiers_may_skip(quire_backend *backend, const quire_record_id
     bool *there = malloc(n + 1);
     if (!there)
         return no_memory();
-    quire_backend *b = begin(first);
+    quire_backend *b = quire__tier_begin(first);
     const quire_status status = b->has(b, ids, n, there);
-    end(first);
+    quire__tier_end(first);
     quire__tier_note(first, QUIRE_TIER_READ, status);
     for (size_t i = 0; status == QUIRE_OK && i < n; i++)
         skip[i] = skip[i] || there[i];
@@ -198,9 +196,9 @@ static quire_status tiers_read(quire_backend *backend, const quire_record_id *id
     for (size_t i = 0; i < all->n && !*found; i++) {
         quire_tier *t = &all->tier[i];
         reading r = {.all = all, .tier = i, .view = view, .user = user};
-        quire_backend *b = begin(t);
+        quire_backend *b = quire__tier_begin(t);
         const quire_status status = b->read(b, id, look_at, &r, found);
-        end(t);
+        quire__tier_end(t);
         if (status != QUIRE_OK)
             quire__tier_note(t, QUIRE_TIER_READ, status);
         if (*found)
@@ -228,9 +226,9 @@ static quire_status write_tier(quire_tiers *all, size_t i, const quire_store_key
                    ? QUIRE_OK
                    : quire__fail(QUIRE_E_BUSY, "the queue of %.150s is full", t->stats.place);
     }
-    quire_backend *b = begin(t);
+    quire_backend *b = quire__tier_begin(t);
     const quire_status status = quire__write_parts(b, keys, n_keys, items, n, added);
-    end(t);
+    quire__tier_end(t);
     if (status != QUIRE_E_TOO_BIG) /* a text that is larger than the place is no failure */
         quire__tier_note(t, QUIRE_TIER_WRITE, status);
     quire__tier_count(t, &t->stats.written_bytes, added->bytes);
@@ -271,9 +269,9 @@ static quire_status tiers_remove(quire_backend *backend, const quire_record_id *
         forget(all, &ids[i]);
     for (size_t i = all->n; i-- > 0;) { /* the slow ones first: else one could be promoted again */
         quire_tier *t = &all->tier[i];
-        quire_backend *b = begin(t);
+        quire_backend *b = quire__tier_begin(t);
         const quire_status status = b->remove(b, ids, n);
-        end(t);
+        quire__tier_end(t);
         if (status != QUIRE_OK) /* that a full server lets go does not mean that it takes */
             quire__tier_note(t, QUIRE_TIER_WRITE, status);
         failed = failed == QUIRE_OK ? status : failed;
@@ -322,9 +320,9 @@ static quire_status tiers_touch(quire_backend *backend, const quire_store_key *k
     for (size_t i = 0; i < all->n; i++) {
         quire_tier *t = &all->tier[i];
         if (!is_behind(all, i)) {
-            quire_backend *b = begin(t);
+            quire_backend *b = quire__tier_begin(t);
             const quire_status status = b->touch(b, keys, n);
-            end(t);
+            quire__tier_end(t);
             if (status != QUIRE_OK) /* most uses are not written at once: success says nothing */
                 quire__tier_note(t, QUIRE_TIER_WRITE, status);
             continue;
@@ -337,84 +335,18 @@ static quire_status tiers_touch(quire_backend *backend, const quire_store_key *k
     return QUIRE_OK;
 }
 
-/* ------------------------------------------------------------------ all records */
-
-/* The next record of one place in a walk. */
-typedef struct head {
-    quire_record_id id;
-    uint8_t *bytes;
-    size_t n_bytes;
-    int64_t used;
-    bool is_there, no_memory;
-} head;
-
-static bool take_head(void *user, const quire_record_id *id, const uint8_t *bytes, size_t n_bytes,
-                      int64_t used) {
-    head *h = user;
-    uint8_t *own = realloc(h->bytes, n_bytes + 1);
-    h->no_memory = !own;
-    h->is_there = own != NULL;
-    if (!own)
-        return false;
-    memcpy(own, bytes, n_bytes);
-    h->bytes = own;
-    h->n_bytes = n_bytes;
-    h->id = *id;
-    h->used = used;
-    return false;
-}
-
-static quire_status next_head(quire_tier *t, const quire_record_id *after, head *h) {
-    h->is_there = false;
-    quire_backend *b = begin(t);
-    const quire_status status = b->walk(b, after, take_head, h);
-    end(t);
-    quire__tier_note(t, QUIRE_TIER_READ, status);
-    return status != QUIRE_OK ? status : h->no_memory ? no_memory() : QUIRE_OK;
-}
-
-static quire_status merge(quire_tiers *all, const quire_record_id *after, head *heads,
-                          quire_backend_view view, void *user) {
-    for (size_t i = 0; i < all->n; i++)
-        QUIRE_TRY(next_head(&all->tier[i], after, &heads[i]));
-    for (;;) {
-        const head *least = NULL;
-        for (size_t i = 0; i < all->n; i++)
-            if (heads[i].is_there && (!least || quire__compare_ids(&heads[i].id, &least->id) < 0))
-                least = &heads[i];
-        if (!least)
-            return QUIRE_OK;
-        const quire_record_id id = least->id;
-        if (!view(user, &id, least->bytes, least->n_bytes, least->used))
-            return QUIRE_OK;
-        for (size_t i = 0; i < all->n; i++)
-            if (heads[i].is_there && quire__same_id(&heads[i].id, &id))
-                QUIRE_TRY(next_head(&all->tier[i], &id, &heads[i]));
-    }
-}
-
-static quire_status tiers_walk(quire_backend *backend, const quire_record_id *after,
-                               quire_backend_view view, void *user) {
-    quire_tiers *all = (quire_tiers *)backend;
-    head heads[QUIRE_STORE_TIERS_MAX] = {0};
-    if (!after)
-        quire__tiers_drain(backend);
-    const quire_status status = merge(all, after, heads, view, user);
-    for (size_t i = 0; i < all->n; i++)
-        free(heads[i].bytes);
-    return status;
-}
+/* ------------------------------------------------------------------ checking */
 
 static quire_status tiers_check(quire_backend *backend, const quire_record_id *id) {
     quire_tiers *all = (quire_tiers *)backend;
     for (size_t i = 0; i < all->n; i++) {
         quire_tier *t = &all->tier[i];
         bool present = true;
-        quire_backend *b = begin(t);
+        quire_backend *b = quire__tier_begin(t);
         quire_status status = id ? b->has(b, id, 1, &present) : QUIRE_OK;
         if (status == QUIRE_OK && present)
             status = b->check(b, id);
-        end(t);
+        quire__tier_end(t);
         QUIRE_TRY(status);
     }
     return QUIRE_OK;
@@ -438,9 +370,9 @@ static quire_status tiers_room(quire_backend *backend, quire_backend_room *room,
     *room = (quire_backend_room){0};
     *counts = (quire_backend_counts){0};
     if (i < all->n) {
-        quire_backend *b = begin(&all->tier[i]);
+        quire_backend *b = quire__tier_begin(&all->tier[i]);
         status = b->room(b, room, counts);
-        end(&all->tier[i]);
+        quire__tier_end(&all->tier[i]);
     }
     const uint64_t evicted = counts->evicted_pages;
     *counts = all->counts;
@@ -568,7 +500,7 @@ quire_status quire__tiers_open(quire_backend **backend, const char *const *place
                                    .write = tiers_write,
                                    .remove = tiers_remove,
                                    .touch = tiers_touch,
-                                   .walk = tiers_walk,
+                                   .walk = quire__tiers_walk,
                                    .check = tiers_check,
                                    .count = tiers_count,
                                    .room = tiers_room};

@@ -72,6 +72,16 @@ typedef struct quire_tiers {
     quire_backend_counts counts;
 } quire_tiers;
 
+/* ---- tiers.c */
+/* The backend of a place for a caller, until quire__tier_end. A directory's is shared with the
+ * thread that writes behind. That of a far place is the callers' own, and needs no lock. */
+quire_backend *quire__tier_begin(quire_tier *tier);
+void quire__tier_end(quire_tier *tier);
+
+/* ---- tiers_walk.c */
+quire_status quire__tiers_walk(quire_backend *backend, const quire_record_id *after,
+                               quire_backend_view view, void *user);
+
 /* ---- tiers_behind.c */
 quire_status quire__behind_start(quire_tier *tier);
 /* Finishes the queue, unless the place fails, and ends the thread. */
