@@ -81,6 +81,7 @@ class Mock:
         self.key, self.rate, self.refusal = key, rate, None
         self.requests = []  # bodies of the chats
         self.tiers = []
+        self.store = None
         self.lock, self.jobs, self.started = threading.Lock(), itertools.count(1), time.monotonic()
         self.counts = dict.fromkeys(("submitted", "finished", "cancelled", "prompt", "cached", "generated"), 0)
         self.recent = []  # (time, "prefill" or "decode", tokens)
@@ -135,7 +136,7 @@ class Mock:
                 "steps": {"count": c["generated"], "rows": c["generated"] * 3, "seconds": c["generated"] / 100},
                 "swaps": {"out": 0, "in": 0}, "store_errors": 0,
                 "caches": [cache.stats() for cache in self.caches],
-                "sequences": [dict(s) for cache in self.caches for s in cache.sequences], "store": None,
+                "sequences": [dict(s) for cache in self.caches for s in cache.sequences], "store": self.store,
                 "tiers": self.tiers}
 
 

@@ -497,6 +497,20 @@ def test_places_of_the_store(mocked, mock):
     mocked.wait(lambda: mocked.text("#notice") == "")
 
 
+def test_sizes_of_the_store(mocked, mock):
+    """Nobody counts what a Redis server holds."""
+    mocked.wait(lambda: mocked.text("#server-words"))
+    counts = {"hit_pages": 4, "missed_pages": 3, "added_pages": 2}
+    mock.store = {**counts, "pages": 7, "bytes": 2048, "file_bytes": 4096, "max_bytes": 8192, "evicted_pages": 1}
+    mocked.wait(lambda: "7 pages, 2.00 KiB" in mocked.text("#server-pairs"))
+    words = mocked.text("#server-pairs")
+    assert "Store file4.00 KiB of 8.00 KiB" in words and "misses4, 3" in words and "evicted2, 1" in words
+    mock.store = {**dict.fromkeys(mock.store), **counts}
+    mocked.wait(lambda: "in Redis" in mocked.text("#server-pairs"))
+    words = mocked.text("#server-pairs")
+    assert "Store file–" in words and "misses4, 3" in words and "evicted2, –" in words
+
+
 def test_a_hidden_page_asks_nothing(page):
     page.js("""Object.defineProperty(document, 'hidden', {get: () => true, configurable: true});
         document.dispatchEvent(new Event('visibilitychange'))""")
