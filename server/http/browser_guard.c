@@ -5,10 +5,6 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *header(const srv_request *request, const char *name) {
-    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
-}
-
 /* Whether "host", "host:port" or "[host]:port" names this host. */
 static bool names_host(const char *text, const char *host) {
     const bool has_brackets = text[0] == '[';
@@ -36,11 +32,11 @@ static bool is_same_origin(const char *origin, const char *host) {
 const char *srv_browser_refuses(const srv_request *request) {
     if (request->server->keys)
         return NULL;
-    const char *host = header(request, MHD_HTTP_HEADER_HOST);
+    const char *host = srv_header(request, MHD_HTTP_HEADER_HOST);
     if (host && request->server->listening.is_loopback && !host_is_ours(request, host))
         return "The Host header names another host than this loopback server. Use localhost or "
                "127.0.0.1, or start the server with --api-keys.";
-    const char *origin = header(request, MHD_HTTP_HEADER_ORIGIN);
+    const char *origin = srv_header(request, MHD_HTTP_HEADER_ORIGIN);
     if (origin && !is_same_origin(origin, host) && !is_allowed_origin(request, origin))
         return "Pages of this origin may not use the server. Start it with --cors ORIGIN, or with "
                "--api-keys.";
@@ -75,7 +71,7 @@ void srv_cors_add_preflight(const srv_request *request, struct MHD_Response *res
                             const char *allow) {
     /* OpenAI's client for browsers sends headers of its own, and * does not cover Authorization:
      * so what is asked for is allowed. */
-    const char *asked = header(request, "Access-Control-Request-Headers");
+    const char *asked = srv_header(request, "Access-Control-Request-Headers");
     MHD_add_response_header(response, "Access-Control-Allow-Methods", allow);
     MHD_add_response_header(response, "Access-Control-Allow-Headers",
                             asked && is_list_of_names(asked) ? asked

@@ -153,8 +153,7 @@ enum MHD_Result srv_generate(srv_request *request, api_kind kind) {
 
     g->asked->work.seconds = server->options->request_seconds;
     if (server->options->isolate)
-        g->asked->work.salt = MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND,
-                                                          MHD_HTTP_HEADER_AUTHORIZATION);
+        g->asked->work.salt = srv_header(request, MHD_HTTP_HEADER_AUTHORIZATION);
     char why[256] = "";
     const srv_refusal refusal =
         srv_sched_submit(server->sched, &g->asked->work, &g->job, why, sizeof why);

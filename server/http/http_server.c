@@ -36,7 +36,7 @@ static srv_connection *clock_of(struct MHD_Connection *connection) {
     return info ? info->socket_context : NULL;
 }
 
-static const char *header(const srv_request *request, const char *name) {
+const char *srv_header(const srv_request *request, const char *name) {
     return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
 }
 
@@ -69,7 +69,7 @@ static void refuse_crowd(srv_request *request) {
 
 /* The length that the client announced; 0: none, or chunks. */
 static uint64_t announced(const srv_request *request) {
-    const char *text = header(request, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const char *text = srv_header(request, MHD_HTTP_HEADER_CONTENT_LENGTH);
     return text ? strtoull(text, NULL, 10) : 0;
 }
 
@@ -103,7 +103,8 @@ static enum MHD_Result begin(srv_http *server, struct MHD_Connection *connection
         return MHD_YES;
     /* A client that asks before it sends its body is told at once, as is one whose body is too
      * large even to be read and thrown away; others when their body has come. */
-    if (!header(request, MHD_HTTP_HEADER_EXPECT) && announced(request) <= discard_limit(request))
+    if (!srv_header(request, MHD_HTTP_HEADER_EXPECT) &&
+        announced(request) <= discard_limit(request))
         return MHD_YES;
     srv_connection_enter(clock, SRV_ANSWERING);
     return srv_route_answer(request);

@@ -67,6 +67,8 @@ typedef struct srv_request {
     uint64_t reply_bytes;                 /* of its body, as far as they were handed over */
 } srv_request;
 
+/* NULL: the request has no such header. */
+const char *srv_header(const srv_request *request, const char *name);
 /* Takes over listening->fd, in any case. NULL: `why` is a sentence. */
 srv_http *srv_http_start(const srv_options *options, srv_sched *sched, struct srv_log *log,
                          struct srv_api_keys *keys, const srv_listen_socket *listening, char *why,

@@ -48,8 +48,7 @@ enum MHD_Result srv_page_answer(srv_request *request) {
     const srv_page_file *file = find(request->path);
     char tag[24];
     make_tag(file, tag);
-    const char *held = MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND,
-                                                   MHD_HTTP_HEADER_IF_NONE_MATCH);
+    const char *held = srv_header(request, MHD_HTTP_HEADER_IF_NONE_MATCH);
     const bool is_held = held && strstr(held, tag);
     const size_t n = is_held ? 0 : file->n_bytes;
     struct MHD_Response *response =

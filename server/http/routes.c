@@ -120,15 +120,11 @@ static void refuse(srv_request *request, api_error error, const char *name, cons
     request->extra_value = value;
 }
 
-static const char *header(const srv_request *request, const char *name) {
-    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
-}
-
 /* curl sends a form's type unless told otherwise, and some clients none at all: the body decides
  * whether it is JSON. Only what is surely something else is refused. */
 static bool has_foreign_body(const srv_request *request) {
-    const char *type = header(request, MHD_HTTP_HEADER_CONTENT_TYPE);
-    const char *encoding = header(request, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    const char *type = srv_header(request, MHD_HTTP_HEADER_CONTENT_TYPE);
+    const char *encoding = srv_header(request, MHD_HTTP_HEADER_CONTENT_ENCODING);
     return (type && strncasecmp(type, "multipart/", 10) == 0) ||
            (encoding && strcasecmp(encoding, "identity") != 0);
 }
@@ -148,7 +144,7 @@ void srv_route_choose(srv_request *request) {
         refuse(request, srv_error(405, "This path answers %s only.", methods_of(route)),
                MHD_HTTP_HEADER_ALLOW, methods_of(route));
     else if (server->keys && !route->is_open &&
-             !srv_api_keys_allow(server->keys, header(request, MHD_HTTP_HEADER_AUTHORIZATION)))
+             !srv_api_keys_allow(server->keys, srv_header(request, MHD_HTTP_HEADER_AUTHORIZATION)))
         refuse(request,
                srv_error(401, "This server needs an API key: send 'Authorization: Bearer KEY' "
                               "with a valid one."),
