@@ -136,8 +136,8 @@ static void test_side_by_side(void **state) {
 static void put_for_ever(const char *dir, writer *w, uint64_t seed) {
     quire_store *store =
         open_store(dir, (uint64_t)2 << 20); /* small: dropping pages is interrupted too */
-    for (; store; seed++) {
-        const quire_store_text text = text_of(w, seed, N_TEXT);
+    while (store) {
+        const quire_store_text text = text_of(w, seed++, N_TEXT);
         quire_seq *seq;
         if (quire_store_put(store, w->seq, &text, NULL) != QUIRE_OK ||
             quire_store_get(store, w->f.pool, &text, 0, &seq) != QUIRE_OK)
