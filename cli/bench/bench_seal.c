@@ -46,7 +46,7 @@ static int measure_open(cli_cache *cache, double min_seconds, cli_bench_seal_res
     double store = open * PAGE / (PAGE - 1), pages = shape->n_kv_heads;
     double raw_bytes =
         pages * PAGE * (shape->k_dim + shape->v_dim) * (cache->options.raw == QUIRE_F32 ? 4 : 2);
-    result->store_us = 1e6 * store / pages;
+    result->append_us = 1e6 * store / pages;
     result->seal_us = 1e6 * fmax(filled - store, 0) / pages;
     result->mb_per_s = filled > store ? 1e-6 * raw_bytes / (filled - store) : NAN;
     snprintf(result->isa, sizeof result->isa, "%s", quire_pool_isa(cache->pool));

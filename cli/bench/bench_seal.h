@@ -8,7 +8,7 @@ typedef struct cli_bench_seal_result {
     char isa[32];
     int32_t n_repeat;
     double
-        store_us;   /* per page and KV head: checking 64 rows and copying them into the open page */
+        append_us;  /* per page and KV head: checking 64 rows and copying them into the open page */
     double seal_us; /* per page and KV head: quantizing them */
     double mb_per_s;   /* raw bytes quantized per second */
     double page_bytes; /* of a record */

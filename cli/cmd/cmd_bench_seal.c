@@ -34,7 +34,7 @@ static json_t *entry_json(const seal_entry *entry) {
                      cli_shape_text(shape).text, "raw", cli_raw_names[entry->options.raw], "isa",
                      result->isa, "page_bytes", (json_int_t)result->page_bytes, "us_seal",
                      cli_json_number(result->seal_us), "us_append",
-                     cli_json_number(result->store_us), "mb_per_s",
+                     cli_json_number(result->append_us), "mb_per_s",
                      cli_json_number(result->mb_per_s), "repeats", (int)result->n_repeat);
 }
 
@@ -62,7 +62,7 @@ static int print_text(const seal_entry *entries, size_t n) {
         cli_table_cell(&table, "%s", cli_bytes((uint64_t)result->page_bytes).text);
         cli_table_cell(&table, "%.2f", result->seal_us);
         cli_table_cell(&table, "%.0f", result->mb_per_s);
-        cli_table_cell(&table, "%.2f", result->store_us);
+        cli_table_cell(&table, "%.2f", result->append_us);
     }
     return cli_table_print(&table, stdout);
 }

@@ -112,23 +112,21 @@ static json_t *sequences_json(srv_sched *sched) {
 }
 
 #ifdef QUIRE_STORE
-/* What only a Redis server knows: asking it would mean to look at every key. */
-static json_t *unknown(uint64_t number) {
-    (void)number;
-    return json_null();
-}
+/* Null for what only a Redis server knows: asking it would mean to look at every key. */
+static json_t *whole_if(bool known, uint64_t number) { return known ? whole(number) : json_null(); }
 #endif
 
 static json_t *store_json(struct quire_store *store) {
 #ifdef QUIRE_STORE
     quire_store_stats s;
     if (store && quire_store_get_stats(store, &s) == QUIRE_OK) {
-        json_t *(*const room)(uint64_t) = s.max_bytes > 0 ? whole : unknown;
+        const bool known = s.max_bytes > 0;
         return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "pages",
-                         room((uint64_t)s.pages), "bytes", room(s.bytes), "file_bytes",
-                         room(s.file_bytes), "max_bytes", room(s.max_bytes), "hit_pages",
-                         whole(s.hit_pages), "missed_pages", whole(s.missed_pages), "added_pages",
-                         whole(s.added_pages), "evicted_pages", room(s.evicted_pages));
+                         whole_if(known, (uint64_t)s.pages), "bytes", whole_if(known, s.bytes),
+                         "file_bytes", whole_if(known, s.file_bytes), "max_bytes",
+                         whole_if(known, s.max_bytes), "hit_pages", whole(s.hit_pages),
+                         "missed_pages", whole(s.missed_pages), "added_pages", whole(s.added_pages),
+                         "evicted_pages", whole_if(known, s.evicted_pages));
     }
 #else
     (void)store;

@@ -795,6 +795,14 @@ static void on_tier(void *user, const quire_store_tier *tier) {
         memcpy(t->error, tier->error, sizeof t->error);
 }
 
+static quire_store_options options_that_tell(told *t) {
+    quire_store_options o;
+    quire_store_options_default(&o);
+    o.on_tier = on_tier;
+    o.user = t;
+    return o;
+}
+
 /* A full server is told of once, although it can still be read, and once more when it has room. */
 static void test_told_once(void **state) {
     (void)state;
@@ -805,11 +813,8 @@ static void test_told_once(void **state) {
     redis_start(&s, options);
     open_author(&a);
     told t = {0};
-    quire_store_options o;
+    quire_store_options o = options_that_tell(&t);
     quire_store *store;
-    quire_store_options_default(&o);
-    o.on_tier = on_tier;
-    o.user = &t;
     const char *const places[] = {redis_place(&s, "timeout=20000")};
     assert_ok(quire_store_open_tiers(&store, places, 1, &o));
     uint64_t seed = 1;
@@ -848,11 +853,8 @@ static void test_full_disk_told_once(void **state) {
     struct rlimit before, none;
     open_author(&a);
     told t = {0};
-    quire_store_options o;
+    quire_store_options o = options_that_tell(&t);
     quire_store *store;
-    quire_store_options_default(&o);
-    o.on_tier = on_tier;
-    o.user = &t;
     o.touch_seconds = 0; /* every use is written */
     const char *const places[] = {store_dir("told"), "mem:1M"};
     assert_ok(quire_store_open_tiers(&store, places, 2, &o));
