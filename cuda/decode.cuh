@@ -50,22 +50,45 @@ __device__ __forceinline__ int ticket_of(const DecodeParams &p, const Item<MORE>
     return it.seq * p.n_items_per_seq + it.index;
 }
 
-/* Slot of the part of an item that CTA `cta` computes: its first piece of work has the even one. */
+/* Slot of the part of an item that CTA `cta` computes, whose units start at `first_unit`: its first
+ * piece of work has the even one. */
 template <bool MORE>
-__device__ __forceinline__ int slot_of(const Schedule &schedule, const Item<MORE> &it, int cta) {
-    return 2 * cta + (schedule.first(cta) >= it.start ? 0 : 1);
+__device__ __forceinline__ int slot_of(const Item<MORE> &it, int cta, int first_unit) {
+    return 2 * cta + (first_unit >= it.start ? 0 : 1);
 }
 
+/* The parts of an item that several CTAs share, found while its pages are on the way: at the end
+ * every CTA waits for the last. */
+struct Parts {
+    int n, mine;             /* all; those of this CTA */
+    int first, second, step; /* their slots: of part i from 1 on second + (i - 1) * step */
+
+    template <bool MORE>
+    __device__ __forceinline__ Parts(const DecodeParams &p, const Share<MORE> &share,
+                                     const Item<MORE> &it) {
+        if (p.exact > 0) {
+            n = it.parts(p);
+            mine = it.part_from(p, min(share.past, it.stop)) -
+                   it.part_from(p, max(share.begin, it.start));
+            first = ticket_of(p, it) * p.exact;
+            second = first + 1;
+            step = 1;
+        } else {
+            const int cta = share.schedule.cta_of(it.start);
+            n = share.schedule.cta_of(it.stop - 1) - cta + 1;
+            mine = 1;
+            first = slot_of(it, cta, share.schedule.first(cta));
+            second = 2 * cta + 2;
+            step = 2;
+        }
+    }
+};
+
 template <class S>
-__device__ void merge_item(const DecodeParams &p, const Schedule &schedule,
-                           const Item<S::MORE> &it) {
+__device__ void merge_item(const DecodeParams &p, const Item<S::MORE> &it, const Parts &parts) {
     constexpr int D = S::D, TOGETHER = 16; /* loads in flight */
     const ItemHeads heads = heads_of(p, it);
-    const int cta = schedule.cta_of(it.start);
-    const int n = p.exact > 0 ? it.parts(p) : schedule.cta_of(it.stop - 1) - cta + 1;
-    /* Slots of the first part, of the second, and how far they are apart from there on. */
-    const int first = p.exact > 0 ? ticket_of(p, it) * p.exact : slot_of(schedule, it, cta);
-    const int step = p.exact > 0 ? 1 : 2, second = p.exact > 0 ? first + 1 : 2 * cta + 2;
+    const int n = parts.n;
     for (int x = threadIdx.x; x < heads.count * D / 2; x += S::THREADS) {
         const int h = x / (D / 2), d = x % (D / 2) * 2;
         float m = NOTHING, l = 0, a = 0, b = 0;
@@ -74,8 +97,8 @@ __device__ void merge_item(const DecodeParams &p, const Schedule &schedule,
 #pragma unroll
             for (int i = 0; i < TOGETHER; i++) { /* beyond the last part: that one again */
                 const int part = min(start + i, n - 1);
-                const size_t row =
-                    (size_t)(part ? second + (part - 1) * step : first) * p.item_heads + h;
+                const int slot = part ? parts.second + (part - 1) * parts.step : parts.first;
+                const size_t row = (size_t)slot * p.item_heads + h;
                 ml[i] = __ldcg(p.part_ml + row);
                 v[i] = __ldcg((const float2 *)(p.part_o + row * D + d));
             }
@@ -212,7 +235,6 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
         barriers_publish();
     }
     const Share<S::MORE> share = make_share<S::MORE>(p, WARPS);
-    const Schedule &schedule = share.schedule;
     const int first_unit = share.begin, past = share.past;
     if (first_unit == past)
         return;
@@ -231,8 +253,10 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
 
     int slot = 0, parity = 0, unit = first_unit + w, begin = first_unit;
     int part = p.exact > 0 ? it.part_from(p, begin) : 0;
+    Parts parts(p, share, it);
     /* An item that this CTA has finished its part of, and others share. */
     Item<S::MORE> waiting = it;
+    Parts waiting_parts = parts;
     bool has_waiting = false;
     const auto is_shared = [&](const Item<S::MORE> &item) {
         return item.start < first_unit || item.stop > past;
@@ -305,8 +329,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
         }
         __syncthreads();
         const bool whole = begin <= it.start && ends;
-        const int to =
-            p.exact > 0 ? ticket_of(p, it) * p.exact + part : slot_of(schedule, it, blockIdx.x);
+        const int to = p.exact > 0 ? parts.first + part : slot_of(it, (int)blockIdx.x, first_unit);
         /* Which warp has the first unit: sums are merged in the order of units. */
         const int turn = p.exact > 0 ? (begin - first_unit) % WARPS : 0;
         for (int x = threadIdx.x; x < heads.count * D / 2; x += S::THREADS) {
@@ -342,40 +365,38 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
         if (draws || own_parts) {
             __syncthreads();
             if (threadIdx.x == 0) {
-                const auto is_last = [&](const Item<S::MORE> &item) {
-                    int n = schedule.cta_of(item.stop - 1) - schedule.cta_of(item.start) + 1,
-                        done = 1;
-                    if (p.exact > 0) {
-                        n = item.parts(p);
-                        done = item.part_from(p, min(past, item.stop)) -
-                               item.part_from(p, max(first_unit, item.start));
-                    }
+                const auto is_last = [&](const Item<S::MORE> &item, const Parts &of) {
                     unsigned *ticket = p.tickets + ticket_of(p, item);
-                    const bool last = draw_ticket(ticket, (unsigned)done) == (unsigned)(n - done);
+                    const bool last =
+                        draw_ticket(ticket, (unsigned)of.mine) == (unsigned)(of.n - of.mine);
                     if (last)
                         *ticket = 0; /* ready for the next launch */
                     return last;
                 };
                 s_due = own_parts ? 2 : 0;
-                if (draws && has_waiting && is_last(waiting))
+                if (draws && has_waiting && is_last(waiting, waiting_parts))
                     s_due |= 1;
-                if (draws && is_shared(it) && is_last(it))
+                if (draws && is_shared(it) && is_last(it, parts))
                     s_due |= 2;
             }
             __syncthreads();
 #pragma unroll 1
             for (int i = 0; i < 2; i++) {
                 Item<S::MORE> item = it;
-                if (i == 0)
+                Parts of = parts;
+                if (i == 0) {
                     item = waiting;
+                    of = waiting_parts;
+                }
                 if (s_due >> i & 1)
-                    merge_item<S>(p, schedule, item);
+                    merge_item<S>(p, item, of);
             }
         }
         if (!more)
             return;
         if (ends && is_shared(it)) {
             waiting = it;
+            waiting_parts = parts;
             has_waiting = true;
         }
         begin = end;
@@ -383,6 +404,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) decode(const __grid_constant__ 
         if (ends) {
             part = 0;
             it = following;
+            parts = Parts(p, share, it);
             query.store(p, shared);
         }
         __syncthreads(); /* sums are free again, q is there */
