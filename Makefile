@@ -13,12 +13,12 @@ GENERATOR := $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 
 GPU := $(wildcard /dev/nvidiactl)
 NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
-# Without a CUDA toolkit: the nvcc that tools/setup has put into the cache, or nothing. CMake asks in a new tree.
-SET_CUDACXX = CUDACXX=$(or $(NVCC),$$(ls $(CACHE)/cuda/nvidia/cu13/bin/nvcc 2>/dev/null || true))
+# Without a CUDA toolkit: the nvcc that tools/setup has put into the cache, or nothing.
+SET_CUDACXX = CUDACXX="$(or $(CUDACXX),$(NVCC),$$(ls "$(CACHE)"/cuda/nvidia/cu13/bin/nvcc 2>/dev/null || true))"
 
-# $(call compile,DIR,OPTIONS[,OPTIONS OF A NEW DIR]): everything, or the target ONLY
-compile = $(if $(NVCC)$(GPU)$(TESTS),$(SET_CUDACXX)) cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERATOR)" $(3)) $(2) >/dev/null \
-	&& cmake --build $(1) -j $(JOBS) $(if $(ONLY),--target $(ONLY))
+# $(call compile,DIR,OPTIONS[,OPTIONS OF A NEW DIR]): everything, or TARGET alone
+compile = $(if $(CUDACXX)$(NVCC)$(GPU)$(TESTS),$(SET_CUDACXX)) cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G "$(GENERATOR)" $(3)) $(2) >/dev/null \
+	&& cmake --build $(1) -j $(JOBS) $(if $(TARGET),--target $(TARGET))
 # $(call ctest,DIR,OPTIONS). One test more than there are processors: some wait for a disk, a clock or a server.
 ctest = ctest --test-dir $(1) -j $$(($(JOBS) + 1)) --output-on-failure --no-tests=error --output-log $(1)/ctest.log $(2)
 # $(call short_ctest,DIR,OPTIONS): with the sweeps of `make test`, also within `make test-all`
@@ -29,9 +29,9 @@ summary = echo; echo "summary"; for dir in $(1); do printf '  %-14s %s\n' $$dir 
 QUICK_KERNELS := $(if $(GPU),,-DQUIRE_CUDA_QUICK=ON)
 GOOD_KERNELS := -DQUIRE_CUDA_QUICK=OFF
 COMPILE_TESTS = $(call compile,build,-DCMAKE_BUILD_TYPE=Release -DQUIRE_TESTS=ON -DQUIRE_WERROR=ON \
-	-DQUIRE_PYTHON=$(CACHE)/venv/bin/python -DQUIRE_GGML_QUANTS=$(CACHE)/libggml-quants.so $(KERNELS),$(QUICK_KERNELS))
+	-DQUIRE_PYTHON="$(CACHE)/venv/bin/python" -DQUIRE_GGML_QUANTS="$(CACHE)/libggml-quants.so" $(KERNELS),$(QUICK_KERNELS))
 SANITIZED := -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O2 -g" -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_WERROR=ON \
-	-DQUIRE_PYTHON=$(CACHE)/venv/bin/python
+	-DQUIRE_PYTHON="$(CACHE)/venv/bin/python"
 LIBRARY_ONLY := -DCMAKE_BUILD_TYPE=Release -DQUIRE_CLI=OFF -DQUIRE_ENGINE=OFF -DQUIRE_CUDA=OFF -DQUIRE_WERROR=ON
 
 help: ## list the targets
@@ -60,7 +60,7 @@ cluster: ## two replicas of `quire serve` that share prefixes through Redis, beh
 
 check test test-all: export QUIRE_REQUIRE_ALL := 1
 check test test-all: TESTS := 1
-check: ONLY := unit_tests
+check: TARGET := unit_tests
 check: ## the unit tests of the release build, with the best kernels and the reference
 	@tools/setup test
 	@$(COMPILE_TESTS)
@@ -104,14 +104,14 @@ bench-models: ## whole models beside llama.cpp, in one run: decode and prefill a
 	@bench/models --json build/models.json
 
 bench-servers: ## `quire serve` beside llama-server: 16 clients with prompts of 2K tokens (TEXT=FILE), in one run; then what its store saves and costs
-	@tools/setup build >/dev/null
+	@tools/setup cluster >/dev/null
 	@$(MAKE) build
 	@bench/servers $(if $(TEXT),--text "$(TEXT)") --json build/servers.json
 	@bench/servers $(if $(TEXT),--text "$(TEXT)") --shared --json build/servers-shared.json
 	@bench/serve-store $(if $(TEXT),--text "$(TEXT)") --json build/serve-store.json
 
 bench-memory: ## what a prefill of Gemma 3 holds in memory, 1K to 32K tokens, as text, build/memory.json and a picture
-	@tools/setup build >/dev/null
+	@tools/setup plot >/dev/null
 	@$(MAKE) build
 	@bench/memory --json build/memory.json --plot build/memory.svg
 
@@ -122,14 +122,14 @@ answers: ## five users' requests, answered point by point: docs/ANSWERS.md, buil
 	@bench/answers --docs docs/ANSWERS.md $(if $(ONLY),--only $(ONLY))
 
 eval: ## what codecs cost a model, beside llama.cpp: KL divergence on a text (TEXT=FILE; build/eval/fidelity.json, .svg), needles
-	@tools/setup build >/dev/null
+	@tools/setup plot >/dev/null
 	@$(MAKE) build
 	@mkdir -p build/eval
 	@bench/fidelity $(EVAL_TEXT) --json build/eval/fidelity.json --plot build/eval/fidelity.svg
 	build/bin/quire eval niah -m smollm2 --ctx 2048 --kv k8v8,k8v4,k4v4
 
 eval-long: ## other texts, long contexts, ablation; needles at 8K and 32K tokens, agreement of texts (build/eval/; hours)
-	@tools/setup build >/dev/null
+	@tools/setup plot >/dev/null
 	@$(MAKE) build
 	@mkdir -p build/eval
 	@bench/fidelity $(EVAL_TEXT) --texts --ablation --long --json build/eval/fidelity-long.json | tee build/eval/fidelity-long.txt
@@ -138,14 +138,15 @@ eval-long: ## other texts, long contexts, ablation; needles at 8K and 32K tokens
 	build/bin/quire eval agree -m smollm2 --chat -n 200 --kv $(PRESETS) | tee build/eval/agree-smollm2.txt
 	build/bin/quire eval agree -m gemma3 -n 200 --kv $(PRESETS) | tee build/eval/agree-gemma3.txt
 
-man: build ## write man pages from the help texts into build/man; `make install` installs them
-	@build/bin/quire help --man build/man
+man: build ## the man pages, which every build writes from the help texts into build/man
 
-install: build ## install under PREFIX (/usr/local), staged in DESTDIR
+# What is built is installed as it is: as root nothing is compiled, and nothing fetched.
+install: ## install under PREFIX (/usr/local), staged in DESTDIR
+	@test -e build/bin/quire || $(MAKE) build
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 
 format: ## clang-format every C file in place
-	@find include src store engine plugin cli cuda examples tests tools bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 clang-format -i
+	@find include src store engine server plugin cli cuda examples tests tools bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 clang-format -i
 
 clean: ## remove build/
 	rm -rf build
@@ -153,4 +154,4 @@ clean: ## remove build/
 comma := ,
 # GPL-3, which is on every Debian machine, has no more than four pieces of 1024 tokens and a bit.
 EVAL_TEXT = $(if $(TEXT),--text "$(TEXT)",--ctx 1024)
-PRESETS = $(shell build/bin/quire codecs --json | sed -n '/"presets"/,/\]/ s/.*"name": "\(.*\)".*/\1/p' | paste -sd,)
+PRESETS = $(shell build/bin/quire codecs --json | sed -n '/"presets"/,/\]/ s/.*"name": "\(.*\)".*/\1/p' | paste -sd, -)

@@ -2,7 +2,7 @@
 # What `cmake --install` leaves behind is usable: a small program is built against it with pkg-config, with CMake's
 # find_package, and with pkg-config --static, and run; others on the engine and on the store, where these are built.
 # The installed command runs its own helper, wherever the tree was put, and none that others could have written.
-# usage: install.sh BUILD_DIR CC CMAKE_GENERATOR [engine|store|cli]..     what was built besides libquire
+# usage: install.sh BUILD_DIR CC CMAKE_GENERATOR [engine|store|cuda|cli|server]..     what was built besides libquire
 set -euo pipefail
 build=$1 cc=$2 generator=$3
 parts=" ${*:4} "
@@ -98,7 +98,15 @@ check "pkg-config --static" "$tmp/static"
 
 [[ $parts = *" cli "* ]] || exit 0
 "$prefix/bin/quire" version >/dev/null
-echo "install: the installed command runs"
+[ -s "$prefix/share/man/man1/quire.1" ] || { echo "install: no man page"; exit 1; }
+echo "install: the installed command runs, and has man pages"
+unit=$prefix/lib/systemd/system/quire.service
+if [[ $parts = *" server "* && $(uname -s) = Linux ]]; then
+    grep -q "^ExecStart=$prefix/bin/quire " "$unit" || { echo "install: the service runs another program"; grep Exec "$unit"; exit 1; }
+    env DESTDIR="$tmp/staged" cmake --install "$build" --prefix /usr >/dev/null
+    grep -q "^ExecStart=/usr/bin/quire " "$tmp/staged/usr/lib/systemd/system/quire.service"
+    echo "install: the service runs the installed command, also from a staged tree"
+fi
 [[ $parts = *" engine "* ]] || exit 0 # a program without the engine has no helper
 
 # A model by name: the helper finds the file in the cache and needs no network. It is not a model, which the program says

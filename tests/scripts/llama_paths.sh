@@ -27,8 +27,10 @@ C
 
 # A tree that looks to CMake like llama.cpp and says that it is a toy.
 echo 'const char *llama_print_system_info(void);' >"$tmp/toy/include/llama.h"
-echo 'const char *llama_print_system_info(void) { return "toy"; }' >"$tmp/toy/src/llama-model.cpp"
-sed -i.bak '1i extern "C" const char *llama_print_system_info(void);' "$tmp/toy/src/llama-model.cpp"
+cat >"$tmp/toy/src/llama-model.cpp" <<'CPP'
+extern "C" const char *llama_print_system_info(void);
+const char *llama_print_system_info(void) { return "toy"; }
+CPP
 cat >"$tmp/toy/CMakeLists.txt" <<'CMAKE'
 cmake_minimum_required(VERSION 3.21)
 project(llama CXX)

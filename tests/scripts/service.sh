@@ -8,7 +8,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir "$tmp/bin"
 ln -s /bin/true "$tmp/bin/quire"
-sed "s|@CMAKE_INSTALL_FULL_BINDIR@|$tmp/bin|" packaging/quire.service.in >"$tmp/quire.service"
+sed "s|@BINDIR@|$tmp/bin|" packaging/quire.service.in >"$tmp/quire.service"
 
 # Unknown settings are only complained about.
 said=$(systemd-analyze verify --man=no "$tmp/quire.service" 2>&1) || { echo "$said"; exit 1; }
