@@ -3,8 +3,10 @@
 import collections
 import os
 import pathlib
+import platform
 import subprocess
 import sys
+import zlib
 
 from programs import ROOT, cache_dir
 
@@ -20,10 +22,19 @@ def run(*command):
     return subprocess.run([str(c) for c in command], check=True, text=True, capture_output=True).stdout
 
 
+def machine_key():
+    """Differs where a library built for this machine may not run, or is another compiler's."""
+    compiler, text = os.environ.get("CC", "cc"), platform.machine()
+    for option in ("--version", "-march=native", "-mcpu=native"):  # not all compilers know both of the latter
+        arguments = [option] if option == "--version" else [option, "-dM", "-E", "-x", "c", os.devnull]
+        text += subprocess.run([compiler, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
 def build_ggml():
-    """-> the program; ggml and it are built once per version of their sources."""
+    """-> the program; ggml and it are built once per version of their sources, compiler and kind of processor."""
     quants = run(ROOT / "tools/fetch-llama").strip()
-    tree, build = cache_dir() / "llama.cpp", cache_dir() / "ggml-build"
+    tree, build = cache_dir() / "llama.cpp", cache_dir() / f"ggml-build-{machine_key()}"
     stamp, program = build / "quire.stamp", build / "peer_ggml_attn"
     source = ROOT / "bench/peer_ggml_attn.c"
     wanted = pathlib.Path(quants + ".stamp").read_text() + source.read_text()

@@ -72,7 +72,9 @@ int main(int argc, char **argv) {
         ggml_build_forward_expand(
             graph, ggml_flash_attn_ext(c, q, k, v, mask, 1 / sqrtf((float)size), 0, 0));
     }
-    struct ggml_cplan plan = ggml_graph_plan(graph, threads, NULL);
+    /* Threads that live on between calls, as llama.cpp has them. */
+    struct ggml_threadpool_params workers = ggml_threadpool_params_default(threads);
+    struct ggml_cplan plan = ggml_graph_plan(graph, threads, ggml_threadpool_new(&workers));
     plan.work_data = malloc(plan.work_size + 64);
     const double first = now();
     double best = 1e9;
