@@ -16,19 +16,19 @@ void set(quire_cuda_pool &pool, int32_t at, int32_t value) {
     pool.pending.push_back({at, value}); /* once for each word, so its capacity suffices */
 }
 
+/* In the mirror: what the device has is not known. No word has this value. */
+constexpr int32_t UNKNOWN = INT32_MIN;
+
 quire_status send_words(quire_cuda_pool &pool, cudaStream_t stream) {
     const quire_status status =
         check(put_words(pool.words, pool.pending.data(), pool.pending.size(), stream),
               "launching the update of page tables");
-    if (status == QUIRE_OK)
-        pool.pending.clear();
-    else /* the device may have some of them: send all again next time */
+    if (status != QUIRE_OK) { /* the device may have some of them: send all again next time */
         for (const Word &word : pool.pending)
-            pool.mirror[word.at] = ~word.value;
-    if (status != QUIRE_OK) {
-        pool.pending.clear();
+            pool.mirror[word.at] = UNKNOWN;
         std::fill(pool.shown.begin(), pool.shown.end(), 0);
     }
+    pool.pending.clear();
     return status;
 }
 

@@ -257,6 +257,23 @@ static void same_pages(const twins *t, const twin *s) {
     }
 }
 
+/* A stream that refuses every launch and copy: a wait has spoilt its capture. */
+static cudaStream_t refusing_stream(void) {
+    cudaStream_t stream;
+    assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    assert_true(cudaStreamSynchronize(stream) != cudaSuccess);
+    cudaGetLastError();
+    return stream;
+}
+
+static void refusing_stream_free(cudaStream_t stream) {
+    cudaGraph_t none;
+    assert_true(cudaStreamEndCapture(stream, &none) != cudaSuccess);
+    cudaGetLastError();
+    assert_cuda(cudaStreamDestroy(stream));
+}
+
 /* ------------------------------------------------------------------ tests */
 
 /* Prompts in chunks of many sizes, then single tokens across pages, in a ragged batch. */
@@ -902,6 +919,28 @@ static void refusals(void **state) {
     twins_close(&t);
 }
 
+/* What the device refuses leaves the sequence as it was, and the next call goes through. */
+static void refused_launches(void **state) {
+    (void)state;
+    twins t;
+    twins_init(&t, 2, 4, 2, 64, "km4:vt4", QUIRE_F16);
+    twins_open(&t);
+    twin s[2] = {twin_new(&t, 73), twin_new(&t, 74)};
+    both_feed(&t, &s[0], 128, 128);
+    both_feed(&t, &s[1], 100, 100);
+    quire_cuda_pool_info before, after;
+    assert_gpu(quire_cuda_pool_get_info(t.gpu, &before, NULL));
+    const cudaStream_t refusing = refusing_stream();
+    const quire_cuda_step_item items[] = {{s[1].gpu, 100}, {s[0].gpu, 70}};
+    assert_status(quire_cuda_step_begin(t.gpu, items, 2, refusing), QUIRE_E_DEVICE);
+    assert_gpu(quire_cuda_pool_get_info(t.gpu, &after, NULL));
+    assert_int_equal(after.free_pages, before.free_pages);
+    both_step(&t, s, (const int[]){70, 100}, 2, NULL); /* no page table of the failed step */
+    same_pages(&t, &s[0]), same_pages(&t, &s[1]);
+    refusing_stream_free(refusing);
+    twins_close(&t);
+}
+
 /* A value that no codec can hold is counted when its page is packed. */
 static void bad_values_are_counted(void **state) {
     (void)state;
@@ -944,6 +983,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sequences_come_back),
         cmocka_unit_test(empty_places),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(refused_launches),
         cmocka_unit_test(bad_values_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
