@@ -108,6 +108,7 @@ struct quire_cuda_pool {
     uint64_t version;
 
     bool in_step, is_decode;
+    bool has_appended; /* by a call: a graph, which only decode steps have, does not tell */
     std::vector<quire_cuda::Item> items;
     int32_t n_items, n_rows, n_blocks, n_seal, most_rows;
 };

@@ -165,6 +165,7 @@ static quire_status begin(quire_cuda_pool &pool, const quire_cuda_step_item *ite
         if (pool.items[i].seq)
             pool.items[i].seq->in_step = true;
     pool.in_step = true;
+    pool.has_appended = false;
     return QUIRE_OK;
 }
 
@@ -230,6 +231,7 @@ static quire_status append(quire_cuda_pool &pool, int32_t layer, const void *k, 
     p.block_items = pool.words + pool.block_items_at;
     p.n_items = pool.n_items, p.n_blocks = pool.n_blocks, p.n_heads = c.n_kv_heads;
     p.k_dim = c.k_dim, p.v_dim = c.v_dim, p.sinks = pool.options.sinks;
+    pool.has_appended = true;
     if (pool.is_decode)
         return check(append_row(p, stream), "launching the append of rows");
     QUIRE_CUDA_TRY(check(append_rows(p, stream), "launching the append of rows"));
@@ -279,12 +281,15 @@ static quire_status attend(quire_cuda_pool &pool, int32_t layer, const void *q, 
 
 /* ------------------------------------------------------------------ end */
 
-/* What the sequence will be after the step, before anything is cut. */
-static void grow(const Item &item) {
-    quire_cuda_seq &seq = *item.seq;
-    seq.length = item.before + item.n_tokens;
-    if (item.n_tokens > 0)
-        seq.raw_page = std::max(seq.raw_page, (seq.length - 1) / T - 1);
+/* The first page of item i whose raw rows are there when the step ends, before anything is cut. */
+static int32_t raw_page_after(const quire_cuda_pool &pool, int32_t i, const int32_t *n_accept) {
+    const Item &item = pool.items[i];
+    const int32_t raw_page = item.seq->raw_page;
+    /* Rows of a decode step may have come from a graph. */
+    const bool undone = n_accept && n_accept[i] == 0 && !pool.has_appended && !pool.is_decode;
+    if (item.n_tokens == 0 || undone)
+        return raw_page;
+    return std::max(raw_page, (item.before + item.n_tokens - 1) / T - 1);
 }
 
 static quire_status check_accepted(const quire_cuda_pool &pool, const int32_t *n_accept) {
@@ -296,15 +301,15 @@ static quire_status check_accepted(const quire_cuda_pool &pool, const int32_t *n
         grown.pool = item.seq->pool;
         grown.live_from = item.seq->live_from;
         grown.length = item.before + item.n_tokens;
-        grown.raw_page = item.n_tokens > 0
-                             ? std::max(item.seq->raw_page, (grown.length - 1) / T - 1)
-                             : item.seq->raw_page;
-        if (n_accept[i] < 0 || n_accept[i] > item.n_tokens ||
-            check_cut(grown, item.before + n_accept[i]) != QUIRE_OK)
+        grown.raw_page = raw_page_after(pool, i, n_accept);
+        if (n_accept[i] < 0 || n_accept[i] > item.n_tokens)
+            return fail(QUIRE_E_INVALID, "item %d: cannot keep %d of %d tokens", (int)i,
+                        (int)n_accept[i], (int)item.n_tokens);
+        if (check_cut(grown, item.before + n_accept[i]) != QUIRE_OK)
             return fail(QUIRE_E_INVALID,
                         "item %d: cannot keep %d of %d tokens: the cut must lie in the last two "
-                        "pages, or between pages",
-                        (int)i, (int)n_accept[i], (int)item.n_tokens);
+                        "pages, or between pages; keep all, then trim to a multiple of %d",
+                        (int)i, (int)n_accept[i], (int)item.n_tokens, T);
     }
     return QUIRE_OK;
 }
@@ -322,7 +327,8 @@ static quire_status end(quire_cuda_pool &pool, const int32_t *n_accept, cudaStre
         const Item &item = pool.items[i];
         if (!item.seq)
             continue;
-        grow(item);
+        item.seq->raw_page = raw_page_after(pool, i, n_accept);
+        item.seq->length = item.before + item.n_tokens;
         if (n_accept)
             cut(*item.seq, item.before + n_accept[i]);
         give_back_pages(*item.seq);

@@ -345,7 +345,9 @@ QUIRE_API quire_status quire_cuda_step_attend(quire_cuda_pool *pool, int32_t lay
                                               void *out, float *lse, struct CUstream_st *stream);
 /* n_accept NULL: every token is kept. Else item i keeps its first n_accept[i] tokens; the cut must
  * lie where quire_cuda_seq_trim is possible, else E_INVALID and the step stays open. All zeros
- * undoes the step. */
+ * undoes the step. Not so if rows were appended, the last page of a sequence was open before, and
+ * the rows reach the second page after it: its own raw rows have been overwritten (E_INVALID). Then
+ * end the step with NULL, trim to a multiple of 64, and append what is missing once more. */
 QUIRE_API quire_status quire_cuda_step_end(quire_cuda_pool *pool, const int32_t *n_accept,
                                            struct CUstream_st *stream);
 

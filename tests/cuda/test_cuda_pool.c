@@ -577,6 +577,28 @@ static void accepted_rows(void **state) {
         both_feed(&t, &s[0], 70, 1);
         same_pages(&t, &s[0]);
     }
+    /* Rows that go on for several pages after the open one, which has 20 rows. */
+    both_feed(&t, &s[0], T + 20 - quire_cuda_seq_length(s[0].gpu) % T, 1);
+    const int many = 200, before = quire_cuda_seq_length(s[0].gpu);
+    begin_gpu(&t, s, &many, 1, NULL);
+    assert_gpu(quire_cuda_step_end(t.gpu, &(int32_t){0}, NULL)); /* nothing was appended */
+    assert_int_equal(quire_cuda_seq_length(s[0].gpu), before);
+    both_trim(&s[0], before - 1); /* the raw rows are there */
+    both_feed(&t, &s[0], 70, 1);
+    same_pages(&t, &s[0]);
+    both_trim(&s[0], before);
+    begin_gpu(&t, s, &many, 1, NULL);
+    buffers b = buffers_new(&t, 0, many);
+    for (int layer = 0; layer < 2; layer++) {
+        put_layer(&t, layer, &s[1], &many, 1, &b);
+        launch_layer(&t, layer, &b, NULL);
+    }
+    assert_status(quire_cuda_step_end(t.gpu, &(int32_t){0}, NULL), QUIRE_E_INVALID);
+    assert_gpu(quire_cuda_step_end(t.gpu, NULL, NULL)); /* what the header advises */
+    buffers_free(&b);
+    both_trim(&s[0], before / T * T);
+    both_feed(&t, &s[0], 150, 150);
+    same_pages(&t, &s[0]);
     twins_close(&t);
 }
 
