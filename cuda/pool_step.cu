@@ -38,6 +38,8 @@ static int32_t blocks_of(const Item &i) { return (i.before % T + i.n_tokens + T 
 static int32_t new_pages(const Item &i) {
     return pages_of(i.before + i.n_tokens) - pages_of(i.before);
 }
+/* Where the one row of a decode step goes. */
+static int32_t decode_slot(const Item &i) { return 2 * i.seq->slot + pages_of(i.before) % 2; }
 
 /* Fills in pool.items and the counts of the step. */
 static quire_status plan_items(quire_cuda_pool &pool, const quire_cuda_step_item *items,
@@ -114,10 +116,9 @@ static void place_item(quire_cuda_pool &pool, int32_t i, int32_t *start, int32_t
         pool.shown[i] = seq.version;
     }
     if (pool.is_decode) {
-        const int32_t slot = 2 * seq.slot + (length - 1) / T % 2;
-        set(pool, pool.slots_at + i, slot);
+        set(pool, pool.slots_at + i, decode_slot(item));
         if (new_pages(item) > 0)
-            add_seal(pool, slot, seq, pages_of(item.before));
+            add_seal(pool, decode_slot(item), seq, pages_of(item.before));
         return;
     }
     set(pool, pool.slots_at + i, *block); /* attention finds own rows and sinks in the scratch */
@@ -314,15 +315,30 @@ static quire_status check_accepted(const quire_cuda_pool &pool, const int32_t *n
     return QUIRE_OK;
 }
 
+/* A decode step has its full pages in slots. Those whose token is not kept must not be packed: bad
+ * values in them would be counted. begin has sent the list of all, which is right as a rule. */
+static quire_status seal_decoded(quire_cuda_pool &pool, const int32_t *n_accept,
+                                 cudaStream_t stream) {
+    pool.n_seal = 0;
+    for (int32_t i = 0; i < pool.n_items; i++) {
+        const Item &item = pool.items[i];
+        if (item.seq && new_pages(item) > 0 && !(n_accept && n_accept[i] == 0))
+            add_seal(pool, decode_slot(item), *item.seq, pages_of(item.before));
+    }
+    QUIRE_CUDA_TRY(send_words(pool, stream));
+    if (pool.n_seal == 0)
+        return QUIRE_OK;
+    for (const Run &run : pool.runs)
+        QUIRE_CUDA_TRY(seal_pages(pool, run.first, run.n_layers,
+                                  raw_rows_of(pool, pool.layers[run.first]), pool.options.raw,
+                                  stream));
+    return QUIRE_OK;
+}
+
 static quire_status end(quire_cuda_pool &pool, const int32_t *n_accept, cudaStream_t stream) {
     QUIRE_CUDA_TRY(check_accepted(pool, n_accept));
-    /* A decode step has its full pages in slots. Those that are cut now are packed in vain, into
-     * pages that are free until the stream has got further. */
-    if (pool.is_decode && pool.n_seal > 0)
-        for (const Run &run : pool.runs)
-            QUIRE_CUDA_TRY(seal_pages(pool, run.first, run.n_layers,
-                                      raw_rows_of(pool, pool.layers[run.first]), pool.options.raw,
-                                      stream));
+    if (pool.is_decode)
+        QUIRE_CUDA_TRY(seal_decoded(pool, n_accept, stream));
     for (int32_t i = 0; i < pool.n_items; i++) {
         const Item &item = pool.items[i];
         if (!item.seq)

@@ -280,7 +280,8 @@ typedef struct quire_cuda_pool_info {
     int32_t n_pages, free_pages;
     int32_t n_seqs;
     /* Page sides with a value that is not finite or above 65504 (K or V of one page, layer and KV
-     * head). Such a sequence must not be used any more. */
+     * head). Such a sequence must not be used any more. Where a step has several tokens of a
+     * sequence, append packs its pages: those count even if the tokens are not accepted. */
     uint32_t n_bad;
 } quire_cuda_pool_info;
 

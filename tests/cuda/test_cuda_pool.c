@@ -577,6 +577,12 @@ static void accepted_rows(void **state) {
         both_feed(&t, &s[0], 70, 1);
         same_pages(&t, &s[0]);
     }
+    /* Two pages fill up with one token each; the first token is not kept. */
+    for (int i = 0; i < 2; i++)
+        both_feed(&t, &s[i], 2 * T - 1 - quire_cuda_seq_length(s[i].gpu) % T, 1);
+    both_step(&t, s, (const int[]){1, 1}, 2, (const int32_t[]){0, 1});
+    both_step(&t, s, (const int[]){1, 1}, 2, NULL);
+    same_pages(&t, &s[0]), same_pages(&t, &s[1]);
     /* Rows that go on for several pages after the open one, which has 20 rows. */
     both_feed(&t, &s[0], T + 20 - quire_cuda_seq_length(s[0].gpu) % T, 1);
     const int many = 200, before = quire_cuda_seq_length(s[0].gpu);
@@ -972,13 +978,15 @@ static void bad_values_are_counted(void **state) {
     twin s = twin_new(&t, 81);
     both_feed(&t, &s, 63, 63);
     const int one = 1;
-    buffers b = buffers_new(&t, 0, 1); /* NaN */
-    begin_gpu(&t, &s, &one, 1, NULL);
-    launch_layer(&t, 0, &b, NULL);
-    assert_gpu(quire_cuda_step_end(t.gpu, NULL, NULL));
-    quire_cuda_pool_info info;
-    assert_gpu(quire_cuda_pool_get_info(t.gpu, &info, NULL));
-    assert_int_equal(info.n_bad, 4); /* two KV heads, K and V */
+    buffers b = buffers_new(&t, 0, 1);           /* NaN */
+    for (int accept = 0; accept < 2; accept++) { /* first it is not kept: no page is packed */
+        begin_gpu(&t, &s, &one, 1, NULL);
+        launch_layer(&t, 0, &b, NULL);
+        assert_gpu(quire_cuda_step_end(t.gpu, &(int32_t){accept}, NULL));
+        quire_cuda_pool_info info;
+        assert_gpu(quire_cuda_pool_get_info(t.gpu, &info, NULL));
+        assert_int_equal(info.n_bad, accept ? 4 : 0); /* two KV heads, K and V */
+    }
     buffers_free(&b);
     quire_cuda_pool_free(t.gpu);
     fixture_close(&t.f);
