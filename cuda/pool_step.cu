@@ -265,7 +265,7 @@ static quire_status attend(quire_cuda_pool &pool, int32_t layer, const void *q, 
     if (!plan)
         return fail(QUIRE_E_UNSUPPORTED,
                     "layer %d: no prefill kernel for its codecs and head sizes (docs/CUDA.md lists "
-                    "them): attend one token of a sequence at a time",
+                    "them): give every item of the step one token",
                     (int)layer);
     quire_cuda_prefill_args a = {};
     a.n_seqs = pool.n_items, a.q = q, a.out = out, a.lse = lse;

@@ -331,8 +331,10 @@ typedef struct quire_cuda_step_item {
 } quire_cuda_step_item;
 
 /* The step's rows are those of the items, in order. If every item has one token (a decode step), an
- * empty place has a row too: give it n_tokens 1; its results are zeros. E_BUSY: a sequence occurs
- * twice, or a step is under way. E_NO_PAGES, E_TOO_BIG, E_INVALID. */
+ * empty place has a row too: give it n_tokens 1; its results are zeros. An item with any other
+ * number of tokens, also 0, makes it a step of several rows, which takes prefill's kernels: leave
+ * out sequences without tokens. E_BUSY: a sequence occurs twice, or a step is under way.
+ * E_NO_PAGES, E_TOO_BIG, E_INVALID, E_DEVICE. */
 QUIRE_API quire_status quire_cuda_step_begin(quire_cuda_pool *pool,
                                              const quire_cuda_step_item *items, int32_t n_items,
                                              struct CUstream_st *stream);
@@ -341,7 +343,7 @@ QUIRE_API quire_status quire_cuda_step_begin(quire_cuda_pool *pool,
 QUIRE_API quire_status quire_cuda_step_append(quire_cuda_pool *pool, int32_t layer, const void *k,
                                               const void *v, struct CUstream_st *stream);
 /* q (R,H,DK), out (R,H,DV), lse (R,H) or NULL. The layer's rows must have been appended.
- * E_UNSUPPORTED: several tokens of a sequence where quire_cuda_prefill has no kernel. */
+ * E_UNSUPPORTED: a step other than a decode step, where quire_cuda_prefill has no kernel. */
 QUIRE_API quire_status quire_cuda_step_attend(quire_cuda_pool *pool, int32_t layer, const void *q,
                                               void *out, float *lse, struct CUstream_st *stream);
 /* n_accept NULL: every token is kept. Else item i keeps its first n_accept[i] tokens; the cut must

@@ -884,6 +884,27 @@ static void empty_places(void **state) {
     twins_close(&t);
 }
 
+/* Without a prefill kernel every item needs one token; one without tokens is as bad as two. */
+static void steps_without_prefill(void **state) {
+    (void)state;
+    twins t;
+    twins_init(&t, 1, 4, 2, 64, "kc3:vt3", QUIRE_F16);
+    twins_open(&t);
+    twin s[2] = {twin_new(&t, 63), twin_new(&t, 64)};
+    buffers b = buffers_new(&t, 0, 3);
+    for (int n = 0; n <= 2; n++) {
+        const int rows[] = {1, n};
+        begin_gpu(&t, s, rows, 2, NULL);
+        put_layer(&t, 0, s, rows, 2, &b);
+        assert_gpu(quire_cuda_step_append(t.gpu, 0, b.k, b.v, NULL));
+        assert_status(quire_cuda_step_attend(t.gpu, 0, b.q, b.out, NULL, NULL),
+                      n == 1 ? QUIRE_OK : QUIRE_E_UNSUPPORTED);
+        assert_gpu(quire_cuda_step_end(t.gpu, (const int32_t[]){0, 0}, NULL));
+    }
+    buffers_free(&b);
+    twins_close(&t);
+}
+
 /* What is refused changes nothing. */
 static void refusals(void **state) {
     (void)state;
@@ -1012,6 +1033,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(pages_change_sides),
         cmocka_unit_test(sequences_come_back),
         cmocka_unit_test(empty_places),
+        cmocka_unit_test(steps_without_prefill),
         cmocka_unit_test(refusals),
         cmocka_unit_test(refused_launches),
         cmocka_unit_test(bad_values_are_counted),
