@@ -137,7 +137,8 @@ inline bool is_held(const quire_cuda_seq &seq, int32_t page) {
 inline int32_t window_page(const quire_cuda_pool &pool, int32_t position) {
     return pool.window == 0 || position < pool.window ? 0 : (position - pool.window + 1) / T;
 }
-void give_back_pages(quire_cuda_seq &seq); /* those that no later query sees */
+void give_back_pages(quire_cuda_seq &seq);         /* those that no later query sees */
+quire_status check_seq(const quire_cuda_seq *seq); /* E_INVALID: NULL, or freed */
 quire_status check_cut(const quire_cuda_seq &seq, int32_t n_tokens);
 void cut(quire_cuda_seq &seq, int32_t n_tokens); /* check_cut has allowed it */
 /* Makes everything of an empty pool. */

@@ -101,8 +101,9 @@ size_t quire_cuda_seq_page_bytes(const quire_cuda_pool *pool, int32_t page) {
 
 quire_status quire_cuda_seq_page_save(const quire_cuda_seq *seq, int32_t page, void *bytes,
                                       size_t n_bytes, struct CUstream_st *stream) {
-    if (!seq || !bytes)
-        return fail(QUIRE_E_INVALID, "seq or bytes is NULL");
+    QUIRE_CUDA_TRY(check_seq(seq));
+    if (!bytes)
+        return fail(QUIRE_E_INVALID, "bytes is NULL");
     if (seq->in_step)
         return fail(QUIRE_E_BUSY, "cannot save a page of a sequence that is in a step");
     if (page < 0 || page >= pages_of(seq->length))
@@ -122,8 +123,9 @@ quire_status quire_cuda_seq_page_save(const quire_cuda_seq *seq, int32_t page, v
 
 quire_status quire_cuda_seq_page_load(quire_cuda_seq *seq, const void *bytes, size_t n_bytes,
                                       struct CUstream_st *stream) {
-    if (!seq || !bytes)
-        return fail(QUIRE_E_INVALID, "seq or bytes is NULL");
+    QUIRE_CUDA_TRY(check_seq(seq));
+    if (!bytes)
+        return fail(QUIRE_E_INVALID, "bytes is NULL");
     const int32_t page = pages_of(seq->length);
     if (seq->in_step)
         return fail(QUIRE_E_BUSY, "cannot load into a sequence that is in a step");
@@ -150,8 +152,9 @@ size_t quire_cuda_seq_bytes(const quire_cuda_seq *seq) {
 
 quire_status quire_cuda_seq_save(const quire_cuda_seq *seq, void *bytes, size_t n_bytes,
                                  struct CUstream_st *stream) {
-    if (!seq || !bytes)
-        return fail(QUIRE_E_INVALID, "seq or bytes is NULL");
+    QUIRE_CUDA_TRY(check_seq(seq));
+    if (!bytes)
+        return fail(QUIRE_E_INVALID, "bytes is NULL");
     const quire_cuda_pool &pool = *seq->pool;
     if (seq->in_step)
         return fail(QUIRE_E_BUSY, "cannot save a sequence that is in a step");

@@ -370,8 +370,9 @@ quire_status quire_cuda_pool_requantize(quire_cuda_pool *pool,
 quire_status quire_cuda_seq_shift(quire_cuda_seq *seq, int32_t from, int32_t to,
                                   const quire_rope *rope, int32_t n_rope,
                                   struct CUstream_st *stream) {
-    if (!seq || !rope)
-        return fail(QUIRE_E_INVALID, "seq or rope is NULL");
+    QUIRE_CUDA_TRY(check_seq(seq));
+    if (!rope)
+        return fail(QUIRE_E_INVALID, "rope is NULL");
     try {
         return shift(*seq, from, to, rope, n_rope, stream);
     } catch (const std::bad_alloc &) {

@@ -19,6 +19,12 @@ void page_drop(quire_cuda_pool &pool, int32_t id) {
         pool.free_pages.push_back(id); /* within its capacity: it once held all pages */
 }
 
+quire_status check_seq(const quire_cuda_seq *seq) {
+    if (!seq)
+        return fail(QUIRE_E_INVALID, "seq is NULL");
+    return seq->used ? QUIRE_OK : fail(QUIRE_E_INVALID, "the sequence has been freed");
+}
+
 quire_status check_cut(const quire_cuda_seq &seq, int32_t n_tokens) {
     if (n_tokens < 0 || n_tokens > seq.length)
         return fail(QUIRE_E_INVALID, "cannot trim a sequence of %d tokens to %d", (int)seq.length,
@@ -83,9 +89,10 @@ quire_status quire_cuda_seq_create(quire_cuda_pool *pool, quire_cuda_seq **seq) 
 
 quire_status quire_cuda_seq_fork(quire_cuda_seq *seq, quire_cuda_seq **child,
                                  struct CUstream_st *stream) {
-    if (!seq || !child)
-        return fail(QUIRE_E_INVALID, "seq or child is NULL");
+    if (!child)
+        return fail(QUIRE_E_INVALID, "child is NULL");
     *child = nullptr;
+    QUIRE_CUDA_TRY(check_seq(seq));
     if (seq->in_step)
         return fail(QUIRE_E_BUSY, "cannot fork a sequence that is in a step");
     quire_cuda_pool &pool = *seq->pool;
@@ -117,8 +124,7 @@ quire_status quire_cuda_seq_fork(quire_cuda_seq *seq, quire_cuda_seq **child,
 }
 
 quire_status quire_cuda_seq_trim(quire_cuda_seq *seq, int32_t n_tokens) {
-    if (!seq)
-        return fail(QUIRE_E_INVALID, "seq is NULL");
+    QUIRE_CUDA_TRY(check_seq(seq));
     if (seq->in_step)
         return fail(QUIRE_E_BUSY, "cannot trim a sequence that is in a step");
     QUIRE_CUDA_TRY(check_cut(*seq, n_tokens));
@@ -129,8 +135,7 @@ quire_status quire_cuda_seq_trim(quire_cuda_seq *seq, int32_t n_tokens) {
 quire_status quire_cuda_seq_free(quire_cuda_seq *seq) {
     if (!seq)
         return QUIRE_OK;
-    if (!seq->used)
-        return fail(QUIRE_E_INVALID, "the sequence has already been freed");
+    QUIRE_CUDA_TRY(check_seq(seq));
     if (seq->in_step)
         return fail(QUIRE_E_BUSY, "cannot free a sequence that is in a step");
     cut(*seq, 0);

@@ -322,8 +322,9 @@ QUIRE_API quire_status quire_cuda_seq_trim(quire_cuda_seq *seq, int32_t n_tokens
 QUIRE_API quire_status quire_cuda_seq_shift(quire_cuda_seq *seq, int32_t from, int32_t to,
                                             const quire_rope *rope, int32_t n_rope,
                                             struct CUstream_st *stream);
-QUIRE_API quire_status quire_cuda_seq_free(quire_cuda_seq *seq); /* NULL is fine; E_BUSY */
-QUIRE_API int32_t quire_cuda_seq_length(const quire_cuda_seq *seq);
+/* NULL is fine; E_BUSY. A freed handle is refused (E_INVALID) until another sequence gets it. */
+QUIRE_API quire_status quire_cuda_seq_free(quire_cuda_seq *seq);
+QUIRE_API int32_t quire_cuda_seq_length(const quire_cuda_seq *seq); /* 0: NULL, or freed */
 
 typedef struct quire_cuda_step_item {
     quire_cuda_seq *seq; /* NULL: an empty place, without rows if n_tokens is 0 */
