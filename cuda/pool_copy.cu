@@ -137,11 +137,14 @@ quire_status quire_cuda_seq_page_load(quire_cuda_seq *seq, const void *bytes, si
         return fail(QUIRE_E_INVALID, "page %d has %zu bytes in this pool, not %zu", (int)page,
                     page_bytes(*seq->pool, page), n_bytes);
     QUIRE_CUDA_TRY(check_room(*seq->pool, seq->length + T, 1));
+    const int32_t raw_page = seq->raw_page;
     Copies copies = {stream, QUIRE_OK};
     const uint8_t *from = (const uint8_t *)bytes;
     load_page(*seq, &from, &copies);
-    if (copies.status != QUIRE_OK)
+    if (copies.status != QUIRE_OK) {
         cut(*seq, seq->length - T);
+        seq->raw_page = raw_page; /* nothing has touched the raw rows */
+    }
     return copies.status;
 }
 

@@ -999,6 +999,15 @@ static void refused_launches(void **state) {
     assert_int_equal(after.free_pages, before.free_pages);
     both_step(&t, s, (const int[]){70, 100}, 2, NULL); /* no page table of the failed step */
     same_pages(&t, &s[0]), same_pages(&t, &s[1]);
+
+    both_feed(&t, &s[0], 58, 58); /* to the end of a page */
+    const size_t n = quire_cuda_seq_page_bytes(t.gpu, 4);
+    uint8_t *bytes = calloc(1, n);
+    assert_status(quire_cuda_seq_page_load(s[0].gpu, bytes, n, refusing), QUIRE_E_DEVICE);
+    free(bytes);
+    both_trim(&s[0], 250); /* the raw rows are still there */
+    both_feed(&t, &s[0], 30, 1);
+    same_pages(&t, &s[0]);
     refusing_stream_free(refusing);
     twins_close(&t);
 }
