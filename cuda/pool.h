@@ -86,6 +86,7 @@ struct quire_cuda_pool {
     std::vector<quire_cuda::Plans> plans;
     std::vector<quire_cuda::Run> runs;
     size_t page_bytes, raw_bytes, sink_bytes; /* of a page, a slot */
+    uint64_t form;                            /* hash of what the bytes of a sequence depend on */
 
     uint8_t *memory; /* the block */
     size_t device_bytes;

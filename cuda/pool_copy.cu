@@ -16,8 +16,10 @@ static size_t page_bytes(const quire_cuda_pool &pool, int32_t page) {
 struct Head {
     char mark[4];
     int32_t length, raw_page, live_from;
+    uint64_t form; /* of the pool */
 };
 constexpr size_t HEAD_BYTES = 128;
+static_assert(sizeof(Head) <= HEAD_BYTES, "a head has room for all of it");
 
 /* Pages that a sequence holds. */
 static int32_t held_pages(const quire_cuda_pool &pool, int32_t length, int32_t live_from) {
@@ -164,7 +166,7 @@ quire_status quire_cuda_seq_save(const quire_cuda_seq *seq, void *bytes, size_t 
     if (n_bytes != quire_cuda_seq_bytes(seq))
         return fail(QUIRE_E_INVALID, "this sequence of %d tokens has %zu bytes, not %zu",
                     (int)seq->length, quire_cuda_seq_bytes(seq), n_bytes);
-    const Head head = {{'q', 's', 'e', 'q'}, seq->length, seq->raw_page, seq->live_from};
+    const Head head = {{'q', 's', 'e', 'q'}, seq->length, seq->raw_page, seq->live_from, pool.form};
     memset(bytes, 0, HEAD_BYTES);
     memcpy(bytes, &head, sizeof head);
     Copies copies = {stream, QUIRE_OK};
@@ -189,6 +191,9 @@ quire_status quire_cuda_seq_load(quire_cuda_pool *pool, const void *bytes, size_
         head.raw_page > pages_of(head.length) || head.live_from < 0 ||
         head.live_from > pages_of(head.length))
         return fail(QUIRE_E_FORMAT, "not the bytes of quire_cuda_seq_save");
+    if (head.form != pool->form)
+        return fail(QUIRE_E_FORMAT, "the bytes are of another pool: its layers, codecs, channel "
+                                    "orders, windows, sinks or raw type differ");
     const size_t wanted = seq_bytes(*pool, head.length, head.live_from);
     if (n_bytes != wanted)
         return fail(QUIRE_E_FORMAT, "a sequence of %d tokens has %zu bytes in this pool, not %zu",

@@ -344,12 +344,36 @@ static void find_window(quire_cuda_pool &pool) {
     pool.kept_pages = (keep + T - 1) / T;
 }
 
+static void mix(uint64_t *hash, const void *bytes, size_t n) { /* FNV-1a */
+    for (size_t i = 0; i < n; i++)
+        *hash = (*hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
+}
+
+/* The pool's form, its windows and its heads. Channel orders are still the caller's. */
+static uint64_t form_of(const quire_cuda_pool &pool) {
+    const quire_cuda_pool_options &o = pool.options;
+    uint64_t hash = 0xcbf29ce484222325u;
+    const int32_t all[] = {(int32_t)o.raw, o.sinks, o.n_layers};
+    mix(&hash, all, sizeof all);
+    for (int32_t i = 0; i < o.n_layers; i++) {
+        const Layer &l = pool.layers[i];
+        const quire_layer &c = l.config;
+        const int32_t own[] = {l.source,     c.n_kv_heads, c.k_dim,  c.v_dim,
+                               (int32_t)c.k, (int32_t)c.v, c.window, c.keep};
+        mix(&hash, own, sizeof own);
+        if (is_mixed(c.k) && l.source == i)
+            mix(&hash, c.k_order, (size_t)c.n_kv_heads * c.k_dim * sizeof *c.k_order);
+    }
+    return hash;
+}
+
 quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &o) {
     QUIRE_CUDA_TRY(check_options(o));
     QUIRE_CUDA_TRY(quire_cuda_available());
     pool.options = o;
     for (int32_t i = 0; i < o.n_layers; i++)
         QUIRE_CUDA_TRY(add_layer(pool, i));
+    pool.form = form_of(pool);
     for (Layer &l : pool.layers)
         QUIRE_CUDA_TRY(add_plans(pool, l));
     pool.max_pages = (o.max_tokens + T - 1) / T;

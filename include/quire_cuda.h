@@ -371,7 +371,9 @@ QUIRE_API quire_status quire_cuda_seq_page_load(quire_cuda_seq *seq, const void 
 
 /* A whole sequence to host memory and back, raw rows included: the restored one continues and
  * trims bit for bit like the saved one. For sequences that must leave the device for a while; the
- * bytes are no file format. E_FORMAT: bytes of something else, or of another pool. */
+ * bytes are no file format. E_FORMAT: bytes of something else, or of a pool with other layers,
+ * codecs, channel orders, windows, sinks or raw type (also of this one, before it was requantized).
+ */
 QUIRE_API size_t quire_cuda_seq_bytes(const quire_cuda_seq *seq);
 QUIRE_API quire_status quire_cuda_seq_save(const quire_cuda_seq *seq, void *bytes, size_t n_bytes,
                                            struct CUstream_st *stream);

@@ -861,6 +861,46 @@ static void sequences_come_back(void **state) {
     twins_close(&t);
 }
 
+/* A pool refuses bytes that mean something else to it, though it would have as many. */
+static void sequences_of_other_pools(void **state) {
+    (void)state;
+    twins t;
+    twins_init(&t, 2, 4, 2, 64, "km4:vt4", QUIRE_F16);
+    twins_open(&t);
+    twin s = twin_new(&t, 53);
+    both_feed(&t, &s, 200, 200);
+    const size_t n = quire_cuda_seq_bytes(s.gpu);
+    uint8_t *bytes = malloc(n);
+    assert_gpu(quire_cuda_seq_save(s.gpu, bytes, n, NULL));
+    assert_cuda(cudaDeviceSynchronize());
+    uint16_t order[2 * 64];
+    memcpy(order, t.f.layer[1].k_order, sizeof order);
+    order[0] = t.f.layer[1].k_order[1], order[1] = t.f.layer[1].k_order[0];
+    for (int i = 0; i < 5; i++) {
+        quire_layer layers[] = {t.f.layer[0], t.f.layer[1]};
+        quire_cuda_pool_options o = t.options;
+        o.layers = layers;
+        o.max_seqs = 2, o.n_pages = 10; /* these may differ */
+        if (i == 1)
+            o.pair.k = QUIRE_CODEC_KC4;
+        else if (i == 2)
+            o.raw = QUIRE_BF16;
+        else if (i == 3)
+            layers[1].k_order = order;
+        else if (i == 4)
+            layers[0].window = 100;
+        quire_cuda_pool *other;
+        quire_cuda_seq *seq;
+        assert_gpu(quire_cuda_pool_create(&other, &o));
+        assert_status(quire_cuda_seq_load(other, bytes, n, &seq, NULL),
+                      i == 0 ? QUIRE_OK : QUIRE_E_FORMAT);
+        assert_int_equal(quire_cuda_seq_length(seq), i == 0 ? 200 : 0);
+        quire_cuda_pool_free(other);
+    }
+    free(bytes);
+    twins_close(&t);
+}
+
 /* An empty place in a batch of single tokens has zeros as results. */
 static void empty_places(void **state) {
     (void)state;
@@ -1054,6 +1094,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(context_shifts),
         cmocka_unit_test(pages_change_sides),
         cmocka_unit_test(sequences_come_back),
+        cmocka_unit_test(sequences_of_other_pools),
         cmocka_unit_test(empty_places),
         cmocka_unit_test(steps_without_prefill),
         cmocka_unit_test(refusals),
