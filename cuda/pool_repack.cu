@@ -347,6 +347,7 @@ static quire_status shift(quire_cuda_seq &seq, int32_t from, int32_t to, const q
         page_drop(pool, seq.table[page]);
     seq.length = length;
     seq.raw_page = n_pages;
+    seq.live_from = std::min(seq.live_from, n_pages);
     seq.version = ++pool.version;
     return QUIRE_OK;
 }

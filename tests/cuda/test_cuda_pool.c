@@ -664,6 +664,35 @@ static void windows_give_pages_back(void **state) {
     }
 }
 
+/* A shift to fewer tokens than those that a window has moved past, all of them kept ones: what is
+ * saved then can be loaded. */
+static void shifts_of_kept_pages(void **state) {
+    (void)state;
+    twins t;
+    twins_init(&t, 1, 4, 2, 64, "km4:vt4", QUIRE_F16);
+    t.f.layer[0].window = 100, t.f.layer[0].keep = 2 * T;
+    twins_open(&t);
+    twin s = twin_new(&t, 96);
+    both_feed(&t, &s, 230, 230); /* the window starts in page 2 */
+    const quire_rope rope = {.n_rot = 64, .base = 10000};
+    assert_gpu(quire_cuda_seq_shift(s.gpu, 10, 200, &rope, 1, NULL));
+    const size_t n = quire_cuda_seq_bytes(s.gpu);
+    uint8_t *bytes = malloc(n);
+    assert_gpu(quire_cuda_seq_save(s.gpu, bytes, n, NULL));
+    assert_cuda(cudaDeviceSynchronize());
+    quire_cuda_seq *loaded;
+    assert_gpu(quire_cuda_seq_load(t.gpu, bytes, n, &loaded, NULL));
+    assert_cuda(cudaDeviceSynchronize());
+    assert_int_equal(quire_cuda_seq_length(loaded), 40);
+    free(bytes);
+    assert_gpu(quire_cuda_seq_free(loaded));
+    assert_gpu(quire_cuda_seq_free(s.gpu));
+    quire_cuda_pool_info info;
+    assert_gpu(quire_cuda_pool_get_info(t.gpu, &info, NULL));
+    assert_int_equal(info.free_pages, info.n_pages);
+    twins_close(&t);
+}
+
 /* Both pools get other codecs while sequences share pages: the same bytes, and both go on. */
 static void other_codecs(void **state) {
     (void)state;
@@ -1090,6 +1119,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(forks_and_trims),
         cmocka_unit_test(accepted_rows),
         cmocka_unit_test(windows_give_pages_back),
+        cmocka_unit_test(shifts_of_kept_pages),
         cmocka_unit_test(other_codecs),
         cmocka_unit_test(context_shifts),
         cmocka_unit_test(pages_change_sides),
