@@ -64,11 +64,21 @@ static UnpackParams unpack_params(const Repack &r, int32_t layer, int32_t n_page
     return p;
 }
 
-/* Tells the device about the sequence's table and the pages to make; ids may be one shorter than
- * numbers: the last page is open then. from_ids: pages whose bytes, or some of them, are copied. */
-static quire_status send_pages(const Repack &r, const std::vector<int32_t> &numbers,
-                               const std::vector<int32_t> &ids,
-                               const std::vector<int32_t> &from_ids) {
+/* Pages that are made at once. ids may be one shorter than numbers: the last page is open then.
+ * from_ids: pages whose bytes, or some of them, are copied. */
+struct NewPages {
+    std::vector<int32_t> numbers, ids, from_ids;
+
+    void reserve(int32_t n) {
+        for (std::vector<int32_t> *list : {&numbers, &ids, &from_ids})
+            list->reserve((size_t)n);
+    }
+    void clear() { numbers.clear(), ids.clear(), from_ids.clear(); }
+};
+
+/* Tells the device about the sequence's table and the pages to make. */
+static quire_status send_pages(const Repack &r, const NewPages &made) {
+    const std::vector<int32_t> &numbers = made.numbers, &ids = made.ids;
     quire_cuda_pool &pool = r.pool;
     for (int32_t page = 0; page < pages_of(r.seq.length); page++)
         set(pool, pool.table_at + page, r.seq.table[page]);
@@ -79,7 +89,7 @@ static quire_status send_pages(const Repack &r, const std::vector<int32_t> &numb
         set(pool, pool.seal_slots_at + i, i);
         set(pool, pool.seal_ids_at + i, ids[i]);
         set(pool, pool.seal_skip_at + i, numbers[i] == 0 ? pool.options.sinks : 0);
-        set(pool, pool.block_items_at + i, from_ids[i]);
+        set(pool, pool.block_items_at + i, made.from_ids[i]);
     }
     pool.n_seal = (int32_t)ids.size();
     return send_words(pool, r.stream);
@@ -139,27 +149,28 @@ static quire_status convert_pages(const quire_cuda_pool &old, quire_cuda_pool &n
                                   const quire_cuda_seq &seq, int32_t from,
                                   std::vector<int32_t> &new_ids, cudaStream_t stream) {
     const Repack r = {old, next, seq, seq.length, 0, seq.length, nullptr, nullptr, stream};
-    std::vector<int32_t> numbers, ids, from_ids;
+    NewPages made;
     for (int32_t page = from; page < pages_of(seq.length); page++) {
         const int32_t id = seq.table[page];
         if (is_held(seq, page) && new_ids[id] < 0) {
             new_ids[id] = page_take(next);
-            numbers.push_back(page);
-            ids.push_back(new_ids[id]);
-            from_ids.push_back(id);
+            made.numbers.push_back(page);
+            made.ids.push_back(new_ids[id]);
+            made.from_ids.push_back(id);
         }
         const bool last = page + 1 == pages_of(seq.length);
-        if (numbers.empty() || ((int32_t)numbers.size() < pages_at_once(next) && !last))
+        const int32_t n = (int32_t)made.numbers.size();
+        if (n == 0 || (n < pages_at_once(next) && !last))
             continue;
-        QUIRE_CUDA_TRY(send_pages(r, numbers, ids, from_ids));
+        QUIRE_CUDA_TRY(send_pages(r, made));
         for (int32_t i = 0; i < old.options.n_layers; i++) {
             if (old.layers[i].source != i)
                 continue;
             QUIRE_CUDA_TRY(keeps_codecs(old, next, i)
                                ? copy_layer(r, i, 0, (int)next.layers[i].record_bytes)
-                               : repack_layer(r, i, (int32_t)numbers.size()));
+                               : repack_layer(r, i, n));
         }
-        numbers.clear(), ids.clear(), from_ids.clear();
+        made.clear();
     }
     return QUIRE_OK;
 }
@@ -265,21 +276,21 @@ static quire_status keep_rows(const Repack &r, int32_t layer, int32_t block, boo
     return check(keep_unpacked(p, r.stream), "keeping raw rows");
 }
 
-/* New pages page .. page + n - 1, and the open page after them if has_open. */
+/* New pages page .. page + n - 1 with made's ids, and the open page after them if has_open. */
 static quire_status shift_pages(const Repack &r, int32_t page, int32_t n, bool has_open,
-                                const std::vector<int32_t> &ids) {
+                                NewPages &made) {
     quire_cuda_pool &pool = r.pool;
     const bool whole_pages = r.from % T == 0 && r.by % T == 0;
-    std::vector<int32_t> numbers, from_ids;
     for (int32_t p = page; p < page + n + has_open; p++) {
         const int32_t old = r.origin(p * T) / T;
-        numbers.push_back(p);
+        made.numbers.push_back(p);
         /* V keeps its bytes if whole pages move, and were not raw before. */
-        from_ids.push_back(whole_pages && old < raw_from(r.seq) && (p > 0 || !pool.options.sinks)
-                               ? r.seq.table[old]
-                               : -1);
+        made.from_ids.push_back(whole_pages && old < raw_from(r.seq) &&
+                                        (p > 0 || !pool.options.sinks)
+                                    ? r.seq.table[old]
+                                    : -1);
     }
-    QUIRE_CUDA_TRY(send_pages(r, numbers, ids, from_ids));
+    QUIRE_CUDA_TRY(send_pages(r, made));
     for (int32_t i = 0; i < pool.options.n_layers; i++) {
         const quire_layer &c = pool.layers[i].config;
         if (pool.layers[i].source != i)
@@ -294,6 +305,14 @@ static quire_status shift_pages(const Repack &r, int32_t page, int32_t n, bool h
             QUIRE_CUDA_TRY(keep_rows(r, i, n, false, r.length % T));
     }
     return QUIRE_OK;
+}
+
+/* After a shift that failed: the pages before the first one that it was to change are as they were,
+ * the others are given up. Raw rows may have been written where those of earlier pages were. */
+static void give_up_from(quire_cuda_seq &seq, int32_t first) {
+    cut(seq, first * T);
+    seq.raw_page = first;
+    seq.version = ++seq.pool->version;
 }
 
 static quire_status shift(quire_cuda_seq &seq, int32_t from, int32_t to, const quire_rope *rope,
@@ -322,23 +341,26 @@ static quire_status shift(quire_cuda_seq &seq, int32_t from, int32_t to, const q
     if (needed > (int32_t)pool.free_pages.size())
         return fail(QUIRE_E_NO_PAGES, "the shift needs %d pages: %zu of %d are free", (int)needed,
                     pool.free_pages.size(), (int)pool.n_pages);
+    const int32_t room = pages_at_once(pool);
+    NewPages made;
+    made.reserve(room); /* from here on nothing may throw: pages would be lost */
     bool open_is_left = length % T != 0;
     for (int32_t page = first; page < n_pages || open_is_left;) {
-        const int32_t room = pages_at_once(pool);
         const int32_t n = std::min({n_pages - page, room, (int32_t)pool.free_pages.size()});
         const bool has_open = open_is_left && page + n == n_pages && n < room;
-        std::vector<int32_t> ids;
+        made.clear();
         for (int32_t i = 0; i < n; i++)
-            ids.push_back(page_take(pool));
-        const quire_status status = shift_pages(r, page, n, has_open, ids);
-        if (status != QUIRE_OK) { /* launches fail: the sequence is lost, its pages are not */
-            for (const int32_t id : ids)
+            made.ids.push_back(page_take(pool));
+        const quire_status status = shift_pages(r, page, n, has_open, made);
+        if (status != QUIRE_OK) {
+            for (const int32_t id : made.ids)
                 page_drop(pool, id);
+            give_up_from(seq, first);
             return status;
         }
         for (int32_t i = 0; i < n; i++) {
             page_drop(pool, seq.table[page + i]);
-            seq.table[page + i] = ids[i];
+            seq.table[page + i] = made.ids[i];
         }
         page += n;
         open_is_left = open_is_left && !has_open;

@@ -318,7 +318,8 @@ QUIRE_API quire_status quire_cuda_seq_trim(quire_cuda_seq *seq, int32_t n_tokens
  * decoded, turned and packed again on the device; nothing waits. to == length is a trim. Needs a
  * free page, and one for each page from `from` on that other sequences share. E_UNSUPPORTED: K has
  * two bits. E_GONE: pages have been given back that a window left behind. E_BUSY (a step is under
- * way), E_NO_PAGES, E_INVALID. */
+ * way), E_NO_PAGES, E_INVALID, E_NOMEM (of the host). All these change nothing. E_DEVICE: a launch
+ * failed; the sequence has the pages before that of `from` left, from / 64 * 64 tokens. */
 QUIRE_API quire_status quire_cuda_seq_shift(quire_cuda_seq *seq, int32_t from, int32_t to,
                                             const quire_rope *rope, int32_t n_rope,
                                             struct CUstream_st *stream);

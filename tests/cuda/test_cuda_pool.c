@@ -1050,7 +1050,8 @@ static void refusals(void **state) {
     twins_close(&t);
 }
 
-/* What the device refuses leaves the sequence as it was, and the next call goes through. */
+/* What the device refuses leaves sequences as they were, or as the header says, and the next call
+ * goes through. */
 static void refused_launches(void **state) {
     (void)state;
     twins t;
@@ -1077,6 +1078,16 @@ static void refused_launches(void **state) {
     both_trim(&s[0], 250); /* the raw rows are still there */
     both_feed(&t, &s[0], 30, 1);
     same_pages(&t, &s[0]);
+
+    const quire_rope rope = {.n_rot = 64, .base = 10000};
+    assert_status(quire_cuda_seq_shift(s[1].gpu, 70, 100, &rope, 1, refusing), QUIRE_E_DEVICE);
+    assert_int_equal(quire_cuda_seq_length(s[1].gpu), T); /* what the header promises */
+    assert_ok(quire_seq_trim(s[1].cpu, T));
+    both_step(&t, s, (const int[]){1, 80}, 2, NULL);
+    same_pages(&t, &s[0]), same_pages(&t, &s[1]);
+    twin_free(&s[0]), twin_free(&s[1]);
+    assert_gpu(quire_cuda_pool_get_info(t.gpu, &after, NULL));
+    assert_int_equal(after.free_pages, after.n_pages);
     refusing_stream_free(refusing);
     twins_close(&t);
 }
