@@ -142,6 +142,11 @@ void give_back_pages(quire_cuda_seq &seq);         /* those that no later query 
 quire_status check_seq(const quire_cuda_seq *seq); /* E_INVALID: NULL, or freed */
 quire_status check_cut(const quire_cuda_seq &seq, int32_t n_tokens);
 void cut(quire_cuda_seq &seq, int32_t n_tokens); /* check_cut has allowed it */
+quire_status check_pool_options(const quire_cuda_pool_options &options);
+inline int32_t max_pages_of(const quire_cuda_pool_options &o) { return (o.max_tokens + T - 1) / T; }
+inline int32_t n_pages_of(const quire_cuda_pool_options &o) { /* of checked options */
+    return o.n_pages > 0 ? o.n_pages : o.max_seqs * max_pages_of(o);
+}
 /* Makes everything of an empty pool. */
 quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &options);
 /* Changes a word, and sends those that have changed to the device. */

@@ -9,7 +9,7 @@
 
 namespace quire_cuda {
 
-static quire_status check_options(const quire_cuda_pool_options &o) {
+quire_status check_pool_options(const quire_cuda_pool_options &o) {
     if (o.struct_size != sizeof o)
         return fail(QUIRE_E_INVALID, "options were not set by quire_cuda_pool_options_default");
     if (!o.layers || o.n_layers < 1)
@@ -368,7 +368,7 @@ static uint64_t form_of(const quire_cuda_pool &pool) {
 }
 
 quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &o) {
-    QUIRE_CUDA_TRY(check_options(o));
+    QUIRE_CUDA_TRY(check_pool_options(o));
     QUIRE_CUDA_TRY(quire_cuda_available());
     pool.options = o;
     for (int32_t i = 0; i < o.n_layers; i++)
@@ -376,9 +376,9 @@ quire_status make_pool(quire_cuda_pool &pool, const quire_cuda_pool_options &o) 
     pool.form = form_of(pool);
     for (Layer &l : pool.layers)
         QUIRE_CUDA_TRY(add_plans(pool, l));
-    pool.max_pages = (o.max_tokens + T - 1) / T;
+    pool.max_pages = max_pages_of(o);
     find_window(pool);
-    pool.n_pages = o.n_pages > 0 ? o.n_pages : o.max_seqs * pool.max_pages;
+    pool.n_pages = n_pages_of(o);
     place_words(pool);
     QUIRE_CUDA_TRY(place_memory(pool));
     pool.mirror.assign((size_t)pool.n_words, 0);

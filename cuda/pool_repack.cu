@@ -122,20 +122,35 @@ static quire_status repack_layer(const Repack &r, int32_t layer, int32_t n) {
 
 /* ------------------------------------------------------------------ other codecs */
 
-static quire_status check_same_model(const quire_cuda_pool &old, const quire_cuda_pool &next) {
-    const quire_cuda_pool_options &a = old.options, &b = next.options;
+static quire_status check_same_model(const quire_cuda_pool &old, const quire_cuda_pool_options &b) {
+    const quire_cuda_pool_options &a = old.options;
     if (a.n_layers != b.n_layers || a.raw != b.raw || a.sinks != b.sinks ||
-        a.max_seqs != b.max_seqs || a.max_tokens != b.max_tokens || old.window != next.window ||
-        old.kept_pages != next.kept_pages)
-        return fail(QUIRE_E_INVALID, "the new options differ in n_layers, raw, sinks, max_seqs, "
-                                     "max_tokens or windows: these must stay");
+        a.max_seqs != b.max_seqs || a.max_tokens != b.max_tokens)
+        return fail(QUIRE_E_INVALID, "the new options differ in n_layers, raw, sinks, max_seqs or "
+                                     "max_tokens: these must stay");
     for (int32_t i = 0; i < a.n_layers; i++) {
-        const quire_layer &x = old.layers[i].config, &y = next.layers[i].config;
+        const quire_layer &x = old.layers[i].config, &y = b.layers[i];
         if (x.n_kv_heads != y.n_kv_heads || x.k_dim != y.k_dim || x.v_dim != y.v_dim ||
-            old.layers[i].source != next.layers[i].source)
-            return fail(QUIRE_E_INVALID, "layer %d has other KV heads, or shares another cache",
+            x.window != y.window || x.keep != y.keep ||
+            old.layers[i].source != (y.share < 0 ? i : y.share))
+            return fail(QUIRE_E_INVALID,
+                        "layer %d has other KV heads or another window, or shares another cache",
                         (int)i);
     }
+    return QUIRE_OK;
+}
+
+/* All that can be said before memory is allocated. */
+static quire_status check_requantize(const quire_cuda_pool &pool,
+                                     const quire_cuda_pool_options &options) {
+    if (pool.in_step)
+        return fail(QUIRE_E_BUSY, "a step is under way: end it first");
+    QUIRE_CUDA_TRY(check_pool_options(options));
+    QUIRE_CUDA_TRY(check_same_model(pool, options));
+    const int32_t used = pool.n_pages - (int32_t)pool.free_pages.size();
+    if (used > n_pages_of(options))
+        return fail(QUIRE_E_NO_PAGES, "%d pages are in use: the new pool would have %d", (int)used,
+                    (int)n_pages_of(options));
     return QUIRE_OK;
 }
 
@@ -177,19 +192,13 @@ static quire_status convert_pages(const quire_cuda_pool &old, quire_cuda_pool &n
 
 static quire_status requantize(quire_cuda_pool &pool, const quire_cuda_pool_options &options,
                                cudaStream_t stream) {
-    if (pool.in_step)
-        return fail(QUIRE_E_BUSY, "a step is under way: end it first");
+    QUIRE_CUDA_TRY(check_requantize(pool, options));
     struct Freed { /* what is not swapped in goes; its destructor also frees the old memory */
         quire_cuda_pool *pool;
         ~Freed() { quire_cuda_pool_free(pool); }
     } next = {new quire_cuda_pool()};
     quire_cuda_pool &made = *next.pool;
     QUIRE_CUDA_TRY(make_pool(made, options));
-    QUIRE_CUDA_TRY(check_same_model(pool, made));
-    const int32_t used = pool.n_pages - (int32_t)pool.free_pages.size();
-    if (used > made.n_pages)
-        return fail(QUIRE_E_NO_PAGES, "%d pages are in use: the new pool would have %d", (int)used,
-                    (int)made.n_pages);
     std::vector<int32_t> new_ids((size_t)pool.n_pages, -1);
     for (int pass = 0; pass < 2; pass++) /* from raw rows, wherever a sequence has them */
         for (const quire_cuda_seq &seq : pool.seqs)

@@ -291,8 +291,8 @@ QUIRE_API quire_status quire_cuda_pool_get_info(quire_cuda_pool *pool, quire_cud
 
 /* Gives a pool in use other codecs: `options` as for quire_cuda_pool_create, with all layers once
  * more. Codecs, channel orders, query-aware rounding, n_pages and what concerns steps may differ;
- * n_layers, KV heads, windows, raw, sinks, max_seqs and max_tokens may not. Sequences stay what
- * they are.
+ * n_layers, raw, sinks, max_seqs and max_tokens may not, nor a layer's KV heads, head sizes,
+ * window, keep and share. Sequences stay what they are.
  * - Every page is decoded and packed again on the device, shared ones once; pages whose raw rows
  *   are there (the page packed last) are packed from those. The bytes are those that
  *   quire_pool_requantize gives the same pages. A layer whose codecs stay keeps its bytes, and must

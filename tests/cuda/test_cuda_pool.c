@@ -650,6 +650,13 @@ static void windows_give_pages_back(void **state) {
         assert_cuda(cudaDeviceSynchronize());
         free(bytes);
         quire_cuda_pool_options o = t.options;
+        quire_layer layers[] = {t.f.layer[0], t.f.layer[1]};
+        o.layers = layers;
+        layers[1].window = 90; /* the longest one stays */
+        assert_status(quire_cuda_pool_requantize(t.gpu, &o, NULL), QUIRE_E_INVALID);
+        layers[1].window = 100, layers[1].keep = 3; /* fewer than the sinks */
+        assert_status(quire_cuda_pool_requantize(t.gpu, &o, NULL), QUIRE_E_INVALID);
+        layers[1].keep = keep;
         assert_gpu(quire_cuda_pool_requantize(t.gpu, &o, NULL)); /* the same codecs: a copy */
         both_feed(&t, &s, 200, 40);
         both_feed(&t, &child, 70, 1);
