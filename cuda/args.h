@@ -1,4 +1,4 @@
-/* What calls of decode and prefill have in common. */
+/* What calls of seal, decode and prefill have in common. */
 #ifndef QUIRE_CUDA_ARGS_H
 #define QUIRE_CUDA_ARGS_H
 

@@ -45,7 +45,8 @@ static quire_status check_seal(const quire_cuda_pool &pool, const Layer &layer) 
     quire_cuda_seal_args a = {};
     a.shape = shape_of(pool, layer);
     a.n_kv_heads = layer.config.n_kv_heads;
-    a.records.base = (void *)128, a.rows.k = a.rows.v = (const void *)16; /* never read */
+    a.records = {(void *)128, 0, layer.record_bytes}; /* no pointer is used */
+    a.rows.k = a.rows.v = (const void *)16;
     a.k_order = (const uint16_t *)16;
     return quire_cuda_seal(&a, nullptr);
 }

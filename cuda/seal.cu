@@ -10,6 +10,7 @@
 
 #include <cuda_fp16.h>
 
+#include "args.h"
 #include "fail.h"
 #include "pack_k.cuh"
 #include "record.h"
@@ -368,16 +369,6 @@ __global__ void __launch_bounds__(THREADS, D > 128 ? 3 : 4)
 
 /* ------------------------------------------------------------------ host */
 
-static quire_status check_rows(const quire_cuda_rows &r) {
-    const bool aligned =
-        ((uintptr_t)r.k | (uintptr_t)r.v) % 16 == 0 &&
-        (r.k_slot | r.k_head | r.k_token | r.v_slot | r.v_head | r.v_token) % 8 == 0;
-    if (!r.k || !r.v || !aligned)
-        return fail(QUIRE_E_INVALID,
-                    "rows are NULL, or not aligned: pointers to 16 bytes, strides to 8 elements");
-    return QUIRE_OK;
-}
-
 static quire_status check_args(const quire_cuda_seal_args &a) {
     const quire_page_shape &s = a.shape;
     if (s.raw != QUIRE_F16 && s.raw != QUIRE_BF16 && s.raw != QUIRE_F32)
@@ -396,10 +387,18 @@ static quire_status check_args(const quire_cuda_seal_args &a) {
         return fail(QUIRE_E_INVALID, "km4 and km3 need k_order");
     if (a.n_kv_heads < 1 || a.n_pages < 0 || (int64_t)a.n_pages * a.n_kv_heads > INT32_MAX)
         return fail(QUIRE_E_INVALID, "%d pages of %d KV heads", (int)a.n_pages, (int)a.n_kv_heads);
-    if (!a.records.base ||
-        ((uintptr_t)a.records.base | a.records.page_stride | a.records.head_stride) % 128)
-        return fail(QUIRE_E_INVALID, "records are NULL, or not at multiples of 128 bytes");
-    return check_rows(a.rows);
+    if (!a.records.base)
+        return fail(QUIRE_E_INVALID, "records are NULL");
+    return check_rows(a.rows, "the pages to seal");
+}
+
+/* Records that overlapped would be written by several CTAs at once. */
+static quire_status check_places(const quire_cuda_seal_args &a, const Record &record) {
+    QUIRE_CUDA_TRY(check_records(a.records, a.n_kv_heads, (size_t)record.bytes));
+    if (a.n_pages > 1 && a.records.page_stride < (size_t)record.bytes)
+        return fail(QUIRE_E_INVALID, "records of pages must be %d bytes apart or more",
+                    record.bytes);
+    return QUIRE_OK;
 }
 
 using Kernel = void (*)(const Side, const Side);
@@ -430,10 +429,11 @@ static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     if (!kernel)
         return fail(QUIRE_E_UNSUPPORTED, "V head size %d: the GPU seals 64, 80, 96, 128 and 256",
                     (int)shape.v_dim);
-    if (a.n_pages == 0)
-        return QUIRE_OK;
     const int k_bits = k_bits_of(shape.pair.k), v_bits = v_bits_of(shape.pair.v);
     const Record record = record_of(k_bits, shape.k_dim, v_bits, shape.v_dim);
+    QUIRE_CUDA_TRY(check_places(a, record));
+    if (a.n_pages == 0)
+        return QUIRE_OK;
 
     Side k = {};
     k.rows = a.rows.k;

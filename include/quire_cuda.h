@@ -86,7 +86,8 @@ typedef struct quire_cuda_seal_args {
     uint32_t *n_bad;
 } quire_cuda_seal_args;
 
-/* E_UNSUPPORTED (codec, or head size: V 64 80 96 128 256, K any up to 256), E_INVALID, E_DEVICE. */
+/* E_UNSUPPORTED (codec, or head size: V 64 80 96 128 256, K any up to 256), E_INVALID (also records
+ * that would overlap), E_DEVICE. */
 QUIRE_API quire_status quire_cuda_seal(const quire_cuda_seal_args *args,
                                        struct CUstream_st *stream);
 

@@ -231,6 +231,12 @@ static void refusals(void **state) {
     assert_status(quire_cuda_seal(&a, NULL), QUIRE_E_INVALID);
     a = good, a.records.head_stride = 64;
     assert_status(quire_cuda_seal(&a, NULL), QUIRE_E_INVALID);
+    a = good, a.n_kv_heads = 2, a.records.head_stride = 4480 - 128; /* they would overlap */
+    assert_status(quire_cuda_seal(&a, NULL), QUIRE_E_INVALID);
+    a = good, a.n_pages = 2, a.records.page_stride = 0;
+    assert_status(quire_cuda_seal(&a, NULL), QUIRE_E_INVALID);
+    a = good, a.records.base = NULL;
+    assert_status(quire_cuda_seal(&a, NULL), QUIRE_E_INVALID);
     a = good, a.rows.v = NULL;
     assert_status(quire_cuda_seal(&a, NULL), QUIRE_E_INVALID);
     assert_true(strlen(quire_cuda_last_error()) > 0);
