@@ -86,4 +86,11 @@ RawRows raw_rows(const quire_cuda_rows &r) {
             r.v_token};
 }
 
+quire_status shared_limit(int *bytes) {
+    int device;
+    QUIRE_CUDA_TRY(check(cudaGetDevice(&device), "asking for the current device"));
+    return check(cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                 "asking for the size of shared memory");
+}
+
 } // namespace quire_cuda

@@ -35,6 +35,8 @@ quire_status check_types(quire_type raw, quire_type out);
 quire_status check_logits(float scale, float softcap);
 quire_status check_sight(int sinks, int window, int keep);
 RawRows raw_rows(const quire_cuda_rows &rows);
+/* Bytes of shared memory that a CTA can have on the current device. */
+quire_status shared_limit(int *bytes);
 
 } // namespace quire_cuda
 

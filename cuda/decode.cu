@@ -78,7 +78,7 @@ static quire_status check_options(const quire_cuda_decode_options &o) {
     return QUIRE_OK;
 }
 
-static quire_status size_workspace(quire_cuda_decode_plan &plan) {
+static void size_workspace(quire_cuda_decode_plan &plan) {
     const quire_cuda_decode_options &o = plan.options;
     const size_t items = (size_t)o.max_seqs * o.n_kv_heads * plan.n_parts;
     const size_t slots = o.exact > 0 ? items * o.exact : 2 * (size_t)plan.sms;
@@ -86,7 +86,6 @@ static quire_status size_workspace(quire_cuda_decode_plan &plan) {
     plan.ml_at = rows * o.v_dim * sizeof(float);
     plan.tickets_at = plan.ml_at + rows * sizeof(float2);
     plan.workspace_bytes = plan.tickets_at + items * sizeof(unsigned);
-    return QUIRE_OK;
 }
 
 static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_decode_options &o) {
@@ -109,19 +108,25 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
     QUIRE_CUDA_TRY(check(cudaGetDevice(&device), "asking for the current device"));
     QUIRE_CUDA_TRY(check(cudaDeviceGetAttribute(&plan.sms, cudaDevAttrMultiProcessorCount, device),
                          "asking for the number of multiprocessors"));
-    QUIRE_CUDA_TRY(
-        check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-              "asking for the size of shared memory"));
+    QUIRE_CUDA_TRY(shared_limit(&limit));
     limit -= STATIC_SHARED;
     if (!known) {
         plan.n_parts = 1;
         plan.item_heads = group;
         if (!plan.options.exact)
             plan.options.exact = ANY_PARTS;
+        const int bytes = any_shared_bytes(plan.item_heads, plan.any);
+        if (bytes > limit)
+            return fail(QUIRE_E_UNSUPPORTED,
+                        "%s:%s with head sizes %d and %d and %d query heads per KV head takes %d "
+                        "bytes of shared memory: this GPU has %d",
+                        codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, (int)o.v_dim,
+                        group, bytes, limit);
         QUIRE_CUDA_TRY(check(any_prepare(limit), "reserving shared memory"));
         snprintf(plan.name, sizeof plan.name, "%s:%s d%d d%d, kernel for all pairs",
                  codec_name(o.pair.k), codec_name(o.pair.v), (int)o.k_dim, (int)o.v_dim);
-        return size_workspace(plan);
+        size_workspace(plan);
+        return QUIRE_OK;
     }
     for (int more = 0; more < 2; more++) {
         const DecodeKernel *kernel =
@@ -139,7 +144,8 @@ static quire_status make_plan(quire_cuda_decode_plan &plan, const quire_cuda_dec
     }
     snprintf(plan.name, sizeof plan.name, "%s:%s d%d, %d warps x %d pages", codec_name(o.pair.k),
              codec_name(o.pair.v), (int)o.k_dim, plan.kernels[0]->warps, plan.kernels[0]->ring);
-    return size_workspace(plan);
+    size_workspace(plan);
+    return QUIRE_OK;
 }
 
 static quire_status check_args(const quire_cuda_decode_plan &plan,

@@ -6,6 +6,7 @@
  * the pair. One CTA has a page and KV head. */
 #include "feedback.h"
 
+#include "args.h"
 #include "fail.h"
 #include "pack_k.cuh"
 #include "record.h"
@@ -154,6 +155,22 @@ static __global__ void __launch_bounds__(THREADS)
     pack_k(p.bits, codes, stride, dim, p.n_mixed, record);
 }
 
+/* *limit: what a launch may have at most. */
+static quire_status check_shared(int dim, quire_type rows, int *limit) {
+    QUIRE_CUDA_TRY(shared_limit(limit));
+    if (shared_bytes(dim, rows) > *limit)
+        return fail(QUIRE_E_UNSUPPORTED,
+                    "query-aware rounding of K with head size %d takes %d bytes of shared memory: "
+                    "this GPU has %d",
+                    dim, shared_bytes(dim, rows), *limit);
+    return QUIRE_OK;
+}
+
+quire_status check_feedback(int dim, quire_type rows) {
+    int limit;
+    return check_shared(dim, rows, &limit);
+}
+
 quire_status round_with_feedback(const quire_cuda_seal_args &a, const Feedback &feedback,
                                  cudaStream_t stream) {
     if (a.n_pages == 0)
@@ -172,11 +189,15 @@ quire_status round_with_feedback(const quire_cuda_seal_args &a, const Feedback &
     const auto kernel = shape.raw == QUIRE_F32    ? round_page<QUIRE_F32>
                         : shape.raw == QUIRE_BF16 ? round_page<QUIRE_BF16>
                                                   : round_page<QUIRE_F16>;
-    const int bytes = shared_bytes(p.dim, shape.raw);
+    int limit;
+    QUIRE_CUDA_TRY(check_shared(p.dim, shape.raw, &limit));
+    /* All that there is (the kernel has none of its own), not what this launch takes: another
+     * thread could set less before it. */
     QUIRE_CUDA_TRY(
-        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit),
               "reserving shared memory"));
-    kernel<<<(unsigned)(a.n_pages * a.n_kv_heads), THREADS, bytes, stream>>>(p);
+    kernel<<<(unsigned)(a.n_pages * a.n_kv_heads), THREADS, shared_bytes(p.dim, shape.raw),
+             stream>>>(p);
     return check(cudaGetLastError(), "launching query-aware rounding");
 }
 

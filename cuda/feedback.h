@@ -17,6 +17,8 @@ struct Feedback {
 
 inline size_t feedback_count(int dim) { return (size_t)dim * dim / 2; } /* weights of a head */
 
+/* Whether a head of this size, with rows of this type, fits into shared memory. E_UNSUPPORTED. */
+quire_status check_feedback(int dim, quire_type rows);
 /* Replaces the codes of K in the records that quire_cuda_seal has just written with these
  * arguments. K must have channel scales and fewer than 8 bits. */
 quire_status round_with_feedback(const quire_cuda_seal_args &args, const Feedback &feedback,

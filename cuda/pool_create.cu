@@ -56,6 +56,8 @@ static quire_status add_to_run(quire_cuda_pool &pool, int32_t i, const Layer &la
     Run run = {};
     run.first = i, run.n_layers = 1;
     QUIRE_CUDA_TRY(read_feedback(layer.config, i, &run));
+    if (run.has_feedback)
+        QUIRE_CUDA_TRY(check_feedback(layer.config.k_dim, pool.options.raw));
     if (!pool.runs.empty()) {
         Run &last = pool.runs.back();
         if (last.first + last.n_layers == i && same_shape(pool.layers[i - 1], layer) &&

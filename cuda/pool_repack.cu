@@ -248,6 +248,7 @@ static quire_status check_shift(const quire_cuda_seq &seq, int32_t from, int32_t
     return QUIRE_OK;
 }
 
+/* Of layers with a cache of their own; also whether their pages can be packed again. */
 static quire_status read_ropes(const quire_cuda_pool &pool, const quire_rope *rope, int32_t n_rope,
                                std::vector<double> *angles, std::vector<uint16_t> *channels) {
     angles->assign((size_t)pool.options.n_layers * MOST_PAIRS, 0);
@@ -261,6 +262,8 @@ static quire_status read_ropes(const quire_cuda_pool &pool, const quire_rope *ro
                         "layer %d: K codec %s is too coarse to be turned and packed again by a "
                         "context shift",
                         (int)i, codec_name(c.k));
+        if (pool.runs[pool.layers[i].run].has_feedback)
+            QUIRE_CUDA_TRY(check_feedback(c.k_dim, QUIRE_F32)); /* the rows of repack_layer */
         const size_t at = (size_t)i * MOST_PAIRS;
         QUIRE_CUDA_TRY(quire_cuda__rope_pairs(&rope[n_rope == 1 ? 0 : i], c.k_dim,
                                               channels->data() + 2 * at, angles->data() + at));

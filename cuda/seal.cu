@@ -457,13 +457,15 @@ static quire_status seal(const quire_cuda_seal_args &a, cudaStream_t stream) {
     v.codes = record.v_codes, v.params = record.v_params;
     v.end = v.params + 2 * T, v.padded = record.bytes;
 
-    const int shared_bytes =
-        std::max(k_shared_bytes(shape.k_dim, shape.raw), shape.v_dim * V_STRIDE);
-    if (shared_bytes >
-        40 * 1024) /* with the kernel's own, more than the 48 KiB that need no permission */
-        QUIRE_CUDA_TRY(check(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-            "reserving shared memory"));
+    const int v_bytes = shape.v_dim * V_STRIDE,
+              shared_bytes = std::max(k_shared_bytes(shape.k_dim, shape.raw), v_bytes),
+              most = std::max(k_shared_bytes(THREADS, shape.raw), v_bytes); /* of any K */
+    /* With the kernel's own, more than the 48 KiB that need no permission? Every call sets the same
+     * number, because another thread could set less between this and the launch. */
+    if (shared_bytes > 40 * 1024)
+        QUIRE_CUDA_TRY(
+            check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+                  "reserving shared memory"));
     kernel<<<dim3((unsigned)(a.n_pages * a.n_kv_heads), 2), THREADS, shared_bytes, stream>>>(k, v);
     return check(cudaGetLastError(), "launching the seal kernel");
 }

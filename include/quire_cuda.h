@@ -121,8 +121,8 @@ QUIRE_API void quire_cuda_decode_options_default(quire_cuda_decode_options *opti
 /* Every pair of codecs, head sizes 32 to 256 in steps of 16. km4:vt4, kc4:vt4, kc8:vt4 and kc8:vt8
  * with equal head sizes of 64, 80, 96, 128 or 256 have fast kernels; all else shares one that is
  * many times slower (docs/CUDA.md). E_UNSUPPORTED: a codec that is not for its side or does not
- * divide the head size, other head sizes, or more than 16 query heads per KV head; E_INVALID,
- * E_DEVICE, E_NOMEM (of the host). */
+ * divide the head size, other head sizes, more than 16 query heads per KV head, or more shared
+ * memory than the GPU has; E_INVALID, E_DEVICE, E_NOMEM (of the host). */
 QUIRE_API quire_status quire_cuda_decode_create(quire_cuda_decode_plan **plan,
                                                 const quire_cuda_decode_options *options);
 QUIRE_API void quire_cuda_decode_free(quire_cuda_decode_plan *plan); /* NULL is fine */
@@ -269,7 +269,9 @@ typedef struct quire_cuda_pool_options {
 
 QUIRE_API void quire_cuda_pool_options_default(quire_cuda_pool_options *options);
 /* Allocates everything, host and device. E_UNSUPPORTED: a codec or head size that quire_cuda_seal
- * or quire_cuda_decode does not have. E_INVALID, E_NOMEM (of the host or the device), E_DEVICE. */
+ * or quire_cuda_decode does not have, or query-aware rounding that takes more shared memory than
+ * the GPU has. E_TOO_BIG: page tables of so many sequences and tokens, or rows of a step.
+ * E_INVALID, E_NOMEM (of the host or the device), E_DEVICE. */
 QUIRE_API quire_status quire_cuda_pool_create(quire_cuda_pool **pool,
                                               const quire_cuda_pool_options *options);
 /* Waits for the device, then frees the pool and its sequences. NULL is fine. */
@@ -318,9 +320,10 @@ QUIRE_API quire_status quire_cuda_seq_trim(quire_cuda_seq *seq, int32_t n_tokens
 /* Drops tokens from .. to-1: what quire_seq_shift does, with the same bytes. Rows after the cut are
  * decoded, turned and packed again on the device; nothing waits. to == length is a trim. Needs a
  * free page, and one for each page from `from` on that other sequences share. E_UNSUPPORTED: K has
- * two bits. E_GONE: pages have been given back that a window left behind. E_BUSY (a step is under
- * way), E_NO_PAGES, E_INVALID, E_NOMEM (of the host). All these change nothing. E_DEVICE: a launch
- * failed; the sequence has the pages before that of `from` left, from / 64 * 64 tokens. */
+ * two bits, or query-aware rounding of f32 rows takes more shared memory than the GPU has. E_GONE:
+ * pages have been given back that a window left behind. E_BUSY (a step is under way), E_NO_PAGES,
+ * E_INVALID, E_NOMEM (of the host). All these change nothing. E_DEVICE: a launch failed; the
+ * sequence has the pages before that of `from` left, from / 64 * 64 tokens. */
 QUIRE_API quire_status quire_cuda_seq_shift(quire_cuda_seq *seq, int32_t from, int32_t to,
                                             const quire_rope *rope, int32_t n_rope,
                                             struct CUstream_st *stream);

@@ -1003,6 +1003,7 @@ static void refusals(void **state) {
     REFUSED(o.raw = QUIRE_F32, QUIRE_E_UNSUPPORTED);
     REFUSED(o.sinks = 65, QUIRE_E_INVALID);
     REFUSED(o.max_seqs = 0, QUIRE_E_INVALID);
+    REFUSED(o.max_tokens = INT32_MAX, QUIRE_E_TOO_BIG);
     REFUSED(o.pair.k = QUIRE_CODEC_TQ4, QUIRE_E_UNSUPPORTED);
     REFUSED((layer.k_order = NULL, o.layers = &layer, o.n_layers = 1), QUIRE_E_INVALID);
     uint16_t order[2 * 64] = {0};
