@@ -296,9 +296,9 @@ static quire_status place_memory(quire_cuda_pool &pool) {
                     (double)block.bytes * 1e-9);
     }
     uint8_t *m = pool.memory;
-    /* Zeros also where sinks end: those bytes are saved. */
     QUIRE_CUDA_TRY(check(cudaMemset(m, 0, zeros_end), "clearing the workspace"));
     QUIRE_CUDA_TRY(check(cudaMemset(m + bad, 0, records - bad), "clearing the page tables"));
+    /* Slots of sinks end with bytes that nothing writes, and that are saved. */
     QUIRE_CUDA_TRY(
         check(cudaMemset(m + sinks, 0, n_slots * pool.sink_bytes), "clearing the sinks"));
     for (const Brought &b : luggage.all)
@@ -465,8 +465,8 @@ quire_status quire_cuda_pool_create(quire_cuda_pool **pool,
 void quire_cuda_pool_free(quire_cuda_pool *pool) {
     if (!pool)
         return;
-    if (pool->memory)
-        cudaFree(pool->memory); /* waits for the device */
+    if (pool->memory && cudaFree(pool->memory) != cudaSuccess) /* it waits for the device */
+        cudaGetLastError(); /* or another pool's next launch would report it */
     for (Plans &p : pool->plans) {
         quire_cuda_decode_free(p.decode);
         quire_cuda_prefill_free(p.many);

@@ -238,9 +238,10 @@ QUIRE_API quire_status quire_cuda_prefill(const quire_cuda_prefill_plan *plan,
  * - The page tables, reference counts and lengths are on the host, rows and records on the device.
  *   No call waits for the device, except those that create, free and requantize a
  *   pool, and quire_cuda_pool_get_info.
- * - begin and end are cheap host work and at most a few small launches. append and attend of a step
- *   with one token for each sequence may be captured in a graph, which then serves all steps with
- *   as many items: call begin, launch the graph, call end.
+ * - begin and end are cheap host work and at most a few small launches; where sequences move to
+ *   other items, begin also sends their page tables, 480 pages with each launch. append and attend
+ *   of a step with one token for each sequence may be captured in a graph, which then serves all
+ *   steps with as many items: call begin, launch the graph, call end.
  * - Records, sinks and channel orders are those of a quire_pool with the same layers, codecs and
  *   sinks: the bytes of pages can be moved between the two (quire_cuda_seq_page_save).
  * - A sequence keeps the raw rows of its last two pages, so that a trim into them is exact.
@@ -274,7 +275,8 @@ QUIRE_API void quire_cuda_pool_options_default(quire_cuda_pool_options *options)
  * E_INVALID, E_NOMEM (of the host or the device), E_DEVICE. */
 QUIRE_API quire_status quire_cuda_pool_create(quire_cuda_pool **pool,
                                               const quire_cuda_pool_options *options);
-/* Waits for the device, then frees the pool and its sequences. NULL is fine. */
+/* Waits for the device, then frees the pool and its sequences. NULL is fine. Not while a stream is
+ * captured: CUDA refuses to free memory then, and it would be lost. */
 QUIRE_API void quire_cuda_pool_free(quire_cuda_pool *pool);
 
 typedef struct quire_cuda_pool_info {

@@ -314,7 +314,7 @@ static void prompts_and_tokens(void **state) {
     }
 }
 
-/* Layers of different heads and codecs, one that shares another's cache, a window, ALiBi. */
+/* Layers of different heads and codecs, one that shares another's cache, ALiBi. */
 static void layers_differ(void **state) {
     (void)state;
     static const float slopes[] = {.5f, .25f, .125f, .0625f};
@@ -1100,6 +1100,26 @@ static void refused_launches(void **state) {
     twins_close(&t);
 }
 
+/* A pool that is freed when it must not be, during a capture, leaves no error for others. */
+static void freed_during_a_capture(void **state) {
+    (void)state;
+    twins t;
+    twins_init(&t, 1, 4, 2, 64, "km4:vt4", QUIRE_F16);
+    t.options.n_pages = 1;
+    twins_open(&t);
+    cudaStream_t stream;
+    cudaGraph_t graph = NULL;
+    assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    quire_cuda_pool_free(t.gpu);
+    assert_cuda(cudaGetLastError());
+    if (cudaStreamEndCapture(stream, &graph) == cudaSuccess)
+        assert_cuda(cudaGraphDestroy(graph));
+    cudaGetLastError(); /* the refused call has spoilt the capture */
+    assert_cuda(cudaStreamDestroy(stream));
+    fixture_close(&t.f);
+}
+
 /* A value that no codec can hold is counted when its page is packed. */
 static void bad_values_are_counted(void **state) {
     (void)state;
@@ -1148,6 +1168,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(steps_without_prefill),
         cmocka_unit_test(refusals),
         cmocka_unit_test(refused_launches),
+        cmocka_unit_test(freed_during_a_capture),
         cmocka_unit_test(bad_values_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
