@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -381,10 +382,25 @@ static void measure_prefill(const Pair &pair, const Pool &pool, Heads h, int n_s
 static const int PREFILLS[][3] = {{1, 16384, 4096}, {1, 65536, 2048}, {1, 16384, 512}, {1, 0, 4096},
                                   {1, 32768, 16},   {32, 32768, 4},   {32, 32768, 8}};
 
+/* The first is the one that is measured in full. */
+static const Heads SHAPES[] = {{32, 8, 128}, {9, 3, 64},    {32, 8, 64}, {8, 8, 128},
+                               {64, 8, 128}, {128, 8, 128}, {4, 1, 128}, {32, 32, 80},
+                               {32, 32, 96}, {16, 4, 256},  {4, 1, 256}};
+
 static bool is_shape(const char *text, Heads h) {
     char name[32];
     snprintf(name, sizeof name, "%dx%dx%d", h.q, h.kv, h.dim);
     return !text || !strcmp(text, name);
+}
+
+static int usage(const char *argument) {
+    fprintf(stderr, "quire_cuda_bench: no option, and no shape that is measured: %s\n", argument);
+    fprintf(stderr,
+            "usage: quire_cuda_bench [--quick] [--decode] [--prefill] [--seal] [HEADS]\nHEADS:");
+    for (const Heads &h : SHAPES)
+        fprintf(stderr, " %dx%dx%d", h.q, h.kv, h.dim);
+    fprintf(stderr, "\n");
+    return 2;
 }
 
 int main(int argc, char **argv) {
@@ -399,8 +415,11 @@ int main(int argc, char **argv) {
             only_prefill = true;
         else if (!strcmp(argv[i], "--seal"))
             only_seal = true;
-        else
+        else if (std::any_of(std::begin(SHAPES), std::end(SHAPES),
+                             [&](const Heads &h) { return is_shape(argv[i], h); }))
             only = argv[i];
+        else
+            return usage(argv[i]);
     if (quire_cuda_available() != QUIRE_OK) {
         fprintf(stderr, "quire_cuda_bench: %s\n", quire_cuda_last_error());
         return 77;
@@ -412,10 +431,7 @@ int main(int argc, char **argv) {
     measure_read(device_properties.multiProcessorCount);
     static const int cases[][2] = {{32, 32768}, {8, 32768}, {32, 8192},
                                    {1, 131072}, {1, 32768}, {1, 8192}};
-    static const Heads shapes[] = {{32, 8, 128}, {9, 3, 64},    {32, 8, 64}, {8, 8, 128},
-                                   {64, 8, 128}, {128, 8, 128}, {4, 1, 128}, {32, 32, 80},
-                                   {32, 32, 96}, {16, 4, 256},  {4, 1, 256}};
-    for (const Heads &h : shapes)
+    for (const Heads &h : SHAPES)
         for (const Pair &pair : PAIRS) {
             const bool main_shape = h.q == 32 && h.kv == 8 && h.dim == 128;
             if (only_seal || !is_shape(only, h) || (!main_shape && (quick || &pair != PAIRS)))
@@ -435,16 +451,16 @@ int main(int argc, char **argv) {
             CHECK(cudaFree(pool.records));
             CHECK(cudaFree(pool.order));
         }
-    if (!only_prefill && !only_seal && !quick && is_shape(only, shapes[0])) {
-        const Pool pool = make_pool(OTHER_PAIR, shapes[0], (size_t)2300 << 20);
-        measure_decode(OTHER_PAIR, pool, shapes[0], 32, 8192);
-        measure_decode(OTHER_PAIR, pool, shapes[0], 1, 8192);
+    if (!only_prefill && !only_seal && !quick && is_shape(only, SHAPES[0])) {
+        const Pool pool = make_pool(OTHER_PAIR, SHAPES[0], (size_t)2300 << 20);
+        measure_decode(OTHER_PAIR, pool, SHAPES[0], 32, 8192);
+        measure_decode(OTHER_PAIR, pool, SHAPES[0], 1, 8192);
         CHECK(cudaFree(pool.records));
         CHECK(cudaFree(pool.order));
     }
     for (const Pair &pair : PAIRS)
         for (int n : {1, 64, 1024})
             if (!only && !only_decode && !only_prefill && (!quick || n < 1024))
-                measure_seal(pair, shapes[0], n);
+                measure_seal(pair, SHAPES[0], n);
     return 0;
 }

@@ -172,9 +172,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--context", type=int, default=16384, help="tokens before, times 64")
+    parser.add_argument("--context", type=int, default=16384, help="tokens before; whole pages")
     parser.add_argument("--steps", type=int, default=128)
     options = parser.parse_args()
+    if options.steps < 1:
+        parser.error("--steps must be at least 1")
     try:
         import torch
         import torch.nn.attention
@@ -188,6 +190,7 @@ def main():
     shape = heads, kv_heads, dim = 32, 8, 128
     batch, start, hidden = options.batch, options.context // PAGE * PAGE, heads * dim
     longest = start + options.steps
+    warm_up = min(8, options.steps // 2)  # steps that are not timed
     random = torch.Generator("cuda").manual_seed(1)
     normal = lambda *size: torch.randn(size, generator=random, device="cuda", dtype=torch.bfloat16)
     weights = lambda n: [normal(hidden, n) / hidden**0.5 for _ in range(options.layers)]
@@ -199,7 +202,7 @@ def main():
         x = torch.ones(batch, hidden, dtype=torch.bfloat16, device="cuda")
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for token in range(start, longest):
-            if token == start + 8:  # the first steps warm up
+            if token == start + warm_up:
                 begin.record()
             cache.begin()
             for layer, (w_qkv, w_back) in enumerate(zip(qkv, back)):
@@ -212,7 +215,7 @@ def main():
         end.record()
         torch.cuda.synchronize()
         seconds = begin.elapsed_time(end) / 1e3
-        return x, batch * (options.steps - 8) / seconds, cache.bytes()
+        return x, batch * (options.steps - warm_up) / seconds, cache.bytes()
 
     tokens = f"{start} + {options.steps} tokens"
     print(f"{options.layers} layers of 32x8x128, {batch} sequences, {tokens}")
