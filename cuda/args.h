@@ -17,6 +17,8 @@ struct RawRows {
  */
 constexpr int MAX_HEADS = 8;
 constexpr float LOG2_E = 1.44269504088896340736f;
+/* Running maximum of a query that has seen nothing: below every score. */
+constexpr float NOTHING = -1e30f;
 
 /* Kernels divide by numbers that the host knows: x / n is quotient(x, inverse_of(n)). */
 inline uint32_t inverse_of(int n) { /* 2^31 / n, rounded up */

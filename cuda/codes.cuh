@@ -41,11 +41,6 @@ __device__ inline int k_code(const AnySide &s, const uint8_t *codes, int t, int 
     return slab(high) >> 6 | (slab(2) >> (6 + high) & 1) << 2;
 }
 
-/* Width of the codes of channel d. */
-__device__ __forceinline__ int code_bits(const AnySide &s, int d) {
-    return d / 16 < s.mixed ? s.bits + (d / 8 % 2 ? -1 : 1) : s.bits;
-}
-
 __device__ inline float k_sign(const AnySide &s, const uint8_t *signs, int t, int d) {
     const int at = atom_at(t, s.dim / 16, 1, d / 16, 0, swapped_dim(d % 8));
     return signs[at] >> (t / 16 + 4 * (d / 8 % 2)) & 1 ? 1.0f : -1.0f;
@@ -96,7 +91,7 @@ __device__ inline float value_at(const AnySide &s, const uint8_t *record, int t,
     const int u = s.is_k ? k_code(s, codes, t, d) : v_code(s, codes, t, d);
     switch (s.family) {
     case Family::channel: {
-        const float mid = s.bits == 8 ? 0.0f : ((1 << code_bits(s, d)) - 1) * 0.5f;
+        const float mid = s.bits == 8 ? 0.0f : ((1 << k_code_bits(s.bits, s.mixed, d)) - 1) * 0.5f;
         return half_at(params, s.dim + d) + half_at(params, d) * ((float)u - mid);
     }
     case Family::uniform: {

@@ -7,8 +7,6 @@
 
 namespace quire_cuda {
 
-/* Running maximum of a row that has seen nothing: below every score. */
-constexpr float NOTHING = -1e30f;
 constexpr float CODE_UNIT = 16777216; /* codes enter products as u * 2^-24 */
 /* The running maximum moves when a score passes it by 2^4: weights stay below 2^4, and most pages
  * move nothing. */

@@ -1,4 +1,4 @@
-/* Codes of K: their widths, and their order in a record (docs/FORMAT.md, sections 3 and 4). */
+/* Codes of K: their order in a record (docs/FORMAT.md, sections 3 and 4). */
 #ifndef QUIRE_CUDA_PACK_K_CUH
 #define QUIRE_CUDA_PACK_K_CUH
 
@@ -27,11 +27,6 @@ template <> struct Rows<QUIRE_F32> {
     __device__ __forceinline__ static float load(float x) { return x; }
 };
 constexpr int element_bytes(quire_type type) { return type == QUIRE_F32 ? 4 : 2; }
-
-/* km: in the first n_mixed blocks of 16 places, 8 codes have a bit more, then 8 a bit less. */
-__device__ __forceinline__ int k_code_bits(int bits, int n_mixed, int place) {
-    return place / 16 >= n_mixed ? bits : place / 8 % 2 ? bits - 1 : bits + 1;
-}
 
 __device__ __forceinline__ uint32_t word(const uint8_t *codes) { return *(const uint32_t *)codes; }
 

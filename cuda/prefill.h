@@ -42,7 +42,7 @@ struct PrefillKernel {
     void (*merge)(const PrefillParams);
 };
 
-/* One table for each head size, and one of narrow tiles for several. */
+/* One table for each head size, and one of narrow tiles for head size 128. */
 struct PrefillKernels {
     const PrefillKernel *first;
     int n;

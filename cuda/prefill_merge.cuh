@@ -8,9 +8,6 @@
 
 namespace quire_cuda {
 
-/* Running maximum of a query that has seen nothing: below every score. */
-constexpr float NOTHING_SEEN = -1e30f;
-
 /* A warp's four queries: lane 4r+c has channels 16k+2r, 16k+2r+1 of query c, in rotated space. */
 template <int D>
 __device__ __forceinline__ void finish_query(const PrefillParams &p, bool here, size_t row,
@@ -53,7 +50,7 @@ template <int D> __global__ void prefill_merge(const __grid_constant__ PrefillPa
     const int x = 4 * (blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32) + c;
     const int query = tile.index * p.tile_queries + x;
     const bool here = x < p.tile_queries && query < tile.rows * p.group;
-    float m = NOTHING_SEEN, l = 0, o[D / 16][2] = {};
+    float m = NOTHING, l = 0, o[D / 16][2] = {};
     for (int part = worker; part == worker || (part < list.workers && list.first(part) < stop);
          part++) {
         if (!here)

@@ -179,7 +179,7 @@ template <class S> struct Team : TeamRows<S> {
 #pragma unroll
         for (int i = 0; i < N / 4; i++) {
             st.l[i] = 0;
-            st.minus_m[i] = -NOTHING_SEEN;
+            st.minus_m[i] = -NOTHING;
         }
         st.down = __float2half2_rn(0.0f);
     }

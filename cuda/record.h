@@ -46,6 +46,14 @@ __host__ __device__ constexpr bool is_mixed(quire_codec codec) {
     return codec == QUIRE_CODEC_KM4 || codec == QUIRE_CODEC_KM3;
 }
 
+/* km: in the first n_mixed blocks of 16 places, 8 codes of K have a bit more, then 8 a bit less. */
+__host__ __device__ constexpr int k_code_bits(int bits, int n_mixed, int place) {
+    return place / 16 >= n_mixed ? bits : place / 8 % 2 ? bits - 1 : bits + 1;
+}
+
+/* The largest value that a page can hold. */
+constexpr float F16_MAX = 65504.0f;
+
 /* Step between two values of V's uniform codes, in units of a token's scale. */
 __host__ __device__ constexpr float v_step(int bits) {
     return bits == 8 ? 0.031f : bits == 4 ? 0.3350f : bits == 3 ? 0.5860f : 0.9955f;

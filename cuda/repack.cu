@@ -8,7 +8,6 @@
 namespace quire_cuda {
 
 constexpr int THREADS = 256;
-constexpr float F16_MAX = 65504.0f;
 
 __device__ __forceinline__ float limited(float x) {
     return x > F16_MAX ? F16_MAX : x < -F16_MAX ? -F16_MAX : x;

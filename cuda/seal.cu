@@ -19,7 +19,6 @@
 namespace quire_cuda {
 
 constexpr int THREADS = 256;
-constexpr float F16_MAX = 65504.0f;
 
 /* One side of a call. */
 struct Side {
@@ -256,8 +255,8 @@ template <int D> struct Row {
 
 __constant__ const float FITS[] = {0.85f, 0.90f, 0.95f, 1.0f, 1.05f, 1.10f, 1.15f};
 
-/* A step this small stands for zero: its reciprocal would not be finite. */
-__device__ __forceinline__ float reciprocal(float x) { return x > 1e-30f ? 1.0f / x : 0.0f; }
+/* A step this small stands for zero: 1 / x would not be finite. */
+__device__ __forceinline__ float step_inverse(float x) { return x > 1e-30f ? 1.0f / x : 0.0f; }
 __device__ __forceinline__ uint16_t scale_of(float x) { return to_f16(x < F16_MAX ? x : F16_MAX); }
 
 /* The scale that leaves the least error; of equal errors the first counts. Each of seven lanes
@@ -269,7 +268,7 @@ __device__ uint16_t fitting_scale(const Row<D> &row, int j, float unit, float mi
     const float rms = sqrtf(Row<D>::sum_of_squares([&](int k) { return row.y[k]; }) / (float)D);
     const uint16_t candidate = scale_of(rms * FITS[min(j, 6)]);
     const float candidate_step = from_f16(candidate) * unit, part = 1 / (top + 1);
-    const float small_inverse = reciprocal(candidate_step) * part,
+    const float small_inverse = step_inverse(candidate_step) * part,
                 large_step = candidate_step * (top + 1);
     const float magic = MAGIC * part, small_mid = mid * part, small_top = top * part;
     float least = INFINITY;
@@ -328,7 +327,7 @@ __device__ void seal_v(const Side &s, int page, int head, uint8_t *codes) {
         row.rotate(lane);
         const uint16_t scale = s.bits == 8 ? scale_of(row.largest() / (127 * unit))
                                            : fitting_scale<D>(row, j, unit, mid, top);
-        const float inverse = reciprocal(from_f16(scale) * unit);
+        const float inverse = step_inverse(from_f16(scale) * unit);
         if (j == 0)
             ((uint16_t *)(record + s.params))[t] = t < skip ? 0 : scale;
 #pragma unroll
