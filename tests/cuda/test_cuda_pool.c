@@ -257,7 +257,8 @@ static void same_pages(const twins *t, const twin *s) {
     }
 }
 
-/* A stream that refuses every launch and copy: a wait has spoilt its capture. */
+/* A stream that refuses every launch and copy: a wait has spoilt its capture. Until it is freed,
+ * nothing may wait for the device. */
 static cudaStream_t refusing_stream(void) {
     cudaStream_t stream;
     assert_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -1070,9 +1071,10 @@ static void refused_launches(void **state) {
     both_feed(&t, &s[1], 100, 100);
     quire_cuda_pool_info before, after;
     assert_gpu(quire_cuda_pool_get_info(t.gpu, &before, NULL));
-    const cudaStream_t refusing = refusing_stream();
     const quire_cuda_step_item items[] = {{s[1].gpu, 100}, {s[0].gpu, 70}};
+    cudaStream_t refusing = refusing_stream();
     assert_status(quire_cuda_step_begin(t.gpu, items, 2, refusing), QUIRE_E_DEVICE);
+    refusing_stream_free(refusing);
     assert_gpu(quire_cuda_pool_get_info(t.gpu, &after, NULL));
     assert_int_equal(after.free_pages, before.free_pages);
     both_step(&t, s, (const int[]){70, 100}, 2, NULL); /* no page table of the failed step */
@@ -1081,14 +1083,18 @@ static void refused_launches(void **state) {
     both_feed(&t, &s[0], 58, 58); /* to the end of a page */
     const size_t n = quire_cuda_seq_page_bytes(t.gpu, 4);
     uint8_t *bytes = calloc(1, n);
+    refusing = refusing_stream();
     assert_status(quire_cuda_seq_page_load(s[0].gpu, bytes, n, refusing), QUIRE_E_DEVICE);
+    refusing_stream_free(refusing);
     free(bytes);
     both_trim(&s[0], 250); /* the raw rows are still there */
     both_feed(&t, &s[0], 30, 1);
     same_pages(&t, &s[0]);
 
     const quire_rope rope = {.n_rot = 64, .base = 10000};
+    refusing = refusing_stream();
     assert_status(quire_cuda_seq_shift(s[1].gpu, 70, 100, &rope, 1, refusing), QUIRE_E_DEVICE);
+    refusing_stream_free(refusing);
     assert_int_equal(quire_cuda_seq_length(s[1].gpu), T); /* what the header promises */
     assert_ok(quire_seq_trim(s[1].cpu, T));
     both_step(&t, s, (const int[]){1, 80}, 2, NULL);
@@ -1096,7 +1102,6 @@ static void refused_launches(void **state) {
     twin_free(&s[0]), twin_free(&s[1]);
     assert_gpu(quire_cuda_pool_get_info(t.gpu, &after, NULL));
     assert_int_equal(after.free_pages, after.n_pages);
-    refusing_stream_free(refusing);
     twins_close(&t);
 }
 
