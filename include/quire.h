@@ -289,9 +289,10 @@ QUIRE_API void quire_pool_free(quire_pool *pool); /* NULL is fine */
  * grow in any steps, fork, and be trimmed or shifted one at a time. options->budget_bytes is not
  * read; max_tokens must be set. E_TOO_BIG, and as quire_pool_create. */
 QUIRE_API quire_status quire_pool_price(const quire_pool_options *options, size_t *bytes);
-/* The other way round: how many tokens, in whole pages, each of max_seqs sequences can have within
- * budget_bytes. At most max_tokens, if that is set. E_BUDGET: not even one page fits; the message
- * gives the smallest budget that is enough. */
+/* The other way round: how many tokens, in whole pages, each of max_seqs sequences can have in a
+ * pool created with these options, or with max_tokens set to the result. At most max_tokens, if
+ * that is set. E_INVALID: max_tokens is less than a page. E_BUDGET: not even one page fits; the
+ * message gives the smallest budget that is enough. */
 QUIRE_API quire_status quire_pool_capacity(const quire_pool_options *options, int32_t *tokens);
 
 /* ------------------------------------------------------------ sequences (stable) */

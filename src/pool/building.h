@@ -19,7 +19,8 @@ typedef struct quire_carver {
 void *quire__carve(quire_carver *c, size_t count, size_t size);
 
 /* ---- pool_options.c */
-quire_status quire__pool_check(const quire_pool_options *o);
+quire_status quire__pool_check(const quire_pool_options *o); /* all but the budget */
+quire_status quire__pool_check_budget(const quire_pool_options *o);
 
 /* ---- describe.c: a pool without memory for pages, tables and batches */
 quire_status quire__pool_describe(const quire_pool_options *o, quire_pool **pool);

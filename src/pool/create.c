@@ -22,6 +22,7 @@ quire_status quire_pool_create(quire_pool **result, const quire_pool_options *o)
         return quire__fail(QUIRE_E_INVALID, "pool or options is NULL");
     *result = NULL;
     QUIRE_TRY(quire__pool_check(o));
+    QUIRE_TRY(quire__pool_check_budget(o));
     quire_pool *pool;
     QUIRE_TRY(quire__pool_describe(o, &pool));
     quire_status status = quire__pool_take_memory(pool, o->max_tokens, o->budget_bytes);

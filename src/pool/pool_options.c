@@ -49,9 +49,6 @@ static quire_status check_numbers(const quire_pool_options *o) {
         return quire__fail(QUIRE_E_INVALID, "raw type %d is not f32, f16 or bf16", (int)o->raw);
     if (o->allocator && (!o->allocator->alloc || !o->allocator->free))
         return quire__fail(QUIRE_E_INVALID, "allocator has a NULL function");
-    if (o->budget_bytes > QUIRE_LARGEST_BUDGET)
-        return quire__fail(QUIRE_E_TOO_BIG, "budget of %zu bytes is beyond 64 TiB",
-                           o->budget_bytes);
     return QUIRE_OK;
 }
 
@@ -88,6 +85,13 @@ static quire_status check_share(const quire_pool_options *o, int32_t i) {
             QUIRE_E_INVALID,
             "layer %d shares layer %d but differs in KV heads, sizes, window or keep", (int)i,
             (int)l->share);
+    return QUIRE_OK;
+}
+
+quire_status quire__pool_check_budget(const quire_pool_options *o) {
+    if (o->budget_bytes > QUIRE_LARGEST_BUDGET)
+        return quire__fail(QUIRE_E_TOO_BIG, "budget of %zu bytes is beyond 64 TiB",
+                           o->budget_bytes);
     return QUIRE_OK;
 }
 

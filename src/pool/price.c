@@ -55,13 +55,12 @@ static double arena_bytes(const quire_pool *pool, int32_t max_tokens) {
     return bytes > least ? bytes : least;
 }
 
-/* SIZE_MAX: beyond what a pool may have. */
-static size_t price(quire_pool *pool, int32_t max_tokens) {
+/* The same in whole records; SIZE_MAX: beyond what a pool may have. */
+static size_t arena_size(const quire_pool *pool, int32_t max_tokens) {
     const double arena = arena_bytes(pool, max_tokens);
     if (arena > (double)QUIRE_LARGEST_BUDGET)
         return SIZE_MAX;
-    const size_t bytes = ((size_t)arena + QUIRE_RECORD_ALIGN) & ~(size_t)(QUIRE_RECORD_ALIGN - 1);
-    return quire__pool_least_budget(pool, max_tokens, bytes, 0);
+    return ((size_t)arena + QUIRE_RECORD_ALIGN) & ~(size_t)(QUIRE_RECORD_ALIGN - 1);
 }
 
 static quire_status check(const quire_pool_options *o, const void *result) {
@@ -76,7 +75,9 @@ quire_status quire_pool_price(const quire_pool_options *o, size_t *bytes) {
         return quire__fail(QUIRE_E_INVALID, "set max_tokens: a price depends on it");
     quire_pool *pool;
     QUIRE_TRY(quire__pool_describe(o, &pool));
-    const size_t found = price(pool, o->max_tokens);
+    const size_t arena = arena_size(pool, o->max_tokens);
+    const size_t found =
+        arena == SIZE_MAX ? SIZE_MAX : quire__pool_least_budget(pool, o->max_tokens, arena, 0);
     quire__pool_discard(pool);
     if (found == SIZE_MAX)
         return quire__fail(QUIRE_E_TOO_BIG,
@@ -86,25 +87,47 @@ quire_status quire_pool_price(const quire_pool_options *o, size_t *bytes) {
     return QUIRE_OK;
 }
 
-quire_status quire_pool_capacity(const quire_pool_options *o, int32_t *tokens) {
-    QUIRE_TRY(check(o, tokens));
-    quire_pool *pool;
-    QUIRE_TRY(quire__pool_describe(o, &pool));
-    /* The price grows with the tokens, a page at a time. */
-    int32_t low = 0, high = (o->max_tokens ? o->max_tokens : QUIRE_MAX_TOKENS) / QUIRE_T + 1;
+/* The most pages of a sequence in a pool of the budget. Its tables are those that it is created
+ * with: they follow from max_tokens, or from the budget, not from what finds room. */
+static int32_t most_pages(quire_pool *pool, const quire_pool_options *o) {
+    const size_t fixed = quire__pool_fixed_bytes(pool, o->max_tokens, o->budget_bytes);
+    if (fixed > o->budget_bytes)
+        return 0;
+    int32_t low = 0, high = pool->max_tokens / QUIRE_T + 1; /* an arena grows with the tokens */
     while (high - low > 1) {
         const int32_t middle = low + (high - low) / 2;
-        if (price(pool, middle * QUIRE_T) <= o->budget_bytes)
+        if (arena_size(pool, middle * QUIRE_T) <= o->budget_bytes - fixed)
             low = middle;
         else
             high = middle;
     }
-    const size_t least = low == 0 ? price(pool, QUIRE_T) : 0;
+    return low;
+}
+
+static quire_status refuse_budget(quire_pool *pool, const quire_pool_options *o) {
+    const size_t arena = arena_size(pool, QUIRE_T);
+    const size_t least =
+        arena == SIZE_MAX ? SIZE_MAX : quire__pool_least_budget(pool, o->max_tokens, arena, 0);
+    if (least == SIZE_MAX)
+        return quire__fail(QUIRE_E_TOO_BIG, "%d sequences of a page need more than 64 TiB",
+                           (int)o->max_seqs);
+    return quire__fail(QUIRE_E_BUDGET,
+                       "budget of %zu bytes is too small for %d sequences: at least %zu",
+                       o->budget_bytes, (int)o->max_seqs, least);
+}
+
+quire_status quire_pool_capacity(const quire_pool_options *o, int32_t *tokens) {
+    QUIRE_TRY(check(o, tokens));
+    QUIRE_TRY(quire__pool_check_budget(o));
+    if (o->max_tokens > 0 && o->max_tokens < QUIRE_T)
+        return quire__fail(QUIRE_E_INVALID, "max_tokens is %d: less than a page of %d tokens",
+                           (int)o->max_tokens, QUIRE_T);
+    quire_pool *pool;
+    QUIRE_TRY(quire__pool_describe(o, &pool));
+    const int32_t n_pages = most_pages(pool, o);
+    const quire_status status = n_pages > 0 ? QUIRE_OK : refuse_budget(pool, o);
     quire__pool_discard(pool);
-    if (low == 0)
-        return quire__fail(QUIRE_E_BUDGET,
-                           "budget of %zu bytes is too small for %d sequences: at least %zu",
-                           o->budget_bytes, (int)o->max_seqs, least);
-    *tokens = low * QUIRE_T;
-    return QUIRE_OK;
+    if (status == QUIRE_OK)
+        *tokens = n_pages * QUIRE_T;
+    return status;
 }

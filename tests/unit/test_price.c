@@ -1,6 +1,7 @@
 /* quire_pool_price and quire_pool_capacity: a priced pool holds what it was priced for, the price
  * is not far above it, and the two functions are each other's inverse. */
 #include <stdio.h>
+#include <string.h>
 
 #include "kit.h"
 
@@ -163,17 +164,69 @@ static void capacity_is_the_inverse_of_price(void **state) {
         random_options(&f, &r);
         fixture_open(&f);
         f.options.max_tokens = (1 + rng_below(&r, 50)) * QUIRE_PAGE_TOKENS;
-        const int wanted = f.options.max_tokens;
         int32_t tokens;
         assert_ok(quire_pool_price(&f.options, &f.options.budget_bytes));
-        f.options.max_tokens = 0;
         assert_ok(quire_pool_capacity(&f.options, &tokens));
-        assert_true(tokens >= wanted);
+        assert_int_equal(tokens, f.options.max_tokens);
         f.options.budget_bytes--;
         if (quire_pool_capacity(&f.options, &tokens) == QUIRE_OK)
-            assert_true(tokens < wanted); /* classes with windows alone hold any length */
-        else
-            assert_int_equal(wanted, QUIRE_PAGE_TOKENS);
+            assert_true(tokens < f.options.max_tokens);
+        fixture_close(&f);
+    }
+}
+
+/* The tables of a pool grow with max_tokens, or with the budget where that is 0: they leave less
+ * for pages than those of a pool for just the tokens that fit. */
+static void a_pool_holds_its_capacity(void **state) {
+    (void)state;
+    int n_tried = 0;
+    for (int turn = 0; turn < 100; turn++) {
+        rng r = {.state = (uint64_t)(3000 + turn)};
+        fixture f;
+        quire_seq *seq[SEQS_MAX];
+        int32_t tokens;
+        random_options(&f, &r);
+        fixture_open(&f);
+        quire_pool_free(f.pool);
+        assert_ok(quire_pool_price(&f.options, &f.options.budget_bytes));
+        f.options.max_tokens = rng_below(&r, 2) ? 0 : 1 << 20;
+        f.options.budget_bytes += (size_t)rng_below(&r, 2) * f.options.budget_bytes / 2;
+        f.options.budget_bytes += (size_t)f.options.max_seqs << 17;
+        const quire_status status = quire_pool_capacity(&f.options, &tokens);
+        if (status != QUIRE_OK) {
+            assert_int_equal(status, QUIRE_E_BUDGET);
+            continue;
+        }
+        n_tried++;
+        assert_ok(quire_pool_create(&f.pool, &f.options));
+        create(&f, seq);
+        f.options.max_tokens = smaller(tokens, 4000); /* where `grow` ends */
+        grow(&f, seq, &r);
+        release(&f, seq);
+        fixture_close(&f);
+    }
+    assert_true(n_tried > 50);
+}
+
+/* The budget that a refusal names is enough, and no smaller one is. */
+static void the_smallest_budget_is_named(void **state) {
+    (void)state;
+    for (int turn = 0; turn < 60; turn++) {
+        rng r = {.state = (uint64_t)(4000 + turn)};
+        fixture f;
+        int32_t tokens;
+        random_options(&f, &r);
+        fixture_open(&f);
+        f.options.max_tokens = (int[]){0, 64, 100, 1 << 20}[rng_below(&r, 4)];
+        f.options.budget_bytes = (size_t)rng_below(&r, 5000);
+        assert_status(quire_pool_capacity(&f.options, &tokens), QUIRE_E_BUDGET);
+        const char *named = strstr(quire_last_error(), "at least ");
+        assert_non_null(named);
+        f.options.budget_bytes = (size_t)strtoull(named + strlen("at least "), NULL, 10);
+        assert_ok(quire_pool_capacity(&f.options, &tokens));
+        assert_true(tokens >= QUIRE_PAGE_TOKENS);
+        f.options.budget_bytes--;
+        assert_status(quire_pool_capacity(&f.options, &tokens), QUIRE_E_BUDGET);
         fixture_close(&f);
     }
 }
@@ -192,6 +245,14 @@ static void bad_options_are_refused(void **state) {
     assert_status(quire_pool_price(&f.options, NULL), QUIRE_E_INVALID);
     f.options.budget_bytes = 1000;
     assert_status(quire_pool_capacity(&f.options, &tokens), QUIRE_E_BUDGET);
+    f.options.max_tokens = 63; /* no budget makes a page of them */
+    f.options.budget_bytes = (size_t)1 << 30;
+    assert_status(quire_pool_capacity(&f.options, &tokens), QUIRE_E_INVALID);
+    f.options.budget_bytes = SIZE_MAX;
+    assert_status(quire_pool_capacity(&f.options, &tokens), QUIRE_E_TOO_BIG);
+    f.options.max_tokens = 1000; /* a price does not depend on the budget */
+    assert_ok(quire_pool_price(&f.options, &bytes));
+    bytes = 1;
     f.options.max_tokens = 1 << 30;
     f.options.max_seqs = 1 << 16;
     assert_status(quire_pool_price(&f.options, &bytes), QUIRE_E_TOO_BIG);
@@ -211,6 +272,8 @@ int main(void) {
         cmocka_unit_test(a_full_pool_has_room_for_trims_and_shifts),
         cmocka_unit_test(a_price_is_close_to_what_is_held),
         cmocka_unit_test(capacity_is_the_inverse_of_price),
+        cmocka_unit_test(a_pool_holds_its_capacity),
+        cmocka_unit_test(the_smallest_budget_is_named),
         cmocka_unit_test(bad_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
