@@ -244,7 +244,8 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
     for (int v = 0; v < 2; v++) {
         const quire_side_format *side = side_of(now, v);
         quire__page_rows(pool, &c->source, layer, head, v, pool->rows[v]);
-        quire__clamp_rows(pool->rows[v], QUIRE_T * (size_t)side->dim, side->max_abs);
+        quire__clamp_rows(pool->rows[v], QUIRE_T * (size_t)side->dim,
+                          quire__largest_value(pool->raw, side));
     }
     if (c->new_sinks != QUIRE_NO_LEAF)
         quire__sink_rows(pool, layer, head, pool->rows[0], pool->rows[1], c->new_sinks);

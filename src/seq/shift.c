@@ -127,9 +127,9 @@ static void gather(const shift *s, int32_t g, int32_t page, int32_t layer, int32
         for (int32_t j = 0; !v && token >= s->from && j < n; j++)
             turn_row(turn, to + (size_t)j * dim);
     }
-    const float largest =
-        v ? pool->layer[layer].format.v.max_abs : pool->layer[layer].format.k.max_abs;
-    quire__clamp_rows(rows, QUIRE_T * dim, largest);
+    const quire_format *form = &pool->layer[layer].format;
+    quire__clamp_rows(rows, QUIRE_T * dim,
+                      quire__largest_value(pool->raw, v ? &form->v : &form->k));
 }
 
 /* ------------------------------------------------------------------ new pages */

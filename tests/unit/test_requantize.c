@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ledger.h"
+#include "saved.h"
 
 static const source SOURCE = {.seed = 5, .k_scale = 1, .v_scale = 1, .q_scale = 1};
 static const source OTHER = {.seed = 6, .k_scale = 1, .v_scale = 1, .q_scale = 1};
@@ -331,10 +332,10 @@ static void busy(void **state) {
     uint8_t byte;
     assert_status(quire_seq_page_save(a, 0, &byte, 1), QUIRE_E_FORMAT);
     const size_t n = quire_seq_page_bytes(f.pool, 1);
-    uint8_t *bytes = malloc(n);
-    assert_status(quire_seq_page_save(a, 1, bytes, n), QUIRE_E_STATE);
-    assert_ok(quire_seq_page_save(b, 1, bytes, n));
-    free(bytes);
+    uint8_t *page = malloc(n);
+    assert_status(quire_seq_page_save(a, 1, page, n), QUIRE_E_STATE);
+    assert_ok(quire_seq_page_save(b, 1, page, n));
+    free(page);
     quire_batch_abort(batch);
     assert_ok(quire_pool_requantize_step(f.pool, INT32_MAX, &stats));
     assert_int_equal(stats.pages_done, 2 * 3 * 2);
@@ -441,6 +442,36 @@ static void a_trim_half_way(void **state) {
     }
 }
 
+/* Rounding to codes makes some values larger than the raw type of the new sinks holds. */
+static void values_that_grow(void **state) {
+    (void)state;
+    fixture f;
+    fixture_init(&f, 1, 1, 1, 64, 64, "tq2:tq2");
+    f.options.policy.sinks = 0;
+    f.options.raw = QUIRE_BF16;
+    fixture_open(&f);
+    static float large[192 * 64];
+    for (int i = 0; i < 192 * 64; i++)
+        large[i] = 65280;
+    const quire_rows rows = {.data = large, .type = QUIRE_F32};
+    quire_seq *seq = new_seq(&f);
+    quire_batch *batch;
+    assert_ok(quire_batch_begin(f.pool, &(quire_batch_item){seq, 192}, 1, &batch));
+    assert_ok(quire_batch_append(batch, 0, rows, rows, 0, 1));
+    assert_ok(quire_batch_commit(batch, NULL));
+    const quire_policy policy = policy_of("k8v4");
+    assert_ok(quire_pool_requantize(f.pool, &policy));
+    assert_ok(quire_pool_requantize_step(f.pool, 10, NULL));
+    assert_ok(quire_seq_save(seq, saved_path("requantized"), NULL));
+    quire_file *file;
+    assert_ok(quire_file_open(&file, saved_path("requantized")));
+    assert_ok(quire_file_check(file));
+    quire_file_close(file);
+    drop(seq);
+    assert_all_free(&f);
+    fixture_close(&f);
+}
+
 /* The new form has sinks, and a page of the old one has none: it waits, it has not left a
  * window. */
 static void saving_before_conversion(void **state) {
@@ -452,11 +483,11 @@ static void saving_before_conversion(void **state) {
     const quire_policy policy = policy_of("k8v8");
     assert_ok(quire_pool_requantize(f.pool, &policy));
     const size_t n = quire_seq_page_bytes(f.pool, 0);
-    uint8_t *bytes = malloc(n);
-    assert_status(quire_seq_page_save(seq, 0, bytes, n), QUIRE_E_STATE);
+    uint8_t *page = malloc(n);
+    assert_status(quire_seq_page_save(seq, 0, page, n), QUIRE_E_STATE);
     assert_ok(quire_pool_requantize_step(f.pool, 10, NULL));
-    assert_ok(quire_seq_page_save(seq, 0, bytes, n));
-    free(bytes);
+    assert_ok(quire_seq_page_save(seq, 0, page, n));
+    free(page);
     /* What goes from one codec to another counts as packed again; what comes from raw rows, as
      * the last page's, does not. */
     quire_pool_stats stats;
@@ -484,7 +515,8 @@ int main(void) {
         cmocka_unit_test(values_that_do_not_fit),
         cmocka_unit_test(values_that_do_not_fit_in_an_open_page),
         cmocka_unit_test(a_trim_half_way),
+        cmocka_unit_test(values_that_grow),
         cmocka_unit_test(saving_before_conversion),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, saved_teardown);
 }

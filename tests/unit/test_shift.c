@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ledger.h"
+#include "saved.h"
 
 enum { H = 2, D = 64, MAX = 900 };
 
@@ -378,12 +379,51 @@ static void bad_arguments(void **state) {
     end_world(&w);
 }
 
+/* n tokens whose K has this value in every channel. */
+static void append_constant(quire_pool *pool, quire_seq *seq, int n, float value) {
+    float *k = malloc((size_t)(n * D) * sizeof *k), *v = malloc((size_t)(n * D) * sizeof *v);
+    for (int i = 0; i < n * D; i++)
+        k[i] = value, v[i] = 1;
+    quire_batch *batch;
+    assert_ok(quire_batch_begin(pool, &(quire_batch_item){seq, n}, 1, &batch));
+    assert_ok(quire_batch_append(batch, 0, (quire_rows){k, QUIRE_F32, 0},
+                                 (quire_rows){v, QUIRE_F32, 0}, 0, 1));
+    assert_ok(quire_batch_commit(batch, NULL));
+    free(k), free(v);
+}
+
+/* Turning makes a channel up to 1.4 times as large. What the raw type or the codec cannot hold is
+ * cut off, so that the open page can be filled, and everything saved and read back. */
+static void values_that_grow(void **state) {
+    (void)state;
+    static const struct {
+        const char *kv;
+        quire_type raw;
+        float value;
+    } cases[] = {{"k8v4", QUIRE_BF16, 65280}, {"f32:vt4", QUIRE_F16, 65504}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        world w;
+        open_world(&w, cases[i].kv, cases[i].raw);
+        fixture_open(&w.f);
+        w.seq = new_seq(&w.f);
+        append_constant(w.f.pool, w.seq, 150, cases[i].value);
+        assert_ok(quire_seq_shift(w.seq, 2, 12, &w.rope, 1));
+        append_constant(w.f.pool, w.seq, 64, 1);
+        assert_ok(quire_seq_save(w.seq, saved_path("shifted"), NULL));
+        quire_file *file;
+        assert_ok(quire_file_open(&file, saved_path("shifted")));
+        assert_ok(quire_file_check(file));
+        quire_file_close(file);
+        end_world(&w);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cut),      cmocka_unit_test(every_rope),
         cmocka_unit_test(error_by_codec), cmocka_unit_test(windows),
         cmocka_unit_test(shared_pages),   cmocka_unit_test(full_pool),
-        cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(bad_arguments),  cmocka_unit_test(values_that_grow),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, saved_teardown);
 }
