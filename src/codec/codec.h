@@ -90,8 +90,8 @@ void quire__page_encode(const quire_format *format, const float *k, const float 
  * it cannot. */
 bool quire__side_accepts(const quire_side_format *side, const float *rows, size_t n, size_t *bad);
 
-/* Whether an untrusted record is safe to attend over: all parameters and raw elements are finite,
- * and no length is negative. */
+/* Whether an untrusted record is safe to attend over: all values that it decodes to are finite and
+ * of a size that the codec stores, and no length is negative. */
 bool quire__side_valid(const quire_side_format *side, const uint8_t *record);
 
 /* ---- for the reference kernels; fast kernels read the sections themselves */

@@ -148,13 +148,15 @@ quire_status quire_page_export(const quire_page_shape *shape, quire_side which, 
     return QUIRE_OK;
 }
 
-/* Imported parameters must be ones that encoding can produce: finite, and norms within fp16. */
+/* Imported parameters must be ones that encoding can produce: finite, also decoded, and norms
+ * within fp16. */
 static quire_status check_foreign(const quire_side_format *side, const quire_arrays *in) {
     const size_t n = (size_t)side->n_groups * T;
     bool fits = true;
     if (side->family == QUIRE_FAMILY_AFFINE) {
-        fits = quire__all_finite(side->type, in->scales, n) &&
-               quire__all_finite(side->type, in->biases, n);
+        for (size_t i = 0; i < n && fits; i++)
+            fits = quire__affine_fits(side, quire__get_element(side->type, in->scales, i),
+                                      quire__get_element(side->type, in->biases, i));
     } else if (side->family == QUIRE_FAMILY_BLOCK) {
         for (size_t i = 0; i < n && fits; i++) {
             const uint8_t *scale = (const uint8_t *)in->codes + i * block_bytes(side);

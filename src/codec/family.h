@@ -4,6 +4,8 @@
 #ifndef QUIRE_CODEC_FAMILY_H
 #define QUIRE_CODEC_FAMILY_H
 
+#include <math.h>
+
 #include "base/real.h"
 #include "codec/codec.h"
 
@@ -40,6 +42,14 @@ static inline uint8_t quire__nearest_code(const quire_side_format *side, int d, 
 
 static inline float quire__signed_code(const quire_side_format *side, uint8_t code) {
     return side->bits == 8 ? (float)(int8_t)code : (float)code;
+}
+
+/* affine: whether a group decodes to values that rows of max_abs may give. Encoding makes at most
+ * three times as much of scale and bias; what comes from elsewhere may make infinity of finite
+ * ones. False for NaN. */
+static inline bool quire__affine_fits(const quire_side_format *side, float scale, float bias) {
+    const float n = (float)((1 << side->bits) - 1);
+    return fabsf(scale) * n + fabsf(bias) <= 4 * side->max_abs;
 }
 
 void quire__put_param(const quire_side_format *side, uint8_t *record, size_t i, float x);

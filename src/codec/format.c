@@ -197,11 +197,34 @@ bool quire__side_accepts(const quire_side_format *side, const float *rows, size_
     return *bad == n;
 }
 
+/* All finite f16 and bf16 elements fit. */
+static bool raw_valid(const quire_side_format *side, const uint8_t *record) {
+    const size_t n = side->code_bytes / quire__type_bytes(side->type);
+    const uint8_t *at = record + side->codes;
+    if (side->type != QUIRE_F32)
+        return quire__all_finite(side->type, at, n);
+    int bad = 0; /* no early exit: compilers vectorize this */
+    for (size_t i = 0; i < n; i++)
+        bad |= !(fabsf(quire__get_element(QUIRE_F32, at, i)) <= side->max_abs);
+    return !bad;
+}
+
+static bool affine_valid(const quire_side_format *side, const uint8_t *record) {
+    const size_t n = (size_t)side->n_groups * T;
+    for (size_t i = 0; i < n; i++)
+        if (!quire__affine_fits(side, quire__side_param(side, record, i),
+                                quire__side_param(side, record, n + i)))
+            return false;
+    return true;
+}
+
 bool quire__side_valid(const quire_side_format *side, const uint8_t *record) {
-    const bool raw = side->family == QUIRE_FAMILY_RAW;
-    const size_t bytes = raw ? side->code_bytes : side->param_bytes,
-                 n = bytes / quire__type_bytes(side->type);
-    if (!quire__all_finite(side->type, record + (raw ? side->codes : side->params), n))
+    if (side->family == QUIRE_FAMILY_RAW)
+        return raw_valid(side, record);
+    if (side->family == QUIRE_FAMILY_AFFINE)
+        return affine_valid(side, record);
+    const size_t n = side->param_bytes / quire__type_bytes(side->type);
+    if (!quire__all_finite(side->type, record + side->params, n))
         return false;
     const bool lengths = side->family == QUIRE_FAMILY_UNIFORM ||
                          side->family == QUIRE_FAMILY_BOOK || side->family == QUIRE_FAMILY_PROD ||

@@ -31,26 +31,38 @@ quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t last
                 : QUIRE_OK;
 }
 
-bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind,
-                           int32_t n_raw, int32_t *layer, int32_t *head) {
-    const int32_t g = pool->leaf[leaf].class;
-    for (int32_t i = 0; i < pool->n_layers; i++) {
-        const quire_layer_state *l = &pool->layer[i];
-        for (int32_t h = 0; l->class == g && l->source == i && h < l->config.n_kv_heads; h++) {
-            const uint8_t *record =
-                kind == QUIRE_PART_SEALED  ? quire__sealed_record(pool, l, leaf, h)
-                : kind == QUIRE_PART_SINKS ? quire__sink_record(pool, l, leaf, h)
-                                           : quire__raw_record(pool, l, leaf, h);
-            const int32_t n_rows = kind == QUIRE_PART_SINKS ? l->sinks : n_raw;
-            const size_t v_offset = kind == QUIRE_PART_SINKS ? l->sink_v_offset : l->raw_v_offset;
-            if (kind == QUIRE_PART_SEALED
-                    ? quire__record_valid(l, record)
-                    : quire__raw_rows_valid(l, pool->raw, record, n_rows, v_offset))
-                continue;
-            *layer = i;
-            *head = h;
-            return false;
-        }
+static bool head_valid(const quire_layer_state *l, quire_type raw, quire_part_kind kind,
+                       int32_t n_raw, int32_t head, const uint8_t *leaf) {
+    const size_t h = (size_t)head;
+    switch (kind) {
+    case QUIRE_PART_SEALED:
+        return quire__record_valid(l, leaf + l->sealed_offset + h * l->format.bytes);
+    case QUIRE_PART_SINKS:
+        return quire__raw_rows_valid(l, raw, leaf + l->sink_offset + h * l->sink_record_bytes,
+                                     l->sinks, l->sink_v_offset);
+    default:
+        return quire__raw_rows_valid(l, raw, leaf + l->raw_offset + h * l->raw_record_bytes, n_raw,
+                                     l->raw_v_offset);
+    }
+}
+
+bool quire__leaf_valid(quire_leaf_layers of, int32_t class, quire_part_kind kind, int32_t n_raw,
+                       const uint8_t *leaf, int32_t *layer, int32_t *head) {
+    for (int32_t i = 0; i < of.n_layers; i++) {
+        const quire_layer_state *l = &of.layer[i];
+        for (int32_t h = 0; l->class == class && l->source == i && h < l->config.n_kv_heads; h++)
+            if (!head_valid(l, of.raw, kind, n_raw, h, leaf)) {
+                *layer = i;
+                *head = h;
+                return false;
+            }
     }
     return true;
+}
+
+bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind,
+                           int32_t n_raw, int32_t *layer, int32_t *head) {
+    return quire__leaf_valid((quire_leaf_layers){pool->layer, pool->n_layers, pool->raw},
+                             pool->leaf[leaf].class, kind, n_raw, quire__leaf_memory(pool, leaf),
+                             layer, head);
 }

@@ -2,18 +2,17 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/element.h"
-#include "seq/seq.h"
+#include "file/page_piece.h"
 
-static size_t class_bytes(const quire_class *class, int32_t page) {
-    return (class->raw ? class->raw_bytes : class->sealed_bytes) +
-           (page == 0 && class->sinks ? class->sink_bytes : 0);
+static bool has_sinks(const quire_class *class, int32_t page) {
+    return page == 0 && class->sinks > 0;
 }
 
 static size_t page_bytes(const quire_pool *pool, int32_t page) {
     size_t bytes = 0;
     for (int32_t g = 0; g < pool->n_classes; g++)
-        bytes += class_bytes(&pool->class[g], page);
+        bytes += quire__piece_leaf_bytes(&pool->class[g]) +
+                 (has_sinks(&pool->class[g], page) ? pool->class[g].sink_bytes : 0);
     return bytes;
 }
 
@@ -51,7 +50,7 @@ static quire_status check_held(const quire_seq *seq, int32_t page) {
                                "page %d still has the previous codecs: finish requantizing first",
                                (int)page);
     for (int32_t g = 0; g < pool->n_classes; g++)
-        if (page == 0 && pool->class[g].sinks && seq->class[g].sinks == QUIRE_NO_LEAF)
+        if (has_sinks(&pool->class[g], page) && seq->class[g].sinks == QUIRE_NO_LEAF)
             return quire__fail(QUIRE_E_GONE, "page 0 has left the window of %d tokens",
                                (int)pool->class[g].window);
     for (int32_t g = 0; g < pool->n_classes; g++)
@@ -68,7 +67,7 @@ static void copy_page(const quire_seq *seq, int32_t page, uint8_t *to) {
         const int32_t leaf = seq->class[g].table[page];
         memcpy(to, quire__leaf_memory(pool, leaf), pool->leaf[leaf].bytes);
         to += pool->leaf[leaf].bytes;
-        if (page == 0 && class->sinks) {
+        if (has_sinks(class, page)) {
             memcpy(to, quire__leaf_memory(pool, seq->class[g].sinks), class->sink_bytes);
             to += class->sink_bytes;
         }
@@ -91,32 +90,19 @@ quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes
 
 /* Attending over any bytes that pass must be safe. Whoever stores the bytes is responsible for
  * their integrity and identity. */
-static quire_status check_records(const quire_pool *pool, int32_t page, const uint8_t *bytes) {
-    size_t at = 0;
+static quire_status check_values(const quire_pool *pool, int32_t page, const uint8_t *bytes) {
+    const quire_leaf_layers layers = {pool->layer, pool->n_layers, pool->raw};
+    int32_t layer, head;
     for (int32_t g = 0; g < pool->n_classes; g++) {
         const quire_class *class = &pool->class[g];
-        const size_t leaf_bytes = class->raw ? class->raw_bytes : class->sealed_bytes;
-        for (int32_t i = 0; i < pool->n_layers; i++) {
-            const quire_layer_state *layer = &pool->layer[i];
-            if (layer->class != g || layer->source != i)
-                continue;
-            for (int32_t head = 0; head < layer->config.n_kv_heads; head++) {
-                const uint8_t *record =
-                    bytes + at + layer->sealed_offset + (size_t)head * layer->format.bytes;
-                if (!quire__side_valid(&layer->format.k, record) ||
-                    !quire__side_valid(&layer->format.v, record))
-                    return quire__fail(QUIRE_E_FORMAT,
-                                       "page %d, layer %d, KV head %d: a value is not finite",
-                                       (int)page, (int)i, (int)head);
-            }
-        }
-        at += leaf_bytes;
-        if (page == 0 && class->sinks) {
-            if (!quire__all_finite(pool->raw, bytes + at,
-                                   class->sink_bytes / quire__type_bytes(pool->raw)))
-                return quire__fail(QUIRE_E_FORMAT, "page 0: a raw sink is not finite");
-            at += class->sink_bytes;
-        }
+        if (!quire__leaf_valid(layers, g, QUIRE_PART_SEALED, QUIRE_T, bytes, &layer, &head))
+            return quire__page_invalid(layer, head);
+        bytes += quire__piece_leaf_bytes(class);
+        if (!has_sinks(class, page))
+            continue;
+        if (!quire__leaf_valid(layers, g, QUIRE_PART_SINKS, 0, bytes, &layer, &head))
+            return quire__page_invalid(layer, head);
+        bytes += class->sink_bytes;
     }
     return QUIRE_OK;
 }
@@ -126,10 +112,10 @@ static bool take_page(quire_pool *pool, int32_t page, int32_t *leaves, int32_t *
     for (int32_t g = 0; g < pool->n_classes; g++) {
         const quire_class *class = &pool->class[g];
         leaves[g] = quire__leaf_take(pool, g, class->raw ? QUIRE_LEAF_RAW : QUIRE_LEAF_SEALED);
-        sinks[g] = page == 0 && class->sinks && leaves[g] != QUIRE_NO_LEAF
+        sinks[g] = has_sinks(class, page) && leaves[g] != QUIRE_NO_LEAF
                        ? quire__leaf_take(pool, g, QUIRE_LEAF_SINKS)
                        : QUIRE_NO_LEAF;
-        if (leaves[g] != QUIRE_NO_LEAF && (sinks[g] != QUIRE_NO_LEAF || page != 0 || !class->sinks))
+        if (leaves[g] != QUIRE_NO_LEAF && (sinks[g] != QUIRE_NO_LEAF || !has_sinks(class, page)))
             continue;
         for (; g >= 0; g--) {
             quire__leaf_drop(pool, leaves[g]);
@@ -154,7 +140,7 @@ static quire_status load_locked(quire_seq *seq, const uint8_t *from) {
         return quire__fail(QUIRE_E_TOO_BIG,
                            "a sequence of this pool holds at most %d tokens (max_tokens)",
                            (int)pool->max_tokens);
-    QUIRE_TRY(check_records(pool, page, from));
+    QUIRE_TRY(check_values(pool, page, from));
     int32_t *leaves = pool->reserved, *sinks = pool->reserved + pool->n_classes;
     if (!take_page(pool, page, leaves, sinks))
         return quire__fail(QUIRE_E_NO_PAGES, "pool is out of pages: %zu bytes free",

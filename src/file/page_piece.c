@@ -215,19 +215,11 @@ void quire__seq_end_pieces(quire_seq *seq, bool keep) {
 
 /* ------------------------------------------------------------------ without a pool */
 
-static bool leaf_valid(const quire_form *form, int32_t g, bool sinks, const uint8_t *from) {
-    for (int32_t i = 0; i < form->n_layers; i++) {
-        const quire_layer_state *l = &form->layer[i];
-        const size_t offset = sinks ? l->sink_offset : l->sealed_offset,
-                     record_bytes = sinks ? l->sink_record_bytes : l->format.bytes;
-        for (int32_t h = 0; l->class == g && l->source == i && h < l->config.n_kv_heads; h++) {
-            const uint8_t *record = from + offset + (size_t)h * record_bytes;
-            if (sinks ? !quire__raw_rows_valid(l, form->raw, record, l->sinks, l->sink_v_offset)
-                      : !quire__record_valid(l, record))
-                return false;
-        }
-    }
-    return true;
+static bool leaf_valid(const quire_form *form, int32_t g, quire_part_kind kind,
+                       const uint8_t *from) {
+    int32_t layer, head;
+    return quire__leaf_valid((quire_leaf_layers){form->layer, form->n_layers, form->raw}, g, kind,
+                             QUIRE_T, from, &layer, &head);
 }
 
 bool quire__piece_valid(const quire_form *form, int32_t piece, int32_t page, const uint8_t *from) {
@@ -238,12 +230,12 @@ bool quire__piece_valid(const quire_form *form, int32_t piece, int32_t page, con
         if (piece == 0 && class->window > 0)
             continue;
         if (piece == 0 || !is_sinks(piece)) {
-            if (!leaf_valid(form, g, false, from))
+            if (!leaf_valid(form, g, QUIRE_PART_SEALED, from))
                 return false;
             from += quire__piece_leaf_bytes(class);
         }
         if (piece == 0 ? has_sinks(class, page) : is_sinks(piece)) {
-            if (!leaf_valid(form, g, true, from))
+            if (!leaf_valid(form, g, QUIRE_PART_SINKS, from))
                 return false;
             from += class->sink_bytes;
         }

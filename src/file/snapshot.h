@@ -147,8 +147,17 @@ static inline int32_t quire__reserve_if(bool needed) {
  * last_raw and sinks by a leaf. E_NO_PAGES: not all could be reserved. The sequence may be freed
  * either way. The caller must hold the lock from the first RESERVE_LEAF mark. */
 quire_status quire__restore_reserve(quire_seq *seq, int32_t length, int32_t last_page);
-/* Whether a leaf filled with untrusted bytes is safe to attend over. False: *layer and *head have
- * invalid values. n_raw: rows in use, for raw rows. */
+/* Whose leaves they are: a pool's or a form's. */
+typedef struct quire_leaf_layers {
+    const quire_layer_state *layer; /* (n_layers) */
+    int32_t n_layers;
+    quire_type raw;
+} quire_leaf_layers;
+/* Whether untrusted bytes of a leaf are safe to attend over. False: *layer and *head have invalid
+ * values. n_raw: rows in use, for raw rows. */
+bool quire__leaf_valid(quire_leaf_layers of, int32_t class, quire_part_kind kind, int32_t n_raw,
+                       const uint8_t *leaf, int32_t *layer, int32_t *head);
+/* The same for a leaf of the pool that was filled with such bytes. */
 bool quire__restored_check(const quire_pool *pool, int32_t leaf, quire_part_kind kind,
                            int32_t n_raw, int32_t *layer, int32_t *head);
 

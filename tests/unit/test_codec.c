@@ -255,6 +255,13 @@ static void exchange_errors(void **state) {
         assert_status(quire_page_import(&shape, QUIRE_SIDE_K, &arrays, page), QUIRE_E_VALUE);
         assert_status(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page), QUIRE_E_VALUE);
     }
+    for (int bad = 0; bad < 2; bad++) { /* finite, but what they decode to is not */
+        for (int i = 0; i < T * 4; i++)
+            a[i] = b[i] = 1;
+        assert_ok(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page));
+        (bad ? a : b)[17] = 3e38f;
+        assert_status(quire_page_import(&shape, QUIRE_SIDE_V, &arrays, page), QUIRE_E_VALUE);
+    }
     shape = shape_of("tq4:tq4", 128, 128, QUIRE_F16);
     for (int i = 0; i < T * 4; i++)
         a[i] = b[i] = 1;

@@ -688,6 +688,51 @@ static void load_spoilt_pages(void **state) {
     fixture_close(&f);
 }
 
+/* Saves a page, replaces some of its bytes, and loads it into a new sequence. */
+static quire_status load_changed(fixture *f, int page, size_t at, const void *bytes,
+                                 size_t n_bytes) {
+    quire_seq *seq = fed_seq(f, &SOURCE, 128), *loaded = fed_seq(f, &SOURCE, page * 64);
+    size_t n;
+    uint8_t *data = save(f, seq, page, &n);
+    memcpy(data + at, bytes, n_bytes);
+    const quire_status status = quire_seq_page_load(loaded, data, n);
+    free(data);
+    drop(seq), drop(loaded);
+    return status;
+}
+
+/* Finite numbers that attention turns into infinite ones, or that sealing could not take. */
+static void load_values_too_large(void **state) {
+    (void)state;
+    static const uint16_t bf16[] = {0x7f7f /* largest */, 0x4780 /* 65536 */, 0x477f /* 65280 */};
+    static const float f32[] = {3.4e38f, 3.38e38f};
+    fixture f;
+    fixture_init(&f, 1, 1, 1, 64, 64, "mlx4");
+    f.options.raw = QUIRE_BF16;
+    fixture_open(&f);
+    const size_t scales = 64 * 64 / 2, biases = scales + 2 * 64;
+    assert_status(load_changed(&f, 1, scales, &bf16[0], 2), QUIRE_E_FORMAT);
+    assert_status(load_changed(&f, 1, biases, &bf16[0], 2), QUIRE_E_FORMAT);
+    assert_ok(load_changed(&f, 1, scales, &bf16[1], 2));
+    assert_ok(load_changed(&f, 1, biases, &bf16[1], 2));
+    fixture_close(&f);
+
+    fixture_init(&f, 1, 1, 1, 64, 64, "none"); /* a value that bf16 would round to infinity */
+    f.options.raw = QUIRE_F32;
+    fixture_open(&f);
+    assert_status(load_changed(&f, 1, 0, &f32[0], 4), QUIRE_E_FORMAT);
+    assert_ok(load_changed(&f, 1, 0, &f32[1], 4));
+    fixture_close(&f);
+
+    fixture_init(&f, 1, 1, 1, 64, 64, "k8v4"); /* a sink that could not be packed again */
+    f.options.raw = QUIRE_BF16;
+    fixture_open(&f);
+    const size_t sinks = quire_seq_page_bytes(f.pool, 1);
+    assert_status(load_changed(&f, 0, sinks, &bf16[1], 2), QUIRE_E_FORMAT);
+    assert_ok(load_changed(&f, 0, sinks, &bf16[2], 2));
+    fixture_close(&f);
+}
+
 /* A loaded page has no kept rows, but is a page like any other. */
 static void use_of_loaded_pages(void **state) {
     (void)state;
@@ -773,6 +818,7 @@ int main(void) {
         cmocka_unit_test(save_and_load),
         cmocka_unit_test(save_and_load_refusals),
         cmocka_unit_test(load_spoilt_pages),
+        cmocka_unit_test(load_values_too_large),
         cmocka_unit_test(use_of_loaded_pages),
         cmocka_unit_test(save_and_load_windows),
     };
