@@ -240,9 +240,19 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
     write_rows(c, w, total);
 }
 
+static work work_of(const call *c, const quire_tile *tile, int32_t kv) {
+    const quire_layer *config = &c->layer->config;
+    const int32_t n_group = config->n_heads / config->n_kv_heads;
+    return (work){.tile = tile,
+                  .plan = &tile->class[c->layer->class],
+                  .seq = &c->batch->item[tile->item].seq->class[c->layer->class],
+                  .kv = kv,
+                  .n_group = n_group,
+                  .n = tile->n_rows * n_group};
+}
+
 static void run_unit(const call *c, int32_t unit) {
     const quire_batch *batch = c->batch;
-    const quire_layer *config = &c->layer->config;
     const int32_t g = c->layer->class, at = unit % batch->n_units[g];
     int32_t low = 0, high = batch->n_tiles - 1; /* finds the last tile with first_unit <= at */
     while (low < high) {
@@ -253,17 +263,31 @@ static void run_unit(const call *c, int32_t unit) {
             high = middle - 1;
     }
     const quire_tile *tile = &batch->tile[low];
-    work w = {.tile = tile,
-              .plan = &tile->class[g],
-              .seq = &batch->item[tile->item].seq->class[g],
-              .kv = unit / batch->n_units[g]};
-    w.n_group = config->n_heads / config->n_kv_heads;
-    w.n = tile->n_rows * w.n_group;
+    const work w = work_of(c, tile, unit / batch->n_units[g]);
     if (!tile->split)
         run_whole(c, &w);
     else
         run_split(c, &w, at - w.plan->first_unit,
                   &c->batch->tile_done[low * batch->tile_done_stride + w.kv]);
+}
+
+/* Units for whichever worker is free. */
+static void run_shared(const call *c, int32_t nth) {
+    quire_batch *batch = c->batch;
+    const int32_t n_units = batch->n_units[c->layer->class] * c->layer->config.n_kv_heads;
+    for (int32_t first, end = 0;
+         (first = quire__take_units(&batch->next_unit, n_units, nth, &end)) < end;)
+        for (int32_t unit = first; unit < end; unit++)
+            run_unit(c, unit);
+}
+
+/* A fixed share of the tiles, each of them whole: right whatever the counters say. */
+static void run_share(const call *c, int32_t ith, int32_t nth) {
+    const int32_t n_heads = c->layer->config.n_kv_heads, n = c->batch->n_tiles * n_heads;
+    for (int32_t i = ith; i < n; i += nth) {
+        const work w = work_of(c, &c->batch->tile[i / n_heads], i % n_heads);
+        run_whole(c, &w);
+    }
 }
 
 /* Padding sees nothing: zeros, and -inf. */
@@ -319,7 +343,14 @@ static quire_status check_appended(const call *c, int32_t index) {
 
 quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_attend_args *args,
                                 int32_t ith, int32_t nth) {
-    QUIRE_TRY(quire__batch_check_call(batch, index, ith, nth));
+    quire_status status = quire__batch_check_call(batch, index, ith, nth);
+    if (status != QUIRE_OK) {
+        /* Others of the same call may count on this one to be the last that leaves, and it cannot
+         * be counted, since its numbers are wrong. */
+        if (batch && batch->used)
+            atomic_store(&batch->uncounted, true);
+        return status;
+    }
     if (batch->n_rows == 0)
         return QUIRE_OK;
     call c = {.batch = batch,
@@ -327,18 +358,17 @@ quire_status quire_batch_attend(quire_batch *batch, int32_t index, const quire_a
               .index = index,
               .args = args,
               .worker = &batch->worker[ith]};
-    quire_status status = check_args(&c, index);
+    status = check_args(&c, index);
     if (status == QUIRE_OK)
         status = check_appended(&c, index);
     if (status == QUIRE_OK) {
         if (batch->padded && ith == 0)
             write_padding(&c);
-        const int32_t n_units = batch->n_units[c.layer->class] * c.layer->config.n_kv_heads;
         c.worker->loaded = NULL;
-        for (int32_t first, end = 0;
-             (first = quire__take_units(&batch->next_unit, n_units, nth, &end)) < end;)
-            for (int32_t unit = first; unit < end; unit++)
-                run_unit(&c, unit);
+        if (atomic_load(&batch->uncounted))
+            run_share(&c, ith, nth);
+        else
+            run_shared(&c, nth);
         if (ith == 0)
             atomic_fetch_add_explicit(&c.layer->attended_rows, (uint64_t)batch->n_tokens,
                                       memory_order_relaxed);

@@ -122,9 +122,10 @@ quire_status quire_batch_append(quire_batch *batch, int32_t index, quire_rows k_
     QUIRE_TRY(quire__batch_check_call(batch, index, ith, nth));
     const quire_layer_state *layer = &batch->pool->layer[index];
     if (layer->source != index)
-        return quire__fail(QUIRE_E_STATE,
-                           "layer %d shares layer %d's cache: append only to that one", (int)index,
-                           (int)layer->source);
+        return quire__batch_note(
+            batch,
+            quire__fail(QUIRE_E_STATE, "layer %d shares layer %d's cache: append only to that one",
+                        (int)index, (int)layer->source));
     if (batch->n_rows == 0)
         return QUIRE_OK;
     source k, v;

@@ -17,10 +17,8 @@ quire_status quire__batch_fail(quire_batch *batch, quire_status status) {
     return status;
 }
 
-quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith,
-                                     int32_t nth) {
-    if (!batch || !batch->used)
-        return quire__fail(QUIRE_E_INVALID, "batch is NULL, or was already committed or aborted");
+static quire_status check_numbers(const quire_batch *batch, int32_t layer, int32_t ith,
+                                  int32_t nth) {
     if (layer < 0 || layer >= batch->pool->n_layers)
         return quire__fail(QUIRE_E_INVALID, "there is no layer %d: the pool has %d layers",
                            (int)layer, (int)batch->pool->n_layers);
@@ -29,6 +27,13 @@ quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, in
                            "worker %d of %d: the pool has at most %d workers (max_workers)",
                            (int)ith, (int)nth, (int)batch->pool->max_workers);
     return QUIRE_OK;
+}
+
+quire_status quire__batch_check_call(quire_batch *batch, int32_t layer, int32_t ith, int32_t nth) {
+    if (!batch || !batch->used)
+        return quire__fail(QUIRE_E_INVALID, "batch is NULL, or was already committed or aborted");
+    const quire_status status = check_numbers(batch, layer, ith, nth);
+    return status == QUIRE_OK ? QUIRE_OK : quire__batch_note(batch, status);
 }
 
 const char *quire_batch_error(const quire_batch *batch) { return batch ? batch->error : ""; }

@@ -66,7 +66,10 @@ struct quire_batch {
     /* (n_layers) workers that have appended to it, and out of how many. */
     atomic_int *appended, *appended_nth;
     atomic_int next_unit, n_finished; /* of the attend call in progress */
-    atomic_int *tile_done;            /* (max_tiles, KV heads) units finished, for split tiles */
+    /* A worker's call to attend was refused before it could be counted: the two counters above are
+     * of no use any more. */
+    atomic_bool uncounted;
+    atomic_int *tile_done; /* (max_tiles, KV heads) units finished, for split tiles */
     int32_t tile_done_stride;
     float *partial;        /* (split_rows, partial_floats) */
     size_t partial_floats; /* one row: largest H * (DV + 2) of any layer */
@@ -97,8 +100,8 @@ static inline bool quire__batch_appended(const quire_batch *batch, int32_t layer
 quire_status quire__batch_note(quire_batch *batch, quire_status status);
 /* The same; afterwards the batch can only be aborted. */
 quire_status quire__batch_fail(quire_batch *batch, quire_status status);
-quire_status quire__batch_check_call(const quire_batch *batch, int32_t layer, int32_t ith,
-                                     int32_t nth);
+/* Notes what it refuses. */
+quire_status quire__batch_check_call(quire_batch *batch, int32_t layer, int32_t ith, int32_t nth);
 /* Drops the leaves that were reserved for one tile and class. The caller holds the lock. */
 void quire__batch_release(quire_batch *batch, quire_tile *tile, int32_t class);
 

@@ -250,6 +250,7 @@ quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *
             atomic_store(&batch->tile_done[i], 0);
         atomic_store(&batch->next_unit, 0);
         atomic_store(&batch->n_finished, 0);
+        atomic_store(&batch->uncounted, false);
         atomic_store(&batch->failed, false);
         batch->error[0] = 0;
         batch->used = true;
