@@ -394,11 +394,12 @@ QUIRE_API quire_status quire_batch_attend(quire_batch *batch, int32_t layer,
 /* Why append or attend failed, in whichever worker; "" if none did. */
 QUIRE_API const char *quire_batch_error(const quire_batch *batch);
 /* n_accept NULL: every token is accepted. Else item i keeps only its first n_accept[i] tokens
- * (speculative decoding). This is exact, also for windowed layers, if the cut lies in the last two
- * pages; otherwise E_INVALID, and the batch stays open. On success the batch is over. E_STATE: a
- * layer was not appended to. To try several branches of one prefix, make them items of one batch:
- * fork the prefix once per branch, append each branch to its fork, attend, commit the winner with
- * n_accept, and free the others. */
+ * (speculative decoding). This is exact, also for windowed layers, if the cut lies between pages,
+ * in the page that was open at begin, in the last page that the item fills, or behind it; otherwise
+ * E_INVALID, and the batch stays open. On success the batch is over. E_STATE: a layer was not
+ * appended to. To try several branches of one prefix, make them items of one batch: fork the prefix
+ * once per branch, append each branch to its fork, attend, commit the winner with n_accept, and
+ * free the others. */
 QUIRE_API quire_status quire_batch_commit(quire_batch *batch, const int32_t *n_accept);
 QUIRE_API void quire_batch_abort(quire_batch *batch); /* NULL is fine */
 
@@ -693,16 +694,17 @@ typedef enum quire_side { QUIRE_SIDE_K = 1, QUIRE_SIDE_V = 2 } quire_side;
 QUIRE_API quire_status quire_page_export(const quire_page_shape *shape, quire_side side,
                                          const void *page, const quire_arrays *out);
 /* Writes one side's sections of `page` and leaves the other side's alone. E_VALUE: a scale, bias,
- * norm or mean is not finite or does not fit. */
+ * norm or mean is not finite or does not fit, or a scale and a bias decode to values that do not.
+ */
 QUIRE_API quire_status quire_page_import(const quire_page_shape *shape, quire_side side,
                                          const quire_arrays *in, void *page);
 
 /* Sealed page `page` (tokens 64*page ..) of all layers, copied out of a sequence, or appended to a
  * sequence whose length is a multiple of 64. The bytes are those that the pool holds; page 0 also
- * has the raw sinks. Loading checks the size and that every value is finite (E_FORMAT), so that no
- * bytes can do harm; the caller must make sure that they are the right ones. Saving fails with
- * E_GONE (also if the page has lost some of its tokens to a window), and with E_STATE for a page
- * that quire_pool_requantize_step has not reached yet. */
+ * has the raw sinks. Loading checks the size and that every value is finite and within what its
+ * codec stores (E_FORMAT), so that no bytes can do harm; the caller must make sure that they are
+ * the right ones. Saving fails with E_GONE (also if the page has lost some of its tokens to a
+ * window), and with E_STATE for a page that quire_pool_requantize_step has not reached yet. */
 QUIRE_API size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page);
 QUIRE_API quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes,
                                            size_t n_bytes);

@@ -1,6 +1,14 @@
 /* Ends a batch: commit hands its leaves to the sequences, abort gives them back. */
 #include "batch/batch.h"
 
+/* Whether an item may end at token `cut`: between pages, or in a page whose raw rows lie in a leaf.
+ * Those of the others were scratch memory (reserve, in plan.c). */
+static bool may_end(const quire_batch *batch, int32_t item, int32_t cut) {
+    const int32_t before = batch->before[item], end = before + batch->item[item].n_tokens;
+    return cut % QUIRE_T == 0 || cut / QUIRE_T >= end / QUIRE_T - 1 ||
+           (before % QUIRE_T != 0 && cut / QUIRE_T == before / QUIRE_T);
+}
+
 static quire_status check_commit(const quire_batch *batch, const int32_t *n_accept) {
     if (atomic_load(&batch->failed))
         return quire__fail(QUIRE_E_STATE, "batch failed and can only be aborted: %.200s",
@@ -15,10 +23,11 @@ static quire_status check_commit(const quire_batch *batch, const int32_t *n_acce
             return quire__fail(QUIRE_E_INVALID,
                                "item %d: n_accept is %d, but the item has %d tokens", (int)i,
                                (int)n_accept[i], (int)n);
-        const int32_t cut = batch->before[i] + n_accept[i], end = batch->before[i] + n;
-        if (cut % QUIRE_T != 0 && cut / QUIRE_T < end / QUIRE_T - 1)
+        const int32_t cut = batch->before[i] + n_accept[i];
+        if (!may_end(batch, i, cut))
             return quire__fail(QUIRE_E_INVALID,
-                               "item %d: n_accept cuts at token %d, before the last two pages",
+                               "item %d: n_accept cuts at token %d, inside a page of which only "
+                               "the packed rows are left",
                                (int)i, (int)cut);
     }
     return QUIRE_OK;

@@ -398,10 +398,11 @@ static void finish(world *w, const step_plan *b) {
         run_layer(w, b, layer);
     const int how = rng_below(&w->r, 10);
     for (int i = 0; i < b->n_items; i++) {
-        const int end = w->arrival[i].first + b->n_tokens[i];
+        const int first = w->arrival[i].first, end = first + b->n_tokens[i];
         n_accept[i] = how < 4 ? rng_below(&w->r, b->n_tokens[i] + 1) : b->n_tokens[i];
-        const int cut = w->arrival[i].first + n_accept[i];
-        allowed = allowed && (cut % 64 == 0 || cut / 64 >= end / 64 - 1);
+        const int cut = first + n_accept[i];
+        allowed = allowed && (cut % 64 == 0 || cut / 64 >= end / 64 - 1 ||
+                              (first % 64 && cut / 64 == first / 64));
     }
     if (how == 9 || !allowed) {
         if (!allowed)

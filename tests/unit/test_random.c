@@ -382,15 +382,17 @@ static void operate_trim(world *w) {
     }
 }
 
-/* Commit with fewer tokens than were stored: any cut in the last two pages or between pages. */
+/* Commit with fewer tokens than were stored: any cut between pages, in the page that was open, in
+ * the last full page, or behind it. */
 static void commit_part(world *w, const model_batch *b) {
     int32_t n_accept[MAX_SEQS];
     bool allowed = true;
     for (int i = 0; i < b->n_items; i++) {
-        const int end = b->item[i].from + b->item[i].n_tokens;
+        const int from = b->item[i].from, end = from + b->item[i].n_tokens;
         n_accept[i] = rng_below(&w->r, b->item[i].n_tokens + 1);
-        const int cut = b->item[i].from + n_accept[i];
-        allowed = allowed && (cut % 64 == 0 || cut / 64 >= end / 64 - 1);
+        const int cut = from + n_accept[i];
+        allowed = allowed && (cut % 64 == 0 || cut / 64 >= end / 64 - 1 ||
+                              (from % 64 && cut / 64 == from / 64));
     }
     if (!allowed) {
         assert_status(quire_batch_commit(b->batch, n_accept), QUIRE_E_INVALID);
