@@ -584,7 +584,7 @@ QUIRE_API quire_status quire_channel_feedback(const float *moment /* (k_dim, k_d
 
 /* k_order, k_feedback and k_rope of a model's layers as a file, for programs that do not measure
  * them themselves (docs/LLAMA.md). Layers without k_order are written as empty. E_INVALID, E_IO,
- * E_NOMEM. */
+ * E_BUSY (another writer has PATH), E_TOO_BIG (more than 1 GiB). */
 QUIRE_API quire_status quire_calibration_file_write(const char *path, const quire_layer *layers,
                                                     int32_t n_layers);
 /* *layers: (n_layers) with n_kv_heads, k_dim and what was measured; n_kv_heads is 0 for empty ones.

@@ -50,22 +50,27 @@ static quire_status add(output *out, const void *bytes, size_t n) {
     return quire__writer_add(&out->writer, bytes, n);
 }
 
-static quire_status add_layer(output *out, const quire_layer *l) {
+static head head_of(const quire_layer *l) {
     const quire_rope *r = l->k_rope;
     head h = {0};
-    if (l->k_order) {
-        h = (head){.n_kv_heads = l->n_kv_heads, .k_dim = l->k_dim};
-        h.has_feedback = l->k_feedback != NULL;
-        if (r) {
-            h.has_rope = 1;
-            h.has_frequency = r->frequency != NULL;
-            h.interleaved = r->interleaved;
-            h.rope_first = r->first;
-            h.n_rot = r->n_rot;
-            h.base = r->base;
-            h.scale = r->scale;
-        }
+    if (!l->k_order)
+        return h;
+    h = (head){.n_kv_heads = l->n_kv_heads, .k_dim = l->k_dim};
+    h.has_feedback = l->k_feedback != NULL;
+    if (r) {
+        h.has_rope = 1;
+        h.has_frequency = r->frequency != NULL;
+        h.interleaved = r->interleaved;
+        h.rope_first = r->first;
+        h.n_rot = r->n_rot;
+        h.base = r->base;
+        h.scale = r->scale;
     }
+    return h;
+}
+
+static quire_status add_layer(output *out, const quire_layer *l) {
+    const head h = head_of(l);
     const spans n = spans_of(&h);
     QUIRE_TRY(add(out, &h, sizeof h));
     if (!l->k_order)
@@ -75,7 +80,17 @@ static quire_status add_layer(output *out, const quire_layer *l) {
         add(out, "\0\0\0", n.order - (size_t)h.n_kv_heads * (size_t)h.k_dim * sizeof(uint16_t)));
     if (n.feedback)
         QUIRE_TRY(add(out, l->k_feedback, n.feedback));
-    return n.frequency ? add(out, r->frequency, n.frequency) : QUIRE_OK;
+    return n.frequency ? add(out, l->k_rope->frequency, n.frequency) : QUIRE_OK;
+}
+
+static quire_status add_all(output *out, const quire_layer *layers, int32_t n_layers) {
+    quire__hash_start(&out->hash);
+    QUIRE_TRY(add(out, MAGIC, sizeof MAGIC));
+    QUIRE_TRY(add(out, &n_layers, sizeof n_layers));
+    for (int32_t i = 0; i < n_layers; i++)
+        QUIRE_TRY(add_layer(out, &layers[i]));
+    const quire_digest digest = quire__hash_end(&out->hash);
+    return quire__writer_add(&out->writer, digest.byte, sizeof digest.byte);
 }
 
 static quire_status check_layer(const quire_layer *l, int32_t i) {
@@ -102,27 +117,22 @@ quire_status quire_calibration_file_write(const char *path, const quire_layer *l
     if (!path || !layers || n_layers < 1 || n_layers > MAX_LAYERS)
         return quire__fail(QUIRE_E_INVALID, "path or layers is NULL, or there are %d layers",
                            (int)n_layers);
-    for (int32_t i = 0; i < n_layers; i++)
+    size_t bytes = sizeof MAGIC + sizeof n_layers + sizeof(quire_digest);
+    for (int32_t i = 0; i < n_layers; i++) {
         QUIRE_TRY(check_layer(&layers[i], i));
-    output *out = malloc(sizeof *out);
-    if (!out)
-        return quire__fail(QUIRE_E_NOMEM, "no memory to write %s", path);
-    quire__hash_start(&out->hash);
-    quire_status status = quire__writer_open(&out->writer, path);
-    if (status == QUIRE_OK)
-        status = add(out, MAGIC, sizeof MAGIC);
-    if (status == QUIRE_OK)
-        status = add(out, &n_layers, sizeof n_layers);
-    for (int32_t i = 0; i < n_layers && status == QUIRE_OK; i++)
-        status = add_layer(out, &layers[i]);
-    if (status == QUIRE_OK) {
-        const quire_digest digest = quire__hash_end(&out->hash);
-        status = quire__writer_add(&out->writer, digest.byte, sizeof digest.byte);
+        const head h = head_of(&layers[i]);
+        const spans n = spans_of(&h);
+        bytes += sizeof h + n.order + n.feedback + n.frequency;
     }
+    if (bytes > MAX_FILE) /* no reader would take it */
+        return quire__fail(QUIRE_E_TOO_BIG, "a calibration of %zu bytes: at most %d", bytes,
+                           MAX_FILE);
+    output out; /* not from malloc, which aligns to 16: a hash wants 64 */
+    QUIRE_TRY(quire__writer_open(&out.writer, path));
+    quire_status status = add_all(&out, layers, n_layers);
     if (status == QUIRE_OK)
-        status = quire__writer_commit(&out->writer);
-    quire__writer_abort(&out->writer);
-    free(out);
+        status = quire__writer_commit(&out.writer);
+    quire__writer_abort(&out.writer);
     return status;
 }
 
@@ -213,19 +223,20 @@ static bool walk(const uint8_t *bytes, size_t n, int32_t n_layers, quire_layer *
 }
 
 quire_status quire_calibration_file_read(const char *path, quire_layer **result,
-                                         int32_t *n_layers) {
-    if (!path || !result || !n_layers)
+                                         int32_t *n_result) {
+    if (!path || !result || !n_result)
         return quire__fail(QUIRE_E_INVALID, "path, layers or n_layers is NULL");
     *result = NULL;
     uint8_t *bytes = NULL;
     size_t n = 0;
     QUIRE_TRY(read_file(path, &bytes, &n));
-    memcpy(n_layers, bytes + sizeof MAGIC, sizeof *n_layers);
-    if (*n_layers < 1 || *n_layers > MAX_LAYERS || !walk(bytes, n, *n_layers, NULL, NULL)) {
+    int32_t n_layers;
+    memcpy(&n_layers, bytes + sizeof MAGIC, sizeof n_layers);
+    if (n_layers < 1 || n_layers > MAX_LAYERS || !walk(bytes, n, n_layers, NULL, NULL)) {
         free(bytes);
         return quire__fail(QUIRE_E_CORRUPT, "%s does not hold what it says", path);
     }
-    const size_t count = (size_t)*n_layers, ropes_at = count * sizeof **result,
+    const size_t count = (size_t)n_layers, ropes_at = count * sizeof **result,
                  bytes_at = ropes_at + count * sizeof(quire_rope);
     uint8_t *block = malloc(bytes_at + n);
     if (!block) {
@@ -235,8 +246,8 @@ quire_status quire_calibration_file_read(const char *path, quire_layer **result,
     memcpy(block + bytes_at, bytes, n);
     free(bytes);
     quire_layer *layers = (quire_layer *)(void *)block;
-    walk(block + bytes_at, n, *n_layers, layers, (quire_rope *)(void *)(block + ropes_at));
-    for (int32_t i = 0; i < *n_layers; i++) {
+    walk(block + bytes_at, n, n_layers, layers, (quire_rope *)(void *)(block + ropes_at));
+    for (int32_t i = 0; i < n_layers; i++) {
         if (check_layer(&layers[i], i) == QUIRE_OK)
             continue;
         const quire_status status = quire__fail_where(QUIRE_E_CORRUPT, "%s", path);
@@ -244,5 +255,6 @@ quire_status quire_calibration_file_read(const char *path, quire_layer **result,
         return status;
     }
     *result = layers;
+    *n_result = n_layers;
     return QUIRE_OK;
 }

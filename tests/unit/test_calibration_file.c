@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "kit.h"
 
 enum { N = 3, G = 2, DIM = 48 };
@@ -110,6 +111,52 @@ static void refuses_what_is_not_one(void **state) {
     free(bytes);
 }
 
+/* Right checksums, and contents that cannot be: nothing is written to. */
+static void refuses_signed_nonsense(void **state) {
+    (void)state;
+    quire_layer *back;
+    int32_t n = -7, wrong = 1000;
+    assert_ok(quire_calibration_file_write(path, layers, N));
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    const size_t size = (size_t)info.st_size;
+    uint8_t *bytes = malloc(size);
+    FILE *f = fopen(path, "rb");
+    assert_int_equal(fread(bytes, 1, size, f), size);
+    fclose(f);
+    memcpy(bytes + 16, &wrong, sizeof wrong);
+    const quire_digest digest = quire__hash_of(bytes, size - sizeof digest.byte);
+    memcpy(bytes + size - sizeof digest.byte, digest.byte, sizeof digest.byte);
+    f = fopen(path, "wb");
+    fwrite(bytes, 1, size, f);
+    fclose(f);
+    free(bytes);
+    assert_status(quire_calibration_file_read(path, &back, &n), QUIRE_E_CORRUPT);
+    assert_int_equal(n, -7);
+}
+
+/* What could not be read back is not written. */
+static void refuses_what_is_too_long(void **state) {
+    (void)state;
+    enum { HEADS = 512, BIG = 128, LAYERS = 80 };
+    static quire_layer many[LAYERS];
+    const size_t n_feedback = (size_t)HEADS * BIG * BIG / 2;
+    float *zeros = calloc(n_feedback, sizeof *zeros);
+    uint16_t *orders = malloc((size_t)HEADS * BIG * sizeof *orders);
+    for (int i = 0; i < HEADS * BIG; i++)
+        orders[i] = (uint16_t)(i % BIG);
+    for (int i = 0; i < LAYERS; i++) { /* they may all be one */
+        quire_layer_default(&many[i]);
+        many[i].n_kv_heads = HEADS;
+        many[i].k_dim = BIG;
+        many[i].k_order = orders;
+        many[i].k_feedback = zeros;
+    }
+    assert_status(quire_calibration_file_write(path, many, LAYERS), QUIRE_E_TOO_BIG);
+    assert_ok(quire_calibration_file_write(path, many, 1));
+    free(zeros), free(orders);
+}
+
 static void waits_for_nobody(void **state) {
     (void)state;
     quire_layer *back;
@@ -124,8 +171,9 @@ static void waits_for_nobody(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(comes_back),
-                                       cmocka_unit_test(refuses_what_is_not_one),
-                                       cmocka_unit_test(waits_for_nobody)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(comes_back), cmocka_unit_test(refuses_what_is_not_one),
+        cmocka_unit_test(refuses_signed_nonsense), cmocka_unit_test(refuses_what_is_too_long),
+        cmocka_unit_test(waits_for_nobody)};
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }
