@@ -27,30 +27,48 @@ static bool still_named(int fd, const char *path) {
            by_fd.st_dev == by_name.st_dev;
 }
 
+static quire_status lock_part(const quire_writer *w) {
+    if (flock(w->fd, LOCK_EX | LOCK_NB) == 0)
+        return QUIRE_OK;
+    return errno == EWOULDBLOCK
+               ? quire__fail(QUIRE_E_BUSY,
+                             "'%.200s' is being written by another process; try again later",
+                             w->path)
+               : io_error("lock", w->part);
+}
+
+/* The file that another writer left, which the lock shows not to be in use. It is not written to:
+ * it may belong to someone else, be open to others, or have a second name. */
+static quire_status remove_left_over(const quire_writer *w) {
+    struct stat info;
+    if (fstat(w->fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return quire__fail(QUIRE_E_IO, "'%.200s' is not a regular file", w->part);
+    return unlink(w->part) == 0 || errno == ENOENT ? QUIRE_OK : io_error("remove", w->part);
+}
+
+/* Only a file that this call has created, and that still has its name once it is locked, is this
+ * writer's. */
 static quire_status open_part(quire_writer *w) {
+    enum { FLAGS = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK }; /* a FIFO would wait */
     for (;;) {
-        w->fd = open(w->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        w->fd = open(w->part, FLAGS | O_CREAT | O_EXCL, 0600);
+        const bool created = w->fd >= 0;
+        if (!created && errno == EEXIST) {
+            w->fd = open(w->part, FLAGS);
+            if (w->fd < 0 && errno == ENOENT)
+                continue; /* it has just been renamed or removed */
+        }
         if (w->fd < 0)
             return io_error("create", w->part);
-        if (flock(w->fd, LOCK_EX | LOCK_NB) != 0) {
-            const bool taken = errno == EWOULDBLOCK;
-            const quire_status status =
-                taken ? quire__fail(QUIRE_E_BUSY,
-                                    "'%.200s' is being written by another process; try again later",
-                                    w->path)
-                      : io_error("lock", w->part);
-            close(w->fd);
-            return status;
-        }
-        if (still_named(w->fd, w->part))
-            break;
+        quire_status status = lock_part(w);
+        const bool named = status == QUIRE_OK && still_named(w->fd, w->part);
+        if (created && named)
+            return QUIRE_OK;
+        if (named)
+            status = remove_left_over(w);
         close(w->fd);
+        QUIRE_TRY(status);
     }
-    if (ftruncate(w->fd, 0) == 0)
-        return QUIRE_OK;
-    const quire_status status = io_error("empty", w->part);
-    close(w->fd);
-    return status;
 }
 
 quire_status quire__writer_open(quire_writer *w, const char *path) {

@@ -7,8 +7,9 @@
 
 enum { QUIRE_PATH_BYTES = 4096, QUIRE_WRITE_BUFFER = 1 << 15 };
 
-/* A file that replaces `path` at commit. Until then it is PATH.part, locked by this writer. If a
- * process is killed, the next writer overwrites what it left. */
+/* A file that replaces `path` at commit. Until then it is PATH.part, made and locked by this
+ * writer. Only its owner can read it. If a process is killed, the next writer removes what it left.
+ */
 typedef struct quire_writer {
     int fd;
     uint64_t bytes;   /* written so far, buffer included */
