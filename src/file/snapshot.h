@@ -103,6 +103,8 @@ struct quire_file {
 };
 
 /* ---- snapshot_layers.c: the section "layers", which a store uses too */
+quire_status quire__file_no_memory(void);           /* E_NOMEM */
+quire_status quire__file_invalid(const char *what); /* E_FORMAT */
 /* Digest of what changes a layer's attention but not its cache: query heads, scale, soft-cap,
  * ALiBi, learned sinks. Never 0. */
 uint64_t quire__attention_digest(const quire_layer_state *layer);
@@ -173,6 +175,9 @@ bool quire__record_valid(const quire_layer_state *layer, const uint8_t *record);
 quire_status quire__page_invalid(int32_t layer, int32_t head); /* E_FORMAT */
 /* Compares with the table of sections. E_CORRUPT. */
 quire_status quire__file_checksum(const quire_file *file, int32_t section, const quire_hash *hash);
+bool quire__all_zero(const uint8_t *bytes, size_t n_bytes);
+/* What follows a section up to the next. E_FORMAT: it is not zero. */
+quire_status quire__file_padding(const uint8_t *bytes, size_t n_bytes);
 
 /* Whether a file has the channel order of a layer. */
 static inline bool quire__file_has_order(const quire_layer *layer) {

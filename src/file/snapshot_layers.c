@@ -5,10 +5,11 @@
 #include "base/element.h"
 #include "file/snapshot.h"
 
-static quire_status no_memory(void) {
-    return quire__fail(QUIRE_E_NOMEM, "out of memory while reading layers");
+quire_status quire__file_no_memory(void) {
+    return quire__fail(QUIRE_E_NOMEM, "out of memory while opening the file");
 }
-static quire_status invalid(const char *what) {
+
+quire_status quire__file_invalid(const char *what) {
     return quire__fail(QUIRE_E_FORMAT, "the file has an invalid %s", what);
 }
 
@@ -120,7 +121,7 @@ static quire_status read_layer(quire_form *form, int32_t i, const uint8_t *entry
         l->n_heads % l->n_kv_heads != 0 || l->window < 0 || l->window > QUIRE_FILE_TOKENS_MAX ||
         l->keep < 0 || l->keep > QUIRE_FILE_TOKENS_MAX || l->share < -1 || l->share >= i ||
         (l->share >= 0 && form->config[l->share].share != -1))
-        return invalid("layer table");
+        return quire__file_invalid("layer table");
     form->attention[i] = quire__get64(entry + 40);
     quire_layer_state *s = &form->layer[i];
     s->config = *l;
@@ -131,14 +132,14 @@ static quire_status read_layer(quire_form *form, int32_t i, const uint8_t *entry
         if (l->n_kv_heads != from->n_kv_heads || l->k_dim != from->k_dim ||
             l->v_dim != from->v_dim || l->window != from->window || l->keep != from->keep ||
             l->k != from->k || l->v != from->v || s->class != field[9])
-            return invalid("layer table");
+            return quire__file_invalid("layer table");
         return QUIRE_OK;
     }
     if (quire__format_init(&s->format, (quire_pair){l->k, l->v}, l->k_dim, l->v_dim, form->raw) !=
         QUIRE_OK)
-        return invalid("layer table");
+        return quire__file_invalid("layer table");
     s->class = quire__form_class(form->class, &form->n_classes, l);
-    return s->class == field[9] ? QUIRE_OK : invalid("layer class");
+    return s->class == field[9] ? QUIRE_OK : quire__file_invalid("layer class");
 }
 
 /* They follow the layers, for layers that have one: u16 (KV heads, DK). */
@@ -149,10 +150,10 @@ static quire_status read_orders(quire_form *form, const uint8_t *at, uint64_t by
         wanted += quire__file_has_order(l) ? 2 * (uint64_t)l->n_kv_heads * (uint64_t)l->k_dim : 0;
     }
     if (bytes != wanted)
-        return invalid("channel order");
+        return quire__file_invalid("channel order");
     form->orders = malloc((size_t)bytes + 1);
     if (!form->orders)
-        return no_memory();
+        return quire__file_no_memory();
     for (size_t p = 0; p < bytes / 2; p++)
         form->orders[p] = quire__get16(at + 2 * p);
     const uint16_t *order = form->orders;
@@ -162,7 +163,7 @@ static quire_status read_orders(quire_form *form, const uint8_t *at, uint64_t by
             l->k_order = order;
             for (int32_t h = 0; h < l->n_kv_heads; h++, order += l->k_dim)
                 if (quire__order_fault(order, l->k_dim) < l->k_dim)
-                    return invalid("channel order");
+                    return quire__file_invalid("channel order");
         } else if (l->share != -1) {
             l->k_order = form->config[l->share].k_order;
         }
@@ -173,7 +174,7 @@ static quire_status read_orders(quire_form *form, const uint8_t *at, uint64_t by
 
 quire_status quire__form_read(quire_form *form, const uint8_t *at, size_t bytes) {
     if (bytes < QUIRE_FILE_LAYERS_HEAD)
-        return invalid("layer table");
+        return quire__file_invalid("layer table");
     const uint32_t rotation = quire__get32(at + 4), n_layers = quire__get32(at + 20),
                    n_classes = quire__get32(at + 24), sinks = quire__get32(at + 16);
     form->page_format = quire__get32(at);
@@ -187,7 +188,7 @@ quire_status quire__form_read(quire_form *form, const uint8_t *at, size_t bytes)
         sinks > QUIRE_T || n_layers < 1 || n_layers > QUIRE_FILE_LAYERS_MAX ||
         quire__get32(at + 28) != 0 ||
         bytes < QUIRE_FILE_LAYERS_HEAD + (uint64_t)n_layers * QUIRE_FILE_LAYER)
-        return invalid("layer table");
+        return quire__file_invalid("layer table");
     const size_t orders = QUIRE_FILE_LAYERS_HEAD + (size_t)n_layers * QUIRE_FILE_LAYER;
     form->sinks = (int32_t)sinks;
     form->n_layers = (int32_t)n_layers;
@@ -196,13 +197,13 @@ quire_status quire__form_read(quire_form *form, const uint8_t *at, size_t bytes)
     form->class = calloc(n_layers, sizeof *form->class);
     form->attention = calloc(n_layers, sizeof *form->attention);
     if (!form->config || !form->layer || !form->class || !form->attention)
-        return no_memory();
+        return quire__file_no_memory();
     for (int32_t i = 0; i < (int32_t)n_layers; i++)
         QUIRE_TRY(read_layer(form, i, at + QUIRE_FILE_LAYERS_HEAD + (size_t)i * QUIRE_FILE_LAYER));
     QUIRE_TRY(read_orders(form, at + orders, bytes - orders));
     quire__form_place(form->raw, form->sinks, form->layer, form->n_layers, form->class,
                       form->n_classes);
-    return form->n_classes == (int32_t)n_classes ? QUIRE_OK : invalid("layer class");
+    return form->n_classes == (int32_t)n_classes ? QUIRE_OK : quire__file_invalid("layer class");
 }
 
 void quire__form_free(quire_form *form) {

@@ -242,8 +242,8 @@ static quire_status read_group(reader *r, const quire_file *file) {
     expect_open(r);
     for (int32_t p = 0; p < file->n_pages; p++)
         expect_leaf(r, s->table[p], QUIRE_PART_SEALED, QUIRE_T);
-    expect(r, r->padding, (size_t)(quire__file_align(section->bytes) - section->bytes),
-           (arrival){.leaf = QUIRE_NO_LEAF});
+    const size_t padding = (size_t)(quire__file_align(section->bytes) - section->bytes);
+    expect(r, r->padding, padding, (arrival){.leaf = QUIRE_NO_LEAF});
     quire_read_ahead ahead;
     quire_hash hash;
     quire__hash_start(&hash);
@@ -252,7 +252,8 @@ static quire_status read_group(reader *r, const quire_file *file) {
     quire__read_ahead_end(&ahead);
     QUIRE_TRY(status);
     QUIRE_TRY(quire__file_checksum(file, QUIRE_SECTION_PAGES + r->class, &hash));
-    return r->bad_layer < 0 ? QUIRE_OK : quire__page_invalid(r->bad_layer, r->bad_head);
+    return r->bad_layer < 0 ? quire__file_padding(r->padding, padding)
+                            : quire__page_invalid(r->bad_layer, r->bad_head);
 }
 
 static quire_status fill_class(quire_seq *seq, const quire_file *file, int32_t g) {

@@ -6,18 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/element.h"
 #include "base/size.h"
 #include "file/snapshot.h"
 
 static const char *const SECTION_NAMES[] = {"identity", "layers", "tokens", "state", "pages"};
-
-static quire_status no_memory(void) {
-    return quire__fail(QUIRE_E_NOMEM, "out of memory while opening the file");
-}
-static quire_status invalid(const char *what) {
-    return quire__fail(QUIRE_E_FORMAT, "the file has an invalid %s", what);
-}
 
 /* ------------------------------------------------------------------ header and table */
 
@@ -60,12 +52,12 @@ static quire_status check_table(const quire_file *file, const uint8_t *table, ui
         if (quire__get32(table) != kind || quire__get32(table + 4) != (uint32_t)s->layer_class ||
             quire__get64(table + 40) != 0 || s->offset != start ||
             s->bytes > file->info.bytes - start)
-            return invalid("table of sections");
+            return quire__file_invalid("table of sections");
         start = quire__file_align(start + s->bytes);
         if (start > file->info.bytes)
-            return invalid("table of sections");
+            return quire__file_invalid("table of sections");
     }
-    return start == file->info.bytes ? QUIRE_OK : invalid("table of sections");
+    return start == file->info.bytes ? QUIRE_OK : quire__file_invalid("table of sections");
 }
 
 static quire_status read_sections(quire_file *file) {
@@ -85,7 +77,7 @@ static quire_status read_sections(quire_file *file) {
     file->section = calloc(n_sections, sizeof *file->section);
     if (!head || !file->section) {
         free(head);
-        return no_memory();
+        return quire__file_no_memory();
     }
     file->info.sections = file->section;
     file->info.n_sections = (int32_t)n_sections;
@@ -105,8 +97,11 @@ static quire_status read_sections(quire_file *file) {
                                  (unsigned long long)(file->info.bytes - bytes));
     }
     if (status == QUIRE_OK) {
+        const size_t end = QUIRE_FILE_HEADER + (size_t)n_sections * QUIRE_FILE_ENTRY;
         read_table(file, head + QUIRE_FILE_HEADER);
-        status = check_table(file, head + QUIRE_FILE_HEADER, head_bytes);
+        status = !quire__all_zero(head + 24, 24) || !quire__all_zero(head + end, head_bytes - end)
+                     ? quire__file_invalid("header: bytes that must be zero are not")
+                     : check_table(file, head + QUIRE_FILE_HEADER, head_bytes);
     }
     free(head);
     return status;
@@ -118,20 +113,22 @@ static quire_status read_small(quire_file *file) {
     const quire_file_section *s = file->section;
     if (s[QUIRE_SECTION_IDENTITY].bytes > QUIRE_IDENTITY_MAX ||
         s[QUIRE_SECTION_TOKENS].bytes > 4ull * INT32_MAX || s[QUIRE_SECTION_TOKENS].bytes % 4 != 0)
-        return invalid("identity or token section");
+        return quire__file_invalid("identity or token section");
     if (end - first > QUIRE_FILE_SMALL_MAX)
         return quire__fail(QUIRE_E_TOO_BIG,
                            "the sections before the pages take %llu bytes; at most %d are read",
                            (unsigned long long)(end - first), QUIRE_FILE_SMALL_MAX);
     file->small = malloc((size_t)(end - first));
     if (!file->small)
-        return no_memory();
+        return quire__file_no_memory();
     QUIRE_TRY(quire__read_at(file->fd, first, file->small, (size_t)(end - first)));
     for (int32_t i = 0; i < QUIRE_SECTION_PAGES; i++) {
-        const quire_digest digest = quire__hash_of(file->small + (s[i].offset - first),
-                                                   (size_t)(s[i + 1].offset - s[i].offset));
+        const uint8_t *at = file->small + (s[i].offset - first);
+        const size_t bytes = (size_t)s[i].bytes, padded = (size_t)(s[i + 1].offset - s[i].offset);
+        const quire_digest digest = quire__hash_of(at, padded);
         if (memcmp(digest.byte, s[i].checksum, sizeof digest.byte) != 0)
             return quire__fail(QUIRE_E_CORRUPT, "section '%s' is damaged", s[i].name);
+        QUIRE_TRY(quire__file_padding(at + bytes, padded - bytes));
     }
     return QUIRE_OK;
 }
@@ -151,9 +148,12 @@ static bool class_valid(const quire_file *file, int32_t g) {
         part->sink_rows & ~quire__rows_below(class->sinks) ||
         part->open_rows & ~quire__rows_below(length % QUIRE_T))
         return false;
-    for (int32_t p = 0; p < n_pages; p++)
-        if (!quire__file_page_rows(part, p) && (p >= first_seen || quire__pinned(class, p)))
+    for (int32_t p = 0; p < n_pages; p++) {
+        const bool is_there = quire__file_page_rows(part, p), pinned = quire__pinned(class, p),
+                   recycled = p < part->live_from && !pinned;
+        if (is_there ? recycled : p >= first_seen || pinned)
             return false;
+    }
     for (int32_t p = 0; p <= n_pages; p++)
         if (quire__rows_seen(class, p, length) & ~quire__file_rows_held(file, g, p))
             return false;
@@ -182,7 +182,7 @@ static quire_status place_parts(quire_file *file, int32_t g, int32_t *rank) {
     if (!quire__mul((size_t)part->n_held, part->leaf_bytes, &bytes) ||
         !quire__add(bytes, part->pages, &part->bytes) ||
         part->bytes != file->section[QUIRE_SECTION_PAGES + g].bytes)
-        return invalid("number of pages");
+        return quire__file_invalid("number of pages");
     file->info.packed_bytes += bytes;
     file->info.raw_bytes += part->pages;
     return QUIRE_OK;
@@ -192,7 +192,7 @@ static quire_status read_state(quire_file *file) {
     const uint8_t *at = small_section(file, QUIRE_SECTION_STATE);
     const uint64_t bytes = file->section[QUIRE_SECTION_STATE].bytes;
     if (bytes < QUIRE_FILE_STATE_HEAD)
-        return invalid("state");
+        return quire__file_invalid("state");
     file->info.length = (int32_t)quire__get32(at);
     file->last_page = (int32_t)quire__get32(at + 4);
     file->n_pages = file->info.length / QUIRE_T;
@@ -202,18 +202,18 @@ static quire_status read_state(quire_file *file) {
     if (file->info.length < 0 || file->info.length > QUIRE_FILE_TOKENS_MAX ||
         (file->last_page != -1 && (file->last_page < 0 || file->last_page != file->n_pages - 1)) ||
         bytes != QUIRE_FILE_STATE_HEAD + n_classes * (QUIRE_FILE_CLASS + QUIRE_FILE_PAGE * n_pages))
-        return invalid("state");
+        return quire__file_invalid("state");
     if (file->info.history > QUIRE_HISTORY_ALL || file->info.exact_tokens < 0 ||
         file->info.exact_tokens > file->info.length ||
         (file->info.history == 0) != (file->info.exact_tokens == file->info.length))
-        return invalid("history");
+        return quire__file_invalid("history");
     if (file->info.n_tokens > 0 && file->info.n_tokens < file->info.length)
-        return invalid("number of tokens");
+        return quire__file_invalid("number of tokens");
     file->part = calloc(n_classes, sizeof *file->part);
     /* No larger than the section, which has been read. */
     file->rank = calloc(n_classes * n_pages + 1, sizeof *file->rank);
     if (!file->part || !file->rank)
-        return no_memory();
+        return quire__file_no_memory();
     at += QUIRE_FILE_STATE_HEAD;
     for (int32_t g = 0; g < file->form.n_classes;
          g++, at += QUIRE_FILE_CLASS + QUIRE_FILE_PAGE * n_pages) {
@@ -223,7 +223,7 @@ static quire_status read_state(quire_file *file) {
                                            .open_rows = quire__get64(at + 16),
                                            .rows = at + QUIRE_FILE_CLASS};
         if (!class_valid(file, g))
-            return invalid(
+            return quire__file_invalid(
                 "set of pages: required pages are missing, or it has pages that cannot exist");
         QUIRE_TRY(place_parts(file, g, file->rank + (size_t)g * n_pages));
     }
@@ -266,7 +266,7 @@ static quire_status read_all(quire_file *file, const char *path) {
     file->info.layers = form->config;
     file->info.n_layers = form->n_layers;
     if (file->info.n_sections != QUIRE_FILE_SECTIONS + form->n_classes)
-        return invalid("layer class");
+        return quire__file_invalid("layer class");
     return read_state(file);
 }
 
@@ -276,7 +276,7 @@ quire_status quire_file_open(quire_file **result, const char *path) {
     *result = NULL;
     quire_file *file = calloc(1, sizeof *file);
     if (!file)
-        return no_memory();
+        return quire__file_no_memory();
     const quire_status status = read_all(file, path);
     if (status != QUIRE_OK) {
         quire_file_close(file);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -362,6 +363,110 @@ static void test_hostile_sizes(void **state) {
                 assert_status(quire_file_open(&opened, saved_path("sparse")), QUIRE_E_TOO_BIG);
         }
     small_close(&c);
+}
+
+static quire_status try_changed(const small_case *c, size_t at, uint8_t value) {
+    const uint8_t was = c->file.data[at];
+    c->file.data[at] = value;
+    file_sign(c->file);
+    const quire_status status = try_load(c, c->file.data, c->file.n);
+    c->file.data[at] = was;
+    return status;
+}
+
+/* What must be zero is zero: everything that a file says is read by somebody. */
+static void test_padding(void **state) {
+    (void)state;
+    small_case c;
+    small_open(&c);
+    const size_t reserved[] = {24, 47, 64 + 5 * 48, 319, 320 + 7, 320 + 63};
+    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
+        assert_status(try_changed(&c, reserved[i], 1), QUIRE_E_FORMAT);
+    assert_ok(try_changed(&c, 320, 'a'));
+    small_close(&c);
+
+    fixture_init(&c.f, 1, 2, 1, 48, 32, "k8v4"); /* the open page's row ends inside 64 bytes */
+    fixture_open(&c.f);
+    const source s = source_default(1);
+    const quire_save_options o = {
+        .struct_size = sizeof o, .identity = "a model", .identity_bytes = 7};
+    assert_ok(quire_seq_create(c.f.pool, &c.live));
+    feed(&c.f, c.live, &s, 1, 1, 1, 0, NULL);
+    assert_ok(quire_seq_save(c.live, saved_path("odd"), &o));
+    c.file = file_read(saved_path("odd"));
+    assert_status(try_changed(&c, c.file.n - 1, 1), QUIRE_E_FORMAT);
+    assert_ok(try_changed(&c, c.file.n - 1, 0));
+    small_close(&c);
+}
+
+/* A page before the first that has not been recycled is there only for its kept tokens. */
+static void test_recycled_pages(void **state) {
+    (void)state;
+    for (int keep = 0; keep <= 10; keep += 10) { /* 10: more than the sinks */
+        small_case c;
+        fixture_init(&c.f, 1, 2, 1, 32, 32, "k8v4");
+        c.f.layer[0].window = 1;
+        c.f.layer[0].keep = keep;
+        fixture_open(&c.f);
+        const source s = source_default(1);
+        const quire_save_options o = {
+            .struct_size = sizeof o, .identity = "a model", .identity_bytes = 7};
+        assert_ok(quire_seq_create(c.f.pool, &c.live));
+        feed(&c.f, c.live, &s, 65, 65, 1, 0, NULL); /* page 0 is the one sealed last */
+        assert_ok(quire_seq_save(c.live, saved_path("window"), &o));
+        c.file = file_read(saved_path("window"));
+        quire_file *file;
+        quire_file_info info;
+        assert_ok(quire_file_open(&file, saved_path("window")));
+        quire_file_get_info(file, &info);
+        const size_t live_from = (size_t)info.sections[3].offset + 16;
+        quire_file_close(file);
+        assert_int_equal(c.file.data[live_from], 0);
+        assert_ok(try_changed(&c, live_from, 0));
+        assert_status(try_changed(&c, live_from, 1), keep ? QUIRE_OK : QUIRE_E_FORMAT);
+        small_close(&c);
+    }
+}
+
+/* What lies at PATH.part is replaced, not written to: it may be someone else's, or have another
+ * name, or be open to all. */
+static void test_left_over_part(void **state) {
+    (void)state;
+    fixture f;
+    quire_seq *seq;
+    fixture_init(&f, 1, 2, 1, 32, 32, "k8v4");
+    fixture_open(&f);
+    assert_ok(quire_seq_create(f.pool, &seq));
+    char path[256], part[300];
+    snprintf(path, sizeof path, "%s", saved_path("whole"));
+    snprintf(part, sizeof part, "%s.part", path);
+    for (int linked = 0; linked < 2; linked++) {
+        file_write(saved_path("other"), "not ours", 8);
+        assert_int_equal(chmod(saved_path("other"), 0644), 0);
+        if (linked)
+            assert_int_equal(link(saved_path("other"), part), 0);
+        else
+            assert_int_equal(rename(saved_path("other"), part), 0);
+        assert_ok(quire_seq_save(seq, path, NULL));
+        struct stat info;
+        assert_int_equal(stat(path, &info), 0);
+        assert_int_equal(info.st_mode & 0777, 0600);
+        assert_int_equal(info.st_nlink, 1);
+        assert_int_equal(access(part, F_OK), -1);
+        if (!linked)
+            continue;
+        const bytes other = file_read(saved_path("other"));
+        assert_int_equal(other.n, 8);
+        assert_memory_equal(other.data, "not ours", 8);
+        free(other.data);
+    }
+    assert_int_equal(mkfifo(part, 0600), 0);
+    assert_status(quire_seq_save(seq, path, NULL), QUIRE_E_IO);
+    assert_int_equal(unlink(part), 0);
+    assert_int_equal(symlink(saved_path("other"), part), 0);
+    assert_status(quire_seq_save(seq, path, NULL), QUIRE_E_IO);
+    assert_int_equal(unlink(part), 0);
+    fixture_close(&f);
 }
 
 /* ------------------------------------------------------------------ typed errors */
@@ -824,6 +929,9 @@ int main(void) {
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_requantized_edges),
         cmocka_unit_test(test_hostile_sizes),
+        cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_recycled_pages),
+        cmocka_unit_test(test_left_over_part),
     };
     return cmocka_run_group_tests(tests, NULL, remove_files);
 }
