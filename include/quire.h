@@ -236,11 +236,12 @@ typedef struct quire_layer {
     quire_codec k, v; /* QUIRE_CODEC_DEFAULT: the policy decides */
     /* -1; else the layer attends over the cache of this earlier layer and has none itself. */
     int32_t share;
-    /* (G, DK) for km4 and km3, ignored for other codecs (may be NULL); copied. A permutation: place
-     * p of a packed K row of head h holds channel k_order[h * DK + p]. In each of the first DK/32
-     * (rounded down) blocks of 16 places, the first 8 codes have one bit more and the others one
-     * bit less. A layer that shares a cache has the order of its source. Rows and queries are
-     * passed and returned in natural order. quire_channel_order makes an order. */
+    /* (G, DK) for km4 and km3; copied. With other codecs it may be NULL; if it is given, it is
+     * checked, and used if the pool gets one of these later. A permutation: place p of a packed K
+     * row of head h holds channel k_order[h * DK + p]. In each of the first DK/32 (rounded down)
+     * blocks of 16 places, the first 8 codes have one bit more and the others one bit less. A layer
+     * that shares a cache has the order of its source. Rows and queries are passed and returned in
+     * natural order. quire_channel_order makes an order. */
     const uint16_t *k_order;
     /* (G, DK*DK/2), or NULL; copied. Query-aware rounding for K codecs with channel scales and
      * fewer than 8 bits: how the rounding error of one channel is passed on to others.
@@ -280,8 +281,8 @@ typedef struct quire_pool_options {
 
 QUIRE_API void quire_layer_default(quire_layer *layer);
 QUIRE_API void quire_pool_options_default(quire_pool_options *options);
-/* E_INVALID, E_UNSUPPORTED (a codec cannot serve a layer's head size), E_BUDGET, E_TOO_BIG,
- * E_NOMEM. */
+/* E_INVALID, E_UNSUPPORTED (a codec cannot serve a layer's head size), E_UNKNOWN (no such codec
+ * number or kernel level), E_BUDGET, E_TOO_BIG, E_NOMEM. */
 QUIRE_API quire_status quire_pool_create(quire_pool **pool, const quire_pool_options *options);
 QUIRE_API void quire_pool_free(quire_pool *pool); /* NULL is fine */
 
@@ -419,7 +420,7 @@ typedef struct quire_pool_stats {
     size_t shadow_bytes;       /* raw bytes held beside sealed pages for any other reason: 0 */
     int64_t tokens;            /* in all sequences; shared ones count once per sequence */
     int32_t n_seqs, n_batches;
-    uint64_t sealed_pages;   /* times a page was sealed: layers x KV heads x pages */
+    uint64_t sealed_pages;   /* times a page was sealed: packed layers x KV heads x pages */
     uint64_t reopened_pages; /* times a trim had to reopen a page from packed values */
     uint64_t resealed_pages; /* of sealed_pages: sealed from another codec's or a file's values */
 } quire_pool_stats;
@@ -703,8 +704,9 @@ QUIRE_API quire_status quire_page_import(const quire_page_shape *shape, quire_si
  * sequence whose length is a multiple of 64. The bytes are those that the pool holds; page 0 also
  * has the raw sinks. Loading checks the size and that every value is finite and within what its
  * codec stores (E_FORMAT), so that no bytes can do harm; the caller must make sure that they are
- * the right ones. Saving fails with E_GONE (also if the page has lost some of its tokens to a
- * window), and with E_STATE for a page that quire_pool_requantize_step has not reached yet. */
+ * the right ones. Saving fails with E_INVALID (not sealed, or another size), E_GONE (also if the
+ * page has lost some of its tokens to a window), and E_STATE for a page that
+ * quire_pool_requantize_step has not reached yet. */
 QUIRE_API size_t quire_seq_page_bytes(const quire_pool *pool, int32_t page);
 QUIRE_API quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes,
                                            size_t n_bytes);

@@ -43,7 +43,9 @@ static const codec_row *find(quire_codec codec) {
 size_t quire_codec_count(void) { return N_CODECS; }
 
 quire_status quire_codec_at(size_t index, quire_codec_info *info) {
-    if (index >= N_CODECS || !info)
+    if (!info)
+        return quire__fail(QUIRE_E_INVALID, "info is NULL");
+    if (index >= N_CODECS)
         return quire__fail(QUIRE_E_INVALID, "there are %d codecs: index %zu is out of range",
                            N_CODECS, index);
     const codec_row *row = &CODECS[index];

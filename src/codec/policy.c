@@ -18,7 +18,9 @@ enum { N_PRESETS = sizeof PRESETS / sizeof *PRESETS };
 size_t quire_preset_count(void) { return N_PRESETS; }
 
 quire_status quire_preset_at(size_t index, quire_preset_info *info) {
-    if (index >= N_PRESETS || !info)
+    if (!info)
+        return quire__fail(QUIRE_E_INVALID, "info is NULL");
+    if (index >= N_PRESETS)
         return quire__fail(QUIRE_E_INVALID, "there are %d presets: index %zu is out of range",
                            N_PRESETS, index);
     *info = PRESETS[index];

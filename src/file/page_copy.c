@@ -26,12 +26,14 @@ size_t quire_seq_page_bytes(const quire_pool *constant, int32_t page) {
     return bytes;
 }
 
-/* The caller holds the lock, so that the policy cannot change. */
-static quire_status check_bytes(const quire_pool *pool, int32_t page, size_t n_bytes) {
+/* The caller holds the lock, so that the policy cannot change. `status`: room of the wrong size
+ * is a caller's mistake, but bytes from elsewhere may be anything. */
+static quire_status check_bytes(const quire_pool *pool, int32_t page, size_t n_bytes,
+                                quire_status status) {
     const size_t wanted = page_bytes(pool, page);
     if (n_bytes != wanted)
-        return quire__fail(QUIRE_E_FORMAT, "page %d has %zu bytes in this pool, not %zu", (int)page,
-                           wanted, n_bytes);
+        return quire__fail(status, "page %d has %zu bytes in this pool, not %zu", (int)page, wanted,
+                           n_bytes);
     return QUIRE_OK;
 }
 
@@ -79,7 +81,7 @@ quire_status quire_seq_page_save(const quire_seq *seq, int32_t page, void *bytes
         return quire__fail(QUIRE_E_INVALID, "sequence or bytes is NULL");
     quire_pool *pool = seq->pool;
     pthread_mutex_lock(&pool->lock);
-    quire_status status = check_bytes(pool, page, n_bytes);
+    quire_status status = check_bytes(pool, page, n_bytes, QUIRE_E_INVALID);
     if (status == QUIRE_OK)
         status = check_held(seq, page);
     if (status == QUIRE_OK)
@@ -167,7 +169,7 @@ quire_status quire_seq_page_load(quire_seq *seq, const void *bytes, size_t n_byt
     if (!seq || !bytes)
         return quire__fail(QUIRE_E_INVALID, "sequence or bytes is NULL");
     pthread_mutex_lock(&seq->pool->lock);
-    quire_status status = check_bytes(seq->pool, seq->length / QUIRE_T, n_bytes);
+    quire_status status = check_bytes(seq->pool, seq->length / QUIRE_T, n_bytes, QUIRE_E_FORMAT);
     if (status == QUIRE_OK)
         status = load_locked(seq, bytes);
     pthread_mutex_unlock(&seq->pool->lock);

@@ -24,19 +24,32 @@ static quire_status check_identity(const quire_file *file, const quire_load_opti
                        "the cache was computed by another model or setup: the identities differ");
 }
 
+static quire_status share_differs(int32_t layer, int32_t in_file, int32_t in_pool) {
+    if (in_file >= 0 && in_pool >= 0)
+        return quire__fail(QUIRE_E_IDENTITY,
+                           "layer %d: it shares the cache of layer %d in the file, of layer %d in "
+                           "the pool",
+                           (int)layer, (int)in_file, (int)in_pool);
+    return quire__fail(QUIRE_E_IDENTITY,
+                       "layer %d: the %s has its own cache for it, the %s that of layer %d",
+                       (int)layer, in_file < 0 ? "file" : "pool", in_file < 0 ? "pool" : "file",
+                       (int)(in_file < 0 ? in_pool : in_file));
+}
+
 static quire_status check_layers(const quire_pool *pool, const quire_file *file) {
     if (pool->n_layers != file->info.n_layers)
         return quire__fail(QUIRE_E_IDENTITY, "the file has %d layers, the pool has %d",
                            (int)file->info.n_layers, (int)pool->n_layers);
     for (int32_t i = 0; i < pool->n_layers; i++) {
         const quire_layer *a = &file->form.config[i], *b = &pool->layer[i].config;
-        if (a->n_kv_heads != b->n_kv_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim ||
-            a->share != b->share)
+        if (a->n_kv_heads != b->n_kv_heads || a->k_dim != b->k_dim || a->v_dim != b->v_dim)
             return quire__fail(QUIRE_E_IDENTITY,
                                "layer %d: the file has %d KV heads of sizes %d and %d, the pool "
                                "has %d of %d and %d",
                                (int)i, (int)a->n_kv_heads, (int)a->k_dim, (int)a->v_dim,
                                (int)b->n_kv_heads, (int)b->k_dim, (int)b->v_dim);
+        if (a->share != b->share)
+            return share_differs(i, a->share, b->share);
         if (a->window != b->window || a->keep != b->keep)
             return quire__fail(
                 QUIRE_E_IDENTITY,
@@ -329,7 +342,7 @@ static quire_status reseal(quire_seq *seq, quire_file *file) {
         for (int32_t head = 0; l->source == i && head < l->config.n_kv_heads; head++)
             for (int32_t p = 0; p < n_parts; p++) {
                 QUIRE_TRY(reseal_page(seq, file, i, head, p, file->raw));
-                n_resealed += p < file->n_pages && !pool->class[l->class].raw &&
+                n_resealed += p < file->n_pages && !quire__form_is_raw(l, pool->raw) &&
                               seq->class[l->class].table[p] != QUIRE_NO_LEAF;
             }
     }

@@ -172,7 +172,9 @@ quire_status quire_file_check(quire_file *file) {
 /* ------------------------------------------------------------------ one page */
 
 static quire_status check_place(const quire_file *file, int32_t layer, int32_t head, int32_t page) {
-    if (!file || layer < 0 || layer >= file->info.n_layers || head < 0 ||
+    if (!file)
+        return quire__fail(QUIRE_E_INVALID, "file is NULL");
+    if (layer < 0 || layer >= file->info.n_layers || head < 0 ||
         head >= file->form.config[layer].n_kv_heads)
         return quire__fail(QUIRE_E_INVALID, "there is no layer %d with KV head %d", (int)layer,
                            (int)head);

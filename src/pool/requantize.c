@@ -7,7 +7,6 @@
  */
 #include <string.h>
 
-#include "base/element.h"
 #include "seq/seq.h"
 
 /* Whether a sequence's pages are read or written without the lock. */
@@ -264,6 +263,8 @@ static void convert_head(const change *c, int32_t layer, int32_t head) {
     }
     quire__seal_rows(pool->kernels.rows, now, head, c->page, pool->rows[0], pool->rows[1], n_sinks,
                      record);
+    if (quire__form_is_raw(now, pool->raw))
+        return;
     atomic_fetch_add(&pool->sealed_pages, 1);
     pool->resealed_pages += from_packed && !same_codecs(now, before);
 }

@@ -39,7 +39,8 @@ static void mark_leaves(quire_pool *pool) {
 }
 
 void quire_pool_get_stats(const quire_pool *constant, quire_pool_stats *stats) {
-    quire_pool *pool = (quire_pool *)constant; /* changes only its lock */
+    /* Changes its lock, its spare leaves and their marks: nothing that a caller can see. */
+    quire_pool *pool = (quire_pool *)constant;
     memset(stats, 0, sizeof *stats);
     pthread_mutex_lock(&pool->lock);
     stats->budget_bytes = pool->budget_bytes;
@@ -81,8 +82,11 @@ void quire_pool_get_stats(const quire_pool *constant, quire_pool_stats *stats) {
 quire_status quire_layer_get_stats(const quire_pool *constant, int32_t index,
                                    quire_layer_stats *stats) {
     quire_pool *pool = (quire_pool *)constant;
-    if (!pool || !stats || index < 0 || index >= pool->n_layers)
-        return quire__fail(QUIRE_E_INVALID, "no layer %d", (int)index);
+    if (!pool || !stats)
+        return quire__fail(QUIRE_E_INVALID, "pool or stats is NULL");
+    if (index < 0 || index >= pool->n_layers)
+        return quire__fail(QUIRE_E_INVALID, "there is no layer %d: the pool has %d layers",
+                           (int)index, (int)pool->n_layers);
     quire_layer_state *layer = &pool->layer[index];
     const quire_layer *config = &layer->config;
     const size_t n_heads = (size_t)config->n_kv_heads;

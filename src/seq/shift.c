@@ -8,7 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/element.h"
 #include "seq/seq.h"
 
 typedef struct shift {
@@ -180,7 +179,8 @@ static void build(const shift *s, int32_t g, int32_t page, int32_t leaf, int32_t
             quire__seal_rows(pool->kernels.rows, l, head, page, pool->rows[0], pool->rows[1],
                              page == 0 ? l->sinks : 0, record);
             copy_v(s, g, page, i, head, record);
-            atomic_fetch_add(&pool->sealed_pages, 1);
+            if (!quire__form_is_raw(l, pool->raw))
+                atomic_fetch_add(&pool->sealed_pages, 1);
         }
     }
 }

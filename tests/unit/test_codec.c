@@ -57,6 +57,21 @@ static quire_page_shape shape_of(const char *kv, int dk, int dv, quire_type raw)
     return (quire_page_shape){p.pair, dk, dv, raw};
 }
 
+/* A message names what is wrong. */
+static void null_arguments(void **state) {
+    (void)state;
+    quire_codec_info codec;
+    quire_preset_info preset;
+    assert_status(quire_codec_at(0, NULL), QUIRE_E_INVALID);
+    assert_non_null(strstr(quire_last_error(), "NULL"));
+    assert_status(quire_preset_at(0, NULL), QUIRE_E_INVALID);
+    assert_non_null(strstr(quire_last_error(), "NULL"));
+    assert_status(quire_codec_at(quire_codec_count(), &codec), QUIRE_E_INVALID);
+    assert_non_null(strstr(quire_last_error(), "out of range"));
+    assert_status(quire_preset_at(quire_preset_count(), &preset), QUIRE_E_INVALID);
+    assert_non_null(strstr(quire_last_error(), "out of range"));
+}
+
 static void shapes(void **state) {
     (void)state;
     size_t bytes;
@@ -341,13 +356,10 @@ static void page_mean(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(extremes),
-        cmocka_unit_test(refused_values),
-        cmocka_unit_test(skipped_tokens),
-        cmocka_unit_test(exchange_errors),
-        cmocka_unit_test(import_leaves_nothing_of_before),
+        cmocka_unit_test(names),           cmocka_unit_test(null_arguments),
+        cmocka_unit_test(shapes),          cmocka_unit_test(extremes),
+        cmocka_unit_test(refused_values),  cmocka_unit_test(skipped_tokens),
+        cmocka_unit_test(exchange_errors), cmocka_unit_test(import_leaves_nothing_of_before),
         cmocka_unit_test(page_mean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

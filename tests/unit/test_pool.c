@@ -165,7 +165,9 @@ static void null_arguments(void **state) {
     assert_null(batch);
     assert_status(quire_batch_commit(NULL, NULL), QUIRE_E_INVALID);
     assert_status(quire_layer_get_stats(NULL, 0, &stats), QUIRE_E_INVALID);
+    assert_reason("NULL");
     assert_status(quire_layer_get_stats(f.pool, 0, NULL), QUIRE_E_INVALID);
+    assert_reason("NULL");
     assert_status(quire_layer_get_stats(f.pool, 2, &stats), QUIRE_E_INVALID);
     assert_status(quire_layer_get_stats(f.pool, -1, &stats), QUIRE_E_INVALID);
     quire_batch_abort(NULL);

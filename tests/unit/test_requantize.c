@@ -330,7 +330,7 @@ static void busy(void **state) {
     assert_int_equal(stats.pages_done, 3 * 2); /* b's, in both groups */
     assert_int_equal(stats.pages_left, 3 * 2); /* a's, which its fork shares */
     uint8_t byte;
-    assert_status(quire_seq_page_save(a, 0, &byte, 1), QUIRE_E_FORMAT);
+    assert_status(quire_seq_page_save(a, 0, &byte, 1), QUIRE_E_INVALID);
     const size_t n = quire_seq_page_bytes(f.pool, 1);
     uint8_t *page = malloc(n);
     assert_status(quire_seq_page_save(a, 1, page, n), QUIRE_E_STATE);
@@ -442,6 +442,34 @@ static void a_trim_half_way(void **state) {
     }
 }
 
+static uint64_t sealed_pages(const fixture *f) {
+    quire_pool_stats stats;
+    quire_pool_get_stats(f->pool, &stats);
+    assert_true(stats.resealed_pages <= stats.sealed_pages);
+    return stats.sealed_pages;
+}
+
+/* However pages are made, raw layers beside packed ones do not count: two layers of four here. */
+static void what_counts_as_sealed(void **state) {
+    (void)state;
+    fixture made, given;
+    const quire_policy policy = fixture_open_edges(&made, &given, 32);
+    quire_seq *a = fed_seq(&made, &SOURCE, 200), *b = fed_seq(&given, &SOURCE, 200), *loaded;
+    assert_int_equal(sealed_pages(&made), 2 * 3);
+    const quire_rope rope = {.n_rot = 32, .base = 10000};
+    assert_ok(quire_seq_shift(a, 0, 10, &rope, 1)); /* 190 tokens: two pages are made again */
+    assert_int_equal(sealed_pages(&made), 2 * (3 + 2));
+    assert_ok(quire_seq_save(b, saved_path("raw"), NULL));
+    const quire_load_options reseal = {.struct_size = sizeof reseal, .reseal = true};
+    assert_ok(saved_load(made.pool, saved_path("raw"), &reseal, &loaded));
+    assert_int_equal(sealed_pages(&made), 2 * (3 + 2 + 3));
+    assert_int_equal(sealed_pages(&given), 0);
+    assert_ok(quire_pool_requantize(given.pool, &policy));
+    assert_ok(quire_pool_requantize_step(given.pool, 10, NULL));
+    assert_int_equal(sealed_pages(&given), 2 * 3);
+    fixture_close(&made), fixture_close(&given);
+}
+
 /* Rounding to codes makes some values larger than the raw type of the new sinks holds. */
 static void values_that_grow(void **state) {
     (void)state;
@@ -515,6 +543,7 @@ int main(void) {
         cmocka_unit_test(values_that_do_not_fit),
         cmocka_unit_test(values_that_do_not_fit_in_an_open_page),
         cmocka_unit_test(a_trim_half_way),
+        cmocka_unit_test(what_counts_as_sealed),
         cmocka_unit_test(values_that_grow),
         cmocka_unit_test(saving_before_conversion),
     };

@@ -567,6 +567,26 @@ static void test_errors(void **state) {
         fixture_close(&f);
     }
 
+    fixture own, sharing; /* the same layers, but for where their rows are */
+    fixture_init(&own, 2, 2, 1, 32, 32, "k8v4");
+    fixture_open(&own);
+    assert_ok(quire_seq_create(own.pool, &seq));
+    assert_ok(quire_seq_save(seq, saved_path("own"), NULL));
+    fixture_init(&sharing, 2, 2, 1, 32, 32, "k8v4");
+    sharing.layer[1].share = 0;
+    fixture_open(&sharing);
+    assert_status(saved_load(sharing.pool, saved_path("own"), NULL, &seq), QUIRE_E_IDENTITY);
+    assert_non_null(strstr(quire_last_error(), "layer 1: the file has its own cache for it"));
+    fixture_close(&own), fixture_close(&sharing);
+
+    static uint8_t record[1];
+    float k[64 * 32], v[64 * 32];
+    int32_t n_rows;
+    assert_status(quire_file_page(NULL, 0, 0, 0, record, 1), QUIRE_E_INVALID);
+    assert_non_null(strstr(quire_last_error(), "file is NULL"));
+    assert_status(quire_file_rows(NULL, 0, 0, 0, k, v, &n_rows), QUIRE_E_INVALID);
+    assert_non_null(strstr(quire_last_error(), "file is NULL"));
+
     for (int i = 0; i < 3; i++)
         assert_ok(quire_seq_create(c.f.pool, &more[i]));
     assert_status(quire_seq_load(c.f.pool, file, &o, &seq), QUIRE_E_NO_SLOT);

@@ -628,8 +628,8 @@ static void save_and_load_refusals(void **state) {
     assert_status(quire_seq_page_save(seq, INT32_MAX, page, n), QUIRE_E_INVALID);
     assert_status(quire_seq_page_save(empty, 0, page0, n0), QUIRE_E_INVALID);
     assert_status(quire_seq_page_save(seq, 1, NULL, n), QUIRE_E_INVALID);
-    assert_status(quire_seq_page_save(seq, 1, page, n - 1), QUIRE_E_FORMAT);
-    assert_status(quire_seq_page_save(seq, 1, page0, n0), QUIRE_E_FORMAT);
+    assert_status(quire_seq_page_save(seq, 1, page, n - 1), QUIRE_E_INVALID);
+    assert_status(quire_seq_page_save(seq, 1, page0, n0), QUIRE_E_INVALID);
     assert_status(quire_seq_page_load(seq, page, n), QUIRE_E_STATE); /* 200 is no multiple of 64 */
     assert_status(quire_seq_page_load(empty, page, n), QUIRE_E_FORMAT); /* page 0 is longer */
     assert_status(quire_seq_page_load(empty, page0, 0), QUIRE_E_FORMAT);
