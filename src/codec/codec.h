@@ -20,7 +20,7 @@ typedef enum quire_family {
     QUIRE_FAMILY_RAW,     /* elements as they are, row by row */
     QUIRE_FAMILY_CHANNEL, /* kc, km: value = zero[d] + scale[d] * (code - mid) */
     QUIRE_FAMILY_UNIFORM, /* vt: rotated; value = scale[t] * unit * (code - mid) */
-    /* tq: rotated; value = scale[t] * unit * book[code]; K: minus the page's mean, see `zeros` */
+    /* tq: rotated; value = scale[t] * unit * book[code]; K: and the page's mean, see `zeros` */
     QUIRE_FAMILY_BOOK,
     QUIRE_FAMILY_PROD,   /* tqp: tq, and one sign per coordinate of the projected residual */
     QUIRE_FAMILY_AFFINE, /* a: value = scale[g][t] * code + bias[g][t] */

@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* Step of the best uniform quantizer with 2^bits levels; not for 8 bits, where the row's largest
- * coordinate sets the step. */
+/* Step of the best uniform quantizer with 2^bits levels. For 8 bits the row's largest coordinate
+ * decides its scale, so that this is only a unit. */
 static inline float quire__uniform_step(int bits) {
     return bits == 8 ? 0.031f : bits == 4 ? 0.3350f : bits == 3 ? 0.5860f : 0.9955f;
 }

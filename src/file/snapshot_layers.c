@@ -1,6 +1,5 @@
 /* The section "layers": a pool's layers described for a file or a store, and read back. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/element.h"
 #include "file/snapshot.h"

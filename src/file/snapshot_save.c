@@ -1,6 +1,5 @@
 /* Saves a sequence: the contents of each section of its file. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/element.h"
 #include "file/snapshot.h"

@@ -1,7 +1,5 @@
 /* The form that a policy gives a pool's layers: codecs, and where records lie in the leaves of a
  * class. */
-#include <string.h>
-
 #include "base/element.h"
 #include "base/size.h"
 #include "page/pages.h"

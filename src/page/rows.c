@@ -1,7 +1,6 @@
 /* Converts rows of a page, in fp32, from and to records and leaves. */
 #include <string.h>
 
-#include "base/element.h"
 #include "page/pages.h"
 
 /* The order of the channels of a layer's packed K, or NULL. */

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/element.h"
 #include "base/real.h"
 #include "pool/building.h"
 

@@ -1,7 +1,6 @@
 /* Rows of a page of a sequence, from the most exact source: raw rows, else packed ones. */
 #include <string.h>
 
-#include "base/element.h"
 #include "seq/seq.h"
 
 quire_page_source quire__page_source(const quire_seq *seq, int32_t class, int32_t page) {
