@@ -96,7 +96,7 @@ typedef struct quire_sight_args {
     quire_type mask_type; /* f16 or f32 */
     size_t row_stride, stream_stride;
     /* NULL, or (n_streams * rows_per_stream): the cell that each row's token was written to,
-     * counted over all streams; -1: none. */
+     * counted over all streams; -1: none. One beyond n_cells is hidden as all others there. */
     const int64_t *own;
 } quire_sight_args;
 
@@ -120,7 +120,8 @@ typedef struct quire_cells_attend_args {
     const float *sink_logits; /* (H) learned sinks, or NULL */
 } quire_cells_attend_args;
 
-/* A row that sees nothing gives zeros; a query that is not finite gives NaN in its row alone. */
+/* A row that sees nothing gives zeros; a query that is not finite gives NaN in its row alone.
+ * E_INVALID; E_STATE: the sight was never set. */
 QUIRE_API quire_status quire_cells_attend(quire_cells *cells, int32_t layer,
                                           const quire_cells_attend_args *args, int32_t ith,
                                           int32_t nth);

@@ -87,7 +87,7 @@ typedef struct quire_cells_worker {
     quire_query_rows q;
     quire_state part, extra, total;
     float *scores, *rows; /* rows: (64, largest D) */
-    float *mask;          /* (QUIRE_CELLS_TILE_ROWS, a chunk's cells) */
+    float *mask;          /* (a tile's rows or a row's heads, a chunk's cells) */
     void *workspace;
     uint8_t *raw[2]; /* (64, D): a page of which one side is raw and the other packed */
     int32_t loaded_tile, loaded_kv; /* whose queries q holds; -1: none */

@@ -69,9 +69,12 @@ static quire_attend_job make_job(const call *c, const work *w) {
 
 /* ------------------------------------------------------------------ masks */
 
-/* Rows that fit the worker's mask at once, with one mask per head if there are slopes. */
+/* Rows that fit the worker's mask at once, with one mask per head if there are slopes; one always
+ * does. */
 static int32_t mask_rows(const call *c, const work *w) {
-    return c->args->mask_slopes ? QUIRE_CELLS_TILE_ROWS / w->n_group : QUIRE_CELLS_TILE_ROWS;
+    if (!c->args->mask_slopes)
+        return QUIRE_CELLS_TILE_ROWS;
+    return w->n_group < QUIRE_CELLS_TILE_ROWS ? QUIRE_CELLS_TILE_ROWS / w->n_group : 1;
 }
 
 /* Cells of one page as fp32, from column `to` of the job's mask on; cells past the sight's last are
@@ -432,6 +435,8 @@ static quire_status check_args(call *c, int32_t index) {
     if (a->sight->cells != c->cells)
         return quire__fail(QUIRE_E_INVALID, "layer %d: the sight belongs to other cells",
                            (int)index);
+    if (a->sight->n_rows == 0)
+        return quire__fail(QUIRE_E_STATE, "layer %d: the sight was never set", (int)index);
     if (a->n_heads < 1 || a->n_heads % config->n_kv_heads || a->n_heads > config->n_heads)
         return quire__fail(
             QUIRE_E_INVALID, "layer %d: %d query heads over %d KV heads; created for at most %d",

@@ -179,7 +179,8 @@ static void carve_worker(quire_carver *c, quire_cells *cells, quire_cells_worker
     carve_state(c, &w->total, n, dv);
     w->scores = quire__carve(c, n * QUIRE_BLOCK_TOKENS, sizeof(float));
     w->rows = quire__carve(c, QUIRE_T * dim, sizeof(float));
-    w->mask = quire__carve(c, QUIRE_CELLS_TILE_ROWS, QUIRE_CHUNK_PAGES * QUIRE_T * sizeof(float));
+    w->mask = quire__carve(c, larger(QUIRE_CELLS_TILE_ROWS, (size_t)cells->max_group),
+                           QUIRE_CHUNK_PAGES * QUIRE_T * sizeof(float));
     w->workspace = quire__carve(c, 1, cells->workspace_bytes);
     w->raw[0] = quire__carve(c, QUIRE_T * dk, sizeof(float));
     w->raw[1] = quire__carve(c, QUIRE_T * dv, sizeof(float));

@@ -108,11 +108,13 @@ static int32_t prefix_of(const quire_sight *sight, int32_t row, int32_t p) {
     return count;
 }
 
+/* A page beyond the sight's cells is hidden, also from the rows that were written there. */
 static int32_t own_page(const quire_sight *sight, int32_t row) {
     const quire_sight_args *a = &sight->args;
     if (!a->own || a->own[row] < 0)
         return -1;
-    return (int32_t)(a->own[row] % sight->cells->n_cells / QUIRE_T);
+    const int32_t page = (int32_t)(a->own[row] % sight->cells->n_cells / QUIRE_T);
+    return page < sight->n_pages ? page : -1;
 }
 
 /* Lets a row into a tile if it sees nearly the same. */
@@ -125,6 +127,8 @@ static bool join(const quire_sight *sight, quire_sight_tile *tile, const uint8_t
     for (int32_t p = 0; different > 0 && p < sight->n_pages; p++)
         if (kind[p] != tile->kind[p])
             tile->kind[p] = QUIRE_PAGE_MIXED;
+    if (tile->own_page >= 0 && kind[tile->own_page] != tile->kind[tile->own_page])
+        tile->kind[tile->own_page] = QUIRE_PAGE_MIXED; /* some rows may not see their own page */
     tile->n_rows++;
     return true;
 }

@@ -637,6 +637,116 @@ static void measures_an_order(void **state) {
     free(mask), free(out), free(other);
 }
 
+/* ------------------------------------------------------------------ sights at their edges */
+
+/* Attends n rows of a stream under an fp32 mask (NULL: none) of n_cells columns. */
+static void attend_rows(grid *g, int n, int n_cells, const float *mask, const int64_t *own,
+                        const quire_cells_attend_args *common, const float *q, float *out) {
+    quire_cells_attend_args args = *common;
+    assert_ok(quire_sight_set(g->sight, &(quire_sight_args){.n_streams = 1,
+                                                            .rows_per_stream = n,
+                                                            .n_cells = n_cells,
+                                                            .mask = mask,
+                                                            .mask_type = QUIRE_F32,
+                                                            .row_stride = (size_t)n_cells,
+                                                            .own = own}));
+    args.sight = g->sight;
+    args.q = q;
+    args.q_type = QUIRE_F32;
+    args.out = out;
+    run_all((job){.g = g, .layer = 0, .attend = &args});
+}
+
+/* Cells beyond the sight's are hidden, also from the row that was written there. */
+static void an_own_cell_that_is_hidden(void **state) {
+    (void)state;
+    grid g;
+    rng r = {21};
+    float q[2 * H * D], wanted[2 * H * D], got[2 * H * D], mask[2 * 64] = {0};
+    const quire_cells_attend_args common = {.n_heads = H};
+    grid_init(&g, 1, H, G, D, D, "k8v4", 1, 256);
+    grid_open(&g);
+    fill(&g, &r, 0, 200, k_rows, v_rows);
+    rng_fill(&r, q, 2 * H * D, 1);
+    attend_rows(&g, 2, 64, mask, (int64_t[]){-1, -1}, &common, q, wanted);
+    attend_rows(&g, 2, 256, NULL, (int64_t[]){198, 199}, &common, q, got); /* seen: raw */
+    attend_rows(&g, 2, 64, mask, (int64_t[]){198, 199}, &common, q, got);
+    assert_memory_equal(wanted, got, sizeof wanted);
+    grid_close(&g);
+}
+
+/* A row may be forbidden to see its own page while the next one sees it. */
+static void an_own_page_that_the_first_row_does_not_see(void **state) {
+    (void)state;
+    grid g;
+    rng r = {22};
+    float q[2 * H * D], out[2 * H * D], mask[2 * 128];
+    double wanted[H * D];
+    const quire_cells_attend_args common = {.n_heads = H};
+    grid_init(&g, 1, H, G, D, D, "none", 1, 256);
+    grid_open(&g);
+    fill(&g, &r, 0, 102, k_rows, v_rows);
+    rng_fill(&r, q, 2 * H * D, 1);
+    for (int c = 0; c < 128; c++) {
+        mask[c] = c < 64 ? 0 : -INFINITY;
+        mask[128 + c] = c <= 101 ? 0 : -INFINITY;
+    }
+    for (int i = 0; i < 102 * G * D; i++) {
+        k_rows[i] = as_f16(k_rows[i]);
+        v_rows[i] = as_f16(v_rows[i]);
+    }
+    attend_rows(&g, 2, 128, mask, (int64_t[]){100, 101}, &common, q, out);
+    for (int i = 0; i < 2; i++) {
+        for (int h = 0; h < H; h++)
+            oracle(q + (i * H + h) * D, mask + (size_t)i * 128, 1, k_rows + h / (H / G) * D,
+                   v_rows + h / (H / G) * D, 128, 1 / sqrt(D), 0, NULL, wanted + (size_t)h * D);
+        assert_true(relative_error(out + (size_t)i * H * D, wanted, H * D) < 2 * FP16_ROUNDING);
+    }
+    grid_close(&g);
+}
+
+/* ALiBi with more query heads on one KV head than a tile has rows: each head as it is alone. */
+static void slopes_of_a_wide_group(void **state) {
+    (void)state;
+    enum { WIDE = 80, N = 5 };
+    grid g;
+    rng r = {23};
+    float slopes[WIDE], mask[N * 256];
+    int64_t cell[200], own[N];
+    float *q = malloc(N * WIDE * D * 4), *out = malloc(N * WIDE * D * 4),
+          *alone = malloc(N * WIDE * D * 4);
+    grid_init(&g, 1, WIDE, 1, D, D, "k8v4", 1, 256);
+    g.n_workers = 2;
+    grid_open(&g);
+    for (int i = 0; i < 200; i++)
+        cell[i] = i;
+    rng_fill(&r, k_rows, 200 * D, 1);
+    rng_fill(&r, v_rows, 200 * D, 1);
+    rng_fill(&r, q, N * WIDE * D, 1);
+    write_side(&g, 0, QUIRE_SIDE_K, cell, 200, k_rows);
+    write_side(&g, 0, QUIRE_SIDE_V, cell, 200, v_rows);
+    for (int h = 0; h < WIDE; h++)
+        slopes[h] = 1.0f / (float)(h + 1);
+    for (int i = 0; i < N; i++) {
+        own[i] = 195 + i;
+        for (int c = 0; c < 256; c++)
+            mask[i * 256 + c] = c <= 195 + i ? -(float)(195 + i - c) / 16 : -INFINITY;
+    }
+    attend_rows(&g, N, 256, mask, own,
+                &(quire_cells_attend_args){.n_heads = WIDE, .mask_slopes = slopes}, q, out);
+    for (int h = 0; h < WIDE; h++)
+        attend_rows(&g, N, 256, mask, own,
+                    &(quire_cells_attend_args){.n_heads = 1,
+                                               .mask_slopes = slopes + h,
+                                               .q_row_stride = WIDE * D,
+                                               .out_row_stride = WIDE * D},
+                    q + h * D, alone + h * D);
+    for (int i = 0; i < N * WIDE * D; i++)
+        assert_true(fabsf(out[i] - alone[i]) <= 1e-5f);
+    grid_close(&g);
+    free(q), free(out), free(alone);
+}
+
 /* ------------------------------------------------------------------ refusals */
 
 static void refuses(void **state) {
@@ -682,6 +792,13 @@ static void refuses(void **state) {
         quire_sight_set(g.sight,
                         &(quire_sight_args){.n_streams = 2, .rows_per_stream = 1, .n_cells = 256}),
         QUIRE_E_INVALID);
+    assert_status(
+        quire_cells_attend(
+            g.cells, 0,
+            &(quire_cells_attend_args){
+                .sight = g.sight, .n_heads = H, .q = k_rows, .q_type = QUIRE_F32, .out = back},
+            0, 1),
+        QUIRE_E_STATE); /* the sight was never set */
     assert_ok(quire_sight_set(
         g.sight, &(quire_sight_args){.n_streams = 1, .rows_per_stream = 1, .n_cells = 256}));
     assert_status(
@@ -732,6 +849,9 @@ int main(void) {
         cmocka_unit_test(replaces_whole_pages),
         cmocka_unit_test(copies_streams),
         cmocka_unit_test(measures_an_order),
+        cmocka_unit_test(an_own_cell_that_is_hidden),
+        cmocka_unit_test(an_own_page_that_the_first_row_does_not_see),
+        cmocka_unit_test(slopes_of_a_wide_group),
         cmocka_unit_test(refuses),
         cmocka_unit_test(memory),
     };
