@@ -22,7 +22,9 @@
  *   bit.
  * - The first `sinks` cells of each stream stay raw beside page 0, as the first tokens of a pool's
  *   sequence do.
- * - Values beyond what a codec holds are clamped and counted. NaN is refused.
+ * - Values beyond what a codec holds are clamped and counted.
+ * - A row with NaN is refused, the other rows of its write are not: its cell holds zeros (in the KV
+ *   heads that have NaN), and until it is written again attention gives NaN to rows that see it.
  * - A write that was planned but not run to its end by all workers is taken back by the next plan:
  *   the cells that it would have written are undefined, all others are as they were.
  * - Memory for every page is reserved at once, but only touched as pages fill.
@@ -80,7 +82,8 @@ QUIRE_API quire_status quire_cells_price(const quire_cells_options *options, siz
 enum { QUIRE_CELLS_REGIONS = 4 };
 QUIRE_API quire_status quire_cells_plan(quire_cells *cells, int32_t layer, quire_side side,
                                         const int64_t *cell, int32_t n_rows, int32_t region);
-/* Writes the planned rows: (n_rows, G, D). E_VALUE: NaN. E_STATE: no plan. */
+/* Writes the planned rows: (n_rows, G, D). E_VALUE: a row has NaN (see above); the write counts as
+ * run. E_STATE: no plan. */
 QUIRE_API quire_status quire_cells_write(quire_cells *cells, int32_t layer, quire_side side,
                                          quire_rows rows, int32_t ith, int32_t nth);
 

@@ -17,6 +17,7 @@ static bool is_worker(const struct kv_group *group, int ith, int *nth) {
     return ith < *nth;
 }
 
+/* Rows that are not numbers are refused alone: attention gives NaN where they are seen. */
 static void write_rows(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const struct cache_node *n = userdata;
     struct kv_side *side = n->side;
@@ -31,7 +32,7 @@ static void write_rows(struct ggml_tensor *dst, int ith, int nth, void *userdata
         usage_count(&usage.refused, 1);
 }
 
-/* What ggml would give for rows that are not numbers, which pages refuse to hold. */
+/* Attention that cannot be had must not look as if it could. */
 static void fill_with_nan(struct ggml_tensor *dst) {
     float *out = dst->data;
     int64_t n = dst->ne[0] * dst->ne[1] * dst->ne[2] * dst->ne[3];
@@ -45,11 +46,6 @@ static void attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const struct ggml_tensor *q = dst->src[0];
     if (!is_worker(k->group, ith, &nth))
         return;
-    if (atomic_load(&k->refused) || atomic_load(&k->partner->refused)) {
-        if (ith == 0)
-            fill_with_nan(dst);
-        return;
-    }
     struct attention_params params = attention_params(n->params);
     quire_cells_attend_args args = {
         .sight = n->seen,

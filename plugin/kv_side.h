@@ -32,7 +32,7 @@ struct kv_side {
     enum side_state state;
     char why[96];
     bool lent;            /* packed, but its rows are in the addresses for a while */
-    _Atomic bool refused; /* rows of the running graph could not be written */
+    _Atomic bool refused; /* rows of the running graph were refused: counted once */
     uint64_t *marked;     /* (cells of all streams) bits, or NULL */
     struct kv_group *group;
     struct kv_side *partner; /* V of this K, or K of this V: they are packed or plain together */

@@ -46,11 +46,12 @@ typedef struct quire_cells_touch {
 typedef struct quire_cells_side {
     const quire_side_format *format;
     bool is_v;
-    size_t head_bytes;  /* 64 raw rows of one head */
-    uint8_t *slots;     /* (pages, G, 64, D) */
-    int32_t *place;     /* (pages) */
-    uint64_t *written;  /* (pages) */
-    int32_t *slot_page; /* (pages) page of a slot in use, or -1 */
+    size_t head_bytes;         /* 64 raw rows of one head */
+    uint8_t *slots;            /* (pages, G, 64, D) */
+    int32_t *place;            /* (pages) */
+    uint64_t *written;         /* (pages) */
+    atomic_uint_fast64_t *bad; /* (pages) cells whose row was not a number: zeros stand for it */
+    int32_t *slot_page;        /* (pages) page of a slot in use, or -1 */
     bool *slot_hot;     /* (pages) reopened: packed by the first write that leaves it alone */
     bool *slot_sealing; /* (pages) packed by the current write: the record is valid too */
     int32_t n_slots;    /* slots at or above this were never used */
@@ -79,6 +80,7 @@ typedef struct quire_cells_layer {
     uint8_t *records;         /* (pages, G, record bytes) */
     quire_cells_side side[2]; /* K, V */
     quire_cells_measure measure;
+    atomic_bool has_bad; /* a cell of either side was bad since the last clear */
     atomic_uint_fast64_t packed_read, raw_read, attended_rows, fallbacks, sealed, reopened, clamped,
         masked;
 } quire_cells_layer;

@@ -338,8 +338,26 @@ static void unrotate(const call *c, const work *w, const quire_state *total) {
                                c->layer->form->config.v_dim);
 }
 
+/* Whether a row sees a cell whose K or V was not a number. */
+static bool sees_bad(const call *c, const work *w, int32_t row) {
+    const quire_sight_args *a = &c->sight->args;
+    const void *mask = quire__sight_mask(c->sight, row);
+    for (int32_t p = 0; p < c->sight->n_pages; p++) {
+        const int32_t at = w->first_page + p;
+        uint64_t bad = atomic_load_explicit(&c->layer->side[0].bad[at], memory_order_relaxed) |
+                       atomic_load_explicit(&c->layer->side[1].bad[at], memory_order_relaxed);
+        for (int32_t cell = p * QUIRE_T; bad && cell < a->n_cells; cell++, bad >>= 1)
+            if ((bad & 1) &&
+                (!mask || quire__get_element(a->mask_type, mask, (size_t)cell) != -INFINITY))
+                return true;
+    }
+    return false;
+}
+
 static void write_rows(const call *c, const work *w, const quire_state *total) {
     const int dim = c->layer->form->config.v_dim;
+    const bool has_bad = atomic_load_explicit(&c->layer->has_bad, memory_order_relaxed);
+    bool bad = false;
     for (int32_t i = 0; i < w->n; i++) {
         const int32_t row = w->tile->row + i / w->n_group,
                       head = w->kv * w->n_group + i % w->n_group;
@@ -348,7 +366,9 @@ static void write_rows(const call *c, const work *w, const quire_state *total) {
         if (c->args->sink_logits)
             quire__state_add_sink(part, c->args->sink_logits[head] * QUIRE_LOG2E, dim);
         quire__state_finish(part, out, dim);
-        if (!c->worker->q.usable[i])
+        if (has_bad && i % w->n_group == 0)
+            bad = sees_bad(c, w, row);
+        if (!c->worker->q.usable[i] || bad)
             for (int d = 0; d < dim; d++)
                 out[d] = NAN;
     }

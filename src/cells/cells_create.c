@@ -150,6 +150,7 @@ static void carve_side(quire_carver *c, quire_cells *cells, const quire_layer_st
     s->head_bytes = QUIRE_T * dim * raw;
     s->place = quire__carve(c, pages, sizeof *s->place);
     s->written = quire__carve(c, pages, sizeof *s->written);
+    s->bad = quire__carve(c, pages, sizeof *s->bad);
     s->slot_page = quire__carve(c, pages, sizeof *s->slot_page);
     s->slot_hot = quire__carve(c, pages, sizeof *s->slot_hot);
     s->slot_sealing = quire__carve(c, pages, sizeof *s->slot_sealing);

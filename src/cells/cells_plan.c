@@ -49,6 +49,7 @@ static void take_back(const quire_cells_layer *layer, quire_cells_side *s) {
         const quire_cells_touch *t = &s->touch[i];
         /* A page that was to be replaced whole has lost its cells; nobody else needed them. */
         s->written[t->page] = t->fresh ? 0 : t->written;
+        atomic_fetch_and_explicit(&s->bad[t->page], ~t->rewritten, memory_order_relaxed);
         if (layer->in_place) {
             if (t->fresh)
                 s->place[t->page] = QUIRE_CELLS_EMPTY;
@@ -160,6 +161,7 @@ quire_status quire_cells_plan(quire_cells *cells, int32_t layer, quire_side side
         t->first_row = i;
         s->offset[i] = (uint8_t)(cell[i] % QUIRE_T);
         t->rewritten |= (uint64_t)1 << s->offset[i];
+        atomic_fetch_and_explicit(&s->bad[page], ~t->rewritten, memory_order_relaxed);
         s->written[page] |= t->rewritten;
     }
     int32_t n_region = 0;

@@ -62,6 +62,7 @@ static void copy_page(quire_cells *cells, quire_cells_layer *l, int side, int32_
     if (s->place[to] >= 0)
         quire__cells_free_slot(s, s->place[to]);
     s->written[to] = s->written[from];
+    atomic_store_explicit(&s->bad[to], atomic_load(&s->bad[from]), memory_order_relaxed);
     if (place >= 0) {
         const int32_t slot = quire__cells_take_slot(s, to);
         s->slot_hot[slot] = s->slot_hot[place];
@@ -108,17 +109,20 @@ quire_status quire_cells_copy(quire_cells *cells, int32_t layer, quire_side whic
 quire_status quire_cells_clear(quire_cells *cells) {
     if (!cells)
         return quire__fail(QUIRE_E_INVALID, "cells is NULL");
-    for (int32_t i = 0; i < cells->pool->n_layers; i++)
+    for (int32_t i = 0; i < cells->pool->n_layers; i++) {
         for (int side = 0; side < 2; side++) {
             quire_cells_side *s = &cells->layer[i].side[side];
             quire__cells_settle(cells, i, side);
             for (int32_t page = 0; page < cells->n_pages; page++) {
                 s->place[page] = QUIRE_CELLS_EMPTY;
                 s->written[page] = 0;
+                atomic_store_explicit(&s->bad[page], 0, memory_order_relaxed);
                 s->slot_page[page] = -1;
             }
             s->n_slots = 0;
         }
+        atomic_store_explicit(&cells->layer[i].has_bad, false, memory_order_relaxed);
+    }
     return QUIRE_OK;
 }
 

@@ -50,9 +50,18 @@ static void seal(const quire_cells *cells, quire_cells_layer *layer, int side, i
                           sinks, quire__cells_record(layer, page, head));
 }
 
-static quire_status write_touch(quire_cells *cells, int32_t index, int side, int32_t head,
-                                const quire_cells_touch *t, quire_rows from, float *rows) {
-    quire_cells_layer *layer = &cells->layer[index];
+/* Zeros for a row that is not a number: a codec could not hold it, and the rest of the page must
+ * not be lost with it. Attention remembers the cell. */
+static void write_bad_row(quire_cells_layer *layer, const quire_cells_side *s, int32_t page,
+                          int32_t offset, uint8_t *to) {
+    memset(to, 0, s->head_bytes / QUIRE_T);
+    atomic_fetch_or_explicit(&s->bad[page], (uint64_t)1 << offset, memory_order_relaxed);
+    atomic_store_explicit(&layer->has_bad, true, memory_order_relaxed);
+}
+
+/* -> the first row that is not a number, or -1. */
+static int32_t write_touch(const quire_cells *cells, quire_cells_layer *layer, int side,
+                           int32_t head, const quire_cells_touch *t, quire_rows from, float *rows) {
     const quire_cells_side *s = &layer->side[side];
     const size_t dim = (size_t)s->format->dim, size = quire__type_bytes(from.type),
                  dense = (size_t)layer->form->config.n_kv_heads * dim,
@@ -65,16 +74,19 @@ static quire_status write_touch(quire_cells *cells, int32_t index, int side, int
     } else if (t->fresh) {
         memset(raw, 0, s->head_bytes);
     }
-    for (int32_t r = t->first_row; r >= 0; r = s->next_row[r])
-        if (!write_row(cells, layer, s, from.type,
-                       (const uint8_t *)from.data + (size_t)r * row_bytes +
-                           (size_t)head * dim * size,
-                       raw + (size_t)s->offset[r] * (s->head_bytes / QUIRE_T)))
-            return quire__fail(QUIRE_E_VALUE, "layer %d, row %d, KV head %d: %s is not a number",
-                               (int)index, (int)r, (int)head, s->is_v ? "V" : "K");
+    int32_t bad = -1;
+    for (int32_t r = t->first_row; r >= 0; r = s->next_row[r]) {
+        uint8_t *to = raw + (size_t)s->offset[r] * (s->head_bytes / QUIRE_T);
+        if (write_row(
+                cells, layer, s, from.type,
+                (const uint8_t *)from.data + (size_t)r * row_bytes + (size_t)head * dim * size, to))
+            continue;
+        write_bad_row(layer, s, t->page, s->offset[r], to);
+        bad = bad < 0 ? r : bad;
+    }
     if (t->seal)
         seal(cells, layer, side, t->page, head, raw, rows);
-    return QUIRE_OK;
+    return bad;
 }
 
 quire_status quire_cells_write(quire_cells *cells, int32_t layer, quire_side which, quire_rows rows,
@@ -94,9 +106,15 @@ quire_status quire_cells_write(quire_cells *cells, int32_t layer, quire_side whi
         return quire__fail(QUIRE_E_INVALID,
                            "layer %d: rows are NULL, of an unknown type, or overlap", (int)layer);
     const int32_t n_heads = l->form->config.n_kv_heads, n_units = s->n_touch * n_heads;
-    for (int32_t unit = ith; unit < n_units; unit += nth)
-        QUIRE_TRY(write_touch(cells, layer, side, unit % n_heads, &s->touch[unit / n_heads], rows,
-                              cells->worker[ith].rows));
+    int32_t bad_row = -1, bad_head = 0;
+    for (int32_t unit = ith; unit < n_units; unit += nth) {
+        const int32_t bad = write_touch(cells, l, side, unit % n_heads, &s->touch[unit / n_heads],
+                                        rows, cells->worker[ith].rows);
+        if (bad_row < 0 && bad >= 0) {
+            bad_row = bad;
+            bad_head = unit % n_heads;
+        }
+    }
     if (ith == 0) {
         uint64_t sealed = 0;
         for (int32_t i = 0; i < s->n_touch; i++)
@@ -105,5 +123,8 @@ quire_status quire_cells_write(quire_cells *cells, int32_t layer, quire_side whi
         s->nth = nth;
     }
     atomic_fetch_add(&s->finished, 1);
+    if (bad_row >= 0)
+        return quire__fail(QUIRE_E_VALUE, "layer %d, row %d, KV head %d: %s is not a number",
+                           (int)layer, (int)bad_row, (int)bad_head, s->is_v ? "V" : "K");
     return QUIRE_OK;
 }

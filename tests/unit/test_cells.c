@@ -747,6 +747,68 @@ static void slopes_of_a_wide_group(void **state) {
     free(q), free(out), free(alone);
 }
 
+/* A row that is not a number costs those who see it, and nobody else: the rows beside it are stored
+ * as if it were zeros. */
+static void a_row_that_is_no_number(void **state) {
+    (void)state;
+    enum { N = 150, BAD = 70 };
+    const quire_cells_attend_args common = {.n_heads = H};
+    for (int side = 0; side < 2; side++)
+        for (int kind = 0; kind < 2; kind++) {
+            grid g, zeros;
+            rng r = {31};
+            int64_t cell[N];
+            float mask[2 * 256], q[2 * H * D], wanted[2 * H * D], got[2 * H * D];
+            grid *both[2] = {&zeros, &g};
+            quire_rows rows[2] = {{k_rows, QUIRE_F32, 0}, {v_rows, QUIRE_F32, 0}};
+            float *poisoned = (side ? v_rows : k_rows) + BAD * G * D + D + 3; /* of KV head 1 */
+            rng_fill(&r, k_rows, N * G * D, 1);
+            rng_fill(&r, v_rows, N * G * D, 1);
+            rng_fill(&r, q, 2 * H * D, 1);
+            memset(poisoned - 3, 0, D * sizeof *poisoned);
+            for (int i = 0; i < N; i++)
+                cell[i] = i;
+            for (int i = 0; i < 2; i++) {
+                grid_init(both[i], 1, H, G, D, D, kind ? "none" : "k4v4", 1, 256);
+                grid_open(both[i]);
+                *poisoned = i ? NAN : 0;
+                for (int s = 0; s < 2; s++) {
+                    const quire_side which = s ? QUIRE_SIDE_V : QUIRE_SIDE_K;
+                    quire_status first = QUIRE_OK;
+                    assert_ok(quire_cells_plan(both[i]->cells, 0, which, cell, N, 0));
+                    for (int w = 0; w < 2; w++) {
+                        const quire_status status =
+                            quire_cells_write(both[i]->cells, 0, which, rows[s], w, 2);
+                        if (status != QUIRE_OK)
+                            assert_non_null(strstr(quire_last_error(), "row 70, KV head 1"));
+                        first = first ? first : status;
+                    }
+                    assert_int_equal(first, i && s == side ? QUIRE_E_VALUE : QUIRE_OK);
+                }
+            }
+            /* The first row sees everything but the bad one, the second that one too. */
+            for (int c = 0; c < 256; c++)
+                for (int i = 0; i < 2; i++)
+                    mask[i * 256 + c] = c < N && (i == 1 || c != BAD) ? 0 : -INFINITY;
+            for (int again = 0; again < 3; again++) {
+                for (int i = 0; i < 2; i++) {
+                    attend_rows(both[i], 2, 256, mask, NULL, &common, q, i ? got : wanted);
+                    fill(both[i], &(rng){again + 5}, N + again, 1, k_rows, v_rows);
+                }
+                assert_memory_equal(wanted, got, H * D * 4);
+                for (int i = H * D; i < 2 * H * D; i++)
+                    assert_true(isnan(got[i]));
+            }
+            for (int i = 0; i < 2; i++) {
+                fill(both[i], &(rng){77}, BAD, 1, k_rows, v_rows);
+                attend_rows(both[i], 2, 256, mask, NULL, &common, q, i ? got : wanted);
+            }
+            assert_memory_equal(wanted, got, sizeof wanted);
+            grid_close(&g);
+            grid_close(&zeros);
+        }
+}
+
 /* ------------------------------------------------------------------ refusals */
 
 static void refuses(void **state) {
@@ -849,6 +911,7 @@ int main(void) {
         cmocka_unit_test(replaces_whole_pages),
         cmocka_unit_test(copies_streams),
         cmocka_unit_test(measures_an_order),
+        cmocka_unit_test(a_row_that_is_no_number),
         cmocka_unit_test(an_own_cell_that_is_hidden),
         cmocka_unit_test(an_own_page_that_the_first_row_does_not_see),
         cmocka_unit_test(slopes_of_a_wide_group),
