@@ -77,6 +77,16 @@ static void refuse_foreign(const struct ggml_tensor *node, const char *why) {
     }
 }
 
+static const char OTHER_HEADS[] = "its attention has other heads than its pages";
+
+/* Rows of a cache can be divided into heads in several ways; packed ones have been. */
+static bool fits_pages(const struct ggml_tensor *node, struct kv_side *k, struct kv_side *v) {
+    const struct kv_shape shape = attention_shape(node, k, v);
+    return k->state != SIDE_PACKED ||
+           (shape.n_kv_heads == k->n_kv_heads && shape.k_dim == k->k_dim &&
+            shape.v_dim == k->v_dim && shape.n_heads <= k->n_heads);
+}
+
 static void judge(const struct ggml_tensor *node) {
     struct kv_side *side = kv_side_of(node);
     if (node->op == GGML_OP_SET_ROWS && side) {
@@ -90,6 +100,8 @@ static void judge(const struct ggml_tensor *node) {
             fault = k->state == SIDE_PLAIN ? k->why : v->why;
         if ((k || v) && !fault && k->partner && k->partner != v)
             fault = "its K is attended with another V";
+        if ((k || v) && !fault && !fits_pages(node, k, v))
+            fault = OTHER_HEADS;
         if ((k || v) && fault)
             refuse_foreign(node, fault);
     } else if (!side || shift_fault(node, side)) {
@@ -139,6 +151,8 @@ static void pack_new_layers(struct graph_scan *scan, const struct ggml_cgraph *g
             shapes[n++] = shape;
         else if (shapes[at].v != v)
             refuse_foreign(node, "its K is attended with another V");
+        else if (shapes[at].n_kv_heads != shape.n_kv_heads || shapes[at].v_dim != shape.v_dim)
+            refuse_foreign(node, OTHER_HEADS);
         else if (shapes[at].n_heads < shape.n_heads)
             shapes[at].n_heads = shape.n_heads; /* layers that share a cache */
     }
@@ -268,12 +282,24 @@ static void collect(struct graph_scan *scan, const struct ggml_cgraph *graph) {
     }
 }
 
+/* All writes of a graph are planned before it runs, and a side has one plan at a time. */
+static bool is_written_before(const struct graph_scan *scan, int at) {
+    for (int i = 0; i < at; i++)
+        if (scan->nodes[i].op == GGML_OP_SET_ROWS && scan->nodes[i].side == scan->nodes[at].side)
+            return true;
+    return false;
+}
+
 /* False: a layer had to become plain, and the nodes are to be collected again. */
 static bool assign_regions(struct graph_scan *scan) {
     for (int i = 0; i < scan->n_nodes; i++) {
         struct cache_node *n = &scan->nodes[i];
         if (n->op != GGML_OP_SET_ROWS)
             continue;
+        if (is_written_before(scan, i)) {
+            kv_side_make_plain(n->side, "it is written twice in a graph");
+            return false;
+        }
         if (n->node->src[1]->ne[0] > n->side->group->max_rows) {
             kv_side_make_plain(n->side, "a batch is larger than any that was planned");
             return false;

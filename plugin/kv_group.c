@@ -79,6 +79,10 @@ static enum made create(struct kv_group **groups, const struct kv_shape **chosen
             pair[j]->partner = pair[1 - j];
             pair[j]->index = i;
             pair[j]->which = j == 0 ? QUIRE_SIDE_K : QUIRE_SIDE_V;
+            pair[j]->n_heads = chosen[i]->n_heads;
+            pair[j]->n_kv_heads = chosen[i]->n_kv_heads;
+            pair[j]->k_dim = chosen[i]->k_dim;
+            pair[j]->v_dim = chosen[i]->v_dim;
         }
         if (!kv_side_pack(pair[0]) || !kv_side_pack(pair[1]))
             make_plain(chosen[i], quire_last_error());

@@ -38,6 +38,7 @@ struct kv_side {
     struct kv_side *partner; /* V of this K, or K of this V: they are packed or plain together */
     int32_t index;           /* of their layer in the group */
     quire_side which;
+    int32_t n_heads, n_kv_heads, k_dim, v_dim; /* that the pages were made for, once packed */
 };
 
 static inline int64_t kv_side_cells(const struct kv_side *side) {

@@ -301,6 +301,69 @@ static void an_unknown_operation(void) {
     free_cache(&c);
 }
 
+/* Both writes are as ggml makes them, one after the other. */
+static void a_side_written_twice(void) {
+    struct cache c = new_cache(CELLS);
+    step(&c, 0, 0, 100, 1, 100, 1, false);
+    struct graph g = begin();
+    struct ggml_tensor *rows[2], *cell[2];
+    for (int i = 0; i < 2; i++) {
+        struct ggml_tensor *all = ggml_reshape_2d(g.context, c.side[0], ROW, CELLS * STREAMS);
+        rows[i] = ggml_new_tensor_2d(g.context, GGML_TYPE_F32, ROW, 3);
+        cell[i] = ggml_new_tensor_1d(g.context, GGML_TYPE_I64, 3);
+        ggml_build_forward_expand(g.nodes, ggml_set_rows(g.context, all, rows[i], cell[i]));
+    }
+    place(&g);
+    for (int i = 0; i < 6; i++) {
+        int64_t at = 98 + i; /* the second write does not touch what the first has written */
+        ((int64_t *)cell[i / 3]->data)[i % 3] = at;
+        for (int j = 0; j < ROW; j++) {
+            ((float *)rows[i / 3]->data)[i % 3 * ROW + j] = value_at(0, at, j, 4);
+            c.rows[0][at * ROW + j] = round_f16(value_at(0, at, j, 4));
+        }
+    }
+    require(ggml_backend_graph_compute(c.backend, g.nodes) == GGML_STATUS_SUCCESS,
+            "two writes failed");
+    end(&g);
+    check_rows(&c, "after two writes in a graph");
+    free_cache(&c);
+}
+
+/* Attention that takes the heads of a row together, over pages that have them apart. */
+static void other_heads(void) {
+    enum { SEEN = 100 };
+    struct cache c = new_cache(CELLS);
+    step(&c, 0, 0, SEEN, 1, SEEN, 1, false);
+    struct graph g = begin();
+    struct ggml_tensor *q = ggml_new_tensor_4d(g.context, GGML_TYPE_F32, ROW, 1, 1, 1), *view[2];
+    for (int s = 0; s < 2; s++)
+        view[s] = ggml_view_4d(g.context, c.side[s], ROW, SEEN, 1, 1, c.side[s]->nb[1], ROW * 2,
+                               c.side[s]->nb[2], 0);
+    struct ggml_tensor *out =
+        ggml_flash_attn_ext(g.context, q, view[0], view[1], NULL, 0.25f, 0.0f, 0.0f);
+    ggml_build_forward_expand(g.nodes, out);
+    place(&g);
+    double o[ROW] = {0}, l = 0;
+    for (int j = 0; j < ROW; j++)
+        ((float *)q->data)[j] = value_at(7, 0, j, 1);
+    for (int t = 0; t < SEEN; t++) {
+        double logit = 0;
+        for (int j = 0; j < ROW; j++)
+            logit += 0.25 * ((float *)q->data)[j] * c.rows[0][t * ROW + j];
+        l += exp(logit);
+        for (int j = 0; j < ROW; j++)
+            o[j] += exp(logit) * c.rows[1][t * ROW + j];
+    }
+    require(ggml_backend_graph_compute(c.backend, g.nodes) == GGML_STATUS_SUCCESS,
+            "attention over other heads failed");
+    for (int j = 0; j < ROW; j++)
+        require(fabs(((float *)out->data)[j] - o[j] / l) < NEAR, "other heads: %g, not %g",
+                (double)((float *)out->data)[j], o[j] / l);
+    end(&g);
+    check_rows(&c, "after attention over other heads");
+    free_cache(&c);
+}
+
 static void rows_that_are_no_numbers(void) {
     struct cache c = new_cache(CELLS);
     step(&c, 0, 0, 100, 1, 100, 1, false);
@@ -492,6 +555,8 @@ int main(int argc, char **argv) {
     parts_of_rows();
     copies_between_streams();
     an_unknown_operation();
+    a_side_written_twice();
+    other_heads();
     rows_that_are_no_numbers();
     many_threads();
     longer_batches();
