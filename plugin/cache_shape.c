@@ -24,11 +24,13 @@ bool is_view(const struct ggml_tensor *node) {
     }
 }
 
-/* Something that the host fills in before the graph runs. */
+/* Something that the host fills in before the graph runs, or a view of it. The way to it is by the
+ * views' sources: view_src passes over operations in place. */
 static bool is_input(const struct ggml_tensor *tensor) {
-    const struct ggml_tensor *root = root_of(tensor);
-    return root->op == GGML_OP_NONE && root->data && root->buffer &&
-           host.ggml_backend_buffer_is_host(root->buffer);
+    while (is_view(tensor) && (tensor->src[0] || tensor->view_src))
+        tensor = tensor->src[0] ? tensor->src[0] : tensor->view_src;
+    return tensor->op == GGML_OP_NONE && tensor->data && tensor->buffer &&
+           host.ggml_backend_buffer_is_host(tensor->buffer);
 }
 
 static size_t element_bytes(const struct kv_side *side) {
@@ -40,9 +42,10 @@ const char *write_fault(const struct ggml_tensor *node, const struct kv_side *si
     quire_type type;
     if (!kv_side_type(side, &type))
         return "its type is one of ggml's quantized ones";
-    if (node->data != side->data || node->ne[0] != side->row || node->nb[1] != side->row_bytes)
+    if (node->ne[0] == 1) /* each element is a row */
         return "V is stored transposed (no flash attention)";
-    if (rows->type != GGML_TYPE_F32 || rows->nb[0] != sizeof(float) || rows->ne[2] != 1 ||
+    if (node->data != side->data || node->ne[0] != side->row || node->nb[1] != side->row_bytes ||
+        rows->type != GGML_TYPE_F32 || rows->nb[0] != sizeof(float) || rows->ne[2] != 1 ||
         rows->ne[3] != 1 || rows->nb[1] % sizeof(float) != 0)
         return "its rows are written in an unknown layout";
     if (cell->type != GGML_TYPE_I64 || cell->ne[0] != rows->ne[1] ||
@@ -71,8 +74,10 @@ const char *attention_fault(const struct ggml_tensor *node, const struct kv_side
         return "its attention mixes a cache with other memory";
     if (k == v)
         return "V is a part of K (multi-head latent attention)";
-    if (!kv_side_type(k, &type) || k->type != v->type)
+    if (!kv_side_type(k, &type) || !kv_side_type(v, &type))
         return "its type is one of ggml's quantized ones";
+    if (k->type != v->type)
+        return "its K and V have different types";
     if (!is_cache_view(kt, k) || !is_cache_view(vt, v) || kt->ne[1] != vt->ne[1] ||
         kt->ne[2] != vt->ne[2] || kt->ne[3] != vt->ne[3])
         return "its attention reads the cache in an unknown layout";

@@ -20,9 +20,12 @@ static void unlock(const struct graph_scan *scan) {
 
 /* ---------------------------------------------------------------- before */
 
-static bool set_sight(const struct cache_sight *s) {
+/* NULL, or why not. */
+static const char *set_sight(const struct cache_sight *s) {
     const struct ggml_tensor *mask = s->mask;
     quire_sight *sight = kv_group_sight(s->group, s->number);
+    if (!sight)
+        return "out of memory";
     quire_sight_args args = {
         .first_stream = s->first_stream,
         .n_streams = s->n_streams,
@@ -34,7 +37,7 @@ static bool set_sight(const struct cache_sight *s) {
         .stream_stride = mask && mask->ne[3] > 1 ? mask->nb[3] / 2 : 0,
         .own = s->cell ? s->cell->data : NULL,
     };
-    return sight && quire_sight_set(sight, &args) == QUIRE_OK;
+    return quire_sight_set(sight, &args) == QUIRE_OK ? NULL : quire_last_error();
 }
 
 static bool plan_write(const struct cache_node *n) {
@@ -46,13 +49,15 @@ static bool plan_write(const struct cache_node *n) {
 
 /* False: a layer could not be served and has become plain; the graph has to be scanned again. */
 static bool prepare(const struct graph_scan *scan) {
-    for (int i = 0; i < scan->n_sights; i++)
-        if (!set_sight(&scan->sights[i])) {
-            for (int j = 0; j < scan->n_nodes; j++)
-                if (scan->nodes[j].op == GGML_OP_FLASH_ATTN_EXT && scan->nodes[j].sight == i)
-                    kv_side_make_plain(scan->nodes[j].side, quire_last_error());
-            return false;
-        }
+    for (int i = 0; i < scan->n_sights; i++) {
+        const char *why = set_sight(&scan->sights[i]);
+        if (!why)
+            continue;
+        for (int j = 0; j < scan->n_nodes; j++)
+            if (scan->nodes[j].op == GGML_OP_FLASH_ATTN_EXT && scan->nodes[j].sight == i)
+                kv_side_make_plain(scan->nodes[j].side, why);
+        return false;
+    }
     for (int i = 0; i < scan->n_nodes; i++)
         if (scan->nodes[i].op == GGML_OP_SET_ROWS && !plan_write(&scan->nodes[i])) {
             kv_side_make_plain(scan->nodes[i].side, quire_last_error());

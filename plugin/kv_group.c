@@ -49,12 +49,13 @@ static bool same_cache(const struct kv_side *a, const struct kv_side *b) {
 
 enum made { MADE, REFUSED, OVER_BUDGET };
 
-/* One group of the layers chosen. REFUSED: quire_last_error says why. */
+/* One group of the layers chosen. REFUSED: `why` says why. */
 static enum made create(struct kv_group **groups, const struct kv_shape **chosen, int n,
-                        quire_cells_options *options) {
+                        quire_cells_options *options, const char **why) {
     struct kv_group *group = calloc(1, sizeof *group);
     quire_layer *layers = calloc((size_t)n, sizeof *layers);
     bool good = group && layers;
+    *why = good ? NULL : "out of memory";
     for (int i = 0; good && i < n; i++)
         layers[i] = layer_of(chosen[i]);
     options->layers = layers;
@@ -65,6 +66,7 @@ static enum made create(struct kv_group **groups, const struct kv_shape **chosen
         kv_budget_return(group->bytes);
     free(layers);
     if (!good) {
+        *why = *why ? *why : quire_last_error();
         free(group);
         return budget == BUDGET_EXCEEDED ? OVER_BUDGET : REFUSED;
     }
@@ -125,9 +127,10 @@ bool kv_group_pack(struct kv_group **groups, const struct kv_shape *shapes, int 
                     options.max_rows = sides[side]->max_rows;
             chosen[n++] = &shapes[j];
         }
-        enum made made = n > 0 ? create(groups, chosen, n, &options) : MADE;
+        const char *why;
+        enum made made = n > 0 ? create(groups, chosen, n, &options, &why) : MADE;
         for (int j = 0; made == REFUSED && j < n; j++)
-            make_plain(chosen[j], quire_last_error());
+            make_plain(chosen[j], why);
         if (made == OVER_BUDGET) {
             affordable = false;
             break;

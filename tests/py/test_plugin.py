@@ -161,11 +161,17 @@ def test_another_ggml_is_refused_in_one_line(model):
     assert "brought no device QUIRE0" in done.stderr  # the program went on
 
 
-@pytest.mark.parametrize("value", ["many", "-1", "5X", "1GB", "99999999999999999999"])
+@pytest.mark.parametrize("value", ["many", "-1", " -5", "5X", "1GB", "99999999999999999999"])
 def test_a_bad_number_of_bytes_is_refused_in_one_line(value, model):
     done = run("compare", model("llama"), "prefill", good=False, QUIRE_KV_BYTES=value)
     (line,) = lines_of_quire(done)
     assert f"QUIRE_KV_BYTES={value} is not a number of bytes" in line
+
+
+@pytest.mark.parametrize("name, value", [("QUIRE_CPU", "avx9"), ("QUIRE_STATS", "maybe")])
+def test_a_bad_setting_is_refused_in_one_line(name, value, model):
+    (line,) = lines_of_quire(run("compare", model("llama"), "prefill", kv="k8v8", good=False, **{name: value}))
+    assert line.startswith(f"quire: {name}={value}") and line.endswith("; going on without Quire")
 
 
 def test_an_unknown_policy_is_refused_in_one_line(model):
@@ -191,6 +197,6 @@ def test_the_most_exact_codecs_of_a_budget(model):
     assert " raw:raw " in done.stderr
 
 
-@pytest.mark.parametrize("value", ["0", "65536", "512M", "512m", "2G", "2g"])
+@pytest.mark.parametrize("value", ["0", "0M", "65536", "512M", "512m", "2G", "2g"])
 def test_a_number_of_bytes(value, model):
     run("compare", model("llama"), "prefill", QUIRE_KV_BYTES=value)
