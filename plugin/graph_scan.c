@@ -129,11 +129,10 @@ static const struct kv_buffer *windowed_cache(const struct kv_shape *shapes, int
     return first->serial > second->serial ? first : second;
 }
 
-/* Packs the layers that are new, buffer by buffer. */
+/* Packs the layers that are new, of all buffers at once: they share a budget. */
 static void pack_new_layers(struct graph_scan *scan, const struct ggml_cgraph *graph,
                             int n_threads) {
-    struct kv_shape *shapes = calloc((size_t)graph->n_nodes + 1, 2 * sizeof *shapes);
-    struct kv_shape *chosen = shapes ? shapes + graph->n_nodes + 1 : NULL;
+    struct kv_shape *shapes = calloc((size_t)graph->n_nodes + 1, sizeof *shapes);
     int n = 0;
     scan->no_memory |= !shapes;
     for (int i = 0; shapes && i < graph->n_nodes; i++) {
@@ -157,17 +156,10 @@ static void pack_new_layers(struct graph_scan *scan, const struct ggml_cgraph *g
             shapes[at].n_heads = shape.n_heads; /* layers that share a cache */
     }
     const struct kv_buffer *windowed = windowed_cache(shapes, n);
-    for (int i = 0; i < scan->n_buffers; i++) {
-        struct kv_buffer *buffer = scan->buffers[i];
-        int n_chosen = 0;
-        for (int j = 0; j < n; j++)
-            if (shapes[j].k->buffer == buffer) {
-                shapes[j].windowed = buffer == windowed;
-                chosen[n_chosen++] = shapes[j];
-            }
-        if (n_chosen && !kv_group_pack(&buffer->groups, chosen, n_chosen, n_threads))
-            scan->over_budget = true;
-    }
+    for (int i = 0; i < n; i++)
+        shapes[i].windowed = shapes[i].k->buffer == windowed;
+    if (n > 0 && !kv_group_pack(shapes, n, n_threads))
+        scan->over_budget = true;
     free(shapes);
 }
 

@@ -1,5 +1,6 @@
 /* kv_budget.c: choosing codecs for a number of bytes. */
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "kv_budget.h"
@@ -13,46 +14,53 @@ static size_t taken;
 
 static double mib(size_t bytes) { return (double)bytes / 1048576; }
 
-static enum kv_budget ask(quire_cells_options *options, size_t *bytes) {
-    size_t price;
-    if (quire_cells_price(options, &price) != QUIRE_OK)
-        return BUDGET_NO_PRICE;
-    *bytes = price;
-    return settings.kv_bytes == 0 || price <= settings.kv_bytes - taken ? BUDGET_TAKEN
-                                                                        : BUDGET_EXCEEDED;
+/* All of them with one policy; *sum is set unless there is no price. */
+static enum kv_budget ask(quire_cells_options *options, int n, const quire_policy *policy,
+                          size_t *bytes, size_t *sum) {
+    size_t all = 0;
+    for (int i = 0; i < n; i++) {
+        options[i].policy = *policy;
+        if (quire_cells_price(&options[i], &bytes[i]) != QUIRE_OK)
+            return BUDGET_NO_PRICE;
+        all = bytes[i] > SIZE_MAX - all ? SIZE_MAX : all + bytes[i];
+    }
+    *sum = all;
+    return settings.kv_bytes == 0 || all <= settings.kv_bytes - taken ? BUDGET_TAKEN
+                                                                      : BUDGET_EXCEEDED;
 }
 
 /* Presets without a price are passed over, unless no other is left. */
-static enum kv_budget choose(quire_cells_options *options, size_t *bytes) {
+static enum kv_budget choose(quire_cells_options *options, int n, size_t *bytes, size_t *sum) {
     enum kv_budget best = BUDGET_NO_PRICE;
     for (int i = 0; i < N_LADDER && best != BUDGET_TAKEN; i++) {
-        if (quire_policy_parse(ladder[i], &options->policy) != QUIRE_OK)
+        quire_policy policy;
+        if (quire_policy_parse(ladder[i], &policy) != QUIRE_OK)
             continue;
-        enum kv_budget answer = ask(options, bytes);
+        enum kv_budget answer = ask(options, n, &policy, bytes, sum);
         if (answer != BUDGET_NO_PRICE)
             best = answer;
     }
     return best;
 }
 
-static void complain(const quire_cells_options *options, size_t bytes) {
+static void complain(const quire_cells_options *options, int n, size_t sum) {
     fprintf(stderr,
-            "quire: %s needs %.1f MiB for %d x %d cells, and QUIRE_KV_BYTES leaves %.1f MiB; "
+            "quire: %s needs %.1f MiB for %d x %d cells%s, and QUIRE_KV_BYTES leaves %.1f MiB; "
             "raise it, %smake the context shorter\n",
-            settings.automatic ? ladder[N_LADDER - 1] : settings.kv, mib(bytes),
-            (int)options->n_streams, (int)options->n_cells, mib(settings.kv_bytes - taken),
-            settings.automatic ? "or " : "set QUIRE_KV=auto, or ");
+            settings.automatic ? ladder[N_LADDER - 1] : settings.kv, mib(sum),
+            (int)options->n_streams, (int)options->n_cells, n > 1 ? " and other caches" : "",
+            mib(settings.kv_bytes - taken), settings.automatic ? "or " : "set QUIRE_KV=auto, or ");
 }
 
-enum kv_budget kv_budget_take(quire_cells_options *options, size_t *bytes) {
+enum kv_budget kv_budget_take(quire_cells_options *options, int n, size_t *bytes) {
     pthread_mutex_lock(&lock);
-    options->policy = settings.policy;
-    *bytes = 0;
-    enum kv_budget answer = settings.automatic ? choose(options, bytes) : ask(options, bytes);
+    size_t sum = 0;
+    enum kv_budget answer = settings.automatic ? choose(options, n, bytes, &sum)
+                                               : ask(options, n, &settings.policy, bytes, &sum);
     if (answer == BUDGET_TAKEN)
-        taken += *bytes;
+        taken += sum;
     else if (answer == BUDGET_EXCEEDED)
-        complain(options, *bytes);
+        complain(options, n, sum);
     pthread_mutex_unlock(&lock);
     return answer;
 }

@@ -10,9 +10,10 @@ enum kv_budget {
     BUDGET_NO_PRICE, /* there can be no such pages: quire_last_error */
 };
 
-/* Sets options->policy: that of QUIRE_KV or, if it is "auto", the most exact preset whose pages fit
- * into what is left. Takes their *bytes from the budget. */
-enum kv_budget kv_budget_take(quire_cells_options *options, size_t *bytes);
+/* Sets the policy of n caches that come together: that of QUIRE_KV or, if it is "auto", the most
+ * exact preset with which the pages of all of them fit into what is left. Takes their bytes, (n),
+ * from the budget, or nothing. */
+enum kv_budget kv_budget_take(quire_cells_options *options, int n, size_t *bytes);
 void kv_budget_return(size_t bytes);
 
 #endif

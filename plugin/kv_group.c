@@ -6,6 +6,7 @@
 #include "cache_name.h"
 #include "layer_calibration.h"
 #include "kv_budget.h"
+#include "kv_buffer.h"
 #include "kv_group.h"
 #include "settings.h"
 
@@ -43,105 +44,138 @@ static void options_of(quire_cells_options *options, const struct kv_side *side,
     options->max_workers = n_threads > processors ? n_threads : (int32_t)processors;
 }
 
-static bool same_cache(const struct kv_side *a, const struct kv_side *b) {
-    return a->type == b->type && a->n_cells == b->n_cells && a->n_streams == b->n_streams;
+/* ---------------------------------------------------------------- which groups there will be */
+
+/* Layers in the order of their groups; options[i] has the layers of group i. */
+struct plan {
+    const struct kv_shape **chosen; /* (n_chosen) */
+    quire_layer *layers;            /* of the same */
+    quire_cells_options *options;   /* (n_groups) */
+    size_t *bytes;                  /* that each group takes from the budget */
+    bool *planned;                  /* (shapes) */
+    int n_chosen, n_groups;
+};
+
+static bool plan_begin(struct plan *p, int n_shapes) {
+    size_t n = (size_t)n_shapes;
+    *p = (struct plan){.chosen = calloc(n, sizeof *p->chosen),
+                       .layers = calloc(n, sizeof *p->layers),
+                       .options = calloc(n, sizeof *p->options),
+                       .bytes = calloc(n, sizeof *p->bytes),
+                       .planned = calloc(n, sizeof *p->planned)};
+    return p->chosen && p->layers && p->options && p->bytes && p->planned;
 }
 
-enum made { MADE, REFUSED, OVER_BUDGET };
+static void plan_end(struct plan *p) {
+    free(p->chosen);
+    free(p->layers);
+    free(p->options);
+    free(p->bytes);
+    free(p->planned);
+}
 
-/* One group of the layers chosen. REFUSED: `why` says why. */
-static enum made create(struct kv_group **groups, const struct kv_shape **chosen, int n,
-                        quire_cells_options *options, const char **why) {
-    struct kv_group *group = calloc(1, sizeof *group);
-    quire_layer *layers = calloc((size_t)n, sizeof *layers);
-    bool good = group && layers;
-    *why = good ? NULL : "out of memory";
-    for (int i = 0; good && i < n; i++)
-        layers[i] = layer_of(chosen[i]);
-    options->layers = layers;
-    options->n_layers = n;
-    enum kv_budget budget = good ? kv_budget_take(options, &group->bytes) : BUDGET_NO_PRICE;
-    good = budget == BUDGET_TAKEN && quire_cells_create(&group->cells, options) == QUIRE_OK;
-    if (budget == BUDGET_TAKEN && !good)
-        kv_budget_return(group->bytes);
-    free(layers);
-    if (!good) {
-        *why = *why ? *why : quire_last_error();
-        free(group);
-        return budget == BUDGET_EXCEEDED ? OVER_BUDGET : REFUSED;
-    }
-    group->max_rows = options->max_rows;
-    group->max_workers = options->max_workers;
-    group->next = *groups;
-    *groups = group;
-    for (int i = 0; i < n; i++) {
-        struct kv_side *pair[2] = {chosen[i]->k, chosen[i]->v};
-        for (int j = 0; j < 2; j++) {
-            pair[j]->group = group;
-            pair[j]->partner = pair[1 - j];
-            pair[j]->index = i;
-            pair[j]->which = j == 0 ? QUIRE_SIDE_K : QUIRE_SIDE_V;
-            pair[j]->n_heads = chosen[i]->n_heads;
-            pair[j]->n_kv_heads = chosen[i]->n_kv_heads;
-            pair[j]->k_dim = chosen[i]->k_dim;
-            pair[j]->v_dim = chosen[i]->v_dim;
-        }
-        if (!kv_side_pack(pair[0]) || !kv_side_pack(pair[1]))
-            make_plain(chosen[i], quire_last_error());
-    }
-    return MADE;
+static bool same_cache(const struct kv_side *a, const struct kv_side *b) {
+    return a->buffer == b->buffer && a->type == b->type && a->n_cells == b->n_cells &&
+           a->n_streams == b->n_streams;
 }
 
 /* Whether the library would take this layer alone. */
-static bool is_servable(const struct kv_shape *shape, quire_cells_options *options) {
-    quire_layer layer = layer_of(shape);
-    if (!settings.automatic)
-        options->policy = settings.policy;
+static bool is_servable(const quire_layer *layer, quire_cells_options options) {
     size_t bytes;
-    options->layers = &layer;
-    options->n_layers = 1;
-    return quire_cells_price(options, &bytes) == QUIRE_OK;
+    if (!settings.automatic)
+        options.policy = settings.policy;
+    options.layers = layer;
+    options.n_layers = 1;
+    return quire_cells_price(&options, &bytes) == QUIRE_OK;
 }
 
-bool kv_group_pack(struct kv_group **groups, const struct kv_shape *shapes, int n_shapes,
-                   int n_threads) {
-    const struct kv_shape **chosen = calloc((size_t)n_shapes, sizeof *chosen);
-    bool affordable = true;
-    for (int i = 0; i < n_shapes; i++) {
-        if (shapes[i].k->state != SIDE_NEW || !chosen)
-            continue; /* taken by an earlier round */
-        quire_cells_options options;
-        options_of(&options, shapes[i].k, n_threads);
-        options.max_rows = QUIRE_PAGE_TOKENS;
-        int n = 0;
-        for (int j = i; j < n_shapes; j++) {
-            if (shapes[j].k->state != SIDE_NEW || !same_cache(shapes[i].k, shapes[j].k))
-                continue;
-            if (!is_servable(&shapes[j], &options)) {
-                make_plain(&shapes[j], quire_last_error());
-                continue;
-            }
-            const struct kv_side *sides[2] = {shapes[j].k, shapes[j].v};
-            for (int side = 0; side < 2; side++)
-                if (sides[side]->max_rows > options.max_rows)
-                    options.max_rows = sides[side]->max_rows;
-            chosen[n++] = &shapes[j];
+/* A group of shapes[i] and all later ones that go with it. */
+static void plan_group(struct plan *p, const struct kv_shape *shapes, int n_shapes, int i,
+                       int n_threads) {
+    quire_cells_options *options = &p->options[p->n_groups];
+    options_of(options, shapes[i].k, n_threads);
+    options->max_rows = QUIRE_PAGE_TOKENS;
+    options->layers = p->layers + p->n_chosen;
+    for (int j = i; j < n_shapes; j++) {
+        if (p->planned[j] || shapes[j].k->state != SIDE_NEW ||
+            !same_cache(shapes[i].k, shapes[j].k))
+            continue;
+        p->planned[j] = true;
+        p->layers[p->n_chosen] = layer_of(&shapes[j]);
+        if (!is_servable(&p->layers[p->n_chosen], *options)) {
+            make_plain(&shapes[j], quire_last_error());
+            continue;
         }
-        const char *why;
-        enum made made = n > 0 ? create(groups, chosen, n, &options, &why) : MADE;
-        for (int j = 0; made == REFUSED && j < n; j++)
-            make_plain(chosen[j], why);
-        if (made == OVER_BUDGET) {
-            affordable = false;
-            break;
-        }
+        const struct kv_side *sides[2] = {shapes[j].k, shapes[j].v};
+        for (int side = 0; side < 2; side++)
+            if (sides[side]->max_rows > options->max_rows)
+                options->max_rows = sides[side]->max_rows;
+        p->chosen[p->n_chosen++] = &shapes[j];
+        options->n_layers++;
     }
-    for (int i = 0; affordable && i < n_shapes; i++)
+    p->n_groups += options->n_layers > 0;
+}
+
+/* ---------------------------------------------------------------- making them */
+
+static void join(struct kv_group *group, const struct kv_shape *shape, int32_t index) {
+    struct kv_side *pair[2] = {shape->k, shape->v};
+    for (int i = 0; i < 2; i++) {
+        pair[i]->group = group;
+        pair[i]->partner = pair[1 - i];
+        pair[i]->index = index;
+        pair[i]->which = i == 0 ? QUIRE_SIDE_K : QUIRE_SIDE_V;
+        pair[i]->n_heads = shape->n_heads;
+        pair[i]->n_kv_heads = shape->n_kv_heads;
+        pair[i]->k_dim = shape->k_dim;
+        pair[i]->v_dim = shape->v_dim;
+    }
+    if (!kv_side_pack(pair[0]) || !kv_side_pack(pair[1]))
+        make_plain(shape, quire_last_error());
+}
+
+/* Group i of a plan, whose bytes have been taken from the budget. */
+static void create(const struct plan *p, int i) {
+    const quire_cells_options *options = &p->options[i];
+    const struct kv_shape **chosen = p->chosen + (options->layers - p->layers);
+    struct kv_group *group = calloc(1, sizeof *group);
+    if (!group || quire_cells_create(&group->cells, options) != QUIRE_OK) {
+        for (int32_t j = 0; j < options->n_layers; j++)
+            make_plain(chosen[j], group ? quire_last_error() : "out of memory");
+        kv_budget_return(p->bytes[i]);
+        free(group);
+        return;
+    }
+    struct kv_buffer *buffer = chosen[0]->k->buffer;
+    group->bytes = p->bytes[i];
+    group->max_rows = options->max_rows;
+    group->max_workers = options->max_workers;
+    group->next = buffer->groups;
+    buffer->groups = group;
+    for (int32_t j = 0; j < options->n_layers; j++)
+        join(group, chosen[j], j);
+}
+
+bool kv_group_pack(const struct kv_shape *shapes, int n_shapes, int n_threads) {
+    struct plan p;
+    bool good = plan_begin(&p, n_shapes);
+    const char *why = "out of memory";
+    enum kv_budget budget = BUDGET_NO_PRICE;
+    for (int i = 0; good && i < n_shapes; i++)
+        if (!p.planned[i] && shapes[i].k->state == SIDE_NEW)
+            plan_group(&p, shapes, n_shapes, i, n_threads);
+    if (good) {
+        budget = kv_budget_take(p.options, p.n_groups, p.bytes);
+        why = quire_last_error();
+    }
+    for (int i = 0; budget == BUDGET_TAKEN && i < p.n_groups; i++)
+        create(&p, i);
+    for (int i = 0; budget == BUDGET_NO_PRICE && i < n_shapes; i++)
         if (shapes[i].k->state == SIDE_NEW)
-            make_plain(&shapes[i], "out of memory");
-    free(chosen);
+            make_plain(&shapes[i], why);
+    plan_end(&p);
     kv_group_changed();
-    return affordable;
+    return budget != BUDGET_EXCEEDED;
 }
 
 quire_sight *kv_group_sight(struct kv_group *group, int i) {

@@ -21,10 +21,9 @@ struct kv_shape {
     bool windowed; /* a sliding window's cache */
 };
 
-/* Packs these layers: new groups appear in *groups, and every side is PACKED or PLAIN afterwards.
- * False: the budget does not hold them; they stay new. */
-bool kv_group_pack(struct kv_group **groups, const struct kv_shape *shapes, int n_shapes,
-                   int n_threads);
+/* Packs these layers: their buffers get new groups, and every side is PACKED or PLAIN afterwards.
+ * False: the budget does not hold them all; they stay new. */
+bool kv_group_pack(const struct kv_shape *shapes, int n_shapes, int n_threads);
 void kv_group_free(struct kv_group *group);
 
 /* The group's sight number `i`, made if it does not exist; NULL: no memory. */
