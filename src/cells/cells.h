@@ -159,8 +159,11 @@ void quire__cells_decode(const quire_cells *cells, const quire_cells_layer *laye
                          int32_t page, int32_t head, float *rows);
 
 /* ---- the order of K's channels, measured (cells_order.c) */
+/* Rows (n, DK) that were multiplied by q_scale. */
 void quire__cells_measure_queries(quire_cells *cells, quire_cells_layer *layer, int32_t kv,
-                                  const float *q, int32_t n);
+                                  const float *q, int32_t n, float q_scale);
+/* Forgets the queries of an order that is not known yet. */
+void quire__cells_measure_again(quire_cells_layer *layer);
 /* Sets the order once enough pages are complete. */
 void quire__cells_measure_order(quire_cells *cells, quire_cells_layer *layer);
 

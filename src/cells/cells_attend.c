@@ -53,7 +53,8 @@ static void load_queries(const call *c, const work *w) {
 /* Each tile and KV head once. */
 static void measure_queries(const call *c, const work *w) {
     if (c->layer->measure.waiting)
-        quire__cells_measure_queries(c->cells, c->layer, w->kv, c->worker->q.plain, w->n);
+        quire__cells_measure_queries(c->cells, c->layer, w->kv, c->worker->q.plain, w->n,
+                                     c->q_scale);
 }
 
 static quire_attend_job make_job(const call *c, const work *w) {

@@ -121,6 +121,7 @@ quire_status quire_cells_clear(quire_cells *cells) {
             }
             s->n_slots = 0;
         }
+        quire__cells_measure_again(&cells->layer[i]);
         atomic_store_explicit(&cells->layer[i].has_bad, false, memory_order_relaxed);
     }
     return QUIRE_OK;

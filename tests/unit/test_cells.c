@@ -747,6 +747,72 @@ static void slopes_of_a_wide_group(void **state) {
     free(q), free(out), free(alone);
 }
 
+/* Channel i of the queries is of size 1 / (1 + i % 7). */
+static void uneven_queries(rng *r, float *q, int n) {
+    rng_fill(r, q, (size_t)n * H * D, 1);
+    for (int i = 0; i < n * H * D; i++)
+        q[i] /= (float)(1 + i % D % 7);
+}
+
+/* Rows that come without queries, as a saved state does, are ordered by their range alone, whatever
+ * was asked before a clear. Queries count however small a soft-cap makes them. */
+static void measures_with_few_queries(void **state) {
+    (void)state;
+    enum { N = 8 };
+    float mask[N * 256] = {0}, *q = malloc(N * H * D * 4);
+    float out[2][N * H * D];
+    uint16_t order[G * D];
+    for (int queried = 0; queried < 2; queried++) {
+        grid g, given;
+        grid *both[2] = {&g, &given};
+        rng r = {41};
+        const quire_cells_attend_args common = {.n_heads = H, .softcap = 3000};
+        for (int i = 0; i < 2; i++) {
+            grid_init(both[i], 1, H, G, D, D, "k4v4", 1, 512);
+            both[i]->options.policy.sinks = 0;
+        }
+        g.layer[0].k_order = NULL;
+        grid_open(&g);
+        uneven_queries(&r, q, N);
+        fill(&g, &(rng){42}, 0, 10, k_rows, v_rows);
+        attend_rows(&g, N, 256, mask, NULL, &common, q, out[0]);
+        assert_ok(quire_cells_clear(g.cells));
+        fill(&g, &(rng){43}, 0, 256, k_rows, v_rows);
+        if (queried)
+            attend_rows(&g, N, 256, mask, NULL, &common, q, out[0]);
+        for (int h = 0; h < G; h++) {
+            float importance[D];
+            for (int d = 0; d < D; d++) {
+                double range = 0, squares = 0;
+                for (int p = 0; p < 4; p++) {
+                    float low = INFINITY, high = -INFINITY;
+                    for (int t = p * 64; t < p * 64 + 64; t++) {
+                        low = fminf(low, as_f16(k_rows[(t * G + h) * D + d]));
+                        high = fmaxf(high, as_f16(k_rows[(t * G + h) * D + d]));
+                    }
+                    range += (double)(high - low);
+                }
+                for (int i = 0; i < N * H; i++)
+                    if (i % H / (H / G) == h)
+                        squares += (double)q[i * D + d] * (double)q[i * D + d];
+                importance[d] = (float)(range * (queried ? sqrt(squares) : 1));
+            }
+            assert_ok(quire_channel_order(importance, D, order + h * D));
+        }
+        given.layer[0].k_order = order;
+        grid_open(&given);
+        fill(&given, &(rng){43}, 0, 256, k_rows, v_rows);
+        for (int i = 0; i < 2; i++) {
+            fill(both[i], &(rng){44}, 256, 1, k_rows, v_rows);
+            attend_rows(both[i], N, 256, mask, NULL, &common, q, out[i]);
+        }
+        assert_memory_equal(out[0], out[1], sizeof out[0]);
+        grid_close(&g);
+        grid_close(&given);
+    }
+    free(q);
+}
+
 /* A row that is not a number costs those who see it, and nobody else: the rows beside it are stored
  * as if it were zeros. */
 static void a_row_that_is_no_number(void **state) {
@@ -911,6 +977,7 @@ int main(void) {
         cmocka_unit_test(replaces_whole_pages),
         cmocka_unit_test(copies_streams),
         cmocka_unit_test(measures_an_order),
+        cmocka_unit_test(measures_with_few_queries),
         cmocka_unit_test(a_row_that_is_no_number),
         cmocka_unit_test(an_own_cell_that_is_hidden),
         cmocka_unit_test(an_own_page_that_the_first_row_does_not_see),
