@@ -69,7 +69,8 @@ QUIRE_API void quire_cells_options_default(quire_cells_options *options);
 /* E_INVALID, E_UNSUPPORTED, E_TOO_BIG, E_NOMEM. */
 QUIRE_API quire_status quire_cells_create(quire_cells **cells, const quire_cells_options *options);
 QUIRE_API void quire_cells_free(quire_cells *cells); /* NULL is fine */
-/* Bytes that will be touched when every page is packed and each stream has one open page. */
+/* Bytes that will be touched when every page is packed, each stream has one open page, and all
+ * workers have worked. */
 QUIRE_API quire_status quire_cells_price(const quire_cells_options *options, size_t *bytes);
 
 /* ------------------------------------------------------------ writing */

@@ -93,7 +93,10 @@ typedef struct quire_cells_worker {
     void *workspace;
     uint8_t *raw[2]; /* (64, D): a page of which one side is raw and the other packed */
     int32_t loaded_tile, loaded_kv; /* whose queries q holds; -1: none */
-    bool prepared; /* the workspace was last used for all of them, over packed pages */
+    bool prepared;    /* the workspace was last used for all of them, over packed pages */
+    uint8_t *scratch; /* where all of these buffers lie */
+    size_t scratch_bytes;
+    bool cleared; /* the scratch, before its first use: idle workers take no memory */
 } quire_cells_worker;
 
 struct quire_cells {
@@ -113,9 +116,11 @@ struct quire_cells {
     int32_t split_rows, max_kv_heads, max_group;
     atomic_int *tile_done; /* (max_rows, KV heads) */
     atomic_int next_unit, n_finished;
-    size_t total_bytes;
     pthread_mutex_t lock; /* sums of queries (cells_order.c) */
 };
+
+/* A worker's buffers, for that worker alone. */
+quire_cells_worker *quire__cells_worker(quire_cells *cells, int32_t ith);
 
 /* ---- plan (cells_plan.c) */
 /* Ends the write before: see above. */

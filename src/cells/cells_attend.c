@@ -483,8 +483,10 @@ quire_status quire_cells_attend(quire_cells *cells, int32_t layer,
     if (nth < 1 || nth > cells->max_workers || ith < 0 || ith >= nth)
         return quire__fail(QUIRE_E_INVALID, "worker %d of %d; cells were created for %d", (int)ith,
                            (int)nth, (int)cells->max_workers);
-    call c = {
-        .cells = cells, .layer = &cells->layer[layer], .args = args, .worker = &cells->worker[ith]};
+    call c = {.cells = cells,
+              .layer = &cells->layer[layer],
+              .args = args,
+              .worker = quire__cells_worker(cells, ith)};
     const quire_status status = check_args(&c, layer);
     if (status == QUIRE_OK) {
         const int32_t n_units = c.sight->n_units * c.layer->form->config.n_kv_heads;

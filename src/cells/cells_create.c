@@ -170,6 +170,8 @@ static void carve_state(quire_carver *c, quire_state *state, size_t n, size_t di
 static void carve_worker(quire_carver *c, quire_cells *cells, quire_cells_worker *w, size_t dk,
                          size_t dv) {
     const size_t n = QUIRE_CELLS_TILE_ROWS * (size_t)cells->max_group, dim = larger(dk, dv);
+    const size_t first = c->used;
+    w->scratch = c->base ? c->base + first : NULL;
     w->q.plain = quire__carve(c, n * dk, sizeof(float));
     w->q.rotated = quire__carve(c, n * dk, sizeof(float));
     w->q.projected = quire__carve(c, n * dk, sizeof(float));
@@ -185,10 +187,20 @@ static void carve_worker(quire_carver *c, quire_cells *cells, quire_cells_worker
     w->workspace = quire__carve(c, 1, cells->workspace_bytes);
     w->raw[0] = quire__carve(c, QUIRE_T * dk, sizeof(float));
     w->raw[1] = quire__carve(c, QUIRE_T * dv, sizeof(float));
+    w->scratch_bytes = c->used - first;
 }
 
-/* Everything but records and slots. With `base` NULL: only its size. */
-static size_t carve_meta(quire_cells *cells, uint8_t *base) {
+quire_cells_worker *quire__cells_worker(quire_cells *cells, int32_t ith) {
+    quire_cells_worker *w = &cells->worker[ith];
+    if (!w->cleared)
+        memset(w->scratch, 0, w->scratch_bytes);
+    w->cleared = true;
+    return w;
+}
+
+/* Everything but records and slots. With `base` NULL: only its size, and of that the tables, which
+ * workers' buffers follow. */
+static size_t carve_meta(quire_cells *cells, uint8_t *base, size_t *tables) {
     const quire_pool *pool = cells->pool;
     quire_carver c = {base, 0, false};
     size_t dk = 0, dv = 0, side_bytes = 0;
@@ -218,6 +230,7 @@ static size_t carve_meta(quire_cells *cells, uint8_t *base) {
     cells->partial =
         quire__carve(&c, (size_t)cells->split_rows * cells->partial_floats, sizeof(float));
     cells->worker = quire__carve(&c, (size_t)cells->max_workers, sizeof *cells->worker);
+    *tables = c.used;
     for (int32_t i = 0; i < cells->max_workers; i++) {
         quire_cells_worker sizing;
         carve_worker(&c, cells, base ? &cells->worker[i] : &sizing, dk, dv);
@@ -280,7 +293,8 @@ static void discard(quire_cells *cells) {
 
 static quire_status take_memory(quire_cells *cells) {
     const quire_allocator *allocator = &cells->pool->allocator;
-    const size_t meta = carve_meta(cells, NULL);
+    size_t tables;
+    const size_t meta = carve_meta(cells, NULL, &tables);
     const sizes n = sizes_of(cells);
     if (meta == SIZE_MAX)
         return quire__fail(QUIRE_E_TOO_BIG, "cells with these options need more than 64 TiB");
@@ -292,9 +306,8 @@ static quire_status take_memory(quire_cells *cells) {
     if (!cells->meta || !cells->records || (n.slots && !cells->slots))
         return quire__fail(QUIRE_E_NOMEM, "no memory for %zu bytes of pages and %zu of tables",
                            n.records + n.slots, meta);
-    cells->total_bytes = meta + n.records + n.slots;
-    memset(cells->meta, 0, meta);
-    carve_meta(cells, cells->meta);
+    memset(cells->meta, 0, tables); /* workers clear their own buffers: quire__cells_worker */
+    carve_meta(cells, cells->meta, &tables);
     return QUIRE_OK;
 }
 
@@ -353,7 +366,8 @@ quire_status quire_cells_price(const quire_cells_options *o, size_t *bytes) {
         return quire__fail(QUIRE_E_INVALID, "bytes is NULL");
     quire_cells *cells;
     QUIRE_TRY(plan(o, &cells));
-    const size_t meta = carve_meta(cells, NULL);
+    size_t tables;
+    const size_t meta = carve_meta(cells, NULL, &tables);
     const sizes n = sizes_of(cells);
     *bytes =
         meta == SIZE_MAX ? SIZE_MAX : meta + n.records + n.slots / (size_t)cells->pages_per_stream;

@@ -965,6 +965,42 @@ static void memory(void **state) {
     }
 }
 
+/* Bytes that nobody has written to since they were allocated. */
+static size_t untouched(const ledger *l) {
+    size_t n = 0;
+    for (int i = 0; i < l->n_live; i++)
+        for (size_t j = 0; j < l->block[i].bytes; j++)
+            n += ((const uint8_t *)l->block[i].at)[j] == 0xff;
+    return n;
+}
+
+/* Workers that never work leave their buffers alone. */
+static void memory_of_idle_workers(void **state) {
+    (void)state;
+    enum { N = 200 };
+    static const int workers[2] = {1, 8};
+    const source s = source_default(9);
+    uint16_t *mask = malloc(N * 256 * sizeof *mask);
+    float *out[2] = {malloc(N * H * D * 4), malloc(N * H * D * 4)};
+    size_t price[2], idle[2];
+    for (int i = 0; i < 2; i++) {
+        grid g;
+        ledger l = {.fill = 0xff};
+        const quire_allocator allocator = ledger_allocator(&l);
+        grid_init(&g, 1, H, G, D, D, "k4v4", 1, 256);
+        g.options.max_workers = workers[i];
+        assert_ok(quire_cells_price(&g.options, &price[i]));
+        g.options.allocator = &allocator;
+        grid_open(&g);
+        step_cells(&g, &s, 0, N, mask, 256, out[i]);
+        idle[i] = untouched(&l);
+        grid_close(&g);
+    }
+    assert_memory_equal(out[0], out[1], N * H * D * 4);
+    assert_true(idle[1] >= idle[0] + (price[1] - price[0]) * 9 / 10);
+    free(mask), free(out[0]), free(out[1]);
+}
+
 int main(void) {
     if (level_is_missing())
         return LEFT_OUT;
@@ -984,6 +1020,7 @@ int main(void) {
         cmocka_unit_test(slopes_of_a_wide_group),
         cmocka_unit_test(refuses),
         cmocka_unit_test(memory),
+        cmocka_unit_test(memory_of_idle_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
