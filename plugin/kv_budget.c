@@ -5,14 +5,13 @@
 
 #include "kv_budget.h"
 #include "settings.h"
+#include "usage.h"
 
 static const char *const ladder[] = {"none", "k8v8", "k8v4", "k4v4", "k3v3"};
 enum { N_LADDER = sizeof ladder / sizeof *ladder };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t taken;
-
-static double mib(size_t bytes) { return (double)bytes / 1048576; }
 
 /* All of them with one policy; *sum is set unless there is no price. */
 static enum kv_budget ask(quire_cells_options *options, int n, const quire_policy *policy,

@@ -254,10 +254,12 @@ bool kv_side_copy(struct kv_side *side, size_t from, size_t to, size_t size) {
     size_t page = side->row_bytes * QUIRE_PAGE_TOKENS;
     if (side->state != SIDE_PACKED || from % page || to % page || size % page)
         return false;
+    if (quire_cells_copy(side->group->cells, side->index, side->which,
+                         (int64_t)(from / side->row_bytes), (int64_t)(to / side->row_bytes),
+                         (int64_t)(size / side->row_bytes)) != QUIRE_OK)
+        return false;
     usage_count(&usage.copies, 1);
-    return quire_cells_copy(side->group->cells, side->index, side->which,
-                            (int64_t)(from / side->row_bytes), (int64_t)(to / side->row_bytes),
-                            (int64_t)(size / side->row_bytes)) == QUIRE_OK;
+    return true;
 }
 
 void kv_side_cleared(struct kv_side *side) {

@@ -17,8 +17,6 @@ static FILE *past; /* of caches that are gone */
 static char *past_text;
 static size_t past_bytes;
 
-static double mib(uint64_t bytes) { return (double)bytes / 1048576; }
-
 static void print_packed(FILE *out, const struct kv_side *k) {
     quire_cells_stats s;
     if (quire_cells_get_stats(k->group->cells, k->index, &s) != QUIRE_OK)

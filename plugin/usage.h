@@ -19,6 +19,9 @@ static inline void usage_count(usage_counter *counter, uint64_t n) {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
+/* Bytes as people read them. */
+static inline double mib(uint64_t bytes) { return (double)bytes / 1048576; }
+
 struct kv_buffer;
 
 /* Caches that are alive; a cache that is freed leaves its part of the report behind. */

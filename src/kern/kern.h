@@ -1,6 +1,7 @@
-/* The kernel table: everything that an instruction set may do faster. The reference fills it first;
- * faster functions overwrite entries going up the ladder of levels (kern.c). Each pool has a table
- * of its own, read-only once built.
+/* The kernel table: everything that an instruction set may do faster. It is filled going down the
+ * ladder of levels (kern.c), from the best that the machine runs to the reference, which has
+ * everything; what a higher level has stays. Each pool has a table of its own, read-only once
+ * built.
  *
  * The arithmetic is part of the contract, because a row must get the same bits whatever runs beside
  * it:
