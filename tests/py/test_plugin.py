@@ -108,11 +108,12 @@ def test_caches_that_stay_plain(options, reason, model):
 def test_graphs_that_no_model_makes(kv, exact, bits):
     """Known values through every way in and out of a cache; layers become plain on the way; memory is that of the pages."""
     done = run("graphs", exact, bits, kv=kv)
-    assert caches(done) == [(2, 0), (2, 0), (2, 0), (0, 2), (0, 2), (0, 2), (2, 0), (2, 0), (0, 2), (2, 0), (2, 0),
-                            (0, 2), (2, 0), (2, 0)]
+    assert caches(done) == [(2, 0), (2, 0), (2, 0), (0, 2), (0, 2), (0, 2), (0, 2), (2, 0), (2, 0), (0, 2), (2, 0),
+                            (2, 0), (0, 2), (2, 0), (2, 0)]
     assert done.stderr.count("plain: CONT\n") == 2
     assert done.stderr.count("plain: it is written twice in a graph\n") == 2
     assert done.stderr.count("plain: its attention has other heads than its pages\n") == 2
+    assert done.stderr.count("plain: its mask is computed in the graph (sparse attention)\n") == 2
     assert done.stderr.count("plain: out of memory\n") == 2
     assert done.stderr.count("plain: a batch is larger than any that was planned\n") == 2
 
