@@ -374,12 +374,9 @@ static void attend_block(raw_block *b, const quire_state *state) {
             if (f[seen].add == 0)
                 break;
         }
-        for (int done = 0, rows; done < seen; done += rows) {
-            const float *e = job->scratch + (size_t)(i + done) * BLOCK;
-            float *o = state->o + (size_t)(i + done) * (size_t)dim;
-            rows = tile_rows(seen - done, 4);
-            by->add[rows - 1](&tokens, e, f + done, o);
-        }
+        if (seen > 0)
+            by->add[seen - 1](&tokens, job->scratch + (size_t)i * BLOCK, f,
+                              state->o + (size_t)i * (size_t)dim);
         i += seen < 4 ? seen + 1 : seen; /* and past the row that saw nothing */
     }
 }
