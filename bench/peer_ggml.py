@@ -3,12 +3,10 @@
 import collections
 import os
 import pathlib
-import platform
 import subprocess
 import sys
-import zlib
 
-from programs import ROOT, cache_dir
+from programs import ROOT
 
 # layers: how many a call goes through, each with a cache of its own; times are of one.
 Work = collections.namedtuple("Work", "shape ctx rows layers", defaults=[1])
@@ -22,32 +20,17 @@ def run(*command):
     return subprocess.run([str(c) for c in command], check=True, text=True, capture_output=True).stdout
 
 
-def machine_key():
-    """Differs where a library built for this machine may not run, or is another compiler's."""
-    compiler, text = os.environ.get("CC", "cc"), platform.machine()
-    for option in ("--version", "-march=native", "-mcpu=native"):  # not all compilers know both of the latter
-        arguments = [option] if option == "--version" else [option, "-dM", "-E", "-x", "c", os.devnull]
-        text += subprocess.run([compiler, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
-    return f"{zlib.crc32(text.encode()):08x}"
-
-
 def build_ggml():
-    """-> the program; ggml and it are built once per version of their sources, compiler and kind of processor."""
-    quants = run(ROOT / "tools/fetch-llama").strip()
-    tree, build = cache_dir() / "llama.cpp", cache_dir() / f"ggml-build-{machine_key()}"
-    stamp, program = build / "quire.stamp", build / "peer_ggml_attn"
-    source = ROOT / "bench/peer_ggml_attn.c"
-    wanted = pathlib.Path(quants + ".stamp").read_text() + source.read_text()
-    if stamp.exists() and stamp.read_text() == wanted and program.exists():
+    """-> the program, linked with the ggml of the engine (tools/build-llama: once per compiler and kind of processor)."""
+    prefix = pathlib.Path(subprocess.run([ROOT / "tools/build-llama"], check=True, text=True, stdout=subprocess.PIPE).stdout.strip())
+    source, stamp, program = ROOT / "bench/peer_ggml_attn.c", prefix / "peer_ggml_attn.c", prefix / "peer_ggml_attn"
+    if stamp.exists() and stamp.read_text() == source.read_text() and program.exists():
         return program
-    print("peers: building ggml (a minute)", file=sys.stderr)
-    off = [f"-D{name}=OFF" for name in ("GGML_OPENMP", "LLAMA_CURL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_TOOLS",
-                                        "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER")]
-    run("cmake", "-S", str(tree), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=ON", *off)
-    run("cmake", "--build", str(build), "-j", str(os.cpu_count()), "--target", "ggml")
-    run(os.environ.get("CC", "cc"), "-O2", str(source), f"-I{tree}/ggml/include", f"-L{build}/bin", f"-Wl,-rpath,{build}/bin",
-        "-lggml", "-lggml-base", "-lggml-cpu", "-lm", "-o", str(program))
-    stamp.write_text(wanted)
+    libraries = [prefix / "lib" / f"lib{name}.a" for name in ("ggml", "ggml-cpu", "ggml-base")]
+    run(os.environ.get("CC", "cc"), "-O2", "-c", source, f"-I{prefix}/include", "-o", prefix / "peer_ggml_attn.o")
+    run(os.environ.get("CXX", "c++"), prefix / "peer_ggml_attn.o", *libraries, "-lm", "-lpthread",
+        *(["-ldl"] if sys.platform == "linux" else []), "-o", program)
+    stamp.write_text(source.read_text())
     return program
 
 

@@ -161,15 +161,17 @@ quire_status quire_cells_plan(quire_cells *cells, int32_t layer, quire_side side
         t->first_row = i;
         s->offset[i] = (uint8_t)(cell[i] % QUIRE_T);
         t->rewritten |= (uint64_t)1 << s->offset[i];
-        atomic_fetch_and_explicit(&s->bad[page], ~t->rewritten, memory_order_relaxed);
         s->written[page] |= t->rewritten;
     }
     int32_t n_region = 0;
     for (int32_t i = 0; i < s->n_touch; i++)
         decide(cells, l, s, &s->touch[i], &n_region);
     pack_the_rest(cells, l, s);
-    for (int32_t i = 0; i < s->n_touch; i++)
-        cells->touched[s->touch[i].page] = -1;
+    for (int32_t i = 0; i < s->n_touch; i++) {
+        const quire_cells_touch *t = &s->touch[i];
+        atomic_fetch_and_explicit(&s->bad[t->page], ~t->rewritten, memory_order_relaxed);
+        cells->touched[t->page] = -1;
+    }
     s->n_rows = n_rows;
     s->region = region;
     s->nth = 0;

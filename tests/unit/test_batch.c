@@ -112,14 +112,19 @@ static void all_workers(void **state) {
     fixture_close(&f);
 }
 
+/* Layer 2 shares layer 1's cache. */
+static void open_shared(fixture *f) {
+    init_plain(f, "k8v4");
+    f->options.n_layers = 3;
+    f->layer[2] = f->layer[1];
+    f->layer[2].share = 1;
+    fixture_open(f);
+}
+
 static void bad_calls(void **state) {
     (void)state;
     fixture f;
-    init_plain(&f, "k8v4");
-    f.options.n_layers = 3;
-    f.layer[2] = f.layer[1];
-    f.layer[2].share = 1;
-    fixture_open(&f);
+    open_shared(&f);
     quire_seq *seq = new_seq(&f);
     quire_batch *batch = begin(&f, seq, 2);
     const tensors t = tensors_of(&f, 0, 0, 2);
@@ -183,11 +188,7 @@ static void errors_are_kept(void **state) {
         const char *reason;
     } wrong[] = {{9, 0, 1, "no layer 9"}, {0, 3, 3, "worker 3"}, {2, 0, 1, "shares layer 1"}};
     fixture f;
-    init_plain(&f, "k8v4");
-    f.options.n_layers = 3;
-    f.layer[2] = f.layer[1];
-    f.layer[2].share = 1;
-    fixture_open(&f);
+    open_shared(&f);
     quire_seq *seq = new_seq(&f);
     const tensors t = tensors_of(&f, 0, 0, 2);
     for (int i = 0; i < 5; i++) {

@@ -69,6 +69,24 @@ static void comes_back(void **state) {
     free(back);
 }
 
+/* The file's bytes, which the caller frees. */
+static uint8_t *read_bytes(size_t *size) {
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    *size = (size_t)info.st_size;
+    uint8_t *bytes = malloc(*size);
+    FILE *f = fopen(path, "rb");
+    assert_int_equal(fread(bytes, 1, *size, f), *size);
+    fclose(f);
+    return bytes;
+}
+
+static void write_bytes(const uint8_t *bytes, size_t size) {
+    FILE *f = fopen(path, "wb");
+    fwrite(bytes, 1, size, f);
+    fclose(f);
+}
+
 static void refuses_what_is_not_one(void **state) {
     (void)state;
     quire_layer *back;
@@ -81,19 +99,12 @@ static void refuses_what_is_not_one(void **state) {
     assert_status(quire_calibration_file_write("/nowhere/at/all", layers, N), QUIRE_E_IO);
     assert_status(quire_calibration_file_read("/nowhere/at/all", &back, &n), QUIRE_E_IO);
     assert_ok(quire_calibration_file_write(path, layers, N));
-    struct stat info;
-    assert_int_equal(stat(path, &info), 0);
-    const size_t size = (size_t)info.st_size;
-    uint8_t *bytes = malloc(size);
-    FILE *f = fopen(path, "rb");
-    assert_int_equal(fread(bytes, 1, size, f), size);
-    fclose(f);
+    size_t size;
+    uint8_t *bytes = read_bytes(&size);
     /* Every byte counts, and so does every length. */
     for (size_t at = 0; at < size; at += 1 + at / 64) {
         bytes[at] ^= 0x10;
-        f = fopen(path, "wb");
-        fwrite(bytes, 1, size, f);
-        fclose(f);
+        write_bytes(bytes, size);
         const quire_status status = quire_calibration_file_read(path, &back, &n);
         assert_true(status == (at < 12   ? QUIRE_E_FOREIGN
                                : at < 16 ? QUIRE_E_VERSION
@@ -102,9 +113,7 @@ static void refuses_what_is_not_one(void **state) {
         bytes[at] ^= 0x10;
     }
     for (size_t length = 0; length < size; length += 1 + length / 16) {
-        f = fopen(path, "wb");
-        fwrite(bytes, 1, length, f);
-        fclose(f);
+        write_bytes(bytes, length);
         const quire_status status = quire_calibration_file_read(path, &back, &n);
         assert_true(status == (length < 36 ? QUIRE_E_TRUNCATED : QUIRE_E_CORRUPT));
     }
@@ -117,19 +126,12 @@ static void refuses_signed_nonsense(void **state) {
     quire_layer *back;
     int32_t n = -7, wrong = 1000;
     assert_ok(quire_calibration_file_write(path, layers, N));
-    struct stat info;
-    assert_int_equal(stat(path, &info), 0);
-    const size_t size = (size_t)info.st_size;
-    uint8_t *bytes = malloc(size);
-    FILE *f = fopen(path, "rb");
-    assert_int_equal(fread(bytes, 1, size, f), size);
-    fclose(f);
+    size_t size;
+    uint8_t *bytes = read_bytes(&size);
     memcpy(bytes + 16, &wrong, sizeof wrong);
     const quire_digest digest = quire__hash_of(bytes, size - sizeof digest.byte);
     memcpy(bytes + size - sizeof digest.byte, digest.byte, sizeof digest.byte);
-    f = fopen(path, "wb");
-    fwrite(bytes, 1, size, f);
-    fclose(f);
+    write_bytes(bytes, size);
     free(bytes);
     assert_status(quire_calibration_file_read(path, &back, &n), QUIRE_E_CORRUPT);
     assert_int_equal(n, -7);
