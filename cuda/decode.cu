@@ -198,6 +198,7 @@ static DecodeParams make_params(const quire_cuda_decode_plan &plan,
     p.records = (const uint8_t *)a.records.base;
     p.page_stride = a.records.page_stride;
     p.head_stride = a.records.head_stride;
+    p.split_pages = o.exact == 0 && a.n_seqs * p.n_items_per_seq < plan.sms;
     p.own = raw_rows(a.own);
     p.sink = raw_rows(a.sink);
     p.order = is_mixed(o.pair.k) ? a.k_order : nullptr;

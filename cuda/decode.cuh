@@ -187,6 +187,16 @@ template <class S> struct Fetcher {
         copy_bytes(to + (is_v ? S::RAW_SIDE : 0) + S::raw_row_at(i), from, 2 * S::D, barrier);
     }
 
+    __device__ __forceinline__ void fetch_page(uint32_t to, uint32_t barrier, const uint8_t *from) {
+        const int lane = threadIdx.x % 32, copies = p.split_pages ? S::COPIES : 1;
+        if (lane == 0)
+            barrier_expect(barrier, S::RECORD.bytes);
+        if (lane < copies) {
+            const int bytes = p.split_pages ? S::RECORD.bytes / S::COPIES : S::RECORD.bytes;
+            copy_bytes(to + lane * bytes, from + lane * bytes, bytes, barrier, policy);
+        }
+    }
+
     __device__ __forceinline__ bool page_is_next() const { /* of the first 32 units */
         return __shfl_sync(~0u, now.id, taken) >= 0;
     }
@@ -203,9 +213,8 @@ template <class S> struct Fetcher {
         const uint32_t to = ring + place * S::SLOT, barrier = barriers + place * 8;
         if (id <= RAW)
             fetch_rows(to, barrier, RAW - id, kv);
-        else if (threadIdx.x % 32 == 0)
-            copy_to_shared(to, p.records + id * p.page_stride + kv * p.head_stride, S::RECORD.bytes,
-                           barrier, policy);
+        else
+            fetch_page(to, barrier, p.records + id * p.page_stride + kv * p.head_stride);
         taken++;
     }
 };

@@ -27,6 +27,7 @@ struct DecodeParams {
     int64_t pages_stride;
     const uint8_t *records;
     size_t page_stride, head_stride;
+    bool split_pages; /* a record is fetched by Shape::COPIES copies, else by one */
     RawRows own, sink;
     const uint16_t *order;
     const float *alibi, *sink_logits; /* (H) or NULL */

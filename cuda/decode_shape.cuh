@@ -25,6 +25,10 @@ template <quire_codec K, quire_codec V, int D_, int WARPS_, int RING_, bool MORE
         K_BITS == 8 ? 32 : 1; /* scales: up to 2 * 65504 / 254, and / 7 for 3 bits of km4 */
     static constexpr float V_MID = V_BITS == 8 ? 128.0f : 7.5f; /* 8-bit codes are made unsigned */
 
+    /* Copies that fetch a record where few items share the GPU. Parts of this one arrive earlier;
+     * smaller and larger records do not gain (docs/SPEED.md). */
+    static constexpr int COPIES = D == 128 && K_BITS == 4 && V_BITS == 4 ? 8 : 1;
+
     /* A slot of the ring holds a page record, or a tile of raw rows: K, then V. Each four rows are
      * set apart from those before, so that loads of V fall into different banks. */
     static constexpr int RAW_SIDE = RAW_ROWS * 2 * D + 96;

@@ -106,9 +106,8 @@ __device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, uint32
         : "memory");
 }
 
-__device__ __forceinline__ void copy_to_shared(uint32_t to, const void *from, uint32_t bytes,
-                                               uint32_t barrier, uint64_t policy) {
-    barrier_expect(barrier, bytes);
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, uint32_t bytes,
+                                           uint32_t barrier, uint64_t policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1], %2, [%3], %4;" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
