@@ -59,9 +59,9 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
     for (int r = 0; r < SET && k->family == QUIRE_FAMILY_CHANNEL; r++) { /* the same alone */
         quantize_set(k, rows_of_q + r * k->dim, &work, 0, r, 1, &work.q[1]);
         assert_memory_equal(work.q[1].plane[0][0], work.q[0].plane[r][0], (size_t)k->dim);
-        assert_true(work.q[1].step[0][0] == work.q[0].step[r][0]);
-        assert_true(work.q[1].offset[0][0] == work.q[0].offset[r][0]);
-        assert_int_equal(work.q[1].centre[0][0], work.q[0].centre[r][0]);
+        assert_true(work.q[1].step[0][0] == work.q[0].step[0][r]);
+        assert_true(work.q[1].offset[0][0] == work.q[0].offset[0][r]);
+        assert_int_equal(work.q[1].centre[0][0], work.q[0].centre[0][r]);
     }
     quire__side_expand(k, record[0], expanded);
     for (int r = 0; r < SET; r++) {
@@ -71,8 +71,8 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
         quire__ref_dot_page(k, &wanted, expanded, wanted_dots);
         for (int g = 0; g < k->n_groups; g++) {
             const uint32_t bias = kind == SMALL ? 0 : K_BIAS, sum = (uint32_t)wanted.sum[g];
-            assert_true(work.q[0].step[r][g] == wanted.scale[g] * (twice_mid ? 0.5f : 1));
-            assert_int_equal((uint32_t)work.q[0].centre[r][g],
+            assert_true(work.q[0].step[g][r] == wanted.scale[g] * (twice_mid ? 0.5f : 1));
+            assert_int_equal((uint32_t)work.q[0].centre[g][r],
                              twice_mid ? (uint32_t)wanted.centre[g] + 2 * bias * sum : bias * sum);
             for (int rows = r + 1; rows <= SET; rows++) {
                 if (next_set(rows) != rows)
@@ -128,11 +128,11 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
             work.s[row][t] = (float)p[row][t];
         }
         uint8_t *plane0 = work.p[row][0], *plane1 = work.p[row][1];
-        assert_int_equal(
-            total, kind == WIDE ? put_weights(WIDE, work.s[row], NULL, BLOCK, 1, plane0, plane1)
-                   : kind == SIGNED
-                       ? put_weights(SIGNED, work.s[row], NULL, BLOCK, 1, plane0, plane1)
-                       : put_weights(SMALL, work.s[row], NULL, BLOCK, 1, plane0, plane1));
+        const ivec sums =
+            kind == WIDE     ? put_weights(WIDE, work.s[row], NULL, BLOCK, 1, plane0, plane1)
+            : kind == SIGNED ? put_weights(SIGNED, work.s[row], NULL, BLOCK, 1, plane0, plane1)
+                             : put_weights(SMALL, work.s[row], NULL, BLOCK, 1, plane0, plane1);
+        assert_int_equal(total, i_sum(sums));
     }
     for (int rows = 1; rows <= SET; rows++) {
         if (next_set(rows) != rows)
@@ -223,13 +223,47 @@ static void reflected_of(rng *r, const quire_format *f) {
         check_values(r, f, direct_values(&f->v, true), false, 1);
 }
 
+/* ------------------------------------------------------------------ four rows at a time */
+
+/* Sums and maxima of four rows have the bits of each row's own: rows of prefill are added up alone.
+ */
+static void four_rows(void **state) {
+    (void)state;
+    rng r = {11};
+    for (int round = 0; round < 1000; round++) {
+        float x[ABREAST][W], sum[ABREAST], most[ABREAST], y[ABREAST], power[ABREAST];
+        int32_t n[ABREAST][W], total[ABREAST];
+        fvec rows[ABREAST];
+        ivec integers[ABREAST];
+        for (int i = 0; i < ABREAST; i++) {
+            rng_fill(&r, x[i], W, round % 2 ? 1 : 1e30f);
+            x[i][rng_below(&r, W)] *= 1e-6f;
+            for (int j = 0; j < W; j++)
+                n[i][j] = (int32_t)rng_next(&r);
+            rows[i] = f_load(x[i]);
+            integers[i] = i_load(n[i]);
+            y[i] = round == 0 ? 0 : -(float)rng_below(&r, 1 << 20) / (float)(1 << round % 16);
+        }
+        r_store(sum, f_sum_rows(rows));
+        r_store(most, f_largest_rows(rows));
+        r_store(power, r_exp2(r_load(y)));
+        _mm_storeu_si128((__m128i *)(void *)total, i_sum_rows(integers));
+        for (int i = 0; i < ABREAST; i++) {
+            assert_true(sum[i] == f_sum(rows[i]));
+            assert_true(most[i] == f_largest(rows[i]));
+            assert_true(power[i] == quire__exp2(y[i]));
+            assert_int_equal(total[i], i_sum(integers[i]));
+        }
+    }
+}
+
 static void keys(void **state) { (void)state, for_each_format(false, keys_of); }
 static void values(void **state) { (void)state, for_each_format(true, values_of); }
 static void reflected(void **state) { (void)state, for_each_format(true, reflected_of); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(keys), cmocka_unit_test(values),
-                                       cmocka_unit_test(reflected)};
+                                       cmocka_unit_test(reflected), cmocka_unit_test(four_rows)};
 #ifndef QUIRE_EMULATED
     unsigned needed = QUIRE_CPU_AVX2;
 #if defined(__AVX512BW__)

@@ -3,7 +3,7 @@
 #ifndef QUIRE_KERN_X86_AVX2_SIMD_H
 #define QUIRE_KERN_X86_AVX2_SIMD_H
 
-#include "kern/x86/intrinsics.h"
+#include "kern/x86/four_rows.h"
 
 typedef __m256 fvec;
 typedef __m256i ivec;
@@ -58,7 +58,24 @@ INLINE float f_largest(fvec a) {
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
 }
-/* The sums of four vectors, next to each other. */
+/* f_sum and f_largest of four vectors, with the same bits. */
+INLINE rvec f_sum_rows(const fvec x[4]) {
+    fvec y[2];
+    UNROLL for (int i = 0; i < 2; i++) y[i] = f_add(_mm256_permute2f128_ps(x[i], x[i + 2], 0x20),
+                                                    _mm256_permute2f128_ps(x[i], x[i + 2], 0x31));
+    const fvec z = f_add(_mm256_unpacklo_ps(y[0], y[1]), _mm256_unpackhi_ps(y[0], y[1]));
+    const fvec sum = f_add(z, _mm256_permute_ps(z, 0x4e));
+    return _mm_movelh_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+}
+INLINE rvec f_largest_rows(const fvec x[4]) {
+    fvec y[2];
+    UNROLL for (int i = 0; i < 2; i++) y[i] = f_max(_mm256_permute2f128_ps(x[i], x[i + 2], 0x20),
+                                                    _mm256_permute2f128_ps(x[i], x[i + 2], 0x31));
+    const fvec z = f_max(_mm256_unpacklo_ps(y[0], y[1]), _mm256_unpackhi_ps(y[0], y[1]));
+    const fvec most = f_max(z, _mm256_permute_ps(z, 0x4e));
+    return _mm_movelh_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
+}
+/* The sums of four vectors, next to each other, in another order. */
 INLINE void f_store_sums(float *at, const fvec x[4]) {
     const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
     _mm_storeu_ps(at, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
@@ -80,6 +97,11 @@ INLINE int32_t i_sum(ivec a) {
     __m128i x = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+/* i_sum of four vectors. */
+INLINE __m128i i_sum_rows(const ivec x[4]) {
+    const ivec y = _mm256_hadd_epi32(_mm256_hadd_epi32(x[0], x[1]), _mm256_hadd_epi32(x[2], x[3]));
+    return _mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
 }
 
 /* ------------------------------------------------------------------ bytes */

@@ -3,7 +3,7 @@
 #ifndef QUIRE_KERN_X86_AVX512_SIMD_H
 #define QUIRE_KERN_X86_AVX512_SIMD_H
 
-#include "kern/x86/intrinsics.h"
+#include "kern/x86/four_rows.h"
 
 typedef __m512 fvec;
 typedef __m512i ivec;
@@ -60,6 +60,36 @@ INLINE float f_largest(fvec a) {
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
 }
+INLINE rvec first_of_lanes(fvec a) {
+    const __m512i index = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+    return _mm512_castps512_ps128(_mm512_permutexvar_ps(index, a));
+}
+INLINE rvec f_sum_rows(const fvec x[4]) {
+    fvec y[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+        const ivec a = f_bits(x[2 * i]), b = f_bits(x[2 * i + 1]);
+        y[i] = f_add(f_from_bits(_mm512_shuffle_i32x4(a, b, 0x44)),
+                     f_from_bits(_mm512_shuffle_i32x4(a, b, 0xee)));
+    }
+    const ivec a = f_bits(y[0]), b = f_bits(y[1]);
+    fvec z = f_add(f_from_bits(_mm512_shuffle_i32x4(a, b, 0x88)),
+                   f_from_bits(_mm512_shuffle_i32x4(a, b, 0xdd)));
+    z = f_add(z, _mm512_shuffle_ps(z, z, 0x4e));
+    return first_of_lanes(f_add(z, _mm512_shuffle_ps(z, z, 0xb1)));
+}
+INLINE rvec f_largest_rows(const fvec x[4]) {
+    fvec y[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+        const ivec a = f_bits(x[2 * i]), b = f_bits(x[2 * i + 1]);
+        y[i] = f_max(f_from_bits(_mm512_shuffle_i32x4(a, b, 0x44)),
+                     f_from_bits(_mm512_shuffle_i32x4(a, b, 0xee)));
+    }
+    const ivec a = f_bits(y[0]), b = f_bits(y[1]);
+    fvec z = f_max(f_from_bits(_mm512_shuffle_i32x4(a, b, 0x88)),
+                   f_from_bits(_mm512_shuffle_i32x4(a, b, 0xdd)));
+    z = f_max(z, _mm512_shuffle_ps(z, z, 0x4e));
+    return first_of_lanes(f_max(z, _mm512_shuffle_ps(z, z, 0xb1)));
+}
 INLINE void f_store_sums(float *at, const fvec x[4]) {
     __m256 h[4];
     UNROLL for (int i = 0; i < 4; i++) h[i] =
@@ -82,6 +112,14 @@ INLINE int32_t i_sum(ivec a) {
     __m128i x = _mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
     x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+INLINE __m128i i_sum_rows(const ivec x[4]) {
+    __m256i y[4];
+    UNROLL for (int i = 0; i < 4; i++) y[i] =
+        _mm256_add_epi32(_mm512_castsi512_si256(x[i]), _mm512_extracti64x4_epi64(x[i], 1));
+    const __m256i z =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(y[0], y[1]), _mm256_hadd_epi32(y[2], y[3]));
+    return _mm_add_epi32(_mm256_castsi256_si128(z), _mm256_extracti128_si256(z, 1));
 }
 
 /* ------------------------------------------------------------------ bytes */

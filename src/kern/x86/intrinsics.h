@@ -18,9 +18,9 @@
 #define LEVEL(name) name
 #endif
 
-/* To fp16 and back. */
-INLINE float round_to_fp16(float x) {
-    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT)));
+/* quire__f32_to_f16, by the processor. */
+INLINE uint16_t fp16_bits(float x) {
+    return (uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT));
 }
 
 #endif

@@ -227,8 +227,8 @@ static void add_scores(const quire_side_format *k, const set_query *q, int r, in
     const bool channel = k->family == QUIRE_FAMILY_CHANNEL,
                grouped = !channel && !is_token_scaled(k->family);
     const bool centred = !channel && k->zeros;
-    const ivec centre = i_all(q->centre[r][g]);
-    const fvec step = f_all(q->step[r][g]), offset = f_all(q->offset[r][g]);
+    const ivec centre = i_all(q->centre[g][r]);
+    const fvec step = f_all(q->step[g][r]), offset = f_all(q->offset[g][r]);
     for (int t = 0; t < T; t += W) {
         const ivec dot = i_load(dots + t);
         const fvec x = f_from_int(i_sub(k->mid == 0 ? dot : i_add(dot, dot), centre));
@@ -252,8 +252,8 @@ static void add_scores(const quire_side_format *k, const set_query *q, int r, in
 static void add_signs(const block *b, const set_query *q, int r, int p, const int32_t *dots,
                       float *s) {
     const float *scale = b->work->k_scale[p], *residual = b->work->residual[p];
-    const ivec centre = i_all(q->centre[r][0]); /* computed with a middle of 1/2 */
-    const fvec step = f_all(q->step[r][0] * (2 * QUIRE_SQRT_HALF_PI / b->job->format->k.unit));
+    const ivec centre = i_all(q->centre[0][r]); /* computed with a middle of 1/2 */
+    const fvec step = f_all(q->step[0][r] * (2 * QUIRE_SQRT_HALF_PI / b->job->format->k.unit));
     for (int t = 0; t < T; t += W) {
         const ivec dot = i_load(dots + t);
         const fvec x = f_mul(f_from_int(i_sub(i_add(dot, dot), centre)), step);
@@ -296,6 +296,8 @@ static void score_set(const block *b, int first, int rows, set_query *of_set, bo
     const bool channel = k->family == QUIRE_FAMILY_CHANNEL;
     const float *q = (k->rotated ? job->q_rotated : job->q) + (size_t)first * (size_t)k->dim;
     x86_work *w = b->work;
+    for (int p = b->from; p < b->from + b->n && channel; p++) /* pages need not wait for another */
+        quantize_set(k, q, w, p, first, rows, &w->q[p]);
     for (int p = b->from; p < b->from + b->n; p++) {
         if (k->family == QUIRE_FAMILY_RAW) {
             score_raw(k, b->k[p], q, rows, w->s, p);
@@ -304,10 +306,8 @@ static void score_set(const block *b, int first, int rows, set_query *of_set, bo
             continue;
         }
         set_query *integers = channel ? &w->q[p] : of_set;
-        if (channel)
-            quantize_set(k, q, w, p, first, rows, integers);
         for (int r = 0; r < rows && k->zeros && !channel; r++)
-            integers->offset[r][0] =
+            integers->offset[0][r] =
                 dot_of(job->q + (size_t)(first + r) * (size_t)k->dim, w->k_zero[p], k->dim);
         for (int g = 0; g < k->n_groups; g++) {
             const int at = g * k->group / 16, n = k->group / 16;
@@ -334,42 +334,108 @@ static void score_set(const block *b, int first, int rows, set_query *of_set, bo
 
 /* ---------------------------------------------------------------- softmax and values of one set */
 
-typedef struct row_update {
-    bool alive; /* false: nothing of the block is visible, or it is too small to matter */
-    float m, keep, factor;
-    float largest; /* largest weight, where a token has one scale */
-} row_update;
+/* What a block does to the states of a set's rows. */
+typedef struct set_update {
+    int alive; /* bits; 0: nothing of the block is visible, or it is too small to matter */
+    float m[SET], keep[SET], factor[SET];
+    float largest[SET]; /* weight, where a token has one scale */
+} set_update;
+
+INLINE bool is_alive(const set_update *u, int row) { return u->alive >> row & 1; }
+
+/* Calls `function` with the number of rows that are left, at most four, as a constant. */
+#define FOUR_ROWS(left, rows, statement)                                                           \
+    UNROLL for (int rows = 1; rows <= ABREAST; rows++) if (rows == ((left) < 4 ? (left) : 4)) {    \
+        statement;                                                                                 \
+    }
+
+static void find_updates(const block *b, int first, int rows, const quire_state *state,
+                         set_update *u) {
+    const int t0 = b->from * T, n = b->n * T;
+    u->alive = 0;
+    for (int r = 0; r < rows; r += ABREAST) {
+        rvec m = r_all(0);
+        FOUR_ROWS(rows - r, n_rows,
+                  m = maxima(n_rows, (const float(*)[BLOCK])(b->work->s[r] + t0), n));
+        const rvec old = r_load(state->m + first + r), top = r_max(m, old);
+        const rvec alive = r_and(r_above(m, r_all(QUIRE_NOTHING_SEEN)),
+                                 r_at_least(m, r_sub(old, r_all(QUIRE_DROP_BELOW))));
+        r_store(u->m + r, m);
+        r_store(u->keep + r, r_exp2(r_sub(old, top)));
+        r_store(u->factor + r, r_exp2(r_sub(m, top)));
+        u->alive |= r_bits(alive) << r;
+    }
+    u->alive &= (1 << rows) - 1;
+}
+
+/* Logits become weights, and l and m of the rows are brought up to date. */
+static void weigh_tokens(const block *b, int first, int rows, const quire_state *state,
+                         set_update *u) {
+    const quire_side_format *v = &b->job->format->v;
+    const int t0 = b->from * T, n = b->n * T;
+    const float *scale = is_token_scaled(v->family) ? b->work->v_scale + t0 : NULL;
+    for (int r = 0; r < rows; r += ABREAST) {
+        fvec sum[ABREAST], top[ABREAST];
+        UNROLL for (int i = 0; i < ABREAST; i++) {
+            sum[i] = top[i] = f_all(0);
+            if (!is_alive(u, r + i))
+                continue;
+            float *s = b->work->s[r + i] + t0;
+            sum[i] = v->bits >= 8 ? exponentials(s, scale, 5, n, u->m[r + i], &top[i])
+                                  : exponentials(s, scale, 3, n, u->m[r + i], &top[i]);
+        }
+        r_store(u->largest + r, f_largest_rows(top));
+        float *m = state->m + first + r, *l = state->l + first + r, new_m[ABREAST], new_l[ABREAST];
+        r_store(new_m, r_max(r_load(u->m + r), r_load(m)));
+        r_store(new_l, r_add(r_mul(r_load(l), r_load(u->keep + r)),
+                             r_mul(f_sum_rows(sum), r_load(u->factor + r))));
+        for (int i = 0; i < ABREAST; i++)
+            if (is_alive(u, r + i)) {
+                m[i] = new_m[i];
+                l[i] = new_l[i];
+            }
+    }
+}
+
+/* Operands of the weights of four rows; returns the sums of their integers. */
+INLINE __m128i put_four(const product kind, const set_update *u, int r, const float *scale, int n,
+                        rvec inverses, int t0, x86_work *w) {
+    float inverse[ABREAST];
+    ivec total[ABREAST];
+    r_store(inverse, inverses);
+    UNROLL for (int i = 0; i < ABREAST; i++) total[i] =
+        is_alive(u, r + i) ? put_weights(kind, w->s[r + i] + t0, scale, n, inverse[i],
+                                         w->p[r + i][0] + t0, w->p[r + i][1] + t0)
+                           : i_all(0);
+    return i_sum_rows(total);
+}
 
 /* Channels of scale group g: weights, integer p.V, and what enters O. */
-static void weigh_scale_group(const block *b, const row_update *update, int g, int first, int rows,
+static void weigh_scale_group(const block *b, const set_update *u, int g, int first, int rows,
                               const quire_state *state) {
     const quire_side_format *v = &b->job->format->v;
     const product kind = product_of(v);
     const bool grouped = !is_token_scaled(v->family);
-    const float steps = kind == WIDE ? 65535 : 255;
+    const rvec steps = r_all(kind == WIDE ? 65535 : 255);
     const int t0 = b->from * T, n = b->n * T;
     const float *scale = b->work->v_scale + g * BLOCK + t0,
-                *zero = b->work->v_zero + g * BLOCK + t0;
+                *zero = b->work->v_zero + g * BLOCK + t0, *factor = grouped ? scale : NULL;
     x86_work *w = b->work;
-    float unit[SET], constant[SET] = {0}, most[SET];
-    for (int r = 0; r < rows && grouped; r += ABREAST) {
-        const int n_rows = rows - r < ABREAST ? rows - r : ABREAST;
-        UNROLL for (int i = 1; i <= ABREAST; i++) if (n_rows == i) largest_weights(
-            i, (const float(*)[BLOCK])(w->s[r] + t0), scale, zero, n, most + r, constant + r);
-    }
-    for (int r = 0; r < rows; r++) {
-        if (!update[r].alive)
-            continue;
-        const float largest = grouped ? most[r] : update[r].largest;
-        const float inverse = largest > 1e-30f ? steps / largest : 0;
-        uint8_t *plane0 = w->p[r][0] + t0, *plane1 = w->p[r][1] + t0;
-        const float *s = w->s[r] + t0, *factor = grouped ? scale : NULL;
-        const int32_t sum = kind == WIDE ? put_weights(WIDE, s, factor, n, inverse, plane0, plane1)
-                            : kind == SIGNED
-                                ? put_weights(SIGNED, s, factor, n, inverse, plane0, plane1)
-                                : put_weights(SMALL, s, factor, n, inverse, plane0, plane1);
-        unit[r] = largest / steps * update[r].factor;
-        constant[r] = constant[r] * update[r].factor - v->mid * (float)sum * unit[r];
+    float unit[SET], constant[SET];
+    for (int r = 0; r < rows; r += ABREAST) {
+        rvec largest = r_load(u->largest + r), sum = r_all(0);
+        if (grouped)
+            FOUR_ROWS(rows - r, n_rows,
+                      largest = largest_weights(n_rows, (const float(*)[BLOCK])(w->s[r] + t0),
+                                                scale, zero, n, &sum));
+        const rvec inverse = r_and(r_above(largest, r_all(1e-30f)), r_div(steps, largest));
+        const __m128i total = kind == WIDE     ? put_four(WIDE, u, r, factor, n, inverse, t0, w)
+                              : kind == SIGNED ? put_four(SIGNED, u, r, factor, n, inverse, t0, w)
+                                               : put_four(SMALL, u, r, factor, n, inverse, t0, w);
+        const rvec by = r_load(u->factor + r), one = r_mul(r_div(largest, steps), by);
+        r_store(unit + r, one);
+        r_store(constant + r,
+                r_sub(r_mul(sum, by), r_mul(r_mul(r_all(v->mid), r_from_int(total)), one)));
     }
     const uint8_t *ahead[PAGES] = {NULL};
     for (int p = b->from; p < b->from + b->n; p++)
@@ -377,52 +443,31 @@ static void weigh_scale_group(const block *b, const row_update *update, int g, i
     WEIGH[b->v_source][kind][rows - 1](b->v, g * v->group / TILE, v->group / TILE, v->book, ahead,
                                        w->flip[g], (const uint8_t(*)[2][BLOCK])w->p, w->sums);
     for (int r = 0; r < rows; r++) {
-        if (!update[r].alive)
+        if (!is_alive(u, r))
             continue;
         float *o = state->o + (size_t)(first + r) * (size_t)v->dim + (size_t)(g * v->group);
-        const fvec keep = f_all(update[r].keep), u = f_all(unit[r]), c = f_all(constant[r]);
+        const fvec keep = f_all(u->keep[r]), one = f_all(unit[r]), c = f_all(constant[r]);
         for (int d = 0; d < v->group; d += W)
             f_store(o + d,
-                    f_fma(f_from_int(i_load(w->sums[r] + d)), u, f_fma(f_load(o + d), keep, c)));
+                    f_fma(f_from_int(i_load(w->sums[r] + d)), one, f_fma(f_load(o + d), keep, c)));
     }
 }
 
 static void value_set(block *b, int first, int rows, const quire_state *state) {
     const quire_side_format *v = &b->job->format->v;
-    const int t0 = b->from * T, n = b->n * T;
-    row_update update[SET];
-    bool any = false;
-    for (int r = 0; r < rows; r++) {
-        const float m = maximum(b->work->s[r] + t0, n), old = state->m[first + r],
-                    top = m > old ? m : old;
-        update[r] =
-            (row_update){.alive = m > QUIRE_NOTHING_SEEN && m >= old - QUIRE_DROP_BELOW, .m = m};
-        update[r].keep = quire__exp2(old - top);
-        update[r].factor = quire__exp2(m - top);
-        any = any || update[r].alive;
-    }
-    if (!any)
+    set_update u;
+    find_updates(b, first, rows, state, &u);
+    if (!u.alive)
         return;
     if (!b->v_loaded)
         load_values_of_block(b);
-    const float *scale = is_token_scaled(v->family) ? b->work->v_scale + t0 : NULL;
-    for (int r = 0; r < rows; r++) {
-        row_update *u = &update[r];
-        if (!u->alive)
-            continue;
-        float *s = b->work->s[r] + t0;
-        const float sum = v->bits >= 8 ? exponentials(s, scale, 5, n, u->m, &u->largest)
-                                       : exponentials(s, scale, 3, n, u->m, &u->largest);
-        if (u->m > state->m[first + r])
-            state->m[first + r] = u->m;
-        state->l[first + r] = state->l[first + r] * u->keep + sum * u->factor;
-    }
+    weigh_tokens(b, first, rows, state, &u);
     for (int r = 0; r < rows && v->family == QUIRE_FAMILY_RAW; r++)
-        if (update[r].alive)
-            weigh_raw(b, b->work->s[r], update[r].keep, update[r].factor,
+        if (is_alive(&u, r))
+            weigh_raw(b, b->work->s[r], u.keep[r], u.factor[r],
                       state->o + (size_t)(first + r) * (size_t)v->dim);
     for (int g = 0; g < v->n_groups && v->family != QUIRE_FAMILY_RAW; g++)
-        weigh_scale_group(b, update, g, first, rows, state);
+        weigh_scale_group(b, &u, g, first, rows, state);
 }
 
 /* ------------------------------------------------------------------ the chunk */
@@ -457,9 +502,9 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     x86_work *work = job->workspace;
     bool started = false;
     quire__ref_empty_state(job, state);
-    if (k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8)
+    if (job->q_is_new && k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8)
         queries_to_fp16(job, work);
-    else if (k->family != QUIRE_FAMILY_CHANNEL && k->family != QUIRE_FAMILY_RAW)
+    else if (job->q_is_new && k->family != QUIRE_FAMILY_CHANNEL && k->family != QUIRE_FAMILY_RAW)
         queries_to_integers(job, work);
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
         block b = {.job = job, .work = work, .first = first};

@@ -24,8 +24,8 @@ INLINE void put_integers(const product kind, const float *x, int first, int n, f
      * the products. */
     const int32_t twice_mid = (int32_t)(2 * mid), bias = kind == SMALL ? 0 : K_BIAS;
     const int32_t per_step = twice_mid ? twice_mid + 2 * bias : bias;
-    out->centre[row][g] = (int32_t)((uint32_t)per_step * (uint32_t)i_sum(total));
-    out->step[row][g] = step * (twice_mid ? 0.5f : 1.0f);
+    out->centre[g][row] = (int32_t)((uint32_t)per_step * (uint32_t)i_sum(total));
+    out->step[g][row] = step * (twice_mid ? 0.5f : 1.0f);
 }
 
 /* The same with the scale that the largest, `magnitude`, requires: one scale group of the
@@ -49,13 +49,12 @@ INLINE void quantize_scale_group(const product kind, const float *q, int first, 
         sum = f_add(sum, x);
     }
     put_scale_group(kind, q, first, n, f_largest(magnitude), mid, row, g, out);
-    out->offset[row][g] = f_sum(sum);
+    out->offset[g][row] = f_sum(sum);
 }
 
-/* quire__channel_inverse, rounded by the processor. */
-INLINE float channel_inverse(float magnitude) {
-    const float inverse = QUIRE_CHANNEL_STEPS / magnitude;
-    return round_to_fp16(inverse < QUIRE_F16_MAX ? inverse : QUIRE_F16_MAX);
+/* quire__channel_inverse of four rows. */
+INLINE rvec channel_inverses(rvec magnitude) {
+    return r_round_fp16(r_min(r_div(r_all(QUIRE_CHANNEL_STEPS), magnitude), r_all(QUIRE_F16_MAX)));
 }
 
 /* Twice the middle of every channel's codes, which a row's integers are multiplied by to centre its
@@ -67,10 +66,10 @@ static void put_middles(const quire_side_format *k, uint8_t middle[QUIRE_DIM_MAX
         middle[d] = (uint8_t)(2 * quire__code_mid(k, d));
 }
 
-/* The integers of a row, nearest to scaled * inverse; returns their sum, weighted by the middles.
- */
-INLINE int32_t put_channel_integers(const float *scaled, int dim, float inverse,
-                                    const uint8_t *middle, int8_t *plane) {
+/* The integers of a row, nearest to scaled * inverse; returns their sum, weighted by the middles,
+ * in parts. */
+INLINE ivec put_channel_integers(const float *scaled, int dim, float inverse, const uint8_t *middle,
+                                 int8_t *plane) {
     const fvec by = f_all(inverse), magic = f_all(QUIRE_ROUND_MAGIC);
     for (int d = 0; d < dim; d += 16) {
         ivec y[16 / W];
@@ -81,7 +80,7 @@ INLINE int32_t put_channel_integers(const float *scaled, int dim, float inverse,
     ivec centre = i_all(0);
     for (int d = 0; d < dim; d += VECTOR)
         centre = k_centre(centre, b_load(middle + d), b_load(plane + d));
-    return i_sum(centre);
+    return centre;
 }
 
 /* Rows first .. first+n of the job, `row` .. of their set, with the channel scales of page p folded
@@ -93,7 +92,7 @@ INLINE void quantize_channels(const product kind, const bool fp16, const int n,
                 *q_fp16 = fp16 ? w->q_fp16 + (size_t)first * (size_t)k->dim : q;
     const int dim = k->dim;
     fvec largest[ABREAST], dot[ABREAST];
-    UNROLL for (int r = 0; r < n; r++) largest[r] = dot[r] = f_all(0);
+    UNROLL for (int r = 0; r < ABREAST; r++) largest[r] = dot[r] = f_all(0);
     for (int d = 0; d < dim; d += W) {
         const fvec s = f_load(scale + d), z = f_load(zero + d);
         UNROLL for (int r = 0; r < n; r++) {
@@ -105,22 +104,27 @@ INLINE void quantize_channels(const product kind, const bool fp16, const int n,
             dot[r] = f_fma(x, z, dot[r]);
         }
     }
-    float magnitude[ABREAST];
-    UNROLL for (int r = 0; r < n; r++) {
-        magnitude[r] = f_largest(largest[r]);
-        out->offset[row + r][0] = f_sum(dot[r]);
-    }
-    UNROLL for (int r = 0; r < n; r++) {
-        if (fp16) {
-            const float inverse = channel_inverse(magnitude[r]);
-            out->centre[row + r][0] =
-                put_channel_integers(w->scaled[r], dim, inverse, w->middle, out->plane[row + r][0]);
-            /* half a step, because the scores are doubled */
-            out->step[row + r][0] = w->q_unit[first + r] * w->k_unit[p] / inverse * 0.5f;
-        } else {
+    const rvec magnitudes = f_largest_rows(largest);
+    r_store(out->offset[0] + row, f_sum_rows(dot));
+    if (!fp16) {
+        float magnitude[ABREAST];
+        r_store(magnitude, magnitudes);
+        UNROLL for (int r = 0; r < n; r++)
             put_scale_group(kind, w->scaled[r], 0, dim, magnitude[r], k->mid, row + r, 0, out);
-        }
+        return;
     }
+    const rvec inverses = channel_inverses(magnitudes);
+    float inverse[ABREAST];
+    ivec centre[ABREAST];
+    r_store(inverse, inverses);
+    UNROLL for (int r = 0; r < ABREAST; r++) centre[r] =
+        r < n
+            ? put_channel_integers(w->scaled[r], dim, inverse[r], w->middle, out->plane[row + r][0])
+            : i_all(0);
+    _mm_storeu_si128((__m128i *)(void *)(out->centre[0] + row), i_sum_rows(centre));
+    /* half a step, because the scores are doubled */
+    const rvec unit = r_mul(r_load(w->q_unit + first), r_all(w->k_unit[p]));
+    r_store(out->step[0] + row, r_mul(r_div(unit, inverses), r_all(0.5f)));
 }
 
 INLINE float dot_of(const float *a, const float *b, int dim) {
@@ -135,7 +139,7 @@ static float scales_to_fp16(float *scale, int dim) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d += W)
         most = f_max(most, f_abs(f_load(scale + d)));
-    const int exponent = quire__scale_exponent(quire__f32_to_f16(f_largest(most)));
+    const int exponent = quire__scale_exponent(fp16_bits(f_largest(most)));
     for (int d = 0; d < dim; d += W)
         f_store(scale + d,
                 f_round_fp16(f_mul(f_load(scale + d), f_all(quire__power_of_two(-exponent)))));

@@ -15,25 +15,41 @@ INLINE void fetch(const uint8_t *ahead, const int bytes) {
 
 /* Slices of 16 dims (two octets) of W tokens each, at equal distances. */
 typedef struct slices {
-    const uint8_t *at;
-    size_t stride; /* from one row pair to the next */
-    int n;
-    int tile; /* of three bits: which of the four token tiles that share bytes */
+    const uint8_t *at; /* of the page's first tokens */
+    size_t stride;     /* from one row pair to the next */
+    size_t step;       /* from W tokens to the next of the tile */
+    int first, n;      /* of the page's slices */
 } slices;
 
-/* The slices from `first` on, at most up to `end`: the columns of a page come in quads, the last of
- * which may be narrower. */
-INLINE slices find_slices(const source_kind from, const uint8_t *k, int dim, int tile, int step,
-                          int first, int end) {
-    if (from == UNPACKED)
-        return (slices){k + tile * TILE * dim + step * 2 * VECTOR + first * 256, 0, end - first, 0};
+/* Columns of a page come in quads, the last of which may be narrower; mixed codes divide one. */
+enum { MOST_SLICES = QUIRE_DIM_MAX / 32 + 2 };
+
+/* Finds slices first .. end; returns how many lists of them there are. */
+INLINE int find_slices(const source_kind from, const uint8_t *k, int dim, int first, int end,
+                       slices *list) {
+    if (from == UNPACKED) {
+        list[0] = (slices){k + first * 256, 0, 2 * VECTOR, first, end - first};
+        return first < end;
+    }
     const bool threes = from == THREES || from == SPLIT_4_2;
-    const int octets = from == BYTES ? 2 : 1, n = dim / 16 * octets, column = first * octets,
-              quad = column & ~3, width = n - quad < 4 ? n - quad : 4,
-              left = (quad + width) / octets - first;
-    const uint8_t *start = threes ? k + quad * 3 * 128 : k + tile * 8 * octets * dim + quad * 128;
-    return (slices){start + (column - quad) * 16 + step * 2 * LANES * width * 16,
-                    (size_t)width * 16, left < end - first ? left : end - first, tile};
+    const int octets = from == BYTES ? 2 : 1, n_columns = dim / 16 * octets;
+    int n = 0;
+    for (int slice = first; slice < end; n++) {
+        const int column = slice * octets, quad = column & ~3,
+                  width = n_columns - quad < 4 ? n_columns - quad : 4,
+                  left = (quad + width) / octets - slice;
+        list[n] = (slices){k + quad * (threes ? 3 : 1) * 128 + (column - quad) * 16,
+                           (size_t)width * 16, (size_t)(2 * LANES * width * 16), slice,
+                           left < end - slice ? left : end - slice};
+        slice += list[n].n;
+    }
+    return n;
+}
+
+/* From one tile of tokens to the next. Of three bits, four tiles share bytes. */
+INLINE size_t tile_bytes(const source_kind from, int dim) {
+    const bool threes = from == THREES || from == SPLIT_4_2;
+    return (size_t)((threes ? 0 : from == UNPACKED ? TILE : from == BYTES ? 16 : 8) * dim);
 }
 
 /* Three bits: the first three tiles that share bytes have a slab each, codes at bits 0 and 3; the
@@ -54,25 +70,23 @@ INLINE void split_threes(const bool mixed, const uint8_t *at, size_t slab, size_
         *high = b_or(*high, b_field(c, 5, 4));
 }
 
-/* Codes of slice i: x[octet][even, odd pairs]. */
-INLINE void load_keys(const product kind, const source_kind from, const slices *s, int i, ivec book,
-                      ivec x[2][2]) {
+/* Codes of the slice at `at`: x[octet][even, odd pairs]. `tile`: of three bits. */
+INLINE void load_keys(const product kind, const source_kind from, const uint8_t *at, size_t stride,
+                      int tile, ivec book, ivec x[2][2]) {
     if (from == UNPACKED) {
-        const uint8_t *at = s->at + i * 256;
         UNROLL for (int j = 0; j < 4; j++) x[j / 2][j % 2] =
             b_load(at + j / 2 * 128 + j % 2 * VECTOR);
         return;
     }
-    const uint8_t *at = s->at + i * (from == BYTES ? 32 : 16);
     UNROLL for (int pairs = 0; pairs < 2; pairs++) {
         const bool threes = from == THREES || from == SPLIT_4_2;
-        const ivec y = threes ? book : b_load_rows(at + (size_t)pairs * s->stride, 2 * s->stride);
+        const ivec y = threes ? book : b_load_rows(at + (size_t)pairs * stride, 2 * stride);
         if (threes) {
-            split_threes(from == SPLIT_4_2, at + (size_t)pairs * s->stride, 8 * s->stride,
-                         2 * s->stride, s->tile, &x[0][pairs], &x[1][pairs]);
+            split_threes(from == SPLIT_4_2, at + (size_t)pairs * stride, 8 * stride, 2 * stride,
+                         tile, &x[0][pairs], &x[1][pairs]);
         } else if (from == BYTES) {
             x[0][pairs] = y;
-            x[1][pairs] = b_load_rows(at + 16 + (size_t)pairs * s->stride, 2 * s->stride);
+            x[1][pairs] = b_load_rows(at + 16 + (size_t)pairs * stride, 2 * stride);
         } else if (from == SPLIT_5_3) {
             x[0][pairs] = b_field(y, 0, 31);
             x[1][pairs] = b_field(y, 5, 7);
@@ -88,46 +102,49 @@ INLINE void load_keys(const product kind, const source_kind from, const slices *
     }
 }
 
-/* acc[even, odd pairs][row] += the slices from `first` on times q. */
+/* acc[even, odd pairs][row] += the slices of a list times q, for the tokens at `k` on. */
 INLINE void multiply_slices(const product kind, const source_kind from, const int rows,
-                            const slices *s, ivec book, const uint8_t *ahead, const set_query *q,
-                            int first, sums acc[2][SET]) {
+                            const slices *s, const uint8_t *k, int tile, ivec book,
+                            const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
     const int bytes = slice_bytes(from);
+    const int8_t *plane = q->plane[0][0] + 16 * s->first;
     _Pragma("GCC unroll 1") for (int i = 0; i < s->n; i++) {
         ivec x[2][2];
         codes even[2], odd[2];
         if (from != UNPACKED)
             fetch(ahead + i * bytes, bytes);
-        load_keys(kind, from, s, i, book, x);
+        load_keys(kind, from, k, s->stride, tile, book, x);
         UNROLL for (int octet = 0; octet < 2; octet += together(kind)) {
             UNROLL for (int j = 0; j < together(kind); j++) {
                 even[j] = k_codes(kind, x[octet + j][0]);
                 odd[j] = k_codes(kind, x[octet + j][1]);
             }
             UNROLL for (int r = 0; r < rows; r++) {
-                const int at = 16 * (first + i) + 8 * octet;
+                const uint8_t *at =
+                    (const uint8_t *)plane + r * (int)sizeof q->plane[0] + 8 * octet;
                 operand y[2];
                 UNROLL for (int j = 0; j < together(kind); j++) y[j] =
-                    load_operand(kind, (const uint8_t *)q->plane[r][0] + at + 8 * j,
-                                 (const uint8_t *)q->plane[r][1] + at + 8 * j);
+                    load_operand(kind, at + 8 * j, at + (int)sizeof q->plane[0][0] + 8 * j);
                 acc[0][r] = k_multiply(kind, acc[0][r], even, y);
                 acc[1][r] = k_multiply(kind, acc[1][r], odd, y);
             }
         }
+        k += from == UNPACKED ? 256 : from == BYTES ? 32 : 16;
+        plane += 16;
     }
 }
 
-/* Slices first .. end of tokens W * at on; returns `ahead` advanced by as many bytes. */
+/* The slices of `n` lists for tokens W * at on; returns `ahead` advanced by as many bytes. */
 INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from, const int rows,
-                                      const uint8_t *k, int dim, int at, int first, int end,
-                                      ivec book, const uint8_t *ahead, const set_query *q,
-                                      sums acc[2][SET]) {
-    for (int slice = first; slice < end;) {
-        const slices s = find_slices(from, k, dim, at / STEPS, at % STEPS, slice, end);
-        multiply_slices(kind, from, rows, &s, book, ahead, q, slice, acc);
-        slice += s.n;
+                                      const slices *list, int n, int dim, int at, ivec book,
+                                      const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
+    const int tile = at / STEPS, step = at % STEPS;
+    for (int i = 0; i < n; i++) {
+        const slices *s = &list[i];
+        const uint8_t *k = s->at + (size_t)tile * tile_bytes(from, dim) + (size_t)step * s->step;
+        multiply_slices(kind, from, rows, s, k, tile, book, ahead, q, acc);
         if (from != UNPACKED)
-            ahead += s.n * slice_bytes(from);
+            ahead += s->n * slice_bytes(from);
     }
     return ahead;
 }
@@ -137,18 +154,22 @@ INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from
 INLINE void multiply_page(const product kind, const source_kind from, const int rows,
                           const uint8_t *k, int dim, int first, int n, ivec book,
                           const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
+    const bool mixed = from == MIXED || from == MIXED_3;
+    const source_kind split = from == MIXED ? SPLIT_5_3 : SPLIT_4_2, plain = from == MIXED ? NIBBLES
+                                                                             : from == MIXED_3
+                                                                                 ? THREES
+                                                                                 : from;
+    const int middle = mixed ? dim / 32 : first, end = mixed ? dim / 16 : first + n;
+    slices list[MOST_SLICES];
+    const int n_split = mixed ? find_slices(split, k, dim, 0, middle, list) : 0,
+              n_plain = find_slices(plain, k, dim, middle, end, list + n_split);
     for (int at = 0; at < T / W; at++) {
         sums acc[2][SET];
         UNROLL for (int r = 0; r < rows; r++) acc[0][r] = acc[1][r] = no_sums();
-        if (from == MIXED || from == MIXED_3) {
-            ahead = multiply_tokens(kind, from == MIXED ? SPLIT_5_3 : SPLIT_4_2, rows, k, dim, at,
-                                    0, dim / 32, book, ahead, q, acc);
-            ahead = multiply_tokens(kind, from == MIXED ? NIBBLES : THREES, rows, k, dim, at,
-                                    dim / 32, dim / 16, book, ahead, q, acc);
-        } else {
-            ahead = multiply_tokens(kind, from, rows, k, dim, at, first, first + n, book, ahead, q,
-                                    acc);
-        }
+        if (mixed)
+            ahead = multiply_tokens(kind, split, rows, list, n_split, dim, at, book, ahead, q, acc);
+        ahead = multiply_tokens(kind, plain, rows, list + n_split, n_plain, dim, at, book, ahead, q,
+                                acc);
         UNROLL for (int r = 0; r < rows; r++)
             i_store(dots[r] + at * W, k_join(kind, acc[0][r], acc[1][r]));
     }

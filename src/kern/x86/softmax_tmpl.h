@@ -21,18 +21,20 @@ INLINE fvec exp2_negative(fvec x, const int degree) {
     return f_where_least(x, -126.0f, f_from_bits(i_add(f_bits(p), i_shl(f_bits(y), 23))));
 }
 
-INLINE float maximum(const float *s, int n) {
-    fvec m[4];
-    EACH m[u] = f_all(QUIRE_NOTHING_SEEN);
-    for (int t = 0; t < n; t += 4 * W)
-        EACH m[u] = f_max(m[u], f_load(s + t + u * W));
-    return f_largest(f_max(f_max(m[0], m[1]), f_max(m[2], m[3])));
+/* The largest logits of some rows. */
+INLINE rvec maxima(const int rows, const float (*s)[BLOCK], int n) {
+    fvec m[ABREAST];
+    UNROLL for (int r = 0; r < ABREAST; r++) m[r] = f_all(QUIRE_NOTHING_SEEN);
+    for (int t = 0; t < n; t += W)
+        UNROLL for (int r = 0; r < rows; r++) m[r] = f_max(m[r], f_load(s[r] + t));
+    return f_largest_rows(m);
 }
 
 /* Turns s into 2^(s - m), or, given the scales of V, into the weight 2^(s - m) * scale, and finds
- * the largest weight on the way. Returns the sum of 2^(s - m). */
-INLINE float exponentials(float *s, const float *scale /* (n) or NULL */, const int degree, int n,
-                          float m, float *largest) {
+ * the largest weight on the way. Returns the sum of 2^(s - m). Both are still spread over a vector.
+ */
+INLINE fvec exponentials(float *s, const float *scale /* (n) or NULL */, const int degree, int n,
+                         float m, fvec *largest) {
     fvec sum[4], top[4];
     EACH sum[u] = top[u] = f_all(0);
     for (int t = 0; t < n; t += 4 * W) {
@@ -45,15 +47,15 @@ INLINE float exponentials(float *s, const float *scale /* (n) or NULL */, const 
         }
         EACH f_store(s + t + u * W, e[u]);
     }
-    *largest = f_largest(f_max(f_max(top[0], top[1]), f_max(top[2], top[3])));
-    return f_sum(f_add(f_add(sum[0], sum[1]), f_add(sum[2], sum[3])));
+    *largest = f_max(f_max(top[0], top[1]), f_max(top[2], top[3]));
+    return f_add(f_add(sum[0], sum[1]), f_add(sum[2], sum[3]));
 }
 
 /* The largest e * scale of some rows; constant: their sums of e * zero. */
-INLINE void largest_weights(const int rows, const float (*e)[BLOCK], const float *scale,
-                            const float *zero, int n, float *largest, float *constant) {
+INLINE rvec largest_weights(const int rows, const float (*e)[BLOCK], const float *scale,
+                            const float *zero, int n, rvec *constant) {
     fvec top[ABREAST], sum[ABREAST];
-    UNROLL for (int r = 0; r < rows; r++) top[r] = sum[r] = f_all(0);
+    UNROLL for (int r = 0; r < ABREAST; r++) top[r] = sum[r] = f_all(0);
     for (int t = 0; t < n; t += W) {
         const fvec s = f_load(scale + t), z = f_load(zero + t);
         UNROLL for (int r = 0; r < rows; r++) {
@@ -62,16 +64,15 @@ INLINE void largest_weights(const int rows, const float (*e)[BLOCK], const float
             sum[r] = f_fma(x, z, sum[r]);
         }
     }
-    UNROLL for (int r = 0; r < rows; r++) {
-        largest[r] = f_largest(top[r]);
-        constant[r] = f_sum(sum[r]);
-    }
+    *constant = f_sum_rows(sum);
+    return f_largest_rows(top);
 }
 
-/* Operands of n weights, given as weights or as e and scale; returns the sum of the integers. */
-INLINE int32_t put_weights(const product kind, const float *s,
-                           const float *scale /* NULL: s holds weights */, int n, float inverse,
-                           uint8_t *plane0, uint8_t *plane1) {
+/* Operands of n weights, given as weights or as e and scale; returns the sum of the integers,
+ * spread over a vector. */
+INLINE ivec put_weights(const product kind, const float *s,
+                        const float *scale /* NULL: s holds weights */, int n, float inverse,
+                        uint8_t *plane0, uint8_t *plane1) {
     const fvec magic = f_all(QUIRE_ROUND_MAGIC), factor = f_all(inverse);
     ivec total = i_all(0);
     for (int t = 0; t < n; t += 32) {
@@ -85,7 +86,7 @@ INLINE int32_t put_weights(const product kind, const float *s,
         }
         v_store(kind, x, plane0 + t, plane1 + t);
     }
-    return i_sum(total);
+    return total;
 }
 
 #endif

@@ -19,10 +19,6 @@
 #include "kern/shared/page_params_tmpl.h"
 #include PRODUCTS
 
-/* Rows whose q is multiplied by a page's channel scales together: sums over a row take long to
- * arrive, and the rows need not wait for one another. */
-enum { ABREAST = 4 };
-
 enum { VECTOR = 16 * LANES /* bytes */ };
 
 /* Where codes come from: the page itself, 3, 4 or 8 bits wide, or int8 unpacked beforehand
@@ -52,11 +48,11 @@ INLINE int slice_bytes(const source_kind from) {
 typedef struct set_query {
     int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */
     /* Value of one integer step; half of it where scores are doubled. */
-    float step[SET][QUIRE_MAX_SCALE_GROUPS];
+    float step[QUIRE_MAX_SCALE_GROUPS][SET];
     /* Channel scales: q.zero; K of tq: q.mean of the current page; else the sum of q. */
-    float offset[SET][QUIRE_MAX_SCALE_GROUPS];
+    float offset[QUIRE_MAX_SCALE_GROUPS][SET];
     /* Sum of the integers times the middle code, doubled like the scores. */
-    int32_t centre[SET][QUIRE_MAX_SCALE_GROUPS];
+    int32_t centre[QUIRE_MAX_SCALE_GROUPS][SET];
 } set_query;
 
 typedef struct x86_work {

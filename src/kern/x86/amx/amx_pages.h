@@ -210,7 +210,7 @@ static float scales_to_halves(const float *scale, int dim, uint32_t *to) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d += W)
         most = f_max(most, f_abs(f_load(scale + d)));
-    const int exponent = quire__scale_exponent(quire__f32_to_f16(f_largest(most)));
+    const int exponent = quire__scale_exponent(fp16_bits(f_largest(most)));
     for (int d = 0; d < dim; d += W) {
         const ivec h =
             h_from_floats(f_mul(f_load(scale + d), f_all(quire__power_of_two(-exponent))));

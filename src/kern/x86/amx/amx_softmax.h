@@ -25,15 +25,13 @@ INLINE void exp2_negative_each(const int n, const int degree, fvec *x) {
         f_where_least(x[u], -126.0f, f_from_bits(i_add(f_bits(p[u]), i_shl(f_bits(y[u]), 23))));
 }
 
-/* quire__exp2, operation by operation: products and sums are rounded apart. */
+/* r_exp2 (four_rows.h), of 16 rows. */
 INLINE fvec exp2_of_states(fvec x) {
-    static const float c[7] = {1.0f,          6.9314718e-1f, 2.4022651e-1f, 5.5504109e-2f,
-                               9.6181291e-3f, 1.3333558e-3f, 1.5403530e-4f};
     const fvec magic = f_all(QUIRE_ROUND_MAGIC);
     x = f_max(x, f_all(-126.0f)); /* of a NaN: the second operand, as there */
     const fvec y = f_add(x, magic), f = f_sub(x, f_sub(y, magic));
-    fvec p = f_all(c[6]);
-    UNROLL for (int i = 5; i >= 0; i--) p = f_add(f_mul(p, f), f_all(c[i]));
+    fvec p = f_all(STATE_EXP2[6]);
+    UNROLL for (int i = 5; i >= 0; i--) p = f_add(f_mul(p, f), f_all(STATE_EXP2[i]));
     return f_from_bits(i_add(f_bits(p), i_shl(f_bits(y), 23)));
 }
 
