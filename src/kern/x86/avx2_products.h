@@ -79,8 +79,7 @@ INLINE void k_store(const product kind, const ivec x[2], int8_t *plane0, int8_t 
                       bytes = _mm256_packs_epi16(words, words);
         const __m128i dims =
             _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
-        const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
-        _mm_storeu_si128((__m128i *)(void *)plane0, _mm_shuffle_epi8(dims, order));
+        _mm_storeu_si128((__m128i *)(void *)plane0, _mm_shuffle_epi8(dims, dim_order()));
         return;
     }
     const __m256i order = kind == WIDE ? _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)
@@ -119,17 +118,11 @@ INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns 
     return _mm256_add_epi32(x, _mm256_slli_epi32(_mm256_hadd_epi32(even_columns, odd_columns), 15));
 }
 
-/* The low bytes of 32 weights in the order of V's atoms: tokens 0-3 16-19, 4-7 20-23, .. */
-INLINE ivec atom_order(const ivec x[4]) {
-    const __m256i words[2] = {_mm256_packus_epi32(x[0], x[1]), _mm256_packus_epi32(x[2], x[3])};
-    return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(words[0], words[1]),
-                                       _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
-}
 INLINE void v_store(const product kind, const ivec x[4], uint8_t *plane0, uint8_t *plane1) {
     const __m256i low_byte = _mm256_set1_epi16(255);
     ivec low[4], high[4];
     if (kind != WIDE) {
-        const ivec p = atom_order(x);
+        const ivec p = b_narrow_to_atoms(x);
         b_store(plane0, kind == SMALL ? p : _mm256_and_si256(p, low_byte));
         if (kind == SIGNED)
             b_store(plane1, _mm256_srli_epi16(p, 8));
@@ -139,7 +132,8 @@ INLINE void v_store(const product kind, const ivec x[4], uint8_t *plane0, uint8_
         low[i] = _mm256_and_si256(x[i], _mm256_set1_epi32(255));
         high[i] = _mm256_srli_epi32(x[i], 8);
     }
-    const ivec l = atom_order(low), h = atom_order(high), top = _mm256_set1_epi16((short)0x8000);
+    const ivec l = b_narrow_to_atoms(low), h = b_narrow_to_atoms(high),
+               top = _mm256_set1_epi16((short)0x8000);
     const ivec even = _mm256_or_si256(_mm256_and_si256(l, low_byte), _mm256_slli_epi16(h, 8));
     const ivec odd = _mm256_or_si256(_mm256_srli_epi16(l, 8), _mm256_andnot_si256(low_byte, h));
     b_store(plane0, _mm256_xor_si256(even, top));

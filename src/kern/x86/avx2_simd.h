@@ -120,6 +120,10 @@ INLINE ivec b_load_rows(const uint8_t *at, size_t stride) {
                                    _mm_loadu_si128((const __m128i *)(const void *)(at + stride)),
                                    1);
 }
+/* The same of four neighbouring columns of 16 bytes. */
+INLINE void b_load_columns(const uint8_t *at, size_t stride, ivec x[4]) {
+    UNROLL for (int c = 0; c < 4; c++) x[c] = b_load_rows(at + 16 * c, stride);
+}
 /* 8 bytes, or 16, repeated over the vector. */
 INLINE ivec b_repeat8(const void *at) {
     int64_t x;
@@ -131,6 +135,19 @@ INLINE ivec b_repeat16(const void *at) { return _mm256_broadcastsi128_si256(_mm_
  * next byte. */
 INLINE ivec b_field(ivec x, const int shift, int mask) {
     return b_and(_mm256_srli_epi16(x, shift), b_all(mask));
+}
+/* int8 numbers of four vectors, in order. */
+INLINE ivec b_narrow(const ivec x[4]) {
+    const ivec bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3]));
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+/* uint8 numbers of four vectors in the order of V's atoms: of each 32 tokens 0-3 16-19, 4-7 20-23,
+ * .. */
+INLINE ivec b_narrow_to_atoms(const ivec x[4]) {
+    const ivec bytes =
+        _mm256_packus_epi16(_mm256_packus_epi32(x[0], x[1]), _mm256_packus_epi32(x[2], x[3]));
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
 }
 /* Looks the bytes of x, all below 16, up in a table made by b_repeat16. */
 INLINE ivec b_lookup(ivec table, ivec x) { return _mm256_shuffle_epi8(table, x); }

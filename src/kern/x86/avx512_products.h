@@ -69,9 +69,8 @@ INLINE ivec k_centre(ivec acc, ivec middle, ivec integers) {
 
 INLINE void k_store(const product kind, const ivec x[1], int8_t *plane0, int8_t *plane1) {
     if (kind == SMALL) {
-        const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
         _mm_storeu_si128((__m128i *)(void *)plane0,
-                         _mm_shuffle_epi8(_mm512_cvtepi32_epi8(x[0]), order));
+                         _mm_shuffle_epi8(_mm512_cvtepi32_epi8(x[0]), dim_order()));
         return;
     }
     const ivec order =
@@ -103,29 +102,24 @@ INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns 
     return kind == WIDE ? i_add(x, i_shl(add_parts(even_columns, odd_columns), 15)) : x;
 }
 
-/* The low bytes of 32 weights in the order of V's atoms: tokens 0-3 16-19, 4-7 20-23, .. */
-INLINE __m256i atom_order(ivec first, ivec second) {
-    const __m128i a = _mm512_cvtepi32_epi8(first), b = _mm512_cvtepi32_epi8(second);
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi32(a, b)),
-                                   _mm_unpackhi_epi32(a, b), 1);
-}
-INLINE void store_words(uint8_t *to, __m256i x) { _mm256_storeu_si256((__m256i *)(void *)to, x); }
-INLINE void v_store(const product kind, const ivec x[2], uint8_t *plane0, uint8_t *plane1) {
-    const __m256i low_byte = _mm256_set1_epi16(255), low = atom_order(x[0], x[1]);
+INLINE void v_store(const product kind, const ivec x[4], uint8_t *plane0, uint8_t *plane1) {
+    const ivec low_byte = _mm512_set1_epi16(255);
+    ivec low[4], high[4];
     if (kind != WIDE) {
-        store_words(plane0, kind == SMALL ? low : _mm256_and_si256(low, low_byte));
+        const ivec p = b_narrow_to_atoms(x);
+        b_store(plane0, kind == SMALL ? p : b_and(p, low_byte));
         if (kind == SIGNED)
-            store_words(plane1, _mm256_srli_epi16(low, 8));
+            b_store(plane1, _mm512_srli_epi16(p, 8));
         return;
     }
-    const __m256i high = atom_order(_mm512_srli_epi32(x[0], 8), _mm512_srli_epi32(x[1], 8)),
-                  top = _mm256_set1_epi16((short)0x8000);
-    const __m256i even =
-                      _mm256_or_si256(_mm256_and_si256(low, low_byte), _mm256_slli_epi16(high, 8)),
-                  odd = _mm256_or_si256(_mm256_srli_epi16(low, 8),
-                                        _mm256_andnot_si256(low_byte, high));
-    store_words(plane0, _mm256_xor_si256(even, top));
-    store_words(plane1, _mm256_xor_si256(odd, top));
+    EACH low[u] = b_and(x[u], i_all(255));
+    EACH high[u] = _mm512_srli_epi32(x[u], 8);
+    const ivec l = b_narrow_to_atoms(low), h = b_narrow_to_atoms(high),
+               top = _mm512_set1_epi16((short)0x8000);
+    const ivec even = b_or(b_and(l, low_byte), _mm512_slli_epi16(h, 8));
+    const ivec odd = b_or(_mm512_srli_epi16(l, 8), _mm512_andnot_si512(low_byte, h));
+    b_store(plane0, b_xor(even, top));
+    b_store(plane1, b_xor(odd, top));
 }
 
 #endif

@@ -139,6 +139,18 @@ INLINE ivec b_load_rows(const uint8_t *at, size_t stride) {
     const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(x[2]), x[3], 1);
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
+INLINE void b_load_columns(const uint8_t *at, size_t stride, ivec x[4]) {
+    ivec row[4];
+    UNROLL for (int i = 0; i < 4; i++) row[i] = b_load(at + (size_t)i * stride);
+    const ivec a = _mm512_shuffle_i32x4(row[0], row[1], 0x44),
+               b = _mm512_shuffle_i32x4(row[2], row[3], 0x44),
+               c = _mm512_shuffle_i32x4(row[0], row[1], 0xee),
+               d = _mm512_shuffle_i32x4(row[2], row[3], 0xee);
+    x[0] = _mm512_shuffle_i32x4(a, b, 0x88);
+    x[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    x[2] = _mm512_shuffle_i32x4(c, d, 0x88);
+    x[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
+}
 INLINE ivec b_repeat8(const void *at) {
     int64_t x;
     memcpy(&x, at, sizeof x);
@@ -147,6 +159,18 @@ INLINE ivec b_repeat8(const void *at) {
 INLINE ivec b_repeat16(const void *at) { return _mm512_broadcast_i32x4(_mm_loadu_si128(at)); }
 INLINE ivec b_field(ivec x, const int shift, int mask) {
     return b_and(_mm512_srli_epi16(x, (unsigned)shift), b_all(mask));
+}
+INLINE ivec b_narrow(const ivec x[4]) {
+    const ivec bytes =
+        _mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
+    return _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), bytes);
+}
+INLINE ivec b_narrow_to_atoms(const ivec x[4]) {
+    const ivec bytes =
+        _mm512_packus_epi16(_mm512_packus_epi32(x[0], x[1]), _mm512_packus_epi32(x[2], x[3]));
+    return _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15), bytes);
 }
 INLINE ivec b_lookup(ivec table, ivec x) { return _mm512_shuffle_epi8(table, x); }
 

@@ -66,9 +66,8 @@ INLINE ivec k_centre(ivec acc, ivec middle, ivec integers) {
 
 INLINE void k_store(const product kind, const ivec x[1], int8_t *plane0, int8_t *plane1) {
     if (kind != WIDE) {
-        const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
         _mm_storeu_si128((__m128i *)(void *)plane0,
-                         _mm_shuffle_epi8(_mm512_cvtepi32_epi8(x[0]), order));
+                         _mm_shuffle_epi8(_mm512_cvtepi32_epi8(x[0]), dim_order()));
         return;
     }
     const ivec high = _mm512_srai_epi32(i_add(x[0], i_all(64)), 7),
@@ -98,18 +97,16 @@ INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns 
     return i_add(i_shl(x, 8), add_parts(even_pairs.plane[1], odd_pairs.plane[1]));
 }
 
-INLINE void store_atoms(uint8_t *to, ivec first, ivec second) {
-    const __m128i a = _mm512_cvtepi32_epi8(first), b = _mm512_cvtepi32_epi8(second);
-    _mm_storeu_si128((__m128i *)(void *)to, _mm_unpacklo_epi32(a, b));
-    _mm_storeu_si128((__m128i *)(void *)(to + 16), _mm_unpackhi_epi32(a, b));
-}
-INLINE void v_store(const product kind, const ivec x[2], uint8_t *plane0, uint8_t *plane1) {
+INLINE void v_store(const product kind, const ivec x[4], uint8_t *plane0, uint8_t *plane1) {
     if (kind != WIDE) {
-        store_atoms(plane0, x[0], x[1]);
+        b_store(plane0, b_narrow_to_atoms(x));
         return;
     }
-    store_atoms(plane0, _mm512_srli_epi32(x[0], 8), _mm512_srli_epi32(x[1], 8));
-    store_atoms(plane1, x[0], x[1]);
+    ivec low[4], high[4];
+    EACH low[u] = b_and(x[u], i_all(255));
+    EACH high[u] = _mm512_srli_epi32(x[u], 8);
+    b_store(plane0, b_narrow_to_atoms(high));
+    b_store(plane1, b_narrow_to_atoms(low));
 }
 
 #endif

@@ -18,6 +18,11 @@
 #define LEVEL(name) name
 #endif
 
+/* The order of a page's dims under 8 bits, in each four, as an index of _mm_shuffle_epi8. */
+INLINE __m128i dim_order(void) {
+    return _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+}
+
 /* quire__f32_to_f16, by the processor. */
 INLINE uint16_t fp16_bits(float x) {
     return (uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT));

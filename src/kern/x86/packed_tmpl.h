@@ -167,13 +167,13 @@ static void put_flips(const quire_side_format *v, float *scale /* (n_groups, 128
                       uint8_t (*flip)[BLOCK] /* of the page's first token */) {
     const ivec bits = i_all((1 << v->bits) - 1);
     for (int g = 0; g < v->n_groups; g++)
-        for (int t = 0; t < T; t += 32) {
+        for (int t = 0; t < T; t += 4 * W) {
             float *s = scale + g * BLOCK + t;
-            ivec x[32 / W];
-            UNROLL for (int i = 0; i < 32 / W; i++) {
-                const fvec y = f_load(s + i * W);
-                x[i] = b_and(i_sign(f_bits(y)), bits);
-                f_store(s + i * W, f_abs(y));
+            ivec x[4];
+            EACH {
+                const fvec y = f_load(s + u * W);
+                x[u] = b_and(i_sign(f_bits(y)), bits);
+                f_store(s + u * W, f_abs(y));
             }
             v_store(SMALL, x, &flip[g][t], NULL);
         }
@@ -477,6 +477,7 @@ static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
     w->q_unit = (float *)(void *)(w + 1);
     w->q_fp16 = w->q_unit + n;
     put_middles(&job->format->k, w->middle);
+    memset(w->scaled, 0, sizeof w->scaled); /* behind the last channel */
     for (int i = 0; i < n; i++)
         w->q_unit[i] = query_to_fp16(job->q + (size_t)i * (size_t)dim, dim,
                                      w->q_fp16 + (size_t)i * (size_t)dim);

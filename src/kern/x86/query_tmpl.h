@@ -71,15 +71,16 @@ static void put_middles(const quire_side_format *k, uint8_t middle[QUIRE_DIM_MAX
 INLINE ivec put_channel_integers(const float *scaled, int dim, float inverse, const uint8_t *middle,
                                  int8_t *plane) {
     const fvec by = f_all(inverse), magic = f_all(QUIRE_ROUND_MAGIC);
-    for (int d = 0; d < dim; d += 16) {
-        ivec y[16 / W];
-        UNROLL for (int j = 0; j < 16 / W; j++) y[j] =
-            i_sub(f_bits(f_fma(f_load(scaled + d + j * W), by, magic)), f_bits(magic));
-        k_store(SMALL, y, plane + d, NULL);
-    }
+    const __m128i dims = dim_order();
+    const ivec order = b_repeat16(&dims);
     ivec centre = i_all(0);
-    for (int d = 0; d < dim; d += VECTOR)
-        centre = k_centre(centre, b_load(middle + d), b_load(plane + d));
+    for (int d = 0; d < dim; d += VECTOR) { /* behind the last channel is room, and a middle of 0 */
+        ivec y[4];
+        EACH y[u] = i_sub(f_bits(f_fma(f_load(scaled + d + u * W), by, magic)), f_bits(magic));
+        const ivec integers = b_lookup(b_narrow(y), order);
+        b_store(plane + d, integers);
+        centre = k_centre(centre, b_load(middle + d), integers);
+    }
     return centre;
 }
 

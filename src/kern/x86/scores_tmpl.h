@@ -70,6 +70,18 @@ INLINE void split_threes(const bool mixed, const uint8_t *at, size_t slab, size_
         *high = b_or(*high, b_field(c, 5, 4));
 }
 
+/* The codes of a column's bytes, 4 bits or mixed: low and high octet. */
+INLINE void split_keys(const product kind, const source_kind from, ivec y, ivec book, ivec *low,
+                       ivec *high) {
+    const bool split = from == SPLIT_5_3;
+    *low = b_field(y, 0, split ? 31 : 15);
+    *high = b_field(y, split ? 5 : 4, split ? 7 : 15);
+    if (from == NIBBLES && kind == SIGNED) {
+        *low = b_lookup(book, *low);
+        *high = b_lookup(book, *high);
+    }
+}
+
 /* Codes of the slice at `at`: x[octet][even, odd pairs]. `tile`: of three bits. */
 INLINE void load_keys(const product kind, const source_kind from, const uint8_t *at, size_t stride,
                       int tile, ivec book, ivec x[2][2]) {
@@ -79,30 +91,92 @@ INLINE void load_keys(const product kind, const source_kind from, const uint8_t 
         return;
     }
     UNROLL for (int pairs = 0; pairs < 2; pairs++) {
-        const bool threes = from == THREES || from == SPLIT_4_2;
-        const ivec y = threes ? book : b_load_rows(at + (size_t)pairs * stride, 2 * stride);
-        if (threes) {
-            split_threes(from == SPLIT_4_2, at + (size_t)pairs * stride, 8 * stride, 2 * stride,
-                         tile, &x[0][pairs], &x[1][pairs]);
+        const uint8_t *rows = at + (size_t)pairs * stride;
+        if (from == THREES || from == SPLIT_4_2) {
+            split_threes(from == SPLIT_4_2, rows, 8 * stride, 2 * stride, tile, &x[0][pairs],
+                         &x[1][pairs]);
+            if (from == THREES && kind == SIGNED)
+                UNROLL for (int octet = 0; octet < 2; octet++) x[octet][pairs] =
+                    b_lookup(book, x[octet][pairs]);
         } else if (from == BYTES) {
-            x[0][pairs] = y;
-            x[1][pairs] = b_load_rows(at + 16 + (size_t)pairs * stride, 2 * stride);
-        } else if (from == SPLIT_5_3) {
-            x[0][pairs] = b_field(y, 0, 31);
-            x[1][pairs] = b_field(y, 5, 7);
+            x[0][pairs] = b_load_rows(rows, 2 * stride);
+            x[1][pairs] = b_load_rows(rows + 16, 2 * stride);
         } else {
-            x[0][pairs] = b_field(y, 0, 15);
-            x[1][pairs] = b_field(y, 4, 15);
+            split_keys(kind, from, b_load_rows(rows, 2 * stride), book, &x[0][pairs], &x[1][pairs]);
         }
-        UNROLL for (int octet = 0; octet < 2; octet++) {
-            if ((from == NIBBLES || from == THREES) && kind == SIGNED)
-                x[octet][pairs] = b_lookup(book, x[octet][pairs]);
-            x[octet][pairs] = k_raise(kind, x[octet][pairs]);
+        UNROLL for (int octet = 0; octet < 2; octet++) x[octet][pairs] =
+            k_raise(kind, x[octet][pairs]);
+    }
+}
+
+/* acc[even, odd pairs][row] += 16 dims of W tokens times q. `plane`: of row 0, from these dims on.
+ */
+INLINE void multiply_keys(const product kind, const int rows, const ivec x[2][2],
+                          const int8_t *plane, sums acc[2][SET]) {
+    enum { PLANE = sizeof((set_query *)0)->plane[0][0], ROW = 2 * PLANE };
+    UNROLL for (int octet = 0; octet < 2; octet += together(kind)) {
+        codes even[2], odd[2];
+        UNROLL for (int j = 0; j < together(kind); j++) {
+            even[j] = k_codes(kind, x[octet + j][0]);
+            odd[j] = k_codes(kind, x[octet + j][1]);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            const uint8_t *at = (const uint8_t *)plane + r * ROW + 8 * octet;
+            operand y[2];
+            UNROLL for (int j = 0; j < together(kind); j++) y[j] =
+                load_operand(kind, at + 8 * j, at + PLANE + 8 * j);
+            acc[0][r] = k_multiply(kind, acc[0][r], even, y);
+            acc[1][r] = k_multiply(kind, acc[1][r], odd, y);
         }
     }
 }
 
-/* acc[even, odd pairs][row] += the slices of a list times q, for the tokens at `k` on. */
+/* Whether four columns are loaded at once: a vector then holds a row pair of all of them, and it
+ * takes fewer instructions to exchange rows and columns than to load 16 bytes at a time. */
+INLINE bool has_quads(const source_kind from) {
+    return W == TILE && (from == NIBBLES || from == MIXED);
+}
+
+/* A whole quad of columns, 64 dims, of W tokens; 4 bits. The first n_split columns are SPLIT_5_3.
+ */
+INLINE void multiply_quad(const product kind, const int n_split, const int rows, const uint8_t *k,
+                          ivec book, const uint8_t *ahead, const int8_t *plane, sums acc[2][SET]) {
+    ivec y[2][4];
+    UNROLL for (int pairs = 0; pairs < 2; pairs++) b_load_columns(k + pairs * 64, 128, y[pairs]);
+    UNROLL for (int c = 0; c < 4; c++) {
+        ivec x[2][2];
+        fetch(ahead + c * slice_bytes(NIBBLES), slice_bytes(NIBBLES));
+        UNROLL for (int pairs = 0; pairs < 2; pairs++) {
+            split_keys(kind, c < n_split ? SPLIT_5_3 : NIBBLES, y[pairs][c], book, &x[0][pairs],
+                       &x[1][pairs]);
+            UNROLL for (int octet = 0; octet < 2; octet++) x[octet][pairs] =
+                k_raise(kind, x[octet][pairs]);
+        }
+        multiply_keys(kind, rows, (const ivec(*)[2])x, plane + 16 * c, acc);
+    }
+}
+
+/* Quads first .. first+n of W tokens, of 4-bit or mixed codes; `k`: where the first quad has them.
+ */
+INLINE const uint8_t *multiply_quads(const product kind, const bool mixed, const int rows,
+                                     const uint8_t *k, int dim, int first, int n, ivec book,
+                                     const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
+    const int n_split = mixed ? dim / 32 : 0; /* columns of the page */
+    _Pragma("GCC unroll 1") for (int i = first; i < first + n; i++) {
+        const int8_t *plane = q->plane[0][0] + 64 * i;
+        if (mixed && n_split >= 4 * i + 4)
+            multiply_quad(kind, 4, rows, k, book, ahead, plane, acc);
+        else if (mixed && n_split > 4 * i)
+            multiply_quad(kind, 2, rows, k, book, ahead, plane, acc);
+        else
+            multiply_quad(kind, 0, rows, k, book, ahead, plane, acc);
+        k += 4 * 128;
+        ahead += 4 * slice_bytes(NIBBLES);
+    }
+    return ahead;
+}
+
+/* The slices of a list times q, for the tokens at `k` on. */
 INLINE void multiply_slices(const product kind, const source_kind from, const int rows,
                             const slices *s, const uint8_t *k, int tile, ivec book,
                             const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
@@ -110,25 +184,10 @@ INLINE void multiply_slices(const product kind, const source_kind from, const in
     const int8_t *plane = q->plane[0][0] + 16 * s->first;
     _Pragma("GCC unroll 1") for (int i = 0; i < s->n; i++) {
         ivec x[2][2];
-        codes even[2], odd[2];
         if (from != UNPACKED)
             fetch(ahead + i * bytes, bytes);
         load_keys(kind, from, k, s->stride, tile, book, x);
-        UNROLL for (int octet = 0; octet < 2; octet += together(kind)) {
-            UNROLL for (int j = 0; j < together(kind); j++) {
-                even[j] = k_codes(kind, x[octet + j][0]);
-                odd[j] = k_codes(kind, x[octet + j][1]);
-            }
-            UNROLL for (int r = 0; r < rows; r++) {
-                const uint8_t *at =
-                    (const uint8_t *)plane + r * (int)sizeof q->plane[0] + 8 * octet;
-                operand y[2];
-                UNROLL for (int j = 0; j < together(kind); j++) y[j] =
-                    load_operand(kind, at + 8 * j, at + (int)sizeof q->plane[0][0] + 8 * j);
-                acc[0][r] = k_multiply(kind, acc[0][r], even, y);
-                acc[1][r] = k_multiply(kind, acc[1][r], odd, y);
-            }
-        }
+        multiply_keys(kind, rows, (const ivec(*)[2])x, plane, acc);
         k += from == UNPACKED ? 256 : from == BYTES ? 32 : 16;
         plane += 16;
     }
@@ -149,29 +208,44 @@ INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from
     return ahead;
 }
 
+INLINE void start_sums(const int rows, sums acc[2][SET]) {
+    UNROLL for (int r = 0; r < rows; r++) acc[0][r] = acc[1][r] = no_sums();
+}
+INLINE void store_dots(const product kind, const int rows, const sums acc[2][SET], int at,
+                       int32_t (*dots)[T]) {
+    UNROLL for (int r = 0; r < rows; r++)
+        i_store(dots[r] + at * W, k_join(kind, acc[0][r], acc[1][r]));
+}
+
 /* Slices first .. first+n of all 64 tokens and `rows` rows. `ahead`: as many bytes that are used
  * next, to fetch meanwhile. */
 INLINE void multiply_page(const product kind, const source_kind from, const int rows,
                           const uint8_t *k, int dim, int first, int n, ivec book,
                           const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
     const bool mixed = from == MIXED || from == MIXED_3;
-    const source_kind split = from == MIXED ? SPLIT_5_3 : SPLIT_4_2, plain = from == MIXED ? NIBBLES
-                                                                             : from == MIXED_3
-                                                                                 ? THREES
-                                                                                 : from;
+    sums acc[2][SET];
+    if (has_quads(from) && dim % 64 == 0 && first % 4 == 0 && n % 4 == 0) {
+        for (int at = 0; at < T / W; at++) {
+            start_sums(rows, acc);
+            ahead = multiply_quads(kind, mixed, rows, k + at * 8 * dim + first * 128, dim,
+                                   first / 4, n / 4, book, ahead, q, acc);
+            store_dots(kind, rows, (const sums(*)[SET])acc, at, dots);
+        }
+        return;
+    }
+    const source_kind split = from == MIXED ? SPLIT_5_3 : SPLIT_4_2;
+    const source_kind plain = from == MIXED ? NIBBLES : from == MIXED_3 ? THREES : from;
     const int middle = mixed ? dim / 32 : first, end = mixed ? dim / 16 : first + n;
     slices list[MOST_SLICES];
     const int n_split = mixed ? find_slices(split, k, dim, 0, middle, list) : 0,
               n_plain = find_slices(plain, k, dim, middle, end, list + n_split);
     for (int at = 0; at < T / W; at++) {
-        sums acc[2][SET];
-        UNROLL for (int r = 0; r < rows; r++) acc[0][r] = acc[1][r] = no_sums();
+        start_sums(rows, acc);
         if (mixed)
             ahead = multiply_tokens(kind, split, rows, list, n_split, dim, at, book, ahead, q, acc);
         ahead = multiply_tokens(kind, plain, rows, list + n_split, n_plain, dim, at, book, ahead, q,
                                 acc);
-        UNROLL for (int r = 0; r < rows; r++)
-            i_store(dots[r] + at * W, k_join(kind, acc[0][r], acc[1][r]));
+        store_dots(kind, rows, (const sums(*)[SET])acc, at, dots);
     }
 }
 

@@ -75,14 +75,14 @@ INLINE ivec put_weights(const product kind, const float *s,
                         uint8_t *plane0, uint8_t *plane1) {
     const fvec magic = f_all(QUIRE_ROUND_MAGIC), factor = f_all(inverse);
     ivec total = i_all(0);
-    for (int t = 0; t < n; t += 32) {
-        ivec x[32 / W];
-        UNROLL for (int i = 0; i < 32 / W; i++) {
-            fvec w = f_load(s + t + i * W);
+    for (int t = 0; t < n; t += 4 * W) {
+        ivec x[4];
+        EACH {
+            fvec w = f_load(s + t + u * W);
             if (scale)
-                w = f_mul(w, f_load(scale + t + i * W));
-            x[i] = i_sub(f_bits(f_fma(w, factor, magic)), f_bits(magic));
-            total = i_add(total, x[i]);
+                w = f_mul(w, f_load(scale + t + u * W));
+            x[u] = i_sub(f_bits(f_fma(w, factor, magic)), f_bits(magic));
+            total = i_add(total, x[u]);
         }
         v_store(kind, x, plane0 + t, plane1 + t);
     }
