@@ -43,13 +43,13 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
                .n = 1,
                .k_source = from};
     static float unit[SET], half[SET * QUIRE_DIM_MAX], rows_of_q[SET * QUIRE_DIM_MAX];
-    load_keys_of(&b, 0);
+    load_keys_of_block(&b);
     work.q_unit = unit;
     work.q_fp16 = half;
     if (k->family == QUIRE_FAMILY_CHANNEL)
         put_middles(k, work.middle);
     for (int r = 0; r < SET; r++) {
-        unit[r] = query_to_fp16(q[r], k->dim, half + r * k->dim);
+        put_query(k, q[r], r, &work);
         memcpy(rows_of_q + r * k->dim, q[r], (size_t)k->dim * sizeof **q);
         if (k->family != QUIRE_FAMILY_CHANNEL)
             quantize_row(k, q[r], r, &work.q[0]);
@@ -271,6 +271,9 @@ int main(void) {
 #endif
 #if defined(__AVX512VNNI__)
     needed |= QUIRE_CPU_AVX512_VNNI;
+#endif
+#ifdef HALVES
+    needed |= QUIRE_CPU_AMX; /* which AVX512_FP16 is a part of */
 #endif
     if ((quire__cpu_features() & needed) != needed) {
         printf("integers: left out %s: this machine does not have the instructions\n", LEVEL_NAME);

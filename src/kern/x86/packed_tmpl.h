@@ -5,6 +5,7 @@
  *   SIMD      header of the vectors: avx2_simd.h, avx512_simd.h
  *   PRODUCTS  header of the integer products: avx2_products.h, avx512_products.h,
  *             avx512_vnni_products.h
+ *   HALVES    header of fp16 vectors, if the level has them: half.h
  * Defines attend, workspace_bytes and serves.
  */
 #ifndef QUIRE_KERN_X86_PACKED_TMPL_H
@@ -83,11 +84,11 @@ INLINE int next_set(int left) { return left >= SET ? SET : left > 4 ? 4 : left; 
 
 /* ------------------------------------------------------------------ a block's pages */
 
-static void load_keys_of(block *b, int p) {
+static void load_keys_of_page(block *b, int p) {
     const quire_side_format *k = &b->job->format->k;
     x86_work *w = b->work;
     const uint8_t *record = b->record[p];
-    if (k->family == QUIRE_FAMILY_CHANNEL) {
+    if (k->family == QUIRE_FAMILY_CHANNEL && !in_halves(k)) {
         load_params(k, record, 0, k->dim, w->k_scale[p]);
         if (k->bits < 8)
             w->k_unit[p] = scales_to_fp16(w->k_scale[p], k->dim);
@@ -95,7 +96,7 @@ static void load_keys_of(block *b, int p) {
         load_token_scales(k, record, w->k_scale[p]);
         if (k->family == QUIRE_FAMILY_PROD)
             load_params(k, record, T, T, w->residual[p]);
-    } else if (k->family != QUIRE_FAMILY_RAW) {
+    } else if (k->family != QUIRE_FAMILY_RAW && k->family != QUIRE_FAMILY_CHANNEL) {
         load_scale_groups(k, record, T, w->k_scale[p], w->k_zero[p]);
     }
     if (k->zeros)
@@ -112,6 +113,13 @@ static void load_keys_of(block *b, int p) {
     if (k->family == QUIRE_FAMILY_PROD)
         unpack_k(1, 0, k->dim, record + k->signs, NULL, SMALL, w->sign8[p]);
     b->job->bytes_read += b->job->format->v.codes;
+}
+
+static void load_keys_of_block(block *b) {
+    for (int p = b->from; p < b->from + b->n; p++)
+        load_keys_of_page(b, p);
+    if (in_halves(&b->job->format->k))
+        load_half_scales(b);
 }
 
 /* Where products take K and V from if they take them from the page; UNPACKED: they cannot. */
@@ -131,25 +139,29 @@ static source_kind direct_values(const quire_side_format *v, bool negative_scale
                                                                   : UNPACKED;
 }
 
-/* Finds the pages and loads K. With few rows, codes are multiplied straight from the page where
- * their width allows. */
-static void load_block(block *b, bool few) {
-    const quire_format *f = b->job->format;
-    b->k_source = few ? direct_keys(&f->k) : UNPACKED;
-    b->v_source = few ? direct_values(&f->v, false) : UNPACKED;
-    for (int p = 0; p < PAGES; p++) {
-        const uint8_t *ahead = page_ahead(b->job, b->first + p);
-        b->record[p] = b->job->record[b->first + p];
-        b->k[p] = b->v[p] = b->ahead[p] = NULL;
-        if (!b->record[p])
-            continue;
-        if (b->n++ == 0)
-            b->from = p;
+/* Finds the pages of the next block that has any, from page `first` of the chunk on, and loads K; n
+ * is 0 where there is none. With few rows, codes are multiplied straight from the page where their
+ * width allows. */
+static block load_block(quire_attend_job *job, int first, bool few) {
+    const quire_format *f = job->format;
+    block b = {.job = job, .work = job->workspace};
+    b.k_source = few ? direct_keys(&f->k) : UNPACKED;
+    b.v_source = few ? direct_values(&f->v, false) : UNPACKED;
+    for (b.first = first; b.first < QUIRE_CHUNK_PAGES && b.n == 0; b.first += PAGES)
+        for (int p = 0; p < PAGES; p++) {
+            b.record[p] = job->record[b.first + p];
+            if (b.record[p] && b.n++ == 0)
+                b.from = p;
+        }
+    b.first -= b.n > 0 ? PAGES : 0;
+    for (int p = b.from; p < b.from + b.n; p++) {
+        const uint8_t *ahead = page_ahead(job, b.first + p);
         if (ahead)
             fetch_params(f, ahead);
-        b->ahead[p] = ahead ? ahead : b->record[p];
-        load_keys_of(b, p);
+        b.ahead[p] = ahead ? ahead : b.record[p];
     }
+    load_keys_of_block(&b);
+    return b;
 }
 
 /* Whether a scale group of the page has a negative scale. */
@@ -287,6 +299,16 @@ static void apply_rules(const block *b, int row, int p, float *s) {
                                                      row % job->n_group, t0 + t, s[t]);
 }
 
+/* The integers of a set's q with the channel scales of the block's pages. */
+static void quantize_block(const block *b, int first, int rows) {
+    const quire_side_format *k = &b->job->format->k;
+    if (k->family != QUIRE_FAMILY_CHANNEL)
+        return;
+    for (int p = b->from; p < b->from + b->n; p++)
+        quantize_set(k, b->job->q + (size_t)first * (size_t)k->dim, b->work, p, first, rows,
+                     &b->work->q[p]);
+}
+
 /* `of_set`: the integers of q where they hold for every page. `requantize`: w->q[1] does not hold
  * those of this set's projected q yet. */
 static void score_set(const block *b, int first, int rows, set_query *of_set, bool requantize) {
@@ -296,8 +318,6 @@ static void score_set(const block *b, int first, int rows, set_query *of_set, bo
     const bool channel = k->family == QUIRE_FAMILY_CHANNEL;
     const float *q = (k->rotated ? job->q_rotated : job->q) + (size_t)first * (size_t)k->dim;
     x86_work *w = b->work;
-    for (int p = b->from; p < b->from + b->n && channel; p++) /* pages need not wait for another */
-        quantize_set(k, q, w, p, first, rows, &w->q[p]);
     for (int p = b->from; p < b->from + b->n; p++) {
         if (k->family == QUIRE_FAMILY_RAW) {
             score_raw(k, b->k[p], q, rows, w->s, p);
@@ -479,8 +499,7 @@ static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
     put_middles(&job->format->k, w->middle);
     memset(w->scaled, 0, sizeof w->scaled); /* behind the last channel */
     for (int i = 0; i < n; i++)
-        w->q_unit[i] = query_to_fp16(job->q + (size_t)i * (size_t)dim, dim,
-                                     w->q_fp16 + (size_t)i * (size_t)dim);
+        put_query(&job->format->k, job->q + (size_t)i * (size_t)dim, i, w);
 }
 
 /* The integers of all sets, where they are the same for every page. */
@@ -507,14 +526,21 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
         queries_to_fp16(job, work);
     else if (job->q_is_new && k->family != QUIRE_FAMILY_CHANNEL && k->family != QUIRE_FAMILY_RAW)
         queries_to_integers(job, work);
-    for (int first = 0; first < QUIRE_CHUNK_PAGES; first += PAGES) {
-        block b = {.job = job, .work = work, .first = first};
-        load_block(&b, n <= FEW);
-        if (b.n == 0)
-            continue;
+    block b, next = load_block(job, 0, n <= FEW);
+    const bool alone = next_set(n) == n; /* one set: its q meets the next block's scales early */
+    if (alone)
+        quantize_block(&next, 0, n);
+    while (next.n > 0) {
+        b = next;
         for (int row = 0, rows, set = 0; row < n; row += rows, set++) {
             rows = next_set(n - row);
+            if (!alone)
+                quantize_block(&b, row, rows);
             score_set(&b, row, rows, sets_of(work) + set, n > rows || !started);
+            if (row + rows == n) /* what K leaves behind is not needed any more */
+                next = load_block(job, b.first + PAGES, n <= FEW);
+            if (alone)
+                quantize_block(&next, 0, n);
             value_set(&b, row, rows, state);
         }
         started = true;

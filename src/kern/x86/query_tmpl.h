@@ -6,6 +6,23 @@
 #include "kern/shared/channel_query.h"
 #include "kern/x86/work_tmpl.h"
 
+/* quire__channel_inverse of four rows. */
+INLINE rvec channel_inverses(rvec magnitude) {
+    return r_round_fp16(r_min(r_div(r_all(QUIRE_CHANNEL_STEPS), magnitude), r_all(QUIRE_F16_MAX)));
+}
+
+/* Of four rows from `row` of a set on: the centres, given in parts, and the steps. `first`: of the
+ * job's rows. */
+INLINE void store_steps(const ivec centre[ABREAST], rvec inverses, const x86_work *w, int p,
+                        int first, int row, set_query *out) {
+    _mm_storeu_si128((__m128i *)(void *)(out->centre[0] + row), i_sum_rows(centre));
+    /* half a step, because the scores are doubled */
+    const rvec unit = r_mul(r_load(w->q_unit + first), r_all(w->k_unit[p]));
+    r_store(out->step[0] + row, r_mul(r_div(unit, inverses), r_all(0.5f)));
+}
+
+#include "kern/x86/half_query_tmpl.h"
+
 /* Channels first .. first+n of x, all with one scale: the integers nearest to x * inverse, each
  * worth `step`. */
 INLINE void put_integers(const product kind, const float *x, int first, int n, float inverse,
@@ -50,11 +67,6 @@ INLINE void quantize_scale_group(const product kind, const float *q, int first, 
     }
     put_scale_group(kind, q, first, n, f_largest(magnitude), mid, row, g, out);
     out->offset[g][row] = f_sum(sum);
-}
-
-/* quire__channel_inverse of four rows. */
-INLINE rvec channel_inverses(rvec magnitude) {
-    return r_round_fp16(r_min(r_div(r_all(QUIRE_CHANNEL_STEPS), magnitude), r_all(QUIRE_F16_MAX)));
 }
 
 /* Twice the middle of every channel's codes, which a row's integers are multiplied by to centre its
@@ -122,10 +134,7 @@ INLINE void quantize_channels(const product kind, const bool fp16, const int n,
         r < n
             ? put_channel_integers(w->scaled[r], dim, inverse[r], w->middle, out->plane[row + r][0])
             : i_all(0);
-    _mm_storeu_si128((__m128i *)(void *)(out->centre[0] + row), i_sum_rows(centre));
-    /* half a step, because the scores are doubled */
-    const rvec unit = r_mul(r_load(w->q_unit + first), r_all(w->k_unit[p]));
-    r_store(out->step[0] + row, r_mul(r_div(unit, inverses), r_all(0.5f)));
+    store_steps(centre, inverses, w, p, first, row, out);
 }
 
 INLINE float dot_of(const float *a, const float *b, int dim) {
@@ -158,6 +167,13 @@ static float query_to_fp16(const float *q, int dim, float *to) {
     return quire__query_unit(exponent);
 }
 
+/* Row `row` of the job, to meet channel scales. */
+static void put_query(const quire_side_format *k, const float *q, int row, x86_work *w) {
+    w->q_unit[row] = in_halves(k)
+                         ? query_to_halves(q, k->dim, (void *)(w->q_fp16 + row * QUIRE_DIM_MAX))
+                         : query_to_fp16(q, k->dim, w->q_fp16 + row * k->dim);
+}
+
 /* One row where K has no channel scales: the same for every page. */
 static void quantize_row(const quire_side_format *k, const float *q, int row, set_query *out) {
     for (int g = 0; g < k->n_groups; g++)
@@ -170,6 +186,10 @@ static void quantize_set(const quire_side_format *k, const float *q, x86_work *w
     for (int r = 0; r < rows; r += ABREAST) {
         const float *from = q + r * k->dim;
         const int n = rows - r < ABREAST ? rows - r : ABREAST;
+        if (in_halves(k)) {
+            quantize_halves(k, from, w, p, first + r, r, n, out);
+            continue;
+        }
         UNROLL for (int i = 1; i <= ABREAST; i++) {
             if (n != i)
                 continue;

@@ -134,7 +134,7 @@ INLINE void multiply_keys(const product kind, const int rows, const ivec x[2][2]
 /* Whether four columns are loaded at once: a vector then holds a row pair of all of them, and it
  * takes fewer instructions to exchange rows and columns than to load 16 bytes at a time. */
 INLINE bool has_quads(const source_kind from) {
-    return W == TILE && (from == NIBBLES || from == MIXED);
+    return (int)W == (int)TILE && (from == NIBBLES || from == MIXED);
 }
 
 /* A whole quad of columns, 64 dims, of W tokens; 4 bits. The first n_split columns are SPLIT_5_3.

@@ -70,8 +70,10 @@ typedef struct x86_work {
     float scaled[ABREAST][QUIRE_DIM_MAX]; /* q times the channel scales */
     uint8_t middle[QUIRE_DIM_MAX];        /* put_middles */
     /* q and scales in fp16 (channel_query.h). What one unit of a page's scales is worth, and one of
-     * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK). */
+     * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK), or as fp16 bits
+     * at distances of QUIRE_DIM_MAX floats. */
     float k_unit[PAGES], *q_unit, *q_fp16;
+    uint16_t k_half[PAGES][QUIRE_DIM_MAX];
     /* Unpacked codes. */
     uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX],
         v8[PAGES][T * QUIRE_DIM_MAX];

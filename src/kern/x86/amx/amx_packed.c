@@ -1,12 +1,12 @@
-/* Attention over packed pages with AMX int8 tiles: prefill. Few rows, and codecs that it does not
- * serve, are attended by avx512_vnni, with the same bits. */
+/* Attention over packed pages with AMX int8 tiles: prefill. Few rows are attended by avx512_fp16,
+ * and codecs that it does not serve by avx512_vnni, with the same bits. */
 #define SIMD "kern/x86/avx512_simd.h"
 #define PARAMS_LOCALITY 2
 #include "kern/x86/amx/amx_pages.h"
 #include "kern/x86/amx/amx_softmax.h"
 #include "kern/x86/amx/amx_values.h"
 
-extern const quire_attend_kernel NAME(quire__attend_avx512_vnni);
+extern const quire_attend_kernel NAME(quire__attend_avx512_fp16);
 
 enum { FEW = 16 }; /* with at most so many rows, VNNI straight from the page is faster */
 
@@ -57,7 +57,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     const int n = job->n_rows * job->n_group;
     amx_work *w = job->workspace;
     if (n <= FEW)
-        return NAME(quire__attend_avx512_vnni).attend(job, state);
+        return NAME(quire__attend_avx512_fp16).attend(job, state);
     if (job->q_is_new)
         for (int first = 0; first < n; first += SET_ROWS)
             load_queries(job, first, &w->sets[first / SET_ROWS]);
@@ -74,7 +74,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
 }
 
 static size_t workspace_bytes(int n_rows) {
-    const size_t few = NAME(quire__attend_avx512_vnni).workspace_bytes(n_rows),
+    const size_t few = NAME(quire__attend_avx512_fp16).workspace_bytes(n_rows),
                  many = sizeof(amx_work) +
                         (size_t)((n_rows + SET_ROWS - 1) / SET_ROWS) * sizeof(set_queries);
     return few > many ? few : many;

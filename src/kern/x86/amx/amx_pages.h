@@ -7,7 +7,7 @@
 
 #include "kern/shared/channel_query.h"
 #include "kern/shared/page_params_tmpl.h"
-#include "kern/x86/amx/amx_half.h"
+#include "kern/x86/half.h"
 #include "kern/x86/amx/amx_transpose.h"
 #include "kern/x86/value_slots_tmpl.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/real.h"
 #include "kern/shared/channel_query.h"
-#include "kern/x86/amx/amx_half.h"
+#include "kern/x86/half.h"
 #include "kern/x86/amx/amx_transpose.h"
 
 /* ------------------------------------------------------------------ integers */

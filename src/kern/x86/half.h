@@ -1,7 +1,8 @@
-/* 32 fp16 numbers: the few operations that quantizing a query takes (channel_query.h). A vector
- * holds one channel of 32 query rows, in the order in which PACK leaves two strips of 16. */
-#ifndef QUIRE_KERN_X86_AMX_HALF_H
-#define QUIRE_KERN_X86_AMX_HALF_H
+/* 32 fp16 numbers: the few operations that quantizing a query takes (channel_query.h). In decode a
+ * vector holds 32 channels of a row; in prefill one channel of 32 rows, in the order in which
+ * h_pack leaves two strips of 16. */
+#ifndef QUIRE_KERN_X86_HALF_H
+#define QUIRE_KERN_X86_HALF_H
 
 #include "base/real.h"
 #include "kern/x86/avx512_simd.h"
