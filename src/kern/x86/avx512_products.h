@@ -9,7 +9,7 @@ typedef enum product { SMALL, SIGNED, WIDE } product;
 
 #define SET 8
 
-enum { K_BIAS = 0 };
+enum { K_BIAS = 0, QUADS = 0 }; /* quads take more registers than are left */
 
 typedef struct codes {
     ivec even, odd; /* small: all are in `even` */

@@ -13,7 +13,7 @@ typedef enum product { SMALL, SIGNED, WIDE } product;
 
 #define SET 4
 
-enum { K_BIAS = 128 };
+enum { K_BIAS = 128, QUADS = 1 };
 
 typedef ivec codes;
 typedef struct operand {

@@ -133,8 +133,9 @@ INLINE void multiply_keys(const product kind, const int rows, const ivec x[2][2]
 
 /* Whether four columns are loaded at once: a vector then holds a row pair of all of them, and it
  * takes fewer instructions to exchange rows and columns than to load 16 bytes at a time. */
+_Static_assert(!QUADS || STEPS == 1, "a tile of tokens is one vector");
 INLINE bool has_quads(const source_kind from) {
-    return (int)W == (int)TILE && (from == NIBBLES || from == MIXED);
+    return QUADS && (from == NIBBLES || from == MIXED);
 }
 
 /* A whole quad of columns, 64 dims, of W tokens; 4 bits. The first n_split columns are SPLIT_5_3.

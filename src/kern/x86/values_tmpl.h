@@ -82,7 +82,7 @@ INLINE void weigh_page(const product kind, const source_kind from, const int row
     const uint8_t *start = v + tile * 512 + step * 2 * LANES * 64; /* of nibbles */
     ivec y[2][4];
     ahead += (size_t)(at * 4 * bytes);
-    if (nibbles && (int)W == (int)TILE) { /* as has_quads of K */
+    if (nibbles && QUADS) { /* as has_quads of K */
         UNROLL for (int pairs = 0; pairs < 2; pairs++)
             b_load_columns(start + pairs * 64, 128, y[pairs]);
         UNROLL for (int c = 0; c < 4; c++) {
