@@ -128,11 +128,11 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
             work.s[row][t] = (float)p[row][t];
         }
         uint8_t *plane0 = work.p[row][0], *plane1 = work.p[row][1];
-        const ivec sums =
+        const ivec added =
             kind == WIDE     ? put_weights(WIDE, work.s[row], NULL, BLOCK, 1, plane0, plane1)
             : kind == SIGNED ? put_weights(SIGNED, work.s[row], NULL, BLOCK, 1, plane0, plane1)
                              : put_weights(SMALL, work.s[row], NULL, BLOCK, 1, plane0, plane1);
-        assert_int_equal(total, i_sum(sums));
+        assert_int_equal(total, i_sum(added));
     }
     for (int rows = 1; rows <= SET; rows++) {
         if (next_set(rows) != rows)
