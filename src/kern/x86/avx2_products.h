@@ -19,7 +19,7 @@ typedef enum product { SMALL, SIGNED, WIDE } product;
 #define SET 4 /* most query rows that share a load of codes; their sums take half the registers */
 
 enum { K_BIAS = 0 }; /* what is added to signed codes of K */
-enum { QUADS = 0 };  /* whether four columns of 4-bit codes are loaded at once */
+#define QUADS 0      /* whether four columns of codes are loaded at once: quads_tmpl.h */
 
 typedef struct codes {
     ivec even, odd; /* small: all are in `even` */

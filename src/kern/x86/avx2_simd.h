@@ -120,10 +120,6 @@ INLINE ivec b_load_rows(const uint8_t *at, size_t stride) {
                                    _mm_loadu_si128((const __m128i *)(const void *)(at + stride)),
                                    1);
 }
-/* The same of four neighbouring columns of 16 bytes. */
-INLINE void b_load_columns(const uint8_t *at, size_t stride, ivec x[4]) {
-    UNROLL for (int c = 0; c < 4; c++) x[c] = b_load_rows(at + 16 * c, stride);
-}
 /* 8 bytes, or 16, repeated over the vector. */
 INLINE ivec b_repeat8(const void *at) {
     int64_t x;

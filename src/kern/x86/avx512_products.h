@@ -9,7 +9,9 @@ typedef enum product { SMALL, SIGNED, WIDE } product;
 
 #define SET 8
 
-enum { K_BIAS = 0, QUADS = 0 }; /* quads take more registers than are left */
+#define QUADS 0 /* they take more registers than are left */
+
+enum { K_BIAS = 0 };
 
 typedef struct codes {
     ivec even, odd; /* small: all are in `even` */

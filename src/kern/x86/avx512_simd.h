@@ -131,6 +131,12 @@ INLINE ivec b_xor(ivec a, ivec b) { return _mm512_xor_si512(a, b); }
 INLINE ivec b_or(ivec a, ivec b) { return _mm512_or_si512(a, b); }
 INLINE ivec b_and(ivec a, ivec b) { return _mm512_and_si512(a, b); }
 INLINE ivec b_sub(ivec a, ivec b) { return _mm512_sub_epi8(a, b); }
+/* The bits of a under the mask, those of b elsewhere. */
+INLINE ivec b_select(int mask, ivec a, ivec b) {
+    return _mm512_ternarylogic_epi64(b_all(mask), a, b, 0xca);
+}
+/* By bytes, but bits come down from the byte above. */
+INLINE ivec b_shr(ivec a, const int n) { return _mm512_srli_epi16(a, (unsigned)n); }
 INLINE ivec b_load_rows(const uint8_t *at, size_t stride) {
     __m128i x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] =
@@ -139,9 +145,10 @@ INLINE ivec b_load_rows(const uint8_t *at, size_t stride) {
     const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(x[2]), x[3], 1);
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
-INLINE void b_load_columns(const uint8_t *at, size_t stride, ivec x[4]) {
-    ivec row[4];
-    UNROLL for (int i = 0; i < 4; i++) row[i] = b_load(at + (size_t)i * stride);
+/* The first half of a, the second of b. */
+INLINE ivec b_blend_half(ivec a, ivec b) { return _mm512_mask_mov_epi64(b, 0x0f, a); }
+/* Four rows of four 16 bytes exchange rows and columns. */
+INLINE void b_to_columns(const ivec row[4], ivec x[4]) {
     const ivec a = _mm512_shuffle_i32x4(row[0], row[1], 0x44),
                b = _mm512_shuffle_i32x4(row[2], row[3], 0x44),
                c = _mm512_shuffle_i32x4(row[0], row[1], 0xee),
@@ -158,7 +165,7 @@ INLINE ivec b_repeat8(const void *at) {
 }
 INLINE ivec b_repeat16(const void *at) { return _mm512_broadcast_i32x4(_mm_loadu_si128(at)); }
 INLINE ivec b_field(ivec x, const int shift, int mask) {
-    return b_and(_mm512_srli_epi16(x, (unsigned)shift), b_all(mask));
+    return b_and(shift == 0 ? x : b_shr(x, shift), b_all(mask));
 }
 INLINE ivec b_narrow(const ivec x[4]) {
     const ivec bytes =

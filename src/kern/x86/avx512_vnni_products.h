@@ -12,8 +12,9 @@
 typedef enum product { SMALL, SIGNED, WIDE } product;
 
 #define SET 4
+#define QUADS 1
 
-enum { K_BIAS = 128, QUADS = 1 };
+enum { K_BIAS = 128 };
 
 typedef ivec codes;
 typedef struct operand {

@@ -63,6 +63,8 @@ INSTANCES(UNPACKED, SIGNED)
 INSTANCES(UNPACKED, WIDE)
 BY_ROWS(DOT_INSTANCE, MIXED, SMALL)
 BY_ROWS(DOT_INSTANCE, MIXED_3, SMALL)
+BY_ROWS(WEIGH_INSTANCE, TWOS, SMALL)
+BY_ROWS(WEIGH_INSTANCE, TWOS, SIGNED)
 BY_ROWS(WEIGH_INSTANCE, FLIPPED_NIBBLES, SMALL)
 BY_ROWS(WEIGH_INSTANCE, FLIPPED_BYTES, WIDE)
 
@@ -77,7 +79,8 @@ BY_ROWS(WEIGH_INSTANCE, FLIPPED_BYTES, WIDE)
 static const dot_function DOT[MIXED_3 + 1][3][SET] = {TABLE(dot), ROWS(dot, MIXED, SMALL),
                                                       ROWS(dot, MIXED_3, SMALL)};
 static const weigh_function WEIGH[FLIPPED_BYTES + 1][3][SET] = {
-    TABLE(weigh), ROWS(weigh, FLIPPED_NIBBLES, SMALL), ROWS(weigh, FLIPPED_BYTES, WIDE)};
+    TABLE(weigh), ROWS(weigh, TWOS, SMALL), ROWS(weigh, TWOS, SIGNED),
+    ROWS(weigh, FLIPPED_NIBBLES, SMALL), ROWS(weigh, FLIPPED_BYTES, WIDE)};
 
 /* How many of the `left` rows the next set takes. */
 INLINE int next_set(int left) { return left >= SET ? SET : left > 4 ? 4 : left; }
@@ -131,12 +134,14 @@ static source_kind direct_keys(const quire_side_format *k) {
                           : UNPACKED;
 }
 static source_kind direct_values(const quire_side_format *v, bool negative_scales) {
-    return v->bits == 8   ? (!negative_scales ? BYTES
-                             : v->mid != 0    ? FLIPPED_BYTES
-                                              : UNPACKED)
-           : v->bits == 4 ? (negative_scales ? FLIPPED_NIBBLES : NIBBLES)
-           : v->bits == 3 && v->dim % 64 == 0 && !negative_scales ? THREES
-                                                                  : UNPACKED;
+    return v->bits == 8                       ? (!negative_scales ? BYTES
+                                                 : v->mid != 0    ? FLIPPED_BYTES
+                                                                  : UNPACKED)
+           : v->bits == 4                     ? (negative_scales ? FLIPPED_NIBBLES : NIBBLES)
+           : negative_scales                  ? UNPACKED
+           : v->bits == 3 && v->dim % 64 == 0 ? THREES
+           : v->bits == 2 && v->dim % 32 == 0 ? TWOS
+                                              : UNPACKED;
 }
 
 /* Finds the pages of the next block that has any, from page `first` of the chunk on, and loads K; n

@@ -5,13 +5,10 @@
 #ifndef QUIRE_KERN_X86_SCORES_TMPL_H
 #define QUIRE_KERN_X86_SCORES_TMPL_H
 
-#include "kern/x86/work_tmpl.h"
-
-enum { TILE = 16, STEPS = TILE / W /* of a tile */ };
-
-INLINE void fetch(const uint8_t *ahead, const int bytes) {
-    UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
-}
+#include "kern/x86/codes_tmpl.h"
+#if QUADS
+#include "kern/x86/quads_tmpl.h"
+#endif
 
 /* Slices of 16 dims (two octets) of W tokens each, at equal distances. */
 typedef struct slices {
@@ -31,14 +28,13 @@ INLINE int find_slices(const source_kind from, const uint8_t *k, int dim, int fi
         list[0] = (slices){k + first * 256, 0, 2 * VECTOR, first, end - first};
         return first < end;
     }
-    const bool threes = from == THREES || from == SPLIT_4_2;
     const int octets = from == BYTES ? 2 : 1, n_columns = dim / 16 * octets;
     int n = 0;
     for (int slice = first; slice < end; n++) {
         const int column = slice * octets, quad = column & ~3,
                   width = n_columns - quad < 4 ? n_columns - quad : 4,
                   left = (quad + width) / octets - slice;
-        list[n] = (slices){k + quad * (threes ? 3 : 1) * 128 + (column - quad) * 16,
+        list[n] = (slices){k + quad * (is_threes(from) ? 3 : 1) * 128 + (column - quad) * 16,
                            (size_t)width * 16, (size_t)(2 * LANES * width * 16), slice,
                            left < end - slice ? left : end - slice};
         slice += list[n].n;
@@ -48,38 +44,7 @@ INLINE int find_slices(const source_kind from, const uint8_t *k, int dim, int fi
 
 /* From one tile of tokens to the next. Of three bits, four tiles share bytes. */
 INLINE size_t tile_bytes(const source_kind from, int dim) {
-    const bool threes = from == THREES || from == SPLIT_4_2;
-    return (size_t)((threes ? 0 : from == UNPACKED ? TILE : from == BYTES ? 16 : 8) * dim);
-}
-
-/* Three bits: the first three tiles that share bytes have a slab each, codes at bits 0 and 3; the
- * fourth has bits 6 and 7 of the slabs, low codes 0 and 2, high codes 1 and 2. Mixed: bits 0 and 4;
- * the third slab has two bits of a low code. */
-INLINE void split_threes(const bool mixed, const uint8_t *at, size_t slab, size_t rows, int tile,
-                         ivec *low, ivec *high) {
-    if (tile < 3) {
-        const ivec y = b_load_rows(at + (size_t)tile * slab, rows);
-        *low = b_field(y, 0, mixed ? 15 : 7);
-        *high = mixed ? b_field(y, 4, 3) : b_field(y, 3, 7);
-        return;
-    }
-    const ivec c = b_load_rows(at + 2 * slab, rows);
-    *low = b_or(b_field(b_load_rows(at, rows), 6, 3), b_field(c, 4, mixed ? 12 : 4));
-    *high = b_field(b_load_rows(at + slab, rows), 6, 3);
-    if (!mixed)
-        *high = b_or(*high, b_field(c, 5, 4));
-}
-
-/* The codes of a column's bytes, 4 bits or mixed: low and high octet. */
-INLINE void split_keys(const product kind, const source_kind from, ivec y, ivec book, ivec *low,
-                       ivec *high) {
-    const bool split = from == SPLIT_5_3;
-    *low = b_field(y, 0, split ? 31 : 15);
-    *high = b_field(y, split ? 5 : 4, split ? 7 : 15);
-    if (from == NIBBLES && kind == SIGNED) {
-        *low = b_lookup(book, *low);
-        *high = b_lookup(book, *high);
-    }
+    return (size_t)((is_threes(from) ? 0 : from == UNPACKED ? TILE : from == BYTES ? 16 : 8) * dim);
 }
 
 /* Codes of the slice at `at`: x[octet][even, odd pairs]. `tile`: of three bits. */
@@ -92,17 +57,15 @@ INLINE void load_keys(const product kind, const source_kind from, const uint8_t 
     }
     UNROLL for (int pairs = 0; pairs < 2; pairs++) {
         const uint8_t *rows = at + (size_t)pairs * stride;
-        if (from == THREES || from == SPLIT_4_2) {
-            split_threes(from == SPLIT_4_2, rows, 8 * stride, 2 * stride, tile, &x[0][pairs],
+        if (is_threes(from)) {
+            split_threes(kind, from, rows, 8 * stride, 2 * stride, tile, book, &x[0][pairs],
                          &x[1][pairs]);
-            if (from == THREES && kind == SIGNED)
-                UNROLL for (int octet = 0; octet < 2; octet++) x[octet][pairs] =
-                    b_lookup(book, x[octet][pairs]);
         } else if (from == BYTES) {
             x[0][pairs] = b_load_rows(rows, 2 * stride);
             x[1][pairs] = b_load_rows(rows + 16, 2 * stride);
         } else {
-            split_keys(kind, from, b_load_rows(rows, 2 * stride), book, &x[0][pairs], &x[1][pairs]);
+            split_codes(kind, from, 0, b_load_rows(rows, 2 * stride), book, &x[0][pairs],
+                        &x[1][pairs]);
         }
         UNROLL for (int octet = 0; octet < 2; octet++) x[octet][pairs] =
             k_raise(kind, x[octet][pairs]);
@@ -131,25 +94,21 @@ INLINE void multiply_keys(const product kind, const int rows, const ivec x[2][2]
     }
 }
 
-/* Whether four columns are loaded at once: a vector then holds a row pair of all of them, and it
- * takes fewer instructions to exchange rows and columns than to load 16 bytes at a time. */
-_Static_assert(!QUADS || STEPS == 1, "a tile of tokens is one vector");
-INLINE bool has_quads(const source_kind from) {
-    return QUADS && (from == NIBBLES || from == MIXED);
-}
-
-/* A whole quad of columns, 64 dims, of W tokens; 4 bits. The first n_split columns are SPLIT_5_3.
- */
-INLINE void multiply_quad(const product kind, const int n_split, const int rows, const uint8_t *k,
+#if QUADS
+/* A quad of columns, 64 dims, of a tile of tokens (load_quad). Its first n_split columns are of
+ * kind `split`, the others of kind `plain`. */
+INLINE void multiply_quad(const product kind, const source_kind split, const source_kind plain,
+                          const int n_split, const bool fourth, const int rows, const uint8_t *k,
                           ivec book, const uint8_t *ahead, const int8_t *plane, sums acc[2][SET]) {
     ivec y[2][4];
-    UNROLL for (int pairs = 0; pairs < 2; pairs++) b_load_columns(k + pairs * 64, 128, y[pairs]);
+    load_quad(fourth, n_split, k, y);
     UNROLL for (int c = 0; c < 4; c++) {
         ivec x[2][2];
-        fetch(ahead + c * slice_bytes(NIBBLES), slice_bytes(NIBBLES));
+        if (128 * c < 4 * slice_bytes(plain))
+            fetch(ahead + 128 * c, 128);
         UNROLL for (int pairs = 0; pairs < 2; pairs++) {
-            split_keys(kind, c < n_split ? SPLIT_5_3 : NIBBLES, y[pairs][c], book, &x[0][pairs],
-                       &x[1][pairs]);
+            split_codes(kind, c < n_split ? split : plain, fourth, y[pairs][c], book, &x[0][pairs],
+                        &x[1][pairs]);
             UNROLL for (int octet = 0; octet < 2; octet++) x[octet][pairs] =
                 k_raise(kind, x[octet][pairs]);
         }
@@ -157,25 +116,28 @@ INLINE void multiply_quad(const product kind, const int n_split, const int rows,
     }
 }
 
-/* Quads first .. first+n of W tokens, of 4-bit or mixed codes; `k`: where the first quad has them.
- */
-INLINE const uint8_t *multiply_quads(const product kind, const bool mixed, const int rows,
-                                     const uint8_t *k, int dim, int first, int n, ivec book,
-                                     const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
+/* Quads first .. first+n of a tile, of three or four bits; `k`: where the first quad has it. */
+INLINE const uint8_t *multiply_quads(const product kind, const source_kind from, const bool fourth,
+                                     const int rows, const uint8_t *k, int dim, int first, int n,
+                                     ivec book, const uint8_t *ahead, const set_query *q,
+                                     sums acc[2][SET]) {
+    const bool mixed = from == MIXED || from == MIXED_3, threes = from == THREES || from == MIXED_3;
+    const source_kind split = threes ? SPLIT_4_2 : SPLIT_5_3, plain = threes ? THREES : NIBBLES;
     const int n_split = mixed ? dim / 32 : 0; /* columns of the page */
     _Pragma("GCC unroll 1") for (int i = first; i < first + n; i++) {
         const int8_t *plane = q->plane[0][0] + 64 * i;
         if (mixed && n_split >= 4 * i + 4)
-            multiply_quad(kind, 4, rows, k, book, ahead, plane, acc);
+            multiply_quad(kind, split, plain, 4, fourth, rows, k, book, ahead, plane, acc);
         else if (mixed && n_split > 4 * i)
-            multiply_quad(kind, 2, rows, k, book, ahead, plane, acc);
+            multiply_quad(kind, split, plain, 2, fourth, rows, k, book, ahead, plane, acc);
         else
-            multiply_quad(kind, 0, rows, k, book, ahead, plane, acc);
-        k += 4 * 128;
-        ahead += 4 * slice_bytes(NIBBLES);
+            multiply_quad(kind, split, plain, 0, fourth, rows, k, book, ahead, plane, acc);
+        k += (threes ? 3 : 1) * QUAD;
+        ahead += 4 * slice_bytes(plain);
     }
     return ahead;
 }
+#endif
 
 /* The slices of a list times q, for the tokens at `k` on. */
 INLINE void multiply_slices(const product kind, const source_kind from, const int rows,
@@ -218,22 +180,43 @@ INLINE void store_dots(const product kind, const int rows, const sums acc[2][SET
         i_store(dots[r] + at * W, k_join(kind, acc[0][r], acc[1][r]));
 }
 
+#if QUADS
+INLINE bool has_quads(const source_kind from, int dim, int first, int n) {
+    return from != UNPACKED && from != BYTES && dim % 64 == 0 && first % 4 == 0 && n % 4 == 0;
+}
+
+/* multiply_page, where columns come in whole quads. */
+INLINE void multiply_page_by_quads(const product kind, const source_kind from, const int rows,
+                                   const uint8_t *k, int dim, int first, int n, ivec book,
+                                   const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
+    const bool threes = from == THREES || from == MIXED_3;
+    k += first * (threes ? 3 : 1) * 128;
+    for (int tile = 0; tile < T / TILE; tile++) {
+        sums acc[2][SET];
+        start_sums(rows, acc);
+        if (threes && tile == 3)
+            ahead = multiply_quads(kind, from, true, rows, k, dim, first / 4, n / 4, book, ahead, q,
+                                   acc);
+        else
+            ahead = multiply_quads(kind, from, false, rows, k + tile * (threes ? QUAD : 8 * dim),
+                                   dim, first / 4, n / 4, book, ahead, q, acc);
+        store_dots(kind, rows, (const sums(*)[SET])acc, tile, dots);
+    }
+}
+#endif
+
 /* Slices first .. first+n of all 64 tokens and `rows` rows. `ahead`: as many bytes that are used
  * next, to fetch meanwhile. */
 INLINE void multiply_page(const product kind, const source_kind from, const int rows,
                           const uint8_t *k, int dim, int first, int n, ivec book,
                           const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
     const bool mixed = from == MIXED || from == MIXED_3;
-    sums acc[2][SET];
-    if (has_quads(from) && dim % 64 == 0 && first % 4 == 0 && n % 4 == 0) {
-        for (int at = 0; at < T / W; at++) {
-            start_sums(rows, acc);
-            ahead = multiply_quads(kind, mixed, rows, k + at * 8 * dim + first * 128, dim,
-                                   first / 4, n / 4, book, ahead, q, acc);
-            store_dots(kind, rows, (const sums(*)[SET])acc, at, dots);
-        }
+#if QUADS
+    if (has_quads(from, dim, first, n)) {
+        multiply_page_by_quads(kind, from, rows, k, dim, first, n, book, ahead, q, dots);
         return;
     }
+#endif
     const source_kind split = from == MIXED ? SPLIT_5_3 : SPLIT_4_2;
     const source_kind plain = from == MIXED ? NIBBLES : from == MIXED_3 ? THREES : from;
     const int middle = mixed ? dim / 32 : first, end = mixed ? dim / 16 : first + n;
@@ -241,6 +224,7 @@ INLINE void multiply_page(const product kind, const source_kind from, const int 
     const int n_split = mixed ? find_slices(split, k, dim, 0, middle, list) : 0,
               n_plain = find_slices(plain, k, dim, middle, end, list + n_split);
     for (int at = 0; at < T / W; at++) {
+        sums acc[2][SET];
         start_sums(rows, acc);
         if (mixed)
             ahead = multiply_tokens(kind, split, rows, list, n_split, dim, at, book, ahead, q, acc);

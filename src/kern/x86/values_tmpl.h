@@ -5,8 +5,13 @@
 
 #include "kern/x86/scores_tmpl.h"
 
+/* The first byte of tile `tile`; of three bits, of the four tiles that share bytes. */
+INLINE const uint8_t *value_tile(const source_kind from, const uint8_t *v, int tile) {
+    return v + (from == TWOS ? tile / 2 * 512 : from == THREES ? tile / 4 * 1536 : tile * 512);
+}
+
 /* Codes of 16 tokens (atoms c and 4 + c) of W channels: x[atom][even, odd pairs]. The following
- * functions find them, in an unpacked page or one of three, eight or four bits. */
+ * functions find them, in an unpacked page or one of two, three, four or eight bits. */
 INLINE void load_unpacked(const uint8_t *v, int tile, int step, int c, ivec x[2][2]) {
     const uint8_t *at = v + tile * 1024 + c * 128 + step * 2 * VECTOR;
     UNROLL for (int i = 0; i < 4; i++) x[i / 2][i % 2] = b_load(at + i / 2 * 512 + i % 2 * VECTOR);
@@ -15,13 +20,9 @@ INLINE void load_unpacked(const uint8_t *v, int tile, int step, int c, ivec x[2]
 INLINE void load_threes(const product kind, const uint8_t *v, int tile, int step, int c, ivec book,
                         ivec x[2][2]) {
     /* four tiles of channels share bytes: load_block sees to that */
-    const uint8_t *at = v + tile / 4 * 4 * 384 + c * 16 + step * 2 * LANES * 64;
-    UNROLL for (int pairs = 0; pairs < 2; pairs++) {
-        split_threes(false, at + pairs * 64, 512, 128, tile % 4, &x[0][pairs], &x[1][pairs]);
-        if (kind == SIGNED)
-            UNROLL for (int atom = 0; atom < 2; atom++) x[atom][pairs] =
-                b_lookup(book, x[atom][pairs]);
-    }
+    const uint8_t *at = value_tile(THREES, v, tile) + c * 16 + step * 2 * LANES * 64;
+    UNROLL for (int pairs = 0; pairs < 2; pairs++) split_threes(
+        kind, THREES, at + pairs * 64, 512, 128, tile % 4, book, &x[0][pairs], &x[1][pairs]);
 }
 
 INLINE void load_bytes(const uint8_t *v, int tile, int step, int c, ivec x[2][2]) {
@@ -30,14 +31,12 @@ INLINE void load_bytes(const uint8_t *v, int tile, int step, int c, ivec x[2][2]
         b_load_rows(at + i / 2 * 512 + i % 2 * 64, 128);
 }
 
-/* Of the bytes of even and odd pairs. */
-INLINE void split_nibbles(const product kind, ivec even, ivec odd, ivec book, ivec x[2][2]) {
-    const ivec y[2] = {even, odd};
-    UNROLL for (int i = 0; i < 4; i++) {
-        x[i / 2][i % 2] = b_field(y[i % 2], i / 2 * 4, 15);
-        if (kind == SIGNED)
-            x[i / 2][i % 2] = b_lookup(book, x[i / 2][i % 2]);
-    }
+/* Two and four bits; `part` of tiles that share bytes. */
+INLINE void load_pairs(const product kind, const source_kind from, const int part, const uint8_t *v,
+                       int step, int c, ivec book, ivec x[2][2]) {
+    const uint8_t *at = v + c * 16 + step * 2 * LANES * 64;
+    UNROLL for (int pairs = 0; pairs < 2; pairs++) split_codes(
+        kind, from, part, b_load_rows(at + pairs * 64, 128), book, &x[0][pairs], &x[1][pairs]);
 }
 
 INLINE void flip_codes(const uint8_t *flip, int c, ivec x[2][2]) {
@@ -73,41 +72,65 @@ INLINE void multiply_values(const product kind, const int rows, const ivec x[2][
     }
 }
 
+#if QUADS
+/* Columns of V are tokens, and always whole quads. */
+INLINE bool has_value_quads(const source_kind from) {
+    return from == NIBBLES || from == FLIPPED_NIBBLES || from == THREES || from == TWOS;
+}
+
+INLINE void weigh_quad(const product kind, const source_kind from, const int part, const int rows,
+                       const uint8_t *v, ivec book, const uint8_t *ahead, const uint8_t *flip,
+                       const uint8_t (*p)[2][BLOCK], int first, channel_sums *s) {
+    const source_kind plain = from == FLIPPED_NIBBLES ? NIBBLES : from;
+    ivec y[2][4];
+    load_quad(from == THREES && part, 0, v, y);
+    UNROLL for (int c = 0; c < 4; c++) {
+        ivec x[2][2];
+        if (128 * c < 4 * slice_bytes(from))
+            fetch(ahead + 128 * c, 128);
+        UNROLL for (int pairs = 0; pairs < 2; pairs++)
+            split_codes(kind, plain, part, y[pairs][c], book, &x[0][pairs], &x[1][pairs]);
+        if (from == FLIPPED_NIBBLES)
+            flip_codes(flip, c, x);
+        multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * c, s);
+    }
+}
+#endif
+
 /* Adds a page whose tokens start at token `first` of the block. */
 INLINE void weigh_page(const product kind, const source_kind from, const int rows, const uint8_t *v,
                        int at, ivec book, const uint8_t *ahead, const uint8_t *flip,
                        const uint8_t (*p)[2][BLOCK], int first, channel_sums *s) {
     const int tile = at / STEPS, step = at % STEPS, bytes = slice_bytes(from);
-    const bool nibbles = from == NIBBLES || from == FLIPPED_NIBBLES;
-    const uint8_t *start = v + tile * 512 + step * 2 * LANES * 64; /* of nibbles */
-    ivec y[2][4];
     ahead += (size_t)(at * 4 * bytes);
-    if (nibbles && QUADS) { /* as has_quads of K */
-        UNROLL for (int pairs = 0; pairs < 2; pairs++)
-            b_load_columns(start + pairs * 64, 128, y[pairs]);
-        UNROLL for (int c = 0; c < 4; c++) {
-            ivec x[2][2];
-            fetch(ahead + c * bytes, bytes);
-            split_nibbles(kind, y[0][c], y[1][c], book, x);
-            if (from == FLIPPED_NIBBLES)
-                flip_codes(flip, c, x);
-            multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * c, s);
-        }
+#if QUADS
+    if (has_value_quads(from)) {
+        const uint8_t *start = value_tile(from, v, tile);
+        if (from == TWOS && tile % 2 == 1)
+            weigh_quad(kind, from, 1, rows, start, book, ahead, flip, p, first, s);
+        else if (from == THREES && tile % 4 == 3)
+            weigh_quad(kind, from, 1, rows, start, book, ahead, flip, p, first, s);
+        else
+            weigh_quad(kind, from, 0, rows, start + (from == THREES ? tile % 4 * QUAD : 0), book,
+                       ahead, flip, p, first, s);
         return;
     }
+#endif
     _Pragma("GCC unroll 1") for (int c = 0; c < 4; c++) {
         ivec x[2][2];
         if (from != UNPACKED)
             fetch(ahead + c * bytes, bytes);
         if (from == UNPACKED)
             load_unpacked(v, tile, step, c, x);
+        else if (from == BYTES || from == FLIPPED_BYTES)
+            load_bytes(v, tile, step, c, x);
         else if (from == THREES)
             load_threes(kind, v, tile, step, c, book, x);
-        else if (nibbles)
-            split_nibbles(kind, b_load_rows(start + c * 16, 128),
-                          b_load_rows(start + c * 16 + 64, 128), book, x);
+        else if (from == TWOS && tile % 2 == 1)
+            load_pairs(kind, TWOS, 1, value_tile(from, v, tile), step, c, book, x);
         else
-            load_bytes(v, tile, step, c, x);
+            load_pairs(kind, from == TWOS ? TWOS : NIBBLES, 0, value_tile(from, v, tile), step, c,
+                       book, x);
         if (from == FLIPPED_NIBBLES || from == FLIPPED_BYTES)
             flip_codes(flip, c, x);
         multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * c, s);

@@ -21,7 +21,7 @@
 
 enum { VECTOR = 16 * LANES /* bytes */ };
 
-/* Where codes come from: the page itself, 3, 4 or 8 bits wide, or int8 unpacked beforehand
+/* Where codes come from: the page itself, 2 (V), 3, 4 or 8 bits wide, or int8 unpacked beforehand
  * (unpack_tmpl.h). MIXED and MIXED_3, of K, are SPLIT_5_3 and SPLIT_4_2 in the first half of the
  * columns (rounded down), whose low codes have a bit more and whose high codes a bit less, then
  * NIBBLES and THREES. FLIPPED, of V: the codes of some tokens are reflected (put_flips). */
@@ -29,6 +29,7 @@ typedef enum source_kind {
     NIBBLES,
     BYTES,
     UNPACKED,
+    TWOS,
     THREES,
     MIXED,
     MIXED_3,
@@ -42,7 +43,7 @@ typedef enum source_kind {
 INLINE int slice_bytes(const source_kind from) {
     const bool bytes = from == BYTES || from == FLIPPED_BYTES,
                threes = from == THREES || from == SPLIT_4_2;
-    return (bytes ? 16 : threes ? 6 : 8) * W;
+    return (bytes ? 16 : threes ? 6 : from == TWOS ? 4 : 8) * W;
 }
 
 typedef struct set_query {
