@@ -60,8 +60,9 @@ static widest widest_of(const quire_pool *pool) {
 }
 
 static void carve_state(quire_carver *c, quire_state *state, size_t rows, const widest *w) {
-    state->m = quire__carve(c, rows * w->heads_per_kv, sizeof *state->m);
-    state->l = quire__carve(c, rows * w->heads_per_kv, sizeof *state->l);
+    const size_t n = rows * w->heads_per_kv + QUIRE_STATE_ROWS;
+    state->m = quire__carve(c, n, sizeof *state->m);
+    state->l = quire__carve(c, n, sizeof *state->l);
     state->o = quire__carve(c, rows * w->o_floats + QUIRE_STATE_ROWS * w->v_dim, sizeof *state->o);
 }
 

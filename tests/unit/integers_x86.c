@@ -42,7 +42,7 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
                .ahead = {record[0]},
                .n = 1,
                .k_source = from};
-    static float unit[SET], half[SET * QUIRE_DIM_MAX], rows_of_q[SET * QUIRE_DIM_MAX];
+    static float unit[SET + ABREAST], half[SET * QUIRE_DIM_MAX], rows_of_q[SET * QUIRE_DIM_MAX];
     load_keys_of_block(&b);
     work.q_unit = unit;
     work.q_fp16 = half;
