@@ -75,7 +75,7 @@ static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE
             assert_int_equal((uint32_t)work.q[0].centre[g][r],
                              twice_mid ? (uint32_t)wanted.centre[g] + 2 * bias * sum : bias * sum);
             for (int rows = r + 1; rows <= SET; rows++) {
-                if (next_set(rows) != rows)
+                if (next_set(f, rows) != rows)
                     continue;
                 DOT[from][kind][rows - 1](b.k[0], k->dim, g * k->group / 16, k->group / 16, k->book,
                                           b.ahead[0] + k->codes, &work.q[0], work.dots);
@@ -135,7 +135,7 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
         assert_int_equal(total, i_sum(added));
     }
     for (int rows = 1; rows <= SET; rows++) {
-        if (next_set(rows) != rows)
+        if (next_set(f, rows) != rows)
             continue;
         WEIGH[from][kind][rows - 1](at, 0, v->dim / TILE, v->book, ahead, work.flip[0],
                                     (const uint8_t(*)[2][BLOCK])work.p, work.sums);

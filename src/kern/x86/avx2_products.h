@@ -17,6 +17,7 @@
 typedef enum product { SMALL, SIGNED, WIDE } product;
 
 #define SET 4 /* most query rows that share a load of codes; their sums take half the registers */
+#define WIDE_SET SET /* the same where a side of the pages is WIDE */
 
 enum { K_BIAS = 0 }; /* what is added to signed codes of K */
 #define QUADS 0      /* whether four columns of codes are loaded at once: quads_tmpl.h */

@@ -8,6 +8,7 @@
 typedef enum product { SMALL, SIGNED, WIDE } product;
 
 #define SET 8
+#define WIDE_SET SET
 
 #define QUADS 0 /* they take more registers than are left */
 

@@ -11,7 +11,8 @@
 
 typedef enum product { SMALL, SIGNED, WIDE } product;
 
-#define SET 4
+#define SET 8
+#define WIDE_SET 4 /* wide sums take two registers */
 #define QUADS 1
 
 enum { K_BIAS = 128 };

@@ -42,16 +42,28 @@ typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, 
         int32_t(*total)[QUIRE_DIM_MAX]) {                                                          \
         weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, flip, p, total);        \
     }
-#if SET > 4 /* between four rows and a full set there is nothing: next_set */
-#define FULL_SET(instance, from, kind) instance(from, kind, SET)
-#define FULL_SET_NAME(what, from, kind) , [SET - 1] = what##_##from##_##kind##_SET
+/* Between four rows and a full set there is nothing: next_set. */
+#if SET > 4
+#define FULL_SMALL(instance, from) instance(from, SMALL, SET)
+#define FULL_SIGNED(instance, from) instance(from, SIGNED, SET)
+#define FULL_SMALL_NAME(what, from) , [SET - 1] = what##_##from##_SMALL_SET
+#define FULL_SIGNED_NAME(what, from) , [SET - 1] = what##_##from##_SIGNED_SET
 #else
-#define FULL_SET(instance, from, kind)
-#define FULL_SET_NAME(what, from, kind)
+#define FULL_SMALL(instance, from)
+#define FULL_SIGNED(instance, from)
+#define FULL_SMALL_NAME(what, from)
+#define FULL_SIGNED_NAME(what, from)
+#endif
+#if WIDE_SET > 4
+#define FULL_WIDE(instance, from) instance(from, WIDE, SET)
+#define FULL_WIDE_NAME(what, from) , [SET - 1] = what##_##from##_WIDE_SET
+#else
+#define FULL_WIDE(instance, from)
+#define FULL_WIDE_NAME(what, from)
 #endif
 #define BY_ROWS(instance, from, kind)                                                              \
     instance(from, kind, 1) instance(from, kind, 2) instance(from, kind, 3)                        \
-        instance(from, kind, 4) FULL_SET(instance, from, kind)
+        instance(from, kind, 4) FULL_##kind(instance, from)
 #define INSTANCES(from, kind) BY_ROWS(DOT_INSTANCE, from, kind) BY_ROWS(WEIGH_INSTANCE, from, kind)
 INSTANCES(NIBBLES, SMALL)
 INSTANCES(NIBBLES, SIGNED)
@@ -71,7 +83,7 @@ BY_ROWS(WEIGH_INSTANCE, FLIPPED_BYTES, WIDE)
 #define ROWS(what, from, kind)                                                                     \
     [from][kind] = {what##_##from##_##kind##_1, what##_##from##_##kind##_2,                        \
                     what##_##from##_##kind##_3,                                                    \
-                    what##_##from##_##kind##_4 FULL_SET_NAME(what, from, kind)}
+                    what##_##from##_##kind##_4 FULL_##kind##_NAME(what, from)}
 #define TABLE(what)                                                                                \
     ROWS(what, NIBBLES, SMALL), ROWS(what, NIBBLES, SIGNED), ROWS(what, BYTES, WIDE),              \
         ROWS(what, THREES, SMALL), ROWS(what, THREES, SIGNED), ROWS(what, UNPACKED, SMALL),        \
@@ -83,7 +95,10 @@ static const weigh_function WEIGH[FLIPPED_BYTES + 1][3][SET] = {
     ROWS(weigh, FLIPPED_NIBBLES, SMALL), ROWS(weigh, FLIPPED_BYTES, WIDE)};
 
 /* How many of the `left` rows the next set takes. */
-INLINE int next_set(int left) { return left >= SET ? SET : left > 4 ? 4 : left; }
+INLINE int next_set(const quire_format *f, int left) {
+    const int most = product_of(&f->k) == WIDE || product_of(&f->v) == WIDE ? WIDE_SET : SET;
+    return left >= most ? most : left > 4 ? 4 : left;
+}
 
 /* ------------------------------------------------------------------ a block's pages */
 
@@ -514,7 +529,7 @@ static void queries_to_integers(const quire_attend_job *job, x86_work *w) {
     const float *q = k->rotated ? job->q_rotated : job->q;
     set_query *to = sets_of(w);
     for (int first = 0, rows; first < n; first += rows, to++) {
-        rows = next_set(n - first);
+        rows = next_set(job->format, n - first);
         for (int r = 0; r < rows; r++)
             quantize_row(k, q + (size_t)(first + r) * (size_t)k->dim, r, to);
     }
@@ -532,13 +547,14 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     else if (job->q_is_new && k->family != QUIRE_FAMILY_CHANNEL && k->family != QUIRE_FAMILY_RAW)
         queries_to_integers(job, work);
     block b, next = load_block(job, 0, n <= FEW);
-    const bool alone = next_set(n) == n; /* one set: its q meets the next block's scales early */
+    const bool alone =
+        next_set(job->format, n) == n; /* one set: its q meets the next block's scales early */
     if (alone)
         quantize_block(&next, 0, n);
     while (next.n > 0) {
         b = next;
         for (int row = 0, rows, set = 0; row < n; row += rows, set++) {
-            rows = next_set(n - row);
+            rows = next_set(job->format, n - row);
             if (!alone)
                 quantize_block(&b, row, rows);
             score_set(&b, row, rows, sets_of(work) + set, n > rows || !started);
@@ -555,7 +571,7 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
 
 static size_t workspace_bytes(int n_rows) {
     const size_t fp16 = (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float),
-                 sets = (size_t)(n_rows / SET + 2) * sizeof(set_query);
+                 sets = (size_t)(n_rows / WIDE_SET + 2) * sizeof(set_query);
     return sizeof(x86_work) + (fp16 > sets ? fp16 : sets);
 }
 
