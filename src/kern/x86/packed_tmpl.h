@@ -253,30 +253,55 @@ static void load_values_of_block(block *b) {
 
 /* ------------------------------------------------------------------ scores of one set */
 
-/* Logits of a row from the integers of one scale group. */
-static void add_scores(const quire_side_format *k, const set_query *q, int r, int g,
+/* How K's scales enter the logits. CENTRED: token scales and an offset, q.mean. */
+typedef enum key_scales { BY_CHANNEL, BY_TOKEN, CENTRED, BY_GROUP } key_scales;
+
+INLINE key_scales scales_of(const quire_side_format *k) {
+    return k->family == QUIRE_FAMILY_CHANNEL ? BY_CHANNEL
+           : k->zeros                        ? CENTRED
+           : is_token_scaled(k->family)      ? BY_TOKEN
+                                             : BY_GROUP;
+}
+
+/* Logits of a row from the integers of one scale group. `doubled`: the middle is a half. */
+INLINE void put_scores(const key_scales how, const bool doubled, const set_query *q, int r, int g,
                        const int32_t *dots, const float *scale, const float *zero, float *s) {
-    const bool channel = k->family == QUIRE_FAMILY_CHANNEL,
-               grouped = !channel && !is_token_scaled(k->family);
-    const bool centred = !channel && k->zeros;
     const ivec centre = i_all(q->centre[g][r]);
     const fvec step = f_all(q->step[g][r]), offset = f_all(q->offset[g][r]);
     for (int t = 0; t < T; t += W) {
         const ivec dot = i_load(dots + t);
-        const fvec x = f_from_int(i_sub(k->mid == 0 ? dot : i_add(dot, dot), centre));
+        const fvec x = f_from_int(i_sub(doubled ? i_add(dot, dot) : dot, centre));
         fvec y;
-        if (channel) {
+        if (how == BY_CHANNEL) {
             y = f_fma(x, step, offset);
-        } else if (centred) {
+        } else if (how == CENTRED) {
             y = f_fma(f_mul(x, step), f_load(scale + t), offset);
         } else {
             y = f_mul(f_mul(x, step), f_load(scale + g * T + t));
-            if (grouped)
+            if (how == BY_GROUP)
                 y = f_fma(offset, f_load(zero + g * T + t), y);
             if (g > 0)
                 y = f_add(y, f_load(s + t));
         }
         f_store(s + t, y);
+    }
+}
+
+static void add_scores(const quire_side_format *k, const set_query *q, int rows, int g,
+                       const int32_t (*dots)[T], const float *scale, const float *zero,
+                       float *s /* (SET, BLOCK) */) {
+    const key_scales how = scales_of(k);
+    for (int r = 0; r < rows; r++, s += BLOCK) {
+        if (how == BY_CHANNEL && k->mid != 0)
+            put_scores(BY_CHANNEL, true, q, r, g, dots[r], scale, zero, s);
+        else if (how == BY_CHANNEL)
+            put_scores(BY_CHANNEL, false, q, r, g, dots[r], scale, zero, s);
+        else if (how == CENTRED)
+            put_scores(CENTRED, k->mid != 0, q, r, g, dots[r], scale, zero, s);
+        else if (how == BY_TOKEN)
+            put_scores(BY_TOKEN, k->mid != 0, q, r, g, dots[r], scale, zero, s);
+        else
+            put_scores(BY_GROUP, k->mid != 0, q, r, g, dots[r], scale, zero, s);
     }
 }
 
@@ -354,9 +379,8 @@ static void score_set(const block *b, int first, int rows, set_query *of_set, bo
             DOT[b->k_source][kind][rows - 1](
                 b->k[p], k->dim, at, n, k->book,
                 b->ahead[p] + k->codes + (size_t)(at * 2 * T * k->bits), integers, w->dots);
-            for (int r = 0; r < rows; r++)
-                add_scores(k, integers, r, g, w->dots[r], w->k_scale[p], w->k_zero[p],
-                           w->s[r] + p * T);
+            add_scores(k, integers, rows, g, (const int32_t(*)[T])w->dots, w->k_scale[p],
+                       w->k_zero[p], w->s[0] + p * T);
         }
         if (k->family == QUIRE_FAMILY_PROD) {
             for (int r = 0; r < rows && requantize && p == b->from; r++)
