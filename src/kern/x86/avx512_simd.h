@@ -133,7 +133,7 @@ INLINE ivec b_and(ivec a, ivec b) { return _mm512_and_si512(a, b); }
 INLINE ivec b_sub(ivec a, ivec b) { return _mm512_sub_epi8(a, b); }
 /* The bits of a under the mask, those of b elsewhere. */
 INLINE ivec b_select(int mask, ivec a, ivec b) {
-    return _mm512_ternarylogic_epi64(b_all(mask), a, b, 0xca);
+    return _mm512_ternarylogic_epi32(b_all(mask), a, b, 0xca);
 }
 /* By bytes, but bits come down from the byte above. */
 INLINE ivec b_shr(ivec a, const int n) { return _mm512_srli_epi16(a, (unsigned)n); }

@@ -94,6 +94,15 @@ INLINE void multiply_keys(const product kind, const int rows, const ivec x[2][2]
     }
 }
 
+INLINE void start_sums(const int rows, sums acc[2][SET]) {
+    UNROLL for (int r = 0; r < rows; r++) acc[0][r] = acc[1][r] = no_sums();
+}
+INLINE void store_dots(const product kind, const int rows, const sums acc[2][SET], int at,
+                       int32_t (*dots)[T]) {
+    UNROLL for (int r = 0; r < rows; r++)
+        i_store(dots[r] + at * W, k_join(kind, acc[0][r], acc[1][r]));
+}
+
 #if QUADS
 /* A quad of columns, 64 dims, of a tile of tokens (load_quad). Its first n_split columns are of
  * kind `split`, the others of kind `plain`. */
@@ -137,6 +146,29 @@ INLINE const uint8_t *multiply_quads(const product kind, const source_kind from,
     }
     return ahead;
 }
+
+INLINE bool has_quads(const source_kind from, int dim, int first, int n) {
+    return from != UNPACKED && from != BYTES && dim % 64 == 0 && first % 4 == 0 && n % 4 == 0;
+}
+
+/* multiply_page, where columns come in whole quads. */
+INLINE void multiply_page_by_quads(const product kind, const source_kind from, const int rows,
+                                   const uint8_t *k, int dim, int first, int n, ivec book,
+                                   const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
+    const bool threes = from == THREES || from == MIXED_3;
+    k += first * (threes ? 3 : 1) * 128;
+    for (int tile = 0; tile < T / TILE; tile++) {
+        sums acc[2][SET];
+        start_sums(rows, acc);
+        if (threes && tile == 3)
+            ahead = multiply_quads(kind, from, true, rows, k, dim, first / 4, n / 4, book, ahead, q,
+                                   acc);
+        else
+            ahead = multiply_quads(kind, from, false, rows, k + tile * (threes ? QUAD : 8 * dim),
+                                   dim, first / 4, n / 4, book, ahead, q, acc);
+        store_dots(kind, rows, (const sums(*)[SET])acc, tile, dots);
+    }
+}
 #endif
 
 /* The slices of a list times q, for the tokens at `k` on. */
@@ -170,40 +202,6 @@ INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from
     }
     return ahead;
 }
-
-INLINE void start_sums(const int rows, sums acc[2][SET]) {
-    UNROLL for (int r = 0; r < rows; r++) acc[0][r] = acc[1][r] = no_sums();
-}
-INLINE void store_dots(const product kind, const int rows, const sums acc[2][SET], int at,
-                       int32_t (*dots)[T]) {
-    UNROLL for (int r = 0; r < rows; r++)
-        i_store(dots[r] + at * W, k_join(kind, acc[0][r], acc[1][r]));
-}
-
-#if QUADS
-INLINE bool has_quads(const source_kind from, int dim, int first, int n) {
-    return from != UNPACKED && from != BYTES && dim % 64 == 0 && first % 4 == 0 && n % 4 == 0;
-}
-
-/* multiply_page, where columns come in whole quads. */
-INLINE void multiply_page_by_quads(const product kind, const source_kind from, const int rows,
-                                   const uint8_t *k, int dim, int first, int n, ivec book,
-                                   const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
-    const bool threes = from == THREES || from == MIXED_3;
-    k += first * (threes ? 3 : 1) * 128;
-    for (int tile = 0; tile < T / TILE; tile++) {
-        sums acc[2][SET];
-        start_sums(rows, acc);
-        if (threes && tile == 3)
-            ahead = multiply_quads(kind, from, true, rows, k, dim, first / 4, n / 4, book, ahead, q,
-                                   acc);
-        else
-            ahead = multiply_quads(kind, from, false, rows, k + tile * (threes ? QUAD : 8 * dim),
-                                   dim, first / 4, n / 4, book, ahead, q, acc);
-        store_dots(kind, rows, (const sums(*)[SET])acc, tile, dots);
-    }
-}
-#endif
 
 /* Slices first .. first+n of all 64 tokens and `rows` rows. `ahead`: as many bytes that are used
  * next, to fetch meanwhile. */

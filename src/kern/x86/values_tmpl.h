@@ -106,9 +106,7 @@ INLINE void weigh_page(const product kind, const source_kind from, const int row
 #if QUADS
     if (has_value_quads(from)) {
         const uint8_t *start = value_tile(from, v, tile);
-        if (from == TWOS && tile % 2 == 1)
-            weigh_quad(kind, from, 1, rows, start, book, ahead, flip, p, first, s);
-        else if (from == THREES && tile % 4 == 3)
+        if ((from == TWOS && tile % 2 == 1) || (from == THREES && tile % 4 == 3))
             weigh_quad(kind, from, 1, rows, start, book, ahead, flip, p, first, s);
         else
             weigh_quad(kind, from, 0, rows, start + (from == THREES ? tile % 4 * QUAD : 0), book,
