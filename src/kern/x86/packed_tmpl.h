@@ -94,9 +94,13 @@ static const weigh_function WEIGH[FLIPPED_BYTES + 1][3][SET] = {
     TABLE(weigh), ROWS(weigh, TWOS, SMALL), ROWS(weigh, TWOS, SIGNED),
     ROWS(weigh, FLIPPED_NIBBLES, SMALL), ROWS(weigh, FLIPPED_BYTES, WIDE)};
 
+INLINE int most_rows(const quire_format *f) {
+    return product_of(&f->k) == WIDE || product_of(&f->v) == WIDE ? WIDE_SET : SET;
+}
+
 /* How many of the `left` rows the next set takes. */
 INLINE int next_set(const quire_format *f, int left) {
-    const int most = product_of(&f->k) == WIDE || product_of(&f->v) == WIDE ? WIDE_SET : SET;
+    const int most = most_rows(f);
     return left >= most ? most : left > 4 ? 4 : left;
 }
 
@@ -551,11 +555,11 @@ static void queries_to_integers(const quire_attend_job *job, x86_work *w) {
     const quire_side_format *k = &job->format->k;
     const int n = job->n_rows * job->n_group;
     const float *q = k->rotated ? job->q_rotated : job->q;
-    set_query *to = sets_of(w);
-    for (int first = 0, rows; first < n; first += rows, to++) {
+    for (int first = 0, rows, set = 0; first < n; first += rows, set++) {
         rows = next_set(job->format, n - first);
         for (int r = 0; r < rows; r++)
-            quantize_row(k, q + (size_t)(first + r) * (size_t)k->dim, r, to);
+            quantize_row(k, q + (size_t)(first + r) * (size_t)k->dim, r,
+                         set_at(w, most_rows(job->format), set));
     }
 }
 
@@ -571,8 +575,8 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     else if (job->q_is_new && k->family != QUIRE_FAMILY_CHANNEL && k->family != QUIRE_FAMILY_RAW)
         queries_to_integers(job, work);
     block b, next = load_block(job, 0, n <= FEW);
-    const bool alone =
-        next_set(job->format, n) == n; /* one set: its q meets the next block's scales early */
+    /* one set: its q meets the next block's scales early */
+    const bool alone = next_set(job->format, n) == n;
     if (alone)
         quantize_block(&next, 0, n);
     while (next.n > 0) {
@@ -581,7 +585,8 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
             rows = next_set(job->format, n - row);
             if (!alone)
                 quantize_block(&b, row, rows);
-            score_set(&b, row, rows, sets_of(work) + set, n > rows || !started);
+            score_set(&b, row, rows, set_at(work, most_rows(job->format), set),
+                      n > rows || !started);
             if (row + rows == n) /* what K leaves behind is not needed any more */
                 next = load_block(job, b.first + PAGES, n <= FEW);
             if (alone)
@@ -595,7 +600,9 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
 
 static size_t workspace_bytes(int n_rows) {
     const size_t fp16 = (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float),
-                 sets = (size_t)(n_rows / WIDE_SET + 2) * sizeof(set_query);
+                 full = (size_t)(n_rows / SET + 2) * set_bytes(SET),
+                 wide = (size_t)(n_rows / WIDE_SET + 2) * set_bytes(WIDE_SET),
+                 sets = full > wide ? full : wide;
     return sizeof(x86_work) + (fp16 > sets ? fp16 : sets);
 }
 

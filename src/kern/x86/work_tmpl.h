@@ -47,13 +47,13 @@ INLINE int slice_bytes(const source_kind from) {
 }
 
 typedef struct set_query {
-    int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */
     /* Value of one integer step; half of it where scores are doubled. */
     float step[QUIRE_MAX_SCALE_GROUPS][SET];
     /* Channel scales: q.zero; K of tq: q.mean of the current page; else the sum of q. */
     float offset[QUIRE_MAX_SCALE_GROUPS][SET];
     /* Sum of the integers times the middle code, doubled like the scores. */
     int32_t centre[QUIRE_MAX_SCALE_GROUPS][SET];
+    int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */
 } set_query;
 
 typedef struct x86_work {
@@ -81,8 +81,14 @@ typedef struct x86_work {
 } x86_work;
 
 /* Families of K without channel scales have integers that hold for every page. They lie behind the
- * work instead, one for each set. (What prod projects is made for each block, in q[1].) */
-INLINE set_query *sets_of(x86_work *w) { return (set_query *)(void *)(w + 1); }
+ * work instead, one set_query for each set, the last rows of which are left out where sets are
+ * smaller. (What prod projects is made for each block, in q[1].) */
+INLINE size_t set_bytes(int most_rows) {
+    return offsetof(set_query, plane) + (size_t)most_rows * sizeof((set_query *)0)->plane[0];
+}
+INLINE set_query *set_at(x86_work *w, int most_rows, int set) {
+    return (set_query *)(void *)((uint8_t *)(w + 1) + (size_t)set * set_bytes(most_rows));
+}
 
 typedef struct block {
     quire_attend_job *job;
