@@ -102,15 +102,18 @@ static void find_rows(const raw_block *b, bool values) {
         row[t] = nothing;
 }
 
-/* The block without the tokens after row i of the job: hidden tokens at its end add exactly
- * nothing. */
+/* The block without the tokens after row i of the job. Sums of weights go by 4W tokens, of which
+ * the hidden ones add exactly nothing. */
 static raw_block up_to_row(const raw_block *b, int i) {
     const int32_t position = b->job->see.first_position + i / b->job->n_group, lanes = 4 * W;
     raw_block seen = *b;
     int32_t end = 0;
-    for (int run = 0; run < b->n_runs && position >= b->run[run].first; run++) {
+    for (int run = 0; run < b->n_runs; run++) {
         const int32_t n = position - b->run[run].first + 1;
-        end = b->start[run] + (n < b->run[run].count ? n : b->run[run].count);
+        if (n < seen.run[run].count)
+            seen.run[run].count = n < 0 ? 0 : n;
+        if (seen.run[run].count)
+            end = b->start[run] + seen.run[run].count;
     }
     end = (end + lanes - 1) / lanes * lanes;
     seen.n_tokens = end < b->n_tokens ? end : b->n_tokens;
@@ -151,20 +154,23 @@ INLINE void score_rows_of(const quire_type type, const bool narrow, const int ro
     const float *q[TILE_ROWS];
     for (int r = 0; r < rows; r++)
         q[r] = job->q + (size_t)(i + r) * (size_t)dim;
-    for (int t = 0; t < b->n_tokens; t += tokens) {
-        const uint8_t *const *k = b->work->row[0] + t;
-        float *s = job->scratch + (size_t)i * BLOCK + t;
-        if (b->direct[1] && i == 0)
-            fetch(b, t, tokens, rows > 2 && b->narrow[1] ? 64 : v_bytes);
-        if (narrow && type == QUIRE_F16 && rows > 2 && row_bytes >= 256 &&
-            t + 2 * tokens <= b->n_tokens)
-            for (int j = 0; j < tokens; j++)
-                for (size_t at = 0; at < row_bytes; at += 64)
-                    __builtin_prefetch(k[tokens + j] + at, 0, 3); /* long rows of f16 wait for L2 */
-        if (narrow)
-            narrow_dots(type, rows, tokens, &b->work->query[i / TILE_ROWS], k, dim, s, BLOCK);
-        else
-            dots(type, rows, q, k, dim, s, BLOCK);
+    for (int run = 0; run < b->n_runs; run++) {
+        const int end = b->start[run] + b->run[run].count;
+        for (int t = b->start[run] / tokens * tokens; t < end; t += tokens) {
+            const uint8_t *const *k = b->work->row[0] + t;
+            float *s = job->scratch + (size_t)i * BLOCK + t;
+            if (b->direct[1] && i == 0)
+                fetch(b, t, tokens, rows > 2 && b->narrow[1] ? 64 : v_bytes);
+            if (narrow && type == QUIRE_F16 && rows > 2 && row_bytes >= 256 &&
+                t + 2 * tokens <= end)
+                for (int j = 0; j < tokens; j++) /* long rows of f16 wait for L2 */
+                    for (size_t at = 0; at < row_bytes; at += 64)
+                        __builtin_prefetch(k[tokens + j] + at, 0, 3);
+            if (narrow)
+                narrow_dots(type, rows, tokens, &b->work->query[i / TILE_ROWS], k, dim, s, BLOCK);
+            else
+                dots(type, rows, q, k, dim, s, BLOCK);
+        }
     }
 }
 
@@ -183,8 +189,7 @@ static void apply_rules(const raw_block *b) {
                        (see->window == 0 || last - b->run[0].first < see->window);
     bool mask_alone = see->mask && see->softcap_log2 == 0 && !see->alibi && see->window == 0;
     for (int run = 0; run < b->n_runs; run++)
-        mask_alone =
-            mask_alone && b->run[run].first + b->run[run].count - 1 <= see->first_position;
+        mask_alone = mask_alone && b->run[run].first + b->run[run].count - 1 <= see->first_position;
     for (int i = 0; i < n; i++) {
         float *s = job->scratch + (size_t)i * BLOCK;
         const int32_t position = see->first_position + i / job->n_group;
@@ -267,8 +272,8 @@ INLINE void add_vectors(const quire_type type, const bool narrow, const int rows
     if (narrow)
         narrow_values(type, rows, n, e, b->work->row[1], b->n_tokens, d, acc,
                       weigh_ahead(b, e, d, n));
-    else
-        for (int t = 0; t < b->n_tokens; t++) {
+    for (int run = 0; run < b->n_runs && !narrow; run++)
+        for (int t = b->start[run], end = t + b->run[run].count; t < end; t++) {
             fvec v[4];
             UNROLL for (int j = 0; j < n; j++) v[j] =
                 load_elements(type, b->work->row[1][t], d + j * W);

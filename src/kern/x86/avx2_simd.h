@@ -3,6 +3,7 @@
 #ifndef QUIRE_KERN_X86_AVX2_SIMD_H
 #define QUIRE_KERN_X86_AVX2_SIMD_H
 
+#include "kern/shared/exp2.h"
 #include "kern/x86/four_rows.h"
 
 typedef __m256 fvec;
@@ -58,27 +59,40 @@ INLINE float f_largest(fvec a) {
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
 }
+INLINE fvec f_join(const joining by, fvec a, fvec b) {
+    return by == SUM ? f_add(a, b) : f_max(a, b);
+}
+INLINE rvec f_join_rows(const joining by, const fvec x[4]) {
+    fvec y[2];
+    UNROLL for (int i = 0; i < 2; i++) y[i] =
+        f_join(by, _mm256_permute2f128_ps(x[i], x[i + 2], 0x20),
+               _mm256_permute2f128_ps(x[i], x[i + 2], 0x31));
+    const fvec z = f_join(by, _mm256_unpacklo_ps(y[0], y[1]), _mm256_unpackhi_ps(y[0], y[1]));
+    const fvec all = f_join(by, z, _mm256_permute_ps(z, 0x4e));
+    return _mm_movelh_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
 /* f_sum and f_largest of four vectors, with the same bits. */
-INLINE rvec f_sum_rows(const fvec x[4]) {
-    fvec y[2];
-    UNROLL for (int i = 0; i < 2; i++) y[i] = f_add(_mm256_permute2f128_ps(x[i], x[i + 2], 0x20),
-                                                    _mm256_permute2f128_ps(x[i], x[i + 2], 0x31));
-    const fvec z = f_add(_mm256_unpacklo_ps(y[0], y[1]), _mm256_unpackhi_ps(y[0], y[1]));
-    const fvec sum = f_add(z, _mm256_permute_ps(z, 0x4e));
-    return _mm_movelh_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+INLINE rvec f_sum_rows(const fvec x[4]) { return f_join_rows(SUM, x); }
+INLINE rvec f_largest_rows(const fvec x[4]) { return f_join_rows(LARGEST, x); }
+INLINE void f_store_sums(float *at, const fvec x[4]) { _mm_storeu_ps(at, f_sum_rows(x)); }
+
+/* ------------------------------------------------------------------ 2^x
+
+ * 2^x is a polynomial of f_fraction(x), times 2 to the power of the rest. Without scalef, the rest
+ * is the nearest integer, which the addition of a large number leaves in the lowest bits. */
+
+#define ONE(x) x
+static const float EXP2_3[4] = {EXP2_DEGREE_3(ONE)}, EXP2_5[6] = {EXP2_DEGREE_5(ONE)};
+#undef ONE
+
+INLINE fvec f_fraction(fvec x) {
+    const fvec magic = f_all(QUIRE_ROUND_MAGIC);
+    return f_sub(x, f_sub(f_add(x, magic), magic));
 }
-INLINE rvec f_largest_rows(const fvec x[4]) {
-    fvec y[2];
-    UNROLL for (int i = 0; i < 2; i++) y[i] = f_max(_mm256_permute2f128_ps(x[i], x[i + 2], 0x20),
-                                                    _mm256_permute2f128_ps(x[i], x[i + 2], 0x31));
-    const fvec z = f_max(_mm256_unpacklo_ps(y[0], y[1]), _mm256_unpackhi_ps(y[0], y[1]));
-    const fvec most = f_max(z, _mm256_permute_ps(z, 0x4e));
-    return _mm_movelh_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
-}
-/* The sums of four vectors, next to each other, in another order. */
-INLINE void f_store_sums(float *at, const fvec x[4]) {
-    const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
-    _mm_storeu_ps(at, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
+/* p times 2^(x - f_fraction(x)); 0 where that is below 2^-126. */
+INLINE fvec f_scale_up(fvec p, fvec x) {
+    const ivec power = _mm256_slli_epi32(f_bits(f_add(x, f_all(QUIRE_ROUND_MAGIC))), 23);
+    return f_where_least(x, -126.0f, f_from_bits(_mm256_add_epi32(f_bits(p), power)));
 }
 
 /* ------------------------------------------------------------------ int32 */

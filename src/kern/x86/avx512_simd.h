@@ -3,6 +3,7 @@
 #ifndef QUIRE_KERN_X86_AVX512_SIMD_H
 #define QUIRE_KERN_X86_AVX512_SIMD_H
 
+#include "kern/shared/exp2.h"
 #include "kern/x86/four_rows.h"
 
 typedef __m512 fvec;
@@ -64,38 +65,37 @@ INLINE rvec first_of_lanes(fvec a) {
     const __m512i index = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
     return _mm512_castps512_ps128(_mm512_permutexvar_ps(index, a));
 }
-INLINE rvec f_sum_rows(const fvec x[4]) {
+INLINE fvec f_join(const joining by, fvec a, fvec b) {
+    return by == SUM ? f_add(a, b) : f_max(a, b);
+}
+INLINE rvec f_join_rows(const joining by, const fvec x[4]) {
     fvec y[2];
     UNROLL for (int i = 0; i < 2; i++) {
         const ivec a = f_bits(x[2 * i]), b = f_bits(x[2 * i + 1]);
-        y[i] = f_add(f_from_bits(_mm512_shuffle_i32x4(a, b, 0x44)),
-                     f_from_bits(_mm512_shuffle_i32x4(a, b, 0xee)));
+        y[i] = f_join(by, f_from_bits(_mm512_shuffle_i32x4(a, b, 0x44)),
+                      f_from_bits(_mm512_shuffle_i32x4(a, b, 0xee)));
     }
     const ivec a = f_bits(y[0]), b = f_bits(y[1]);
-    fvec z = f_add(f_from_bits(_mm512_shuffle_i32x4(a, b, 0x88)),
-                   f_from_bits(_mm512_shuffle_i32x4(a, b, 0xdd)));
-    z = f_add(z, _mm512_shuffle_ps(z, z, 0x4e));
-    return first_of_lanes(f_add(z, _mm512_shuffle_ps(z, z, 0xb1)));
+    fvec z = f_join(by, f_from_bits(_mm512_shuffle_i32x4(a, b, 0x88)),
+                    f_from_bits(_mm512_shuffle_i32x4(a, b, 0xdd)));
+    z = f_join(by, z, _mm512_shuffle_ps(z, z, 0x4e));
+    return first_of_lanes(f_join(by, z, _mm512_shuffle_ps(z, z, 0xb1)));
 }
-INLINE rvec f_largest_rows(const fvec x[4]) {
-    fvec y[2];
-    UNROLL for (int i = 0; i < 2; i++) {
-        const ivec a = f_bits(x[2 * i]), b = f_bits(x[2 * i + 1]);
-        y[i] = f_max(f_from_bits(_mm512_shuffle_i32x4(a, b, 0x44)),
-                     f_from_bits(_mm512_shuffle_i32x4(a, b, 0xee)));
-    }
-    const ivec a = f_bits(y[0]), b = f_bits(y[1]);
-    fvec z = f_max(f_from_bits(_mm512_shuffle_i32x4(a, b, 0x88)),
-                   f_from_bits(_mm512_shuffle_i32x4(a, b, 0xdd)));
-    z = f_max(z, _mm512_shuffle_ps(z, z, 0x4e));
-    return first_of_lanes(f_max(z, _mm512_shuffle_ps(z, z, 0xb1)));
-}
-INLINE void f_store_sums(float *at, const fvec x[4]) {
-    __m256 h[4];
-    UNROLL for (int i = 0; i < 4; i++) h[i] =
-        _mm256_add_ps(_mm512_castps512_ps256(x[i]), f_upper(x[i]));
-    const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(h[0], h[1]), _mm256_hadd_ps(h[2], h[3]));
-    _mm_storeu_ps(at, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
+INLINE rvec f_sum_rows(const fvec x[4]) { return f_join_rows(SUM, x); }
+INLINE rvec f_largest_rows(const fvec x[4]) { return f_join_rows(LARGEST, x); }
+INLINE void f_store_sums(float *at, const fvec x[4]) { _mm_storeu_ps(at, f_sum_rows(x)); }
+
+/* ------------------------------------------------------------------ 2^x
+
+ * The rest is the integer below x. */
+
+#define ONE(x) x
+static const float EXP2_3[4] = {EXP2_FLOOR_DEGREE_3(ONE)}, EXP2_5[6] = {EXP2_FLOOR_DEGREE_5(ONE)};
+#undef ONE
+
+INLINE fvec f_fraction(fvec x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); }
+INLINE fvec f_scale_up(fvec p, fvec x) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, f_all(-126.0f), _CMP_GE_OQ), p, x);
 }
 
 /* ------------------------------------------------------------------ int32 */

@@ -123,10 +123,29 @@ static inline void emulated_mask_storeu_ps(void *at, unsigned mask, __m512 a) {
             memcpy((uint8_t *)at + 4 * i, &x.f32[i], 4);
 }
 
+/* Toward minus infinity; of an infinity, 0. */
+static inline __m512 emulated_reduce_ps(__m512 a) {
+    emulated_vector x = {.f = a};
+    for (int i = 0; i < 16; i++)
+        x.f32[i] = isinf(x.f32[i]) ? 0 : x.f32[i] - floorf(x.f32[i]);
+    return x.f;
+}
+
+static inline __m512 emulated_maskz_scalef_ps(unsigned mask, __m512 a, __m512 b) {
+    emulated_vector x = {.f = a};
+    const emulated_vector y = {.f = b};
+    for (int i = 0; i < 16; i++)
+        x.f32[i] = mask >> i & 1 ? ldexpf(x.f32[i], (int)floorf(y.f32[i])) : 0;
+    return x.f;
+}
+
 /* SIMDe 0.7.4 gives this name to the masked one. */
 #undef _mm512_madd_epi16
 #define _mm512_madd_epi16 simde_mm512_madd_epi16
 
+#undef _mm512_maskz_scalef_ps
+#define _mm512_reduce_ps(a, toward_minus_infinity) emulated_reduce_ps(a)
+#define _mm512_maskz_scalef_ps emulated_maskz_scalef_ps
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16
 #define _mm512_maskz_loadu_epi64 emulated_maskz_loadu_epi64
 #define _mm512_mask_storeu_ps emulated_mask_storeu_ps

@@ -10,6 +10,9 @@ enum { ABREAST = 4 };
 
 typedef __m128 rvec;
 
+/* How the numbers of a vector become one. */
+typedef enum joining { SUM, LARGEST } joining;
+
 INLINE rvec r_all(float x) { return _mm_set1_ps(x); }
 INLINE rvec r_load(const float *at) { return _mm_loadu_ps(at); }
 INLINE void r_store(float *at, rvec x) { _mm_storeu_ps(at, x); }

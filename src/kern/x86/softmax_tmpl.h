@@ -3,22 +3,16 @@
 #ifndef QUIRE_KERN_X86_SOFTMAX_TMPL_H
 #define QUIRE_KERN_X86_SOFTMAX_TMPL_H
 
-#include "kern/shared/exp2.h"
 #include "kern/x86/work_tmpl.h"
-
-#define ONE(x) x
-static const float EXP2_3[4] = {EXP2_DEGREE_3(ONE)}, EXP2_5[6] = {EXP2_DEGREE_5(ONE)};
-#undef ONE
 
 /* 2^x, x <= 0; below 2^-126 it is 0, which hidden tokens (-inf) are: a tiny number would become
  * subnormal when it is multiplied by V's scale, and that takes a hundred cycles. */
 INLINE fvec exp2_negative(fvec x, const int degree) {
     const float *c = degree == 3 ? EXP2_3 : EXP2_5;
-    const fvec magic = f_all(QUIRE_ROUND_MAGIC);
-    const fvec y = f_add(x, magic), f = f_sub(x, f_sub(y, magic));
+    const fvec f = f_fraction(x);
     fvec p = f_all(c[degree]);
     UNROLL for (int i = degree - 1; i >= 0; i--) p = f_fma(p, f, f_all(c[i]));
-    return f_where_least(x, -126.0f, f_from_bits(i_add(f_bits(p), i_shl(f_bits(y), 23))));
+    return f_scale_up(p, x);
 }
 
 /* The largest logits of some rows. */

@@ -2,27 +2,19 @@
 #ifndef QUIRE_KERN_X86_AMX_SOFTMAX_H
 #define QUIRE_KERN_X86_AMX_SOFTMAX_H
 
-#include "kern/shared/exp2.h"
 #include "kern/x86/amx/amx_queries.h"
 #include "kern/x86/amx/amx_work.h"
-
-#define ONE(x) x
-static const float EXP2_3[4] = {EXP2_DEGREE_3(ONE)}, EXP2_5[6] = {EXP2_DEGREE_5(ONE)};
-#undef ONE
 
 /* n times 2^x, x <= 0, side by side, because each is a long chain: exp2_negative of
  * softmax_tmpl.h. */
 INLINE void exp2_negative_each(const int n, const int degree, fvec *x) {
     const float *c = degree == 3 ? EXP2_3 : EXP2_5;
-    const fvec magic = f_all(QUIRE_ROUND_MAGIC);
-    fvec y[8], f[8], p[8];
-    UNROLL for (int u = 0; u < n; u++) y[u] = f_add(x[u], magic);
-    UNROLL for (int u = 0; u < n; u++) f[u] = f_sub(x[u], f_sub(y[u], magic));
+    fvec f[8], p[8];
+    UNROLL for (int u = 0; u < n; u++) f[u] = f_fraction(x[u]);
     UNROLL for (int u = 0; u < n; u++) p[u] = f_all(c[degree]);
     UNROLL for (int i = degree - 1; i >= 0; i--) UNROLL for (int u = 0; u < n; u++) p[u] =
         f_fma(p[u], f[u], f_all(c[i]));
-    UNROLL for (int u = 0; u < n; u++) x[u] =
-        f_where_least(x[u], -126.0f, f_from_bits(i_add(f_bits(p[u]), i_shl(f_bits(y[u]), 23))));
+    UNROLL for (int u = 0; u < n; u++) x[u] = f_scale_up(p[u], x[u]);
 }
 
 /* r_exp2 (four_rows.h), of 16 rows. */
