@@ -208,12 +208,12 @@ static void run_whole(const call *c, const work *w) {
     for (int32_t i = 0; i < quire__tile_parts(w->plan); i++) {
         job.q_is_new = i == 0 || w->plan->sees_stale;
         attend_part(c, w, &job, i, part);
-        quire__states_merge(total, part, w->n, dim);
+        quire__states_merge(c->batch->pool->kernels.rows, total, part, w->n, dim);
     }
     if (!w->plan->sees_stale)
         unrotate(c, w, c->layer, total);
     attend_raw(c, w, &job, part);
-    quire__states_merge(total, part, w->n, dim);
+    quire__states_merge(c->batch->pool->kernels.rows, total, part, w->n, dim);
     write_rows(c, w, total);
 }
 
@@ -235,7 +235,8 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
         if (u == n_parts && !w->plan->sees_stale)
             unrotate(c, w, c->layer, total);
         for (int32_t i = 0; i < w->n; i++)
-            quire__state_merge_saved(quire__state_at(total, i, dim), slot(c, w, u, i), dim);
+            quire__state_merge_saved(c->batch->pool->kernels.rows, quire__state_at(total, i, dim),
+                                     slot(c, w, u, i), dim);
     }
     write_rows(c, w, total);
 }

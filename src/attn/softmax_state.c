@@ -6,7 +6,8 @@
 
 #include "base/real.h"
 
-void quire__state_merge(quire_partial a, float m, float l, const float *o, int dim) {
+void quire__state_merge(const quire_row_kernels *kernels, quire_partial a, float m, float l,
+                        const float *o, int dim) {
     if (l == 0)
         return;
     if (*a.l == 0) {
@@ -19,8 +20,7 @@ void quire__state_merge(quire_partial a, float m, float l, const float *o, int d
                 add = quire__exp2(m - top);
     *a.m = top;
     *a.l = *a.l * keep + l * add;
-    for (int d = 0; d < dim; d++)
-        a.o[d] = a.o[d] * keep + o[d] * add;
+    kernels->blend(a.o, keep, o, add, dim);
 }
 
 void quire__state_save(quire_partial part, float *to, int dim) {
@@ -29,8 +29,9 @@ void quire__state_save(quire_partial part, float *to, int dim) {
     memcpy(to + 2, part.o, (size_t)dim * sizeof *part.o);
 }
 
-void quire__state_merge_saved(quire_partial a, const float *from, int dim) {
-    quire__state_merge(a, from[0], from[1], from + 2, dim);
+void quire__state_merge_saved(const quire_row_kernels *kernels, quire_partial a, const float *from,
+                              int dim) {
+    quire__state_merge(kernels, a, from[0], from[1], from + 2, dim);
 }
 
 void quire__state_add_sink(quire_partial a, float logit_log2, int dim) {
@@ -65,10 +66,11 @@ void quire__states_empty(const quire_state *state, int32_t n) {
     }
 }
 
-void quire__states_merge(const quire_state *total, const quire_state *part, int32_t n, int dim) {
+void quire__states_merge(const quire_row_kernels *kernels, const quire_state *total,
+                         const quire_state *part, int32_t n, int dim) {
     for (int32_t i = 0; i < n; i++) {
         const quire_partial p = quire__state_at(part, i, dim);
-        quire__state_merge(quire__state_at(total, i, dim), *p.m, *p.l, p.o, dim);
+        quire__state_merge(kernels, quire__state_at(total, i, dim), *p.m, *p.l, p.o, dim);
     }
 }
 

@@ -199,7 +199,7 @@ static void attend_chunk(const call *c, const work *w, int32_t chunk, const quir
         attend_records(c, &mixed, n == w->tile->n_rows, &rows);
     }
     if (n_seen > 0)
-        quire__states_merge(part, to, w->n, dim);
+        quire__states_merge(c->cells->pool->kernels.rows, part, to, w->n, dim);
 }
 
 /* ------------------------------------------------------------------ raw pages */
@@ -313,7 +313,8 @@ static void attend_open(const call *c, const work *w, const quire_state *total) 
             rows_of_job(c, w, &job, 0, tile->n_rows, false, &c->worker->extra, &rows);
             attend_runs(c, &job, &c->worker->extra);
         }
-        quire__states_merge(total, &c->worker->extra, w->n, c->layer->form->config.v_dim);
+        quire__states_merge(c->cells->pool->kernels.rows, total, &c->worker->extra, w->n,
+                            c->layer->form->config.v_dim);
     }
 }
 
@@ -383,12 +384,12 @@ static void run_whole(const call *c, const work *w) {
     quire__states_empty(total, w->n);
     for (int32_t i = 0; i < w->tile->n_chunks; i++) {
         attend_chunk(c, w, w->tile->first_chunk + i, part);
-        quire__states_merge(total, part, w->n, dim);
+        quire__states_merge(c->cells->pool->kernels.rows, total, part, w->n, dim);
     }
     unrotate(c, w, total);
     attend_open(c, w, total);
     attend_own(c, w, part);
-    quire__states_merge(total, part, w->n, dim);
+    quire__states_merge(c->cells->pool->kernels.rows, total, part, w->n, dim);
     write_rows(c, w, total);
 }
 
@@ -414,7 +415,8 @@ static void run_split(const call *c, const work *w, int32_t unit, atomic_int *do
             attend_open(c, w, total);
         }
         for (int32_t i = 0; i < w->n; i++)
-            quire__state_merge_saved(quire__state_at(total, i, dim), slot(c, w, u, i), dim);
+            quire__state_merge_saved(c->cells->pool->kernels.rows, quire__state_at(total, i, dim),
+                                     slot(c, w, u, i), dim);
     }
     write_rows(c, w, total);
 }

@@ -1089,29 +1089,49 @@ static void rotations(void **state) {
     check_rotation("project", offsetof(quire_row_kernels, project), quire__project);
 }
 
+/* States are merged with the same bits everywhere, and nothing beyond the row is touched. */
+static void blends(void **state) {
+    (void)state;
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    rng r = {19};
+    for (int dim = 16; dim <= QUIRE_DIM_MAX; dim += 16) {
+        const float keep = (float)rng_uniform(&r), add = dim % 32 ? 1 : 0x1p-120f;
+        float x[QUIRE_DIM_MAX], y[QUIRE_DIM_MAX], wanted[QUIRE_DIM_MAX];
+        guarded to = {0};
+        for (int d = 0; d < dim; d++) {
+            x[d] = rng_normal(&r);
+            y[d] = rng_normal(&r) * (d % 5 ? 1 : 1e30f);
+            const volatile float a = x[d] * keep, b = y[d] * add;
+            wanted[d] = a + b;
+        }
+        guarded_open(&to, (size_t)dim * sizeof(float), 64, true);
+        for (int i = 0; i < n_levels; i++) {
+            memcpy(to.data, x, to.bytes);
+            levels[i].kernels.rows->blend(to.data, keep, y, add, dim);
+            guarded_check(&to, "blend");
+            if (memcmp(to.data, wanted, to.bytes) != 0)
+                fail_msg("%s: other bits at size %d", levels[i].name, dim);
+        }
+        guarded_close(&to);
+    }
+}
+
 /* ------------------------------------------------------------------ */
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--bench") == 0)
         return kernel_bench(argc > 2 ? argv[2] : "");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(integers),
-        cmocka_unit_test(every_pair),
-        cmocka_unit_test(parameter_types),
-        cmocka_unit_test(head_sizes),
-        cmocka_unit_test(groups_of_heads),
-        cmocka_unit_test(every_rule),
-        cmocka_unit_test(window_edges),
-        cmocka_unit_test(whole_chunk),
-        cmocka_unit_test(extremes),
-        cmocka_unit_test(rows_alone),
-        cmocka_unit_test(many_rows),
-        cmocka_unit_test(pages_unseen),
-        cmocka_unit_test(raw_rows),
-        cmocka_unit_test(seal),
-        cmocka_unit_test(rotations),
-        cmocka_unit_test(largest_halves),
-        cmocka_unit_test(half_a_block_unseen),
+        cmocka_unit_test(integers),        cmocka_unit_test(every_pair),
+        cmocka_unit_test(parameter_types), cmocka_unit_test(head_sizes),
+        cmocka_unit_test(groups_of_heads), cmocka_unit_test(every_rule),
+        cmocka_unit_test(window_edges),    cmocka_unit_test(whole_chunk),
+        cmocka_unit_test(extremes),        cmocka_unit_test(rows_alone),
+        cmocka_unit_test(many_rows),       cmocka_unit_test(pages_unseen),
+        cmocka_unit_test(raw_rows),        cmocka_unit_test(seal),
+        cmocka_unit_test(rotations),       cmocka_unit_test(blends),
+        cmocka_unit_test(largest_halves),  cmocka_unit_test(half_a_block_unseen),
         cmocka_unit_test(sinks_unseen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,10 +24,11 @@ static void row_to_raw(quire_type type, void *at, size_t n, const float *row) {
     quire__row_to_raw(type, at, n, row);
 }
 
-const quire_row_kernels quire__rows_ref = {quire__rotate,
-                                           quire__unrotate,
-                                           quire__project,
-                                           row_from_raw,
-                                           row_to_raw,
-                                           quire__side_encode,
-                                           quire__side_round_with_feedback};
+static void blend(float *x, float keep, const float *y, float add, int dim) {
+    for (int d = 0; d < dim; d++)
+        x[d] = x[d] * keep + y[d] * add;
+}
+
+const quire_row_kernels quire__rows_ref = {
+    quire__rotate, quire__unrotate, quire__project,     blend,
+    row_from_raw,  row_to_raw,      quire__side_encode, quire__side_round_with_feedback};

@@ -61,6 +61,11 @@ static void round_with_feedback(const quire_side_format *side, const float *rows
     pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
 
+static void blend(float *x, float keep, const float *y, float add, int dim) {
+    for (int d = 0; d < dim; d++)
+        x[d] = x[d] * keep + y[d] * add;
+}
+
 static void row_from_raw(quire_type type, const void *at, size_t n, float *row) {
     quire__row_from_raw(type, at, n, row);
 }
@@ -70,4 +75,4 @@ static void row_to_raw(quire_type type, void *at, size_t n, const float *row) {
 
 extern const quire_row_kernels QUIRE_ROWS_NAME;
 const quire_row_kernels QUIRE_ROWS_NAME = {
-    rotate, unrotate, project, row_from_raw, row_to_raw, seal_side, round_with_feedback};
+    rotate, unrotate, project, blend, row_from_raw, row_to_raw, seal_side, round_with_feedback};

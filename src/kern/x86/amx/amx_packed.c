@@ -18,7 +18,6 @@ static void attend_set(const quire_attend_job *job, int first, set_queries *set,
     STRIPS_EACH {
         f_store(w->m[strip], f_all(QUIRE_NOTHING_SEEN));
         f_store(w->l[strip], f_all(0));
-        memset(w->o[strip], 0, (size_t)f->v.dim * sizeof(strip_rows));
     }
     if (f->k.zeros)
         zero_products(set, f->k.dim, w);
@@ -41,6 +40,8 @@ static void attend_set(const quire_attend_job *job, int first, set_queries *set,
         weigh_values(true, f->v.dim, blocks, n_blocks, w);
     else if (n_blocks)
         weigh_values(false, f->v.dim, blocks, n_blocks, w);
+    else
+        STRIPS_EACH memset(w->o[strip], 0, (size_t)f->v.dim * sizeof(strip_rows));
     STRIPS_EACH {
         const int at = first + strip * STRIP, left = job->n_rows * job->n_group - at;
         const int n = left < 0 ? 0 : left < STRIP ? left : STRIP;
@@ -65,7 +66,8 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
         quire__ref_empty_state(job, state);
         return true;
     }
-    memset(w->q8, 0, sizeof w->q8); /* channels beyond D meet zeros */
+    if (job->format->k.dim % PART) /* channels beyond D meet zeros */
+        memset(w->q8, 0, sizeof w->q8);
     const tile_config before = tiles_on();
     for (int first = 0; first < n; first += SET_ROWS)
         attend_set(job, first, &w->sets[first / SET_ROWS], w, state);
