@@ -433,7 +433,8 @@ typedef struct quire_layer_stats {
     size_t sealed_bytes, raw_bytes; /* in use: packed; open, last_raw and sink rows */
     uint64_t packed_read, raw_read; /* bytes read by attend so far */
     uint64_t attended_rows;
-    uint64_t fallbacks; /* jobs that the layer's kernel declined and the reference ran: 0 */
+    /* Jobs that the reference ran because no kernel of the pool's level serves these codecs: 0. */
+    uint64_t fallbacks;
 } quire_layer_stats;
 
 QUIRE_API void quire_pool_get_stats(const quire_pool *pool, quire_pool_stats *stats);

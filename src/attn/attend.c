@@ -111,10 +111,9 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
             job->next[i - QUIRE_CHUNK_PAGES] = record;
     }
     job->bytes_read = 0;
-    if (!form->packed->attend(job, state)) {
-        quire__attend_ref.attend(job, state);
+    form->packed->attend(job, state);
+    if (quire__falls_back(&pool->kernels, form->packed))
         atomic_fetch_add_explicit(&c->layer->fallbacks, 1, memory_order_relaxed);
-    }
     atomic_fetch_add_explicit(&c->layer->packed_read, job->bytes_read, memory_order_relaxed);
 }
 

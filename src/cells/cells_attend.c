@@ -140,10 +140,9 @@ static void attend_records(const call *c, quire_attend_job *job, bool whole,
     job->bytes_read = 0;
     job->q_is_new = !c->worker->prepared;
     c->worker->prepared = whole;
-    if (!c->layer->form->packed->attend(job, state)) {
-        quire__attend_ref.attend(job, state);
+    c->layer->form->packed->attend(job, state);
+    if (quire__falls_back(&c->cells->pool->kernels, c->layer->form->packed))
         atomic_fetch_add_explicit(&c->layer->fallbacks, 1, memory_order_relaxed);
-    }
     atomic_fetch_add_explicit(&c->layer->packed_read, job->bytes_read, memory_order_relaxed);
 }
 

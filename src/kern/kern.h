@@ -102,10 +102,9 @@ typedef struct quire_attend_job {
 
 /* Attention over packed pages. */
 typedef struct quire_attend_kernel {
-    /* Attends one chunk from an empty state. Returns false if it declines, and then has written
-     * nothing. The state has room for n_rows * n_group rounded up to a multiple of
-     * QUIRE_STATE_ROWS; the excess is for the kernel's own use. */
-    bool (*attend)(quire_attend_job *job, const quire_state *state);
+    /* Attends one chunk from an empty state. The state has room for n_rows * n_group rounded up to
+     * a multiple of QUIRE_STATE_ROWS; the excess is for the kernel's own use. */
+    void (*attend)(quire_attend_job *job, const quire_state *state);
     size_t (*workspace_bytes)(int n_rows); /* per worker, for n_rows = rows * heads per KV head */
     bool (*serves)(const quire_format *format);
     const char *name; /* shown in statistics; "ref", "neon_i8mm" */
@@ -152,6 +151,12 @@ const char *quire__kernel_level(int i); /* from the bottom upwards; NULL past th
 const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels,
                                                 const quire_format *format);
 extern const quire_attend_kernel quire__attend_ref;
+/* Whether a layer has the reference, which is slow, only because no kernel of its level serves the
+ * layer's codecs. */
+static inline bool quire__falls_back(const quire_kernels *kernels,
+                                     const quire_attend_kernel *chosen) {
+    return chosen == &quire__attend_ref && kernels->packed[0] != chosen;
+}
 extern const quire_raw_kernel quire__attend_ref_raw;
 extern const quire_row_kernels quire__rows_ref, quire__rows_neon, quire__rows_avx2,
     quire__rows_avx512;

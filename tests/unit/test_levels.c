@@ -16,6 +16,7 @@
 #include "base/cpu.h"
 #include "kernel_case.h"
 #include "kit.h"
+#include "page/pages.h"
 
 static double bound_of(const char *v_name) {
     quire_codec_info info = {0};
@@ -346,6 +347,35 @@ static void choice(void **state) {
     }
 }
 
+/* A layer that no kernel of the level serves has the reference. There is none among the codecs, so
+ * the test puts it there; asked for by name, the reference is no fallback. */
+static void fallbacks(void **state) {
+    (void)state;
+    const char *const levels[] = {NULL, "ref"};
+    float out[3 * 4 * 64];
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        source s = source_default(4);
+        quire_seq *seq;
+        quire_layer_stats before, after;
+        fixture_init(&f, 1, 4, 2, 64, 64, "k4v4");
+        f.options.cpu = levels[i];
+        fixture_open(&f);
+        assert_ok(quire_seq_create(f.pool, &seq));
+        feed(&f, seq, &s, 200, 50, 1, 0, NULL);
+        assert_ok(quire_layer_get_stats(f.pool, 0, &before));
+        f.pool->layer[0].packed = &quire__attend_ref;
+        feed(&f, seq, &s, 3, 1, 1, 0, out);
+        assert_ok(quire_layer_get_stats(f.pool, 0, &after));
+        assert_int_equal(before.fallbacks, 0);
+        /* one job per step and KV head, if the machine has anything better */
+        const bool better = strcmp(before.kernel, "ref") != 0;
+        assert_int_equal(after.fallbacks, better ? 3 * 2 : 0);
+        assert_string_equal(after.kernel, "ref");
+        fixture_close(&f);
+    }
+}
+
 /* The caller's thread may have configured tiles for its own products, as ggml does once per thread:
  * they must be as they were when attention returns. */
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
@@ -408,6 +438,7 @@ int main(void) {
         cmocka_unit_test(choice),
         cmocka_unit_test(levels_of_this_machine),
         cmocka_unit_test(unknown_level),
+        cmocka_unit_test(fallbacks),
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
         cmocka_unit_test(tiles_of_the_caller),
 #endif

@@ -313,7 +313,7 @@ static void queries_to_fp16(const quire_attend_job *job, neon_work *w, int n_set
                                      w->q_magnitude + (size_t)i * (size_t)dim);
 }
 
-static bool attend(quire_attend_job *job, const quire_state *state) {
+static void attend(quire_attend_job *job, const quire_state *state) {
     enum { MOST_DIRECT_SETS = 2 }; /* with more rows than this, unpacking once pays off */
     const quire_format *f = job->format;
     neon_work *w = job->workspace;
@@ -357,7 +357,6 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     }
     for (int set = 0; set < n_sets; set++)
         finish_set(job, w, set, state);
-    return true;
 }
 
 static size_t workspace_bytes(int n_rows) {

@@ -35,7 +35,7 @@ void quire__ref_quantize_query(const quire_side_format *k, const uint8_t *record
 /* Integer dot products of a query with expanded codes (64, DK): (n_groups, 64). */
 void quire__ref_dot_page(const quire_side_format *k, const quire_int_query *q, const int8_t *codes,
                          int32_t *dots);
-bool quire__ref_attend_packed(quire_attend_job *job, const quire_state *state);
+void quire__ref_attend_packed(quire_attend_job *job, const quire_state *state);
 void quire__ref_attend_raw(quire_attend_job *job, const quire_state *state);
 
 /* From a scaled dot product to a base-2 logit: soft-cap, ALiBi, mask. -INFINITY: hidden. */

@@ -253,11 +253,10 @@ static void attend_block(quire_attend_job *job, const quire_state *state,
     }
 }
 
-bool quire__ref_attend_packed(quire_attend_job *job, const quire_state *state) {
+void quire__ref_attend_packed(quire_attend_job *job, const quire_state *state) {
     quire_ref_workspace *ws = job->workspace;
     quire__ref_empty_state(job, state);
     for (int first = 0; first < QUIRE_CHUNK_PAGES; first += QUIRE_BLOCK_PAGES)
         if (job->record[first] || job->record[first + 1])
             attend_block(job, state, first, ws);
-    return true;
 }

@@ -419,7 +419,7 @@ static void attend_raw(quire_attend_job *job, const quire_state *state) {
 
 /* --------------------------------------------------------------- sealed pages of the raw codecs */
 
-static bool attend_sealed(quire_attend_job *job, const quire_state *state) {
+static void attend_sealed(quire_attend_job *job, const quire_state *state) {
     const quire_format *f = job->format;
     const size_t k_row = (size_t)f->k.dim * quire__type_bytes(f->k.type),
                  v_row = (size_t)f->v.dim * quire__type_bytes(f->v.type);
@@ -440,7 +440,6 @@ static bool attend_sealed(quire_attend_job *job, const quire_state *state) {
         if (b.n_tokens)
             attend_block(&b, state);
     }
-    return true;
 }
 
 static size_t workspace_bytes(int n_rows) {

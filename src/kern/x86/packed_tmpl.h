@@ -563,7 +563,7 @@ static void queries_to_integers(const quire_attend_job *job, x86_work *w) {
     }
 }
 
-static bool attend(quire_attend_job *job, const quire_state *state) {
+static void attend(quire_attend_job *job, const quire_state *state) {
     enum { FEW = 8 }; /* with more rows than this, unpacking once pays off */
     const int n = job->n_rows * job->n_group;
     const quire_side_format *k = &job->format->k;
@@ -595,7 +595,6 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
         }
         started = true;
     }
-    return true;
 }
 
 static size_t workspace_bytes(int n_rows) {

@@ -54,17 +54,19 @@ static void attend_set(const quire_attend_job *job, int first, set_queries *set,
     }
 }
 
-static bool attend(quire_attend_job *job, const quire_state *state) {
+static void attend(quire_attend_job *job, const quire_state *state) {
     const int n = job->n_rows * job->n_group;
     amx_work *w = job->workspace;
-    if (n <= FEW)
-        return NAME(quire__attend_avx512_fp16).attend(job, state);
+    if (n <= FEW) {
+        NAME(quire__attend_avx512_fp16).attend(job, state);
+        return;
+    }
     if (job->q_is_new)
         for (int first = 0; first < n; first += SET_ROWS)
             load_queries(job, first, &w->sets[first / SET_ROWS]);
     if (load_chunk(job, &w->pages) == 0) {
         quire__ref_empty_state(job, state);
-        return true;
+        return;
     }
     if (job->format->k.dim % PART) /* channels beyond D meet zeros */
         memset(w->q8, 0, sizeof w->q8);
@@ -72,7 +74,6 @@ static bool attend(quire_attend_job *job, const quire_state *state) {
     for (int first = 0; first < n; first += SET_ROWS)
         attend_set(job, first, &w->sets[first / SET_ROWS], w, state);
     tiles_off(&before);
-    return true;
 }
 
 static size_t workspace_bytes(int n_rows) {
