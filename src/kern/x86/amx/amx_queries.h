@@ -171,21 +171,23 @@ static void quantize_wide(set_queries *set, int dim, int page, int p, amx_work *
 /* q.zero of every page: 16 running sums, then a tree, as f_sum has it. */
 static void zero_products(const set_queries *set, int dim, amx_work *w) {
     enum { AT_ONCE = 8 }; /* pages: their sums stay in registers */
-    STRIPS_EACH for (int page = 0; page < CHUNK; page += AT_ONCE) {
-        strip_rows part[16][AT_ONCE];
+    for (int page = 0; page < CHUNK; page += AT_ONCE) {
+        strip_rows part[STRIPS][16][AT_ONCE];
         for (int j = 0; j < 16; j++) {
-            fvec acc[AT_ONCE];
-            UNROLL for (int p = 0; p < AT_ONCE; p++) acc[p] = f_all(0);
-            for (int d = j; d < dim; d += 16) {
-                const fvec x = f_load(set->q[strip][d]);
-                UNROLL for (int p = 0; p < AT_ONCE; p++) acc[p] =
-                    f_fma(x, f_all(w->pages.k_zero[d][page + p]), acc[p]);
-            }
-            UNROLL for (int p = 0; p < AT_ONCE; p++) f_store(part[j][p], acc[p]);
+            fvec acc[STRIPS][AT_ONCE];
+            STRIPS_EACH UNROLL for (int p = 0; p < AT_ONCE; p++) acc[strip][p] = f_all(0);
+            for (int d = j; d < dim; d += 16)
+                UNROLL for (int p = 0; p < AT_ONCE; p++) {
+                    const fvec zero = f_all(w->pages.k_zero[d][page + p]);
+                    STRIPS_EACH acc[strip][p] =
+                        f_fma(f_load(set->q[strip][d]), zero, acc[strip][p]);
+                }
+            STRIPS_EACH UNROLL for (int p = 0; p < AT_ONCE; p++)
+                f_store(part[strip][j][p], acc[strip][p]);
         }
-        for (int p = 0; p < AT_ONCE; p++) {
+        STRIPS_EACH for (int p = 0; p < AT_ONCE; p++) {
             fvec x[16];
-            UNROLL for (int j = 0; j < 16; j++) x[j] = f_load(part[j][p]);
+            UNROLL for (int j = 0; j < 16; j++) x[j] = f_load(part[strip][j][p]);
             UNROLL for (int n = 8; n > 0; n /= 2) UNROLL for (int j = 0; j < n; j++) x[j] =
                 f_add(x[j], x[j + n]);
             f_store(w->offset[page + p][strip], x[0]);
