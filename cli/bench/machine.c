@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #endif
 
-enum { READ_PASSES = 12, INT8_PASSES = 8, HUGE_PAGE = 2 << 20 };
+enum { READ_PASSES = 5, INT8_PASSES = 8, HUGE_PAGE = 2 << 20 };
 static const size_t READ_BYTES_MIN = (size_t)256 << 20, READ_BYTES_MAX = (size_t)1 << 30;
 static const double INT8_SECONDS = 0.004; /* of one pass */
 
@@ -23,6 +23,7 @@ static const double INT8_SECONDS = 0.004; /* of one pass */
 typedef struct read_job {
     uint8_t *bytes;
     int32_t n_pieces; /* huge pages: workers take whole ones */
+    size_t ahead;     /* bytes; 0: only what the processor fetches by itself */
     _Atomic uint64_t sum;
 } read_job;
 
@@ -44,17 +45,21 @@ static void touch_part(void *user, int32_t ith, int32_t nth) {
            (size_t)(part.last - part.first) * HUGE_PAGE);
 }
 
-/* Independent sums, which the compiler vectorizes, so that only the loads are the limit. */
+/* One word of every line, so that neither compiler nor registers matter, only memory. */
 static void read_part(void *user, int32_t ith, int32_t nth) {
-    enum { LANES = 32 };
+    enum { LINE = 64, LANES = 8 };
     read_job *job = user;
     cli_part part = cli_part_of(job->n_pieces, ith, nth);
-    const uint64_t *at = (const uint64_t *)(job->bytes + (size_t)part.first * HUGE_PAGE);
-    const size_t n = (size_t)(part.last - part.first) * HUGE_PAGE / sizeof *at;
-    uint64_t sums[LANES] = {0}, sum = 0;
-    for (size_t i = 0; i < n; i += LANES)
-        for (size_t lane = 0; lane < LANES; lane++)
-            sums[lane] += at[i + lane];
+    const uint8_t *at = job->bytes + (size_t)part.first * HUGE_PAGE,
+                  *end = job->bytes + (size_t)part.last * HUGE_PAGE;
+    uint64_t sums[LANES] = {0}, sum = 0, word;
+    for (; at < end; at += LANES * LINE)
+        for (size_t lane = 0; lane < LANES; lane++) {
+            if (job->ahead)
+                __builtin_prefetch(at + lane * LINE + job->ahead, 0, 2);
+            memcpy(&word, at + lane * LINE, sizeof word);
+            sums[lane] += word;
+        }
     for (size_t lane = 0; lane < LANES; lane++)
         sum += sums[lane];
     atomic_fetch_add(&job->sum, sum); /* keeps the compiler from dropping the loop */
@@ -87,8 +92,15 @@ static int measure_reading(cli_workers *workers, double *gbps) {
 #endif
     job.bytes = memory;
     cli_workers_run(workers, touch_part, &job);
-    *gbps = 1e-9 * (double)job.n_pieces * HUGE_PAGE /
-            best_seconds(workers, read_part, &job, READ_PASSES);
+    /* Kernels fetch their pages ahead, and some processors read faster so. */
+    static const size_t AHEAD[] = {0, 1024, 4096};
+    *gbps = 0;
+    for (size_t i = 0; i < sizeof AHEAD / sizeof *AHEAD; i++) {
+        job.ahead = AHEAD[i];
+        const double seconds = best_seconds(workers, read_part, &job, READ_PASSES),
+                     found = 1e-9 * (double)job.n_pieces * HUGE_PAGE / seconds;
+        *gbps = found > *gbps ? found : *gbps;
+    }
     free(memory);
     return CLI_OK;
 }
