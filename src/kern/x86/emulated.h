@@ -123,11 +123,16 @@ static inline void emulated_mask_storeu_ps(void *at, unsigned mask, __m512 a) {
             memcpy((uint8_t *)at + 4 * i, &x.f32[i], 4);
 }
 
-/* Toward minus infinity; of an infinity, 0. */
+/* What a number has above the integer below it, rounded down, too; of an infinity, 0. */
 static inline __m512 emulated_reduce_ps(__m512 a) {
     emulated_vector x = {.f = a};
-    for (int i = 0; i < 16; i++)
-        x.f32[i] = isinf(x.f32[i]) ? 0 : x.f32[i] - floorf(x.f32[i]);
+    for (int i = 0; i < 16; i++) {
+        const double whole = floor((double)x.f32[i]), fraction = (double)x.f32[i] - whole;
+        const float nearest = (float)fraction;
+        x.f32[i] = isinf(x.f32[i])              ? 0
+                   : (double)nearest > fraction ? nextafterf(nearest, 0)
+                                                : nearest;
+    }
     return x.f;
 }
 
