@@ -22,6 +22,12 @@ static inline int32_t quire__round_product(float x, float y) {
     return (int32_t)(fmaf(x, y, QUIRE_ROUND_MAGIC) - QUIRE_ROUND_MAGIC);
 }
 
+/* x = x * keep + y * add; either product is rounded. */
+static inline void quire__blend(float *x, float keep, const float *y, float add, int n) {
+    for (int i = 0; i < n; i++)
+        x[i] = x[i] * keep + y[i] * add;
+}
+
 /* Sixteen running sums, then a tree: the order every vector width can follow. n is a multiple of
  * 16. */
 static inline float quire__sum_of_products(const float *a, const float *b, int n) {

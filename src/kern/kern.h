@@ -121,8 +121,7 @@ typedef struct quire_row_kernels {
     void (*rotate)(float *x, int dim);
     void (*unrotate)(float *x, int dim);
     void (*project)(float *x, int dim);
-    /* x = x * keep + y * add; either product is rounded. */
-    void (*blend)(float *x, float keep, const float *y, float add, int dim);
+    void (*blend)(float *x, float keep, const float *y, float add, int dim); /* quire__blend */
     void (*from_raw)(quire_type type, const void *at, size_t n, float *row);
     void (*to_raw)(quire_type type, void *at, size_t n, const float *row);
     /* Packs one side of a page, the gaps between its sections included. */

@@ -1,5 +1,6 @@
 /* The table entries of the reference kernels. */
 #include "base/element.h"
+#include "base/real.h"
 #include "codec/hadamard.h"
 #include "kern/ref/ref.h"
 
@@ -24,11 +25,6 @@ static void row_to_raw(quire_type type, void *at, size_t n, const float *row) {
     quire__row_to_raw(type, at, n, row);
 }
 
-static void blend(float *x, float keep, const float *y, float add, int dim) {
-    for (int d = 0; d < dim; d++)
-        x[d] = x[d] * keep + y[d] * add;
-}
-
 const quire_row_kernels quire__rows_ref = {
-    quire__rotate, quire__unrotate, quire__project,     blend,
+    quire__rotate, quire__unrotate, quire__project,     quire__blend,
     row_from_raw,  row_to_raw,      quire__side_encode, quire__side_round_with_feedback};

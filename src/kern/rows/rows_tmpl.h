@@ -10,6 +10,7 @@
 #error "rows_tmpl.h needs QUIRE_ROWS_NAME"
 #endif
 
+#include "base/real.h"
 #include "kern/kern.h"
 #include "kern/rows/encode_tmpl.h"
 #include "kern/rows/error_feedback_tmpl.h"
@@ -61,11 +62,6 @@ static void round_with_feedback(const quire_side_format *side, const float *rows
     pack_k(side->bits, side->n_mixed, side->dim, codes, record + side->codes);
 }
 
-static void blend(float *x, float keep, const float *y, float add, int dim) {
-    for (int d = 0; d < dim; d++)
-        x[d] = x[d] * keep + y[d] * add;
-}
-
 static void row_from_raw(quire_type type, const void *at, size_t n, float *row) {
     quire__row_from_raw(type, at, n, row);
 }
@@ -74,5 +70,6 @@ static void row_to_raw(quire_type type, void *at, size_t n, const float *row) {
 }
 
 extern const quire_row_kernels QUIRE_ROWS_NAME;
-const quire_row_kernels QUIRE_ROWS_NAME = {
-    rotate, unrotate, project, blend, row_from_raw, row_to_raw, seal_side, round_with_feedback};
+const quire_row_kernels QUIRE_ROWS_NAME = {rotate,       unrotate,           project,
+                                           quire__blend, row_from_raw,       row_to_raw,
+                                           seal_side,    round_with_feedback};

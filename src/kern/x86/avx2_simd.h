@@ -90,7 +90,7 @@ INLINE fvec f_fraction(fvec x) {
     return f_sub(x, f_sub(f_add(x, magic), magic));
 }
 /* p times 2^(x - f_fraction(x)); 0 where that is below 2^-126. */
-INLINE fvec f_scale_up(fvec p, fvec x) {
+INLINE fvec f_times_power(fvec p, fvec x) {
     const ivec power = _mm256_slli_epi32(f_bits(f_add(x, f_all(QUIRE_ROUND_MAGIC))), 23);
     return f_where_least(x, -126.0f, f_from_bits(_mm256_add_epi32(f_bits(p), power)));
 }

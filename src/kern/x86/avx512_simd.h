@@ -94,7 +94,7 @@ static const float EXP2_3[4] = {EXP2_FLOOR_DEGREE_3(ONE)}, EXP2_5[6] = {EXP2_FLO
 #undef ONE
 
 INLINE fvec f_fraction(fvec x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); }
-INLINE fvec f_scale_up(fvec p, fvec x) {
+INLINE fvec f_times_power(fvec p, fvec x) {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, f_all(-126.0f), _CMP_GE_OQ), p, x);
 }
 

@@ -12,11 +12,6 @@ INLINE void fetch(const uint8_t *ahead, const int bytes) {
     UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
 }
 
-/* Into L1: unpacked pages, which many rows share, lie in L2. */
-INLINE void fetch_soon(const uint8_t *at, const int bytes) {
-    UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 3);
-}
-
 INLINE bool is_threes(const source_kind from) { return from == THREES || from == SPLIT_4_2; }
 
 /* Both codes of bytes. `part`: tiles of V of two bits share bytes by twos, this is the first or the

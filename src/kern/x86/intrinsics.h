@@ -18,6 +18,11 @@
 #define LEVEL(name) name
 #endif
 
+/* n lines of 64 bytes into L1: unpacked pages lie in L2. */
+INLINE void fetch_lines(const void *at, const int n) {
+    UNROLL for (int i = 0; i < n; i++) __builtin_prefetch((const char *)at + 64 * i, 0, 3);
+}
+
 /* The order of a page's dims under 8 bits, in each four, as an index of _mm_shuffle_epi8. */
 INLINE __m128i dim_order(void) {
     return _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);

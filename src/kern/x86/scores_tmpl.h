@@ -182,7 +182,7 @@ INLINE void multiply_slices(const product kind, const source_kind from, const in
         if (from != UNPACKED)
             fetch(ahead + i * bytes, bytes);
         else
-            fetch_soon(k + 512, 256);
+            fetch_lines(k + 512, 4);
         load_keys(kind, from, k, s->stride, tile, book, x);
         multiply_keys(kind, rows, (const ivec(*)[2])x, plane, acc);
         k += from == UNPACKED ? 256 : from == BYTES ? 32 : 16;

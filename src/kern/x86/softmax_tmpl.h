@@ -12,7 +12,7 @@ INLINE fvec exp2_negative(fvec x, const int degree) {
     const fvec f = f_fraction(x);
     fvec p = f_all(c[degree]);
     UNROLL for (int i = degree - 1; i >= 0; i--) p = f_fma(p, f, f_all(c[i]));
-    return f_scale_up(p, x);
+    return f_times_power(p, x);
 }
 
 /* The largest logits of some rows. */

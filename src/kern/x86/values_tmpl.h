@@ -15,7 +15,8 @@ INLINE const uint8_t *value_tile(const source_kind from, const uint8_t *v, int t
 INLINE void load_unpacked(const uint8_t *v, int tile, int step, int c, ivec x[2][2]) {
     const uint8_t *at = v + tile * 1024 + c * 128 + step * 2 * VECTOR;
     UNROLL for (int i = 0; i < 4; i++) x[i / 2][i % 2] = b_load(at + i / 2 * 512 + i % 2 * VECTOR);
-    UNROLL for (int atom = 0; atom < 2; atom++) fetch_soon(at + 1024 + atom * 512, 2 * VECTOR);
+    UNROLL for (int atom = 0; atom < 2; atom++)
+        fetch_lines(at + 1024 + atom * 512, 2 * VECTOR / 64);
 }
 
 INLINE void load_threes(const product kind, const uint8_t *v, int tile, int step, int c, ivec book,

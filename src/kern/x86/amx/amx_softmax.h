@@ -14,7 +14,7 @@ INLINE void exp2_negative_each(const int n, const int degree, fvec *x) {
     UNROLL for (int u = 0; u < n; u++) p[u] = f_all(c[degree]);
     UNROLL for (int i = degree - 1; i >= 0; i--) UNROLL for (int u = 0; u < n; u++) p[u] =
         f_fma(p[u], f[u], f_all(c[i]));
-    UNROLL for (int u = 0; u < n; u++) x[u] = f_scale_up(p[u], x[u]);
+    UNROLL for (int u = 0; u < n; u++) x[u] = f_times_power(p[u], x[u]);
 }
 
 /* r_exp2 (four_rows.h), of 16 rows. */

@@ -88,11 +88,6 @@ typedef struct amx_work {
     set_queries sets[]; /* as many as the job's rows need */
 } amx_work;
 
-/* Lines of 64 bytes into L1, ahead of tile loads, which wait for each of their rows. */
-INLINE void fetch_lines(const void *at, const int n) {
-    UNROLL for (int i = 0; i < n; i++) __builtin_prefetch((const char *)at + 64 * i, 0, 3);
-}
-
 INLINE int parts_of(int dim) { return (dim + PART - 1) / PART; }
 INLINE tile8 *k_tiles(chunk_pages *pages, int parts, int page) {
     return pages->k8 + page * K_TILES * parts;
