@@ -540,10 +540,13 @@ static void value_set(block *b, int first, int rows, const quire_state *state) {
 
 /* ------------------------------------------------------------------ the chunk */
 
+/* Numbers of the cache lines that n of them take. */
+INLINE int whole_lines(int n) { return (n + 15) & ~15; }
+
 static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
     const int n = job->n_rows * job->n_group, dim = job->format->k.dim;
     w->q_unit = (float *)(void *)(w + 1);
-    w->q_fp16 = w->q_unit + n;
+    w->q_fp16 = w->q_unit + whole_lines(n);
     put_middles(&job->format->k, w->middle);
     memset(w->scaled, 0, sizeof w->scaled); /* behind the last channel */
     for (int i = 0; i < n; i++)
@@ -598,7 +601,8 @@ static void attend(quire_attend_job *job, const quire_state *state) {
 }
 
 static size_t workspace_bytes(int n_rows) {
-    const size_t fp16 = (size_t)n_rows * (1 + QUIRE_DIM_MAX) * sizeof(float),
+    const size_t fp16 =
+                     ((size_t)whole_lines(n_rows) + (size_t)n_rows * QUIRE_DIM_MAX) * sizeof(float),
                  full = (size_t)(n_rows / SET + 2) * set_bytes(SET),
                  wide = (size_t)(n_rows / WIDE_SET + 2) * set_bytes(WIDE_SET),
                  sets = full > wide ? full : wide;

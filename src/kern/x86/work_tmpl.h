@@ -56,8 +56,9 @@ typedef struct set_query {
     int8_t plane[SET][2][QUIRE_DIM_MAX]; /* operands, 8 bytes per octet of dims */
 } set_query;
 
+/* Vectors are loaded from whole cache lines: every array fills some. */
 typedef struct x86_work {
-    set_query q[PAGES];                          /* with the channel scales of each page */
+    _Alignas(64) set_query q[PAGES];             /* with the channel scales of each page */
     int32_t dots[SET][T];                        /* integer scores of one page and scale group */
     float s[SET][BLOCK];                         /* base-2 logits, then weights */
     uint8_t p[SET][2][BLOCK];                    /* operands, 8 bytes per atom of V */
@@ -70,14 +71,14 @@ typedef struct x86_work {
     float residual[PAGES][T];             /* prod */
     float scaled[ABREAST][QUIRE_DIM_MAX]; /* q times the channel scales */
     uint8_t middle[QUIRE_DIM_MAX];        /* put_middles */
-    /* q and scales in fp16 (channel_query.h). What one unit of a page's scales is worth, and one of
-     * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK), or as fp16 bits
-     * at distances of QUIRE_DIM_MAX floats. */
-    float k_unit[PAGES], *q_unit, *q_fp16;
     uint16_t k_half[PAGES][QUIRE_DIM_MAX];
     /* Unpacked codes. */
     uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX],
         v8[PAGES][T * QUIRE_DIM_MAX];
+    /* q and scales in fp16 (channel_query.h). What one unit of a page's scales is worth, and one of
+     * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK), or as fp16 bits
+     * at distances of QUIRE_DIM_MAX floats. */
+    float k_unit[PAGES], *q_unit, *q_fp16;
 } x86_work;
 
 /* Families of K without channel scales have integers that hold for every page. They lie behind the
