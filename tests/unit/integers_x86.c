@@ -21,6 +21,9 @@ static void fill(rng *r, uint8_t *bytes, size_t n, int how) {
 
 /* ------------------------------------------------------------------ K */
 
+/* Channels that are much smaller than the others in every page. */
+static bool is_small(int d) { return d % 5 == 3; }
+
 static void make_query(rng *r, int dim, int how, float *q) {
     rng_fill(r, q, (size_t)dim, how == 1 ? 1e-20f : 1);
     if (how == 2)
@@ -28,65 +31,80 @@ static void make_query(rng *r, int dim, int how, float *q) {
             q[d] = rng_next(r) & 1 ? -3.0f : 3.0f; /* every integer at its largest */
     if (how == 3)
         memset(q, 0, (size_t)dim * sizeof *q);
+    for (int d = 0; d < dim && how == 4; d++)
+        q[d] = is_small(d) ? q[d] : 0; /* scales of the others decide what fp16 leaves of these */
 }
 
-/* One page: `from` as block.k_source, four rows at once and fewer. */
-static void check_page(const quire_format *f, source_kind from, float (*q)[QUIRE_DIM_MAX]) {
+/* The integer scores of a page, for sets of every size. */
+static void check_dots(const quire_format *f, const block *b, int page, const set_query *integers,
+                       float (*q)[QUIRE_DIM_MAX]) {
     const quire_side_format *k = &f->k;
     const product kind = product_of(k);
     const int32_t twice_mid = (int32_t)(2 * k->mid);
+    quire__side_expand(k, record[page], expanded);
+    for (int r = 0; r < SET; r++) {
+        quire_int_query wanted;
+        int32_t wanted_dots[QUIRE_MAX_SCALE_GROUPS * T];
+        quire__ref_quantize_query(k, record[page], q[r], &wanted);
+        quire__ref_dot_page(k, &wanted, expanded, wanted_dots);
+        for (int g = 0; g < k->n_groups; g++) {
+            const uint32_t bias = kind == SMALL ? 0 : K_BIAS, sum = (uint32_t)wanted.sum[g];
+            assert_true(integers->step[g][r] == wanted.scale[g] * (twice_mid ? 0.5f : 1));
+            assert_int_equal((uint32_t)integers->centre[g][r],
+                             twice_mid ? (uint32_t)wanted.centre[g] + 2 * bias * sum : bias * sum);
+            for (int rows = r + 1; rows <= SET; rows++) {
+                if (next_set(f, rows) != rows)
+                    continue;
+                DOT[b->k_source][kind][rows - 1](b->k[page], k->dim, g * k->group / 16,
+                                                 k->group / 16, k->book, b->ahead[page] + k->codes,
+                                                 integers, work.dots);
+                for (int t = 0; t < T; t++)
+                    if ((uint32_t)work.dots[r][t] - bias * sum != (uint32_t)wanted_dots[g * T + t])
+                        fail_msg("%s, dim %d, source %d, page %d, row %d of %d, group %d, "
+                                 "token %d: %d, not %d",
+                                 quire_codec_name(k->codec), k->dim, (int)b->k_source, page, r,
+                                 rows, g, t, (int)((uint32_t)work.dots[r][t] - bias * sum),
+                                 (int)wanted_dots[g * T + t]);
+            }
+        }
+    }
+}
+
+/* Both pages of a block. `from`: as block.k_source. */
+static void check_keys(const quire_format *f, source_kind from, float (*q)[QUIRE_DIM_MAX]) {
+    const quire_side_format *k = &f->k;
+    const bool channel = k->family == QUIRE_FAMILY_CHANNEL;
     quire_attend_job job = {.format = f};
     block b = {.job = &job,
                .work = &work,
-               .record = {record[0]},
-               .ahead = {record[0]},
-               .n = 1,
+               .record = {record[0], record[1]},
+               .ahead = {record[0], record[1]},
+               .n = PAGES,
                .k_source = from};
     static float unit[SET + ABREAST], half[SET * QUIRE_DIM_MAX], rows_of_q[SET * QUIRE_DIM_MAX];
     load_keys_of_block(&b);
     work.q_unit = unit;
     work.q_fp16 = half;
-    if (k->family == QUIRE_FAMILY_CHANNEL)
+    if (channel)
         put_middles(k, work.middle);
     for (int r = 0; r < SET; r++) {
         put_query(k, q[r], r, &work);
         memcpy(rows_of_q + r * k->dim, q[r], (size_t)k->dim * sizeof **q);
-        if (k->family != QUIRE_FAMILY_CHANNEL)
+        if (!channel)
             quantize_row(k, q[r], r, &work.q[0]);
     }
-    if (k->family == QUIRE_FAMILY_CHANNEL)
-        quantize_set(k, rows_of_q, &work, 0, 0, SET, &work.q[0]);
-    for (int r = 0; r < SET && k->family == QUIRE_FAMILY_CHANNEL; r++) { /* the same alone */
-        quantize_set(k, rows_of_q + r * k->dim, &work, 0, r, 1, &work.q[1]);
-        assert_memory_equal(work.q[1].plane[0][0], work.q[0].plane[r][0], (size_t)k->dim);
-        assert_true(work.q[1].step[0][0] == work.q[0].step[0][r]);
-        assert_true(work.q[1].offset[0][0] == work.q[0].offset[0][r]);
-        assert_int_equal(work.q[1].centre[0][0], work.q[0].centre[0][r]);
-    }
-    quire__side_expand(k, record[0], expanded);
-    for (int r = 0; r < SET; r++) {
-        quire_int_query wanted;
-        int32_t wanted_dots[QUIRE_MAX_SCALE_GROUPS * T];
-        quire__ref_quantize_query(k, record[0], q[r], &wanted);
-        quire__ref_dot_page(k, &wanted, expanded, wanted_dots);
-        for (int g = 0; g < k->n_groups; g++) {
-            const uint32_t bias = kind == SMALL ? 0 : K_BIAS, sum = (uint32_t)wanted.sum[g];
-            assert_true(work.q[0].step[g][r] == wanted.scale[g] * (twice_mid ? 0.5f : 1));
-            assert_int_equal((uint32_t)work.q[0].centre[g][r],
-                             twice_mid ? (uint32_t)wanted.centre[g] + 2 * bias * sum : bias * sum);
-            for (int rows = r + 1; rows <= SET; rows++) {
-                if (next_set(f, rows) != rows)
-                    continue;
-                DOT[from][kind][rows - 1](b.k[0], k->dim, g * k->group / 16, k->group / 16, k->book,
-                                          b.ahead[0] + k->codes, &work.q[0], work.dots);
-                for (int t = 0; t < T; t++)
-                    if ((uint32_t)work.dots[r][t] - bias * sum != (uint32_t)wanted_dots[g * T + t])
-                        fail_msg(
-                            "%s, dim %d, source %d, row %d of %d, group %d, token %d: %d, not %d",
-                            quire_codec_name(k->codec), k->dim, (int)from, r, rows, g, t,
-                            (int)((uint32_t)work.dots[r][t] - bias * sum),
-                            (int)wanted_dots[g * T + t]);
-            }
+    static set_query all[PAGES];
+    if (channel)
+        quantize_set(k, rows_of_q, &work, 0, PAGES, 0, SET);
+    memcpy(all, work.q, sizeof all);
+    for (int p = 0; p < PAGES; p++) {
+        check_dots(f, &b, p, channel ? &all[p] : &all[0], q);
+        for (int r = 0; r < SET && channel; r++) { /* a row and a page alone: the same */
+            quantize_set(k, rows_of_q + r * k->dim, &work, p, 1, r, 1);
+            assert_memory_equal(work.q[p].plane[0][0], all[p].plane[r][0], (size_t)k->dim);
+            assert_true(work.q[p].step[0][0] == all[p].step[0][r]);
+            assert_true(work.q[p].offset[0][0] == all[p].offset[0][r]);
+            assert_int_equal(work.q[p].centre[0][0], all[p].centre[0][r]);
         }
     }
 }
@@ -175,10 +193,13 @@ static void for_each_format(bool values, void (*check)(rng *, const quire_format
     }
 }
 
-/* A page of random rows, for its parameters; then codes of any pattern. */
-static void make_page(rng *r, const quire_side_format *side, int how, uint8_t *to) {
+/* A page of random rows up to `size`, for its parameters; then codes of any pattern. */
+static void make_page(rng *r, const quire_side_format *side, int how, float size, uint8_t *to) {
     static float rows[T * QUIRE_DIM_MAX];
-    rng_fill(r, rows, (size_t)T * (size_t)side->dim, 1);
+    rng_fill(r, rows, (size_t)T * (size_t)side->dim, size);
+    for (int i = 0; i < T * side->dim; i++)
+        if (is_small(i % side->dim))
+            rows[i] *= 1e-6f;
     memset(to, 0, sizeof record[0]);
     quire__side_encode(side, rows, 0, to);
     fill(r, to + side->codes, side->code_bytes, how);
@@ -187,12 +208,13 @@ static void make_page(rng *r, const quire_side_format *side, int how, uint8_t *t
 static void keys_of(rng *r, const quire_format *f) {
     float q[SET][QUIRE_DIM_MAX];
     for (int how = 0; how < 4; how++) {
-        make_page(r, &f->k, how, record[0]);
+        make_page(r, &f->k, how, how == 2 ? 1e-5f : 1, record[0]);
+        make_page(r, &f->k, 3 - how, how == 3 ? 1e4f : 1, record[1]);
         for (int row = 0; row < SET; row++)
-            make_query(r, f->k.dim, how == 0 ? row : 2, q[row]);
-        check_page(f, UNPACKED, q);
+            make_query(r, f->k.dim, how == 0 ? row : how == 3 ? 4 : 2, q[row]);
+        check_keys(f, UNPACKED, q);
         if (direct_keys(&f->k) != UNPACKED)
-            check_page(f, direct_keys(&f->k), q);
+            check_keys(f, direct_keys(&f->k), q);
     }
 }
 
@@ -200,7 +222,7 @@ static void values_of(rng *r, const quire_format *f) {
     for (int how = 0; how < 4; how++)
         for (int full = 0; full < 2; full++) {
             for (int page = 0; page < PAGES; page++)
-                make_page(r, &f->v, how, record[page]);
+                make_page(r, &f->v, how, 1, record[page]);
             check_values(r, f, UNPACKED, full, 0);
             if (direct_values(&f->v, false) != UNPACKED)
                 check_values(r, f, direct_values(&f->v, false), full, 0);
@@ -213,7 +235,7 @@ static void reflected_of(rng *r, const quire_format *f) {
     if (is_token_scaled(f->v.family))
         return;
     for (int page = 0; page < PAGES; page++) {
-        make_page(r, &f->v, 0, record[page]);
+        make_page(r, &f->v, 0, 1, record[page]);
         for (size_t i = 0; i < f->v.code_bytes && f->v.bits == 8 && f->v.mid == 0; i++)
             if (record[page][f->v.codes + i] == 0x80)
                 record[page][f->v.codes + i] = 0x81;

@@ -26,6 +26,8 @@ INLINE fvec f_where_least(fvec x, float least, fvec y) {
     return _mm256_and_ps(y, _mm256_cmp_ps(x, f_all(least), _CMP_GE_OQ));
 }
 INLINE fvec f_abs(fvec a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+/* a, which is not negative, or |b|. */
+INLINE fvec f_max_abs(fvec a, fvec b) { return f_max(a, f_abs(b)); }
 INLINE fvec f_from_int(ivec a) { return _mm256_cvtepi32_ps(a); }
 INLINE ivec f_bits(fvec a) { return _mm256_castps_si256(a); }
 INLINE fvec f_from_bits(ivec a) { return _mm256_castsi256_ps(a); }
@@ -40,6 +42,9 @@ INLINE fvec f_load_f16(const uint8_t *at) {
 INLINE void f_widen_f16(const uint8_t *from, int n, float *to) {
     for (int i = 0; i < n; i += W)
         f_store(to + i, f_load_f16(from + 2 * i));
+}
+INLINE void f_store_f16(uint16_t *at, fvec a) {
+    _mm_storeu_si128((__m128i *)(void *)at, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 /* To fp16 and back. */
 INLINE fvec f_round_fp16(fvec a) {

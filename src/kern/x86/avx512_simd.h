@@ -25,6 +25,7 @@ INLINE fvec f_max(fvec a, fvec b) { return _mm512_max_ps(a, b); }
 INLINE fvec f_where_least(fvec x, float least, fvec y) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, f_all(least), _CMP_GE_OQ), y);
 }
+INLINE fvec f_max_abs(fvec a, fvec b) { return _mm512_range_ps(a, b, 0x0b); }
 INLINE fvec f_abs(fvec a) { return _mm512_abs_ps(a); }
 INLINE fvec f_from_int(ivec a) { return _mm512_cvtepi32_ps(a); }
 INLINE ivec f_bits(fvec a) { return _mm512_castps_si512(a); }
@@ -38,6 +39,9 @@ INLINE fvec f_load_f16(const uint8_t *at) {
 INLINE void f_widen_f16(const uint8_t *from, int n, float *to) {
     for (int i = 0; i < n; i += W)
         f_store(to + i, f_load_f16(from + 2 * i));
+}
+INLINE void f_store_f16(uint16_t *at, fvec a) {
+    _mm256_storeu_si256((__m256i *)(void *)at, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 INLINE fvec f_round_fp16(fvec a) {
     return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));

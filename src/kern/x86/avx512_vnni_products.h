@@ -26,10 +26,16 @@ typedef struct sums {
 } sums;
 typedef int columns; /* not needed */
 
+#if defined(__GNUC__) && !defined(__clang__) && !defined(QUIRE_EMULATED)
+#define GCC_ASSEMBLY 1
+#else
+#define GCC_ASSEMBLY 0
+#endif
+
 /* u8 times s8, added to acc. gcc 12 keeps sums that a loop carries in two places, and moves them
  * from one to the other in every turn, unless it sees one operand that is read and written. */
 INLINE ivec multiply_bytes(ivec acc, ivec u8, ivec s8) {
-#if defined(__GNUC__) && !defined(__clang__) && !defined(QUIRE_EMULATED)
+#if GCC_ASSEMBLY
     __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(u8), "v"(s8));
     return acc;
 #else
@@ -37,7 +43,17 @@ INLINE ivec multiply_bytes(ivec acc, ivec u8, ivec s8) {
 #endif
 }
 
-INLINE sums no_sums(void) { return (sums){{_mm512_setzero_si512(), _mm512_setzero_si512()}}; }
+/* gcc copies one zero for every sum, which occupies a port; clearing a register does not. */
+INLINE ivec no_sum(void) {
+#if GCC_ASSEMBLY
+    ivec x;
+    __asm__("vpxord %0, %0, %0" : "=v"(x));
+    return x;
+#else
+    return _mm512_setzero_si512();
+#endif
+}
+INLINE sums no_sums(void) { return (sums){{no_sum(), no_sum()}}; }
 INLINE columns no_columns(void) { return 0; }
 
 INLINE operand load_operand(const product kind, const uint8_t *plane0, const uint8_t *plane1) {

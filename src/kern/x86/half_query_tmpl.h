@@ -16,9 +16,13 @@ static void load_half_scales(block *b) { (void)b; }
 static float query_to_halves(const float *q, int dim, uint16_t *to) {
     return (void)q, (void)dim, (void)to, 0.0f;
 }
-static void quantize_halves(const quire_side_format *k, const float *q, x86_work *w, int p,
-                            int first, int row, int n, set_query *out) {
-    (void)k, (void)q, (void)w, (void)p, (void)first, (void)row, (void)n, (void)out;
+INLINE rvec half_products(const int n, const quire_side_format *k, const float *q, x86_work *w,
+                          int p, int first, rvec *dots) {
+    return (void)n, (void)k, (void)q, (void)w, (void)p, (void)first, *dots = r_all(0);
+}
+INLINE void quantize_half_products(const int n, const quire_side_format *k, rvec magnitudes,
+                                   const x86_work *w, int p, int first, int row, set_query *out) {
+    (void)n, (void)k, (void)magnitudes, (void)w, (void)p, (void)first, (void)row, (void)out;
 }
 
 #else
@@ -77,7 +81,7 @@ static void load_half_scales(block *b) {
 static float query_to_halves(const float *q, int dim, uint16_t *to) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d += W)
-        most = f_max(most, f_abs(f_load(q + d)));
+        most = f_max_abs(most, f_load(q + d));
     const int exponent = quire__query_exponent(f_largest(most));
     const fvec by = f_all(quire__query_factor(exponent));
     for (int d = 0; d < (dim + 63) / 64 * 64; d += W) {
@@ -113,16 +117,16 @@ INLINE ivec put_half_integers(const uint16_t *q, const uint16_t *scale, int dim,
     return centre;
 }
 
-/* As quantize_channels, for n rows, at most four. */
-INLINE void quantize_half_rows(const int n, const quire_side_format *k, const float *q, x86_work *w,
-                               int p, int first, int row, set_query *out) {
+/* put_products of query_tmpl.h; y is not kept. */
+INLINE rvec half_products(const int n, const quire_side_format *k, const float *q, x86_work *w,
+                          int p, int first, rvec *dots) {
     const uint16_t *scale = w->k_half[p];
     const float *zero = w->k_zero[p];
     const int dim = k->dim;
-    ivec largest[ABREAST], centre[ABREAST];
+    ivec largest[ABREAST];
     fvec dot[ABREAST];
     UNROLL for (int r = 0; r < ABREAST; r++) {
-        largest[r] = centre[r] = i_all(0);
+        largest[r] = i_all(0);
         dot[r] = f_all(0);
     }
     for (int d = 0; d < dim; d += 32) {
@@ -134,21 +138,23 @@ INLINE void quantize_half_rows(const int n, const quire_side_format *k, const fl
         const fvec z = f_load(zero + d);
         UNROLL for (int r = 0; r < n; r++) dot[r] = f_fma(f_load(q + r * dim + d), z, dot[r]);
     }
+    *dots = f_sum_rows(dot);
     const __m128i most = h_largest_rows(largest);
-    const rvec inverses = channel_inverses(_mm_cvtph_ps(_mm_packus_epi32(most, most)));
-    uint16_t inverse[2 * ABREAST];
-    _mm_storeu_si128((__m128i *)(void *)inverse, _mm_cvtps_ph(inverses, _MM_FROUND_TO_NEAREST_INT));
-    r_store(out->offset[0] + row, f_sum_rows(dot));
-    UNROLL for (int r = 0; r < n; r++) centre[r] =
-        put_half_integers(half_row(w, first + r), scale, dim, _mm512_set1_epi16((short)inverse[r]),
-                          w->middle, out->plane[row + r][0]);
-    store_steps(centre, inverses, w, p, first, row, out);
+    return _mm_cvtph_ps(_mm_packus_epi32(most, most));
 }
 
-static void quantize_halves(const quire_side_format *k, const float *q, x86_work *w, int p,
-                            int first, int row, int n, set_query *out) {
-    UNROLL for (int i = 1; i <= ABREAST; i++) if (n == i)
-        quantize_half_rows(i, k, q, w, p, first, row, out);
+/* quantize_products of query_tmpl.h. */
+INLINE void quantize_half_products(const int n, const quire_side_format *k, rvec magnitudes,
+                                   const x86_work *w, int p, int first, int row, set_query *out) {
+    const rvec inverses = channel_inverses(magnitudes);
+    uint16_t inverse[2 * ABREAST];
+    ivec centre[ABREAST];
+    UNROLL for (int r = 0; r < ABREAST; r++) centre[r] = i_all(0);
+    _mm_storeu_si128((__m128i *)(void *)inverse, _mm_cvtps_ph(inverses, _MM_FROUND_TO_NEAREST_INT));
+    UNROLL for (int r = 0; r < n; r++) centre[r] =
+        put_half_integers(half_row(w, first + r), w->k_half[p], k->dim,
+                          _mm512_set1_epi16((short)inverse[r]), w->middle, out->plane[row + r][0]);
+    store_steps(centre, inverses, w, p, first, row, out);
 }
 
 #endif

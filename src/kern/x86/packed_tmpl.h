@@ -112,8 +112,6 @@ static void load_keys_of_page(block *b, int p) {
     const uint8_t *record = b->record[p];
     if (k->family == QUIRE_FAMILY_CHANNEL && !in_halves(k)) {
         load_params(k, record, 0, k->dim, w->k_scale[p]);
-        if (k->bits < 8)
-            w->k_unit[p] = scales_to_fp16(w->k_scale[p], k->dim);
     } else if (is_token_scaled(k->family)) {
         load_token_scales(k, record, w->k_scale[p]);
         if (k->family == QUIRE_FAMILY_PROD)
@@ -140,8 +138,11 @@ static void load_keys_of_page(block *b, int p) {
 static void load_keys_of_block(block *b) {
     for (int p = b->from; p < b->from + b->n; p++)
         load_keys_of_page(b, p);
-    if (in_halves(&b->job->format->k))
+    const quire_side_format *k = &b->job->format->k;
+    if (in_halves(k))
         load_half_scales(b);
+    else if (k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8)
+        scales_to_fp16(b);
 }
 
 /* Where products take K and V from if they take them from the page; UNPACKED: they cannot. */
@@ -353,9 +354,8 @@ static void quantize_block(const block *b, int first, int rows) {
     const quire_side_format *k = &b->job->format->k;
     if (k->family != QUIRE_FAMILY_CHANNEL)
         return;
-    for (int p = b->from; p < b->from + b->n; p++)
-        quantize_set(k, b->job->q + (size_t)first * (size_t)k->dim, b->work, p, first, rows,
-                     &b->work->q[p]);
+    quantize_set(k, b->job->q + (size_t)first * (size_t)k->dim, b->work, b->from, b->n, first,
+                 rows);
 }
 
 /* `of_set`: the integers of q where they hold for every page. `requantize`: w->q[1] does not hold
@@ -548,7 +548,7 @@ static void queries_to_fp16(const quire_attend_job *job, x86_work *w) {
     w->q_unit = (float *)(void *)(w + 1);
     w->q_fp16 = w->q_unit + whole_lines(n);
     put_middles(&job->format->k, w->middle);
-    memset(w->scaled, 0, sizeof w->scaled); /* behind the last channel */
+    memset(w->scaled.y, 0, sizeof w->scaled.y); /* behind the last channel */
     for (int i = 0; i < n; i++)
         put_query(&job->format->k, job->q + (size_t)i * (size_t)dim, i, w);
 }

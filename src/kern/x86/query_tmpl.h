@@ -62,7 +62,7 @@ INLINE void quantize_scale_group(const product kind, const float *q, int first, 
     fvec magnitude = f_all(0), sum = magnitude;
     for (int d = first; d < first + n; d += W) {
         const fvec x = f_load(q + d);
-        magnitude = f_max(magnitude, f_abs(x));
+        magnitude = f_max_abs(magnitude, x);
         sum = f_add(sum, x);
     }
     put_scale_group(kind, q, first, n, f_largest(magnitude), mid, row, g, out);
@@ -78,63 +78,100 @@ static void put_middles(const quire_side_format *k, uint8_t middle[QUIRE_DIM_MAX
         middle[d] = (uint8_t)(2 * quire__code_mid(k, d));
 }
 
-/* The integers of a row, nearest to scaled * inverse; returns their sum, weighted by the middles,
- * in parts. */
-INLINE ivec put_channel_integers(const float *scaled, int dim, float inverse, const uint8_t *middle,
+/* The integers of a row, nearest to y * inverse; returns their sum, weighted by the middles, in
+ * parts. */
+INLINE ivec put_channel_integers(const uint16_t *y, int dim, float inverse, const uint8_t *middle,
                                  int8_t *plane) {
     const fvec by = f_all(inverse), magic = f_all(QUIRE_ROUND_MAGIC);
     const __m128i dims = dim_order();
     const ivec order = b_repeat16(&dims);
     ivec centre = i_all(0);
     for (int d = 0; d < dim; d += VECTOR) { /* behind the last channel is room, and a middle of 0 */
-        ivec y[4];
-        EACH y[u] = i_sub(f_bits(f_fma(f_load(scaled + d + u * W), by, magic)), f_bits(magic));
-        const ivec integers = b_lookup(b_narrow(y), order);
+        ivec x[4];
+        EACH x[u] = i_sub(f_bits(f_fma(f_load_f16((const uint8_t *)(y + d + u * W)), by, magic)),
+                          f_bits(magic));
+        const ivec integers = b_lookup(b_narrow(x), order);
         b_store(plane + d, integers);
         centre = k_centre(centre, b_load(middle + d), integers);
     }
     return centre;
 }
 
-/* Rows first .. first+n of the job, `row` .. of their set, with the channel scales of page p folded
- * in; the offset is q.zero. `fp16`: q and scales are rounded to fp16 as channel_query.h defines. */
-INLINE void quantize_channels(const product kind, const bool fp16, const int n,
-                              const quire_side_format *k, const float *q, x86_work *w, int p,
-                              int first, int row, set_query *out) {
+/* y of channel_query.h for n rows, first .. of the job, against page p; returns the largest of each
+ * row. `dots`: q.zero. Rounding keeps the order of magnitudes, so that the largest is rounded
+ * alone. */
+INLINE rvec put_products(const int n, const quire_side_format *k, const float *q, x86_work *w,
+                         int p, int first, rvec *dots) {
     const float *scale = w->k_scale[p], *zero = w->k_zero[p],
-                *q_fp16 = fp16 ? w->q_fp16 + (size_t)first * (size_t)k->dim : q;
+                *q_fp16 = w->q_fp16 + (size_t)first * (size_t)k->dim;
     const int dim = k->dim;
     fvec largest[ABREAST], dot[ABREAST];
     UNROLL for (int r = 0; r < ABREAST; r++) largest[r] = dot[r] = f_all(0);
     for (int d = 0; d < dim; d += W) {
         const fvec s = f_load(scale + d), z = f_load(zero + d);
         UNROLL for (int r = 0; r < n; r++) {
-            const fvec x = f_load(q + r * dim + d),
-                       exact = f_mul(fp16 ? f_load(q_fp16 + r * dim + d) : x, s);
-            const fvec y = fp16 ? f_round_fp16(exact) : exact;
-            f_store(w->scaled[r] + d, y);
-            largest[r] = f_max(largest[r], f_abs(y));
-            dot[r] = f_fma(x, z, dot[r]);
+            const fvec x = f_mul(f_load(q_fp16 + r * dim + d), s);
+            f_store_f16(w->scaled.y[p][r] + d, x);
+            largest[r] = f_max_abs(largest[r], x);
+            dot[r] = f_fma(f_load(q + r * dim + d), z, dot[r]);
         }
     }
-    const rvec magnitudes = f_largest_rows(largest);
-    r_store(out->offset[0] + row, f_sum_rows(dot));
-    if (!fp16) {
-        float magnitude[ABREAST];
-        r_store(magnitude, magnitudes);
-        UNROLL for (int r = 0; r < n; r++)
-            put_scale_group(kind, w->scaled[r], 0, dim, magnitude[r], k->mid, row + r, 0, out);
-        return;
-    }
+    *dots = f_sum_rows(dot);
+    return r_round_fp16(f_largest_rows(largest));
+}
+
+INLINE void quantize_products(const int n, const quire_side_format *k, rvec magnitudes,
+                              const x86_work *w, int p, int first, int row, set_query *out) {
     const rvec inverses = channel_inverses(magnitudes);
     float inverse[ABREAST];
     ivec centre[ABREAST];
     r_store(inverse, inverses);
     UNROLL for (int r = 0; r < ABREAST; r++) centre[r] =
-        r < n
-            ? put_channel_integers(w->scaled[r], dim, inverse[r], w->middle, out->plane[row + r][0])
-            : i_all(0);
+        r < n ? put_channel_integers(w->scaled.y[p][r], k->dim, inverse[r], w->middle,
+                                     out->plane[row + r][0])
+              : i_all(0);
     store_steps(centre, inverses, w, p, first, row, out);
+}
+
+/* Rows first .. first+n of the job, `row` .. of their set, with the channel scales of pages from ..
+ * from+n_pages folded in; the offset is q.zero. */
+INLINE void quantize_rows(const int n, const quire_side_format *k, const float *q, x86_work *w,
+                          int from, int n_pages, int first, int row) {
+    rvec magnitudes[PAGES];
+    for (int p = from; p < from + n_pages; p++) {
+        rvec dots;
+        magnitudes[p] = in_halves(k) ? half_products(n, k, q, w, p, first, &dots)
+                                     : put_products(n, k, q, w, p, first, &dots);
+        r_store(w->q[p].offset[0] + row, dots);
+    }
+    for (int p = from; p < from + n_pages; p++)
+        if (in_halves(k))
+            quantize_half_products(n, k, magnitudes[p], w, p, first, row, &w->q[p]);
+        else
+            quantize_products(n, k, magnitudes[p], w, p, first, row, &w->q[p]);
+}
+
+/* The same for K of 8 bits, page p. */
+INLINE void quantize_wide_rows(const int n, const quire_side_format *k, const float *q, x86_work *w,
+                               int p, int row, set_query *out) {
+    const float *scale = w->k_scale[p], *zero = w->k_zero[p];
+    const int dim = k->dim;
+    float magnitude[ABREAST];
+    fvec largest[ABREAST], dot[ABREAST];
+    UNROLL for (int r = 0; r < ABREAST; r++) largest[r] = dot[r] = f_all(0);
+    for (int d = 0; d < dim; d += W) {
+        const fvec s = f_load(scale + d), z = f_load(zero + d);
+        UNROLL for (int r = 0; r < n; r++) {
+            const fvec x = f_load(q + r * dim + d), y = f_mul(x, s);
+            f_store(w->scaled.wide[r] + d, y);
+            largest[r] = f_max_abs(largest[r], y);
+            dot[r] = f_fma(x, z, dot[r]);
+        }
+    }
+    r_store(out->offset[0] + row, f_sum_rows(dot));
+    r_store(magnitude, f_largest_rows(largest));
+    UNROLL for (int r = 0; r < n; r++)
+        put_scale_group(WIDE, w->scaled.wide[r], 0, dim, magnitude[r], k->mid, row + r, 0, out);
 }
 
 INLINE float dot_of(const float *a, const float *b, int dim) {
@@ -144,23 +181,35 @@ INLINE float dot_of(const float *a, const float *b, int dim) {
     return f_sum(sum);
 }
 
-/* Turns a page's scales into s' of channel_query.h; returns what one unit of it is worth. */
-static float scales_to_fp16(float *scale, int dim) {
-    fvec most = f_all(0);
-    for (int d = 0; d < dim; d += W)
-        most = f_max(most, f_abs(f_load(scale + d)));
-    const int exponent = quire__scale_exponent(fp16_bits(f_largest(most)));
-    for (int d = 0; d < dim; d += W)
-        f_store(scale + d,
-                f_round_fp16(f_mul(f_load(scale + d), f_all(quire__power_of_two(-exponent)))));
-    return quire__power_of_two(exponent);
+/* Turns the scales of the block's pages into s' of channel_query.h, and notes what one unit of it
+ * is worth. */
+static void scales_to_fp16(const block *b) {
+    const int dim = b->job->format->k.dim;
+    x86_work *w = b->work;
+    fvec most[ABREAST];
+    uint16_t largest[2 * ABREAST];
+    UNROLL for (int p = 0; p < ABREAST; p++) most[p] = f_all(0);
+    UNROLL for (int p = 0; p < PAGES; p++) for (int d = 0; d < dim && b->record[p]; d += W)
+        most[p] = f_max_abs(most[p], f_load(w->k_scale[p] + d));
+    _mm_storeu_si128((__m128i *)(void *)largest,
+                     _mm_cvtps_ph(f_largest_rows(most), _MM_FROUND_TO_NEAREST_INT));
+    for (int p = b->from; p < b->from + b->n; p++) {
+        const int exponent = quire__scale_exponent(largest[p]);
+        const fvec by = f_all(quire__power_of_two(-exponent));
+        float *scale = w->k_scale[p];
+        for (int d = 0; d < dim; d += W) {
+            const fvec s = f_mul(f_load(scale + d), by);
+            f_store(scale + d, exponent > 0 ? f_round_fp16(s) : s); /* what grows loses no bits */
+        }
+        w->k_unit[p] = quire__power_of_two(exponent);
+    }
 }
 
 /* q' of one row; returns what one unit of it is worth. */
 static float query_to_fp16(const float *q, int dim, float *to) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d += W)
-        most = f_max(most, f_abs(f_load(q + d)));
+        most = f_max_abs(most, f_load(q + d));
     const int exponent = quire__query_exponent(f_largest(most));
     for (int d = 0; d < dim; d += W)
         f_store(to + d, f_round_fp16(f_mul(f_load(q + d), f_all(quire__query_factor(exponent)))));
@@ -180,23 +229,19 @@ static void quantize_row(const quire_side_format *k, const float *q, int row, se
         quantize_scale_group(product_of(k), q, g * k->group, k->group, k->mid, row, g, out);
 }
 
-/* The rows of a set that starts at row `first` of the job. */
-static void quantize_set(const quire_side_format *k, const float *q, x86_work *w, int p, int first,
-                         int rows, set_query *out) {
+/* The rows of a set that starts at row `first` of the job, against pages from .. from+n_pages. */
+static void quantize_set(const quire_side_format *k, const float *q, x86_work *w, int from,
+                         int n_pages, int first, int rows) {
     for (int r = 0; r < rows; r += ABREAST) {
-        const float *from = q + r * k->dim;
+        const float *of_rows = q + r * k->dim;
         const int n = rows - r < ABREAST ? rows - r : ABREAST;
-        if (in_halves(k)) {
-            quantize_halves(k, from, w, p, first + r, r, n, out);
-            continue;
-        }
         UNROLL for (int i = 1; i <= ABREAST; i++) {
             if (n != i)
                 continue;
-            if (k->bits == 8)
-                quantize_channels(WIDE, false, i, k, from, w, p, first + r, r, out);
-            else
-                quantize_channels(SMALL, true, i, k, from, w, p, first + r, r, out);
+            if (k->bits < 8)
+                quantize_rows(i, k, of_rows, w, from, n_pages, first + r, r);
+            for (int p = from; p < from + n_pages && k->bits == 8; p++)
+                quantize_wide_rows(i, k, of_rows, w, p, r, &w->q[p]);
         }
     }
 }

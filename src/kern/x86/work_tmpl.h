@@ -68,9 +68,13 @@ typedef struct x86_work {
     float k_scale[PAGES][QUIRE_MAX_SCALE_GROUPS * T], k_zero[PAGES][QUIRE_MAX_SCALE_GROUPS * T];
     /* Per scale group and token. */
     float v_scale[QUIRE_MAX_SCALE_GROUPS * BLOCK], v_zero[QUIRE_MAX_SCALE_GROUPS * BLOCK];
-    float residual[PAGES][T];             /* prod */
-    float scaled[ABREAST][QUIRE_DIM_MAX]; /* q times the channel scales */
-    uint8_t middle[QUIRE_DIM_MAX];        /* put_middles */
+    float residual[PAGES][T]; /* prod */
+    /* q times the channel scales: y of channel_query.h, or of one page of 8-bit K */
+    union {
+        uint16_t y[PAGES][ABREAST][QUIRE_DIM_MAX];
+        float wide[ABREAST][QUIRE_DIM_MAX];
+    } scaled;
+    uint8_t middle[QUIRE_DIM_MAX]; /* put_middles */
     uint16_t k_half[PAGES][QUIRE_DIM_MAX];
     /* Unpacked codes. */
     uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX],

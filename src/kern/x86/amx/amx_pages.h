@@ -209,7 +209,7 @@ static void unpack_v_tiles(const quire_side_format *v, const uint8_t *codes, til
 static float scales_to_halves(const float *scale, int dim, uint32_t *to) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d += W)
-        most = f_max(most, f_abs(f_load(scale + d)));
+        most = f_max_abs(most, f_load(scale + d));
     const int exponent = quire__scale_exponent(fp16_bits(f_largest(most)));
     for (int d = 0; d < dim; d += W) {
         const ivec h =

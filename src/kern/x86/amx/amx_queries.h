@@ -25,7 +25,7 @@ INLINE ivec nearest(fvec x, fvec factor) {
 INLINE fvec largest_magnitude(strip_rows *x, int dim) {
     fvec most = f_all(0);
     for (int d = 0; d < dim; d++)
-        most = f_max(most, f_abs(f_load(x[d])));
+        most = f_max_abs(most, f_load(x[d]));
     return most;
 }
 
@@ -152,7 +152,7 @@ static void quantize_wide(set_queries *set, int dim, int page, int p, amx_work *
         UNROLL for (int i = 0; i < 4; i++) most[i] = f_all(0);
         for (int d = 0; d < dim; d += 4)
             UNROLL for (int i = 0; i < 4; i++) most[i] =
-                f_max(most[i], f_abs(f_mul(f_load(q[d + i]), f_all(scale[d + i]))));
+                f_max_abs(most[i], f_mul(f_load(q[d + i]), f_all(scale[d + i])));
         const fvec largest = f_max(f_max(most[0], most[1]), f_max(most[2], most[3]));
         const fvec inverse = unless_tiny(largest, steps, largest);
         f_store(w->step[p][strip], unless_tiny(largest, largest, steps));
