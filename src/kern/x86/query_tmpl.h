@@ -104,6 +104,7 @@ INLINE rvec put_products(const int n, const quire_side_format *k, const float *q
                          int p, int first, rvec *dots) {
     const float *scale = w->k_scale[p], *zero = w->k_zero[p],
                 *q_fp16 = w->q_fp16 + (size_t)first * (size_t)k->dim;
+    uint16_t *y = w->scaled.y[p][0]; /* by a pointer: gcc knows that it meets no floats */
     const int dim = k->dim;
     fvec largest[ABREAST], dot[ABREAST];
     UNROLL for (int r = 0; r < ABREAST; r++) largest[r] = dot[r] = f_all(0);
@@ -111,7 +112,7 @@ INLINE rvec put_products(const int n, const quire_side_format *k, const float *q
         const fvec s = f_load(scale + d), z = f_load(zero + d);
         UNROLL for (int r = 0; r < n; r++) {
             const fvec x = f_mul(f_load(q_fp16 + r * dim + d), s);
-            f_store_f16(w->scaled.y[p][r] + d, x);
+            f_store_f16(y + r * QUIRE_DIM_MAX + d, x);
             largest[r] = f_max_abs(largest[r], x);
             dot[r] = f_fma(f_load(q + r * dim + d), z, dot[r]);
         }
