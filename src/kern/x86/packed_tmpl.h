@@ -521,21 +521,19 @@ static void weigh_scale_group(const block *b, const set_update *u, int g, int fi
     }
 }
 
-static void value_set(block *b, int first, int rows, const quire_state *state) {
+static void value_set(block *b, int first, int rows, const quire_state *state, set_update *u) {
     const quire_side_format *v = &b->job->format->v;
-    set_update u;
-    find_updates(b, first, rows, state, &u);
-    if (!u.alive)
+    if (!u->alive)
         return;
     if (!b->v_loaded)
         load_values_of_block(b);
-    weigh_tokens(b, first, rows, state, &u);
+    weigh_tokens(b, first, rows, state, u);
     for (int r = 0; r < rows && v->family == QUIRE_FAMILY_RAW; r++)
-        if (is_alive(&u, r))
-            weigh_raw(b, b->work->s[r], u.keep[r], u.factor[r],
+        if (is_alive(u, r))
+            weigh_raw(b, b->work->s[r], u->keep[r], u->factor[r],
                       state->o + (size_t)(first + r) * (size_t)v->dim);
     for (int g = 0; g < v->n_groups && v->family != QUIRE_FAMILY_RAW; g++)
-        weigh_scale_group(b, &u, g, first, rows, state);
+        weigh_scale_group(b, u, g, first, rows, state);
 }
 
 /* ------------------------------------------------------------------ the chunk */
@@ -590,11 +588,13 @@ static void attend(quire_attend_job *job, const quire_state *state) {
                 quantize_block(&b, row, rows);
             score_set(&b, row, rows, set_at(work, most_rows(job->format), set),
                       n > rows || !started);
+            set_update u; /* a chain of steps that ends while the next block is loaded */
+            find_updates(&b, row, rows, state, &u);
             if (row + rows == n) /* what K leaves behind is not needed any more */
                 next = load_block(job, b.first + PAGES, n <= FEW);
             if (alone)
                 quantize_block(&next, 0, n);
-            value_set(&b, row, rows, state);
+            value_set(&b, row, rows, state, &u);
         }
         started = true;
     }
