@@ -86,7 +86,7 @@ unsigned quire__cpu_features(void) {
     if ((features & QUIRE_CPU_AVX512) && (c & bit_AVX512VNNI))
         features |= QUIRE_CPU_AVX512_VNNI;
     if ((features & QUIRE_CPU_AVX512_VNNI) && (saved & TILES) == TILES && (d & AMX) == AMX &&
-        (d & AVX512_FP16) && tiles_permitted())
+        (d & AVX512_FP16) && (c & bit_GFNI) && tiles_permitted())
         features |= QUIRE_CPU_AMX;
     return features;
 }

@@ -133,6 +133,7 @@ INLINE ivec b_load(const void *at) { return _mm512_loadu_si512(at); }
 INLINE void b_store(void *at, ivec x) { _mm512_storeu_si512(at, x); }
 INLINE ivec b_xor(ivec a, ivec b) { return _mm512_xor_si512(a, b); }
 INLINE ivec b_or(ivec a, ivec b) { return _mm512_or_si512(a, b); }
+INLINE ivec b_or3(ivec a, ivec b, ivec c) { return _mm512_ternarylogic_epi32(a, b, c, 0xfe); }
 INLINE ivec b_and(ivec a, ivec b) { return _mm512_and_si512(a, b); }
 INLINE ivec b_sub(ivec a, ivec b) { return _mm512_sub_epi8(a, b); }
 /* The bits of a under the mask, those of b elsewhere. */
@@ -168,7 +169,24 @@ INLINE ivec b_repeat8(const void *at) {
     return _mm512_set1_epi64(x);
 }
 INLINE ivec b_repeat16(const void *at) { return _mm512_broadcast_i32x4(_mm_loadu_si128(at)); }
+#if defined(__GFNI__) && !defined(QUIRE_EMULATED)
+#define MOVES_BITS 1
+/* Where a bit of every byte goes; moves are joined by |, and bits that none names are lost. */
+INLINE uint64_t bit_move(int from, int to) { return (uint64_t)1 << (8 * (7 - to) + from); }
+INLINE ivec b_move_bits(ivec x, uint64_t moves) {
+    return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64((int64_t)moves), 0);
+}
+#else
+#define MOVES_BITS 0
+#endif
 INLINE ivec b_field(ivec x, const int shift, int mask) {
+#if MOVES_BITS
+    uint64_t moves = 0;
+    UNROLL for (int bit = 0; bit < 8; bit++) moves |=
+        mask >> bit & 1 ? bit_move(bit + shift, bit) : 0;
+    if (shift > 0)
+        return b_move_bits(x, moves);
+#endif
     return b_and(shift == 0 ? x : b_shr(x, shift), b_all(mask));
 }
 INLINE ivec b_narrow(const ivec x[4]) {

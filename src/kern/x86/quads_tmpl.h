@@ -13,8 +13,16 @@ enum { QUAD_ROW = 64, QUAD = 8 * QUAD_ROW /* bytes of a tile: 8 row pairs of fou
 /* The fourth of the tiles that share three slabs, in bytes of their own: the low code at bit 0, the
  * high code at the top (split_codes). */
 INLINE ivec join_fourth(const bool mixed, ivec a, ivec b, ivec c) {
+#if MOVES_BITS
+    const ivec low = b_move_bits(a, bit_move(6, 0) | bit_move(7, 1)),
+               high = mixed ? b_move_bits(b, bit_move(6, 6) | bit_move(7, 7))
+                            : b_move_bits(b, bit_move(6, 5) | bit_move(7, 6)),
+               top = b_move_bits(c, bit_move(6, 2) | bit_move(7, mixed ? 3 : 7));
+    return b_or3(low, high, top);
+#else
     const ivec low = b_select(3, b_shr(a, 6), b_shr(c, 4));
     return mixed ? b_select(15, low, b) : b_select(7, low, b_select(0x60, b_shr(b, 1), c));
+#endif
 }
 
 /* The bytes of tile 3 of a row pair. The first n_split columns are mixed. */
