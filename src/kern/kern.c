@@ -8,11 +8,13 @@
 #include "base/cpu.h"
 #include "kern/ref/ref.h"
 
+enum { MOST_PACKED = 4 }; /* kernels of one level */
+
 typedef struct level {
     const char *name;
     unsigned needs; /* CPU features */
     /* Each serves what the ones before it do not; NULL: no more. */
-    const quire_attend_kernel *packed[3];
+    const quire_attend_kernel *packed[MOST_PACKED];
     const quire_raw_kernel *raw;   /* NULL: use the level below */
     const quire_row_kernels *rows; /* likewise */
 } level;
@@ -45,7 +47,8 @@ static const level LEVELS[] = {
 #ifdef QUIRE_EMULATED
     {"amx_emulated",
      0,
-     {&quire__attend_amx_emulated, &quire__attend_avx512_vnni_emulated, &quire__attend_ref},
+     {&quire__attend_amx_emulated, &quire__attend_avx512_vnni_emulated,
+      &quire__attend_avx512_sealed_raw_emulated, &quire__attend_ref},
      &quire__attend_avx512_raw_emulated,
      &quire__rows_ref},
     {"avx512_vnni_emulated",
@@ -145,7 +148,7 @@ quire_status quire__kernels_choose(quire_kernels *kernels, const char *wanted, u
             kernels->raw = LEVELS[i].raw;
         if (!kernels->rows)
             kernels->rows = LEVELS[i].rows;
-        for (int j = 0; j < 3 && LEVELS[i].packed[j]; j++) {
+        for (int j = 0; j < MOST_PACKED && LEVELS[i].packed[j]; j++) {
             kernels->packed[kernels->n_packed++] = LEVELS[i].packed[j];
             complete = LEVELS[i].packed[j] == &quire__attend_ref; /* it serves everything */
         }
