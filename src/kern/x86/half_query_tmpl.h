@@ -28,9 +28,8 @@ INLINE void quantize_half_products(const int n, const quire_side_format *k, rvec
 #else
 #include HALVES
 
-/* Parameters in fp16 are what pages have unless the cache's raw type is another. */
 INLINE bool in_halves(const quire_side_format *k) {
-    return k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8 && k->type == QUIRE_F16;
+    return k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8; /* whose scales are always fp16 */
 }
 
 /* Channels d .. d+32 of `dim`, zeros behind the last one. */
