@@ -279,13 +279,146 @@ static void four_rows(void **state) {
     }
 }
 
+/* ------------------------------------------------------------------ weights by way of fp16 */
+
+#ifdef HALVES
+/* The fp16 number nearest to x, ties to even: with doubles, which hold every sum and product of the
+ * test exactly. */
+static double to_half(double x) {
+    int exponent;
+    frexp(x, &exponent);
+    const double last = ldexp(1, exponent < -13 ? -24 : exponent - 11);
+    return nearbyint(x / last) * last;
+}
+
+/* e of half_weights.h for a logit that is `away` below the largest, operation by operation. */
+static double wanted_e(float away) {
+    const double y = away > 64 ? 65536 : nearbyint(1024.0 * (double)away), u = 26 * 1024 - y;
+    if (u <= 0)
+        return 0;
+    const double g = 1 + fmod(u, 1024) / 1024;
+    double p = to_half(0.07861328125 * g - 0.01090240478515625);
+    p = to_half(p * g + 0.482421875);
+    p = to_half(p * g + 0.44970703125);
+    const int exponent = (int)(u / 1024);
+    return exponent > 0 ? ldexp(p, exponent - 15) : ldexp(p - 1, -14);
+}
+
+/* 2^x for every distance that has 16 bits. */
+static void half_powers(void **state) {
+    (void)state;
+    double worst = 0;
+    for (int y = 0; y < 0x10000; y += 32) {
+        uint16_t bits[32];
+        for (int i = 0; i < 32; i++)
+            bits[i] = (uint16_t)(y + i);
+        ivec x = b_load(bits);
+        h_exp2_each(1, &x);
+        b_store(bits, x);
+        for (int i = 0; i < 32; i++) {
+            const double e = (double)quire__f16_to_f32(bits[i]), away = (y + i) / 1024.0;
+            assert_true(e == wanted_e((float)away));
+            if (away < 25)
+                worst = fmax(worst, fabs(e / (2048 * exp2(-away)) - 1));
+        }
+    }
+    assert_true(worst < 6.8e-4);
+}
+
+/* Sees nothing of page `hidden`, if that is one. */
+static void make_logits(rng *r, int how, int hidden, float *s) {
+    for (int t = 0; t < BLOCK; t++) {
+        s[t] = how == 3 ? 0 : rng_normal(r) * (how == 0 ? 1.0f : how == 1 ? 8.0f : 1e7f);
+        if (t / T == hidden || (how == 1 && rng_below(r, 3) == 0))
+            s[t] = -INFINITY;
+    }
+    s[hidden == 0 ? T : 5] = how == 2 ? 3e7f : 9.0f;
+}
+
+static void check_half_weights(rng *r, const quire_format *f, int from, int n, int how,
+                               float size) {
+    const quire_side_format *v = &f->v;
+    quire_attend_job job = {.format = f, .workspace = &work};
+    block b = {.job = &job, .work = &work, .from = from, .n = n};
+    double scale[BLOCK] = {0}, unit[PAGES] = {0};
+    float m[ABREAST], sum[ABREAST], step[ABREAST];
+    int32_t total[ABREAST];
+    for (int p = from; p < from + n; p++) {
+        float largest = 0;
+        b.record[p] = record[p];
+        memset(record[p], 0, sizeof record[p]);
+        for (int t = 0; t < T; t++) {
+            const float x = rng_below(r, 7) ? (float)rng_uniform(r) * (p ? size : 1) : 0;
+            quire__put_element(v->type, record[p] + v->params, (size_t)t, x);
+            scale[p * T + t] = (double)quire__side_param(v, record[p], (size_t)t);
+            largest = fmaxf(largest, (float)scale[p * T + t]);
+        }
+        unit[p] = ldexp(1, quire__scale_exponent(quire__f32_to_f16(largest)));
+    }
+    for (int i = 0; i < ABREAST; i++) {
+        make_logits(r, how, n == 2 ? i - 2 : -1, work.s[i]);
+        m[i] = -INFINITY;
+        for (int t = from * T; t < (from + n) * T; t++)
+            m[i] = fmaxf(m[i], work.s[i][t]);
+    }
+    load_half_value_scales(&b);
+    const row_weights got = put_half_weights(&b, 15, 0, m);
+    r_store(sum, got.sum);
+    r_store(step, got.step);
+    _mm_storeu_si128((__m128i *)(void *)total, got.total);
+    for (int i = 0; i < ABREAST; i++) {
+        double w[BLOCK], top[PAGES] = {0}, all = 0, most = 0x1p-15, largest = 255.0 / 32768;
+        float wanted[BLOCK] = {0};
+        uint8_t plane[BLOCK];
+        int32_t wanted_total = 0;
+        for (int t = from * T; t < (from + n) * T; t++) {
+            const double e = wanted_e(m[i] - work.s[i][t]);
+            w[t] = to_half(e * to_half(scale[t] / unit[t / T]));
+            top[t / T] = fmax(top[t / T], w[t]);
+            all += e / 2048;
+        }
+        for (int p = from; p < from + n; p++)
+            most = top[p] > 0 ? fmax(most, unit[p]) : most;
+        for (int p = from; p < from + n; p++)
+            largest = fmax(largest, top[p] > 0 ? top[p] * unit[p] / most : 0);
+        for (int t = from * T; t < (from + n) * T; t++) {
+            const double share = top[t / T] > 0 ? unit[t / T] / most : 0,
+                         inverse = to_half((double)(float)((double)(255 / (float)largest) * share));
+            wanted[t] = (float)(to_half(w[t] * inverse + 1024) - 1024);
+            wanted_total += (int32_t)wanted[t];
+        }
+        put_weights(SMALL, wanted + from * T, NULL, n * T, 1, plane, plane);
+        assert_memory_equal(plane, work.p[i][0] + from * T, (size_t)(n * T));
+        assert_int_equal(wanted_total, total[i]);
+        assert_true(fabs((double)sum[i] / all - 1) < 4 * 0x1p-11); /* four additions in fp16 */
+        assert_true(fabs((double)step[i] / (largest / 255 * most * (double)v->unit / 2048) - 1) <
+                    1e-6);
+    }
+}
+
+static void half_weights_of(rng *r, const quire_format *f) {
+    if (!weighs_in_halves(&f->v))
+        return;
+    for (int how = 0; how < 4; how++)
+        for (int size = -24; size <= 12; size += 12) {
+            check_half_weights(r, f, 0, 2, how, ldexpf(1, size));
+            check_half_weights(r, f, how % 2, 1, how, ldexpf(1, size));
+        }
+}
+static void half_weights(void **state) { (void)state, for_each_format(true, half_weights_of); }
+#endif
+
 static void keys(void **state) { (void)state, for_each_format(false, keys_of); }
 static void values(void **state) { (void)state, for_each_format(true, values_of); }
 static void reflected(void **state) { (void)state, for_each_format(true, reflected_of); }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keys), cmocka_unit_test(values),
-                                       cmocka_unit_test(reflected), cmocka_unit_test(four_rows)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys),        cmocka_unit_test(values),
+#ifdef HALVES
+        cmocka_unit_test(half_powers), cmocka_unit_test(half_weights),
+#endif
+        cmocka_unit_test(reflected),   cmocka_unit_test(four_rows)};
 #ifndef QUIRE_EMULATED
     unsigned needed = QUIRE_CPU_AVX2;
 #if defined(__AVX512BW__)

@@ -195,11 +195,14 @@ INLINE ivec b_narrow(const ivec x[4]) {
     return _mm512_permutexvar_epi32(
         _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), bytes);
 }
-INLINE ivec b_narrow_to_atoms(const ivec x[4]) {
-    const ivec bytes =
-        _mm512_packus_epi16(_mm512_packus_epi32(x[0], x[1]), _mm512_packus_epi32(x[2], x[3]));
+/* Of two vectors of 16-bit numbers, each of which packs two of 32-bit ones. */
+INLINE ivec b_pack_to_atoms(ivec a, ivec b) {
     return _mm512_permutexvar_epi32(
-        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15), bytes);
+        _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15),
+        _mm512_packus_epi16(a, b));
+}
+INLINE ivec b_narrow_to_atoms(const ivec x[4]) {
+    return b_pack_to_atoms(_mm512_packus_epi32(x[0], x[1]), _mm512_packus_epi32(x[2], x[3]));
 }
 INLINE ivec b_lookup(ivec table, ivec x) { return _mm512_shuffle_epi8(table, x); }
 

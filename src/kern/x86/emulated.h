@@ -27,6 +27,16 @@ static inline __m512 emulated_cvtepi32_ps(__m512i a) {
     return x.f;
 }
 
+/* To the nearest integer; what int32 cannot hold is INT32_MIN. */
+static inline __m512i emulated_cvtps_epi32(__m512 a) {
+    emulated_vector x = {.f = a};
+    for (int i = 0; i < 16; i++) {
+        const float y = rintf(x.f32[i]);
+        x.s32[i] = y >= -0x1p31f && y < 0x1p31f ? (int32_t)y : INT32_MIN;
+    }
+    return x.i;
+}
+
 static inline __m128i emulated_cvtepi32_epi8(__m512i a) {
     const emulated_vector x = {.i = a};
     uint8_t y[16];
@@ -155,6 +165,7 @@ static inline __m512 emulated_maskz_scalef_ps(unsigned mask, __m512 a, __m512 b)
 #define _mm512_maskz_loadu_epi64 emulated_maskz_loadu_epi64
 #define _mm512_mask_storeu_ps emulated_mask_storeu_ps
 #define _mm512_cvtepi32_ps emulated_cvtepi32_ps
+#define _mm512_cvtps_epi32 emulated_cvtps_epi32
 #define _mm512_cvtepi32_epi8 emulated_cvtepi32_epi8
 #define _mm512_srai_epi32 emulated_srai_epi32
 #define _mm512_cvtph_ps emulated_cvtph_ps

@@ -12,7 +12,7 @@
 #ifndef HALVES
 
 INLINE bool in_halves(const quire_side_format *k) { return (void)k, false; }
-static void load_half_scales(block *b) { (void)b; }
+static void load_half_scales(const block *b) { (void)b; }
 static float query_to_halves(const float *q, int dim, uint16_t *to) {
     return (void)q, (void)dim, (void)to, 0.0f;
 }
@@ -54,26 +54,31 @@ INLINE __m128i h_largest_rows(const ivec x[4]) {
     return _mm_castps_si128(first_of_lanes(f_from_bits(most)));
 }
 
-/* s' of the block's pages, and what one unit of it is worth. */
-static void load_half_scales(block *b) {
-    const quire_side_format *k = &b->job->format->k;
+/* s' of the block's pages, `n` of channels (K) or tokens (V), and what one unit of it is worth. */
+static void scales_to_halves(const block *b, const quire_side_format *side, int n, size_t stride,
+                             uint16_t *to /* (PAGES, stride) */, float unit[PAGES]) {
     ivec most[4];
     int32_t largest[4];
     EACH most[u] = i_all(0);
     UNROLL for (int p = 0; p < PAGES; p++) {
         if (!b->record[p])
             continue;
-        for (int d = 0; d < k->dim; d += 32)
-            most[p] = h_max(most[p], h_abs(h_load(b->record[p] + k->params, d, k->dim)));
+        for (int d = 0; d < n; d += 32)
+            most[p] = h_max(most[p], h_abs(h_load(b->record[p] + side->params, d, n)));
     }
     _mm_storeu_si128((__m128i *)(void *)largest, h_largest_rows(most));
     for (int p = b->from; p < b->from + b->n; p++) {
         const int exponent = quire__scale_exponent((uint16_t)largest[p]);
         const ivec by = _mm512_set1_epi16((short)((15 - exponent) << 10)); /* 2^-exponent */
-        for (int d = 0; d < k->dim; d += 32)
-            b_store(b->work->k_half[p] + d, h_mul(h_load(b->record[p] + k->params, d, k->dim), by));
-        b->work->k_unit[p] = quire__power_of_two(exponent);
+        for (int d = 0; d < n; d += 32)
+            b_store(to + (size_t)p * stride + d,
+                    h_mul(h_load(b->record[p] + side->params, d, n), by));
+        unit[p] = quire__power_of_two(exponent);
     }
+}
+static void load_half_scales(const block *b) {
+    const quire_side_format *k = &b->job->format->k;
+    scales_to_halves(b, k, k->dim, QUIRE_DIM_MAX, b->work->k_half[0], b->work->k_unit);
 }
 
 /* q' of one row, zeros up to a multiple of 64 channels; returns what one unit of it is worth. */

@@ -14,6 +14,7 @@
 #include "base/element.h"
 #include "codec/tables.h"
 #include "kern/ref/ref.h"
+#include "kern/x86/half_softmax_tmpl.h"
 #include "kern/x86/query_tmpl.h"
 #include "kern/x86/raw_side_tmpl.h"
 #include "kern/x86/scores_tmpl.h"
@@ -232,13 +233,15 @@ static void load_values_of_block(block *b) {
     float *scale = b->work->v_scale;
     bool negative = false;
     for (int p = b->from; p < b->from + b->n; p++) {
-        if (!grouped)
+        if (!grouped && !weighs_in_halves(v))
             load_token_scales(v, b->record[p], scale + p * T);
-        else
+        else if (grouped)
             load_scale_groups(v, b->record[p], BLOCK, scale + p * T, b->work->v_zero + p * T);
         negative = negative || (grouped && has_negative(v, scale + p * T));
         b->job->bytes_read += b->job->format->bytes - b->job->format->v.codes;
     }
+    if (weighs_in_halves(v))
+        load_half_value_scales(b);
     if (negative && b->v_source != UNPACKED)
         b->v_source = direct_values(v, true);
     for (int p = b->from; p < b->from + b->n; p++) {
@@ -436,7 +439,21 @@ static void find_updates(const block *b, int first, int rows, const quire_state 
     u->alive &= (1 << rows) - 1;
 }
 
-/* Logits become weights, and l and m of the rows are brought up to date. */
+/* l and m of four rows are brought up to date; `sum` of 2^(s - m). */
+static void update_states(const set_update *u, int row, rvec sum, int first,
+                          const quire_state *state) {
+    float *m = state->m + first + row, *l = state->l + first + row, new_m[ABREAST], new_l[ABREAST];
+    r_store(new_m, r_max(r_load(u->m + row), r_load(m)));
+    r_store(new_l,
+            r_add(r_mul(r_load(l), r_load(u->keep + row)), r_mul(sum, r_load(u->factor + row))));
+    for (int i = 0; i < ABREAST; i++)
+        if (is_alive(u, row + i)) {
+            m[i] = new_m[i];
+            l[i] = new_l[i];
+        }
+}
+
+/* Logits become weights. */
 static void weigh_tokens(const block *b, int first, int rows, const quire_state *state,
                          set_update *u) {
     const quire_side_format *v = &b->job->format->v;
@@ -453,15 +470,7 @@ static void weigh_tokens(const block *b, int first, int rows, const quire_state 
                                   : exponentials(s, scale, 3, n, u->m[r + i], &top[i]);
         }
         r_store(u->largest + r, f_largest_rows(top));
-        float *m = state->m + first + r, *l = state->l + first + r, new_m[ABREAST], new_l[ABREAST];
-        r_store(new_m, r_max(r_load(u->m + r), r_load(m)));
-        r_store(new_l, r_add(r_mul(r_load(l), r_load(u->keep + r)),
-                             r_mul(f_sum_rows(sum), r_load(u->factor + r))));
-        for (int i = 0; i < ABREAST; i++)
-            if (is_alive(u, r + i)) {
-                m[i] = new_m[i];
-                l[i] = new_l[i];
-            }
+        update_states(u, r, f_sum_rows(sum), first, state);
     }
 }
 
@@ -478,9 +487,23 @@ INLINE __m128i put_four(const product kind, const set_update *u, int r, const fl
     return i_sum_rows(total);
 }
 
-/* Channels of scale group g: weights, integer p.V, and what enters O. */
-static void weigh_scale_group(const block *b, const set_update *u, int g, int first, int rows,
-                              const quire_state *state) {
+/* How the integer sums of a set's rows enter O: O * keep + sum * unit + constant. */
+typedef struct set_values {
+    float unit[SET], constant[SET];
+} set_values;
+
+/* `step`: what a step of the weights of four rows is worth; zeros: their sums of e * zero. */
+INLINE void put_units(const quire_side_format *v, const set_update *u, int row, rvec step,
+                      __m128i total, rvec zeros, set_values *out) {
+    const rvec by = r_load(u->factor + row), one = r_mul(step, by);
+    r_store(out->unit + row, one);
+    r_store(out->constant + row,
+            r_sub(r_mul(zeros, by), r_mul(r_mul(r_all(v->mid), r_from_int(total)), one)));
+}
+
+/* Integer weights for the channels of scale group g. */
+static void put_scale_group_weights(const block *b, const set_update *u, int g, int rows,
+                                    set_values *out) {
     const quire_side_format *v = &b->job->format->v;
     const product kind = product_of(v);
     const bool grouped = !is_token_scaled(v->family);
@@ -489,7 +512,6 @@ static void weigh_scale_group(const block *b, const set_update *u, int g, int fi
     const float *scale = b->work->v_scale + g * BLOCK + t0,
                 *zero = b->work->v_zero + g * BLOCK + t0, *factor = grouped ? scale : NULL;
     x86_work *w = b->work;
-    float unit[SET], constant[SET];
     for (int r = 0; r < rows; r += ABREAST) {
         rvec largest = r_load(u->largest + r), sum = r_all(0);
         if (grouped)
@@ -500,21 +522,26 @@ static void weigh_scale_group(const block *b, const set_update *u, int g, int fi
         const __m128i total = kind == WIDE     ? put_four(WIDE, u, r, factor, n, inverse, t0, w)
                               : kind == SIGNED ? put_four(SIGNED, u, r, factor, n, inverse, t0, w)
                                                : put_four(SMALL, u, r, factor, n, inverse, t0, w);
-        const rvec by = r_load(u->factor + r), one = r_mul(r_div(largest, steps), by);
-        r_store(unit + r, one);
-        r_store(constant + r,
-                r_sub(r_mul(sum, by), r_mul(r_mul(r_all(v->mid), r_from_int(total)), one)));
+        put_units(v, u, r, r_div(largest, steps), total, sum, out);
     }
+}
+
+/* Channels of scale group g: integer p.V, and what enters O. */
+static void add_values(const block *b, const set_update *u, int g, int first, int rows,
+                       const set_values *by, const quire_state *state) {
+    const quire_side_format *v = &b->job->format->v;
+    x86_work *w = b->work;
     const uint8_t *ahead[PAGES] = {NULL};
     for (int p = b->from; p < b->from + b->n; p++)
         ahead[p] = b->ahead[p] + v->codes;
-    WEIGH[b->v_source][kind][rows - 1](b->v, g * v->group / TILE, v->group / TILE, v->book, ahead,
-                                       w->flip[g], (const uint8_t(*)[2][BLOCK])w->p, w->sums);
+    WEIGH[b->v_source][product_of(v)][rows - 1](b->v, g * v->group / TILE, v->group / TILE, v->book,
+                                                ahead, w->flip[g], (const uint8_t(*)[2][BLOCK])w->p,
+                                                w->sums);
     for (int r = 0; r < rows; r++) {
         if (!is_alive(u, r))
             continue;
         float *o = state->o + (size_t)(first + r) * (size_t)v->dim + (size_t)(g * v->group);
-        const fvec keep = f_all(u->keep[r]), one = f_all(unit[r]), c = f_all(constant[r]);
+        const fvec keep = f_all(u->keep[r]), one = f_all(by->unit[r]), c = f_all(by->constant[r]);
         for (int d = 0; d < v->group; d += W)
             f_store(o + d,
                     f_fma(f_from_int(i_load(w->sums[r] + d)), one, f_fma(f_load(o + d), keep, c)));
@@ -527,13 +554,25 @@ static void value_set(block *b, int first, int rows, const quire_state *state, s
         return;
     if (!b->v_loaded)
         load_values_of_block(b);
+    set_values by;
+    if (weighs_in_halves(v)) {
+        for (int r = 0; r < rows; r += ABREAST) {
+            const row_weights x = put_half_weights(b, u->alive >> r, r, u->m + r);
+            update_states(u, r, x.sum, first, state);
+            put_units(v, u, r, x.step, x.total, r_all(0), &by);
+        }
+        add_values(b, u, 0, first, rows, &by, state);
+        return;
+    }
     weigh_tokens(b, first, rows, state, u);
     for (int r = 0; r < rows && v->family == QUIRE_FAMILY_RAW; r++)
         if (is_alive(u, r))
             weigh_raw(b, b->work->s[r], u->keep[r], u->factor[r],
                       state->o + (size_t)(first + r) * (size_t)v->dim);
-    for (int g = 0; g < v->n_groups && v->family != QUIRE_FAMILY_RAW; g++)
-        weigh_scale_group(b, u, g, first, rows, state);
+    for (int g = 0; g < v->n_groups && v->family != QUIRE_FAMILY_RAW; g++) {
+        put_scale_group_weights(b, u, g, rows, &by);
+        add_values(b, u, g, first, rows, &by, state);
+    }
 }
 
 /* ------------------------------------------------------------------ the chunk */

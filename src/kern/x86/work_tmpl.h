@@ -76,13 +76,15 @@ typedef struct x86_work {
     } scaled;
     uint8_t middle[QUIRE_DIM_MAX]; /* put_middles */
     uint16_t k_half[PAGES][QUIRE_DIM_MAX];
+    /* Of half_softmax_tmpl.h, where h_pack would leave the tokens: scales of V, and weights. */
+    uint16_t v_half[PAGES][T], w_half[ABREAST][BLOCK];
     /* Unpacked codes. */
     uint8_t k8[PAGES][T * QUIRE_DIM_MAX], sign8[PAGES][T * QUIRE_DIM_MAX],
         v8[PAGES][T * QUIRE_DIM_MAX];
     /* q and scales in fp16 (channel_query.h). What one unit of a page's scales is worth, and one of
-     * a row's q; then those rows. Both lie behind this struct: (rows), (rows, DK), or as fp16 bits
-     * at distances of QUIRE_DIM_MAX floats. */
-    float k_unit[PAGES], *q_unit, *q_fp16;
+     * a row's q; then those rows. Those of q lie behind this struct: (rows), (rows, DK), or as fp16
+     * bits at distances of QUIRE_DIM_MAX floats. */
+    float k_unit[PAGES], v_unit[PAGES], *q_unit, *q_fp16;
 } x86_work;
 
 /* Families of K without channel scales have integers that hold for every page. They lie behind the

@@ -3,6 +3,7 @@
 #define SIMD "kern/x86/avx512_simd.h"
 #define PARAMS_LOCALITY 2
 #include "kern/x86/amx/amx_pages.h"
+#include "kern/x86/amx/amx_half_softmax.h"
 #include "kern/x86/amx/amx_softmax.h"
 #include "kern/x86/amx/amx_values.h"
 
@@ -32,7 +33,10 @@ static void attend_set(const quire_attend_job *job, int first, set_queries *set,
                 score_page(job, page + p, p, first, integers, set, w);
         if (!present[0] && !present[1])
             continue;
-        finish_block(&f->v, integers, block, w);
+        if (f->v.bits == 8)
+            finish_wide_block(&f->v, integers, block, w);
+        else
+            finish_half_block(&f->v, integers, block, w);
         if (w->update[block].alive[0] | w->update[block].alive[1])
             blocks[n_blocks++] = block;
     }
@@ -48,6 +52,7 @@ static void attend_set(const quire_attend_job *job, int first, set_queries *set,
         const __mmask16 rows = (__mmask16)((1 << n) - 1);
         if (n == 0)
             break;
+        TILES_STAY_AWAKE();
         _mm512_mask_storeu_ps(state->m + at, rows, f_load(w->m[strip]));
         _mm512_mask_storeu_ps(state->l + at, rows, f_load(w->l[strip]));
         strip_to_rows(w->o[strip], n, f->v.dim, state->o + (size_t)at * (size_t)f->v.dim);

@@ -205,13 +205,13 @@ static void unpack_v_tiles(const quire_side_format *v, const uint8_t *codes, til
 
 /* ------------------------------------------------------------------ parameters, and a page */
 
-/* s' of channel_query.h, in both halves of each number. */
-static float scales_to_halves(const float *scale, int dim, uint32_t *to) {
+/* s' of channel_query.h, of channels (K) or tokens (V), in both halves of each number. */
+static float scales_to_halves(const float *scale, int n, uint32_t *to) {
     fvec most = f_all(0);
-    for (int d = 0; d < dim; d += W)
+    for (int d = 0; d < n; d += W)
         most = f_max_abs(most, f_load(scale + d));
     const int exponent = quire__scale_exponent(fp16_bits(f_largest(most)));
-    for (int d = 0; d < dim; d += W) {
+    for (int d = 0; d < n; d += W) {
         const ivec h =
             h_from_floats(f_mul(f_load(scale + d), f_all(quire__power_of_two(-exponent))));
         b_store(to + d, b_or(h, i_shl(h, 16)));
@@ -234,7 +234,12 @@ static void load_page(const quire_format *f, const uint8_t *record, int page, ch
     }
     if (k->zeros)
         load_params(k, record, k->zeros, k->dim, to->k_zero_of_page + page * k->dim);
-    load_token_scales(v, record, to->v_scale[page]);
+    if (v->bits == 8) {
+        load_token_scales(v, record, (float *)(void *)to->v_scale[page]);
+    } else {
+        load_params(v, record, 0, T, params);
+        to->v_unit[page] = scales_to_halves(params, T, to->v_scale[page]);
+    }
 }
 
 /* Returns how many pages there are. */

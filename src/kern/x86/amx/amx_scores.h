@@ -97,6 +97,7 @@ static void integers_to_logits(const quire_side_format *k, int page, int p, amx_
     const float *token_scale = (const float *)(const void *)w->pages.k_scale[page];
     STRIPS_EACH {
         const fvec step = f_load(w->step[p][strip]), offset = f_load(w->offset[page][strip]);
+        TILES_STAY_AWAKE();
         for (int t = 0; t < T; t++) {
             ivec x = b_load(w->s.i[p][strip][t]);
             if (kind_of(k) == WIDE)

@@ -1,4 +1,5 @@
-/* From the scores of a block to the weights of V, and how the block changes the rows' states. */
+/* From the scores of a block to the weights of V, and how the block changes the rows' states. Here
+ * weights are 16 bits wide, for V of 8 bits; amx_half_softmax.h has the others. */
 #ifndef QUIRE_KERN_X86_AMX_SOFTMAX_H
 #define QUIRE_KERN_X86_AMX_SOFTMAX_H
 
@@ -7,13 +8,13 @@
 
 /* n times 2^x, x <= 0, side by side, because each is a long chain: exp2_negative of
  * softmax_tmpl.h. */
-INLINE void exp2_negative_each(const int n, const int degree, fvec *x) {
-    const float *c = degree == 3 ? EXP2_3 : EXP2_5;
+INLINE void exp2_negative_each(const int n, fvec *x) {
+    enum { DEGREE = 5 };
     fvec f[8], p[8];
     UNROLL for (int u = 0; u < n; u++) f[u] = f_fraction(x[u]);
-    UNROLL for (int u = 0; u < n; u++) p[u] = f_all(c[degree]);
-    UNROLL for (int i = degree - 1; i >= 0; i--) UNROLL for (int u = 0; u < n; u++) p[u] =
-        f_fma(p[u], f[u], f_all(c[i]));
+    UNROLL for (int u = 0; u < n; u++) p[u] = f_all(EXP2_5[DEGREE]);
+    UNROLL for (int i = DEGREE - 1; i >= 0; i--) UNROLL for (int u = 0; u < n; u++) p[u] =
+        f_fma(p[u], f[u], f_all(EXP2_5[i]));
     UNROLL for (int u = 0; u < n; u++) x[u] = f_times_power(p[u], x[u]);
 }
 
@@ -30,8 +31,8 @@ INLINE fvec exp2_of_states(fvec x) {
 /* The scores of a strip's block become weights, e * scale of V. Tokens 16 u + j of all u and pages
  * are taken together, so that their sum is at hand in the order of `exponentials` and f_sum:
  * returns the sum of e. *top becomes the largest weight. `n`: pages present, `first` of them on. */
-INLINE fvec weigh_block(const bool integers, const int degree, const int n, int block, int first,
-                        const int strip, fvec m, amx_work *w, fvec *top) {
+INLINE fvec weigh_block(const bool integers, const int n, int block, int first, const int strip,
+                        fvec m, amx_work *w, fvec *top) {
     fvec step[PAGES], offset[PAGES], sums[16], most[4];
     UNROLL for (int p = 0; p < n; p++) {
         step[p] = f_load(w->step[first + p][strip]);
@@ -40,6 +41,8 @@ INLINE fvec weigh_block(const bool integers, const int degree, const int n, int 
     UNROLL for (int u = 0; u < 4; u++) most[u] = f_all(0);
     _Pragma("GCC unroll 1") for (int j = 0; j < 16; j++) {
         fvec x[4 * PAGES];
+        if (j % 6 == 0)
+            TILES_STAY_AWAKE();
         UNROLL for (int i = 0; i < 4 * n; i++) {
             const int p = i / 4, t = i % 4 * 16 + j;
             x[i] = integers
@@ -47,13 +50,14 @@ INLINE fvec weigh_block(const bool integers, const int degree, const int n, int 
                        : f_load(w->s.f[first + p][strip][t]);
             x[i] = f_sub(x[i], m);
         }
-        UNROLL for (int p = 0; p < n; p++) exp2_negative_each(4, degree, x + 4 * p);
+        UNROLL for (int p = 0; p < n; p++) exp2_negative_each(4, x + 4 * p);
         fvec sum[4];
         UNROLL for (int u = 0; u < 4; u++) sum[u] = n == 1 ? x[u] : f_add(x[u], x[4 + u]);
         f_store(w->sums[j], f_add(f_add(sum[0], sum[1]), f_add(sum[2], sum[3])));
         UNROLL for (int i = 0; i < 4 * n; i++) {
             const int p = i / 4, t = i % 4 * 16 + j;
-            x[i] = f_mul(x[i], f_all(w->pages.v_scale[block * PAGES + first + p][t]));
+            x[i] = f_mul(
+                x[i], f_from_bits(i_all((int32_t)w->pages.v_scale[block * PAGES + first + p][t])));
             most[i % 4] = f_max(most[i % 4], x[i]);
             f_store(w->s.f[first + p][strip][t], x[i]);
         }
@@ -68,77 +72,90 @@ INLINE fvec weigh_block(const bool integers, const int degree, const int n, int 
 /* Where tokens 4 n .. 4 n + 3 of a page are in a tile of V. */
 INLINE int tile_row_of_quad(int n) { return n % 4 * 4 + n / 4; }
 
-/* Weights as integers of one or two bytes; returns their sum. */
-INLINE ivec put_weights_of_page(const bool wide, int block, int p, const int strip, fvec inverse,
-                                amx_work *w, ivec total) {
+/* Weights as integers of two bytes; returns their sum. */
+INLINE ivec put_weights_of_page(int block, int p, const int strip, fvec inverse, amx_work *w,
+                                ivec total) {
     const fvec magic = f_all(QUIRE_ROUND_MAGIC);
-    ivec high_total = b_all(0);
+    ivec sum[2] = {b_all(0), b_all(0)};
+    TILES_STAY_AWAKE();
     for (int n = 0; n < T / 4; n++) {
         ivec x[4];
         UNROLL for (int i = 0; i < 4; i++) x[i] =
             f_bits(f_fma(f_load(w->s.f[p][strip][4 * n + i]), inverse, magic));
-        const ivec low = interleave_bytes(x[0], x[1], x[2], x[3]);
-        total = _mm512_dpbusd_epi32(total, low, b_all(1));
-        if (wide) {
+        UNROLL for (int byte = 0; byte < 2; byte++) {
+            const ivec bytes = interleave_bytes(x[0], x[1], x[2], x[3]);
+            sum[byte] = _mm512_dpbusd_epi32(sum[byte], bytes, b_all(1));
+            b_store(w->p8[block][1 - byte][p][strip][tile_row_of_quad(n)], bytes);
             UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_srli_epi32(x[i], 8);
-            const ivec high = interleave_bytes(x[0], x[1], x[2], x[3]);
-            high_total = _mm512_dpbusd_epi32(high_total, high, b_all(1));
-            b_store(w->p8[block][0][p][strip][tile_row_of_quad(n)], high);
         }
-        b_store(w->p8[block][wide][p][strip][tile_row_of_quad(n)], low);
     }
-    return wide ? i_add(total, i_shl(high_total, 8)) : total;
+    return i_add(total, i_add(sum[0], i_shl(sum[1], 8)));
 }
 
-INLINE void finish_strip(const quire_side_format *v, const bool wide, const bool integers,
-                         int block, const int strip, amx_work *w) {
-    const float steps = wide ? 65535 : 255;
-    block_update *update = &w->update[block];
+/* What a block does to the states of a strip's rows. */
+typedef struct strip_update {
+    fvec m, new_m, keep, factor;
+    __mmask16 alive;
+} strip_update;
+
+INLINE strip_update start_update(int block, const int strip, const amx_work *w) {
     const bool *present = w->pages.present + block * PAGES;
-    fvec m = f_all(QUIRE_NOTHING_SEEN);
+    strip_update u = {.m = f_all(QUIRE_NOTHING_SEEN)};
     for (int p = 0; p < PAGES; p++)
         if (present[p])
-            m = f_max(m, f_load(w->largest[p][strip]));
-    const fvec old = f_load(w->m[strip]), new = f_max(m, old);
-    const __mmask16 alive = _mm512_cmp_ps_mask(m, f_all(QUIRE_NOTHING_SEEN), _CMP_GT_OQ) &
-                            _mm512_cmp_ps_mask(m, f_sub(old, f_all(QUIRE_DROP_BELOW)), _CMP_GE_OQ);
-    update->alive[strip] = alive;
-    if (!alive)
-        return;
-    const fvec keep = exp2_of_states(f_sub(old, new)), factor = exp2_of_states(f_sub(m, new));
-    const int degree = wide ? 5 : 3, first = present[0] ? 0 : 1;
+            u.m = f_max(u.m, f_load(w->largest[p][strip]));
+    const fvec old = f_load(w->m[strip]);
+    u.new_m = f_max(u.m, old);
+    u.keep = exp2_of_states(f_sub(old, u.new_m));
+    u.factor = exp2_of_states(f_sub(u.m, u.new_m));
+    u.alive = _mm512_cmp_ps_mask(u.m, f_all(QUIRE_NOTHING_SEEN), _CMP_GT_OQ) &
+              _mm512_cmp_ps_mask(u.m, f_sub(old, f_all(QUIRE_DROP_BELOW)), _CMP_GE_OQ);
+    return u;
+}
+
+/* `sum` of 2^(logit - m); `step`: what a step of the integer weights is worth; their `total`. */
+INLINE void finish_update(const quire_side_format *v, const strip_update *u, fvec sum, fvec step,
+                          ivec total, int block, const int strip, amx_work *w) {
+    block_update *update = &w->update[block];
+    const fvec unit = f_mul(step, u->factor);
+    f_store(update->keep[strip], u->keep);
+    f_store(update->unit[strip], unit);
+    f_store(update->constant[strip], f_sub(f_mul(f_all(0), u->factor),
+                                           f_mul(f_mul(f_all(v->mid), f_from_int(total)), unit)));
+    _mm512_mask_storeu_ps(w->l[strip], u->alive,
+                          f_add(f_mul(f_load(w->l[strip]), u->keep), f_mul(sum, u->factor)));
+    _mm512_mask_storeu_ps(w->m[strip], u->alive, u->new_m);
+}
+
+INLINE void finish_strip(const quire_side_format *v, const bool integers, int block,
+                         const int strip, amx_work *w) {
+    const bool *present = w->pages.present + block * PAGES;
+    const int first = present[0] ? 0 : 1;
+    const strip_update u = start_update(block, strip, w);
     fvec top;
+    w->update[block].alive[strip] = u.alive;
+    if (!u.alive)
+        return;
     const fvec sum = present[0] && present[1]
-                         ? weigh_block(integers, degree, 2, block, 0, strip, m, w, &top)
-                         : weigh_block(integers, degree, 1, block, first, strip, m, w, &top);
-    const fvec inverse = f_where_above(top, 1e-30f, _mm512_div_ps(f_all(steps), top));
+                         ? weigh_block(integers, 2, block, 0, strip, u.m, w, &top)
+                         : weigh_block(integers, 1, block, first, strip, u.m, w, &top);
+    const fvec steps = f_all(65535),
+               inverse = f_where_above(top, 1e-30f, _mm512_div_ps(steps, top));
     ivec total = b_all(0);
     for (int p = 0; p < PAGES; p++)
         if (present[p])
-            total = put_weights_of_page(wide, block, p, strip, inverse, w, total);
+            total = put_weights_of_page(block, p, strip, inverse, w, total);
         else
             for (int plane = 0; plane < 2; plane++)
                 memset(w->p8[block][plane][p][strip], 0, TILE_BYTES);
-    const fvec unit = f_mul(_mm512_div_ps(top, f_all(steps)), factor);
-    const fvec constant =
-        f_sub(f_mul(f_all(0), factor), f_mul(f_mul(f_all(v->mid), f_from_int(total)), unit));
-    f_store(update->keep[strip], keep);
-    f_store(update->unit[strip], unit);
-    f_store(update->constant[strip], constant);
-    const fvec l = f_add(f_mul(f_load(w->l[strip]), keep), f_mul(sum, factor));
-    _mm512_mask_storeu_ps(w->l[strip], alive, l);
-    _mm512_mask_storeu_ps(w->m[strip], alive, new);
+    finish_update(v, &u, sum, _mm512_div_ps(top, steps), total, block, strip, w);
 }
 
-static void finish_block(const quire_side_format *v, bool integers, int block, amx_work *w) {
-    if (v->bits == 8 && integers)
-        STRIPS_EACH finish_strip(v, true, true, block, strip, w);
-    else if (v->bits == 8)
-        STRIPS_EACH finish_strip(v, true, false, block, strip, w);
-    else if (integers)
-        STRIPS_EACH finish_strip(v, false, true, block, strip, w);
+static void finish_wide_block(const quire_side_format *v, bool integers, int block, amx_work *w) {
+    if (integers)
+        STRIPS_EACH finish_strip(v, true, block, strip, w);
     else
-        STRIPS_EACH finish_strip(v, false, false, block, strip, w);
+        STRIPS_EACH finish_strip(v, false, block, strip, w);
 }
 
 #endif

@@ -30,7 +30,8 @@ enum {
     PART = 64, /* channels of a code tile of K */
     PARTS_MAX = AMX_DIM_MAX / PART,
     K_TILES = T / TILE_ROWS,
-    V_TILES_MAX = AMX_DIM_MAX / TILE_ROWS
+    V_TILES_MAX = AMX_DIM_MAX / TILE_ROWS,
+    V_GROUP = 4 /* tiles of V that are multiplied at a time */
 };
 
 #define STRIPS_EACH UNROLL for (int strip = 0; strip < STRIPS; strip++)
@@ -52,7 +53,9 @@ typedef struct chunk_pages {
     float k_unit[CHUNK]; /* CHANNEL: what a unit of s' is worth */
     /* Where the codec has zeros: as they are loaded, page by page of D, and by channel. */
     float k_zero_of_page[CHUNK * AMX_DIM_MAX], k_zero[AMX_DIM_MAX][CHUNK];
-    float v_scale[CHUNK][T];
+    /* In fp16, in both halves of each number (half_weights.h); of 8-bit V: fp32 bits. */
+    uint32_t v_scale[CHUNK][T];
+    float v_unit[CHUNK]; /* what a unit of an fp16 scale is worth */
     bool present[CHUNK];
 } chunk_pages;
 
@@ -71,10 +74,12 @@ typedef struct block_update {
 } block_update;
 
 typedef struct amx_work {
-    /* Integer scores of a block, then logits, then weights. */
+    /* Integer scores of a block, then logits, then weights. In fp16, those of both strips lie where
+     * the scores of the first one were. */
     _Alignas(64) union {
         int32_t i[PAGES][STRIPS][T][STRIP];
         float f[PAGES][STRIPS][T][STRIP];
+        uint16_t half[PAGES][STRIPS][T][SET_ROWS];
     } s;
     int32_t s_high[STRIPS][T][STRIP]; /* WIDE: of the high bytes */
     tile8 q8[2][PARTS_MAX][STRIPS];   /* integer q against one page; WIDE: low bytes, high bytes */
@@ -82,7 +87,7 @@ typedef struct amx_work {
     strip_rows sums[16];
     uint8_t p8[CHUNK_BLOCKS][2][PAGES][STRIPS][TILE_ROWS][TILE_ROW_BYTES]; /* [planes] */
     block_update update[CHUNK_BLOCKS];
-    int32_t acc[4][2][STRIPS][TILE_ROWS][STRIP]; /* in turns, [planes]: p.V of 16 channels */
+    int32_t acc[2][V_GROUP][STRIPS][TILE_ROWS][STRIP]; /* [planes]: p.V of some tiles */
     strip_rows m[STRIPS], l[STRIPS], o[STRIPS][AMX_DIM_MAX];
     chunk_pages pages;
     set_queries sets[]; /* as many as the job's rows need */

@@ -1,0 +1,145 @@
+/* From the scores of a block to weights of one byte, both strips together (half_weights.h). */
+#ifndef QUIRE_KERN_X86_AMX_HALF_SOFTMAX_H
+#define QUIRE_KERN_X86_AMX_HALF_SOFTMAX_H
+
+#include "kern/x86/half_weights.h"
+#include "kern/x86/amx/amx_softmax.h"
+
+/* Numbers of both strips, where each of `x` is half of a vector of fp16 as fp32. */
+INLINE void to_strips(const fvec x[2], fvec strips[STRIPS]) {
+    STRIPS_EACH {
+        const int at = 4 * strip;
+        const ivec order =
+            _mm512_setr_epi32(at, at + 1, at + 2, at + 3, at + 8, at + 9, at + 10, at + 11, at + 16,
+                              at + 17, at + 18, at + 19, at + 24, at + 25, at + 26, at + 27);
+        strips[strip] = _mm512_permutex2var_ps(x[0], order, x[1]);
+    }
+}
+INLINE void widen_halves(ivec h, fvec x[2]) {
+    x[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
+    x[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
+}
+
+/* 1024 times the logit of a token; half_weights.h takes distances in this unit. */
+INLINE fvec scaled_logit(const bool integers, const amx_work *w, int p, const int strip, int t,
+                         fvec step, fvec offset) {
+    if (integers)
+        return f_fma(f_from_int(b_load(w->s.i[p][strip][t])), step, offset);
+    return f_mul(f_load(w->s.f[p][strip][t]), f_all(HALF_OCTAVE));
+}
+
+/* The scores become w of half_weights.h. sum[strip] becomes the sum of e, top[page] the largest w.
+ * `n`: pages present, `first` of them on. */
+INLINE void half_exponentials(const bool integers, const int n, int block, int first,
+                              const strip_update u[STRIPS], amx_work *w, fvec sum[STRIPS],
+                              ivec top[PAGES]) {
+    fvec step[PAGES][STRIPS], offset[PAGES][STRIPS], m[STRIPS];
+    STRIPS_EACH {
+        m[strip] = f_mul(u[strip].m, f_all(HALF_OCTAVE));
+        UNROLL for (int p = 0; p < n; p++) {
+            step[p][strip] = f_mul(f_load(w->step[first + p][strip]), f_all(HALF_OCTAVE));
+            offset[p][strip] =
+                f_mul(f_load(w->offset[block * PAGES + first + p][strip]), f_all(HALF_OCTAVE));
+        }
+    }
+    UNROLL for (int p = 0; p < n; p++) top[p] = b_all(0);
+    _Pragma("GCC unroll 1") for (int group = 0; group < 8;
+                                 group++) { /* of tokens that are summed */
+        ivec four[4];
+        if (group % 4 == 2)
+            TILES_STAY_AWAKE();
+        UNROLL for (int lane = 0; lane < 4; lane++) {
+            ivec x[2 * PAGES];
+            UNROLL for (int i = 0; i < 2 * n; i++) {
+                const int p = i / 2, t = i % 2 * 32 + group / 4 * 16 + lane * 4 + group % 4;
+                fvec y[STRIPS];
+                STRIPS_EACH y[strip] =
+                    f_sub(m[strip], scaled_logit(integers, w, first + p, strip, t, step[p][strip],
+                                                 offset[p][strip]));
+                x[i] = h_distances(y[0], y[1]);
+            }
+            h_exp2_each(2 * n, x);
+            four[lane] = h_add(x[0], x[1]);
+            if (n > 1)
+                four[lane] = h_add(four[lane], h_add(x[2], x[3]));
+            UNROLL for (int i = 0; i < 2 * n; i++) {
+                const int p = i / 2, t = i % 2 * 32 + group / 4 * 16 + lane * 4 + group % 4;
+                const uint32_t scale = w->pages.v_scale[block * PAGES + first + p][t];
+                x[i] = h_mul(x[i], i_all((int32_t)scale));
+                top[p] = h_max(top[p], x[i]);
+                b_store(w->s.half[first + p][0][t], x[i]);
+            }
+        }
+        b_store(w->sums[group], h_add(h_add(four[0], four[2]), h_add(four[1], four[3])));
+    }
+    fvec part[8][2];
+    UNROLL for (int group = 0; group < 8; group++)
+        widen_halves(b_load(w->sums[group]), part[group]);
+    UNROLL for (int half = 4; half > 0; half /= 2) UNROLL for (int i = 0; i < half; i++)
+        UNROLL for (int j = 0; j < 2; j++) part[i][j] = f_add(part[i][j], part[i + half][j]);
+    to_strips(part[0], sum);
+}
+
+/* Weights of a page; adds their sums to `total`. */
+INLINE void put_half_weights(int block, int p, ivec inverse, amx_work *w, ivec total[STRIPS]) {
+    const ivec low = _mm512_set1_epi16(255);
+    for (int n = 0; n < T / 4; n++) {
+        ivec x[4];
+        UNROLL for (int i = 0; i < 4; i++) x[i] =
+            h_weight(b_load(w->s.half[p][0][4 * n + i]), inverse);
+        const ivec a = _mm512_ternarylogic_epi32(low, x[0], _mm512_slli_epi16(x[1], 8), 0xca),
+                   b = _mm512_ternarylogic_epi32(low, x[2], _mm512_slli_epi16(x[3], 8), 0xca);
+        const ivec bytes[STRIPS] = {_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)};
+        STRIPS_EACH {
+            total[strip] = _mm512_dpbusd_epi32(total[strip], bytes[strip], b_all(1));
+            b_store(w->p8[block][0][p][strip][tile_row_of_quad(n)], bytes[strip]);
+        }
+    }
+}
+
+/* `n`: pages present, `first` of them on. */
+INLINE void finish_pages(const quire_side_format *v, const bool integers, const int n, int block,
+                         int first, const strip_update u[STRIPS], amx_work *w) {
+    fvec sum[STRIPS], strips[PAGES][STRIPS], step[STRIPS];
+    ivec top[PAGES], inverse[PAGES][STRIPS], total[STRIPS] = {b_all(0), b_all(0)};
+    half_exponentials(integers, n, block, first, u, w, sum, top);
+    UNROLL for (int p = 0; p < n; p++) {
+        fvec x[2];
+        widen_halves(top[p], x);
+        to_strips(x, strips[p]);
+    }
+    STRIPS_EACH {
+        const fvec largest[PAGES] = {strips[0][strip], strips[n - 1][strip]};
+        const half_steps steps = h_steps(n, largest, w->pages.v_unit + block * PAGES + first);
+        UNROLL for (int p = 0; p < n; p++) inverse[p][strip] = h_from_floats(steps.inverse[p]);
+        step[strip] = f_mul(steps.unit, f_all(v->unit / HALF_ONE));
+    }
+    UNROLL for (int p = 0; p < n; p++)
+        put_half_weights(block, first + p, h_pack(inverse[p][0], inverse[p][1]), w, total);
+    STRIPS_EACH finish_update(v, &u[strip], f_mul(sum[strip], f_all(1 / HALF_ONE)), step[strip],
+                              total[strip], block, strip, w);
+}
+
+static void finish_half_block(const quire_side_format *v, bool integers, int block, amx_work *w) {
+    const bool *present = w->pages.present + block * PAGES;
+    strip_update u[STRIPS];
+    STRIPS_EACH {
+        u[strip] = start_update(block, strip, w);
+        w->update[block].alive[strip] = u[strip].alive;
+    }
+    if (!u[0].alive && !u[1].alive)
+        return;
+    for (int p = 0; p < PAGES; p++)
+        if (!present[p])
+            STRIPS_EACH memset(w->p8[block][0][p][strip], 0, TILE_BYTES);
+    if (present[0] && present[1] && integers)
+        finish_pages(v, true, 2, block, 0, u, w);
+    else if (present[0] && present[1])
+        finish_pages(v, false, 2, block, 0, u, w);
+    else if (integers)
+        finish_pages(v, true, 1, block, present[0] ? 0 : 1, u, w);
+    else
+        finish_pages(v, false, 1, block, present[0] ? 0 : 1, u, w);
+}
+
+#endif
