@@ -203,11 +203,14 @@ static void run_whole(const call *c, const work *w) {
     const int dim = c->layer->config.v_dim;
     const quire_state *total = &c->worker->total, *part = &c->worker->part;
     quire_attend_job job = make_job(c, w);
-    quire__states_empty(total, w->n);
-    for (int32_t i = 0; i < quire__tile_parts(w->plan); i++) {
+    const int32_t n_parts = quire__tile_parts(w->plan);
+    if (n_parts == 0)
+        quire__states_empty(total, w->n);
+    for (int32_t i = 0; i < n_parts; i++) {
         job.q_is_new = i == 0 || w->plan->sees_stale;
-        attend_part(c, w, &job, i, part);
-        quire__states_merge(c->batch->pool->kernels.rows, total, part, w->n, dim);
+        attend_part(c, w, &job, i, i == 0 ? total : part);
+        if (i > 0)
+            quire__states_merge(c->batch->pool->kernels.rows, total, part, w->n, dim);
     }
     if (!w->plan->sees_stale)
         unrotate(c, w, c->layer, total);

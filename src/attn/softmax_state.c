@@ -6,8 +6,11 @@
 
 #include "base/real.h"
 
-void quire__state_merge(const quire_row_kernels *kernels, quire_partial a, float m, float l,
-                        const float *o, int dim) {
+/* What the state with the smaller m is multiplied by. */
+static float smaller_factor(float m, float other) { return quire__exp2(-fabsf(m - other)); }
+
+static void merge(const quire_row_kernels *kernels, quire_partial a, float m, float l,
+                  const float *o, int dim, float factor) {
     if (l == 0)
         return;
     if (*a.l == 0) {
@@ -16,11 +19,15 @@ void quire__state_merge(const quire_row_kernels *kernels, quire_partial a, float
         memcpy(a.o, o, (size_t)dim * sizeof *o);
         return;
     }
-    const float top = m > *a.m ? m : *a.m, keep = quire__exp2(*a.m - top),
-                add = quire__exp2(m - top);
-    *a.m = top;
+    const float keep = m > *a.m ? factor : 1, add = m > *a.m ? 1 : factor;
+    *a.m = m > *a.m ? m : *a.m;
     *a.l = *a.l * keep + l * add;
     kernels->blend(a.o, keep, o, add, dim);
+}
+
+void quire__state_merge(const quire_row_kernels *kernels, quire_partial a, float m, float l,
+                        const float *o, int dim) {
+    merge(kernels, a, m, l, o, dim, smaller_factor(*a.m, m));
 }
 
 void quire__state_save(quire_partial part, float *to, int dim) {
@@ -68,9 +75,16 @@ void quire__states_empty(const quire_state *state, int32_t n) {
 
 void quire__states_merge(const quire_row_kernels *kernels, const quire_state *total,
                          const quire_state *part, int32_t n, int dim) {
-    for (int32_t i = 0; i < n; i++) {
-        const quire_partial p = quire__state_at(part, i, dim);
-        quire__state_merge(kernels, quire__state_at(total, i, dim), *p.m, *p.l, p.o, dim);
+    enum { AT_ONCE = 64 }; /* whose powers are taken by vectors */
+    float factor[AT_ONCE];
+    for (int32_t first = 0; first < n; first += AT_ONCE) {
+        const int32_t end = n - first < AT_ONCE ? n : first + AT_ONCE;
+        for (int32_t i = first; i < end; i++)
+            factor[i - first] = smaller_factor(total->m[i], part->m[i]);
+        for (int32_t i = first; i < end; i++) {
+            const quire_partial p = quire__state_at(part, i, dim);
+            merge(kernels, quire__state_at(total, i, dim), *p.m, *p.l, p.o, dim, factor[i - first]);
+        }
     }
 }
 

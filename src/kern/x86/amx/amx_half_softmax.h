@@ -47,7 +47,7 @@ INLINE void half_exponentials(const bool integers, const int n, int block, int f
                                  group++) { /* of tokens that are summed */
         ivec four[4];
         if (group % 4 == 2)
-            TILES_STAY_AWAKE();
+            stay_awake(w);
         UNROLL for (int lane = 0; lane < 4; lane++) {
             ivec x[2 * PAGES];
             UNROLL for (int i = 0; i < 2 * n; i++) {

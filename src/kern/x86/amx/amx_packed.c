@@ -52,7 +52,7 @@ static void attend_set(const quire_attend_job *job, int first, set_queries *set,
         const __mmask16 rows = (__mmask16)((1 << n) - 1);
         if (n == 0)
             break;
-        TILES_STAY_AWAKE();
+        stay_awake(w);
         _mm512_mask_storeu_ps(state->m + at, rows, f_load(w->m[strip]));
         _mm512_mask_storeu_ps(state->l + at, rows, f_load(w->l[strip]));
         strip_to_rows(w->o[strip], n, f->v.dim, state->o + (size_t)at * (size_t)f->v.dim);
@@ -75,6 +75,7 @@ static void attend(quire_attend_job *job, const quire_state *state) {
     }
     if (job->format->k.dim % PART) /* channels beyond D meet zeros */
         memset(w->q8, 0, sizeof w->q8);
+    w->awake = job->format->k.bits < 8 && job->format->v.bits < 8;
     const tile_config before = tiles_on();
     for (int first = 0; first < n; first += SET_ROWS)
         attend_set(job, first, &w->sets[first / SET_ROWS], w, state);

@@ -104,7 +104,7 @@ static void quantize_channel(const set_queries *set, int dim, int page, int p, a
     const char *codes = (const char *)k_tiles(&w->pages, parts_of(dim), page); /* needed next */
     ivec most[4], h[STRIPS];
     if (p == 0)
-        TILES_STAY_AWAKE();
+        stay_awake(w);
     UNROLL for (int i = 0; i < 4; i++) most[i] = b_all(0);
     for (int d = 0; d < dim; d += 4)
         UNROLL for (int i = 0; i < 4; i++) most[i] =
@@ -151,7 +151,6 @@ static void quantize_wide(set_queries *set, int dim, int page, int p, amx_work *
     STRIPS_EACH {
         strip_rows *q = set->q[strip];
         fvec most[4];
-        TILES_STAY_AWAKE();
         UNROLL for (int i = 0; i < 4; i++) most[i] = f_all(0);
         for (int d = 0; d < dim; d += 4)
             UNROLL for (int i = 0; i < 4; i++) most[i] =
@@ -159,7 +158,6 @@ static void quantize_wide(set_queries *set, int dim, int page, int p, amx_work *
         const fvec largest = f_max(f_max(most[0], most[1]), f_max(most[2], most[3]));
         const fvec inverse = unless_tiny(largest, steps, largest);
         f_store(w->step[p][strip], unless_tiny(largest, largest, steps));
-        TILES_STAY_AWAKE();
         for (int d = 0; d < dim; d += 4) {
             ivec x[4], low, high;
             fetch_lines(codes + (strip * dim + d) / STRIPS * TILE_ROW_BYTES, 2);
@@ -180,7 +178,7 @@ static void zero_products(const set_queries *set, int dim, amx_work *w) {
         for (int j = 0; j < 16; j++) {
             fvec acc[STRIPS][AT_ONCE];
             if (j % 6 == 0)
-                TILES_STAY_AWAKE();
+                stay_awake(w);
             STRIPS_EACH UNROLL for (int p = 0; p < AT_ONCE; p++) acc[strip][p] = f_all(0);
             for (int d = j; d < dim; d += 16)
                 UNROLL for (int p = 0; p < AT_ONCE; p++) {

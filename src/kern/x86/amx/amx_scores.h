@@ -97,7 +97,6 @@ static void integers_to_logits(const quire_side_format *k, int page, int p, amx_
     const float *token_scale = (const float *)(const void *)w->pages.k_scale[page];
     STRIPS_EACH {
         const fvec step = f_load(w->step[p][strip]), offset = f_load(w->offset[page][strip]);
-        TILES_STAY_AWAKE();
         for (int t = 0; t < T; t++) {
             ivec x = b_load(w->s.i[p][strip][t]);
             if (kind_of(k) == WIDE)
@@ -162,6 +161,7 @@ static void score_page(const quire_attend_job *job, int page, int p, int first, 
         return;
     }
     integers_to_logits(k, page, p, w);
+    stay_awake(w);
     STRIPS_EACH {
         const int left = rows - strip * STRIP, n = left < 0 ? 0 : left < STRIP ? left : STRIP;
         if (needs_rules(job, page))

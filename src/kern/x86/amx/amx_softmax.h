@@ -41,8 +41,6 @@ INLINE fvec weigh_block(const bool integers, const int n, int block, int first, 
     UNROLL for (int u = 0; u < 4; u++) most[u] = f_all(0);
     _Pragma("GCC unroll 1") for (int j = 0; j < 16; j++) {
         fvec x[4 * PAGES];
-        if (j % 6 == 0)
-            TILES_STAY_AWAKE();
         UNROLL for (int i = 0; i < 4 * n; i++) {
             const int p = i / 4, t = i % 4 * 16 + j;
             x[i] = integers
@@ -77,7 +75,6 @@ INLINE ivec put_weights_of_page(int block, int p, const int strip, fvec inverse,
                                 ivec total) {
     const fvec magic = f_all(QUIRE_ROUND_MAGIC);
     ivec sum[2] = {b_all(0), b_all(0)};
-    TILES_STAY_AWAKE();
     for (int n = 0; n < T / 4; n++) {
         ivec x[4];
         UNROLL for (int i = 0; i < 4; i++) x[i] =

@@ -26,10 +26,6 @@ typedef char tile_bytes[TILE_BYTES];
 #define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
 #define TILE_SS(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 #define TILE_SU(c, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-/* The unit that multiplies tiles goes to sleep when it has had no work for 300 ns, and takes 280 ns
- * to wake up, in which the core does little else (measured on Emerald Rapids). Long stretches of
- * other work therefore give it some to throw away: 7 is cleared before it is used again. */
-#define TILES_STAY_AWAKE() TILE_SS(7, 4, 0)
 
 typedef struct tile_config {
     uint8_t palette, start_row, reserved[14];
@@ -85,7 +81,6 @@ static void emulated_tile_multiply(int c, int a, int b, int b_unsigned) {
 #define TILE_ZERO(t) memset(&emulated_tile[t], 0, TILE_BYTES)
 #define TILE_SS(c, a, b) emulated_tile_multiply(c, a, b, 0)
 #define TILE_SU(c, a, b) emulated_tile_multiply(c, a, b, 1)
-#define TILES_STAY_AWAKE() TILE_SS(7, 4, 0)
 typedef int tile_config;
 static tile_config tiles_on(void) {
     const tile_config before = emulated_tiles_on;
