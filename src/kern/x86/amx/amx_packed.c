@@ -75,7 +75,7 @@ static void attend(quire_attend_job *job, const quire_state *state) {
     }
     if (job->format->k.dim % PART) /* channels beyond D meet zeros */
         memset(w->q8, 0, sizeof w->q8);
-    w->awake = job->format->k.bits < 8 && job->format->v.bits < 8;
+    w->awake = job->format->k.bits < 8 || job->format->v.bits < 8;
     const tile_config before = tiles_on();
     for (int first = 0; first < n; first += SET_ROWS)
         attend_set(job, first, &w->sets[first / SET_ROWS], w, state);

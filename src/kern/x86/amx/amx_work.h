@@ -105,7 +105,7 @@ INLINE tile8 *v_tiles(chunk_pages *pages, int dim, int page) {
 /* The unit that multiplies tiles goes to sleep when it has had no work for 300 ns, and takes 280 ns
  * to wake up, in which the core does little else (measured on Emerald Rapids). Other work that
  * takes 250 ns or more therefore gives it a product to throw away now and then, which costs 25 ns.
- * With codes of 8 bits other work takes so long that sleep is cheaper. */
+ * Where K and V both have 8 bits, the other work takes so long that sleep is cheaper. */
 INLINE void stay_awake(const amx_work *w) {
     if (w->awake)
         TILE_SS(7, 4, 0); /* 7 is cleared before it is used again */
