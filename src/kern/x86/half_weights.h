@@ -7,11 +7,13 @@
  *   w = fp16(e * s')                s' = scale of V * 2^-b, b as in channel_query.h, page by page
  *   weight = round(w * r)           r = fp16(255 / largest w of the block)
  *
- * u8 rounds a weight to 1/510 of the largest; y rounds e by 1/2900, the cubic by 1/1500 at worst. A
- * sum of e adds 16 tokens in fp16 (each at most 2^11), then those in fp32: tokens that are equal
- * modulo 4 and modulo 32 / 16, which are one column of four vectors as h_pack leaves them, and four
- * columns of it. A row must not depend on a page that it does not see: 2^b is of a page, and the
- * two pages of a block meet in fp32. */
+ * u8 rounds a weight to 1/510 of the largest; y rounds e by 1/2900, the cubic by 1/1500 at worst.
+ *
+ * A sum of e adds 16 tokens of the block in fp16, those with the same t / 16 % 2 and t % 4, then
+ * the eight sums in fp32. h_pack leaves such tokens in one column of every vector's four lanes.
+ *
+ * A row must not depend on a page that it does not see: 2^b is of a page, and the two pages of a
+ * block meet in fp32. */
 #ifndef QUIRE_KERN_X86_HALF_WEIGHTS_H
 #define QUIRE_KERN_X86_HALF_WEIGHTS_H
 

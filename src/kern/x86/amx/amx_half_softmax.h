@@ -28,6 +28,12 @@ INLINE fvec scaled_logit(const bool integers, const amx_work *w, int p, const in
     return f_mul(f_load(w->s.f[p][strip][t]), f_all(HALF_OCTAVE));
 }
 
+/* Eight groups of tokens are summed in fp16 (half_weights.h). Of each, four lanes have two tokens
+ * in either page, `i` of 0 and 1. */
+INLINE int token_of(int group, int lane, int i) {
+    return i * 32 + group / 4 * 16 + lane * 4 + group % 4;
+}
+
 /* The scores become w of half_weights.h. sum[strip] becomes the sum of e, top[page] the largest w.
  * `n`: pages present, `first` of them on. */
 INLINE void half_exponentials(const bool integers, const int n, int block, int first,
@@ -43,15 +49,14 @@ INLINE void half_exponentials(const bool integers, const int n, int block, int f
         }
     }
     UNROLL for (int p = 0; p < n; p++) top[p] = b_all(0);
-    _Pragma("GCC unroll 1") for (int group = 0; group < 8;
-                                 group++) { /* of tokens that are summed */
+    _Pragma("GCC unroll 1") for (int group = 0; group < 8; group++) {
         ivec four[4];
         if (group % 4 == 2)
             stay_awake(w);
         UNROLL for (int lane = 0; lane < 4; lane++) {
             ivec x[2 * PAGES];
             UNROLL for (int i = 0; i < 2 * n; i++) {
-                const int p = i / 2, t = i % 2 * 32 + group / 4 * 16 + lane * 4 + group % 4;
+                const int p = i / 2, t = token_of(group, lane, i % 2);
                 fvec y[STRIPS];
                 STRIPS_EACH y[strip] =
                     f_sub(m[strip], scaled_logit(integers, w, first + p, strip, t, step[p][strip],
@@ -63,7 +68,7 @@ INLINE void half_exponentials(const bool integers, const int n, int block, int f
             if (n > 1)
                 four[lane] = h_add(four[lane], h_add(x[2], x[3]));
             UNROLL for (int i = 0; i < 2 * n; i++) {
-                const int p = i / 2, t = i % 2 * 32 + group / 4 * 16 + lane * 4 + group % 4;
+                const int p = i / 2, t = token_of(group, lane, i % 2);
                 const uint32_t scale = w->pages.v_scale[block * PAGES + first + p][t];
                 x[i] = h_mul(x[i], i_all((int32_t)scale));
                 top[p] = h_max(top[p], x[i]);
