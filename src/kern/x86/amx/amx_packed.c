@@ -1,5 +1,5 @@
 /* Attention over packed pages with AMX int8 tiles: prefill. Few rows are attended by avx512_fp16,
- * and codecs that it does not serve by avx512_vnni, with the same bits. */
+ * with the same bits, and codecs that it does not serve by avx512_vnni. */
 #define SIMD "kern/x86/avx512_simd.h"
 #define PARAMS_LOCALITY 2
 #include "kern/x86/amx/amx_pages.h"

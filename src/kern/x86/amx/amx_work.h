@@ -11,7 +11,7 @@
  *
  * The pages of a chunk are unpacked once for all rows. Then 32 rows at a time (a set of two strips,
  * so that each code tile that is loaded meets two B tiles) pass over the chunk. Every row goes
- * through the same roundings in the same order as in packed_tmpl.h with AVX-512: a decode row,
+ * through the same roundings in the same order as in packed_tmpl.h with fp16: a decode row,
  * which that kernel attends, and a prefill row have the same bits. */
 #ifndef QUIRE_KERN_X86_AMX_WORK_H
 #define QUIRE_KERN_X86_AMX_WORK_H
