@@ -19,8 +19,12 @@ typedef enum product { SMALL, SIGNED, WIDE } product;
 #define SET 4 /* most query rows that share a load of codes; their sums take half the registers */
 #define WIDE_SET SET /* the same where a side of the pages is WIDE */
 
-enum { K_BIAS = 0 }; /* what is added to signed codes of K */
-#define QUADS 0      /* whether four columns of codes are loaded at once: quads_tmpl.h */
+#define QUADS 0 /* whether four columns of codes are loaded at once: quads_tmpl.h */
+
+enum {
+    K_BIAS = 0,       /* what is added to signed codes of K */
+    MOST_TOGETHER = 2 /* that `together` returns */
+};
 
 typedef struct codes {
     ivec even, odd; /* small: all are in `even` */
@@ -54,7 +58,9 @@ INLINE sums multiply_wide(sums acc, codes x, operand y) {
     acc = _mm256_add_epi32(acc, _mm256_madd_epi16(x.even, y.even));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(x.odd, y.odd));
 }
-INLINE sums k_multiply(const product kind, sums acc, const codes *x, const operand *q) {
+INLINE sums k_multiply(const product kind, const int n, sums acc, const codes *x,
+                       const operand *q) {
+    (void)n;
     if (kind != SMALL)
         return multiply_wide(acc, x[0], q[0]);
     /* at most 4 * 31 * 127 in 16 bits */
@@ -98,7 +104,9 @@ INLINE void k_store(const product kind, const ivec x[2], int8_t *plane0, int8_t 
 /* ------------------------------------------------------------------ V */
 
 INLINE codes v_codes(const product kind, ivec x) { return widened(kind, x); }
-INLINE sums v_multiply(const product kind, sums acc, const codes *x, const operand *p) {
+INLINE sums v_multiply(const product kind, const int n, sums acc, const codes *x,
+                       const operand *p) {
+    (void)n;
     if (kind != SMALL)
         return multiply_wide(acc, x[0], p[0]);
     /* at most 4 * 15 * 255 in 16 bits */

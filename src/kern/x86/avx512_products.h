@@ -1,5 +1,5 @@
 /* Integer products with AVX-512 BW, without VNNI: those of avx2_products.h, which explains the
- * functions and why nothing saturates, in vectors twice as wide. */
+ * functions, in vectors twice as wide, and small ones of four vectors at a time. */
 #ifndef QUIRE_KERN_X86_AVX512_PRODUCTS_H
 #define QUIRE_KERN_X86_AVX512_PRODUCTS_H
 
@@ -10,9 +10,9 @@ typedef enum product { SMALL, SIGNED, WIDE } product;
 #define SET 8
 #define WIDE_SET SET
 
-#define QUADS 0 /* they take more registers than are left */
+#define QUADS 1
 
-enum { K_BIAS = 0 };
+enum { K_BIAS = 0, MOST_TOGETHER = 4 };
 
 typedef struct codes {
     ivec even, odd; /* small: all are in `even` */
@@ -34,15 +34,21 @@ INLINE operand load_operand(const product kind, const uint8_t *plane0, const uin
     return (operand){x, kind == SMALL ? x : b_repeat8(plane1)};
 }
 
-INLINE int together(const product kind) { return kind == SMALL ? 2 : 1; }
+/* Signed and wide ones leave too few registers. */
+INLINE bool takes_quads(const product kind) { return kind == SMALL; }
+INLINE int together(const product kind) { return kind == SMALL ? MOST_TOGETHER : 1; }
 
 INLINE sums multiply_wide(sums acc, codes x, operand y) {
     acc = i_add(acc, _mm512_madd_epi16(x.even, y.even));
     return i_add(acc, _mm512_madd_epi16(x.odd, y.odd));
 }
-/* Adds neighbouring int16. */
-INLINE sums add_pairs(sums acc, ivec a, ivec b) {
-    return i_add(acc, _mm512_madd_epi16(_mm512_add_epi16(a, b), _mm512_set1_epi16(1)));
+/* Products of n vectors, added as int16, which hold as many as four vectors give: 8 * 31 * 127 (K)
+ * and 8 * 15 * 255 (V). Neighbours are added last. */
+INLINE sums multiply_small(const int n, sums acc, const codes *u8, const codes *s8) {
+    ivec pairs = _mm512_maddubs_epi16(u8[0].even, s8[0].even);
+    UNROLL for (int j = 1; j < n; j++) pairs =
+        _mm512_add_epi16(pairs, _mm512_maddubs_epi16(u8[j].even, s8[j].even));
+    return i_add(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
 /* Adds the two parts of each row: [a0+a1, a2+a3, b0+b1, b2+b3] in every 16 bytes. */
 INLINE ivec add_parts(ivec a, ivec b) {
@@ -55,11 +61,9 @@ INLINE ivec add_parts(ivec a, ivec b) {
 INLINE ivec k_raise(const product kind, ivec x) { return (void)kind, x; }
 INLINE codes k_codes(const product kind, ivec x) { return widened(kind, x); }
 
-INLINE sums k_multiply(const product kind, sums acc, const codes *x, const operand *q) {
-    if (kind != SMALL)
-        return multiply_wide(acc, x[0], q[0]);
-    return add_pairs(acc, _mm512_maddubs_epi16(x[0].even, q[0].even),
-                     _mm512_maddubs_epi16(x[1].even, q[1].even));
+INLINE sums k_multiply(const product kind, const int n, sums acc, const codes *x,
+                       const operand *q) {
+    return kind == SMALL ? multiply_small(n, acc, x, q) : multiply_wide(acc, x[0], q[0]);
 }
 INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
     return (void)kind, add_parts(even_pairs, odd_pairs);
@@ -87,11 +91,9 @@ INLINE void k_store(const product kind, const ivec x[1], int8_t *plane0, int8_t 
 /* ------------------------------------------------------------------ V */
 
 INLINE codes v_codes(const product kind, ivec x) { return widened(kind, x); }
-INLINE sums v_multiply(const product kind, sums acc, const codes *x, const operand *p) {
-    if (kind != SMALL)
-        return multiply_wide(acc, x[0], p[0]);
-    return add_pairs(acc, _mm512_maddubs_epi16(p[0].even, x[0].even),
-                     _mm512_maddubs_epi16(p[1].even, x[1].even));
+INLINE sums v_multiply(const product kind, const int n, sums acc, const codes *x,
+                       const operand *p) {
+    return kind == SMALL ? multiply_small(n, acc, p, x) : multiply_wide(acc, x[0], p[0]);
 }
 INLINE columns v_columns(const product kind, columns acc, const codes *x) {
     if (kind != WIDE)

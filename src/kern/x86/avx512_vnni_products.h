@@ -15,7 +15,7 @@ typedef enum product { SMALL, SIGNED, WIDE } product;
 #define WIDE_SET 4 /* wide sums take two registers */
 #define QUADS 1
 
-enum { K_BIAS = 128 };
+enum { K_BIAS = 128, MOST_TOGETHER = 1 };
 
 typedef ivec codes;
 typedef struct operand {
@@ -67,6 +67,7 @@ INLINE ivec add_parts(ivec a, ivec b) {
     return i_add(f_bits(_mm512_shuffle_ps(x, y, 0x88)), f_bits(_mm512_shuffle_ps(x, y, 0xdd)));
 }
 
+INLINE bool takes_quads(const product kind) { return (void)kind, true; }
 INLINE int together(const product kind) { return (void)kind, 1; }
 
 /* ------------------------------------------------------------------ K */
@@ -76,7 +77,9 @@ INLINE ivec k_raise(const product kind, ivec x) {
 }
 INLINE codes k_codes(const product kind, ivec x) { return (void)kind, x; }
 
-INLINE sums k_multiply(const product kind, sums acc, const codes *x, const operand *q) {
+INLINE sums k_multiply(const product kind, const int n, sums acc, const codes *x,
+                       const operand *q) {
+    (void)n;
     acc.plane[0] = multiply_bytes(acc.plane[0], x[0], q[0].plane[0]);
     if (kind == WIDE)
         acc.plane[1] = multiply_bytes(acc.plane[1], x[0], q[0].plane[1]);
@@ -108,7 +111,9 @@ INLINE void k_store(const product kind, const ivec x[1], int8_t *plane0, int8_t 
 /* ------------------------------------------------------------------ V */
 
 INLINE codes v_codes(const product kind, ivec x) { return (void)kind, x; }
-INLINE sums v_multiply(const product kind, sums acc, const codes *x, const operand *p) {
+INLINE sums v_multiply(const product kind, const int n, sums acc, const codes *x,
+                       const operand *p) {
+    (void)n;
     acc.plane[0] = multiply_bytes(acc.plane[0], p[0].plane[0], x[0]);
     if (kind == WIDE)
         acc.plane[1] = multiply_bytes(acc.plane[1], p[0].plane[1], x[0]);

@@ -12,6 +12,12 @@ INLINE void fetch(const uint8_t *ahead, const int bytes) {
     UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
 }
 
+/* Octets of dims or atoms of tokens that are loaded before they are multiplied: at least the two of
+ * a slice. Arrays of codes and operands have as many elements even if one is enough, because gcc 12
+ * copies the vector of an array of one around. */
+enum { LOADED = MOST_TOGETHER > 2 ? MOST_TOGETHER : 2 };
+INLINE int loaded(const product kind) { return together(kind) > 2 ? together(kind) : 2; }
+
 INLINE bool is_threes(const source_kind from) { return from == THREES || from == SPLIT_4_2; }
 
 /* Both codes of bytes. `part`: tiles of V of two bits share bytes by twos, this is the first or the

@@ -42,6 +42,11 @@ INLINE int find_slices(const source_kind from, const uint8_t *k, int dim, int fi
     return n;
 }
 
+/* From one slice to the next. */
+INLINE int slice_step(const source_kind from) {
+    return from == UNPACKED ? 256 : from == BYTES ? 32 : 16;
+}
+
 /* From one tile of tokens to the next. Of three bits, four tiles share bytes. */
 INLINE size_t tile_bytes(const source_kind from, int dim) {
     return (size_t)((is_threes(from) ? 0 : from == UNPACKED ? TILE : from == BYTES ? 16 : 8) * dim);
@@ -72,26 +77,32 @@ INLINE void load_keys(const product kind, const source_kind from, const uint8_t 
     }
 }
 
-/* acc[even, odd pairs][row] += 16 dims of W tokens times q. `plane`: of row 0, from these dims on.
+/* acc[even, odd pairs][row] += n octets of W tokens times q. `plane`: of row 0, from their dims on.
  */
-INLINE void multiply_keys(const product kind, const int rows, const ivec x[2][2],
-                          const int8_t *plane, sums acc[2][SET]) {
+INLINE void multiply_octets(const product kind, const int rows, const int n, const ivec (*x)[2],
+                            const int8_t *plane, sums acc[2][SET]) {
     enum { PLANE = sizeof((set_query *)0)->plane[0][0], ROW = 2 * PLANE };
-    UNROLL for (int octet = 0; octet < 2; octet += together(kind)) {
-        codes even[2], odd[2];
-        UNROLL for (int j = 0; j < together(kind); j++) {
-            even[j] = k_codes(kind, x[octet + j][0]);
-            odd[j] = k_codes(kind, x[octet + j][1]);
-        }
-        UNROLL for (int r = 0; r < rows; r++) {
-            const uint8_t *at = (const uint8_t *)plane + r * ROW + 8 * octet;
-            operand y[2];
-            UNROLL for (int j = 0; j < together(kind); j++) y[j] =
-                load_operand(kind, at + 8 * j, at + PLANE + 8 * j);
-            acc[0][r] = k_multiply(kind, acc[0][r], even, y);
-            acc[1][r] = k_multiply(kind, acc[1][r], odd, y);
-        }
+    codes even[LOADED], odd[LOADED];
+    UNROLL for (int j = 0; j < n; j++) {
+        even[j] = k_codes(kind, x[j][0]);
+        odd[j] = k_codes(kind, x[j][1]);
     }
+    UNROLL for (int r = 0; r < rows; r++) {
+        const uint8_t *at = (const uint8_t *)plane + r * ROW;
+        operand y[LOADED];
+        UNROLL for (int j = 0; j < n; j++) y[j] =
+            load_operand(kind, at + 8 * j, at + PLANE + 8 * j);
+        acc[0][r] = k_multiply(kind, n, acc[0][r], even, y);
+        acc[1][r] = k_multiply(kind, n, acc[1][r], odd, y);
+    }
+}
+
+/* The same for n octets that are loaded, as many at a time as are multiplied together. */
+INLINE void multiply_keys(const product kind, const int rows, const int n, const ivec x[LOADED][2],
+                          const int8_t *plane, sums acc[2][SET]) {
+    const int step = together(kind) < n ? together(kind) : n;
+    UNROLL for (int octet = 0; octet < LOADED; octet += step) if (octet < n)
+        multiply_octets(kind, rows, step, x + octet, plane + 8 * octet, acc);
 }
 
 INLINE void start_sums(const int rows, sums acc[2][SET]) {
@@ -109,19 +120,23 @@ INLINE void store_dots(const product kind, const int rows, const sums acc[2][SET
 INLINE void multiply_quad(const product kind, const source_kind split, const source_kind plain,
                           const int n_split, const bool fourth, const int rows, const uint8_t *k,
                           ivec book, const uint8_t *ahead, const int8_t *plane, sums acc[2][SET]) {
+    const int n = loaded(kind) / 2;
     ivec y[2][4];
     load_quad(fourth, n_split, k, y);
-    UNROLL for (int c = 0; c < 4; c++) {
-        ivec x[2][2];
-        if (128 * c < 4 * slice_bytes(plain))
-            fetch(ahead + 128 * c, 128);
-        UNROLL for (int pairs = 0; pairs < 2; pairs++) {
-            split_codes(kind, c < n_split ? split : plain, fourth, y[pairs][c], book, &x[0][pairs],
-                        &x[1][pairs]);
-            UNROLL for (int octet = 0; octet < 2; octet++) x[octet][pairs] =
-                k_raise(kind, x[octet][pairs]);
+    UNROLL for (int first = 0; first < 4; first += n) {
+        ivec x[LOADED][2];
+        UNROLL for (int i = 0; i < n; i++) {
+            const int c = first + i;
+            if (128 * c < 4 * slice_bytes(plain))
+                fetch(ahead + 128 * c, 128);
+            UNROLL for (int pairs = 0; pairs < 2; pairs++) {
+                split_codes(kind, c < n_split ? split : plain, fourth, y[pairs][c], book,
+                            &x[2 * i][pairs], &x[2 * i + 1][pairs]);
+                UNROLL for (int octet = 2 * i; octet < 2 * i + 2; octet++) x[octet][pairs] =
+                    k_raise(kind, x[octet][pairs]);
+            }
         }
-        multiply_keys(kind, rows, (const ivec(*)[2])x, plane + 16 * c, acc);
+        multiply_keys(kind, rows, 2 * n, (const ivec(*)[2])x, plane + 16 * first, acc);
     }
 }
 
@@ -147,8 +162,9 @@ INLINE const uint8_t *multiply_quads(const product kind, const source_kind from,
     return ahead;
 }
 
-INLINE bool has_quads(const source_kind from, int dim, int first, int n) {
-    return from != UNPACKED && from != BYTES && dim % 64 == 0 && first % 4 == 0 && n % 4 == 0;
+INLINE bool has_quads(const product kind, const source_kind from, int dim, int first, int n) {
+    return takes_quads(kind) && from != UNPACKED && from != BYTES && dim % 64 == 0 &&
+           first % 4 == 0 && n % 4 == 0;
 }
 
 /* multiply_page, where columns come in whole quads. */
@@ -171,23 +187,37 @@ INLINE void multiply_page_by_quads(const product kind, const source_kind from, c
 }
 #endif
 
-/* The slices of a list times q, for the tokens at `k` on. */
+/* n octets, of one slice or two, times q, for the tokens at `k` on. */
+INLINE void multiply_some(const product kind, const source_kind from, const int rows, const int n,
+                          const uint8_t *k, size_t stride, int tile, ivec book,
+                          const uint8_t *ahead, const int8_t *plane, sums acc[2][SET]) {
+    ivec x[LOADED][2];
+    UNROLL for (int slice = 0; slice < n / 2; slice++) {
+        const uint8_t *at = k + slice * slice_step(from);
+        if (from != UNPACKED)
+            fetch(ahead + slice * slice_bytes(from), slice_bytes(from));
+        else
+            fetch_lines(at + 512, 4);
+        load_keys(kind, from, at, stride, tile, book, x + 2 * slice);
+    }
+    multiply_keys(kind, rows, n, (const ivec(*)[2])x, plane, acc);
+}
+
+/* The slices of a list. */
 INLINE void multiply_slices(const product kind, const source_kind from, const int rows,
                             const slices *s, const uint8_t *k, int tile, ivec book,
                             const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
-    const int bytes = slice_bytes(from);
+    const int n = loaded(kind) / 2, bytes = slice_bytes(from);
     const int8_t *plane = q->plane[0][0] + 16 * s->first;
-    _Pragma("GCC unroll 1") for (int i = 0; i < s->n; i++) {
-        ivec x[2][2];
-        if (from != UNPACKED)
-            fetch(ahead + i * bytes, bytes);
-        else
-            fetch_lines(k + 512, 4);
-        load_keys(kind, from, k, s->stride, tile, book, x);
-        multiply_keys(kind, rows, (const ivec(*)[2])x, plane, acc);
-        k += from == UNPACKED ? 256 : from == BYTES ? 32 : 16;
-        plane += 16;
+    _Pragma("GCC unroll 1") for (int i = 0; i + n <= s->n; i += n) {
+        multiply_some(kind, from, rows, 2 * n, k, s->stride, tile, book, ahead + i * bytes, plane,
+                      acc);
+        k += n * slice_step(from);
+        plane += 16 * n;
     }
+    if (s->n % n != 0)
+        multiply_some(kind, from, rows, 2, k, s->stride, tile, book, ahead + (s->n - 1) * bytes,
+                      plane, acc);
 }
 
 /* The slices of `n` lists for tokens W * at on; returns `ahead` advanced by as many bytes. */
@@ -212,7 +242,7 @@ INLINE void multiply_page(const product kind, const source_kind from, const int 
                           const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
     const bool mixed = from == MIXED || from == MIXED_3;
 #if QUADS
-    if (has_quads(from, dim, first, n)) {
+    if (has_quads(kind, from, dim, first, n)) {
         multiply_page_by_quads(kind, from, rows, k, dim, first, n, book, ahead, q, dots);
         return;
     }

@@ -52,61 +52,94 @@ typedef struct channel_sums {
     columns even, odd;
 } channel_sums;
 
-/* Adds 16 tokens: 8 from token `first` on, and the same 32 tokens later. */
-INLINE void multiply_values(const product kind, const int rows, const ivec x[2][2],
-                            const uint8_t (*p)[2][BLOCK], int first, channel_sums *s) {
-    UNROLL for (int atom = 0; atom < 2; atom += together(kind)) {
-        codes even[2], odd[2];
-        UNROLL for (int j = 0; j < together(kind); j++) {
-            even[j] = v_codes(kind, x[atom + j][0]);
-            odd[j] = v_codes(kind, x[atom + j][1]);
-        }
-        s->even = v_columns(kind, s->even, even);
-        s->odd = v_columns(kind, s->odd, odd);
-        UNROLL for (int r = 0; r < rows; r++) {
-            const int token = first + 32 * atom;
-            operand y[2];
-            UNROLL for (int j = 0; j < together(kind); j++) y[j] =
-                load_operand(kind, p[r][0] + token + 32 * j, p[r][1] + token + 32 * j);
-            s->acc[0][r] = v_multiply(kind, s->acc[0][r], even, y);
-            s->acc[1][r] = v_multiply(kind, s->acc[1][r], odd, y);
-        }
+/* Where the tokens of an atom that is loaded lie: a slice has 8 of them, and those 32 tokens later.
+ */
+INLINE int token_of(int atom) { return atom / 2 * 8 + atom % 2 * 32; }
+
+/* Adds n atoms, from atom `first` of those that are loaded on; their tokens start at token `t0`. */
+INLINE void multiply_atoms(const product kind, const int rows, const int n, const ivec (*x)[2],
+                           const uint8_t (*p)[2][BLOCK], int t0, int first, channel_sums *s) {
+    codes even[LOADED], odd[LOADED];
+    UNROLL for (int j = 0; j < n; j++) {
+        even[j] = v_codes(kind, x[first + j][0]);
+        odd[j] = v_codes(kind, x[first + j][1]);
     }
+    s->even = v_columns(kind, s->even, even);
+    s->odd = v_columns(kind, s->odd, odd);
+    UNROLL for (int r = 0; r < rows; r++) {
+        operand y[LOADED];
+        UNROLL for (int j = 0; j < n; j++) {
+            const int token = t0 + token_of(first + j);
+            y[j] = load_operand(kind, p[r][0] + token, p[r][1] + token);
+        }
+        s->acc[0][r] = v_multiply(kind, n, s->acc[0][r], even, y);
+        s->acc[1][r] = v_multiply(kind, n, s->acc[1][r], odd, y);
+    }
+}
+
+/* The atoms that are loaded, as many at a time as are multiplied together. */
+INLINE void multiply_values(const product kind, const int rows, const ivec x[LOADED][2],
+                            const uint8_t (*p)[2][BLOCK], int t0, channel_sums *s) {
+    UNROLL for (int atom = 0; atom < LOADED; atom += together(kind)) if (atom < loaded(kind))
+        multiply_atoms(kind, rows, together(kind), x, p, t0, atom, s);
 }
 
 #if QUADS
 /* Columns of V are tokens, and always whole quads. */
-INLINE bool has_value_quads(const source_kind from) {
-    return from == NIBBLES || from == FLIPPED_NIBBLES || from == THREES || from == TWOS;
+INLINE bool has_value_quads(const product kind, const source_kind from) {
+    return takes_quads(kind) &&
+           (from == NIBBLES || from == FLIPPED_NIBBLES || from == THREES || from == TWOS);
 }
 
 INLINE void weigh_quad(const product kind, const source_kind from, const int part, const int rows,
                        const uint8_t *v, ivec book, const uint8_t *ahead, const uint8_t *flip,
                        const uint8_t (*p)[2][BLOCK], int first, channel_sums *s) {
     const source_kind plain = from == FLIPPED_NIBBLES ? NIBBLES : from;
+    const int n = loaded(kind) / 2;
     ivec y[2][4];
     load_quad(from == THREES && part, 0, v, y);
-    UNROLL for (int c = 0; c < 4; c++) {
-        ivec x[2][2];
-        if (128 * c < 4 * slice_bytes(from))
-            fetch(ahead + 128 * c, 128);
-        UNROLL for (int pairs = 0; pairs < 2; pairs++)
-            split_codes(kind, plain, part, y[pairs][c], book, &x[0][pairs], &x[1][pairs]);
-        if (from == FLIPPED_NIBBLES)
-            flip_codes(flip, c, x);
-        multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * c, s);
+    UNROLL for (int at = 0; at < 4; at += n) {
+        ivec x[LOADED][2];
+        UNROLL for (int i = 0; i < n; i++) {
+            const int c = at + i;
+            if (128 * c < 4 * slice_bytes(from))
+                fetch(ahead + 128 * c, 128);
+            UNROLL for (int pairs = 0; pairs < 2; pairs++) split_codes(
+                kind, plain, part, y[pairs][c], book, &x[2 * i][pairs], &x[2 * i + 1][pairs]);
+            if (from == FLIPPED_NIBBLES)
+                flip_codes(flip, c, x + 2 * i);
+        }
+        multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * at, s);
     }
 }
 #endif
+
+/* Codes of 16 tokens from wherever they are. */
+INLINE void load_values(const product kind, const source_kind from, const uint8_t *v, int tile,
+                        int step, int c, ivec book, const uint8_t *flip, ivec x[2][2]) {
+    if (from == UNPACKED)
+        load_unpacked(v, tile, step, c, x);
+    else if (from == BYTES || from == FLIPPED_BYTES)
+        load_bytes(v, tile, step, c, x);
+    else if (from == THREES)
+        load_threes(kind, v, tile, step, c, book, x);
+    else if (from == TWOS && tile % 2 == 1)
+        load_pairs(kind, TWOS, 1, value_tile(from, v, tile), step, c, book, x);
+    else
+        load_pairs(kind, from == TWOS ? TWOS : NIBBLES, 0, value_tile(from, v, tile), step, c, book,
+                   x);
+    if (from == FLIPPED_NIBBLES || from == FLIPPED_BYTES)
+        flip_codes(flip, c, x);
+}
 
 /* Adds a page whose tokens start at token `first` of the block. */
 INLINE void weigh_page(const product kind, const source_kind from, const int rows, const uint8_t *v,
                        int at, ivec book, const uint8_t *ahead, const uint8_t *flip,
                        const uint8_t (*p)[2][BLOCK], int first, channel_sums *s) {
-    const int tile = at / STEPS, step = at % STEPS, bytes = slice_bytes(from);
+    const int tile = at / STEPS, step = at % STEPS, bytes = slice_bytes(from), n = loaded(kind) / 2;
     ahead += (size_t)(at * 4 * bytes);
 #if QUADS
-    if (has_value_quads(from)) {
+    if (has_value_quads(kind, from)) {
         const uint8_t *start = value_tile(from, v, tile);
         if ((from == TWOS && tile % 2 == 1) || (from == THREES && tile % 4 == 3))
             weigh_quad(kind, from, 1, rows, start, book, ahead, flip, p, first, s);
@@ -116,23 +149,12 @@ INLINE void weigh_page(const product kind, const source_kind from, const int row
         return;
     }
 #endif
-    _Pragma("GCC unroll 1") for (int c = 0; c < 4; c++) {
-        ivec x[2][2];
+    _Pragma("GCC unroll 1") for (int c = 0; c < 4; c += n) {
+        ivec x[LOADED][2];
         if (from != UNPACKED)
-            fetch(ahead + c * bytes, bytes);
-        if (from == UNPACKED)
-            load_unpacked(v, tile, step, c, x);
-        else if (from == BYTES || from == FLIPPED_BYTES)
-            load_bytes(v, tile, step, c, x);
-        else if (from == THREES)
-            load_threes(kind, v, tile, step, c, book, x);
-        else if (from == TWOS && tile % 2 == 1)
-            load_pairs(kind, TWOS, 1, value_tile(from, v, tile), step, c, book, x);
-        else
-            load_pairs(kind, from == TWOS ? TWOS : NIBBLES, 0, value_tile(from, v, tile), step, c,
-                       book, x);
-        if (from == FLIPPED_NIBBLES || from == FLIPPED_BYTES)
-            flip_codes(flip, c, x);
+            fetch(ahead + c * bytes, n * bytes);
+        UNROLL for (int j = 0; j < n; j++)
+            load_values(kind, from, v, tile, step, c + j, book, flip, x + 2 * j);
         multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * c, s);
     }
 }
