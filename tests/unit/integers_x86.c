@@ -348,7 +348,9 @@ static void check_half_weights(rng *r, const quire_format *f, int from, int n, i
         b.record[p] = record[p];
         memset(record[p], 0, sizeof record[p]);
         for (int t = 0; t < T; t++) {
-            const float x = rng_below(r, 7) ? (float)rng_uniform(r) * (p ? size : 1) : 0;
+            const float x = rng_below(r, 7)   ? (float)rng_uniform(r) * (p ? size : 1)
+                            : rng_below(r, 2) ? 0.0f
+                                              : -0.0f;
             quire__put_element(v->type, record[p] + v->params, (size_t)t, x);
             scale[p * T + t] = (double)quire__side_param(v, record[p], (size_t)t);
             largest = fmaxf(largest, (float)scale[p * T + t]);

@@ -36,8 +36,9 @@ static void load_half_value_scales(const block *b) {
     const ivec packed = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     scales_to_halves(b, &b->job->format->v, T, T, w->v_half[0], w->v_unit);
     for (int p = b->from; p < b->from + b->n; p++)
-        for (int t = 0; t < T; t += 32)
-            b_store(w->v_half[p] + t, _mm512_permutexvar_epi64(packed, b_load(w->v_half[p] + t)));
+        for (int t = 0; t < T; t += 32) /* h_largest_rows would take -0 for the largest */
+            b_store(w->v_half[p] + t,
+                    h_abs(_mm512_permutexvar_epi64(packed, b_load(w->v_half[p] + t))));
 }
 
 /* Sums of four rows: 8 numbers of each, then these. */
