@@ -1,6 +1,6 @@
 /* 32 fp16 numbers: the few operations that queries (channel_query.h) and weights (half_weights.h)
  * take. In decode a vector holds 32 channels or tokens of a row; in prefill one of them for 32
- * rows. Both are in the order in which h_pack leaves two vectors of 16. */
+ * rows. Tokens and rows are in the order in which h_pack leaves two vectors of 16. */
 #ifndef QUIRE_KERN_X86_HALF_H
 #define QUIRE_KERN_X86_HALF_H
 

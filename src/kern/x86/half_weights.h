@@ -21,8 +21,8 @@
 
 #define HALF_OCTAVE 1024.0f /* y of a factor of 2 */
 #define HALF_ONE 2048.0f    /* e of the largest logit */
-/* The largest w is at least this, so that r stays within fp16: a block whose weights are smaller
- * loses part of u8's range. */
+/* A largest w below this counts as this, so that r stays within fp16: such a block loses part of
+ * u8's range. That takes a V scale 2^18 times smaller than another of its page, or of the block. */
 #define HALF_LEAST (255.0f / 32768)
 #define HALF_LEAST_UNIT 0x1p-15f /* the smallest 2^b */
 
