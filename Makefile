@@ -146,7 +146,7 @@ install: ## install under PREFIX (/usr/local), staged in DESTDIR
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 
 format: ## clang-format every C file in place
-	@find include src store engine server plugin cli cuda examples tests tools bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 clang-format -i
+	@find include common src store engine server plugin cli cuda examples tests tools bench \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 clang-format -i
 
 clean: ## remove build/
 	rm -rf build

@@ -57,7 +57,7 @@ extern "C" {
  *
  *   DIR              a directory of this machine (LMDB). "./redis:x" for one whose name looks
  *                    like another place
- *   mem:SIZE         memory of this process: bytes, or with K, M or G ("mem:256M")
+ *   mem:SIZE         memory of this process: bytes, or with K, M, G or T ("mem:256M")
  *   redis://[USER:PASSWORD@]HOST[:PORT][/DB][?NAME=VALUE&..]
  *                    Redis or Valkey (tested: Redis 7.0). rediss:// uses TLS, redis+cluster:// a
  *                    cluster (HOST is any of its nodes), rediss+cluster:// both. Names:

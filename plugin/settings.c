@@ -1,13 +1,11 @@
 /* settings.c: QUIRE_KV, QUIRE_KV_BYTES, QUIRE_CALIBRATION, QUIRE_STATS, QUIRE_CPU. */
-#include <ctype.h>
-#include <errno.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <quire_cells.h>
 
+#include "byte_count.h"
 #include "layer_calibration.h"
 #include "settings.h"
 
@@ -16,24 +14,6 @@ struct settings settings;
 static const char *variable(const char *name, const char *otherwise) {
     const char *value = getenv(name);
     return value && *value ? value : otherwise;
-}
-
-/* A number of bytes, with K, M or G in either case behind it for powers of 1024. */
-static bool parse_bytes(const char *text, size_t *bytes) {
-    char *end;
-    if (!isdigit((unsigned char)*text)) /* strtoull would take spaces and signs */
-        return false;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (errno)
-        return false;
-    static const char units[] = "KMG";
-    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    if ((*end && !unit) || (unit && end[1]) || number > SIZE_MAX >> shift)
-        return false;
-    *bytes = (size_t)number << shift;
-    return true;
 }
 
 static bool parse_switch(const char *text, bool *on) {
@@ -62,8 +42,11 @@ static bool check_cpu(char *why, size_t why_bytes) {
 
 bool settings_read(char *why, size_t why_bytes) {
     const char *bytes = variable("QUIRE_KV_BYTES", "0"), *stats = variable("QUIRE_STATS", "0");
-    if (!parse_bytes(bytes, &settings.kv_bytes)) {
-        snprintf(why, why_bytes, "QUIRE_KV_BYTES=%s is not a number of bytes, such as 512M", bytes);
+    if (!quire__byte_count_parse(bytes, &settings.kv_bytes)) {
+        snprintf(why, why_bytes,
+                 "QUIRE_KV_BYTES=%.40s is not a number of bytes, such as 512M (" QUIRE_BYTE_UNITS
+                 ")",
+                 bytes);
         return false;
     }
     if (!parse_switch(stats, &settings.stats)) {

@@ -1,9 +1,8 @@
 /* What the name of a place means: a directory, memory, or a Redis server. */
-#include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "byte_count.h"
 #include "store/redis_url.h"
 #include "store/store.h"
 
@@ -22,31 +21,16 @@ void quire_store_place_text(const char *place, char text[QUIRE_STORE_PLACE_TEXT]
         snprintf(text, QUIRE_STORE_PLACE_TEXT, "%s", place ? place : "");
 }
 
-static bool read_size(const char *text, uint64_t *bytes) {
-    static const char units[] = "KMG";
-    char *end;
-    if (!isdigit((unsigned char)*text) || strlen(text) > 15)
-        return false;
-    *bytes = strtoull(text, &end, 10);
-    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    if (*end && (!unit || end[1]))
-        return false;
-    const int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    if (*bytes > UINT64_MAX >> 2 >> shift)
-        return false;
-    *bytes <<= shift;
-    return *bytes <= SIZE_MAX / 2;
-}
-
 quire_status quire__place_open(quire_backend **backend, const char *place,
                                const quire_store_options *o, bool must_connect) {
-    uint64_t max_bytes;
+    size_t max_bytes;
     switch (quire__place_kind(place)) {
     case QUIRE_PLACE_MEMORY:
-        if (!read_size(place + sizeof MEMORY - 1, &max_bytes) || max_bytes < 1 << 20)
+        if (!quire__byte_count_parse(place + sizeof MEMORY - 1, &max_bytes) ||
+            max_bytes < 1 << 20 || max_bytes > SIZE_MAX / 2)
             return quire__fail(QUIRE_E_INVALID,
-                               "'%.80s' is not a size of memory: write mem:256M, with K, M or G, "
-                               "and at least mem:1M",
+                               "'%.80s' is not a size of memory: write mem:256M, "
+                               "with " QUIRE_BYTE_UNITS ", and at least mem:1M",
                                place);
         return quire__memory_open(backend, max_bytes);
     case QUIRE_PLACE_REDIS:

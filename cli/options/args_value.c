@@ -1,6 +1,8 @@
 /* args_value.c: parses option values, and describes the allowed ones. */
 #include "options/args.h"
 
+#include "byte_count.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -40,37 +42,11 @@ static bool assign_float(const cli_option *option, const char *text) {
     return true;
 }
 
-/* "", "K", "KB" and "KiB", with the K in either case; all are powers of 1024. */
-static bool parse_unit(const char *text, uint64_t *unit) {
-    static const char letters[] = "KMGT";
-    *unit = 1;
-    if (!*text)
-        return true;
-    const char *letter = strchr(letters, toupper((unsigned char)*text));
-    if (!letter)
-        return false;
-    for (const char *power = letters; power <= letter; power++)
-        *unit *= 1024;
-    text++;
-    if (*text == 'i')
-        text++;
-    if (*text == 'B')
-        text++;
-    return !*text;
-}
-
 static bool assign_size(const cli_option *option, const char *text) {
-    if (!isdigit((unsigned char)*text))
-        return false; /* strtoull would take "-1" */
-    char *end;
-    errno = 0;
-    unsigned long long count = strtoull(text, &end, 10);
-    uint64_t unit;
-    if (errno || !parse_unit(end, &unit) || count > SIZE_MAX / unit)
+    size_t bytes;
+    if (!quire__byte_count_parse(text, &bytes) || !within(option, (double)bytes))
         return false;
-    if (!within(option, (double)count * (double)unit))
-        return false;
-    *(size_t *)option->target = (size_t)(count * unit);
+    *(size_t *)option->target = bytes;
     return true;
 }
 
@@ -145,7 +121,8 @@ void cli_option_allowed(const cli_option *option, char *text, size_t n_bytes) {
     case CLI_SIZE:
         format_size(option->min, low, sizeof low);
         format_size(option->max, high, sizeof high);
-        snprintf(text, n_bytes, "a size from %s to %s, in bytes or with K, M, G or T", low, high);
+        snprintf(text, n_bytes, "a size from %s to %s, in bytes or with " QUIRE_BYTE_UNITS, low,
+                 high);
         break;
     case CLI_CHOICE:
         join_choices(option->choices, text, n_bytes);

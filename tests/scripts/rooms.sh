@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Includes go one way: a file includes headers of its own folder and of folders before it, never of one behind it, and
-# headers do not include each other in a circle. No two files of src, store, engine, server, plugin and cli share a base name, except
-# the kernels of two instruction sets.
+# headers do not include each other in a circle. No two files of common, src, store, engine, server, plugin and cli share a base
+# name, except the kernels of two instruction sets.
 # usage: rooms.sh [DIR]     a source tree; this one if not given
 set -euo pipefail
 cd "${1:-$(dirname "$0")/../..}"
 exec python3 - <<'PY'
 import collections, os, pathlib, re, sys
 
-ORDER = {  # folder of a library -> its rooms, lowest first; every library may use what stands above it here
+ORDER = {  # folder of a library -> its rooms, lowest first
+    "common": ["."],
     "src": ["base", "codec", "kern", "page", "seq", "batch", "attn", "pool", "cells", "file"],
     "store": ["."],
     "engine": ["model", "graph", "session", "calibrate"],
@@ -16,8 +17,8 @@ ORDER = {  # folder of a library -> its rooms, lowest first; every library may u
     "plugin": ["."],
     "cli": ["output", "options", "text", "bench", "mlx", "eval", "reports", "cmd"],
 }
-MAY_USE = {"src": ["src"], "store": ["store", "src"], "engine": ["engine", "src"], "plugin": ["plugin"],
-           "server": ["server"], "cli": ["cli", "server"]}
+MAY_USE = {"common": ["common"], "src": ["src"], "store": ["store", "src", "common"], "engine": ["engine", "src"],
+           "plugin": ["plugin", "common"], "server": ["server"], "cli": ["cli", "server", "common"]}
 TOP = {"command.h", "server.h"}  # what every room of its program may include
 
 files = {lib: [p for p in pathlib.Path(lib).rglob("*.[ch]")] for lib in ORDER}
@@ -48,7 +49,9 @@ for lib, paths in files.items():
             includes[path].append(target)
             other = target.parts[0]
             if other != lib:
-                if lib == "cli" and str(target) != "server/server.h":
+                if other not in MAY_USE[lib]:
+                    faults.append(f"{path} includes {target}, which is not of {' or '.join(MAY_USE[lib])}")
+                elif other == "server" and str(target) != "server/server.h":
                     faults.append(f"{path} includes {target}; the command line sees server/server.h alone")
                 continue  # a library below
             mine, its = room_of(lib, path), room_of(lib, target)

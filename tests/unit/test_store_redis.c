@@ -164,6 +164,7 @@ static void test_urls(void **state) {
         "mem:-1",
         "mem:1023K",
         "mem:99999999999999G",
+        "mem:9223372036854775808",
     };
     quire_store *store;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
