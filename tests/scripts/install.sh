@@ -114,6 +114,9 @@ fi
 export QUIRE_CACHE=$tmp/cache
 mkdir -p "$QUIRE_CACHE/models"
 echo "no model" >"$QUIRE_CACHE/models/smollm2.gguf"
+# The note that it is the file of the pin, which is believed if it is newer.
+sed -n '/^smollm2)/,/;;/s/^ *sha256=//p' tools/fetch-model >"$QUIRE_CACHE/models/smollm2.gguf.sha256"
+touch -t 202001010000 "$QUIRE_CACHE/models/smollm2.gguf"
 echo "no model" >"$QUIRE_CACHE/models/marked.gguf"
 
 # said WHAT PROGRAM TEXT: the program, asked for a model by name, fails and says TEXT.
