@@ -72,3 +72,36 @@ echo "setup: headers are found where Homebrew and pkg-config have them"
 [ "$(call eval 'system=Linux; look_test() { :; }; look_all; echo "${missing[*]}"')" = "chromium chromium-driver" ] ||
     { echo "setup: Chromium is not asked for"; exit 1; }
 echo "setup: group all asks for Chromium where there is none"
+
+# Packages of Python: their lists have a hash for each, and pip is told to demand them.
+python3 - "$root/tools" <<'PY'
+import pathlib, re, sys
+
+tools, faults = pathlib.Path(sys.argv[1]), []
+
+
+def pins(path):
+    """What a list names, without options, and the lines of each."""
+    lines = re.sub(r"^(#|-).*\n", "", path.read_text(), flags=re.M).replace("\\\n", " ").split("\n")
+    return {re.sub(r"\[.*?\]|\s*;.*|\s.*", "", line): line for line in lines if line.strip()}
+
+
+lists = sorted(tools.glob("requirements-*.txt"))
+for path in lists:
+    for name, line in pins(path).items():
+        if not re.search(r"--hash=sha256:[0-9a-f]{64}(\s|$)", line) or not re.fullmatch(r"[\w.-]+==[\w.]+", name):
+            faults.append(f"{path.name}: {name} has no version or no hash")
+for path in sorted(tools.glob("requirements-*.in")):
+    for name in pins(path).keys() - pins(path.with_suffix(".txt")).keys():
+        faults.append(f"{path.with_suffix('.txt').name} does not have {name}: {path.name} says how to make it")
+sys.exit("\n".join(f"setup: {fault}" for fault in faults) if faults or not lists else 0)
+PY
+echo "setup: every list of Python packages has hashes, of the versions asked for"
+
+ln -s "$(command -v cp)" "$tmp/bin/cp"
+stub python3 "case \$* in '-m venv'*) mkdir -p \"\$4/bin\" && cp \"\$0\" \"\$4/bin/python\" ;; '-m pip'*) echo \"\$*\" >>'$tmp/pip' ;; esac"
+QUIRE_CACHE=$tmp/cache PYTHON=$tmp/bin/python3 call eval 'cd "$root"; python_environment; PEERS=all peers' 2>"$tmp/log" ||
+    { echo "setup: no Python environment"; cat "$tmp/log"; exit 1; }
+[ "$(grep -c . "$tmp/pip")" = 3 ] && ! grep -v -e --require-hashes "$tmp/pip" ||
+    { echo "setup: pip may install what has no hash"; cat "$tmp/log" "$tmp/pip"; exit 1; }
+echo "setup: pip is told to demand hashes"
