@@ -20,6 +20,13 @@ static void unlock(const struct graph_scan *scan) {
 
 /* ---------------------------------------------------------------- before */
 
+/* The cells that a sight's rows were written to, or NULL. */
+static const int64_t *own_cells(const struct cache_sight *s) {
+    if (s->earlier)
+        return s->earlier->n_kept == s->n_streams * s->rows_per_stream ? s->earlier->kept : NULL;
+    return s->cell ? s->cell->data : NULL;
+}
+
 /* NULL, or why not. */
 static const char *set_sight(const struct cache_sight *s) {
     const struct ggml_tensor *mask = s->mask;
@@ -35,16 +42,22 @@ static const char *set_sight(const struct cache_sight *s) {
         .mask_type = QUIRE_F16,
         .row_stride = mask ? mask->nb[1] / 2 : 0,
         .stream_stride = mask && mask->ne[3] > 1 ? mask->nb[3] / 2 : 0,
-        .own = s->cell ? s->cell->data : NULL,
+        .own = own_cells(s),
     };
     return quire_sight_set(sight, &args) == QUIRE_OK ? NULL : quire_last_error();
 }
 
-static bool plan_write(const struct cache_node *n) {
+/* The same. `keep`: its attention may be in another part of the graph. */
+static const char *plan_write(const struct cache_node *n, bool keep) {
     const struct ggml_tensor *cell = n->node->src[1];
+    int32_t n_rows = (int32_t)cell->ne[0];
     atomic_store(&n->side->refused, false);
+    if (keep && n->side->which == QUIRE_SIDE_K && !kv_side_keep(n->side, cell->data, n_rows))
+        return "out of memory";
     return quire_cells_plan(n->side->group->cells, n->side->index, n->side->which, cell->data,
-                            (int32_t)cell->ne[0], n->region) == QUIRE_OK;
+                            n_rows, n->region) == QUIRE_OK
+               ? NULL
+               : quire_last_error();
 }
 
 /* False: a layer could not be served and has become plain; the graph has to be scanned again. */
@@ -58,11 +71,14 @@ static bool prepare(const struct graph_scan *scan) {
                 kv_side_make_plain(scan->nodes[j].side, why);
         return false;
     }
-    for (int i = 0; i < scan->n_nodes; i++)
-        if (scan->nodes[i].op == GGML_OP_SET_ROWS && !plan_write(&scan->nodes[i])) {
-            kv_side_make_plain(scan->nodes[i].side, quire_last_error());
-            return false;
-        }
+    for (int i = 0; i < scan->n_nodes; i++) {
+        const struct cache_node *n = &scan->nodes[i];
+        const char *why = n->op == GGML_OP_SET_ROWS ? plan_write(n, scan->is_part) : NULL;
+        if (!why)
+            continue;
+        kv_side_make_plain(n->side, why);
+        return false;
+    }
     for (int i = 0; i < scan->n_nodes; i++)
         if (scan->nodes[i].op == GGML_OP_FLASH_ATTN_EXT) {
             const struct cache_sight *s = &scan->sights[scan->nodes[i].sight];
@@ -128,7 +144,7 @@ enum ggml_status graph_run(struct graph_scan *scan, struct ggml_cgraph *graph, g
         return host.ggml_backend_graph_compute(cpu, graph);
     bool same = graph->uid != 0 && graph->uid == scan->uid;
     if (!same)
-        graph_scan_buffers(scan, graph);
+        graph_scan_uses(scan, graph);
     if (scan->no_memory) /* a buffer that is not known is not locked either */
         return GGML_STATUS_ALLOC_FAILED;
     if (scan->n_buffers == 0) {

@@ -51,19 +51,59 @@ static void add_buffer(struct graph_scan *scan, struct kv_buffer *buffer) {
     scan->buffers[at] = buffer;
 }
 
-void graph_scan_buffers(struct graph_scan *scan, const struct ggml_cgraph *graph) {
-    scan->n_buffers = 0;
-    scan->uid = 0;
-    scan->no_memory = false;
-    for (int i = 0; i < graph->n_nodes; i++) {
-        if (is_view(graph->nodes[i]))
+/* Adds a node if a cache is among its tensors, and the buffers of all such caches. */
+static void add_use(struct graph_scan *scan, struct ggml_tensor *node) {
+    bool found = false;
+    for (int i = -1; i < GGML_MAX_SRC; i++) {
+        const struct kv_side *side = kv_side_of(tensor_of(node, i));
+        if (!side)
             continue;
-        for (int j = -1; j < GGML_MAX_SRC; j++) {
-            const struct kv_side *side = kv_side_of(tensor_of(graph->nodes[i], j));
-            if (side)
-                add_buffer(scan, side->buffer);
-        }
+        found = true;
+        add_buffer(scan, side->buffer);
     }
+    struct cache_use *use = found ? ADD(scan, uses) : NULL;
+    if (use)
+        *use = (struct cache_use){
+            .node = node,
+            .side = kv_side_of(node->op == GGML_OP_FLASH_ATTN_EXT ? node->src[1] : node)};
+}
+
+static struct cache_use *find_use(const struct graph_scan *scan, int n,
+                                  const struct ggml_tensor *node) {
+    for (int i = 0; i < n; i++)
+        if (scan->uses[i].node == node)
+            return &scan->uses[i];
+    return NULL;
+}
+
+static int by_address(const void *a, const void *b) {
+    const struct cache_use *x = a, *y = b;
+    return (x->node > y->node) - (x->node < y->node);
+}
+
+/* ggml gives a part of a graph the set of all tensors of the whole graph, in which it counts their
+ * uses. The set has no order. Addresses have one: a program makes tensors in the order of use. */
+static void add_other_parts(struct graph_scan *scan, const struct ggml_cgraph *graph) {
+    const struct ggml_hash_set *all = &graph->visited_hash_set;
+    int here = scan->n_uses;
+    for (size_t i = 0; i < all->size; i++)
+        if (ggml_bitset_get(all->used, i) && is_computed(all->keys[i]) &&
+            !find_use(scan, here, all->keys[i]))
+            add_use(scan, all->keys[i]);
+    scan->is_part = scan->n_uses > here;
+    if (scan->is_part)
+        qsort(scan->uses, (size_t)scan->n_uses, sizeof *scan->uses, by_address);
+}
+
+void graph_scan_uses(struct graph_scan *scan, const struct ggml_cgraph *graph) {
+    scan->n_buffers = scan->n_uses = 0;
+    scan->uid = 0;
+    scan->no_memory = scan->is_part = false;
+    for (int i = 0; i < graph->n_nodes; i++)
+        if (is_computed(graph->nodes[i]))
+            add_use(scan, graph->nodes[i]);
+    if (scan->n_uses > 0)
+        add_other_parts(scan, graph);
 }
 
 /* ---------------------------------------------------------------- which layers are packed */
@@ -130,14 +170,13 @@ static const struct kv_buffer *windowed_cache(const struct kv_shape *shapes, int
 }
 
 /* Packs the layers that are new, of all buffers at once: they share a budget. */
-static void pack_new_layers(struct graph_scan *scan, const struct ggml_cgraph *graph,
-                            int n_threads) {
-    struct kv_shape *shapes = calloc((size_t)graph->n_nodes + 1, sizeof *shapes);
+static void pack_new_layers(struct graph_scan *scan, int n_threads) {
+    struct kv_shape *shapes = calloc((size_t)scan->n_uses + 1, sizeof *shapes);
     int n = 0;
     scan->no_memory |= !shapes;
-    for (int i = 0; shapes && i < graph->n_nodes; i++) {
-        const struct ggml_tensor *node = graph->nodes[i];
-        if (node->op != GGML_OP_FLASH_ATTN_EXT || !is_computed(node))
+    for (int i = 0; shapes && i < scan->n_uses; i++) {
+        const struct ggml_tensor *node = scan->uses[i].node;
+        if (node->op != GGML_OP_FLASH_ATTN_EXT)
             continue;
         struct kv_side *k = kv_side_of(node->src[1]), *v = kv_side_of(node->src[2]);
         if (!k || !v || k->state != SIDE_NEW || v->state != SIDE_NEW)
@@ -165,11 +204,35 @@ static void pack_new_layers(struct graph_scan *scan, const struct ggml_cgraph *g
 
 /* ---------------------------------------------------------------- nodes on packed layers */
 
-static int add_sight(struct graph_scan *scan, const struct ggml_tensor *node, struct kv_side *k,
-                     const struct ggml_tensor *cell) {
+static bool is_packed(const struct cache_use *use, enum ggml_op op) {
+    return use->node->op == op && use->side && use->side->state == SIDE_PACKED;
+}
+
+/* The write of K's rows that come from the tokens of an attention node, before it; or NULL. */
+static const struct ggml_tensor *
+find_write(const struct graph_scan *scan, const struct ggml_tensor *node, const struct kv_side *k) {
+    int64_t n_rows = node->src[0]->ne[1] * node->src[0]->ne[3];
+    for (int i = 0; i < scan->n_uses && scan->uses[i].node != node; i++)
+        if (is_packed(&scan->uses[i], GGML_OP_SET_ROWS) && scan->uses[i].side == k &&
+            scan->uses[i].node->src[1]->ne[0] == n_rows)
+            return scan->uses[i].node;
+    return NULL;
+}
+
+static bool is_here(const struct graph_scan *scan, const struct ggml_tensor *node) {
+    for (int i = 0; i < scan->n_nodes; i++)
+        if (scan->nodes[i].node == node)
+            return true;
+    return false;
+}
+
+static int add_sight(struct graph_scan *scan, const struct ggml_tensor *node, struct kv_side *k) {
+    const struct ggml_tensor *write = find_write(scan, node, k);
+    bool earlier = write && scan->is_part && !is_here(scan, write);
     struct cache_sight sight = {.group = k->group,
                                 .mask = node->src[3],
-                                .cell = cell,
+                                .cell = write && !earlier ? write->src[1] : NULL,
+                                .earlier = earlier ? k : NULL,
                                 .first_stream = attention_first_stream(node, k),
                                 .n_streams = (int32_t)node->src[0]->ne[3],
                                 .rows_per_stream = (int32_t)node->src[0]->ne[1],
@@ -178,7 +241,7 @@ static int add_sight(struct graph_scan *scan, const struct ggml_tensor *node, st
         const struct cache_sight *s = &scan->sights[i];
         if (s->group != sight.group)
             continue;
-        if (s->mask == sight.mask && s->cell == sight.cell &&
+        if (s->mask == sight.mask && s->cell == sight.cell && s->earlier == sight.earlier &&
             s->first_stream == sight.first_stream && s->n_streams == sight.n_streams &&
             s->rows_per_stream == sight.rows_per_stream && s->n_cells == sight.n_cells)
             return i;
@@ -190,16 +253,6 @@ static int add_sight(struct graph_scan *scan, const struct ggml_tensor *node, st
     return scan->n_sights - 1;
 }
 
-/* The cells that this graph writes K's rows to: the rows that attend are the same tokens. */
-static const struct ggml_tensor *cells_written(const struct graph_scan *scan,
-                                               const struct kv_side *k, int64_t n_rows) {
-    for (int i = 0; i < scan->n_nodes; i++)
-        if (scan->nodes[i].op == GGML_OP_SET_ROWS && scan->nodes[i].side == k &&
-            scan->nodes[i].node->src[1]->ne[0] == n_rows)
-            return scan->nodes[i].node->src[1];
-    return NULL;
-}
-
 static void add_node(struct graph_scan *scan, struct ggml_tensor *node, struct kv_side *side) {
     struct cache_node *n = ADD(scan, nodes);
     if (!n)
@@ -207,10 +260,11 @@ static void add_node(struct graph_scan *scan, struct ggml_tensor *node, struct k
     n->node = node;
     n->op = node->op;
     n->side = side;
+    n->region = find_use(scan, scan->n_uses, node)->region;
     if (node->op != GGML_OP_FLASH_ATTN_EXT)
         return;
     const struct ggml_tensor *q = node->src[0];
-    n->sight = add_sight(scan, node, side, cells_written(scan, side, q->ne[1] * q->ne[3]));
+    n->sight = add_sight(scan, node, side);
     float max_bias = attention_params(node->op_params).max_bias;
     if (max_bias > 0) {
         n->slopes = malloc((size_t)q->ne[2] * sizeof *n->slopes);
@@ -227,14 +281,15 @@ static bool same_layer(const struct kv_side *a, const struct kv_side *b) {
 /* Rows that a write completes pages with wait in a region for their attention, which may come after
  * that of other layers: some models' last layers attend over an earlier layer's cache. */
 static bool is_free(const struct graph_scan *scan, int at, int32_t region) {
+    const struct kv_side *side = scan->uses[at].side;
     for (int i = 0; i < at; i++) {
-        const struct cache_node *n = &scan->nodes[i];
-        if (n->op != GGML_OP_SET_ROWS || n->side->group != scan->nodes[at].side->group ||
-            n->region != region || same_layer(n->side, scan->nodes[at].side))
+        const struct cache_use *use = &scan->uses[i];
+        if (!is_packed(use, GGML_OP_SET_ROWS) || use->side->group != side->group ||
+            use->region != region || same_layer(use->side, side))
             continue;
-        for (int j = at + 1; j < scan->n_nodes; j++)
-            if (scan->nodes[j].op == GGML_OP_FLASH_ATTN_EXT &&
-                same_layer(scan->nodes[j].side, n->side))
+        for (int j = at + 1; j < scan->n_uses; j++)
+            if (is_packed(&scan->uses[j], GGML_OP_FLASH_ATTN_EXT) &&
+                same_layer(scan->uses[j].side, use->side))
                 return false;
     }
     return true;
@@ -242,9 +297,9 @@ static bool is_free(const struct graph_scan *scan, int at, int32_t region) {
 
 static int32_t choose_region(const struct graph_scan *scan, int at) {
     for (int i = 0; i < at; i++)
-        if (scan->nodes[i].op == GGML_OP_SET_ROWS &&
-            same_layer(scan->nodes[i].side, scan->nodes[at].side))
-            return scan->nodes[i].region;
+        if (is_packed(&scan->uses[i], GGML_OP_SET_ROWS) &&
+            same_layer(scan->uses[i].side, scan->uses[at].side))
+            return scan->uses[i].region;
     for (int32_t region = 0; region < QUIRE_CELLS_REGIONS; region++)
         if (is_free(scan, at, region))
             return region;
@@ -277,28 +332,29 @@ static void collect(struct graph_scan *scan, const struct ggml_cgraph *graph) {
 /* All writes of a graph are planned before it runs, and a side has one plan at a time. */
 static bool is_written_before(const struct graph_scan *scan, int at) {
     for (int i = 0; i < at; i++)
-        if (scan->nodes[i].op == GGML_OP_SET_ROWS && scan->nodes[i].side == scan->nodes[at].side)
+        if (is_packed(&scan->uses[i], GGML_OP_SET_ROWS) &&
+            scan->uses[i].side == scan->uses[at].side)
             return true;
     return false;
 }
 
-/* False: a layer had to become plain, and the nodes are to be collected again. */
+/* False: a layer had to become plain, and all of them are to be assigned again. */
 static bool assign_regions(struct graph_scan *scan) {
-    for (int i = 0; i < scan->n_nodes; i++) {
-        struct cache_node *n = &scan->nodes[i];
-        if (n->op != GGML_OP_SET_ROWS)
+    for (int i = 0; i < scan->n_uses; i++) {
+        struct cache_use *use = &scan->uses[i];
+        if (!is_packed(use, GGML_OP_SET_ROWS))
             continue;
         if (is_written_before(scan, i)) {
-            kv_side_make_plain(n->side, "it is written twice in a graph");
+            kv_side_make_plain(use->side, "it is written twice in a graph");
             return false;
         }
-        if (n->node->src[1]->ne[0] > n->side->group->max_rows) {
-            kv_side_make_plain(n->side, "a batch is larger than any that was planned");
+        if (use->node->src[1]->ne[0] > use->side->group->max_rows) {
+            kv_side_make_plain(use->side, "a batch is larger than any that was planned");
             return false;
         }
-        n->region = choose_region(scan, i);
-        if (n->region < 0) {
-            kv_side_make_plain(n->side, "too many layers wait for their attention");
+        use->region = choose_region(scan, i);
+        if (use->region < 0) {
+            kv_side_make_plain(use->side, "too many layers wait for their attention");
             return false;
         }
     }
@@ -313,14 +369,13 @@ static void forget_nodes(struct graph_scan *scan) {
 
 void graph_scan_nodes(struct graph_scan *scan, const struct ggml_cgraph *graph, int n_threads) {
     scan->over_budget = false;
-    for (int i = 0; i < graph->n_nodes; i++)
-        if (is_computed(graph->nodes[i]))
-            judge(graph->nodes[i]);
-    pack_new_layers(scan, graph, n_threads);
-    do {
-        forget_nodes(scan);
-        collect(scan, graph);
-    } while (!assign_regions(scan));
+    for (int i = 0; i < scan->n_uses; i++)
+        judge(scan->uses[i].node);
+    pack_new_layers(scan, n_threads);
+    while (!assign_regions(scan))
+        ;
+    forget_nodes(scan);
+    collect(scan, graph);
     scan->uid = graph->uid;
     scan->epoch = kv_group_epoch();
 }
@@ -328,6 +383,7 @@ void graph_scan_nodes(struct graph_scan *scan, const struct ggml_cgraph *graph, 
 void graph_scan_free(struct graph_scan *scan) {
     forget_nodes(scan);
     free(scan->buffers);
+    free(scan->uses);
     free(scan->nodes);
     free(scan->sights);
     free(scan->shifts);

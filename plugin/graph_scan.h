@@ -2,12 +2,24 @@
  *
  * llama.cpp computes the same graph for many tokens, so a scan is kept until another graph comes or
  * a layer has become packed or plain.
+ *
+ * A program may have a graph computed in parts: a callback looks at some of the nodes, or layers
+ * belong to several devices. What has to be known of all layers (which pages they share, whether
+ * they have a window, who reads what is written) is looked up in the whole graph, so that it does
+ * not matter how it is divided.
  */
 #ifndef QUIRE_PLUGIN_GRAPH_SCAN_H
 #define QUIRE_PLUGIN_GRAPH_SCAN_H
 
 #include "kv_buffer.h"
 #include "kv_group.h"
+
+/* A node of the whole graph that reads or writes caches. */
+struct cache_use {
+    struct ggml_tensor *node;
+    struct kv_side *side; /* that the node is a write to, or K of attention; or NULL */
+    int32_t region;       /* of a write to a packed side */
+};
 
 /* A node on packed layers, which becomes a call of ours while the graph runs. */
 struct cache_node {
@@ -26,6 +38,7 @@ struct cache_sight {
     struct kv_group *group;
     int number;                            /* in its group */
     const struct ggml_tensor *mask, *cell; /* either may be NULL */
+    const struct kv_side *earlier; /* with the cells that an earlier part has written, or NULL */
     int32_t first_stream, n_streams, rows_per_stream, n_cells;
 };
 
@@ -45,6 +58,9 @@ struct graph_scan {
     uint64_t uid, epoch;
     struct kv_buffer **buffers; /* whose caches the graph touches, by address */
     int n_buffers, max_buffers;
+    struct cache_use *uses; /* in the order of computing */
+    int n_uses, max_uses;
+    bool is_part; /* some of them are in other parts of the graph */
     struct cache_node *nodes;
     int n_nodes, max_nodes;
     struct cache_sight *sights;
@@ -57,9 +73,9 @@ struct graph_scan {
     bool over_budget; /* a layer's pages do not fit QUIRE_KV_BYTES: the graph cannot run */
 };
 
-/* Finds the buffers. The caller locks them and then lets graph_scan_nodes look at the nodes: there
- * layers become packed or plain. */
-void graph_scan_buffers(struct graph_scan *scan, const struct ggml_cgraph *graph);
+/* Finds the uses and their buffers. The caller locks those and then lets graph_scan_nodes look at
+ * the nodes: there layers become packed or plain. */
+void graph_scan_uses(struct graph_scan *scan, const struct ggml_cgraph *graph);
 void graph_scan_nodes(struct graph_scan *scan, const struct ggml_cgraph *graph, int n_threads);
 void graph_scan_free(struct graph_scan *scan);
 

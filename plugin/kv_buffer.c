@@ -40,7 +40,7 @@ static void free_buffer(ggml_backend_buffer_t buffer) {
         kv_group_free(group);
     }
     for (int i = 0; i < b->n_sides; i++)
-        free(b->sides[i].marked);
+        kv_side_free(&b->sides[i]);
     pthread_mutex_destroy(&b->lock);
     munmap(b->base, b->bytes);
     free(b->sides);

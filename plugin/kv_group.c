@@ -150,6 +150,7 @@ static void create(const struct plan *p, int i) {
     group->bytes = p->bytes[i];
     group->max_rows = options->max_rows;
     group->max_workers = options->max_workers;
+    group->windowed = chosen[0]->windowed;
     group->next = buffer->groups;
     buffer->groups = group;
     for (int32_t j = 0; j < options->n_layers; j++)

@@ -9,6 +9,7 @@ struct kv_group {
     struct kv_group *next; /* of the same buffer */
     quire_cells *cells;
     int32_t max_rows, max_workers;
+    bool windowed;
     size_t bytes;         /* of the budget (kv_budget.h) */
     quire_sight **sights; /* as many as any graph needed at once */
     int32_t n_sights;

@@ -144,6 +144,16 @@ void kv_side_make_plain(struct kv_side *side, const char *why) {
         kv_side_make_plain(side->partner, why);
 }
 
+bool kv_side_keep(struct kv_side *side, const int64_t *cells, int32_t n) {
+    int64_t *kept = realloc(side->kept, (size_t)n * sizeof *kept);
+    if (!kept)
+        return false;
+    memcpy(kept, cells, (size_t)n * sizeof *kept);
+    side->kept = kept;
+    side->n_kept = n;
+    return true;
+}
+
 bool kv_side_lend(struct kv_side *side) {
     side->lent = open_addresses(side) && read_range(side, 0, kv_side_cells(side), side->data);
     if (side->lent)
@@ -267,4 +277,9 @@ void kv_side_cleared(struct kv_side *side) {
         close_addresses(side);
     free(side->marked);
     side->marked = NULL;
+}
+
+void kv_side_free(struct kv_side *side) {
+    free(side->marked);
+    free(side->kept);
 }

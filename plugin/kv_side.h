@@ -34,6 +34,8 @@ struct kv_side {
     bool lent;            /* packed, but its rows are in the addresses for a while */
     _Atomic bool refused; /* rows of the running graph were refused: counted once */
     uint64_t *marked;     /* (cells of all streams) bits, or NULL */
+    int64_t *kept; /* (n_kept) of a packed K, the cells of its last write in a part of a graph */
+    int32_t n_kept;
     struct kv_group *group;
     struct kv_side *partner; /* V of this K, or K of this V: they are packed or plain together */
     int32_t index;           /* of their layer in the group */
@@ -60,6 +62,10 @@ void kv_side_cleared(struct kv_side *side);
 /* Cells that a graph writes while the side is new. */
 void kv_side_mark(struct kv_side *side, int64_t first, int64_t end);
 
+/* Remembers the cells of a write until attention that another part of the graph computes. By then
+ * the graph may have used their memory for something else. False: no memory. */
+bool kv_side_keep(struct kv_side *side, const int64_t *cells, int32_t n);
+
 /* Rows of cells first .. first + n - 1 into pages. False: refused (quire_last_error). */
 bool kv_side_write_range(struct kv_side *side, int64_t first, int64_t n, const void *rows);
 
@@ -73,5 +79,7 @@ void kv_side_make_plain(struct kv_side *side, const char *why);
  * again, unless the side has become plain. False: they cannot be had, and nothing was done. */
 bool kv_side_lend(struct kv_side *side);
 void kv_side_return(struct kv_side *side);
+
+void kv_side_free(struct kv_side *side);
 
 #endif

@@ -46,7 +46,8 @@ int main(int argc, char **argv) {
     int prompt = argument(argc, argv, 4, 128), steps = argument(argc, argv, 5, 16);
     require(rounds > 0 && rounds <= ROUNDS_MAX && prompt > 0 && steps > 0, "bad numbers");
     ggml_backend_dev_t device = host_load();
-    struct llama_model *models[2] = {host_model(argv[1], device), host_model(argv[1], NULL)};
+    struct llama_model *models[2] = {host_model(argv[1], device, 999),
+                                     host_model(argv[1], NULL, 999)};
     struct llama_context *contexts[2];
     for (int i = 0; i < 2; i++) {
         struct llama_context_params params = llama_context_default_params();

@@ -1,8 +1,12 @@
 /* compare.c: the same calls on a context of llama.cpp with the plug-in and on one without; logits
  * are compared.
  * usage: compare MODEL [--bound NMSE] [--threads N] [--seqs N] [--unified] [--no-flash]
- *                [--type f16|q8_0] [--ubatch N] [--splits N] SCENARIO...
- * --bound 0 (the default) means the same bits. Prints the error of each scenario. */
+ *                [--type f16|q8_0] [--ubatch N] [--splits N] [--swa-full] [--layers N]
+ *                [--parts N] SCENARIO...
+ * --bound 0 (the default) means the same bits. Prints the error of each scenario.
+ * --layers N: as -ngl N; the rest of the layers and their cache are the CPU's.
+ * --parts N: both have the plug-in; the first computes N nodes of a graph at a time, as a program
+ * does that looks at nodes. */
 #include "llama_host.h"
 
 #include <math.h>
@@ -15,21 +19,30 @@ enum { CONTEXT = 1024, LOGITS_MAX = 64 };
 static struct {
     const char *model;
     double bound;
-    int threads, seqs, ubatch;
-    bool unified, flash;
+    int threads, seqs, ubatch, parts, layers;
+    bool unified, flash, swa_full;
     enum ggml_type type;
     const char *splits;
-} options = {.threads = 1, .seqs = 1, .ubatch = 128, .flash = true, .type = GGML_TYPE_F16};
+} options = {
+    .threads = 1, .seqs = 1, .ubatch = 128, .layers = 999, .flash = true, .type = GGML_TYPE_F16};
 
 /* One of the two sides. Logits of every step are kept, in order. */
 struct side {
     struct llama_model *model;
+    int parts; /* see above; 0: graphs are not divided */
     struct llama_context *context;
     float *logits;
     int n_logits, n_vocab;
 };
 
-static struct llama_context *new_context(struct llama_model *model) {
+/* Called twice for a node that ends a part: the second time it has been computed. */
+static bool ends_part(struct ggml_tensor *node, bool ask, void *data) {
+    static int n_asked;
+    (void)node;
+    return !ask || ++n_asked % *(int *)data == 0;
+}
+
+static struct llama_context *new_context(struct side *s) {
     struct llama_context_params params = llama_context_default_params();
     params.n_ctx = (uint32_t)(CONTEXT * (options.unified ? 1 : options.seqs));
     params.n_batch = 1024;
@@ -38,10 +51,12 @@ static struct llama_context *new_context(struct llama_model *model) {
     params.n_threads = params.n_threads_batch = options.threads;
     params.type_k = params.type_v = options.type;
     params.kv_unified = options.unified;
-    params.swa_full = false; /* as llama.cpp's programs have it */
+    params.swa_full = options.swa_full; /* llama.cpp's programs have it off */
+    params.cb_eval = s->parts ? ends_part : NULL;
+    params.cb_eval_user_data = &s->parts;
     params.flash_attn_type =
         options.flash ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    struct llama_context *context = llama_init_from_model(model, params);
+    struct llama_context *context = llama_init_from_model(s->model, params);
     require(context != NULL, "a context cannot be made");
     return context;
 }
@@ -146,7 +161,7 @@ static void states(struct side *s) {
     uint8_t *state = malloc(size);
     require(llama_state_get_data(s->context, state, size) > 0, "the state cannot be read");
     llama_free(s->context);
-    s->context = new_context(s->model);
+    s->context = new_context(s);
     require(llama_state_set_data(s->context, state, size) > 0, "the state cannot be set");
     free(state);
     decode_steps(s, 0, 180, 3);
@@ -207,7 +222,7 @@ static double nmse(const float *a, const float *b, size_t n) {
 
 static bool compare(const char *name, void (*run)(struct side *), struct side *sides) {
     for (int i = 0; i < 2; i++) {
-        sides[i].context = new_context(sides[i].model);
+        sides[i].context = new_context(&sides[i]);
         if (i == 0 && options.splits)
             require(strcmp(host_graph_splits(), options.splits) == 0,
                     "%s: the graph is in %s splits, not %s", name, host_graph_splits(),
@@ -242,6 +257,8 @@ static int parse(int argc, char **argv) {
             options.unified = true;
         else if (strcmp(option, "--no-flash") == 0)
             options.flash = false;
+        else if (strcmp(option, "--swa-full") == 0)
+            options.swa_full = true;
         else {
             require(++i < argc, "%s wants a value", option);
             if (strcmp(option, "--bound") == 0)
@@ -252,6 +269,10 @@ static int parse(int argc, char **argv) {
                 options.seqs = atoi(argv[i]);
             else if (strcmp(option, "--ubatch") == 0)
                 options.ubatch = atoi(argv[i]);
+            else if (strcmp(option, "--layers") == 0)
+                options.layers = atoi(argv[i]);
+            else if (strcmp(option, "--parts") == 0)
+                options.parts = atoi(argv[i]);
             else if (strcmp(option, "--splits") == 0)
                 options.splits = argv[i];
             else if (strcmp(option, "--type") == 0)
@@ -266,8 +287,9 @@ static int parse(int argc, char **argv) {
 int main(int argc, char **argv) {
     int first = parse(argc, argv);
     ggml_backend_dev_t device = host_load();
-    struct side sides[2] = {{.model = host_model(options.model, device)},
-                            {.model = host_model(options.model, NULL)}};
+    struct side sides[2] = {
+        {.model = host_model(options.model, device, options.layers), .parts = options.parts},
+        {.model = host_model(options.model, options.parts ? device : NULL, options.layers)}};
     for (int i = 0; i < 2; i++) {
         sides[i].n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(sides[i].model));
         sides[i].logits = malloc((size_t)LOGITS_MAX * (size_t)sides[i].n_vocab * sizeof(float));

@@ -463,20 +463,29 @@ static void starve(bool on) {
     require(setrlimit(RLIMIT_AS, &limit) == 0, "the limit of memory cannot be set");
 }
 
-/* So many nodes that there is no memory to look at them. A graph that llama.cpp computes again has
- * the same uid, and is looked at again all the same. */
+/* So many nodes on a cache that there is no memory to look at them. A graph that llama.cpp computes
+ * again has the same uid, and is looked at again all the same. */
 static void no_memory_for_a_graph(void) {
-    enum { LONG = 1 << 17 };
+    enum { LONG = 1 << 14 };
     struct cache c = new_cache(CELLS);
+    set_threads(&c, 1); /* they would meet after each of these nodes */
     step(&c, 0, 0, 10, 1, 10, 1, false);
     struct graph g = begin_long(LONG);
-    for (int i = 0; i < LONG - 8; i++)
-        ggml_build_forward_expand(g.nodes, ggml_view_1d(g.context, c.side[0], ROW, 0));
+    struct ggml_tensor *q = ggml_new_tensor_4d(g.context, GGML_TYPE_F32, D, 1, H, 1), *view[2];
+    for (int s = 0; s < 2; s++)
+        view[s] = ggml_permute(g.context,
+                               ggml_view_4d(g.context, c.side[s], D, G, 64, 1, D * 2,
+                                            c.side[s]->nb[1], c.side[s]->nb[2], 0),
+                               0, 2, 1, 3);
+    for (int i = 0; i < LONG - 16; i++)
+        ggml_build_forward_expand(
+            g.nodes, ggml_flash_attn_ext(g.context, q, view[0], view[1], NULL, 0.25f, 0.0f, 0.0f));
     struct ggml_tensor *all = ggml_reshape_2d(g.context, c.side[0], ROW, CELLS * STREAMS);
     struct ggml_tensor *rows = ggml_new_tensor_2d(g.context, GGML_TYPE_F32, ROW, 1);
     struct ggml_tensor *cell = ggml_new_tensor_1d(g.context, GGML_TYPE_I64, 1);
     ggml_build_forward_expand(g.nodes, ggml_set_rows(g.context, all, rows, cell));
     place(&g);
+    memset(q->data, 0, ggml_nbytes(q));
     *(int64_t *)cell->data = 10;
     for (int i = 0; i < ROW; i++) {
         ((float *)rows->data)[i] = value_at(0, 10, i, 1);

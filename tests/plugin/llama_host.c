@@ -42,11 +42,11 @@ ggml_backend_dev_t host_load(void) {
     return device;
 }
 
-struct llama_model *host_model(const char *path, ggml_backend_dev_t device) {
+struct llama_model *host_model(const char *path, ggml_backend_dev_t device, int layers) {
     struct llama_model_params params = llama_model_default_params();
     ggml_backend_dev_t devices[2] = {device, NULL};
     params.devices = devices;
-    params.n_gpu_layers = 999;
+    params.n_gpu_layers = layers;
     struct llama_model *model = llama_model_load_from_file(path, params);
     require(model != NULL, "%s cannot be loaded", path);
     return model;

@@ -11,8 +11,8 @@ void require(bool good, const char *format, ...) __attribute__((format(printf, 2
 /* Loads the plug-in that GGML_BACKEND_PATH names, and returns its device. */
 ggml_backend_dev_t host_load(void);
 
-/* The model with its layers on `device`, or on the CPU (NULL). */
-struct llama_model *host_model(const char *path, ggml_backend_dev_t device);
+/* The model with its last `layers` on `device` (NULL: the CPU), and the others on the CPU. */
+struct llama_model *host_model(const char *path, ggml_backend_dev_t device, int layers);
 
 /* Pieces that ggml's scheduler cut the graphs of the context created last into, as libllama logs
  * them: "1", or "1 / 3" if prefill and decoding differ. */

@@ -95,6 +95,69 @@ def test_pages_after_a_context_shift(kv, model):
     assert caches(done) == [(6, 0)]
 
 
+# ---------------------------------------------------------------- graphs that are computed in parts
+
+def codecs(done):
+    """Layer -> all codecs that it had, in any context of the report."""
+    found = {}
+    for layer, pair in re.findall(r"^quire:   cache_k_l(\d+) (\S+:\S+) ", done.stderr, re.M):
+        found.setdefault(int(layer), set()).add(pair)
+    return found
+
+
+def page_sets(done):
+    """(windowed, how many sets of pages there are) of all caches."""
+    return set(re.findall(r"^quire: cache of .* cells of f16(, windowed|), page sets (\d+):", done.stderr, re.M))
+
+
+FULL, WINDOW = ("", "1"), (", windowed", "1")
+
+
+WINDOWED = {"llama": [], "gemma3": [0, 1, 2, 3, 4, 6], "gemma4": [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize("options", [["--parts", "1"], ["--parts", "7", "--swa-full"]], ids=" ".join)
+@pytest.mark.parametrize("arch", WINDOWED)
+def test_parts_of_a_graph_change_no_bit(arch, options, model):
+    """A callback that looks at nodes has the graph computed in parts. Layers of a cache still share a set of pages,
+    those with a window are raw, and a token sees its own page raw. The other context of the comparison has whole graphs."""
+    done = run("compare", model(arch), *options, "prefill", "decode", "holes", "states", "aborted", kv="k4v4")
+    assert codecs(done) == {i: {"raw:raw" if i in WINDOWED[arch] else "km4:vt4"} for i in codecs(done)}
+    assert page_sets(done) == ({FULL, WINDOW} if WINDOWED[arch] else {FULL})
+
+
+@pytest.mark.parametrize("options", [[], ["--unified", "--ubatch", "33"]], ids=" ".join)
+def test_parts_of_a_graph_on_several_sequences_change_no_bit(options, model):
+    run("compare", model("gemma3"), "--parts", "3", "--seqs", "3", *options, *SEVERAL, kv="k4v4")
+
+
+def test_parts_of_a_graph_with_a_context_shift_change_no_bit(model):
+    run("compare", model("llama"), "--parts", "1", "shift", kv="k4v4")
+
+
+def test_a_budget_is_for_all_parts_of_a_graph(model):
+    """One preset for all layers: the first part that has a cache asks for all of them."""
+    done = run("compare", model("gemma3"), "--parts", "1", "prefill", kv="auto", good=False, QUIRE_KV_BYTES="1K")
+    assert re.search(r"^quire: k3v3 needs [0-9.]+ MiB for 1 x 256 cells and other caches", done.stderr, re.M)
+
+
+def test_layers_of_two_devices(model):
+    """Then a graph is in pieces: the CPU's layers, and those between them."""
+    done = run("compare", model("gemma3"), "--layers", "5", "--bound", BOUNDS["k4v4"], "decode", kv="k4v4")
+    assert codecs(done) == {3: {"raw:raw"}, 4: {"raw:raw"}, 5: {"km4:vt4"}, 6: {"raw:raw"}}
+    assert page_sets(done) == {FULL, WINDOW}
+
+
+def test_a_model_whose_layers_all_have_a_window(tmp_path):
+    """It has one cache, which looks as any other does: it is packed."""
+    only_windows = models.make(tmp_path / "windows.gguf", "gemma3", layers=5)
+    done = run("compare", only_windows, "--bound", BOUNDS["k8v8"], "prefill", "decode", kv="k8v8")
+    assert codecs(done) == {i: {"kc8:vt8"} for i in range(5)} and page_sets(done) == {FULL}
+    run("compare", only_windows, "--parts", "1", "prefill", kv="k8v8")
+
+
+# ---------------------------------------------------------------- layers that pages cannot serve
+
 @pytest.mark.parametrize("options, reason", [(["--no-flash"], "V is stored transposed (no flash attention)"),
                                              (["--type", "q8_0"], "its type is one of ggml's quantized ones")])
 def test_caches_that_stay_plain(options, reason, model):
