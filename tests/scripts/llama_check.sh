@@ -16,9 +16,7 @@ project(use C)
 find_package(Threads REQUIRED)
 include($root/cmake/llama.cmake)
 CMAKE
-# A cache from which nothing can be built, at once and without network.
-version=$(sed -n 's/^version=//p' "$root/tools/fetch-llama")
-echo "not the sources" >"$tmp/empty/llama_cpp_python-$version.tar.gz"
+export PIP_NO_INDEX=1 # so nothing can be built from an empty cache: the sources are not fetched either
 
 # package NAME: the installed one again, its headers free to be changed.
 package() {
