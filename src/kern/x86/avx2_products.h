@@ -58,6 +58,7 @@ INLINE sums multiply_wide(sums acc, codes x, operand y) {
     acc = _mm256_add_epi32(acc, _mm256_madd_epi16(x.even, y.even));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(x.odd, y.odd));
 }
+/* `n`: octets in x and q; together(kind), or the two of a last slice where that is more. */
 INLINE sums k_multiply(const product kind, const int n, sums acc, const codes *x,
                        const operand *q) {
     (void)n;
