@@ -136,17 +136,14 @@ static bool splits_side_of(const kernel_case *c, const kernel_level *level,
 
 typedef struct tolerance {
     double logit; /* of the size of its terms */
-    double exp2;  /* the largest error of 2^x, and of l; for u8 weights 9.1e-4: fixed point 3.4e-4,
-                     fp16 5.7e-4; amx 1.1e-3: its cubic is coarser (6.7e-4), and what its sums
-                     in fp16 lose goes both ways */
+    double exp2;  /* the largest error of 2^x; what u8 weights need is 9.1e-4: fixed point 3.4e-4,
+                     fp16 5.7e-4 */
     double o;     /* relative L2, all rows */
 } tolerance;
 
 static tolerance tolerance_of(const kernel_case *c, const kernel_level *level, bool raw) {
     const double o = raw ? 2e-6 : bound_of(&c->format.v);
     tolerance t = {0x1p-20, o < 1e-5 ? 2e-6 : o < 1e-3 ? 1e-4 : 9.1e-4, o};
-    if (!raw && c->format.v.bits < 8 && strncmp(kernel_of(c, level), "amx", 3) == 0)
-        t.exp2 = 1.1e-3;
     if (side_of_case_uses_fp16(c, level, &c->format.v))
         t.o = 0x1p-11, t.exp2 = 0x1p-11 + 3e-6;
     if (splits_side_of(c, level, &c->format.k))
