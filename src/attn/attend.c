@@ -97,7 +97,7 @@ static void attend_chunk(const call *c, const work *w, quire_attend_job *job, in
     quire__query_rows_use(job, &c->worker->q, &form->format.k);
     job->first_page = chunk * QUIRE_CHUNK_PAGES;
     job->skip = form->sinks;
-    for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_BLOCK_PAGES; i++) {
+    for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_AHEAD_PAGES; i++) {
         const int32_t page = job->first_page + i;
         const bool seen =
             page < w->tile->page && (page >= first_seen || quire__pinned(class, page));

@@ -162,7 +162,7 @@ static void attend_chunk(const call *c, const work *w, int32_t chunk, const quir
     const int dim = c->layer->form->config.v_dim;
     quire_attend_job seen = make_job(c, w), mixed = make_job(c, w);
     int n_seen = 0, n_mixed = 0;
-    for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_BLOCK_PAGES; i++) {
+    for (int32_t i = 0; i < QUIRE_CHUNK_PAGES + QUIRE_AHEAD_PAGES; i++) {
         int kind;
         const uint8_t *record = record_of(c, w, chunk * QUIRE_CHUNK_PAGES + i, &kind);
         if (i >= QUIRE_CHUNK_PAGES) {

@@ -32,6 +32,7 @@ enum {
     QUIRE_BLOCK_PAGES = 2,
     QUIRE_BLOCK_TOKENS = QUIRE_BLOCK_PAGES * QUIRE_PAGE_TOKENS,
     QUIRE_CHUNK_PAGES = 16,
+    QUIRE_AHEAD_PAGES = 2 * QUIRE_BLOCK_PAGES, /* as far as kernels fetch ahead */
     QUIRE_STATE_ROWS = 4,
     QUIRE_MAX_PACKED = 8, /* packed kernels of a pool, all levels together */
     QUIRE_MAX_SCALE_GROUPS = QUIRE_DIM_MAX / 32
@@ -86,7 +87,7 @@ typedef struct quire_attend_job {
     int32_t first_page;                       /* a multiple of QUIRE_CHUNK_PAGES */
     const uint8_t *record[QUIRE_CHUNK_PAGES]; /* NULL: no row sees this page */
     /* The pages after the chunk, to fetch ahead; may be NULL. */
-    const uint8_t *next[QUIRE_BLOCK_PAGES];
+    const uint8_t *next[QUIRE_AHEAD_PAGES];
     /* Tokens below this position are raw sinks, not in the records. */
     int32_t skip;
     /* raw: runs of tokens, ascending */

@@ -2,14 +2,14 @@
  *
  * Parameters:
  *   SIMD             header of the vectors: fvec of W floats and the operations on it
- *   PARAMS_LOCALITY  where the next block's parameters are prefetched to, as the third argument of
- *                    __builtin_prefetch: 3 for L1, 2 for L2
+ *   PARAMS_LOCALITY  if fetch_params is needed: where it fetches to, as the third argument of
+ *                    __builtin_prefetch, 3 for L1, 2 for L2
  */
 #ifndef QUIRE_KERN_SHARED_PAGE_PARAMS_TMPL_H
 #define QUIRE_KERN_SHARED_PAGE_PARAMS_TMPL_H
 
-#if !defined(SIMD) || !defined(PARAMS_LOCALITY)
-#error "page_params_tmpl.h needs SIMD and PARAMS_LOCALITY"
+#ifndef SIMD
+#error "page_params_tmpl.h needs SIMD"
 #endif
 
 #include <string.h>
@@ -51,6 +51,7 @@ static void load_token_scales(const quire_side_format *side, const uint8_t *reco
         f_store(scale + t, f_mul(f_load(scale + t), f_all(side->unit)));
 }
 
+#ifdef PARAMS_LOCALITY
 /* Parameters are the first thing that the next block needs, and too few for the hardware's
  * prefetcher to notice. */
 static inline void fetch_params(const quire_format *f, const uint8_t *record) {
@@ -59,5 +60,6 @@ static inline void fetch_params(const quire_format *f, const uint8_t *record) {
         for (size_t at = 0; at < sides[i]->param_bytes; at += 64)
             __builtin_prefetch(record + sides[i]->params + at, 0, PARAMS_LOCALITY);
 }
+#endif
 
 #endif

@@ -8,10 +8,6 @@
 
 enum { TILE = 16, STEPS = TILE / W /* of a tile */ };
 
-INLINE void fetch(const uint8_t *ahead, const int bytes) {
-    UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
-}
-
 /* Octets of dims or atoms of tokens that are loaded before they are multiplied: at least the two of
  * a slice. Arrays of codes and operands have as many elements even if one is enough, because gcc 12
  * copies the vector of an array of one around. */

@@ -24,24 +24,26 @@
 
 /* ---------------------------------------------------- instances: source and kind of codes, rows */
 
-typedef void (*dot_function)(const uint8_t *k, int dim, int first, int n, const int8_t *book,
-                             const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]);
-typedef void (*weigh_function)(const uint8_t *const v[PAGES], int first, int n, const int8_t *book,
-                               const uint8_t *const ahead[PAGES], const uint8_t *flip,
-                               const uint8_t (*p)[2][BLOCK], int32_t (*total)[QUIRE_DIM_MAX]);
+/* Both fetch what is ahead, and return how far they got. */
+typedef const uint8_t *(*dot_function)(const uint8_t *k, int dim, int first, int n,
+                                       const int8_t *book, const uint8_t *ahead, const set_query *q,
+                                       int32_t (*dots)[T]);
+typedef const uint8_t *(*weigh_function)(const uint8_t *const v[PAGES], int first, int n,
+                                         const int8_t *book, const uint8_t *ahead,
+                                         const uint8_t *flip, const uint8_t (*p)[2][BLOCK],
+                                         int32_t (*total)[QUIRE_DIM_MAX]);
 
 #define DOT_INSTANCE(from, kind, rows)                                                             \
-    static void dot_##from##_##kind##_##rows(const uint8_t *k, int dim, int first, int n,          \
-                                             const int8_t *book, const uint8_t *ahead,             \
-                                             const set_query *q, int32_t(*dots)[T]) {              \
-        multiply_page(kind, from, rows, k, dim, first, n, load_book(book), ahead, q, dots);        \
+    static const uint8_t *dot_##from##_##kind##_##rows(                                            \
+        const uint8_t *k, int dim, int first, int n, const int8_t *book, const uint8_t *ahead,     \
+        const set_query *q, int32_t(*dots)[T]) {                                                   \
+        return multiply_page(kind, from, rows, k, dim, first, n, load_book(book), ahead, q, dots); \
     }
 #define WEIGH_INSTANCE(from, kind, rows)                                                           \
-    static void weigh_##from##_##kind##_##rows(                                                    \
-        const uint8_t *const v[PAGES], int first, int n, const int8_t *book,                       \
-        const uint8_t *const ahead[PAGES], const uint8_t *flip, const uint8_t(*p)[2][BLOCK],       \
-        int32_t(*total)[QUIRE_DIM_MAX]) {                                                          \
-        weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, flip, p, total);        \
+    static const uint8_t *weigh_##from##_##kind##_##rows(                                          \
+        const uint8_t *const v[PAGES], int first, int n, const int8_t *book, const uint8_t *ahead, \
+        const uint8_t *flip, const uint8_t(*p)[2][BLOCK], int32_t(*total)[QUIRE_DIM_MAX]) {        \
+        return weigh_block(kind, from, rows, v, first, n, load_book(book), ahead, flip, p, total); \
     }
 /* Between four rows and a full set there is nothing: next_set. */
 #if SET > 4
@@ -180,13 +182,8 @@ static block load_block(quire_attend_job *job, int first, bool few) {
                 b.from = p;
         }
     b.first -= b.n > 0 ? PAGES : 0;
-    for (int p = b.from; p < b.from + b.n; p++) {
-        const uint8_t *ahead = page_ahead(job, b.first + p);
-        if (ahead)
-            fetch_params(f, ahead);
-        b.ahead[p] = ahead ? ahead : b.record[p];
-    }
     load_keys_of_block(&b);
+    fetch_step(&b.work->ahead);
     return b;
 }
 
@@ -383,9 +380,9 @@ static void score_set(const block *b, int first, int rows, set_query *of_set, bo
                 dot_of(job->q + (size_t)(first + r) * (size_t)k->dim, w->k_zero[p], k->dim);
         for (int g = 0; g < k->n_groups; g++) {
             const int at = g * k->group / 16, n = k->group / 16;
-            DOT[b->k_source][kind][rows - 1](
-                b->k[p], k->dim, at, n, k->book,
-                b->ahead[p] + k->codes + (size_t)(at * 2 * T * k->bits), integers, w->dots);
+            fetched(&w->ahead, DOT[b->k_source][kind][rows - 1](b->k[p], k->dim, at, n, k->book,
+                                                                ahead_or(&w->ahead, b->k[p]),
+                                                                integers, w->dots));
             add_scores(k, integers, rows, g, (const int32_t(*)[T])w->dots, w->k_scale[p],
                        w->k_zero[p], w->s[0] + p * T);
         }
@@ -428,6 +425,7 @@ static void find_updates(const block *b, int first, int rows, const quire_state 
         rvec m = r_all(0);
         FOUR_ROWS(rows - r, n_rows,
                   m = maxima(n_rows, (const float(*)[BLOCK])(b->work->s[r] + t0), n));
+        fetch_step(&b->work->ahead);
         const rvec old = r_load(state->m + first + r), top = r_max(m, old);
         const rvec alive = r_and(r_above(m, r_all(QUIRE_NOTHING_SEEN)),
                                  r_at_least(m, r_sub(old, r_all(QUIRE_DROP_BELOW))));
@@ -465,6 +463,7 @@ static void weigh_tokens(const block *b, int first, int rows, const quire_state 
             sum[i] = top[i] = f_all(0);
             if (!is_alive(u, r + i))
                 continue;
+            fetch_step(&b->work->ahead);
             float *s = b->work->s[r + i] + t0;
             sum[i] = v->bits >= 8 ? exponentials(s, scale, 5, n, u->m[r + i], &top[i])
                                   : exponentials(s, scale, 3, n, u->m[r + i], &top[i]);
@@ -518,6 +517,7 @@ static void put_scale_group_weights(const block *b, const set_update *u, int g, 
             FOUR_ROWS(rows - r, n_rows,
                       largest = largest_weights(n_rows, (const float(*)[BLOCK])(w->s[r] + t0),
                                                 scale, zero, n, &sum));
+        fetch_step(&w->ahead);
         const rvec inverse = r_and(r_above(largest, r_all(1e-30f)), r_div(steps, largest));
         const __m128i total = kind == WIDE     ? put_four(WIDE, u, r, factor, n, inverse, t0, w)
                               : kind == SIGNED ? put_four(SIGNED, u, r, factor, n, inverse, t0, w)
@@ -531,12 +531,12 @@ static void add_values(const block *b, const set_update *u, int g, int first, in
                        const set_values *by, const quire_state *state) {
     const quire_side_format *v = &b->job->format->v;
     x86_work *w = b->work;
-    const uint8_t *ahead[PAGES] = {NULL};
-    for (int p = b->from; p < b->from + b->n; p++)
-        ahead[p] = b->ahead[p] + v->codes;
-    WEIGH[b->v_source][product_of(v)][rows - 1](b->v, g * v->group / TILE, v->group / TILE, v->book,
-                                                ahead, w->flip[g], (const uint8_t(*)[2][BLOCK])w->p,
-                                                w->sums);
+    if (g == 0 && first + rows == b->job->n_rows * b->job->n_group)
+        fetch_until_values(&w->ahead);
+    fetched(&w->ahead, WEIGH[b->v_source][product_of(v)][rows - 1](
+                           b->v, g * v->group / TILE, v->group / TILE, v->book,
+                           ahead_or(&w->ahead, b->v[b->from]), w->flip[g],
+                           (const uint8_t(*)[2][BLOCK])w->p, w->sums));
     for (int r = 0; r < rows; r++) {
         if (!is_alive(u, r))
             continue;
@@ -557,6 +557,7 @@ static void value_set(block *b, int first, int rows, const quire_state *state, s
     set_values by;
     if (weighs_in_halves(v)) {
         for (int r = 0; r < rows; r += ABREAST) {
+            fetch_step(&b->work->ahead);
             const row_weights x = put_half_weights(b, u->alive >> r, r, u->m + r);
             update_states(u, r, x.sum, first, state);
             put_units(v, u, r, x.step, x.total, r_all(0), &by);
@@ -603,6 +604,20 @@ static void queries_to_integers(const quire_attend_job *job, x86_work *w) {
     }
 }
 
+/* How the lines of two pages are shared out among the products and the steps of a block. */
+static void plan_ahead(const quire_format *f, int n, bool few, pages_ahead *a) {
+    const int most = most_rows(f), n_sets = (n + most - 1) / most;
+    const bool k_direct = few && direct_keys(&f->k) != UNPACKED,
+               v_direct = few && direct_values(&f->v, false) != UNPACKED;
+    const ptrdiff_t by_keys = k_direct ? bytes_beside(PAGES * (ptrdiff_t)f->k.code_bytes) : 0,
+                    by_values = v_direct ? bytes_beside(PAGES * (ptrdiff_t)f->v.code_bytes) : 0,
+                    rest = PAGES * (ptrdiff_t)f->bytes - by_keys - by_values,
+                    grain = n_sets * AHEAD_STEPS * LINES_AT_ONCE * LINE;
+    a->bytes = (ptrdiff_t)f->bytes;
+    a->by_values = by_values;
+    a->step = (int)((rest + grain - 1) / grain) * LINES_AT_ONCE;
+}
+
 static void attend(quire_attend_job *job, const quire_state *state) {
     enum { FEW = 8 }; /* with more rows than this, unpacking once pays off */
     const int n = job->n_rows * job->n_group;
@@ -614,6 +629,8 @@ static void attend(quire_attend_job *job, const quire_state *state) {
         queries_to_fp16(job, work);
     else if (job->q_is_new && k->family != QUIRE_FAMILY_CHANNEL && k->family != QUIRE_FAMILY_RAW)
         queries_to_integers(job, work);
+    plan_ahead(job->format, n, n <= FEW, &work->ahead);
+    start_ahead(&work->ahead, job, PAGES); /* the first block comes too late to be fetched ahead */
     block b, next = load_block(job, 0, n <= FEW);
     /* one set: its q meets the next block's scales early */
     const bool alone = next_set(job->format, n) == n;
@@ -621,6 +638,7 @@ static void attend(quire_attend_job *job, const quire_state *state) {
         quantize_block(&next, 0, n);
     while (next.n > 0) {
         b = next;
+        start_ahead(&work->ahead, job, b.first + QUIRE_AHEAD_PAGES);
         for (int row = 0, rows, set = 0; row < n; row += rows, set++) {
             rows = next_set(job->format, n - row);
             if (!alone)

@@ -121,16 +121,20 @@ INLINE rvec put_products(const int n, const quire_side_format *k, const float *q
     return r_round_fp16(f_largest_rows(largest));
 }
 
-INLINE void quantize_products(const int n, const quire_side_format *k, rvec magnitudes,
-                              const x86_work *w, int p, int first, int row, set_query *out) {
+INLINE void quantize_products(const int n, const quire_side_format *k, rvec magnitudes, x86_work *w,
+                              int p, int first, int row, set_query *out) {
     const rvec inverses = channel_inverses(magnitudes);
     float inverse[ABREAST];
     ivec centre[ABREAST];
     r_store(inverse, inverses);
-    UNROLL for (int r = 0; r < ABREAST; r++) centre[r] =
-        r < n ? put_channel_integers(w->scaled.y[p][r], k->dim, inverse[r], w->middle,
-                                     out->plane[row + r][0])
-              : i_all(0);
+    UNROLL for (int r = 0; r < ABREAST; r++) {
+        centre[r] = i_all(0);
+        if (r >= n)
+            continue;
+        fetch_step(&w->ahead);
+        centre[r] = put_channel_integers(w->scaled.y[p][r], k->dim, inverse[r], w->middle,
+                                         out->plane[row + r][0]);
+    }
     store_steps(centre, inverses, w, p, first, row, out);
 }
 
@@ -144,6 +148,7 @@ INLINE void quantize_rows(const int n, const quire_side_format *k, const float *
         magnitudes[p] = in_halves(k) ? half_products(n, k, q, w, p, first, &dots)
                                      : put_products(n, k, q, w, p, first, &dots);
         r_store(w->q[p].offset[0] + row, dots);
+        fetch_step(&w->ahead);
     }
     for (int p = from; p < from + n_pages; p++)
         if (in_halves(k))
@@ -169,6 +174,7 @@ INLINE void quantize_wide_rows(const int n, const quire_side_format *k, const fl
             dot[r] = f_fma(x, z, dot[r]);
         }
     }
+    fetch_step(&w->ahead);
     r_store(out->offset[0] + row, f_sum_rows(dot));
     r_store(magnitude, f_largest_rows(largest));
     UNROLL for (int r = 0; r < n; r++)

@@ -127,8 +127,8 @@ INLINE void multiply_quad(const product kind, const source_kind split, const sou
         ivec x[LOADED][2];
         UNROLL for (int i = 0; i < n; i++) {
             const int c = first + i;
-            if (128 * c < 4 * slice_bytes(plain))
-                fetch(ahead + 128 * c, 128);
+            UNROLL for (int line = c; line < lines_beside(4 * slice_bytes(plain)); line += 4)
+                fetch_line(ahead + line * LINE);
             UNROLL for (int pairs = 0; pairs < 2; pairs++) {
                 split_codes(kind, c < n_split ? split : plain, fourth, y[pairs][c], book,
                             &x[2 * i][pairs], &x[2 * i + 1][pairs]);
@@ -157,7 +157,7 @@ INLINE const uint8_t *multiply_quads(const product kind, const source_kind from,
         else
             multiply_quad(kind, split, plain, 0, fourth, rows, k, book, ahead, plane, acc);
         k += (threes ? 3 : 1) * QUAD;
-        ahead += 4 * slice_bytes(plain);
+        ahead += lines_beside(4 * slice_bytes(plain)) * LINE;
     }
     return ahead;
 }
@@ -168,9 +168,10 @@ INLINE bool has_quads(const product kind, const source_kind from, int dim, int f
 }
 
 /* multiply_page, where columns come in whole quads. */
-INLINE void multiply_page_by_quads(const product kind, const source_kind from, const int rows,
-                                   const uint8_t *k, int dim, int first, int n, ivec book,
-                                   const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
+INLINE const uint8_t *multiply_page_by_quads(const product kind, const source_kind from,
+                                             const int rows, const uint8_t *k, int dim, int first,
+                                             int n, ivec book, const uint8_t *ahead,
+                                             const set_query *q, int32_t (*dots)[T]) {
     const bool threes = from == THREES || from == MIXED_3;
     k += first * (threes ? 3 : 1) * 128;
     for (int tile = 0; tile < T / TILE; tile++) {
@@ -184,43 +185,45 @@ INLINE void multiply_page_by_quads(const product kind, const source_kind from, c
                                    dim, first / 4, n / 4, book, ahead, q, acc);
         store_dots(kind, rows, (const sums(*)[SET])acc, tile, dots);
     }
+    return ahead;
 }
 #endif
 
-/* n octets, of one slice or two, times q, for the tokens at `k` on. */
-INLINE void multiply_some(const product kind, const source_kind from, const int rows, const int n,
-                          const uint8_t *k, size_t stride, int tile, ivec book,
-                          const uint8_t *ahead, const int8_t *plane, sums acc[2][SET]) {
+/* n octets, of one slice or two, times q, for the tokens at `k` on. Returns `ahead` advanced. */
+INLINE const uint8_t *multiply_some(const product kind, const source_kind from, const int rows,
+                                    const int n, const uint8_t *k, size_t stride, int tile,
+                                    ivec book, const uint8_t *ahead, const int8_t *plane,
+                                    sums acc[2][SET]) {
     ivec x[LOADED][2];
     UNROLL for (int slice = 0; slice < n / 2; slice++) {
         const uint8_t *at = k + slice * slice_step(from);
         if (from != UNPACKED)
-            fetch(ahead + slice * slice_bytes(from), slice_bytes(from));
+            ahead = fetch_beside(ahead, slice_bytes(from));
         else
             fetch_lines(at + 512, 4);
         load_keys(kind, from, at, stride, tile, book, x + 2 * slice);
     }
     multiply_keys(kind, rows, n, (const ivec(*)[2])x, plane, acc);
+    return ahead;
 }
 
 /* The slices of a list. */
-INLINE void multiply_slices(const product kind, const source_kind from, const int rows,
-                            const slices *s, const uint8_t *k, int tile, ivec book,
-                            const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
-    const int n = loaded(kind) / 2, bytes = slice_bytes(from);
+INLINE const uint8_t *multiply_slices(const product kind, const source_kind from, const int rows,
+                                      const slices *s, const uint8_t *k, int tile, ivec book,
+                                      const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
+    const int n = loaded(kind) / 2;
     const int8_t *plane = q->plane[0][0] + 16 * s->first;
     _Pragma("GCC unroll 1") for (int i = 0; i + n <= s->n; i += n) {
-        multiply_some(kind, from, rows, 2 * n, k, s->stride, tile, book, ahead + i * bytes, plane,
-                      acc);
+        ahead = multiply_some(kind, from, rows, 2 * n, k, s->stride, tile, book, ahead, plane, acc);
         k += n * slice_step(from);
         plane += 16 * n;
     }
     if (s->n % n != 0)
-        multiply_some(kind, from, rows, 2, k, s->stride, tile, book, ahead + (s->n - 1) * bytes,
-                      plane, acc);
+        ahead = multiply_some(kind, from, rows, 2, k, s->stride, tile, book, ahead, plane, acc);
+    return ahead;
 }
 
-/* The slices of `n` lists for tokens W * at on; returns `ahead` advanced by as many bytes. */
+/* The slices of `n` lists for tokens W * at on. */
 INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from, const int rows,
                                       const slices *list, int n, int dim, int at, ivec book,
                                       const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
@@ -228,24 +231,20 @@ INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from
     for (int i = 0; i < n; i++) {
         const slices *s = &list[i];
         const uint8_t *k = s->at + (size_t)tile * tile_bytes(from, dim) + (size_t)step * s->step;
-        multiply_slices(kind, from, rows, s, k, tile, book, ahead, q, acc);
-        if (from != UNPACKED)
-            ahead += s->n * slice_bytes(from);
+        ahead = multiply_slices(kind, from, rows, s, k, tile, book, ahead, q, acc);
     }
     return ahead;
 }
 
-/* Slices first .. first+n of all 64 tokens and `rows` rows. `ahead`: as many bytes that are used
- * next, to fetch meanwhile. */
-INLINE void multiply_page(const product kind, const source_kind from, const int rows,
-                          const uint8_t *k, int dim, int first, int n, ivec book,
-                          const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
+/* Slices first .. first+n of all 64 tokens and `rows` rows. Lines from `ahead` on are fetched
+ * meanwhile; returns where the next ones are. */
+INLINE const uint8_t *multiply_page(const product kind, const source_kind from, const int rows,
+                                    const uint8_t *k, int dim, int first, int n, ivec book,
+                                    const uint8_t *ahead, const set_query *q, int32_t (*dots)[T]) {
     const bool mixed = from == MIXED || from == MIXED_3;
 #if QUADS
-    if (has_quads(kind, from, dim, first, n)) {
-        multiply_page_by_quads(kind, from, rows, k, dim, first, n, book, ahead, q, dots);
-        return;
-    }
+    if (has_quads(kind, from, dim, first, n))
+        return multiply_page_by_quads(kind, from, rows, k, dim, first, n, book, ahead, q, dots);
 #endif
     const source_kind split = from == MIXED ? SPLIT_5_3 : SPLIT_4_2;
     const source_kind plain = from == MIXED ? NIBBLES : from == MIXED_3 ? THREES : from;
@@ -262,6 +261,7 @@ INLINE void multiply_page(const product kind, const source_kind from, const int 
                                 acc);
         store_dots(kind, rows, (const sums(*)[SET])acc, at, dots);
     }
+    return ahead;
 }
 
 #endif

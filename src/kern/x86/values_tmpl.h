@@ -102,8 +102,8 @@ INLINE void weigh_quad(const product kind, const source_kind from, const int par
         ivec x[LOADED][2];
         UNROLL for (int i = 0; i < n; i++) {
             const int c = at + i;
-            if (128 * c < 4 * slice_bytes(from))
-                fetch(ahead + 128 * c, 128);
+            UNROLL for (int line = c; line < lines_beside(4 * slice_bytes(from)); line += 4)
+                fetch_line(ahead + line * LINE);
             UNROLL for (int pairs = 0; pairs < 2; pairs++) split_codes(
                 kind, plain, part, y[pairs][c], book, &x[2 * i][pairs], &x[2 * i + 1][pairs]);
             if (from == FLIPPED_NIBBLES)
@@ -132,12 +132,12 @@ INLINE void load_values(const product kind, const source_kind from, const uint8_
         flip_codes(flip, c, x);
 }
 
-/* Adds a page whose tokens start at token `first` of the block. */
-INLINE void weigh_page(const product kind, const source_kind from, const int rows, const uint8_t *v,
-                       int at, ivec book, const uint8_t *ahead, const uint8_t *flip,
-                       const uint8_t (*p)[2][BLOCK], int first, channel_sums *s) {
+/* Adds a page whose tokens start at token `first` of the block; returns `ahead` advanced. */
+INLINE const uint8_t *weigh_page(const product kind, const source_kind from, const int rows,
+                                 const uint8_t *v, int at, ivec book, const uint8_t *ahead,
+                                 const uint8_t *flip, const uint8_t (*p)[2][BLOCK], int first,
+                                 channel_sums *s) {
     const int tile = at / STEPS, step = at % STEPS, bytes = slice_bytes(from), n = loaded(kind) / 2;
-    ahead += (size_t)(at * 4 * bytes);
 #if QUADS
     if (has_value_quads(kind, from)) {
         const uint8_t *start = value_tile(from, v, tile);
@@ -146,34 +146,37 @@ INLINE void weigh_page(const product kind, const source_kind from, const int row
         else
             weigh_quad(kind, from, 0, rows, start + (from == THREES ? tile % 4 * QUAD : 0), book,
                        ahead, flip, p, first, s);
-        return;
+        return ahead + lines_beside(4 * bytes) * LINE;
     }
 #endif
     _Pragma("GCC unroll 1") for (int c = 0; c < 4; c += n) {
         ivec x[LOADED][2];
         if (from != UNPACKED)
-            fetch(ahead + c * bytes, n * bytes);
+            ahead = fetch_beside(ahead, n * bytes);
         UNROLL for (int j = 0; j < n; j++)
             load_values(kind, from, v, tile, step, c + j, book, flip, x + 2 * j);
         multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * c, s);
     }
+    return ahead;
 }
 
 /* Channel tiles first .. first+n: sums[r][channel - 16 * first]. `flip`: x86_work.flip of their
- * scale group. */
-INLINE void weigh_block(const product kind, const source_kind from, const int rows,
-                        const uint8_t *const v[PAGES], int first, int n, ivec book,
-                        const uint8_t *const ahead[PAGES], const uint8_t *flip,
-                        const uint8_t (*p)[2][BLOCK], int32_t (*total)[QUIRE_DIM_MAX]) {
+ * scale group. Lines from `ahead` on are fetched meanwhile; returns where the next ones are. */
+INLINE const uint8_t *weigh_block(const product kind, const source_kind from, const int rows,
+                                  const uint8_t *const v[PAGES], int first, int n, ivec book,
+                                  const uint8_t *ahead, const uint8_t *flip,
+                                  const uint8_t (*p)[2][BLOCK], int32_t (*total)[QUIRE_DIM_MAX]) {
     for (int at = first * STEPS; at < (first + n) * STEPS; at++) {
         channel_sums s = {.even = no_columns(), .odd = no_columns()};
         start_sums(rows, s.acc);
-        _Pragma("GCC unroll 1") for (int page = 0; page < PAGES; page++) if (v[page]) weigh_page(
-            kind, from, rows, v[page], at, book, ahead[page], flip + page * T, p, page * T, &s);
+        _Pragma("GCC unroll 1") for (int page = 0; page < PAGES; page++) if (v[page]) ahead =
+            weigh_page(kind, from, rows, v[page], at, book, ahead, flip + page * T, p, page * T,
+                       &s);
         UNROLL for (int r = 0; r < rows; r++)
             i_store(total[r] + (at - first * STEPS) * W,
                     v_join(kind, s.acc[0][r], s.acc[1][r], s.even, s.odd));
     }
+    return ahead;
 }
 
 #endif

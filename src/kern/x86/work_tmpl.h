@@ -10,13 +10,13 @@
 #if !defined(SIMD) || !defined(PRODUCTS)
 #error "the kernels of packed pages need SIMD and PRODUCTS: packed_tmpl.h"
 #endif
-#define PARAMS_LOCALITY 3
 
 #include "base/element.h"
 #include "base/real.h"
 #include "kern/shared/elements_tmpl.h"
 #include "kern/shared/job.h"
 #include "kern/shared/page_params_tmpl.h"
+#include "kern/x86/ahead_tmpl.h"
 #include PRODUCTS
 
 enum { VECTOR = 16 * LANES /* bytes */ };
@@ -85,6 +85,7 @@ typedef struct x86_work {
      * a row's q; then those rows. Those of q lie behind this struct: (rows), (rows, DK), or as fp16
      * bits at distances of QUIRE_DIM_MAX floats. */
     float k_unit[PAGES], v_unit[PAGES], *q_unit, *q_fp16;
+    pages_ahead ahead;
 } x86_work;
 
 /* Families of K without channel scales have integers that hold for every page. They lie behind the
@@ -100,10 +101,9 @@ INLINE set_query *set_at(x86_work *w, int most_rows, int set) {
 typedef struct block {
     quire_attend_job *job;
     x86_work *work;
-    int first;   /* page of the chunk */
-    int from, n; /* first page present, number of pages present */
-    /* NULL: no such page; `ahead`: the page one block on. */
-    const uint8_t *record[PAGES], *ahead[PAGES];
+    int first;                          /* page of the chunk */
+    int from, n;                        /* first page present, number of pages present */
+    const uint8_t *record[PAGES];       /* NULL: no such page */
     const uint8_t *k[PAGES], *v[PAGES]; /* codes */
     source_kind k_source, v_source;
     bool v_loaded; /* V is not read if every row drops the block */
