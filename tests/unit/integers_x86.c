@@ -2,9 +2,17 @@
  * p.V of every codec, head size, source and number of rows. Codes and weights are random bits
  * and extremes, so that anything that saturates or wraps shows. Compiled once per PRODUCTS, over
  * SIMDe or, on x86-64, for the instructions themselves. */
+#include <stdint.h>
+
+#include "kern/x86/intrinsics.h"
+
+/* What the kernels fetch is noted. */
+static void note_fetch(const void *line);
+#define __builtin_prefetch(at, ...) note_fetch(at)
 #include "kern/x86/packed_tmpl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/cpu.h"
 
@@ -56,8 +64,8 @@ static void check_dots(const quire_format *f, const block *b, int page, const se
                 if (next_set(f, rows) != rows)
                     continue;
                 DOT[b->k_source][kind][rows - 1](b->k[page], k->dim, g * k->group / 16,
-                                                 k->group / 16, k->book, b->ahead[page] + k->codes,
-                                                 integers, work.dots);
+                                                 k->group / 16, k->book, b->k[page], integers,
+                                                 work.dots);
                 for (int t = 0; t < T; t++)
                     if ((uint32_t)work.dots[r][t] - bias * sum != (uint32_t)wanted_dots[g * T + t])
                         fail_msg("%s, dim %d, source %d, page %d, row %d of %d, group %d, "
@@ -75,12 +83,8 @@ static void check_keys(const quire_format *f, source_kind from, float (*q)[QUIRE
     const quire_side_format *k = &f->k;
     const bool channel = k->family == QUIRE_FAMILY_CHANNEL;
     quire_attend_job job = {.format = f};
-    block b = {.job = &job,
-               .work = &work,
-               .record = {record[0], record[1]},
-               .ahead = {record[0], record[1]},
-               .n = PAGES,
-               .k_source = from};
+    block b = {
+        .job = &job, .work = &work, .record = {record[0], record[1]}, .n = PAGES, .k_source = from};
     static float unit[SET + ABREAST], half[SET * QUIRE_DIM_MAX], rows_of_q[SET * QUIRE_DIM_MAX];
     load_keys_of_block(&b);
     work.q_unit = unit;
@@ -115,14 +119,13 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
     const quire_side_format *v = &f->v;
     const product kind = product_of(v);
     const int32_t twice_mid = (int32_t)(2 * v->mid), most = kind == WIDE ? 65535 : 255;
-    const uint8_t *codes_at[PAGES] = {record[0] + v->codes, record[1] + v->codes}, *at[PAGES],
-                  *ahead[PAGES];
+    const uint8_t *codes_at[PAGES] = {record[0] + v->codes, record[1] + v->codes}, *at[PAGES];
     static float scale[BLOCK];
     int32_t p[SET][BLOCK];
     for (int t = 0; t < BLOCK; t++)
         scale[t] = negative && rng_next(r) & 1 ? -1.0f : 1.0f;
     for (int page = 0; page < PAGES; page++) {
-        ahead[page] = at[page] = codes_at[page];
+        at[page] = codes_at[page];
         quire__side_expand(v, record[page], expanded + page * T * v->dim);
         uint8_t(*flip)[BLOCK] = (void *)&work.flip[0][page * T];
         for (int g = 0; g < v->n_groups; g++)
@@ -155,7 +158,7 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
     for (int rows = 1; rows <= SET; rows++) {
         if (next_set(f, rows) != rows)
             continue;
-        WEIGH[from][kind][rows - 1](at, 0, v->dim / TILE, v->book, ahead, work.flip[0],
+        WEIGH[from][kind][rows - 1](at, 0, v->dim / TILE, v->book, codes_at[0], work.flip[0],
                                     (const uint8_t(*)[2][BLOCK])work.p, work.sums);
         for (int row = 0; row < rows; row++)
             for (int d = 0; d < v->dim; d++) {
@@ -169,6 +172,94 @@ static void check_values(rng *r, const quire_format *f, source_kind from, bool f
                              quire_codec_name(v->codec), v->dim, (int)from, row, rows, d,
                              (int)work.sums[row][d], (int)wanted);
             }
+    }
+}
+
+/* ------------------------------------------------------------------ pages fetched ahead */
+
+enum { FETCHED_PAGES = 12, PAGE_LINES = 256 * QUIRE_DIM_MAX / LINE };
+
+static _Alignas(LINE) uint8_t pages[FETCHED_PAGES][PAGE_LINES * LINE];
+static int n_fetched[FETCHED_PAGES][PAGE_LINES], n_outside;
+static size_t page_bytes;
+
+static void note_fetch(const void *line) {
+    const size_t at = (uintptr_t)line - (uintptr_t)pages;
+    if (at >= sizeof pages)
+        return;
+    if (at % sizeof pages[0] < page_bytes)
+        n_fetched[at / sizeof pages[0]][at % sizeof pages[0] / LINE]++;
+    else
+        n_outside++;
+}
+
+/* While a chunk is attended, every line of a page two blocks on is fetched, most of them once, and
+ * next to none behind it: nothing but speed would tell otherwise. */
+static void check_fetches(rng *r, const quire_format *f, int n_rows) {
+    static float k[T * QUIRE_DIM_MAX], v[T * QUIRE_DIM_MAX];
+    enum { MOST_ROWS = 20 };
+    static float q[MOST_ROWS * QUIRE_DIM_MAX], m[MOST_ROWS + 4], l[MOST_ROWS + 4],
+        o[(MOST_ROWS + 4) * QUIRE_DIM_MAX], scratch[MOST_ROWS * BLOCK];
+    void *workspace = NULL;
+    assert_int_equal(posix_memalign(&workspace, 64, workspace_bytes(n_rows)), 0);
+    memset(workspace, 0, workspace_bytes(n_rows));
+    rng_fill(r, q, (size_t)(n_rows * f->k.dim), 0.1f);
+    quire_attend_job job = {.format = f,
+                            .n_rows = 1,
+                            .n_group = n_rows,
+                            .q = q,
+                            .q_rotated = q,
+                            .q_projected = q,
+                            .q_is_new = true,
+                            .see.first_position = FETCHED_PAGES * T,
+                            .scratch = scratch,
+                            .workspace = workspace};
+    for (int p = 0; p < FETCHED_PAGES; p++) {
+        rng_fill(r, k, (size_t)(T * f->k.dim), 1);
+        rng_fill(r, v, (size_t)(T * f->v.dim), 1);
+        quire__page_encode(f, k, v, 0, pages[p]);
+        job.record[p] = pages[p];
+    }
+    memset(n_fetched, 0, sizeof n_fetched);
+    n_outside = 0;
+    page_bytes = f->bytes;
+    attend(&job, &(quire_state){m, l, o});
+    free(workspace);
+    const int n_lines = (int)(f->bytes / LINE);
+    int n = 0;
+    for (int p = 2 * PAGES; p < FETCHED_PAGES; p++)
+        for (int line = 0; line < n_lines; line++) {
+            n += n_fetched[p][line];
+            if (!n_fetched[p][line])
+                fail_msg("%s:%s, dim %d, %d rows: line %d of the %d of page %d is not fetched",
+                         quire_codec_name(f->k.codec), quire_codec_name(f->v.codec), f->k.dim,
+                         n_rows, line, n_lines, p);
+        }
+    const int wanted = (FETCHED_PAGES - 2 * PAGES) * n_lines;
+    const int n_sets = (n_rows + most_rows(f) - 1) / most_rows(f); /* whose products all fetch */
+    if (n > wanted * 3 / 2 * n_sets || n_outside > wanted / 3)
+        fail_msg("%s:%s, dim %d, %d rows: %d fetches of %d lines, and %d of others",
+                 quire_codec_name(f->k.codec), quire_codec_name(f->v.codec), f->k.dim, n_rows, n,
+                 wanted, n_outside);
+}
+
+static void fetches(void **state) {
+    (void)state;
+    static const struct {
+        const char *kv;
+        int dim;
+    } cases[] = {{"kc4:vt4", 128},  {"kc4:vt4", 64}, {"kc8:vt8", 128}, {"kc8:vt4", 96},
+                 {"kc3:vt3", 128},  {"kc2:vt2", 64}, {"tq4:tq4", 256}, {"a4g32:a4g32", 128},
+                 {"q8_0:q8_0", 64}, {"kc8:vt2", 128}};
+    rng r = {13};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        quire_policy policy;
+        quire_format f;
+        assert_int_equal(quire_policy_parse(cases[i].kv, &policy), QUIRE_OK);
+        assert_int_equal(quire__format_init(&f, policy.pair, cases[i].dim, cases[i].dim, QUIRE_F16),
+                         QUIRE_OK);
+        for (int rows = 1; rows <= 20; rows += rows < 4 ? 3 : rows < 8 ? 4 : 12)
+            check_fetches(&r, &f, rows);
     }
 }
 
@@ -420,7 +511,7 @@ int main(void) {
 #ifdef HALVES
         cmocka_unit_test(half_powers), cmocka_unit_test(half_weights),
 #endif
-        cmocka_unit_test(reflected),   cmocka_unit_test(four_rows)};
+        cmocka_unit_test(reflected),   cmocka_unit_test(four_rows),    cmocka_unit_test(fetches)};
 #ifndef QUIRE_EMULATED
     unsigned needed = QUIRE_CPU_AVX2;
 #if defined(__AVX512BW__)

@@ -13,11 +13,9 @@
 #include "kern/shared/job.h"
 #include "kern/x86/intrinsics.h"
 
-enum {
-    LINE = 64,
-    LINES_AT_ONCE = 4,
-    AHEAD_STEPS = 16 /* of a block of four rows that fetch, products aside; more rows have more */
-};
+enum { LINE = 64, LINES_AT_ONCE = 4 };
+/* Steps of a block that fetch, products aside. */
+INLINE int ahead_steps(int rows) { return 4 + 3 * rows; }
 
 /* The pages being fetched, one after the other. */
 typedef struct pages_ahead {
@@ -30,10 +28,9 @@ typedef struct pages_ahead {
 
 INLINE void fetch_line(const uint8_t *at) { __builtin_prefetch(at, 0, 2); }
 
-/* Bytes, and lines, that products fetch while they read `bytes` of codes: they read the codes of a
- * block in about five eighths of its time. */
-INLINE ptrdiff_t bytes_beside(ptrdiff_t bytes) { return bytes * 5 / 8; }
-INLINE int lines_beside(const int bytes) { return (int)(bytes_beside(bytes) + LINE / 2) / LINE; }
+/* Lines that products fetch while they read `bytes` of codes: they read the codes of a block in
+ * about five eighths of its time. */
+INLINE int lines_beside(const int bytes) { return (bytes * 5 / 8 + LINE / 2) / LINE; }
 
 /* Fetches the lines beside `bytes` of codes; returns where the next ones are. */
 INLINE const uint8_t *fetch_beside(const uint8_t *at, const int bytes) {
@@ -54,11 +51,16 @@ static inline void start_ahead(pages_ahead *a, const quire_attend_job *job, int 
     a->then = one ? other : NULL;
 }
 
+/* Whether lines are left that the products of V do not fetch. */
+static inline bool is_left(const pages_ahead *a) {
+    return a->then || a->end - a->at > a->by_values;
+}
+
 /* Fetches a multiple of LINES_AT_ONCE lines, the last of which may lie behind the page. */
 static inline void fetch_ahead(pages_ahead *a, int lines) {
+    if (!is_left(a))
+        return;
     if (a->at >= a->end) {
-        if (!a->then)
-            return;
         start_page(a, a->then);
         a->then = NULL;
     }
@@ -71,14 +73,15 @@ static inline void fetch_step(pages_ahead *a) { fetch_ahead(a, a->step); }
 
 /* Fetches all but what the products of V will. */
 static inline void fetch_until_values(pages_ahead *a) {
-    while (a->then || a->end - a->at > a->by_values)
+    while (is_left(a))
         fetch_ahead(a, LINES_AT_ONCE);
     a->at = a->end ? a->end - a->by_values : NULL;
 }
 
-/* Where products fetch: what is ahead or, if nothing is left, what they read, which is here. */
-static inline const uint8_t *ahead_or(const pages_ahead *a, const uint8_t *here) {
-    return a->at < a->end ? a->at : here;
+/* Where products fetch: what is ahead or, if nothing is left or they are not to, a page that they
+ * read, which is here. */
+static inline const uint8_t *ahead_or(const pages_ahead *a, bool fetches, const uint8_t *here) {
+    return fetches && a->at < a->end ? a->at : here;
 }
 /* Products got as far as `at`. */
 static inline void fetched(pages_ahead *a, const uint8_t *at) {

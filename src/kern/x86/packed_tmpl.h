@@ -380,9 +380,12 @@ static void score_set(const block *b, int first, int rows, set_query *of_set, bo
                 dot_of(job->q + (size_t)(first + r) * (size_t)k->dim, w->k_zero[p], k->dim);
         for (int g = 0; g < k->n_groups; g++) {
             const int at = g * k->group / 16, n = k->group / 16;
-            fetched(&w->ahead, DOT[b->k_source][kind][rows - 1](b->k[p], k->dim, at, n, k->book,
-                                                                ahead_or(&w->ahead, b->k[p]),
-                                                                integers, w->dots));
+            const bool fetches = first == 0; /* once for all sets */
+            const uint8_t *ahead = DOT[b->k_source][kind][rows - 1](
+                b->k[p], k->dim, at, n, k->book, ahead_or(&w->ahead, fetches, b->record[p]),
+                integers, w->dots);
+            if (fetches)
+                fetched(&w->ahead, ahead);
             add_scores(k, integers, rows, g, (const int32_t(*)[T])w->dots, w->k_scale[p],
                        w->k_zero[p], w->s[0] + p * T);
         }
@@ -531,12 +534,15 @@ static void add_values(const block *b, const set_update *u, int g, int first, in
                        const set_values *by, const quire_state *state) {
     const quire_side_format *v = &b->job->format->v;
     x86_work *w = b->work;
-    if (g == 0 && first + rows == b->job->n_rows * b->job->n_group)
+    const bool fetches = first + rows == b->job->n_rows * b->job->n_group; /* the last set */
+    if (fetches && g == 0)
         fetch_until_values(&w->ahead);
-    fetched(&w->ahead, WEIGH[b->v_source][product_of(v)][rows - 1](
-                           b->v, g * v->group / TILE, v->group / TILE, v->book,
-                           ahead_or(&w->ahead, b->v[b->from]), w->flip[g],
-                           (const uint8_t(*)[2][BLOCK])w->p, w->sums));
+    const uint8_t *ahead = WEIGH[b->v_source][product_of(v)][rows - 1](
+        b->v, g * v->group / TILE, v->group / TILE, v->book,
+        ahead_or(&w->ahead, fetches, b->record[b->from]), w->flip[g],
+        (const uint8_t(*)[2][BLOCK])w->p, w->sums);
+    if (fetches)
+        fetched(&w->ahead, ahead);
     for (int r = 0; r < rows; r++) {
         if (!is_alive(u, r))
             continue;
@@ -606,16 +612,15 @@ static void queries_to_integers(const quire_attend_job *job, x86_work *w) {
 
 /* How the lines of two pages are shared out among the products and the steps of a block. */
 static void plan_ahead(const quire_format *f, int n, bool few, pages_ahead *a) {
-    const int most = most_rows(f), n_sets = (n + most - 1) / most;
-    const bool k_direct = few && direct_keys(&f->k) != UNPACKED,
-               v_direct = few && direct_values(&f->v, false) != UNPACKED;
-    const ptrdiff_t by_keys = k_direct ? bytes_beside(PAGES * (ptrdiff_t)f->k.code_bytes) : 0,
-                    by_values = v_direct ? bytes_beside(PAGES * (ptrdiff_t)f->v.code_bytes) : 0,
+    const source_kind keys = few ? direct_keys(&f->k) : UNPACKED,
+                      values = few ? direct_values(&f->v, false) : UNPACKED;
+    const ptrdiff_t by_keys = PAGES * bytes_beside_keys(product_of(&f->k), keys, f->k.dim),
+                    by_values = bytes_beside_values(product_of(&f->v), values, f->v.dim),
                     rest = PAGES * (ptrdiff_t)f->bytes - by_keys - by_values,
-                    grain = n_sets * AHEAD_STEPS * LINES_AT_ONCE * LINE;
+                    grain = ahead_steps(n) * LINES_AT_ONCE * LINE;
     a->bytes = (ptrdiff_t)f->bytes;
     a->by_values = by_values;
-    a->step = (int)((rest + grain - 1) / grain) * LINES_AT_ONCE;
+    a->step = rest > 0 ? (int)((rest + grain - 1) / grain) * LINES_AT_ONCE : 0;
 }
 
 static void attend(quire_attend_job *job, const quire_state *state) {

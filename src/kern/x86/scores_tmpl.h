@@ -236,6 +236,20 @@ INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from
     return ahead;
 }
 
+/* Bytes that multiply_page fetches for a whole page. */
+INLINE ptrdiff_t bytes_beside_keys(const product kind, const source_kind from, int dim) {
+    const source_kind plain = from == MIXED ? NIBBLES : from == MIXED_3 ? THREES : from;
+    int n = 1; /* slices at a time */
+#if QUADS
+    if (has_quads(kind, from, dim, 0, dim / 16))
+        n = 4;
+#endif
+    return (void)kind,
+           from == UNPACKED
+               ? 0
+               : (ptrdiff_t)(T / W * (dim / 16) / n * lines_beside(n * slice_bytes(plain)) * LINE);
+}
+
 /* Slices first .. first+n of all 64 tokens and `rows` rows. Lines from `ahead` on are fetched
  * meanwhile; returns where the next ones are. */
 INLINE const uint8_t *multiply_page(const product kind, const source_kind from, const int rows,

@@ -132,12 +132,30 @@ INLINE void load_values(const product kind, const source_kind from, const uint8_
         flip_codes(flip, c, x);
 }
 
+/* Slices of 16 tokens that are loaded at a time. */
+INLINE int value_slices(const product kind, const source_kind from) {
+#if QUADS
+    if (has_value_quads(kind, from))
+        return 4;
+#endif
+    return (void)from, loaded(kind) / 2;
+}
+
+/* Bytes that weigh_block fetches in all. */
+INLINE ptrdiff_t bytes_beside_values(const product kind, const source_kind from, int dim) {
+    const int n = value_slices(kind, from);
+    return from == UNPACKED ? 0
+                            : (ptrdiff_t)(PAGES * (dim / TILE * STEPS) * (4 / n) *
+                                          lines_beside(n * slice_bytes(from)) * LINE);
+}
+
 /* Adds a page whose tokens start at token `first` of the block; returns `ahead` advanced. */
 INLINE const uint8_t *weigh_page(const product kind, const source_kind from, const int rows,
                                  const uint8_t *v, int at, ivec book, const uint8_t *ahead,
                                  const uint8_t *flip, const uint8_t (*p)[2][BLOCK], int first,
                                  channel_sums *s) {
-    const int tile = at / STEPS, step = at % STEPS, bytes = slice_bytes(from), n = loaded(kind) / 2;
+    const int tile = at / STEPS, step = at % STEPS, bytes = slice_bytes(from),
+              n = value_slices(kind, from);
 #if QUADS
     if (has_value_quads(kind, from)) {
         const uint8_t *start = value_tile(from, v, tile);
