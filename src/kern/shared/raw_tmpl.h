@@ -122,16 +122,18 @@ static raw_block up_to_row(const raw_block *b, int i) {
 
 /* ------------------------------------------------------------------ scores */
 
-/* Fetches the next block into L2 in memory order and in even steps: its first page while tokens are
- * scored, its second while they are weighed (weigh_ahead). The hardware prefetcher follows the
- * order of use, K of two pages and then V of both, which reaches half the speed of memory. */
+/* Narrow types: fetches the next block into L2 in memory order and in even steps, its first page
+ * while tokens are scored, its second while they are weighed (weigh_ahead). The hardware prefetcher
+ * follows the order of use, K of two pages and then V of both, which reaches half the speed of
+ * memory. Wide types: V while its tokens are scored, K of the next block while V is weighed
+ * (add_vectors). */
 INLINE void fetch(const raw_block *b, int t, int n, size_t v_bytes /* of a row */) {
     const size_t share = b->job->format->bytes / BLOCK;
     /* V of these tokens is used next, in strides. */
     for (int j = t; j < t + n && j < b->n_tokens; j++)
         for (size_t at = 0; at < v_bytes; at += 64)
             __builtin_prefetch(b->work->row[1][j] + at, 0, 3);
-    if (b->ahead[0])
+    if (b->narrow[1] && b->ahead[0])
         for (size_t at = (size_t)t * share; at < (size_t)(t + n) * share; at += 64)
             __builtin_prefetch(b->ahead[0] + at, 0, 2);
 }
@@ -272,9 +274,22 @@ INLINE void add_vectors(const quire_type type, const bool narrow, const int rows
     if (narrow)
         narrow_values(type, rows, n, e, b->work->row[1], b->n_tokens, d, acc,
                       weigh_ahead(b, e, d, n));
+    /* These channels' share of the next block's K is fetched meanwhile; not with f32, because most
+     * of its rows are copies, and the loop is the limit. */
+    const quire_format *format = b->job->format;
+    const bool fetches =
+        !narrow && type != QUIRE_F32 && e == b->job->scratch && b->ahead[0] && b->ahead[1];
+    const size_t k_row = (size_t)format->k.dim * quire__type_bytes(b->type[0]),
+                 part = fetches ? k_row * (size_t)(n * W) / (size_t)dim : 0,
+                 start = k_row * T * (size_t)d / (size_t)dim;
+    const uint8_t *ahead[QUIRE_BLOCK_PAGES] = {NULL};
+    for (int p = 0; p < QUIRE_BLOCK_PAGES && fetches; p++)
+        ahead[p] = b->ahead[p] + format->k.codes + start;
     for (int run = 0; run < b->n_runs && !narrow; run++)
         for (int t = b->start[run], end = t + b->run[run].count; t < end; t++) {
             fvec v[4];
+            for (size_t at = 0; at < part; at += 64)
+                __builtin_prefetch(ahead[t / T] + (size_t)(t % T) * part + at, 0, 2);
             UNROLL for (int j = 0; j < n; j++) v[j] =
                 load_elements(type, b->work->row[1][t], d + j * W);
             UNROLL for (int r = 0; r < rows; r++) {
@@ -428,7 +443,7 @@ static void attend_sealed(quire_attend_job *job, const quire_state *state) {
         raw_block b = empty;
         for (int p = 0; p < QUIRE_BLOCK_PAGES; p++) {
             const uint8_t *record = job->record[first + p];
-            b.ahead[p] = b.narrow[1] ? page_ahead(job, first + p) : NULL;
+            b.ahead[p] = page_ahead(job, first + p);
             const int32_t t0 = first_token(job, first + p),
                           skip = t0 < job->skip ? job->skip - t0 : 0;
             if (!record || skip >= T)
