@@ -16,7 +16,7 @@
 #include "kern/shared/elements_tmpl.h"
 #include "kern/shared/job.h"
 #include "kern/shared/page_params_tmpl.h"
-#include "kern/x86/ahead_tmpl.h"
+#include "kern/x86/ahead.h"
 #include PRODUCTS
 
 enum { VECTOR = 16 * LANES /* bytes */ };

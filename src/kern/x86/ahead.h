@@ -1,12 +1,12 @@
-/* Template, part of packed_tmpl.h: the pages two blocks on come into L2 while a block is computed.
+/* Fetching ahead: while a block is computed, the pages two blocks on come into L2.
  *
  * Memory gives one core a line every 5 to 6 ns if it is asked for lines all the time, and a core
  * that waits for a dozen stops at the next one. So lines are fetched in all steps of a block, as
  * many as fit the time of a step: most of them between the instructions of the products, the rest
  * in the steps between products. They are fetched page by page and in the order of their addresses,
  * because the processor then fetches ahead, too. */
-#ifndef QUIRE_KERN_X86_AHEAD_TMPL_H
-#define QUIRE_KERN_X86_AHEAD_TMPL_H
+#ifndef QUIRE_KERN_X86_AHEAD_H
+#define QUIRE_KERN_X86_AHEAD_H
 
 #include <stddef.h>
 
@@ -14,7 +14,8 @@
 #include "kern/x86/intrinsics.h"
 
 enum { LINE = 64, LINES_AT_ONCE = 4 };
-/* Steps of a block that fetch, products aside. */
+/* Steps of a block that fetch, products aside: a row's integers for two pages, its weights, and
+ * four that all rows share. */
 INLINE int ahead_steps(int rows) { return 4 + 3 * rows; }
 
 /* The pages being fetched, one after the other. */
