@@ -1,10 +1,10 @@
 /* Fetching ahead: while a block is computed, the pages two blocks on come into L2.
  *
- * Memory gives one core a line every 5 to 6 ns if it is asked for lines all the time, and a core
- * that waits for a dozen stops at the next one. So lines are fetched in all steps of a block, as
- * many as fit the time of a step: most of them between the instructions of the products, the rest
- * in the steps between products. They are fetched page by page and in the order of their addresses,
- * because the processor then fetches ahead, too. */
+ * They are fetched page by page and in the order of their addresses, because the processor then
+ * fetches ahead, too; and as evenly as can be, because a core that waits for a dozen lines stops at
+ * the next one. Products fetch as many bytes as they read, which is nearly free: at constant
+ * distances, between their instructions. Steps between the products fetch the rest: parameters, or
+ * whole pages where codes are unpacked first. */
 #ifndef QUIRE_KERN_X86_AHEAD_H
 #define QUIRE_KERN_X86_AHEAD_H
 
@@ -14,10 +14,8 @@
 #include "kern/x86/intrinsics.h"
 
 enum { LINE = 64, LINES_AT_ONCE = 4 };
-/* Steps of a block that fetch, products aside: a row's integers for two pages, its weights, and
- * four that all rows share. */
-INLINE int ahead_steps(int rows) { return 4 + 3 * rows; }
-
+/* Steps of a block that fetch, products aside: four for every four rows. */
+INLINE int ahead_steps(int rows) { return 4 * ((rows + 3) / 4); }
 /* The pages being fetched, one after the other. */
 typedef struct pages_ahead {
     const uint8_t *at, *end; /* what is left of the first; at >= end: nothing */
@@ -29,9 +27,8 @@ typedef struct pages_ahead {
 
 INLINE void fetch_line(const uint8_t *at) { __builtin_prefetch(at, 0, 2); }
 
-/* Lines that products fetch while they read `bytes` of codes: they read the codes of a block in
- * about five eighths of its time. */
-INLINE int lines_beside(const int bytes) { return (bytes * 5 / 8 + LINE / 2) / LINE; }
+/* Lines that products fetch while they read `bytes` of codes: none twice. */
+INLINE int lines_beside(const int bytes) { return bytes / LINE; }
 
 /* Fetches the lines beside `bytes` of codes; returns where the next ones are. */
 INLINE const uint8_t *fetch_beside(const uint8_t *at, const int bytes) {

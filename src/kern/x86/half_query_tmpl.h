@@ -21,7 +21,7 @@ INLINE rvec half_products(const int n, const quire_side_format *k, const float *
     return (void)n, (void)k, (void)q, (void)w, (void)p, (void)first, *dots = r_all(0);
 }
 INLINE void quantize_half_products(const int n, const quire_side_format *k, rvec magnitudes,
-                                   x86_work *w, int p, int first, int row, set_query *out) {
+                                   const x86_work *w, int p, int first, int row, set_query *out) {
     (void)n, (void)k, (void)magnitudes, (void)w, (void)p, (void)first, (void)row, (void)out;
 }
 
@@ -149,18 +149,15 @@ INLINE rvec half_products(const int n, const quire_side_format *k, const float *
 
 /* quantize_products of query_tmpl.h. */
 INLINE void quantize_half_products(const int n, const quire_side_format *k, rvec magnitudes,
-                                   x86_work *w, int p, int first, int row, set_query *out) {
+                                   const x86_work *w, int p, int first, int row, set_query *out) {
     const rvec inverses = channel_inverses(magnitudes);
     uint16_t inverse[2 * ABREAST];
     ivec centre[ABREAST];
     UNROLL for (int r = 0; r < ABREAST; r++) centre[r] = i_all(0);
     _mm_storeu_si128((__m128i *)(void *)inverse, _mm_cvtps_ph(inverses, _MM_FROUND_TO_NEAREST_INT));
-    UNROLL for (int r = 0; r < n; r++) {
-        fetch_step(&w->ahead);
-        centre[r] = put_half_integers(half_row(w, first + r), w->k_half[p], k->dim,
-                                      _mm512_set1_epi16((short)inverse[r]), w->middle,
-                                      out->plane[row + r][0]);
-    }
+    UNROLL for (int r = 0; r < n; r++) centre[r] =
+        put_half_integers(half_row(w, first + r), w->k_half[p], k->dim,
+                          _mm512_set1_epi16((short)inverse[r]), w->middle, out->plane[row + r][0]);
     store_steps(centre, inverses, w, p, first, row, out);
 }
 

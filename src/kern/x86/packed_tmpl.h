@@ -466,7 +466,6 @@ static void weigh_tokens(const block *b, int first, int rows, const quire_state 
             sum[i] = top[i] = f_all(0);
             if (!is_alive(u, r + i))
                 continue;
-            fetch_step(&b->work->ahead);
             float *s = b->work->s[r + i] + t0;
             sum[i] = v->bits >= 8 ? exponentials(s, scale, 5, n, u->m[r + i], &top[i])
                                   : exponentials(s, scale, 3, n, u->m[r + i], &top[i]);

@@ -121,8 +121,8 @@ INLINE rvec put_products(const int n, const quire_side_format *k, const float *q
     return r_round_fp16(f_largest_rows(largest));
 }
 
-INLINE void quantize_products(const int n, const quire_side_format *k, rvec magnitudes, x86_work *w,
-                              int p, int first, int row, set_query *out) {
+INLINE void quantize_products(const int n, const quire_side_format *k, rvec magnitudes,
+                              const x86_work *w, int p, int first, int row, set_query *out) {
     const rvec inverses = channel_inverses(magnitudes);
     float inverse[ABREAST];
     ivec centre[ABREAST];
@@ -131,7 +131,6 @@ INLINE void quantize_products(const int n, const quire_side_format *k, rvec magn
         centre[r] = i_all(0);
         if (r >= n)
             continue;
-        fetch_step(&w->ahead);
         centre[r] = put_channel_integers(w->scaled.y[p][r], k->dim, inverse[r], w->middle,
                                          out->plane[row + r][0]);
     }
