@@ -62,6 +62,7 @@ cli_int8_probe cli_int8_probe_of(const char *isa) {
     PAIRS_OF(v, 7) PAIRS_OF(v, 8) PAIRS_OF(v, 9) PAIRS_OF(v, 10) PAIRS_OF(v, 11) ADD(v, 6, 0)      \
         ADD(v, 7, 1) ADD(v, 8, 2) ADD(v, 9, 3) ADD(v, 10, 4) ADD(v, 11, 5)
 #define DOT(n) "vpdpbusd %%zmm12, %%zmm13, %%zmm" #n "\n"
+#define HALF_DOT(n) "%{vex%} vpdpbusd %%ymm12, %%ymm13, %%ymm" #n "\n"
 #define REGISTERS                                                                                  \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
         "xmm11", "xmm12", "xmm13", "xmm14"
@@ -81,6 +82,15 @@ static void run_avx512(long rounds) {
 static void run_vnni(long rounds) {
     for (; rounds > 0; rounds--)
         __asm__ volatile(EACH(DOT, 0, 1, 2, 3, 4, 5) EACH(DOT, 6, 7, 8, 9, 10, 11) : : : REGISTERS);
+    __asm__ volatile("vzeroupper" : : : REGISTERS);
+}
+
+static void run_avx_vnni(long rounds) {
+    for (; rounds > 0; rounds--)
+        __asm__ volatile(EACH(HALF_DOT, 0, 1, 2, 3, 4, 5) EACH(HALF_DOT, 6, 7, 8, 9, 10, 11)
+                         :
+                         :
+                         : REGISTERS);
     __asm__ volatile("vzeroupper" : : : REGISTERS);
 }
 
@@ -106,6 +116,8 @@ static void run_amx(long rounds) {
 cli_int8_probe cli_int8_probe_of(const char *isa) {
     if (strcmp(isa, "amx") == 0)
         return (cli_int8_probe){"TDPBSSD", 4 * 16 * 16 * 64, run_amx};
+    if (strcmp(isa, "avx2_vnni") == 0)
+        return (cli_int8_probe){"VPDPBUSD, 256 bits", 12 * 32, run_avx_vnni};
     if (strstr(isa, "vnni") && __builtin_cpu_supports("avx512vnni"))
         return (cli_int8_probe){"VPDPBUSD", 12 * 64, run_vnni};
     if (strstr(isa, "avx512") && __builtin_cpu_supports("avx512bw"))

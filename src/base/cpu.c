@@ -74,13 +74,16 @@ unsigned quire__cpu_features(void) {
     enum { AVX512_FP16 = 1 << 23, AMX = 1 << 24 | 1 << 25 /* tiles, int8 */ }; /* of leaf 7's EDX */
     const unsigned avx = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C,
                    avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    unsigned a, b, c, d, features = 0;
+    enum { AVX_VNNI = 1 << 4 }; /* of leaf 7's second EAX */
+    unsigned a, b, c, d, more, unused, features = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & avx) != avx ||
         !__get_cpuid_count(7, 0, &a, &b, &c, &d))
         return 0;
     const unsigned saved = saved_state();
     if ((saved & YMM) == YMM && (b & bit_AVX2))
         features |= QUIRE_CPU_AVX2;
+    if (features && __get_cpuid_count(7, 1, &more, &unused, &unused, &unused) && (more & AVX_VNNI))
+        features |= QUIRE_CPU_AVX_VNNI;
     if (features && (saved & ZMM) == ZMM && (b & avx512) == avx512)
         features |= QUIRE_CPU_AVX512;
     if ((features & QUIRE_CPU_AVX512) && (c & bit_AVX512VNNI))

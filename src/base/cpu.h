@@ -12,7 +12,8 @@ enum {
     QUIRE_CPU_BF16 = 1 << 6,     /* BFMMLA */
     QUIRE_CPU_FP16_FML = 1 << 7, /* FMLAL */
     QUIRE_CPU_AMX = 1 << 8,      /* int8 tiles that this process may use, with AVX512_FP16, GFNI */
-    QUIRE_CPU_AVX512 = 1 << 9    /* F, BW, DQ, VL */
+    QUIRE_CPU_AVX512 = 1 << 9,   /* F, BW, DQ, VL */
+    QUIRE_CPU_AVX_VNNI = 1 << 10 /* VPDPBUSD of 256 bits */
 };
 
 unsigned quire__cpu_features(void);

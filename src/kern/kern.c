@@ -29,15 +29,15 @@ extern const quire_raw_kernel quire__attend_neon_raw, quire__attend_neon_fp16_ra
 
 #if defined(__x86_64__) && !defined(QUIRE_PORTABLE)
 extern const quire_attend_kernel quire__attend_avx2, quire__attend_avx2_sealed_raw,
-    quire__attend_avx512, quire__attend_avx512_vnni, quire__attend_avx512_sealed_raw,
-    quire__attend_amx;
+    quire__attend_avx2_vnni, quire__attend_avx512, quire__attend_avx512_vnni,
+    quire__attend_avx512_sealed_raw, quire__attend_amx;
 extern const quire_raw_kernel quire__attend_avx2_raw, quire__attend_avx512_raw;
 #endif
 #ifdef QUIRE_EMULATED
 extern const quire_attend_kernel quire__attend_avx2_emulated,
-    quire__attend_avx2_sealed_raw_emulated, quire__attend_avx512_emulated,
-    quire__attend_avx512_vnni_emulated, quire__attend_avx512_sealed_raw_emulated,
-    quire__attend_amx_emulated;
+    quire__attend_avx2_sealed_raw_emulated, quire__attend_avx2_vnni_emulated,
+    quire__attend_avx512_emulated, quire__attend_avx512_vnni_emulated,
+    quire__attend_avx512_sealed_raw_emulated, quire__attend_amx_emulated;
 extern const quire_raw_kernel quire__attend_avx2_raw_emulated, quire__attend_avx512_raw_emulated;
 #endif
 
@@ -62,6 +62,12 @@ static const level LEVELS[] = {
      {&quire__attend_avx512_emulated, &quire__attend_avx512_sealed_raw_emulated,
       &quire__attend_ref},
      &quire__attend_avx512_raw_emulated,
+     &quire__rows_ref},
+    {"avx2_vnni_emulated",
+     0,
+     {&quire__attend_avx2_vnni_emulated, &quire__attend_avx2_sealed_raw_emulated,
+      &quire__attend_ref},
+     &quire__attend_avx2_raw_emulated,
      &quire__rows_ref},
     {"avx2_emulated",
      0,
@@ -99,6 +105,7 @@ static const level LEVELS[] = {
      {&quire__attend_avx2, &quire__attend_avx2_sealed_raw},
      &quire__attend_avx2_raw,
      &quire__rows_avx2},
+    {"avx2_vnni", QUIRE_CPU_AVX2 | QUIRE_CPU_AVX_VNNI, {&quire__attend_avx2_vnni}, NULL, NULL},
     {"avx512",
      QUIRE_CPU_AVX2 | QUIRE_CPU_AVX512,
      {&quire__attend_avx512, &quire__attend_avx512_sealed_raw},

@@ -514,6 +514,9 @@ int main(void) {
         cmocka_unit_test(reflected),   cmocka_unit_test(four_rows),    cmocka_unit_test(fetches)};
 #ifndef QUIRE_EMULATED
     unsigned needed = QUIRE_CPU_AVX2;
+#if defined(__AVXVNNI__)
+    needed |= QUIRE_CPU_AVX_VNNI;
+#endif
 #if defined(__AVX512BW__)
     needed |= QUIRE_CPU_AVX512;
 #endif

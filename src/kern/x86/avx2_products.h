@@ -71,7 +71,7 @@ INLINE sums k_multiply(const product kind, const int n, sums acc, const codes *x
 }
 /* From row pairs 0 2 4 .. and 1 3 5 .. to rows in order. */
 INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
-    return (void)kind, _mm256_hadd_epi32(even_pairs, odd_pairs);
+    return (void)kind, i_add_pairs(even_pairs, odd_pairs);
 }
 
 /* Adds products of twice a middle (below 32) and an integer of q, four at a time. */
@@ -84,11 +84,7 @@ INLINE ivec k_centre(ivec acc, ivec middle, ivec integers) {
  * four. */
 INLINE void k_store(const product kind, const ivec x[2], int8_t *plane0, int8_t *plane1) {
     if (kind == SMALL) {
-        const __m256i words = _mm256_packs_epi32(x[0], x[1]),
-                      bytes = _mm256_packs_epi16(words, words);
-        const __m128i dims =
-            _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
-        _mm_storeu_si128((__m128i *)(void *)plane0, _mm_shuffle_epi8(dims, dim_order()));
+        _mm_storeu_si128((__m128i *)(void *)plane0, _mm_shuffle_epi8(b_narrow_16(x), dim_order()));
         return;
     }
     const __m256i order = kind == WIDE ? _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)
@@ -123,10 +119,10 @@ INLINE columns v_columns(const product kind, columns acc, const codes *x) {
 }
 INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns even_columns,
                    columns odd_columns) {
-    const ivec x = _mm256_hadd_epi32(even_pairs, odd_pairs);
+    const ivec x = i_add_pairs(even_pairs, odd_pairs);
     if (kind != WIDE)
         return x;
-    return _mm256_add_epi32(x, _mm256_slli_epi32(_mm256_hadd_epi32(even_columns, odd_columns), 15));
+    return _mm256_add_epi32(x, _mm256_slli_epi32(i_add_pairs(even_columns, odd_columns), 15));
 }
 
 INLINE void v_store(const product kind, const ivec x[4], uint8_t *plane0, uint8_t *plane1) {

@@ -110,6 +110,10 @@ INLINE void i_store(int32_t *at, ivec x) { _mm256_storeu_si256((__m256i *)(void 
 INLINE ivec i_add(ivec a, ivec b) { return _mm256_add_epi32(a, b); }
 INLINE ivec i_sub(ivec a, ivec b) { return _mm256_sub_epi32(a, b); }
 INLINE ivec i_shl(ivec a, const int n) { return _mm256_slli_epi32(a, n); }
+/* Of the sign, too. */
+INLINE ivec i_shift_right(ivec a, const int n) { return _mm256_srai_epi32(a, n); }
+/* [a0+a1, a2+a3, b0+b1, b2+b3] in every 16 bytes. */
+INLINE ivec i_add_pairs(ivec a, ivec b) { return _mm256_hadd_epi32(a, b); }
 /* All bits of the sign. */
 INLINE ivec i_sign(ivec a) { return _mm256_srai_epi32(a, 31); }
 INLINE int32_t i_sum(ivec a) {
@@ -150,6 +154,11 @@ INLINE ivec b_repeat16(const void *at) { return _mm256_broadcastsi128_si256(_mm_
  * next byte. */
 INLINE ivec b_field(ivec x, const int shift, int mask) {
     return b_and(_mm256_srli_epi16(x, shift), b_all(mask));
+}
+/* 16 numbers as int8, in order. */
+INLINE __m128i b_narrow_16(const ivec x[16 / W]) {
+    const ivec words = _mm256_packs_epi32(x[0], x[1]), bytes = _mm256_packs_epi16(words, words);
+    return _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
 }
 /* int8 numbers of four vectors, in order. */
 INLINE ivec b_narrow(const ivec x[4]) {

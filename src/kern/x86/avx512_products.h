@@ -50,11 +50,6 @@ INLINE sums multiply_small(const int n, sums acc, const codes *u8, const codes *
         _mm512_add_epi16(pairs, _mm512_maddubs_epi16(u8[j].even, s8[j].even));
     return i_add(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
-/* Adds the two parts of each row: [a0+a1, a2+a3, b0+b1, b2+b3] in every 16 bytes. */
-INLINE ivec add_parts(ivec a, ivec b) {
-    const fvec x = f_from_bits(a), y = f_from_bits(b);
-    return i_add(f_bits(_mm512_shuffle_ps(x, y, 0x88)), f_bits(_mm512_shuffle_ps(x, y, 0xdd)));
-}
 
 /* ------------------------------------------------------------------ K */
 
@@ -66,7 +61,7 @@ INLINE sums k_multiply(const product kind, const int n, sums acc, const codes *x
     return kind == SMALL ? multiply_small(n, acc, x, q) : multiply_wide(acc, x[0], q[0]);
 }
 INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
-    return (void)kind, add_parts(even_pairs, odd_pairs);
+    return (void)kind, i_add_pairs(even_pairs, odd_pairs);
 }
 
 INLINE ivec k_centre(ivec acc, ivec middle, ivec integers) {
@@ -76,8 +71,7 @@ INLINE ivec k_centre(ivec acc, ivec middle, ivec integers) {
 
 INLINE void k_store(const product kind, const ivec x[1], int8_t *plane0, int8_t *plane1) {
     if (kind == SMALL) {
-        _mm_storeu_si128((__m128i *)(void *)plane0,
-                         _mm_shuffle_epi8(_mm512_cvtepi32_epi8(x[0]), dim_order()));
+        _mm_storeu_si128((__m128i *)(void *)plane0, _mm_shuffle_epi8(b_narrow_16(x), dim_order()));
         return;
     }
     const ivec order =
@@ -103,8 +97,8 @@ INLINE columns v_columns(const product kind, columns acc, const codes *x) {
 }
 INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns even_columns,
                    columns odd_columns) {
-    const ivec x = add_parts(even_pairs, odd_pairs);
-    return kind == WIDE ? i_add(x, i_shl(add_parts(even_columns, odd_columns), 15)) : x;
+    const ivec x = i_add_pairs(even_pairs, odd_pairs);
+    return kind == WIDE ? i_add(x, i_shl(i_add_pairs(even_columns, odd_columns), 15)) : x;
 }
 
 INLINE void v_store(const product kind, const ivec x[4], uint8_t *plane0, uint8_t *plane1) {
