@@ -72,9 +72,9 @@ static bool tiles_permitted(void) {
 unsigned quire__cpu_features(void) {
     enum { YMM = 0x6, ZMM = 0xe6, TILES = 0x60000 };                           /* of saved_state */
     enum { AVX512_FP16 = 1 << 23, AMX = 1 << 24 | 1 << 25 /* tiles, int8 */ }; /* of leaf 7's EDX */
+    enum { AVX_VNNI = 1 << 4 }; /* of EAX of its second part */
     const unsigned avx = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C,
                    avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    enum { AVX_VNNI = 1 << 4 }; /* of leaf 7's second EAX */
     unsigned a, b, c, d, more, unused, features = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & avx) != avx ||
         !__get_cpuid_count(7, 0, &a, &b, &c, &d))

@@ -16,6 +16,7 @@
 enum { LINE = 64, LINES_AT_ONCE = 4 };
 /* Steps of a block that fetch, products aside: four for every four rows. */
 INLINE int ahead_steps(int rows) { return 4 * ((rows + 3) / 4); }
+
 /* The pages being fetched, one after the other. */
 typedef struct pages_ahead {
     const uint8_t *at, *end; /* what is left of the first; at >= end: nothing */
