@@ -102,7 +102,7 @@ INLINE tile8 *v_tiles(chunk_pages *pages, int dim, int page) {
     return pages->v8 + page * (dim / TILE_ROWS);
 }
 
-/* The unit that multiplies tiles goes to sleep when it has had no work for 300 ns, and takes 280 ns
+/* The unit that multiplies tiles goes to sleep when it has had no work for 320 ns, and takes 280 ns
  * to wake up, in which the core does little else (measured on Emerald Rapids). Other work that
  * takes 250 ns or more therefore gives it a product to throw away now and then, which costs 25 ns.
  * Where K and V both have 8 bits, the other work takes so long that sleep is cheaper. */
