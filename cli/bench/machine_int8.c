@@ -53,7 +53,6 @@ cli_int8_probe cli_int8_probe_of(const char *isa) {
 
 #elif defined(__x86_64__)
 
-#define EACH(X, a, b, c, d, e, f) X(a) X(b) X(c) X(d) X(e) X(f)
 #define PAIRS_OF(v, n)                                                                             \
     "vpmaddubsw %%" v "12, %%" v "13, %%" v #n "\n vpmaddwd %%" v #n ", %%" v "14, %%" v #n "\n"
 #define ADD(v, n, to) "vpaddd %%" v #n ", %%" v #to ", %%" v #to "\n"
@@ -61,8 +60,11 @@ cli_int8_probe cli_int8_probe_of(const char *isa) {
     PAIRS_OF(v, 6)                                                                                 \
     PAIRS_OF(v, 7) PAIRS_OF(v, 8) PAIRS_OF(v, 9) PAIRS_OF(v, 10) PAIRS_OF(v, 11) ADD(v, 6, 0)      \
         ADD(v, 7, 1) ADD(v, 8, 2) ADD(v, 9, 3) ADD(v, 10, 4) ADD(v, 11, 5)
-#define DOT(n) "vpdpbusd %%zmm12, %%zmm13, %%zmm" #n "\n"
-#define HALF_DOT(n) "%{vex%} vpdpbusd %%ymm12, %%ymm13, %%ymm" #n "\n"
+#define DOT(form, v, n) form "vpdpbusd %%" v "12, %%" v "13, %%" v #n "\n"
+#define SIX_DOTS(form, v, a, b, c, d, e, f)                                                        \
+    DOT(form, v, a) DOT(form, v, b) DOT(form, v, c) DOT(form, v, d) DOT(form, v, e) DOT(form, v, f)
+#define TWELVE_DOTS(form, v)                                                                       \
+    SIX_DOTS(form, v, 0, 1, 2, 3, 4, 5) SIX_DOTS(form, v, 6, 7, 8, 9, 10, 11)
 #define REGISTERS                                                                                  \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
         "xmm11", "xmm12", "xmm13", "xmm14"
@@ -81,16 +83,13 @@ static void run_avx512(long rounds) {
 
 static void run_vnni(long rounds) {
     for (; rounds > 0; rounds--)
-        __asm__ volatile(EACH(DOT, 0, 1, 2, 3, 4, 5) EACH(DOT, 6, 7, 8, 9, 10, 11) : : : REGISTERS);
+        __asm__ volatile(TWELVE_DOTS("", "zmm") : : : REGISTERS);
     __asm__ volatile("vzeroupper" : : : REGISTERS);
 }
 
 static void run_avx_vnni(long rounds) {
     for (; rounds > 0; rounds--)
-        __asm__ volatile(EACH(HALF_DOT, 0, 1, 2, 3, 4, 5) EACH(HALF_DOT, 6, 7, 8, 9, 10, 11)
-                         :
-                         :
-                         : REGISTERS);
+        __asm__ volatile(TWELVE_DOTS("%{vex%} ", "ymm") : : : REGISTERS);
     __asm__ volatile("vzeroupper" : : : REGISTERS);
 }
 

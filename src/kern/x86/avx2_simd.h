@@ -110,12 +110,12 @@ INLINE void i_store(int32_t *at, ivec x) { _mm256_storeu_si256((__m256i *)(void 
 INLINE ivec i_add(ivec a, ivec b) { return _mm256_add_epi32(a, b); }
 INLINE ivec i_sub(ivec a, ivec b) { return _mm256_sub_epi32(a, b); }
 INLINE ivec i_shl(ivec a, const int n) { return _mm256_slli_epi32(a, n); }
-/* Of the sign, too. */
-INLINE ivec i_shift_right(ivec a, const int n) { return _mm256_srai_epi32(a, n); }
+/* Arithmetic: copies of the sign come in. */
+INLINE ivec i_shr(ivec a, const int n) { return _mm256_srai_epi32(a, n); }
 /* [a0+a1, a2+a3, b0+b1, b2+b3] in every 16 bytes. */
 INLINE ivec i_add_pairs(ivec a, ivec b) { return _mm256_hadd_epi32(a, b); }
 /* All bits of the sign. */
-INLINE ivec i_sign(ivec a) { return _mm256_srai_epi32(a, 31); }
+INLINE ivec i_sign(ivec a) { return i_shr(a, 31); }
 INLINE int32_t i_sum(ivec a) {
     __m128i x = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));

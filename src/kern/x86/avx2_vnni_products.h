@@ -8,8 +8,9 @@
 #define WIDE_SET SET
 #define QUADS 0
 
+/* In assembly for the reason given in avx512_vnni_products.h. */
 INLINE ivec multiply_bytes(ivec acc, ivec u8, ivec s8) {
-#if defined(__GNUC__) && !defined(__clang__) && !defined(QUIRE_EMULATED)
+#if GCC_ASSEMBLY
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(u8), "x"(s8));
     return acc;
 #else

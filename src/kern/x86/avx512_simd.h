@@ -110,13 +110,13 @@ INLINE void i_store(int32_t *at, ivec x) { _mm512_storeu_si512(at, x); }
 INLINE ivec i_add(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
 INLINE ivec i_sub(ivec a, ivec b) { return _mm512_sub_epi32(a, b); }
 INLINE ivec i_shl(ivec a, const int n) { return _mm512_slli_epi32(a, n); }
-INLINE ivec i_shift_right(ivec a, const int n) { return _mm512_srai_epi32(a, (unsigned)n); }
+INLINE ivec i_shr(ivec a, const int n) { return _mm512_srai_epi32(a, (unsigned)n); }
 /* [a0+a1, a2+a3, b0+b1, b2+b3] in every 16 bytes. */
 INLINE ivec i_add_pairs(ivec a, ivec b) {
     const fvec x = f_from_bits(a), y = f_from_bits(b);
     return i_add(f_bits(_mm512_shuffle_ps(x, y, 0x88)), f_bits(_mm512_shuffle_ps(x, y, 0xdd)));
 }
-INLINE ivec i_sign(ivec a) { return _mm512_srai_epi32(a, 31); }
+INLINE ivec i_sign(ivec a) { return i_shr(a, 31); }
 INLINE int32_t i_sum(ivec a) {
     const __m256i y = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
     __m128i x = _mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));

@@ -8,12 +8,6 @@
 #define WIDE_SET 4 /* wide sums take two registers */
 #define QUADS 1
 
-#if defined(__GNUC__) && !defined(__clang__) && !defined(QUIRE_EMULATED)
-#define GCC_ASSEMBLY 1
-#else
-#define GCC_ASSEMBLY 0
-#endif
-
 /* u8 times s8, added to acc. gcc 12 keeps sums that a loop carries in two places, and moves them
  * from one to the other in every turn, unless it sees one operand that is read and written. */
 INLINE ivec multiply_bytes(ivec acc, ivec u8, ivec s8) {

@@ -158,9 +158,10 @@ static inline __m512 emulated_maskz_scalef_ps(unsigned mask, __m512 a, __m512 b)
 #undef _mm512_madd_epi16
 #define _mm512_madd_epi16 simde_mm512_madd_epi16
 
-#undef _mm512_maskz_scalef_ps
-/* The same product in AVX-VNNI's encoding, which SIMDe 0.7.4 has by this name alone. */
+/* AVX-VNNI has an encoding of its own for this product. */
 #define _mm256_dpbusd_avx_epi32 _mm256_dpbusd_epi32
+
+#undef _mm512_maskz_scalef_ps
 #define _mm512_reduce_ps(a, toward_minus_infinity) emulated_reduce_ps(a)
 #define _mm512_maskz_scalef_ps emulated_maskz_scalef_ps
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16

@@ -18,6 +18,13 @@
 #define LEVEL(name) name
 #endif
 
+/* Whether instructions are written out where gcc 12 allots registers badly. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(QUIRE_EMULATED)
+#define GCC_ASSEMBLY 1
+#else
+#define GCC_ASSEMBLY 0
+#endif
+
 /* n lines of 64 bytes into L1: unpacked pages lie in L2. */
 INLINE void fetch_lines(const void *at, const int n) {
     UNROLL for (int i = 0; i < n; i++) __builtin_prefetch((const char *)at + 64 * i, 0, 3);

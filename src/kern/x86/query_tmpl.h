@@ -127,13 +127,10 @@ INLINE void quantize_products(const int n, const quire_side_format *k, rvec magn
     float inverse[ABREAST];
     ivec centre[ABREAST];
     r_store(inverse, inverses);
-    UNROLL for (int r = 0; r < ABREAST; r++) {
-        centre[r] = i_all(0);
-        if (r >= n)
-            continue;
-        centre[r] = put_channel_integers(w->scaled.y[p][r], k->dim, inverse[r], w->middle,
-                                         out->plane[row + r][0]);
-    }
+    UNROLL for (int r = 0; r < ABREAST; r++) centre[r] =
+        r < n ? put_channel_integers(w->scaled.y[p][r], k->dim, inverse[r], w->middle,
+                                     out->plane[row + r][0])
+              : i_all(0);
     store_steps(centre, inverses, w, p, first, row, out);
 }
 

@@ -68,7 +68,7 @@ INLINE void k_store(const product kind, const ivec x[16 / W], int8_t *plane0, in
         return;
     }
     UNROLL for (int i = 0; i < 16 / W; i++) {
-        high[i] = i_shift_right(i_add(x[i], i_all(64)), 7);
+        high[i] = i_shr(i_add(x[i], i_all(64)), 7);
         low[i] = i_sub(x[i], i_shl(high[i], 7));
     }
     _mm_storeu_si128((__m128i *)(void *)plane0, b_narrow_16(high));
@@ -105,7 +105,7 @@ INLINE void v_store(const product kind, const ivec x[4], uint8_t *plane0, uint8_
     }
     ivec low[4], high[4];
     EACH low[u] = b_and(x[u], i_all(255));
-    EACH high[u] = i_shift_right(x[u], 8);
+    EACH high[u] = i_shr(x[u], 8);
     b_store(plane0, b_narrow_to_atoms(high));
     b_store(plane1, b_narrow_to_atoms(low));
 }
