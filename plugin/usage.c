@@ -33,6 +33,7 @@ static void print_packed(FILE *out, const struct kv_side *k) {
 static void print_cache(FILE *out, const struct kv_buffer *cache) {
     int packed = 0, plain = 0, sets = 0;
     bool windowed = false;
+    size_t most = 0;
     for (int i = 0; i < cache->n_sides; i++) {
         packed += cache->sides[i].state == SIDE_PACKED;
         plain += cache->sides[i].state == SIDE_PLAIN;
@@ -40,13 +41,14 @@ static void print_cache(FILE *out, const struct kv_buffer *cache) {
     for (const struct kv_group *group = cache->groups; group; group = group->next) {
         sets++;
         windowed |= group->windowed;
+        most += group->bytes;
     }
     const struct kv_side *first = &cache->sides[0];
     fprintf(out,
             "quire: cache of %d tensors, %" PRId64 " x %" PRId64
-            " cells of %s%s, page sets %d: %d packed, %d plain\n",
+            " cells of %s%s, page sets %d, up to %.1f MiB: %d packed, %d plain\n",
             cache->n_sides, first->n_streams, first->n_cells, host.ggml_type_name(first->type),
-            windowed ? ", windowed" : "", sets, packed, plain);
+            windowed ? ", windowed" : "", sets, mib(most), packed, plain);
     for (int i = 0; i < cache->n_sides; i++) {
         const struct kv_side *side = &cache->sides[i];
         if (side->state == SIDE_PACKED && side->which == QUIRE_SIDE_K)

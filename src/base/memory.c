@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 static void *default_alloc(void *user, size_t bytes, size_t alignment) {
@@ -41,13 +42,30 @@ void quire__free(const quire_allocator *allocator, void *memory) {
         allocator->free(allocator->user, memory);
 }
 
-void quire__expect_little_use(void *memory, size_t bytes) {
-#if defined(__linux__) && defined(MADV_NOHUGEPAGE)
-    const uintptr_t page = 4096, from = ((uintptr_t)memory + page - 1) & ~(page - 1);
+#if defined(__linux__)
+/* For the pages that lie whole in this memory. A failure does no harm. */
+static void advise(void *memory, size_t bytes, int advice) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = ((uintptr_t)memory + page - 1) & ~(page - 1);
     const uintptr_t to = ((uintptr_t)memory + bytes) & ~(page - 1);
     if (to > from)
-        madvise((void *)from, to - from, MADV_NOHUGEPAGE); /* only advice: a failure does no harm */
+        madvise((void *)from, to - from, advice);
+}
+#endif
+
+void quire__expect_little_use(void *memory, size_t bytes) {
+#if defined(__linux__) && defined(MADV_NOHUGEPAGE)
+    advise(memory, bytes, MADV_NOHUGEPAGE);
 #else
     (void)memory, (void)bytes;
+#endif
+}
+
+void quire__give_back(const quire_allocator *allocator, void *memory, size_t bytes) {
+#if defined(__linux__)
+    if (allocator->alloc == default_alloc)
+        advise(memory, bytes, MADV_DONTNEED);
+#else
+    (void)allocator, (void)memory, (void)bytes;
 #endif
 }

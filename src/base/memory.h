@@ -12,5 +12,9 @@ void quire__free(const quire_allocator *allocator, void *memory);
 /* Of this memory little will be used, here and there: small pages, so that little becomes resident.
  */
 void quire__expect_little_use(void *memory, size_t bytes);
+/* The system may use this memory for something else until it is written to again: its content is
+ * lost. Without effect on memory of another allocator than the default one, whose physical pages
+ * a device may know. */
+void quire__give_back(const quire_allocator *allocator, void *memory, size_t bytes);
 
 #endif

@@ -54,7 +54,8 @@ typedef struct quire_cells_side {
     int32_t *slot_page;        /* (pages) page of a slot in use, or -1 */
     bool *slot_hot;     /* (pages) reopened: packed by the first write that leaves it alone */
     bool *slot_sealing; /* (pages) packed by the current write: the record is valid too */
-    int32_t n_slots;    /* slots at or above this were never used */
+    int32_t n_slots;    /* slots at or above this are free */
+    int32_t n_resident; /* slots at or above this take no memory */
     uint8_t *sinks;     /* (streams, G, sinks, D) */
     /* the current write */
     quire_cells_touch *touch; /* (max_rows + pages) */
@@ -130,6 +131,8 @@ quire_status quire__cells_check(const quire_cells *cells, int32_t layer, quire_s
  * place before it frees one. */
 int32_t quire__cells_take_slot(quire_cells_side *side, int32_t page);
 void quire__cells_free_slot(quire_cells_side *side, int32_t slot);
+/* Gives memory of free slots back once there are several. */
+void quire__cells_give_back(quire_cells *cells, int32_t layer, int side);
 /* Whether the record has the page, for queries whose own page is another one. */
 bool quire__cells_is_packed(const quire_cells_layer *layer, int side, int32_t page);
 /* The raw rows (64, D) of a page and head, or NULL if there are none. */

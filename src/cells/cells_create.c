@@ -143,8 +143,8 @@ static sizes sizes_of(const quire_cells *cells) {
 
 static void carve_side(quire_carver *c, quire_cells *cells, const quire_layer_state *form,
                        quire_cells_side *s, int side) {
-    const size_t pages = (size_t)cells->n_pages, rows = (size_t)cells->max_rows,
-                 raw = quire__type_bytes(cells->pool->raw), dim = side_dim(form, side);
+    const size_t pages = (size_t)cells->n_pages, raw = quire__type_bytes(cells->pool->raw),
+                 dim = side_dim(form, side);
     s->format = side == 1 ? &form->format.v : &form->format.k;
     s->is_v = side == 1;
     s->head_bytes = QUIRE_T * dim * raw;
@@ -154,11 +154,15 @@ static void carve_side(quire_carver *c, quire_cells *cells, const quire_layer_st
     s->slot_page = quire__carve(c, pages, sizeof *s->slot_page);
     s->slot_hot = quire__carve(c, pages, sizeof *s->slot_hot);
     s->slot_sealing = quire__carve(c, pages, sizeof *s->slot_sealing);
+    s->sinks = quire__carve(c, (size_t)cells->n_streams * (size_t)form->sinks,
+                            (size_t)form->config.n_kv_heads * dim * raw);
+}
+
+static void carve_write(quire_carver *c, const quire_cells *cells, quire_cells_side *s) {
+    const size_t pages = (size_t)cells->n_pages, rows = (size_t)cells->max_rows;
     s->touch = quire__carve(c, rows + pages, sizeof *s->touch);
     s->next_row = quire__carve(c, rows, sizeof *s->next_row);
     s->offset = quire__carve(c, rows, sizeof *s->offset);
-    s->sinks = quire__carve(c, (size_t)cells->n_streams * (size_t)form->sinks,
-                            (size_t)form->config.n_kv_heads * dim * raw);
 }
 
 static void carve_state(quire_carver *c, quire_state *state, size_t n, size_t dim) {
@@ -198,9 +202,14 @@ quire_cells_worker *quire__cells_worker(quire_cells *cells, int32_t ith) {
     return w;
 }
 
-/* Everything but records and slots. With `base` NULL: only its size, and of that the tables, which
- * workers' buffers follow. */
-static size_t carve_meta(quire_cells *cells, uint8_t *base, size_t *tables) {
+typedef struct meta_sizes {
+    size_t cleared; /* at first: tables that must begin as zeros */
+    size_t shared;  /* and all that is not one worker's */
+    size_t all;
+} meta_sizes;
+
+/* Everything but records and slots. With `base` NULL: only its size. */
+static meta_sizes carve_meta(quire_cells *cells, uint8_t *base) {
     const quire_pool *pool = cells->pool;
     quire_carver c = {base, 0, false};
     size_t dk = 0, dv = 0, side_bytes = 0;
@@ -221,21 +230,28 @@ static size_t carve_meta(quire_cells *cells, uint8_t *base, size_t *tables) {
         dk = larger(dk, k_dim);
         dv = larger(dv, side_dim(form, 1));
     }
-    cells->region_side_bytes = side_bytes;
-    for (int r = 0; r < QUIRE_CELLS_REGIONS; r++)
-        cells->region[r] = quire__carve(&c, 2 * (size_t)cells->region_pages, side_bytes);
     cells->touched = quire__carve(&c, (size_t)cells->n_pages, sizeof *cells->touched);
     cells->tile_done = quire__carve(&c, (size_t)cells->max_rows * (size_t)cells->max_kv_heads,
                                     sizeof *cells->tile_done);
+    cells->worker = quire__carve(&c, (size_t)cells->max_workers, sizeof *cells->worker);
+    meta_sizes n = {.cleared = c.used};
+    for (int32_t i = 0; i < pool->n_layers; i++)
+        for (int side = 0; side < 2; side++) {
+            quire_cells_side sizing;
+            carve_write(&c, cells, base ? &cells->layer[i].side[side] : &sizing);
+        }
+    cells->region_side_bytes = side_bytes;
+    for (int r = 0; r < QUIRE_CELLS_REGIONS; r++)
+        cells->region[r] = quire__carve(&c, 2 * (size_t)cells->region_pages, side_bytes);
     cells->partial =
         quire__carve(&c, (size_t)cells->split_rows * cells->partial_floats, sizeof(float));
-    cells->worker = quire__carve(&c, (size_t)cells->max_workers, sizeof *cells->worker);
-    *tables = c.used;
+    n.shared = c.used;
     for (int32_t i = 0; i < cells->max_workers; i++) {
         quire_cells_worker sizing;
         carve_worker(&c, cells, base ? &cells->worker[i] : &sizing, dk, dv);
     }
-    return c.overflow ? SIZE_MAX : c.used;
+    n.all = c.overflow ? SIZE_MAX : c.used;
+    return n;
 }
 
 /* Numbers that all layers share. */
@@ -293,21 +309,22 @@ static void discard(quire_cells *cells) {
 
 static quire_status take_memory(quire_cells *cells) {
     const quire_allocator *allocator = &cells->pool->allocator;
-    size_t tables;
-    const size_t meta = carve_meta(cells, NULL, &tables);
+    const meta_sizes meta = carve_meta(cells, NULL);
     const sizes n = sizes_of(cells);
-    if (meta == SIZE_MAX)
+    if (meta.all == SIZE_MAX)
         return quire__fail(QUIRE_E_TOO_BIG, "cells with these options need more than 64 TiB");
-    cells->meta = quire__alloc(allocator, meta, QUIRE_CACHE_LINE);
+    cells->meta = quire__alloc(allocator, meta.all, QUIRE_CACHE_LINE);
     cells->records = quire__alloc(allocator, n.records, 4096);
     cells->slots = n.slots ? quire__alloc(allocator, n.slots, 4096) : NULL;
     if (cells->slots) /* each side uses only its first few: pages that are open */
         quire__expect_little_use(cells->slots, n.slots);
+    if (cells->meta) /* plans are for the most rows that a step may have */
+        quire__expect_little_use(cells->meta, meta.shared);
     if (!cells->meta || !cells->records || (n.slots && !cells->slots))
         return quire__fail(QUIRE_E_NOMEM, "no memory for %zu bytes of pages and %zu of tables",
-                           n.records + n.slots, meta);
-    memset(cells->meta, 0, tables); /* workers clear their own buffers: quire__cells_worker */
-    carve_meta(cells, cells->meta, &tables);
+                           n.records + n.slots, meta.all);
+    memset(cells->meta, 0, meta.cleared); /* workers clear their own: quire__cells_worker */
+    carve_meta(cells, cells->meta);
     return QUIRE_OK;
 }
 
@@ -366,8 +383,7 @@ quire_status quire_cells_price(const quire_cells_options *o, size_t *bytes) {
         return quire__fail(QUIRE_E_INVALID, "bytes is NULL");
     quire_cells *cells;
     QUIRE_TRY(plan(o, &cells));
-    size_t tables;
-    const size_t meta = carve_meta(cells, NULL, &tables);
+    const size_t meta = carve_meta(cells, NULL).all;
     const sizes n = sizes_of(cells);
     *bytes =
         meta == SIZE_MAX ? SIZE_MAX : meta + n.records + n.slots / (size_t)cells->pages_per_stream;

@@ -20,6 +20,8 @@ int32_t quire__cells_take_slot(quire_cells_side *s, int32_t page) {
         slot++;
     if (slot == s->n_slots)
         s->n_slots++;
+    if (s->n_slots > s->n_resident)
+        s->n_resident = s->n_slots;
     s->slot_page[slot] = page;
     s->slot_hot[slot] = s->slot_sealing[slot] = false;
     s->place[page] = slot;
@@ -31,6 +33,19 @@ void quire__cells_free_slot(quire_cells_side *s, int32_t slot) {
     s->slot_sealing[slot] = false;
     while (s->n_slots > 0 && s->slot_page[s->n_slots - 1] < 0)
         s->n_slots--;
+}
+
+/* Many are in use at once while an order is measured. In decoding one slot is taken and freed again
+ * and again: it is kept. */
+void quire__cells_give_back(quire_cells *cells, int32_t layer, int side) {
+    const quire_cells_layer *l = &cells->layer[layer];
+    quire_cells_side *s = &cells->layer[layer].side[side];
+    if (s->n_resident < s->n_slots + 2)
+        return;
+    const size_t bytes = (size_t)l->form->config.n_kv_heads * s->head_bytes;
+    quire__give_back(&cells->pool->allocator, s->slots + (size_t)s->n_slots * bytes,
+                     (size_t)(s->n_resident - s->n_slots) * bytes);
+    s->n_resident = s->n_slots;
 }
 
 static void take_effect(quire_cells_side *s) {
@@ -73,6 +88,7 @@ void quire__cells_settle(quire_cells *cells, int32_t layer, int side) {
         take_effect(s);
     else
         take_back(l, s);
+    quire__cells_give_back(cells, layer, side);
     s->planned = false;
     s->n_touch = 0;
 }

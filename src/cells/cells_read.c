@@ -120,6 +120,7 @@ quire_status quire_cells_clear(quire_cells *cells) {
                 s->slot_page[page] = -1;
             }
             s->n_slots = 0;
+            quire__cells_give_back(cells, i, side);
         }
         quire__cells_measure_again(&cells->layer[i]);
         atomic_store_explicit(&cells->layer[i].has_bad, false, memory_order_relaxed);

@@ -107,7 +107,7 @@ def codecs(done):
 
 def page_sets(done):
     """(windowed, how many sets of pages there are) of all caches."""
-    return set(re.findall(r"^quire: cache of .* cells of f16(, windowed|), page sets (\d+):", done.stderr, re.M))
+    return set(re.findall(r"^quire: cache of .* cells of f16(, windowed|), page sets (\d+),", done.stderr, re.M))
 
 
 FULL, WINDOW = ("", "1"), (", windowed", "1")
