@@ -38,8 +38,8 @@ void quire__cells_free_slot(quire_cells_side *s, int32_t slot) {
 /* Many are in use at once while an order is measured. In decoding one slot is taken and freed again
  * and again: it is kept. */
 void quire__cells_give_back(quire_cells *cells, int32_t layer, int side) {
-    const quire_cells_layer *l = &cells->layer[layer];
-    quire_cells_side *s = &cells->layer[layer].side[side];
+    quire_cells_layer *l = &cells->layer[layer];
+    quire_cells_side *s = &l->side[side];
     if (s->n_resident < s->n_slots + 2)
         return;
     const size_t bytes = (size_t)l->form->config.n_kv_heads * s->head_bytes;

@@ -60,11 +60,10 @@ BITS = {"k8v8": 8.375, "k8v4": 6.375, "k4v4": 4.375}  # of a value: codes; scale
 BUFFERS = (5 + 2 * os.cpu_count()) * MIB  # pages under construction, rows of a step, what each thread computes with
 
 
-def memory_of(tools, model, kv, folder, *options):
+def memory_of(tools, model, kv, folder):
     """-> bytes of a server's own memory after a long prompt, and the report of its end."""
     folder.mkdir()
-    with Server(tools, model, kv, folder, "-c", 8192, "-np", 1, "-fa", "on", "--cache-ram", 0, "-t", os.cpu_count(),
-                *options) as server:
+    with Server(tools, model, kv, folder, "-c", 8192, "-np", 1, "-fa", "on", "--cache-ram", 0, "-t", os.cpu_count()) as server:
         done = server.ask("/completion", prompt=" a" * TOKENS, n_predict=2, temperature=0)
         assert TOKENS <= done["tokens_evaluated"] <= TOKENS + 1
         found = fields(server.process.pid)["RssAnon"]
