@@ -97,7 +97,7 @@ typedef struct quire_cells_worker {
     bool prepared;    /* the workspace was last used for all of them, over packed pages */
     uint8_t *scratch; /* where all of these buffers lie */
     size_t scratch_bytes;
-    bool cleared; /* the scratch, before its first use: idle workers take no memory */
+    bool spread; /* the last step may have touched all of them: decode needs a small part */
 } quire_cells_worker;
 
 struct quire_cells {
@@ -119,9 +119,6 @@ struct quire_cells {
     atomic_int next_unit, n_finished;
     pthread_mutex_t lock; /* sums of queries (cells_order.c) */
 };
-
-/* A worker's buffers, for that worker alone. */
-quire_cells_worker *quire__cells_worker(quire_cells *cells, int32_t ith);
 
 /* ---- plan (cells_plan.c) */
 /* Ends the write before: see above. */

@@ -478,21 +478,30 @@ static quire_status check_args(call *c, int32_t index) {
     return QUIRE_OK;
 }
 
+/* Starts a worker on a layer. Buffers of the size that many rows need go back to the system at the
+ * first step of few. */
+static void begin(const call *c) {
+    quire_cells_worker *w = c->worker;
+    const bool many = c->sight->n_rows >= QUIRE_CELLS_TILE_ROWS;
+    if (w->spread && !many)
+        quire__give_back(&c->cells->pool->allocator, w->scratch, w->scratch_bytes);
+    w->spread = many;
+    w->loaded_tile = -1;
+    w->prepared = false;
+}
+
 quire_status quire_cells_attend(quire_cells *cells, int32_t layer,
                                 const quire_cells_attend_args *args, int32_t ith, int32_t nth) {
     QUIRE_TRY(quire__cells_check(cells, layer, QUIRE_SIDE_K));
     if (nth < 1 || nth > cells->max_workers || ith < 0 || ith >= nth)
         return quire__fail(QUIRE_E_INVALID, "worker %d of %d; cells were created for %d", (int)ith,
                            (int)nth, (int)cells->max_workers);
-    call c = {.cells = cells,
-              .layer = &cells->layer[layer],
-              .args = args,
-              .worker = quire__cells_worker(cells, ith)};
+    call c = {
+        .cells = cells, .layer = &cells->layer[layer], .args = args, .worker = &cells->worker[ith]};
     const quire_status status = check_args(&c, layer);
     if (status == QUIRE_OK) {
         const int32_t n_units = c.sight->n_units * c.layer->form->config.n_kv_heads;
-        c.worker->loaded_tile = -1;
-        c.worker->prepared = false;
+        begin(&c);
         for (int32_t first, end = 0;
              (first = quire__take_units(&cells->next_unit, n_units, nth, &end)) < end;)
             for (int32_t unit = first; unit < end; unit++)

@@ -194,17 +194,8 @@ static void carve_worker(quire_carver *c, quire_cells *cells, quire_cells_worker
     w->scratch_bytes = c->used - first;
 }
 
-quire_cells_worker *quire__cells_worker(quire_cells *cells, int32_t ith) {
-    quire_cells_worker *w = &cells->worker[ith];
-    if (!w->cleared)
-        memset(w->scratch, 0, w->scratch_bytes);
-    w->cleared = true;
-    return w;
-}
-
 typedef struct meta_sizes {
     size_t cleared; /* at first: tables that must begin as zeros */
-    size_t shared;  /* and all that is not one worker's */
     size_t all;
 } meta_sizes;
 
@@ -245,7 +236,6 @@ static meta_sizes carve_meta(quire_cells *cells, uint8_t *base) {
         cells->region[r] = quire__carve(&c, 2 * (size_t)cells->region_pages, side_bytes);
     cells->partial =
         quire__carve(&c, (size_t)cells->split_rows * cells->partial_floats, sizeof(float));
-    n.shared = c.used;
     for (int32_t i = 0; i < cells->max_workers; i++) {
         quire_cells_worker sizing;
         carve_worker(&c, cells, base ? &cells->worker[i] : &sizing, dk, dv);
@@ -318,12 +308,12 @@ static quire_status take_memory(quire_cells *cells) {
     cells->slots = n.slots ? quire__alloc(allocator, n.slots, 4096) : NULL;
     if (cells->slots) /* each side uses only its first few: pages that are open */
         quire__expect_little_use(cells->slots, n.slots);
-    if (cells->meta) /* plans are for the most rows that a step may have */
-        quire__expect_little_use(cells->meta, meta.shared);
+    if (cells->meta) /* plans and workers: for the most rows that a step may have */
+        quire__expect_little_use(cells->meta, meta.all);
     if (!cells->meta || !cells->records || (n.slots && !cells->slots))
         return quire__fail(QUIRE_E_NOMEM, "no memory for %zu bytes of pages and %zu of tables",
                            n.records + n.slots, meta.all);
-    memset(cells->meta, 0, meta.cleared); /* workers clear their own: quire__cells_worker */
+    memset(cells->meta, 0, meta.cleared);
     carve_meta(cells, cells->meta);
     return QUIRE_OK;
 }

@@ -74,7 +74,7 @@ void quire__cells_measure_order(quire_cells *cells, quire_cells_layer *layer) {
         float importance[QUIRE_DIM_MAX];
         for (int32_t page = 0; page < cells->n_pages; page++)
             if (is_complete(layer, page))
-                add_ranges(cells, layer, page, head, quire__cells_worker(cells, 0)->rows, range);
+                add_ranges(cells, layer, page, head, cells->worker[0].rows, range);
         const uint64_t *squares = layer->measure.squares + (size_t)head * (size_t)dim;
         const bool queried = any(squares, dim);
         for (int d = 0; d < dim; d++)

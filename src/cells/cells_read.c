@@ -40,7 +40,7 @@ quire_status quire_cells_read(quire_cells *cells, int32_t layer, quire_side whic
         const int64_t from = page * QUIRE_T < first ? first : page * QUIRE_T,
                       to = (page + 1) * QUIRE_T > first + n ? first + n : (page + 1) * QUIRE_T;
         for (size_t head = 0; head < n_heads; head++) {
-            float *rows = quire__cells_worker(cells, 0)->rows;
+            float *rows = cells->worker[0].rows;
             page_rows(cells, l, side, (int32_t)page, (int32_t)head, rows);
             for (int64_t cell = from; cell < to; cell++)
                 cells->pool->kernels.rows->to_raw(

@@ -106,7 +106,7 @@ quire_status quire_cells_write(quire_cells *cells, int32_t layer, quire_side whi
         return quire__fail(QUIRE_E_INVALID,
                            "layer %d: rows are NULL, of an unknown type, or overlap", (int)layer);
     const int32_t n_heads = l->form->config.n_kv_heads, n_units = s->n_touch * n_heads;
-    float *buffer = quire__cells_worker(cells, ith)->rows;
+    float *buffer = cells->worker[ith].rows;
     int32_t bad_row = -1, bad_head = 0;
     for (int32_t unit = ith; unit < n_units; unit += nth) {
         const int32_t bad =

@@ -57,13 +57,14 @@ MIB = 1 << 20
 TOKENS = 8100  # of the 8192 that SmolLM2 was trained for
 VALUES = 30 * 2 * 3 * 64  # of a token: layers, K and V, heads, dimensions
 BITS = {"k8v8": 8.375, "k8v4": 6.375, "k4v4": 4.375}  # of a value: codes; scales and zeros of 64 values, in f16
-BUFFERS = (5 + 2 * os.cpu_count()) * MIB  # pages under construction, rows of a step, what each thread computes with
+OPEN = 64 * VALUES * 2  # the page under construction, in f16
+BUFFERS = (5 + 2 * os.cpu_count()) * MIB  # that page, the rows of a step, what as many threads as processors compute with
 
 
 def memory_of(tools, model, kv, folder):
     """-> bytes of a server's own memory after a long prompt, and the report of its end."""
     folder.mkdir()
-    with Server(tools, model, kv, folder, "-c", 8192, "-np", 1, "-fa", "on", "--cache-ram", 0, "-t", os.cpu_count()) as server:
+    with Server(tools, model, kv, folder, "-c", 8192, "-np", 1, "-fa", "on", "--cache-ram", 0, "-t", 2) as server:
         done = server.ask("/completion", prompt=" a" * TOKENS, n_predict=2, temperature=0)
         assert TOKENS <= done["tokens_evaluated"] <= TOKENS + 1
         found = fields(server.process.pid)["RssAnon"]
@@ -72,16 +73,18 @@ def memory_of(tools, model, kv, folder):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="not here: memory is read from Linux's /proc")
 def test_memory_is_that_of_the_pages(tools, tmp_path):
-    """At the longest context, beside the same server with its own cache in f16: no more than 5 % above what pages and their
-    buffers need, which is what QUIRE_KV_BYTES is told. No order of channels is given: pages that wait for one are raw at first,
-    and their memory must come back."""
+    """At the longest context, beside the same server with its own cache in f16: no more than 5 % above what packed pages and
+    the open one need, whatever else the plug-in computes with. QUIRE_KV_BYTES is told a price that covers it all. No order of
+    channels is given: pages that wait for one are raw at first, and their memory must come back."""
     model = fetched("smollm2")
     plain, _ = memory_of(tools, model, None, tmp_path / "plain")
     rest = plain - 8192 * VALUES * 2
     for kv in PRESETS:
         taken, report = memory_of(tools, model, kv, tmp_path / kv)
         all_packed(report)
-        (need,) = (float(most) * MIB for most in re.findall(r"up to ([\d.]+) MiB", report.stderr))
+        (price,) = (float(most) * MIB for most in re.findall(r"up to ([\d.]+) MiB", report.stderr))
         pages = 8192 * VALUES * BITS[kv] / 8
-        assert pages < need < pages + BUFFERS, kv
-        assert 0.95 * pages < taken - rest < 1.05 * need, kv
+        print(f"{kv}: pages {pages / MIB:.1f}, with the open one {(pages + OPEN) / MIB:.1f}, price {price / MIB:.1f}, "
+              f"taken {(taken - rest) / MIB:.1f} MiB")
+        assert pages < price < pages + BUFFERS, kv
+        assert 0.95 * pages < taken - rest < 1.05 * (pages + OPEN), kv
