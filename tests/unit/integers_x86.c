@@ -296,6 +296,20 @@ static void make_page(rng *r, const quire_side_format *side, int how, float size
     fill(r, to + side->codes, side->code_bytes, how);
 }
 
+/* A page whose channels have equal steps, so that q can be at its largest in all of them, and the
+ * largest codes. */
+static void make_largest_page(rng *r, const quire_side_format *side, uint8_t *to) {
+    static float rows[T * QUIRE_DIM_MAX];
+    for (int t = 0; t < T; t++)
+        for (int d = 0; d < side->dim; d++) {
+            const float most = side->family == QUIRE_FAMILY_CHANNEL ? quire__code_mid(side, d) : 1;
+            rows[t * side->dim + d] = t % 2 ? most : -most;
+        }
+    memset(to, 0, sizeof record[0]);
+    quire__side_encode(side, rows, 0, to);
+    fill(r, to + side->codes, side->code_bytes, 3);
+}
+
 static void keys_of(rng *r, const quire_format *f) {
     float q[SET][QUIRE_DIM_MAX];
     for (int how = 0; how < 4; how++) {
@@ -307,6 +321,19 @@ static void keys_of(rng *r, const quire_format *f) {
         if (direct_keys(&f->k) != UNPACKED)
             check_keys(f, direct_keys(&f->k), q);
     }
+}
+
+/* Every product as large as it can be, and of one sign. */
+static void largest_keys_of(rng *r, const quire_format *f) {
+    float q[SET][QUIRE_DIM_MAX];
+    for (int page = 0; page < PAGES; page++)
+        make_largest_page(r, &f->k, record[page]);
+    for (int row = 0; row < SET; row++)
+        for (int d = 0; d < f->k.dim; d++)
+            q[row][d] = row % 2 ? -3.0f : 3.0f;
+    check_keys(f, UNPACKED, q);
+    if (direct_keys(&f->k) != UNPACKED)
+        check_keys(f, direct_keys(&f->k), q);
 }
 
 static void values_of(rng *r, const quire_format *f) {
@@ -502,12 +529,13 @@ static void half_weights(void **state) { (void)state, for_each_format(true, half
 #endif
 
 static void keys(void **state) { (void)state, for_each_format(false, keys_of); }
+static void largest_keys(void **state) { (void)state, for_each_format(false, largest_keys_of); }
 static void values(void **state) { (void)state, for_each_format(true, values_of); }
 static void reflected(void **state) { (void)state, for_each_format(true, reflected_of); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys),        cmocka_unit_test(values),
+        cmocka_unit_test(keys),        cmocka_unit_test(largest_keys), cmocka_unit_test(values),
 #ifdef HALVES
         cmocka_unit_test(half_powers), cmocka_unit_test(half_weights),
 #endif

@@ -51,6 +51,11 @@ INLINE sums multiply_small(const int n, sums acc, const codes *u8, const codes *
     return i_add(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
 
+INLINE int slices_at_once(const product kind, const int most, const int by) {
+    return (void)kind, (void)most, (void)by, 1;
+}
+INLINE sums widened_sums(const product kind, sums x) { return (void)kind, x; }
+
 /* ------------------------------------------------------------------ K */
 
 INLINE ivec k_raise(const product kind, ivec x) { return (void)kind, x; }

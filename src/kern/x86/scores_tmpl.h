@@ -200,10 +200,38 @@ INLINE const uint8_t *multiply_some(const product kind, const source_kind from, 
         if (from != UNPACKED)
             ahead = fetch_beside(ahead, slice_bytes(from));
         else
-            fetch_lines(at + 512, 4);
+            UNROLL for (int octet = 0; octet < 2; octet++)
+                fetch_lines(at + 512 + octet * 128, 2 * VECTOR / 64);
         load_keys(kind, from, at, stride, tile, book, x + 2 * slice);
     }
     multiply_keys(kind, rows, n, (const ivec(*)[2])x, plane, acc);
+    return ahead;
+}
+
+INLINE void widen_sums(const product kind, const int rows, sums acc[2][SET]) {
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int pairs = 0; pairs < 2; pairs++)
+        acc[pairs][r] = widened_sums(kind, acc[pairs][r]);
+}
+
+/* The largest low code and the largest high code of a byte together. Unpacked codes may be mixed
+ * ones. */
+INLINE int most_in_byte(const source_kind from) {
+    return from == SPLIT_5_3 || from == UNPACKED ? 31 + 7
+           : from == SPLIT_4_2                   ? 15 + 3
+           : from == THREES                      ? 7 + 7
+                                                 : 15 + 15;
+}
+
+/* n slices, the sums of which are then widened. Returns `ahead` advanced. */
+INLINE const uint8_t *multiply_run(const product kind, const source_kind from, const int rows,
+                                   const int n, const uint8_t *k, size_t stride, int tile,
+                                   ivec book, const uint8_t *ahead, const int8_t *plane,
+                                   sums acc[2][SET]) {
+    const int step = loaded(kind) / 2 < n ? loaded(kind) / 2 : n;
+    UNROLL for (int i = 0; i < n; i += step) ahead =
+        multiply_some(kind, from, rows, 2 * step, k + i * slice_step(from), stride, tile, book,
+                      ahead, plane + 16 * i, acc);
+    widen_sums(kind, rows, acc);
     return ahead;
 }
 
@@ -211,15 +239,19 @@ INLINE const uint8_t *multiply_some(const product kind, const source_kind from, 
 INLINE const uint8_t *multiply_slices(const product kind, const source_kind from, const int rows,
                                       const slices *s, const uint8_t *k, int tile, ivec book,
                                       const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
-    const int n = loaded(kind) / 2;
+    const int n = loaded(kind) / 2, most = n * slices_at_once(kind, most_in_byte(from), 127);
     const int8_t *plane = q->plane[0][0] + 16 * s->first;
-    _Pragma("GCC unroll 1") for (int i = 0; i + n <= s->n; i += n) {
-        ahead = multiply_some(kind, from, rows, 2 * n, k, s->stride, tile, book, ahead, plane, acc);
-        k += n * slice_step(from);
-        plane += 16 * n;
+    int left = s->n;
+    UNROLL for (int run = 4; run >= 1; run /= 2) {
+        if (run > most)
+            continue;
+        _Pragma("GCC unroll 1") for (; left >= run; left -= run) {
+            ahead =
+                multiply_run(kind, from, rows, run, k, s->stride, tile, book, ahead, plane, acc);
+            k += run * slice_step(from);
+            plane += 16 * run;
+        }
     }
-    if (s->n % n != 0)
-        ahead = multiply_some(kind, from, rows, 2, k, s->stride, tile, book, ahead, plane, acc);
     return ahead;
 }
 

@@ -149,12 +149,18 @@ INLINE ptrdiff_t bytes_beside_values(const product kind, const source_kind from,
                                           lines_beside(n * slice_bytes(from)) * LINE);
 }
 
+/* most_in_byte, of V. Unpacked codes have up to four bits. */
+INLINE int most_in_value_byte(const source_kind from) {
+    return from == TWOS ? 3 + 3 : from == THREES ? 7 + 7 : 15 + 15;
+}
+
 /* Adds a page whose tokens start at token `first` of the block; returns `ahead` advanced. */
 INLINE const uint8_t *weigh_page(const product kind, const source_kind from, const int rows,
                                  const uint8_t *v, int at, ivec book, const uint8_t *ahead,
                                  const uint8_t *flip, const uint8_t (*p)[2][BLOCK], int first,
                                  channel_sums *s) {
-    const int tile = at / STEPS, step = at % STEPS, bytes = slice_bytes(from),
+    /* A division of ints, which have a sign, takes more instructions. */
+    const int tile = at >> (STEPS - 1), step = at & (STEPS - 1), bytes = slice_bytes(from),
               n = value_slices(kind, from);
 #if QUADS
     if (has_value_quads(kind, from)) {
@@ -167,13 +173,17 @@ INLINE const uint8_t *weigh_page(const product kind, const source_kind from, con
         return ahead + lines_beside(4 * bytes) * LINE;
     }
 #endif
-    _Pragma("GCC unroll 1") for (int c = 0; c < 4; c += n) {
-        ivec x[LOADED][2];
-        if (from != UNPACKED)
-            ahead = fetch_beside(ahead, n * bytes);
-        UNROLL for (int j = 0; j < n; j++)
-            load_values(kind, from, v, tile, step, c + j, book, flip, x + 2 * j);
-        multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * c, s);
+    const int run = n * slices_at_once(kind, most_in_value_byte(from), 255);
+    _Pragma("GCC unroll 1") for (int c = 0; c < 4; c += run) {
+        UNROLL for (int i = 0; i < run; i += n) {
+            ivec x[LOADED][2];
+            if (from != UNPACKED)
+                ahead = fetch_beside(ahead, n * bytes);
+            UNROLL for (int j = 0; j < n; j++)
+                load_values(kind, from, v, tile, step, c + i + j, book, flip, x + 2 * j);
+            multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * (c + i), s);
+        }
+        widen_sums(kind, rows, s->acc);
     }
     return ahead;
 }

@@ -35,6 +35,11 @@ INLINE bool takes_quads(const product kind) { return (void)kind, true; }
 #endif
 INLINE int together(const product kind) { return (void)kind, 1; }
 
+INLINE int slices_at_once(const product kind, const int most, const int by) {
+    return (void)kind, (void)most, (void)by, 1;
+}
+INLINE sums widened_sums(const product kind, sums x) { return (void)kind, x; }
+
 /* ------------------------------------------------------------------ K */
 
 INLINE ivec k_raise(const product kind, ivec x) {
