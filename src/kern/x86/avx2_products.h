@@ -30,12 +30,12 @@ typedef struct codes {
     ivec even, odd; /* small: all are in `even` */
 } codes;
 typedef codes operand;
-typedef struct sums {
-    ivec wide, narrow; /* small: products are added as int16, and widened before they overflow */
-} sums;
+typedef ivec sums; /* small: of int16, which are added to totals before they overflow */
+typedef ivec totals;
 typedef ivec columns; /* sums of V's codes over tokens */
 
-INLINE sums no_sums(void) { return (sums){_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+INLINE sums no_sums(void) { return _mm256_setzero_si256(); }
+INLINE totals no_totals(void) { return _mm256_setzero_si256(); }
 INLINE columns no_columns(void) { return _mm256_setzero_si256(); }
 
 INLINE codes widened(const product kind, ivec x) {
@@ -51,45 +51,41 @@ INLINE operand load_operand(const product kind, const uint8_t *plane0, const uin
 /* How many octets of dims (K) or atoms of 8 tokens (V) one multiplication takes. */
 INLINE int together(const product kind) { return (void)kind, 1; }
 
-/* How many slices are multiplied before their sums are widened. `most`: the largest low code and
- * the largest high code of a byte together, `by`: the largest number that they are multiplied by.
- */
+/* How many slices are multiplied before their sums are added to totals. `most`: the largest low
+ * code and the largest high code of a byte together, `by`: the largest number they meet. */
 INLINE int slices_at_once(const product kind, const int most, const int by) {
     const int n = INT16_MAX / (2 * most * by);
     return kind != SMALL ? 1 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
-INLINE sums widened_sums(const product kind, sums x) {
+INLINE void add_to_total(const product kind, totals *total, sums *x) {
     if (kind != SMALL)
-        return x;
-    return (sums){_mm256_add_epi32(x.wide, _mm256_madd_epi16(x.narrow, _mm256_set1_epi16(1))),
-                  _mm256_setzero_si256()};
+        return;
+    *total = _mm256_add_epi32(*total, _mm256_madd_epi16(*x, _mm256_set1_epi16(1)));
+    *x = no_sums();
 }
+INLINE sums all_of(const product kind, totals total, sums x) { return kind == SMALL ? total : x; }
 
 /* ------------------------------------------------------------------ K */
 
 INLINE ivec k_raise(const product kind, ivec x) { return (void)kind, x; }
 INLINE codes k_codes(const product kind, ivec x) { return widened(kind, x); }
 
-INLINE ivec multiply_wide(ivec acc, codes x, operand y) {
+INLINE sums multiply_wide(sums acc, codes x, operand y) {
     acc = _mm256_add_epi32(acc, _mm256_madd_epi16(x.even, y.even));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(x.odd, y.odd));
 }
-INLINE ivec multiply_small(ivec acc, codes u8, codes s8) {
+INLINE sums multiply_small(sums acc, codes u8, codes s8) {
     return _mm256_add_epi16(acc, _mm256_maddubs_epi16(u8.even, s8.even));
 }
 /* `n`: octets in x and q; together(kind), or the two of a last slice where that is more. */
 INLINE sums k_multiply(const product kind, const int n, sums acc, const codes *x,
                        const operand *q) {
     (void)n;
-    if (kind == SMALL)
-        acc.narrow = multiply_small(acc.narrow, x[0], q[0]);
-    else
-        acc.wide = multiply_wide(acc.wide, x[0], q[0]);
-    return acc;
+    return kind == SMALL ? multiply_small(acc, x[0], q[0]) : multiply_wide(acc, x[0], q[0]);
 }
 /* From row pairs 0 2 4 .. and 1 3 5 .. to rows in order. */
 INLINE ivec k_join(const product kind, sums even_pairs, sums odd_pairs) {
-    return (void)kind, i_add_pairs(even_pairs.wide, odd_pairs.wide);
+    return (void)kind, i_add_pairs(even_pairs, odd_pairs);
 }
 
 /* Adds products of twice a middle (below 32) and an integer of q, four at a time. */
@@ -122,11 +118,7 @@ INLINE codes v_codes(const product kind, ivec x) { return widened(kind, x); }
 INLINE sums v_multiply(const product kind, const int n, sums acc, const codes *x,
                        const operand *p) {
     (void)n;
-    if (kind == SMALL)
-        acc.narrow = multiply_small(acc.narrow, p[0], x[0]);
-    else
-        acc.wide = multiply_wide(acc.wide, x[0], p[0]);
-    return acc;
+    return kind == SMALL ? multiply_small(acc, p[0], x[0]) : multiply_wide(acc, x[0], p[0]);
 }
 INLINE columns v_columns(const product kind, columns acc, const codes *x) {
     if (kind != WIDE)
@@ -136,7 +128,7 @@ INLINE columns v_columns(const product kind, columns acc, const codes *x) {
 }
 INLINE ivec v_join(const product kind, sums even_pairs, sums odd_pairs, columns even_columns,
                    columns odd_columns) {
-    const ivec x = i_add_pairs(even_pairs.wide, odd_pairs.wide);
+    const ivec x = i_add_pairs(even_pairs, odd_pairs);
     if (kind != WIDE)
         return x;
     return _mm256_add_epi32(x, _mm256_slli_epi32(i_add_pairs(even_columns, odd_columns), 15));

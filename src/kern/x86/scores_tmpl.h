@@ -208,9 +208,15 @@ INLINE const uint8_t *multiply_some(const product kind, const source_kind from, 
     return ahead;
 }
 
-INLINE void widen_sums(const product kind, const int rows, sums acc[2][SET]) {
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int pairs = 0; pairs < 2; pairs++)
-        acc[pairs][r] = widened_sums(kind, acc[pairs][r]);
+INLINE void start_totals(const int rows, totals total[2][SET]) {
+    UNROLL for (int r = 0; r < rows; r++) total[0][r] = total[1][r] = no_totals();
+}
+INLINE void add_to_totals(const product kind, const int rows, sums acc[2][SET],
+                          totals total[2][SET]) {
+    UNROLL for (int r = 0; r < rows; r++) {
+        add_to_total(kind, &total[0][r], &acc[0][r]);
+        add_to_total(kind, &total[1][r], &acc[1][r]);
+    }
 }
 
 /* The largest low code and the largest high code of a byte together. Unpacked codes may be mixed
@@ -222,23 +228,24 @@ INLINE int most_in_byte(const source_kind from) {
                                                  : 15 + 15;
 }
 
-/* n slices, the sums of which are then widened. Returns `ahead` advanced. */
+/* n slices, the sums of which are then added to totals. Returns `ahead` advanced. */
 INLINE const uint8_t *multiply_run(const product kind, const source_kind from, const int rows,
                                    const int n, const uint8_t *k, size_t stride, int tile,
                                    ivec book, const uint8_t *ahead, const int8_t *plane,
-                                   sums acc[2][SET]) {
+                                   sums acc[2][SET], totals total[2][SET]) {
     const int step = loaded(kind) / 2 < n ? loaded(kind) / 2 : n;
     UNROLL for (int i = 0; i < n; i += step) ahead =
         multiply_some(kind, from, rows, 2 * step, k + i * slice_step(from), stride, tile, book,
                       ahead, plane + 16 * i, acc);
-    widen_sums(kind, rows, acc);
+    add_to_totals(kind, rows, acc, total);
     return ahead;
 }
 
 /* The slices of a list. */
 INLINE const uint8_t *multiply_slices(const product kind, const source_kind from, const int rows,
                                       const slices *s, const uint8_t *k, int tile, ivec book,
-                                      const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
+                                      const uint8_t *ahead, const set_query *q, sums acc[2][SET],
+                                      totals total[2][SET]) {
     const int n = loaded(kind) / 2, most = n * slices_at_once(kind, most_in_byte(from), 127);
     const int8_t *plane = q->plane[0][0] + 16 * s->first;
     int left = s->n;
@@ -246,8 +253,8 @@ INLINE const uint8_t *multiply_slices(const product kind, const source_kind from
         if (run > most)
             continue;
         _Pragma("GCC unroll 1") for (; left >= run; left -= run) {
-            ahead =
-                multiply_run(kind, from, rows, run, k, s->stride, tile, book, ahead, plane, acc);
+            ahead = multiply_run(kind, from, rows, run, k, s->stride, tile, book, ahead, plane, acc,
+                                 total);
             k += run * slice_step(from);
             plane += 16 * run;
         }
@@ -258,12 +265,13 @@ INLINE const uint8_t *multiply_slices(const product kind, const source_kind from
 /* The slices of `n` lists for tokens W * at on. */
 INLINE const uint8_t *multiply_tokens(const product kind, const source_kind from, const int rows,
                                       const slices *list, int n, int dim, int at, ivec book,
-                                      const uint8_t *ahead, const set_query *q, sums acc[2][SET]) {
+                                      const uint8_t *ahead, const set_query *q, sums acc[2][SET],
+                                      totals total[2][SET]) {
     const int tile = at / STEPS, step = at % STEPS;
     for (int i = 0; i < n; i++) {
         const slices *s = &list[i];
         const uint8_t *k = s->at + (size_t)tile * tile_bytes(from, dim) + (size_t)step * s->step;
-        ahead = multiply_slices(kind, from, rows, s, k, tile, book, ahead, q, acc);
+        ahead = multiply_slices(kind, from, rows, s, k, tile, book, ahead, q, acc, total);
     }
     return ahead;
 }
@@ -300,11 +308,16 @@ INLINE const uint8_t *multiply_page(const product kind, const source_kind from, 
               n_plain = find_slices(plain, k, dim, middle, end, list + n_split);
     for (int at = 0; at < T / W; at++) {
         sums acc[2][SET];
+        totals total[2][SET];
         start_sums(rows, acc);
+        start_totals(rows, total);
         if (mixed)
-            ahead = multiply_tokens(kind, split, rows, list, n_split, dim, at, book, ahead, q, acc);
+            ahead = multiply_tokens(kind, split, rows, list, n_split, dim, at, book, ahead, q, acc,
+                                    total);
         ahead = multiply_tokens(kind, plain, rows, list + n_split, n_plain, dim, at, book, ahead, q,
-                                acc);
+                                acc, total);
+        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int pairs = 0; pairs < 2; pairs++)
+            acc[pairs][r] = all_of(kind, total[pairs][r], acc[pairs][r]);
         store_dots(kind, rows, (const sums(*)[SET])acc, at, dots);
     }
     return ahead;

@@ -49,6 +49,7 @@ INLINE void flip_codes(const uint8_t *flip, int c, ivec x[2][2]) {
 /* Sums of W channels over tokens. */
 typedef struct channel_sums {
     sums acc[2][SET]; /* even, odd pairs */
+    totals total[2][SET];
     columns even, odd;
 } channel_sums;
 
@@ -183,7 +184,7 @@ INLINE const uint8_t *weigh_page(const product kind, const source_kind from, con
                 load_values(kind, from, v, tile, step, c + i + j, book, flip, x + 2 * j);
             multiply_values(kind, rows, (const ivec(*)[2])x, p, first + 8 * (c + i), s);
         }
-        widen_sums(kind, rows, s->acc);
+        add_to_totals(kind, rows, s->acc, s->total);
     }
     return ahead;
 }
@@ -195,14 +196,17 @@ INLINE const uint8_t *weigh_block(const product kind, const source_kind from, co
                                   const uint8_t *ahead, const uint8_t *flip,
                                   const uint8_t (*p)[2][BLOCK], int32_t (*total)[QUIRE_DIM_MAX]) {
     for (int at = first * STEPS; at < (first + n) * STEPS; at++) {
-        channel_sums s = {.even = no_columns(), .odd = no_columns()};
+        channel_sums s; /* not cleared as a whole: of few rows most is not used */
+        s.even = s.odd = no_columns();
         start_sums(rows, s.acc);
+        start_totals(rows, s.total);
         _Pragma("GCC unroll 1") for (int page = 0; page < PAGES; page++) if (v[page]) ahead =
             weigh_page(kind, from, rows, v[page], at, book, ahead, flip + page * T, p, page * T,
                        &s);
         UNROLL for (int r = 0; r < rows; r++)
             i_store(total[r] + (at - first * STEPS) * W,
-                    v_join(kind, s.acc[0][r], s.acc[1][r], s.even, s.odd));
+                    v_join(kind, all_of(kind, s.total[0][r], s.acc[0][r]),
+                           all_of(kind, s.total[1][r], s.acc[1][r]), s.even, s.odd));
     }
     return ahead;
 }

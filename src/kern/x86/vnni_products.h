@@ -38,7 +38,13 @@ INLINE int together(const product kind) { return (void)kind, 1; }
 INLINE int slices_at_once(const product kind, const int most, const int by) {
     return (void)kind, (void)most, (void)by, 1;
 }
-INLINE sums widened_sums(const product kind, sums x) { return (void)kind, x; }
+/* Sums have 32 bits: there are no totals. */
+typedef int totals;
+INLINE totals no_totals(void) { return 0; }
+INLINE void add_to_total(const product kind, totals *total, sums *x) {
+    (void)kind, (void)total, (void)x;
+}
+INLINE sums all_of(const product kind, totals total, sums x) { return (void)kind, (void)total, x; }
 
 /* ------------------------------------------------------------------ K */
 

@@ -34,6 +34,13 @@ INLINE int token_of(int group, int lane, int i) {
     return i * 32 + group / 4 * 16 + lane * 4 + group % 4;
 }
 
+/* Adds parts n .. 2n to parts 0 .. n. (One loop over n has gcc 13 warn of parts beyond the array.)
+ */
+INLINE void add_upper(const int n, fvec part[8][2]) {
+    UNROLL for (int i = 0; i < n; i++) UNROLL for (int j = 0; j < 2; j++) part[i][j] =
+        f_add(part[i][j], part[n + i][j]);
+}
+
 /* The scores become w of half_weights.h. sum[strip] becomes the sum of e, top[page] the largest w.
  * `n`: pages present, `first` of them on. */
 INLINE void half_exponentials(const bool integers, const int n, int block, int first,
@@ -80,8 +87,7 @@ INLINE void half_exponentials(const bool integers, const int n, int block, int f
     fvec part[8][2];
     UNROLL for (int group = 0; group < 8; group++)
         widen_halves(b_load(w->sums[group]), part[group]);
-    UNROLL for (int half = 4; half > 0; half /= 2) UNROLL for (int i = 0; i < half; i++)
-        UNROLL for (int j = 0; j < 2; j++) part[i][j] = f_add(part[i][j], part[i + half][j]);
+    add_upper(4, part), add_upper(2, part), add_upper(1, part);
     to_strips(part[0], sum);
 }
 
