@@ -51,16 +51,7 @@ INLINE sums multiply_small(const int n, sums acc, const codes *u8, const codes *
     return i_add(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
 
-INLINE int slices_at_once(const product kind, const int most, const int by) {
-    return (void)kind, (void)most, (void)by, 1;
-}
-/* Sums have 32 bits: there are no totals. */
-typedef int totals;
-INLINE totals no_totals(void) { return 0; }
-INLINE void add_to_total(const product kind, totals *total, sums *x) {
-    (void)kind, (void)total, (void)x;
-}
-INLINE sums all_of(const product kind, totals total, sums x) { return (void)kind, (void)total, x; }
+#include "kern/x86/no_totals.h"
 
 /* ------------------------------------------------------------------ K */
 
