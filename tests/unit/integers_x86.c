@@ -284,16 +284,22 @@ static void for_each_format(bool values, void (*check)(rng *, const quire_format
     }
 }
 
-/* A page of random rows up to `size`, for its parameters; then codes of any pattern. */
+/* A page with the parameters of `rows`, and codes of any pattern. */
+static void put_page(rng *r, const quire_side_format *side, int how, const float *rows,
+                     uint8_t *to) {
+    memset(to, 0, sizeof record[0]);
+    quire__side_encode(side, rows, 0, to);
+    fill(r, to + side->codes, side->code_bytes, how);
+}
+
+/* The same of random rows up to `size`. */
 static void make_page(rng *r, const quire_side_format *side, int how, float size, uint8_t *to) {
     static float rows[T * QUIRE_DIM_MAX];
     rng_fill(r, rows, (size_t)T * (size_t)side->dim, size);
     for (int i = 0; i < T * side->dim; i++)
         if (is_small(i % side->dim))
             rows[i] *= 1e-6f;
-    memset(to, 0, sizeof record[0]);
-    quire__side_encode(side, rows, 0, to);
-    fill(r, to + side->codes, side->code_bytes, how);
+    put_page(r, side, how, rows, to);
 }
 
 /* A page whose channels have equal steps, so that q can be at its largest in all of them, and the
@@ -305,9 +311,7 @@ static void make_largest_page(rng *r, const quire_side_format *side, uint8_t *to
             const float most = side->family == QUIRE_FAMILY_CHANNEL ? quire__code_mid(side, d) : 1;
             rows[t * side->dim + d] = t % 2 ? most : -most;
         }
-    memset(to, 0, sizeof record[0]);
-    quire__side_encode(side, rows, 0, to);
-    fill(r, to + side->codes, side->code_bytes, 3);
+    put_page(r, side, 3, rows, to);
 }
 
 static void keys_of(rng *r, const quire_format *f) {

@@ -196,7 +196,7 @@ INLINE const uint8_t *weigh_block(const product kind, const source_kind from, co
                                   const uint8_t *ahead, const uint8_t *flip,
                                   const uint8_t (*p)[2][BLOCK], int32_t (*total)[QUIRE_DIM_MAX]) {
     for (int at = first * STEPS; at < (first + n) * STEPS; at++) {
-        channel_sums s; /* not cleared as a whole: of few rows most is not used */
+        channel_sums s; /* not cleared as a whole, for which clang calls memset every time */
         s.even = s.odd = no_columns();
         start_sums(rows, s.acc);
         start_totals(rows, s.total);
