@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import time
 import urllib.parse
 
@@ -109,6 +110,10 @@ class Page:
 
 @pytest.fixture(scope="module")
 def driver():
+    try:
+        socket.getaddrinfo("localhost", None)
+    except OSError as error:
+        pytest.fail(f"Selenium asks for chromedriver at localhost, which this machine cannot resolve (/etc/hosts): {error}")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     # --no-sandbox: Chromium's own sandbox refuses to start as root, which is what containers run tests as.
