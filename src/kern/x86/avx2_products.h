@@ -51,8 +51,8 @@ INLINE operand load_operand(const product kind, const uint8_t *plane0, const uin
 /* How many octets of dims (K) or atoms of 8 tokens (V) one multiplication takes. */
 INLINE int together(const product kind) { return (void)kind, 1; }
 
-/* How many slices are multiplied before their sums are added to totals. `most`: the largest low
- * code and the largest high code of a byte together, `by`: the largest number they meet. */
+/* How many slices can be multiplied before their sums must be added to totals. `most`: the largest
+ * low code and the largest high code of a byte together, `by`: the largest number they meet. */
 INLINE int slices_at_once(const product kind, const int most, const int by) {
     const int n = INT16_MAX / (2 * most * by);
     return kind != SMALL ? 1 : n >= 4 ? 4 : n >= 2 ? 2 : 1;

@@ -16,6 +16,13 @@ INLINE int loaded(const product kind) { return together(kind) > 2 ? together(kin
 
 INLINE bool is_threes(const source_kind from) { return from == THREES || from == SPLIT_4_2; }
 
+/* Slices that are multiplied before their sums are added to totals (slices_at_once). What three-bit
+ * codes are put together from takes the registers of a third and a fourth. */
+INLINE int slices_in_run(const product kind, const source_kind from, const int most, const int by) {
+    const int n = slices_at_once(kind, most, by);
+    return is_threes(from) && n > 2 ? 2 : n;
+}
+
 /* Both codes of bytes. `part`: tiles of V of two bits share bytes by twos, this is the first or the
  * second; of three bits, 1 is the fourth tile, as load_quad has it. */
 INLINE void split_codes(const product kind, const source_kind from, const int part, ivec y,

@@ -246,7 +246,7 @@ INLINE const uint8_t *multiply_slices(const product kind, const source_kind from
                                       const slices *s, const uint8_t *k, int tile, ivec book,
                                       const uint8_t *ahead, const set_query *q, sums acc[2][SET],
                                       totals total[2][SET]) {
-    const int n = loaded(kind) / 2, most = n * slices_at_once(kind, most_in_byte(from), 127);
+    const int n = loaded(kind) / 2, most = n * slices_in_run(kind, from, most_in_byte(from), 127);
     const int8_t *plane = q->plane[0][0] + 16 * s->first;
     int left = s->n;
     UNROLL for (int run = 4; run >= 1; run /= 2) {

@@ -174,7 +174,7 @@ INLINE const uint8_t *weigh_page(const product kind, const source_kind from, con
         return ahead + lines_beside(4 * bytes) * LINE;
     }
 #endif
-    const int run = n * slices_at_once(kind, most_in_value_byte(from), 255);
+    const int run = n * slices_in_run(kind, from, most_in_value_byte(from), 255);
     _Pragma("GCC unroll 1") for (int c = 0; c < 4; c += run) {
         UNROLL for (int i = 0; i < run; i += n) {
             ivec x[LOADED][2];
