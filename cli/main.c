@@ -31,8 +31,7 @@ static const cli_command commands[] = {
     {"convert", "convert a saved cache to a prompt cache of mlx-lm, or back", cli_convert_run,
      NULL},
 #if QUIRE_STORE
-    {"store", "manage a store: a directory of cache pages that prompts share", NULL,
-     cli_store_commands},
+    {"store", "manage a store of cache pages that prompts share", NULL, cli_store_commands},
 #endif
     {"version", "print the version, the page format and the kernels in use", cli_version_run, NULL},
     {"help", "explain a command", run_help, NULL},

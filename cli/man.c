@@ -56,6 +56,11 @@ static void put_end(bool is_program) {
                        ".TP\nQUIRE_CPU\n"
                        "Kernel level to use instead of the best one for this processor, e.g. ref "
                        "or avx2.\n"
+                       ".TP\nQUIRE_REDIS_PASSWORD\n"
+                       "Password of Redis servers whose URL has none.\n"
+                       ".TP\nTMPDIR\n"
+                       "Where 'quire serve' puts texts while the cache is full, unless "
+                       "\\-\\-swap\\-dir names a directory (default: /tmp).\n"
                      : ".SH SEE ALSO\n\\fBquire\\fR(1)\n",
           stdout);
 }

@@ -65,8 +65,8 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
         cli_int("keep", &args->keep, 0, TOKENS_MAX,
                 "first tokens that --max-kv-size does not drop"),
         cli_int("ctx", &args->context, 1, TOKENS_MAX,
-                "length of the context in tokens (default: as many as needed; chat and eval niah: "
-                "the model's; eval kld and ppl: 2048)"),
+                "length of the context in tokens (default: as many as needed; chat, serve and "
+                "eval niah: the model's; eval kld and ppl: 2048)"),
         cli_size("kv-bytes", &args->kv_bytes, 1, 0x1p50,
                  "memory of the cache, e.g. 512M (default: as much as the context needs)"),
         cli_choice("raw", &args->raw, cli_raw_names, CLI_RAW_HELP),

@@ -142,7 +142,7 @@ static json_t *text_json(const char *text) {
 }
 #endif
 
-/* Empty without a store, and for a single directory, which has no tiers. */
+/* Empty without a store. A single directory is one entry, with nothing but its place. */
 static json_t *tiers_json(struct quire_store *store) {
     json_t *list = json_array();
 #ifdef QUIRE_STORE
