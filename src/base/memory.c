@@ -42,6 +42,42 @@ void quire__free(const quire_allocator *allocator, void *memory) {
         allocator->free(allocator->user, memory);
 }
 
+/* Smaller ranges stay with malloc, where sanitizers see what is written beyond their end. */
+enum { RESERVED_BYTES = 64 << 20 };
+
+#if defined(__linux__)
+static bool is_reserved(const quire_allocator *allocator, size_t bytes) {
+    return allocator->alloc == default_alloc && bytes >= RESERVED_BYTES;
+}
+static void *map(size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+static void unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
+#else
+static bool is_reserved(const quire_allocator *allocator, size_t bytes) {
+    return (void)allocator, (void)bytes, false;
+}
+static void *map(size_t bytes) { return (void)bytes, NULL; }
+static void unmap(void *memory, size_t bytes) { (void)memory, (void)bytes; }
+#endif
+
+void *quire__reserve(const quire_allocator *allocator, size_t bytes) {
+    void *memory =
+        is_reserved(allocator, bytes) ? map(bytes) : quire__alloc(allocator, bytes, 4096);
+    if (memory)
+        quire__expect_little_use(memory, bytes);
+    return memory;
+}
+
+void quire__release(const quire_allocator *allocator, void *memory, size_t bytes) {
+    if (memory && is_reserved(allocator, bytes))
+        unmap(memory, bytes);
+    else
+        quire__free(allocator, memory);
+}
+
 #if defined(__linux__)
 /* For the pages that lie whole in this memory. A failure does no harm. */
 static void advise(void *memory, size_t bytes, int advice) {

@@ -291,7 +291,7 @@ static quire_status plan(const quire_cells_options *o, quire_cells **result) {
 static void discard(quire_cells *cells) {
     const quire_allocator allocator = cells->pool->allocator;
     quire__free(&allocator, cells->records);
-    quire__free(&allocator, cells->slots);
+    quire__release(&allocator, cells->slots, sizes_of(cells).slots);
     quire__free(&allocator, cells->meta);
     quire__pool_discard(cells->pool);
     quire__free(&allocator, cells);
@@ -305,9 +305,8 @@ static quire_status take_memory(quire_cells *cells) {
         return quire__fail(QUIRE_E_TOO_BIG, "cells with these options need more than 64 TiB");
     cells->meta = quire__alloc(allocator, meta.all, QUIRE_CACHE_LINE);
     cells->records = quire__alloc(allocator, n.records, 4096);
-    cells->slots = n.slots ? quire__alloc(allocator, n.slots, 4096) : NULL;
-    if (cells->slots) /* each side uses only its first few: pages that are open */
-        quire__expect_little_use(cells->slots, n.slots);
+    /* Each side uses only its first few slots: pages that are open. */
+    cells->slots = n.slots ? quire__reserve(allocator, n.slots) : NULL;
     if (cells->meta) /* plans and workers: for the most rows that a step may have */
         quire__expect_little_use(cells->meta, meta.all);
     if (!cells->meta || !cells->records || (n.slots && !cells->slots))

@@ -1001,6 +1001,48 @@ static void memory_of_idle_workers(void **state) {
     free(mask), free(out[0]), free(out[1]);
 }
 
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#include <sys/sysinfo.h>
+
+static bool overcommits(void) {
+    FILE *file = fopen("/proc/sys/vm/overcommit_memory", "r");
+    const int mode = file ? fgetc(file) : '2';
+    if (file)
+        fclose(file);
+    return mode != '2';
+}
+
+/* Rows may come to more than all memory, if packed they do not: slots for them are addresses. */
+static void larger_than_memory(void **state) {
+    (void)state;
+    enum { KV = 32, DIM = 256, N = QUIRE_PAGE_TOKENS };
+    struct sysinfo machine;
+    grid g;
+    int64_t cell[N];
+    float *rows = malloc(N * KV * DIM * sizeof *rows), *read = malloc(N * KV * DIM * sizeof *read);
+    if (!overcommits() || sysinfo(&machine) != 0)
+        skip();
+    const double all = ((double)machine.totalram + (double)machine.totalswap) * machine.mem_unit,
+                 cells = 1.5 * all / (2.0 * KV * DIM * sizeof(uint16_t));
+    grid_init(&g, 1, KV, KV, DIM, DIM, "kc2:vt2", 1, (int)(cells / N) * N);
+    grid_open(&g);
+    for (int i = 0; i < N * KV * DIM; i++)
+        rows[i] = (float)(i % 5 - 2);
+    for (int i = 0; i < N; i++)
+        cell[i] = g.options.n_cells - N + i;
+    write_side(&g, 0, QUIRE_SIDE_V, cell, N - 1, rows);
+    assert_ok(quire_cells_read(g.cells, 0, QUIRE_SIDE_V, cell[0], N - 1, QUIRE_F32, read));
+    assert_memory_equal(rows, read, (N - 1) * KV * DIM * sizeof *rows);
+    grid_close(&g);
+    free(rows), free(read);
+}
+#else
+static void larger_than_memory(void **state) {
+    (void)state;
+    skip(); /* a sanitizer keeps a record of every byte that malloc gives */
+}
+#endif
+
 int main(void) {
     if (level_is_missing())
         return LEFT_OUT;
@@ -1021,6 +1063,7 @@ int main(void) {
         cmocka_unit_test(refuses),
         cmocka_unit_test(memory),
         cmocka_unit_test(memory_of_idle_workers),
+        cmocka_unit_test(larger_than_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
