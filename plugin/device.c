@@ -11,6 +11,7 @@
 #include "backend.h"
 #include "cache_name.h"
 #include "device.h"
+#include "kv_budget.h"
 #include "kv_buffer.h"
 
 static const char *get_name(ggml_backend_dev_t device) {
@@ -23,9 +24,15 @@ static const char *get_description(ggml_backend_dev_t device) {
     return "K/V cache in packed pages, on the CPU";
 }
 
+/* The machine's, in the measure that llama.cpp uses: what --fit (on by default) puts against it is
+ * the cache in f16. With the true number it would take layers from this device, or shorten the
+ * context, where pages fit. */
 static void get_memory(ggml_backend_dev_t device, size_t *available, size_t *total) {
     (void)device;
     host.ggml_backend_dev_memory(host.cpu, available, total);
+    const double share = kv_budget_share();
+    *available = (size_t)((double)*available / share);
+    *total = (size_t)((double)*total / share);
 }
 
 static enum ggml_backend_dev_type get_type(ggml_backend_dev_t device) {
@@ -57,6 +64,11 @@ static bool supports_buft(ggml_backend_dev_t device, ggml_backend_buffer_type_t 
 /* Set by the first operation on a tensor of ours. Before that, no layer was given to this device
  * (-ngl 0, --device none), and claiming operations would only cut the CPU's graph into pieces. */
 static atomic_bool has_layers, has_cache;
+
+void device_is_unused(void) {
+    atomic_store_explicit(&has_layers, false, memory_order_relaxed);
+    atomic_store_explicit(&has_cache, false, memory_order_relaxed);
+}
 
 /* What the tensors of an operation say. */
 struct origin {

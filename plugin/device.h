@@ -8,4 +8,7 @@
 
 extern struct ggml_backend_device quire_device;
 
+/* The last buffer was freed: a model that is loaded next may keep all its layers on the CPU. */
+void device_is_unused(void);
+
 #endif

@@ -69,3 +69,29 @@ void kv_budget_return(size_t bytes) {
     taken -= bytes;
     pthread_mutex_unlock(&lock);
 }
+
+double kv_budget_share(void) {
+    enum { HEADS = 8, DIM = 128, CELLS = 1 << 20 };
+    const double f16 = 2.0 * 2 * HEADS * DIM * CELLS;
+    quire_layer layer;
+    quire_cells_options options;
+    size_t bytes;
+    quire_layer_default(&layer);
+    layer.n_heads = layer.n_kv_heads = HEADS;
+    layer.k_dim = layer.v_dim = DIM;
+    quire_cells_options_default(&options);
+    options.layers = &layer;
+    options.n_layers = 1;
+    options.n_cells = CELLS;
+    options.max_workers = 1;
+    options.max_rows = QUIRE_PAGE_TOKENS;
+    if (settings.automatic) {
+        if (quire_policy_parse(ladder[N_LADDER - 1], &options.policy) != QUIRE_OK)
+            return 1;
+    } else {
+        options.policy = settings.policy;
+    }
+    return settings.off || quire_cells_price(&options, &bytes) != QUIRE_OK || (double)bytes > f16
+               ? 1
+               : (double)bytes / f16;
+}

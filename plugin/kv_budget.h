@@ -16,4 +16,8 @@ enum kv_budget {
 enum kv_budget kv_budget_take(quire_cells_options *options, int n, size_t *bytes);
 void kv_budget_return(size_t bytes);
 
+/* What pages take of the bytes of the same cache in f16, by QUIRE_KV: 1 at most. For `auto` the
+ * smallest preset counts. */
+double kv_budget_share(void);
+
 #endif

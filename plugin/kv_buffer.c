@@ -1,4 +1,5 @@
 /* kv_buffer.c: buffers of the device, and the buffer type. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +15,8 @@
 #ifndef MAP_ANONYMOUS
 #define MAP_ANONYMOUS MAP_ANON
 #endif
+
+static atomic_int n_buffers;
 
 static struct kv_buffer *of(ggml_backend_buffer_t buffer) { return buffer->context; }
 
@@ -45,6 +48,8 @@ static void free_buffer(ggml_backend_buffer_t buffer) {
     munmap(b->base, b->bytes);
     free(b->sides);
     free(b);
+    if (atomic_fetch_sub(&n_buffers, 1) == 1)
+        device_is_unused();
 }
 
 static void *get_base(ggml_backend_buffer_t buffer) { return of(buffer)->base; }
@@ -219,6 +224,7 @@ static ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_
         return NULL;
     }
     static _Atomic uint64_t serial;
+    atomic_fetch_add(&n_buffers, 1);
     *b = (struct kv_buffer){.base = base, .bytes = bytes, .serial = ++serial};
     pthread_mutex_init(&b->lock, NULL);
     return host.ggml_backend_buffer_init(type, buffer_interface, b, size);

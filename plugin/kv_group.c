@@ -1,5 +1,6 @@
 /* kv_group.c: making the pages of a cache. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -21,7 +22,12 @@ static void make_plain(const struct kv_shape *shape, const char *why) {
     kv_side_make_plain(shape->v, why);
 }
 
-static quire_layer layer_of(const struct kv_shape *shape) {
+static int layer_number(const struct kv_shape *shape) {
+    struct cache_name name;
+    return cache_name_parse(shape->k->name, &name) ? name.layer : -1;
+}
+
+static quire_layer layer_of(const struct kv_shape *shape, bool calibrated) {
     quire_layer layer;
     quire_layer_default(&layer);
     layer.n_heads = shape->n_heads;
@@ -29,19 +35,24 @@ static quire_layer layer_of(const struct kv_shape *shape) {
     layer.k_dim = shape->k_dim;
     layer.v_dim = shape->v_dim;
     layer.window = shape->windowed ? 1 : 0; /* the mask decides what is seen, this only the codec */
-    struct cache_name name;
-    if (cache_name_parse(shape->k->name, &name))
-        calibration_apply(&layer, name.layer);
+    if (calibrated)
+        calibration_apply(&layer, layer_number(shape));
     return layer;
 }
 
 static void options_of(quire_cells_options *options, const struct kv_side *side, int n_threads) {
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
     quire_cells_options_default(options);
     kv_side_type(side, &options->raw);
     options->n_streams = (int32_t)side->n_streams;
     options->n_cells = (int32_t)side->n_cells;
-    options->max_workers = n_threads > processors ? n_threads : (int32_t)processors;
+    options->max_workers = n_threads;
+}
+
+/* A program may raise its number of threads later. Until then what they would compute with takes no
+ * memory, and it is not in the price. */
+static int32_t most_workers(int32_t n_threads) {
+    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    return n_threads > processors ? n_threads : (int32_t)processors;
 }
 
 /* ---------------------------------------------------------------- which groups there will be */
@@ -54,15 +65,21 @@ struct plan {
     size_t *bytes;                  /* that each group takes from the budget */
     bool *planned;                  /* (shapes) */
     int n_chosen, n_groups;
+    bool calibrated; /* QUIRE_CALIBRATION is of this model */
 };
 
-static bool plan_begin(struct plan *p, int n_shapes) {
+static bool plan_begin(struct plan *p, const struct kv_shape *shapes, int n_shapes) {
     size_t n = (size_t)n_shapes;
+    int last = -1;
+    for (int i = 0; i < n_shapes; i++)
+        if (layer_number(&shapes[i]) > last)
+            last = layer_number(&shapes[i]);
     *p = (struct plan){.chosen = calloc(n, sizeof *p->chosen),
                        .layers = calloc(n, sizeof *p->layers),
                        .options = calloc(n, sizeof *p->options),
                        .bytes = calloc(n, sizeof *p->bytes),
-                       .planned = calloc(n, sizeof *p->planned)};
+                       .planned = calloc(n, sizeof *p->planned),
+                       .calibrated = calibration_fits(last)};
     return p->chosen && p->layers && p->options && p->bytes && p->planned;
 }
 
@@ -101,7 +118,7 @@ static void plan_group(struct plan *p, const struct kv_shape *shapes, int n_shap
             !same_cache(shapes[i].k, shapes[j].k))
             continue;
         p->planned[j] = true;
-        p->layers[p->n_chosen] = layer_of(&shapes[j]);
+        p->layers[p->n_chosen] = layer_of(&shapes[j], p->calibrated);
         if (!is_servable(&p->layers[p->n_chosen], *options)) {
             make_plain(&shapes[j], quire_last_error());
             continue;
@@ -134,17 +151,23 @@ static void join(struct kv_group *group, const struct kv_shape *shape, int32_t i
         make_plain(shape, quire_last_error());
 }
 
-/* Group i of a plan, whose bytes have been taken from the budget. */
-static void create(const struct plan *p, int i) {
-    const quire_cells_options *options = &p->options[i];
+/* Group i of a plan, whose bytes have been taken from the budget. Without memory its layers become
+ * plain; false: they would then take more than QUIRE_KV_BYTES, and stay new. */
+static bool create(const struct plan *p, int i) {
+    quire_cells_options *options = &p->options[i];
     const struct kv_shape **chosen = p->chosen + (options->layers - p->layers);
     struct kv_group *group = calloc(1, sizeof *group);
+    options->max_workers = most_workers(options->max_workers);
     if (!group || quire_cells_create(&group->cells, options) != QUIRE_OK) {
-        for (int32_t j = 0; j < options->n_layers; j++)
-            make_plain(chosen[j], group ? quire_last_error() : "out of memory");
+        const char *why = group ? quire_last_error() : "out of memory";
+        const bool refused = settings.kv_bytes > 0;
+        fprintf(stderr, "quire: %s; %s\n", why,
+                refused ? "make the context shorter" : "going on with f16 rows");
+        for (int32_t j = 0; !refused && j < options->n_layers; j++)
+            make_plain(chosen[j], why);
         kv_budget_return(p->bytes[i]);
         free(group);
-        return;
+        return !refused;
     }
     struct kv_buffer *buffer = chosen[0]->k->buffer;
     group->bytes = p->bytes[i];
@@ -155,11 +178,12 @@ static void create(const struct plan *p, int i) {
     buffer->groups = group;
     for (int32_t j = 0; j < options->n_layers; j++)
         join(group, chosen[j], j);
+    return true;
 }
 
 bool kv_group_pack(const struct kv_shape *shapes, int n_shapes, int n_threads) {
     struct plan p;
-    bool good = plan_begin(&p, n_shapes);
+    bool good = plan_begin(&p, shapes, n_shapes);
     const char *why = "out of memory";
     enum kv_budget budget = BUDGET_NO_PRICE;
     for (int i = 0; good && i < n_shapes; i++)
@@ -169,14 +193,18 @@ bool kv_group_pack(const struct kv_shape *shapes, int n_shapes, int n_threads) {
         budget = kv_budget_take(p.options, p.n_groups, p.bytes);
         why = quire_last_error();
     }
+    bool created = true;
     for (int i = 0; budget == BUDGET_TAKEN && i < p.n_groups; i++)
-        create(&p, i);
+        if (created)
+            created = create(&p, i);
+        else
+            kv_budget_return(p.bytes[i]);
     for (int i = 0; budget == BUDGET_NO_PRICE && i < n_shapes; i++)
         if (shapes[i].k->state == SIDE_NEW)
             make_plain(&shapes[i], why);
     plan_end(&p);
     kv_group_changed();
-    return budget != BUDGET_EXCEEDED;
+    return budget != BUDGET_EXCEEDED && created;
 }
 
 quire_sight *kv_group_sight(struct kv_group *group, int i) {

@@ -23,7 +23,8 @@ struct kv_shape {
 };
 
 /* Packs these layers: their buffers get new groups, and every side is PACKED or PLAIN afterwards.
- * False: the budget does not hold them all; they stay new. */
+ * False: the budget, or memory, does not hold them all; those without pages stay new, and stderr
+ * says why. */
 bool kv_group_pack(const struct kv_shape *shapes, int n_shapes, int n_threads);
 void kv_group_free(struct kv_group *group);
 

@@ -13,12 +13,19 @@ bool calibration_read(const char *path, char *why, size_t why_bytes) {
     return false;
 }
 
+bool calibration_fits(int last_layer) {
+    int32_t last_known = n_layers - 1;
+    while (last_known >= 0 && !layers[last_known].k_order)
+        last_known--;
+    return last_layer < n_layers && last_known <= last_layer;
+}
+
 void calibration_apply(quire_layer *layer, int number) {
     if (number < 0 || number >= n_layers)
         return;
     const quire_layer *known = &layers[number];
     if (known->n_kv_heads != layer->n_kv_heads || known->k_dim != layer->k_dim)
-        return; /* another model, such as a draft's: it measures its own */
+        return;
     layer->k_order = known->k_order;
     layer->k_feedback = known->k_feedback;
     layer->k_rope = known->k_rope;

@@ -10,6 +10,9 @@
 
 /* Reads the file, once. False: `why` is a sentence. */
 bool calibration_read(const char *path, char *why, size_t why_bytes);
+/* Whether it can be of a model with a K/V cache up to this layer, the last one. A draft model may
+ * have layers of the same shape, but fewer. */
+bool calibration_fits(int last_layer);
 /* Gives a layer its channel order and error feedback if the file has a layer of this number and
  * shape. */
 void calibration_apply(quire_layer *layer, int number);

@@ -1,9 +1,11 @@
-/* budget.c: QUIRE_KV_BYTES is taken, exceeded, or not the matter because there is no price. */
+/* budget.c: QUIRE_KV_BYTES is taken, exceeded, or not the matter because there is no price; what
+ * pages take of f16. */
 #include "kv_budget.h"
 #include "settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct settings settings;
 
@@ -59,6 +61,20 @@ static void ask(int32_t n_cells, size_t kv_bytes, enum kv_budget want, const cha
     }
 }
 
+/* In bits per value: the codecs' own, and a little for what a step needs. */
+static void expect_share(const char *kv, double bits) {
+    settings.off = strcmp(kv, "off") == 0;
+    settings.automatic = strcmp(kv, "auto") == 0;
+    if (!settings.off && !settings.automatic &&
+        quire_policy_parse(kv, &settings.policy) != QUIRE_OK)
+        exit(1);
+    const double share = kv_budget_share();
+    if (share >= bits / 16 && share <= bits / 16 * 1.05 && share <= 1)
+        return;
+    fprintf(stderr, "%s takes %g of f16, not %g\n", kv, share, bits / 16);
+    exit(1);
+}
+
 int main(void) {
     settings.kv = "k8v8";
     if (quire_policy_parse(settings.kv, &settings.policy) != QUIRE_OK)
@@ -68,5 +84,11 @@ int main(void) {
     ask(63, 0, BUDGET_NO_PRICE, "less than a page, without a limit");
     ask(63, 1 << 20, BUDGET_NO_PRICE, "less than a page, with a limit");
     ask_for_two();
+    expect_share("k8v8", 8.375);
+    expect_share("k8v4", 6.375);
+    expect_share("k4v4", 4.375);
+    expect_share("none", 16);
+    expect_share("off", 16);
+    expect_share("auto", 3.375);
     return 0;
 }

@@ -72,12 +72,12 @@ static void free_cache(struct cache *c) {
         free(c->rows[s]);
 }
 
-static void set_threads(struct cache *c, int n) {
+static void set_threads(ggml_backend_t backend, int n) {
     void (*set)(ggml_backend_t, int);
     void *address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device),
                                                       "ggml_backend_set_n_threads");
     memcpy(&set, &address, sizeof set);
-    set(c->backend, n);
+    set(backend, n);
 }
 
 /* ---------------------------------------------------------------- graphs */
@@ -416,12 +416,40 @@ static void rows_that_are_no_numbers(void) {
 
 static void many_threads(void) {
     struct cache c = new_cache(CELLS);
-    set_threads(&c, 1);
+    set_threads(c.backend, 1);
     step(&c, 0, 0, 100, 1, 100, 1, false);
-    set_threads(&c, (int)sysconf(_SC_NPROCESSORS_ONLN) + 1);
+    set_threads(c.backend, (int)sysconf(_SC_NPROCESSORS_ONLN) + 1);
     step(&c, 0, 100, 60, 1, 160, 1, false);
     check_rows(&c, "by many threads");
     free_cache(&c);
+}
+
+static void count_threads(struct ggml_tensor *out, const struct ggml_tensor *in, int ith, int nth,
+                          void *count) {
+    (void)out, (void)in;
+    if (ith == 0)
+        *(int *)count = nth;
+}
+
+/* A backend that is never told a number of threads takes the one that another was told last. */
+static void threads_of_another(void) {
+    ggml_backend_t told = ggml_backend_dev_init(device, NULL),
+                   other = ggml_backend_dev_init(device, NULL);
+    for (int n = 3; n > 0; n -= 2) {
+        int count = 0;
+        struct graph g = begin();
+        struct ggml_tensor *x = ggml_new_tensor_1d(g.context, GGML_TYPE_F32, 64);
+        ggml_build_forward_expand(
+            g.nodes, ggml_map_custom1(g.context, x, count_threads, GGML_N_TASKS_MAX, &count));
+        place(&g);
+        set_threads(told, n);
+        require(ggml_backend_graph_compute(other, g.nodes) == GGML_STATUS_SUCCESS,
+                "a graph failed");
+        require(count == n, "%d threads, not %d", count, n);
+        end(&g);
+    }
+    ggml_backend_free(told);
+    ggml_backend_free(other);
 }
 
 /* The first graph has few rows and nobody announced more. */
@@ -468,7 +496,7 @@ static void starve(bool on) {
 static void no_memory_for_a_graph(void) {
     enum { LONG = 1 << 14 };
     struct cache c = new_cache(CELLS);
-    set_threads(&c, 1); /* they would meet after each of these nodes */
+    set_threads(c.backend, 1); /* they would meet after each of these nodes */
     step(&c, 0, 0, 10, 1, 10, 1, false);
     struct graph g = begin_long(LONG);
     struct ggml_tensor *q = ggml_new_tensor_4d(g.context, GGML_TYPE_F32, D, 1, H, 1), *view[2];
@@ -608,6 +636,7 @@ int main(int argc, char **argv) {
     a_mask_made_in_place();
     rows_that_are_no_numbers();
     many_threads();
+    threads_of_another();
     longer_batches();
     cells_out_of_order();
     no_memory_for_a_graph();

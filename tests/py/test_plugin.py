@@ -256,6 +256,10 @@ def test_a_cache_without_a_price_is_not_over_budget():
     assert len(lines) == 2 and all("QUIRE_KV_BYTES leaves 1.0 MiB" in line for line in lines)
 
 
+def test_a_calibration_is_for_one_model(tmp_path):
+    run("calibration", tmp_path / "calibration")
+
+
 def test_the_most_exact_codecs_of_a_budget(model):
     done = run("compare", model("llama"), "--bound", BOUNDS["none"], "decode", kv="auto", QUIRE_KV_BYTES="1G")
     assert " raw:raw " in done.stderr

@@ -98,6 +98,17 @@ def test_layers_on_two_devices(tools, smollm2, tmp_path):
     all_packed(complete(tools, smollm2, "k8v8", tmp_path, "-ngl", 7))
 
 
+@pytest.mark.parametrize("options", [[], ["-ngl", 99, "-fit", "off"]], ids=["fit", "no fit"])
+def test_a_cache_that_only_packed_fits(options, tools, smollm2, tmp_path):
+    """In f16 it would take 1.3 times this machine's memory, packed .36 of it. llama.cpp's --fit must not take layers from the
+    device, nor Linux refuse addresses for rows."""
+    memory = sum(int(n) for n in re.findall(r"^(?:Mem|Swap)Total: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text(), re.M))
+    n_ctx = int(1.3 * 1024 * memory / (30 * 3 * 64 * 2 * 2))
+    done = complete(tools, smollm2, "k4v4", tmp_path, "-c", n_ctx, "-b", 32, "-ub", 32, "-n", 4, *options)
+    all_packed(done)
+    assert "60 packed, 0 plain" in done.stderr
+
+
 def test_a_context_that_shifts(tools, smollm2, tmp_path):
     all_packed(complete(tools, smollm2, "k8v8", tmp_path, "-c", 256, "-n", 400, "--context-shift", "--ignore-eos"))
 
