@@ -32,6 +32,7 @@ typedef struct api_request {
     srv_work work; /* points into this request */
     bool stream, include_usage, echo;
     bool tools;        /* the reply may be tool calls */
+    bool one_call;     /* one at most */
     char *prompt_text; /* for `echo` and for logs */
     void *owned;       /* private: what `work` points to */
 } api_request;

@@ -60,8 +60,9 @@ static json_t *arguments_of(const char *text, size_t n, const json_t *call) {
     for (int i = 0; i < 2; i++) {
         const json_t *value = json_object_get(call, names[i]);
         size_t from, to;
-        if (json_is_string(value))
-            return json_stringn(json_string_value(value), json_string_length(value));
+        const char *string = json_string_value(value);
+        if (string && strlen(string) == json_string_length(value)) /* clients take no NUL */
+            return json_string(string);
         if (value && find_member(text, n, names[i], &from, &to))
             return json_stringn(text + from, to - from);
     }
@@ -72,7 +73,8 @@ static json_t *arguments_of(const char *text, size_t n, const json_t *call) {
 static bool add_call(const char *text, size_t n, json_t *calls, bool *failed) {
     json_t *call = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     const json_t *name = json_object_get(call, "name");
-    const bool good = json_is_string(name) && json_string_length(name) > 0;
+    const bool good =
+        json_is_string(name) && api_is_tool_name(json_string_value(name), json_string_length(name));
     if (good) {
         json_t *one =
             json_pack("{s:O, s:o}", "name", name, "arguments", arguments_of(text, n, call));

@@ -17,8 +17,8 @@ typedef struct api_splitter {
 
 /* Takes in a piece of text. Adds what is certain to `content` and, as {"name": .., "arguments":
  * ".."}, to the array `calls`. finish: not SRV_RUNNING: this was the last piece. A call that
- * cannot be read is content; one that was cut off by SRV_LENGTH is dropped. False: out of
- * memory. */
+ * cannot be read, or whose name api_tools_recall would refuse in the next turn, is content; one
+ * that was cut off by SRV_LENGTH is dropped. False: out of memory. */
 bool api_split(api_splitter *splitter, const char *text, size_t n, srv_finish finish,
                srv_text *content, json_t *calls);
 void api_splitter_free(api_splitter *splitter);

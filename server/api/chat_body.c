@@ -225,6 +225,7 @@ bool api_read_chat(api_parser *p) {
         !api_read_format(p, &tools))
         return false;
     p->request->tools = tools.choice != API_TOOLS_NONE;
+    p->request->one_call = !tools.parallel;
     conversation c = {0};
     const bool good = read_messages(p, &c, &tools) && tokenize(p, &c) && keep_text(p, &c);
     for (size_t i = 0; c.contents && i < c.n; i++)

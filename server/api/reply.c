@@ -30,6 +30,7 @@ api_reply *api_reply_begin(const api_request *request, const char *id, int64_t c
     r->kind = request->kind;
     r->include_usage = request->include_usage;
     r->tools = request->tools;
+    r->one_call = request->one_call;
     r->n_choices = request->work.n_choices;
     r->n_logprobs = request->work.n_logprobs;
     r->created = created;
@@ -94,6 +95,9 @@ bool reply_split(api_reply *r, const srv_event *event, srv_text *content, json_t
     const size_t n_before = json_array_size(calls);
     const bool good = api_split(&choice->splitter, event->text ? event->text : "", event->n_text,
                                 event->finish, content, calls);
+    while (r->one_call && json_array_size(calls) > n_before &&
+           choice->n_calls + (int)(json_array_size(calls) - n_before) > 1)
+        json_array_remove(calls, json_array_size(calls) - 1);
     choice->n_calls += (int)(json_array_size(calls) - n_before);
     return good;
 }

@@ -20,7 +20,7 @@ typedef struct reply_choice {
 
 struct api_reply {
     api_kind kind;
-    bool include_usage, tools;
+    bool include_usage, tools, one_call;
     int32_t n_choices, n_logprobs;
     char *id, *model;
     int64_t created;

@@ -11,12 +11,11 @@ enum { NAME_BYTES = 64, CALLS_MAX = 16 /* of one reply that must call */ };
 
 /* ------------------------------------------------------------------ reading */
 
-static bool is_name(const char *name) {
-    const size_t n = strlen(name);
-    for (size_t i = 0; i < n; i++)
-        if (!isalnum((unsigned char)name[i]) && !strchr("_-.", name[i]))
+bool api_is_tool_name(const char *name, size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes; i++)
+        if (!isalnum((unsigned char)name[i]) && !memchr("_-.", name[i], 3))
             return false;
-    return n > 0 && n <= NAME_BYTES;
+    return n_bytes > 0 && n_bytes <= NAME_BYTES;
 }
 
 static const json_t *function_at(const api_tools *tools, size_t i) {
@@ -38,7 +37,7 @@ static bool check_tool(const api_tools *tools, size_t i, api_error *error) {
                         "are not supported.",
                         name);
     const char *of_function = name_at(tools, i);
-    if (!of_function || !is_name(of_function))
+    if (!of_function || !api_is_tool_name(of_function, strlen(of_function)))
         return api_fail(error, 400, name,
                         "The name of '%s' must have 1 to %d letters, digits, '_', '-' or '.'.",
                         name, (int)NAME_BYTES);
@@ -140,11 +139,11 @@ bool api_tools_recall(const json_t *calls, const char *param, srv_text *text, ap
         const json_t *function = api_field(json_array_get(calls, i), "function");
         const char *name = json_string_value(json_object_get(function, "name"));
         const char *arguments = json_string_value(json_object_get(function, "arguments"));
-        if (!name || !is_name(name) || !arguments)
+        if (!name || !api_is_tool_name(name, strlen(name)) || !arguments)
             return api_fail(error, 400, param,
-                            "A call in '%s' must have a function with 'name' and 'arguments', "
-                            "both strings.",
-                            param);
+                            "A call in '%s' must have a function with a 'name' of 1 to %d letters, "
+                            "digits, '_', '-' or '.', and 'arguments', both strings.",
+                            param, (int)NAME_BYTES);
         srv_text_print(
             text, "%s" API_CALL_OPEN "\n{\"name\": \"%s\", \"arguments\": %s}\n" API_CALL_CLOSE,
             text->n > 0 ? "\n" : "", name, *arguments ? arguments : "{}");

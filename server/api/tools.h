@@ -22,6 +22,8 @@ typedef struct api_tools {
     bool parallel;    /* several calls in one reply */
 } api_tools;
 
+/* What a function may be called, here and in a call: 1 to 64 letters, digits, '_', '-' or '.'. */
+bool api_is_tool_name(const char *name, size_t n_bytes);
 /* `tools`, `tool_choice` and `parallel_tool_calls` of a body. */
 bool api_tools_read(const json_t *body, api_tools *tools, api_error *error);
 /* What the system message says of them. */

@@ -161,7 +161,10 @@ enum MHD_Result srv_generate(srv_request *request, api_kind kind) {
         g->job = NULL;
         return refuse(request, refusal, why);
     }
-    return g->asked->stream ? srv_event_stream(g) : collect(g);
+    const bool stream = g->asked->stream;
+    api_request_free(g->asked); /* the job and the reply have their copies; it may be large, too */
+    g->asked = NULL;
+    return stream ? srv_event_stream(g) : collect(g);
 }
 
 void srv_generation_free(srv_generation *g) {

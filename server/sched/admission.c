@@ -101,7 +101,9 @@ bool srv_choice_begin(srv_lane *lane, srv_choice *choice) {
     }
     if (status != QUIRE_OK)
         return false;
-    choice->n_exact = result.n_from_store > 0 ? result.n_from_store : n_exact;
+    choice->n_exact = result.n_from_store > 0    ? result.n_from_store
+                      : n_exact < n_held(choice) ? n_exact
+                                                 : n_held(choice); /* the store fell short */
     choice->state = SRV_COMPUTING;
     if (!choice->is_decoding && choice->index == 0) {
         srv_job *job = choice->job;

@@ -189,8 +189,12 @@ static void end_last(srv_lane *lane) {
         srv_job_fail(choice->job, SRV_FAILED, "out of memory");
         return;
     }
+    srv_text text = {0};
+    srv_filter_end(&choice->filter, &text); /* what might have become a stop text */
     event->choice = choice->index;
     event->finish = SRV_LENGTH;
+    event->n_text = text.n;
+    event->text = srv_text_take(&text);
     srv_choice_end(lane, choice, false);
     srv_job_send(choice->job, event);
 }

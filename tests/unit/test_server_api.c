@@ -863,6 +863,25 @@ static const call_case CALLS[] = {
      {0},
      {0},
      "stop"},
+    {"<tool_call>{\"name\": \"get weather\", \"arguments\": {}}</tool_call>",
+     SRV_STOP,
+     "<tool_call>{\"name\": \"get weather\", \"arguments\": {}}</tool_call>",
+     {0},
+     {0},
+     "stop"},
+    {"<tool_call>{\"name\": \"a\\u0000\", \"arguments\": {}}</tool_call>",
+     SRV_STOP,
+     "<tool_call>{\"name\": \"a\\u0000\", \"arguments\": {}}</tool_call>",
+     {0},
+     {0},
+     "stop"},
+    /* a string that clients could not read */
+    {"<tool_call>{\"name\": \"s\", \"arguments\": \"a\\u0000\"}</tool_call>",
+     SRV_STOP,
+     NULL,
+     {"s"},
+     {"\"a\\u0000\""},
+     "tool_calls"},
     {"<tool_call>{\"arguments\": {}}</tool_call>",
      SRV_STOP,
      "<tool_call>{\"arguments\": {}}</tool_call>",
@@ -881,9 +900,21 @@ static const call_case CALLS[] = {
     {" \n ", SRV_STOP, " \n ", {0}, {0}, "stop"},
 };
 
-/* Streams the text in pieces of `step` bytes; -1: in one piece, and not as a stream. */
-static void assert_calls(const call_case *c, int step) {
-    api_request *r = parse(API_CHAT, step > 0 ? CHAT(TOOLS ",\"stream\":true") : CHAT(TOOLS));
+static const call_case SEVERAL = {
+    "<tool_call>{\"name\": \"x\"}</tool_call><tool_call>{\"name\": \"y\"}</tool_call>\n"
+    "<tool_call>{\"name\": \"z\"}</tool_call>",
+    SRV_STOP,
+    NULL,
+    {"x"},
+    {"{}"},
+    "tool_calls"};
+
+/* Streams the text in pieces of `step` bytes; -1: in one piece, and not as a stream. `field`: more
+ * of the request, with a comma before it. */
+static void assert_calls(const call_case *c, const char *field, int step) {
+    char body[1024];
+    snprintf(body, sizeof body, CHAT(TOOLS "%s%s"), step > 0 ? ",\"stream\":true" : "", field);
+    api_request *r = parse(API_CHAT, body);
     api_reply *reply = begin(r);
     api_request_free(r);
     json_t *list = json_array();
@@ -949,10 +980,17 @@ static void assert_calls(const call_case *c, int step) {
 static void calls_are_recognised(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++) {
-        assert_calls(&CALLS[i], -1);
+        assert_calls(&CALLS[i], "", -1);
         for (int step = 1; step < 20; step++)
-            assert_calls(&CALLS[i], step);
+            assert_calls(&CALLS[i], "", step);
     }
+}
+
+static void one_call_at_most(void **state) {
+    (void)state;
+    assert_calls(&SEVERAL, ",\"parallel_tool_calls\":false", -1);
+    for (int step = 1; step < 120; step++)
+        assert_calls(&SEVERAL, ",\"parallel_tool_calls\":false", step);
 }
 
 static void models(void **state) {
@@ -990,6 +1028,7 @@ int main(void) {
         cmocka_unit_test(echo),
         cmocka_unit_test(chat_stream),
         cmocka_unit_test(calls_are_recognised),
+        cmocka_unit_test(one_call_at_most),
         cmocka_unit_test(models),
     };
     return cmocka_run_group_tests(tests, load, unload);
