@@ -144,6 +144,16 @@ static bool is_resumed(const run_state *run) {
     return run->n_prompt - info.length == 1;
 }
 
+/* What a grammar has allowed so far is not in the file. */
+static int check_grammar(const run_state *run) {
+    if (!is_resumed(run) || (!run->chosen->sample.grammar && !run->chosen->sample.grammar_file))
+        return CLI_OK;
+    cli_error("a grammar would begin again in the middle of the text in '%s'; give --append with a "
+              "prompt, or no grammar",
+              run->chosen->load);
+    return CLI_USAGE;
+}
+
 static int save(const run_state *run) {
     quire_status status =
         quire_session_save(run->session, run->seq, run->chosen->save, run->text.list, run->text.n);
@@ -222,6 +232,8 @@ static int run_prompt(run_state *run) {
         status = cli_model_open(&chosen->model, &run->model);
     if (status == CLI_OK)
         status = read_prompt(run);
+    if (status == CLI_OK)
+        status = check_grammar(run);
     if (status == CLI_OK)
         status = cli_sampler_open(&chosen->sample, run->model, &run->sampler);
     if (status != CLI_OK)

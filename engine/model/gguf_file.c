@@ -76,6 +76,19 @@ static quire_status check_extents(const quire__gguf *file) {
     return QUIRE_OK;
 }
 
+/* Of a large model in several files: as such, its first part lacks tensors and the others nearly
+ * all keys. */
+static quire_status refuse_part(const quire__gguf *file) {
+    int32_t n_parts = 1;
+    QUIRE_TRY(quire__gguf_int(file, "split.count", false, 0, UINT16_MAX, &n_parts));
+    if (n_parts <= 1)
+        return QUIRE_OK;
+    return quire__fail(QUIRE_E_MODEL,
+                       "'%s' is one of %d parts of a model: join them with llama.cpp's "
+                       "'llama-gguf-split --merge FIRST-PART WHOLE.gguf'",
+                       file->path, (int)n_parts);
+}
+
 static quire_status find_architecture(quire__gguf *file) {
     const char *name;
     QUIRE_TRY(quire__gguf_string(file, "general.architecture", &name));
@@ -93,6 +106,7 @@ quire_status quire__gguf_open(quire__gguf *file, const char *path) {
     QUIRE_TRY(map_file(file));
     QUIRE_TRY(read_meta(file));
     QUIRE_TRY(check_extents(file));
+    QUIRE_TRY(refuse_part(file));
     return find_architecture(file);
 }
 

@@ -129,6 +129,8 @@ static quire_status generate(generation *gen, const int32_t *prompt, int32_t n_p
     gen->done = gen->options->max_tokens == 0;
     quire_sampler_begin(gen->sampler, prompt, n_prompt);
     quire_status status = QUIRE_OK;
+    if (gen->options->resume && ends(gen, prompt[n_prompt - 1]))
+        gen->result->ended = gen->done = true;
     if (!gen->options->resume)
         status = start_text(gen, prompt + n_cached, n_prompt - n_cached);
     const double start = quire__seconds();

@@ -251,18 +251,31 @@ void quire_sampler_begin(quire_sampler *sampler, const int32_t *tokens, int32_t 
         llama_sampler_accept(sampler->history, tokens[i]);
 }
 
+/* -1: none of them is a number above -infinity. */
 static int32_t likeliest(const float *logits, int32_t n) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        best = logits[i] > logits[best] ? i : best;
+    int32_t best = -1;
+    float most = -INFINITY;
+    for (int32_t i = 0; i < n; i++)
+        if (logits[i] > most) {
+            best = i;
+            most = logits[i];
+        }
     return best;
+}
+
+static quire_status no_choice(void) {
+    return quire__fail(QUIRE_E_VALUE, "no token could be chosen: none has a logit that is a number "
+                                      "and is allowed by the grammar, if there is one");
 }
 
 quire_status quire_sampler_next(quire_sampler *sampler, const float *logits, int32_t *token) {
     if (!logits || !token)
         return quire__fail(QUIRE_E_INVALID, "logits or token is NULL");
     if (!sampler->chain) {
-        *token = likeliest(logits, sampler->n_vocab);
+        const int32_t best = likeliest(logits, sampler->n_vocab);
+        if (best < 0)
+            return no_choice();
+        *token = best;
         return QUIRE_OK;
     }
     for (int32_t i = 0; i < sampler->n_offered; i++)
@@ -282,9 +295,7 @@ quire_status quire_sampler_next(quire_sampler *sampler, const float *logits, int
      * process. */
     if (array.selected < 0 || (size_t)array.selected >= array.size ||
         !(array.data[array.selected].logit > -INFINITY))
-        return quire__fail(
-            QUIRE_E_VALUE,
-            "no token could be chosen: none is allowed by the grammar, if there is one");
+        return no_choice();
     *token = array.data[array.selected].id;
     if (sampler->grammar)
         llama_sampler_accept(sampler->grammar, *token);

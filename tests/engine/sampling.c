@@ -198,6 +198,32 @@ static const sampling_case CASES[] = {
     {"bias and penalties", 0.5f, 1.2f, 0, 0, 0, 1.75f, 64, 2, 64, {NULL}, 0, true, {{5, 4}}, 1},
 };
 
+/* Logits that are no numbers are refused, with and without a chain of samplers, and passed over
+ * beside one that is. */
+static void check_logits(const quire_model *model, int32_t n_vocab) {
+    float *logits = malloc((size_t)n_vocab * sizeof *logits);
+    for (int warm = 0; warm < 2; warm++) {
+        quire_sampler_options options;
+        quire_sampler *sampler;
+        int32_t token;
+        quire_sampler_options_default(&options);
+        options.temp = warm ? 0.5f : 0;
+        require(quire_sampler_create(&sampler, model, &options) == QUIRE_OK, "no sampler", "");
+        for (int32_t i = 0; i < n_vocab; i++)
+            logits[i] = NAN;
+        require(quire_sampler_next(sampler, logits, &token) == QUIRE_E_VALUE, "NaN", "chosen");
+        for (int32_t i = 0; i < n_vocab; i++)
+            logits[i] = -INFINITY;
+        require(quire_sampler_next(sampler, logits, &token) == QUIRE_E_VALUE, "-inf", "chosen");
+        logits[5] = 1;
+        logits[0] = warm ? -INFINITY : NAN;
+        require(quire_sampler_next(sampler, logits, &token) == QUIRE_OK && token == 5, "not chosen",
+                "5");
+        quire_sampler_free(sampler);
+    }
+    free(logits);
+}
+
 int main(int argc, char **argv) {
     quire_model *model;
     if (argc != 2)
@@ -210,6 +236,7 @@ int main(int argc, char **argv) {
     quire_model_info info;
     quire_model_get_info(model, &info);
     check_refusals(model);
+    check_logits(model, info.n_vocab);
     int32_t prompt[PROMPT], ours[STEPS], theirs[STEPS], plain[STEPS];
     for (int i = 0; i < PROMPT; i++)
         prompt[i] = (7 + 40 * (i % 5)) % info.n_vocab;

@@ -156,6 +156,7 @@ EXPERTS = np.zeros((4, 160, 96), np.float32)
     (dict(extra={"blk.0.attn_qkv.weight": FUSED}, without="blk.0.attn_q.weight"),
      ["blk.0.attn_qkv.weight", "q, k and v in one tensor"]),
     (dict(more_keys=lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)), ["longrope"]),
+    (dict(more_keys=lambda w: w.add_uint16("split.count", 3)), ["one of 3 parts", "llama-gguf-split --merge"]),
     (dict(extra={"rope_factors_long.weight": np.ones(16, np.float32)}), ["rope_factors_long.weight", "LongRoPE"]),
     (dict(extra={"blk.2.attn_sinks.weight": np.ones(6, np.float32)}), ["blk.2.attn_sinks.weight", "llama"]),
 ])

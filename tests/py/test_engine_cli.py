@@ -160,6 +160,17 @@ def test_grammar(smollm2):
     assert text in (" yes.", " no.")
 
 
+def test_a_finished_text_is_not_continued(smollm2, tmp_path):
+    """Where the grammar ends, the model does. Saved and loaded, the text has ended; --ignore-end goes on all the same."""
+    common, file = ("-m", smollm2, "--temp", 0), tmp_path / "saved"
+    grammar = ("--grammar", 'root ::= " yes." | " no."')
+    text_of(*common, "-p", "Is water wet?", "-n", 20, *grammar, "--save", file)
+    assert text_of(*common, "-n", 5, "--load", file, "--save", file) == ""
+    assert text_of(*common, "-n", 5, "--load", file, "--ignore-end") != ""
+    refused = quire("run", *common, "-n", 5, "--load", file, *grammar, status=2)
+    assert "grammar would begin again" in refused.stderr
+
+
 def test_bounded_cache(smollm2):
     """200 tokens in a cache of 100: packed, and no larger than the bound and the pages at its ends."""
     done = quire("run", "-m", smollm2, "-p", "Once upon a time", "-n", 200, "--ignore-end", "--temp", 0, "-t", 1, "--json",
