@@ -1,6 +1,8 @@
 /* row_padding.c: ggml's way of cutting a product, and numbers of rows that it leaves whole. */
 #include "graph/row_padding.h"
 
+#include <ggml-cpu.h>
+
 enum { PIECE = 16, PIECES_PER_THREAD = 4, ROWS_AT_ONCE = 2, ROWS_AT_ONCE_REPACKED = 4 };
 
 /* With few rows, another routine may multiply: K-quants below 8 on x86-64; f16 below 8 and f32
@@ -16,6 +18,11 @@ static bool needs_min_rows(const struct ggml_tensor *t) {
     return (t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_F32) && t->ne[1] > 1;
 }
 #endif
+
+/* Whether ggml has a routine for two rows of such weights at all; for others it cuts at will. */
+static bool goes_by_pairs(const struct ggml_tensor *t) {
+    return t->ne[1] > 1 && ggml_get_type_traits_cpu(t->type)->nrows > 1;
+}
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -65,7 +72,7 @@ void quire__row_padding_init(quire__row_padding *padding, const quire_model *mod
             padding->least = ENOUGH_ROWS;
         while (i < padding->n_widths && padding->widths[i] != t->ne[1])
             i++;
-        if (t->ne[1] <= 1 || i < padding->n_widths)
+        if (i < padding->n_widths || !goes_by_pairs(t))
             continue;
         padding->many = i == QUIRE__WIDTHS;
         if (padding->many)

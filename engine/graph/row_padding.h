@@ -6,7 +6,8 @@
  * pieces that it cuts a product into have an even number of rows and columns; that in turn
  * depends on the number of rows, of columns and of threads. This file knows ggml's rule and
  * finds a number of rows for which every product of the model takes the first routine
- * throughout. Rearranged weights (weight_repack.h) are multiplied four rows at a time, and what
+ * throughout. Only some types have the first routine, on aarch64 alone: without it, any piece is
+ * right. Rearranged weights (weight_repack.h) are multiplied four rows at a time, and what
  * is left over by another routine. tests/engine/invariance.c would tell if the rule changed. */
 #ifndef ENGINE_GRAPH_ROW_PADDING_H
 #define ENGINE_GRAPH_ROW_PADDING_H
@@ -16,8 +17,8 @@
 enum { QUIRE__WIDTHS = 16 };
 
 typedef struct quire__row_padding {
-    int64_t widths[QUIRE__WIDTHS]; /* columns of the results of the model's products: each number
-                                      once */
+    int64_t widths[QUIRE__WIDTHS]; /* columns of the results of the model's products that go by
+                                      pairs: each number once */
     int32_t n_widths, n_threads;
     bool many; /* more of them than there is room for: every step is padded to the most rows */
     int32_t least, step; /* so many rows at least, in multiples of this */
