@@ -103,7 +103,7 @@ static void channel_queries(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(channel_queries)};
+    static const struct CMUnitTest tests[] = {cmocka_unit_test(channel_queries)};
     unsigned needed = QUIRE_CPU_NEON;
 #if defined(__ARM_FEATURE_DOTPROD)
     needed |= QUIRE_CPU_DOTPROD | QUIRE_CPU_FP16;

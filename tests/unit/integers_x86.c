@@ -538,7 +538,8 @@ static void values(void **state) { (void)state, for_each_format(true, values_of)
 static void reflected(void **state) { (void)state, for_each_format(true, reflected_of); }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
+    /* static: clang would fill it by instructions that this machine may not have. */
+    static const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys),        cmocka_unit_test(largest_keys), cmocka_unit_test(values),
 #ifdef HALVES
         cmocka_unit_test(half_powers), cmocka_unit_test(half_weights),
