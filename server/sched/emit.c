@@ -90,6 +90,28 @@ static void count_token(srv_lane *lane, srv_job *job) {
     pthread_mutex_unlock(&job->lock);
 }
 
+void srv_choice_send(srv_lane *lane, srv_choice *choice, srv_event *event, srv_text *text,
+                     bool retain) {
+    const size_t n_text = text->n;
+    char *bytes = srv_text_take(text);
+    if (!event || !bytes) {
+        free(bytes);
+        srv_event_free(event);
+        srv_job_fail(choice->job, SRV_FAILED, "out of memory");
+        return;
+    }
+    event->choice = choice->index;
+    event->text = bytes;
+    event->n_text = n_text;
+    const srv_finish how = event->finish;
+    if (how != SRV_RUNNING)
+        srv_choice_end(lane, choice, retain);
+    if (how == SRV_RUNNING && event->n_text == 0 && event->n_tokens == 0)
+        srv_event_free(event);
+    else
+        srv_job_send(choice->job, event);
+}
+
 void srv_choice_emit(srv_lane *lane, srv_choice *choice, const float *logits) {
     srv_job *job = choice->job;
     int32_t token;
@@ -105,23 +127,9 @@ void srv_choice_emit(srv_lane *lane, srv_choice *choice, const float *logits) {
     count_token(lane, job);
     srv_text text = {0};
     srv_event *event = calloc(1, sizeof *event);
-    const bool taken = event && take_token(lane, choice, token, logits, event, &text);
-    const size_t n_text = text.n;
-    char *bytes = srv_text_take(&text);
-    if (!taken || !bytes) {
-        free(bytes);
+    if (event && !take_token(lane, choice, token, logits, event, &text)) {
         srv_event_free(event);
-        srv_job_fail(job, SRV_FAILED, "out of memory");
-        return;
+        event = NULL;
     }
-    event->choice = choice->index;
-    event->text = bytes;
-    event->n_text = n_text;
-    const srv_finish how = event->finish;
-    if (how != SRV_RUNNING)
-        srv_choice_end(lane, choice, true);
-    if (how == SRV_RUNNING && event->n_text == 0 && event->n_tokens == 0)
-        srv_event_free(event);
-    else
-        srv_job_send(job, event);
+    srv_choice_send(lane, choice, event, &text, true);
 }

@@ -103,5 +103,10 @@ void srv_lane_step(srv_lane *lane);
 /* ---- emit.c */
 /* Chooses the next token of a choice from the logits of its last row, and tells the reader. */
 void srv_choice_emit(srv_lane *lane, srv_choice *choice, const float *logits);
+/* Sends an event with this text, and takes both; the last event of a choice ends it, and its pages
+ * are retained for other prompts if `retain`. Without memory for them (event: NULL) the job fails.
+ */
+void srv_choice_send(srv_lane *lane, srv_choice *choice, srv_event *event, srv_text *text,
+                     bool retain);
 
 #endif

@@ -184,19 +184,12 @@ static void end_last(srv_lane *lane) {
         srv_job_fail(choice->job, SRV_FAILED, "the prompt does not fit into the cache");
         return;
     }
-    srv_event *event = calloc(1, sizeof *event);
-    if (!event) {
-        srv_job_fail(choice->job, SRV_FAILED, "out of memory");
-        return;
-    }
     srv_text text = {0};
     srv_filter_end(&choice->filter, &text); /* what might have become a stop text */
-    event->choice = choice->index;
-    event->finish = SRV_LENGTH;
-    event->n_text = text.n;
-    event->text = srv_text_take(&text);
-    srv_choice_end(lane, choice, false);
-    srv_job_send(choice->job, event);
+    srv_event *event = calloc(1, sizeof *event);
+    if (event)
+        event->finish = SRV_LENGTH;
+    srv_choice_send(lane, choice, event, &text, false);
 }
 
 void srv_lane_step(srv_lane *lane) {

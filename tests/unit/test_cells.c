@@ -1019,9 +1019,9 @@ static void larger_than_memory(void **state) {
     struct sysinfo machine;
     grid g;
     int64_t cell[N];
-    float *rows = malloc(N * KV * DIM * sizeof *rows), *read = malloc(N * KV * DIM * sizeof *read);
     if (!overcommits() || sysinfo(&machine) != 0)
         skip();
+    float *rows = malloc(N * KV * DIM * sizeof *rows), *read = malloc(N * KV * DIM * sizeof *read);
     const double all = ((double)machine.totalram + (double)machine.totalswap) * machine.mem_unit,
                  cells = 1.5 * all / (2.0 * KV * DIM * sizeof(uint16_t));
     grid_init(&g, 1, KV, KV, DIM, DIM, "kc2:vt2", 1, (int)(cells / N) * N);
