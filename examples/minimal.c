@@ -7,28 +7,40 @@
 
 enum { N_TOKENS = 100, HEADS = 32, KV_HEADS = 8, DIM = 128 };
 
-/* README.md prints this function; readme.cmake compares the two. */
-/* clang-format off */
-/* k, v: (n_tokens, 8, 128) go into the cache; q, out: (n_tokens, 32, 128). A decode step is the
- * same from quire_batch_begin on, with n_tokens = 1. */
+/* K and V rows of n_tokens go into the cache, f32, (n_tokens, KV_HEADS, DIM); q and out:
+ * (n_tokens, HEADS, DIM). A decode step is the same from quire_batch_begin on, with one token. */
 static quire_status attend_prompt(quire_pool **pool, quire_seq **seq, int32_t n_tokens,
                                   const float *k, const float *v, const float *q, float *out) {
-    quire_layer layer;                quire_layer_default(&layer);
-    quire_pool_options options;       quire_pool_options_default(&options);
+    quire_layer layer;
+    quire_layer_default(&layer);
+    layer.n_heads = HEADS;
+    layer.n_kv_heads = KV_HEADS;
+    layer.k_dim = layer.v_dim = DIM;
+    quire_pool_options options;
+    quire_pool_options_default(&options);
+    options.layers = &layer;
+    options.n_layers = 1;
+    options.budget_bytes = (size_t)64 << 20; /* all the memory it will ever take */
+    quire_status s = quire_policy_parse("k8v4", &options.policy); /* or "kc8:vt4" */
+    if (!s)
+        s = quire_pool_create(pool, &options);
+    if (!s)
+        s = quire_seq_create(*pool, seq);
+
+    const quire_batch_item item = {*seq, n_tokens};
+    const quire_rows k_rows = {.data = k}, v_rows = {.data = v};
+    const quire_attend_args args = {.q.data = q, .out = out};
     quire_batch *batch = NULL;
-    layer.n_heads = 32;               layer.n_kv_heads = 8;
-    layer.k_dim = layer.v_dim = 128;  options.layers = &layer;  options.n_layers = 1;
-    options.budget_bytes = (size_t)64 << 20;               /* all the memory it will ever take */
-    quire_status s = quire_policy_parse("k8v4", &options.policy);              /* or "kc8:vt4" */
-    if (!s) s = quire_pool_create(pool, &options);
-    if (!s) s = quire_seq_create(*pool, seq);
-    if (!s) s = quire_batch_begin(*pool, &(quire_batch_item){*seq, n_tokens}, 1, &batch);
-    quire_rows k_rows = {.data = k}, v_rows = {.data = v};                     /* f32, dense rows */
-    if (!s) s = quire_batch_append(batch, 0, k_rows, v_rows, 0, 1);
-    if (!s) s = quire_batch_attend(batch, 0, &(quire_attend_args){.q.data = q, .out = out}, 0, 1);
-    return s ? s : quire_batch_commit(batch, NULL);           /* quire_last_error() says why not */
+    if (!s)
+        s = quire_batch_begin(*pool, &item, 1, &batch);
+    if (!s)
+        s = quire_batch_append(batch, 0, k_rows, v_rows, 0, 1);
+    if (!s)
+        s = quire_batch_attend(batch, 0, &args, 0, 1);
+    if (!s)
+        s = quire_batch_commit(batch, NULL);
+    return s; /* quire_last_error() says why not */
 }
-/* clang-format on */
 
 int main(void) {
     /* What the model computes for each token: K and V rows, and the queries that look at them. */
