@@ -79,7 +79,8 @@ extern "C" {
  *   answer in time), E_BUSY (it refuses to work now). A call waits for at most `timeout`;
  *   quire_store_get for that time per 16 MiB of pages. Then the server is left alone for 0.5 to 15
  *   seconds, and calls fail at once.
- * - HOST is looked up once, when the store is opened.
+ * - A HOST that is a name is looked up, within `timeout`, whenever it is connected to, and when its
+ *   server turns out to be a replica: it may lead to another server by then.
  * - quire_store_get_stats, quire_store_walk and the like ask for every key of the server, and count
  *   as a use of every page: not for a server that is busy. (quire_store_get_stats of tiers does not
  *   ask a server.)

@@ -112,7 +112,7 @@ static quire_status redis_has(quire_backend *backend, const quire_record_id *ids
         present[i] = quire__reply_is(reply, "WRONGTYPE") ||
                      (reply->type == REDIS_REPLY_INTEGER && reply->integer == 1);
         if (!present[i] && reply->type != REDIS_REPLY_INTEGER)
-            status = quire__redis_refused(r, b.command[i].link, reply);
+            status = quire__redis_refused(b.command[i].link, reply);
     }
     batch_free(&b);
     return status;
@@ -206,9 +206,8 @@ static quire_status take_asked(quire_redis *r, const quire_record_id *id, redisR
 }
 
 /* Passes a reply to the view, and frees it. */
-static quire_status show(quire_redis *r, quire_redis_link *link, redisReply *reply,
-                         const quire_record_id *id, quire_backend_view view, void *user,
-                         bool *found) {
+static quire_status show(quire_redis_link *link, redisReply *reply, const quire_record_id *id,
+                         quire_backend_view view, void *user, bool *found) {
     quire_status status = QUIRE_OK;
     *found = reply->type == REDIS_REPLY_STRING || quire__reply_is(reply, "WRONGTYPE");
     if (reply->type == REDIS_REPLY_STRING)
@@ -216,7 +215,7 @@ static quire_status show(quire_redis *r, quire_redis_link *link, redisReply *rep
     else if (*found)
         view(user, id, (const uint8_t *)"", 0, 0); /* no record: it is bad, and will be removed */
     else if (reply->type != REDIS_REPLY_NIL)
-        status = quire__redis_refused(r, link, reply);
+        status = quire__redis_refused(link, reply);
     freeReplyObject(reply);
     return status;
 }
@@ -230,7 +229,7 @@ quire_status quire__redis_read(quire_backend *backend, const quire_record_id *id
         quire_redis_link *link;
         QUIRE_TRY(take_asked(r, id, &reply, &link));
         if (!quire__reply_is(reply, "MOVED ") && !quire__reply_is(reply, "ASK "))
-            return show(r, link, reply, id, view, user, found);
+            return show(link, reply, id, view, user, found);
         freeReplyObject(reply);
     }
     batch b;
@@ -242,7 +241,7 @@ quire_status quire__redis_read(quire_backend *backend, const quire_record_id *id
     if (status == QUIRE_OK) {
         redisReply *reply = b.command[0].reply;
         b.command[0].reply = NULL;
-        status = show(r, b.command[0].link, reply, id, view, user, found);
+        status = show(b.command[0].link, reply, id, view, user, found);
     }
     batch_free(&b);
     return status;
@@ -271,7 +270,7 @@ static quire_status count_added(quire_redis *r, const batch *b, const quire_back
     for (size_t i = 0; i < n; i++) {
         const redisReply *reply = b->command[i].reply;
         if (reply->type != REDIS_REPLY_INTEGER)
-            return rest(r, quire__redis_refused(r, b->command[i].link, reply));
+            return rest(r, quire__redis_refused(b->command[i].link, reply));
         if (reply->integer != 1)
             continue;
         added->pages += items[i].id.piece == 0 && items[i].depth > 0;
@@ -335,7 +334,7 @@ static quire_status redis_remove(quire_backend *backend, const quire_record_id *
             status = quire__redis_run(r, c, 1);
         }
         if (status == QUIRE_OK && c->reply->type != REDIS_REPLY_INTEGER)
-            status = quire__redis_refused(r, c->link, c->reply);
+            status = quire__redis_refused(c->link, c->reply);
     }
     batch_free(&b);
     return status;

@@ -106,7 +106,7 @@ static quire_status read_map_from(quire_redis *r, quire_redis_link *link) {
                              "redis+cluster://",
                              link->name);
     else if (reply->type != REDIS_REPLY_ARRAY)
-        status = quire__redis_refused(r, link, reply);
+        status = quire__redis_refused(link, reply);
     uint16_t *slot = status == QUIRE_OK ? calloc(QUIRE_REDIS_SLOTS, sizeof *slot) : NULL;
     if (status == QUIRE_OK && !slot)
         status = quire__fail(QUIRE_E_NOMEM, "out of memory while reading the map of the cluster");
@@ -198,7 +198,7 @@ quire_status quire__redis_follow(quire_redis *r, quire_redis_command *c, int64_t
         if (!moved && !asking)
             return QUIRE_OK;
         if (!read_redirection(c->reply->str, &slot, host, port))
-            return quire__redis_refused(r, c->link, c->reply);
+            return quire__redis_refused(c->link, c->reply);
         freeReplyObject(c->reply);
         c->reply = NULL;
         QUIRE_TRY(quire__redis_link_to(r, host[0] ? host : c->link->host, port, &c->link));

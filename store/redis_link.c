@@ -3,7 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
+#include <netdb.h> /* gai_strerror */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ void quire__link_close(quire_redis_link *l) {
         redisReaderFree(l->reader);
     l->reader = NULL;
     l->n_out = l->n_sent = l->n_waiting = 0;
-    l->has_answered = false;
+    l->has_answered = l->is_replica = false;
     l->generation++;
 }
 
@@ -115,7 +115,7 @@ static void set_up_socket(int fd) {
 }
 
 /* -1 and errno (ETIMEDOUT: the deadline has passed). */
-static int connect_to(const quire_redis_address *a, int64_t deadline) {
+static int connect_to(const quire_host_address *a, int64_t deadline) {
     const int fd = socket(a->family, SOCK_STREAM, 0);
     if (fd < 0)
         return -1;
@@ -141,38 +141,55 @@ static int connect_to(const quire_redis_address *a, int64_t deadline) {
 
 quire_status quire__link_init(quire_redis_link *l, const quire_redis_url *url, const char *host,
                               const char *port) {
-    *l = (quire_redis_link){.url = url, .fd = -1};
+    *l = (quire_redis_link){.url = url, .fd = -1, .lookup = -1};
     snprintf(l->host, sizeof l->host, "%s", host);
     snprintf(l->port, sizeof l->port, "%s", port);
     snprintf(l->name, sizeof l->name, strchr(host, ':') ? "[%s]:%s" : "%s:%s", l->host, l->port);
+    l->is_number = quire__host_of_number(l->host, l->port, &l->found);
     l->in = malloc(IN_BYTES);
-    if (!l->in)
-        return quire__fail(QUIRE_E_NOMEM, "out of memory while opening Redis at %s", l->name);
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *found = NULL;
-    const int rc = getaddrinfo(host, port, &hints, &found);
-    if (rc != 0)
-        return quire__fail(QUIRE_E_IO, "the host of Redis, '%.100s', cannot be found: %s", host,
-                           gai_strerror(rc));
-    for (const struct addrinfo *a = found; a && l->n_addresses < QUIRE_LINK_ADDRESSES;
-         a = a->ai_next) {
-        quire_redis_address *to = &l->address[l->n_addresses];
-        if (a->ai_addrlen > sizeof to->bytes)
-            continue;
-        to->family = a->ai_family;
-        to->n_bytes = a->ai_addrlen;
-        memcpy(to->bytes, a->ai_addr, a->ai_addrlen);
-        l->n_addresses++;
-    }
-    freeaddrinfo(found);
-    return QUIRE_OK;
+    return l->in ? QUIRE_OK
+                 : quire__fail(QUIRE_E_NOMEM, "out of memory while opening Redis at %s", l->name);
+}
+
+static void drop_lookup(quire_redis_link *l) {
+    if (l->lookup >= 0)
+        close(l->lookup);
+    l->lookup = -1;
 }
 
 void quire__link_free(quire_redis_link *l) {
     quire__link_close(l);
+    drop_lookup(l);
     free(l->out);
     free(l->in);
-    *l = (quire_redis_link){.fd = -1};
+    *l = (quire_redis_link){.fd = -1, .lookup = -1};
+}
+
+/* A name is looked up whenever its server must be found again: it may have moved. While that takes
+ * long or fails, the server is where it was. A lookup that was too slow for one call serves the
+ * next. */
+static quire_status find_host(quire_redis_link *l, int64_t deadline) {
+    const bool is_known = l->found.n_addresses > 0;
+    if (l->is_number)
+        return QUIRE_OK;
+    if (l->lookup < 0)
+        l->lookup = quire__lookup_start(l->host, l->port);
+    if (l->lookup < 0)
+        return is_known ? QUIRE_OK
+                        : quire__link_fail(l, "cannot be looked up: %s", strerror(errno));
+    const int64_t now = quire__millis();
+    if (!wait_for(l->lookup, POLLIN, is_known ? now + (deadline - now) / 2 : deadline))
+        return is_known
+                   ? QUIRE_OK
+                   : quire__link_fail(l, "was not found within %d ms", (int)l->url->timeout_millis);
+    quire_host host;
+    quire__lookup_end(l->lookup, &host);
+    l->lookup = -1;
+    if (host.error == 0)
+        l->found = host;
+    return host.error == 0 || is_known
+               ? QUIRE_OK
+               : quire__link_fail(l, "cannot be found: %s", gai_strerror(host.error));
 }
 
 static quire_status open_tls(quire_redis_link *l, int64_t deadline) {
@@ -248,14 +265,18 @@ static quire_status log_in(quire_redis_link *l, int64_t deadline) {
  * IPv6, must not keep the others from being tried. -1 and errno. */
 static int connect_to_any(const quire_redis_link *l, int64_t deadline) {
     int fd = -1;
-    for (size_t i = 0; i < l->n_addresses && fd < 0; i++) {
+    const quire_host *host = &l->found;
+    for (size_t i = 0; i < host->n_addresses && fd < 0; i++) {
         const int64_t now = quire__millis();
-        fd = connect_to(&l->address[i], now + (deadline - now) / (int64_t)(l->n_addresses - i));
+        fd = connect_to(&host->address[i],
+                        now + (deadline - now) / (int64_t)(host->n_addresses - i));
     }
     return fd;
 }
 
 quire_status quire__link_ready(quire_redis_link *l, int64_t deadline) {
+    if (l->is_replica && !l->is_number && l->n_waiting == 0)
+        quire__link_close(l);
     if (l->fd >= 0)
         return QUIRE_OK;
     const int64_t left = l->rest_until - quire__millis();
@@ -264,9 +285,11 @@ quire_status quire__link_ready(quire_redis_link *l, int64_t deadline) {
                            l->why, (int)left);
     l->was_stale = l->was_refused = false;
     const int64_t rest = l->rest_millis;
+    QUIRE_TRY(find_host(l, deadline));
     l->fd = connect_to_any(l, deadline);
     if (l->fd < 0)
         return quire__link_fail(l, "cannot be reached: %s", strerror(errno));
+    drop_lookup(l); /* by the next time it would be out of date */
     l->reader = redisReaderCreate();
     if (!l->reader)
         return quire__link_fail(l, "cannot be used: out of memory");

@@ -9,23 +9,19 @@
 #include <hiredis.h> /* pkg-config names its folder */
 #include <poll.h>
 
+#include "store/host_lookup.h"
 #include "store/redis_url.h"
 
-enum { QUIRE_LINK_ADDRESSES = 8, QUIRE_LINK_WHY = 160 };
-
-typedef struct quire_redis_address {
-    int family;
-    unsigned int n_bytes;
-    _Alignas(16) uint8_t bytes[128]; /* a sockaddr */
-} quire_redis_address;
+enum { QUIRE_LINK_WHY = 160 };
 
 typedef struct quire_redis_link {
     const quire_redis_url *url;
     char host[256], port[8];
-    char name[270]; /* "host:port" */
-    quire_redis_address address[QUIRE_LINK_ADDRESSES];
-    size_t n_addresses;
-    int fd; /* -1: closed */
+    char name[270];   /* "host:port" */
+    quire_host found; /* what `host` was last known to be */
+    bool is_number;   /* `host` is, and need not be looked up */
+    int lookup;       /* -1, or what quire__lookup_end takes */
+    int fd;           /* -1: closed */
     struct quire_tls *tls;
     redisReader *reader;
     uint8_t *out; /* commands that have not been sent */
@@ -36,15 +32,16 @@ typedef struct quire_redis_link {
     bool has_answered;   /* on this connection */
     bool was_stale;      /* it was closed by the server while it was not used: try again at once */
     bool was_refused;    /* wrong password and the like */
+    bool is_replica;     /* it says so: its name may lead to another server by now */
     int64_t rest_until, rest_millis;
     char why[QUIRE_LINK_WHY]; /* it failed last */
 } quire_redis_link;
 
-/* Looks up the host. E_IO, E_NOMEM. Must be freed also on failure. */
+/* E_NOMEM. Must be freed also on failure. */
 quire_status quire__link_init(quire_redis_link *link, const quire_redis_url *url, const char *host,
                               const char *port);
 void quire__link_free(quire_redis_link *link);
-/* Connects and logs in, unless that has been done. E_IO. */
+/* Connects and logs in, unless that has been done. The host is looked up each time. E_IO. */
 quire_status quire__link_ready(quire_redis_link *link, int64_t deadline);
 /* Adds a command to those that are sent next. E_NOMEM. */
 quire_status quire__link_add(quire_redis_link *link, int n_words, const char *const *words,

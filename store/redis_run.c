@@ -47,9 +47,9 @@ static const struct refusal {
     {"NOREPLICAS", "refuses to write because it has too few replicas"},
 };
 
-quire_status quire__redis_refused(quire_redis *r, const quire_redis_link *link,
-                                  const redisReply *reply) {
-    (void)r;
+quire_status quire__redis_refused(quire_redis_link *link, const redisReply *reply) {
+    link->is_replica = link->is_replica || quire__reply_is(reply, "READONLY") ||
+                       quire__reply_is(reply, "MASTERDOWN");
     for (size_t i = 0; i < sizeof REFUSALS / sizeof REFUSALS[0]; i++)
         if (quire__reply_is(reply, REFUSALS[i].error))
             return quire__fail(QUIRE_E_BUSY, "Redis at %s %s. Try again later", link->name,

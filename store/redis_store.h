@@ -3,7 +3,7 @@
  * as a whole. The hash of a root also has the field "r". PREFIX "counts" is a hash of counters.
  *
  *   redis_url.c       reads the URL
- *   redis_link.c      one connection; redis_tls.c: through TLS
+ *   redis_link.c      one connection; redis_tls.c: through TLS; host_lookup.c: to which address
  *   redis_run.c       sends many commands together, to the right nodes of a cluster
  *   redis_cluster.c   which nodes these are
  *   redis_backend.c   the calls of a quire_backend; redis_walk.c: those that look at all keys
@@ -69,8 +69,7 @@ void quire__redis_key(const quire_redis *r, const quire_store_key *key, char tex
 quire_status quire__redis_run(quire_redis *r, quire_redis_command *commands, size_t n);
 void quire__redis_replies_free(quire_redis_command *commands, size_t n);
 /* A status for a reply that is an error. */
-quire_status quire__redis_refused(quire_redis *r, const quire_redis_link *link,
-                                  const redisReply *reply);
+quire_status quire__redis_refused(quire_redis_link *link, const redisReply *reply);
 static inline bool quire__reply_is(const redisReply *reply, const char *error) {
     return reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, error, strlen(error)) == 0;
 }

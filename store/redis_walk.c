@@ -84,7 +84,7 @@ static quire_status scan(quire_redis *r, quire_redis_link *link, nodes *all) {
             reply->element[0]->type != REDIS_REPLY_STRING ||
             reply->element[0]->len >= (int)sizeof cursor ||
             reply->element[1]->type != REDIS_REPLY_ARRAY)
-            status = quire__redis_refused(r, link, reply);
+            status = quire__redis_refused(link, reply);
         else
             strcpy(cursor, reply->element[0]->str);
         for (size_t i = 0; status == QUIRE_OK && i < reply->element[1]->elements; i++)
@@ -146,7 +146,7 @@ static quire_status list_records(quire_redis *r, const quire_store_key *key, con
         idle->type == REDIS_REPLY_INTEGER ? (int64_t)time(NULL) - idle->integer : 0;
     bool is_root = false, is_ours = fields->type == REDIS_REPLY_ARRAY;
     if (!is_ours && !quire__reply_is(fields, "WRONGTYPE"))
-        return quire__redis_refused(r, r->links[0], fields);
+        return quire__redis_refused(r->links[0], fields);
     for (size_t i = 0; i < (is_ours ? fields->elements : 1); i++) {
         const char *text = is_ours ? fields->element[i]->str : "0"; /* bad, to be removed */
         char *end;
@@ -269,7 +269,7 @@ static quire_status ask_servers(quire_redis *r, quire_backend_room *room,
             room->max_bytes += number_after(reply->str, "\nmaxmemory:");
             counts->evicted_pages += number_after(reply->str, "\nevicted_keys:");
         } else {
-            status = quire__redis_refused(r, r->links[i], reply);
+            status = quire__redis_refused(r->links[i], reply);
         }
         freeReplyObject(reply);
         QUIRE_TRY(status);

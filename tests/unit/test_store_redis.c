@@ -1,7 +1,11 @@
 /* Redis as a place of a store: what is wrong with a server makes calls fail with a clear sentence,
  * and nothing else; what it holds is not trusted. Tests of what a store is run over Redis too
  * (test_store.c). */
+#define _GNU_SOURCE /* RTLD_NEXT */
+#include <dlfcn.h>
+#include <netdb.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -182,7 +186,9 @@ static void test_urls(void **state) {
     assert_string_equal(text, "rediss+cluster://[::1]:7");
     quire_store_place_text("some/dir", text);
     assert_string_equal(text, "some/dir");
-    assert_status(quire_store_open(&store, "redis://no.such.host.invalid", NULL), QUIRE_E_IO);
+    assert_status(quire_store_open(&store, "redis://no.such.host.invalid?timeout=60000", NULL),
+                  QUIRE_E_IO);
+    assert_says("Redis at no.such.host.invalid:6379 cannot be found: ");
     const char *const twice[] = {"mem:1M", "mem:1M"}, *const empty[] = {"mem:1M", ""};
     assert_status(quire_store_open_tiers(&store, twice, 2, NULL), QUIRE_E_INVALID);
     assert_status(quire_store_open_tiers(&store, empty, 2, NULL), QUIRE_E_INVALID);
@@ -446,6 +452,87 @@ static void test_replica(void **state) {
     assert_string_equal(redis_say(&s, "REPLICAOF NO ONE"), "+OK");
     put_until_taken(store, &a, 1);
     assert_int_equal(found(store, &a, 1), N_TEXT);
+    quire_store_close(store);
+    redis_kill(&s);
+    fixture_close(&a.f);
+}
+
+/* Where "moving.test" is, and how long it takes to find out; 0: nowhere. */
+static atomic_int moving_port, moving_millis;
+
+/* In place of the system's, for that name. */
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                struct addrinfo **found) {
+    int (*system_s)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    char port[12];
+    *(void **)(void *)&system_s = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (strcmp(name, "moving.test") != 0)
+        return system_s(name, service, hints, found);
+    if (hints->ai_flags & AI_NUMERICHOST)
+        return EAI_NONAME;
+    pause_millis(moving_millis);
+    snprintf(port, sizeof port, "%d", moving_port);
+    return moving_port ? system_s("127.0.0.1", port, hints, found) : EAI_NONAME;
+}
+
+/* A name is looked up whenever its server has to be found again. */
+static void test_moved_host(void **state) {
+    (void)state;
+    redis_server s[2] = {{0}, {0}};
+    author a;
+    redis_start(&s[0], NULL);
+    redis_start(&s[1], NULL);
+    open_author(&a);
+    moving_port = s[0].port;
+    quire_store *store = open_at("redis://moving.test?timeout=20000");
+    assert_ok(put(store, &a, 1));
+    assert_int_equal(found(store, &a, 1), N_TEXT);
+    moving_port = s[1].port; /* nobody has a reason to look */
+    assert_int_equal(found(store, &a, 1), N_TEXT);
+    redis_kill(&s[0]);
+    put_until_taken(store, &a, 2);
+    assert_string_not_equal(redis_say(&s[1], "DBSIZE"), ":0");
+    moving_port = 0; /* a name that is not found is where it was */
+    redis_restart(&s[1]);
+    put_until_taken(store, &a, 3);
+    assert_int_equal(found(store, &a, 3), N_TEXT);
+    redis_restart(&s[0]);
+    moving_port = s[0].port; /* the old server goes on, as a replica */
+    assert_string_equal(redis_say(&s[1], "REPLICAOF 127.0.0.1 1"), "+OK");
+    put_until_taken(store, &a, 4);
+    assert_string_not_equal(redis_say(&s[0], "DBSIZE"), ":0");
+    quire_store_close(store);
+    redis_kill(&s[0]);
+    redis_kill(&s[1]);
+    fixture_close(&a.f);
+}
+
+/* A name that cannot be found, or not in time, makes calls fail as a dead server does. */
+static void test_host_not_found(void **state) {
+    (void)state;
+    redis_server s = {0};
+    author a;
+    quire_store *store;
+    redis_start(&s, NULL);
+    open_author(&a);
+    moving_port = 0;
+    store = open_tiers("mem:1M", "redis://moving.test?timeout=20000", NULL, 0);
+    assert_ok(put(store, &a, 1));
+    quire_store_drain(store);
+    assert_true(tier_of(store, 1).is_failing);
+    quire_store_close(store);
+    moving_port = s.port;
+    moving_millis = 2000;
+    assert_status(quire_store_open(&store, "redis://moving.test?timeout=300", NULL), QUIRE_E_IO);
+    assert_says("Redis at moving.test:6379 was not found within 300 ms");
+    /* A lookup that was too slow for one call serves a later one. */
+    store = open_tiers("mem:1M", "redis://moving.test?timeout=300", NULL, 0);
+    for (uint64_t seed = 0; tier_of(store, 1).written_records == 0; seed++) {
+        assert_ok(put(store, &a, seed));
+        quire_store_drain(store);
+        pause_millis(50);
+    }
+    moving_millis = 0;
     quire_store_close(store);
     redis_kill(&s);
     fixture_close(&a.f);
@@ -910,7 +997,8 @@ int main(void) {
         cmocka_unit_test(test_password),       cmocka_unit_test(test_tls),
         cmocka_unit_test(test_dead_and_back),  cmocka_unit_test(test_slow),
         cmocka_unit_test(test_full),           cmocka_unit_test(test_evicting),
-        cmocka_unit_test(test_replica),        cmocka_unit_test(test_expiry),
+        cmocka_unit_test(test_replica),        cmocka_unit_test(test_moved_host),
+        cmocka_unit_test(test_host_not_found), cmocka_unit_test(test_expiry),
         cmocka_unit_test(test_garbage),        cmocka_unit_test(test_other_protocol),
         cmocka_unit_test(test_processes),      cmocka_unit_test(test_cluster),
         cmocka_unit_test(test_half_and_half),  cmocka_unit_test(test_three_tiers),
