@@ -27,14 +27,21 @@ static bool still_named(int fd, const char *path) {
            by_fd.st_dev == by_name.st_dev;
 }
 
-static quire_status lock_part(const quire_writer *w) {
+/* Some file systems have no locks (Lustre by default, NFS without its lock service). What this
+ * writer has `created` is its own there, too; what it has found may be in use. */
+static quire_status lock_part(const quire_writer *w, bool created) {
     if (flock(w->fd, LOCK_EX | LOCK_NB) == 0)
         return QUIRE_OK;
-    return errno == EWOULDBLOCK
-               ? quire__fail(QUIRE_E_BUSY,
-                             "'%.200s' is being written by another process; try again later",
-                             w->path)
-               : io_error("lock", w->part);
+    if (errno == EWOULDBLOCK)
+        return quire__fail(
+            QUIRE_E_BUSY, "'%.200s' is being written by another process; try again later", w->path);
+    if (errno != ENOSYS && errno != ENOLCK && errno != EOPNOTSUPP)
+        return io_error("lock", w->part);
+    return created ? QUIRE_OK
+                   : quire__fail(QUIRE_E_BUSY,
+                                 "'%.200s' exists, and this file system has no locks to show "
+                                 "whether it is in use: remove it if no process writes it",
+                                 w->part);
 }
 
 /* The file that another writer left, which the lock shows not to be in use. It is not written to:
@@ -60,12 +67,14 @@ static quire_status open_part(quire_writer *w) {
         }
         if (w->fd < 0)
             return io_error("create", w->part);
-        quire_status status = lock_part(w);
+        quire_status status = lock_part(w, created);
         const bool named = status == QUIRE_OK && still_named(w->fd, w->part);
         if (created && named)
             return QUIRE_OK;
         if (named)
             status = remove_left_over(w);
+        else if (created && status == QUIRE_E_IO)
+            unlink(w->part); /* nobody else writes it either, and it would lie in the way */
         close(w->fd);
         QUIRE_TRY(status);
     }

@@ -1,9 +1,13 @@
 /* Saved sequences: they go on bit for bit, and no damaged, foreign or hostile file changes
  * anything. */
+#define _GNU_SOURCE /* RTLD_NEXT */
+#include <dlfcn.h>
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -466,6 +470,45 @@ static void test_left_over_part(void **state) {
     assert_int_equal(symlink(saved_path("other"), part), 0);
     assert_status(quire_seq_save(seq, path, NULL), QUIRE_E_IO);
     assert_int_equal(unlink(part), 0);
+    fixture_close(&f);
+}
+
+/* What flock fails with, in place of the system's; 0: it locks. */
+static int flock_error;
+
+int flock(int fd, int operation) {
+    int (*system_s)(int, int);
+    *(void **)(void *)&system_s = dlsym(RTLD_NEXT, "flock");
+    errno = flock_error;
+    return flock_error ? -1 : system_s(fd, operation);
+}
+
+/* File systems without locks can be written to, but what lies at PATH.part there may be in use. */
+static void test_no_locks(void **state) {
+    (void)state;
+    fixture f;
+    quire_seq *seq;
+    fixture_init(&f, 1, 2, 1, 32, 32, "k8v4");
+    fixture_open(&f);
+    assert_ok(quire_seq_create(f.pool, &seq));
+    char path[256], part[300];
+    snprintf(path, sizeof path, "%s", saved_path("no-locks"));
+    snprintf(part, sizeof part, "%s.part", path);
+    flock_error = ENOSYS;
+    assert_ok(quire_seq_save(seq, path, NULL));
+    assert_int_equal(access(part, F_OK), -1);
+    assert_int_equal(access(path, F_OK), 0);
+    file_write(part, "not ours", 8);
+    assert_status(quire_seq_save(seq, path, NULL), QUIRE_E_BUSY);
+    assert_non_null(strstr(quire_last_error(), "has no locks"));
+    const bytes other = file_read(part);
+    assert_memory_equal(other.data, "not ours", 8);
+    free(other.data);
+    assert_int_equal(unlink(part), 0);
+    flock_error = EIO;
+    assert_status(quire_seq_save(seq, path, NULL), QUIRE_E_IO);
+    assert_int_equal(access(part, F_OK), -1);
+    flock_error = 0;
     fixture_close(&f);
 }
 
@@ -952,6 +995,7 @@ int main(void) {
         cmocka_unit_test(test_padding),
         cmocka_unit_test(test_recycled_pages),
         cmocka_unit_test(test_left_over_part),
+        cmocka_unit_test(test_no_locks),
     };
     return cmocka_run_group_tests(tests, NULL, remove_files);
 }
