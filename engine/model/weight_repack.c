@@ -97,7 +97,10 @@ static quire_status repack_as(quire_model *model, ggml_backend_dev_t device,
         return QUIRE_OK;
     repacked->buffer = ggml_backend_buft_alloc_buffer(type, total);
     if (!repacked->buffer)
-        return quire__fail(QUIRE_E_NOMEM, "no memory for %zu bytes of rearranged weights", total);
+        return quire__fail(QUIRE_E_NOMEM,
+                           "no memory for %zu bytes of rearranged weights. Without `repack` "
+                           "(--weights file) they are read from the file as they are",
+                           total);
     char *at = ggml_backend_buffer_get_base(repacked->buffer);
     for (struct ggml_tensor *t = ggml_get_first_tensor(tensors); t;
          t = ggml_get_next_tensor(tensors, t))

@@ -55,7 +55,8 @@ quire_status quire__fail_where(quire_status status, const char *format, ...) {
     vsnprintf(last_error, sizeof last_error, format, args);
     va_end(args);
     const size_t n = strlen(last_error);
-    snprintf(last_error + n, sizeof last_error - n, ": %s", sentence);
+    const int left = (int)(sizeof last_error - n);
+    snprintf(last_error + n, (size_t)left, ": %.*s", left, sentence); /* cut off at the end */
     keep_text(last_error);
     return status;
 }
