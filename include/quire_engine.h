@@ -476,7 +476,8 @@ typedef struct quire_generate_options {
      * have done next, instead of prefilling it. If it ended the text, nothing is generated. */
     bool resume;
     /* Guess up to this many tokens by looking them up in the text so far, and verify them in one
-     * step; 0: off. */
+     * step; 0: off. With on_token, fewer where a page is sealed or leaves a window, so that a stop
+     * can take back exactly what was not told. */
     int32_t draft;
     /* Called with every token, including the one that ends the text, after its step was committed.
      * False stops. */

@@ -2,6 +2,7 @@
 #include "model/model.h"
 #include "session/clock.h"
 #include "session/lookup_draft.h"
+#include "session/session.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,9 +51,11 @@ static quire_status emit(generation *gen, int32_t token) {
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
 /* How many tokens after the next one may be guessed: not beyond the context, nor what was asked
- * for. */
+ * for, nor what the caller could stop before. */
 static int32_t draft_room(const generation *gen) {
     int32_t room = smaller(gen->options->draft, DRAFT_MAX);
+    if (gen->options->on_token)
+        room = smaller(room, quire__session_exact_rows(gen->session, gen->seq) - 1);
     room = smaller(room, quire_session_context(gen->session) - quire_seq_length(gen->seq) - 1);
     return smaller(room, gen->options->max_tokens - gen->result->n_generated - 1);
 }

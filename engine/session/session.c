@@ -374,6 +374,25 @@ quire_status quire_session_decode(quire_session *session, const quire_step_item 
     return status;
 }
 
+/* The length at which a sequence no longer has all that a query behind `length` tokens sees through
+ * this window. */
+static int32_t length_of_loss(int32_t length, int32_t window) {
+    const int32_t first = length < window ? 0 : length - window + 1;
+    return (first / QUIRE_PAGE_TOKENS + 1) * QUIRE_PAGE_TOKENS + window - 1;
+}
+
+int32_t quire__session_exact_rows(const quire_session *session, const quire_seq *seq) {
+    const int32_t length = quire_seq_length(seq), shortest = length + 1;
+    /* A page is sealed where a window of one token leaves it. */
+    int32_t loss = session->options.exact_trim ? INT32_MAX : length_of_loss(shortest, 1);
+    for (int32_t i = 0; i < session->model->n_layers; i++) {
+        const int32_t window = session->layers[i].window;
+        if (window > 0 && length_of_loss(shortest, window) < loss)
+            loss = length_of_loss(shortest, window);
+    }
+    return loss - 1 - length;
+}
+
 quire_status quire_session_prefill(quire_session *session, quire_seq *seq, const int32_t *tokens,
                                    int32_t n_tokens, void (*progress)(void *user, int32_t done),
                                    void *user) {

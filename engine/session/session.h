@@ -16,5 +16,9 @@ quire_status quire__session_check_tokens(const quire_session *session, const int
 quire_status quire__session_prefill(quire_session *session, quire_seq *seq, const int32_t *tokens,
                                     int32_t n_tokens, int32_t step_rows,
                                     void (*progress)(void *user, int32_t done), void *user);
+/* How many tokens a step may append to a sequence so that afterwards any of them but the first can
+ * be taken back exactly: no page leaves a window, and none is sealed that would be reopened from
+ * its packed values. 1 or more. */
+int32_t quire__session_exact_rows(const quire_session *session, const quire_seq *seq);
 
 #endif
