@@ -143,6 +143,7 @@ man: build ## the man pages, which every build writes from the help texts into b
 # What is built is installed as it is: as root nothing is compiled, and nothing fetched.
 install: ## install under PREFIX (/usr/local), staged in DESTDIR
 	@test -e build/bin/quire || $(MAKE) build
+	@! grep -qs '^QUIRE_CUDA_QUICK:BOOL=ON' build/CMakeCache.txt || { $(call compile,build,$(GOOD_KERNELS)); }
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 
 format: ## clang-format every C file in place

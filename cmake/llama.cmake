@@ -36,7 +36,10 @@ if(NOT TARGET llama)
     if(QUIRE_LLAMA_SOURCE)
         set(arguments ${QUIRE_LLAMA_SOURCE})
     endif()
-    execute_process(COMMAND ${CMAKE_COMMAND} -E env CC=${CMAKE_C_COMPILER} CXX=${CMAKE_CXX_COMPILER}
+    # A compiler may be two words, of which CMake takes the second for an argument: "ccache gcc".
+    string(STRIP "${CMAKE_C_COMPILER} ${CMAKE_C_COMPILER_ARG1}" cc)
+    string(STRIP "${CMAKE_CXX_COMPILER} ${CMAKE_CXX_COMPILER_ARG1}" cxx)
+    execute_process(COMMAND ${CMAKE_COMMAND} -E env "CC=${cc}" "CXX=${cxx}"
                             ${CMAKE_CURRENT_LIST_DIR}/../tools/build-llama ${arguments}
                     OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
     if(failed)

@@ -1,7 +1,11 @@
 # Sourced, after lock.sh, by scripts that fetch into $cache: a file is what its pinned SHA-256 says, or it is not used.
 
 sum() { if command -v sha256sum >/dev/null; then sha256sum "$1"; else shasum -a 256 "$1"; fi | cut -d ' ' -f 1; }
-a_python() { if [ -x "$cache/venv/bin/python" ]; then "$cache/venv/bin/python" "$@"; else python3 "$@"; fi; }
+# A python with pip. That of the environment has none if its set-up was stopped, or if the system's Python is another by now.
+a_python() {
+    local own=$cache/venv/bin/python
+    if "$own" -m pip --version >/dev/null 2>&1; then "$own" "$@"; else python3 "$@"; fi
+}
 
 # fetched FILE SHA256: the file is there, and is the one of the pin. Its hash is computed once, and noted in FILE.sha256.
 fetched() {

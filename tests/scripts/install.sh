@@ -102,9 +102,9 @@ check "pkg-config --static" "$tmp/static"
 echo "install: the installed command runs, and has man pages"
 unit=$prefix/lib/systemd/system/quire.service
 if [[ $parts = *" server "* && $(uname -s) = Linux ]]; then
-    grep -q "^ExecStart=$prefix/bin/quire " "$unit" || { echo "install: the service runs another program"; grep Exec "$unit"; exit 1; }
+    grep -q "^ExecStart=\"$prefix/bin/quire\" " "$unit" || { echo "install: the service runs another program"; grep Exec "$unit"; exit 1; }
     env DESTDIR="$tmp/staged" cmake --install "$build" --prefix /usr >/dev/null
-    grep -q "^ExecStart=/usr/bin/quire " "$tmp/staged/usr/lib/systemd/system/quire.service"
+    grep -q "^ExecStart=\"/usr/bin/quire\" " "$tmp/staged/usr/lib/systemd/system/quire.service"
     echo "install: the service runs the installed command, also from a staged tree"
 fi
 [[ $parts = *" engine "* ]] || exit 0 # a program without the engine has no helper

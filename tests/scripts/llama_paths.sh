@@ -93,6 +93,15 @@ if [ "$n" != 1 ] || [ ! -e "$(cat "$tmp/first")/stamp" ] || ! cmp -s "$tmp/first
 fi
 echo "llama_paths: two builds at once make one"
 
+# Compilers of two words, a relative cache, and a staged install of Quire around it.
+words=$(cd "$tmp" && CC="env $cc" CXX="env $cxx" DESTDIR=$tmp/stage QUIRE_CACHE=words "$root/tools/build-llama" "$tmp/toy" 2>"$tmp/log") ||
+    { cat "$tmp/log"; exit 1; }
+if [ ! -e "$words/stamp" ] || [ ! -e "$tmp/words" ] || [ -e "$tmp/stage" ]; then
+    echo "llama_paths: $words is not in the cache, or something is in DESTDIR"
+    exit 1
+fi
+echo "llama_paths: compilers of two words, a relative cache, a staged install"
+
 # Another processor, which is what the compiler says it is: a build of its own, beside the first.
 printf '#!/bin/sh\n"%s" "$@" || exit $?\ncase "$*" in *native*) echo "#define __OTHER_PROCESSOR__ 1" ;; esac\n' "$cc" >"$tmp/other-cc"
 chmod +x "$tmp/other-cc"
