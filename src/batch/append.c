@@ -142,7 +142,7 @@ quire_status quire_batch_append(quire_batch *batch, int32_t index, quire_rows k_
         if (status != QUIRE_OK)
             return quire__batch_fail(batch, status);
     }
+    atomic_store(&batch->appended[(ptrdiff_t)index * batch->pool->max_workers + ith], nth);
     atomic_store(&batch->appended_nth[index], nth);
-    atomic_fetch_add(&batch->appended[index], 1);
     return QUIRE_OK;
 }

@@ -1,20 +1,33 @@
 /* Errors of a batch, and checks of a call on one. */
 #include "batch/batch.h"
 
-#include <string.h>
+#include <stdio.h>
 
-quire_status quire__batch_note(quire_batch *batch, quire_status status) {
+static quire_status note(quire_batch *batch, quire_status status, bool fails) {
     pthread_mutex_lock(&batch->pool->lock);
-    if (batch->error[0] == 0)
-        strncpy(batch->error, quire_last_error(), sizeof batch->error - 1);
+    if (batch->error[0] == 0 || (fails && !atomic_load(&batch->failed)))
+        snprintf(batch->error, sizeof batch->error, "%s", quire_last_error());
+    if (fails)
+        atomic_store(&batch->failed, true);
     pthread_mutex_unlock(&batch->pool->lock);
     return status;
 }
 
+quire_status quire__batch_note(quire_batch *batch, quire_status status) {
+    return note(batch, status, false);
+}
+
 quire_status quire__batch_fail(quire_batch *batch, quire_status status) {
-    quire__batch_note(batch, status);
-    atomic_store(&batch->failed, true);
-    return status;
+    return note(batch, status, true);
+}
+
+bool quire__batch_appended(const quire_batch *batch, int32_t layer) {
+    const int nth = atomic_load(&batch->appended_nth[layer]);
+    const atomic_int *by = batch->appended + (ptrdiff_t)layer * batch->pool->max_workers;
+    for (int i = 0; i < nth; i++)
+        if (atomic_load(&by[i]) != nth)
+            return false;
+    return nth > 0;
 }
 
 static quire_status check_numbers(const quire_batch *batch, int32_t layer, int32_t ith,

@@ -63,7 +63,8 @@ struct quire_batch {
     uint8_t *scratch;             /* (scratch pages, pool->scratch_bytes) */
     int32_t n_scratch;            /* pages in use */
     atomic_int *region_layer;     /* (n_regions) layer whose rows it has, or -1 */
-    /* (n_layers) workers that have appended to it, and out of how many. */
+    /* (n_layers, max_workers) out of how many workers this one has last appended to the layer; 0:
+     * it has not. (n_layers) out of how many any has. */
     atomic_int *appended, *appended_nth;
     atomic_int next_unit, n_finished; /* of the attend call in progress */
     /* A worker's call to attend was refused before it could be counted: the two counters above are
@@ -89,16 +90,12 @@ static inline int32_t quire__tile_parts(const quire_tile_class *g) {
     return g->n_chunks * (g->sees_stale ? 2 : 1);
 }
 
-static inline bool quire__batch_appended(const quire_batch *batch, int32_t layer) {
-    const int nth = atomic_load(&batch->appended_nth[layer]),
-              n = atomic_load(&batch->appended[layer]);
-    return n > 0 && n % nth == 0;
-}
-
+/* Whether all workers of the last call to append have appended to the layer. */
+bool quire__batch_appended(const quire_batch *batch, int32_t layer);
 /* Stores the calling thread's last error for quire_batch_error, if it is the batch's first. Returns
  * `status`. */
 quire_status quire__batch_note(quire_batch *batch, quire_status status);
-/* The same; afterwards the batch can only be aborted. */
+/* The same, but in place of what the batch has survived; afterwards it can only be aborted. */
 quire_status quire__batch_fail(quire_batch *batch, quire_status status);
 /* Notes what it refuses. */
 quire_status quire__batch_check_call(quire_batch *batch, int32_t layer, int32_t ith, int32_t nth);

@@ -101,7 +101,8 @@ static void carve_batch(quire_carver *c, quire_batch *b, const quire_pool *pool,
     b->n_units = quire__carve(c, n_classes, sizeof *b->n_units);
     b->scratch = quire__carve(c, rows / QUIRE_T, pool->scratch_bytes);
     b->region_layer = quire__carve(c, (size_t)pool->n_regions, sizeof *b->region_layer);
-    b->appended = quire__carve(c, (size_t)pool->n_layers, sizeof *b->appended);
+    b->appended =
+        quire__carve(c, (size_t)pool->n_layers * (size_t)pool->max_workers, sizeof *b->appended);
     b->appended_nth = quire__carve(c, (size_t)pool->n_layers, sizeof *b->appended_nth);
     b->tile_done = quire__carve(c, n_tiles * w->kv_heads, sizeof *b->tile_done);
     b->tile_done_stride = (int32_t)w->kv_heads;

@@ -5,9 +5,10 @@
  * the worst way. A leaf that is given back waits for the next of its size (page/leaf.c), so leaves
  * take exactly the sum of these.
  *
- * One thing breaks that rule: the leaves of windows come and go, and if they go back to the arena
- * in between (quire_pool_get_stats does that) leaves of another class may take a part of their
- * place. A sixteenth more is reserved for such gaps. */
+ * That rule is broken if leaves go back to the arena in between (quire_pool_get_stats does that),
+ * and those of another size take a part of their place. The leaves of windows come and go all the
+ * time: a sixteenth more is reserved for such gaps. Large sinks count as raw pages, whose places
+ * they may take. */
 #include "pool/building.h"
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
@@ -37,9 +38,12 @@ static double class_bytes(const quire_pool *pool, const quire_class *class, size
     /* The open page and the raw rows of the page sealed last. In flight, one more for each sequence
      * whose rows reach another page, and another if they fill that one too. */
     const size_t moving = (smaller(seqs, rows / 2) + smaller(seqs, rows / QUIRE_T)) * batches;
+    /* Of the place of a raw page, large sinks leave nothing that is of use. */
+    const size_t sinks =
+        3 * class->sink_bytes > class->raw_bytes ? class->raw_bytes : class->sink_bytes;
     return pages * (double)class->sealed_bytes +
            (double)(2 * seqs + moving + 1) * (double)class->raw_bytes +
-           (double)(seqs + 1) * (double)class->sink_bytes;
+           (double)(seqs + 1) * (double)sinks;
 }
 
 /* Of an arena for max_seqs sequences of so many tokens. */

@@ -111,6 +111,8 @@ static void swap_forms(quire_pool *pool) {
     pool->changing = true;
 }
 
+static int64_t count_stale(quire_pool *pool);
+
 static quire_status change_policy(quire_pool *pool, const quire_policy *policy) {
     if (policy->sinks < 0 || policy->sinks > QUIRE_T || policy->edge_first < 0 ||
         policy->edge_last < 0 || policy->edge_first > pool->n_layers ||
@@ -125,6 +127,7 @@ static quire_status change_policy(quire_pool *pool, const quire_policy *policy) 
         if (pool->seq[i].used && in_use(&pool->seq[i]))
             return quire__fail(QUIRE_E_BUSY, "cannot change the policy while a batch is in flight "
                                              "or a sequence is being saved or loaded");
+    pool->changing = pool->changing && count_stale(pool) > 0; /* the last may have been freed */
     if (pool->changing && !is_form_of(pool, policy, pool->layer_before, pool->class_before))
         return quire__fail(
             QUIRE_E_STATE,

@@ -204,6 +204,53 @@ static void errors_are_kept(void **state) {
     fixture_close(&f);
 }
 
+/* A batch fails for a reason of its own, whatever was refused before. */
+static void the_failure_is_named(void **state) {
+    (void)state;
+    fixture f;
+    init_plain(&f, "k8v4");
+    fixture_open(&f);
+    quire_batch *batch = begin(&f, new_seq(&f), 2);
+    const tensors t = tensors_of(&f, 0, 0, 2);
+    assert_status(attend(batch, 0, &t, 0, 1), QUIRE_E_STATE);
+    assert_non_null(strstr(quire_batch_error(batch), "before attending"));
+    t.k[1] = NAN;
+    assert_status(store(batch, 0, &t, 0, 1), QUIRE_E_VALUE);
+    assert_non_null(strstr(quire_batch_error(batch), "row 0"));
+    assert_status(store(batch, 7, &t, 0, 1), QUIRE_E_INVALID);
+    assert_non_null(strstr(quire_batch_error(batch), "row 0"));
+    quire_batch_abort(batch);
+    tensors_free(t);
+    fixture_close(&f);
+}
+
+/* Which workers have appended counts, not how many calls were made. */
+static void every_worker_appends(void **state) {
+    (void)state;
+    fixture f;
+    init_plain(&f, "k8v4");
+    f.options.n_layers = 1;
+    fixture_open(&f);
+    quire_batch *batch = begin(&f, new_seq(&f), 2);
+    const tensors t = tensors_of(&f, 0, 0, 2);
+    assert_ok(store(batch, 0, &t, 0, 2));
+    assert_ok(store(batch, 0, &t, 0, 2));
+    assert_status(attend(batch, 0, &t, 0, 1), QUIRE_E_STATE);
+    assert_status(quire_batch_commit(batch, NULL), QUIRE_E_STATE);
+    assert_status(store(batch, 0, &t, 2, 2), QUIRE_E_INVALID); /* and all of them again */
+    assert_ok(store(batch, 0, &t, 0, 2));
+    assert_ok(store(batch, 0, &t, 1, 2));
+    assert_ok(attend(batch, 0, &t, 0, 1));
+    assert_ok(store(batch, 0, &t, 0, 3)); /* in three parts, of which two are missing */
+    assert_status(attend(batch, 0, &t, 0, 1), QUIRE_E_STATE);
+    assert_ok(store(batch, 0, &t, 2, 3));
+    assert_ok(store(batch, 0, &t, 1, 3));
+    assert_ok(attend(batch, 0, &t, 0, 1));
+    assert_ok(quire_batch_commit(batch, NULL));
+    tensors_free(t);
+    fixture_close(&f);
+}
+
 /* One worker of a call is refused and the other one does all the work: the next call, of any
  * number of workers, writes its output all the same. */
 static void attend_after_a_refusal(void **state) {
@@ -684,6 +731,8 @@ int main(void) {
         cmocka_unit_test(bad_calls),
         cmocka_unit_test(errors_are_kept),
         cmocka_unit_test(attend_after_a_refusal),
+        cmocka_unit_test(the_failure_is_named),
+        cmocka_unit_test(every_worker_appends),
         cmocka_unit_test(strides),
         cmocka_unit_test(busy_sequence),
         cmocka_unit_test(bad_values),

@@ -96,6 +96,39 @@ static void a_priced_pool_holds_what_it_was_priced_for(void **state) {
     }
 }
 
+/* Raw pages lie side by side, every other one goes back, and sinks take their places: where sinks
+ * are large, what is left of such a place serves no raw page. */
+static void sinks_lie_in_the_places_of_raw_pages(void **state) {
+    (void)state;
+    enum { N = 64, LENGTH = 127, STEP = 16 };
+    static const int SINKS[] = {4, 21, 22, 33, 40, 60, 64};
+    for (size_t i = 0; i < sizeof SINKS / sizeof SINKS[0]; i++) {
+        fixture f;
+        quire_seq *seq[N];
+        fixture_init(&f, 1, 1, 1, 64, 64, "k8v4");
+        f.options.policy.sinks = SINKS[i];
+        f.options.max_seqs = N;
+        f.options.max_tokens = LENGTH;
+        f.options.max_batch_tokens = STEP;
+        f.options.max_workers = 1;
+        assert_ok(quire_pool_price(&f.options, &f.options.budget_bytes));
+        fixture_open(&f);
+        create(&f, seq);
+        for (int s = 0; s < N; s++)
+            feed(&f, seq[s], &SOURCE, 1, 1, 1, 0, NULL);
+        for (int s = 0; s < N; s += 2)
+            assert_ok(quire_seq_trim(seq[s], 0));
+        quire_pool_stats stats;
+        quire_pool_get_stats(f.pool, &stats); /* which gives leaves back to the arena */
+        for (int s = 1; s < N; s += 2)
+            feed(&f, seq[s], &SOURCE, 63, STEP, 1, 0, NULL);
+        for (int s = 0; s < N; s++)
+            feed(&f, seq[s], &SOURCE, LENGTH - quire_seq_length(seq[s]), STEP, 1, 0, NULL);
+        release(&f, seq);
+        fixture_close(&f);
+    }
+}
+
 /* Every sequence has its full length. One of them is cut or shifted, and then grows back. What a
  * window has lost (E_GONE) and codecs that cannot be shifted (E_UNSUPPORTED) are no matter of
  * room; that most attempts succeed is counted. */
@@ -269,6 +302,7 @@ static void bad_options_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_priced_pool_holds_what_it_was_priced_for),
+        cmocka_unit_test(sinks_lie_in_the_places_of_raw_pages),
         cmocka_unit_test(a_full_pool_has_room_for_trims_and_shifts),
         cmocka_unit_test(a_price_is_close_to_what_is_held),
         cmocka_unit_test(capacity_is_the_inverse_of_price),

@@ -357,6 +357,14 @@ static void bad_arguments(void **state) {
     quire_policy policy = policy_of("k4v4");
     policy.sinks = 65;
     assert_status(quire_pool_requantize(f.pool, &policy), QUIRE_E_INVALID);
+    const quire_policy other = policy_of("k4v4"), own = policy_of("k8v8");
+    assert_ok(quire_seq_trim(seq, 40)); /* no page is left that has to be converted */
+    assert_ok(quire_pool_requantize(f.pool, &other));
+    const quire_policy third = policy_of("k8v4");
+    assert_ok(quire_pool_requantize(f.pool, &third));
+    assert_ok(quire_pool_requantize(f.pool, &own));
+    drop(seq);
+    seq = fed_seq(&f, &SOURCE, 100);
     policy = policy_of("mlx4"); /* groups of 64 */
     assert_status(quire_pool_requantize(f.pool, &policy), QUIRE_E_UNSUPPORTED);
     assert_reason("layer 0");
