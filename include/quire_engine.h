@@ -252,14 +252,15 @@ typedef struct quire_prompt_result {
 
 QUIRE_API void quire_prompt_options_default(quire_prompt_options *options);
 /* Turns a prompt into a sequence, and computes only what is new. The live sequence *seq is cut to
- * the prefix that it shares with the prompt, unless the store has a longer one (or there is none):
- * then it is freed, and the prefix is loaded from the store. The rest is prefilled. After each
- * step, which is no longer than quire_session_put_rows, its pages are put into the store; pages
- * after a live prefix are not, as that prefix may hold tokens that were decoded one at a time. The
- * logits of the last token are row 0 afterwards. A put that fails does not fail the prompt.
- * E_INVALID, E_STATE, E_TOO_BIG, E_UNSUPPORTED (a store was given to an engine built without one):
- * *seq is unchanged. If quire_store_get or quire_seq_create fails, *seq is NULL. After any other
- * error *seq holds the steps that succeeded. *result is filled in every case. */
+ * the prefix that it shares with the prompt. If the store gives a longer one (or there is none),
+ * that takes its place; with room for only one of them it is freed first. The rest is prefilled.
+ * After each step, which is no longer than quire_session_put_rows, its pages are put into the
+ * store; pages after a live prefix are not, as that prefix may hold tokens that were decoded one at
+ * a time. The logits of the last token are row 0 afterwards. A put that fails does not fail the
+ * prompt. E_INVALID, E_STATE, E_TOO_BIG, E_UNSUPPORTED (a store was given to an engine built
+ * without one): *seq is unchanged. If quire_store_get or quire_seq_create fails, and no live prefix
+ * is left, *seq is NULL. After any other error *seq holds the steps that succeeded. *result is
+ * filled in every case. */
 QUIRE_API quire_status quire_session_prompt(quire_session *session, quire_seq **seq,
                                             const int32_t *tokens, int32_t n_tokens,
                                             const quire_prompt_options *options,

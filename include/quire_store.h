@@ -211,8 +211,9 @@ typedef struct quire_store_stats {
  * has not written yet. Redis: file_bytes, max_bytes and evicted_pages are those of the server
  * (its memory, maxmemory, keys evicted since it started). Tiers: counts begin when the store was
  * opened. Records, pages, all sizes and evicted_pages are those of the first place that is not a
- * Redis server, and never wait for one; without such a place they are 0, also max_bytes, which a
- * directory and memory always have. */
+ * Redis server; without such a place they are 0, also max_bytes, which a directory and memory
+ * always have. No server is asked, but another thread's call on the store, which may wait for one,
+ * comes first. */
 QUIRE_API quire_status quire_store_get_stats(quire_store *store, quire_store_stats *stats);
 
 /* ------------------------------------------------------------ keys and contents (experimental) */

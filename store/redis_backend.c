@@ -139,7 +139,7 @@ static quire_status send_asked(quire_redis *r, batch *b, const quire_record_id *
     const int64_t deadline = quire__redis_deadline(r);
     for (size_t i = 0; i < n; i++) {
         quire_redis_command *c = add_of_record(b, r, "HGET", &ids[i]);
-        QUIRE_TRY(quire__redis_route(r, c->word[1], c->bytes[1], &c->link));
+        QUIRE_TRY(quire__redis_route(r, c->word[1], c->bytes[1], deadline, &c->link));
         QUIRE_TRY(quire__link_ready(c->link, deadline));
         QUIRE_TRY(quire__link_add(c->link, c->n_words, c->word, c->bytes));
         r->asked[r->n_asked++] = (quire_redis_asked){

@@ -89,9 +89,8 @@ static quire_status read_range(quire_redis *r, const quire_redis_link *from,
     return QUIRE_OK;
 }
 
-static quire_status read_map_from(quire_redis *r, quire_redis_link *link) {
+static quire_status read_map_from(quire_redis *r, quire_redis_link *link, int64_t deadline) {
     static const char *const words[] = {"CLUSTER", "SLOTS"};
-    const int64_t deadline = quire__redis_deadline(r);
     redisReply *reply = NULL;
     QUIRE_TRY(quire__link_ready(link, deadline));
     if (link->n_waiting > 0) /* it has been given commands of this call */
@@ -119,11 +118,13 @@ static quire_status read_map_from(quire_redis *r, quire_redis_link *link) {
     return status;
 }
 
-/* Any node knows it. Those that rest answer at once that they do. */
-static quire_status read_map(quire_redis *r) {
+/* Any node knows it. Those that rest answer at once that they do; each of the others may take half
+ * of the time that is left, so that something is left for the call itself. */
+static quire_status read_map(quire_redis *r, int64_t deadline) {
     quire_status status = QUIRE_E_IO;
     for (size_t i = 0; i < r->n_links; i++) {
-        status = read_map_from(r, r->links[i]);
+        const int64_t now = quire__millis();
+        status = read_map_from(r, r->links[i], now + (deadline - now) / 2);
         if (status == QUIRE_OK || status == QUIRE_E_INVALID || status == QUIRE_E_NOMEM)
             break;
     }
@@ -132,14 +133,14 @@ static quire_status read_map(quire_redis *r) {
     return status;
 }
 
-quire_status quire__redis_route(quire_redis *r, const char *key, size_t n_bytes,
+quire_status quire__redis_route(quire_redis *r, const char *key, size_t n_bytes, int64_t deadline,
                                 quire_redis_link **link) {
     *link = r->links[0];
     if (!r->slot)
         return QUIRE_OK;
     if (r->map_millis == 0 || (r->is_map_stale && quire__millis() - r->map_millis >= MAP_MILLIS)) {
         const bool is_first = r->map_millis == 0;
-        const quire_status status = read_map(r);
+        const quire_status status = read_map(r, deadline);
         if (is_first && status != QUIRE_OK) {
             r->map_millis = 0;
             return status;

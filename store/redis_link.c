@@ -204,7 +204,7 @@ static quire_status open_tls(quire_redis_link *l, int64_t deadline) {
         if (io == QUIRE_IO_DONE)
             return QUIRE_OK;
         if (io != QUIRE_IO_WAIT_READ && io != QUIRE_IO_WAIT_WRITE) {
-            l->was_refused = true;
+            l->was_refused = io != QUIRE_IO_CLOSED; /* by a proxy, perhaps, whose server is down */
             return quire__link_fail(l, "cannot be used with TLS: %s",
                                     why[0] ? why : "it closed the connection");
         }
@@ -388,7 +388,7 @@ quire_status quire__link_send(quire_redis_link *l, int64_t deadline) {
 }
 
 quire_status quire__link_reply(quire_redis_link *l, int64_t deadline, redisReply **reply) {
-    for (;;) {
+    for (bool late = false;;) {
         void *got = NULL;
         if (redisReaderGetReply(l->reader, &got) != REDIS_OK)
             return quire__link_fail(l, "sent what is not the protocol of Redis: %.80s",
@@ -400,7 +400,10 @@ quire_status quire__link_reply(quire_redis_link *l, int64_t deadline, redisReply
             l->rest_millis = 0;
             return QUIRE_OK;
         }
+        if (late) /* also while bytes of it keep coming */
+            return no_answer(l);
         const quire_io io = take_in(l);
+        late = quire__millis() >= deadline;
         if (io == QUIRE_IO_DONE)
             continue;
         if (!is_waiting(io))

@@ -95,7 +95,7 @@ static quire_status send_all(quire_redis *r, quire_redis_command *commands, size
     for (size_t i = 0; i < n; i++) {
         quire_redis_command *c = &commands[i];
         QUIRE_TRY(quire__redis_route(r, c->key < 0 ? NULL : c->word[c->key],
-                                     c->key < 0 ? 0 : c->bytes[c->key], &c->link));
+                                     c->key < 0 ? 0 : c->bytes[c->key], deadline, &c->link));
         QUIRE_TRY(quire__link_ready(c->link, deadline));
         QUIRE_TRY(quire__link_add(c->link, c->n_words, c->word, c->bytes));
     }

@@ -83,7 +83,7 @@ void quire__redis_forget_asked(quire_redis *r);
 /* ---- redis_cluster.c */
 uint32_t quire__redis_slot(const char *key, size_t n_bytes);
 /* The link for a key (NULL: any), not necessarily connected. E_IO, E_BUSY, E_NOMEM. */
-quire_status quire__redis_route(quire_redis *r, const char *key, size_t n_bytes,
+quire_status quire__redis_route(quire_redis *r, const char *key, size_t n_bytes, int64_t deadline,
                                 quire_redis_link **link);
 /* The link to a node, which is made if there is none yet. E_TOO_BIG, E_IO, E_NOMEM. */
 quire_status quire__redis_link_to(quire_redis *r, const char *host, const char *port,

@@ -110,7 +110,8 @@ static bool serves(const quire_redis *r, size_t link) {
 static quire_status list_nodes(quire_redis *r, nodes *all) {
     quire_redis_link *unused;
     r->is_map_stale = true;
-    QUIRE_TRY(quire__redis_route(r, NULL, 0, &unused)); /* reads the map of a cluster */
+    QUIRE_TRY(quire__redis_route(r, NULL, 0, quire__redis_deadline(r),
+                                 &unused)); /* reads the map of a cluster */
     for (size_t i = 0; i < r->n_links; i++)
         if (serves(r, i))
             QUIRE_TRY(scan(r, r->links[i], all));
@@ -148,6 +149,8 @@ static quire_status list_records(quire_redis *r, const quire_store_key *key, con
     if (!is_ours && !quire__reply_is(fields, "WRONGTYPE"))
         return quire__redis_refused(r->links[0], fields);
     for (size_t i = 0; i < (is_ours ? fields->elements : 1); i++) {
+        if (is_ours && fields->element[i]->type != REDIS_REPLY_STRING)
+            return quire__redis_refused(r->links[0], fields->element[i]);
         const char *text = is_ours ? fields->element[i]->str : "0"; /* bad, to be removed */
         char *end;
         const unsigned long piece = strtoul(text, &end, 10);

@@ -204,6 +204,9 @@ bool quire__root_read(const quire_record *record, quire_root *root);
 /* ---- store_open.c; the caller holds the lock */
 /* Removes a bad record, and counts it. */
 quire_status quire__store_drop_bad(quire_store *store, const quire_record_id *id);
+/* Must be called after reads: what was asked for ahead, or copied for nearer places, is forgotten.
+ */
+void quire__store_end_reading(quire_store *store);
 /* Copies a record into memory that the caller frees; NULL: there is no such record. E_NOMEM,
  * E_IO. */
 quire_status quire__store_copy(quire_store *store, const quire_record_id *id, uint8_t **bytes,

@@ -309,6 +309,7 @@ quire_status quire_store_export(quire_store *store, const quire_store_key *key, 
     quire_status status = prepare(&e, key);
     if (status == QUIRE_OK)
         status = quire__snapshot_write(path, e.root.form.n_classes, add_section, &e);
+    quire__store_end_reading(store);
     pthread_mutex_unlock(&store->lock);
     quire__known_root_free(&e.root);
     quire__chain_free(&e.chain);

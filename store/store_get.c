@@ -283,8 +283,7 @@ static quire_status attempt(quire_store *store, const quire_store_text *text, in
         if (n_pages > 0 && !store->backend->read_only) /* losing a use does no harm */
             store->backend->touch(store->backend, chain.key, (size_t)n_pages + 1);
     }
-    if (store->backend->ask)
-        store->backend->ask(store->backend, NULL, 0);
+    quire__store_end_reading(store);
     quire__chain_free(&chain);
     return status;
 }
@@ -324,9 +323,8 @@ quire_status quire_store_find(quire_store *store, quire_pool *pool, const quire_
     if (!pool || !key)
         return quire__fail(QUIRE_E_INVALID, "pool or key is NULL");
     quire_chain chain;
-    quire_seq *seq;
     int32_t n_pages = 0;
-    QUIRE_TRY(quire__seq_begin_pieces(pool, &seq)); /* only to keep the pool's form from changing */
+    quire__form_hold(pool);
     quire_status status = quire__chain_of_pool(&chain, text, pool, pages_of(text, pool, 0));
     if (status == QUIRE_OK) {
         pthread_mutex_lock(&store->lock);
@@ -335,7 +333,7 @@ quire_status quire_store_find(quire_store *store, quire_pool *pool, const quire_
         *key = chain.key[n_pages];
         quire__chain_free(&chain);
     }
-    quire__seq_end_pieces(seq, false);
+    quire__form_release(pool);
     if (n_tokens)
         *n_tokens = n_pages * QUIRE_PAGE_TOKENS;
     if (status == QUIRE_OK && n_pages == 0)

@@ -129,6 +129,11 @@ quire_status quire__store_drop_bad(quire_store *store, const quire_record_id *id
     return store->backend->read_only ? QUIRE_OK : store->backend->remove(store->backend, id, 1);
 }
 
+void quire__store_end_reading(quire_store *store) {
+    if (store->backend->ask)
+        store->backend->ask(store->backend, NULL, 0);
+}
+
 typedef struct copy {
     uint8_t *bytes;
     size_t n_bytes;

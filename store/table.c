@@ -88,7 +88,9 @@ quire_status quire__table_read(quire_store *store, quire_table *t) {
     QUIRE_TRY(store->backend->walk(store->backend, NULL, note, t));
     if (t->no_memory)
         return quire__fail(QUIRE_E_NOMEM, "out of memory while reading the store");
-    QUIRE_TRY(read_roots(store, t));
+    const quire_status status = read_roots(store, t);
+    quire__store_end_reading(store);
+    QUIRE_TRY(status);
     for (size_t i = 0; i < t->n_nodes; i++) {
         quire_table_node *n = &t->node[i];
         if (n->depth == 0)

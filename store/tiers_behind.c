@@ -200,9 +200,10 @@ static void *work(void *user) {
             bool has_written;
             const quire_status status = write_behind(t, b, &has_written);
             pthread_mutex_unlock(&t->lock);
-            if (status != QUIRE_OK || has_written)
+            /* A text that is larger than the place is no failure of the place. */
+            gives_up = status != QUIRE_OK && status != QUIRE_E_TOO_BIG;
+            if (gives_up || (has_written && status == QUIRE_OK))
                 quire__tier_note(t, QUIRE_TIER_WRITE, status);
-            gives_up = status != QUIRE_OK;
         }
         pthread_mutex_lock(&t->queue_lock);
         t->stats.queued_records -= b->n;

@@ -186,16 +186,39 @@ static quire_status check(const prompt *p) {
     return QUIRE_OK;
 }
 
+/* What the store has in place of the live sequence, if that is more: it may have less than it said.
+ * So the live one goes when the other is there, or if there is no room for both. */
+static quire_status map_longer(const prompt *p) {
+    const int32_t n_live = p->result->n_reused;
+    quire_seq *live = *p->seq;
+    *p->seq = NULL;
+    quire_status status = map_stored(p);
+    if (status == QUIRE_E_NO_SLOT || status == QUIRE_E_NO_PAGES) {
+        quire_seq_free(live);
+        live = NULL;
+        status = map_stored(p);
+    }
+    if (live && (status != QUIRE_OK || p->result->n_from_store <= n_live)) {
+        quire_seq_free(*p->seq);
+        *p->seq = live;
+        p->result->n_reused = n_live;
+        p->result->n_from_store = 0;
+        return QUIRE_OK;
+    }
+    quire_seq_free(live);
+    p->result->is_shareable = true;
+    return status;
+}
+
 /* The live sequence saves more if it is at least as long as what the store has. */
 static quire_status map_prefix(const prompt *p) {
-    int32_t n_live = *p->seq ? common_tokens(p) : 0;
-    if (n_live > 0 && p->options->store && stored_tokens(p) > n_live)
-        n_live = 0;
-    map_live(p, n_live);
+    map_live(p, *p->seq ? common_tokens(p) : 0);
     p->result->is_shareable = !*p->seq;
-    if (!*p->seq && p->options->store)
-        return map_stored(p);
-    return *p->seq ? QUIRE_OK : quire_seq_create(quire_session_pool(p->session), p->seq);
+    if (*p->seq)
+        return p->options->store && stored_tokens(p) > p->result->n_reused ? map_longer(p)
+                                                                           : QUIRE_OK;
+    return p->options->store ? map_stored(p)
+                             : quire_seq_create(quire_session_pool(p->session), p->seq);
 }
 
 quire_status quire_session_reuse(quire_session *session, quire_seq **seq, const int32_t *tokens,

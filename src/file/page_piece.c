@@ -174,6 +174,15 @@ static void plan(quire_seq *seq, int32_t n_pages) {
     }
 }
 
+static void count_hold(quire_pool *pool, int32_t more) {
+    pthread_mutex_lock(&pool->lock);
+    pool->form_holds += more;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void quire__form_hold(quire_pool *pool) { count_hold(pool, 1); }
+void quire__form_release(quire_pool *pool) { count_hold(pool, -1); }
+
 quire_status quire__seq_begin_pieces(quire_pool *pool, quire_seq **seq) {
     QUIRE_TRY(quire_seq_create(pool, seq));
     quire__seq_in_file(*seq, true);

@@ -53,6 +53,10 @@ QUIRE_INTERNAL quire_status quire__file_piece(const quire_file *file, int32_t pi
 /* The bytes of the section "layers". */
 QUIRE_INTERNAL const uint8_t *quire__file_layers(const quire_file *file, size_t *n_bytes);
 
+/* ---- without a sequence: in between, the pool's form does not change */
+QUIRE_INTERNAL void quire__form_hold(quire_pool *pool);
+QUIRE_INTERNAL void quire__form_release(quire_pool *pool);
+
 /* ---- into a new sequence: begin, reserve, write every piece that it needs, end. In between
  * nothing else refers to the sequence, and the pool's form does not change. */
 /* E_NO_SLOT. */

@@ -123,6 +123,7 @@ struct quire_pool {
     quire_layer_state *layer_before;
     quire_class *class_before; /* (n_classes) */
     bool changing;             /* there may be stale leaves */
+    int32_t form_holds;        /* callers for whom the form must not change */
     quire_seq *seq;            /* (max_seqs) */
     quire_seq *free_seq;
     quire_batch *batch; /* (max_batches) */

@@ -123,10 +123,12 @@ static quire_status change_policy(quire_pool *pool, const quire_policy *policy) 
                            (int)pool->n_layers);
     if (is_form_of(pool, policy, pool->layer, pool->class))
         return QUIRE_OK;
-    for (int32_t i = 0; i < pool->max_seqs; i++)
-        if (pool->seq[i].used && in_use(&pool->seq[i]))
-            return quire__fail(QUIRE_E_BUSY, "cannot change the policy while a batch is in flight "
-                                             "or a sequence is being saved or loaded");
+    bool busy = pool->form_holds > 0;
+    for (int32_t i = 0; i < pool->max_seqs && !busy; i++)
+        busy = pool->seq[i].used && in_use(&pool->seq[i]);
+    if (busy)
+        return quire__fail(QUIRE_E_BUSY, "cannot change the policy while a batch is in flight "
+                                         "or a sequence is being saved or loaded");
     pool->changing = pool->changing && count_stale(pool) > 0; /* the last may have been freed */
     if (pool->changing && !is_form_of(pool, policy, pool->layer_before, pool->class_before))
         return quire__fail(

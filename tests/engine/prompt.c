@@ -39,13 +39,14 @@ static void require(bool good, const char *what) {
 
 static bool stop(void *user) { return ((world *)user)->steps_left == 0; }
 
-static quire_session *open_session(world *w) {
+static quire_session *open_session_for(world *w, int32_t max_seqs) {
     quire_session_options o;
     quire_session_options_default(&o);
     o.policy = w->policy;
     o.raw = w->raw;
     o.calibration = w->calibration;
     o.context = CONTEXT;
+    o.max_seqs = max_seqs;
     o.max_rows = STEP; /* much longer than the window of the models with one */
     o.exact_trim =
         false; /* else raw rows of the page sealed last are saved, which a store has not */
@@ -55,6 +56,8 @@ static quire_session *open_session(world *w) {
     require(quire_session_create(&session, w->model, &o) == QUIRE_OK, "no session");
     return session;
 }
+
+static quire_session *open_session(world *w) { return open_session_for(w, 1); }
 
 /* ------------------------------------------------------------------ what a prompt gives */
 
@@ -241,6 +244,80 @@ static void failing(world *w, const char *name, bool read_only, uint64_t max_byt
     quire_store_close(store);
 }
 
+/* The session has room for one sequence, which is live: it gives way to a longer prefix in the
+ * store. */
+static void one_slot(world *w, quire_store *store, const outcome *whole, int32_t n_found) {
+    quire_session *session = open_session(w);
+    quire_prompt_options o;
+    quire_prompt_options_default(&o);
+    quire_prompt_result r;
+    quire_seq *seq = NULL;
+    require(quire_session_prompt(session, &seq, w->tokens, PAGE, &o, &r) == QUIRE_OK, "prompt");
+    o.store = store;
+    o.held = w->tokens;
+    o.n_held = PAGE;
+    require(quire_session_prompt(session, &seq, w->tokens, PROMPT, &o, &r) == QUIRE_OK, "prompt");
+    require(r.n_from_store == n_found && r.n_reused == n_found && r.is_shareable,
+            "the store was not used");
+    require_same(w, whole, session, seq, w->tokens, "in place of a live sequence, another prompt");
+    quire_session_free(session);
+}
+
+/* Turns over a byte of the store's file that is also at `bytes`. */
+static bool damage(const world *w, const char *name, const char *bytes, size_t n) {
+    char path[PATH_MAX_BYTES];
+    snprintf(path, sizeof path, "%s/%s/data.mdb", w->folder, name);
+    FILE *file = fopen(path, "r+b");
+    require(file != NULL && fseek(file, 0, SEEK_END) == 0, "no file of the store");
+    const size_t size = (size_t)ftell(file);
+    char *all = malloc(size);
+    rewind(file);
+    require(fread(all, 1, size, file) == size, "cannot read the store");
+    const char *at = NULL;
+    for (size_t i = 0; i + n <= size && !at; i++)
+        if (memcmp(all + i, bytes, n) == 0)
+            at = all + i;
+    if (at)
+        require(fseek(file, at - all, SEEK_SET) == 0 && fputc(*at ^ 1, file) != EOF, "write");
+    free(all);
+    fclose(file);
+    return at != NULL;
+}
+
+/* A store that has less than it says, because a page is damaged, does not cost what is live. */
+static void less_than_said(world *w, const outcome *whole) {
+    enum { LIVE = 300, PIECE = 64, TRIES = 40 };
+    int n_kept = 0;
+    for (size_t i = 1; i < TRIES && n_kept == 0; i++) {
+        const char *piece = whole->bytes + whole->n_bytes / TRIES * i;
+        char name[32];
+        snprintf(name, sizeof name, "less%d", (int)i);
+        quire_store *store = open_store(w, name, false, 0);
+        through_store(w, store, w->tokens, whole, 0, PROMPT / PAGE);
+        quire_store_close(store);
+        if (!damage(w, name, piece, PIECE))
+            continue;
+        store = open_store(w, name, false, 0);
+        quire_session *session = open_session_for(w, 2);
+        quire_prompt_options o;
+        quire_prompt_options_default(&o);
+        quire_prompt_result r;
+        quire_seq *seq = NULL;
+        require(quire_session_prompt(session, &seq, w->tokens, LIVE, &o, &r) == QUIRE_OK, "prompt");
+        o.store = store;
+        o.held = w->tokens;
+        o.n_held = LIVE;
+        require(quire_session_prompt(session, &seq, w->tokens, PROMPT, &o, &r) == QUIRE_OK,
+                "a damaged page ends the prompt");
+        require(r.n_reused >= LIVE, "what was live is lost");
+        require_same(w, whole, session, seq, w->tokens, "beside a damaged page, another prompt");
+        n_kept += r.n_reused == LIVE && r.n_from_store == 0;
+        quire_session_free(session);
+        quire_store_close(store);
+    }
+    require(n_kept > 0, "no damaged page lay before the end of what was live");
+}
+
 static void stores(world *w, const outcome *whole, const outcome *branch) {
     const int32_t all = (PROMPT - 1) / PAGE * PAGE, common = COMMON / PAGE * PAGE;
     quire_store *store = open_store(w, "pages", false, 0);
@@ -248,7 +325,9 @@ static void stores(world *w, const outcome *whole, const outcome *branch) {
     through_store(w, store, w->tokens, whole, all, 0);
     /* Also with windows: their pages were put before they left. */
     through_store(w, store, w->branch, branch, common, (PROMPT - common) / PAGE);
+    one_slot(w, store, whole, all);
     quire_store_close(store);
+    less_than_said(w, whole);
     quire_store_close(open_store(w, "empty", false, 0));
     failing(w, "empty", true, 0, QUIRE_E_STATE, whole);
     size_t bytes = 0; /* of the prompt on a raw f32 cache */

@@ -4,11 +4,13 @@
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -615,6 +617,101 @@ static void test_other_protocol(void **state) {
     redis_kill(&s);
 }
 
+/* ------------------------------------------------------------------ a server that lies */
+
+/* The next word of a command in text[*at..]; NULL: there is none. */
+static char *next_word(char *text, size_t n, size_t *at) {
+    char *length = memchr(text + *at, '$', n - *at);
+    char *word = length ? strstr(length, "\r\n") : NULL;
+    if (!word)
+        return NULL;
+    *at = (size_t)(word + 2 - text) + strtoul(length + 1, NULL, 10);
+    text[*at] = '\0';
+    return word + 2;
+}
+
+/* Sends what comes again and again, until nobody reads it. */
+static void pour(int to) {
+    static char letters[1 << 16];
+    memset(letters, 'a', sizeof letters);
+    while (write(to, letters, sizeof letters) > 0)
+        pause_millis(1);
+}
+
+/* Answers one connection: SCAN names one key, of which HKEYS says what no server says. If `pours`,
+ * the answer to anything but PING is one of 500 MB. */
+static void answer(int link, bool pours) {
+    static char text[1 << 16];
+    static const char *const answers[][2] = {
+        {"PING", "+PONG\r\n"},
+        {"HKEYS", "*2\r\n:5\r\n$-1\r\n"},
+        {"OBJECT", ":0\r\n"},
+        {"SCAN", "*2\r\n$1\r\n0\r\n*1\r\n$72\r\nquire:1:"
+                 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\r\n"}};
+    for (ssize_t n; (n = read(link, text, sizeof text - 2)) > 0;) {
+        size_t at = 0;
+        text[n] = '\0';
+        for (const char *word; at < (size_t)n && (word = next_word(text, (size_t)n, &at)); at++)
+            for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+                if (pours && strcmp(word, "HEXISTS") == 0) {
+                    dprintf(link, "$500000000\r\n");
+                    pour(link);
+                    return;
+                }
+                if (strcmp(word, answers[i][0]) == 0)
+                    dprintf(link, "%s", answers[i][1]);
+            }
+    }
+}
+
+/* A process that answers so; its port in *port. */
+static pid_t start_liar(bool pours, int *port) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    const int listening = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(listening, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(getsockname(listening, (struct sockaddr *)&a, &n), 0);
+    assert_int_equal(listen(listening, 5), 0);
+    *port = ntohs(a.sin_port);
+    fflush(NULL);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGPIPE, SIG_IGN);
+        for (int link; (link = accept(listening, NULL, NULL)) >= 0; close(link))
+            answer(link, pours);
+        _exit(0);
+    }
+    close(listening);
+    return child;
+}
+
+static void test_liar(void **state) {
+    (void)state;
+    author a;
+    char place[100];
+    int port, n;
+    open_author(&a);
+    pid_t liar = start_liar(false, &port);
+    snprintf(place, sizeof place, "redis://127.0.0.1:%d?timeout=20000", port);
+    quire_store *store = open_at(place);
+    quire_store_stats stats;
+    assert_status(quire_store_get_stats(store, &stats), QUIRE_E_IO);
+    assert_says("reply of the wrong kind");
+    quire_store_close(store);
+    kill(liar, SIGKILL);
+    waitpid(liar, NULL, 0);
+    liar = start_liar(true, &port);
+    snprintf(place, sizeof place, "redis://127.0.0.1:%d?timeout=300", port);
+    store = open_at(place);
+    assert_status(look(store, &a, 1, &n), QUIRE_E_IO); /* bytes of the answer keep coming */
+    assert_says("did not answer within 300 ms");
+    quire_store_close(store);
+    kill(liar, SIGKILL);
+    waitpid(liar, NULL, 0);
+    fixture_close(&a.f);
+}
+
 /* ------------------------------------------------------------------ several processes */
 
 static void test_processes(void **state) {
@@ -787,6 +884,63 @@ static void test_three_tiers(void **state) {
         assert_exact(three, &a, seed, N_TEXT);
     quire_store_close(three);
     fixture_close(&a.f);
+}
+
+/* What export reads from a far place does not go to a nearer one, as another text's pages. */
+static void test_export_copies_nothing(void **state) {
+    (void)state;
+    redis_server s = {0};
+    author a;
+    quire_store_key last;
+    redis_start(&s, NULL);
+    open_author(&a);
+    const char *place = redis_place(&s, "timeout=20000");
+    quire_store *store = open_at(place);
+    assert_ok(put(store, &a, 1));
+    const quire_store_text text = text_of(&a, 1, N_TEXT);
+    assert_ok(quire_store_find(store, a.f.pool, &text, &last, NULL));
+    quire_store_close(store);
+    store = open_tiers("mem:16M", place, NULL, 0);
+    assert_ok(put(store, &a, 2));
+    quire_store_drain(store);
+    const uint64_t records = stats_of(store).records;
+    assert_ok(quire_store_export(store, &last, saved_path("exported"), NULL));
+    assert_ok(put(store, &a, 2));
+    quire_store_drain(store);
+    assert_int_equal(stats_of(store).records, records);
+    quire_store_close(store);
+    redis_kill(&s);
+    fixture_close(&a.f);
+}
+
+/* A text that is larger than a place is not written there; the place is well. */
+static void test_larger_than_a_place(void **state) {
+    (void)state;
+    enum { N = 4096 };
+    static int32_t tokens[N];
+    fixture f;
+    quire_seq *seq;
+    const source s = source_default(7);
+    const char *const places[] = {"mem:64M", store_dir("tight")};
+    quire_store_options o;
+    quire_store *store;
+    open_pool(&f, "k4v4", POOL_FULL, QUIRE_F16);
+    assert_ok(quire_seq_create(f.pool, &seq));
+    feed(&f, seq, &s, N, 64, 1, 0, NULL);
+    quire_store_options_default(&o);
+    o.max_bytes = 1 << 20;
+    assert_ok(quire_store_open_tiers(&store, places, 2, &o));
+    quire_store_text text = {
+        .identity = "me", .identity_bytes = 2, .tokens = tokens, .n_tokens = N};
+    text_tokens(1, N, tokens);
+    assert_ok(quire_store_put(store, seq, &text, NULL));
+    quire_store_drain(store);
+    quire_store_tier tier = tier_of(store, 1);
+    assert_true(tier.dropped_records > 0);
+    assert_false(tier.is_failing);
+    assert_int_equal(tier.errors, 0);
+    quire_store_close(store);
+    fixture_close(&f);
 }
 
 /* Statistics of tiers never wait for a server, which would look at every key. */
@@ -993,17 +1147,31 @@ static void test_killed_often(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_urls),           cmocka_unit_test(test_same_directory),
-        cmocka_unit_test(test_password),       cmocka_unit_test(test_tls),
-        cmocka_unit_test(test_dead_and_back),  cmocka_unit_test(test_slow),
-        cmocka_unit_test(test_full),           cmocka_unit_test(test_evicting),
-        cmocka_unit_test(test_replica),        cmocka_unit_test(test_moved_host),
-        cmocka_unit_test(test_host_not_found), cmocka_unit_test(test_expiry),
-        cmocka_unit_test(test_garbage),        cmocka_unit_test(test_other_protocol),
-        cmocka_unit_test(test_processes),      cmocka_unit_test(test_cluster),
-        cmocka_unit_test(test_half_and_half),  cmocka_unit_test(test_three_tiers),
-        cmocka_unit_test(test_stats_of_tiers), cmocka_unit_test(test_behind_in_trouble),
-        cmocka_unit_test(test_told_once),      cmocka_unit_test(test_full_disk_told_once),
+        cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_same_directory),
+        cmocka_unit_test(test_password),
+        cmocka_unit_test(test_tls),
+        cmocka_unit_test(test_dead_and_back),
+        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_evicting),
+        cmocka_unit_test(test_replica),
+        cmocka_unit_test(test_moved_host),
+        cmocka_unit_test(test_host_not_found),
+        cmocka_unit_test(test_expiry),
+        cmocka_unit_test(test_liar),
+        cmocka_unit_test(test_export_copies_nothing),
+        cmocka_unit_test(test_larger_than_a_place),
+        cmocka_unit_test(test_garbage),
+        cmocka_unit_test(test_other_protocol),
+        cmocka_unit_test(test_processes),
+        cmocka_unit_test(test_cluster),
+        cmocka_unit_test(test_half_and_half),
+        cmocka_unit_test(test_three_tiers),
+        cmocka_unit_test(test_stats_of_tiers),
+        cmocka_unit_test(test_behind_in_trouble),
+        cmocka_unit_test(test_told_once),
+        cmocka_unit_test(test_full_disk_told_once),
         cmocka_unit_test(test_killed_often),
     };
     const int missing = places_missing(true);
