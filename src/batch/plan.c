@@ -244,8 +244,9 @@ quire_status quire_batch_begin_padded(quire_pool *pool, const quire_batch_item *
             atomic_store(&batch->region_layer[i], -1);
         for (int32_t i = 0; i < pool->n_layers; i++) {
             atomic_store(&batch->appended_nth[i], 0);
-            for (int32_t w = 0; w < pool->max_workers; w++)
-                atomic_store(&batch->appended[(ptrdiff_t)i * pool->max_workers + w], 0);
+            for (int32_t w = 0; w < pool->max_workers; w++) /* no worker has the batch yet */
+                atomic_store_explicit(&batch->appended[(ptrdiff_t)i * pool->max_workers + w], 0,
+                                      memory_order_relaxed);
         }
         for (int32_t i = 0; i < batch->n_tiles * batch->tile_done_stride; i++)
             atomic_store(&batch->tile_done[i], 0);
