@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "base/thread.h"
 
 static void find(const char *name, const char *port, int flags, quire_host *host) {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags};
@@ -45,7 +45,8 @@ typedef struct task {
     char name[256], port[8];
 } task;
 
-/* The result fits into an empty pipe. If nobody waits for it any more, the write fails. */
+/* The result fits into an empty pipe. If nobody waits for it any more, the write fails: the thread
+ * gets no SIGPIPE. */
 static void *look_up(void *arg) {
     task *t = arg;
     quire_host host;
@@ -55,21 +56,6 @@ static void *look_up(void *arg) {
     close(t->to);
     free(t);
     return NULL;
-}
-
-/* Without the program's signals, and without SIGPIPE. */
-static int start_thread(task *t) {
-    sigset_t all, before;
-    pthread_t thread;
-    sigfillset(&all);
-    int error = pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (error != 0)
-        return error;
-    error = pthread_create(&thread, NULL, look_up, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0)
-        pthread_detach(thread);
-    return error;
 }
 
 int quire__lookup_start(const char *name, const char *port) {
@@ -84,9 +70,12 @@ int quire__lookup_start(const char *name, const char *port) {
     t->to = ends[1];
     snprintf(t->name, sizeof t->name, "%s", name);
     snprintf(t->port, sizeof t->port, "%s", port);
-    const int error = start_thread(t);
-    if (error == 0)
+    pthread_t thread;
+    const int error = quire__thread_start(&thread, look_up, t);
+    if (error == 0) {
+        pthread_detach(thread);
         return ends[0];
+    }
     close(ends[0]);
     close(ends[1]);
     free(t);

@@ -1,10 +1,10 @@
 /* The thread that reads ahead, and its hand-over to the caller. */
 #include "base/read_ahead.h"
 
-#include <signal.h>
 #include <stdio.h>
 
 #include "base/file.h"
+#include "base/thread.h"
 
 static void *read_ahead(void *argument) {
     quire_read_ahead *a = argument;
@@ -26,17 +26,6 @@ static void *read_ahead(void *argument) {
     return NULL;
 }
 
-/* The thread blocks all signals: they are for the program's own threads. */
-static bool start_thread(quire_read_ahead *a) {
-    sigset_t all, before;
-    sigfillset(&all);
-    if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
-        return false;
-    const bool started = pthread_create(&a->thread, NULL, read_ahead, a) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
 void quire__read_ahead_start(quire_read_ahead *a, int fd, uint64_t offset,
                              const quire_read_buffer *buffer, size_t n_buffers) {
     *a = (quire_read_ahead){
@@ -44,7 +33,7 @@ void quire__read_ahead_start(quire_read_ahead *a, int fd, uint64_t offset,
     if (n_buffers < 2 || pthread_mutex_init(&a->lock, NULL) != 0)
         return;
     if (pthread_cond_init(&a->arrived, NULL) == 0) {
-        a->threaded = start_thread(a);
+        a->threaded = quire__thread_start(&a->thread, read_ahead, a) == 0;
         if (a->threaded)
             return;
         pthread_cond_destroy(&a->arrived);
