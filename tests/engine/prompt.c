@@ -244,23 +244,31 @@ static void failing(world *w, const char *name, bool read_only, uint64_t max_byt
     quire_store_close(store);
 }
 
-/* The session has room for one sequence, which is live: it gives way to a longer prefix in the
- * store. */
-static void one_slot(world *w, quire_store *store, const outcome *whole, int32_t n_found) {
-    quire_session *session = open_session(w);
+/* The prompt, when its first n_live tokens are live and the store may have more of them. */
+static quire_prompt_result live_or_stored(world *w, quire_store *store, int32_t max_seqs,
+                                          int32_t n_live, const outcome *whole) {
+    quire_session *session = open_session_for(w, max_seqs);
     quire_prompt_options o;
     quire_prompt_options_default(&o);
     quire_prompt_result r;
     quire_seq *seq = NULL;
-    require(quire_session_prompt(session, &seq, w->tokens, PAGE, &o, &r) == QUIRE_OK, "prompt");
+    require(quire_session_prompt(session, &seq, w->tokens, n_live, &o, &r) == QUIRE_OK, "prompt");
     o.store = store;
     o.held = w->tokens;
-    o.n_held = PAGE;
-    require(quire_session_prompt(session, &seq, w->tokens, PROMPT, &o, &r) == QUIRE_OK, "prompt");
+    o.n_held = n_live;
+    require(quire_session_prompt(session, &seq, w->tokens, PROMPT, &o, &r) == QUIRE_OK,
+            "a prompt that is live and stored fails");
+    require_same(w, whole, session, seq, w->tokens, "live and stored, another prompt");
+    quire_session_free(session);
+    return r;
+}
+
+/* The session has room for one sequence, which is live: it gives way to a longer prefix in the
+ * store. */
+static void one_slot(world *w, quire_store *store, const outcome *whole, int32_t n_found) {
+    const quire_prompt_result r = live_or_stored(w, store, 1, PAGE, whole);
     require(r.n_from_store == n_found && r.n_reused == n_found && r.is_shareable,
             "the store was not used");
-    require_same(w, whole, session, seq, w->tokens, "in place of a live sequence, another prompt");
-    quire_session_free(session);
 }
 
 /* Turns over a byte of the store's file that is also at `bytes`. */
@@ -298,21 +306,9 @@ static void less_than_said(world *w, const outcome *whole) {
         if (!damage(w, name, piece, PIECE))
             continue;
         store = open_store(w, name, false, 0);
-        quire_session *session = open_session_for(w, 2);
-        quire_prompt_options o;
-        quire_prompt_options_default(&o);
-        quire_prompt_result r;
-        quire_seq *seq = NULL;
-        require(quire_session_prompt(session, &seq, w->tokens, LIVE, &o, &r) == QUIRE_OK, "prompt");
-        o.store = store;
-        o.held = w->tokens;
-        o.n_held = LIVE;
-        require(quire_session_prompt(session, &seq, w->tokens, PROMPT, &o, &r) == QUIRE_OK,
-                "a damaged page ends the prompt");
+        const quire_prompt_result r = live_or_stored(w, store, 2, LIVE, whole);
         require(r.n_reused >= LIVE, "what was live is lost");
-        require_same(w, whole, session, seq, w->tokens, "beside a damaged page, another prompt");
         n_kept += r.n_reused == LIVE && r.n_from_store == 0;
-        quire_session_free(session);
         quire_store_close(store);
     }
     require(n_kept > 0, "no damaged page lay before the end of what was live");

@@ -432,6 +432,18 @@ static void test_recycled_pages(void **state) {
     }
 }
 
+/* The path of a saved file, and where it lies until it is whole. */
+typedef struct two_paths {
+    char path[256], part[300];
+} two_paths;
+
+static two_paths saved_and_part(const char *name) {
+    two_paths p;
+    snprintf(p.path, sizeof p.path, "%s", saved_path(name));
+    snprintf(p.part, sizeof p.part, "%s.part", p.path);
+    return p;
+}
+
 /* What lies at PATH.part is replaced, not written to: it may be someone else's, or have another
  * name, or be open to all. */
 static void test_left_over_part(void **state) {
@@ -441,9 +453,8 @@ static void test_left_over_part(void **state) {
     fixture_init(&f, 1, 2, 1, 32, 32, "k8v4");
     fixture_open(&f);
     assert_ok(quire_seq_create(f.pool, &seq));
-    char path[256], part[300];
-    snprintf(path, sizeof path, "%s", saved_path("whole"));
-    snprintf(part, sizeof part, "%s.part", path);
+    const two_paths saved = saved_and_part("whole");
+    const char *path = saved.path, *part = saved.part;
     for (int linked = 0; linked < 2; linked++) {
         file_write(saved_path("other"), "not ours", 8);
         assert_int_equal(chmod(saved_path("other"), 0644), 0);
@@ -491,9 +502,8 @@ static void test_no_locks(void **state) {
     fixture_init(&f, 1, 2, 1, 32, 32, "k8v4");
     fixture_open(&f);
     assert_ok(quire_seq_create(f.pool, &seq));
-    char path[256], part[300];
-    snprintf(path, sizeof path, "%s", saved_path("no-locks"));
-    snprintf(part, sizeof part, "%s.part", path);
+    const two_paths saved = saved_and_part("no-locks");
+    const char *path = saved.path, *part = saved.part;
     flock_error = ENOSYS;
     assert_ok(quire_seq_save(seq, path, NULL));
     assert_int_equal(access(part, F_OK), -1);
@@ -928,9 +938,8 @@ static void test_killed(void **state) {
         save_time += microseconds();
         whole[i] = file_read(saved_path("killed"));
     }
-    char path[256], part[300];
-    snprintf(path, sizeof path, "%s", saved_path("killed"));
-    snprintf(part, sizeof part, "%s.part", path);
+    const two_paths saved = saved_and_part("killed");
+    const char *path = saved.path, *part = saved.part;
     rng r = {77};
     int seen[2] = {0, 0}, cut_short = 0;
     /* Time for a few saves, also where they are slow (under an emulator); a second at most. */

@@ -639,7 +639,7 @@ static void pour(int to) {
 }
 
 /* Answers one connection: SCAN names one key, of which HKEYS says what no server says. If `pours`,
- * the answer to anything but PING is one of 500 MB. */
+ * HEXISTS has an answer of 500 MB. */
 static void answer(int link, bool pours) {
     static char text[1 << 16];
     static const char *const answers[][2] = {
@@ -651,16 +651,16 @@ static void answer(int link, bool pours) {
     for (ssize_t n; (n = read(link, text, sizeof text - 2)) > 0;) {
         size_t at = 0;
         text[n] = '\0';
-        for (const char *word; at < (size_t)n && (word = next_word(text, (size_t)n, &at)); at++)
-            for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
-                if (pours && strcmp(word, "HEXISTS") == 0) {
-                    dprintf(link, "$500000000\r\n");
-                    pour(link);
-                    return;
-                }
+        for (const char *word; at < (size_t)n && (word = next_word(text, (size_t)n, &at)); at++) {
+            if (pours && strcmp(word, "HEXISTS") == 0) {
+                dprintf(link, "$500000000\r\n");
+                pour(link);
+                return;
+            }
+            for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++)
                 if (strcmp(word, answers[i][0]) == 0)
                     dprintf(link, "%s", answers[i][1]);
-            }
+        }
     }
 }
 
@@ -686,6 +686,11 @@ static pid_t start_liar(bool pours, int *port) {
     return child;
 }
 
+static void end_liar(pid_t liar) {
+    kill(liar, SIGKILL);
+    waitpid(liar, NULL, 0);
+}
+
 static void test_liar(void **state) {
     (void)state;
     author a;
@@ -699,16 +704,14 @@ static void test_liar(void **state) {
     assert_status(quire_store_get_stats(store, &stats), QUIRE_E_IO);
     assert_says("reply of the wrong kind");
     quire_store_close(store);
-    kill(liar, SIGKILL);
-    waitpid(liar, NULL, 0);
+    end_liar(liar);
     liar = start_liar(true, &port);
     snprintf(place, sizeof place, "redis://127.0.0.1:%d?timeout=300", port);
     store = open_at(place);
     assert_status(look(store, &a, 1, &n), QUIRE_E_IO); /* bytes of the answer keep coming */
     assert_says("did not answer within 300 ms");
     quire_store_close(store);
-    kill(liar, SIGKILL);
-    waitpid(liar, NULL, 0);
+    end_liar(liar);
     fixture_close(&a.f);
 }
 
