@@ -413,10 +413,9 @@ static double to_half(double x) {
     return nearbyint(x / last) * last;
 }
 
-/* e of half_weights.h for a logit that is `away` below the largest, operation by operation. */
-static double wanted_e(float away) {
-    const double y = away > 64 ? 65536 : nearbyint(1024.0 * (double)away), u = 26 * 1024 - y;
-    if (u <= 0)
+/* e of half_weights.h for n, operation by operation. */
+static double wanted_e(double u) {
+    if (!(u > 0))
         return 0;
     const double g = 1 + fmod(u, 1024) / 1024;
     double p = to_half(0.07861328125 * g - 0.01090240478515625);
@@ -426,44 +425,89 @@ static double wanted_e(float away) {
     return exponent > 0 ? ldexp(p, exponent - 15) : ldexp(p - 1, -14);
 }
 
-/* 2^x for every distance that has 16 bits. */
+/* 2^x for every n that leaves a finite number. */
 static void half_powers(void **state) {
     (void)state;
     double worst = 0;
-    for (int y = 0; y < 0x10000; y += 32) {
+    for (int n = 0; n < 31 * 1024; n += 32) {
         uint16_t bits[32];
         for (int i = 0; i < 32; i++)
-            bits[i] = (uint16_t)(y + i);
+            bits[i] = (uint16_t)(n + i);
         ivec x = b_load(bits);
         h_exp2_each(1, &x);
         b_store(bits, x);
         for (int i = 0; i < 32; i++) {
-            const double e = (double)quire__f16_to_f32(bits[i]), away = (y + i) / 1024.0;
-            assert_true(e == wanted_e((float)away));
-            if (away < 25)
-                worst = fmax(worst, fabs(e / (2048 * exp2(-away)) - 1));
+            const double e = (double)quire__f16_to_f32(bits[i]);
+            assert_true(e == wanted_e(n + i));
+            if (n + i >= 1024)
+                worst = fmax(worst, fabs(e / exp2((n + i) / 1024.0 - 15) - 1));
         }
     }
     assert_true(worst < 6.8e-4);
 }
 
-/* Sees nothing of page `hidden`, if that is one. */
-static void make_logits(rng *r, int how, int hidden, float *s) {
-    for (int t = 0; t < BLOCK; t++) {
-        s[t] = how == 3 ? 0 : rng_normal(r) * (how == 0 ? 1.0f : how == 1 ? 8.0f : 1e7f);
-        if (t / T == hidden || (how == 1 && rng_below(r, 3) == 0))
-            s[t] = -INFINITY;
+/* Scores of row i. Integers, if they stay so: their steps and offsets are made with them. Sees
+ * nothing of page `hidden`, if that is one. */
+static void make_scores(rng *r, bool integers, int how, int hidden, int i) {
+    static const float SPREAD[4] = {1, 8, 1e7f, 0};
+    for (int p = 0; p < PAGES; p++) {
+        work.q[p].step[0][i] = SPREAD[how] * (p ? 1e-4f : 3e-4f);
+        work.q[p].offset[0][i] = SPREAD[how] * rng_normal(r);
+        for (int t = p * T; t < (p + 1) * T; t++) {
+            const float x = how == 3 ? 0 : rng_normal(r);
+            work.s[i][t] = integers ? roundf(5000 * x) : SPREAD[how] * x;
+            if (p == hidden || (how == 1 && rng_below(r, 3) == 0))
+                work.s[i][t] = -INFINITY;
+        }
     }
-    s[hidden == 0 ? T : 5] = how == 2 ? 3e7f : 9.0f;
+    work.s[i][hidden == 0 ? T : 5] = integers ? 17000 : how == 2 ? 3e7f : 9.0f;
 }
 
-static void check_half_weights(rng *r, const quire_format *f, int from, int n, int how,
-                               float size) {
+/* n of half_weights.h for the tokens of row i, operation by operation; and how far that is from the
+ * logits, of which the largest is *m. */
+static void wanted_exponents(bool integers, int i, int from, int n_pages, double *n) {
+    const float octave = 1024;
+    float largest[PAGES], top[PAGES], m = QUIRE_NOTHING_SEEN;
+    double logit[BLOCK], most = -INFINITY;
+    for (int p = from; p < from + n_pages; p++) {
+        const float step = work.q[p].step[0][i], offset = work.q[p].offset[0][i];
+        largest[p] = QUIRE_NOTHING_SEEN;
+        for (int t = p * T; t < (p + 1) * T; t++) {
+            largest[p] = fmaxf(largest[p], work.s[i][t]);
+            logit[t] = integers ? (double)work.s[i][t] * (double)step + (double)offset
+                                : (double)work.s[i][t];
+            most = fmax(most, logit[t]);
+        }
+        top[p] = integers && largest[p] > QUIRE_NOTHING_SEEN ? fmaf(largest[p], step, offset)
+                                                             : largest[p];
+        m = fmaxf(m, top[p]);
+    }
+    for (int p = from; p < from + n_pages; p++) {
+        const float step = integers ? work.q[p].step[0][i] : 1,
+                    limit = ldexpf(1, 33 - ilogbf(fmaxf(fabsf(largest[p]), 2))),
+                    slope = fminf(octave * step, limit),
+                    start = fmaf(-slope, largest[p], fmaf(top[p] - m, octave, 26 * octave));
+        for (int t = p * T; t < (p + 1) * T; t++) {
+            const double x = nearbyint((double)fmaf(work.s[i][t], slope, start));
+            n[t] = x > 0 ? x : 0;
+            /* what fp32 logits lose */
+            if (n[t] > 0 && octave * step <= limit)
+                assert_true(fabs(x / 1024 - 26 - (logit[t] - most)) <
+                            0.6 / 1024 + 3e-7 * fabs(most));
+        }
+    }
+}
+
+static void check_half_weights(rng *r, const quire_format *f, bool integers, int from, int n,
+                               int how, float size) {
     const quire_side_format *v = &f->v;
     quire_attend_job job = {.format = f, .workspace = &work};
+    job.see.softcap_log2 = integers ? 0 : 1;
     block b = {.job = &job, .work = &work, .from = from, .n = n};
+    assert_true(keeps_integers(&job) == integers);
     double scale[BLOCK] = {0}, unit[PAGES] = {0};
-    float m[ABREAST], sum[ABREAST], step[ABREAST];
+    half_lines lines;
+    float sum[ABREAST], step[ABREAST];
     int32_t total[ABREAST];
     for (int p = from; p < from + n; p++) {
         float largest = 0;
@@ -479,24 +523,23 @@ static void check_half_weights(rng *r, const quire_format *f, int from, int n, i
         }
         unit[p] = ldexp(1, quire__scale_exponent(quire__f32_to_f16(largest)));
     }
-    for (int i = 0; i < ABREAST; i++) {
-        make_logits(r, how, n == 2 ? i - 2 : -1, work.s[i]);
-        m[i] = -INFINITY;
-        for (int t = from * T; t < (from + n) * T; t++)
-            m[i] = fmaxf(m[i], work.s[i][t]);
-    }
+    for (int i = 0; i < ABREAST; i++)
+        make_scores(r, integers, how, n == 2 ? i - 2 : -1, i);
     load_half_value_scales(&b);
-    const row_weights got = put_half_weights(&b, 15, 0, m);
+    find_half_lines(ABREAST, &b, 0, &lines);
+    const row_weights got = put_half_weights(&b, 15, 0, &lines);
     r_store(sum, got.sum);
     r_store(step, got.step);
     _mm_storeu_si128((__m128i *)(void *)total, got.total);
     for (int i = 0; i < ABREAST; i++) {
         double w[BLOCK], top[PAGES] = {0}, all = 0, most = 0x1p-15, largest = 255.0 / 32768;
+        double exponent[BLOCK];
         float wanted[BLOCK] = {0};
         uint8_t plane[BLOCK];
         int32_t wanted_total = 0;
+        wanted_exponents(integers, i, from, n, exponent);
         for (int t = from * T; t < (from + n) * T; t++) {
-            const double e = wanted_e(m[i] - work.s[i][t]);
+            const double e = wanted_e(exponent[t]);
             w[t] = to_half(e * to_half(scale[t] / unit[t / T]));
             top[t / T] = fmax(top[t / T], w[t]);
             all += e / 2048;
@@ -525,8 +568,10 @@ static void half_weights_of(rng *r, const quire_format *f) {
         return;
     for (int how = 0; how < 4; how++)
         for (int size = -24; size <= 12; size += 12) {
-            check_half_weights(r, f, 0, 2, how, ldexpf(1, size));
-            check_half_weights(r, f, how % 2, 1, how, ldexpf(1, size));
+            for (int integers = 0; integers < 2; integers++) {
+                check_half_weights(r, f, integers, 0, 2, how, ldexpf(1, size));
+                check_half_weights(r, f, integers, how % 2, 1, how, ldexpf(1, size));
+            }
         }
 }
 static void half_weights(void **state) { (void)state, for_each_format(true, half_weights_of); }

@@ -8,20 +8,30 @@
 #define QUIRE_KERN_X86_HALF_SOFTMAX_TMPL_H
 
 #include "kern/x86/query_tmpl.h"
+#include "kern/x86/softmax_tmpl.h"
 
-/* What becomes of the logits of four rows: sums of 2^(logit - m), and how integer weights are worth
+/* What becomes of the scores of four rows: sums of 2^(logit - m), and how integer weights are worth
  * what they are. */
 typedef struct row_weights {
     rvec sum, step;
     __m128i total; /* of the integers */
 } row_weights;
 
+/* How the scores of a set's rows become n of half_weights.h. */
+typedef struct half_lines {
+    float slope[PAGES][SET], start[PAGES][SET];
+} half_lines;
+
 #ifndef HALVES
 
 INLINE bool weighs_in_halves(const quire_side_format *v) { return (void)v, false; }
+INLINE bool keeps_integers(const quire_attend_job *job) { return (void)job, false; }
 static void load_half_value_scales(const block *b) { (void)b; }
-INLINE row_weights put_half_weights(const block *b, int alive, int row, const float *m) {
-    return (void)b, (void)alive, (void)row, (void)m, (row_weights){.sum = r_all(0)};
+INLINE rvec find_half_lines(const int rows, const block *b, int row, half_lines *lines) {
+    return (void)rows, (void)b, (void)row, (void)lines, r_all(0);
+}
+INLINE row_weights put_half_weights(const block *b, int alive, int row, const half_lines *lines) {
+    return (void)b, (void)alive, (void)row, (void)lines, (row_weights){.sum = r_all(0)};
 }
 
 #else
@@ -29,6 +39,12 @@ INLINE row_weights put_half_weights(const block *b, int alive, int row, const fl
 
 INLINE bool weighs_in_halves(const quire_side_format *v) {
     return is_token_scaled(v->family) && v->bits < 8; /* whose scales are always fp16 */
+}
+
+/* Whether scores stay integers: nothing comes between them and the logits. */
+INLINE bool keeps_integers(const quire_attend_job *job) {
+    return in_halves(&job->format->k) && weighs_in_halves(&job->format->v) &&
+           !changes_logits(&job->see);
 }
 
 static void load_half_value_scales(const block *b) {
@@ -57,15 +73,42 @@ INLINE rvec h_sum_rows(const ivec x[4]) {
     return first_of_lanes(f_add(z, _mm512_shuffle_ps(z, z, 0xb1)));
 }
 
+/* Of `rows` rows, `row` of the set on: returns their largest logits. */
+INLINE rvec find_half_lines(const int rows, const block *b, int row, half_lines *lines) {
+    const bool integers = keeps_integers(b->job);
+    fvec largest[PAGES], logit[PAGES], step[PAGES], m = f_all(QUIRE_NOTHING_SEEN);
+    for (int p = b->from; p < b->from + b->n; p++) {
+        const set_query *q = &b->work->q[p];
+        largest[p] = _mm512_castps128_ps512(
+            maxima(rows, (const float(*)[BLOCK])(b->work->s[row] + p * T), T));
+        step[p] = integers ? _mm512_castps128_ps512(r_load(q->step[0] + row)) : f_all(1);
+        logit[p] = integers ? score_logit(largest[p], step[p],
+                                          _mm512_castps128_ps512(r_load(q->offset[0] + row)))
+                            : largest[p];
+        m = f_max(m, logit[p]);
+    }
+    for (int p = b->from; p < b->from + b->n; p++) {
+        const half_line line = h_line(step[p], largest[p], logit[p], m);
+        r_store(lines->slope[p] + row, _mm512_castps512_ps128(line.slope));
+        r_store(lines->start[p] + row, _mm512_castps512_ps128(line.start));
+    }
+    return _mm512_castps512_ps128(m);
+}
+
 /* w of half_weights.h for one row, `n` pages from b->from on; returns the sum of e in parts.
- * top[page]: the largest w, in parts. */
-INLINE ivec half_exponentials(const int n, const block *b, const float *s, float m,
-                              uint16_t *weight, ivec (*top)[ABREAST], int row) {
+ * top[page]: the largest w, in parts. `in_four`: which of four rows it is. */
+INLINE ivec half_exponentials(const int n, const block *b, int row, const half_lines *lines,
+                              int in_four, ivec (*top)[ABREAST]) {
+    const float *s = b->work->s[row] + b->from * T;
     const uint16_t *scale = b->work->v_half[b->from];
-    const fvec far = f_all(HALF_OCTAVE * m), octave = f_all(-HALF_OCTAVE);
+    uint16_t *weight = b->work->w_half[in_four];
     ivec x[2 * PAGES];
-    UNROLL for (int i = 0; i < 2 * n; i++) x[i] = h_distances(
-        f_fma(f_load(s + 32 * i), octave, far), f_fma(f_load(s + 32 * i + 16), octave, far));
+    UNROLL for (int i = 0; i < 2 * n; i++) {
+        const fvec slope = f_all(lines->slope[b->from + i / 2][row]),
+                   start = f_all(lines->start[b->from + i / 2][row]);
+        x[i] = h_round_scores(f_fma(f_load(s + 32 * i), slope, start),
+                              f_fma(f_load(s + 32 * i + 16), slope, start));
+    }
     h_exp2_each(2 * n, x);
     ivec sum = h_add(x[0], x[1]);
     if (n > 1)
@@ -74,7 +117,7 @@ INLINE ivec half_exponentials(const int n, const block *b, const float *s, float
         x[i] = h_mul(x[i], b_load(scale + 32 * i));
         b_store(weight + 32 * i, x[i]);
     }
-    UNROLL for (int p = 0; p < n; p++) top[p][row] = h_max(x[2 * p], x[2 * p + 1]);
+    UNROLL for (int p = 0; p < n; p++) top[p][in_four] = h_max(x[2 * p], x[2 * p + 1]);
     return sum;
 }
 
@@ -96,7 +139,7 @@ INLINE ivec put_half_operands(const int n, const uint16_t *weight, const uint16_
 }
 
 INLINE row_weights put_half_weights_of(const int n, const block *b, int alive, int row,
-                                       const float *m) {
+                                       const half_lines *lines) {
     x86_work *w = b->work;
     const int t0 = b->from * T;
     ivec sum[ABREAST], total[ABREAST], top[PAGES][ABREAST];
@@ -105,7 +148,7 @@ INLINE row_weights put_half_weights_of(const int n, const block *b, int alive, i
         sum[i] = total[i] = i_all(0);
         UNROLL for (int p = 0; p < n; p++) top[p][i] = sum[i];
         if (alive >> i & 1)
-            sum[i] = half_exponentials(n, b, w->s[row + i] + t0, m[i], w->w_half[i], top, i);
+            sum[i] = half_exponentials(n, b, row + i, lines, i, top);
     }
     UNROLL for (int p = 0; p < n; p++) {
         const __m128i most = h_largest_rows(top[p]);
@@ -125,11 +168,10 @@ INLINE row_weights put_half_weights_of(const int n, const block *b, int alive, i
         i_sum_rows(total)};
 }
 
-/* Operands of four rows of a set, `row` on, of which bits of `alive` tell which ones matter; m:
- * their largest logits. */
-INLINE row_weights put_half_weights(const block *b, int alive, int row, const float *m) {
-    return b->n == 2 ? put_half_weights_of(2, b, alive, row, m)
-                     : put_half_weights_of(1, b, alive, row, m);
+/* Operands of four rows of a set, `row` on, of which bits of `alive` tell which ones matter. */
+INLINE row_weights put_half_weights(const block *b, int alive, int row, const half_lines *lines) {
+    return b->n == 2 ? put_half_weights_of(2, b, alive, row, lines)
+                     : put_half_weights_of(1, b, alive, row, lines);
 }
 
 #endif

@@ -258,14 +258,17 @@ static void load_values_of_block(block *b) {
 
 /* ------------------------------------------------------------------ scores of one set */
 
-/* How K's scales enter the logits. CENTRED: token scales and an offset, q.mean. */
-typedef enum key_scales { BY_CHANNEL, BY_TOKEN, CENTRED, BY_GROUP } key_scales;
+/* How K's scales enter the logits. LATER: with the weights (half_softmax_tmpl.h). CENTRED: token
+ * scales and an offset, q.mean. */
+typedef enum key_scales { LATER, BY_CHANNEL, BY_TOKEN, CENTRED, BY_GROUP } key_scales;
 
-INLINE key_scales scales_of(const quire_side_format *k) {
-    return k->family == QUIRE_FAMILY_CHANNEL ? BY_CHANNEL
-           : k->zeros                        ? CENTRED
-           : is_token_scaled(k->family)      ? BY_TOKEN
-                                             : BY_GROUP;
+INLINE key_scales scales_of(const quire_attend_job *job) {
+    const quire_side_format *k = &job->format->k;
+    return keeps_integers(job)                 ? LATER
+           : k->family == QUIRE_FAMILY_CHANNEL ? BY_CHANNEL
+           : k->zeros                          ? CENTRED
+           : is_token_scaled(k->family)        ? BY_TOKEN
+                                               : BY_GROUP;
 }
 
 /* Logits of a row from the integers of one scale group. `doubled`: the middle is a half. */
@@ -277,7 +280,9 @@ INLINE void put_scores(const key_scales how, const bool doubled, const set_query
         const ivec dot = i_load(dots + t);
         const fvec x = f_from_int(i_sub(doubled ? i_add(dot, dot) : dot, centre));
         fvec y;
-        if (how == BY_CHANNEL) {
+        if (how == LATER) {
+            y = x;
+        } else if (how == BY_CHANNEL) {
             y = f_fma(x, step, offset);
         } else if (how == CENTRED) {
             y = f_fma(f_mul(x, step), f_load(scale + t), offset);
@@ -292,12 +297,15 @@ INLINE void put_scores(const key_scales how, const bool doubled, const set_query
     }
 }
 
-static void add_scores(const quire_side_format *k, const set_query *q, int rows, int g,
+static void add_scores(const quire_attend_job *job, const set_query *q, int rows, int g,
                        const int32_t (*dots)[T], const float *scale, const float *zero,
                        float *s /* (SET, BLOCK) */) {
-    const key_scales how = scales_of(k);
+    const quire_side_format *k = &job->format->k;
+    const key_scales how = scales_of(job);
     for (int r = 0; r < rows; r++, s += BLOCK) {
-        if (how == BY_CHANNEL && k->mid != 0)
+        if (how == LATER)
+            put_scores(LATER, true, q, r, g, dots[r], scale, zero, s);
+        else if (how == BY_CHANNEL && k->mid != 0)
             put_scores(BY_CHANNEL, true, q, r, g, dots[r], scale, zero, s);
         else if (how == BY_CHANNEL)
             put_scores(BY_CHANNEL, false, q, r, g, dots[r], scale, zero, s);
@@ -386,7 +394,7 @@ static void score_set(const block *b, int first, int rows, set_query *of_set, bo
                 integers, w->dots);
             if (fetches)
                 fetched(&w->ahead, ahead);
-            add_scores(k, integers, rows, g, (const int32_t(*)[T])w->dots, w->k_scale[p],
+            add_scores(job, integers, rows, g, (const int32_t(*)[T])w->dots, w->k_scale[p],
                        w->k_zero[p], w->s[0] + p * T);
         }
         if (k->family == QUIRE_FAMILY_PROD) {
@@ -410,6 +418,7 @@ typedef struct set_update {
     int alive; /* bits; 0: nothing of the block is visible, or it is too small to matter */
     float m[SET], keep[SET], factor[SET];
     float largest[SET]; /* weight, where a token has one scale */
+    half_lines lines;
 } set_update;
 
 INLINE bool is_alive(const set_update *u, int row) { return u->alive >> row & 1; }
@@ -423,11 +432,13 @@ INLINE bool is_alive(const set_update *u, int row) { return u->alive >> row & 1;
 static void find_updates(const block *b, int first, int rows, const quire_state *state,
                          set_update *u) {
     const int t0 = b->from * T, n = b->n * T;
+    const bool halves = weighs_in_halves(&b->job->format->v);
     u->alive = 0;
     for (int r = 0; r < rows; r += ABREAST) {
         rvec m = r_all(0);
         FOUR_ROWS(rows - r, n_rows,
-                  m = maxima(n_rows, (const float(*)[BLOCK])(b->work->s[r] + t0), n));
+                  m = halves ? find_half_lines(n_rows, b, r, &u->lines)
+                             : maxima(n_rows, (const float(*)[BLOCK])(b->work->s[r] + t0), n));
         fetch_step(&b->work->ahead);
         const rvec old = r_load(state->m + first + r), top = r_max(m, old);
         const rvec alive = r_and(r_above(m, r_all(QUIRE_NOTHING_SEEN)),
@@ -563,7 +574,7 @@ static void value_set(block *b, int first, int rows, const quire_state *state, s
     if (weighs_in_halves(v)) {
         for (int r = 0; r < rows; r += ABREAST) {
             fetch_step(&b->work->ahead);
-            const row_weights x = put_half_weights(b, u->alive >> r, r, u->m + r);
+            const row_weights x = put_half_weights(b, u->alive >> r, r, &u->lines);
             update_states(u, r, x.sum, first, state);
             put_units(v, u, r, x.step, x.total, r_all(0), &by);
         }

@@ -2,7 +2,7 @@
 #ifndef QUIRE_KERN_X86_AMX_HALF_SOFTMAX_H
 #define QUIRE_KERN_X86_AMX_HALF_SOFTMAX_H
 
-#include "kern/x86/half_weights.h"
+#include "kern/x86/amx/amx_scores.h"
 #include "kern/x86/amx/amx_softmax.h"
 
 /* Numbers of both strips, where each of `x` is half of a vector of fp16 as fp32. */
@@ -20,14 +20,6 @@ INLINE void widen_halves(ivec h, fvec x[2]) {
     x[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
 }
 
-/* 1024 times the logit of a token; half_weights.h takes distances in this unit. */
-INLINE fvec scaled_logit(const bool integers, const amx_work *w, int p, const int strip, int t,
-                         fvec step, fvec offset) {
-    if (integers)
-        return f_fma(f_from_int(b_load(w->s.i[p][strip][t])), step, offset);
-    return f_mul(f_load(w->s.f[p][strip][t]), f_all(HALF_OCTAVE));
-}
-
 /* Eight groups of tokens are summed in fp16 (half_weights.h). Of each, four lanes have two tokens
  * in either page, `i` of 0 and 1. */
 INLINE int token_of(int group, int lane, int i) {
@@ -43,18 +35,14 @@ INLINE void add_upper(const int n, fvec part[8][2]) {
 
 /* The scores become w of half_weights.h. sum[strip] becomes the sum of e, top[page] the largest w.
  * `n`: pages present, `first` of them on. */
-INLINE void half_exponentials(const bool integers, const int n, int block, int first,
+INLINE void half_exponentials(const bool integers, bool logits, const int n, int block, int first,
                               const strip_update u[STRIPS], amx_work *w, fvec sum[STRIPS],
                               ivec top[PAGES]) {
-    fvec step[PAGES][STRIPS], offset[PAGES][STRIPS], m[STRIPS];
-    STRIPS_EACH {
-        m[strip] = f_mul(u[strip].m, f_all(HALF_OCTAVE));
-        UNROLL for (int p = 0; p < n; p++) {
-            step[p][strip] = f_mul(f_load(w->step[first + p][strip]), f_all(HALF_OCTAVE));
-            offset[p][strip] =
-                f_mul(f_load(w->offset[block * PAGES + first + p][strip]), f_all(HALF_OCTAVE));
-        }
-    }
+    half_line line[PAGES][STRIPS];
+    STRIPS_EACH UNROLL for (int p = 0; p < n; p++) line[p][strip] =
+        h_line(logits ? f_all(1) : f_load(w->step[first + p][strip]),
+               f_load(w->largest_score[first + p][strip]), f_load(w->largest[first + p][strip]),
+               u[strip].m);
     UNROLL for (int p = 0; p < n; p++) top[p] = b_all(0);
     _Pragma("GCC unroll 1") for (int group = 0; group < 8; group++) {
         ivec four[4];
@@ -65,10 +53,12 @@ INLINE void half_exponentials(const bool integers, const int n, int block, int f
             UNROLL for (int i = 0; i < 2 * n; i++) {
                 const int p = i / 2, t = token_of(group, lane, i % 2);
                 fvec y[STRIPS];
-                STRIPS_EACH y[strip] =
-                    f_sub(m[strip], scaled_logit(integers, w, first + p, strip, t, step[p][strip],
-                                                 offset[p][strip]));
-                x[i] = h_distances(y[0], y[1]);
+                STRIPS_EACH {
+                    const fvec score = f_load(w->s.f[first + p][strip][t]);
+                    y[strip] = f_fma(integers ? f_from_int(f_bits(score)) : score,
+                                     line[p][strip].slope, line[p][strip].start);
+                }
+                x[i] = h_round_scores(y[0], y[1]);
             }
             h_exp2_each(2 * n, x);
             four[lane] = h_add(x[0], x[1]);
@@ -109,11 +99,11 @@ INLINE void put_half_weights(int block, int p, ivec inverse, amx_work *w, ivec t
 }
 
 /* `n`: pages present, `first` of them on. */
-INLINE void finish_pages(const quire_side_format *v, const bool integers, const int n, int block,
-                         int first, const strip_update u[STRIPS], amx_work *w) {
+INLINE void finish_pages(const quire_side_format *v, const bool integers, bool logits, const int n,
+                         int block, int first, const strip_update u[STRIPS], amx_work *w) {
     fvec sum[STRIPS], strips[PAGES][STRIPS], step[STRIPS];
     ivec top[PAGES], inverse[PAGES][STRIPS], total[STRIPS] = {b_all(0), b_all(0)};
-    half_exponentials(integers, n, block, first, u, w, sum, top);
+    half_exponentials(integers, logits, n, block, first, u, w, sum, top);
     UNROLL for (int p = 0; p < n; p++) {
         fvec x[2];
         widen_halves(top[p], x);
@@ -131,7 +121,7 @@ INLINE void finish_pages(const quire_side_format *v, const bool integers, const 
                               total[strip], block, strip, w);
 }
 
-static void finish_half_block(const quire_side_format *v, bool integers, int block, amx_work *w) {
+static void finish_half_block(const quire_side_format *v, score_kind as, int block, amx_work *w) {
     const bool *present = w->pages.present + block * PAGES;
     strip_update u[STRIPS];
     STRIPS_EACH {
@@ -143,14 +133,14 @@ static void finish_half_block(const quire_side_format *v, bool integers, int blo
     for (int p = 0; p < PAGES; p++)
         if (!present[p])
             STRIPS_EACH memset(w->p8[block][0][p][strip], 0, TILE_BYTES);
-    if (present[0] && present[1] && integers)
-        finish_pages(v, true, 2, block, 0, u, w);
-    else if (present[0] && present[1])
-        finish_pages(v, false, 2, block, 0, u, w);
-    else if (integers)
-        finish_pages(v, true, 1, block, present[0] ? 0 : 1, u, w);
+    const int n = present[0] + present[1], first = present[0] ? 0 : 1;
+    const bool integers = as == INTEGERS, logits = as == LOGITS;
+    if (n == 2 && integers)
+        finish_pages(v, true, false, 2, block, first, u, w);
+    else if (n == 2)
+        finish_pages(v, false, logits, 2, block, first, u, w);
     else
-        finish_pages(v, false, 1, block, present[0] ? 0 : 1, u, w);
+        finish_pages(v, integers, logits, 1, block, first, u, w);
 }
 
 #endif

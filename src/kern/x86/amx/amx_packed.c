@@ -25,18 +25,16 @@ static void attend_set(const quire_attend_job *job, int first, set_queries *set,
     for (int block = 0; block < CHUNK_BLOCKS; block++) {
         const int page = block * PAGES;
         const bool *present = w->pages.present + page;
-        bool integers = kind_of(&f->k) == CHANNEL;
-        for (int p = 0; p < PAGES; p++)
-            integers = integers && !(present[p] && needs_rules(job, page + p));
+        const score_kind as = scores_of_block(job, present, page);
         for (int p = 0; p < PAGES; p++)
             if (present[p])
-                score_page(job, page + p, p, first, integers, set, w);
+                score_page(job, page + p, p, first, as, set, w);
         if (!present[0] && !present[1])
             continue;
         if (f->v.bits == 8)
-            finish_wide_block(&f->v, integers, block, w);
+            finish_wide_block(&f->v, as == INTEGERS, block, w);
         else
-            finish_half_block(&f->v, integers, block, w);
+            finish_half_block(&f->v, as, block, w);
         if (w->update[block].alive[0] | w->update[block].alive[1])
             blocks[n_blocks++] = block;
     }

@@ -3,6 +3,7 @@
 #define QUIRE_KERN_X86_AMX_SCORES_H
 
 #include "kern/ref/ref.h"
+#include "kern/x86/half_weights.h"
 #include "kern/x86/amx/amx_queries.h"
 #include "kern/x86/amx/amx_work.h"
 
@@ -92,6 +93,11 @@ INLINE ivec largest_integer(int32_t (*x)[STRIP]) {
     return _mm512_max_epi32(_mm512_max_epi32(m[0], m[1]), _mm512_max_epi32(m[2], m[3]));
 }
 
+static void integers_to_floats(strip_rows *s) {
+    for (int t = 0; t < T; t++)
+        f_store(s[t], f_from_int(b_load(s[t])));
+}
+
 /* The integers of page p of the block become logits, as add_scores of packed_tmpl.h has them. */
 static void integers_to_logits(const quire_side_format *k, int page, int p, amx_work *w) {
     const float *token_scale = (const float *)(const void *)w->pages.k_scale[page];
@@ -115,6 +121,19 @@ static bool needs_rules(const quire_attend_job *job, int page) {
     return changes_logits(&job->see) || hides_tokens(job, page);
 }
 
+/* What weights are made from. Where logits grow with integers, these are enough, and only the
+ * largest of a page becomes a logit; as floats they can be hidden. */
+typedef enum score_kind { INTEGERS, INTEGERS_AS_FLOATS, LOGITS } score_kind;
+
+static score_kind scores_of_block(const quire_attend_job *job, const bool *present, int page) {
+    if (kind_of(&job->format->k) != CHANNEL || changes_logits(&job->see))
+        return LOGITS;
+    for (int p = 0; p < PAGES; p++)
+        if (present[p] && hides_tokens(job, page + p))
+            return job->format->v.bits == 8 ? LOGITS : INTEGERS_AS_FLOATS;
+    return INTEGERS;
+}
+
 static void apply_rules(const quire_attend_job *job, int page, int row, strip_rows *s, int n) {
     const int32_t t0 = first_token(job, page);
     const bool mask_alone = is_mask_alone(job, page);
@@ -134,9 +153,8 @@ static void apply_rules(const quire_attend_job *job, int page, int row, strip_ro
     }
 }
 
-/* Scores of page p of the block, and the largest of each row. `as_integers`: they stay so, because
- * logits grow with them: only the largest becomes one. */
-static void score_page(const quire_attend_job *job, int page, int p, int first, bool as_integers,
+/* Scores of page p of the block, the largest of each row, and its logit. */
+static void score_page(const quire_attend_job *job, int page, int p, int first, score_kind as,
                        set_queries *set, amx_work *w) {
     const quire_side_format *k = &job->format->k;
     const k_kind kind = kind_of(k);
@@ -154,20 +172,23 @@ static void score_page(const quire_attend_job *job, int page, int p, int first, 
     } else {
         multiply_keys(codes, k->dim, kind == TOKEN ? set->q8 : w->q8[0], w->s.i[p]);
     }
-    if (as_integers) {
-        STRIPS_EACH f_store(w->largest[p][strip],
-                            f_fma(f_from_int(largest_integer(w->s.i[p][strip])),
-                                  f_load(w->step[p][strip]), f_load(w->offset[page][strip])));
-        return;
+    if (as == LOGITS) {
+        integers_to_logits(k, page, p, w);
+        stay_awake(w);
     }
-    integers_to_logits(k, page, p, w);
-    stay_awake(w);
     STRIPS_EACH {
+        strip_rows *s = w->s.f[p][strip];
         const int left = rows - strip * STRIP, n = left < 0 ? 0 : left < STRIP ? left : STRIP;
+        if (as == INTEGERS_AS_FLOATS)
+            integers_to_floats(s);
         if (needs_rules(job, page))
-            apply_rules(job, page, first + strip * STRIP, w->s.f[p][strip], n);
-        f_store(w->largest[p][strip],
-                largest_number(w->s.f[p][strip], T, f_all(QUIRE_NOTHING_SEEN)));
+            apply_rules(job, page, first + strip * STRIP, s, n);
+        const fvec score = as == INTEGERS ? f_from_int(largest_integer(w->s.i[p][strip]))
+                                          : largest_number(s, T, f_all(QUIRE_NOTHING_SEEN));
+        f_store(w->largest_score[p][strip], score);
+        f_store(w->largest[p][strip], as == LOGITS ? score
+                                                   : score_logit(score, f_load(w->step[p][strip]),
+                                                                 f_load(w->offset[page][strip])));
     }
 }
 

@@ -74,8 +74,8 @@ typedef struct block_update {
 } block_update;
 
 typedef struct amx_work {
-    /* Integer scores of a block, then logits, then weights. In fp16, those of both strips lie where
-     * the scores of the first one were. */
+    /* Integer scores of a block, then perhaps logits, then weights. In fp16, those of both strips
+     * lie where the scores of the first one were. */
     _Alignas(64) union {
         int32_t i[PAGES][STRIPS][T][STRIP];
         float f[PAGES][STRIPS][T][STRIP];
@@ -83,7 +83,8 @@ typedef struct amx_work {
     } s;
     int32_t s_high[STRIPS][T][STRIP]; /* WIDE: of the high bytes */
     tile8 q8[2][PARTS_MAX][STRIPS];   /* integer q against one page; WIDE: low bytes, high bytes */
-    strip_rows step[PAGES][STRIPS], offset[CHUNK][STRIPS], largest[PAGES][STRIPS];
+    strip_rows step[PAGES][STRIPS], offset[CHUNK][STRIPS];
+    strip_rows largest_score[PAGES][STRIPS], largest[PAGES][STRIPS]; /* and the logit of that */
     strip_rows sums[16];
     uint8_t p8[CHUNK_BLOCKS][2][PAGES][STRIPS][TILE_ROWS][TILE_ROW_BYTES]; /* [planes] */
     block_update update[CHUNK_BLOCKS];
