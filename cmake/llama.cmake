@@ -3,8 +3,11 @@
 #   find_package(llama)        an installed one, or -Dllama_DIR, if the engine compiles with it (llama_check/);
 #                              -DQUIRE_LLAMA_INSTALLED=OFF does not look for one
 #   the pinned sources         fetched and built by tools/build-llama into the cache
+# What is built is for this machine's processor, unless -DQUIRE_LLAMA_MARCH says for which.
 set(QUIRE_LLAMA_SOURCE "" CACHE PATH "A llama.cpp tree to build the engine on; empty: an installed one, or the pinned one")
 option(QUIRE_LLAMA_INSTALLED "Take an installed llama.cpp where there is one" ON)
+set(QUIRE_LLAMA_MARCH "" CACHE STRING
+    "The processors that a llama.cpp built here is for, as the compiler's -march has it (x86-64-v3); empty: this machine's")
 
 enable_language(CXX) # libllama is C++: what links it needs that language's libraries
 
@@ -33,8 +36,11 @@ if(QUIRE_LLAMA_INSTALLED AND NOT QUIRE_LLAMA_SOURCE)
 endif()
 if(NOT TARGET llama)
     set(arguments)
+    if(QUIRE_LLAMA_MARCH)
+        list(APPEND arguments --for ${QUIRE_LLAMA_MARCH})
+    endif()
     if(QUIRE_LLAMA_SOURCE)
-        set(arguments ${QUIRE_LLAMA_SOURCE})
+        list(APPEND arguments ${QUIRE_LLAMA_SOURCE})
     endif()
     # A compiler may be two words, of which CMake takes the second for an argument: "ccache gcc".
     string(STRIP "${CMAKE_C_COMPILER} ${CMAKE_C_COMPILER_ARG1}" cc)

@@ -1,6 +1,7 @@
 /* model.c: loads a model: file, shapes, tensors, vocabulary. */
 #include "model/model.h"
 
+#include "model/ggml_fits.h"
 #include "model/ggml_log.h"
 #include "model/model_rope.h"
 #include "model/tensor_check.h"
@@ -119,6 +120,7 @@ quire_status quire_model_load(quire_model **result, const char *path,
         options = &defaults;
     if (options->struct_size != sizeof *options)
         return quire__fail(QUIRE_E_INVALID, "options were not set by quire_model_options_default");
+    QUIRE_TRY(quire__ggml_fits());
     quire__ggml_log_install();
     ggml_cpu_init();
     quire_model *model = calloc(1, sizeof *model);

@@ -34,6 +34,7 @@ CPP
 cat >"$tmp/toy/CMakeLists.txt" <<'CMAKE'
 cmake_minimum_required(VERSION 3.21)
 project(llama CXX)
+message(STATUS "toy: flags ${CMAKE_CXX_FLAGS}, native ${GGML_NATIVE}, AVX2 ${GGML_AVX2}")
 add_library(llama src/llama-model.cpp)
 install(TARGETS llama ARCHIVE DESTINATION lib)
 install(FILES include/llama.h DESTINATION include)
@@ -111,6 +112,26 @@ if [ "$other" = "$(cat "$tmp/first")" ] || [ ! -e "$(cat "$tmp/first")/stamp" ];
     exit 1
 fi
 echo "llama_paths: another processor has a build of its own"
+
+# Named processors, for a package: also a build of its own, with their flags and nothing that ggml takes for granted.
+case $(uname -m) in
+x86_64 | amd64) march=x86-64-v2 ;;
+*) march=armv8.1-a ;;
+esac
+named=$(QUIRE_CACHE=$tmp/race "$root/tools/build-llama" --for $march "$tmp/toy" 2>"$tmp/log") || { cat "$tmp/log"; exit 1; }
+if [ "$named" = "$(cat "$tmp/first")" ] || ! grep -q -- "-march=$march, native OFF, AVX2 OFF" "$named-build.log"; then
+    grep toy "$named-build.log"
+    echo "llama_paths: a build for $march is not for $march"
+    exit 1
+fi
+check "named processors" two "$tmp/race" '^toy$' -DQUIRE_LLAMA_SOURCE="$tmp/toy" -DQUIRE_LLAMA_INSTALLED=ON -DQUIRE_LLAMA_MARCH=$march
+grep -q "libllama: $named/lib" "$tmp/log" || { cat "$tmp/log"; exit 1; }
+if QUIRE_CACHE=$tmp/race "$root/tools/build-llama" --for nonsense "$tmp/toy" 2>"$tmp/log" || ! grep -q 'does not know -march=nonsense' "$tmp/log"; then
+    cat "$tmp/log"
+    echo "llama_paths: a processor that the compiler does not know was accepted"
+    exit 1
+fi
+echo "llama_paths: a build for $march, and none for nonsense"
 
 # What was built is tried out. This tree's ggml is made of stubs for what the trial calls, and before it begins says which
 # weights do not run: BROKEN, unless the tree is built with WITHOUT.
