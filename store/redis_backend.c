@@ -185,11 +185,7 @@ static quire_status take_asked(quire_redis *r, const quire_record_id *id, redisR
         quire_redis_asked *a = &r->asked[r->first_asked];
         if (a->is_first)
             r->window_deadline = quire__redis_deadline(r);
-        quire_status status = QUIRE_OK;
-        if (!a->reply)
-            status = a->generation == a->link->generation
-                         ? quire__link_reply(a->link, r->window_deadline, &a->reply)
-                         : quire__fail(QUIRE_E_IO, "Redis at %s %s", a->link->name, a->link->why);
+        const quire_status status = a->reply ? QUIRE_OK : quire__redis_await(a, r->window_deadline);
         if (status != QUIRE_OK) {
             quire__redis_forget_asked(r);
             quire__redis_abandon(r);

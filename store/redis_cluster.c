@@ -32,27 +32,43 @@ uint32_t quire__redis_slot(const char *key, size_t n) {
     return crc16(key, n) % QUIRE_REDIS_SLOTS;
 }
 
+static bool is_retired(const quire_redis_link *link) { return link->host[0] == '\0'; }
+
 quire_status quire__redis_link_to(quire_redis *r, const char *host, const char *port,
                                   quire_redis_link **link) {
-    for (size_t i = 0; i < r->n_links; i++)
-        if (strcmp(r->links[i]->host, host) == 0 && strcmp(r->links[i]->port, port) == 0) {
-            *link = r->links[i];
+    quire_redis_link *fresh = NULL;
+    for (size_t i = 0; i < r->n_links; i++) {
+        *link = r->links[i];
+        if (strcmp((*link)->host, host) == 0 && strcmp((*link)->port, port) == 0)
             return QUIRE_OK;
-        }
-    if (r->n_links == QUIRE_REDIS_LINKS)
-        return quire__fail(QUIRE_E_TOO_BIG, "the Redis cluster has more than %d nodes",
-                           QUIRE_REDIS_LINKS);
-    quire_redis_link *fresh = malloc(sizeof *fresh);
-    if (!fresh)
-        return quire__fail(QUIRE_E_NOMEM, "out of memory while opening a node of the cluster");
-    const quire_status status = quire__link_init(fresh, &r->url, host, port);
-    if (status != QUIRE_OK) {
-        quire__link_free(fresh);
-        free(fresh);
-        return status;
+        if (is_retired(*link))
+            fresh = *link;
     }
-    r->links[r->n_links++] = *link = fresh;
-    return QUIRE_OK;
+    if (!fresh) {
+        if (r->n_links == QUIRE_REDIS_LINKS)
+            return quire__fail(QUIRE_E_TOO_BIG, "the Redis cluster has more than %d nodes",
+                               QUIRE_REDIS_LINKS);
+        fresh = calloc(1, sizeof *fresh);
+        if (!fresh)
+            return quire__fail(QUIRE_E_NOMEM, "out of memory while opening a node of the cluster");
+        r->links[r->n_links++] = fresh;
+    }
+    const quire_status status = quire__link_init(fresh, &r->url, host, port);
+    if (status != QUIRE_OK)
+        quire__link_retire(fresh);
+    *link = fresh;
+    return status;
+}
+
+/* Nodes leave, and in many places come back under another address. Links to those that serve no
+ * slot are given up, unless a call waits for them or the URL names them. */
+static void retire_links(quire_redis *r) {
+    bool serves[QUIRE_REDIS_LINKS + 1] = {false};
+    for (size_t s = 0; s < QUIRE_REDIS_SLOTS; s++)
+        serves[r->slot[s]] = true;
+    for (size_t i = 1; i < r->n_links; i++)
+        if (!serves[i + 1] && r->links[i]->n_waiting == 0)
+            quire__link_retire(r->links[i]);
 }
 
 /* ------------------------------------------------------------------ the map */
@@ -112,8 +128,10 @@ static quire_status read_map_from(quire_redis *r, quire_redis_link *link, int64_
     for (size_t i = 0; status == QUIRE_OK && i < reply->elements; i++)
         status = read_range(r, link, reply->element[i], slot);
     freeReplyObject(reply);
-    if (status == QUIRE_OK)
+    if (status == QUIRE_OK) {
         memcpy(r->slot, slot, QUIRE_REDIS_SLOTS * sizeof *slot);
+        retire_links(r);
+    }
     free(slot);
     return status;
 }
@@ -123,6 +141,8 @@ static quire_status read_map_from(quire_redis *r, quire_redis_link *link, int64_
 static quire_status read_map(quire_redis *r, int64_t deadline) {
     quire_status status = QUIRE_E_IO;
     for (size_t i = 0; i < r->n_links; i++) {
+        if (is_retired(r->links[i]))
+            continue;
         const int64_t now = quire__millis();
         status = read_map_from(r, r->links[i], now + (deadline - now) / 2);
         if (status == QUIRE_OK || status == QUIRE_E_INVALID || status == QUIRE_E_NOMEM)

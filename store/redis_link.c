@@ -141,7 +141,7 @@ static int connect_to(const quire_host_address *a, int64_t deadline) {
 
 quire_status quire__link_init(quire_redis_link *l, const quire_redis_url *url, const char *host,
                               const char *port) {
-    *l = (quire_redis_link){.url = url, .fd = -1, .lookup = -1};
+    *l = (quire_redis_link){.url = url, .fd = -1, .lookup = -1, .generation = l->generation};
     snprintf(l->host, sizeof l->host, "%s", host);
     snprintf(l->port, sizeof l->port, "%s", port);
     snprintf(l->name, sizeof l->name, strchr(host, ':') ? "[%s]:%s" : "%s:%s", l->host, l->port);
@@ -163,6 +163,12 @@ void quire__link_free(quire_redis_link *l) {
     free(l->out);
     free(l->in);
     *l = (quire_redis_link){.fd = -1, .lookup = -1};
+}
+
+void quire__link_retire(quire_redis_link *l) {
+    const uint64_t generation = l->generation + 1;
+    quire__link_free(l);
+    l->generation = generation;
 }
 
 /* A name is looked up whenever its server must be found again: it may have moved. While that takes

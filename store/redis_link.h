@@ -16,12 +16,12 @@ enum { QUIRE_LINK_WHY = 160 };
 
 typedef struct quire_redis_link {
     const quire_redis_url *url;
-    char host[256], port[8];
-    char name[270];   /* "host:port" */
-    quire_host found; /* what `host` was last known to be */
-    bool is_number;   /* `host` is, and need not be looked up */
-    int lookup;       /* -1, or what quire__lookup_end takes */
-    int fd;           /* -1: closed */
+    char host[256], port[8]; /* "": retired */
+    char name[270];          /* "host:port" */
+    quire_host found;        /* what `host` was last known to be */
+    bool is_number;          /* `host` is, and need not be looked up */
+    int lookup;              /* -1, or what quire__lookup_end takes */
+    int fd;                  /* -1: closed */
     struct quire_tls *tls;
     redisReader *reader;
     uint8_t *out; /* commands that have not been sent */
@@ -41,6 +41,9 @@ typedef struct quire_redis_link {
 quire_status quire__link_init(quire_redis_link *link, const quire_redis_url *url, const char *host,
                               const char *port);
 void quire__link_free(quire_redis_link *link);
+/* Frees what it holds; link_init may use it for another server. What waits for a reply of the
+ * earlier one still finds out that there will be none. */
+void quire__link_retire(quire_redis_link *link);
 /* Connects and logs in, unless that has been done. The host is looked up each time. E_IO. */
 quire_status quire__link_ready(quire_redis_link *link, int64_t deadline);
 /* Adds a command to those that are sent next. E_NOMEM. */

@@ -69,16 +69,21 @@ void quire__redis_forget_asked(quire_redis *r) {
     r->n_asked = r->first_asked = 0;
 }
 
+quire_status quire__redis_await(quire_redis_asked *a, int64_t deadline) {
+    if (a->generation == a->link->generation)
+        return quire__link_reply(a->link, deadline, &a->reply);
+    return a->link->why[0]
+               ? quire__fail(QUIRE_E_IO, "Redis at %s %s", a->link->name, a->link->why)
+               : quire__fail(QUIRE_E_IO, "a node of the Redis cluster left before it had answered");
+}
+
 quire_status quire__redis_settle(quire_redis *r) {
     const int64_t deadline = quire__redis_deadline(r);
     for (size_t i = r->first_asked; i < r->n_asked; i++) {
         quire_redis_asked *a = &r->asked[i];
         if (a->reply)
             continue;
-        const quire_status status =
-            a->generation == a->link->generation
-                ? quire__link_reply(a->link, deadline, &a->reply)
-                : quire__fail(QUIRE_E_IO, "Redis at %s %s", a->link->name, a->link->why);
+        const quire_status status = quire__redis_await(a, deadline);
         if (status != QUIRE_OK) {
             quire__redis_forget_asked(r);
             quire__redis_abandon(r);

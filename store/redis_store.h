@@ -76,6 +76,8 @@ static inline bool quire__reply_is(const redisReply *reply, const char *error) {
 /* Closes links that wait for replies which nobody reads. */
 void quire__redis_abandon(quire_redis *r);
 int64_t quire__redis_deadline(const quire_redis *r);
+/* Reads the reply to one record that was asked for. E_IO: also where its connection is gone. */
+quire_status quire__redis_await(quire_redis_asked *asked, int64_t deadline);
 /* Reads the replies to all that was asked for, so that links are free for other commands. */
 quire_status quire__redis_settle(quire_redis *r);
 void quire__redis_forget_asked(quire_redis *r);

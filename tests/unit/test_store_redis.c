@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -638,12 +639,45 @@ static void pour(int to) {
         pause_millis(1);
 }
 
-/* Answers one connection: SCAN names one key, of which HKEYS says what no server says. If `pours`,
- * HEXISTS has an answer of 500 MB. */
-static void answer(int link, bool pours) {
+/* What a server may lie about. TALK: SCAN names one key, of which HKEYS says what no server says.
+ * POUR: HEXISTS has an answer of 500 MB. MOVE: it is a cluster whose keys all have moved to another
+ * of its addresses whenever its map is read, and whose other nodes then have other addresses. */
+typedef enum lie { TALK, POUR, MOVE } lie;
+enum { OTHER_NODES = 100, OTHERS_FROM = 16384 - OTHER_NODES };
+
+static int *n_maps; /* how often a map has been read, shared by the processes that lie */
+
+static void answer_map(int link, int port) {
+    static char text[16384];
+    int n =
+        snprintf(text, sizeof text, "*%d\r\n*3\r\n:0\r\n:%d\r\n*2\r\n$9\r\n127.0.0.%d\r\n:%d\r\n",
+                 1 + OTHER_NODES, OTHERS_FROM - 1, 2 + *n_maps, port);
+    for (int i = 0; i < OTHER_NODES; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      "*3\r\n:%d\r\n:%d\r\n*2\r\n$9\r\n127.0.1.%d\r\n:%d\r\n", OTHERS_FROM + i,
+                      OTHERS_FROM + i, 1 + *n_maps, 1 + i);
+    ++*n_maps;
+    assert_int_equal(write(link, text, (size_t)n), n);
+}
+
+/* No key is there: where the map has it, it has moved to the next address. */
+static void answer_moved(int link, const struct sockaddr_in *here) {
+    const int address = (int)(ntohl(here->sin_addr.s_addr) & 255), now = 2 + *n_maps;
+    if (address == now)
+        dprintf(link, ":0\r\n");
+    else
+        dprintf(link, "-MOVED 0 127.0.0.%d:%d\r\n", now, (int)ntohs(here->sin_port));
+}
+
+/* Answers one connection. */
+static void answer(int link, lie what) {
     static char text[1 << 16];
+    struct sockaddr_in here;
+    socklen_t n_here = sizeof here;
+    getsockname(link, (struct sockaddr *)&here, &n_here);
     static const char *const answers[][2] = {
         {"PING", "+PONG\r\n"},
+        {"HINCRBY", ":1\r\n"},
         {"HKEYS", "*2\r\n:5\r\n$-1\r\n"},
         {"OBJECT", ":0\r\n"},
         {"SCAN", "*2\r\n$1\r\n0\r\n*1\r\n$72\r\nquire:1:"
@@ -652,11 +686,15 @@ static void answer(int link, bool pours) {
         size_t at = 0;
         text[n] = '\0';
         for (const char *word; at < (size_t)n && (word = next_word(text, (size_t)n, &at)); at++) {
-            if (pours && strcmp(word, "HEXISTS") == 0) {
+            if (what == POUR && strcmp(word, "HEXISTS") == 0) {
                 dprintf(link, "$500000000\r\n");
                 pour(link);
                 return;
             }
+            if (what == MOVE && strcmp(word, "SLOTS") == 0)
+                answer_map(link, ntohs(here.sin_port));
+            if (what == MOVE && strcmp(word, "HEXISTS") == 0)
+                answer_moved(link, &here);
             for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++)
                 if (strcmp(word, answers[i][0]) == 0)
                     dprintf(link, "%s", answers[i][1]);
@@ -664,9 +702,10 @@ static void answer(int link, bool pours) {
     }
 }
 
-/* A process that answers so; its port in *port. */
-static pid_t start_liar(bool pours, int *port) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+/* A process that answers so, with a child for each connection; its port in *port. */
+static pid_t start_liar(lie what, int *port) {
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_addr.s_addr = htonl(what == MOVE ? INADDR_ANY : INADDR_LOOPBACK)};
     socklen_t n = sizeof a;
     const int listening = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(bind(listening, (struct sockaddr *)&a, sizeof a), 0);
@@ -678,8 +717,12 @@ static pid_t start_liar(bool pours, int *port) {
     assert_true(child >= 0);
     if (child == 0) {
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGCHLD, SIG_IGN);
         for (int link; (link = accept(listening, NULL, NULL)) >= 0; close(link))
-            answer(link, pours);
+            if (fork() == 0) {
+                answer(link, what);
+                _exit(0);
+            }
         _exit(0);
     }
     close(listening);
@@ -697,7 +740,7 @@ static void test_liar(void **state) {
     char place[100];
     int port, n;
     open_author(&a);
-    pid_t liar = start_liar(false, &port);
+    pid_t liar = start_liar(TALK, &port);
     snprintf(place, sizeof place, "redis://127.0.0.1:%d?timeout=20000", port);
     quire_store *store = open_at(place);
     quire_store_stats stats;
@@ -705,7 +748,7 @@ static void test_liar(void **state) {
     assert_says("reply of the wrong kind");
     quire_store_close(store);
     end_liar(liar);
-    liar = start_liar(true, &port);
+    liar = start_liar(POUR, &port);
     snprintf(place, sizeof place, "redis://127.0.0.1:%d?timeout=300", port);
     store = open_at(place);
     assert_status(look(store, &a, 1, &n), QUIRE_E_IO); /* bytes of the answer keep coming */
@@ -713,6 +756,36 @@ static void test_liar(void **state) {
     quire_store_close(store);
     end_liar(liar);
     fixture_close(&a.f);
+}
+
+/* A long-lived process meets more addresses than it can hold at a time. */
+static void test_cluster_that_moves(void **state) {
+    (void)state;
+#ifdef __linux__ /* all of 127.0.0.0/8 is this machine */
+    enum { MAPS = 4 };
+    author a;
+    char place[100];
+    int port, n;
+    open_author(&a);
+    n_maps = mmap(NULL, sizeof *n_maps, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(n_maps != MAP_FAILED);
+    const pid_t liar = start_liar(MOVE, &port);
+    snprintf(place, sizeof place, "redis+cluster://127.0.0.1:%d?timeout=5000", port);
+    quire_store *store = open_at(place);
+    for (int map = 1; map <= MAPS; map++) {
+        assert_int_equal(*n_maps, map);
+        assert_ok(look(store, &a, 1, &n));
+        assert_int_equal(n, 0);
+        pause_millis(1100); /* a map is read at most once a second */
+        assert_ok(look(store, &a, 1, &n));
+    }
+    quire_store_close(store);
+    end_liar(liar);
+    munmap(n_maps, sizeof *n_maps);
+    fixture_close(&a.f);
+#else
+    skip();
+#endif
 }
 
 /* ------------------------------------------------------------------ several processes */
@@ -1163,6 +1236,7 @@ int main(void) {
         cmocka_unit_test(test_host_not_found),
         cmocka_unit_test(test_expiry),
         cmocka_unit_test(test_liar),
+        cmocka_unit_test(test_cluster_that_moves),
         cmocka_unit_test(test_export_copies_nothing),
         cmocka_unit_test(test_larger_than_a_place),
         cmocka_unit_test(test_garbage),
