@@ -45,25 +45,34 @@ bool cli_auto_parse(const cli_model_args *args, const char *kv, cli_budget *budg
 
 /* ------------------------------------------------------------------ choosing */
 
+typedef struct examining {
+    cli_progress progress;
+    bool measures; /* there was no report */
+} examining;
+
 static void on_progress(void *user, int32_t done, int32_t total) {
-    cli_progress_update(user, done, total);
+    examining *e = user;
+    e->measures = true;
+    cli_progress_update(&e->progress, done, total);
 }
 
 static bool stop(void *unused) { return cli_interrupt_seen(unused); }
 
 int cli_examine(const quire_model *model, int32_t n_threads, bool again,
                 quire_sensitivity **report) {
-    cli_progress progress;
-    cli_progress_start(&progress, "examining");
+    examining state = {.measures = false};
+    cli_progress_start(&state.progress, "examining");
     quire_sensitivity_options options;
     quire_sensitivity_options_default(&options);
     options.n_threads = n_threads;
     options.again = again;
     options.on_progress = on_progress;
     options.stop = stop;
-    options.user = &progress;
+    options.user = &state;
     const quire_status status = quire_model_sensitivity(model, &options, report);
-    cli_progress_end(&progress);
+    cli_progress_end(&state.progress);
+    if (status == QUIRE_OK && state.measures)
+        cli_say_if_lost("how each layer fares");
     if (status == QUIRE_E_ABORTED)
         return CLI_INTERRUPTED;
     return status == QUIRE_OK ? CLI_OK : cli_quire_error("cannot examine the model", status, NULL);

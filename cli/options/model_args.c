@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { TOKENS_MAX = 1 << 24, SINKS_MAX = QUIRE_PAGE_TOKENS };
 
@@ -81,7 +82,7 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
     options[0].heading = "model and cache options";
 }
 
-/* The directory in which tools/fetch-model keeps models too. "": there is none. */
+/* Beside the models of tools/fetch-model. "": there is none. */
 static void find_cache_dir(char *path, size_t capacity) {
     const char *own = getenv("QUIRE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"),
                *home = getenv("HOME");
@@ -91,6 +92,19 @@ static void find_cache_dir(char *path, size_t capacity) {
                             : 0;
     if (n <= 0 || (size_t)n >= capacity)
         path[0] = 0;
+}
+
+void cli_say_if_lost(const char *what) {
+    char path[4096];
+    find_cache_dir(path, sizeof path);
+    if (!path[0])
+        cli_error("%s cannot be kept, because QUIRE_CACHE, XDG_CACHE_HOME and HOME are not set; it "
+                  "is measured again each time",
+                  what);
+    else if (access(path, W_OK) != 0)
+        cli_error("%s cannot be kept in %s (%s) and is measured again each time; QUIRE_CACHE names "
+                  "another directory",
+                  what, path, strerror(errno));
 }
 
 /* Of the model that was opened last: a command that compares caches calibrates it once. */
@@ -231,7 +245,10 @@ static quire_status calibrate(const quire_model *model, const quire_session_opti
     options.user = &state;
     quire_calibration_free(calibrated.value);
     calibrated.model = model;
-    return quire_model_calibrate(model, &options, &calibrated.value);
+    const quire_status status = quire_model_calibrate(model, &options, &calibrated.value);
+    if (status == QUIRE_OK && state.progress.started != 0)
+        cli_say_if_lost("the model's calibration");
+    return status;
 }
 
 int cli_calibration_write(const cli_model_args *args, const quire_model *model, const char *path) {

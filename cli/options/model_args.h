@@ -29,6 +29,9 @@ void cli_model_options(cli_model_args *args, cli_option *options);
 
 int cli_model_open(const cli_model_args *args, quire_model **model); /* exit status */
 
+/* After `what` was measured: says so if the engine could not keep it for the next time. */
+void cli_say_if_lost(const char *what);
+
 typedef struct cli_session_request {
     const char *kv;                         /* one entry of args->kv */
     int32_t context;                        /* used where args->context is not given */
