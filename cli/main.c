@@ -6,8 +6,11 @@
 #include "output/report.h"
 #include "quire.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = 64 };
 
@@ -121,7 +124,17 @@ static int run_help(int argc, char **argv) {
     return dispatch("", commands, n_words, words);
 }
 
+/* A descriptor that is closed at the start would be given to the next file that is opened, a store,
+ * say, and messages would be written over it. Opened the wrong way round, reading and writing still
+ * fail as they do when it is closed. */
+static void fill_standard_descriptors(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char **argv) {
+    fill_standard_descriptors();
     int status;
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {
         printf("quire %s\n", quire_version());

@@ -489,6 +489,7 @@ typedef struct quire_generate_options {
 
 typedef struct quire_generate_result {
     int32_t n_prompt, n_generated; /* n_prompt: prefilled */
+    int32_t n_decoded; /* of those generated, all but the one that the end of the prompt gives */
     double prefill_seconds, decode_seconds;
     int32_t n_drafted, n_accepted; /* draft tokens tried, and how many were right */
     bool ended;                    /* by the model; not by max_tokens, on_token or the context */

@@ -5,6 +5,7 @@
 #include "bench/synth_cache.h"
 #include "command.h"
 #include "options/args.h"
+#include "output/interrupt.h"
 #include "output/output.h"
 #include "output/progress.h"
 #include "output/report.h"
@@ -74,12 +75,17 @@ static int measure(cli_cache *cache, const save_options *chosen, save_result *r)
     char saved[PATH_BYTES], plain[PATH_BYTES];
     snprintf(saved, sizeof saved, "%s/quire-bench.%d.saved", chosen->directory, (int)getpid());
     snprintf(plain, sizeof plain, "%s/quire-bench.%d.plain", chosen->directory, (int)getpid());
+    cli_interrupt_catch();                   /* two large files would stay */
     int status = time_save(cache, saved, r); /* a warm-up, which also gives the number of bytes */
     if (status == CLI_OK)
         status = time_restore(cache, saved, r);
     memset(r->best, 0, sizeof r->best);
     r->from_disk = true;
     for (int32_t i = 0; i < chosen->n_runs && status == CLI_OK; i++) {
+        if (cli_interrupt_seen(NULL)) {
+            status = CLI_INTERRUPTED;
+            break;
+        }
         status = time_disk(plain, DISK_WRITE, r);
         if (status == CLI_OK)
             status = time_save(cache, saved, r);

@@ -57,6 +57,7 @@ static bool collect_answer(void *user, const char *bytes, size_t n_bytes) {
 static void add_up(quire_generate_result *total, const quire_generate_result *turn) {
     total->n_prompt += turn->n_prompt;
     total->n_generated += turn->n_generated;
+    total->n_decoded += turn->n_decoded;
     total->prefill_seconds += turn->prefill_seconds;
     total->decode_seconds += turn->decode_seconds;
     total->n_drafted += turn->n_drafted;
@@ -121,6 +122,10 @@ static int keep_answer(chat_state *state) {
                : CLI_FAILURE;
 }
 
+static bool is_context_full(const chat_state *state) {
+    return state->seq && quire_seq_length(state->seq) >= quire_session_context(state->session);
+}
+
 static int turn(chat_state *state, const char *message) {
     if (!cli_chat_add(&state->chat, "user", message))
         return CLI_FAILURE;
@@ -136,11 +141,18 @@ static int turn(chat_state *state, const char *message) {
         cli_chat_clear(&state->chat, state->chat.n_messages - 1);
     } else {
         status = answer(state, &prompt);
-        if (status == CLI_OK)
+        const bool is_full = status == CLI_CACHE_FULL || is_context_full(state);
+        if (status == CLI_CACHE_FULL && state->n_answer == 0)
+            cli_chat_clear(&state->chat, state->chat.n_messages - 1);
+        else if (status == CLI_OK || status == CLI_CACHE_FULL)
             status = keep_answer(state);
         else if (state->n_answer > 0)
             putchar('\n');
         fflush(stdout);
+        if (is_full && (status == CLI_OK || status == CLI_CACHE_FULL)) {
+            cli_error("the conversation fills the cache; /reset starts a new one");
+            status = CLI_OK;
+        }
     }
     cli_tokens_free(&prompt);
     return status;

@@ -5,6 +5,7 @@
 #include "options/comma_list.h"
 #include "options/model_args.h"
 #include "output/interrupt.h"
+#include "output/output.h"
 #include "output/report.h"
 #include "reports/probe_report.h"
 
@@ -72,7 +73,7 @@ static int run_probe(cli_probe *probe, const probe_options *chosen, quire_model 
         probe->info.context < CONTEXT_DEFAULT ? probe->info.context : CONTEXT_DEFAULT;
     probe->context = chosen->context ? chosen->context : usual;
     probe->predicted_for = cli_predicted_for(&chosen->model);
-    int status = cli_examine(model, chosen->model.n_threads, chosen->again, &report);
+    int status = cli_examine(model, chosen->model.n_threads, chosen->again, false, &report);
     probe->report = report;
     probe->choices = calloc(probe->n_choices, sizeof *probe->choices);
     if (status == CLI_OK && !probe->choices)
@@ -93,6 +94,10 @@ static int run_probe(cli_probe *probe, const probe_options *chosen, quire_model 
 /* Checked before minutes of work. */
 static bool good_options(const probe_options *chosen, char **budgets, size_t n) {
     cli_budget unused;
+    if (chosen->calibration && chosen->json) {
+        cli_error("--calibration writes a file and prints nothing: leave out --json");
+        return false;
+    }
     if (!cli_auto_parse(&chosen->model, "auto", &unused))
         return false;
     for (size_t i = 0; i < n; i++)
@@ -135,8 +140,10 @@ int cli_probe_run(int argc, char **argv) {
     if (!budgets)
         return CLI_FAILURE;
     quire_model *model = NULL;
-    status = good_options(&chosen, budgets, probe.n_choices) ? cli_model_open(&chosen.model, &model)
+    status = good_options(&chosen, budgets, probe.n_choices) ? cli_output_check(chosen.calibration)
                                                              : CLI_USAGE;
+    if (status == CLI_OK)
+        status = cli_model_open(&chosen.model, &model);
     cli_interrupt_catch();
     if (status == CLI_OK && chosen.calibration)
         status = cli_calibration_write(&chosen.model, model, chosen.calibration);

@@ -48,6 +48,11 @@ static int32_t *tokenize_prompt(const run_state *run, int32_t *n_tokens, int *st
     const char *text = chosen->file ? from_file : chosen->prompt;
     if (!text)
         return NULL;
+    if (chosen->chat && strlen(text) < n_bytes) {
+        cli_error("'%s' has a zero byte, which a chat message cannot have", chosen->file);
+        free(from_file);
+        return NULL;
+    }
     const int flags = chosen->append ? QUIRE_TOKENIZE_PLAIN : QUIRE_TOKENIZE_START;
     int32_t *tokens = chosen->chat
                           ? cli_chat_tokens_of(run->model, chosen->system, text, flags, n_tokens)
@@ -114,14 +119,8 @@ static int restore(run_state *run) {
     const run_options *chosen = run->chosen;
     quire_file_info info;
     quire_file_get_info(run->saved, &info);
-    if (run->n_prompt == 0 || info.n_tokens == 0 || run->text.list[0] != info.tokens[0]) {
-        cli_error(
-            "the prompt and the text in '%s' do not begin alike; to put the prompt after that "
-            "text, give --append",
-            chosen->load);
-        return CLI_FAILURE;
-    }
-    quire_status status = quire_session_load(run->session, run->saved, chosen->reseal, &run->seq);
+    const quire_status status =
+        quire_session_load(run->session, run->saved, chosen->reseal, &run->seq);
     if (status != QUIRE_OK) {
         cli_quire_error("cannot restore the cache", status, NULL);
         if (status == QUIRE_E_CODEC)
@@ -129,6 +128,18 @@ static int restore(run_state *run) {
                 stderr,
                 "Give the --kv, --sinks and --raw that it was saved with, or --reseal to convert "
                 "it.\n");
+        return CLI_FAILURE;
+    }
+    if (info.n_tokens == 0) {
+        cli_error("'%s' has a cache, but not the text that it is of, so it cannot be continued",
+                  chosen->load);
+        return CLI_FAILURE;
+    }
+    if (run->n_prompt == 0 || run->text.list[0] != info.tokens[0]) {
+        cli_error(
+            "the prompt and the text in '%s' do not begin alike; to put the prompt after that "
+            "text, give --append",
+            chosen->load);
         return CLI_FAILURE;
     }
     return CLI_OK;
@@ -223,6 +234,13 @@ static const quire_layer *saved_order(const run_state *run) {
     return saved.n_layers == model.n_layers ? saved.layers : NULL;
 }
 
+/* Whether that is why the text ends where it does. */
+static bool is_context_full(const run_state *run) {
+    return !run->result.ended && run->result.n_generated < run->chosen->sample.n_predict &&
+           !cli_interrupt_seen(NULL) &&
+           quire_seq_length(run->seq) >= quire_session_context(run->session);
+}
+
 static int run_prompt(run_state *run) {
     const run_options *chosen = run->chosen;
     int status = cli_output_check(chosen->save); /* before anything that takes long */
@@ -253,6 +271,10 @@ static int run_prompt(run_state *run) {
         return status;
     cli_interrupt_catch();
     status = generate(run);
+    /* A text that fills the cache is kept as far as it came. */
+    const bool was_full = status == CLI_CACHE_FULL;
+    if (was_full)
+        status = run->result.n_generated > 0 ? CLI_OK : CLI_FAILURE;
     /* Ends the line on a terminal; a file or pipe gets nothing but the text. */
     if (run->result.n_generated > 0 && isatty(STDOUT_FILENO))
         putchar('\n');
@@ -265,8 +287,13 @@ static int run_prompt(run_state *run) {
                                  run->n_prompt);
     if (status == CLI_OK && chosen->save)
         status = save(run);
+    if (status == CLI_OK && is_context_full(run) && !request.quiet)
+        cli_error("stopped, because the context of %d tokens is full; --ctx gives a longer one",
+                  (int)quire_session_context(run->session));
     if (status == CLI_OK)
         status = report(run);
+    if (status == CLI_OK && was_full)
+        return CLI_FAILURE;
     return status == CLI_OK && cli_interrupt_seen(NULL) ? CLI_INTERRUPTED : status;
 }
 

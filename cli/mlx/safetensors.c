@@ -3,6 +3,7 @@
 
 #include "output/report.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@ size_t cli_tensor_type_bytes(const char *type) {
 /* ------------------------------------------------------------------ reading */
 
 static bool read_file(const char *path, cli_safetensors *file) {
+    errno = 0;
     FILE *in = fopen(path, "rb");
     long n = -1;
     if (in && fseek(in, 0, SEEK_END) == 0)
@@ -37,11 +39,12 @@ static bool read_file(const char *path, cli_safetensors *file) {
     if (n >= 0 && fseek(in, 0, SEEK_SET) == 0)
         file->bytes = malloc((size_t)n + 1);
     bool good = file->bytes && fread(file->bytes, 1, (size_t)n, in) == (size_t)n;
+    const int error = errno;
     if (in)
         fclose(in);
     file->n_bytes = good ? (size_t)n : 0;
     if (!good)
-        cli_error("cannot read '%s'", path);
+        cli_error("cannot read '%s': %s", path, error ? strerror(error) : "it is too short");
     return good;
 }
 

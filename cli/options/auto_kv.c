@@ -58,7 +58,7 @@ static void on_progress(void *user, int32_t done, int32_t total) {
 
 static bool stop(void *unused) { return cli_interrupt_seen(unused); }
 
-int cli_examine(const quire_model *model, int32_t n_threads, bool again,
+int cli_examine(const quire_model *model, int32_t n_threads, bool again, bool quiet,
                 quire_sensitivity **report) {
     examining state = {.measures = false};
     cli_progress_start(&state.progress, "examining");
@@ -71,7 +71,7 @@ int cli_examine(const quire_model *model, int32_t n_threads, bool again,
     options.user = &state;
     const quire_status status = quire_model_sensitivity(model, &options, report);
     cli_progress_end(&state.progress);
-    if (status == QUIRE_OK && state.measures)
+    if (status == QUIRE_OK && state.measures && !quiet)
         cli_say_if_lost("how each layer fares");
     if (status == QUIRE_E_ABORTED)
         return CLI_INTERRUPTED;
@@ -132,7 +132,7 @@ int cli_auto_pairs(const cli_model_args *args, const quire_model *model,
     const int32_t context = args->context ? args->context : request->context;
     quire_sensitivity *report = NULL;
     quire_choice choice;
-    int status = cli_examine(model, args->n_threads, false, &report);
+    int status = cli_examine(model, args->n_threads, false, request->quiet, &report);
     if (status == CLI_OK)
         status =
             cli_choose(args, model, report, &budget, context, request->exact_trim, pairs, &choice);

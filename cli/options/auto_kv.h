@@ -22,7 +22,7 @@ bool cli_auto_is(const char *kv); /* "auto", "auto:..." */
 bool cli_auto_parse(const cli_model_args *args, const char *kv, cli_budget *budget);
 
 /* The model's report, with a progress bar if it has to be made. free() it. Exit status. */
-int cli_examine(const quire_model *model, int32_t n_threads, bool again,
+int cli_examine(const quire_model *model, int32_t n_threads, bool again, bool quiet,
                 quire_sensitivity **report);
 
 /* Pairs (n_layers) for a sequence of `context` tokens. Exit status. */

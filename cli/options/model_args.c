@@ -66,8 +66,8 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
         cli_int("keep", &args->keep, 0, TOKENS_MAX,
                 "first tokens that --max-kv-size does not drop"),
         cli_int("ctx", &args->context, 1, TOKENS_MAX,
-                "length of the context in tokens (default: as many as needed; chat, serve and "
-                "eval niah: the model's; eval kld and ppl: 2048)"),
+                "length of the context in tokens (default: as many as needed, up to the model's; "
+                "chat, serve and eval niah: the model's; eval kld and ppl: 2048)"),
         cli_size("kv-bytes", &args->kv_bytes, 1, 0x1p50,
                  "memory of the cache, e.g. 512M (default: as much as the context needs)"),
         cli_choice("raw", &args->raw, cli_raw_names, CLI_RAW_HELP),
@@ -233,7 +233,8 @@ static bool stop_calibrating(void *user) {
     return session->stop && session->stop(session->stop_user);
 }
 
-static quire_status calibrate(const quire_model *model, const quire_session_options *session) {
+static quire_status calibrate(const quire_model *model, const quire_session_options *session,
+                              bool quiet) {
     if (calibrated.value && calibrated.model == model)
         return QUIRE_OK;
     calibrating state = {.session = session};
@@ -246,7 +247,7 @@ static quire_status calibrate(const quire_model *model, const quire_session_opti
     quire_calibration_free(calibrated.value);
     calibrated.model = model;
     const quire_status status = quire_model_calibrate(model, &options, &calibrated.value);
-    if (status == QUIRE_OK && state.progress.started != 0)
+    if (status == QUIRE_OK && state.progress.started != 0 && !quiet)
         cli_say_if_lost("the model's calibration");
     return status;
 }
@@ -254,7 +255,7 @@ static quire_status calibrate(const quire_model *model, const quire_session_opti
 int cli_calibration_write(const cli_model_args *args, const quire_model *model, const char *path) {
     const quire_session_options session = {.n_threads = args->n_threads,
                                            .stop = cli_interrupt_seen};
-    quire_status status = calibrate(model, &session);
+    quire_status status = calibrate(model, &session, false);
     if (status == QUIRE_OK)
         status = quire_calibration_write(calibrated.value, model, path);
     if (status == QUIRE_E_ABORTED)
@@ -263,11 +264,11 @@ int cli_calibration_write(const cli_model_args *args, const quire_model *model, 
                               : cli_quire_error("cannot write the calibration", status, NULL);
 }
 
-static int create(const quire_model *model, quire_session_options *options,
+static int create(const quire_model *model, quire_session_options *options, bool quiet,
                   quire_session **session) {
     quire_status status = QUIRE_OK;
     if (quire_session_needs_calibration(model, options)) {
-        status = calibrate(model, options);
+        status = calibrate(model, options, quiet);
         options->calibration = calibrated.value;
     }
     if (status == QUIRE_OK)
@@ -320,7 +321,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model,
         options.max_logits = request->max_logits;
     const bool automatic = cli_auto_is(request->kv);
     if (!args->kv_layers && !automatic)
-        return create(model, &options, session);
+        return create(model, &options, request->quiet, session);
 
     quire_model_info info;
     quire_model_get_info(model, &info);
@@ -334,7 +335,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model,
     else if (!parse_layers(args->kv_layers, info.n_layers, pairs))
         status = CLI_USAGE;
     if (status == CLI_OK)
-        status = create(model, &options, session);
+        status = create(model, &options, request->quiet, session);
     free(pairs);
     return status;
 }

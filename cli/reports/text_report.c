@@ -24,9 +24,13 @@ int cli_text_report_json(const cli_text_report *report) {
         "{s:s, s:i, s:i, s:i, s:o, s:o, s:i, s:i, s:b, s:s}", "kv", report->kv, "n_restored",
         (int)report->n_restored, "n_prompt", (int)r->n_prompt, "n_generated", (int)r->n_generated,
         "pp_tps", cli_json_number(rate(r->n_prompt, r->prefill_seconds)), "tg_tps",
-        cli_json_number(rate(r->n_generated, r->decode_seconds)), "n_drafted", (int)r->n_drafted,
+        cli_json_number(rate(r->n_decoded, r->decode_seconds)), "n_drafted", (int)r->n_drafted,
         "n_accepted", (int)r->n_accepted, "ended", (int)r->ended, "isa",
         quire_pool_isa(quire_session_pool(report->session)));
+    if (root)
+        json_object_set_new(
+            root, "context_full",
+            json_boolean(quire_seq_length(report->seq) >= quire_session_context(report->session)));
     if (root && report->store && report->store->directory) {
         const cli_text_store *store = report->store;
         json_object_set_new(root, "n_from_store", json_integer(store->n_found));
@@ -50,7 +54,7 @@ int cli_text_report_print(const cli_text_report *report) {
     fprintf(stderr, "\nprefill  %d tokens, %.2f s, %.1f tokens/s\n", (int)r->n_prompt,
             r->prefill_seconds, rate(r->n_prompt, r->prefill_seconds));
     fprintf(stderr, "decode   %d tokens, %.2f s, %.1f tokens/s", (int)r->n_generated,
-            r->decode_seconds, rate(r->n_generated, r->decode_seconds));
+            r->decode_seconds, rate(r->n_decoded, r->decode_seconds));
     if (r->n_drafted > 0)
         fprintf(stderr, "; %d of %d drafted tokens accepted", (int)r->n_accepted,
                 (int)r->n_drafted);

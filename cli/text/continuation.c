@@ -79,5 +79,6 @@ int cli_continue(const cli_continuation *c, cli_tokens *text, quire_generate_res
     result->prefill_seconds = c->store->result.seconds;
     if (status == QUIRE_OK || (status == QUIRE_E_ABORTED && *c->seq))
         return CLI_OK;
-    return cli_quire_error(failure(c), status, NULL);
+    const int failed = cli_quire_error(failure(c), status, NULL);
+    return status == QUIRE_E_NO_PAGES && *c->seq ? CLI_CACHE_FULL : failed;
 }

@@ -36,9 +36,12 @@ typedef struct cli_continuation {
     void *user;
 } cli_continuation;
 
+enum { CLI_CACHE_FULL = -1 }; /* no exit status: the pool has no pages left, which was printed */
+
 /* Computes the text as a prompt, reusing what *seq or the store already has of it, and generates
  * its continuation: each token is appended to `text`, and its bytes go to stdout. Ctrl-C ends it
- * early and is not a failure. Returns an exit status; a failure has been printed. */
+ * early and is not a failure. Returns an exit status or CLI_CACHE_FULL; then what was generated
+ * before is good. A failure has been printed. */
 int cli_continue(const cli_continuation *c, cli_tokens *text, quire_generate_result *result);
 
 #endif

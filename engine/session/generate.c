@@ -136,11 +136,13 @@ static quire_status generate(generation *gen, const int32_t *prompt, int32_t n_p
         gen->result->ended = gen->done = true;
     if (!gen->options->resume)
         status = start_text(gen, prompt + n_cached, n_prompt - n_cached);
+    const int32_t n_first = gen->result->n_generated;
     const double start = quire__seconds();
     while (status == QUIRE_OK && !gen->done &&
            quire_seq_length(gen->seq) < quire_session_context(gen->session))
         status = step(gen);
     gen->result->decode_seconds = quire__seconds() - start;
+    gen->result->n_decoded = gen->result->n_generated - n_first;
     return status;
 }
 

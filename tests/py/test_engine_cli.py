@@ -208,8 +208,40 @@ def test_interrupt_stops_cleanly(smollm2):
     assert process.returncode == 130 and b"tokens/s" in report and b"fallbacks 0" in report
 
 
+def test_closed_descriptors_cost_no_store(tiny, tmp_path):
+    """The store would become standard output or error, and be written over."""
+    quire("run", "-m", tiny, "-p", LONG, "-n", 1, "-t", 1, "--store", tmp_path / "store")
+    for closed in ("<&- 2>&-", "<&- >&- 2>&-"):
+        subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", PROGRAM, "run", "-m", tiny, "-p", LONG, "-n", "9", "-t", "1", "--store",
+                        tmp_path / "store"], stdout=subprocess.PIPE, timeout=300)
+        assert "sound" in quire("store", "verify", tmp_path / "store").stdout
+    assert "Bad file descriptor" in subprocess.run(["sh", "-c", '"$@" <&-', "sh", PROGRAM, "run", "-m", tiny, "-f", "-"],
+                                                   stderr=subprocess.PIPE, text=True).stderr
+
+
+def test_a_full_context_is_said(tiny):
+    common = ("run", "-m", tiny, "-p", "ab", "-n", 100, "--ctx", 9, "--ignore-end", "--temp", 0, "-t", 1)
+    assert "the context of 9 tokens is full" in quire(*common).stderr
+    report = json.loads(quire(*common, "--json").stderr)
+    assert report["context_full"] and not report["ended"]
+    done = quire("run", "-m", tiny, "-p", "ab", "-n", 1, "-t", 1, "--json")
+    assert json.loads(done.stderr)["tg_tps"] == 0, "the first token comes from the prompt's last step"
+
+
+def test_a_full_cache_keeps_what_there_is(smollm2, tmp_path):
+    common = ("-m", smollm2, "--ctx", 1024, "--kv-bytes", "6600000", "--kv", "k8v8", "--temp", 0, "-t", 2)
+    done = quire("run", *common, "-p", "Once upon a time", "-n", 400, "--ignore-end", "--save", tmp_path / "saved", status=1)
+    assert "out of pages" in done.stderr and "decode" in done.stderr
+    assert done.stdout.startswith(text_of("-m", smollm2, "--kv", "k8v8", "--temp", 0, "-p", "Once upon a time", "-n", 20))
+    assert "restored" in quire("run", "-m", smollm2, "--kv", "k8v8", "--load", tmp_path / "saved", "-n", 1, "-t", 1).stderr
+    talk = quire("chat", *common, "-n", 4, input=f"{'one two three ' * 200}\n/reset\nHello\n")
+    assert "/reset starts a new one" in talk.stderr and talk.stdout.strip()
+
+
 @pytest.mark.parametrize("arguments, said", [
     (("run", "-p", "x"), "no model was given"),
+    (("probe", "-m", "TINY", "--calibration", "/nowhere/x"), "no directory '/nowhere'"),
+    (("probe", "-m", "TINY", "--calibration", "x", "--json"), "leave out --json"),
     (("run", "-m", "nowhere.gguf", "-p", "x"), "nowhere.gguf"),
     (("run", "-m", "TINY"), "no prompt was given"),
     (("run", "-m", "TINY", "-p", "x", "-f", "y"), "cannot be given together"),
@@ -519,6 +551,8 @@ def test_saved_text_of_another_model(tiny, tmp_path):
         other = models.make(tmp_path / f"{name}.gguf", "llama", **options)
         refused = quire("run", "-m", other, *common, "--load", file, status=1).stderr
         assert f"another model: its {name} differs" in refused
+        refused = quire("run", "-m", other, *common, "--load", file, "-p", "zz", status=1).stderr
+        assert f"another model: its {name} differs" in refused, "also if the prompt begins otherwise"
     # What a file is called, and its general.* keys, do not make another model.
     again = models.make(tmp_path / "again.gguf", "llama")
     quire("run", "-m", again, *common, "--load", file)
