@@ -118,6 +118,12 @@ struct quire_cells {
     atomic_int *tile_done; /* (max_rows, KV heads) */
     atomic_int next_unit, n_finished;
     pthread_mutex_t lock; /* sums of queries (cells_order.c) */
+    struct {              /* the page that was last read in part (cells_read.c) */
+        int32_t layer, page;
+        int side;
+        float *rows; /* (KV heads, 64, dim), room for any layer; NULL: there is no page */
+        float *room; /* NULL: not needed so far */
+    } read;
 };
 
 /* ---- plan (cells_plan.c) */
@@ -158,6 +164,10 @@ static inline uint8_t *quire__cells_sink_rows(const quire_cells *cells,
             (size_t)head) *
                bytes;
 }
+
+/* ---- what is kept of a page that is read in parts (cells_read.c) */
+/* Before pages change. */
+static inline void quire__cells_forget_read(quire_cells *cells) { cells->read.rows = NULL; }
 
 /* ---- rows of a page in fp32, sinks included (cells_write.c) */
 void quire__cells_decode(const quire_cells *cells, const quire_cells_layer *layer, int side,

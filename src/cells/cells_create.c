@@ -293,6 +293,7 @@ static void discard(quire_cells *cells) {
     quire__free(&allocator, cells->records);
     quire__release(&allocator, cells->slots, sizes_of(cells).slots);
     quire__free(&allocator, cells->meta);
+    quire__free(&allocator, cells->read.room);
     quire__pool_discard(cells->pool);
     quire__free(&allocator, cells);
 }

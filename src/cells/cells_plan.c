@@ -84,6 +84,7 @@ void quire__cells_settle(quire_cells *cells, int32_t layer, int side) {
     quire_cells_side *s = &l->side[side];
     if (!s->planned)
         return;
+    quire__cells_forget_read(cells);
     if (s->nth > 0 && atomic_load(&s->finished) == s->nth)
         take_effect(s);
     else
@@ -167,6 +168,7 @@ quire_status quire_cells_plan(quire_cells *cells, int32_t layer, quire_side side
     quire_cells_layer *l = &cells->layer[layer];
     quire_cells_side *s = &l->side[side == QUIRE_SIDE_V];
     quire__cells_settle(cells, layer, side == QUIRE_SIDE_V);
+    quire__cells_forget_read(cells);
     /* With K, whose last write has been settled: V's plan may be made before K is written. */
     if (l->measure.waiting && side == QUIRE_SIDE_K)
         quire__cells_measure_order(cells, l);

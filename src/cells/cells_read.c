@@ -25,6 +25,39 @@ static void page_rows(const quire_cells *cells, const quire_cells_layer *layer, 
         quire__cells_decode(cells, layer, side, page, head, rows);
 }
 
+/* Bytes of the largest one in fp32, all heads. */
+static size_t largest_page(const quire_cells *cells) {
+    size_t most = 0;
+    for (int32_t i = 0; i < cells->pool->n_layers; i++)
+        for (int side = 0; side < 2; side++) {
+            const quire_cells_layer *l = &cells->layer[i];
+            const size_t n = (size_t)l->form->config.n_kv_heads * (size_t)l->side[side].format->dim;
+            most = n > most ? n : most;
+        }
+    return most * QUIRE_T * sizeof(float);
+}
+
+/* All heads of a page, which are kept: who reads one cell after another, as llama.cpp does where
+ * the cells of sequences alternate, would have the page decoded for each. NULL: out of memory. */
+static const float *kept_page(quire_cells *cells, int32_t layer, int side, int32_t page) {
+    const quire_cells_layer *l = &cells->layer[layer];
+    const size_t n = QUIRE_T * (size_t)l->side[side].format->dim;
+    if (cells->read.rows && cells->read.layer == layer && cells->read.side == side &&
+        cells->read.page == page)
+        return cells->read.rows;
+    if (!cells->read.room)
+        cells->read.room = quire__alloc(&cells->pool->allocator, largest_page(cells), 64);
+    cells->read.rows = cells->read.room;
+    if (!cells->read.rows)
+        return NULL;
+    for (int32_t head = 0; head < l->form->config.n_kv_heads; head++)
+        page_rows(cells, l, side, page, head, cells->read.rows + (size_t)head * n);
+    cells->read.layer = layer;
+    cells->read.side = side;
+    cells->read.page = page;
+    return cells->read.rows;
+}
+
 quire_status quire_cells_read(quire_cells *cells, int32_t layer, quire_side which, int64_t first,
                               int64_t n, quire_type type, void *out) {
     QUIRE_TRY(quire__cells_check(cells, layer, which));
@@ -39,9 +72,12 @@ quire_status quire_cells_read(quire_cells *cells, int32_t layer, quire_side whic
     for (int64_t page = first / QUIRE_T; n > 0 && page <= (first + n - 1) / QUIRE_T; page++) {
         const int64_t from = page * QUIRE_T < first ? first : page * QUIRE_T,
                       to = (page + 1) * QUIRE_T > first + n ? first + n : (page + 1) * QUIRE_T;
+        const float *kept =
+            to - from < QUIRE_T ? kept_page(cells, layer, side, (int32_t)page) : NULL;
         for (size_t head = 0; head < n_heads; head++) {
-            float *rows = cells->worker[0].rows;
-            page_rows(cells, l, side, (int32_t)page, (int32_t)head, rows);
+            const float *rows = kept ? kept + head * QUIRE_T * dim : cells->worker[0].rows;
+            if (!kept)
+                page_rows(cells, l, side, (int32_t)page, (int32_t)head, cells->worker[0].rows);
             for (int64_t cell = from; cell < to; cell++)
                 cells->pool->kernels.rows->to_raw(
                     type, (uint8_t *)out + (((size_t)(cell - first) * n_heads + head) * dim) * size,
@@ -100,6 +136,7 @@ quire_status quire_cells_copy(quire_cells *cells, int32_t layer, quire_side whic
                            "a copy must keep each page at its place in the stream: %lld to %lld",
                            (long long)from, (long long)to);
     quire__cells_settle(cells, layer, side);
+    quire__cells_forget_read(cells);
     for (int64_t i = 0; i < n / QUIRE_T; i++)
         copy_page(cells, &cells->layer[layer], side, (int32_t)(from / QUIRE_T + i),
                   (int32_t)(to / QUIRE_T + i));
@@ -109,6 +146,7 @@ quire_status quire_cells_copy(quire_cells *cells, int32_t layer, quire_side whic
 quire_status quire_cells_clear(quire_cells *cells) {
     if (!cells)
         return quire__fail(QUIRE_E_INVALID, "cells is NULL");
+    quire__cells_forget_read(cells);
     for (int32_t i = 0; i < cells->pool->n_layers; i++) {
         for (int side = 0; side < 2; side++) {
             quire_cells_side *s = &cells->layer[i].side[side];

@@ -445,6 +445,47 @@ static void reads_what_pages_hold(void **state) {
     grid_close(&g);
 }
 
+/* Cell by cell, sides in turn, as all pages at once. */
+static void same_in_parts(grid *g) {
+    static float whole[2][256 * G * D];
+    for (int side = 0; side < 2; side++)
+        assert_ok(quire_cells_read(g->cells, 0, side ? QUIRE_SIDE_V : QUIRE_SIDE_K, 0, 256,
+                                   QUIRE_F32, whole[side]));
+    for (int cell = 0; cell < 256; cell++)
+        for (int side = 0; side < 2; side++) {
+            assert_ok(quire_cells_read(g->cells, 0, side ? QUIRE_SIDE_V : QUIRE_SIDE_K, cell, 1,
+                                       QUIRE_F32, back));
+            assert_memory_equal(back, whole[side] + cell * G * D, G * D * sizeof *back);
+        }
+}
+
+/* What is kept of a page that is read in parts does not outlive a change of the page. */
+static void reads_in_parts(void **state) {
+    (void)state;
+    grid g;
+    rng r = {31};
+    grid_init(&g, 1, H, G, D, D, "k8v4", 1, 256);
+    g.options.n_streams = 2;
+    grid_open(&g);
+    fill(&g, &r, 0, 200, k_rows, v_rows);
+    same_in_parts(&g);
+    const int64_t last = 255, cell = 63; /* read last by same_in_parts, and in a packed page */
+    write_side(&g, 0, QUIRE_SIDE_V, &last, 1, v_rows + 7 * G * D);
+    same_in_parts(&g);
+    write_side(&g, 0, QUIRE_SIDE_K, &cell, 1, k_rows + 9 * G * D);
+    same_in_parts(&g);
+    fill(&g, &r, 256, 256, k_rows, v_rows);
+    assert_ok(quire_cells_read(g.cells, 0, QUIRE_SIDE_K, 255, 1, QUIRE_F32, back));
+    assert_ok(quire_cells_copy(g.cells, 0, QUIRE_SIDE_K, 256, 0, 256));
+    same_in_parts(&g);
+    assert_ok(quire_cells_read(g.cells, 0, QUIRE_SIDE_K, 3, 1, QUIRE_F32, back));
+    assert_ok(quire_cells_clear(g.cells));
+    same_in_parts(&g);
+    assert_ok(quire_cells_read(g.cells, 0, QUIRE_SIDE_K, 3, 1, QUIRE_F32, back));
+    assert_true(back[0] == 0);
+    grid_close(&g);
+}
+
 /* A write to a packed page reopens it; its other cells keep their packed values, the written one is
  * exact until the page is packed again by a write elsewhere. */
 static void reopens(void **state) {
@@ -1050,6 +1091,7 @@ int main(void) {
         cmocka_unit_test(same_bits_as_a_pool),
         cmocka_unit_test(scattered_cells),
         cmocka_unit_test(reads_what_pages_hold),
+        cmocka_unit_test(reads_in_parts),
         cmocka_unit_test(reopens),
         cmocka_unit_test(takes_back_unfinished_writes),
         cmocka_unit_test(replaces_whole_pages),
