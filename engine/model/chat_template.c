@@ -158,6 +158,8 @@ typedef struct cutter {
     const conversation *chat;
     marker *markers; /* control tokens of the template, in their order */
     size_t n_markers, capacity;
+    int32_t *kinds; /* the different tokens among them: few, however long the conversation is */
+    size_t n_kinds, kinds_capacity;
     token_list out;
 } cutter;
 
@@ -226,6 +228,28 @@ static const char *find(const conversation *c, size_t from, size_t to, const cha
     return found && (size_t)(found - c->text) + strlen(text) <= to ? found : NULL;
 }
 
+static bool is_marker(const cutter *cut, int32_t token) {
+    for (size_t i = 0; i < cut->n_kinds; i++)
+        if (cut->kinds[i] == token)
+            return true;
+    return false;
+}
+
+static quire_status add_marker(cutter *cut, marker next) {
+    void *markers = cut->markers, *kinds = cut->kinds;
+    quire_status status = grow(&markers, cut->n_markers, &cut->capacity, sizeof *cut->markers);
+    cut->markers = markers;
+    if (status == QUIRE_OK)
+        status = grow(&kinds, cut->n_kinds, &cut->kinds_capacity, sizeof *cut->kinds);
+    cut->kinds = kinds;
+    if (status != QUIRE_OK)
+        return status;
+    cut->markers[cut->n_markers++] = next;
+    if (!is_marker(cut, next.token))
+        cut->kinds[cut->n_kinds++] = next.token;
+    return QUIRE_OK;
+}
+
 /* The markers in a stretch of the template: libllama says which, in their order, and their names
  * say where. */
 static quire_status find_markers(cutter *cut, size_t from, size_t to) {
@@ -240,14 +264,9 @@ static quire_status find_markers(cutter *cut, size_t from, size_t to) {
         const char *found = find(cut->chat, from, to, name);
         if (!found)
             continue;
-        void *markers = cut->markers;
-        status = grow(&markers, cut->n_markers, &cut->capacity, sizeof *cut->markers);
-        cut->markers = markers;
-        if (status != QUIRE_OK)
-            break;
         const marker next = {
             .at = (size_t)(found - cut->chat->text), .n_bytes = strlen(name), .token = tokens[i]};
-        cut->markers[cut->n_markers++] = next;
+        status = add_marker(cut, next);
         from = next.at + next.n_bytes;
     }
     free(tokens);
@@ -269,12 +288,7 @@ static quire_status find_all_markers(cutter *cut) {
  * template. */
 static bool is_forbidden(const cutter *cut, int32_t token) {
     const enum llama_token_attr attr = llama_vocab_get_attr(vocab_of(cut->chat->model), token);
-    if (attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN))
-        return true;
-    for (size_t i = 0; i < cut->n_markers; i++)
-        if (cut->markers[i].token == token)
-            return true;
-    return false;
+    return (attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) || is_marker(cut, token);
 }
 
 static size_t first_character(const char *text) {
@@ -393,6 +407,7 @@ static quire_status chat_tokens(const quire_model *model, const quire_message *m
     free(c.text);
     free(c.is_message);
     free(cut.markers);
+    free(cut.kinds);
     *out = cut.out;
     return status;
 }

@@ -91,8 +91,34 @@ bool api_read_string(const json_t *object, const char *name, const char **value,
 
 /* ------------------------------------------------------------------ body */
 
+/* What a body of JSON takes in memory may be a hundred times its text: an empty list is two bytes
+ * there, and some hundred here. So values are counted before they are made. */
+static bool has_few_values(const char *body, size_t n_body) {
+    enum { MOST_CONTAINERS = 1 << 17, MOST_VALUES = 1 << 20 };
+    size_t containers = 0, values = 0;
+    bool in_text = false;
+    for (size_t i = 0; i < n_body; i++) {
+        const char c = body[i];
+        if (in_text && c == '\\')
+            i++;
+        else if (c == '"')
+            in_text = !in_text;
+        else if (!in_text && (c == '[' || c == '{'))
+            containers++;
+        else if (!in_text && (c == ',' || c == ':'))
+            values++;
+    }
+    return containers <= MOST_CONTAINERS && values <= MOST_VALUES;
+}
+
 json_t *api_read_body(const char *body, size_t n_body, api_error *error) {
     json_error_t where;
+    if (!has_few_values(body, n_body)) {
+        api_fail(error, 413, NULL,
+                 "The body has too many values: more than a million, or 131072 "
+                 "lists and objects.");
+        return NULL;
+    }
     /* Also refuses "\u0000", invalid UTF-8, numbers that are too large and 2048 levels. */
     json_t *root = json_loadb(body, n_body, JSON_REJECT_DUPLICATES, &where);
     if (!root) {

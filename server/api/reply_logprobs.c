@@ -39,10 +39,11 @@ json_t *reply_tokens(const srv_event *event) {
 
 /* ------------------------------------------------------------------ the older form */
 
-static size_t count_chars(const char *text) {
+/* Characters that begin in a token: one may be spread over several. */
+static size_t count_chars(const json_t *bytes) {
     size_t n = 0;
-    for (; *text; text++)
-        n += ((unsigned char)*text & 0xC0) != 0x80;
+    for (size_t i = 0; i < json_array_size(bytes); i++)
+        n += (json_integer_value(json_array_get(bytes, i)) & 0xC0) != 0x80;
     return n;
 }
 
@@ -68,7 +69,7 @@ static json_t *older_form(const api_reply *reply, reply_choice *choice, const js
         json_array_append(logprobs, json_object_get(token, "logprob"));
         json_array_append_new(top, older_top(token));
         json_array_append_new(offsets, json_integer((json_int_t)choice->n_chars));
-        choice->n_chars += count_chars(json_string_value(json_object_get(token, "token")));
+        choice->n_chars += count_chars(json_object_get(token, "bytes"));
     }
     if (reply->n_logprobs == 0) {
         json_decref(top);

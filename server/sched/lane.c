@@ -37,6 +37,7 @@ bool srv_lane_open(srv_lane *lane, const srv_options *options, int32_t index) {
                        .max_prefixes = options->max_prefixes};
     if (lane->store && lane->chunk > quire_session_put_rows(lane->session))
         lane->chunk = quire_session_put_rows(lane->session);
+    lane->prefill_rows = lane->chunk;
     measure_pages(lane, info.n_layers);
     const size_t n = (size_t)lane->max_running;
     lane->running = calloc(n, sizeof *lane->running);

@@ -25,8 +25,9 @@ typedef struct srv_lane {
     const char *swap_dir;
     bool exact;
     int32_t max_running, chunk, context, n_vocab;
-    int32_t window;           /* the longest; 0: no layer has one */
-    size_t page_bytes;        /* packed page of 64 tokens, all layers without a window ... */
+    int32_t prefill_rows; /* of a step: `chunk`, or a page while the pool has no room for that */
+    int32_t window;       /* the longest; 0: no layer has one */
+    size_t page_bytes;    /* packed page of 64 tokens, all layers without a window ... */
     size_t window_page_bytes; /* ... and all with one */
     size_t raw_page_bytes;    /* the same of all layers, in 16 bits */
 

@@ -116,6 +116,7 @@ void srv_sched_free(srv_sched *sched); /* after all jobs were released; NULL is 
 
 typedef struct srv_counts {
     int64_t running, waiting; /* jobs, now */
+    int64_t texts;            /* of those that run */
     int64_t swapped;          /* sequences whose pages are on disk, now */
     int64_t submitted, finished, failed, cancelled, refused; /* jobs, since the start */
     int64_t prompt_tokens, generated_tokens;

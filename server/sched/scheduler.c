@@ -58,6 +58,7 @@ static double rate_of(const rate *r, double now) {
 static void add_counts(srv_counts *sum, const srv_lane *lane) {
     const srv_counts *c = &lane->counts;
     sum->running += lane->n_running;
+    sum->texts += lane->n_seqs;
     sum->waiting += c->waiting;
     sum->finished += c->finished;
     sum->failed += c->failed;
@@ -186,7 +187,9 @@ static srv_refusal check_work(const srv_sched *s, const srv_work *work, char *wh
         return SRV_TOO_LONG;
     }
     if (work->n_tokens >= s->longest[work->cache]) {
-        snprintf(why, n_why, "the prompt has %d tokens, but the cache of this server holds only %d",
+        snprintf(why, n_why,
+                 "the prompt has %d tokens, but the cache of this server holds only %d, and one is "
+                 "needed for the answer",
                  (int)work->n_tokens, (int)s->longest[work->cache]);
         return SRV_TOO_LONG;
     }
@@ -199,7 +202,9 @@ static srv_refusal take(srv_sched *s, srv_job *job, char *why, size_t n_why) {
         snprintf(why, n_why, "the server is shutting down");
         return SRV_SHUTTING_DOWN;
     }
-    if (s->counts.waiting + s->n_inbox >= s->max_queue) {
+    /* Those that take the free places after this step do not count: they wait for nothing else. */
+    const int64_t places = s->max_running - s->counts.texts;
+    if (s->counts.waiting + s->n_inbox >= s->max_queue + (places > 0 ? places : 0)) {
         snprintf(why, n_why, "%d requests are waiting already; try again later",
                  (int)(s->counts.waiting + s->n_inbox));
         return SRV_QUEUE_FULL;

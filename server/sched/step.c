@@ -88,8 +88,8 @@ static int32_t add_prefill(srv_lane *lane) {
     const srv_choice *first = find_prefill(lane, false, INT32_MAX);
     if (!first)
         return 0;
-    const int32_t n_short = fill_rows(lane, lane->chunk / 2, true, n_left(first) / 2);
-    return n_short + fill_rows(lane, lane->chunk - n_short, false, INT32_MAX);
+    const int32_t n_short = fill_rows(lane, lane->prefill_rows / 2, true, n_left(first) / 2);
+    return n_short + fill_rows(lane, lane->prefill_rows - n_short, false, INT32_MAX);
 }
 
 /* ------------------------------------------------------------------ computing them */
@@ -192,6 +192,17 @@ static void end_last(srv_lane *lane) {
     srv_choice_send(lane, choice, event, &text, false);
 }
 
+/* After a step that found the pool full. The rows of a step are raw until their pages are packed,
+ * so a prompt that fits may still need steps of few rows. */
+static void make_room(srv_lane *lane, int32_t n_prefill) {
+    if (srv_prefix_evict(lane))
+        return;
+    if (n_prefill > PAGE && lane->prefill_rows > PAGE)
+        lane->prefill_rows = PAGE;
+    else if (!srv_swap_out(lane))
+        end_last(lane);
+}
+
 void srv_lane_step(srv_lane *lane) {
     lane->n_items = 0;
     add_single_rows(lane);
@@ -200,13 +211,14 @@ void srv_lane_step(srv_lane *lane) {
         return;
     /* Prefill is always exact, so that its pages may be shared with any later prompt. */
     const bool exact = lane->exact || n_prefill > 0;
+    if (n_prefill == 0)
+        lane->prefill_rows = lane->chunk;
     const double start = srv_monotonic();
     const quire_status status =
         quire_session_decode(lane->session, lane->items, (size_t)lane->n_items, exact);
     lane->counts.step_seconds += srv_monotonic() - start;
     if (status == QUIRE_E_NO_PAGES) {
-        if (!srv_prefix_evict(lane) && !srv_swap_out(lane))
-            end_last(lane);
+        make_room(lane, n_prefill);
         return;
     }
     lane->counts.steps++;

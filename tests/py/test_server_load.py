@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -203,6 +204,37 @@ def test_a_full_cache_swaps_and_goes_on(is_full, model, tmp_path):
         assert asyncio.run(all_of(small)) == asyncio.run(all_of(large))
         stats = small.stats()
         assert stats["swaps"]["out"] > 0 and stats["swaps"]["out"] == stats["swaps"]["in"]
+
+
+def test_the_longest_prompt_fits(model, tmp_path):
+    """Also where steps of --chunk rows do not: raw until their pages are packed, they take more than the prompt."""
+    with Server(tmp_path, model, "--kv-bytes", least_bytes(model) + 300_000, "--ctx", 8192, "--prefixes", 0) as server:
+        status, reply = server.post("/v1/completions", {"prompt": [5] * 8000, "max_tokens": 1})
+        assert status == 413
+        longest = int(re.search(r"holds only (\d+)", reply["error"]["message"])[1]) - 1
+        assert 256 < longest < 8000
+        for n in (longest, longest - 1, longest - 30, longest - 62):
+            status, reply = server.post("/v1/completions", {"prompt": [n % 50 + 1] + [5] * (n - 1), "max_tokens": 1})
+            assert status == 200, (n, reply)
+
+
+def test_a_burst_takes_the_free_places(model, tmp_path):
+    """Requests that come together have not waited: there is room for all of them."""
+    with Server(tmp_path, model, "--parallel", 12, "--queue", 1, *PATIENT) as server:
+        async def burst():
+            return await asyncio.gather(*(complete(server, seed, letters=300, more_tokens=1) for seed in range(12)))
+
+        assert [status for status, _ in asyncio.run(burst())] == [200] * 12
+
+
+def test_a_body_of_many_values_is_refused(model, tmp_path):
+    """Small as text, large as values."""
+    with Server(tmp_path, model) as server:
+        for values in ("[]," * 200_000, "0," * 1_500_000):
+            status, reply = server.post("/tokenize", f'{{"content": "a", "x": [{values}0]}}'.encode())
+            assert status == 413 and "too many values" in reply["error"]["message"]
+        status, _ = server.post("/tokenize", {"content": "a", "x": "[{,\\\"" * 400_000})
+        assert status == 200, "inside a text they do not count"
 
 
 def test_a_killed_server_leaves_no_swapped_text(model, tmp_path):
