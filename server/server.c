@@ -14,8 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long clients may take to read the rest of their replies before the server stops. */
-enum { LAST_REPLIES_SECONDS = 10 };
+/* How long clients may take to read the rest of their replies before the server stops; the same
+ * after a second signal: enough for those that read to be told that their requests failed. */
+enum { LAST_REPLIES_MILLISECONDS = 10000, HURRIED_REPLIES_MILLISECONDS = 500 };
 
 void srv_options_default(srv_options *options) {
     *options = (srv_options){.max_running = 16,
@@ -156,7 +157,8 @@ static void drain(server *s) {
             srv_sched_drain(s->sched, true);
         }
     }
-    const double until = srv_monotonic() + LAST_REPLIES_SECONDS;
+    const double until =
+        srv_monotonic() + 1e-3 * (hurry ? HURRIED_REPLIES_MILLISECONDS : LAST_REPLIES_MILLISECONDS);
     while (srv_http_busy(s->http) > 0 && srv_monotonic() < until && !told_to_hurry(s, 20))
         ;
 }

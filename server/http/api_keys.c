@@ -37,7 +37,7 @@ static bool add(key **all, int *n, const char *text, size_t n_text) {
 }
 
 /* Takes the spaces off both ends. */
-static char *trimmed(char *line, size_t *n) {
+static const char *trimmed(const char *line, size_t *n) {
     while (*line == ' ' || *line == '\t')
         line++;
     *n = strlen(line);
@@ -166,9 +166,9 @@ static unsigned differ(const key *a, const key *b) {
 bool srv_api_keys_allow(srv_api_keys *keys, const char *authorization) {
     if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
         return false;
-    const char *text = authorization + 7;
-    text += strspn(text, " ");
-    const size_t n = strlen(text);
+    size_t n;
+    /* libmicrohttpd leaves blanks at the end, which are no part of a header's value (RFC 9110). */
+    const char *text = trimmed(authorization + 7, &n);
     if (n == 0 || n >= SRV_KEY_BYTES)
         return false;
     key sent = {{0}};

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,8 +26,66 @@ enum {
     /* Bodies of so many largest requests may be in memory at once. */
     BODIES_AT_ONCE = 16,
     /* So many connections more are accepted to be told that there are too many. */
-    SPARE_CONNECTIONS = 32
+    SPARE_CONNECTIONS = 32,
+    /* How much later than the clock of a body libmicrohttpd closes a silent connection: the clock
+     * says 408 first. */
+    AFTER_BODY_SECONDS = 5
 };
+
+/* ------------------------------------------------------------------ where a request ends */
+
+/* What headers say about it. A proxy in front of this server must come to the same end, or the rest
+ * of one client's request is read as a request of another (RFC 9112, sections 6 and 11.2).
+ * libmicrohttpd takes the first of two lengths, prefers chunks to a length, and waits forever for
+ * an encoding that it does not know; its MHD_OPTION_STRICT_FOR_CLIENT looks for a Host alone. */
+typedef struct framing {
+    int n_hosts, n_lengths, n_encodings;
+    bool is_chunked; /* the last encoding is what libmicrohttpd knows */
+    bool is_named_badly;
+} framing;
+
+/* RFC 9110, section 5.6.2. */
+static bool is_token(const char *text) {
+    const size_t n = strspn(text, "!#$%&'*+-.^_`|~0123456789"
+                                  "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz");
+    return n > 0 && text[n] == 0;
+}
+
+static enum MHD_Result add_header(void *user, enum MHD_ValueKind kind, const char *name,
+                                  const char *value) {
+    (void)kind;
+    framing *f = user;
+    /* "Content-Length : 9" has the name "Content-Length " here, which is no length to
+     * libmicrohttpd, but may be one to a proxy. */
+    f->is_named_badly |= !is_token(name);
+    f->n_hosts += strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0;
+    f->n_lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0) {
+        f->n_encodings++;
+        f->is_chunked = value && strcasecmp(value, "chunked") == 0;
+    }
+    return MHD_YES;
+}
+
+/* Why the headers are refused; NULL: they are not. */
+static const char *misframed(struct MHD_Connection *connection, const char *version) {
+    const bool is_old = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
+    framing f = {0};
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, &f);
+    if (f.is_named_badly)
+        return "The name of a header has a blank or another character that may not be there.";
+    if (f.n_lengths > 1)
+        return "The request has more than one Content-Length.";
+    if (f.n_lengths > 0 && f.n_encodings > 0)
+        return "The request has both Content-Length and Transfer-Encoding.";
+    if (f.n_encodings > 0 && is_old)
+        return "HTTP/1.0 has no Transfer-Encoding.";
+    if (f.n_encodings > 1 || (f.n_encodings == 1 && !f.is_chunked))
+        return "The only Transfer-Encoding that is known here is 'chunked'.";
+    if (f.n_hosts == 0 && !is_old)
+        return "HTTP/1.1 needs a Host header.";
+    return f.n_hosts > 1 ? "The request has more than one Host header." : NULL;
+}
 
 /* ------------------------------------------------------------------ a request's life */
 
@@ -77,9 +136,34 @@ static uint64_t discard_limit(const srv_request *request) {
     return (uint64_t)request->server->bodies.max_body * MAX_DISCARDED;
 }
 
+/* libmicrohttpd closes a connection that is silent for so long. Not while a body comes: that has a
+ * time of its own, and who runs out of it is told. */
+static void set_idle_limit(const srv_request *request, bool has_body_to_come) {
+    const srv_options *o = request->server->options;
+    const unsigned idle = (unsigned)o->idle_seconds;
+    const unsigned body = (unsigned)o->body_seconds + AFTER_BODY_SECONDS;
+    MHD_set_connection_option(request->connection, MHD_CONNECTION_OPTION_TIMEOUT,
+                              has_body_to_come && body > idle ? body : idle);
+}
+
+static enum MHD_Result answer(srv_request *request) {
+    set_idle_limit(request, false);
+    srv_connection_enter(request->clock, SRV_ANSWERING);
+    return srv_route_answer(request);
+}
+
+/* Nothing else counts then, and what follows the headers is not read: nobody knows what it is. */
+static void refuse_framing(srv_request *request, const char *why) {
+    request->is_refused = true;
+    request->closes = true;
+    request->refusal = srv_error(400, "%s", why);
+    request->extra_name = request->extra_value = NULL;
+}
+
 /* The headers are there. */
 static enum MHD_Result begin(srv_http *server, struct MHD_Connection *connection,
-                             const char *method, const char *path, void **context) {
+                             const char *method, const char *path, const char *version,
+                             void **context) {
     srv_request *request = calloc(1, sizeof *request);
     srv_connection *clock = clock_of(connection);
     if (!request || !clock) {
@@ -95,8 +179,14 @@ static enum MHD_Result begin(srv_http *server, struct MHD_Connection *connection
     *context = request;
     srv_body_init(&request->body, &server->bodies);
     srv_connection_enter(clock, SRV_BODY);
+    set_idle_limit(request, true);
     srv_route_choose(request);
     refuse_crowd(request);
+    const char *why = misframed(connection, version);
+    if (why) {
+        refuse_framing(request, why);
+        return answer(request);
+    }
     if (!request->is_refused && announced(request) > server->bodies.max_body)
         refuse_body(request, SRV_BODY_TOO_LARGE);
     if (!request->is_refused)
@@ -106,8 +196,7 @@ static enum MHD_Result begin(srv_http *server, struct MHD_Connection *connection
     if (!srv_header(request, MHD_HTTP_HEADER_EXPECT) &&
         announced(request) <= discard_limit(request))
         return MHD_YES;
-    srv_connection_enter(clock, SRV_ANSWERING);
-    return srv_route_answer(request);
+    return answer(request);
 }
 
 /* A piece of the body. */
@@ -129,17 +218,15 @@ static enum MHD_Result go_on(srv_request *request, const char *bytes, size_t *n)
 /* The whole request is there. */
 static enum MHD_Result finish(srv_request *request) {
     request->arrived = srv_monotonic();
-    srv_connection_enter(request->clock, SRV_ANSWERING);
-    return srv_route_answer(request);
+    return answer(request);
 }
 
 static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *path,
                                   const char *method, const char *version, const char *bytes,
                                   size_t *n_bytes, void **context) {
-    (void)version;
     srv_request *request = *context;
     if (!request)
-        return begin(user, connection, method, path, context);
+        return begin(user, connection, method, path, version, context);
     return *n_bytes ? go_on(request, bytes, n_bytes) : finish(request);
 }
 

@@ -2,6 +2,7 @@
 keys, streaming, clients that leave, logs, signals. Whatever takes time is waited for; no case measures it."""
 
 import contextlib
+import datetime
 import http.client
 import itertools
 import json
@@ -616,6 +617,53 @@ def test_malformed_requests(plain, request_bytes):
     assert "<html" not in plain.log()
 
 
+REST = b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n"  # it must never be answered behind a request of unclear length
+
+
+@pytest.mark.parametrize("request_line, headers, message", [
+    ("POST /tokenize", ["Content-Length: 46", "Content-Length: 4"], "more than one Content-Length"),
+    ("POST /tokenize", ["Content-Length: 4", "content-length: 4"], "more than one Content-Length"),
+    ("POST /tokenize", ["Content-Length: 4", "Transfer-Encoding: chunked"], "both Content-Length and Transfer-Encoding"),
+    ("POST /tokenize", ["Transfer-Encoding: chunked", "Content-Length: 4"], "both Content-Length and Transfer-Encoding"),
+    ("GET /health", ["Transfer-Encoding: identity"], "only Transfer-Encoding"),
+    ("GET /health", ["Transfer-Encoding: gzip"], "only Transfer-Encoding"),
+    ("POST /tokenize", ["Transfer-Encoding: gzip, chunked"], "only Transfer-Encoding"),
+    ("POST /tokenize", ["Transfer-Encoding: gzip", "Transfer-Encoding: chunked"], "only Transfer-Encoding"),
+    ("POST /tokenize", ["Transfer-Encoding: chunked", "Transfer-Encoding: identity"], "only Transfer-Encoding"),
+    ("POST /tokenize", ["Transfer-Encoding:"], "only Transfer-Encoding"),
+    ("POST /tokenize", ["Content-Length : 46"], "name of a header"),
+    ("POST /tokenize", ["Transfer-Encoding\t: chunked"], "name of a header"),
+    ("POST /tokenize", ["X(): 1"], "name of a header"),
+    ("GET /health", ["Host: localhost"], "more than one Host"),
+    ("POST /none", ["Content-Length: 4", "Content-Length: 4"], "more than one Content-Length"),
+    ("POST /tokenize", ["Expect: 100-continue", "Content-Length: 4", "Content-Length: 4"], "more than one Content-Length")])
+def test_unclear_framing(plain, request_line, headers, message):
+    """What a proxy could read in another way is refused, and what comes behind it is not read."""
+    with plain.raw(head(*request_line.split(), *headers) + b"0\r\n\r\n" + REST) as s:
+        said = read_all(s)
+    top, _, body = said.partition(b"\r\n\r\n")
+    assert top.startswith(b"HTTP/1.1 400 ") and b"\r\nConnection: close" in top
+    assert message in json.loads(body)["error"]["message"]
+
+
+def test_host_is_needed(plain):
+    with plain.raw(b"GET /health HTTP/1.1\r\n\r\n" + REST) as s:
+        top, _, body = read_all(s).partition(b"\r\n\r\n")
+        assert top.startswith(b"HTTP/1.1 400 ") and "Host" in json.loads(body)["error"]["message"]
+    with plain.raw(b"GET /health HTTP/1.0\r\n\r\n") as s:
+        assert re.match(rb"HTTP/1.\d 200 ", read_all(s))
+    with plain.raw(b"POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(b"text", 4)) as s:
+        assert re.match(rb"HTTP/1.\d 400 ", read_all(s))
+
+
+def test_chunks_in_any_case(plain):
+    """Also with a request behind them on the same connection."""
+    with plain.raw(head("POST", "/tokenize", "transfer-encoding: Chunked") + chunked(b"some text", 4)
+                   + head("GET", "/health", "Connection: close")) as s:
+        said = read_all(s)
+    assert said.count(b"HTTP/1.1 200 ") == 2 and b'{"body": "some text"}' in said
+
+
 def trickle(s, data):
     """Sends a byte now and then until the other side closes; returns what it said."""
     s.settimeout(0.1)
@@ -651,6 +699,26 @@ def test_slow_headers(tmp_path):
             s.sendall(b"GET /health HTTP/1.1\r\n")
             assert trickle(s, b"X: y").startswith(b"HTTP/1.1 408")
         assert b"quire_http_connections_cut_total 4\n" in server.ask("GET", "/metrics").body
+
+
+@pytest.mark.parametrize("body_seconds, idle_seconds", [(1, 1), (2, 1), (1, 30)])
+def test_stalled_body(tmp_path, body_seconds, idle_seconds):
+    """A client that sends no more of its body is told why it is cut off, whichever time is the shorter one."""
+    with running(tmp_path, body_seconds=body_seconds, idle_seconds=idle_seconds) as server:
+        with server.raw(head("POST", "/tokenize", "Content-Length: 100") + b"abc") as s:
+            assert read_all(s).startswith(b"HTTP/1.1 408")
+        with server.raw(head("POST", "/tokenize", "Transfer-Encoding: chunked") + b"3\r\nabc\r\n") as s:
+            assert read_all(s).startswith(b"HTTP/1.1 408")
+
+
+def test_pause_in_a_body(tmp_path):
+    """A body may pause for longer than a connection may be idle. Afterwards the connection may not."""
+    with running(tmp_path, body_seconds=PATIENCE, idle_seconds=1) as server:
+        with server.raw(head("POST", "/tokenize", "Content-Length: 9") + b"some ") as s:
+            time.sleep(2.5)
+            s.sendall(b"text")
+            said = read_all(s)
+            assert said.startswith(b"HTTP/1.1 200") and said.endswith(b'{"body": "some text"}')
 
 
 def test_idle_connections_are_closed(tmp_path):
@@ -705,6 +773,8 @@ def test_keys(keyed):
     for key in ["first-key", "second-key"]:
         assert keyed.ask("POST", "/v1/completions", post(), bearer(key)).status == 200
         assert keyed.ask("GET", "/stats", headers={"Authorization": f"bearer  {key}"}).status == 200
+        for blanks in [" ", "\t", " \t  "]:  # they are no part of a header's value
+            assert keyed.ask("GET", "/stats", headers=bearer(key + blanks)).status == 200
     wrong = [{}, bearer(""), bearer("first"), bearer("first-key2"), bearer("# people"), bearer("x" * 5000), {"Authorization": "first-key"},
              {"Authorization": "Basic first-key"}, bearer("first-key second-key")]
     for headers in wrong:
@@ -934,6 +1004,33 @@ def test_second_signal(tmp_path):
         for s in sockets:
             assert read_all(s).startswith(b"HTTP/1.1 503")
         server.stop()
+
+
+def test_second_signal_does_not_wait_for_readers(tmp_path):
+    """Who does not read has 10 seconds after the first signal, but nearly none after the second."""
+    with running(tmp_path) as server:
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", server.port))
+        for fields, counter in [("tokens=100 words=10000", "finished"), ("tokens=2 delay=3600000", "running")]:
+            body = json.dumps(post(fields)).encode()
+            request = head("POST", "/v1/completions", f"Content-Length: {len(body)}") + body
+            if counter == "finished":
+                s.sendall(request)
+            else:
+                other = server.raw(request)
+            until(lambda: server.jobs()[counter] == 1, f"a job to be {counter}")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.lines("stopping:"), "the first signal")
+        server.process.send_signal(signal.SIGTERM)
+        assert read_all(other).startswith(b"HTTP/1.1 503")
+        server.process.wait(PATIENCE)  # stop() would send a third signal
+        server.stop()
+        began, ended = [datetime.datetime.fromisoformat(server.lines(pattern)[0].split("Z ")[0])
+                        for pattern in ["stopping at once$", "stopped$"]]
+        assert (ended - began).total_seconds() < 8
+        other.close()
+        s.close()
 
 
 def test_stops_with_idle_connections(tmp_path):
