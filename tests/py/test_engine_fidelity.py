@@ -107,9 +107,9 @@ def test_no_place_for_orders_is_no_failure(tiny, tmp_path):
     text = run(tiny, tmp_path)
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a directory should be")
-    done = quire("run", "-m", tiny, "-p", "ab" * 90, "-n", 12, "--temp", 0, "--kv", "k4v4", "--quiet", "-t", 1,
+    done = quire("run", "-m", tiny, "-p", "ab" * 90, "-n", 12, "--temp", 0, "--kv", "k4v4", "-t", 1,
                  env={**os.environ, "QUIRE_CACHE": str(blocked)})
-    assert done.stdout == text
+    assert done.stdout == text == run(tiny, blocked)
     assert f"calibration cannot be kept in {blocked}/orders (Not a directory)" in done.stderr
     assert "cannot be kept" not in quire("run", "-m", tiny, "-p", "ab", "-n", 1, "--kv", "k8v4", "-t", 1,
                                          env={**os.environ, "QUIRE_CACHE": str(blocked)}).stderr, "nothing was measured"

@@ -329,21 +329,30 @@ static void beginnings_are_refused(void **state) {
 
 static void large_bodies_are_refused(void **state) {
     (void)state;
-    const size_t n_messages = 1000000, room = 40 * n_messages + 100;
-    char *body = malloc(room), *at = body;
+    static const struct {
+        size_t n_messages;
+        int status;
+        const char *says;
+    } chats[] = {{100000, 400, "100000 messages"}, {1000000, 413, "too many values"}};
+    const size_t room = 40 * 1000000 + 100;
+    char *body = malloc(room);
     api_error error;
-    at += sprintf(at, "{\"messages\":[");
-    for (size_t i = 0; i < n_messages; i++)
-        at += sprintf(at, "%s{\"role\":\"user\",\"content\":\"\"}", i > 0 ? "," : "");
-    at += sprintf(at, "]}");
-    assert_null(api_request_parse(API_CHAT, body, (size_t)(at - body), &limits, &error));
-    assert_int_equal(error.status, 400);
-    assert_non_null(strstr(error.message, "1000000 messages"));
+    for (int c = 0; c < 2; c++) {
+        char *at = body + sprintf(body, "{\"messages\":[");
+        for (size_t i = 0; i < chats[c].n_messages; i++)
+            at += sprintf(at, "%s{\"role\":\"user\",\"content\":\"\"}", i > 0 ? "," : "");
+        at += sprintf(at, "]}");
+        assert_null(api_request_parse(API_CHAT, body, (size_t)(at - body), &limits, &error));
+        assert_int_equal(error.status, chats[c].status);
+        assert_non_null(strstr(error.message, chats[c].says));
+    }
 
     memset(body, '[', room - 1); /* deep */
     memcpy(body, "{\"prompt\":", 10);
-    assert_null(api_request_parse(API_COMPLETION, body, room - 1, &limits, &error));
+    assert_null(api_request_parse(API_COMPLETION, body, 100000, &limits, &error));
     assert_int_equal(error.status, 400);
+    assert_null(api_request_parse(API_COMPLETION, body, room - 1, &limits, &error));
+    assert_int_equal(error.status, 413);
 
     memset(body, 'a', room - 1); /* long */
     memcpy(body, "{\"prompt\":\"", 11);
