@@ -60,14 +60,18 @@ quire_status quire__redis_link_to(quire_redis *r, const char *host, const char *
     return status;
 }
 
+bool quire__redis_serves(const quire_redis *r, size_t link) {
+    bool is = !r->slot;
+    for (size_t s = 0; r->slot && s < QUIRE_REDIS_SLOTS && !is; s++)
+        is = r->slot[s] == link + 1;
+    return is;
+}
+
 /* Nodes leave, and in many places come back under another address. Links to those that serve no
  * slot are given up, unless a call waits for them or the URL names them. */
 static void retire_links(quire_redis *r) {
-    bool serves[QUIRE_REDIS_LINKS + 1] = {false};
-    for (size_t s = 0; s < QUIRE_REDIS_SLOTS; s++)
-        serves[r->slot[s]] = true;
     for (size_t i = 1; i < r->n_links; i++)
-        if (!serves[i + 1] && r->links[i]->n_waiting == 0)
+        if (!quire__redis_serves(r, i) && r->links[i]->n_waiting == 0)
             quire__link_retire(r->links[i]);
 }
 

@@ -37,7 +37,7 @@ typedef struct quire_redis_link {
     char why[QUIRE_LINK_WHY]; /* it failed last */
 } quire_redis_link;
 
-/* E_NOMEM. Must be freed also on failure. */
+/* The link is zeroed or retired. E_NOMEM. Must be freed also on failure. */
 quire_status quire__link_init(quire_redis_link *link, const quire_redis_url *url, const char *host,
                               const char *port);
 void quire__link_free(quire_redis_link *link);

@@ -90,6 +90,8 @@ quire_status quire__redis_route(quire_redis *r, const char *key, size_t n_bytes,
 /* The link to a node, which is made if there is none yet. E_TOO_BIG, E_IO, E_NOMEM. */
 quire_status quire__redis_link_to(quire_redis *r, const char *host, const char *port,
                                   quire_redis_link **link);
+/* Whether a link serves slots: replicas and nodes that have left do not. */
+bool quire__redis_serves(const quire_redis *r, size_t link);
 /* Follows MOVED and ASK of one command. */
 quire_status quire__redis_follow(quire_redis *r, quire_redis_command *command, int64_t deadline);
 

@@ -99,21 +99,13 @@ static int compare_keys(const void *a, const void *b) {
     return memcmp(a, b, sizeof(quire_store_key));
 }
 
-/* Whether a link serves slots: replicas and nodes that have left do not. */
-static bool serves(const quire_redis *r, size_t link) {
-    bool is = !r->slot;
-    for (size_t s = 0; r->slot && s < QUIRE_REDIS_SLOTS && !is; s++)
-        is = r->slot[s] == link + 1;
-    return is;
-}
-
 static quire_status list_nodes(quire_redis *r, nodes *all) {
     quire_redis_link *unused;
     r->is_map_stale = true;
     QUIRE_TRY(quire__redis_route(r, NULL, 0, quire__redis_deadline(r),
                                  &unused)); /* reads the map of a cluster */
     for (size_t i = 0; i < r->n_links; i++)
-        if (serves(r, i))
+        if (quire__redis_serves(r, i))
             QUIRE_TRY(scan(r, r->links[i], all));
     if (all->n > 0)
         qsort(all->key, all->n, sizeof *all->key, compare_keys);
@@ -261,7 +253,7 @@ static uint64_t number_after(const char *text, const char *name) {
 static quire_status ask_servers(quire_redis *r, quire_backend_room *room,
                                 quire_backend_counts *counts) {
     for (size_t i = 0; i < r->n_links; i++) {
-        if (!serves(r, i))
+        if (!quire__redis_serves(r, i))
             continue;
         static const char *const words[] = {"INFO"};
         redisReply *reply;

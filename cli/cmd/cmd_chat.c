@@ -122,10 +122,6 @@ static int keep_answer(chat_state *state) {
                : CLI_FAILURE;
 }
 
-static bool is_context_full(const chat_state *state) {
-    return state->seq && quire_seq_length(state->seq) >= quire_session_context(state->session);
-}
-
 static int turn(chat_state *state, const char *message) {
     if (!cli_chat_add(&state->chat, "user", message))
         return CLI_FAILURE;
@@ -141,18 +137,19 @@ static int turn(chat_state *state, const char *message) {
         cli_chat_clear(&state->chat, state->chat.n_messages - 1);
     } else {
         status = answer(state, &prompt);
-        const bool is_full = status == CLI_CACHE_FULL || is_context_full(state);
-        if (status == CLI_CACHE_FULL && state->n_answer == 0)
+        const bool is_out_of_pages = status == CLI_CACHE_FULL;
+        if (is_out_of_pages)
+            status = CLI_OK;
+        if (is_out_of_pages && state->n_answer == 0)
             cli_chat_clear(&state->chat, state->chat.n_messages - 1);
-        else if (status == CLI_OK || status == CLI_CACHE_FULL)
+        else if (status == CLI_OK)
             status = keep_answer(state);
         else if (state->n_answer > 0)
             putchar('\n');
         fflush(stdout);
-        if (is_full && (status == CLI_OK || status == CLI_CACHE_FULL)) {
+        if (status == CLI_OK &&
+            (is_out_of_pages || (state->seq && cli_context_full(state->session, state->seq))))
             cli_error("the conversation fills the cache; /reset starts a new one");
-            status = CLI_OK;
-        }
     }
     cli_tokens_free(&prompt);
     return status;

@@ -234,11 +234,10 @@ static const quire_layer *saved_order(const run_state *run) {
     return saved.n_layers == model.n_layers ? saved.layers : NULL;
 }
 
-/* Whether that is why the text ends where it does. */
-static bool is_context_full(const run_state *run) {
+/* Whether the text ends where it does because the context is full. */
+static bool was_cut_off(const run_state *run) {
     return !run->result.ended && run->result.n_generated < run->chosen->sample.n_predict &&
-           !cli_interrupt_seen(NULL) &&
-           quire_seq_length(run->seq) >= quire_session_context(run->session);
+           !cli_interrupt_seen(NULL) && cli_context_full(run->session, run->seq);
 }
 
 static int run_prompt(run_state *run) {
@@ -287,7 +286,7 @@ static int run_prompt(run_state *run) {
                                  run->n_prompt);
     if (status == CLI_OK && chosen->save)
         status = save(run);
-    if (status == CLI_OK && is_context_full(run) && !request.quiet)
+    if (status == CLI_OK && was_cut_off(run) && !request.quiet)
         cli_error("stopped, because the context of %d tokens is full; --ctx gives a longer one",
                   (int)quire_session_context(run->session));
     if (status == CLI_OK)

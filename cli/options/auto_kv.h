@@ -21,7 +21,8 @@ bool cli_auto_is(const char *kv); /* "auto", "auto:..." */
 /* Parses "auto" or "auto:...", and checks that no other option fixes the codecs of layers. */
 bool cli_auto_parse(const cli_model_args *args, const char *kv, cli_budget *budget);
 
-/* The model's report, with a progress bar if it has to be made. free() it. Exit status. */
+/* The model's report, with a progress bar if it has to be made. Unless `quiet`, says so if it
+ * cannot be kept. free() it. Exit status. */
 int cli_examine(const quire_model *model, int32_t n_threads, bool again, bool quiet,
                 quire_sensitivity **report);
 

@@ -5,6 +5,7 @@
 #include "output/report.h"
 #include "output/text_table.h"
 #include "reports/cache_report.h"
+#include "text/continuation.h"
 
 #include <stdio.h>
 
@@ -28,9 +29,8 @@ int cli_text_report_json(const cli_text_report *report) {
         "n_accepted", (int)r->n_accepted, "ended", (int)r->ended, "isa",
         quire_pool_isa(quire_session_pool(report->session)));
     if (root)
-        json_object_set_new(
-            root, "context_full",
-            json_boolean(quire_seq_length(report->seq) >= quire_session_context(report->session)));
+        json_object_set_new(root, "context_full",
+                            json_boolean(cli_context_full(report->session, report->seq)));
     if (root && report->store && report->store->directory) {
         const cli_text_store *store = report->store;
         json_object_set_new(root, "n_from_store", json_integer(store->n_found));

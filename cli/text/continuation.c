@@ -55,6 +55,10 @@ static const char *failure(const cli_continuation *c) {
                              : "cannot create a sequence";
 }
 
+bool cli_context_full(const quire_session *session, const quire_seq *seq) {
+    return quire_seq_length(seq) >= quire_session_context(session);
+}
+
 int cli_continue(const cli_continuation *c, cli_tokens *text, quire_generate_result *result) {
     const int32_t n_prompt = text->n;
     *result = (quire_generate_result){0};

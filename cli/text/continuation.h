@@ -36,6 +36,9 @@ typedef struct cli_continuation {
     void *user;
 } cli_continuation;
 
+/* Whether there is room for no more tokens. */
+bool cli_context_full(const quire_session *session, const quire_seq *seq);
+
 enum { CLI_CACHE_FULL = -1 }; /* no exit status: the pool has no pages left, which was printed */
 
 /* Computes the text as a prompt, reusing what *seq or the store already has of it, and generates

@@ -46,7 +46,8 @@ static const float *kept_page(quire_cells *cells, int32_t layer, int side, int32
         cells->read.page == page)
         return cells->read.rows;
     if (!cells->read.room)
-        cells->read.room = quire__alloc(&cells->pool->allocator, largest_page(cells), 64);
+        cells->read.room =
+            quire__alloc(&cells->pool->allocator, largest_page(cells), QUIRE_CACHE_LINE);
     cells->read.rows = cells->read.room;
     if (!cells->read.rows)
         return NULL;
