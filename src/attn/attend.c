@@ -204,12 +204,15 @@ static void run_whole(const call *c, const work *w) {
     const quire_state *total = &c->worker->total, *part = &c->worker->part;
     quire_attend_job job = make_job(c, w);
     const int32_t n_parts = quire__tile_parts(w->plan);
+    const bool gathers = !w->plan->sees_stale && quire__gathers(c->layer->packed, w->n);
     if (n_parts == 0)
         quire__states_empty(total, w->n);
     for (int32_t i = 0; i < n_parts; i++) {
         job.q_is_new = i == 0 || w->plan->sees_stale;
-        attend_part(c, w, &job, i, i == 0 ? total : part);
-        if (i > 0)
+        job.follows = gathers && i > 0;
+        job.goes_on = gathers && i + 1 < n_parts;
+        attend_part(c, w, &job, i, i == 0 || gathers ? total : part);
+        if (i > 0 && !gathers)
             quire__states_merge(c->batch->pool->kernels.rows, total, part, w->n, dim);
     }
     if (!w->plan->sees_stale)

@@ -80,6 +80,9 @@ typedef struct quire_attend_job {
     const float *q_projected; /* rotated and projected; NULL unless K is prod */
     /* False: the workspace was last used for these same queries and this format. */
     bool q_is_new;
+    /* For kernels that gather chunks: the state holds those before this one, which is merged into
+     * it; it need not be there before the last of them. */
+    bool follows, goes_on;
     quire_visibility see;
     float *scratch;  /* (n_rows * n_group, 128), for the kernel's own use ... */
     void *workspace; /* ... as is this: workspace_bytes of the kernel, aligned to 64 */
@@ -109,7 +112,14 @@ typedef struct quire_attend_kernel {
     size_t (*workspace_bytes)(int n_rows); /* per worker, for n_rows = rows * heads per KV head */
     bool (*serves)(const quire_format *format);
     const char *name; /* shown in statistics; "ref", "neon_i8mm" */
+    /* Whether `attend` merges the chunks of so many rows itself, with the bits of
+     * quire__states_merge: job->follows. The others ignore that; NULL: never. */
+    bool (*gathers)(int n_rows);
 } quire_attend_kernel;
+
+static inline bool quire__gathers(const quire_attend_kernel *kernel, int n_rows) {
+    return kernel->gathers && kernel->gathers(n_rows);
+}
 
 /* Attention over the raw runs of a job, as one block, from an empty state. */
 typedef struct quire_raw_kernel {

@@ -4,5 +4,5 @@
 #include "kern/shared/raw_tmpl.h"
 
 const quire_attend_kernel quire__attend_neon_bf16_sealed_raw = {attend_sealed, workspace_bytes,
-                                                                serves, "neon_bf16_raw"};
+                                                                serves, "neon_bf16_raw", NULL};
 const quire_raw_kernel quire__attend_neon_bf16_raw = {attend_raw, workspace_bytes};

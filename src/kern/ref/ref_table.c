@@ -15,7 +15,7 @@ static bool serves(const quire_format *format) {
 }
 
 const quire_attend_kernel quire__attend_ref = {quire__ref_attend_packed, workspace_bytes, serves,
-                                               "ref"};
+                                               "ref", NULL};
 const quire_raw_kernel quire__attend_ref_raw = {quire__ref_attend_raw, workspace_bytes};
 
 static void row_from_raw(quire_type type, const void *at, size_t n, float *row) {

@@ -4,4 +4,4 @@
 #include "kern/x86/packed_tmpl.h"
 
 const quire_attend_kernel NAME(quire__attend_avx2) = {attend, workspace_bytes, serves,
-                                                      LEVEL("avx2")};
+                                                      LEVEL("avx2"), NULL};

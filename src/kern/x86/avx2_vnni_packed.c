@@ -4,4 +4,4 @@
 #include "kern/x86/packed_tmpl.h"
 
 const quire_attend_kernel NAME(quire__attend_avx2_vnni) = {attend, workspace_bytes, serves,
-                                                           LEVEL("avx2_vnni")};
+                                                           LEVEL("avx2_vnni"), NULL};

@@ -5,4 +5,4 @@
 #include "kern/x86/packed_tmpl.h"
 
 const quire_attend_kernel NAME(quire__attend_avx512_fp16) = {attend, workspace_bytes, serves,
-                                                             LEVEL("avx512_fp16")};
+                                                             LEVEL("avx512_fp16"), NULL};

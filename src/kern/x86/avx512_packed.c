@@ -4,4 +4,4 @@
 #include "kern/x86/packed_tmpl.h"
 
 const quire_attend_kernel NAME(quire__attend_avx512) = {attend, workspace_bytes, serves,
-                                                        LEVEL("avx512")};
+                                                        LEVEL("avx512"), NULL};

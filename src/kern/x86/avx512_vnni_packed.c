@@ -4,4 +4,4 @@
 #include "kern/x86/packed_tmpl.h"
 
 const quire_attend_kernel NAME(quire__attend_avx512_vnni) = {attend, workspace_bytes, serves,
-                                                             LEVEL("avx512_vnni")};
+                                                             LEVEL("avx512_vnni"), NULL};

@@ -23,6 +23,7 @@ INLINE rvec r_div(rvec a, rvec b) { return _mm_div_ps(a, b); }
 /* b where one of them is NaN. */
 INLINE rvec r_min(rvec a, rvec b) { return _mm_min_ps(a, b); }
 INLINE rvec r_max(rvec a, rvec b) { return _mm_max_ps(a, b); }
+INLINE rvec r_ceil(rvec a) { return _mm_ceil_ps(a); }
 INLINE rvec r_from_int(__m128i a) { return _mm_cvtepi32_ps(a); }
 INLINE rvec r_round_fp16(rvec a) {
     return _mm_cvtph_ps(_mm_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
@@ -47,6 +48,12 @@ INLINE rvec r_exp2(rvec x) {
     UNROLL for (int i = 5; i >= 0; i--) p = r_add(r_mul(p, f), r_all(STATE_EXP2[i]));
     return _mm_castsi128_ps(
         _mm_add_epi32(_mm_castps_si128(p), _mm_slli_epi32(_mm_castps_si128(y), 23)));
+}
+
+/* What O and l are multiplied by when the integer that they are relative to grows from `old` to
+ * `top`: a power of two, which rounds nothing. What would not matter any more is dropped. */
+INLINE rvec r_keep(rvec old, rvec top) {
+    return r_and(r_at_least(old, r_sub(top, r_all(QUIRE_DROP_BELOW))), r_exp2(r_sub(old, top)));
 }
 
 #endif

@@ -440,11 +440,12 @@ static void find_updates(const block *b, int first, int rows, const quire_state 
                   m = halves ? find_half_lines(n_rows, b, r, &u->lines)
                              : maxima(n_rows, (const float(*)[BLOCK])(b->work->s[r] + t0), n));
         fetch_step(&b->work->ahead);
-        const rvec old = r_load(state->m + first + r), top = r_max(m, old);
+        const rvec largest = r_load(state->m + first + r), old = r_ceil(largest),
+                   top = r_max(r_ceil(m), old);
         const rvec alive = r_and(r_above(m, r_all(QUIRE_NOTHING_SEEN)),
-                                 r_at_least(m, r_sub(old, r_all(QUIRE_DROP_BELOW))));
+                                 r_at_least(m, r_sub(largest, r_all(QUIRE_DROP_BELOW))));
         r_store(u->m + r, m);
-        r_store(u->keep + r, r_exp2(r_sub(old, top)));
+        r_store(u->keep + r, r_keep(old, top));
         r_store(u->factor + r, r_exp2(r_sub(m, top)));
         u->alive |= r_bits(alive) << r;
     }
@@ -499,7 +500,11 @@ INLINE __m128i put_four(const product kind, const set_update *u, int r, const fl
     return i_sum_rows(total);
 }
 
-/* How the integer sums of a set's rows enter O: O * keep + sum * unit + constant. */
+/* How the integer sums of a set's rows enter O: O * keep + sum * unit + constant. Where a token has
+ * one scale, the constant is the same for all channels: it enters O with those of the other blocks,
+ * when the chunk ends. */
+INLINE bool adds_constants_later(const quire_side_format *v) { return is_token_scaled(v->family); }
+
 typedef struct set_values {
     float unit[SET], constant[SET];
 } set_values;
@@ -558,9 +563,38 @@ static void add_values(const block *b, const set_update *u, int g, int first, in
             continue;
         float *o = state->o + (size_t)(first + r) * (size_t)v->dim + (size_t)(g * v->group);
         const fvec keep = f_all(u->keep[r]), one = f_all(by->unit[r]), c = f_all(by->constant[r]);
+        if (adds_constants_later(v)) {
+            float *sum = b->job->scratch + first + r;
+            *sum = *sum * u->keep[r] + by->constant[r];
+            for (int d = 0; d < v->group; d += W)
+                f_store(o + d, f_fma(f_from_int(i_load(w->sums[r] + d)), one,
+                                     f_mul(f_load(o + d), keep)));
+            continue;
+        }
         for (int d = 0; d < v->group; d += W)
             f_store(o + d,
                     f_fma(f_from_int(i_load(w->sums[r] + d)), one, f_fma(f_load(o + d), keep, c)));
+    }
+}
+
+/* O and l become relative to m instead of the integer above it, and O gets the constants of all
+ * blocks. */
+static void end_chunk(const quire_attend_job *job, const quire_state *state) {
+    const quire_side_format *v = &job->format->v;
+    const int n = job->n_rows * job->n_group;
+    const bool constants = adds_constants_later(v);
+    for (int i = 0; i < n; i += ABREAST) {
+        float factor[ABREAST];
+        const rvec m = r_load(state->m + i), by = r_exp2(r_sub(r_ceil(m), m));
+        r_store(state->l + i, r_mul(r_load(state->l + i), by));
+        r_store(factor, by);
+        for (int j = 0; j < ABREAST && i + j < n; j++) {
+            const fvec constant = f_all(constants ? job->scratch[i + j] : 0),
+                       factors = f_all(factor[j]);
+            float *o = state->o + (size_t)(i + j) * (size_t)v->dim;
+            for (int d = 0; d < v->dim; d += W)
+                f_store(o + d, f_mul(f_add(f_load(o + d), constant), factors));
+        }
     }
 }
 
@@ -640,6 +674,7 @@ static void attend(quire_attend_job *job, const quire_state *state) {
     x86_work *work = job->workspace;
     bool started = false;
     quire__ref_empty_state(job, state);
+    memset(job->scratch, 0, (size_t)n * sizeof *job->scratch); /* of add_values */
     if (job->q_is_new && k->family == QUIRE_FAMILY_CHANNEL && k->bits < 8)
         queries_to_fp16(job, work);
     else if (job->q_is_new && k->family != QUIRE_FAMILY_CHANNEL && k->family != QUIRE_FAMILY_RAW)
@@ -670,6 +705,7 @@ static void attend(quire_attend_job *job, const quire_state *state) {
         }
         started = true;
     }
+    end_chunk(job, state);
 }
 
 static size_t workspace_bytes(int n_rows) {

@@ -124,11 +124,9 @@ INLINE void finish_pages(const quire_side_format *v, const bool integers, bool l
 static void finish_half_block(const quire_side_format *v, score_kind as, int block, amx_work *w) {
     const bool *present = w->pages.present + block * PAGES;
     strip_update u[STRIPS];
-    STRIPS_EACH {
-        u[strip] = start_update(block, strip, w);
-        w->update[block].alive[strip] = u[strip].alive;
-    }
-    if (!u[0].alive && !u[1].alive)
+    STRIPS_EACH u[strip] = start_update(block, strip, w);
+    w->update[block].alive = u[0].alive | u[1].alive;
+    if (!w->update[block].alive)
         return;
     for (int p = 0; p < PAGES; p++)
         if (!present[p])

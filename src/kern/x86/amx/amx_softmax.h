@@ -28,6 +28,13 @@ INLINE fvec exp2_of_states(fvec x) {
     return f_from_bits(i_add(f_bits(p), i_shl(f_bits(y), 23)));
 }
 
+/* r_ceil and r_keep (four_rows.h), of 16 rows. */
+INLINE fvec f_ceil(fvec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF); }
+INLINE fvec keep_of_states(fvec old, fvec top) {
+    const __mmask16 near = _mm512_cmp_ps_mask(old, f_sub(top, f_all(QUIRE_DROP_BELOW)), _CMP_GE_OQ);
+    return _mm512_maskz_mov_ps(near, exp2_of_states(f_sub(old, top)));
+}
+
 /* The scores of a strip's block become weights, e * scale of V. Tokens 16 u + j of all u and pages
  * are taken together, so that their sum is at hand in the order of `exponentials` and f_sum:
  * returns the sum of e. *top becomes the largest weight. `n`: pages present, `first` of them on. */
@@ -101,12 +108,12 @@ INLINE strip_update start_update(int block, const int strip, const amx_work *w) 
     for (int p = 0; p < PAGES; p++)
         if (present[p])
             u.m = f_max(u.m, f_load(w->largest[p][strip]));
-    const fvec old = f_load(w->m[strip]);
-    u.new_m = f_max(u.m, old);
-    u.keep = exp2_of_states(f_sub(old, u.new_m));
-    u.factor = exp2_of_states(f_sub(u.m, u.new_m));
+    const fvec largest = f_load(w->m[strip]), old = f_ceil(largest), top = f_max(f_ceil(u.m), old);
+    u.new_m = f_max(u.m, largest);
+    u.keep = keep_of_states(old, top);
+    u.factor = exp2_of_states(f_sub(u.m, top));
     u.alive = _mm512_cmp_ps_mask(u.m, f_all(QUIRE_NOTHING_SEEN), _CMP_GT_OQ) &
-              _mm512_cmp_ps_mask(u.m, f_sub(old, f_all(QUIRE_DROP_BELOW)), _CMP_GE_OQ);
+              _mm512_cmp_ps_mask(u.m, f_sub(largest, f_all(QUIRE_DROP_BELOW)), _CMP_GE_OQ);
     return u;
 }
 
@@ -114,11 +121,12 @@ INLINE strip_update start_update(int block, const int strip, const amx_work *w) 
 INLINE void finish_update(const quire_side_format *v, const strip_update *u, fvec sum, fvec step,
                           ivec total, int block, const int strip, amx_work *w) {
     block_update *update = &w->update[block];
-    const fvec unit = f_mul(step, u->factor);
-    f_store(update->keep[strip], u->keep);
-    f_store(update->unit[strip], unit);
-    f_store(update->constant[strip], f_sub(f_mul(f_all(0), u->factor),
-                                           f_mul(f_mul(f_all(v->mid), f_from_int(total)), unit)));
+    const fvec unit = f_mul(step, u->factor), none = f_all(0),
+               constant = f_sub(none, f_mul(f_mul(f_all(v->mid), f_from_int(total)), unit));
+    f_store(update->keep[strip], _mm512_mask_mov_ps(f_all(1), u->alive, u->keep));
+    f_store(update->unit[strip], _mm512_maskz_mov_ps(u->alive, unit));
+    _mm512_mask_storeu_ps(w->constant[strip], u->alive,
+                          f_add(f_mul(f_load(w->constant[strip]), u->keep), constant));
     _mm512_mask_storeu_ps(w->l[strip], u->alive,
                           f_add(f_mul(f_load(w->l[strip]), u->keep), f_mul(sum, u->factor)));
     _mm512_mask_storeu_ps(w->m[strip], u->alive, u->new_m);
@@ -130,9 +138,12 @@ INLINE void finish_strip(const quire_side_format *v, const bool integers, int bl
     const int first = present[0] ? 0 : 1;
     const strip_update u = start_update(block, strip, w);
     fvec top;
-    w->update[block].alive[strip] = u.alive;
-    if (!u.alive)
+    if (!u.alive) {
+        f_store(w->update[block].keep[strip], f_all(1));
+        f_store(w->update[block].unit[strip], f_all(0));
         return;
+    }
+    w->update[block].alive = true;
     const fvec sum = present[0] && present[1]
                          ? weigh_block(integers, 2, block, 0, strip, u.m, w, &top)
                          : weigh_block(integers, 1, block, first, strip, u.m, w, &top);
@@ -149,6 +160,7 @@ INLINE void finish_strip(const quire_side_format *v, const bool integers, int bl
 }
 
 static void finish_wide_block(const quire_side_format *v, bool integers, int block, amx_work *w) {
+    w->update[block].alive = false;
     if (integers)
         STRIPS_EACH finish_strip(v, true, block, strip, w);
     else

@@ -67,10 +67,22 @@ typedef struct set_queries {
     strip_rows unit[STRIPS]; /* CHANNEL: of q'; TOKEN: value of an integer step */
 } set_queries;
 
-/* How a block of pages changes the rows' states: O = O * keep + sums * unit + constant. */
+/* A set's state, transposed. */
+typedef struct set_state {
+    _Alignas(64) strip_rows m[STRIPS], l[STRIPS], o[STRIPS][AMX_DIM_MAX];
+} set_state;
+
+/* What is kept of a set from chunk to chunk. */
+typedef struct row_set {
+    set_queries q;
+    set_state total; /* of the chunks so far */
+} row_set;
+
+/* How a block of pages changes the rows' states: O = O * keep + sums * unit. Of rows that it does
+ * not matter to, `keep` is 1 and `unit` 0. */
 typedef struct block_update {
-    _Alignas(64) strip_rows keep[STRIPS], unit[STRIPS], constant[STRIPS];
-    __mmask16 alive[STRIPS]; /* rows that the block matters to */
+    _Alignas(64) strip_rows keep[STRIPS], unit[STRIPS];
+    bool alive; /* it matters to some row */
 } block_update;
 
 typedef struct amx_work {
@@ -89,10 +101,11 @@ typedef struct amx_work {
     uint8_t p8[CHUNK_BLOCKS][2][PAGES][STRIPS][TILE_ROWS][TILE_ROW_BYTES]; /* [planes] */
     block_update update[CHUNK_BLOCKS];
     int32_t acc[2][V_GROUP][STRIPS][TILE_ROWS][STRIP]; /* [planes]: p.V of some tiles */
-    strip_rows m[STRIPS], l[STRIPS], o[STRIPS][AMX_DIM_MAX];
-    bool awake; /* stay_awake */
+    strip_rows m[STRIPS], l[STRIPS], o[STRIPS][V_GROUP * TILE_ROWS]; /* the chunk's alone */
+    strip_rows constant[STRIPS]; /* that O gets in all channels when the chunk ends */
+    bool awake;                  /* stay_awake */
     chunk_pages pages;
-    set_queries sets[]; /* as many as the job's rows need */
+    row_set sets[]; /* as many as the job's rows need */
 } amx_work;
 
 INLINE int parts_of(int dim) { return (dim + PART - 1) / PART; }
