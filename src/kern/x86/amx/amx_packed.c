@@ -67,9 +67,11 @@ static void attend_set(const quire_attend_job *job, int first, row_set *set, amx
             blocks[n_blocks++] = block;
     }
     if (n_blocks && f->v.bits == 8)
-        weigh_values(true, &f->v, blocks, n_blocks, w, &set->total);
+        weigh_values(true, &f->v, blocks, n_blocks, job->follows, w, &set->total);
     else if (n_blocks)
-        weigh_values(false, &f->v, blocks, n_blocks, w, &set->total);
+        weigh_values(false, &f->v, blocks, n_blocks, job->follows, w, &set->total);
+    else if (!job->follows)
+        empty_state(&set->total, f->v.dim);
 }
 
 static bool gathers(int n_rows) { return n_rows > FEW; }
@@ -90,10 +92,10 @@ static void attend(quire_attend_job *job, const quire_state *state) {
         row_set *set = &w->sets[first / SET_ROWS];
         if (job->q_is_new)
             load_queries(job, first, &set->q);
-        if (!job->follows)
-            empty_state(&set->total, job->format->v.dim);
         if (any)
             attend_set(job, first, set, w);
+        else if (!job->follows)
+            empty_state(&set->total, job->format->v.dim);
         if (!job->goes_on)
             write_state(job, first, &set->total, state);
     }

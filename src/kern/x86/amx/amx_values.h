@@ -51,19 +51,23 @@ typedef struct chunk_merge {
     __mmask16 seen, had; /* rows that the chunk, and those before, have something for */
 } chunk_merge;
 
-/* m and l are merged at once; l becomes relative to m first. */
-static chunk_merge start_merge(const int strip, amx_work *w, set_state *total) {
+/* m and l are merged at once; l becomes relative to m first. `follows`: there are chunks before. */
+static chunk_merge start_merge(bool follows, const int strip, amx_work *w, set_state *total) {
     const fvec m = f_load(w->m[strip]), factor = exp2_of_states(f_sub(f_ceil(m), m)),
-               l = f_mul(f_load(w->l[strip]), factor), old_m = f_load(total->m[strip]),
-               old_l = f_load(total->l[strip]), one = f_all(1),
-               smaller = exp2_of_states(f_sub(f_all(0), f_abs(f_sub(old_m, m))));
+               l = f_mul(f_load(w->l[strip]), factor), none = f_all(0), one = f_all(1);
+    chunk_merge by = {.constant = f_load(w->constant[strip]), .factor = factor};
+    by.seen = _mm512_cmp_ps_mask(l, none, _CMP_NEQ_UQ);
+    if (!follows) {
+        f_store(total->m[strip], m);
+        f_store(total->l[strip], l);
+        return by;
+    }
+    const fvec old_m = f_load(total->m[strip]), old_l = f_load(total->l[strip]),
+               smaller = exp2_of_states(f_sub(none, f_abs(f_sub(old_m, m))));
     const __mmask16 above = _mm512_cmp_ps_mask(m, old_m, _CMP_GT_OQ);
-    const chunk_merge by = {.constant = f_load(w->constant[strip]),
-                            .factor = factor,
-                            .keep = _mm512_mask_mov_ps(one, above, smaller),
-                            .add = _mm512_mask_mov_ps(smaller, above, one),
-                            .seen = _mm512_cmp_ps_mask(l, f_all(0), _CMP_NEQ_UQ),
-                            .had = _mm512_cmp_ps_mask(old_l, f_all(0), _CMP_NEQ_UQ)};
+    by.had = _mm512_cmp_ps_mask(old_l, none, _CMP_NEQ_UQ);
+    by.keep = _mm512_mask_mov_ps(one, above, smaller);
+    by.add = _mm512_mask_mov_ps(smaller, above, one);
     const fvec sum = f_add(f_mul(old_l, by.keep), f_mul(l, by.add));
     _mm512_mask_storeu_ps(total->m[strip], by.seen,
                           _mm512_mask_mov_ps(m, by.had, f_max(m, old_m)));
@@ -72,10 +76,15 @@ static chunk_merge start_merge(const int strip, amx_work *w, set_state *total) {
 }
 
 /* n channels, which are in L1. */
-static void merge_channels(const chunk_merge *by, int n, strip_rows *o, strip_rows *total) {
+static void merge_channels(bool follows, const chunk_merge *by, int n, strip_rows *o,
+                           strip_rows *total) {
     for (int d = 0; d < n; d++) {
-        const fvec x = f_mul(f_add(f_load(o[d]), by->constant), by->factor),
-                   sum = f_add(f_mul(f_load(total[d]), by->keep), f_mul(x, by->add));
+        const fvec x = f_mul(f_add(f_load(o[d]), by->constant), by->factor);
+        if (!follows) {
+            f_store(total[d], _mm512_maskz_mov_ps(by->seen, x));
+            continue;
+        }
+        const fvec sum = f_add(f_mul(f_load(total[d]), by->keep), f_mul(x, by->add));
         _mm512_mask_storeu_ps(total[d], by->seen, _mm512_mask_mov_ps(x, by->had, sum));
     }
 }
@@ -103,9 +112,10 @@ INLINE void add_values(const bool wide, const bool empty, const block_update *up
  * O and their sums stay in L1. Tiles are multiplied first and their sums added then, not in turns:
  * beside tile instructions vectors are half as fast. */
 INLINE void weigh_values(const bool wide, const quire_side_format *v, const int *blocks,
-                         int n_blocks, amx_work *w, set_state *total) {
+                         int n_blocks, bool follows, amx_work *w, set_state *total) {
     const int dim = v->dim, n_tiles = dim / TILE_ROWS;
-    const chunk_merge by[STRIPS] = {start_merge(0, w, total), start_merge(1, w, total)};
+    const chunk_merge by[STRIPS] = {start_merge(follows, 0, w, total),
+                                    start_merge(follows, 1, w, total)};
     end_units(blocks, n_blocks, w);
     for (int first = 0; first < n_tiles; first += V_GROUP) {
         const int n = n_tiles - first < V_GROUP ? n_tiles - first : V_GROUP;
@@ -123,7 +133,7 @@ INLINE void weigh_values(const bool wide, const quire_side_format *v, const int 
             else
                 add_values(wide, false, &w->update[blocks[i]], n, ahead, w);
         }
-        STRIPS_EACH merge_channels(&by[strip], n * TILE_ROWS, w->o[strip],
+        STRIPS_EACH merge_channels(follows, &by[strip], n * TILE_ROWS, w->o[strip],
                                    total->o[strip] + first * TILE_ROWS);
     }
 }
