@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "attn/softmax_state.h"
 #include "base/element.h"
 #include "codec/family.h"
 #include "codec/layout.h"
@@ -288,6 +289,38 @@ case_result case_attend(kernel_case *c, const kernel_level *level) {
         most += c->job.record[p] ? c->format.bytes : 0;
     assert_in_range(c->job.bytes_read, 0, most);
     return finish(c, level->name);
+}
+
+case_result case_attend_chunks(kernel_case *c, const kernel_level *level,
+                               const uint8_t *(*records)[QUIRE_CHUNK_PAGES], int n, bool gather) {
+    const quire_attend_kernel *kernel = quire__attend_kernel(&level->kernels, &c->format);
+    const int rows = case_heads(c), dim = c->format.v.dim;
+    const quire_state part = state_of(c);
+    prepare(c, kernel->workspace_bytes(rows), level->name);
+    if (gather && quire__gathers(kernel, rows)) {
+        for (int i = 0; i < n; i++) {
+            memcpy(c->job.record, records[i], sizeof c->job.record);
+            c->job.q_is_new = i == 0;
+            c->job.follows = i > 0;
+            c->job.goes_on = i + 1 < n;
+            kernel->attend(&c->job, &part);
+        }
+        c->job.follows = c->job.goes_on = false;
+        c->job.q_is_new = true;
+        return finish(c, level->name);
+    }
+    case_result total = copy_result(c);
+    const quire_state state = {total.m, total.l, total.o};
+    quire__states_empty(&state, rows);
+    memset(total.o, 0, output_bytes(c));
+    for (int i = 0; i < n; i++) {
+        memcpy(c->job.record, records[i], sizeof c->job.record);
+        kernel->attend(&c->job, &part);
+        quire__states_merge(level->kernels.rows, &state, &part, rows, dim);
+    }
+    set_inputs_writable(c, true);
+    check_outputs(c, level->name);
+    return total;
 }
 
 case_result case_attend_raw(kernel_case *c, const kernel_level *level) {

@@ -67,6 +67,10 @@ typedef struct case_result {
 } case_result;
 
 case_result case_attend(kernel_case *c, const kernel_level *level);
+/* Chunks one after the other, of which each is the case with other pages; a kernel that does not
+ * gather them leaves their merge to quire__states_merge. */
+case_result case_attend_chunks(kernel_case *c, const kernel_level *level,
+                               const uint8_t *(*records)[QUIRE_CHUNK_PAGES], int n, bool gather);
 case_result case_attend_raw(kernel_case *c, const kernel_level *level);
 void result_free(case_result *r);
 

@@ -775,6 +775,91 @@ static void many_rows(void **state) {
             }
 }
 
+/* Logits that grow along a chunk by 6 to 180 octaves a block: however often O is rescaled, many rows
+ * have the bits of rows alone. */
+static void growing_logits(void **state) {
+    (void)state;
+    static const int LOOK[] = {0, 16, 37};
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    rng r = {22};
+    for (int p = 0; p < COUNT(PAIRS); p++)
+        for (float slope = 0.05f; slope < 2; slope *= 1.7f) {
+            kernel_case c;
+            const case_shape shape = {.k = PAIRS[p][0],
+                                      .v = PAIRS[p][1],
+                                      .k_dim = 64,
+                                      .v_dim = 64,
+                                      .n_rows = 13,
+                                      .n_group = 3,
+                                      .n_pages = QUIRE_CHUNK_PAGES,
+                                      .raw = QUIRE_F16};
+            assert_true(open_normal(&c, &shape, &r));
+            case_add_alibi(&c, &r);
+            for (int h = 0; h < shape.n_group; h++)
+                ((float *)c.alibi.data)[h] = slope * (float)(h + 1) / 3;
+            against_reference(&c, 0);
+            for (int level = 0; level < n_levels; level++) {
+                case_result all = case_attend(&c, &levels[level]);
+                for (int j = 0; j < COUNT(LOOK); j++) {
+                    case_result alone;
+                    attend_alone(&c, LOOK[j], &levels[level], &alone);
+                    same_bits(&c, levels[level].name, "of growing logits", &all, LOOK[j], &alone,
+                              0);
+                    result_free(&alone);
+                }
+                result_free(&all);
+            }
+            case_close(&c);
+        }
+}
+
+/* A kernel that merges chunks itself does so with the bits of quire__states_merge, also where rows
+ * or chunks see nothing. */
+static void gathered_chunks(void **state) {
+    (void)state;
+    enum { CHUNKS = 5 };
+    static const int RULES[] = {0, WINDOW, MASK, SKIP | MISSING};
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    rng r = {23};
+    int turn = 0;
+    for (int p = 0; p < COUNT(PAIRS); p++)
+        for (int rule = 0; rule < COUNT(RULES); rule++, turn++) {
+            kernel_case c;
+            const case_shape shape = {.k = PAIRS[p][0],
+                                      .v = PAIRS[p][1],
+                                      .k_dim = turn % 2 ? 128 : 64,
+                                      .v_dim = turn % 3 ? 128 : 32,
+                                      .n_rows = turn % 4 ? 13 : 5,
+                                      .n_group = 3,
+                                      .n_pages = 5,
+                                      .raw = QUIRE_F16};
+            assert_true(open_normal(&c, &shape, &r));
+            apply_rules(&c, RULES[rule], &r);
+            const uint8_t *records[CHUNKS][QUIRE_CHUNK_PAGES];
+            for (int i = 0; i < CHUNKS; i++) {
+                memcpy(records[i], c.job.record, sizeof records[i]);
+                for (int page = 0; page < shape.n_pages; page++)
+                    if (i == turn % CHUNKS || rng_below(&r, 3) == 0)
+                        records[i][page] = NULL;
+            }
+            for (int level = 0; level < n_levels; level++) {
+                case_result wanted =
+                    case_attend_chunks(&c, &levels[level], records, CHUNKS, false);
+                case_result got = case_attend_chunks(&c, &levels[level], records, CHUNKS, true);
+                for (int i = 0; i < case_heads(&c); i++)
+                    if (wanted.l[i] != 0)
+                        same_bits(&c, levels[level].name, "of gathered chunks", &wanted, i, &got,
+                                  i);
+                    else
+                        assert_true(got.l[i] == 0);
+                result_free(&wanted), result_free(&got);
+            }
+            case_close(&c);
+        }
+}
+
 static void
 pages_unseen(void **state) /* outside every row's window: there or not, the same bits */ {
     (void)state;
@@ -1132,7 +1217,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(raw_rows),        cmocka_unit_test(seal),
         cmocka_unit_test(rotations),       cmocka_unit_test(blends),
         cmocka_unit_test(largest_halves),  cmocka_unit_test(half_a_block_unseen),
-        cmocka_unit_test(sinks_unseen),
+        cmocka_unit_test(sinks_unseen),    cmocka_unit_test(growing_logits),
+        cmocka_unit_test(gathered_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
