@@ -16,7 +16,9 @@
  *     e            2^(s - m_b), 0 where hidden;  l gains the sum of e, unquantized
  *     weights      w = e * |scale of V|; w / max(w) as u8 (8-bit V: as u16 in two u8 planes),
  *                  then integer p.V
- *     O, l, m      rescaled only when m grows; the block's part enters with factor 2^(m_b - m)
+ *     O, l, m      rescaled only when m grows; the block's part enters with factor 2^(m_b - m).
+ *                  On x86-64 O and l are relative to the integer above m until the chunk ends, so
+ *                  that rescaling rounds nothing, and may as well happen at once, at the end
  *   Integer scores are exact on every ISA: the quantization of q is canonical (ref/ref_query.c,
  *   shared/channel_query.h). The fp32 parts may differ by rounding between ISAs, but never between
  *   rows, batches or worker counts of one ISA.

@@ -775,8 +775,8 @@ static void many_rows(void **state) {
             }
 }
 
-/* Logits that grow along a chunk by 6 to 180 octaves a block: however often O is rescaled, many rows
- * have the bits of rows alone. */
+/* Logits that grow along a chunk by 6 to 180 octaves a block: however often O is rescaled, many
+ * rows have the bits of rows alone. */
 static void growing_logits(void **state) {
     (void)state;
     static const int LOOK[] = {0, 16, 37};
@@ -845,8 +845,7 @@ static void gathered_chunks(void **state) {
                         records[i][page] = NULL;
             }
             for (int level = 0; level < n_levels; level++) {
-                case_result wanted =
-                    case_attend_chunks(&c, &levels[level], records, CHUNKS, false);
+                case_result wanted = case_attend_chunks(&c, &levels[level], records, CHUNKS, false);
                 case_result got = case_attend_chunks(&c, &levels[level], records, CHUNKS, true);
                 for (int i = 0; i < case_heads(&c); i++)
                     if (wanted.l[i] != 0)

@@ -567,8 +567,8 @@ static void add_values(const block *b, const set_update *u, int g, int first, in
             float *sum = b->job->scratch + first + r;
             *sum = *sum * u->keep[r] + by->constant[r];
             for (int d = 0; d < v->group; d += W)
-                f_store(o + d, f_fma(f_from_int(i_load(w->sums[r] + d)), one,
-                                     f_mul(f_load(o + d), keep)));
+                f_store(o + d,
+                        f_fma(f_from_int(i_load(w->sums[r] + d)), one, f_mul(f_load(o + d), keep)));
             continue;
         }
         for (int d = 0; d < v->group; d += W)

@@ -69,8 +69,7 @@ static chunk_merge start_merge(bool follows, const int strip, amx_work *w, set_s
     by.keep = _mm512_mask_mov_ps(one, above, smaller);
     by.add = _mm512_mask_mov_ps(smaller, above, one);
     const fvec sum = f_add(f_mul(old_l, by.keep), f_mul(l, by.add));
-    _mm512_mask_storeu_ps(total->m[strip], by.seen,
-                          _mm512_mask_mov_ps(m, by.had, f_max(m, old_m)));
+    _mm512_mask_storeu_ps(total->m[strip], by.seen, _mm512_mask_mov_ps(m, by.had, f_max(m, old_m)));
     _mm512_mask_storeu_ps(total->l[strip], by.seen, _mm512_mask_mov_ps(l, by.had, sum));
     return by;
 }
@@ -108,9 +107,9 @@ INLINE void add_values(const bool wide, const bool empty, const block_update *up
         }
 }
 
-/* p.V of the chunk, added to the total. V_GROUP tiles of channels at a time: all blocks for these before the next, so that their part of
- * O and their sums stay in L1. Tiles are multiplied first and their sums added then, not in turns:
- * beside tile instructions vectors are half as fast. */
+/* p.V of the chunk, added to the total. V_GROUP tiles of channels at a time: all blocks for these
+ * before the next, so that their part of O and their sums stay in L1. Tiles are multiplied first
+ * and their sums added then, not in turns: beside tile instructions vectors are half as fast. */
 INLINE void weigh_values(const bool wide, const quire_side_format *v, const int *blocks,
                          int n_blocks, bool follows, amx_work *w, set_state *total) {
     const int dim = v->dim, n_tiles = dim / TILE_ROWS;
