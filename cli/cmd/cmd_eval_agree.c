@@ -272,10 +272,7 @@ static int print_text(const agree_run *run) {
         cli_table_cell(&table, "%d", (int)e->agree_min);
         cli_table_cell(&table, "%d of %d", (int)e->n_same, (int)run->n_prompts);
         cli_table_cell(&table, "%.3f", e->repeats);
-        if (isnan(e->repeats_error)) /* one prompt gives no interval */
-            cli_table_cell(&table, "-");
-        else
-            cli_table_cell(&table, "%.3f", e->repeats_error);
+        cli_table_cell(&table, "%s", cli_half(e->repeats_error, 3).text);
         cli_table_cell(&table, "%.3f", 1 - e->repeats_short);
         cli_table_cell(&table, "%.3f", e->ppl);
     }

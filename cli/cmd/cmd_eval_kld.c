@@ -225,7 +225,7 @@ static int print_ppl(const kld_run *run) {
         cli_table_cell(&table, "%s", run->entries[i].kv);
         cli_table_cell(&table, "%s", cli_bits(run->entries[i].cache.bits).text);
         cli_table_cell(&table, "%.4f", run->entries[i].sum.ppl);
-        cli_table_cell(&table, "%.4f", run->entries[i].sum.ppl_error);
+        cli_table_cell(&table, "%s", cli_half(run->entries[i].sum.ppl_error, 4).text);
     }
     return cli_table_print(&table, stdout);
 }
@@ -248,7 +248,7 @@ static int print_text(const kld_run *run) {
         cli_table_cell(&table, "%s", run->entries[i].kv);
         cli_table_cell(&table, "%s", cli_bits(run->entries[i].cache.bits).text);
         cli_table_cell(&table, "%.6f", s->kld_mean);
-        cli_table_cell(&table, "%.6f", s->kld_error);
+        cli_table_cell(&table, "%s", cli_half(s->kld_error, 6).text);
         cli_table_cell(&table, "%.4f", s->kld_p999);
         cli_table_cell(&table, "%.4f", s->kld_max);
         cli_table_cell(&table, "%.2f %%", 100 * s->same_top);

@@ -122,3 +122,10 @@ cli_text cli_rel_error(double error) {
         snprintf(result.text, sizeof result.text, "%.2e", error);
     return result;
 }
+
+cli_text cli_half(double half, int n_digits) {
+    cli_text result = {"-"};
+    if (!isnan(half))
+        snprintf(result.text, sizeof result.text, "%.*f", n_digits, half);
+    return result;
+}

@@ -35,5 +35,7 @@ typedef struct cli_text {
 cli_text cli_bytes(uint64_t bytes);   /* "512 B", "12.3 MiB" */
 cli_text cli_bits(double bits);       /* "4.250"; "-" if negative: unsupported */
 cli_text cli_rel_error(double error); /* "1.20e-03"; "-" if NaN: not checked */
+/* Half of an interval: "0.0120" with 4 digits; "-" if NaN: one number has no spread. */
+cli_text cli_half(double half, int n_digits);
 
 #endif

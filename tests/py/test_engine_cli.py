@@ -333,6 +333,16 @@ def test_kld(tiny):
     assert "perplexity" in quire("eval", "ppl", "-m", tiny, "--text", TEXT, "--ctx", 256, "--chunks", 1, "-t", 1).stdout
 
 
+def test_one_row_has_no_spread(tiny):
+    """What cannot be computed of a single prediction is left out: "-" in the table, null in JSON."""
+    for name in "ppl", "kld":
+        common = ("eval", name, "-m", tiny, "--text", TEXT, "--ctx", 4, "--chunks", 1, "-t", 1)
+        printed = quire(*common).stdout.splitlines()[-1].split()
+        assert "nan" not in printed and printed[3] == "-", printed
+        result = json.loads(quire(*common, "--json").stdout)
+        assert result["tokens"] == 1 and result[f"{name}_error"] is None
+
+
 @pytest.mark.parametrize("together", [("--together",)] + [()] * full_sweep())
 def test_needles(smollm2, together):
     """The raw cache answers for itself where it is in the list, and what it finds is found with fewer bits. Outside of
