@@ -194,8 +194,9 @@ static int generate(run_state *run) {
 
 /* ------------------------------------------------------------------ report */
 
+/* --json asks for the report by name; --quiet is for what nobody asked for. */
 static int report(const run_state *run) {
-    if (run->chosen->quiet)
+    if (run->chosen->quiet && !run->chosen->json)
         return CLI_OK;
     const cli_text_report text = {.kv = run->chosen->model.kv,
                                   .session = run->session,
@@ -318,7 +319,7 @@ int cli_run_run(int argc, char **argv) {
         cli_flag("reseal", &chosen.reseal,
                  "with --load: convert the saved cache if its codecs differ from --kv"),
         cli_flag("ignore-end", &chosen.ignore_end, "do not stop when the model ends its text"),
-        cli_flag("quiet", &chosen.quiet, "print no report"),
+        cli_flag("quiet", &chosen.quiet, "print no report, unless --json asks for it"),
         cli_flag("json", &chosen.json, "print the report, which goes to stderr, as JSON"),
     };
     run_state run = {.chosen = &chosen};

@@ -64,6 +64,12 @@ def test_run_json_report(smollm2):
     assert report["kv_bytes"] > 0 and report["kv_bytes_bf16"] > 0 and report["tg_tps"] > 0
 
 
+def test_quiet_does_not_silence_json(tiny):
+    common = ("run", "-m", tiny, "-p", "w1 w2", "-n", 4, "-t", 1, "--temp", 0, "--ctx", 100000, "--quiet")
+    assert quire(*common).stderr == ""
+    assert json.loads(quire(*common, "--json").stderr)["n_prompt"] > 0
+
+
 def test_prompt_from_file_and_stdin(smollm2, tmp_path):
     prompt = "Once upon a time"
     (tmp_path / "prompt").write_text(prompt)
