@@ -91,7 +91,7 @@ int cli_choose(const cli_model_args *args, const quire_model *model,
     options.windowed = budget->bytes > 0 || strcmp(args->kv_windowed, "same") == 0;
     options.context = context;
     options.max_kv = args->max_kv;
-    options.keep = args->max_kv ? args->keep : 0;
+    options.keep = cli_model_args_keep(args);
     options.raw = (quire_type)args->raw;
     options.exact_trim = exact_trim;
     if (args->sinks >= 0)

@@ -17,14 +17,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TOKENS_MAX = 1 << 24, SINKS_MAX = QUIRE_PAGE_TOKENS };
+enum { TOKENS_MAX = 1 << 24, SINKS_MAX = QUIRE_PAGE_TOKENS, KEEP_USUAL = 4 };
 
 static const char *const weight_names[] = {"repacked", "file", "f32", NULL};
 
 void cli_model_args_default(cli_model_args *args) {
     *args = (cli_model_args){.kv = "k8v4",
                              .sinks = -1,
-                             .keep = 4,
+                             .keep = -1,
                              .n_threads = cli_workers_default(),
                              .raw = QUIRE_F16,
                              .kv_windowed = "raw:raw"};
@@ -64,7 +64,7 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
         cli_int("max-kv-size", &args->max_kv, 1, TOKENS_MAX,
                 "keep only the newest N tokens of a sequence (default: all)"),
         cli_int("keep", &args->keep, 0, TOKENS_MAX,
-                "first tokens that --max-kv-size does not drop"),
+                "first tokens that --max-kv-size does not drop (default: 4)"),
         cli_int("ctx", &args->context, 1, TOKENS_MAX,
                 "length of the context in tokens (default: as many as needed, up to the model's; "
                 "chat, serve and eval niah: the model's; eval kld and ppl: 2048)"),
@@ -80,6 +80,18 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
     };
     memcpy(options, all, sizeof all);
     options[0].heading = "model and cache options";
+}
+
+int32_t cli_model_args_keep(const cli_model_args *args) {
+    return !args->max_kv ? 0 : args->keep >= 0 ? args->keep : KEEP_USUAL;
+}
+
+static bool good_bounds(const cli_model_args *args) {
+    if (args->keep >= 0 && !args->max_kv) {
+        cli_error("--keep needs --max-kv-size N; without it no token is dropped");
+        return false;
+    }
+    return true;
 }
 
 /* Beside the models of tools/fetch-model. "": there is none. */
@@ -118,6 +130,8 @@ int cli_model_open(const cli_model_args *args, quire_model **model) {
         cli_error("no model was given; give -m FILE, -m smollm2 or -m gemma3");
         return CLI_USAGE;
     }
+    if (!good_bounds(args))
+        return CLI_USAGE;
     char *path;
     int status = cli_model_find(args->model, &path);
     if (status != CLI_OK)
@@ -305,7 +319,7 @@ int cli_session_open(const cli_model_args *args, const quire_model *model,
         warn_of_context(model, options.context);
     options.n_threads = args->n_threads;
     options.max_kv = args->max_kv;
-    options.keep = args->max_kv ? args->keep : 0;
+    options.keep = cli_model_args_keep(args);
     options.kv_bytes = args->kv_bytes;
     options.exact_trim = request->exact_trim;
     options.order_from = request->order_from;

@@ -8,7 +8,8 @@
 
 typedef struct cli_model_args {
     const char *model, *kv, *kv_layers, *kv_windowed;
-    int32_t sinks, max_kv, keep, context, n_threads, raw;
+    int32_t sinks, max_kv, context, n_threads, raw;
+    int32_t keep; /* -1: not given */
     bool plain_rounding;
     size_t kv_bytes;
     int32_t weights; /* cli_weights */
@@ -24,10 +25,13 @@ void cli_model_args_default(cli_model_args *args);
 cli_model_args cli_model_args_raw(const cli_model_args *args, quire_type raw);
 /* Whether the same --kv name gives the same cache with both; one is made by cli_model_args_raw. */
 bool cli_model_args_same_cache(const cli_model_args *a, const cli_model_args *b);
+/* The first tokens that a bounded cache keeps; 0 if it is not bounded. */
+int32_t cli_model_args_keep(const cli_model_args *args);
 /* Writes CLI_MODEL_OPTIONS options, which set `args`. */
 void cli_model_options(cli_model_args *args, cli_option *options);
 
-int cli_model_open(const cli_model_args *args, quire_model **model); /* exit status */
+/* Exit status. Options that contradict each other are refused before the model is read. */
+int cli_model_open(const cli_model_args *args, quire_model **model);
 
 /* After `what` was measured: says so if the engine could not keep it for the next time. */
 void cli_say_if_lost(const char *what);

@@ -283,6 +283,16 @@ def test_errors_say_what_is_wrong(tiny, arguments, said):
     assert done.returncode in (1, 2) and done.stdout == "" and said in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("bounds, said", [
+    (("--keep", 8), "--keep needs --max-kv-size"),
+    (("--keep", 0), "--keep needs --max-kv-size"),
+])
+@pytest.mark.parametrize("command", [("run", "-p", "x"), ("probe",), ("bench", "model", "--kv", "auto")], ids=" ".join)
+def test_bounds_that_cannot_be_are_wrong_usage(command, bounds, said):
+    """Found before the model is looked for."""
+    assert said in quire(*command, "-m", "/nowhere/model", *bounds, status=2).stderr
+
+
 @pytest.mark.parametrize("command", [("run", "-p", "x", "--save"), ("eval", "niah", "--plot")])
 def test_outputs_are_checked_before_anything_is_computed(command, tmp_path):
     """A model that is not there is not looked for."""
