@@ -62,7 +62,8 @@ void cli_model_options(cli_model_args *args, cli_option *options) {
         cli_flag("plain-rounding", &args->plain_rounding,
                  "km4, km3: round each channel of K independently, without query-aware rounding"),
         cli_int("max-kv-size", &args->max_kv, 1, TOKENS_MAX,
-                "keep only the newest N tokens of a sequence (default: all)"),
+                "keep at most N tokens of a sequence: the first of them (--keep) and the newest "
+                "(default: all)"),
         cli_int("keep", &args->keep, 0, TOKENS_MAX,
                 "first tokens that --max-kv-size does not drop (default: 4)"),
         cli_int("ctx", &args->context, 1, TOKENS_MAX,
@@ -87,11 +88,16 @@ int32_t cli_model_args_keep(const cli_model_args *args) {
 }
 
 static bool good_bounds(const cli_model_args *args) {
-    if (args->keep >= 0 && !args->max_kv) {
+    const int32_t keep = cli_model_args_keep(args);
+    if (args->keep >= 0 && !args->max_kv)
         cli_error("--keep needs --max-kv-size N; without it no token is dropped");
-        return false;
-    }
-    return true;
+    else if (args->max_kv && args->max_kv <= keep)
+        cli_error("--max-kv-size cannot be %d; it must be at least %d, one more than the first %d "
+                  "tokens that --keep holds",
+                  (int)args->max_kv, (int)keep + 1, (int)keep);
+    else
+        return true;
+    return false;
 }
 
 /* Beside the models of tools/fetch-model. "": there is none. */

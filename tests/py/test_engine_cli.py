@@ -286,6 +286,8 @@ def test_errors_say_what_is_wrong(tiny, arguments, said):
 @pytest.mark.parametrize("bounds, said", [
     (("--keep", 8), "--keep needs --max-kv-size"),
     (("--keep", 0), "--keep needs --max-kv-size"),
+    (("--max-kv-size", 2), "--max-kv-size cannot be 2; it must be at least 5"),
+    (("--max-kv-size", 70, "--keep", 70), "it must be at least 71, one more than the first 70 tokens"),
 ])
 @pytest.mark.parametrize("command", [("run", "-p", "x"), ("probe",), ("bench", "model", "--kv", "auto")], ids=" ".join)
 def test_bounds_that_cannot_be_are_wrong_usage(command, bounds, said):
