@@ -425,7 +425,7 @@ typedef struct quire_logit_bias {
  * penalties, DRY, top_k, top_p, min_p, temp. Penalties and DRY count the prompt too. */
 typedef struct quire_sampler_options {
     size_t struct_size;  /* set by quire_sampler_options_default */
-    float temp;          /* 0: the likeliest token; default 0.8 */
+    float temp;          /* 0, or below 1e-30: the likeliest token; default 0.8 */
     int32_t top_k;       /* 0: off; default 40 */
     float top_p;         /* 1: off; default 0.95 */
     float min_p;         /* 0: off; default 0.05 */

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Logits divided by much less than this become infinite, and infinite ones cannot be told apart.
+ * Far above it already, other tokens than the likeliest are never drawn. */
+static const float TEMP_LEAST = 1e-30f;
 enum { LAST_N_MAX = 1 << 24, BREAKER_BYTES = 40 /* libllama would cut longer ones */ };
 
 struct quire_sampler {
@@ -40,6 +43,8 @@ void quire_sampler_options_default(quire_sampler_options *options) {
                                            .dry_breakers = BREAKERS,
                                            .n_dry_breakers = sizeof BREAKERS / sizeof BREAKERS[0]};
 }
+
+static bool is_greedy(const quire_sampler_options *o) { return o->temp < TEMP_LEAST; }
 
 static bool has_penalties(const quire_sampler_options *o) {
     return o->penalty_last_n > 0 &&
@@ -179,7 +184,7 @@ static quire_status add_history(quire_sampler *sampler, const quire_model *model
 
 /* Fewer candidates, then how sharply they differ, then the draw. */
 static quire_status add_draw(struct llama_sampler *chain, const quire_sampler_options *o) {
-    if (o->temp <= 0)
+    if (is_greedy(o))
         return add(chain, llama_sampler_init_greedy());
     if (o->top_k > 0)
         QUIRE_TRY(add(chain, llama_sampler_init_top_k(o->top_k)));
@@ -194,7 +199,7 @@ static quire_status add_draw(struct llama_sampler *chain, const quire_sampler_op
 static quire_status build(quire_sampler *sampler, const quire_model *model,
                           const quire_sampler_options *o) {
     const bool looks_back = has_penalties(o) || has_dry(o);
-    if (o->temp <= 0 && !o->grammar && !looks_back && o->n_bias == 0)
+    if (is_greedy(o) && !o->grammar && !looks_back && o->n_bias == 0)
         return QUIRE_OK;
     sampler->chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
     sampler->candidates = malloc((size_t)sampler->n_vocab * sizeof *sampler->candidates);

@@ -224,6 +224,34 @@ static void check_logits(const quire_model *model, int32_t n_vocab) {
     free(logits);
 }
 
+/* Temperatures that logits cannot be divided by choose as 0 does, also behind a penalty. */
+static void check_small_temperatures(const quire_model *model, int32_t n_vocab) {
+    static const float TEMPS[] = {1e-45f, 1e-39f, 1e-38f, 1e-37f, 1e-30f, 1e-20f};
+    float *logits = malloc((size_t)n_vocab * sizeof *logits);
+    require(logits != NULL, "no memory", "small temperatures");
+    for (int32_t i = 0; i < n_vocab; i++)
+        logits[i] = (float)(i % 50) - 1000;
+    for (int sign = -1; sign <= 1; sign += 2) {
+        logits[77] = (float)sign * 900;
+        for (size_t i = 0; i < 2 * sizeof TEMPS / sizeof TEMPS[0]; i++) {
+            quire_sampler_options options;
+            quire_sampler *sampler;
+            int32_t token;
+            quire_sampler_options_default(&options);
+            options.temp = TEMPS[i / 2];
+            options.top_k = 0;
+            options.top_p = 1;
+            options.min_p = 0;
+            options.presence_penalty = i % 2 ? 0.5f : 0;
+            require(quire_sampler_create(&sampler, model, &options) == QUIRE_OK, "no sampler", "");
+            require(quire_sampler_next(sampler, logits, &token) == QUIRE_OK && token == 77,
+                    "a small temperature does not choose the likeliest", "77");
+            quire_sampler_free(sampler);
+        }
+    }
+    free(logits);
+}
+
 int main(int argc, char **argv) {
     quire_model *model;
     if (argc != 2)
@@ -237,6 +265,7 @@ int main(int argc, char **argv) {
     quire_model_get_info(model, &info);
     check_refusals(model);
     check_logits(model, info.n_vocab);
+    check_small_temperatures(model, info.n_vocab);
     int32_t prompt[PROMPT], ours[STEPS], theirs[STEPS], plain[STEPS];
     for (int i = 0; i < PROMPT; i++)
         prompt[i] = (7 + 40 * (i % 5)) % info.n_vocab;
