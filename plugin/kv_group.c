@@ -68,18 +68,29 @@ struct plan {
     bool calibrated; /* QUIRE_CALIBRATION is of this model */
 };
 
+/* Whether QUIRE_CALIBRATION is of the model that has these layers. If not, stderr says so. */
+static bool is_calibrated(const struct kv_shape *shapes, int n_shapes) {
+    int last = -1;
+    bool shaped = true;
+    for (int i = 0; i < n_shapes; i++) {
+        const int number = layer_number(&shapes[i]);
+        last = number > last ? number : last;
+        shaped &= calibration_has_shape(number, shapes[i].n_kv_heads, shapes[i].k_dim);
+    }
+    const bool fits = shaped && calibration_fits(last);
+    if (!fits)
+        calibration_refuse(last);
+    return fits;
+}
+
 static bool plan_begin(struct plan *p, const struct kv_shape *shapes, int n_shapes) {
     size_t n = (size_t)n_shapes;
-    int last = -1;
-    for (int i = 0; i < n_shapes; i++)
-        if (layer_number(&shapes[i]) > last)
-            last = layer_number(&shapes[i]);
     *p = (struct plan){.chosen = calloc(n, sizeof *p->chosen),
                        .layers = calloc(n, sizeof *p->layers),
                        .options = calloc(n, sizeof *p->options),
                        .bytes = calloc(n, sizeof *p->bytes),
                        .planned = calloc(n, sizeof *p->planned),
-                       .calibrated = calibration_fits(last)};
+                       .calibrated = is_calibrated(shapes, n_shapes)};
     return p->chosen && p->layers && p->options && p->bytes && p->planned;
 }
 

@@ -260,6 +260,23 @@ def test_a_calibration_is_for_one_model(tmp_path):
     run("calibration", tmp_path / "calibration")
 
 
+@pytest.mark.parametrize("arch, layers", [("gemma3", 7), ("llama", 3)])
+def test_another_model_s_calibration_is_told_of_in_one_line(arch, layers, model, tmp_path):
+    """The file is of four layers of 64 channels. A model with more layers, and one whose layers have other sizes."""
+    file = tmp_path / "calibration"
+    run("calibration", file)
+    done = run("compare", model(arch), "--bound", BOUNDS["k4v4"], "prefill", kv="k4v4", QUIRE_CALIBRATION=str(file), QUIRE_STATS="0")
+    assert lines_of_quire(done) == [f"quire: QUIRE_CALIBRATION: {file} is of another model than this one with {layers} layers of "
+                                    "K/V; going on without it"]
+
+
+def test_the_model_s_own_calibration_is_taken_without_a_word(model, tmp_path):
+    file = tmp_path / "calibration"
+    run("calibration", file, "3", "2", "32")
+    done = run("compare", model("llama"), "--bound", BOUNDS["k4v4"], "prefill", kv="k4v4", QUIRE_CALIBRATION=str(file), QUIRE_STATS="0")
+    assert lines_of_quire(done) == []
+
+
 def test_the_most_exact_codecs_of_a_budget(model):
     done = run("compare", model("llama"), "--bound", BOUNDS["none"], "decode", kv="auto", QUIRE_KV_BYTES="1G")
     assert " raw:raw " in done.stderr
