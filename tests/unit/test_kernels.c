@@ -722,6 +722,22 @@ static void rows_alone(void **state) {
         }
 }
 
+/* Whether some rows of a job have the bits that they have alone, with every level. */
+static void rows_as_alone(kernel_case *c, const int *look, int n_look, const char *what) {
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    for (int level = 0; level < n_levels; level++) {
+        case_result all = case_attend(c, &levels[level]);
+        for (int j = 0; j < n_look; j++) {
+            case_result alone;
+            attend_alone(c, look[j], &levels[level], &alone);
+            same_bits(c, levels[level].name, what, &all, look[j], &alone, 0);
+            result_free(&alone);
+        }
+        result_free(&all);
+    }
+}
+
 /* Levels that attend many rows in another way than few (AMX tiles) must not show it: rows of a
  * large job, at the ends of strips and sets too, have the bits of rows alone. */
 static void many_rows(void **state) {
@@ -731,8 +747,6 @@ static void many_rows(void **state) {
     static const int LOOK[] = {0, 7, 15, 16, 31, 32, 38};
     quire_codec ks[MOST_CODECS], vs[MOST_CODECS];
     const int n_k = codecs_of_side(false, ks), n_v = codecs_of_side(true, vs);
-    const kernel_level *levels;
-    const int n_levels = kernel_levels(&levels);
     rng r = {21};
     int sweep = 0, turn = 0;
     for (int k = 0; k < n_k; k++)
@@ -761,16 +775,7 @@ static void many_rows(void **state) {
                     apply_rules(&c, RULES[turn % COUNT(RULES)], &r);
                     against_reference(&c, 0);
                 }
-                for (int level = 0; level < n_levels; level++) {
-                    case_result all = case_attend(&c, &levels[level]);
-                    for (int j = 0; j < COUNT(LOOK); j++) {
-                        case_result alone;
-                        attend_alone(&c, LOOK[j], &levels[level], &alone);
-                        same_bits(&c, levels[level].name, "of many", &all, LOOK[j], &alone, 0);
-                        result_free(&alone);
-                    }
-                    result_free(&all);
-                }
+                rows_as_alone(&c, LOOK, COUNT(LOOK), "of many");
                 case_close(&c);
             }
 }
@@ -780,8 +785,6 @@ static void many_rows(void **state) {
 static void growing_logits(void **state) {
     (void)state;
     static const int LOOK[] = {0, 16, 37};
-    const kernel_level *levels;
-    const int n_levels = kernel_levels(&levels);
     rng r = {22};
     for (int p = 0; p < COUNT(PAIRS); p++)
         for (float slope = 0.05f; slope < 2; slope *= 1.7f) {
@@ -799,17 +802,7 @@ static void growing_logits(void **state) {
             for (int h = 0; h < shape.n_group; h++)
                 ((float *)c.alibi.data)[h] = slope * (float)(h + 1) / 3;
             against_reference(&c, 0);
-            for (int level = 0; level < n_levels; level++) {
-                case_result all = case_attend(&c, &levels[level]);
-                for (int j = 0; j < COUNT(LOOK); j++) {
-                    case_result alone;
-                    attend_alone(&c, LOOK[j], &levels[level], &alone);
-                    same_bits(&c, levels[level].name, "of growing logits", &all, LOOK[j], &alone,
-                              0);
-                    result_free(&alone);
-                }
-                result_free(&all);
-            }
+            rows_as_alone(&c, LOOK, COUNT(LOOK), "of growing logits");
             case_close(&c);
         }
 }

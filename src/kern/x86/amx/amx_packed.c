@@ -11,11 +11,6 @@ extern const quire_attend_kernel NAME(quire__attend_avx512_fp16);
 
 enum { FEW = 16 }; /* with at most so many rows, VNNI straight from the page is faster */
 
-static int strip_size(const quire_attend_job *job, int first) {
-    const int left = job->n_rows * job->n_group - first;
-    return left < 0 ? 0 : left < STRIP ? left : STRIP;
-}
-
 static void empty_state(set_state *total, int dim) {
     STRIPS_EACH {
         f_store(total->m[strip], f_all(QUIRE_NOTHING_SEEN));

@@ -71,15 +71,10 @@ static void load_queries(const quire_attend_job *job, int first, set_queries *se
     const quire_side_format *k = &job->format->k;
     const size_t dim = (size_t)k->dim;
     const float *scored = k->rotated ? job->q_rotated : job->q;
-    const int n = job->n_rows * job->n_group - first;
     memset(set->q8, 0, sizeof set->q8); /* channels beyond D meet zeros */
     STRIPS_EACH {
-        const int at = first + strip * STRIP, left = n - strip * STRIP;
-        rows_to_strip(scored + (size_t)at * dim,
-                      left < 0       ? 0
-                      : left < STRIP ? left
-                                     : STRIP,
-                      k->dim, set->q[strip]);
+        const int at = first + strip * STRIP;
+        rows_to_strip(scored + (size_t)at * dim, strip_size(job, at), k->dim, set->q[strip]);
     }
     if (kind_of(k) == CHANNEL)
         queries_to_halves(set, k->dim);
@@ -87,12 +82,8 @@ static void load_queries(const quire_attend_job *job, int first, set_queries *se
         return;
     quantize_alone(set, k->dim);
     STRIPS_EACH { /* the means of K are not rotated */
-        const int at = first + strip * STRIP, left = n - strip * STRIP;
-        rows_to_strip(job->q + (size_t)at * dim,
-                      left < 0       ? 0
-                      : left < STRIP ? left
-                                     : STRIP,
-                      k->dim, set->q[strip]);
+        const int at = first + strip * STRIP;
+        rows_to_strip(job->q + (size_t)at * dim, strip_size(job, at), k->dim, set->q[strip]);
     }
 }
 

@@ -159,7 +159,6 @@ static void score_page(const quire_attend_job *job, int page, int p, int first, 
     const quire_side_format *k = &job->format->k;
     const k_kind kind = kind_of(k);
     tile8 *codes = k_tiles(&w->pages, parts_of(k->dim), page);
-    const int rows = job->n_rows * job->n_group - first;
     if (kind == CHANNEL)
         quantize_channel(set, k->dim, page, p, w);
     else if (kind == WIDE)
@@ -178,11 +177,11 @@ static void score_page(const quire_attend_job *job, int page, int p, int first, 
     }
     STRIPS_EACH {
         strip_rows *s = w->s.f[p][strip];
-        const int left = rows - strip * STRIP, n = left < 0 ? 0 : left < STRIP ? left : STRIP;
+        const int row = first + strip * STRIP;
         if (as == INTEGERS_AS_FLOATS)
             integers_to_floats(s);
         if (needs_rules(job, page))
-            apply_rules(job, page, first + strip * STRIP, s, n);
+            apply_rules(job, page, row, s, strip_size(job, row));
         const fvec score = as == INTEGERS ? f_from_int(largest_integer(w->s.i[p][strip]))
                                           : largest_number(s, T, f_all(QUIRE_NOTHING_SEEN));
         f_store(w->largest_score[p][strip], score);

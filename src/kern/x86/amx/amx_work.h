@@ -108,6 +108,12 @@ typedef struct amx_work {
     row_set sets[]; /* as many as the job's rows need */
 } amx_work;
 
+/* Rows of the strip that starts with row `first` of the job. */
+INLINE int strip_size(const quire_attend_job *job, int first) {
+    const int left = job->n_rows * job->n_group - first;
+    return left < 0 ? 0 : left < STRIP ? left : STRIP;
+}
+
 INLINE int parts_of(int dim) { return (dim + PART - 1) / PART; }
 INLINE tile8 *k_tiles(chunk_pages *pages, int parts, int page) {
     return pages->k8 + page * K_TILES * parts;
