@@ -258,10 +258,13 @@ static void measure_layers(quire_cells *cells) {
             larger(cells->partial_floats, (size_t)l->n_heads * (size_t)(l->v_dim + 2));
     }
     const int n_rows = QUIRE_CELLS_TILE_ROWS * cells->max_group;
-    cells->workspace_bytes = pool->kernels.raw->workspace_bytes(n_rows);
-    for (int j = 0; j < pool->kernels.n_packed; j++)
-        cells->workspace_bytes =
-            larger(cells->workspace_bytes, pool->kernels.packed[j]->workspace_bytes(n_rows));
+    for (int32_t i = 0; i < pool->n_layers; i++) {
+        const int dk = pool->layer[i].config.k_dim, dv = pool->layer[i].config.v_dim;
+        size_t most = pool->kernels.raw->workspace_bytes(n_rows, dk, dv);
+        for (int j = 0; j < pool->kernels.n_packed; j++)
+            most = larger(most, pool->kernels.packed[j]->workspace_bytes(n_rows, dk, dv));
+        cells->workspace_bytes = larger(cells->workspace_bytes, most);
+    }
 }
 
 /* Cells without memory for pages. */

@@ -111,7 +111,8 @@ typedef struct quire_attend_kernel {
     /* Attends one chunk from an empty state. The state has room for n_rows * n_group rounded up to
      * a multiple of QUIRE_STATE_ROWS; the excess is for the kernel's own use. */
     void (*attend)(quire_attend_job *job, const quire_state *state);
-    size_t (*workspace_bytes)(int n_rows); /* per worker, for n_rows = rows * heads per KV head */
+    /* Per worker, for n_rows = rows * heads per KV head. */
+    size_t (*workspace_bytes)(int n_rows, int k_dim, int v_dim);
     bool (*serves)(const quire_format *format);
     const char *name; /* shown in statistics; "ref", "neon_i8mm" */
     /* Whether `attend` merges the chunks of so many rows itself, with the bits of
@@ -126,7 +127,7 @@ static inline bool quire__gathers(const quire_attend_kernel *kernel, int n_rows)
 /* Attention over the raw runs of a job, as one block, from an empty state. */
 typedef struct quire_raw_kernel {
     void (*attend)(quire_attend_job *job, const quire_state *state);
-    size_t (*workspace_bytes)(int n_rows);
+    size_t (*workspace_bytes)(int n_rows, int k_dim, int v_dim);
 } quire_raw_kernel;
 
 /* Rows and pages. Results are canonical: every ISA gives the same bits as the reference. */

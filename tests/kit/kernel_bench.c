@@ -93,7 +93,7 @@ static void bench_attend(const char *pattern, const char *k, const char *v, int 
                    .c = &c,
                    .attend = quire__attend_kernel(&levels[i].kernels, &c.format)};
         guarded_close(&c.workspace);
-        guarded_open(&c.workspace, t.attend->workspace_bytes(case_heads(&c)), 64, true);
+        guarded_open(&c.workspace, t.attend->workspace_bytes(case_heads(&c), dim, dim), 64, true);
         c.job.workspace = c.workspace.data;
         const double ns = ns_per_call(call_attend, &t);
         if (i == 0)
@@ -126,8 +126,8 @@ static void bench_raw(const char *pattern, quire_type type, int n_rows, int n_gr
     double reference = 0;
     for (int i = 0; i < n_levels; i++) {
         guarded_close(&c.workspace);
-        guarded_open(&c.workspace, levels[i].kernels.raw->workspace_bytes(case_heads(&c)), 64,
-                     true);
+        guarded_open(&c.workspace, levels[i].kernels.raw->workspace_bytes(case_heads(&c), dim, dim),
+                     64, true);
         c.job.workspace = c.workspace.data;
         const double ns = ns_per_call(call_raw, &(timed){.level = &levels[i], .c = &c});
         if (i == 0)

@@ -232,6 +232,10 @@ static void check_outputs(const kernel_case *c, const char *level) {
     }
 }
 
+static size_t workspace_bytes_of(const kernel_case *c, size_t (*bytes)(int, int, int)) {
+    return bytes(case_heads(c), c->format.k.dim, c->format.v.dim);
+}
+
 static void prepare(kernel_case *c, size_t workspace_bytes, const char *level) {
     guarded_close(&c->workspace);
     guarded_open(&c->workspace, workspace_bytes, 64, true);
@@ -273,7 +277,7 @@ static quire_state state_of(const kernel_case *c) {
 case_result case_attend(kernel_case *c, const kernel_level *level) {
     const quire_attend_kernel *kernel = quire__attend_kernel(&level->kernels, &c->format);
     const quire_state state = state_of(c);
-    prepare(c, kernel->workspace_bytes(case_heads(c)), level->name);
+    prepare(c, workspace_bytes_of(c, kernel->workspace_bytes), level->name);
     kernel->attend(&c->job, &state);
     if (case_heads(c) <= 16) { /* what a kernel kept of q serves as well */
         case_result first = copy_result(c);
@@ -296,7 +300,7 @@ case_result case_attend_chunks(kernel_case *c, const kernel_level *level,
     const quire_attend_kernel *kernel = quire__attend_kernel(&level->kernels, &c->format);
     const int rows = case_heads(c), dim = c->format.v.dim;
     const quire_state part = state_of(c);
-    prepare(c, kernel->workspace_bytes(rows), level->name);
+    prepare(c, workspace_bytes_of(c, kernel->workspace_bytes), level->name);
     if (gather && quire__gathers(kernel, rows)) {
         for (int i = 0; i < n; i++) {
             memcpy(c->job.record, records[i], sizeof c->job.record);
@@ -326,7 +330,7 @@ case_result case_attend_chunks(kernel_case *c, const kernel_level *level,
 case_result case_attend_raw(kernel_case *c, const kernel_level *level) {
     const quire_raw_kernel *kernel = level->kernels.raw;
     const quire_state state = state_of(c);
-    prepare(c, kernel->workspace_bytes(case_heads(c)), level->name);
+    prepare(c, workspace_bytes_of(c, kernel->workspace_bytes), level->name);
     kernel->attend(&c->job, &state);
     return finish(c, level->name);
 }

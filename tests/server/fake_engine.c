@@ -26,6 +26,7 @@ quire_session *fake_session_create(void) {
     options.layers = session->layers;
     options.n_layers = LAYERS;
     options.budget_bytes = (size_t)8 << 20;
+    options.max_workers = 1; /* what a worker needs depends on the processor */
     if (quire_policy_parse("k8v4", &options.policy) == QUIRE_OK &&
         quire_pool_create(&session->pool, &options) == QUIRE_OK)
         return session;

@@ -201,8 +201,9 @@ static void check_fetches(rng *r, const quire_format *f, int n_rows) {
     static float q[MOST_ROWS * QUIRE_DIM_MAX], m[MOST_ROWS + 4], l[MOST_ROWS + 4],
         o[(MOST_ROWS + 4) * QUIRE_DIM_MAX], scratch[MOST_ROWS * BLOCK];
     void *workspace = NULL;
-    assert_int_equal(posix_memalign(&workspace, 64, workspace_bytes(n_rows)), 0);
-    memset(workspace, 0, workspace_bytes(n_rows));
+    const size_t bytes = workspace_bytes(n_rows, f->k.dim, f->v.dim);
+    assert_int_equal(posix_memalign(&workspace, 64, bytes), 0);
+    memset(workspace, 0, bytes);
     rng_fill(r, q, (size_t)(n_rows * f->k.dim), 0.1f);
     quire_attend_job job = {.format = f,
                             .n_rows = 1,

@@ -359,7 +359,8 @@ static void attend(quire_attend_job *job, const quire_state *state) {
         finish_set(job, w, set, state);
 }
 
-static size_t workspace_bytes(int n_rows) {
+static size_t workspace_bytes(int n_rows, int k_dim, int v_dim) {
+    (void)k_dim, (void)v_dim; /* of any size */
     const size_t set_bytes =
         sizeof(set_state) + SET * (sizeof(float) + 2 * QUIRE_DIM_MAX * sizeof(float16_t));
     return sizeof(neon_work) + (size_t)((n_rows + SET - 1) / SET) * set_bytes;

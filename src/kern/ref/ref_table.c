@@ -4,8 +4,8 @@
 #include "codec/hadamard.h"
 #include "kern/ref/ref.h"
 
-static size_t workspace_bytes(int n_rows) {
-    (void)n_rows;
+static size_t workspace_bytes(int n_rows, int k_dim, int v_dim) {
+    (void)n_rows, (void)k_dim, (void)v_dim;
     return sizeof(quire_ref_workspace);
 }
 

@@ -457,7 +457,8 @@ static void attend_sealed(quire_attend_job *job, const quire_state *state) {
     }
 }
 
-static size_t workspace_bytes(int n_rows) {
+static size_t workspace_bytes(int n_rows, int k_dim, int v_dim) {
+    (void)k_dim, (void)v_dim; /* of any size */
     return sizeof(raw_work) + (size_t)((n_rows + TILE_ROWS - 1) / TILE_ROWS) * sizeof(narrow_query);
 }
 

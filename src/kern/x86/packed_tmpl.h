@@ -708,7 +708,8 @@ static void attend(quire_attend_job *job, const quire_state *state) {
     end_chunk(job, state);
 }
 
-static size_t workspace_bytes(int n_rows) {
+static size_t workspace_bytes(int n_rows, int k_dim, int v_dim) {
+    (void)k_dim, (void)v_dim; /* of any size */
     const size_t fp16 =
                      ((size_t)whole_lines(n_rows) + (size_t)n_rows * QUIRE_DIM_MAX) * sizeof(float),
                  full = (size_t)(n_rows / SET + 2) * set_bytes(SET),

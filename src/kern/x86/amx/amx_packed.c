@@ -78,6 +78,7 @@ static void attend(quire_attend_job *job, const quire_state *state) {
         NAME(quire__attend_avx512_fp16).attend(job, state);
         return;
     }
+    place_tiles(n, job->format->k.dim, w);
     const bool any = load_chunk(job, &w->pages) > 0;
     if (any && job->format->k.dim % PART) /* channels beyond D meet zeros */
         memset(w->q8, 0, sizeof w->q8);
@@ -97,11 +98,11 @@ static void attend(quire_attend_job *job, const quire_state *state) {
     tiles_off(&before);
 }
 
-static size_t workspace_bytes(int n_rows) {
-    const size_t few = NAME(quire__attend_avx512_fp16).workspace_bytes(n_rows),
-                 many = sizeof(amx_work) +
-                        (size_t)((n_rows + SET_ROWS - 1) / SET_ROWS) * sizeof(row_set);
-    return few > many ? few : many;
+static size_t workspace_bytes(int n_rows, int k_dim, int v_dim) {
+    const size_t few = NAME(quire__attend_avx512_fp16).workspace_bytes(n_rows, k_dim, v_dim),
+                 many = sizeof(amx_work) + (size_t)sets_of(n_rows) * sizeof(row_set) +
+                        (k_tiles_of_chunk(k_dim) + v_tiles_of_chunk(v_dim)) * TILE_BYTES;
+    return few > many || k_dim > AMX_DIM_MAX || v_dim > AMX_DIM_MAX ? few : many;
 }
 
 static bool serves_width(const quire_side_format *side) {

@@ -30,7 +30,6 @@ enum {
     PART = 64, /* channels of a code tile of K */
     PARTS_MAX = AMX_DIM_MAX / PART,
     K_TILES = T / TILE_ROWS,
-    V_TILES_MAX = AMX_DIM_MAX / TILE_ROWS,
     V_GROUP = 4 /* tiles of V that are multiplied at a time */
 };
 
@@ -46,10 +45,10 @@ typedef float strip_rows[STRIP];
 
 /* The pages of a chunk. Of pages that are missing, tiles and scales are left as they were. */
 typedef struct chunk_pages {
-    _Alignas(64) tile8 k8[CHUNK * K_TILES * PARTS_MAX]; /* (pages, 16 tokens each, parts) */
-    tile8 v8[CHUNK * V_TILES_MAX];                      /* (pages, 16 channels each) */
+    tile8 *k8; /* (pages, 16 tokens each, parts) */
+    tile8 *v8; /* (pages, 16 channels each) */
     /* CHANNEL: s' in both halves of each number; WIDE: fp32 bits; TOKEN: fp32 bits per token */
-    uint32_t k_scale[CHUNK][AMX_DIM_MAX];
+    _Alignas(64) uint32_t k_scale[CHUNK][AMX_DIM_MAX];
     float k_unit[CHUNK]; /* CHANNEL: what a unit of s' is worth */
     /* Where the codec has zeros: as they are loaded, page by page of D, and by channel. */
     float k_zero_of_page[CHUNK * AMX_DIM_MAX], k_zero[AMX_DIM_MAX][CHUNK];
@@ -105,7 +104,7 @@ typedef struct amx_work {
     strip_rows constant[STRIPS]; /* that O gets in all channels when the chunk ends */
     bool awake;                  /* stay_awake */
     chunk_pages pages;
-    row_set sets[]; /* as many as the job's rows need */
+    row_set sets[]; /* as many as the job's rows need; then the tiles of `pages` */
 } amx_work;
 
 /* Rows of the strip that starts with row `first` of the job. */
@@ -115,6 +114,13 @@ INLINE int strip_size(const quire_attend_job *job, int first) {
 }
 
 INLINE int parts_of(int dim) { return (dim + PART - 1) / PART; }
+INLINE int sets_of(int n_rows) { return (n_rows + SET_ROWS - 1) / SET_ROWS; }
+INLINE size_t k_tiles_of_chunk(int dim) { return (size_t)(CHUNK * K_TILES * parts_of(dim)); }
+INLINE size_t v_tiles_of_chunk(int dim) { return (size_t)(CHUNK * (dim / TILE_ROWS)); }
+INLINE void place_tiles(int n_rows, int k_dim, amx_work *w) {
+    w->pages.k8 = (tile8 *)(void *)(w->sets + sets_of(n_rows));
+    w->pages.v8 = w->pages.k8 + k_tiles_of_chunk(k_dim);
+}
 INLINE tile8 *k_tiles(chunk_pages *pages, int parts, int page) {
     return pages->k8 + page * K_TILES * parts;
 }
