@@ -259,11 +259,10 @@ static void measure_layers(quire_cells *cells) {
     }
     const int n_rows = QUIRE_CELLS_TILE_ROWS * cells->max_group;
     for (int32_t i = 0; i < pool->n_layers; i++) {
-        const int dk = pool->layer[i].config.k_dim, dv = pool->layer[i].config.v_dim;
-        size_t most = pool->kernels.raw->workspace_bytes(n_rows, dk, dv);
-        for (int j = 0; j < pool->kernels.n_packed; j++)
-            most = larger(most, pool->kernels.packed[j]->workspace_bytes(n_rows, dk, dv));
-        cells->workspace_bytes = larger(cells->workspace_bytes, most);
+        const quire_layer *l = &pool->layer[i].config;
+        cells->workspace_bytes =
+            larger(cells->workspace_bytes,
+                   quire__workspace_bytes(&pool->kernels, n_rows, l->k_dim, l->v_dim));
     }
 }
 

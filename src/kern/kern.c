@@ -168,6 +168,15 @@ quire_status quire__kernels_init(quire_kernels *kernels, const char *wanted) {
                                  quire__cpu_features());
 }
 
+size_t quire__workspace_bytes(const quire_kernels *kernels, int n_rows, int k_dim, int v_dim) {
+    size_t most = kernels->raw->workspace_bytes(n_rows, k_dim, v_dim);
+    for (int i = 0; i < kernels->n_packed; i++) {
+        const size_t bytes = kernels->packed[i]->workspace_bytes(n_rows, k_dim, v_dim);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels,
                                                 const quire_format *format) {
     int i = 0;

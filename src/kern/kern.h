@@ -163,6 +163,8 @@ quire_status quire__kernels_choose(quire_kernels *kernels, const char *level, un
 const char *quire__kernel_level(int i); /* from the bottom upwards; NULL past the last */
 const quire_attend_kernel *quire__attend_kernel(const quire_kernels *kernels,
                                                 const quire_format *format);
+/* The most that any of them takes: the reference may step in, and codecs may change. */
+size_t quire__workspace_bytes(const quire_kernels *kernels, int n_rows, int k_dim, int v_dim);
 extern const quire_attend_kernel quire__attend_ref;
 /* Whether a layer has the reference, which is slow, only because no kernel of its level serves the
  * layer's codecs. */

@@ -49,13 +49,8 @@ static widest widest_of(const quire_pool *pool) {
         w.k_dim = larger(w.k_dim, dk);
         w.v_dim = larger(w.v_dim, dv);
         const int n_rows = (int)(tile_rows(pool) * heads);
-        for (int j = 0; j < pool->kernels.n_packed;
-             j++) /* the reference may step in, and codecs may change */
-            w.workspace_bytes =
-                larger(w.workspace_bytes,
-                       pool->kernels.packed[j]->workspace_bytes(n_rows, l->k_dim, l->v_dim));
-        w.workspace_bytes = larger(w.workspace_bytes,
-                                   pool->kernels.raw->workspace_bytes(n_rows, l->k_dim, l->v_dim));
+        w.workspace_bytes = larger(
+            w.workspace_bytes, quire__workspace_bytes(&pool->kernels, n_rows, l->k_dim, l->v_dim));
         w.partial_floats = larger(w.partial_floats, (size_t)l->n_heads * (dv + 2));
     }
     return w;

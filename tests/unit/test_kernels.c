@@ -688,11 +688,27 @@ static void attend_alone(kernel_case *c, int i, const kernel_level *level, case_
     case_close(&one);
 }
 
+/* Whether some rows of a job, or with NULL the first ones, have the bits that they have alone, with
+ * every level. */
+static void rows_as_alone(kernel_case *c, const int *look, int n_look, const char *what) {
+    const kernel_level *levels;
+    const int n_levels = kernel_levels(&levels);
+    for (int level = 0; level < n_levels; level++) {
+        case_result all = case_attend(c, &levels[level]);
+        for (int j = 0; j < n_look; j++) {
+            const int row = look ? look[j] : j;
+            case_result alone;
+            attend_alone(c, row, &levels[level], &alone);
+            same_bits(c, levels[level].name, what, &all, row, &alone, 0);
+            result_free(&alone);
+        }
+        result_free(&all);
+    }
+}
+
 static void rows_alone(void **state) {
     (void)state;
     static const int RULES[] = {0, WINDOW, SOFTCAP | ALIBI, MASK, WINDOW | MASK | SKIP | MISSING};
-    const kernel_level *levels;
-    const int n_levels = kernel_levels(&levels);
     rng r = {14};
     for (int p = 0; p < COUNT(PAIRS); p++)
         for (int rule = 0; rule < COUNT(RULES); rule++) {
@@ -708,34 +724,9 @@ static void rows_alone(void **state) {
                                           PAIRS[p][0] == QUIRE_CODEC_F16 ? QUIRE_F16 : QUIRE_BF16};
             assert_true(open_normal(&c, &shape, &r));
             apply_rules(&c, RULES[rule], &r);
-            for (int level = 0; level < n_levels; level++) {
-                case_result all = case_attend(&c, &levels[level]);
-                for (int i = 0; i < case_heads(&c); i++) {
-                    case_result alone;
-                    attend_alone(&c, i, &levels[level], &alone);
-                    same_bits(&c, levels[level].name, "alone", &all, i, &alone, 0);
-                    result_free(&alone);
-                }
-                result_free(&all);
-            }
+            rows_as_alone(&c, NULL, case_heads(&c), "alone");
             case_close(&c);
         }
-}
-
-/* Whether some rows of a job have the bits that they have alone, with every level. */
-static void rows_as_alone(kernel_case *c, const int *look, int n_look, const char *what) {
-    const kernel_level *levels;
-    const int n_levels = kernel_levels(&levels);
-    for (int level = 0; level < n_levels; level++) {
-        case_result all = case_attend(c, &levels[level]);
-        for (int j = 0; j < n_look; j++) {
-            case_result alone;
-            attend_alone(c, look[j], &levels[level], &alone);
-            same_bits(c, levels[level].name, what, &all, look[j], &alone, 0);
-            result_free(&alone);
-        }
-        result_free(&all);
-    }
 }
 
 /* Levels that attend many rows in another way than few (AMX tiles) must not show it: rows of a

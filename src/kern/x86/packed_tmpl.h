@@ -500,14 +500,14 @@ INLINE __m128i put_four(const product kind, const set_update *u, int r, const fl
     return i_sum_rows(total);
 }
 
-/* How the integer sums of a set's rows enter O: O * keep + sum * unit + constant. Where a token has
- * one scale, the constant is the same for all channels: it enters O with those of the other blocks,
- * when the chunk ends. */
-INLINE bool adds_constants_later(const quire_side_format *v) { return is_token_scaled(v->family); }
-
+/* How the integer sums of a set's rows enter O: O * keep + sum * unit + constant. */
 typedef struct set_values {
     float unit[SET], constant[SET];
 } set_values;
+
+/* Where a token has one scale, the constant is the same for all channels: it enters O with those of
+ * the other blocks, when the chunk ends. */
+INLINE bool adds_constants_later(const quire_side_format *v) { return is_token_scaled(v->family); }
 
 /* `step`: what a step of the weights of four rows is worth; zeros: their sums of e * zero. */
 INLINE void put_units(const quire_side_format *v, const set_update *u, int row, rvec step,
